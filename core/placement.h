@@ -1,0 +1,98 @@
+// Where the elements of a value live: a mesh of ranks with named axes, and per axis a placement. Plain values; any thread.
+//
+//   replicated   every rank along the axis holds the whole value
+//   split(d)     rank i holds the i-th of n equal slices of dimension d
+//   partial(k)   the value is the reduction (sum, min, max, prod, mean) of what the ranks hold
+//   local        the ranks' values differ and have no global meaning
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/status.h"
+
+namespace lockstep {
+
+enum class ReduceKind : uint8_t { kSum, kMin, kMax, kProd, kMean };
+
+std::string_view ReduceKindName(ReduceKind kind);
+std::optional<ReduceKind> ReduceKindFromName(std::string_view name);
+
+class Placement {
+ public:
+  enum class Kind : uint8_t { kReplicated, kSplit, kPartial, kLocal };
+
+  Placement() = default;  // replicated
+  static Placement Replicated() { return Placement(); }
+  static Placement Split(int64_t dim) { return Placement(Kind::kSplit, dim, ReduceKind::kSum); }
+  static Placement Partial(ReduceKind kind) { return Placement(Kind::kPartial, 0, kind); }
+  static Placement Local() { return Placement(Kind::kLocal, 0, ReduceKind::kSum); }
+
+  bool is_replicated() const { return kind_ == Kind::kReplicated; }
+  bool is_split() const { return kind_ == Kind::kSplit; }
+  bool is_split(int64_t dim) const { return is_split() && dim_ == dim; }
+  bool is_partial() const { return kind_ == Kind::kPartial; }
+  bool is_partial(ReduceKind reduce) const { return is_partial() && reduce_ == reduce; }
+  bool is_local() const { return kind_ == Kind::kLocal; }
+
+  int64_t dim() const { return dim_; }             // of a split
+  ReduceKind reduce() const { return reduce_; }    // of a partial
+
+  bool operator==(const Placement&) const = default;
+
+  // "replicated", "split(0)", "partial(sum)", "local".
+  std::string ToString() const;
+
+ private:
+  Placement(Kind kind, int64_t dim, ReduceKind reduce) : kind_(kind), dim_(dim), reduce_(reduce) {}
+  Kind kind_ = Kind::kReplicated;
+  int64_t dim_ = 0;
+  ReduceKind reduce_ = ReduceKind::kSum;
+};
+
+std::ostream& operator<<(std::ostream& out, const Placement& placement);
+
+// The placement along each axis of a mesh; an axis that is not named is replicated.
+using PlacementMap = std::map<std::string, Placement, std::less<>>;
+
+// The axis along which a batch is split unless somebody says otherwise.
+inline constexpr std::string_view kDataAxis = "data";
+
+struct MeshAxis {
+  std::string name;
+  int64_t size = 1;
+  bool operator==(const MeshAxis&) const = default;
+};
+
+// Ranks as a grid: rank = coordinates in row-major order, the last axis fastest. An empty mesh is one rank.
+class Mesh {
+ public:
+  Mesh() = default;
+  explicit Mesh(std::vector<MeshAxis> axes) : axes_(std::move(axes)) {}
+
+  const std::vector<MeshAxis>& axes() const { return axes_; }
+  bool empty() const { return axes_.empty(); }
+  bool has_axis(std::string_view name) const;
+  absl::StatusOr<int64_t> axis_size(std::string_view name) const;  // NotFound names the axis and those there are
+  int64_t num_ranks() const;
+
+  // The coordinate of `rank` along `axis`. Requires has_axis(axis) and 0 <= rank < num_ranks().
+  int64_t Coordinate(int64_t rank, std::string_view axis) const;
+
+  // The ranks that differ from each other along `axis` alone, each group in order of that coordinate. Requires has_axis(axis).
+  std::vector<std::vector<int64_t>> Groups(std::string_view axis) const;
+
+  bool operator==(const Mesh&) const = default;
+  std::string ToString() const;  // "{data=4}"
+
+ private:
+  std::vector<MeshAxis> axes_;
+};
+
+}  // namespace lockstep
