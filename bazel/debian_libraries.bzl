@@ -1,0 +1,133 @@
+"""Repositories for the libraries that come as Debian packages."""
+
+_LIB = "/usr/lib/x86_64-linux-gnu"
+
+def require(repository_ctx, path, package):
+    """Returns `path`, or fails with the name of the package that holds it."""
+    found = repository_ctx.path(path)
+    if not found.exists:
+        fail("@{}: {} is missing. Run `make setup`, or install the Debian package {}.".format(
+            repository_ctx.name,
+            path,
+            package,
+        ))
+    return found
+
+def _installed_library_build(linkopts, include_folders = []):
+    return """load("@lockstep//bazel:installed_library.bzl", "installed_library")
+
+installed_library(
+    name = "{{name}}",
+    hdrs = ["version.h"],
+    include_folders = {include_folders},
+    linkopts = {linkopts},
+    visibility = ["//visibility:public"],
+)
+""".format(include_folders = repr(include_folders), linkopts = repr(linkopts))
+
+def _absl_impl(repository_ctx):
+    # The header that names the release's inline namespace.
+    repository_ctx.symlink(require(repository_ctx, "/usr/include/absl/base/options.h", "libabsl-dev"), "version.h")
+    libraries = sorted([
+        "-l:" + entry.basename
+        for entry in repository_ctx.path(_LIB).readdir()
+        if entry.basename.startswith("libabsl_") and entry.basename.endswith(".so")
+    ])
+
+    # All of Abseil is offered; a binary records only the libraries it uses. (Debian's archives are
+    # not position independent, so the extension module links Abseil dynamically, and tests do too.)
+    linkopts = ["-Wl,--push-state,--as-needed"] + libraries + ["-Wl,--pop-state"]
+    repository_ctx.file("BUILD", _installed_library_build(linkopts).format(name = "absl"))
+
+_absl = repository_rule(implementation = _absl_impl, local = True)
+
+def _llvm_impl(repository_ctx):
+    config = "/usr/include/llvm-19/llvm/Config/llvm-config.h"
+    repository_ctx.symlink(require(repository_ctx, config, "llvm-19-dev"), "version.h")
+    require(repository_ctx, _LIB + "/libLLVM.so.19.1", "libllvm19")
+    repository_ctx.file("BUILD", _installed_library_build(
+        # Not -L/usr/lib/llvm-19/lib: with libomp-dev installed that folder's libgomp.so is LLVM's
+        # OpenMP, and a process would have two thread pools.
+        linkopts = ["-l:libLLVM.so.19.1"],
+        include_folders = ["/usr/include/llvm-19", "/usr/include/llvm-c-19"],
+    ).format(name = "llvm"))
+
+_llvm = repository_rule(implementation = _llvm_impl, local = True)
+
+def _openmpi_impl(repository_ctx):
+    root = _LIB + "/openmpi"
+    require(repository_ctx, root + "/include/mpi.h", "libopenmpi-dev")
+    require(repository_ctx, "/usr/bin/mpirun", "openmpi-bin")
+    for header in ["mpi.h", "mpi_portable_platform.h", "mpi-ext.h"]:
+        repository_ctx.symlink(root + "/include/" + header, "include/" + header)
+    repository_ctx.symlink(root + "/include/openmpi/mpiext", "include/openmpi/mpiext")
+    repository_ctx.file("BUILD", """cc_library(
+    name = "mpi",
+    hdrs = glob(["include/**/*.h"]),
+    # The C interface alone: Open MPI's deprecated C++ one would be another library.
+    defines = ["OMPI_SKIP_MPICXX"],
+    includes = ["include"],
+    linkopts = ["-L{}/lib", "-lmpi"],
+    visibility = ["//visibility:public"],
+)
+""".format(root))
+
+_openmpi = repository_rule(implementation = _openmpi_impl, local = True)
+
+def _openmp_impl(repository_ctx):
+    # GNU OpenMP, which oneDNN's library of .venv uses as well, so a process has one thread pool.
+    # Compile with `copts = OPENMP_COPTS` of //bazel:openmp.bzl.
+    repository_ctx.file("BUILD", """cc_library(
+    name = "openmp",
+    linkopts = ["-fopenmp"],
+    visibility = ["//visibility:public"],
+)
+""")
+
+_openmp = repository_rule(implementation = _openmp_impl, local = True)
+
+def _googletest_impl(repository_ctx):
+    repository_ctx.symlink(require(repository_ctx, "/usr/include/gtest/gtest.h", "libgtest-dev"), "version.h")
+    require(repository_ctx, "/usr/include/gmock/gmock.h", "libgmock-dev")
+    require(repository_ctx, _LIB + "/libgmock.a", "libgmock-dev")
+    gtest = ["-l:libgmock.a", "-l:libgtest.a", "-pthread"]
+    load_once = _installed_library_build(gtest).format(name = "gtest")
+    main = _installed_library_build(["-l:libgmock_main.a"] + gtest).format(name = "gtest_main")
+    repository_ctx.file("BUILD", load_once + main[main.index("\n\n") + 1:])
+
+_googletest = repository_rule(implementation = _googletest_impl, local = True)
+
+def _benchmark_impl(repository_ctx):
+    header = "/usr/include/benchmark/benchmark.h"
+    repository_ctx.symlink(require(repository_ctx, header, "libbenchmark-dev"), "version.h")
+    repository_ctx.file("BUILD", _installed_library_build(["-lbenchmark", "-pthread"]).format(name = "benchmark"))
+
+_benchmark = repository_rule(implementation = _benchmark_impl, local = True)
+
+def _bazel_rules_impl(repository_ctx):
+    root = require(repository_ctx, repository_ctx.attr.path, repository_ctx.attr.package)
+    for entry in root.readdir():
+        if entry.basename != "WORKSPACE":
+            repository_ctx.symlink(entry, entry.basename)
+
+# Rules of Bazel itself that Debian ships, which Bazel would otherwise download.
+_bazel_rules = repository_rule(
+    implementation = _bazel_rules_impl,
+    attrs = {
+        "package": attr.string(mandatory = True),
+        "path": attr.string(mandatory = True),
+    },
+    local = True,
+)
+
+def debian_libraries():
+    """Declares every repository of this file."""
+    _absl(name = "absl")
+    _llvm(name = "llvm")
+    _openmpi(name = "openmpi")
+    _openmp(name = "openmp")
+    _googletest(name = "googletest")
+    _benchmark(name = "benchmark")
+    _bazel_rules(name = "rules_java", path = "/usr/share/bazel/rules/java", package = "bazel-rules-java")
+    _bazel_rules(name = "rules_proto", path = "/usr/share/bazel/rules/proto", package = "bazel-rules-proto")
+    _bazel_rules(name = "platforms", path = "/usr/share/bazel/platforms", package = "bazel-platforms")
