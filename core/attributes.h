@@ -1,0 +1,57 @@
+// The attributes of a node: a small closed set of types, so that printing, parsing, hashing, comparing and cloning are
+// written once for all ops. Plain values; any thread.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+class Graph;
+
+// A graph inside a node, such as the body of a fusion. Immutable, and therefore shared between the clones of its node.
+// Two regions are equal if their text is.
+class Region {
+ public:
+  Region() = default;
+  explicit Region(Graph graph);
+  const Graph& graph() const { return *graph_; }  // requires that there is one
+  bool operator==(const Region& other) const;
+  std::string ToString() const;
+
+ private:
+  std::shared_ptr<const Graph> graph_;
+};
+
+// Strings are identifiers such as `sum` or `data`, or any text in quotes.
+using Attribute = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, DType, Tensor, Region>;
+
+// Ordered, so that what is printed and hashed does not depend on the order of insertion.
+using AttributeMap = std::map<std::string, Attribute, std::less<>>;
+
+// "bool", "int", "float", "string", "ints", "dtype", "tensor", "region": the name of the alternative that is held.
+std::string_view AttributeTypeName(const Attribute& attribute);
+template <typename T>
+std::string_view AttributeTypeName() {
+  return AttributeTypeName(Attribute(T()));
+}
+
+// "true", "3", "0.1", "sum", "\"a b\"", "[1, 2]", "f32", "dense<f32[]: 1.0>".
+std::string AttributeToString(const Attribute& attribute);
+
+// `text` in double quotes, with `"`, `\\` and newlines escaped.
+std::string Quoted(std::string_view text);
+
+// "{axis=data, kind=sum}", or "" for an empty map.
+std::string AttributesToString(const AttributeMap& attributes);
+
+}  // namespace lockstep

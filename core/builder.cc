@@ -1,0 +1,104 @@
+#include "core/builder.h"
+
+#include <algorithm>
+
+namespace lockstep {
+
+std::vector<Value> Builder::Ops(std::string_view op, std::vector<Value> operands, AttributeMap attributes) {
+  const OpDef& def = GetOp(op);
+  const std::vector<Value> nulls(std::max(def.result_names().size(), operands.size()));
+  if (!status_.ok()) return nulls;
+  for (Value operand : operands) {
+    LOCKSTEP_CHECK(operand) << "null operand of " << def.name();
+  }
+  absl::StatusOr<Node*> node = graph_.Insert({&def, std::move(operands), std::move(attributes), source_, {}}, before_);
+  if (!node.ok()) {
+    Fail(node.status());
+    return nulls;
+  }
+  std::vector<Value> results;
+  for (size_t i = 0; i < (*node)->num_results(); ++i) results.push_back((*node)->result(i));
+  return results;
+}
+
+Value Builder::Op(std::string_view op, std::vector<Value> operands, AttributeMap attributes) {
+  return Ops(op, std::move(operands), std::move(attributes))[0];
+}
+
+Value Builder::Constant(Tensor value) { return Op("constant", {}, {{"value", std::move(value)}}); }
+
+Value Builder::Splat(double value, const TensorType& type) {
+  return Broadcast(Constant(Tensor::Scalar(type.dtype, value)), type.shape, {});
+}
+
+Value Builder::Iota(const TensorType& type, int64_t dim) {
+  return Op("iota", {}, {{"shape", type.shape.dims()}, {"dtype", type.dtype}, {"dim", dim}});
+}
+
+Value Builder::Reshape(Value x, Shape shape) {
+  if (!x || x.shape() == shape) return x;
+  return Op("reshape", {x}, {{"shape", shape.dims()}});
+}
+
+Value Builder::Transpose(Value x, std::vector<int64_t> permutation) {
+  return Op("transpose", {x}, {{"permutation", std::move(permutation)}});
+}
+
+Value Builder::Broadcast(Value x, Shape shape, std::vector<int64_t> dims) {
+  if (!x || x.shape() == shape) return x;
+  return Op("broadcast", {x}, {{"shape", shape.dims()}, {"dims", std::move(dims)}});
+}
+
+Value Builder::BroadcastOver(Value x, const Shape& shape, const std::vector<int64_t>& dims) {
+  std::vector<int64_t> kept;
+  for (int64_t i = 0; i < shape.rank(); ++i) {
+    if (std::find(dims.begin(), dims.end(), i) == dims.end()) kept.push_back(i);
+  }
+  return Broadcast(x, shape, std::move(kept));
+}
+
+Value Builder::Convert(Value x, DType dtype) {
+  if (!x || x.dtype() == dtype) return x;
+  return Op("convert", {x}, {{"dtype", dtype}});
+}
+
+Value Builder::Concat(std::vector<Value> xs, int64_t dim) { return Op("concat", std::move(xs), {{"dim", dim}}); }
+
+Value Builder::Slice(Value x, std::vector<int64_t> start, std::vector<int64_t> limit, std::vector<int64_t> stride) {
+  if (stride.empty()) stride.assign(start.size(), 1);
+  return Op("slice", {x}, {{"start", std::move(start)}, {"limit", std::move(limit)}, {"stride", std::move(stride)}});
+}
+
+Value Builder::Pad(Value x, std::vector<int64_t> low, std::vector<int64_t> high, double value) {
+  return Op("pad", {x}, {{"low", std::move(low)}, {"high", std::move(high)}, {"value", value}});
+}
+
+Value Builder::ReduceSum(Value x, std::vector<int64_t> dims) {
+  if (!x || dims.empty()) return x;
+  return Op("reduce_sum", {x}, {{"dims", std::move(dims)}});
+}
+
+Value Builder::ReduceMean(Value x, const std::vector<int64_t>& dims) {
+  if (!x) return x;
+  int64_t count = 1;
+  for (int64_t dim : dims) count *= x.shape()[dim];
+  return Scale(ReduceSum(x, dims), 1.0 / static_cast<double>(count));
+}
+
+Value Builder::AllReduce(Value x, std::string_view axis, ReduceKind kind) {
+  return Op("all_reduce", {x}, {{"axis", std::string(axis)}, {"kind", std::string(ReduceKindName(kind))}});
+}
+
+Value Builder::AllGather(Value x, std::string_view axis, int64_t dim) {
+  return Op("all_gather", {x}, {{"axis", std::string(axis)}, {"dim", dim}});
+}
+
+Value Builder::ReduceScatter(Value x, std::string_view axis, int64_t dim, ReduceKind kind) {
+  return Op("reduce_scatter", {x}, {{"axis", std::string(axis)}, {"dim", dim}, {"kind", std::string(ReduceKindName(kind))}});
+}
+
+Value Builder::Shard(Value x, std::string_view axis, int64_t dim) {
+  return Op("shard", {x}, {{"axis", std::string(axis)}, {"dim", dim}});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,95 @@
+// Makes nodes by name: the language in which gradients, decompositions, frontends and passes write graphs. A Builder holds
+// the first error and from then on returns null Values and takes them as operands, so that an expression need not check each step;
+// whoever made the builder looks at status() before using what was built.
+//
+// Elementwise functions require equal types; there is no implicit broadcasting.
+
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/graph.h"
+#include "core/op_def.h"
+
+namespace lockstep {
+
+class Builder {
+ public:
+  // Inserts before `before`, or at the end of the graph if that is null. New nodes get `source`.
+  explicit Builder(Graph& graph, Node* before = nullptr, std::string source = "")
+      : graph_(graph), before_(before), source_(std::move(source)) {}
+
+  Graph& graph() { return graph_; }
+  const absl::Status& status() const { return status_; }
+  void Fail(absl::Status status) {
+    if (status_.ok()) status_ = std::move(status);
+  }
+  void set_source(std::string source) { source_ = std::move(source); }
+  const std::string& source() const { return source_; }
+  void set_before(Node* before) { before_ = before; }
+
+  // Any op. The results are null after an error.
+  std::vector<Value> Ops(std::string_view op, std::vector<Value> operands, AttributeMap attributes = {});
+  Value Op(std::string_view op, std::vector<Value> operands, AttributeMap attributes = {});  // the first result
+
+  // --- Constants and shapes ------------------------------------------------------------------------------------------------
+  Value Constant(Tensor value);
+  Value Splat(double value, const TensorType& type);          // a scalar constant, broadcast
+  Value SplatLike(double value, Value like) { return like ? Splat(value, like.type()) : Value(); }
+  Value Iota(const TensorType& type, int64_t dim);
+  Value Reshape(Value x, Shape shape);                         // x itself if the shape is the same
+  Value Transpose(Value x, std::vector<int64_t> permutation);  // result dimension i is x's dimension permutation[i]
+  // x's dimension i becomes dimension dims[i] of the result (dims increasing); the other dimensions repeat x.
+  Value Broadcast(Value x, Shape shape, std::vector<int64_t> dims);
+  // The same, with x's only dimension becoming `dim`: a bias or a per-channel scale.
+  Value BroadcastAlong(Value x, const Shape& shape, int64_t dim) { return Broadcast(x, shape, {dim}); }
+  // Undoes a reduction over `dims`: x has shape.Without(dims).
+  Value BroadcastOver(Value x, const Shape& shape, const std::vector<int64_t>& dims);
+  Value Convert(Value x, DType dtype);                          // x itself if it has that dtype
+  Value Concat(std::vector<Value> xs, int64_t dim);
+  Value Slice(Value x, std::vector<int64_t> start, std::vector<int64_t> limit, std::vector<int64_t> stride = {});
+  Value Pad(Value x, std::vector<int64_t> low, std::vector<int64_t> high, double value = 0.0);
+
+  // --- Elementwise -----------------------------------------------------------------------------------------------------------
+  Value Unary(std::string_view op, Value x) { return Op(op, {x}); }
+  Value Neg(Value x) { return Op("neg", {x}); }
+  Value Exp(Value x) { return Op("exp", {x}); }
+  Value Log(Value x) { return Op("log", {x}); }
+  Value Sqrt(Value x) { return Op("sqrt", {x}); }
+  Value Rsqrt(Value x) { return Op("rsqrt", {x}); }
+  Value Tanh(Value x) { return Op("tanh", {x}); }
+  Value Add(Value a, Value b) { return Op("add", {a, b}); }
+  Value Sub(Value a, Value b) { return Op("sub", {a, b}); }
+  Value Mul(Value a, Value b) { return Op("mul", {a, b}); }
+  Value Div(Value a, Value b) { return Op("div", {a, b}); }
+  Value Max(Value a, Value b) { return Op("max", {a, b}); }
+  Value Min(Value a, Value b) { return Op("min", {a, b}); }
+  Value Scale(Value x, double by) { return Mul(x, SplatLike(by, x)); }
+  Value AddScalar(Value x, double term) { return Add(x, SplatLike(term, x)); }
+  Value Compare(Value a, Value b, std::string direction) { return Op("compare", {a, b}, {{"direction", std::move(direction)}}); }
+  Value Select(Value condition, Value yes, Value no) { return Op("select", {condition, yes, no}); }
+
+  // --- Reductions and products ----------------------------------------------------------------------------------------------
+  Value ReduceSum(Value x, std::vector<int64_t> dims);  // x itself if dims is empty
+  Value ReduceMax(Value x, std::vector<int64_t> dims) { return Op("reduce_max", {x}, {{"dims", std::move(dims)}}); }
+  Value ReduceMean(Value x, const std::vector<int64_t>& dims);
+  Value MatMul(Value a, Value b, bool transpose_a = false, bool transpose_b = false) {
+    return Op("matmul", {a, b}, {{"transpose_a", transpose_a}, {"transpose_b", transpose_b}});
+  }
+
+  // --- Collectives -------------------------------------------------------------------------------------------------------------
+  Value AllReduce(Value x, std::string_view axis, ReduceKind kind);
+  Value AllGather(Value x, std::string_view axis, int64_t dim);
+  Value ReduceScatter(Value x, std::string_view axis, int64_t dim, ReduceKind kind);
+  Value Shard(Value x, std::string_view axis, int64_t dim);  // this rank's slice of a replicated value
+
+ private:
+  Graph& graph_;
+  Node* before_;
+  std::string source_;
+  absl::Status status_;
+};
+
+}  // namespace lockstep

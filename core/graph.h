@@ -1,0 +1,195 @@
+// The program: a Graph owns its Nodes in one list that is always a valid execution order. Frontends and the parser make
+// graphs, passes change them, backends and the interpreter read them. One thread at a time may use a Graph.
+//
+// There is one Node class for all ops: an op, operands, attributes, results. Result types are inferred on insertion, and
+// inference is verification: a node that exists is well-typed. A graph that a user writes is the one-rank program over the
+// global batch (its mesh is empty); passes/distribute turns it into the program of each rank of a mesh.
+
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "core/attributes.h"
+#include "core/placement.h"
+#include "core/shape.h"
+#include "core/status.h"
+
+namespace lockstep {
+
+class Graph;
+class Node;
+class OpDef;
+
+// One result of a node: a borrowed handle, valid while the node is in its graph. The null Value has no node.
+struct Value {
+  Node* node = nullptr;
+  int index = 0;
+
+  explicit operator bool() const { return node != nullptr; }
+  bool operator==(const Value&) const = default;
+  const TensorType& type() const;
+  const Shape& shape() const { return type().shape; }
+  DType dtype() const { return type().dtype; }
+  const std::string& name() const;  // unique in the graph, without the '%'
+};
+
+struct ValueHash {
+  size_t operator()(const Value& value) const {
+    return std::hash<const void*>()(value.node) * 31 + static_cast<size_t>(value.index);
+  }
+};
+
+class Node {
+ private:
+  struct Passkey {};  // only Graph makes nodes
+
+ public:
+  Node(Passkey, const OpDef& op, int64_t id) : op_(&op), id_(id) {}
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  const OpDef& op() const { return *op_; }
+  const std::string& op_name() const;
+  bool Is(std::string_view op_name) const { return this->op_name() == op_name; }
+
+  // Grows with creation within one graph: a deterministic key where a pointer would not be one.
+  int64_t id() const { return id_; }
+
+  const std::vector<Value>& operands() const { return operands_; }
+  Value operand(size_t i) const { return operands_[i]; }
+  const AttributeMap& attributes() const { return attributes_; }  // with the op's defaults filled in
+  template <typename T>
+  const T& attr(std::string_view name) const {  // requires an attribute that the op declares with type T
+    const auto it = attributes_.find(name);
+    LOCKSTEP_CHECK(it != attributes_.end()) << op_name() << " has no attribute " << name;
+    return std::get<T>(it->second);
+  }
+
+  size_t num_results() const { return result_types_.size(); }
+  Value result(size_t i = 0) { return Value{this, static_cast<int>(i)}; }
+  const TensorType& type(size_t i = 0) const { return result_types_[i]; }
+  const std::string& result_name(size_t i = 0) const { return result_names_[i]; }
+
+  // Where the node comes from in the model, such as "onnx:/fc1/MatMul"; may be empty.
+  const std::string& source() const { return source_; }
+
+  // The nodes that have a result of this one as an operand, once for each such operand. Results of the graph are not users.
+  const std::vector<Node*>& users() const { return users_; }
+
+  // "matmul %z" or "matmul %z, at onnx:/fc1/MatMul": how messages name a node.
+  std::string Describe() const;
+
+ private:
+  friend class Graph;
+  const OpDef* op_;
+  int64_t id_;
+  std::vector<Value> operands_;
+  AttributeMap attributes_;
+  std::vector<TensorType> result_types_;
+  std::vector<std::string> result_names_;
+  std::string source_;
+  std::vector<Node*> users_;
+  std::list<Node>::iterator self_;
+};
+
+inline const TensorType& Value::type() const { return node->type(static_cast<size_t>(index)); }
+inline const std::string& Value::name() const { return node->result_name(static_cast<size_t>(index)); }
+
+// An input of a graph. Data inputs are given at each call; state inputs (trained variables, optimizer state) live with the
+// executable, which updates those that have a next value among the results.
+struct Input {
+  Value value;  // of a node of op `input` that is not in nodes()
+  bool is_state = false;
+  PlacementMap placements;  // split(0) on the data axis: dimension 0 is the batch
+  const std::string& name() const { return value.name(); }
+};
+
+// A result of a graph: a named value, or the next value of the state input of that name.
+struct Result {
+  std::string name;
+  Value value;
+  bool is_state = false;
+  PlacementMap placements;
+};
+
+// What Insert needs of a node. Names default to fresh ones, the attributes to the op's defaults.
+struct NodeSpec {
+  const OpDef* op = nullptr;
+  std::vector<Value> operands;
+  AttributeMap attributes;
+  std::string source;
+  std::vector<std::string> names;
+};
+
+class Graph {
+ public:
+  explicit Graph(std::string name = "main") : name_(std::move(name)) {}
+  Graph(Graph&&) = default;
+  Graph& operator=(Graph&&) = default;
+  Graph Clone() const;
+
+  const std::string& name() const { return name_; }
+  void set_name(std::string name) { name_ = std::move(name); }
+  const Mesh& mesh() const { return mesh_; }
+  void set_mesh(Mesh mesh) { mesh_ = std::move(mesh); }
+
+  // --- Inputs and results -----------------------------------------------------------------------------------------------
+  absl::StatusOr<Value> AddInput(std::string name, TensorType type, bool is_state = false, PlacementMap placements = {});
+  const std::vector<Input>& inputs() const { return inputs_; }
+  const Input* FindInput(std::string_view name) const;   // null if there is none
+  void set_input_placements(size_t i, PlacementMap placements) { inputs_[i].placements = std::move(placements); }
+  absl::Status RemoveInput(std::string_view name);       // an error if it is used
+
+  absl::Status AddResult(std::string name, Value value, PlacementMap placements = {});
+  // `value` becomes the next value of the state input `name`, of the same type.
+  absl::Status AddStateResult(std::string_view name, Value value, PlacementMap placements = {});
+  const std::vector<Result>& results() const { return results_; }
+  const Result* FindResult(std::string_view name, bool is_state = false) const;  // null if there is none
+  void set_result_value(size_t i, Value value) { results_[i].value = value; }
+  void set_result_placements(size_t i, PlacementMap placements) { results_[i].placements = std::move(placements); }
+  void RemoveResult(size_t i) { results_.erase(results_.begin() + static_cast<std::ptrdiff_t>(i)); }
+
+  // --- Nodes ------------------------------------------------------------------------------------------------------------
+  // In execution order. Changing the list goes through the members below.
+  const std::list<Node>& nodes() const { return *nodes_; }
+  std::list<Node>& nodes() { return *nodes_; }
+
+  // Inserts a node before `before` (at the end if null), inferring its result types. The error is the op's, with the source.
+  absl::StatusOr<Node*> Insert(NodeSpec spec, Node* before = nullptr);
+  void Erase(Node* node);                      // requires that nobody uses it
+  void MoveBefore(Node* node, Node* before);   // to the end if null; the caller keeps the order valid
+  void SetOperand(Node* node, size_t i, Value value);          // requires a value of the same type
+  absl::Status SetAttribute(Node* node, std::string_view name, Attribute value);  // result types must stay
+  void ReplaceUses(Value from, Value to);      // in operands and in results; requires the same type
+  void SetName(Value value, std::string_view hint);  // the hint, or the hint with a number if it is taken
+  bool IsUsed(Value value) const;              // by a node or as a result
+
+  // The exact text form; equal programs have equal text (see core/printer.h).
+  std::string ToString() const;
+
+ private:
+  std::string UniqueName(std::string_view hint);
+  void AddUsers(Node* node);
+  void RemoveUser(Value value, Node* user);
+  Node& NewNode(const OpDef& op, std::list<Node>& list, std::list<Node>::iterator where);
+
+  std::string name_;
+  Mesh mesh_;
+  std::vector<Input> inputs_;
+  std::vector<Result> results_;
+  // Behind pointers so that moving a Graph moves no node.
+  std::unique_ptr<std::list<Node>> input_nodes_ = std::make_unique<std::list<Node>>();
+  std::unique_ptr<std::list<Node>> nodes_ = std::make_unique<std::list<Node>>();
+  std::unordered_set<std::string> names_;
+  int64_t next_id_ = 0;
+  int64_t next_name_ = 0;
+};
+
+}  // namespace lockstep

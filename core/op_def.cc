@@ -1,0 +1,76 @@
+#include "core/op_def.h"
+
+#include "core/builder.h"
+
+namespace lockstep {
+
+ErrorStream NodeContext::Error(std::string_view constraint) const {
+  return std::move(InvalidArgument() << op_.name() << " (" << constraint << "): ");
+}
+
+void VjpContext::Contribute(size_t i, Value value) {
+  if (!value) return;  // after an error, which the builder holds
+  LOCKSTEP_CHECK(value.type() == operand(i).type())
+      << "gradient of operand " << i << " of " << node_.Describe() << " has type " << value.type().ToString();
+  contributions_[i].push_back(value);
+}
+
+void VjpContext::Fail(std::string reason) {
+  builder_.Fail(InvalidArgument() << node_.Describe() << " has no gradient: " << reason);
+}
+
+PlacementContext::PlacementContext(const Node& node, std::span<const Placement> operands, std::string_view mesh_axis,
+                                   int64_t axis_size, std::optional<Placement> wanted)
+    : NodeContext(node.op(), node.attributes()),
+      node_(node),
+      operands_(operands),
+      mesh_axis_(mesh_axis),
+      axis_size_(axis_size),
+      wanted_(wanted),
+      required_(operands.begin(), operands.end()),
+      results_(node.num_results()) {}
+
+const OpDef::AttributeDef* OpDef::FindAttribute(std::string_view name) const {
+  for (const AttributeDef& attribute : attributes_) {
+    if (attribute.name == name) return &attribute;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<AttributeMap> OpDef::CompleteAttributes(AttributeMap attributes) const {
+  for (auto& [name, value] : attributes) {
+    const AttributeDef* def = FindAttribute(name);
+    if (!def) return InvalidArgument() << name_ << ": unknown attribute '" << name << "'";
+    if (std::holds_alternative<double>(def->example) && std::holds_alternative<int64_t>(value)) {
+      value = static_cast<double>(std::get<int64_t>(value));
+    }
+    if (def->example.index() != value.index()) {
+      return InvalidArgument() << name_ << ": attribute '" << name << "' is a " << AttributeTypeName(value) << ", expected a "
+                               << AttributeTypeName(def->example);
+    }
+  }
+  for (const AttributeDef& def : attributes_) {
+    if (attributes.contains(def.name)) continue;
+    if (def.required) return InvalidArgument() << name_ << ": attribute '" << def.name << "' is missing";
+    attributes.emplace(def.name, def.example);
+  }
+  return attributes;
+}
+
+absl::StatusOr<std::vector<TensorType>> OpDef::InferTypes(std::span<const TensorType> operands, const AttributeMap& attributes,
+                                                          const Mesh& mesh) const {
+  const size_t least = operands_.size();
+  if (operands.size() < least || (!variadic_ && operands.size() > least)) {
+    return InvalidArgument() << name_ << ": " << operands.size() << " operands, expected " << (variadic_ ? "at least " : "") << least;
+  }
+  InferContext context(*this, attributes, operands, mesh);
+  RETURN_IF_ERROR(infer_(context));
+  return std::move(context.results());
+}
+
+const OpDef& InputOp() {
+  static const OpDef def = OpDef("input").Doc("An input of the graph.");
+  return def;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,290 @@
+// What an op is: one OpDef, written as one block in core/ops/<family>.cc. It is the single source for the documentation
+// (docs/ops.md), inference and verification, reference meaning, gradient, placement rule and decomposition.
+// OpDefs are immutable once made; any thread may use them.
+
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/attributes.h"
+#include "core/graph.h"
+#include "core/placement.h"
+#include "core/status.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+class Builder;
+class OpDef;
+
+// What every context knows of a node: the op and the attributes, with defaults filled in.
+class NodeContext {
+ public:
+  NodeContext(const OpDef& op, const AttributeMap& attributes) : op_(op), attributes_(attributes) {}
+  const OpDef& op() const { return op_; }
+  const AttributeMap& attributes() const { return attributes_; }
+  template <typename T>
+  const T& attr(std::string_view name) const {
+    const auto it = attributes_.find(name);
+    LOCKSTEP_CHECK(it != attributes_.end() && std::holds_alternative<T>(it->second)) << "attribute " << name;
+    return std::get<T>(it->second);
+  }
+  // Starts a message "<op> (C1): ". The source of the node is appended by the caller of the rule.
+  ErrorStream Error(std::string_view constraint) const;
+
+ protected:
+  const OpDef& op_;
+  const AttributeMap& attributes_;
+};
+
+// Inference: operand types and attributes in, result types out.
+class InferContext : public NodeContext {
+ public:
+  InferContext(const OpDef& op, const AttributeMap& attributes, std::span<const TensorType> operands, const Mesh& mesh)
+      : NodeContext(op, attributes), operands_(operands), mesh_(mesh) {}
+  size_t num_operands() const { return operands_.size(); }
+  const TensorType& operand(size_t i) const { return operands_[i]; }
+  const Shape& shape(size_t i) const { return operands_[i].shape; }
+  DType dtype(size_t i) const { return operands_[i].dtype; }
+  const Mesh& mesh() const { return mesh_; }
+  // The size of the mesh axis that the attribute `axis` names.
+  absl::StatusOr<int64_t> axis_size() const { return mesh_.axis_size(attr<std::string>("axis")); }
+
+  absl::Status SetResult(TensorType type) { return SetResults({std::move(type)}); }
+  absl::Status SetResult(DType dtype, Shape shape) { return SetResult(TensorType{dtype, std::move(shape)}); }
+  absl::Status SetResults(std::vector<TensorType> types) {
+    results_ = std::move(types);
+    return absl::OkStatus();
+  }
+  std::vector<TensorType>& results() { return results_; }
+
+ private:
+  std::span<const TensorType> operands_;
+  const Mesh& mesh_;
+  std::vector<TensorType> results_;
+};
+
+// Reference meaning on one rank: operand tensors in, result tensors (allocated, zero) out. Clarity before speed.
+class EvalContext : public NodeContext {
+ public:
+  EvalContext(const OpDef& op, const AttributeMap& attributes, std::span<const Tensor* const> operands, std::span<Tensor> results)
+      : NodeContext(op, attributes), operands_(operands), results_(results) {}
+  size_t num_operands() const { return operands_.size(); }
+  const Tensor& operand(size_t i) const { return *operands_[i]; }
+  Tensor& result(size_t i = 0) const { return results_[i]; }
+
+ private:
+  std::span<const Tensor* const> operands_;
+  std::span<Tensor> results_;
+};
+
+// Reference meaning of a collective: the tensors of all ranks of one group along the mesh axis, in order of the coordinate.
+class RanksEvalContext : public NodeContext {
+ public:
+  RanksEvalContext(const OpDef& op, const AttributeMap& attributes, std::span<const std::vector<const Tensor*>> operands,
+                   std::span<std::vector<Tensor>> results)
+      : NodeContext(op, attributes), operands_(operands), results_(results) {}
+  size_t num_ranks() const { return operands_.size(); }
+  size_t num_operands() const { return operands_[0].size(); }
+  const Tensor& operand(size_t rank, size_t i) const { return *operands_[rank][i]; }
+  Tensor& result(size_t rank, size_t i = 0) const { return results_[rank][i]; }
+
+ private:
+  std::span<const std::vector<const Tensor*>> operands_;
+  std::span<std::vector<Tensor>> results_;
+};
+
+// Gradient (vector-Jacobian product). grad(i) is the gradient of the loss with respect to result i, of the result's type;
+// it is null where nothing flows back through that result. Contribute(i, v) adds v to the gradient of operand i. Errors stay in the builder.
+class VjpContext : public NodeContext {
+ public:
+  VjpContext(Node& node, std::span<const Value> grads, Builder& builder, std::vector<std::vector<Value>>& contributions)
+      : NodeContext(node.op(), node.attributes()), node_(node), grads_(grads), builder_(builder), contributions_(contributions) {}
+  Value operand(size_t i) const { return node_.operand(i); }
+  size_t num_operands() const { return node_.operands().size(); }
+  Value result(size_t i = 0) const { return node_.result(i); }
+  Value grad(size_t i = 0) const { return grads_[i]; }
+  Builder& b() const { return builder_; }
+  // `value` must have the type of operand i.
+  void Contribute(size_t i, Value value);
+  // Says that the gradient cannot be derived for this node and why, e.g. for an unusual attribute.
+  void Fail(std::string reason);
+
+ private:
+  Node& node_;
+  std::span<const Value> grads_;
+  Builder& builder_;
+  std::vector<std::vector<Value>>& contributions_;
+};
+
+// Decomposition into simpler ops with the same results.
+class DecomposeContext : public NodeContext {
+ public:
+  DecomposeContext(Node& node, Builder& builder) : NodeContext(node.op(), node.attributes()), node_(node), builder_(builder) {}
+  Value operand(size_t i) const { return node_.operand(i); }
+  size_t num_operands() const { return node_.operands().size(); }
+  Builder& b() const { return builder_; }
+
+ private:
+  Node& node_;
+  Builder& builder_;
+};
+
+// Placement rule, for one mesh axis at a time. Given where the operands are, the rule says where the op needs them
+// (default: where they are), where its results then are (default: replicated), and how attributes become local.
+//
+// Two callers ask. The distribute pass holds *global* types; it moves operands to where they are required (by collectives)
+// and makes the node local. The placement checker holds the *local* types of a distributed graph and refuses a node whose
+// operands are not where they are required. A rule therefore reads dimensions and their equality, and never needs to know
+// which of the two asks.
+//
+// wanted() is set when a consumer wants the result split although all operands are replicated: a cheap op such as `broadcast`
+// then may produce just its slice by Require and Result; an op that ignores it gets a `shard` behind it.
+class PlacementContext : public NodeContext {
+ public:
+  PlacementContext(const Node& node, std::span<const Placement> operands, std::string_view mesh_axis, int64_t axis_size,
+                   std::optional<Placement> wanted);
+  size_t num_operands() const { return operands_.size(); }
+  size_t num_results() const { return results_.size(); }
+  const Placement& operand(size_t i) const { return operands_[i]; }
+  const Shape& shape(size_t i) const { return node_.operand(i).shape(); }
+  DType dtype(size_t i) const { return node_.operand(i).dtype(); }
+  const TensorType& result_type(size_t i = 0) const { return node_.type(i); }
+  int64_t axis_size() const { return axis_size_; }
+  std::string_view mesh_axis() const { return mesh_axis_; }  // the axis that is being placed
+  const std::optional<Placement>& wanted() const { return wanted_; }
+
+  void Require(size_t i, Placement placement) { required_[i] = placement; }
+  void RequireAll(Placement placement) { required_.assign(required_.size(), placement); }
+  void Result(size_t i, Placement placement) { results_[i] = placement; }
+  void Result(Placement placement) { results_.assign(results_.size(), placement); }
+  void LocalAttr(std::string name, Attribute value) { local_attributes_[std::move(name)] = std::move(value); }
+  // The op cannot be placed like this as a whole: distribute its decomposition.
+  void Decompose() { decompose_ = true; }
+  // The placement is impossible; `reason` ends the message "<op> ... along axis data: <reason>".
+  void Fail(std::string reason) { failure_ = std::move(reason); }
+
+  const std::vector<Placement>& required() const { return required_; }
+  const std::vector<Placement>& results() const { return results_; }
+  const AttributeMap& local_attributes() const { return local_attributes_; }
+  bool decompose() const { return decompose_; }
+  const std::string& failure() const { return failure_; }
+
+ private:
+  const Node& node_;
+  std::span<const Placement> operands_;
+  std::string_view mesh_axis_;
+  int64_t axis_size_;
+  std::optional<Placement> wanted_;
+  std::vector<Placement> required_, results_;
+  AttributeMap local_attributes_;
+  bool decompose_ = false;
+  std::string failure_;
+};
+
+enum OpTrait : uint32_t {
+  kElementwise = 1,  // result element i depends on element i of each operand alone; all shapes equal
+  kCommutative = 2,  // of its two operands
+  kCollective = 4,   // all ranks of a mesh axis take part: never duplicated, removed only everywhere, kept in order
+  kOptimizer = 8,    // results are next values of the leading operands, which it may overwrite
+};
+
+class OpDef {
+ public:
+  struct AttributeDef {
+    std::string name;
+    Attribute example;  // of the attribute's type
+    bool required = true;
+    std::string doc;
+  };
+  struct ConstraintDef {
+    std::string id, text;
+  };
+  using InferFn = std::function<absl::Status(InferContext&)>;
+  using EvalFn = std::function<absl::Status(EvalContext&)>;
+  using RanksEvalFn = std::function<absl::Status(RanksEvalContext&)>;
+  using VjpFn = std::function<void(VjpContext&)>;
+  using DecomposeFn = std::function<std::vector<Value>(DecomposeContext&)>;
+  using PlaceFn = std::function<void(PlacementContext&)>;
+
+  explicit OpDef(std::string name) : name_(std::move(name)) {}
+
+  // --- Writing an op. Every setter returns *this by value-friendly reference, for one chained block. ---------------------
+  OpDef& Doc(std::string text) { return doc_ = std::move(text), *this; }
+  OpDef& Operand(std::string name) { return operands_.push_back(std::move(name)), *this; }
+  OpDef& Variadic(std::string name) { return variadic_ = true, Operand(std::move(name)); }  // the last operand: one or more
+  OpDef& Result(std::string name) { return results_.push_back(std::move(name)), *this; }   // default: one, "result"
+  template <typename T>
+  OpDef& Attr(std::string name, std::string doc = "") {
+    attributes_.push_back({std::move(name), Attribute(T()), true, std::move(doc)});
+    return *this;
+  }
+  template <typename T>
+  OpDef& OptionalAttr(std::string name, T default_value, std::string doc = "") {
+    attributes_.push_back({std::move(name), Attribute(std::move(default_value)), false, std::move(doc)});
+    return *this;
+  }
+  OpDef& Trait(OpTrait trait) { return traits_ |= trait, *this; }
+  OpDef& Constraint(std::string id, std::string text) { return constraints_.push_back({std::move(id), std::move(text)}), *this; }
+  OpDef& Infer(InferFn fn) { return infer_ = std::move(fn), *this; }
+  OpDef& Eval(EvalFn fn) { return eval_ = std::move(fn), *this; }
+  OpDef& EvalAcrossRanks(RanksEvalFn fn) { return ranks_eval_ = std::move(fn), *this; }
+  OpDef& Vjp(VjpFn fn) { return vjp_ = std::move(fn), *this; }
+  OpDef& NoGradient(std::string reason) { return no_gradient_ = std::move(reason), *this; }
+  OpDef& Place(PlaceFn fn) { return place_ = std::move(fn), *this; }
+  OpDef& Decompose(DecomposeFn fn) { return decompose_ = std::move(fn), *this; }
+
+  // --- Reading it. ---------------------------------------------------------------------------------------------------------
+  const std::string& name() const { return name_; }
+  const std::string& doc() const { return doc_; }
+  const std::vector<std::string>& operand_names() const { return operands_; }
+  bool is_variadic() const { return variadic_; }
+  std::vector<std::string> result_names() const { return results_.empty() ? std::vector<std::string>{"result"} : results_; }
+  const std::vector<AttributeDef>& attribute_defs() const { return attributes_; }
+  const AttributeDef* FindAttribute(std::string_view name) const;
+  const std::vector<ConstraintDef>& constraints() const { return constraints_; }
+  bool has_trait(OpTrait trait) const { return (traits_ & trait) != 0; }
+  const EvalFn& eval() const { return eval_; }
+  const RanksEvalFn& ranks_eval() const { return ranks_eval_; }
+  const VjpFn& vjp() const { return vjp_; }                      // empty: see no_gradient()
+  const std::string& no_gradient() const { return no_gradient_; }
+  const PlaceFn& place() const { return place_; }
+  const DecomposeFn& decompose() const { return decompose_; }    // empty for a primitive op
+
+  // Fills in defaults; refuses unknown, missing or mistyped attributes (an int where a float is due is converted).
+  absl::StatusOr<AttributeMap> CompleteAttributes(AttributeMap attributes) const;
+
+  // Number of operands, then the op's own rule. `attributes` must be complete.
+  absl::StatusOr<std::vector<TensorType>> InferTypes(std::span<const TensorType> operands, const AttributeMap& attributes,
+                                                     const Mesh& mesh) const;
+
+ private:
+  std::string name_, doc_;
+  std::vector<std::string> operands_, results_;
+  bool variadic_ = false;
+  std::vector<AttributeDef> attributes_;
+  std::vector<ConstraintDef> constraints_;
+  uint32_t traits_ = 0;
+  InferFn infer_;
+  EvalFn eval_;
+  RanksEvalFn ranks_eval_;
+  VjpFn vjp_;
+  std::string no_gradient_;
+  PlaceFn place_;
+  DecomposeFn decompose_;
+};
+
+// The list of all ops, in the order of docs/ops.md; one line each in core/ops/op_list.cc.
+const std::vector<const OpDef*>& AllOps();
+const OpDef* FindOp(std::string_view name);  // null if there is none
+const OpDef& GetOp(std::string_view name);   // requires that there is one
+
+// The pseudo-op of a graph's inputs; it is in no list and cannot be inserted.
+const OpDef& InputOp();
+
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+// Rules that several ops share: inference, reference loops and placement. For the authors of op blocks only.
+
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "core/op_def.h"
+
+namespace lockstep::ops {
+
+// --- Inference ----------------------------------------------------------------------------------------------------------
+
+// Error `id` unless all operands have the type of the first.
+absl::Status CheckSameTypes(const InferContext& c, std::string_view id);
+// Error `id` unless `dims` are dimensions of `shape`, strictly increasing.
+absl::Status CheckIncreasingDims(const InferContext& c, std::string_view id, const std::vector<int64_t>& dims, const Shape& shape);
+
+// --- Reference loops ----------------------------------------------------------------------------------------------------
+
+// Calls f(index) for every multi-index of `shape` in row-major order; for a scalar once with the empty index.
+void ForEachIndex(const Shape& shape, const std::function<void(const std::vector<int64_t>&)>& f);
+// The row-major position of `index` in `shape`.
+int64_t Offset(const Shape& shape, const std::vector<int64_t>& index);
+
+// --- Placement ----------------------------------------------------------------------------------------------------------
+
+// How an elementwise op treats an operand that is partial(sum) or partial(mean).
+enum class Linearity {
+  kNone,   // needs whole values: exp, max
+  kAll,    // linear in all operands together: add, sub, neg
+  kFirst,  // linear in the first operand, the others being replicated: div
+  kOne,    // linear in each operand alone, the others being replicated: mul
+};
+
+// Operands and results have equal shapes; they are split alike, or not at all. Partial operands are made whole unless `linearity`
+// lets them pass.
+void PlaceElementwise(PlacementContext& c, Linearity linearity = Linearity::kNone);
+
+// Maps an operand dimension to a result dimension, or -1 if it has none (reduced, merged, sliced): an operand split along a
+// mapped dimension gives a result split along the other; along an unmapped one it is made whole. One operand, data moved but
+// not computed with, so partial passes. `to_operand` is the inverse, for a slice that a consumer wants; -1 if it has none.
+void PlaceDataMovement(PlacementContext& c, const std::function<int64_t(int64_t)>& to_result,
+                       const std::function<int64_t(int64_t)>& to_operand);
+
+// Everything replicated, or everything split along the same dimension if `independent` says that slices along it do not meet
+// (softmax: any dimension but the one that it normalises over).
+void PlaceIndependentRows(PlacementContext& c, const std::function<bool(int64_t dim)>& independent);
+
+}  // namespace lockstep::ops

@@ -1,0 +1,35 @@
+// The text form of graphs: what users read, what tests are written in, and what equality and hashes of graphs mean.
+// ParseGraph(PrintGraph(g)) prints as g did, to the byte.
+//
+//   mesh {data=4}
+//   graph @step(%x: f32[32,784] split(0), state %w: f32[784,10]) -> (loss: f32[], %w: f32[784,10]) {
+//     %z = matmul %x, %w {transpose_b=true} : f32[32,10] @"onnx:/fc1/MatMul"
+//     return %l, %w1
+//   }
+//
+// Attributes that have their default value are left out. `split(0)` is along the axis `data`; another axis is named:
+// `split(1, model)`. In the result list, `%w` is the next value of state `%w`. A name with characters outside
+// [A-Za-z0-9_./] is quoted: %"a b". `//` starts a comment. A float attribute may be written as a quotient: `scale=1/128`.
+
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "core/graph.h"
+
+namespace lockstep {
+
+struct PrintOptions {
+  bool sources = true;  // print @"source"
+};
+
+std::string PrintGraph(const Graph& graph, const PrintOptions& options = {});
+
+// One node as one line, without indentation or newline.
+std::string PrintNode(const Node& node, const PrintOptions& options = {});
+
+// Errors are InvalidArgument with "line 3, column 7: " before the message.
+absl::StatusOr<Graph> ParseGraph(std::string_view text);
+
+}  // namespace lockstep
