@@ -6,83 +6,19 @@ namespace lockstep {
 
 const std::vector<const OpDef*>& AllOps() {
   static const std::vector<const OpDef*> ops = {
-      // Every op, declared once. Definitions are one block each in core/ops/<family>.cc; op_list.cc lists them all, so that a
       // elementwise.cc, one operand
-      &NegOp(),
-      &AbsOp(),
-      &SignOp(),
-      &ExpOp(),
-      &LogOp(),
-      &Log1pOp(),
-      &SqrtOp(),
-      &RsqrtOp(),
-      &TanhOp(),
-      &SigmoidOp(),
-      &ErfOp(),
-      &ReluOp(),
-      &FloorOp(),
-      &CeilOp(),
-      &NotOp(),
       // elementwise.cc, more operands
-      &AddOp(),
-      &SubOp(),
-      &MulOp(),
-      &DivOp(),
-      &MaxOp(),
-      &MinOp(),
-      &PowOp(),
-      &AndOp(),
-      &OrOp(),
-      &CompareOp(),
-      &SelectOp(),
-      &ConvertOp(),
       // shape.cc
-      &ConstantOp(),
-      &IotaOp(),
-      &ReshapeOp(),
-      &TransposeOp(),
-      &BroadcastOp(),
-      &ConcatOp(),
-      &SliceOp(),
-      &PadOp(),
       // reduction.cc
-      &ReduceSumOp(),
-      &ReduceMaxOp(),
-      &ReduceMinOp(),
-      &ReduceProdOp(),
-      &ArgMaxOp(),
       // matmul.cc
       &MatMulOp(),
       // convolution.cc
-      &ConvolutionOp(),
-      &ConvolutionGradInputOp(),
-      &ConvolutionGradFilterOp(),
       // pooling.cc
-      &MaxPoolOp(),
-      &MaxPoolGradOp(),
-      &AvgPoolOp(),
-      &AvgPoolGradOp(),
       // normalization.cc
-      &BatchNormInferenceOp(),
-      &BatchNormTrainingOp(),
-      &BatchNormGradOp(),
       // softmax.cc
-      &SoftmaxOp(),
-      &LogSoftmaxOp(),
-      &SoftmaxCrossEntropyOp(),
       // optimizer.cc
-      &SgdOp(),
-      &SgdMomentumOp(),
-      &AdamOp(),
       // collective.cc
-      &AllReduceOp(),
-      &CollectiveBroadcastOp(),
-      &AllGatherOp(),
-      &ReduceScatterOp(),
-      &ShardOp(),
-      &AxisIndexOp(),
       // fusion.cc
-      &FusionOp(),
   };
   return ops;
 }
