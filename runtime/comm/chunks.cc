@@ -1,0 +1,76 @@
+#include "runtime/comm/chunks.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/dtype.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kSmallestChunk = 16 * 1024;  // bytes
+
+size_t Width(const OpDescription& description) { return SizeOf(static_cast<DType>(description.dtype)); }
+
+bool HasShares(Opcode opcode) { return opcode == Opcode::kAllGather || opcode == Opcode::kReduceScatter; }
+
+bool MovesData(Opcode opcode) { return opcode != Opcode::kBarrier && opcode != Opcode::kAllocate; }
+
+}  // namespace
+
+size_t InputBytes(const OpDescription& d, int world_size) {
+  return (d.opcode == Opcode::kReduceScatter ? world_size : 1) * d.count * Width(d);
+}
+
+size_t OutputBytes(const OpDescription& d, int world_size) {
+  return (d.opcode == Opcode::kAllGather ? world_size : 1) * d.count * Width(d);
+}
+
+Chunks::Chunks(const OpDescription& d, int world_size, int workers, size_t max_bytes) : count_(d.count) {
+  if (d.count == 0 || !MovesData(d.opcode)) return;
+  shares_ = HasShares(d.opcode) ? world_size : 1;
+  const int64_t width = static_cast<int64_t>(Width(d));
+  const int64_t total = shares_ * d.count * width;
+  const int64_t bytes = std::clamp(total / (4 * workers), kSmallestChunk, static_cast<int64_t>(max_bytes));
+  elements_ = std::min(d.count, std::max<int64_t>(1, bytes / 64 * 64 / width));
+  per_share_ = static_cast<uint32_t>((d.count + elements_ - 1) / elements_);
+}
+
+Chunk Chunks::at(uint32_t index) const {
+  const int64_t begin = (index % per_share_) * elements_;
+  return {.share = static_cast<int>(index / per_share_), .begin = begin, .count = std::min(elements_, count_ - begin)};
+}
+
+bool IsReduction(const OpDescription& d) { return d.opcode == Opcode::kAllReduce || d.opcode == Opcode::kReduceScatter; }
+
+void ChunkInputs(const Operands& o, const Chunk& chunk, std::vector<const std::byte*>* addresses) {
+  const int64_t offset = chunk.share * o.description.count + chunk.begin;  // all_reduce has share 0
+  addresses->clear();
+  for (const std::byte* input : o.inputs) addresses->push_back(input + offset * Width(o.description));
+}
+
+void ChunkOutputs(const Operands& o, const Chunk& chunk, std::vector<std::byte*>* addresses) {
+  const size_t width = Width(o.description);
+  addresses->clear();
+  if (o.description.opcode == Opcode::kReduceScatter) {
+    const int index = chunk.share - o.first_rank;
+    if (index < 0 || index >= static_cast<int>(o.outputs.size())) return;
+    addresses->push_back(o.outputs[index] + chunk.begin * width);
+    return;
+  }
+  for (std::byte* output : o.outputs) addresses->push_back(output + (chunk.share * o.description.count + chunk.begin) * width);
+}
+
+int SourceRank(const OpDescription& d, const Chunk& chunk) { return d.opcode == Opcode::kBroadcast ? d.root : chunk.share; }
+
+const std::byte* SourceAddress(const Operands& o, const Chunk& chunk) {
+  return o.inputs[SourceRank(o.description, chunk) - o.first_rank] + chunk.begin * Width(o.description);
+}
+
+void CopyToAll(const std::byte* from, const std::vector<std::byte*>& to, size_t bytes) {
+  for (std::byte* address : to) {
+    if (address != from) std::memcpy(address, from, bytes);
+  }
+}
+
+}  // namespace lockstep

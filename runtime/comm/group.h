@@ -1,0 +1,105 @@
+// One rank's view of its group: the ranks next to it in rank order with which it shares memory (all ranks of a world in one
+// process or on one host; the ranks of one host between hosts). It publishes collectives, waits for the others, and notices
+// when one of them fails, leaves, dies or does not come. Used by one thread at a time, except Fail, Leave and failure.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "runtime/comm/control_block.h"
+#include "runtime/comm/memory.h"
+
+namespace lockstep {
+
+// Where a group stands in its world, and how to reach its shared state.
+struct GroupPlace {
+  std::shared_ptr<void> keep;      // owns the control block's memory; shared by the ranks that are threads of one process
+  ControlBlock block;              // of block.ranks() ranks
+  int index = 0;                   // of this rank in the group
+  int first_rank = 0;              // the world's rank of the group's first
+  bool one_process = false;        // ranks are threads
+  std::vector<std::string> hosts;  // of all ranks of the world, by rank
+};
+
+class Group {
+ public:
+  Group(GroupPlace place, absl::Duration timeout);
+
+  int size() const { return place_.block.ranks(); }
+  int index() const { return place_.index; }
+  int first_rank() const { return place_.first_rank; }
+  int world_rank() const { return place_.first_rank + place_.index; }
+  bool one_process() const { return place_.one_process; }
+  bool crowded() const { return crowded_; }  // more ranks than cores
+  absl::Duration timeout() const { return timeout_; }
+  PeerMemory& memory() { return memory_; }
+  Slot& slot(uint64_t sequence) const { return place_.block.slot(sequence); }
+  Post& post(uint64_t sequence, int index) const { return place_.block.post(sequence, index); }
+  int process(int index) const { return place_.block.rank(index).process; }
+  void Notify() { place_.block.header().changed.Notify(); }
+
+  // Says that this rank is there. Once, before anything else.
+  void Join();
+  // Waits until all ranks have joined.
+  absl::Status AwaitJoined();
+  // Says that this rank is done. Any thread; nothing may be called afterwards.
+  void Leave();
+
+  // Waits until slot `sequence` is free, describes this rank's side of the collective and shows it to the others.
+  absl::Status Publish(uint64_t sequence, const OpDescription& description, const MemoryRef& input, const MemoryRef& output,
+                       const std::string& label);
+  // Waits until all ranks have published `sequence`, and checks that they agree.
+  absl::Status AwaitPosted(uint64_t sequence);
+  // Peers that are here and not done with `sequence`.
+  std::vector<int> BehindOf(uint64_t sequence) const;
+  // Says that this rank is done with `sequence`.
+  void Retire(uint64_t sequence);
+
+  // Between a BeginWork that returned true and EndWork this rank may touch its peers' operands. False after a failure.
+  bool BeginWork();
+  void EndWork();
+  // After a failure: waits until no peer touches this rank's operands any more, and then none ever will. Any thread.
+  void AwaitUntouched() const;
+
+  // Waits until `ready`. `missing` tells for whom one waits (indices), `what` is for messages.
+  absl::Status Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std::vector<int>()> missing, const std::string& what);
+
+  // Declares the world failed, for which `culprit` (a rank of the world) is to blame. The first call counts. Any thread.
+  // Returns the failure that counts.
+  absl::Status Fail(int culprit, const absl::Status& status);
+  // The failure that counts, or OK. Any thread.
+  absl::Status failure() const;
+  // What to say of a rank: "rank 3 on host h1".
+  std::string Name(int world_rank) const;
+
+  // After a failure: waits a moment until all peers have noticed, for mpirun ends them when this process is gone.
+  void AwaitFailureSeen(absl::Duration limit);
+
+ private:
+  absl::Status CheckPeers(const std::vector<int>& missing, bool look_for_processes, const std::string& what);
+  absl::Status Mismatch(uint64_t sequence, int index);
+  bool Alive(int index) const;
+  std::string Names(const std::vector<int>& indices) const;
+
+  GroupPlace place_;
+  PeerMemory memory_;
+  const absl::Duration timeout_;
+  bool crowded_;
+};
+
+// "all_reduce sum f32[10] `bucket 0`", for messages.
+std::string Describe(const OpDescription& description, const std::string& label);
+
+// This machine's name.
+std::string HostName();
+
+// When process `id` started, in the kernel's ticks, or 0 if there is no such process (or only its remains).
+uint64_t ProcessStart(int id);
+
+}  // namespace lockstep

@@ -1,0 +1,21 @@
+// Communicators whose ranks are threads of this process: for tests, for one process that trains with several ranks, and for
+// size 1, where collectives are the identity.
+
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/communicator.h"
+
+namespace lockstep {
+
+// n communicators of one world; element r is rank r's, to be used by one thread. Requires n >= 1. They may be destroyed in
+// any order, by any thread; a peer that still waits for a destroyed one gets an error.
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcess(int n, const Communicator::Options& options = {});
+
+// A world of one rank.
+absl::StatusOr<std::unique_ptr<Communicator>> CreateSingle();
+
+}  // namespace lockstep

@@ -1,0 +1,317 @@
+#include "runtime/comm/rank_communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "core/check.h"
+#include "core/status.h"
+#include "runtime/comm/reduce.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kChunkBytes = 128 * 1024;  // of one rank's operand
+constexpr absl::Duration kFailureLinger = absl::Seconds(2);
+
+class GroupMemory final : public RegisteredMemory {
+ public:
+  explicit GroupMemory(std::shared_ptr<Segment> segment)
+      : RegisteredMemory(segment->data(), segment->bytes()), segment_(std::move(segment)) {}
+
+ private:
+  std::shared_ptr<Segment> segment_;  // shared with collectives in flight
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Create(GroupPlace place, std::unique_ptr<Links> links,
+                                                                       std::string transport, const Options& options) {
+  std::unique_ptr<RankCommunicator> communicator(
+      new RankCommunicator(std::move(place), std::move(links), std::move(transport), options));
+  RETURN_IF_ERROR(communicator->group_.AwaitJoined());
+  if (communicator->links_ != nullptr || options.progress_thread) {
+    communicator->progress_ = std::thread([rank = communicator.get()] { rank->ProgressLoop(); });
+  }
+  return communicator;
+}
+
+RankCommunicator::RankCommunicator(GroupPlace place, std::unique_ptr<Links> links, std::string transport, const Options& options)
+    : Communicator(place.first_rank + place.index, place.hosts, std::move(transport)),
+      group_(std::move(place), options.timeout),
+      links_(std::move(links)) {
+  group_.Join();
+}
+
+RankCommunicator::~RankCommunicator() {
+  if (!ops_.empty()) Abort(FailedPrecondition() << "it destroyed its communicator with collectives in flight");
+  if (progress_.joinable()) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    progress_.join();
+  }
+  const bool failed = !group_.failure().ok();
+  if (failed && !group_.one_process()) group_.AwaitFailureSeen(kFailureLinger);
+  group_.Leave();
+}
+
+absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllReduce(const void* input, void* output, int64_t count, DType dtype,
+                                                                      ReduceKind kind, const Call& call) {
+  return Start({.opcode = Opcode::kAllReduce, .kind = static_cast<uint8_t>(kind), .dtype = static_cast<uint8_t>(dtype), .count = count},
+               input, output, call);
+}
+
+absl::StatusOr<Communicator::Ticket> RankCommunicator::StartBroadcast(const void* input, void* output, int64_t count, DType dtype,
+                                                                      int root, const Call& call) {
+  if (root < 0 || root >= size()) {
+    return InvalidArgument() << "broadcast `" << call.label << "`: root " << root << " is not one of " << size() << " ranks";
+  }
+  return Start({.opcode = Opcode::kBroadcast, .dtype = static_cast<uint8_t>(dtype), .root = root, .count = count},
+               rank() == root ? input : output, output, call);
+}
+
+absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllGather(const void* input, void* output, int64_t count, DType dtype,
+                                                                      const Call& call) {
+  return Start({.opcode = Opcode::kAllGather, .dtype = static_cast<uint8_t>(dtype), .count = count}, input, output, call);
+}
+
+absl::StatusOr<Communicator::Ticket> RankCommunicator::StartReduceScatter(const void* input, void* output, int64_t count,
+                                                                          DType dtype, ReduceKind kind, const Call& call) {
+  return Start(
+      {.opcode = Opcode::kReduceScatter, .kind = static_cast<uint8_t>(kind), .dtype = static_cast<uint8_t>(dtype), .count = count},
+      input, output, call);
+}
+
+absl::Status RankCommunicator::CheckOperands(const OpDescription& d, const void* input, const void* output, const Call& call) const {
+  auto where = [&] { return InvalidArgument() << Describe(d, std::string(call.label)) << ": "; };
+  if (d.count < 0) return where() << "the count is negative";
+  if (d.count == 0) return absl::OkStatus();
+  if (input == nullptr || output == nullptr) return where() << "an operand is null";
+  const std::byte* in = static_cast<const std::byte*>(input);
+  const std::byte* out = static_cast<const std::byte*>(output);
+  const size_t in_bytes = InputBytes(d, size());
+  const size_t out_bytes = OutputBytes(d, size());
+  const bool in_place = d.opcode == Opcode::kAllGather       ? in == out + rank() * in_bytes
+                        : d.opcode == Opcode::kReduceScatter ? out == in + rank() * out_bytes
+                                                             : in == out;
+  if (!in_place && in < out + out_bytes && out < in + in_bytes) return where() << "input and output overlap, but not in place";
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const OpDescription& description, const void* input, void* output,
+                                                             const Call& call) {
+  RETURN_IF_ERROR(group_.failure());
+  RETURN_IF_ERROR(CheckOperands(description, input, output, call));
+  auto op = std::make_unique<Op>();
+  op->sequence = next_sequence_++;
+  op->description = description;
+  op->label = std::string(call.label.substr(0, kLabelBytes - 1));
+  op->input = static_cast<const std::byte*>(input);
+  op->output = static_cast<std::byte*>(output);
+  Op* const started = op.get();
+  if (progress_.joinable()) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      queue_.push_back(started);
+      ops_.emplace(started->sequence, std::move(op));
+    }
+    changed_.notify_all();
+  } else {
+    if (queue_.size() == kSlots) RunOldest();  // or peers would wait for us to free its slot
+    queue_.push_back(started);
+    ops_.emplace(started->sequence, std::move(op));
+    absl::Status published = Publish(*started);
+    if (!published.ok()) {
+      queue_.pop_back();
+      ops_.erase(started->sequence);
+      group_.AwaitUntouched();
+      return published;
+    }
+  }
+  return Ticket{started->sequence};
+}
+
+absl::Status RankCommunicator::Wait(Ticket ticket, Stream*) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  auto found = ops_.find(ticket.id);
+  if (found == ops_.end()) return FailedPrecondition() << "ticket " << ticket.id << " is not in flight";
+  Op& op = *found->second;
+  if (progress_.joinable()) {
+    changed_.wait(lock, [&] { return op.done; });
+  } else {
+    while (!op.done) RunOldest();
+  }
+  absl::Status result = std::move(op.result);
+  ops_.erase(found);
+  return result;
+}
+
+void RankCommunicator::RunOldest() {
+  Op* op = queue_.front();
+  op->result = Finish(Run(*op));
+  queue_.pop_front();
+  op->done = true;
+}
+
+void RankCommunicator::ProgressLoop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Op* op = queue_.front();
+    lock.unlock();
+    absl::Status result = Finish(Run(*op));
+    lock.lock();
+    queue_.pop_front();
+    op->result = std::move(result);
+    op->done = true;
+    changed_.notify_all();
+  }
+}
+
+absl::Status RankCommunicator::Publish(Op& op) {
+  absl::Status status = Show(op);
+  return status.ok() ? status : group_.Fail(rank(), status);
+}
+
+// Finds the operands' places, or copies them to where peers can reach them, and shows the peers.
+absl::Status RankCommunicator::Show(Op& op) {
+  const OpDescription& d = op.description;
+  const size_t in_bytes = InputBytes(d, size());
+  const size_t out_bytes = OutputBytes(d, size());
+  PeerMemory& memory = group_.memory();
+  std::optional<PeerMemory::Located> output = memory.Find(op.output, out_bytes);
+  if (!output.has_value()) {
+    ASSIGN_OR_RETURN(output, memory.Stage(out_bytes));
+    op.staged_output = true;
+  }
+  std::optional<PeerMemory::Located> input = op.input == op.output && in_bytes == out_bytes ? output : memory.Find(op.input, in_bytes);
+  if (!input.has_value()) {
+    ASSIGN_OR_RETURN(input, memory.Stage(in_bytes));
+  }
+  const bool staged_input = input->segment != nullptr && input->ref.segment % 2 == 1;
+  if (staged_input && (d.opcode != Opcode::kBroadcast || d.root == rank())) {
+    std::memcpy(input->segment->data(), op.input, in_bytes);
+  }
+  op.located_input = *std::move(input);
+  op.located_output = *std::move(output);
+  op.published = true;
+  return group_.Publish(op.sequence, d, op.located_input.ref, op.located_output.ref, op.label);
+}
+
+absl::Status RankCommunicator::Run(Op& op) {
+  RETURN_IF_ERROR(group_.failure());
+  if (!op.published) RETURN_IF_ERROR(Publish(op));
+  RETURN_IF_ERROR(group_.AwaitPosted(op.sequence));
+  ASSIGN_OR_RETURN(const Operands operands, Resolve(op));
+  RETURN_IF_ERROR(Work(op, operands));
+  if (op.staged_output) {
+    std::memcpy(op.output, op.located_output.segment->data(), OutputBytes(op.description, size()));
+  }
+  op.located_input = {};
+  op.located_output = {};
+  group_.Retire(op.sequence);
+  return absl::OkStatus();
+}
+
+absl::Status RankCommunicator::Finish(absl::Status result) {
+  if (result.ok()) return result;
+  result = group_.Fail(rank(), result);
+  group_.AwaitUntouched();
+  return result;
+}
+
+absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
+  const OpDescription& d = op.description;
+  Operands operands{.description = d, .world_size = size(), .first_rank = group_.first_rank(), .inputs = {}, .outputs = {}};
+  const size_t in_bytes = InputBytes(d, size());
+  const size_t out_bytes = OutputBytes(d, size());
+  for (int i = 0; i < group_.size(); ++i) {
+    if (i == group_.index() && op.located_input.segment != nullptr) {
+      operands.inputs.push_back(op.located_input.segment->data() + op.located_input.ref.offset);
+      operands.outputs.push_back(op.located_output.segment->data() + op.located_output.ref.offset);
+      continue;
+    }
+    const Post& post = group_.post(op.sequence, i);
+    ASSIGN_OR_RETURN(std::byte * input, group_.memory().Resolve(i, group_.process(i), post.input, in_bytes));
+    ASSIGN_OR_RETURN(std::byte * output, group_.memory().Resolve(i, group_.process(i), post.output, out_bytes));
+    operands.inputs.push_back(input);
+    operands.outputs.push_back(output);
+  }
+  return operands;
+}
+
+// Takes chunks until there are none left, and then waits for those that peers have taken.
+absl::Status RankCommunicator::Work(const Op& op, const Operands& operands) {
+  const OpDescription& d = op.description;
+  const Chunks chunks(d, size(), size(), kChunkBytes);
+  Slot& slot = group_.slot(op.sequence);
+  std::vector<const std::byte*> inputs;
+  std::vector<std::byte*> outputs;
+  for (;;) {
+    const uint32_t index = slot.claimed.IncrementBelow(op.sequence, chunks.size());
+    if (index == chunks.size()) break;
+    if (!group_.BeginWork()) return group_.failure();
+    const Chunk chunk = chunks.at(index);
+    ChunkOutputs(operands, chunk, &outputs);
+    if (IsReduction(d)) {
+      ChunkInputs(operands, chunk, &inputs);
+      Reduce({.kind = static_cast<ReduceKind>(d.kind),
+              .dtype = static_cast<DType>(d.dtype),
+              .count = chunk.count,
+              .world_size = size(),
+              .inputs = inputs,
+              .outputs = outputs});
+    } else {
+      CopyToAll(SourceAddress(operands, chunk), outputs, chunk.count * SizeOf(static_cast<DType>(d.dtype)));
+    }
+    group_.EndWork();
+    if (slot.finished.IncrementBelow(op.sequence, chunks.size()) + 1 == chunks.size()) group_.Notify();
+  }
+  return AwaitFinished(op, chunks.size());
+}
+
+absl::Status RankCommunicator::AwaitFinished(const Op& op, uint32_t chunks) {
+  const Slot& slot = group_.slot(op.sequence);
+  return group_.Await([&] { return slot.finished.Get(op.sequence) == chunks; },
+                      [&] { return group_.BehindOf(op.sequence); }, Describe(op.description, op.label));
+}
+
+absl::StatusOr<std::unique_ptr<RegisteredMemory>> RankCommunicator::Allocate(size_t bytes, std::string_view label) {
+  // The number of the barrier that follows names the segment: it is the same on all ranks, and never used again.
+  ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, group_.memory().Allocate(bytes, 2 * next_sequence_ + 2));
+  ASSIGN_OR_RETURN(Ticket ticket, Start({.opcode = Opcode::kAllocate}, nullptr, nullptr, {.label = label}));
+  RETURN_IF_ERROR(Wait(ticket, nullptr));
+  return std::make_unique<GroupMemory>(std::move(segment));
+}
+
+absl::Status RankCommunicator::Barrier(std::string_view label) {
+  ASSIGN_OR_RETURN(Ticket ticket, Start({.opcode = Opcode::kBarrier}, nullptr, nullptr, {.label = label}));
+  return Wait(ticket, nullptr);
+}
+
+absl::StatusOr<std::vector<std::string>> RankCommunicator::AllGatherBytes(std::string_view bytes, std::string_view label) {
+  const uint64_t mine = bytes.size();
+  std::vector<uint64_t> sizes(size());
+  RETURN_IF_ERROR(AllGather(&mine, sizes.data(), 1, DType::kU64, {.label = label}));
+  const uint64_t longest = *std::max_element(sizes.begin(), sizes.end());
+  std::string padded(bytes);
+  padded.resize(longest);
+  std::string all(longest * size(), '\0');
+  RETURN_IF_ERROR(AllGather(padded.data(), all.data(), static_cast<int64_t>(longest), DType::kU8, {.label = label}));
+  std::vector<std::string> result;
+  for (int r = 0; r < size(); ++r) result.push_back(all.substr(r * longest, sizes[r]));
+  return result;
+}
+
+void RankCommunicator::Abort(const absl::Status& cause) {
+  LOCKSTEP_CHECK(!cause.ok()) << "abort without a cause";
+  (void)group_.Fail(rank(), absl::AbortedError(group_.Name(rank()) + " gave up: " + std::string(cause.message())));
+  group_.AwaitUntouched();
+}
+
+}  // namespace lockstep

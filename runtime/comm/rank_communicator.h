@@ -1,0 +1,88 @@
+// The Communicator of ranks with shared memory, alone or linked to other groups of ranks. In-process, shared-memory and MPI
+// communicators are all made of it; they differ in how the group's memory comes about and in what links the groups. See
+// runtime/communicator.h for who works when: without a thread of its own the collectives progress in Wait.
+
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "runtime/comm/chunks.h"
+#include "runtime/comm/group.h"
+#include "runtime/comm/links.h"
+#include "runtime/communicator.h"
+
+namespace lockstep {
+
+class RankCommunicator final : public Communicator {
+ public:
+  // The end of one rank. `place` says which; `links` is null if the group is the world, else it connects the groups (and
+  // there will be a progress thread). Waits until all ranks of the group are there.
+  static absl::StatusOr<std::unique_ptr<Communicator>> Create(GroupPlace place, std::unique_ptr<Links> links, std::string transport,
+                                                              const Options& options);
+  ~RankCommunicator() override;
+
+  absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) override;
+  absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
+                                        const Call& call) override;
+  absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
+                                        const Call& call) override;
+  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, int64_t count, DType dtype, const Call& call) override;
+  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
+                                            const Call& call) override;
+  absl::Status Wait(Ticket ticket, Stream* stream) override;
+  absl::Status Barrier(std::string_view label) override;
+  absl::StatusOr<std::vector<std::string>> AllGatherBytes(std::string_view bytes, std::string_view label) override;
+  void Abort(const absl::Status& cause) override;
+
+ private:
+  // A collective in flight.
+  struct Op {
+    uint64_t sequence = 0;
+    OpDescription description;
+    std::string label;
+    const std::byte* input = nullptr;
+    std::byte* output = nullptr;
+    PeerMemory::Located located_input, located_output;
+    bool staged_output = false;  // the result has to be copied to `output`
+    bool published = false;
+    bool done = false;
+    absl::Status result;
+  };
+
+  RankCommunicator(GroupPlace place, std::unique_ptr<Links> links, std::string transport, const Options& options);
+
+  absl::StatusOr<Ticket> Start(const OpDescription& description, const void* input, void* output, const Call& call);
+  absl::Status CheckOperands(const OpDescription& description, const void* input, const void* output, const Call& call) const;
+
+  // The life of an op, on the thread that makes progress.
+  absl::Status Publish(Op& op);
+  absl::Status Show(Op& op);
+  absl::Status Run(Op& op);
+  absl::Status Finish(absl::Status result);
+  absl::StatusOr<Operands> Resolve(const Op& op);
+  absl::Status Work(const Op& op, const Operands& operands);
+  absl::Status AwaitFinished(const Op& op, uint32_t chunks);
+  void RunOldest();
+  void ProgressLoop();
+
+  Group group_;
+  std::unique_ptr<Links> links_;  // null: the group is the world
+  uint64_t next_sequence_ = 0;
+
+  std::mutex mutex_;  // guards what follows when there is a progress thread
+  std::condition_variable changed_;
+  std::deque<Op*> queue_;  // not yet done, oldest first
+  std::map<uint64_t, std::unique_ptr<Op>> ops_;  // by ticket, until waited for
+  bool stop_ = false;
+  std::thread progress_;  // joinable if there is one
+};
+
+}  // namespace lockstep

@@ -1,0 +1,147 @@
+// How the ranks of a job talk: collectives over memory that the communicator gives out, as blocking calls or as a start and
+// a wait. A Communicator is an argument, never a global; one object is one rank's end of it. The executor calls it from the
+// rank's own thread: no two calls at a time, except Abort, which any thread may call at any moment.
+//
+// The rules that all implementations keep (runtime/comm/conformance_test.cc tests them):
+//  * Every rank starts the same collectives in the same order. Each is numbered; if the ranks' n-th calls differ in op,
+//    kind, dtype, count, root or label, all ranks get an error that prints two of the sides.
+//  * Reductions are taken in rank order, ((x0 + x1) + x2) + ..., whatever the transport, the number of hosts, in place or
+//    not, and so is every byte of the results equal on all ranks. f16 and bf16 accumulate in f32 and are rounded once; all
+//    other dtypes accumulate in themselves, integers modulo 2^bits. Mean is the sum divided by size(): for integers the sum
+//    is then taken in 64 bits and the quotient truncated. A NaN on any rank is the min and the max. On bool, sum and max
+//    are "any", prod, min and mean are "all".
+//  * Between start and wait the operands belong to the communicator: the input must not be written, the output neither read
+//    nor written.
+//  * Nothing waits for ever. A rank that calls Abort, dies, destroys its communicator, starts something else or does not
+//    arrive within Options::timeout makes the calls of its peers return an error that names it, its host and the label.
+//    After an error a communicator stays in error: every call returns it, and no peer touches this rank's operands any more.
+//    (Errors about the arguments of one call, of code kInvalidArgument, are the caller's alone: nothing was started; it
+//    should fix the call or Abort.)
+//
+// Who does the work, and when? Ranks that share memory (in process, or one host) have no thread of their own for it: start
+// publishes the operands, and as soon as all ranks have published theirs, whoever is in a wait takes pieces of the reduction
+// and writes the results into all ranks' outputs. So a rank that computes is not disturbed, a rank that has to wait works for
+// it, and a rank that comes late finds its bucket reduced; with one thread a rank a communication thread could only steal
+// cycles from the kernels. Where spare cores exist, Options::progress_thread adds one. Between hosts there always is
+// such a thread, because data must flow while kernels run.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/dtype.h"
+#include "core/placement.h"
+
+namespace lockstep {
+
+// A queue of a device. CPUs have none: pass nullptr. On a GPU start makes the collective wait for what the stream holds so
+// far, and wait makes what the stream gets from then on wait for the collective; the host's thread blocks in neither.
+class Stream;
+
+// Memory registered with a communicator, in which collectives need no copies. data() is this rank's own part: a plain
+// pointer, aligned to 64 bytes (of the device, if the communicator is one of devices), zero at first. It may outlive its communicator.
+class RegisteredMemory {
+ public:
+  virtual ~RegisteredMemory() = default;
+  RegisteredMemory(const RegisteredMemory&) = delete;
+  RegisteredMemory& operator=(const RegisteredMemory&) = delete;
+
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ protected:
+  RegisteredMemory(std::byte* data, size_t bytes) : data_(data), bytes_(bytes) {}
+
+ private:
+  std::byte* data_;
+  size_t bytes_;
+};
+
+class Communicator {
+ public:
+  struct Options {
+    absl::Duration timeout = absl::Minutes(10);  // how long a call waits for a peer that is alive and does not arrive
+    bool progress_thread = false;                // a thread of its own even where ranks share memory
+  };
+
+  // What a call says about itself in messages ("bucket 0 (%g1, %g2)"; must be the same on all ranks, the first 95 bytes
+  // count) and the stream that it belongs to.
+  struct Call {
+    std::string_view label;
+    Stream* stream = nullptr;
+  };
+
+  // A collective in flight. A plain value; wait for each exactly once, in any order.
+  struct Ticket {
+    uint64_t id = 0;
+  };
+
+  // Abort-free destruction means that this rank is done: no ticket is in flight, and peers need nothing more of it. With a
+  // ticket in flight it is an Abort.
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(hosts_.size()); }
+  const std::string& transport() const { return transport_; }          // "in_process", "shared_memory", "mpi", …
+  const std::string& host(int rank) const { return hosts_[rank]; }     // the name of that rank's host
+  int ranks_on_this_host() const;                                      // how many ranks share this one's host, itself included
+
+  // Gives out at least `bytes` (0 is fine) of registered memory. Collective: all ranks call it, each with its own size.
+  virtual absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) = 0;
+
+  // The collectives. Operands may lie in registered memory or anywhere else; the latter costs a copy on the way in and out
+  // between processes. `input == output` is in place for all_reduce and broadcast; for all_gather input is then
+  // output + rank * count elements, for reduce_scatter output is input + rank * count elements; any other overlap is an error.
+  // Counts are numbers of elements, may be 0, and need not be multiples of size().
+
+  // output[i] = the reduction of all ranks' input[i], 0 <= i < count.
+  virtual absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
+                                                const Call& call) = 0;
+  // output[i] = rank root's input[i]. Other ranks' inputs are not read and may be null.
+  virtual absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
+                                                const Call& call) = 0;
+  // output[r * count + i] = rank r's input[i].
+  virtual absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, int64_t count, DType dtype, const Call& call) = 0;
+  // output[i] = the reduction of all ranks' input[rank() * count + i]; inputs have size() * count elements.
+  virtual absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
+                                                    const Call& call) = 0;
+
+  // Returns when the collective is complete and its output may be used (on a GPU: by what `stream` gets from now on).
+  virtual absl::Status Wait(Ticket ticket, Stream* stream = nullptr) = 0;
+
+  // Returns when all ranks have called it.
+  virtual absl::Status Barrier(std::string_view label) = 0;
+
+  // Every rank's string, by rank. Of any length, on the host: for comparing certificates and options, not for tensors.
+  virtual absl::StatusOr<std::vector<std::string>> AllGatherBytes(std::string_view bytes, std::string_view label) = 0;
+
+  // Tells the peers that this rank unwinds because of `cause` (not OK). Whatever they wait in or call next returns an error
+  // with this rank, its host and the message, and so do this rank's own calls. Takes a moment at most. The first abort counts.
+  virtual void Abort(const absl::Status& cause) = 0;
+
+  // Start and wait in one.
+  absl::Status AllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind, const Call& call);
+  absl::Status Broadcast(const void* input, void* output, int64_t count, DType dtype, int root, const Call& call);
+  absl::Status AllGather(const void* input, void* output, int64_t count, DType dtype, const Call& call);
+  absl::Status ReduceScatter(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind, const Call& call);
+
+ protected:
+  Communicator(int rank, std::vector<std::string> hosts, std::string transport);
+
+ private:
+  const int rank_;
+  const std::vector<std::string> hosts_;  // by rank
+  const std::string transport_;
+};
+
+}  // namespace lockstep
