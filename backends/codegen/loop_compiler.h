@@ -1,0 +1,88 @@
+// Compiles the body of a `fusion` node (core/ops/fusion.cc) to machine code for the host: one pass over memory for a chain of
+// elementwise ops, with the reductions at its end. The CPU backend calls it when it emits an executable; the code lives as
+// long as the compiler. One thread at a time may use a LoopCompiler; any number may run its loops.
+//
+// A loop is cut into `extent` units of work. The caller runs every unit exactly once, in any order and on any threads, and
+// then calls finish(), if there is one. The results have the same bits however that is done: a unit is a fixed part of the
+// index space, and a reduction's order of summation depends on shapes alone, not on threads nor on the width of the vectors.
+//
+//   void* buffers[] = {w, g, new_w};                        // the body's inputs, then its results
+//   loop.run(buffers, scratch, begin, end);                 // units [begin, end); on each thread its own range
+//   if (loop.finish) loop.finish(buffers, scratch);         // once, after all of them
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/graph.h"
+#include "core/status.h"
+
+namespace lockstep {
+
+// What is known of a loop before it is compiled.
+struct LoopInfo {
+  // For each result the operands (by position among the inputs) whose buffer it may be given: each element is read before it
+  // is overwritten. One operand may be overwritten by one result. No other overlap of a result with anything is allowed.
+  std::vector<std::vector<int>> in_place;
+  int64_t extent = 0;         // number of units; 0 if there is nothing to do
+  int64_t grain = 1;          // so many units are worth a thread of their own
+  int64_t scratch_bytes = 0;  // memory that run() and finish() share, aligned to 64 bytes, with any content
+  bool has_finish = false;
+};
+
+// Says whether a loop can be made of `body`, and of what kind; fails with Unimplemented where not, naming the node. Supported are
+// the elementwise ops, broadcast, constant, iota, reshape, transpose, slice, and reduce_sum, _max, _min, _prod, where
+//  - without reductions, all results have the same number of elements;
+//  - with reductions, all of them reduce the same dims of the same shape, and each result has as many elements as the operand
+//    of the reductions or as their result. Reduced values may be computed with and broadcast back (softmax).
+absl::StatusOr<LoopInfo> AnalyzeLoop(const Graph& body);
+
+// Plain data: copies are cheap and all refer to the compiler's code.
+struct CompiledLoop {
+  using RunFn = void (*)(void* const* buffers, void* scratch, int64_t begin, int64_t end);
+  using FinishFn = void (*)(void* const* buffers, void* scratch);
+
+  LoopInfo info;
+  RunFn run = nullptr;        // dense row-major buffers of the body's types, aligned to their element size
+  FinishFn finish = nullptr;  // null unless info.has_finish
+
+  // Everything on the calling thread.
+  void RunAll(void* const* buffers, void* scratch) const {
+    run(buffers, scratch, 0, info.extent);
+    if (finish) finish(buffers, scratch);
+  }
+};
+
+class LoopCompiler {
+ public:
+  struct Options {
+    std::string cpu;       // LLVM's name of a processor; empty: the host, with the features that it has
+    std::string features;  // LLVM's list such as "+avx2,+fma", only with `cpu`
+  };
+  static absl::StatusOr<std::unique_ptr<LoopCompiler>> Create(Options options);
+  static absl::StatusOr<std::unique_ptr<LoopCompiler>> Create() { return Create(Options()); }
+  ~LoopCompiler();
+  LoopCompiler(const LoopCompiler&) = delete;
+  LoopCompiler& operator=(const LoopCompiler&) = delete;
+
+  // A body that was compiled before, up to the graph's name, gives the same code at once.
+  absl::StatusOr<CompiledLoop> Compile(const Graph& body);
+
+  // Several at once, one result for each body; quicker than one by one, as it uses more threads.
+  absl::StatusOr<std::vector<CompiledLoop>> Compile(std::span<const Graph* const> bodies);
+
+  // The processor and features that code is made for, as LLVM writes them.
+  std::string target() const;
+
+ private:
+  class Impl;
+  explicit LoopCompiler(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep

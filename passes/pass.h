@@ -1,0 +1,35 @@
+// A pass is a value: a name and a function from graph to graph. Its header shows a before and an after in the text form.
+// Passes are deterministic: they read the graph and their options, never the environment or the order of a hash map.
+
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/graph.h"
+#include "core/status.h"
+
+namespace lockstep::passes {
+
+struct Pass {
+  std::string name;                                 // as lockstep-opt and messages know it
+  std::function<absl::StatusOr<bool>(Graph&)> run;  // true if it changed the graph; on an error the graph is unspecified
+};
+
+// What RunPasses does besides running the passes.
+struct PassDebug {
+  // Called after each pass that changed the graph, with the graph before (as text) and after.
+  std::function<void(const Pass& pass, const std::string& before, const Graph& after)> on_change;
+  // Called after each pass with the seconds that it took.
+  std::function<void(const Pass& pass, double seconds)> on_time;
+  // If not empty: where the graph before a failing pass is written, as <directory>/<graph>.<pass>.ir, for lockstep-opt.
+  std::string reproducer_directory;
+};
+
+// Runs the passes in order, verifying the graph before the first and after each that changed it. An error names the pass
+// and the reproducer, if one was written.
+absl::Status RunPasses(const std::vector<Pass>& passes, Graph& graph, const PassDebug& debug = {});
+
+}  // namespace lockstep::passes
