@@ -1,16 +1,59 @@
-"""The schema of ONNX files, compiled to C++.
+"""The schema of ONNX files compiled to C++, and the protobuf runtime that it needs.
 
 The schema is the one in the Python package `onnx`. Its protobuf package becomes lockstep.onnx, so the
 classes are lockstep::onnx::ModelProto and so on (#include "onnx/onnx.pb.h"), and a process that also
 holds the onnx, torch or tensorflow copy of the schema has no name twice.
+
+The runtime is protobuf's "lite" one, compiled here from source with hidden symbols: Debian's archive is
+not position independent, and its shared library would be visible to everybody in the process.
 """
 
 load(":debian_libraries.bzl", "require")
-load(":python_libraries.bzl", "package_folder")
+load(":python_libraries.bzl", "package_folder", "venv")
+
+# src/google/protobuf of protobuf 21.6; what its own build calls protobuf_lite.
+_LITE_SOURCES = [
+    "any_lite.cc",
+    "arena.cc",
+    "arenastring.cc",
+    "arenaz_sampler.cc",
+    "extension_set.cc",
+    "generated_enum_util.cc",
+    "generated_message_tctable_lite.cc",
+    "generated_message_util.cc",
+    "implicit_weak_message.cc",
+    "inlined_string_field.cc",
+    "io/coded_stream.cc",
+    "io/io_win32.cc",
+    "io/strtod.cc",
+    "io/zero_copy_stream.cc",
+    "io/zero_copy_stream_impl.cc",
+    "io/zero_copy_stream_impl_lite.cc",
+    "map.cc",
+    "message_lite.cc",
+    "parse_context.cc",
+    "repeated_field.cc",
+    "repeated_ptr_field.cc",
+    "stubs/bytestream.cc",
+    "stubs/common.cc",
+    "stubs/int128.cc",
+    "stubs/status.cc",
+    "stubs/statusor.cc",
+    "stubs/stringpiece.cc",
+    "stubs/stringprintf.cc",
+    "stubs/structurally_valid.cc",
+    "stubs/strutil.cc",
+    "stubs/time.cc",
+    "wire_format_lite.cc",
+]
 
 def _onnx_proto_impl(repository_ctx):
     protoc = require(repository_ctx, "/usr/bin/protoc", "protobuf-compiler")
-    require(repository_ctx, "/usr/include/google/protobuf/message_lite.h", "libprotobuf-dev")
+    sources = venv(repository_ctx).get_child("src").get_child("protobuf").get_child("google")
+    if not sources.exists:
+        fail("@onnx_proto: {} is missing. Run `make setup`.".format(sources))
+    repository_ctx.symlink(sources, "google")
+
     schema = repository_ctx.read(package_folder(repository_ctx, "onnx").get_child("onnx-ml.proto"))
     for expected in ["\npackage onnx;\n", "\noption optimize_for = LITE_RUNTIME;\n"]:
         if expected not in schema:
@@ -19,15 +62,25 @@ def _onnx_proto_impl(repository_ctx):
     result = repository_ctx.execute([protoc, "--proto_path=.", "--cpp_out=.", "onnx/onnx.proto"])
     if result.return_code != 0:
         fail("@onnx_proto: protoc failed: " + result.stderr)
+
     repository_ctx.file("BUILD", """cc_library(
     name = "onnx_proto",
     srcs = ["onnx/onnx.pb.cc"],
     hdrs = ["onnx/onnx.pb.h"],
-    copts = ["-Wno-all", "-Wno-extra"],
+    copts = ["-w"],
     includes = ["."],
-    linkopts = ["-lprotobuf-lite", "-pthread"],
     visibility = ["//visibility:public"],
+    deps = [":protobuf_lite"],
 )
-""")
+
+cc_library(
+    name = "protobuf_lite",
+    srcs = {sources},
+    hdrs = glob(["google/protobuf/**/*.h", "google/protobuf/**/*.inc"]),
+    copts = ["-w", "-DHAVE_PTHREAD=1"],
+    includes = ["."],
+    linkopts = ["-pthread"],
+)
+""".format(sources = repr(["google/protobuf/" + source for source in _LITE_SOURCES])))
 
 onnx_proto = repository_rule(implementation = _onnx_proto_impl, local = True)

@@ -4,7 +4,8 @@ def venv(repository_ctx):
     """Returns the path of .venv, or fails saying how to make it."""
 
     # Reading the pinned versions here makes Bazel look again when they change.
-    repository_ctx.path(Label("@lockstep//:requirements.txt"))
+    for versions in ["requirements.txt", "requirements-source.txt"]:
+        repository_ctx.path(Label("@lockstep//:" + versions))
     path = repository_ctx.path(Label("@lockstep//:WORKSPACE")).dirname.get_child(".venv")
     if not path.get_child("bin").get_child("python").exists:
         fail("@{}: there is no .venv. Run `make setup`.".format(repository_ctx.name))

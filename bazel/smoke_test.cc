@@ -45,8 +45,7 @@ TEST(SmokeTest, LlvmCompilesAndRunsAFunction) {
   llvm::IRBuilder<> builder(llvm::BasicBlock::Create(*context, "entry", twice));
   builder.CreateRet(builder.CreateAdd(twice->getArg(0), twice->getArg(0)));
 
-  llvm::Error added =
-      (*jit)->addIRModule(llvm::orc::ThreadSafeModule(std::move(module), std::move(context)));
+  llvm::Error added = (*jit)->addIRModule(llvm::orc::ThreadSafeModule(std::move(module), std::move(context)));
   ASSERT_FALSE(static_cast<bool>(added));
   llvm::Expected<llvm::orc::ExecutorAddr> address = (*jit)->lookup("twice");
   ASSERT_TRUE(static_cast<bool>(address)) << llvm::toString(address.takeError());

@@ -1,0 +1,33 @@
+"""A Python extension module that shares its process with torch, TensorFlow and others."""
+
+def python_extension(name, srcs, deps, **kwargs):
+    """Builds the extension module `<name>.so`; `:<name>` is that file.
+
+    Only PyInit_* is exported, so nothing of ours can stand in for a symbol of another library.
+    oneDNN's library is found in .venv when the module lies in python_bindings/lockstep/ of a checkout,
+    and in the environment's lib folder when it lies in site-packages/lockstep/.
+
+    Args:
+      name: of the module, with the leading underscore.
+      srcs: the C++ sources.
+      deps: the C++ libraries; @nanobind is added.
+      **kwargs: passed on to cc_binary.
+    """
+    native.cc_binary(
+        name = name + ".so",
+        srcs = srcs,
+        additional_linker_inputs = ["//bazel:python_extension.lds"],
+        linkopts = [
+            "-Wl,--version-script=$(location //bazel:python_extension.lds)",
+            "-Wl,-rpath,'$$ORIGIN/../../.venv/lib'",
+            "-Wl,-rpath,'$$ORIGIN/../../..'",
+        ],
+        linkshared = True,
+        deps = deps + ["@nanobind"],
+        **kwargs
+    )
+    native.filegroup(
+        name = name,
+        srcs = [name + ".so"],
+        visibility = kwargs.get("visibility"),
+    )

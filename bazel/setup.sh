@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Installs what Lockstep needs and is not there: Debian packages, and .venv with pinned Python packages.
+# `make setup` runs it before everything else, so it is quick when there is nothing to do.
+# PYTHON=/path/to/python3.11 chooses the interpreter.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+stamp=.venv/.lockstep-setup
+inputs=(bazel/setup.sh bazel/debian-packages.txt requirements.txt requirements-test.txt requirements-source.txt)
+
+say() { echo "setup: $*"; }
+fail() { echo "setup: error: $*" >&2; exit 1; }
+
+# Prints those of the named Debian packages that are not installed.
+missing_packages() {
+  local installed
+  installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null | sed -n 's/^installed //p' || true)
+  comm -23 <(printf '%s\n' "$@" | sort -u) <(sort -u <<<"$installed")
+}
+
+# What this checkout wants, as one line; equal to the stamp when there is nothing to do.
+wanted() { echo "$(cat "${inputs[@]}" | sha256sum | cut -d' ' -f1) $(realpath .venv)"; }
+
+# The first interpreter of version 3.11 that runs; empty if there is none.
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3.11 python3 /usr/bin/python3.11; do
+    [ -n "$candidate" ] || continue
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+      "$candidate" -c 'import sys; print(sys.executable)'
+      return
+    fi
+    [ "$candidate" != "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is not a Python 3.11"
+  done
+}
+
+# Whether an interpreter can make virtual environments and has the headers to compile extensions against.
+python_is_complete() {
+  "$1" -c '
+import ensurepip, os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' 2>/dev/null
+}
+
+install_packages() {
+  local missing as_root=()
+  missing=$(missing_packages "$@")
+  [ -n "$missing" ] || return 0
+  say "installing Debian packages: $(tr '\n' ' ' <<<"$missing")"
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || fail "not root, and there is no sudo. As root, run: apt-get install" $missing
+    as_root=(sudo)
+  fi
+  "${as_root[@]}" apt-get update -q
+  # shellcheck disable=SC2086
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
+}
+
+main() {
+  local packages python
+  mapfile -t packages < <(grep -v '^#' bazel/debian-packages.txt)
+  if [ -x .venv/bin/python ] && [ "$(cat $stamp 2>/dev/null)" = "$(wanted)" ] &&
+    [ -z "$(missing_packages "${packages[@]}")" ]; then
+    return 0
+  fi
+
+  command -v apt-get >/dev/null || fail "this needs Debian 12 (apt-get is missing)"
+  python=$(find_python)
+  if [ -z "$python" ] || { [[ $python == /usr/bin/* ]] && ! python_is_complete "$python"; }; then
+    packages+=(python3.11 python3.11-venv python3.11-dev)
+  fi
+  install_packages "${packages[@]}"
+  python=$(find_python)
+  [ -n "$python" ] || fail "there is no Python 3.11; set PYTHON to one"
+  python_is_complete "$python" || fail "$python lacks Python.h or ensurepip; set PYTHON to a complete Python 3.11"
+
+  if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+    say "making .venv with $python"
+    [ -L .venv ] || rm -rf .venv
+    "$python" -m venv .venv
+  fi
+  say "installing Python packages into .venv: $(cat requirements.txt requirements-test.txt | sed -n 's/^\([a-z][^ ]*\).*/\1/p' | tr '\n' ' ')"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-test.txt
+  unpack_protobuf
+  # `import lockstep` finds the sources; a .venv that another checkout shares stays that one's.
+  [ -L .venv ] || echo "$PWD/python_bindings" > .venv/lib/python3.11/site-packages/lockstep.pth
+  wanted > $stamp
+  say "done"
+}
+
+# Fetches the archive of requirements-source.txt and unpacks protobuf's sources to .venv/src/protobuf.
+unpack_protobuf() {
+  local scratch
+  [ "$(cat .venv/src/protobuf/version 2>/dev/null)" != "$(cat requirements-source.txt)" ] || return 0
+  say "unpacking protobuf's sources into .venv/src/protobuf"
+  scratch=$(mktemp -d)
+  # pip asks a source archive for its metadata, which with this one takes an older setuptools.
+  echo 'setuptools<70' > "$scratch/constraints.txt"
+  PIP_CONSTRAINT="$scratch/constraints.txt" .venv/bin/python -m pip download --quiet --disable-pip-version-check \
+    --no-deps --no-binary grpcio-tools --dest "$scratch" -r requirements-source.txt
+  mkdir "$scratch/protobuf"
+  tar -xzf "$scratch"/grpcio-tools-*.tar.gz -C "$scratch/protobuf" --strip-components=4 --wildcards \
+    '*/third_party/protobuf/src/google'
+  cp requirements-source.txt "$scratch/protobuf/version"
+  mkdir -p .venv/src
+  rm -rf .venv/src/protobuf
+  mv "$scratch/protobuf" .venv/src/protobuf
+  rm -rf "$scratch"
+}
+
+main "$@"

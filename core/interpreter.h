@@ -1,0 +1,25 @@
+// Runs a graph by the ops' reference meanings: the oracle for every backend and for every distributed test. All ranks of the
+// graph's mesh run in lock step in one thread: each value has one tensor per rank, nodes are evaluated one by one, and a
+// collective is a pure function over the ranks' tensors. Slow, deterministic.
+
+#pragma once
+
+#include <vector>
+
+#include "core/graph.h"
+#include "core/status.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+// inputs[rank][i] is the value of graph.inputs()[i] on that rank; the result likewise for graph.results(). There are
+// graph.mesh().num_ranks() ranks. Errors name the input, or the op with its source (a label out of range).
+absl::StatusOr<std::vector<std::vector<Tensor>>> Interpret(const Graph& graph, const std::vector<std::vector<Tensor>>& inputs);
+
+// The same for a graph without a mesh.
+absl::StatusOr<std::vector<Tensor>> InterpretOneRank(const Graph& graph, const std::vector<Tensor>& inputs);
+
+// Evaluates one node of an op that has Eval. Used by the interpreter and by constant folding.
+absl::StatusOr<std::vector<Tensor>> EvaluateNode(const Node& node, const std::vector<const Tensor*>& operands);
+
+}  // namespace lockstep

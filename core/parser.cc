@@ -1,0 +1,370 @@
+// ParseGraph of core/printer.h: recursive descent, one function per part of the text form.
+
+#include <charconv>
+#include <optional>
+#include <unordered_map>
+
+#include "core/lexer.h"
+#include "core/op_def.h"
+#include "core/printer.h"
+
+namespace lockstep {
+namespace {
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : lexer_(text) {}
+
+  absl::StatusOr<Graph> ParseAll() {
+    ASSIGN_OR_RETURN(Graph graph, ParseGraphDefinition(Mesh()));
+    if (lexer_.peek().kind != Token::Kind::kEnd) return lexer_.Error() << "expected the end, found '" << lexer_.peek().text << "'";
+    return graph;
+  }
+
+ private:
+  using Scope = std::unordered_map<std::string, Value>;
+  struct ResultDecl {
+    std::string name;
+    bool is_state;
+    TensorType type;
+    PlacementMap placements;
+  };
+
+  bool Accept(std::string_view text) {
+    if (!lexer_.peek().Is(text)) return false;
+    lexer_.Next();
+    return true;
+  }
+  absl::Status Expect(std::string_view text) {
+    if (Accept(text)) return absl::OkStatus();
+    const Token& found = lexer_.peek();
+    return lexer_.Error() << "expected '" << text << "', found " << (found.kind == Token::Kind::kEnd ? "the end" : "'" + found.text + "'");
+  }
+  absl::StatusOr<int64_t> ParseInt() {
+    int64_t value = 0;
+    const std::string& text = lexer_.peek().text;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (lexer_.peek().kind != Token::Kind::kNumber || error != std::errc() || end != text.data() + text.size()) {
+      return lexer_.Error() << "expected an integer, found '" << text << "'";
+    }
+    lexer_.Next();
+    return value;
+  }
+  absl::StatusOr<std::string> ParseWord(std::string_view what) {
+    if (lexer_.peek().kind != Token::Kind::kWord) return lexer_.Error() << "expected " << what << ", found '" << lexer_.peek().text << "'";
+    return lexer_.Next().text;
+  }
+
+  absl::StatusOr<Graph> ParseGraphDefinition(Mesh mesh);
+  absl::StatusOr<Mesh> ParseMesh();
+  absl::StatusOr<TensorType> ParseType();
+  absl::StatusOr<PlacementMap> ParsePlacements();
+  absl::Status ParseInput(Graph& graph, Scope& scope);
+  absl::StatusOr<ResultDecl> ParseResultDecl();
+  absl::Status ParseNode(Graph& graph, Scope& scope);
+  absl::Status ParseReturn(Graph& graph, const Scope& scope, const std::vector<ResultDecl>& decls);
+  absl::StatusOr<Value> ParseUse(const Scope& scope);
+  absl::StatusOr<AttributeMap> ParseAttributes(const OpDef& op, const Mesh& mesh);
+  absl::StatusOr<Attribute> ParseAttribute(const Mesh& mesh);
+  absl::StatusOr<Attribute> ParseNumber();
+  absl::StatusOr<Tensor> ParseTensor();
+  template <typename T>
+  absl::Status ParseElement(T& element);
+
+  Lexer lexer_;
+};
+
+absl::StatusOr<Mesh> Parser::ParseMesh() {
+  RETURN_IF_ERROR(Expect("{"));
+  std::vector<MeshAxis> axes;
+  while (!Accept("}")) {
+    if (!axes.empty()) RETURN_IF_ERROR(Expect(","));
+    MeshAxis axis;
+    ASSIGN_OR_RETURN(axis.name, ParseWord("the name of a mesh axis"));
+    RETURN_IF_ERROR(Expect("="));
+    ASSIGN_OR_RETURN(axis.size, ParseInt());
+    if (axis.size < 1) return lexer_.Error() << "mesh axis " << axis.name << " has size " << axis.size << ", expected at least 1";
+    axes.push_back(std::move(axis));
+  }
+  return Mesh(std::move(axes));
+}
+
+absl::StatusOr<TensorType> Parser::ParseType() {
+  ASSIGN_OR_RETURN(const std::string word, ParseWord("a type"));
+  const std::optional<DType> dtype = DTypeFromName(word);
+  if (!dtype) return lexer_.Error() << "expected a dtype, found '" << word << "'";
+  RETURN_IF_ERROR(Expect("["));
+  std::vector<int64_t> dims;
+  while (!Accept("]")) {
+    if (!dims.empty()) RETURN_IF_ERROR(Expect(","));
+    ASSIGN_OR_RETURN(const int64_t dim, ParseInt());
+    if (dim < 0) return lexer_.Error() << "negative extent " << dim;
+    dims.push_back(dim);
+  }
+  return TensorType{*dtype, Shape(std::move(dims))};
+}
+
+// `split(0)`, `split(1, model)`, `partial(sum)`, `local`, `local(model)`, one for each axis.
+absl::StatusOr<PlacementMap> Parser::ParsePlacements() {
+  PlacementMap placements;
+  while (lexer_.peek().Is("split") || lexer_.peek().Is("partial") || lexer_.peek().Is("local")) {
+    const std::string kind = lexer_.Next().text;
+    Placement placement = Placement::Local();
+    std::string axis(kDataAxis);
+    if (kind == "local") {
+      if (Accept("(")) {
+        ASSIGN_OR_RETURN(axis, ParseWord("a mesh axis"));
+        RETURN_IF_ERROR(Expect(")"));
+      }
+    } else {
+      RETURN_IF_ERROR(Expect("("));
+      if (kind == "split") {
+        ASSIGN_OR_RETURN(const int64_t dim, ParseInt());
+        placement = Placement::Split(dim);
+      } else {
+        ASSIGN_OR_RETURN(const std::string name, ParseWord("a kind of reduction"));
+        const std::optional<ReduceKind> reduce = ReduceKindFromName(name);
+        if (!reduce) return lexer_.Error() << "unknown kind of reduction '" << name << "'";
+        placement = Placement::Partial(*reduce);
+      }
+      if (Accept(",")) {
+        ASSIGN_OR_RETURN(axis, ParseWord("a mesh axis"));
+      }
+      RETURN_IF_ERROR(Expect(")"));
+    }
+    if (!placements.emplace(axis, placement).second) return lexer_.Error() << "two placements along axis " << axis;
+  }
+  return placements;
+}
+
+absl::Status Parser::ParseInput(Graph& graph, Scope& scope) {
+  const bool is_state = Accept("state");
+  RETURN_IF_ERROR(Expect("%"));
+  ASSIGN_OR_RETURN(const std::string name, lexer_.NextName());
+  RETURN_IF_ERROR(Expect(":"));
+  ASSIGN_OR_RETURN(const TensorType type, ParseType());
+  ASSIGN_OR_RETURN(const PlacementMap placements, ParsePlacements());
+  const absl::StatusOr<Value> value = graph.AddInput(name, type, is_state, placements);
+  if (!value.ok()) return lexer_.Error() << value.status().message();
+  scope[name] = *value;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Parser::ResultDecl> Parser::ParseResultDecl() {
+  ResultDecl decl;
+  decl.is_state = Accept("%");
+  ASSIGN_OR_RETURN(decl.name, lexer_.NextName());
+  RETURN_IF_ERROR(Expect(":"));
+  ASSIGN_OR_RETURN(decl.type, ParseType());
+  ASSIGN_OR_RETURN(decl.placements, ParsePlacements());
+  return decl;
+}
+
+absl::StatusOr<Graph> Parser::ParseGraphDefinition(Mesh mesh) {
+  if (Accept("mesh")) {
+    ASSIGN_OR_RETURN(mesh, ParseMesh());
+  }
+  RETURN_IF_ERROR(Expect("graph"));
+  RETURN_IF_ERROR(Expect("@"));
+  ASSIGN_OR_RETURN(const std::string name, lexer_.NextName());
+  Graph graph(name);
+  graph.set_mesh(std::move(mesh));
+  Scope scope;
+  RETURN_IF_ERROR(Expect("("));
+  while (!Accept(")")) {
+    if (!graph.inputs().empty()) RETURN_IF_ERROR(Expect(","));
+    RETURN_IF_ERROR(ParseInput(graph, scope));
+  }
+  RETURN_IF_ERROR(Expect("->"));
+  RETURN_IF_ERROR(Expect("("));
+  std::vector<ResultDecl> decls;
+  while (!Accept(")")) {
+    if (!decls.empty()) RETURN_IF_ERROR(Expect(","));
+    ASSIGN_OR_RETURN(ResultDecl decl, ParseResultDecl());
+    decls.push_back(std::move(decl));
+  }
+  RETURN_IF_ERROR(Expect("{"));
+  while (!lexer_.peek().Is("return")) RETURN_IF_ERROR(ParseNode(graph, scope));
+  RETURN_IF_ERROR(ParseReturn(graph, scope, decls));
+  RETURN_IF_ERROR(Expect("}"));
+  return graph;
+}
+
+absl::StatusOr<Value> Parser::ParseUse(const Scope& scope) {
+  RETURN_IF_ERROR(Expect("%"));
+  const size_t here = lexer_.peek().offset;
+  ASSIGN_OR_RETURN(const std::string name, lexer_.NextName());
+  const auto it = scope.find(name);
+  if (it == scope.end()) return lexer_.Error(here) << "%" << name << " is not defined here";
+  return it->second;
+}
+
+absl::Status Parser::ParseNode(Graph& graph, Scope& scope) {
+  const size_t here = lexer_.peek().offset;
+  NodeSpec spec;
+  do {
+    RETURN_IF_ERROR(Expect("%"));
+    ASSIGN_OR_RETURN(std::string name, lexer_.NextName());
+    if (scope.contains(name)) return lexer_.Error(here) << "%" << name << " is defined twice";
+    spec.names.push_back(std::move(name));
+  } while (Accept(","));
+  RETURN_IF_ERROR(Expect("="));
+  ASSIGN_OR_RETURN(const std::string op_name, ParseWord("the name of an op"));
+  spec.op = FindOp(op_name);
+  if (!spec.op) return lexer_.Error(here) << "unknown op '" << op_name << "'";
+  while (lexer_.peek().Is("%")) {
+    ASSIGN_OR_RETURN(const Value operand, ParseUse(scope));
+    spec.operands.push_back(operand);
+    if (!Accept(",")) break;
+  }
+  ASSIGN_OR_RETURN(spec.attributes, ParseAttributes(*spec.op, graph.mesh()));
+  RETURN_IF_ERROR(Expect(":"));
+  std::vector<TensorType> types;
+  do {
+    ASSIGN_OR_RETURN(TensorType type, ParseType());
+    types.push_back(std::move(type));
+  } while (Accept(","));
+  if (Accept("@")) {
+    if (lexer_.peek().kind != Token::Kind::kString) return lexer_.Error() << "expected a source in quotes";
+    spec.source = lexer_.Next().text;
+  }
+  const std::vector<std::string> names = spec.names;
+  const absl::StatusOr<Node*> node = graph.Insert(std::move(spec));
+  if (!node.ok()) return lexer_.Error(here) << node.status().message();
+  if ((*node)->num_results() != names.size() || types.size() != names.size()) {
+    return lexer_.Error(here) << op_name << " has " << (*node)->num_results() << " results; " << names.size() << " names and "
+                             << types.size() << " types are given";
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    if ((*node)->type(i) != types[i]) {
+      return lexer_.Error(here) << "%" << names[i] << " has type " << (*node)->type(i) << ", but " << types[i] << " is written";
+    }
+    scope[names[i]] = (*node)->result(i);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Parser::ParseReturn(Graph& graph, const Scope& scope, const std::vector<ResultDecl>& decls) {
+  RETURN_IF_ERROR(Expect("return"));
+  for (size_t i = 0; i < decls.size(); ++i) {
+    if (i > 0) RETURN_IF_ERROR(Expect(","));
+    const size_t here = lexer_.peek().offset;
+    ASSIGN_OR_RETURN(const Value value, ParseUse(scope));
+    const ResultDecl& decl = decls[i];
+    if (value.type() != decl.type) {
+      return lexer_.Error(here) << "result " << decl.name << " is declared " << decl.type << ", but %" << value.name() << " has type " << value.type();
+    }
+    const absl::Status added = decl.is_state ? graph.AddStateResult(decl.name, value, decl.placements)
+                                             : graph.AddResult(decl.name, value, decl.placements);
+    if (!added.ok()) return lexer_.Error(here) << added.message();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AttributeMap> Parser::ParseAttributes(const OpDef& op, const Mesh& mesh) {
+  AttributeMap attributes;
+  if (!Accept("{")) return attributes;
+  while (!Accept("}")) {
+    if (!attributes.empty()) RETURN_IF_ERROR(Expect(","));
+    ASSIGN_OR_RETURN(const std::string name, ParseWord("the name of an attribute"));
+    RETURN_IF_ERROR(Expect("="));
+    ASSIGN_OR_RETURN(Attribute value, ParseAttribute(mesh));
+    const OpDef::AttributeDef* def = op.FindAttribute(name);
+    // Names of dtypes and of other things share one alphabet: the op says which is meant.
+    if (def && std::holds_alternative<std::string>(def->example) && std::holds_alternative<DType>(value)) {
+      value = std::string(DTypeName(std::get<DType>(value)));
+    }
+    if (!attributes.emplace(name, std::move(value)).second) return lexer_.Error() << "attribute " << name << " is given twice";
+  }
+  return attributes;
+}
+
+absl::StatusOr<Attribute> Parser::ParseAttribute(const Mesh& mesh) {
+  const Token& token = lexer_.peek();
+  if (token.kind == Token::Kind::kString) return Attribute(lexer_.Next().text);
+  if (token.Is("graph")) {
+    ASSIGN_OR_RETURN(Graph graph, ParseGraphDefinition(mesh));
+    return Attribute(Region(std::move(graph)));
+  }
+  if (token.Is("dense")) {
+    ASSIGN_OR_RETURN(Tensor tensor, ParseTensor());
+    return Attribute(std::move(tensor));
+  }
+  if (Accept("[")) {
+    std::vector<int64_t> list;
+    while (!Accept("]")) {
+      if (!list.empty()) RETURN_IF_ERROR(Expect(","));
+      ASSIGN_OR_RETURN(const int64_t value, ParseInt());
+      list.push_back(value);
+    }
+    return Attribute(std::move(list));
+  }
+  if (token.kind == Token::Kind::kNumber || token.Is("nan") || token.Is("inf")) return ParseNumber();
+  ASSIGN_OR_RETURN(const std::string word, ParseWord("the value of an attribute"));
+  if (word == "true" || word == "false") return Attribute(word == "true");
+  if (const std::optional<DType> dtype = DTypeFromName(word)) return Attribute(*dtype);
+  return Attribute(word);
+}
+
+absl::StatusOr<Attribute> Parser::ParseNumber() {
+  const std::string text = lexer_.peek().text;
+  if (text.find_first_of(".eEni") != std::string::npos) {
+    double value = 0;
+    RETURN_IF_ERROR(ParseElement(value));
+    return Attribute(value);
+  }
+  ASSIGN_OR_RETURN(const int64_t value, ParseInt());
+  if (!Accept("/")) return Attribute(value);
+  ASSIGN_OR_RETURN(const int64_t divisor, ParseInt());
+  if (divisor == 0) return lexer_.Error() << "division by zero";
+  return Attribute(static_cast<double>(value) / static_cast<double>(divisor));
+}
+
+template <typename T>
+absl::Status Parser::ParseElement(T& element) {
+  const Token& token = lexer_.peek();
+  if constexpr (std::is_same_v<T, bool>) {
+    if (!token.Is("true") && !token.Is("false")) return lexer_.Error() << "expected true or false, found '" << token.text << "'";
+    element = token.Is("true");
+  } else {
+    // A float reads its shortest decimal text back exactly; the 16-bit floats go through float, which holds them all.
+    using Parsed = std::conditional_t<std::is_integral_v<T> || std::is_same_v<T, double>, T, float>;
+    Parsed value{};
+    const auto [end, error] = std::from_chars(token.text.data(), token.text.data() + token.text.size(), value);
+    if (token.kind == Token::Kind::kString || error != std::errc() || end != token.text.data() + token.text.size()) {
+      return lexer_.Error() << "expected a number of type " << DTypeOf<T>() << ", found '" << token.text << "'";
+    }
+    element = T(value);
+  }
+  lexer_.Next();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> Parser::ParseTensor() {
+  RETURN_IF_ERROR(Expect("dense"));
+  RETURN_IF_ERROR(Expect("<"));
+  ASSIGN_OR_RETURN(const TensorType type, ParseType());
+  RETURN_IF_ERROR(Expect(":"));
+  Tensor tensor(type);
+  RETURN_IF_ERROR(DispatchDType(type.dtype, [&](auto tag) -> absl::Status {
+    using T = typename decltype(tag)::type;
+    const std::span<T> data = tensor.mutable_data<T>();
+    size_t count = 0;
+    while (!lexer_.peek().Is(">")) {
+      if (count > 0) RETURN_IF_ERROR(Expect(","));
+      if (count == data.size()) return lexer_.Error() << "more than " << data.size() << " elements for " << type;
+      RETURN_IF_ERROR(ParseElement(data[count++]));
+    }
+    if (count == 1) std::fill(data.begin(), data.end(), data[0]);
+    else if (count != data.size()) return lexer_.Error() << count << " elements for " << type;
+    return absl::OkStatus();
+  }));
+  RETURN_IF_ERROR(Expect(">"));
+  return tensor;
+}
+
+}  // namespace
+
+absl::StatusOr<Graph> ParseGraph(std::string_view text) { return Parser(text).ParseAll(); }
+
+}  // namespace lockstep
