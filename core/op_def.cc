@@ -20,13 +20,14 @@ void VjpContext::Fail(std::string reason) {
 }
 
 PlacementContext::PlacementContext(const Node& node, std::span<const Placement> operands, std::string_view mesh_axis,
-                                   int64_t axis_size, std::optional<Placement> wanted)
+                                   int64_t axis_size, std::optional<Placement> wanted, bool types_are_local)
     : NodeContext(node.op(), node.attributes()),
       node_(node),
       operands_(operands),
       mesh_axis_(mesh_axis),
       axis_size_(axis_size),
       wanted_(wanted),
+      types_are_local_(types_are_local),
       required_(operands.begin(), operands.end()),
       results_(node.num_results()) {}
 

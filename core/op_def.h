@@ -140,15 +140,15 @@ class DecomposeContext : public NodeContext {
 //
 // Two callers ask. The distribute pass holds *global* types; it moves operands to where they are required (by collectives)
 // and makes the node local. The placement checker holds the *local* types of a distributed graph and refuses a node whose
-// operands are not where they are required. A rule therefore reads dimensions and their equality, and never needs to know
-// which of the two asks.
+// operands are not where they are required. A rule therefore reads dimensions and their equality, and need not know which of
+// the two asks; a rule that cannot help it (reshape, which asks whether extents are divisible) reads types_are_local().
 //
 // wanted() is set when a consumer wants the result split although all operands are replicated: a cheap op such as `broadcast`
 // then may produce just its slice by Require and Result; an op that ignores it gets a `shard` behind it.
 class PlacementContext : public NodeContext {
  public:
   PlacementContext(const Node& node, std::span<const Placement> operands, std::string_view mesh_axis, int64_t axis_size,
-                   std::optional<Placement> wanted);
+                   std::optional<Placement> wanted, bool types_are_local = false);
   size_t num_operands() const { return operands_.size(); }
   size_t num_results() const { return results_.size(); }
   const Placement& operand(size_t i) const { return operands_[i]; }
@@ -158,6 +158,7 @@ class PlacementContext : public NodeContext {
   int64_t axis_size() const { return axis_size_; }
   std::string_view mesh_axis() const { return mesh_axis_; }  // the axis that is being placed
   const std::optional<Placement>& wanted() const { return wanted_; }
+  bool types_are_local() const { return types_are_local_; }
 
   void Require(size_t i, Placement placement) { required_[i] = placement; }
   void RequireAll(Placement placement) { required_.assign(required_.size(), placement); }
@@ -181,6 +182,7 @@ class PlacementContext : public NodeContext {
   std::string_view mesh_axis_;
   int64_t axis_size_;
   std::optional<Placement> wanted_;
+  bool types_are_local_;
   std::vector<Placement> required_, results_;
   AttributeMap local_attributes_;
   bool decompose_ = false;

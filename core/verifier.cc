@@ -125,7 +125,7 @@ absl::StatusOr<std::unordered_map<Value, Placement, ValueHash>> InferPlacements(
   for (const Node& node : graph.nodes()) {
     std::vector<Placement> operands;
     for (Value operand : node.operands()) operands.push_back(placements.at(operand));
-    PlacementContext rule(node, operands, axis, size, std::nullopt);
+    PlacementContext rule(node, operands, axis, size, std::nullopt, /*types_are_local=*/true);
     node.op().place()(rule);
     RETURN_IF_ERROR(CheckNode(graph, node, axis, rule));
     for (size_t i = 0; i < node.num_results(); ++i) placements[const_cast<Node&>(node).result(i)] = rule.results()[i];

@@ -6,9 +6,46 @@ namespace lockstep {
 
 const std::vector<const OpDef*>& AllOps() {
   static const std::vector<const OpDef*> ops = {
-      // elementwise.cc, one operand
-      // elementwise.cc, more operands
+      // elementwise_unary.cc
+      &NegOp(),
+      &AbsOp(),
+      &SignOp(),
+      &ExpOp(),
+      &LogOp(),
+      &Log1pOp(),
+      &SqrtOp(),
+      &RsqrtOp(),
+      &TanhOp(),
+      &SigmoidOp(),
+      &ErfOp(),
+      &ReluOp(),
+      &FloorOp(),
+      &CeilOp(),
+      // elementwise_arithmetic.cc
+      &AddOp(),
+      &SubOp(),
+      &MulOp(),
+      &DivOp(),
+      &MaxOp(),
+      &MinOp(),
+      &PowOp(),
+      // elementwise_logic.cc
+      &NotOp(),
+      &AndOp(),
+      &OrOp(),
+      &CompareOp(),
+      &SelectOp(),
+      &ConvertOp(),
       // shape.cc
+      &ConstantOp(),
+      &IotaOp(),
+      &ReshapeOp(),
+      &TransposeOp(),
+      &BroadcastOp(),
+      // slicing.cc
+      &ConcatOp(),
+      &SliceOp(),
+      &PadOp(),
       // reduction.cc
       // matmul.cc
       &MatMulOp(),

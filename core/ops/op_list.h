@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// elementwise.cc, one operand
+// elementwise_unary.cc
 const OpDef& NegOp();
 const OpDef& AbsOp();
 const OpDef& SignOp();
@@ -22,8 +22,7 @@ const OpDef& ErfOp();
 const OpDef& ReluOp();
 const OpDef& FloorOp();
 const OpDef& CeilOp();
-const OpDef& NotOp();
-// elementwise.cc, more operands
+// elementwise_arithmetic.cc
 const OpDef& AddOp();
 const OpDef& SubOp();
 const OpDef& MulOp();
@@ -31,6 +30,8 @@ const OpDef& DivOp();
 const OpDef& MaxOp();
 const OpDef& MinOp();
 const OpDef& PowOp();
+// elementwise_logic.cc
+const OpDef& NotOp();
 const OpDef& AndOp();
 const OpDef& OrOp();
 const OpDef& CompareOp();
@@ -42,6 +43,7 @@ const OpDef& IotaOp();
 const OpDef& ReshapeOp();
 const OpDef& TransposeOp();
 const OpDef& BroadcastOp();
+// slicing.cc
 const OpDef& ConcatOp();
 const OpDef& SliceOp();
 const OpDef& PadOp();

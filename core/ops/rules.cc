@@ -13,6 +13,22 @@ absl::Status CheckSameTypes(const InferContext& c, std::string_view id) {
   return absl::OkStatus();
 }
 
+absl::Status CheckArithmetic(const InferContext& c, std::string_view id) {
+  if (c.dtype(0) == DType::kBool) return c.Error(id) << "operand " << c.operand(0) << ", expected floats or integers";
+  return absl::OkStatus();
+}
+
+absl::Status CheckExtents(const InferContext& c, std::string_view id, const std::vector<int64_t>& extents) {
+  constexpr int64_t kMostElements = int64_t{1} << 56;  // times the largest dtype's size fits in 64 bits
+  int64_t count = 1;
+  for (int64_t extent : extents) {
+    if (extent < 0) return c.Error(id) << "negative extent in " << Shape(extents);
+    if (extent > 1 && count > kMostElements / extent) return c.Error(id) << Shape(extents) << " is too large";
+    count *= extent;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckIncreasingDims(const InferContext& c, std::string_view id, const std::vector<int64_t>& dims, const Shape& shape) {
   for (size_t i = 0; i < dims.size(); ++i) {
     if (!shape.has_dim(dims[i])) return c.Error(id) << "dim " << dims[i] << " is outside " << shape;

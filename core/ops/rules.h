@@ -13,6 +13,10 @@ namespace lockstep::ops {
 
 // Error `id` unless all operands have the type of the first.
 absl::Status CheckSameTypes(const InferContext& c, std::string_view id);
+// Error `id` if the first operand is bool: arithmetic is for floats and integers.
+absl::Status CheckArithmetic(const InferContext& c, std::string_view id);
+// Error `id` unless `extents` are at least 0 and a tensor with them is small enough to be addressed.
+absl::Status CheckExtents(const InferContext& c, std::string_view id, const std::vector<int64_t>& extents);
 // Error `id` unless `dims` are dimensions of `shape`, strictly increasing.
 absl::Status CheckIncreasingDims(const InferContext& c, std::string_view id, const std::vector<int64_t>& dims, const Shape& shape);
 

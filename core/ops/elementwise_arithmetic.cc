@@ -1,0 +1,221 @@
+// Elementwise arithmetic of two operands. Floats are computed in double and rounded to the dtype at the end. Integers wrap
+// around on overflow; division truncates toward zero, and division by zero is an error.
+
+#include <cmath>
+
+#include "core/builder.h"
+#include "core/ops/op_list.h"
+#include "core/ops/rules.h"
+
+namespace lockstep {
+namespace {
+
+// Each op as a pair of functions. Integers are sign-extended and computed modulo 2^64: unsigned overflow is defined.
+struct Add {
+  static double OnFloats(double x, double y) { return x + y; }
+  template <typename T>
+  static T OnIntegers(T x, T y) {
+    return static_cast<T>(static_cast<uint64_t>(x) + static_cast<uint64_t>(y));
+  }
+};
+
+struct Sub {
+  static double OnFloats(double x, double y) { return x - y; }
+  template <typename T>
+  static T OnIntegers(T x, T y) {
+    return static_cast<T>(static_cast<uint64_t>(x) - static_cast<uint64_t>(y));
+  }
+};
+
+struct Mul {
+  static double OnFloats(double x, double y) { return x * y; }
+  template <typename T>
+  static T OnIntegers(T x, T y) {
+    return static_cast<T>(static_cast<uint64_t>(x) * static_cast<uint64_t>(y));
+  }
+};
+
+struct Div {
+  static double OnFloats(double x, double y) { return x / y; }
+  template <typename T>
+  static T OnIntegers(T x, T y) {  // requires y != 0
+    if constexpr (std::is_signed_v<T>) {
+      if (y == -1) return Sub::OnIntegers<T>(0, x);  // the lowest integer has no positive counterpart: it stays
+    }
+    return static_cast<T>(x / y);
+  }
+};
+
+struct Max {
+  static double OnFloats(double x, double y) { return std::isnan(x) || x > y ? x : y; }
+  template <typename T>
+  static T OnIntegers(T x, T y) {
+    return x > y ? x : y;
+  }
+};
+
+struct Min {
+  static double OnFloats(double x, double y) { return std::isnan(x) || x < y ? x : y; }
+  template <typename T>
+  static T OnIntegers(T x, T y) {
+    return x < y ? x : y;
+  }
+};
+
+struct Pow {
+  static double OnFloats(double x, double y) { return std::pow(x, y); }
+  template <typename T>
+  static T OnIntegers(T x, T y) {  // requires x != 0 or y >= 0
+    if constexpr (std::is_signed_v<T>) {
+      // 1 / x^-y, truncated: not zero only for x = 1 and -1.
+      if (y < 0) return x == 1 ? T(1) : x == -1 ? T(y % 2 ? -1 : 1) : T(0);
+    }
+    T power = 1;
+    for (; y != 0; y = static_cast<T>(y / 2)) {
+      if (y % 2 != 0) power = Mul::OnIntegers(power, x);
+      x = Mul::OnIntegers(x, x);
+    }
+    return power;
+  }
+};
+
+// Whether integers x and y are a division by zero.
+template <typename F, typename T>
+bool DividesByZero(T x, T y) {
+  if constexpr (std::is_same_v<F, Div>) return y == 0;
+  if constexpr (std::is_same_v<F, Pow> && std::is_signed_v<T>) return x == 0 && y < 0;
+  return false;
+}
+
+template <typename F>
+absl::Status EvalArithmetic(EvalContext& c) {
+  bool by_zero = false;
+  DispatchDType(c.result().dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto x = c.operand(0).data<T>(), y = c.operand(1).data<T>();
+    const auto out = c.result().mutable_data<T>();
+    for (size_t i = 0; i < x.size(); ++i) {
+      if constexpr (std::is_same_v<T, bool>) {
+        LOCKSTEP_CHECK(false) << c.op().name() << " of bool";  // (C2)
+      } else if constexpr (std::is_integral_v<T>) {
+        if (DividesByZero<F>(x[i], y[i])) by_zero = true;
+        else out[i] = F::OnIntegers(x[i], y[i]);
+      } else {
+        out[i] = ConvertElement<T>(F::OnFloats(static_cast<double>(x[i]), static_cast<double>(y[i])));
+      }
+    }
+  });
+  if (by_zero) return InvalidArgument() << c.op().name() << ": integer division by zero";
+  return absl::OkStatus();
+}
+
+// What all ops of this file share; each adds its gradient.
+template <typename F>
+OpDef Arithmetic(const char* name, const char* doc, ops::Linearity linearity = ops::Linearity::kNone) {
+  return OpDef(name)
+      .Doc(doc)
+      .Operand("x")
+      .Operand("y")
+      .Trait(kElementwise)
+      .Constraint("C1", "x and y have the same type")
+      .Constraint("C2", "x and y are not bool")
+      .Infer([](InferContext& c) -> absl::Status {
+        RETURN_IF_ERROR(ops::CheckSameTypes(c, "C1"));
+        RETURN_IF_ERROR(ops::CheckArithmetic(c, "C2"));
+        return c.SetResult(c.operand(0));
+      })
+      .Eval(EvalArithmetic<F>)
+      .Place([linearity](PlacementContext& c) { ops::PlaceElementwise(c, linearity); });
+}
+
+// g where `direction` holds between x and y, half of it where they are equal, zero elsewhere.
+Value WhereAhead(VjpContext& c, Value x, Value y, const char* direction) {
+  Builder& b = c.b();
+  const Value g = c.grad();
+  const Value tie = b.Select(b.Compare(x, y, "eq"), b.Scale(g, 0.5), b.SplatLike(0.0, g));
+  return b.Select(b.Compare(x, y, direction), g, tie);
+}
+
+void PowVjp(VjpContext& c) {
+  Builder& b = c.b();
+  const Value x = c.operand(0), y = c.operand(1), g = c.grad();
+  const Value zero = b.SplatLike(0.0, x), one = b.SplatLike(1.0, x);
+  // dx = g y x^(y-1), and 0 for y = 0 also where x^-1 is infinite.
+  const Value flat = b.Compare(y, zero, "eq");
+  const Value exponent = b.Select(flat, one, b.Sub(y, one));
+  c.Contribute(0, b.Mul(g, b.Select(flat, zero, b.Mul(y, b.Op("pow", {x, exponent})))));
+  // dy = g x^y log(x), and 0 for x = 0, its limit for positive y. NaN for negative x, where x^y is not continuous in y.
+  c.Contribute(1, b.Mul(g, b.Mul(c.result(), b.Log(b.Select(b.Compare(x, zero, "eq"), one, x)))));
+}
+
+}  // namespace
+
+//===-- add ----------------------------------------------------------------------------------------------------------------===//
+const OpDef& AddOp() {
+  static const OpDef def = Arithmetic<Add>("add", "x + y.", ops::Linearity::kAll).Trait(kCommutative).Vjp([](VjpContext& c) {
+    c.Contribute(0, c.grad());
+    c.Contribute(1, c.grad());
+  });
+  return def;
+}
+
+//===-- sub ----------------------------------------------------------------------------------------------------------------===//
+const OpDef& SubOp() {
+  static const OpDef def = Arithmetic<Sub>("sub", "x - y.", ops::Linearity::kAll).Vjp([](VjpContext& c) {
+    c.Contribute(0, c.grad());
+    c.Contribute(1, c.b().Neg(c.grad()));
+  });
+  return def;
+}
+
+//===-- mul ----------------------------------------------------------------------------------------------------------------===//
+const OpDef& MulOp() {
+  static const OpDef def = Arithmetic<Mul>("mul", "x times y.", ops::Linearity::kOne).Trait(kCommutative).Vjp([](VjpContext& c) {
+    c.Contribute(0, c.b().Mul(c.grad(), c.operand(1)));
+    c.Contribute(1, c.b().Mul(c.grad(), c.operand(0)));
+  });
+  return def;
+}
+
+//===-- div ----------------------------------------------------------------------------------------------------------------===//
+const OpDef& DivOp() {
+  static const OpDef def =
+      Arithmetic<Div>("div", "x / y. Integers truncate toward zero; dividing them by zero is an error.", ops::Linearity::kFirst)
+          .Vjp([](VjpContext& c) {  // dx = g / y, dy = -dx (x / y)
+            const Value dx = c.b().Div(c.grad(), c.operand(1));
+            c.Contribute(0, dx);
+            c.Contribute(1, c.b().Neg(c.b().Mul(dx, c.result())));
+          });
+  return def;
+}
+
+//===-- max ----------------------------------------------------------------------------------------------------------------===//
+const OpDef& MaxOp() {
+  static const OpDef def = Arithmetic<Max>("max", "The larger of x and y; NaN if one is. The gradient of equal operands goes half to each.")
+                               .Trait(kCommutative)
+                               .Vjp([](VjpContext& c) {
+                                 c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "gt"));
+                                 c.Contribute(1, WhereAhead(c, c.operand(1), c.operand(0), "gt"));
+                               });
+  return def;
+}
+
+//===-- min ----------------------------------------------------------------------------------------------------------------===//
+const OpDef& MinOp() {
+  static const OpDef def = Arithmetic<Min>("min", "The smaller of x and y; NaN if one is. The gradient of equal operands goes half to each.")
+                               .Trait(kCommutative)
+                               .Vjp([](VjpContext& c) {
+                                 c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "lt"));
+                                 c.Contribute(1, WhereAhead(c, c.operand(1), c.operand(0), "lt"));
+                               });
+  return def;
+}
+
+//===-- pow ----------------------------------------------------------------------------------------------------------------===//
+const OpDef& PowOp() {
+  static const OpDef def =
+      Arithmetic<Pow>("pow", "x to the power y. An integer to a negative power is truncated; that of zero is an error.").Vjp(PowVjp);
+  return def;
+}
+
+}  // namespace lockstep

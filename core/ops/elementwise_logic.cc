@@ -1,0 +1,179 @@
+// Elementwise ops that decide: logic, comparison, selection; and conversion between dtypes.
+
+#include "core/builder.h"
+#include "core/ops/op_list.h"
+#include "core/ops/rules.h"
+
+namespace lockstep {
+namespace {
+
+// What the ops on bool share.
+OpDef Logic(const char* name, const char* doc) {
+  return OpDef(name)
+      .Doc(doc)
+      .Trait(kElementwise)
+      .Constraint("C1", "the operands are bool, of the same shape")
+      .Infer([](InferContext& c) -> absl::Status {
+        RETURN_IF_ERROR(ops::CheckSameTypes(c, "C1"));
+        if (c.dtype(0) != DType::kBool) return c.Error("C1") << "operand " << c.operand(0) << ", expected bool";
+        return c.SetResult(c.operand(0));
+      })
+      .NoGradient("its result is bool")
+      .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
+}
+
+OpDef BinaryLogic(const char* name, const char* doc, bool (*f)(bool, bool)) {
+  return Logic(name, doc).Operand("x").Operand("y").Trait(kCommutative).Eval([f](EvalContext& c) {
+    const auto x = c.operand(0).data<bool>(), y = c.operand(1).data<bool>();
+    const auto out = c.result().mutable_data<bool>();
+    for (size_t i = 0; i < out.size(); ++i) out[i] = f(x[i], y[i]);
+    return absl::OkStatus();
+  });
+}
+
+constexpr std::string_view kDirections[] = {"eq", "ne", "lt", "le", "gt", "ge"};
+
+template <typename T>
+bool Holds(std::string_view direction, T x, T y) {
+  if (direction == "eq") return x == y;
+  if (direction == "ne") return x != y;
+  if (direction == "lt") return x < y;
+  if (direction == "le") return x <= y;
+  if (direction == "gt") return x > y;
+  return x >= y;
+}
+
+absl::Status InferCompare(InferContext& c) {
+  RETURN_IF_ERROR(ops::CheckSameTypes(c, "C1"));
+  const std::string& direction = c.attr<std::string>("direction");
+  for (std::string_view known : kDirections) {
+    if (direction == known) return c.SetResult(DType::kBool, c.shape(0));
+  }
+  return c.Error("C2") << "direction '" << direction << "', expected eq, ne, lt, le, gt or ge";
+}
+
+absl::Status EvalCompare(EvalContext& c) {
+  const std::string& direction = c.attr<std::string>("direction");
+  const auto out = c.result().mutable_data<bool>();
+  DispatchDType(c.operand(0).dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto x = c.operand(0).data<T>(), y = c.operand(1).data<T>();
+    for (size_t i = 0; i < out.size(); ++i) out[i] = Holds<T>(direction, x[i], y[i]);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status InferSelect(InferContext& c) {
+  if (c.operand(1) != c.operand(2)) return c.Error("C1") << "types of yes and no differ: " << c.operand(1) << " and " << c.operand(2);
+  if (c.operand(0) != TensorType{DType::kBool, c.shape(1)}) {
+    return c.Error("C2") << "condition " << c.operand(0) << ", expected " << TensorType{DType::kBool, c.shape(1)};
+  }
+  return c.SetResult(c.operand(1));
+}
+
+absl::Status EvalSelect(EvalContext& c) {
+  const auto condition = c.operand(0).data<bool>();
+  DispatchDType(c.result().dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto yes = c.operand(1).data<T>(), no = c.operand(2).data<T>();
+    const auto out = c.result().mutable_data<T>();
+    for (size_t i = 0; i < out.size(); ++i) out[i] = condition[i] ? yes[i] : no[i];
+  });
+  return absl::OkStatus();
+}
+
+void PlaceSelect(PlacementContext& c) {
+  // All ranks choose alike, so shares of whatever reduction stay shares.
+  if (c.operand(0).is_replicated() && c.operand(1).is_partial() && c.operand(1) == c.operand(2)) {
+    c.Result(c.operand(1));
+    return;
+  }
+  ops::PlaceElementwise(c);
+}
+
+}  // namespace
+
+//===-- not ----------------------------------------------------------------------------------------------------------------===//
+const OpDef& NotOp() {
+  static const OpDef def = Logic("not", "True where x is false.").Operand("x").Eval([](EvalContext& c) {
+    const auto x = c.operand(0).data<bool>();
+    const auto out = c.result().mutable_data<bool>();
+    for (size_t i = 0; i < out.size(); ++i) out[i] = !x[i];
+    return absl::OkStatus();
+  });
+  return def;
+}
+
+//===-- and ----------------------------------------------------------------------------------------------------------------===//
+const OpDef& AndOp() {
+  static const OpDef def = BinaryLogic("and", "True where x and y are.", [](bool x, bool y) { return x && y; });
+  return def;
+}
+
+//===-- or -----------------------------------------------------------------------------------------------------------------===//
+const OpDef& OrOp() {
+  static const OpDef def = BinaryLogic("or", "True where x or y is.", [](bool x, bool y) { return x || y; });
+  return def;
+}
+
+//===-- compare ------------------------------------------------------------------------------------------------------------===//
+const OpDef& CompareOp() {
+  static const OpDef def =
+      OpDef("compare")
+          .Doc("True where x stands in the given relation to y. NaN is unequal to everything, and in no order with anything; false is below true.")
+          .Operand("x")
+          .Operand("y")
+          .Attr<std::string>("direction", "eq, ne, lt, le, gt or ge")
+          .Trait(kElementwise)
+          .Constraint("C1", "x and y have the same type")
+          .Constraint("C2", "direction is one of eq, ne, lt, le, gt, ge")
+          .Infer(InferCompare)
+          .Eval(EvalCompare)
+          .NoGradient("its result is bool")
+          .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
+  return def;
+}
+
+//===-- select -------------------------------------------------------------------------------------------------------------===//
+const OpDef& SelectOp() {
+  static const OpDef def = OpDef("select")
+                               .Doc("yes where the condition is true, no elsewhere.")
+                               .Operand("condition")
+                               .Operand("yes")
+                               .Operand("no")
+                               .Trait(kElementwise)
+                               .Constraint("C1", "yes and no have the same type")
+                               .Constraint("C2", "condition is bool, of the shape of yes")
+                               .Infer(InferSelect)
+                               .Eval(EvalSelect)
+                               .Vjp([](VjpContext& c) {
+                                 const Value condition = c.operand(0), g = c.grad(), zero = c.b().SplatLike(0.0, g);
+                                 c.Contribute(1, c.b().Select(condition, g, zero));
+                                 c.Contribute(2, c.b().Select(condition, zero, g));
+                               })
+                               .Place(PlaceSelect);
+  return def;
+}
+
+//===-- convert ------------------------------------------------------------------------------------------------------------===//
+const OpDef& ConvertOp() {
+  static const OpDef def =
+      OpDef("convert")
+          .Doc("x in another dtype. Floats to integers truncate toward zero and saturate (NaN gives 0); anything to bool is x != 0.")
+          .Operand("x")
+          .Attr<DType>("dtype", "of the result")
+          .Trait(kElementwise)
+          .Infer([](InferContext& c) { return c.SetResult(c.attr<DType>("dtype"), c.shape(0)); })
+          .Eval([](EvalContext& c) {
+            c.result() = c.operand(0).Converted(c.result().dtype());
+            return absl::OkStatus();
+          })
+          .Vjp([](VjpContext& c) {
+            // Between floats it is the identity. What comes from integers has nothing to pass a gradient on to.
+            if (IsFloat(c.operand(0).dtype())) c.Contribute(0, c.b().Convert(c.grad(), c.operand(0).dtype()));
+          })
+          .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
+  return def;
+}
+
+}  // namespace lockstep
