@@ -1,0 +1,68 @@
+# Everything that one does with a checkout; `make help` lists it.
+.DEFAULT_GOAL := help
+SHELL := bash
+
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lockstep/bazel
+BAZEL ?= bazel
+BAZEL_FLAGS ?= --disk_cache=$(CACHE)
+RANKS ?= 2
+PYTHON_FILES = bazel/run_tests.py $(wildcard python_bindings examples test/python benchmarks tools frontends)
+CPP_FILES = $(shell git ls-files '*.cc' '*.h' '*.inc')
+export BAZEL BAZEL_FLAGS
+
+# This checkout's package, also where several share one .venv.
+export PYTHONPATH := $(CURDIR)/python_bindings$(if $(PYTHONPATH),:$(PYTHONPATH))
+
+# mpirun as root, on machines with fewer cores than ranks, in containers without ptrace; ranks choose
+# their cores through their OpenMP threads.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+export OMPI_MCA_rmaps_base_oversubscribe := 1
+export OMPI_MCA_hwloc_base_binding_policy := none
+export OMPI_MCA_btl_vader_single_copy_mechanism := none
+
+help: ## This list
+	@sed -nE 's/^([a-z][a-z-]*):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: ## Install what is missing: Debian packages (root or sudo), and .venv
+	@bazel/setup.sh
+
+build: setup ## Build everything, and the Python package into python_bindings/lockstep/
+	$(BAZEL) build $(BAZEL_FLAGS) //...
+	@if [ -f bazel-bin/python_bindings/_lockstep.so ]; then \
+	  cmp -s bazel-bin/python_bindings/_lockstep.so python_bindings/lockstep/_lockstep.so || \
+	  install -m 755 bazel-bin/python_bindings/_lockstep.so python_bindings/lockstep/_lockstep.so; fi
+
+train: build ## Train LeNet on Fashion-MNIST on two ranks (ARGS="--epochs 1", RANKS=4)
+	mpirun -np $(RANKS) .venv/bin/python examples/mnist/train.py $(ARGS)
+
+test: setup ## Every test, C++ and Python
+	@$(MAKE) --no-print-directory build BAZEL_FLAGS="$(BAZEL_FLAGS) --keep_going" || \
+	  echo "make: not everything builds; the tests that do run all the same"
+	@bazel/run_tests.py
+
+test-asan: setup ## The C++ tests under the address and undefined-behaviour sanitizers
+	@bazel/run_tests.py --suite=cpp --config=asan
+
+test-tsan: setup ## The runtime's tests under the thread sanitizer
+	@bazel/run_tests.py --suite=cpp --config=tsan $(if $(wildcard runtime/BUILD),//runtime/...,//bazel/...)
+
+bench: build ## Measure against PyTorch and MPI, where they are installed (ARGS=…)
+	.venv/bin/python benchmarks/run.py $(ARGS)
+
+format: setup ## Format C++ and Python in place
+	clang-format-19 -i $(CPP_FILES)
+	.venv/bin/ruff check --fix-only --quiet $(PYTHON_FILES)
+	.venv/bin/ruff format $(PYTHON_FILES)
+
+lint: setup ## Check the format of C++, and Python with ruff
+	@clang-format-19 --dry-run -Werror --ferror-limit=1 $(CPP_FILES) || { echo "run: make format"; exit 1; }
+	.venv/bin/ruff format --check $(PYTHON_FILES)
+	.venv/bin/ruff check $(PYTHON_FILES)
+
+clean: ## Remove what building and training made (not .venv, not the cache)
+	-$(BAZEL) clean
+	rm -rf build
+	rm -f python_bindings/lockstep/_lockstep.so
+
+.PHONY: help setup build train test test-asan test-tsan bench format lint clean

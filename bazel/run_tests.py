@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Runs test suites and ends with one line: 'N passed, N failed, N skipped'.
+
+Counts test cases, not targets: Bazel's targets report them in the XML files that GoogleTest
+writes, pytest in its JUnit file. Exits with 1 if anything failed, did not build, or if no test ran.
+
+    bazel/run_tests.py                                   every C++ test, then every Python test
+    bazel/run_tests.py --suite=cpp --config=tsan //runtime/...
+    bazel/run_tests.py --suite=sum                       the sum of the runs since --suite=reset
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import urllib.parse
+from xml.etree import ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "build" / "test"  # build events, JUnit files, and the counts that --suite=sum adds up
+PYTHON_TESTS = ["test/python", "python_bindings", "examples"]
+
+
+@dataclasses.dataclass
+class Counts:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+def count_cases(xml_file: pathlib.Path) -> Counts:
+    """Returns the cases of a JUnit file; a file that cannot be read is one failed case."""
+    try:
+        root = ElementTree.parse(xml_file).getroot()
+    except (OSError, ElementTree.ParseError) as error:
+        print(f"run_tests: {xml_file}: {error}", file=sys.stderr)
+        return Counts(failed=1)
+    counts = Counts()
+    for case in root.iter("testcase"):
+        if case.get("status") == "notrun":  # a DISABLED_ case of GoogleTest
+            counts.skipped += 1
+        elif case.find("failure") is not None or case.find("error") is not None:
+            counts.failed += 1
+        elif case.find("skipped") is not None or case.get("result") == "skipped":
+            counts.skipped += 1
+        else:
+            counts.passed += 1
+    return counts
+
+
+def count_bazel_events(events_file: pathlib.Path) -> Counts:
+    """Returns the cases of one `bazel test`, from the events it wrote; prints what failed."""
+    shards: dict[tuple, Counts] = {}  # of each target, run and shard the last attempt
+    not_built = []
+    for line in events_file.read_text().splitlines():
+        event = json.loads(line)
+        result = event.get("testResult")
+        if result is not None:
+            identity = event["id"]["testResult"]
+            counts = Counts()
+            for output in result.get("testActionOutput", []):
+                if output["name"] == "test.xml":
+                    counts = count_cases(pathlib.Path(urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path)))
+            if result.get("status") != "PASSED" and counts.failed == 0:
+                counts.failed = 1  # it crashed, ran out of time, or a sanitizer spoke after the last case
+            if counts.failed:
+                print(f"run_tests: FAILED {identity['label']} ({result.get('status')})")
+            shards[identity["label"], identity.get("run"), identity.get("shard")] = counts
+        identity = event.get("id", {}).get("targetCompleted")
+        if identity is not None and not event.get("completed", {}).get("success"):
+            not_built.append(identity["label"])
+    tested = {label for label, _, _ in shards}
+    not_built = sorted({label for label in not_built if label not in tested})
+    for label in not_built:
+        print(f"run_tests: DID NOT BUILD {label}")
+    return sum(shards.values(), Counts(failed=len(not_built)))
+
+
+def with_failure(counts: Counts, runner_failed: bool) -> Counts:
+    """Returns the counts with one failure if the runner failed and no case says why."""
+    return counts + Counts(failed=int(runner_failed and counts.failed == 0))
+
+
+def run_cpp(config: str | None, targets: list[str]) -> Counts:
+    """Returns the counts of `bazel test`."""
+    events = RESULTS / f"cpp-{config or 'opt'}.json"
+    events.unlink(missing_ok=True)
+    command = [
+        *os.environ.get("BAZEL", "bazel").split(),
+        "test",
+        *os.environ.get("BAZEL_FLAGS", "").split(),
+        *([f"--config={config}"] if config else []),
+        f"--build_event_json_file={events}",
+        "--keep_going",
+        "--",
+        *targets,
+    ]
+    print("run_tests:", " ".join(command), flush=True)
+    status = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if not events.exists():
+        return Counts(failed=1)
+    # 4: everything built, and there is no test among the targets.
+    return with_failure(count_bazel_events(events), status not in (0, 4))
+
+
+def run_python(arguments: list[str]) -> Counts:
+    """Returns the counts of pytest over the folders that exist."""
+    folders = [folder for folder in PYTHON_TESTS if any((ROOT / folder).rglob("test_*.py"))]
+    if not folders:
+        print("run_tests: there are no Python tests")
+        return Counts()
+    junit = RESULTS / "python.xml"
+    junit.unlink(missing_ok=True)
+    command = [str(ROOT / ".venv/bin/python"), "-m", "pytest", f"--junitxml={junit}", *(arguments or folders)]
+    print("run_tests:", " ".join(command), flush=True)
+    status = subprocess.run(command, cwd=ROOT, check=False).returncode
+    return with_failure(count_cases(junit) if junit.exists() else Counts(), status != 0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", choices=["all", "cpp", "python", "reset", "sum"], default="all")
+    parser.add_argument("--config", help="a configuration of .bazelrc: asan, tsan")
+    parser.add_argument("targets", nargs="*", help="Bazel targets (//...), or pytest's arguments with --suite=python")
+    arguments = parser.parse_args()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    ledger = RESULTS / "counts.jsonl"
+
+    if arguments.suite == "reset":
+        ledger.unlink(missing_ok=True)
+        return 0
+    if arguments.suite == "sum":
+        lines = ledger.read_text().splitlines() if ledger.exists() else []
+        total = sum((Counts(**json.loads(line)) for line in lines), Counts())
+        print(total)
+        return int(total.failed > 0 or total.passed == 0)
+
+    total = Counts()
+    if arguments.suite in ("all", "cpp"):
+        counts = run_cpp(arguments.config, arguments.targets or ["//..."])
+        print("run_tests: C++:", counts, flush=True)
+        total += counts
+    if arguments.suite in ("all", "python"):
+        counts = run_python(arguments.targets if arguments.suite == "python" else [])
+        print("run_tests: Python:", counts, flush=True)
+        total += counts
+    with ledger.open("a") as file:
+        file.write(json.dumps(dataclasses.asdict(total)) + "\n")
+    if total.passed + total.failed == 0:
+        print("run_tests: no test ran")
+    print(total)
+    return int(total.failed > 0 or total.passed == 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
