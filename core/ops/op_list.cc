@@ -50,7 +50,14 @@ const std::vector<const OpDef*>& AllOps() {
       // matmul.cc
       &MatMulOp(),
       // convolution.cc
+      &ConvolutionOp(),
+      &ConvolutionGradInputOp(),
+      &ConvolutionGradFilterOp(),
       // pooling.cc
+      &MaxPoolOp(),
+      &MaxPoolGradOp(),
+      &AvgPoolOp(),
+      &AvgPoolGradOp(),
       // normalization.cc
       // softmax.cc
       // optimizer.cc

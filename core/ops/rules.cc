@@ -54,11 +54,11 @@ int64_t Offset(const Shape& shape, const std::vector<int64_t>& index) {
   return offset;
 }
 
-namespace {
-
 bool IsLinearPartial(const Placement& placement) {
   return placement.is_partial(ReduceKind::kSum) || placement.is_partial(ReduceKind::kMean);
 }
+
+namespace {
 
 // The placement of a result that is still partial, if the operands allow that.
 std::optional<Placement> PassPartial(const PlacementContext& c, Linearity linearity) {

@@ -29,6 +29,9 @@ int64_t Offset(const Shape& shape, const std::vector<int64_t>& index);
 
 // --- Placement ----------------------------------------------------------------------------------------------------------
 
+// Partial by a sum or a mean: what a linear op passes on.
+bool IsLinearPartial(const Placement& placement);
+
 // How an elementwise op treats an operand that is partial(sum) or partial(mean).
 enum class Linearity {
   kNone,   // needs whole values: exp, max

@@ -1,0 +1,332 @@
+// Convolution and its two gradients. The three are one trilinear form, y[n,o] = sum over c of x[n,c] * filter[o,c],
+// seen from each of its three sides: they share their checks, loops and placement rule, and are each other's gradients.
+
+#include "core/builder.h"
+#include "core/ops/op_list.h"
+#include "core/ops/rules.h"
+#include "core/ops/window.h"
+
+namespace lockstep {
+namespace {
+
+// --- Inference ---------------------------------------------------------------------------------------------------
+
+// The type of convolution(x, filter), or the constraint that they or the attributes break.
+absl::StatusOr<TensorType> ConvolutionType(const NodeContext& c, const TensorType& x, const TensorType& filter) {
+  if (!IsFloat(x.dtype) || x.dtype != filter.dtype) {
+    return c.Error("C1") << "x " << x << " and filter " << filter << ", expected one floating-point dtype";
+  }
+  if (x.shape.rank() < 3 || x.shape.rank() > 5 || filter.shape.rank() != x.shape.rank()) {
+    return c.Error("C2") << "x " << x << " and filter " << filter << ", expected equal ranks from 3 to 5";
+  }
+  ASSIGN_OR_RETURN(const std::vector<int64_t> spatial, ops::CheckWindows(c, x.shape, ops::SpatialDims(filter.shape)));
+  const int64_t groups = c.attr<int64_t>("groups"), channels = x.shape[1], filters = filter.shape[0];
+  if (groups < 1 || channels % groups != 0 || filters % groups != 0) {
+    return c.Error("C6") << "groups = " << groups << " does not divide the " << channels << " channels of x " << x
+                         << " and the " << filters << " filters of " << filter;
+  }
+  if (filter.shape[1] != channels / groups) {
+    return c.Error("C7") << "dimension 1 of filter " << filter << ", expected " << channels / groups
+                         << ": the channels of x " << x << " in each of " << groups << " groups";
+  }
+  std::vector<int64_t> dims = {x.shape[0], filters};
+  dims.insert(dims.end(), spatial.begin(), spatial.end());
+  return TensorType{x.dtype, Shape(std::move(dims))};
+}
+
+// The type that the attribute `name` of a gradient op gives to its result.
+absl::StatusOr<TensorType> TypeFromAttribute(const InferContext& c, std::string_view name) {
+  const auto& dims = c.attr<std::vector<int64_t>>(name);
+  for (int64_t dim : dims) {
+    if (dim < 0) return c.Error("C9") << name << " " << ListToString(dims) << " has a negative extent";
+  }
+  return TensorType{c.dtype(0), Shape(dims)};
+}
+
+absl::Status InferGradient(InferContext& c, const TensorType& x, const TensorType& filter, const TensorType& result) {
+  ASSIGN_OR_RETURN(const TensorType y, ConvolutionType(c, x, filter));
+  if (c.operand(1) != y)
+    return c.Error("C8") << "dy is " << c.operand(1) << ", expected " << y << ", what the convolution gives";
+  return c.SetResult(result);
+}
+
+absl::Status InferConvolution(InferContext& c) {
+  ASSIGN_OR_RETURN(TensorType y, ConvolutionType(c, c.operand(0), c.operand(1)));
+  return c.SetResult(std::move(y));
+}
+
+absl::Status InferConvolutionGradInput(InferContext& c) {
+  ASSIGN_OR_RETURN(const TensorType x, TypeFromAttribute(c, "input_shape"));
+  return InferGradient(c, x, c.operand(0), x);
+}
+
+absl::Status InferConvolutionGradFilter(InferContext& c) {
+  ASSIGN_OR_RETURN(const TensorType filter, TypeFromAttribute(c, "filter_shape"));
+  return InferGradient(c, c.operand(0), filter, filter);
+}
+
+// --- Evaluation --------------------------------------------------------------------------------------------------
+
+// Calls row(tap, x_at, y_at, count, step) for the rows that one filter plane connects: for i < count, y[y_at + i] meets
+// x[x_at + i * step] by filter[tap].
+template <typename Row>
+void ForEachRowOfPlane(const std::array<ops::WindowAxis, 3>& axes, int64_t x_plane, int64_t filter_plane,
+                       int64_t y_plane, Row row) {
+  const auto& [depth, height, width] = axes;
+  int64_t tap = filter_plane;
+  for (int64_t i = 0; i < depth.window.size; ++i) {
+    for (int64_t j = 0; j < height.window.size; ++j) {
+      for (int64_t k = 0; k < width.window.size; ++k, ++tap) {
+        const int64_t begin = width.Begin(k), count = width.End(k) - begin;
+        if (count <= 0) continue;
+        const int64_t x_first = begin * width.window.stride + width.Offset(k);
+        for (int64_t d = depth.Begin(i); d < depth.End(i); ++d) {
+          const int64_t x_depth = x_plane + d * depth.window.stride + depth.Offset(i);
+          for (int64_t h = height.Begin(j); h < height.End(j); ++h) {
+            const int64_t x_row = x_depth * height.input + h * height.window.stride + height.Offset(j);
+            const int64_t y_row = (y_plane + d) * height.output + h;
+            row(tap, x_row * width.input + x_first, y_row * width.output + begin, count, width.window.stride);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Calls row for every product of the trilinear form, in a fixed order; template and raw indices, as this is the hot
+// loop of the interpreter.
+template <typename Row>
+void ForEachRow(const NodeContext& c, const Shape& x, const Shape& filter, const Shape& y, Row row) {
+  const std::array<ops::WindowAxis, 3> axes = ops::ThreeAxes(c, x, y, ops::SpatialDims(filter));
+  const int64_t groups = c.attr<int64_t>("groups"), channels = filter[1], filters = filter[0] / groups;
+  const int64_t taps = axes[0].window.size * axes[1].window.size * axes[2].window.size;
+  for (int64_t n = 0; n < x[0]; ++n) {
+    for (int64_t o = 0; o < filter[0]; ++o) {
+      const int64_t first_channel = n * x[1] + o / filters * channels;
+      for (int64_t channel = 0; channel < channels; ++channel) {
+        ForEachRowOfPlane(axes, (first_channel + channel) * axes[0].input, (o * channels + channel) * taps,
+                          (n * y[1] + o) * axes[0].output, row);
+      }
+    }
+  }
+}
+
+// The three evaluations sum in f64, as Accumulator<T> of every floating-point T is.
+struct F64Operands {
+  Tensor a, b, result;
+  explicit F64Operands(EvalContext& c)
+      : a(c.operand(0).Converted(DType::kF64)),
+        b(c.operand(1).Converted(DType::kF64)),
+        result({DType::kF64, c.result().shape()}) {}
+  const double* a_data() const { return a.data<double>().data(); }
+  const double* b_data() const { return b.data<double>().data(); }
+};
+
+absl::Status EvalConvolution(EvalContext& c) {
+  F64Operands f64(c);
+  const double *x = f64.a_data(), *filter = f64.b_data();
+  double* y = f64.result.mutable_data<double>().data();
+  ForEachRow(c, f64.a.shape(), f64.b.shape(), c.result().shape(),
+             [=](int64_t tap, int64_t x_at, int64_t y_at, int64_t count, int64_t step) {
+               const double weight = filter[tap];
+               for (int64_t i = 0; i < count; ++i) y[y_at + i] += weight * x[x_at + i * step];
+             });
+  c.result() = f64.result.Converted(c.result().dtype());
+  return absl::OkStatus();
+}
+
+absl::Status EvalConvolutionGradInput(EvalContext& c) {
+  F64Operands f64(c);
+  const double *filter = f64.a_data(), *dy = f64.b_data();
+  double* dx = f64.result.mutable_data<double>().data();
+  ForEachRow(c, c.result().shape(), f64.a.shape(), f64.b.shape(),
+             [=](int64_t tap, int64_t x_at, int64_t y_at, int64_t count, int64_t step) {
+               const double weight = filter[tap];
+               for (int64_t i = 0; i < count; ++i) dx[x_at + i * step] += weight * dy[y_at + i];
+             });
+  c.result() = f64.result.Converted(c.result().dtype());
+  return absl::OkStatus();
+}
+
+absl::Status EvalConvolutionGradFilter(EvalContext& c) {
+  F64Operands f64(c);
+  const double *x = f64.a_data(), *dy = f64.b_data();
+  double* dfilter = f64.result.mutable_data<double>().data();
+  ForEachRow(c, f64.a.shape(), c.result().shape(), f64.b.shape(),
+             [=](int64_t tap, int64_t x_at, int64_t y_at, int64_t count, int64_t step) {
+               double sum = 0;
+               for (int64_t i = 0; i < count; ++i) sum += x[x_at + i * step] * dy[y_at + i];
+               dfilter[tap] += sum;
+             });
+  c.result() = f64.result.Converted(c.result().dtype());
+  return absl::OkStatus();
+}
+
+// --- Gradients ---------------------------------------------------------------------------------------------------
+
+AttributeMap WithShape(const VjpContext& c, std::string_view name, const Shape& shape) {
+  AttributeMap attributes = c.attributes();
+  attributes.erase("input_shape");
+  attributes.erase("filter_shape");
+  if (!name.empty()) attributes.emplace(name, shape.dims());
+  return attributes;
+}
+
+Value Convolution(VjpContext& c, Value x, Value filter) {
+  return c.b().Op("convolution", {x, filter}, WithShape(c, "", Shape()));
+}
+Value GradInput(VjpContext& c, Value filter, Value dy, const Shape& x) {
+  return c.b().Op("convolution_grad_input", {filter, dy}, WithShape(c, "input_shape", x));
+}
+Value GradFilter(VjpContext& c, Value x, Value dy, const Shape& filter) {
+  return c.b().Op("convolution_grad_filter", {x, dy}, WithShape(c, "filter_shape", filter));
+}
+
+void ConvolutionVjp(VjpContext& c) {
+  const Value x = c.operand(0), filter = c.operand(1);
+  c.Contribute(0, GradInput(c, filter, c.grad(), x.shape()));
+  c.Contribute(1, GradFilter(c, x, c.grad(), filter.shape()));
+}
+
+void ConvolutionGradInputVjp(VjpContext& c) {
+  const Value filter = c.operand(0), dy = c.operand(1);
+  c.Contribute(0, GradFilter(c, c.grad(), dy, filter.shape()));
+  c.Contribute(1, Convolution(c, c.grad(), filter));
+}
+
+void ConvolutionGradFilterVjp(VjpContext& c) {
+  const Value x = c.operand(0), dy = c.operand(1);
+  c.Contribute(0, GradInput(c, c.grad(), dy, x.shape()));
+  c.Contribute(1, Convolution(c, x, c.grad()));
+}
+
+// --- Placement ---------------------------------------------------------------------------------------------------
+
+// The indices of dimensions 0 and 1 of the form's three sides: batch, output channel, input channel.
+constexpr std::string_view kX = "nc", kFilter = "oc", kY = "no";
+
+// Where the value with dimensions `dims` is when the index `index` of the form is split over the ranks.
+Placement PlacementOf(std::string_view dims, char index, Placement if_absent) {
+  const size_t at = dims.find(index);
+  return at == std::string_view::npos ? if_absent : Placement::Split(static_cast<int64_t>(at));
+}
+
+// An index that is split in one operand is split in the other that has it; the result is split along it, or is a
+// partial sum if it was summed over. Channels of a grouped convolution and spatial dimensions are never split.
+void PlaceForm(PlacementContext& c, std::string_view a, std::string_view b, std::string_view result,
+               std::string_view shape_attr) {
+  const bool grouped = c.attr<int64_t>("groups") != 1;
+  const auto split_index = [&](size_t i, std::string_view dims) -> char {
+    if (!c.operand(i).is_split() || c.operand(i).dim() > 1) return 0;
+    const char index = dims[static_cast<size_t>(c.operand(i).dim())];
+    return grouped && index != 'n' ? 0 : index;
+  };
+  const char in_a = split_index(0, a), in_b = split_index(1, b);
+  const char index = in_b == 'n' || in_a == 0 ? in_b : in_a;
+  const Placement whole = Placement::Replicated();
+  if (c.operand(0).is_local() || c.operand(1).is_local()) {
+    for (size_t i = 0; i < 2; ++i) {
+      if (!c.operand(i).is_local() && (i == 0 ? in_a : in_b) != 'n') c.Require(i, whole);
+    }
+    c.Result(Placement::Local());
+  } else if (index != 0) {
+    c.Require(0, PlacementOf(a, index, whole));
+    c.Require(1, PlacementOf(b, index, whole));
+    const Placement placement = PlacementOf(result, index, Placement::Partial(ReduceKind::kSum));
+    c.Result(placement);
+    if (placement.is_split() && !shape_attr.empty()) {
+      auto dims = c.attr<std::vector<int64_t>>(shape_attr);
+      dims[static_cast<size_t>(placement.dim())] /= c.axis_size();
+      c.LocalAttr(std::string(shape_attr), std::move(dims));
+    }
+  } else if (ops::IsLinearPartial(c.operand(0)) && c.operand(1).is_replicated()) {
+    c.Result(c.operand(0));
+  } else if (ops::IsLinearPartial(c.operand(1)) && c.operand(0).is_replicated()) {
+    c.Result(c.operand(1));
+  } else {
+    c.RequireAll(whole);
+    c.Result(whole);
+  }
+}
+
+// What the three ops have in common.
+OpDef WithWindow(OpDef def) {
+  return def.Attr<std::vector<int64_t>>("stride", "steps of the window, one per spatial dimension")
+      .Attr<std::vector<int64_t>>("padding_low", "zeros before x, one per spatial dimension")
+      .Attr<std::vector<int64_t>>("padding_high", "zeros behind x, one per spatial dimension")
+      .Attr<std::vector<int64_t>>("dilation", "distances of the filter's taps, one per spatial dimension")
+      .OptionalAttr<int64_t>("groups", 1, "filters and channels are split into this many groups that do not meet")
+      .Constraint("C1", "x and filter have the same floating-point dtype")
+      .Constraint("C2",
+                  "x is [N, C, spatial...] and filter [O, C / groups, spatial...] with one to three spatial dimensions")
+      .Constraint("C3", "stride, paddings and dilation have one value per spatial dimension")
+      .Constraint("C4",
+                  "strides, dilations and the filter's extents are at least 1, paddings at least 0, none above 2^30")
+      .Constraint("C5", "the filter, dilated, fits into the padded input")
+      .Constraint("C6", "groups is at least 1 and divides C and O")
+      .Constraint("C7", "dimension 1 of filter is C / groups");
+}
+
+OpDef WithGradientConstraints(OpDef def, const std::string& shape_attr) {
+  return WithWindow(std::move(def))
+      .Constraint("C8", "dy has the type of the convolution's result")
+      .Constraint("C9", shape_attr + " has no negative extent");
+}
+
+}  // namespace
+
+//===-- convolution
+//--------------------------------------------------------------------------------------------------------===//
+const OpDef& ConvolutionOp() {
+  static const OpDef def =
+      WithWindow(OpDef("convolution")
+                     .Doc("Cross-correlation of x with each filter: y[n,o,p] is the sum over channels c and taps "
+                          "k of x[n,c,p*stride + k*dilation - padding_low] * filter[o,c,k], x being zero outside.")
+                     .Operand("x")
+                     .Operand("filter"))
+          .Infer(InferConvolution)
+          .Eval(EvalConvolution)
+          .Vjp(ConvolutionVjp)
+          .Place([](PlacementContext& c) { PlaceForm(c, kX, kFilter, kY, ""); });
+  return def;
+}
+
+//===-- convolution_grad_input
+//---------------------------------------------------------------------------------------------===//
+const OpDef& ConvolutionGradInputOp() {
+  static const OpDef def =
+      WithGradientConstraints(
+          OpDef("convolution_grad_input")
+              .Doc("The gradient of convolution(x, filter) with respect to x, of shape input_shape, where dy is "
+                   "the gradient of its result: a transposed convolution of dy.")
+              .Operand("filter")
+              .Operand("dy")
+              .Attr<std::vector<int64_t>>("input_shape", "the shape of x"),
+          "input_shape")
+          .Infer(InferConvolutionGradInput)
+          .Eval(EvalConvolutionGradInput)
+          .Vjp(ConvolutionGradInputVjp)
+          .Place([](PlacementContext& c) { PlaceForm(c, kFilter, kY, kX, "input_shape"); });
+  return def;
+}
+
+//===-- convolution_grad_filter
+//--------------------------------------------------------------------------------------------===//
+const OpDef& ConvolutionGradFilterOp() {
+  static const OpDef def =
+      WithGradientConstraints(
+          OpDef("convolution_grad_filter")
+              .Doc("The gradient of convolution(x, filter) with respect to filter, of shape filter_shape, where "
+                   "dy is the gradient of its result: a sum over the batch.")
+              .Operand("x")
+              .Operand("dy")
+              .Attr<std::vector<int64_t>>("filter_shape", "the shape of filter"),
+          "filter_shape")
+          .Infer(InferConvolutionGradFilter)
+          .Eval(EvalConvolutionGradFilter)
+          .Vjp(ConvolutionGradFilterVjp)
+          .Place([](PlacementContext& c) { PlaceForm(c, kX, kY, kFilter, "filter_shape"); });
+  return def;
+}
+
+}  // namespace lockstep
