@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -69,17 +70,17 @@ std::vector<Bucket> FillBuckets(Graph& graph, const MergeOptions& options) {
 
   std::vector<Bucket> buckets;
   std::map<BucketKey, size_t> open;  // the bucket that is being filled
-  bool any_final = false;
+  std::optional<size_t> first_final;
   for (const auto& [ready, node] : by_readiness) {
     const bool is_final = !reaches[node];
     const BucketKey key{node->attr<std::string>("axis"), node->attr<std::string>("kind"), node->type().dtype, is_final ? kFinal : depths.at(node)};
     const auto it = open.find(key);
-    const int64_t limit = is_final && any_final && it != open.end() && it->second == 0 ? options.first_bytes : options.max_bytes;
-    if (it == open.end() || buckets[it->second].bytes + Bytes(*node) > limit) {
+    const bool is_first = it != open.end() && first_final == it->second;
+    if (it == open.end() || buckets[it->second].bytes + Bytes(*node) > (is_first ? options.first_bytes : options.max_bytes)) {
+      if (is_final && !first_final) first_final = buckets.size();
       open[key] = buckets.size();
       buckets.emplace_back();
     }
-    any_final |= is_final;
     Bucket& bucket = buckets[open[key]];
     bucket.nodes.push_back(node);
     bucket.bytes += Bytes(*node);

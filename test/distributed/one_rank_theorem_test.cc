@@ -1,0 +1,195 @@
+// The theorem of the distribute pass, checked on the interpreter: a training step distributed over n ranks gives the losses and
+// the states of the one-rank program, and the states are bitwise equal on all ranks.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "core/interpreter.h"
+#include "core/printer.h"
+#include "core/verifier.h"
+#include "passes/distribute/distribute.h"
+#include "passes/distribute/merge_all_reduces.h"
+#include "passes/distribute/overlap_collectives.h"
+#include "passes/train_step.h"
+
+namespace lockstep {
+namespace {
+
+using passes::OptimizerSpec;
+using passes::TrainStepSpec;
+
+constexpr std::string_view kMlp = R"(
+graph @mlp(%x: f32[12,5] split(0), state %w1: f32[5,7], state %b1: f32[7], state %w2: f32[7,3]) -> (logits: f32[12,3] split(0)) {
+  %h  = matmul %x, %w1 : f32[12,7]
+  %bb = broadcast %b1 {shape=[12,7], dims=[1]} : f32[12,7]
+  %hb = add %h, %bb : f32[12,7]
+  %a  = tanh %hb : f32[12,7]
+  %z  = matmul %a, %w2 : f32[12,3]
+  return %z
+}
+)";
+
+constexpr std::string_view kConvNet = R"(
+graph @convnet(%x: f32[12,2,6,6] split(0), state %k: f32[4,2,3,3], state %scale: f32[4], state %bias: f32[4], state %w: f32[16,3]) -> (logits: f32[12,3] split(0)) {
+  %c = convolution %x, %k {stride=[1,1], padding_low=[0,0], padding_high=[0,0], dilation=[1,1]} : f32[12,4,4,4]
+  %n, %mean, %var = batch_norm_training %c, %scale, %bias {epsilon=1e-5} : f32[12,4,4,4], f32[4], f32[4]
+  %r = relu %n : f32[12,4,4,4]
+  %p = max_pool %r {window=[2,2], stride=[2,2], padding_low=[0,0], padding_high=[0,0], dilation=[1,1]} : f32[12,4,2,2]
+  %f = reshape %p {shape=[12,16]} : f32[12,16]
+  %z = matmul %f, %w : f32[12,3]
+  return %z
+}
+)";
+
+Tensor RandomTensor(const TensorType& type, std::mt19937& random) {
+  Tensor tensor(type);
+  DispatchDType(type.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    for (T& element : tensor.mutable_data<T>()) {
+      if constexpr (std::is_same_v<T, int64_t>) element = static_cast<T>(random() % 3);
+      else element = ConvertElement<T>(std::uniform_real_distribution<double>(-0.5, 0.5)(random));
+    }
+  });
+  return tensor;
+}
+
+// Slice `rank` of `of` equal slices of dimension 0.
+Tensor RankSlice(const Tensor& whole, int64_t rank, int64_t of) {
+  Tensor slice(TensorType{whole.dtype(), whole.shape().WithDim(0, whole.shape()[0] / of)});
+  std::memcpy(slice.mutable_bytes(), whole.bytes() + static_cast<size_t>(rank) * slice.num_bytes(), slice.num_bytes());
+  return slice;
+}
+
+// Trains `steps` steps over `ranks` ranks; returns the losses, and the states of each rank in the end.
+struct Run {
+  std::vector<double> losses;
+  std::vector<std::map<std::string, Tensor>> states;
+};
+
+Run Train(const Graph& step, int64_t ranks, int steps) {
+  absl::StatusOr<Graph> graph = passes::DistributeGraph(step, Mesh({{"data", ranks}}));
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  if (!graph.ok()) return {};
+  const absl::Status merged = passes::RunPasses({passes::MergeAllReduces({.max_bytes = 200, .first_bytes = 100}), passes::OverlapCollectives()}, *graph);
+  EXPECT_TRUE(merged.ok()) << merged << "\n" << graph->ToString();
+  EXPECT_EQ(graph->mesh().num_ranks(), ranks);
+  std::mt19937 random(7);
+  Run run;
+  run.states.resize(static_cast<size_t>(ranks));
+  for (const Input& input : step.inputs()) {
+    if (!input.is_state) continue;
+    const bool starts_at_zero = input.name().find('/') != std::string::npos;
+    const Tensor value = starts_at_zero ? Tensor(input.value.type()) : RandomTensor(input.value.type(), random);
+    for (auto& states : run.states) states[input.name()] = value;
+  }
+  for (int s = 0; s < steps; ++s) {
+    std::vector<std::vector<Tensor>> inputs(static_cast<size_t>(ranks));
+    for (const Input& input : step.inputs()) {
+      const Tensor batch = input.is_state ? Tensor() : RandomTensor(input.value.type(), random);
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const auto r = static_cast<size_t>(rank);
+        inputs[r].push_back(input.is_state ? run.states[r][input.name()] : RankSlice(batch, rank, ranks));
+      }
+    }
+    const auto results = Interpret(*graph, inputs);
+    EXPECT_TRUE(results.ok()) << results.status();
+    if (!results.ok()) return run;
+    for (size_t i = 0; i < graph->results().size(); ++i) {
+      const Result& result = graph->results()[i];
+      for (size_t r = 0; r < static_cast<size_t>(ranks); ++r) {
+        if (result.is_state) run.states[r][result.name] = (*results)[r][i];
+      }
+      if (result.name == "loss") run.losses.push_back((*results)[0][i].At(0));
+    }
+  }
+  return run;
+}
+
+struct TheoremCase {
+  std::string name;
+  std::string_view model;
+  OptimizerSpec optimizer;
+};
+
+class OneRankTheorem : public testing::TestWithParam<TheoremCase> {};
+
+TEST_P(OneRankTheorem, HoldsForLossesAndStates) {
+  absl::StatusOr<Graph> step = ParseGraph(GetParam().model);
+  ASSERT_TRUE(step.ok()) << step.status();
+  TrainStepSpec spec;
+  spec.optimizer = GetParam().optimizer;
+  ASSERT_TRUE(passes::MakeTrainStep(*step, spec).ok());
+  const Run one = Train(*step, 1, 5);
+  ASSERT_EQ(one.losses.size(), 5u);
+  EXPECT_LT(one.losses.back(), 10);
+  for (int64_t ranks : {2, 3, 4}) {
+    const Run many = Train(*step, ranks, 5);
+    ASSERT_EQ(many.losses.size(), 5u);
+    ASSERT_EQ(many.states.size(), static_cast<size_t>(ranks));
+    for (size_t s = 0; s < 5; ++s) EXPECT_NEAR(many.losses[s], one.losses[s], 1e-5 * std::abs(one.losses[s])) << ranks << " ranks, step " << s;
+    for (const auto& [name, value] : one.states[0]) {
+      for (int64_t i = 0; i < value.num_elements(); ++i) {
+        EXPECT_NEAR(many.states[0].at(name).At(i), value.At(i), 2e-5) << ranks << " ranks, state " << name << ", element " << i;
+      }
+      for (const auto& states : many.states) EXPECT_TRUE(states.at(name) == many.states[0].at(name)) << "state " << name << " differs between ranks";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, OneRankTheorem,
+    testing::Values(TheoremCase{"MlpSgd", kMlp, {.learning_rate = 0.5, .momentum = 0.9}},
+                    TheoremCase{"MlpAdam", kMlp, {.kind = OptimizerSpec::Kind::kAdam, .learning_rate = 0.01}},
+                    TheoremCase{"ConvNetWithGlobalBatchNorm", kConvNet, {.learning_rate = 0.1, .momentum = 0.9, .nesterov = true}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Distribute, PutsOneAllReduceBetweenGradientAndOptimizerAndNoneOnOneRank) {
+  absl::StatusOr<Graph> step = ParseGraph(kMlp);
+  ASSERT_TRUE(step.ok()) << step.status();
+  ASSERT_TRUE(passes::MakeTrainStep(*step, {}).ok());
+  for (int64_t ranks : {1, 2}) {
+    absl::StatusOr<Graph> graph = passes::DistributeGraph(*step, Mesh({{"data", ranks}}));
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    size_t all_reduces = 0;
+    for (const Node& node : graph->nodes()) all_reduces += node.Is("all_reduce");
+    EXPECT_EQ(all_reduces, ranks == 1 ? 0u : 4u) << graph->ToString();  // three gradients and the loss
+  }
+}
+
+TEST(Distribute, VerifierRefusesTheGraphWithoutAnyOneOfItsAllReduces) {
+  for (std::string_view model : {kMlp, kConvNet}) {
+    absl::StatusOr<Graph> step = ParseGraph(model);
+    ASSERT_TRUE(step.ok()) << step.status();
+    ASSERT_TRUE(passes::MakeTrainStep(*step, {}).ok());
+    const absl::StatusOr<Graph> graph = passes::DistributeGraph(*step, Mesh({{"data", 2}}));
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    ASSERT_TRUE(Verify(*graph).ok());
+    size_t count = 0;
+    for (const Node& node : graph->nodes()) count += node.Is("all_reduce");
+    ASSERT_GE(count, 4u);
+    for (size_t removed = 0; removed < count; ++removed) {
+      Graph damaged = graph->Clone();
+      size_t i = 0;
+      for (Node& node : damaged.nodes()) {
+        if (!node.Is("all_reduce") || i++ != removed) continue;
+        damaged.ReplaceUses(node.result(), node.operand(0));
+        damaged.Erase(&node);
+        break;
+      }
+      const absl::Status status = Verify(damaged);
+      ASSERT_FALSE(status.ok()) << "without all_reduce " << removed;
+      EXPECT_NE(status.message().find("all_reduce is missing"), std::string::npos) << status;
+    }
+  }
+}
+
+TEST(Distribute, NamesAnInputThatTheRanksCannotShare) {
+  absl::StatusOr<Graph> step = ParseGraph(kMlp);
+  const absl::Status status = passes::DistributeGraph(*step, Mesh({{"data", 5}})).status();
+  EXPECT_EQ(status.message(), "dimension 0 of input %x (f32[12,5]) cannot be shared evenly by the 5 ranks of axis data: 12 is not a multiple of 5");
+}
+
+}  // namespace
+}  // namespace lockstep
