@@ -59,8 +59,17 @@ const std::vector<const OpDef*>& AllOps() {
       &AvgPoolOp(),
       &AvgPoolGradOp(),
       // normalization.cc
+      &BatchNormInferenceOp(),
+      &BatchNormTrainingOp(),
+      &BatchNormGradOp(),
       // softmax.cc
+      &SoftmaxOp(),
+      &LogSoftmaxOp(),
+      &SoftmaxCrossEntropyOp(),
       // optimizer.cc
+      &SgdOp(),
+      &SgdMomentumOp(),
+      &AdamOp(),
       // collective.cc
       // fusion.cc
   };
