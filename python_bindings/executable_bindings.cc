@@ -13,7 +13,7 @@
 #include "python_bindings/errors.h"
 #include "runtime/device.h"
 #include "runtime/executor.h"
-#include "runtime/replicas.h"
+#include "runtime/agreement.h"
 
 namespace lockstep::python {
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/status.h"
+#include "runtime/agreement.h"
 
 namespace lockstep {
 namespace {
@@ -81,30 +82,12 @@ absl::Status Executor::CompareCertificates() {
   if (axes > 1) return Unimplemented() << "a mesh with more than one axis: " << executable_.mesh.ToString();
   if (ranks == 1) return absl::OkStatus();
 
-  std::string own = std::to_string(executable_.certificate.hash) + "\n";
-  for (const std::string& line : executable_.certificate.lines) own += line + "\n";
-  absl::StatusOr<std::vector<std::string>> all = communicator_.AllGatherBytes(own, "order certificate");
-  if (!all.ok()) return all.status();
-  for (size_t rank = 1; rank < all->size(); ++rank) {
-    if ((*all)[rank] == (*all)[0]) continue;
-    // All ranks compare all certificates, so all find the same first difference.
-    const auto next_line = [](std::string_view& text) {
-      const size_t end = text.find('\n');
-      const std::string_view line = text.substr(0, end);
-      text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-      return line.empty() ? std::string("(nothing)") : std::string(line);
-    };
-    std::string_view a = (*all)[0], b = (*all)[rank];
-    next_line(a), next_line(b);
-    for (int i = 0; !a.empty() || !b.empty(); ++i) {
-      const std::string on_a = next_line(a), on_b = next_line(b);
-      if (on_a == on_b) continue;
-      return FailedPrecondition() << "ranks have compiled different programs of @" << executable_.name << ": collective "
-                                  << i << " is\n  on rank 0: " << on_a << "\n  on rank " << rank << ": " << on_b;
-    }
-    return FailedPrecondition() << "ranks 0 and " << rank << " have different order certificates of @" << executable_.name;
-  }
-  return absl::OkStatus();
+  std::string certificate;
+  for (const std::string& line : executable_.certificate.lines) certificate += line + "\n";
+  certificate += executable_.certificate.ToString();
+  RETURN_IF_ERROR(AgreeOnText(communicator_, "order certificate of @" + executable_.name, certificate));
+  // Equal collectives are not yet equal programs: a learning rate, say, may differ.
+  return AgreeOnText(communicator_, "program @" + executable_.name, executable_.graph_text);
 }
 
 absl::Status Executor::Allocate() {
