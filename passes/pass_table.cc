@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <charconv>
 
+#include "passes/autodiff.h"
 #include "passes/cse.h"
 #include "passes/dce.h"
+#include "passes/distribute/distribute.h"
+#include "passes/distribute/merge_all_reduces.h"
+#include "passes/distribute/overlap_collectives.h"
 
 namespace lockstep::passes {
 namespace {
@@ -46,9 +50,11 @@ absl::StatusOr<PassOptions> ParseOptions(std::string_view text) {
   std::map<std::string, std::string> values;
   for (std::string_view option : Split(text, ',')) {
     const size_t equals = option.find('=');
-    if (equals == std::string_view::npos) return InvalidArgument() << "option '" << option << "' is not of the form name=value";
+    if (equals == std::string_view::npos)
+      return InvalidArgument() << "option '" << option << "' is not of the form name=value";
     const std::string name(Trimmed(option.substr(0, equals)));
-    if (!values.emplace(name, Trimmed(option.substr(equals + 1))).second) return InvalidArgument() << "option " << name << " is given twice";
+    if (!values.emplace(name, Trimmed(option.substr(equals + 1))).second)
+      return InvalidArgument() << "option " << name << " is given twice";
   }
   return PassOptions(std::move(values));
 }
@@ -81,6 +87,28 @@ PassEntry Plain(std::string name, std::string doc, Pass (*make)()) {
   return {std::move(name), std::move(doc), "", [make](PassOptions&) { return make(); }};
 }
 
+absl::StatusOr<Pass> MakeAutodiff(PassOptions& options) {
+  std::string of = options.GetString("of", "loss");
+  return Autodiff(std::move(of), options.GetList("wrt"));
+}
+
+absl::StatusOr<Pass> MakeDistribute(PassOptions& options) {
+  std::vector<MeshAxis> axes;
+  for (const auto& [axis, size_text] : options.TakeRest()) {
+    ASSIGN_OR_RETURN(const int64_t size, ParseNumber<int64_t>(axis, size_text, "the size of a mesh axis"));
+    if (size < 1) return InvalidArgument() << "mesh axis " << axis << " has size " << size << ", expected at least 1";
+    axes.push_back({axis, size});
+  }
+  return Distribute(Mesh(std::move(axes)));
+}
+
+absl::StatusOr<Pass> MakeMergeAllReduces(PassOptions& options) {
+  MergeOptions merge;
+  ASSIGN_OR_RETURN(merge.max_bytes, options.GetInt("max_bytes", merge.max_bytes));
+  ASSIGN_OR_RETURN(merge.first_bytes, options.GetInt("first_bytes", merge.first_bytes));
+  return MergeAllReduces(merge);
+}
+
 }  // namespace
 
 std::string PassOptions::GetString(const std::string& name, std::string default_value) {
@@ -104,7 +132,8 @@ absl::StatusOr<double> PassOptions::GetDouble(const std::string& name, double de
 absl::StatusOr<bool> PassOptions::GetBool(const std::string& name, bool default_value) {
   if (!values_.contains(name)) return default_value;
   const std::string text = GetString(name, "");
-  if (text != "true" && text != "false") return InvalidArgument() << "option " << name << " is '" << text << "', expected true or false";
+  if (text != "true" && text != "false")
+    return InvalidArgument() << "option " << name << " is '" << text << "', expected true or false";
   return text == "true";
 }
 
@@ -128,8 +157,15 @@ absl::Status PassOptions::CheckAllRead() const {
 
 const std::vector<PassEntry>& PassTable() {
   static const std::vector<PassEntry> table = {
+      {"autodiff", "adds gradients of a result as results grad/<name>", "of=loss, wrt=w|b (default: every float state)",
+       MakeAutodiff},
       Plain("cse", "merges nodes that compute the same", Cse),
       Plain("dce", "removes nodes whose results nobody uses", Dce),
+      {"distribute", "turns the one-rank program into that of each rank of a mesh", "data=4 (axes and sizes)",
+       MakeDistribute},
+      {"merge-all-reduces", "puts all-reduces into buckets", "max_bytes=8388608, first_bytes=1048576",
+       MakeMergeAllReduces},
+      Plain("overlap-collectives", "moves collectives so that they run while ranks compute", OverlapCollectives),
   };
   return table;
 }

@@ -28,7 +28,7 @@ class PassOptions {
   absl::StatusOr<int64_t> GetInt(const std::string& name, int64_t default_value);
   absl::StatusOr<double> GetDouble(const std::string& name, double default_value);
   absl::StatusOr<bool> GetBool(const std::string& name, bool default_value);  // true or false
-  std::vector<std::string> GetList(const std::string& name);                 // separated by '|'; empty if not given
+  std::vector<std::string> GetList(const std::string& name);                  // separated by '|'; empty if not given
   // Every option that was not read yet, e.g. the axes of a mesh.
   std::map<std::string, std::string> TakeRest();
 

@@ -101,7 +101,9 @@ int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(lockstep::kUsage);
   // --help shows the flags of this file alone.
   absl::FlagsUsageConfig config;
-  config.contains_help_flags = [](absl::string_view file) { return file.find("lockstep_opt.cc") != absl::string_view::npos; };
+  config.contains_help_flags = [](absl::string_view file) {
+    return file.find("lockstep_opt.cc") != absl::string_view::npos;
+  };
   absl::SetFlagsUsageConfig(config);
   std::vector<char*> given = lockstep::WithUnderscores(argc, argv);
   const std::vector<char*> arguments = absl::ParseCommandLine(argc, given.data());

@@ -14,7 +14,8 @@ constexpr std::string_view kPasses = "// passes=", kExpect = "// ==>", kSeparato
 std::string CaseName(std::string_view input, int line) {
   const size_t at = input.find("graph @");
   if (at != std::string_view::npos) {
-    const size_t begin = at + 7, end = input.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", begin);
+    const size_t begin = at + 7, end = input.find_first_not_of(
+                                     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", begin);
     if (end > begin && end != std::string_view::npos) return std::string(input.substr(begin, end - begin));
   }
   return "line_" + std::to_string(line);
@@ -27,7 +28,8 @@ passes::Pass Honest(passes::Pass pass, absl::Status& broken) {
     ASSIGN_OR_RETURN(const bool changed, inner(graph));
     if (changed != (graph.ToString() != before)) {
       broken = Internal() << "pass " << name << " says that it " << (changed ? "changed" : "did not change")
-                          << " the graph, but the text form says otherwise:\n" << graph.ToString();
+                          << " the graph, but the text form says otherwise:\n"
+                          << graph.ToString();
     }
     return changed;
   };
@@ -91,8 +93,10 @@ absl::StatusOr<std::string> RunGoldenCase(const GoldenCase& golden_case) {
   if (!graph.ok()) return ErrorText(graph.status());
   const std::string printed = graph->ToString();
   ASSIGN_OR_RETURN(const Graph again, ParseGraph(printed));
-  if (again.ToString() != printed) return Internal() << "printed, parsed and printed again, the graph differs:\n" << again.ToString();
-  if (graph->Clone().ToString() != printed) return Internal() << "the graph's clone prints differently:\n" << graph->Clone().ToString();
+  if (again.ToString() != printed)
+    return Internal() << "printed, parsed and printed again, the graph differs:\n" << again.ToString();
+  if (graph->Clone().ToString() != printed)
+    return Internal() << "the graph's clone prints differently:\n" << graph->Clone().ToString();
 
   absl::StatusOr<std::vector<passes::Pass>> passes = passes::PassesFromText(golden_case.passes);
   if (!passes.ok()) return ErrorText(passes.status());

@@ -59,7 +59,8 @@ int Update() {
     for (GoldenCase& golden_case : cases) {
       absl::StatusOr<std::string> actual = RunGoldenCase(golden_case);
       if (!actual.ok()) {
-        std::fprintf(stderr, "%s:%d: %s\n", path.c_str(), golden_case.line, std::string(actual.status().message()).c_str());
+        std::fprintf(stderr, "%s:%d: %s\n", path.c_str(), golden_case.line,
+                     std::string(actual.status().message()).c_str());
         return 1;
       }
       golden_case.expected = *std::move(actual);
@@ -78,8 +79,9 @@ void RegisterTests() {
     for (const GoldenCase& golden_case : ParseGoldenFile(ReadFile(path))) {
       std::string name = golden_case.name;
       for (int i = 2; !names.insert(name).second; ++i) name = golden_case.name + "_" + std::to_string(i);
-      testing::RegisterTest(path.stem().c_str(), name.c_str(), nullptr, nullptr, path.c_str(), golden_case.line,
-                            [file = path.string(), golden_case]() -> GoldenTest* { return new GoldenTest(file, golden_case); });
+      testing::RegisterTest(
+          path.stem().c_str(), name.c_str(), nullptr, nullptr, path.c_str(), golden_case.line,
+          [file = path.string(), golden_case]() -> GoldenTest* { return new GoldenTest(file, golden_case); });
     }
   }
 }
