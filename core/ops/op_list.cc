@@ -47,6 +47,11 @@ const std::vector<const OpDef*>& AllOps() {
       &SliceOp(),
       &PadOp(),
       // reduction.cc
+      &ReduceSumOp(),
+      &ReduceMaxOp(),
+      &ReduceMinOp(),
+      &ReduceProdOp(),
+      &ArgMaxOp(),
       // matmul.cc
       &MatMulOp(),
       // convolution.cc
@@ -71,6 +76,12 @@ const std::vector<const OpDef*>& AllOps() {
       &SgdMomentumOp(),
       &AdamOp(),
       // collective.cc
+      &AllReduceOp(),
+      &CollectiveBroadcastOp(),
+      &AllGatherOp(),
+      &ReduceScatterOp(),
+      &ShardOp(),
+      &AxisIndexOp(),
       // fusion.cc
   };
   return ops;
