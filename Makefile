@@ -8,7 +8,7 @@ BAZEL_FLAGS ?= --disk_cache=$(CACHE)
 RANKS ?= 2
 PYTHON_FILES = bazel/run_tests.py $(wildcard python_bindings examples test/python benchmarks tools frontends)
 # The extension module and the tools; the tests are built by `make test`.
-BUILD_TARGETS = $(or $(if $(wildcard python_bindings/BUILD),//python_bindings:_lockstep) $(if $(wildcard tools/BUILD),//tools/...),//...)
+BUILD_TARGETS = $(or $(strip $(if $(wildcard python_bindings/BUILD),//python_bindings:_lockstep) $(if $(wildcard tools/BUILD),//tools/...)),//...)
 CPP_FILES = $(shell git ls-files '*.cc' '*.h' '*.inc')
 export BAZEL BAZEL_FLAGS
 
