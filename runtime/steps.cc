@@ -18,7 +18,8 @@ class RunKernel : public Step {
     for (size_t i = 0; i < reads_.size(); ++i) reads_[i] = context.data(info().reads[i].slice);
     for (size_t i = 0; i < writes_.size(); ++i) writes_[i] = context.data(info().writes[i].slice);
     std::byte* scratch = kernel_.scratch_bytes > 0 ? context.data(scratch_) : nullptr;
-    return kernel_.run(KernelArgs{reads_.data(), writes_.data(), scratch, context.stream(), context.threads()});
+    return kernel_.run(KernelArgs{reads_.data(), writes_.data(), scratch, context.stream(), context.threads(),
+                                  context.communicator().rank()});
   }
 
  private:

@@ -16,6 +16,7 @@ struct KernelArgs {
   std::byte* scratch;  // aligned to kBufferAlignment; null if the kernel asked for none
   Stream* stream;
   int threads;
+  int rank;  // of the mesh
 
   template <typename T>
   const T* read(size_t i) const {

@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -47,7 +49,6 @@ class ProgramBuilder {
 
  private:
   absl::Status LowerConstant(const Node& node);
-  absl::Status LowerReshape(const Node& node);
   absl::Status LowerCollective(const Node& node);
 
   const Graph& graph_;
