@@ -13,7 +13,7 @@ std::vector<OpCase> UnaryCases() {
   for (const char* op : {"neg", "abs", "sign", "exp", "tanh", "sigmoid", "erf", "relu", "floor", "ceil"}) {
     rows.push_back(Case(op, {F64({2, 3})}));
     rows.push_back(Case(op, {F32({4, 6, 1})}));
-    rows.push_back(Case(op, {F32({})}));
+    rows.push_back(Case(op, {F32({}).In(0.1, 2)}));
     rows.push_back(Case(op, {BF16({6})}));
     rows.push_back(Case(op, {F16({2, 1, 2, 3})}));
     rows.push_back(Case(op, {F32({2, 0})}).NoGradient("no elements"));
@@ -39,6 +39,13 @@ std::vector<OpCase> UnaryCases() {
   return rows;
 }
 
+// The operands of max and min whose gradient is zero where the second is the larger one.
+std::vector<size_t> ZeroIfAbove(const std::string& op) {
+  if (op == "max") return {0};
+  if (op == "min") return {1};
+  return {};
+}
+
 std::vector<OpCase> ArithmeticCases() {
   std::vector<OpCase> rows;
   for (const char* op : {"add", "sub", "mul", "div", "max", "min", "pow"}) {
@@ -46,7 +53,7 @@ std::vector<OpCase> ArithmeticCases() {
     const auto at = [](CaseOperand operand) { return std::move(operand).In(0.3, 2.0); };
     rows.push_back(Case(op, {at(F64({2, 3})), at(F64({2, 3}))}));
     rows.push_back(Case(op, {at(F32({6, 1, 2})), at(F32({6, 1, 2}))}));
-    rows.push_back(Case(op, {at(F32({})), at(F32({}))}));
+    rows.push_back(Case(op, {F32({}).In(0.3, 2), F32({}).In(2, 2)}).ZeroGradient(ZeroIfAbove(op)));
     rows.push_back(Case(op, {at(BF16({12})), at(BF16({12}))}));
     rows.push_back(Case(op, {I32({2, 3}), I32({2, 3}).In(1, 4)}));
     rows.push_back(Case(op, {U8({12}), U8({12}).In(1, 9)}));

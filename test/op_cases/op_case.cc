@@ -48,7 +48,9 @@ const std::vector<OpCase>& AllOpCases() {
     std::vector<OpCase> all;
     Append(all, ElementwiseCases());
     Append(all, ShapeCases());
+    Append(all, ReductionCases());
     Append(all, MatMulCases());
+    Append(all, CollectiveCases());
     return all;
   }();
   return rows;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,8 @@ struct OpCase {
   std::string ToString() const;
 };
 
+inline std::ostream& operator<<(std::ostream& out, const OpCase& row) { return out << row.ToString(); }
+
 inline OpCase Case(std::string op, std::vector<CaseOperand> operands, AttributeMap attributes = {}) {
   OpCase row;
   row.op = std::move(op);
@@ -78,7 +81,9 @@ inline OpCase Case(std::string op, std::vector<CaseOperand> operands, AttributeM
 // One family a file: test/op_cases/<family>_cases.cc.
 std::vector<OpCase> ElementwiseCases();
 std::vector<OpCase> ShapeCases();
+std::vector<OpCase> ReductionCases();
 std::vector<OpCase> MatMulCases();
+std::vector<OpCase> CollectiveCases();
 
 // All of them, in that order.
 const std::vector<OpCase>& AllOpCases();
