@@ -325,6 +325,9 @@ const OpDef& BatchNormInferenceOp() {
                                             .Operand("bias")
                                             .Operand("mean")
                                             .Operand("variance"))
+                               .OptionalAttr<double>("momentum", 0.9,
+                                                     "no effect here; the share of mean and variance that each step "
+                                                     "keeps once passes/training_mode.h makes them running statistics")
                                .Doc(
                                    "(x - mean) / sqrt(variance + epsilon) * scale + bias, with one mean, variance, "
                                    "scale and bias per channel.")
