@@ -51,6 +51,11 @@ const std::vector<OpCase>& AllOpCases() {
     Append(all, ReductionCases());
     Append(all, MatMulCases());
     Append(all, CollectiveCases());
+    Append(all, ConvolutionCases());
+    Append(all, PoolingCases());
+    Append(all, NormalizationCases());
+    Append(all, SoftmaxCases());
+    Append(all, OptimizerCases());
     return all;
   }();
   return rows;

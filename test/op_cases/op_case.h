@@ -50,14 +50,16 @@ struct OpCase {
   std::vector<CaseOperand> operands;
   AttributeMap attributes;
   int64_t ranks = 0;             // the size of the mesh axis `data` under which the op exists; 0: no mesh (not a collective)
-  std::string refused;           // "C1": inference must refuse the row, naming that constraint; nothing else is tested
+  std::string refused;           // "C1": inference (or evaluation, for a constraint on values) must refuse the row, naming that constraint
   std::string no_gradient;       // why the gradient of this row is not compared with differences; an op without one needs no reason here
+  std::vector<size_t> gradient_of;    // the results whose gradient is compared; none named: all of float dtypes
   std::vector<size_t> zero_gradient;  // operands whose gradient is zero by nature in this row
   double gradient_tolerance = 1e-6;   // relative to the largest gradient; differences are in f64
   double placement_tolerance = 1e-5;  // relative to the largest result, N ranks against one
 
   OpCase Refused(std::string constraint) && { return refused = std::move(constraint), std::move(*this); }
   OpCase NoGradient(std::string reason) && { return no_gradient = std::move(reason), std::move(*this); }
+  OpCase GradientOf(std::vector<size_t> results) && { return gradient_of = std::move(results), std::move(*this); }
   OpCase ZeroGradient(std::vector<size_t> of) && { return zero_gradient = std::move(of), std::move(*this); }
   OpCase Ranks(int64_t count) && { return ranks = count, std::move(*this); }
   OpCase Tolerance(double gradient, double placement = 1e-5) && {
@@ -84,6 +86,11 @@ std::vector<OpCase> ShapeCases();
 std::vector<OpCase> ReductionCases();
 std::vector<OpCase> MatMulCases();
 std::vector<OpCase> CollectiveCases();
+std::vector<OpCase> ConvolutionCases();
+std::vector<OpCase> PoolingCases();
+std::vector<OpCase> NormalizationCases();
+std::vector<OpCase> SoftmaxCases();
+std::vector<OpCase> OptimizerCases();
 
 // All of them, in that order.
 const std::vector<OpCase>& AllOpCases();
