@@ -9,6 +9,7 @@
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/merge_all_reduces.h"
 #include "passes/distribute/overlap_collectives.h"
+#include "passes/train_step.h"
 
 namespace lockstep::passes {
 namespace {
@@ -92,6 +93,25 @@ absl::StatusOr<Pass> MakeAutodiff(PassOptions& options) {
   return Autodiff(std::move(of), options.GetList("wrt"));
 }
 
+absl::StatusOr<Pass> MakeTrainStepPass(PassOptions& options) {
+  TrainStepSpec spec;
+  const std::string optimizer = options.GetString("optimizer", "sgd");
+  if (optimizer == "adam") spec.optimizer.kind = OptimizerSpec::Kind::kAdam;
+  else if (optimizer == "adamw") spec.optimizer.kind = OptimizerSpec::Kind::kAdamW;
+  else if (optimizer != "sgd") return InvalidArgument() << "unknown optimizer '" << optimizer << "'; there are sgd, adam, adamw";
+  ASSIGN_OR_RETURN(spec.optimizer.learning_rate, options.GetDouble("learning_rate", spec.optimizer.learning_rate));
+  ASSIGN_OR_RETURN(spec.optimizer.momentum, options.GetDouble("momentum", spec.optimizer.momentum));
+  ASSIGN_OR_RETURN(spec.optimizer.weight_decay, options.GetDouble("weight_decay", spec.optimizer.weight_decay));
+  const std::string loss = options.GetString("loss", "softmax_cross_entropy");
+  if (loss == "mean_squared_error") spec.loss.kind = LossSpec::Kind::kMeanSquaredError;
+  else if (loss == "result") spec.loss.kind = LossSpec::Kind::kResult;
+  else if (loss != "softmax_cross_entropy") return InvalidArgument() << "unknown loss '" << loss << "'; there are softmax_cross_entropy, mean_squared_error, result";
+  spec.loss.prediction = options.GetString("prediction", spec.loss.prediction);
+  spec.loss.target = options.GetString("target", spec.loss.target);
+  spec.trained = options.GetList("trained");
+  return TrainStep(std::move(spec));
+}
+
 absl::StatusOr<Pass> MakeDistribute(PassOptions& options) {
   std::vector<MeshAxis> axes;
   for (const auto& [axis, size_text] : options.TakeRest()) {
@@ -159,6 +179,10 @@ const std::vector<PassEntry>& PassTable() {
   static const std::vector<PassEntry> table = {
       {"autodiff", "adds gradients of a result as results grad/<name>", "of=loss, wrt=w|b (default: every float state)",
        MakeAutodiff},
+      {"train-step", "adds the loss, its gradients and the optimizer's updates",
+       "optimizer=sgd, learning_rate=0.01, momentum=0, weight_decay=0, loss=softmax_cross_entropy, prediction=logits, "
+       "target=target, trained=w|b (default: every float state)",
+       MakeTrainStepPass},
       Plain("cse", "merges nodes that compute the same", Cse),
       Plain("dce", "removes nodes whose results nobody uses", Dce),
       {"distribute", "turns the one-rank program into that of each rank of a mesh", "data=4 (axes and sizes)",
