@@ -47,11 +47,6 @@ const std::vector<const OpDef*>& AllOps() {
       &SliceOp(),
       &PadOp(),
       // reduction.cc
-      &ReduceSumOp(),
-      &ReduceMaxOp(),
-      &ReduceMinOp(),
-      &ReduceProdOp(),
-      &ArgMaxOp(),
       // matmul.cc
       &MatMulOp(),
       // convolution.cc
@@ -64,24 +59,9 @@ const std::vector<const OpDef*>& AllOps() {
       &AvgPoolOp(),
       &AvgPoolGradOp(),
       // normalization.cc
-      &BatchNormInferenceOp(),
-      &BatchNormTrainingOp(),
-      &BatchNormGradOp(),
       // softmax.cc
-      &SoftmaxOp(),
-      &LogSoftmaxOp(),
-      &SoftmaxCrossEntropyOp(),
       // optimizer.cc
-      &SgdOp(),
-      &SgdMomentumOp(),
-      &AdamOp(),
       // collective.cc
-      &AllReduceOp(),
-      &CollectiveBroadcastOp(),
-      &AllGatherOp(),
-      &ReduceScatterOp(),
-      &ShardOp(),
-      &AxisIndexOp(),
       // fusion.cc
   };
   return ops;

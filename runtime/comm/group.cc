@@ -71,7 +71,7 @@ uint64_t ProcessStart(int id) {
 }
 
 Group::Group(GroupPlace place, absl::Duration timeout)
-    : place_(std::move(place)), memory_(place_.one_process), timeout_(timeout), crowded_(size() > AvailableCores()) {}
+    : place_(std::move(place)), memory_(place_.one_process), timeout_(timeout), crowded_(size() > AvailableCores()), next_pulse_(absl::Now() + kPulse) {}
 
 void Group::Join() {
   RankState& state = place_.block.rank(index());
@@ -94,9 +94,14 @@ absl::Status Group::AwaitJoined() {
   return Await([&] { return missing().empty(); }, missing, "the start");
 }
 
-void Group::Leave() {
+bool Group::Leave() {
+  if (place_.on_leave) place_.on_leave(failure());
   place_.block.rank(index()).presence.store(Presence::kLeft);
   Notify();
+  for (int i = 0; i < size(); ++i) {
+    if (place_.block.rank(i).presence.load() != Presence::kLeft) return false;
+  }
+  return true;
 }
 
 absl::Status Group::Publish(uint64_t sequence, const OpDescription& description, const MemoryRef& input,
@@ -139,18 +144,17 @@ absl::Status Group::AwaitPosted(uint64_t sequence) {
   RETURN_IF_ERROR(Await(ready, missing, Describe(mine.description, mine.label)));
   for (int i = 1; i < size(); ++i) {
     const Post& other = post(sequence, i);
-    if (other.description != first.description || std::strcmp(other.label, first.label) != 0) return Mismatch(sequence, i);
+    if (other.description == first.description && std::strcmp(other.label, first.label) == 0) continue;
+    return Fail(first_rank() + i, Disagreement(sequence, first_rank(), first.description, first.label, first_rank() + i,
+                                               other.description, other.label));
   }
   return absl::OkStatus();
 }
 
-absl::Status Group::Mismatch(uint64_t sequence, int i) {
-  const Post& first = post(sequence, 0);
-  const Post& other = post(sequence, i);
-  return Fail(first_rank() + i,
-              FailedPrecondition() << "the ranks disagree about collective number " << sequence << ": " << Name(first_rank())
-                                   << " is in " << Describe(first.description, first.label) << ", "
-                                   << Name(first_rank() + i) << " in " << Describe(other.description, other.label));
+absl::Status Group::Disagreement(uint64_t sequence, int rank_a, const OpDescription& a, const std::string& label_a, int rank_b,
+                                 const OpDescription& b, const std::string& label_b) const {
+  return FailedPrecondition() << "the ranks disagree about collective number " << sequence << ": " << Name(rank_a) << " is in "
+                              << Describe(a, label_a) << ", " << Name(rank_b) << " in " << Describe(b, label_b);
 }
 
 std::vector<int> Group::BehindOf(uint64_t sequence) const {
@@ -193,21 +197,19 @@ absl::Status Group::Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std
   } while (spinner.Again());
   Event& changed = place_.block.header().changed;
   const absl::Time begin = absl::Now();
-  absl::Time next_pulse = begin + kPulse;
   for (;;) {
     const uint32_t seen = changed.count();
     if (ready()) return absl::OkStatus();
+    on_idle_();
     RETURN_IF_ERROR(failure());
-    const absl::Time now = absl::Now();
-    const bool pulse = now >= next_pulse;
-    if (pulse) next_pulse = now + kPulse;
+    RETURN_IF_ERROR(CheckAlive(what));
     const std::vector<int> late = missing();
-    absl::Status peers = CheckPeers(late, pulse, what);
-    if (!peers.ok()) {
-      if (ready()) return absl::OkStatus();  // they did what we wait for, and left then
-      return Fail(world_rank(), peers);
+    absl::Status left = CheckLeft(late, what);
+    if (!left.ok()) {
+      if (ready()) return absl::OkStatus();  // it did what we wait for, and left then
+      return Fail(world_rank(), left);
     }
-    if (now - begin >= timeout_ && !late.empty()) {
+    if (absl::Now() - begin >= timeout_ && !late.empty()) {
       return Fail(first_rank() + late[0], ErrorStream(absl::StatusCode::kDeadlineExceeded)
                                               << Name(world_rank()) << " waited " << absl::FormatDuration(timeout_) << " in " << what
                                               << " for " << Names(late) << ": alive, but not arrived");
@@ -216,19 +218,25 @@ absl::Status Group::Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std
   }
 }
 
-absl::Status Group::CheckPeers(const std::vector<int>& missing, bool look_for_processes, const std::string& what) {
+absl::Status Group::CheckLeft(const std::vector<int>& missing, const std::string& what) const {
   for (int i : missing) {
-    if (i != index() && place_.block.rank(i).presence.load() == Presence::kLeft) {
-      return ErrorStream(absl::StatusCode::kUnavailable)
-             << Name(first_rank() + i) << " has left (its communicator is destroyed) while " << Name(world_rank()) << " waits in " << what;
-    }
+    if (i == index() || place_.block.rank(i).presence.load() != Presence::kLeft) continue;
+    return ErrorStream(absl::StatusCode::kUnavailable) << Name(first_rank() + i) << " has left (its communicator is destroyed) while "
+                                                       << Name(world_rank()) << " waits in " << what;
   }
-  if (!look_for_processes || one_process()) return absl::OkStatus();
+  return absl::OkStatus();
+}
+
+absl::Status Group::CheckAlive(const std::string& what) {
+  const absl::Time now = absl::Now();
+  if (one_process() || now < next_pulse_) return absl::OkStatus();
+  next_pulse_ = now + kPulse;
   for (int i = 0; i < size(); ++i) {
     if (i == index() || place_.block.rank(i).presence.load() != Presence::kHere || Alive(i)) continue;
     if (place_.block.rank(i).presence.load() != Presence::kHere) continue;  // it left while we looked
-    return ErrorStream(absl::StatusCode::kUnavailable)
-           << Name(first_rank() + i) << " (process " << process(i) << ") died while " << Name(world_rank()) << " waited in " << what;
+    return Fail(first_rank() + i, ErrorStream(absl::StatusCode::kUnavailable)
+                                      << Name(first_rank() + i) << " (process " << process(i) << ") died while "
+                                      << Name(world_rank()) << " waited in " << what);
   }
   return absl::OkStatus();
 }

@@ -1,9 +1,10 @@
 // One rank's view of its group: the ranks next to it in rank order with which it shares memory (all ranks of a world in one
 // process or on one host; the ranks of one host between hosts). It publishes collectives, waits for the others, and notices
-// when one of them fails, leaves, dies or does not come. Used by one thread at a time, except Fail, Leave and failure.
+// when one of them fails, leaves, dies or does not come. Used by one thread at a time, except Fail, failure and AwaitUntouched.
 
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct GroupPlace {
   int first_rank = 0;              // the world's rank of the group's first
   bool one_process = false;        // ranks are threads
   std::vector<std::string> hosts;  // of all ranks of the world, by rank
+  std::function<void(const absl::Status& failure)> on_leave;  // called when the rank is done; may be null
 };
 
 class Group {
@@ -34,6 +36,7 @@ class Group {
   int size() const { return place_.block.ranks(); }
   int index() const { return place_.index; }
   int first_rank() const { return place_.first_rank; }
+  int world_size() const { return static_cast<int>(place_.hosts.size()); }
   int world_rank() const { return place_.first_rank + place_.index; }
   bool one_process() const { return place_.one_process; }
   bool crowded() const { return crowded_; }  // more ranks than cores
@@ -48,8 +51,8 @@ class Group {
   void Join();
   // Waits until all ranks have joined.
   absl::Status AwaitJoined();
-  // Says that this rank is done. Any thread; nothing may be called afterwards.
-  void Leave();
+  // Says that this rank is done: it will publish nothing more. True if it is the last of the group to be done.
+  bool Leave();
 
   // Waits until slot `sequence` is free, describes this rank's side of the collective and shows it to the others.
   absl::Status Publish(uint64_t sequence, const OpDescription& description, const MemoryRef& input, const MemoryRef& output,
@@ -70,11 +73,21 @@ class Group {
   // Waits until `ready`. `missing` tells for whom one waits (indices), `what` is for messages.
   absl::Status Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std::vector<int>()> missing, const std::string& what);
 
+  // Looks now and then whether the group's processes live; if one does not, that is a failure.
+  absl::Status CheckAlive(const std::string& what);
+  // What Await calls while it waits long, for those who have other things to look after. Once, before any Await.
+  void OnIdle(std::function<void()> callback) { on_idle_ = std::move(callback); }
+
   // Declares the world failed, for which `culprit` (a rank of the world) is to blame. The first call counts. Any thread.
   // Returns the failure that counts.
   absl::Status Fail(int culprit, const absl::Status& status);
   // The failure that counts, or OK. Any thread.
   absl::Status failure() const;
+  // Whom the failure is blamed on. Requires a failure.
+  int culprit() const { return place_.block.header().failure.culprit; }
+  // The error of two ranks that are not in the same collective.
+  absl::Status Disagreement(uint64_t sequence, int rank_a, const OpDescription& a, const std::string& label_a, int rank_b,
+                            const OpDescription& b, const std::string& label_b) const;
   // What to say of a rank: "rank 3 on host h1".
   std::string Name(int world_rank) const;
 
@@ -82,8 +95,7 @@ class Group {
   void AwaitFailureSeen(absl::Duration limit);
 
  private:
-  absl::Status CheckPeers(const std::vector<int>& missing, bool look_for_processes, const std::string& what);
-  absl::Status Mismatch(uint64_t sequence, int index);
+  absl::Status CheckLeft(const std::vector<int>& missing, const std::string& what) const;
   bool Alive(int index) const;
   std::string Names(const std::vector<int>& indices) const;
 
@@ -91,6 +103,8 @@ class Group {
   PeerMemory memory_;
   const absl::Duration timeout_;
   bool crowded_;
+  absl::Time next_pulse_;  // when to look for processes again
+  std::function<void()> on_idle_ = [] {};
 };
 
 // "all_reduce sum f32[10] `bucket 0`", for messages.

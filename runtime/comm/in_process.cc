@@ -1,32 +1,46 @@
 #include "runtime/comm/in_process.h"
 
-#include <unistd.h>
-
 #include <string>
 #include <utility>
 
+#include "core/check.h"
 #include "core/status.h"
+#include "runtime/comm/in_process_links.h"
 #include "runtime/comm/rank_communicator.h"
 
 namespace lockstep {
 
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcess(int n, const Communicator::Options& options) {
   if (n < 1) return InvalidArgument() << "a world of " << n << " ranks";
-  // Shared by the ranks' communicators; the last to go frees it.
-  ASSIGN_OR_RETURN(std::shared_ptr<Segment> memory, Segment::CreatePrivate(ControlBlock::Bytes(n)));
-  const ControlBlock block = ControlBlock::Initialize(memory->data(), n);
-  for (int r = 0; r < n; ++r) block.rank(r).presence.store(Presence::kHere);
+  return CreateInProcessGroups(n, {0}, options);
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups(int n, const std::vector<int>& group_begins,
+                                                                                 const Communicator::Options& options) {
+  std::vector<std::unique_ptr<Links>> links = CreateInProcessLinks(n, group_begins);
+  const std::vector<std::string> hosts(n, HostName());
   std::vector<std::unique_ptr<Communicator>> world;
-  for (int r = 0; r < n; ++r) {
-    GroupPlace place{.keep = memory,
-                     .block = block,
-                     .index = r,
-                     .first_rank = 0,
-                     .one_process = true,
-                     .hosts = std::vector<std::string>(n, HostName())};
-    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rank,
-                     RankCommunicator::Create(std::move(place), nullptr, n == 1 ? "single" : "in_process", options));
-    world.push_back(std::move(rank));
+  for (size_t g = 0; g < group_begins.size(); ++g) {
+    const int first = group_begins[g];
+    const int size = (g + 1 < group_begins.size() ? group_begins[g + 1] : n) - first;
+    LOCKSTEP_CHECK(size >= 1) << "group " << g << " of ranks is empty";
+    // Shared by the ranks' communicators; the last to go frees it.
+    ASSIGN_OR_RETURN(std::shared_ptr<Segment> memory, Segment::CreatePrivate(ControlBlock::Bytes(size)));
+    const ControlBlock block = ControlBlock::Initialize(memory->data(), size);
+    for (int i = 0; i < size; ++i) block.rank(i).presence.store(Presence::kHere);
+    for (int i = 0; i < size; ++i) {
+      GroupPlace place{.keep = memory,
+                       .block = block,
+                       .index = i,
+                       .first_rank = first,
+                       .one_process = true,
+                       .hosts = hosts,
+                       .on_leave = {}};
+      std::unique_ptr<Links> link = group_begins.size() > 1 ? std::move(links[first + i]) : nullptr;
+      ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rank,
+                       RankCommunicator::Create(std::move(place), std::move(link), n == 1 ? "single" : "in_process", options));
+      world.push_back(std::move(rank));
+    }
   }
   return world;
 }

@@ -15,6 +15,11 @@ namespace lockstep {
 // any order, by any thread; a peer that still waits for a destroyed one gets an error.
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcess(int n, const Communicator::Options& options = {});
 
+// The same, with ranks in groups that only exchange messages, as ranks on several hosts do. `group_begins` holds the first rank
+// of each group, ascending from 0. For tests.
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups(int n, const std::vector<int>& group_begins,
+                                                                                 const Communicator::Options& options = {});
+
 // A world of one rank.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateSingle();
 

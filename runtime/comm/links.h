@@ -33,14 +33,15 @@ class Links {
   virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, const std::byte* data, size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, std::byte* data, size_t bytes) = 0;
 
-  // Tells the first ranks of all other groups of a failure; does not wait.
-  virtual void SendFailure(int culprit, const absl::Status& status) = 0;
-  struct RemoteFailure {
-    int culprit;
-    absl::Status status;
+  // Something that all other groups should know: that the world has failed, or that a whole group is done and gone.
+  struct Notice {
+    int rank = 0;         // the culprit, or the first rank of the group that has left
+    absl::Status status;  // OK: the group has left
   };
-  // A failure that another group has told of, if there is one.
-  virtual std::optional<RemoteFailure> PollFailure() = 0;
+  // Tells the first ranks of all other groups; does not wait.
+  virtual void SendNotice(const Notice& notice) = 0;
+  // A notice that has come, if there is one.
+  virtual std::optional<Notice> PollNotice() = 0;
 
   // The first rank of each group, ascending; the first is 0.
   virtual const std::vector<int>& group_begins() const = 0;

@@ -13,6 +13,8 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kChunkBytes = 128 * 1024;  // of one rank's operand
+constexpr size_t kMessageChunkBytes = 256 * 1024;  // likewise, between hosts
+constexpr std::chrono::milliseconds kIdlePoll(20);
 constexpr absl::Duration kFailureLinger = absl::Seconds(2);
 
 class GroupMemory final : public RegisteredMemory {
@@ -41,6 +43,10 @@ RankCommunicator::RankCommunicator(GroupPlace place, std::unique_ptr<Links> link
     : Communicator(place.first_rank + place.index, place.hosts, std::move(transport)),
       group_(std::move(place), options.timeout),
       links_(std::move(links)) {
+  if (links_ != nullptr) {
+    chain_ = std::make_unique<Chain>(&group_, links_.get());
+    group_.OnIdle([this] { (void)chain_->Poll(); });
+  }
   group_.Join();
 }
 
@@ -56,7 +62,8 @@ RankCommunicator::~RankCommunicator() {
   }
   const bool failed = !group_.failure().ok();
   if (failed && !group_.one_process()) group_.AwaitFailureSeen(kFailureLinger);
-  group_.Leave();
+  const bool last = group_.Leave();
+  if (chain_ != nullptr) chain_->Leave(last);
 }
 
 absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllReduce(const void* input, void* output, int64_t count, DType dtype,
@@ -160,8 +167,14 @@ void RankCommunicator::RunOldest() {
 void RankCommunicator::ProgressLoop() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
-    if (queue_.empty()) return;
+    while (!stop_ && queue_.empty()) {
+      if (chain_ == nullptr) {
+        changed_.wait(lock);
+      } else if (changed_.wait_for(lock, kIdlePoll) == std::cv_status::timeout) {
+        (void)chain_->Poll();  // a failure must spread though this rank computes
+      }
+    }
+    if (queue_.empty()) break;
     Op* op = queue_.front();
     lock.unlock();
     absl::Status result = Finish(Run(*op));
@@ -207,8 +220,8 @@ absl::Status RankCommunicator::Run(Op& op) {
   RETURN_IF_ERROR(group_.failure());
   if (!op.published) RETURN_IF_ERROR(Publish(op));
   RETURN_IF_ERROR(group_.AwaitPosted(op.sequence));
-  ASSIGN_OR_RETURN(const Operands operands, Resolve(op));
-  RETURN_IF_ERROR(Work(op, operands));
+  if (chain_ != nullptr) RETURN_IF_ERROR(chain_->AwaitNeighbours(op.sequence, op.description, op.label));
+  RETURN_IF_ERROR(Work(op));
   if (op.staged_output) {
     std::memcpy(op.output, op.located_output.segment->data(), OutputBytes(op.description, size()));
   }
@@ -245,16 +258,32 @@ absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
   return operands;
 }
 
-// Takes chunks until there are none left, and then waits for those that peers have taken.
-absl::Status RankCommunicator::Work(const Op& op, const Operands& operands) {
+absl::Status RankCommunicator::Work(const Op& op) {
+  const Chunks chunks(op.description, size(), size(), chain_ == nullptr ? kChunkBytes : kMessageChunkBytes);
+  // Peers' operands are looked up only by a rank that has a chunk to do: until it has done it, no peer can be through with the
+  // collective and free them.
+  if (chain_ == nullptr) {
+    RETURN_IF_ERROR(TakeChunks(op, chunks));
+  } else if (static_cast<uint32_t>(group_.index()) < chunks.size()) {
+    ASSIGN_OR_RETURN(const Operands operands, Resolve(op));
+    RETURN_IF_ERROR(chain_->Run(op.sequence, operands, chunks, op.label));
+  }
+  return AwaitFinished(op, chunks.size());
+}
+
+// Takes chunks until there are none left.
+absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
   const OpDescription& d = op.description;
-  const Chunks chunks(d, size(), size(), kChunkBytes);
   Slot& slot = group_.slot(op.sequence);
+  Operands operands;
   std::vector<const std::byte*> inputs;
   std::vector<std::byte*> outputs;
   for (;;) {
     const uint32_t index = slot.claimed.IncrementBelow(op.sequence, chunks.size());
-    if (index == chunks.size()) break;
+    if (index == chunks.size()) return absl::OkStatus();
+    if (operands.inputs.empty()) {
+      ASSIGN_OR_RETURN(operands, Resolve(op));
+    }
     if (!group_.BeginWork()) return group_.failure();
     const Chunk chunk = chunks.at(index);
     ChunkOutputs(operands, chunk, &outputs);
@@ -272,7 +301,6 @@ absl::Status RankCommunicator::Work(const Op& op, const Operands& operands) {
     group_.EndWork();
     if (slot.finished.IncrementBelow(op.sequence, chunks.size()) + 1 == chunks.size()) group_.Notify();
   }
-  return AwaitFinished(op, chunks.size());
 }
 
 absl::Status RankCommunicator::AwaitFinished(const Op& op, uint32_t chunks) {

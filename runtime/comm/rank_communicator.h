@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/comm/chain.h"
 #include "runtime/comm/chunks.h"
 #include "runtime/comm/group.h"
 #include "runtime/comm/links.h"
@@ -68,13 +69,15 @@ class RankCommunicator final : public Communicator {
   absl::Status Run(Op& op);
   absl::Status Finish(absl::Status result);
   absl::StatusOr<Operands> Resolve(const Op& op);
-  absl::Status Work(const Op& op, const Operands& operands);
+  absl::Status Work(const Op& op);
+  absl::Status TakeChunks(const Op& op, const Chunks& chunks);
   absl::Status AwaitFinished(const Op& op, uint32_t chunks);
   void RunOldest();
   void ProgressLoop();
 
   Group group_;
   std::unique_ptr<Links> links_;  // null: the group is the world
+  std::unique_ptr<Chain> chain_;  // likewise
   uint64_t next_sequence_ = 0;
 
   std::mutex mutex_;  // guards what follows when there is a progress thread

@@ -1,0 +1,26 @@
+// What every Communicator has to do, as a table of cases. A case is what one rank does; a driver (conformance_test.cc for
+// threads and processes, conformance_mpi_main.cc under mpirun) makes a world, runs the case on all of its ranks, and counts them.
+
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/communicator.h"
+
+namespace lockstep {
+
+struct ConformanceCase {
+  std::string name;
+  int min_ranks = 1;
+  Communicator::Options options;
+  // Runs one rank's part. OK, or what was wrong.
+  std::function<absl::Status(Communicator&)> run;
+};
+
+// Each case needs a world of its own: some leave it in error.
+std::vector<ConformanceCase> ConformanceCases();
+
+}  // namespace lockstep

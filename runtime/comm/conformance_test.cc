@@ -1,0 +1,97 @@
+// The conformance suite over ranks that are threads: alone, with a progress thread, and in groups that exchange messages.
+// (Ranks that are processes: shared_memory_test.cc and mpi_test.py.)
+
+#include "runtime/comm/conformance_cases.h"
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/comm/in_process.h"
+
+namespace lockstep {
+namespace {
+
+enum class World { kInProcess, kInProcessWithThread, kGroups };
+
+std::vector<int> GroupBegins(int ranks) {
+  switch (ranks) {
+    case 2: return {0, 1};
+    case 3: return {0, 2};
+    case 4: return {0, 1, 2};  // 1 + 1 + 2
+    case 7: return {0, 3, 5};  // 3 + 2 + 2
+    default: return {0};
+  }
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> MakeWorld(World world, int ranks, Communicator::Options options) {
+  if (world == World::kGroups) return CreateInProcessGroups(ranks, GroupBegins(ranks), options);
+  options.progress_thread = world == World::kInProcessWithThread;
+  return CreateInProcess(ranks, options);
+}
+
+class Conformance : public ::testing::TestWithParam<std::tuple<World, int, ConformanceCase>> {};
+
+TEST_P(Conformance, AllRanksSucceed) {
+  const auto& [kind, ranks, test] = GetParam();
+  auto world = MakeWorld(kind, ranks, test.options);
+  ASSERT_TRUE(world.ok()) << world.status();
+  std::atomic<int> ran{0};
+  std::vector<absl::Status> results(ranks);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r, communicator = std::move((*world)[r])]() mutable {
+      EXPECT_EQ(communicator->rank(), r);
+      EXPECT_EQ(communicator->size(), ranks);
+      results[r] = test.run(*communicator);
+      if (!results[r].ok()) communicator->Abort(results[r]);
+      communicator.reset();
+      ++ran;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(ran, ranks);
+  for (int r = 0; r < ranks; ++r) EXPECT_TRUE(results[r].ok()) << "rank " << r << ": " << results[r];
+}
+
+std::vector<std::tuple<World, int, ConformanceCase>> Table() {
+  std::vector<std::tuple<World, int, ConformanceCase>> table;
+  for (World world : {World::kInProcess, World::kInProcessWithThread, World::kGroups}) {
+    for (int ranks : {1, 2, 3, 4, 7}) {
+      if (world == World::kGroups && ranks == 1) continue;
+      if (world == World::kInProcessWithThread && ranks != 2 && ranks != 3) continue;
+      for (ConformanceCase& test : ConformanceCases()) {
+        if (ranks >= test.min_ranks) table.emplace_back(world, ranks, std::move(test));
+      }
+    }
+  }
+  return table;
+}
+
+std::string Name(const ::testing::TestParamInfo<Conformance::ParamType>& info) {
+  const char* const worlds[] = {"InProcess", "InProcessWithThread", "Groups"};
+  const auto& [kind, ranks, test] = info.param;
+  return std::string(worlds[static_cast<int>(kind)]) + std::to_string(ranks) + test.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Conformance, ::testing::ValuesIn(Table()), Name);
+
+TEST(InProcess, MemoryOutlivesItsCommunicator) {
+  auto single = CreateSingle();
+  ASSERT_TRUE(single.ok());
+  EXPECT_EQ((*single)->size(), 1);
+  EXPECT_EQ((*single)->transport(), "single");
+  auto memory = (*single)->Allocate(1000, "memory");
+  ASSERT_TRUE(memory.ok());
+  single->reset();
+  (*memory)->data()[999] = std::byte{1};
+}
+
+TEST(InProcess, NeedsARank) { EXPECT_FALSE(CreateInProcess(0).ok()); }
+
+}  // namespace
+}  // namespace lockstep

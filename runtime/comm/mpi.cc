@@ -1,0 +1,213 @@
+#include "runtime/comm/mpi.h"
+
+#include <mpi.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/status.h"
+#include "runtime/comm/mpi_links.h"
+#include "runtime/comm/rank_communicator.h"
+#include "runtime/comm/shared_memory.h"
+
+namespace lockstep {
+namespace {
+
+constexpr absl::Duration kLastBarrier = absl::Seconds(2);
+
+// Whether a communicator has failed: then peers may be gone, and MPI_Finalize, which waits for all, may never return. A fact of
+// the process, as MPI itself is.
+std::atomic<bool>& WorldFailed() {
+  static std::atomic<bool> failed{false};
+  return failed;
+}
+
+absl::Status AwaitRequest(MPI_Request* request, absl::Duration limit, const char* call) {
+  const absl::Time end = absl::Now() + limit;
+  for (int complete = 0; !complete;) {
+    RETURN_IF_ERROR(MpiStatus(MPI_Test(request, &complete, MPI_STATUS_IGNORE), call));
+    if (complete) break;
+    if (absl::Now() >= end) {
+      return ErrorStream(absl::StatusCode::kDeadlineExceeded)
+             << call << ": not all ranks have come to create their communicator within " << absl::FormatDuration(limit);
+    }
+    absl::SleepFor(absl::Microseconds(100));
+  }
+  return absl::OkStatus();
+}
+
+void FinalizeAtExit() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized || LiveMpiLinks() > 0) return;  // a communicator that was never destroyed may still use MPI in its thread
+  if (WorldFailed()) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS) return;
+    if (!AwaitRequest(&request, kLastBarrier, "MPI_Ibarrier").ok()) return;
+  }
+  MPI_Finalize();
+}
+
+absl::Status InitializeMpi() {
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  int finalized = 0, initialized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized) return FailedPrecondition() << "MPI is finalised already";
+  MPI_Initialized(&initialized);
+  if (initialized) return absl::OkStatus();
+  int provided = 0;
+  RETURN_IF_ERROR(MpiStatus(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread"));
+  std::atexit(FinalizeAtExit);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MPI_Comm> DuplicateWorld(absl::Duration limit) {
+  MPI_Errhandler before;
+  MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before);
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm comm = MPI_COMM_NULL;
+  MPI_Request request = MPI_REQUEST_NULL;
+  absl::Status status = MpiStatus(MPI_Comm_idup(MPI_COMM_WORLD, &comm, &request), "MPI_Comm_idup");
+  if (status.ok()) status = AwaitRequest(&request, limit, "MPI_Comm_idup");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, before);
+  MPI_Errhandler_free(&before);
+  RETURN_IF_ERROR(status);
+  RETURN_IF_ERROR(MpiStatus(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
+  return comm;
+}
+
+// Every rank's T, by rank.
+template <typename T>
+absl::StatusOr<std::vector<T>> GatherFacts(MPI_Comm comm, int size, const T& mine, absl::Duration limit) {
+  std::vector<T> all(size);
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = MPI_Iallgather(&mine, sizeof(T), MPI_BYTE, all.data(), sizeof(T), MPI_BYTE, comm, &request);
+  RETURN_IF_ERROR(MpiStatus(code, "MPI_Iallgather"));
+  RETURN_IF_ERROR(AwaitRequest(&request, limit, "MPI_Iallgather"));
+  return all;
+}
+
+struct RankFacts {
+  char host[kHostBytes] = {};
+  char machine[256] = {};  // equal where ranks can share memory
+  bool operator==(const RankFacts& other) const {
+    return std::strcmp(host, other.host) == 0 && std::strcmp(machine, other.machine) == 0;
+  }
+};
+
+// A host is a booted kernel with a name, seen from one space of process numbers (containers of one machine may differ there).
+RankFacts FactsOfThisRank() {
+  RankFacts facts;
+  CopyText(HostName(), facts.host, sizeof(facts.host));
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::string machine;
+  std::getline(boot, machine);
+  char processes[128] = {};
+  if (readlink("/proc/self/ns/pid", processes, sizeof(processes) - 1) > 0) machine += processes;
+  CopyText(machine, facts.machine, sizeof(facts.machine));
+  return facts;
+}
+
+// The first ranks of the runs of ranks that share a host.
+std::vector<int> GroupBegins(const std::vector<RankFacts>& facts, int max_group) {
+  std::vector<int> begins;
+  for (int r = 0; r < static_cast<int>(facts.size()); ++r) {
+    const bool full = !begins.empty() && max_group > 0 && r - begins.back() >= max_group;
+    if (r == 0 || full || !(facts[r] == facts[r - 1])) begins.push_back(r);
+  }
+  return begins;
+}
+
+struct ControlFacts {
+  int32_t process = 0;
+  int32_t descriptor = -1;
+};
+
+struct Outcome {
+  int32_t code = 0;  // absl::StatusCode
+  char message[512] = {};
+};
+
+// OK if every rank's `mine` is, else the first error, the same on all ranks.
+absl::Status AgreeOnOutcome(MPI_Comm comm, int size, const absl::Status& mine, absl::Duration limit) {
+  Outcome outcome{.code = static_cast<int32_t>(mine.code())};
+  CopyText(std::string_view(mine.message().data(), mine.message().size()), outcome.message, sizeof(outcome.message));
+  ASSIGN_OR_RETURN(const std::vector<Outcome> all, GatherFacts(comm, size, outcome, limit));
+  for (int r = 0; r < size; ++r) {
+    if (all[r].code == 0) continue;
+    return absl::Status(static_cast<absl::StatusCode>(all[r].code), "rank " + std::to_string(r) + ": " + all[r].message);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckThreadLevel() {
+  int level = MPI_THREAD_SINGLE;
+  MPI_Query_thread(&level);
+  if (level == MPI_THREAD_MULTIPLE) return absl::OkStatus();
+  return FailedPrecondition() << "ranks on several hosts need MPI_THREAD_MULTIPLE, and MPI was initialised by somebody else with "
+                              << "thread level " << level << "; create the communicator first, or initialise MPI with that level";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& options) {
+  const absl::Duration limit = options.communicator.timeout;
+  RETURN_IF_ERROR(InitializeMpi());
+  ASSIGN_OR_RETURN(MPI_Comm comm, DuplicateWorld(limit));
+  int rank = 0, size = 1;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &size);
+  ASSIGN_OR_RETURN(const std::vector<RankFacts> facts, GatherFacts(comm, size, FactsOfThisRank(), limit));
+  const std::vector<int> begins = GroupBegins(facts, options.max_group);
+  size_t group = begins.size() - 1;
+  while (begins[group] > rank) --group;
+  const int first = begins[group];
+  const int ranks = (group + 1 < begins.size() ? begins[group + 1] : size) - first;
+
+  // The first rank of each group makes the shared state, and says where it is.
+  absl::StatusOr<std::shared_ptr<Segment>> control(nullptr);
+  ControlFacts where;
+  if (rank == first) {
+    control = CreateSharedControlBlock(ranks);
+    where = {.process = getpid(), .descriptor = control.ok() ? (*control)->descriptor() : -1};
+  }
+  ASSIGN_OR_RETURN(const std::vector<ControlFacts> all, GatherFacts(comm, size, where, limit));
+  if (rank != first) control = Segment::Open(all[first].process, all[first].descriptor);
+  absl::Status mine = control.status();
+  if (mine.ok() && begins.size() > 1) mine = CheckThreadLevel();
+  RETURN_IF_ERROR(AgreeOnOutcome(comm, size, mine, limit));  // and nobody opens anything after this
+
+  GroupPlace place{.keep = *control,
+                   .block = ControlBlock((*control)->data(), ranks),
+                   .index = rank - first,
+                   .first_rank = first,
+                   .one_process = false,
+                   .hosts = {},
+                   .on_leave = [](const absl::Status& failure) {
+                     if (!failure.ok()) WorldFailed() = true;
+                   }};
+  for (const RankFacts& fact : facts) place.hosts.push_back(fact.host);
+  std::unique_ptr<Links> links;
+  if (begins.size() > 1) links = CreateMpiLinks(comm, rank, begins);
+  const bool alone = links == nullptr;
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
+                   RankCommunicator::Create(std::move(place), std::move(links), "mpi", options.communicator));
+  // Between hosts MPI's communicator stays until MPI ends: freeing it is a collective, which a failed world cannot do.
+  if (alone) MPI_Comm_free(&comm);
+  return communicator;
+}
+
+}  // namespace lockstep

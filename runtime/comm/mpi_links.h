@@ -1,0 +1,24 @@
+// Links over an MPI communicator. See links.h for who may call what; every call here returns at once.
+
+#pragma once
+
+#include <mpi.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/links.h"
+
+namespace lockstep {
+
+// The Status of an MPI return code; `call` is the function's name.
+absl::Status MpiStatus(int code, const char* call);
+
+// `comm` is borrowed, returns errors, and is used by nobody else. Requires MPI_THREAD_MULTIPLE.
+std::unique_ptr<Links> CreateMpiLinks(MPI_Comm comm, int rank, std::vector<int> group_begins);
+
+// How many MPI links exist in this process: while there are any, MPI must not be finalised.
+int LiveMpiLinks();
+
+}  // namespace lockstep

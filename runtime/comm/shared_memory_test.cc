@@ -1,0 +1,132 @@
+// The conformance suite over ranks that are processes of one host, and what only processes can do: die.
+
+#include "runtime/comm/shared_memory.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "runtime/comm/conformance_cases.h"
+
+namespace lockstep {
+namespace {
+
+struct Ended {
+  int status = 0;      // of waitpid
+  std::string report;  // what the rank wrote
+};
+
+// Runs `rank_main` in a process for each rank, and returns how they ended, by rank. A rank that succeeds reports "ran".
+std::vector<Ended> RunRanks(int ranks, const Communicator::Options& options,
+                            const std::function<absl::Status(Communicator&)>& rank_main) {
+  absl::StatusOr<SharedMemoryWorld> world = SharedMemoryWorld::Create(ranks);
+  EXPECT_TRUE(world.ok()) << world.status();
+  std::vector<pid_t> processes;
+  std::vector<int> pipes;
+  for (int r = 0; r < ranks; ++r) {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    const pid_t process = fork();
+    if (process == 0) {
+      close(ends[0]);
+      absl::Status status;
+      {
+        absl::StatusOr<std::unique_ptr<Communicator>> communicator = world->Join(r, options);
+        status = communicator.status();
+        if (status.ok()) {
+          status = rank_main(**communicator);
+          if (!status.ok()) (*communicator)->Abort(status);
+        }
+      }
+      const std::string report = status.ok() ? "ran" : status.ToString();
+      if (write(ends[1], report.data(), report.size()) < 0) _exit(2);
+      _exit(status.ok() ? 0 : 1);
+    }
+    close(ends[1]);
+    processes.push_back(process);
+    pipes.push_back(ends[0]);
+  }
+  std::vector<Ended> ended(ranks);
+  for (int r = 0; r < ranks; ++r) {
+    char buffer[4096];
+    for (ssize_t n; (n = read(pipes[r], buffer, sizeof(buffer))) > 0;) ended[r].report.append(buffer, n);
+    close(pipes[r]);
+    waitpid(processes[r], &ended[r].status, 0);
+  }
+  return ended;
+}
+
+class Conformance : public ::testing::TestWithParam<std::tuple<int, ConformanceCase>> {};
+
+TEST_P(Conformance, AllRanksSucceed) {
+  const auto& [ranks, test] = GetParam();
+  const std::vector<Ended> ended = RunRanks(ranks, test.options, test.run);
+  ASSERT_EQ(static_cast<int>(ended.size()), ranks);
+  for (int r = 0; r < ranks; ++r) {
+    EXPECT_EQ(ended[r].status, 0) << "rank " << r;
+    EXPECT_EQ(ended[r].report, "ran") << "rank " << r;
+  }
+}
+
+std::vector<std::tuple<int, ConformanceCase>> Table() {
+  std::vector<std::tuple<int, ConformanceCase>> table;
+  for (int ranks : {1, 2, 3, 4, 7}) {
+    for (ConformanceCase& test : ConformanceCases()) {
+      if (ranks >= test.min_ranks) table.emplace_back(ranks, std::move(test));
+    }
+  }
+  return table;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Conformance, ::testing::ValuesIn(Table()), [](const auto& info) {
+  return "SharedMemory" + std::to_string(std::get<0>(info.param)) + std::get<1>(info.param).name;
+});
+
+// Rank 1 of 3 is killed while the others wait for it: they name it within 5 s.
+TEST(SharedMemory, DeadRankIsNamed) {
+  const absl::Time begin = absl::Now();
+  const std::vector<Ended> ended = RunRanks(3, {.timeout = absl::Minutes(5)}, [](Communicator& c) -> absl::Status {
+    std::vector<float> x(1000);
+    absl::Status status = c.AllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum, {.label = "bucket 0"});
+    if (!status.ok()) return status;
+    if (c.rank() == 1) {
+      absl::SleepFor(absl::Milliseconds(100));
+      kill(getpid(), SIGKILL);
+    }
+    status = c.AllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum, {.label = "bucket 1"});
+    return absl::Status(status.code(), "seen: " + std::string(status.message()));
+  });
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+  EXPECT_TRUE(WIFSIGNALED(ended[1].status) && WTERMSIG(ended[1].status) == SIGKILL);
+  for (int r : {0, 2}) {
+    EXPECT_TRUE(absl::StrContains(ended[r].report, "seen: rank 1 on host ")) << ended[r].report;
+    EXPECT_TRUE(absl::StrContains(ended[r].report, "died while rank ")) << ended[r].report;
+    EXPECT_TRUE(absl::StrContains(ended[r].report, "all_reduce sum f32[1000] `bucket 1`")) << ended[r].report;
+  }
+}
+
+// A rank whose process just exits, as after an exception that nobody caught, is like a dead one.
+TEST(SharedMemory, RankThatExitsIsNamed) {
+  const absl::Time begin = absl::Now();
+  const std::vector<Ended> ended = RunRanks(2, {.timeout = absl::Minutes(5)}, [](Communicator& c) -> absl::Status {
+    if (c.rank() == 0) _exit(3);
+    return c.Barrier("step 7");
+  });
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+  EXPECT_TRUE(absl::StrContains(ended[1].report, "rank 0 on host ")) << ended[1].report;
+  EXPECT_TRUE(absl::StrContains(ended[1].report, "barrier `step 7`")) << ended[1].report;
+}
+
+}  // namespace
+}  // namespace lockstep
