@@ -7,6 +7,8 @@ BAZEL ?= bazel
 BAZEL_FLAGS ?= --disk_cache=$(CACHE)
 RANKS ?= 2
 PYTHON_FILES = bazel/run_tests.py $(wildcard python_bindings examples test/python benchmarks tools frontends)
+# The extension module and the tools; the tests are built by `make test`.
+BUILD_TARGETS = $(or $(strip $(if $(wildcard python_bindings/BUILD),//python_bindings:_lockstep) $(if $(wildcard tools/BUILD),//tools/...)),//...)
 CPP_FILES = $(shell git ls-files '*.cc' '*.h' '*.inc')
 export BAZEL BAZEL_FLAGS
 
@@ -27,8 +29,8 @@ help: ## This list
 setup: ## Install what is missing: Debian packages (root or sudo), and .venv
 	@bazel/setup.sh
 
-build: setup ## Build everything, and the Python package into python_bindings/lockstep/
-	$(BAZEL) build $(BAZEL_FLAGS) //...
+build: setup ## Build the tools, and the Python package into python_bindings/lockstep/
+	$(BAZEL) build $(BAZEL_FLAGS) $(BUILD_TARGETS)
 	@if [ -f bazel-bin/python_bindings/_lockstep.so ]; then \
 	  cmp -s bazel-bin/python_bindings/_lockstep.so python_bindings/lockstep/_lockstep.so || \
 	  install -m 755 bazel-bin/python_bindings/_lockstep.so python_bindings/lockstep/_lockstep.so; fi

@@ -45,14 +45,16 @@ install_packages() {
   local missing as_root=()
   missing=$(missing_packages "$@")
   [ -n "$missing" ] || return 0
-  say "installing Debian packages: $(tr '\n' ' ' <<<"$missing")"
+  say "installing Debian packages (about a minute): $(tr '\n' ' ' <<<"$missing")"
   if [ "$(id -u)" != 0 ]; then
-    command -v sudo >/dev/null || fail "not root, and there is no sudo. As root, run: apt-get install" $missing
+    command -v sudo >/dev/null || fail "not root, and there is no sudo. As root, run: apt-get install" $(tr '\n' ' ' <<<"$missing")
     as_root=(sudo)
   fi
-  "${as_root[@]}" apt-get update -q
+  mkdir -p build
   # shellcheck disable=SC2086
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
+  { "${as_root[@]}" apt-get update -q &&
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing; } \
+    > build/setup.log 2>&1 || { tail -n 20 build/setup.log >&2; fail "apt-get failed; all of its output is in build/setup.log"; }
 }
 
 main() {

@@ -13,7 +13,7 @@ const std::string& Node::op_name() const { return op_->name(); }
 std::string Node::Describe() const {
   std::string text = op_name();
   if (!result_names_.empty()) text += " %" + result_names_[0];
-  if (!source_.empty()) text += ", at " + source_;
+  if (!source_.empty()) text += " (at " + source_ + ")";
   return text;
 }
 

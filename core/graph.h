@@ -83,7 +83,7 @@ class Node {
   // The nodes that have a result of this one as an operand, once for each such operand. Results of the graph are not users.
   const std::vector<Node*>& users() const { return users_; }
 
-  // "matmul %z" or "matmul %z, at onnx:/fc1/MatMul": how messages name a node.
+  // "matmul %z" or "matmul %z (at onnx:/fc1/MatMul)": how messages name a node.
   std::string Describe() const;
 
  private:

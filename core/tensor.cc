@@ -18,16 +18,9 @@ std::shared_ptr<std::byte> AllocateBytes(size_t size) {
   return std::shared_ptr<std::byte>(bytes, [](std::byte* p) { std::free(p); });
 }
 
+// The shortest decimal text that parses back to the same T.
 template <typename T>
-std::string ElementToString(T value) {
-  if constexpr (std::is_same_v<T, bool>) return value ? "true" : "false";
-  else if constexpr (std::is_integral_v<T>) return std::to_string(value);
-  else return DoubleToString(static_cast<double>(value));
-}
-
-}  // namespace
-
-std::string DoubleToString(double value) {
+std::string FloatToString(T value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   std::array<char, 32> buffer;
@@ -36,6 +29,18 @@ std::string DoubleToString(double value) {
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
 }
+
+template <typename T>
+std::string ElementToString(T value) {
+  if constexpr (std::is_same_v<T, bool>) return value ? "true" : "false";
+  else if constexpr (std::is_integral_v<T>) return std::to_string(value);
+  else if constexpr (std::is_same_v<T, double>) return FloatToString(value);
+  else return FloatToString(static_cast<float>(value));
+}
+
+}  // namespace
+
+std::string DoubleToString(double value) { return FloatToString(value); }
 
 Tensor::Tensor(TensorType type) : type_(std::move(type)), storage_(AllocateBytes(type_.num_bytes())) {
   std::memset(storage_.get(), 0, type_.num_bytes());

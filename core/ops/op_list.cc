@@ -47,6 +47,11 @@ const std::vector<const OpDef*>& AllOps() {
       &SliceOp(),
       &PadOp(),
       // reduction.cc
+      &ReduceSumOp(),
+      &ReduceMaxOp(),
+      &ReduceMinOp(),
+      &ReduceProdOp(),
+      &ArgMaxOp(),
       // matmul.cc
       &MatMulOp(),
       // convolution.cc
@@ -59,9 +64,24 @@ const std::vector<const OpDef*>& AllOps() {
       &AvgPoolOp(),
       &AvgPoolGradOp(),
       // normalization.cc
+      &BatchNormInferenceOp(),
+      &BatchNormTrainingOp(),
+      &BatchNormGradOp(),
       // softmax.cc
+      &SoftmaxOp(),
+      &LogSoftmaxOp(),
+      &SoftmaxCrossEntropyOp(),
       // optimizer.cc
+      &SgdOp(),
+      &SgdMomentumOp(),
+      &AdamOp(),
       // collective.cc
+      &AllReduceOp(),
+      &CollectiveBroadcastOp(),
+      &AllGatherOp(),
+      &ReduceScatterOp(),
+      &ShardOp(),
+      &AxisIndexOp(),
       // fusion.cc
   };
   return ops;

@@ -199,6 +199,9 @@ void PlaceBroadcast(PlacementContext& c) {
   const auto& wanted = c.wanted();
   if (c.operand(0).is_replicated() && wanted && wanted->is_split() && IndexOf(dims, wanted->dim()) < 0) {
     c.Result(*wanted);  // a slice of equal copies is fewer copies
+  } else if (c.operand(0).is_partial()) {
+    c.Require(0, Placement::Replicated());  // it is reduced while it is small
+    c.Result(Placement::Replicated());
   } else {
     ops::PlaceDataMovement(
         c, [&](int64_t d) { return dims[At(d)]; }, [&](int64_t e) { return IndexOf(dims, e); });

@@ -210,11 +210,8 @@ absl::StatusOr<Value> AxisDistributor::Convert(Value global, const Placement& fr
 absl::StatusOr<Value> AxisDistributor::ComputeSlice(Value global, const Placement& to) {
   Node& node = *global.node;
   if (node.Is("input") || node.op().has_trait(kCollective) || node.op().has_trait(kOptimizer) || node.num_results() != 1) return Value();
-  std::vector<Placement> operands;
-  for (Value operand : node.operands()) {
-    if (!CanonicalPlacement(operand).is_replicated()) return Value();
-    operands.push_back(Placement::Replicated());
-  }
+  // The value is replicated, so replicated versions of its operands are at hand, whatever they were at first.
+  const std::vector<Placement> operands(node.operands().size());
   const PlacementContext rule = Ask(node, operands, to);
   if (rule.decompose() || !rule.failure().empty() || rule.results()[0] != to || !AllDivide(node, rule)) return Value();
   ASSIGN_OR_RETURN(Node* const local, CloneLocal(node, rule));

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <map>
 #include <random>
 
 #include "core/interpreter.h"
@@ -63,12 +65,12 @@ Tensor RankSlice(const Tensor& whole, int64_t rank, int64_t of) {
 }
 
 // Trains `steps` steps over `ranks` ranks; returns the losses, and the states of each rank in the end.
-struct Run {
+struct History {
   std::vector<double> losses;
   std::vector<std::map<std::string, Tensor>> states;
 };
 
-Run Train(const Graph& step, int64_t ranks, int steps) {
+History Train(const Graph& step, int64_t ranks, int steps) {
   absl::StatusOr<Graph> graph = passes::DistributeGraph(step, Mesh({{"data", ranks}}));
   EXPECT_TRUE(graph.ok()) << graph.status();
   if (!graph.ok()) return {};
@@ -76,7 +78,7 @@ Run Train(const Graph& step, int64_t ranks, int steps) {
   EXPECT_TRUE(merged.ok()) << merged << "\n" << graph->ToString();
   EXPECT_EQ(graph->mesh().num_ranks(), ranks);
   std::mt19937 random(7);
-  Run run;
+  History run;
   run.states.resize(static_cast<size_t>(ranks));
   for (const Input& input : step.inputs()) {
     if (!input.is_state) continue;
@@ -121,11 +123,11 @@ TEST_P(OneRankTheorem, HoldsForLossesAndStates) {
   TrainStepSpec spec;
   spec.optimizer = GetParam().optimizer;
   ASSERT_TRUE(passes::MakeTrainStep(*step, spec).ok());
-  const Run one = Train(*step, 1, 5);
+  const History one = Train(*step, 1, 5);
   ASSERT_EQ(one.losses.size(), 5u);
   EXPECT_LT(one.losses.back(), 10);
   for (int64_t ranks : {2, 3, 4}) {
-    const Run many = Train(*step, ranks, 5);
+    const History many = Train(*step, ranks, 5);
     ASSERT_EQ(many.losses.size(), 5u);
     ASSERT_EQ(many.states.size(), static_cast<size_t>(ranks));
     for (size_t s = 0; s < 5; ++s) EXPECT_NEAR(many.losses[s], one.losses[s], 1e-5 * std::abs(one.losses[s])) << ranks << " ranks, step " << s;

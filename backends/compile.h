@@ -1,0 +1,27 @@
+// Compiles a graph for a backend: the whole way from a program to an Executable, told in compile.cc. Python, the tools and
+// tests call it. The result depends on the arguments alone, so ranks that compile the same graph get the same certificate.
+
+#pragma once
+
+#include <cstdint>
+
+#include "backends/backend.h"
+#include "core/graph.h"
+#include "core/status.h"
+#include "passes/pass.h"
+#include "runtime/executable.h"
+
+namespace lockstep {
+
+struct CompileOptions {
+  Mesh mesh;                         // of the ranks that will run it; a graph that has a mesh already must have this one
+  int threads = 1;                   // of a rank
+  int64_t bucket_bytes = 4 << 20;    // all_reduces are merged into buckets of about this size
+  bool optimize = true;              // false: only what is needed to run, for comparing
+  passes::PassDebug debug;
+};
+
+// `graph` is the one-rank program over the global batch, or one that distribute has already made a rank's.
+absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options);
+
+}  // namespace lockstep

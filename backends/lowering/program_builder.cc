@@ -1,0 +1,199 @@
+#include "backends/lowering/program_builder.h"
+
+#include "core/op_def.h"
+
+namespace lockstep {
+namespace {
+
+TensorType GlobalType(const TensorType& local, const PlacementMap& placements, const Mesh& mesh) {
+  TensorType global = local;
+  for (const MeshAxis& axis : mesh.axes()) {
+    const auto it = placements.find(axis.name);
+    if (it == placements.end() || !it->second.is_split()) continue;
+    const int64_t dim = it->second.dim();
+    global.shape = global.shape.WithDim(dim, global.shape[dim] * axis.size);
+  }
+  return global;
+}
+
+ValueInfo Describe(const std::string& name, Value value, const PlacementMap& placements, const Mesh& mesh) {
+  ValueInfo info;
+  info.name = name;
+  info.local_type = value.type();
+  info.global_type = GlobalType(value.type(), placements, mesh);
+  info.placements = placements;
+  return info;
+}
+
+Storage StorageFor(Value value) {
+  Storage storage;
+  storage.name = value.name();
+  storage.dtype = value.dtype();
+  storage.bytes = value.type().num_bytes();
+  return storage;
+}
+
+}  // namespace
+
+ProgramBuilder::ProgramBuilder(const Graph& graph) : graph_(graph) {
+  program_.name = graph.name();
+  program_.mesh = graph.mesh();
+  for (const Input& input : graph.inputs()) {
+    Storage storage = StorageFor(input.value);
+    std::vector<ValueInfo>& infos = input.is_state ? program_.states : program_.inputs;
+    storage.kind = input.is_state ? Storage::Kind::kState : Storage::Kind::kInput;
+    storage.index = static_cast<int>(infos.size());
+    infos.push_back(Describe(input.name(), input.value, input.placements, graph.mesh()));
+    if (input.is_state) program_.state_bytes.push_back(storage.bytes);
+    storages_[input.value].push_back(program_.AddStorage(std::move(storage)));
+  }
+}
+
+const std::vector<int>& ProgramBuilder::StoragesOf(Value value) const {
+  const auto it = storages_.find(value);
+  LOCKSTEP_CHECK(it != storages_.end()) << "%" << value.name() << " is read before it is defined";
+  return it->second;
+}
+
+int ProgramBuilder::Find(Value value, const std::string& layout) const {
+  for (int id : StoragesOf(value)) {
+    if (program_.storage(id).layout == layout) return id;
+  }
+  return -1;
+}
+
+int ProgramBuilder::Define(Value value, std::string layout, uint64_t bytes) {
+  Storage storage = StorageFor(value);
+  storage.layout = std::move(layout);
+  storage.bytes = bytes;
+  const int id = program_.AddStorage(std::move(storage));
+  storages_[value].push_back(id);
+  return id;
+}
+
+int ProgramBuilder::DefineTemporary(std::string name, DType dtype, std::string layout, uint64_t bytes) {
+  Storage storage;
+  storage.name = std::move(name);
+  storage.layout = std::move(layout);
+  storage.dtype = dtype;
+  storage.bytes = bytes;
+  return program_.AddStorage(std::move(storage));
+}
+
+void ProgramBuilder::DefineAlias(Value value, int storage, std::string layout) {
+  Storage alias = StorageFor(value);
+  alias.layout = std::move(layout);
+  alias.bytes = program_.storage(storage).bytes;
+  alias.alias_of = storage;
+  storages_[value].push_back(program_.AddStorage(std::move(alias)));
+}
+
+Instruction& ProgramBuilder::Add(const Node& node, Kernel kernel, std::vector<int> reads, std::vector<int> writes) {
+  Instruction instruction;
+  instruction.source = node.source();
+  instruction.kernel = std::move(kernel);
+  instruction.reads = std::move(reads);
+  instruction.writes = std::move(writes);
+  program_.instructions.push_back(std::move(instruction));
+  return program_.instructions.back();
+}
+
+void ProgramBuilder::SetStateLayout(Value state, std::shared_ptr<const StateLayout> layout) {
+  const int id = StoragesOf(state).front();
+  Storage& storage = program_.storage(id);
+  LOCKSTEP_CHECK(storage.kind == Storage::Kind::kState) << storage.name;
+  storage.layout = layout->ToString();
+  storage.bytes = layout->bytes();
+  program_.state_bytes[static_cast<size_t>(storage.index)] = storage.bytes;
+  program_.states[static_cast<size_t>(storage.index)].layout = std::move(layout);
+}
+
+absl::StatusOr<bool> ProgramBuilder::LowerCommon(const Node& node) {
+  if (node.Is("constant")) {
+    RETURN_IF_ERROR(LowerConstant(node));
+  } else if (node.Is("reshape") && Find(node.operand(0), "") >= 0) {
+    DefineAlias(const_cast<Node&>(node).result(), Find(node.operand(0), ""), "");
+  } else if (node.op().has_trait(kCollective)) {
+    RETURN_IF_ERROR(LowerCollective(node));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+absl::Status ProgramBuilder::LowerConstant(const Node& node) {
+  const Value result = const_cast<Node&>(node).result();
+  Storage storage = StorageFor(result);
+  storage.kind = Storage::Kind::kConstant;
+  storage.index = static_cast<int>(program_.constants.size());
+  program_.constants.push_back(node.attr<Tensor>("value"));
+  storages_[result].push_back(program_.AddStorage(std::move(storage)));
+  return absl::OkStatus();
+}
+
+absl::Status ProgramBuilder::LowerCollective(const Node& node) {
+  Instruction instruction;
+  instruction.kind = Instruction::Kind::kCollective;
+  instruction.source = node.source();
+  CollectiveInfo& info = instruction.collective;
+  info.op = node.op_name();
+  if (info.op == "collective_broadcast") info.op = "broadcast";
+  info.axis = node.attr<std::string>("axis");
+  const bool reduces = info.op == "all_reduce" || info.op == "reduce_scatter";
+  if (reduces) info.kind = *ReduceKindFromName(node.attr<std::string>("kind"));
+  if (info.op == "broadcast") info.root = static_cast<int>(node.attr<int64_t>("root"));
+  if (info.op == "all_gather" || info.op == "reduce_scatter") {
+    // The communicator's slices are contiguous; AlignCollectives has brought the dimension to the front.
+    const int64_t dim = node.attr<int64_t>("dim");
+    const Shape& shape = node.operand(0).shape();
+    for (int64_t i = 0; i < dim; ++i) {
+      if (shape[i] != 1) {
+        return Unimplemented() << node.Describe() << ": along dimension " << dim << " of " << node.operand(0).type()
+                               << "; only the outermost dimension can be gathered or scattered";
+      }
+    }
+  }
+  info.dtype = node.operand(0).dtype();
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    if (node.operand(i).dtype() != info.dtype) {
+      return Unimplemented() << node.Describe() << ": operands of different dtypes, " << info.dtype << " and "
+                             << node.operand(i).dtype();
+    }
+    // An all_reduce does not care how the elements lie: it takes them as they were produced.
+    const int operand = info.op == "all_reduce" ? StoragesOf(node.operand(i)).front() : Find(node.operand(i), "");
+    if (operand < 0) return Internal() << node.Describe() << ": operand " << i << " is not row-major";
+    instruction.reads.push_back(operand);
+    const Storage& read = program_.storage(operand);
+    const Value result = const_cast<Node&>(node).result(i);
+    const uint64_t bytes = info.op == "all_reduce" ? read.bytes : result.type().num_bytes();
+    const std::string layout = read.layout;
+    instruction.writes.push_back(Define(result, layout, bytes));
+  }
+  program_.instructions.push_back(std::move(instruction));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Program> ProgramBuilder::Finish(
+    const std::function<absl::StatusOr<int>(Value, const std::string& layout)>& in_layout) {
+  for (const Result& result : graph_.results()) {
+    ProgramResult outcome;
+    outcome.name = result.name;
+    std::string layout;
+    if (result.is_state) {
+      const Storage& state = program_.storage(StoragesOf(graph_.FindInput(result.name)->value).front());
+      outcome.state = state.index;
+      layout = state.layout;
+    } else {
+      outcome.info = static_cast<int>(program_.results.size());
+      program_.results.push_back(Describe(result.name, result.value, result.placements, graph_.mesh()));
+    }
+    outcome.storage = Find(result.value, layout);
+    if (outcome.storage < 0) {
+      ASSIGN_OR_RETURN(outcome.storage, in_layout(result.value, layout));
+    }
+    program_.outcomes.push_back(std::move(outcome));
+  }
+  return std::move(program_);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,381 @@
+// Batch normalisation over N,C,spatial values: statistics are per channel, over the batch and the spatial dimensions.
+
+#include <cmath>
+
+#include "core/builder.h"
+#include "core/ops/op_list.h"
+#include "core/ops/rules.h"
+
+namespace lockstep {
+namespace {
+
+// --- Inference ---------------------------------------------------------------------------------------------------
+
+// Checks x, and that the operands from 1 to `last` are one value per channel.
+absl::Status CheckChannels(const InferContext& c, size_t last) {
+  const TensorType& x = c.operand(0);
+  if (!IsFloat(x.dtype)) return c.Error("C1") << "x is " << x << ", expected a floating-point dtype";
+  if (x.shape.rank() < 2) return c.Error("C2") << "rank of x " << x << ", expected at least 2";
+  const TensorType channels{x.dtype, {x.shape[1]}};
+  for (size_t i = 1; i <= last; ++i) {
+    if (c.operand(i) != channels) {
+      return c.Error("C3") << c.op().operand_names()[i] << " is " << c.operand(i) << ", expected " << channels
+                           << ", a value per channel of x " << x;
+    }
+  }
+  const double epsilon = c.attr<double>("epsilon");
+  if (std::isfinite(epsilon) && epsilon >= 0) return absl::OkStatus();
+  return c.Error("C4") << "epsilon is " << epsilon << ", expected a finite number, at least 0";
+}
+
+absl::Status CheckStatistics(const InferContext& c) {
+  const auto& statistics = c.attr<std::string>("statistics");
+  if (statistics != "global" && statistics != "rank") {
+    return c.Error("C5") << "statistics = " << statistics << ", expected global or rank";
+  }
+  if (c.shape(0).num_elements() == 0) {
+    return c.Error("C6") << "x is " << c.operand(0) << ", which has no elements to take a mean of";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InferBatchNormInference(InferContext& c) {
+  RETURN_IF_ERROR(CheckChannels(c, 4));
+  return c.SetResult(c.operand(0));
+}
+
+absl::Status InferBatchNormTraining(InferContext& c) {
+  RETURN_IF_ERROR(CheckChannels(c, 2));
+  RETURN_IF_ERROR(CheckStatistics(c));
+  return c.SetResults({c.operand(0), c.operand(1), c.operand(1)});
+}
+
+absl::Status InferBatchNormGrad(InferContext& c) {
+  RETURN_IF_ERROR(CheckChannels(c, 3));
+  RETURN_IF_ERROR(CheckStatistics(c));
+  if (c.operand(4) != c.operand(0)) {
+    return c.Error("C7") << "dy is " << c.operand(4) << ", expected " << c.operand(0) << ", the type of x";
+  }
+  return c.SetResults({c.operand(0), c.operand(1), c.operand(1)});
+}
+
+// --- Evaluation --------------------------------------------------------------------------------------------------
+
+// Calls f(at) for every element of x, at being its position, of one channel.
+template <typename F>
+void ForEachOfChannel(const Shape& x, int64_t channel, F f) {
+  int64_t inner = 1;
+  for (int64_t dim = 2; dim < x.rank(); ++dim) inner *= x[dim];
+  for (int64_t n = 0; n < x[0]; ++n) {
+    const int64_t first = (n * x[1] + channel) * inner;
+    for (int64_t i = first; i < first + inner; ++i) f(i);
+  }
+}
+
+double Count(const Shape& x) { return static_cast<double>(x.num_elements()) / static_cast<double>(x[1]); }
+
+// A tensor of floats as f64, in which the evaluations work.
+class F64 {
+ public:
+  explicit F64(const Tensor& tensor) : tensor_(tensor.Converted(DType::kF64)) {}
+  double operator[](int64_t i) const { return tensor_.data<double>()[static_cast<size_t>(i)]; }
+
+ private:
+  Tensor tensor_;
+};
+
+// Collects a result in f64 and stores it, rounded, when it goes out of scope.
+class F64Result {
+ public:
+  explicit F64Result(Tensor& target) : target_(target), tensor_({DType::kF64, target.shape()}) {
+    data_ = tensor_.mutable_data<double>();
+  }
+  F64Result(const F64Result&) = delete;
+  F64Result& operator=(const F64Result&) = delete;
+  ~F64Result() { target_ = tensor_.Converted(target_.dtype()); }
+  double& operator[](int64_t i) { return data_[static_cast<size_t>(i)]; }
+
+ private:
+  Tensor& target_;
+  Tensor tensor_;
+  std::span<double> data_;
+};
+
+absl::Status EvalBatchNormInference(EvalContext& c) {
+  const Shape& shape = c.operand(0).shape();
+  const F64 x(c.operand(0)), scale(c.operand(1)), bias(c.operand(2)), mean(c.operand(3)), variance(c.operand(4));
+  F64Result y(c.result());
+  for (int64_t channel = 0; channel < shape[1]; ++channel) {
+    const double factor = scale[channel] / std::sqrt(variance[channel] + c.attr<double>("epsilon"));
+    ForEachOfChannel(shape, channel, [&](int64_t i) { y[i] = (x[i] - mean[channel]) * factor + bias[channel]; });
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EvalBatchNormTraining(EvalContext& c) {
+  const Shape& shape = c.operand(0).shape();
+  const F64 x(c.operand(0)), scale(c.operand(1)), bias(c.operand(2));
+  F64Result y(c.result(0)), mean(c.result(1)), variance(c.result(2));
+  for (int64_t channel = 0; channel < shape[1]; ++channel) {
+    double sum = 0, squares = 0;
+    ForEachOfChannel(shape, channel, [&](int64_t i) { sum += x[i]; });
+    mean[channel] = sum / Count(shape);
+    ForEachOfChannel(shape, channel, [&](int64_t i) { squares += (x[i] - mean[channel]) * (x[i] - mean[channel]); });
+    variance[channel] = squares / Count(shape);
+    const double factor = scale[channel] / std::sqrt(variance[channel] + c.attr<double>("epsilon"));
+    ForEachOfChannel(shape, channel, [&](int64_t i) { y[i] = (x[i] - mean[channel]) * factor + bias[channel]; });
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EvalBatchNormGrad(EvalContext& c) {
+  const Shape& shape = c.operand(0).shape();
+  const F64 x(c.operand(0)), scale(c.operand(1)), mean(c.operand(2)), variance(c.operand(3)), dy(c.operand(4));
+  F64Result dx(c.result(0)), dscale(c.result(1)), dbias(c.result(2));
+  for (int64_t channel = 0; channel < shape[1]; ++channel) {
+    const double rsqrt = 1 / std::sqrt(variance[channel] + c.attr<double>("epsilon"));
+    const auto normalised = [&](int64_t i) { return (x[i] - mean[channel]) * rsqrt; };
+    double sum = 0, weighted = 0;
+    ForEachOfChannel(shape, channel, [&](int64_t i) {
+      sum += dy[i];
+      weighted += dy[i] * normalised(i);
+    });
+    dbias[channel] = sum;
+    dscale[channel] = weighted;
+    const double count = Count(shape), factor = scale[channel] * rsqrt;
+    ForEachOfChannel(shape, channel,
+                     [&](int64_t i) { dx[i] = factor * (dy[i] - sum / count - normalised(i) * weighted / count); });
+  }
+  return absl::OkStatus();
+}
+
+// --- Decomposition and gradients ---------------------------------------------------------------------------------
+
+// Expressions over values of one N,C,spatial shape and values per channel.
+struct ChannelMath {
+  Builder& b;
+  Shape shape;
+  std::vector<int64_t> others;  // every dimension but the channels
+
+  ChannelMath(Builder& builder, const Shape& x) : b(builder), shape(x) {
+    for (int64_t dim = 0; dim < x.rank(); ++dim) {
+      if (dim != 1) others.push_back(dim);
+    }
+  }
+  Value Spread(Value per_channel) { return b.BroadcastAlong(per_channel, shape, 1); }
+  Value Sum(Value x) { return b.ReduceSum(x, others); }
+  Value Mean(Value x) { return b.ReduceMean(x, others); }
+  Value Rsqrt(Value variance, double epsilon) { return b.Rsqrt(b.AddScalar(variance, epsilon)); }
+  Value Affine(Value centered, Value rsqrt, Value scale, Value bias) {
+    return b.Add(b.Mul(centered, Spread(b.Mul(rsqrt, scale))), Spread(bias));
+  }
+};
+
+std::vector<Value> DecomposeBatchNormInference(DecomposeContext& c) {
+  ChannelMath math(c.b(), c.operand(0).shape());
+  const Value centered = c.b().Sub(c.operand(0), math.Spread(c.operand(3)));
+  return {math.Affine(centered, math.Rsqrt(c.operand(4), c.attr<double>("epsilon")), c.operand(1), c.operand(2))};
+}
+
+// Two passes, as the difference of a mean of squares and a squared mean loses its digits where the mean is large.
+std::vector<Value> DecomposeBatchNormTraining(DecomposeContext& c) {
+  ChannelMath math(c.b(), c.operand(0).shape());
+  const Value mean = math.Mean(c.operand(0));
+  const Value centered = c.b().Sub(c.operand(0), math.Spread(mean));
+  const Value variance = math.Mean(c.b().Mul(centered, centered));
+  const Value rsqrt = math.Rsqrt(variance, c.attr<double>("epsilon"));
+  return {math.Affine(centered, rsqrt, c.operand(1), c.operand(2)), mean, variance};
+}
+
+std::vector<Value> DecomposeBatchNormGrad(DecomposeContext& c) {
+  Builder& b = c.b();
+  const Value x = c.operand(0), scale = c.operand(1), dy = c.operand(4);
+  ChannelMath math(b, x.shape());
+  const Value rsqrt = math.Rsqrt(c.operand(3), c.attr<double>("epsilon"));
+  const Value normalised = b.Mul(b.Sub(x, math.Spread(c.operand(2))), math.Spread(rsqrt));
+  const Value dbias = math.Sum(dy), dscale = math.Sum(b.Mul(dy, normalised));
+  const double share = 1 / Count(x.shape());
+  const Value centered = b.Sub(dy, math.Spread(b.Scale(dbias, share)));
+  const Value residual = b.Sub(centered, b.Mul(normalised, math.Spread(b.Scale(dscale, share))));
+  return {b.Mul(residual, math.Spread(b.Mul(scale, rsqrt))), dscale, dbias};
+}
+
+void BatchNormInferenceVjp(VjpContext& c) {
+  Builder& b = c.b();
+  const Value x = c.operand(0), scale = c.operand(1), dy = c.grad();
+  ChannelMath math(b, x.shape());
+  const Value rsqrt = math.Rsqrt(c.operand(4), c.attr<double>("epsilon"));
+  const Value dbias = math.Sum(dy);
+  // The sum of dy * (x - mean) * rsqrt, what scale multiplies.
+  const Value dscale = b.Mul(math.Sum(b.Mul(dy, b.Sub(x, math.Spread(c.operand(3))))), rsqrt);
+  const Value factor = b.Mul(scale, rsqrt);
+  c.Contribute(0, b.Mul(dy, math.Spread(factor)));
+  c.Contribute(1, dscale);
+  c.Contribute(2, dbias);
+  c.Contribute(3, b.Neg(b.Mul(dbias, factor)));
+  // d rsqrt(v + epsilon) / dv = -rsqrt^3 / 2
+  c.Contribute(4, b.Scale(b.Mul(b.Mul(dscale, scale), b.Mul(rsqrt, rsqrt)), -0.5));
+}
+
+void BatchNormTrainingVjp(VjpContext& c) {
+  if (c.grad(1) || c.grad(2)) {
+    return c.Fail(
+        "something that needs a gradient uses its results mean or variance, which are for running statistics");
+  }
+  if (!c.grad(0)) return;
+  const std::vector<Value> d =
+      c.b().Ops("batch_norm_grad", {c.operand(0), c.operand(1), c.result(1), c.result(2), c.grad(0)}, c.attributes());
+  for (size_t i = 0; i < 3; ++i) c.Contribute(i, d[i]);
+}
+
+// --- Placement ---------------------------------------------------------------------------------------------------
+
+// The operands per channel are whole, and what has the shape of x is where x is; split channels split everything.
+void PlaceBatchNormInference(PlacementContext& c) {
+  const Placement& x = c.operand(0);
+  bool any_local = false;
+  for (size_t i = 0; i < c.num_operands(); ++i) any_local |= c.operand(i).is_local();
+  for (size_t i = 0; i < c.num_operands(); ++i) {
+    if (c.operand(i).is_local()) continue;
+    const bool keep = i == 0 && x.is_split() && (!any_local || x.dim() != 1);
+    if (i == 0) c.Require(0, keep ? x : Placement::Replicated());
+    else c.Require(i, !any_local && x.is_split(1) ? Placement::Split(0) : Placement::Replicated());
+  }
+  if (any_local) c.Result(Placement::Local());
+  else c.Result(x.is_split() ? x : Placement::Replicated());
+}
+
+// Of batch_norm_training and batch_norm_grad: places nothing split, channels split, and local values, which is the same for
+// both. Returns how x is split if it is otherwise. has_x_shape[i]: operand i has the shape of x, not a value per channel.
+std::optional<Placement> SplitOverSamples(PlacementContext& c, const std::vector<bool>& has_x_shape) {
+  std::optional<Placement> split;
+  bool any_local = false;
+  for (size_t i = 0; i < c.num_operands(); ++i) {
+    any_local |= c.operand(i).is_local();
+    if (!split && has_x_shape[i] && c.operand(i).is_split()) split = c.operand(i);
+  }
+  if (any_local) {
+    for (size_t i = 0; i < c.num_operands(); ++i) {
+      if (c.operand(i).is_partial()) c.Require(i, Placement::Replicated());
+    }
+    c.Result(Placement::Local());
+    return std::nullopt;
+  }
+  if (split && split->dim() != 1) return split;
+  for (size_t i = 0; i < c.num_operands(); ++i) {
+    if (!split) c.Require(i, Placement::Replicated());
+    else c.Require(i, has_x_shape[i] ? *split : Placement::Split(0));
+  }
+  c.Result(split ? Placement::Split(0) : Placement::Replicated());
+  if (split) c.Result(0, *split);
+  return std::nullopt;
+}
+
+// With global statistics the decomposition is distributed: its sums become partial, and counts are of the global batch. With
+// statistics of each rank, what the ranks find are their own, and the running statistics become the means over the ranks.
+void PlaceBatchNormTraining(PlacementContext& c) {
+  const std::optional<Placement> split = SplitOverSamples(c, {true, false, false});
+  if (!split) return;
+  if (c.attr<std::string>("statistics") == "global") return c.Decompose();
+  c.Require(0, *split);
+  c.Require(1, Placement::Replicated());
+  c.Require(2, Placement::Replicated());
+  c.Result(Placement::Partial(ReduceKind::kMean));
+  c.Result(0, *split);
+}
+
+// With statistics of each rank, mean and variance are those that batch_norm_training left on this rank: not yet averaged.
+void PlaceBatchNormGrad(PlacementContext& c) {
+  const std::optional<Placement> split = SplitOverSamples(c, {true, false, false, false, true});
+  if (!split) return;
+  if (c.attr<std::string>("statistics") == "global") return c.Decompose();
+  c.Require(0, *split);
+  c.Require(1, Placement::Replicated());
+  c.Require(2, Placement::Partial(ReduceKind::kMean));
+  c.Require(3, Placement::Partial(ReduceKind::kMean));
+  c.Require(4, *split);
+  c.Result(Placement::Partial(ReduceKind::kSum));
+  c.Result(0, *split);
+}
+
+// What the three ops have in common.
+OpDef WithChannels(OpDef def) {
+  return def.Attr<double>("epsilon", "added to the variance, against division by zero")
+      .Constraint("C1", "x has a floating-point dtype")
+      .Constraint("C2", "x is [N, C, ...] with at least 2 dimensions")
+      .Constraint("C3", "the operands per channel have the dtype of x and shape [C]")
+      .Constraint("C4", "epsilon is finite and at least 0");
+}
+
+OpDef WithStatistics(OpDef def) {
+  return WithChannels(std::move(def))
+      .OptionalAttr<std::string>("statistics", "global",
+                                 "global: of the whole batch on any number of ranks; rank: of each rank's share of it")
+      .Constraint("C5", "statistics is global or rank")
+      .Constraint("C6", "x has at least one element");
+}
+
+}  // namespace
+
+//===-- batch_norm_inference ------------------------------------------------------------------------------------===//
+const OpDef& BatchNormInferenceOp() {
+  static const OpDef def = WithChannels(OpDef("batch_norm_inference")
+                                            .Operand("x")
+                                            .Operand("scale")
+                                            .Operand("bias")
+                                            .Operand("mean")
+                                            .Operand("variance"))
+                               .OptionalAttr<double>("momentum", 0.9,
+                                                     "no effect here; the share of mean and variance that each step "
+                                                     "keeps once passes/training_mode.h makes them running statistics")
+                               .Doc(
+                                   "(x - mean) / sqrt(variance + epsilon) * scale + bias, with one mean, variance, "
+                                   "scale and bias per channel.")
+                               .Infer(InferBatchNormInference)
+                               .Eval(EvalBatchNormInference)
+                               .Vjp(BatchNormInferenceVjp)
+                               .Decompose(DecomposeBatchNormInference)
+                               .Place(PlaceBatchNormInference);
+  return def;
+}
+
+//===-- batch_norm_training -------------------------------------------------------------------------------------===//
+const OpDef& BatchNormTrainingOp() {
+  static const OpDef def = WithStatistics(OpDef("batch_norm_training").Operand("x").Operand("scale").Operand("bias"))
+                               .Doc(
+                                   "batch_norm_inference with the mean and the (biased) variance of each channel of x "
+                                   "itself, which are results as "
+                                   "well, for running statistics; no gradient flows through these two.")
+                               .Result("y")
+                               .Result("mean")
+                               .Result("variance")
+                               .Infer(InferBatchNormTraining)
+                               .Eval(EvalBatchNormTraining)
+                               .Vjp(BatchNormTrainingVjp)
+                               .Decompose(DecomposeBatchNormTraining)
+                               .Place(PlaceBatchNormTraining);
+  return def;
+}
+
+//===-- batch_norm_grad -----------------------------------------------------------------------------------------===//
+const OpDef& BatchNormGradOp() {
+  static const OpDef def =
+      WithStatistics(
+          OpDef("batch_norm_grad").Operand("x").Operand("scale").Operand("mean").Operand("variance").Operand("dy"))
+          .Doc(
+              "The gradients of batch_norm_training(x, scale, bias), dy being that of its result y; mean and variance "
+              "are its "
+              "other results.")
+          .Result("dx")
+          .Result("dscale")
+          .Result("dbias")
+          .Constraint("C7", "dy has the type of x")
+          .Infer(InferBatchNormGrad)
+          .Eval(EvalBatchNormGrad)
+          .NoGradient("second derivatives of batch normalisation are not needed by any optimizer here")
+          .Decompose(DecomposeBatchNormGrad)
+          .Place(PlaceBatchNormGrad);
+  return def;
+}
+
+}  // namespace lockstep

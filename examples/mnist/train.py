@@ -1,0 +1,146 @@
+"""Trains LeNet on Fashion-MNIST: mpirun -np 2 .venv/bin/python examples/mnist/train.py
+
+The heart of it is the function `train`: import, one call that makes the training step, one that compiles it, and a loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+import lockstep as ls
+
+HERE = Path(__file__).parent
+FASHION_MNIST = "/usr/share/datasets/fashion-mnist"  # Debian's package dataset-fashion-mnist
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Trains an image classifier on data in MNIST's format, on as many ranks as mpirun starts.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--model", default=HERE / "lenet.onnx", help="ONNX model with input `image` and result `logits`")
+    parser.add_argument("--data", default=FASHION_MNIST, metavar="DIR", help="folder with the four files of MNIST's format")
+    parser.add_argument("--epochs", type=int, default=4, help="passes over the training set")
+    parser.add_argument("--batch", type=int, default=128, help="global batch: the ranks share it, so results do not depend on their number")
+    parser.add_argument("--lr", type=float, help="learning rate (default: 0.05 for sgd, 0.001 for adam and adamw)")
+    parser.add_argument("--optimizer", choices=["sgd", "adam", "adamw"], default="sgd", help="sgd has momentum 0.9")
+    parser.add_argument("--out", type=Path, default=Path("build/train"), metavar="DIR", help="where results are written")
+    parser.add_argument("--print-graph", action="store_true", help="print the compiled graph and its steps")
+    arguments = parser.parse_args()
+    if arguments.epochs < 1:
+        parser.error(f"argument --epochs: {arguments.epochs} is not at least 1")
+    return arguments
+
+
+def optimizer_of(name: str, learning_rate: float | None) -> ls.optim.SGD | ls.optim.Adam | ls.optim.AdamW:
+    if name == "sgd":
+        return ls.optim.SGD(0.05 if learning_rate is None else learning_rate, momentum=0.9)
+    adam = ls.optim.Adam if name == "adam" else ls.optim.AdamW
+    return adam(0.001 if learning_rate is None else learning_rate)
+
+
+def print_header(world: ls.Communicator, model: ls.Graph, exe: ls.Executable, arguments: argparse.Namespace, samples: int) -> None:
+    parameters = sum(int(np.prod(state.shape)) for state in model.states)
+    print(f"ranks        {world.size} ({world.transport}), {exe.threads} thread{'s' if exe.threads > 1 else ''} each")
+    print(f"model        {arguments.model}: {parameters:,} parameters in {len(model.states)} tensors")
+    print(f"data         {arguments.data}: {samples:,} images; global batch {arguments.batch}, {arguments.batch // world.size} a rank")
+    print(f"optimizer    {arguments.optimizer}, {arguments.epochs} epochs")
+    print(f"collectives  {len(exe.collectives)} a step" + "".join(f"\n             {line}" for line in exe.collectives))
+    if arguments.print_graph:
+        print(f"\n{exe.graph}\n{exe.steps}")
+    sys.stdout.flush()
+
+
+def accuracy(model_path: str | Path, exe: ls.Executable, images: np.ndarray, labels: np.ndarray, world: ls.Communicator) -> float:
+    """The share of the test set that the trained model gets right; every rank classifies its share of each batch."""
+    size = next(size for size in (1000, 500, 100, 1) if len(images) % (size * world.size) == 0) * world.size
+    inference = ls.compile(ls.load_onnx(model_path, dims={"batch": size}), backend="cpu", world=world)
+    for name in inference.state:
+        inference.state[name] = exe.state[name]
+    right = 0
+    for image, label in ls.data.batches(images, labels, size=size, world=world):
+        right += int(np.sum(inference(image=image)["logits"].argmax(axis=1) == label))
+    return sum(int(count) for count in world.gather_bytes(str(right).encode())) / len(images)
+
+
+def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Executable, list[float], float]:
+    images, labels = ls.data.mnist(arguments.data)
+    model = ls.load_onnx(arguments.model, dims={"batch": arguments.batch})  # the one-rank program, over the global batch
+    step = ls.train_step(
+        model,
+        loss=ls.loss.softmax_cross_entropy(logits="logits", target="label"),
+        optimizer=optimizer_of(arguments.optimizer, arguments.lr),
+    )
+    exe = ls.compile(step, backend="cpu", world=world)  # the distribute pass runs in here
+    if world.rank == 0:
+        print_header(world, model, exe, arguments, len(images))
+
+    losses = []
+    start = time.perf_counter()
+    for epoch in range(arguments.epochs):
+        batches = ls.data.batches(images, labels, size=arguments.batch, world=world, seed=epoch)  # this rank's share of each
+        progress = tqdm(batches, desc=f"epoch {epoch + 1}/{arguments.epochs}", unit=" images", unit_scale=arguments.batch, disable=world.rank != 0)
+        for image, label in progress:
+            losses.append(float(exe(image=image, label=label)["loss"]))
+            if len(losses) % 20 == 0:
+                progress.set_postfix(loss=f"{np.mean(losses[-20:]):.4f}", refresh=False)
+    return exe, losses, time.perf_counter() - start
+
+
+def write_results(exe: ls.Executable, losses: list[float], out: Path) -> list[tuple[Path, str]]:
+    import matplotlib
+
+    matplotlib.use("Agg")  # no screen is needed
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    axes.plot(losses, color="0.8", linewidth=0.8, label="each step")
+    window = max(1, min(50, len(losses) // 10))
+    smooth = np.convolve(losses, np.ones(window) / window, mode="valid")
+    axes.plot(np.arange(len(smooth)) + window - 1, smooth, label=f"mean of {window} steps")
+    axes.set(xlabel="step", ylabel="training loss (mean over the global batch)", ylim=(0, None))
+    axes.legend()
+    figure.savefig(out / "loss.png", dpi=120)
+    (out / "graph.ir").write_text(str(exe.graph))
+    (out / "steps.txt").write_text(exe.steps)
+    return [
+        (out / "lenet-trained.onnx", "the trained model"),
+        (out / "loss.png", "the loss of each step"),
+        (out / "graph.ir", "the graph that each rank runs"),
+        (out / "steps.txt", "its steps"),
+    ]
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    logging.basicConfig(format="%(message)s")
+    world = ls.Communicator.mpi()
+    if world.rank == 0:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+
+    exe, losses, seconds = train(world, arguments)
+    exe.check_replicas()  # bitwise equal on all ranks, or an error
+    test_accuracy = accuracy(arguments.model, exe, *ls.data.mnist(arguments.data, train=False), world)
+    ls.save_onnx(exe, arguments.out / "lenet-trained.onnx")
+    if world.rank == 0:
+        written = write_results(exe, losses, arguments.out)
+        print(f"test accuracy {test_accuracy:.4f}")
+        print(f"trained in {seconds:.1f} s, {len(losses) * arguments.batch / seconds:,.0f} images/s")
+        for path, what in written:
+            print(f"wrote {path}: {what}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ls.Error as error:
+        # The hook that mpi() set tells the other ranks; a user needs the message, not the traceback.
+        sys.tracebacklimit = 0
+        raise error from None

@@ -1,0 +1,143 @@
+// Activation functions: one op each, or a few elementwise ones. Where a branch would overflow, its argument is limited first,
+// so that the gradient of the branch that is not taken stays finite.
+
+#include <cmath>
+
+#include "core/builder.h"
+#include "frontends/onnx/op_table.h"
+
+namespace lockstep {
+namespace {
+
+absl::Status Unary(OnnxNode& n, std::string_view op) {
+  n.SetOutput(0, n.b().Op(op, {n.input(0)}));
+  return absl::OkStatus();
+}
+
+// Sets y = f(b, x).
+template <typename F>
+absl::Status Map(OnnxNode& n, F f) {
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(n.b().status());
+  n.SetOutput(0, f(n.b(), x));
+  return absl::OkStatus();
+}
+
+Value IsNegative(Builder& b, Value x) { return b.Compare(x, b.SplatLike(0.0, x), "lt"); }
+
+// scale * (exp(min(x, 0) / by) - 1): what the exponential units have for x < 0, and 0 for x >= 0.
+Value NegativeExponential(Builder& b, Value x, double scale, double by = 1.0) {
+  const Value negative = b.Min(x, b.SplatLike(0.0, x));
+  return b.Scale(b.AddScalar(b.Exp(by == 1.0 ? negative : b.Scale(negative, 1.0 / by)), -1.0), scale);
+}
+
+absl::Status LeakyRelu(OnnxNode& n) {
+  const double alpha = n.Float("alpha", 0.01f);
+  return Map(n, [&](Builder& b, Value x) { return b.Select(IsNegative(b, x), b.Scale(x, alpha), x); });
+}
+
+absl::Status PRelu(OnnxNode& n) {
+  const Value x = n.input(0), slope = n.input(1);
+  Builder& b = n.b();
+  RETURN_IF_ERROR(b.status());
+  ASSIGN_OR_RETURN(const Shape shape, BroadcastShapes(n, {x, slope}));
+  if (shape != x.shape()) return n.Error() << "slope " << slope.type() << " does not broadcast to " << x.type();
+  n.SetOutput(0, b.Select(IsNegative(b, x), b.Mul(x, BroadcastTo(b, slope, shape)), x));
+  return absl::OkStatus();
+}
+
+absl::Status ThresholdedRelu(OnnxNode& n) {
+  const double alpha = n.Float("alpha", 1.0);
+  return Map(n, [&](Builder& b, Value x) {
+    return b.Select(b.Compare(x, b.SplatLike(alpha, x), "gt"), x, b.SplatLike(0.0, x));
+  });
+}
+
+absl::Status Elu(OnnxNode& n) {
+  const double alpha = n.Float("alpha", 1.0);
+  return Map(n, [&](Builder& b, Value x) { return b.Add(b.Unary("relu", x), NegativeExponential(b, x, alpha)); });
+}
+
+absl::Status Celu(OnnxNode& n) {
+  const double alpha = n.Float("alpha", 1.0);
+  if (alpha == 0.0) return n.Error() << "attribute alpha is 0";
+  return Map(n,
+             [&](Builder& b, Value x) { return b.Add(b.Unary("relu", x), NegativeExponential(b, x, alpha, alpha)); });
+}
+
+absl::Status Selu(OnnxNode& n) {
+  const double alpha = n.Float("alpha", 1.67326319217681884765625);
+  const double gamma = n.Float("gamma", 1.05070102214813232421875);
+  return Map(n, [&](Builder& b, Value x) {
+    return b.Scale(b.Add(b.Unary("relu", x), NegativeExponential(b, x, alpha)), gamma);
+  });
+}
+
+Value Clamp01(Builder& b, Value x) { return b.Min(b.Max(x, b.SplatLike(0.0, x)), b.SplatLike(1.0, x)); }
+
+absl::Status HardSigmoid(OnnxNode& n) {
+  const double alpha = n.Float("alpha", 0.2f), beta = n.Float("beta", 0.5);
+  return Map(n, [&](Builder& b, Value x) { return Clamp01(b, b.AddScalar(b.Scale(x, alpha), beta)); });
+}
+
+absl::Status HardSwish(OnnxNode& n) {
+  return Map(n, [&](Builder& b, Value x) { return b.Mul(x, Clamp01(b, b.AddScalar(b.Scale(x, 1.0 / 6.0), 0.5))); });
+}
+
+// log(1 + exp(x)), without overflow.
+Value SoftplusOf(Builder& b, Value x) {
+  return b.Add(b.Unary("relu", x), b.Unary("log1p", b.Exp(b.Neg(b.Unary("abs", x)))));
+}
+
+absl::Status Softplus(OnnxNode& n) { return Map(n, SoftplusOf); }
+
+absl::Status Mish(OnnxNode& n) {
+  return Map(n, [](Builder& b, Value x) { return b.Mul(x, b.Tanh(SoftplusOf(b, x))); });
+}
+
+absl::Status Swish(OnnxNode& n) {
+  const double alpha = n.Float("alpha", 1.0);
+  return Map(n,
+             [&](Builder& b, Value x) { return b.Mul(x, b.Unary("sigmoid", alpha == 1.0 ? x : b.Scale(x, alpha))); });
+}
+
+absl::Status Gelu(OnnxNode& n) {
+  const std::string approximate = n.String("approximate", "none");
+  if (approximate != "none" && approximate != "tanh") {
+    return n.Unsupported() << "attribute approximate is '" << approximate << "', expected none or tanh";
+  }
+  return Map(n, [&](Builder& b, Value x) {
+    Value s;
+    if (approximate == "none") {
+      s = b.Unary("erf", b.Scale(x, std::sqrt(0.5)));
+    } else {
+      const Value cube = b.Mul(b.Mul(x, x), x);
+      s = b.Tanh(b.Scale(b.Add(x, b.Scale(cube, 0.044715)), 0.7978845608028654));  // sqrt(2 / pi)
+    }
+    return b.Mul(b.Scale(x, 0.5), b.AddScalar(s, 1.0));
+  });
+}
+
+}  // namespace
+
+std::vector<OnnxOp> ActivationOps() {
+  return {
+      {"Relu", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "relu"); }},
+      {"Sigmoid", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "sigmoid"); }},
+      {"Tanh", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "tanh"); }},
+      {"LeakyRelu", 1, kNoEnd, 1, 1, LeakyRelu},
+      {"PRelu", 1, kNoEnd, 2, 2, PRelu},
+      {"ThresholdedRelu", 10, kNoEnd, 1, 1, ThresholdedRelu},
+      {"Elu", 1, kNoEnd, 1, 1, Elu},
+      {"Celu", 12, kNoEnd, 1, 1, Celu},
+      {"Selu", 1, kNoEnd, 1, 1, Selu},
+      {"HardSigmoid", 1, kNoEnd, 1, 1, HardSigmoid},
+      {"HardSwish", 14, kNoEnd, 1, 1, HardSwish},
+      {"Softplus", 1, kNoEnd, 1, 1, Softplus},
+      {"Mish", 18, kNoEnd, 1, 1, Mish},
+      {"Swish", 24, kNoEnd, 1, 1, Swish},
+      {"Gelu", 20, kNoEnd, 1, 1, Gelu},
+  };
+}
+
+}  // namespace lockstep

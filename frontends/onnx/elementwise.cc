@@ -1,0 +1,165 @@
+// Arithmetic, comparison and selection, element by element, with NumPy's broadcasting.
+
+#include "core/builder.h"
+#include "frontends/onnx/op_table.h"
+#include "frontends/onnx/tensor_data.h"
+#include "onnx/onnx.pb.h"
+
+namespace lockstep {
+namespace {
+
+absl::Status Unary(OnnxNode& n, std::string_view op) {
+  n.SetOutput(0, n.b().Op(op, {n.input(0)}));
+  return absl::OkStatus();
+}
+
+absl::Status Binary(OnnxNode& n, std::string_view op) {
+  ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
+  n.SetOutput(0, n.b().Op(op, {xs[0], xs[1]}));
+  return absl::OkStatus();
+}
+
+absl::Status Variadic(OnnxNode& n, std::string_view op) {
+  ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
+  Value result = xs[0];
+  for (size_t i = 1; i < xs.size(); ++i) result = n.b().Op(op, {result, xs[i]});
+  n.SetOutput(0, result);
+  return absl::OkStatus();
+}
+
+absl::Status Mean(OnnxNode& n) {
+  ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
+  Value sum = xs[0];
+  for (size_t i = 1; i < xs.size(); ++i) sum = n.b().Add(sum, xs[i]);
+  n.SetOutput(0, n.b().Scale(sum, 1.0 / static_cast<double>(xs.size())));
+  return absl::OkStatus();
+}
+
+absl::Status Compare(OnnxNode& n, std::string direction) {
+  ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
+  n.SetOutput(0, n.b().Compare(xs[0], xs[1], std::move(direction)));
+  return absl::OkStatus();
+}
+
+absl::Status Reciprocal(OnnxNode& n) {
+  const Value x = n.input(0);
+  n.SetOutput(0, n.b().Div(n.b().SplatLike(1.0, x), x));
+  return absl::OkStatus();
+}
+
+// The exponent may be of another dtype than the base, which gives the result's.
+absl::Status Pow(OnnxNode& n) {
+  Builder& b = n.b();
+  std::vector<Value> xs = n.inputs();
+  RETURN_IF_ERROR(b.status());
+  const absl::StatusOr<Tensor> exponent = n.ConstantInput(1);
+  if (exponent.ok() && exponent->num_elements() == 1 && exponent->At(0) == 2.0) {
+    ASSIGN_OR_RETURN(const Shape shape, BroadcastShapes(n, xs));
+    const Value x = BroadcastTo(b, xs[0], shape);
+    n.SetOutput(0, b.Mul(x, x));
+    return absl::OkStatus();
+  }
+  const DType base = xs[0].dtype();
+  // An integer raised to a fraction is computed in floating point.
+  const DType common = IsFloat(xs[1].dtype()) && !IsFloat(base) ? xs[1].dtype() : base;
+  for (Value& x : xs) x = b.Convert(x, common);
+  RETURN_IF_ERROR(b.status());
+  ASSIGN_OR_RETURN(const Shape shape, BroadcastShapes(n, xs));
+  n.SetOutput(0, b.Convert(b.Op("pow", {BroadcastTo(b, xs[0], shape), BroadcastTo(b, xs[1], shape)}), base));
+  return absl::OkStatus();
+}
+
+absl::Status Where(OnnxNode& n) {
+  ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
+  n.SetOutput(0, n.b().Select(xs[0], xs[1], xs[2]));
+  return absl::OkStatus();
+}
+
+absl::Status Clip(OnnxNode& n) {
+  Builder& b = n.b();
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(b.status());
+  Value low, high;
+  if (n.opset() < 11) {
+    if (n.has_attr("min")) low = b.SplatLike(n.Float("min", 0), x);
+    if (n.has_attr("max")) high = b.SplatLike(n.Float("max", 0), x);
+  } else {
+    for (int i = 1; i < 3; ++i) {
+      if (!n.has_input(i)) continue;
+      if (n.type(i).num_elements() != 1) return n.Error() << "bound " << n.type(i) << " is no scalar";
+      (i == 1 ? low : high) = b.Broadcast(b.Reshape(n.input(i), Shape()), x.shape(), {});
+    }
+  }
+  Value result = x;
+  if (low) result = b.Max(result, low);
+  if (high) result = b.Min(result, high);
+  n.SetOutput(0, result);
+  return absl::OkStatus();
+}
+
+absl::Status ConvertTo(OnnxNode& n, DType dtype) {
+  n.Ignore("saturate");    // of 8-bit floats
+  n.Ignore("round_mode");  // likewise
+  n.SetOutput(0, n.b().Convert(n.input(0), dtype));
+  return absl::OkStatus();
+}
+
+absl::Status Cast(OnnxNode& n) {
+  const absl::StatusOr<DType> dtype = DTypeFromOnnx(static_cast<int>(n.Int("to", 0)));
+  if (!dtype.ok()) return n.Unsupported() << "attribute to: " << dtype.status().message();
+  return ConvertTo(n, *dtype);
+}
+
+absl::Status CastLike(OnnxNode& n) {
+  const Value like = n.input(1);
+  RETURN_IF_ERROR(n.b().status());
+  return ConvertTo(n, like.dtype());
+}
+
+absl::Status Identity(OnnxNode& n) {
+  n.SetOutput(0, n.input(0));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<OnnxOp> ElementwiseOps() {
+  return {
+      {"Neg", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "neg"); }},
+      {"Abs", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "abs"); }},
+      {"Sign", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "sign"); }},
+      {"Exp", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "exp"); }},
+      {"Log", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "log"); }},
+      {"Sqrt", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "sqrt"); }},
+      {"Erf", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "erf"); }},
+      {"Floor", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "floor"); }},
+      {"Ceil", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "ceil"); }},
+      {"Not", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "not"); }},
+      {"Reciprocal", 1, kNoEnd, 1, 1, Reciprocal},
+      {"Add", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "add"); }},
+      {"Sub", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "sub"); }},
+      {"Mul", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "mul"); }},
+      {"Div", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "div"); }},
+      {"Pow", 1, kNoEnd, 2, 2, Pow},
+      {"And", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "and"); }},
+      {"Or", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "or"); }},
+      {"Xor", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Compare(n, "ne"); }},
+      {"Sum", 1, kNoEnd, 1, kAnyNumber, [](OnnxNode& n) { return Variadic(n, "add"); }},
+      {"Max", 1, kNoEnd, 1, kAnyNumber, [](OnnxNode& n) { return Variadic(n, "max"); }},
+      {"Min", 1, kNoEnd, 1, kAnyNumber, [](OnnxNode& n) { return Variadic(n, "min"); }},
+      {"Mean", 1, kNoEnd, 1, kAnyNumber, Mean},
+      {"Equal", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Compare(n, "eq"); }},
+      {"Less", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Compare(n, "lt"); }},
+      {"LessOrEqual", 12, kNoEnd, 2, 2, [](OnnxNode& n) { return Compare(n, "le"); }},
+      {"Greater", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Compare(n, "gt"); }},
+      {"GreaterOrEqual", 12, kNoEnd, 2, 2, [](OnnxNode& n) { return Compare(n, "ge"); }},
+      {"Where", 9, kNoEnd, 3, 3, Where},
+      {"Clip", 1, 10, 1, 1, Clip},
+      {"Clip", 11, kNoEnd, 1, 3, Clip},
+      {"Cast", 1, kNoEnd, 1, 1, Cast},
+      {"CastLike", 15, kNoEnd, 2, 2, CastLike},
+      {"Identity", 1, kNoEnd, 1, 1, Identity},
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,101 @@
+// Matrix products.
+
+#include "core/builder.h"
+#include "frontends/onnx/op_table.h"
+
+namespace lockstep {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+// x of rank 2 or more as a matrix: all dimensions but the last merged.
+Value AsMatrix(Builder& b, Value x) {
+  const int64_t columns = x.shape()[x.shape().rank() - 1];
+  int64_t rows = 1;
+  for (int64_t i = 0; i + 1 < x.shape().rank(); ++i) rows *= x.shape()[i];
+  return b.Reshape(x, Shape({rows, columns}));
+}
+
+// x with its dimensions before the last two broadcast to `batch`.
+Value WithBatch(Builder& b, Value x, const Shape& batch) {
+  Ints dims = batch.dims();
+  const int64_t rank = x.shape().rank();
+  dims.push_back(x.shape()[rank - 2]);
+  dims.push_back(x.shape()[rank - 1]);
+  return BroadcastTo(b, x, Shape(dims));
+}
+
+absl::StatusOr<Shape> BatchShape(OnnxNode& n, const Shape& x, const Shape& y) {
+  const int64_t rank = std::max(x.rank(), y.rank()) - 2;
+  Ints dims(static_cast<size_t>(rank), 1);
+  for (const Shape& shape : {x, y}) {
+    const int64_t offset = rank - (shape.rank() - 2);
+    for (int64_t i = 0; i + 2 < shape.rank(); ++i) {
+      int64_t& dim = dims[static_cast<size_t>(offset + i)];
+      if (shape[i] == 1 || shape[i] == dim) continue;
+      if (dim != 1)
+        return n.Error() << "batch dimensions of " << n.type(0) << " and " << n.type(1) << " do not broadcast";
+      dim = shape[i];
+    }
+  }
+  return n.CheckedShape(std::move(dims));
+}
+
+// NumPy's matmul: a vector is a row on the left and a column on the right, and its dimension is dropped from the result.
+absl::Status MatMul(OnnxNode& n) {
+  Builder& b = n.b();
+  RETURN_IF_ERROR(n.RequireRank(0, 1));
+  RETURN_IF_ERROR(n.RequireRank(1, 1));
+  const bool left_vector = n.shape(0).rank() == 1, right_vector = n.shape(1).rank() == 1;
+  const Value x = left_vector ? b.Reshape(n.input(0), Shape({1, n.shape(0)[0]})) : n.input(0);
+  const Value y = right_vector ? b.Reshape(n.input(1), Shape({n.shape(1)[0], 1})) : n.input(1);
+  RETURN_IF_ERROR(b.status());
+  const int64_t x_rank = x.shape().rank(), y_rank = y.shape().rank();
+  const int64_t summed_x = x.shape()[x_rank - 1], summed_y = y.shape()[y_rank - 2];
+  if (summed_x != summed_y) {
+    return n.Error() << n.type(0) << " times " << n.type(1) << ": the summed dimensions are " << summed_x << " and "
+                     << summed_y;
+  }
+  ASSIGN_OR_RETURN(const Shape batch, BatchShape(n, x.shape(), y.shape()));
+  Ints dims = batch.dims();
+  Value product;
+  if (y_rank == 2) {
+    product = b.MatMul(AsMatrix(b, x), y);  // one product with the weights instead of one for each index of the batch
+  } else {
+    product = b.MatMul(WithBatch(b, x, batch), WithBatch(b, y, batch));
+  }
+  if (!left_vector) dims.push_back(x.shape()[x_rank - 2]);
+  if (!right_vector) dims.push_back(y.shape()[y_rank - 1]);
+  ASSIGN_OR_RETURN(const Shape shape, n.CheckedShape(std::move(dims)));
+  n.SetOutput(0, b.Reshape(product, shape));
+  return absl::OkStatus();
+}
+
+absl::Status Gemm(OnnxNode& n) {
+  Builder& b = n.b();
+  const double alpha = n.Float("alpha", 1.0), beta = n.Float("beta", 1.0);
+  const bool transpose_a = n.Flag("transA", false), transpose_b = n.Flag("transB", false);
+  Value result = b.MatMul(n.input(0), n.input(1), transpose_a, transpose_b);
+  RETURN_IF_ERROR(b.status());
+  if (alpha != 1.0) result = b.Scale(result, alpha);
+  if (n.has_input(2) && beta != 0.0) {
+    const Value c = beta == 1.0 ? n.input(2) : b.Scale(n.input(2), beta);
+    RETURN_IF_ERROR(b.status());
+    ASSIGN_OR_RETURN(const Shape shape, BroadcastShapes(n, {result, c}));
+    if (shape != result.shape()) return n.Error() << "C " << c.type() << " does not broadcast to " << result.type();
+    result = b.Add(result, BroadcastTo(b, c, shape));
+  }
+  n.SetOutput(0, result);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<OnnxOp> MatMulOps() {
+  return {
+      {"MatMul", 1, kNoEnd, 2, 2, MatMul},
+      {"Gemm", 7, kNoEnd, 2, 3, Gemm},
+  };
+}
+
+}  // namespace lockstep

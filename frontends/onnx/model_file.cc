@@ -1,0 +1,134 @@
+#include "frontends/onnx/model_file.h"
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <set>
+#include <system_error>
+
+#include "frontends/onnx/tensor_data.h"
+
+namespace lockstep {
+namespace {
+
+bool IsDefaultDomain(const std::string& domain) { return domain.empty() || domain == "ai.onnx"; }
+
+absl::StatusOr<std::string> ReadBytes(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) return NotFound() << "there is no such file";
+  if (!std::filesystem::is_regular_file(status)) return InvalidArgument() << "is not a file";
+  const uint64_t size = std::filesystem::file_size(path, error);
+  if (error) return NotFound() << error.message();
+  if (size > static_cast<uint64_t>(std::numeric_limits<int>::max())) {
+    return InvalidArgument()
+           << "has " << size
+           << " bytes; an ONNX file has less than 2 GiB (larger models keep their data in other files)";
+  }
+  std::string bytes(size, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(bytes.data(), static_cast<std::streamsize>(size));
+  if (!file) return NotFound() << "cannot be read";
+  return bytes;
+}
+
+absl::StatusOr<int64_t> CheckVersions(const onnx::ModelProto& model) {
+  if (!model.has_ir_version() || !model.has_graph()) {
+    return InvalidArgument() << "is not an ONNX model: it has no " << (model.has_graph() ? "IR version" : "graph");
+  }
+  if (model.ir_version() < kOldestIrVersion || model.ir_version() > kNewestIrVersion) {
+    return Unimplemented() << "has IR version " << model.ir_version() << "; supported are " << kOldestIrVersion
+                           << " to " << kNewestIrVersion;
+  }
+  int64_t opset = 0;
+  for (const onnx::OperatorSetIdProto& id : model.opset_import()) {
+    if (IsDefaultDomain(id.domain())) opset = id.version();
+  }
+  if (opset == 0) return InvalidArgument() << "imports no operator set of the domain ai.onnx";
+  if (opset < kOldestOpset || opset > kNewestOpset) {
+    return Unimplemented() << "uses opset " << opset << " of the domain ai.onnx; supported are " << kOldestOpset
+                           << " to " << kNewestOpset;
+  }
+  return opset;
+}
+
+absl::Status InlineAllExternalData(const std::string& directory, onnx::GraphProto& graph) {
+  for (onnx::TensorProto& tensor : *graph.mutable_initializer()) {
+    RETURN_IF_ERROR(Annotate(InlineExternalData(directory, tensor), "initializer " + tensor.name()));
+  }
+  for (onnx::NodeProto& node : *graph.mutable_node()) {
+    for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
+      if (!attribute.has_t()) continue;
+      RETURN_IF_ERROR(Annotate(InlineExternalData(directory, *attribute.mutable_t()),
+                               "node " + node.name() + ", attribute " + attribute.name()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+onnx::NodeProto IdentityNode(const std::string& input, const std::string& output) {
+  onnx::NodeProto node;
+  node.set_op_type("Identity");
+  node.add_input(input);
+  node.add_output(output);
+  return node;
+}
+
+// Makes a batch normalisation use its running statistics. Its other outputs become what they are in inference: those statistics.
+void NormalizeWithRunningStatistics(onnx::NodeProto& node, std::vector<onnx::NodeProto>& added) {
+  for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
+    if (attribute.name() == "training_mode") attribute.set_i(0);
+  }
+  for (int i = 1; i < node.output_size(); ++i) {
+    // Outputs 1 and 2 are the running mean and variance; in opsets before 14, 3 and 4 are those of the batch.
+    if (!node.output(i).empty()) added.push_back(IdentityNode(node.input(i % 2 ? 3 : 4), node.output(i)));
+  }
+  while (node.output_size() > 1) node.mutable_output()->RemoveLast();
+}
+
+bool HasTrainingForm(const onnx::NodeProto& node) {
+  if (node.output_size() > 1) return true;
+  for (const onnx::AttributeProto& attribute : node.attribute()) {
+    if (attribute.name() == "training_mode" && attribute.i() != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelFile> ReadModelFile(const std::string& path) {
+  ModelFile file;
+  {
+    ASSIGN_OR_RETURN(const std::string bytes, ReadBytes(path));
+    if (!file.model.ParseFromString(bytes))
+      return InvalidArgument() << "is not an ONNX model, or is damaged or truncated";
+  }
+  ASSIGN_OR_RETURN(file.opset, CheckVersions(file.model));
+  RETURN_IF_ERROR(
+      InlineAllExternalData(std::filesystem::path(path).parent_path().string(), *file.model.mutable_graph()));
+  return file;
+}
+
+void ToInferenceForm(onnx::GraphProto& graph, std::vector<std::string>& notes) {
+  std::set<std::string> initializers;
+  for (const onnx::TensorProto& tensor : graph.initializer()) initializers.insert(tensor.name());
+  std::vector<onnx::NodeProto> nodes;
+  for (onnx::NodeProto& node : *graph.mutable_node()) {
+    std::vector<onnx::NodeProto> added;
+    if (node.op_type() == "BatchNormalization" && IsDefaultDomain(node.domain()) && node.input_size() == 5 &&
+        HasTrainingForm(node) && initializers.count(node.input(3)) && initializers.count(node.input(4))) {
+      NormalizeWithRunningStatistics(node, added);
+      notes.push_back("BatchNormalization " + node.name() +
+                      " was saved in training form; it is imported in inference form.");
+    }
+    if (node.op_type() == "Dropout" && IsDefaultDomain(node.domain()) && node.input_size() == 3) {
+      node.mutable_input()->RemoveLast();  // training_mode
+    }
+    nodes.push_back(std::move(node));
+    for (onnx::NodeProto& identity : added) nodes.push_back(std::move(identity));
+  }
+  graph.clear_node();
+  for (onnx::NodeProto& node : nodes) *graph.add_node() = std::move(node);
+}
+
+}  // namespace lockstep

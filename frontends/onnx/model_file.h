@@ -1,0 +1,28 @@
+// Reads an ONNX file into its schema's classes, and checks what holds for the file as a whole. Internal; any thread.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+#include "onnx/onnx.pb.h"
+
+namespace lockstep {
+
+inline constexpr int64_t kOldestIrVersion = 3, kNewestIrVersion = 14;
+inline constexpr int64_t kOldestOpset = 9, kNewestOpset = 28;
+
+struct ModelFile {
+  onnx::ModelProto model;
+  int64_t opset = 0;  // of the default domain
+};
+
+// The model of the file `path`, with external data read in. Errors say what is wrong with the file, but not its name: the caller knows it.
+absl::StatusOr<ModelFile> ReadModelFile(const std::string& path);
+
+// Turns batch normalisation and dropout that were saved in training form into inference form where a file's training form
+// is but an initial state: statistics that are initializers. What changed is added to `notes`.
+void ToInferenceForm(onnx::GraphProto& graph, std::vector<std::string>& notes);
+
+}  // namespace lockstep

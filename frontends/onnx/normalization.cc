@@ -1,0 +1,71 @@
+// Batch normalisation, softmax and dropout.
+
+#include <algorithm>
+
+#include "core/builder.h"
+#include "frontends/onnx/op_table.h"
+
+namespace lockstep {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+absl::Status BatchNormalization(OnnxNode& n) {
+  RETURN_IF_ERROR(n.RequireRank(0, 2));
+  const double epsilon = n.Float("epsilon", 1e-5f), momentum = n.Float("momentum", 0.9f);
+  if (n.Flag("training_mode", false) || n.num_outputs() > 1) {
+    // ToInferenceForm has turned those whose statistics are initializers.
+    return n.Unsupported() << "training form is supported only if mean and variance are initializers";
+  }
+  n.SetOutput(0, n.b().Op("batch_norm_inference", n.inputs(), {{"epsilon", epsilon}, {"momentum", momentum}}));
+  return absl::OkStatus();
+}
+
+absl::Status Softmax(OnnxNode& n, std::string_view op) {
+  Builder& b = n.b();
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(b.status());
+  const int64_t rank = x.shape().rank();
+  if (n.opset() >= 13) {
+    ASSIGN_OR_RETURN(const int64_t axis, n.Axis(n.Int("axis", -1), rank));
+    n.SetOutput(0, b.Op(op, {x}, {{"dim", axis}}));
+    return absl::OkStatus();
+  }
+  // Before opset 13 over all dimensions from the axis on, as one.
+  ASSIGN_OR_RETURN(const int64_t axis, n.Axis(n.Int("axis", 1), rank));
+  if (axis == rank - 1) {
+    n.SetOutput(0, b.Op(op, {x}, {{"dim", axis}}));
+    return absl::OkStatus();
+  }
+  Ints merged(x.shape().dims().begin(), x.shape().dims().begin() + axis);
+  int64_t count = 1;
+  for (int64_t i = axis; i < rank; ++i) count *= x.shape()[i];
+  merged.push_back(count);
+  n.SetOutput(0, b.Reshape(b.Op(op, {b.Reshape(x, Shape(merged))}, {{"dim", axis}}), x.shape()));
+  return absl::OkStatus();
+}
+
+absl::Status Dropout(OnnxNode& n) {
+  n.Ignore("ratio");
+  n.Ignore("seed");
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(n.b().status());
+  n.AddNote("Dropout (" + n.source() + ") is imported as the identity, also for training.");
+  n.SetOutput(0, x);
+  if (n.has_output(1)) n.SetOutput(1, n.b().Broadcast(n.b().Constant(Tensor::Scalar(DType::kBool, 1)), x.shape(), {}));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<OnnxOp> NormalizationOps() {
+  return {
+      {"BatchNormalization", 9, kNoEnd, 5, 5, BatchNormalization},
+      {"Softmax", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Softmax(n, "softmax"); }},
+      {"LogSoftmax", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Softmax(n, "log_softmax"); }},
+      {"Dropout", 1, 11, 1, 1, Dropout},
+      {"Dropout", 12, kNoEnd, 1, 3, Dropout},
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,213 @@
+#include "frontends/onnx/onnx_node.h"
+
+#include <algorithm>
+
+#include "frontends/onnx/tensor_data.h"
+
+namespace lockstep {
+
+using onnx::AttributeProto;
+
+OnnxNode::OnnxNode(const onnx::NodeProto& proto, int index, int64_t opset, OnnxValues& values, Builder& builder,
+                   std::vector<std::string>& notes)
+    : proto_(proto),
+      opset_(opset),
+      values_(values),
+      builder_(builder),
+      notes_(notes),
+      outputs_(static_cast<size_t>(proto.output_size())) {
+  source_ = "onnx:" + (proto.name().empty() ? proto.op_type() + "_" + std::to_string(index) : proto.name());
+}
+
+Value OnnxNode::input(int i) { return values_.Get(proto_.input(i)); }
+
+std::vector<Value> OnnxNode::inputs() {
+  std::vector<Value> values;
+  for (int i = 0; i < num_inputs(); ++i) values.push_back(input(i));
+  return values;
+}
+
+absl::StatusOr<Tensor> OnnxNode::ConstantInput(int i) {
+  const Tensor* value = values_.FindConstant(proto_.input(i));
+  if (value == nullptr)
+    return Unsupported() << "input " << i << " (" << proto_.input(i) << ") must be known before the program runs";
+  return *value;
+}
+
+absl::StatusOr<std::vector<int64_t>> OnnxNode::IntsInput(int i) {
+  ASSIGN_OR_RETURN(const Tensor value, ConstantInput(i));
+  if (!IsInteger(value.dtype()) || value.shape().rank() > 1) {
+    return Error() << "input " << i << " (" << proto_.input(i) << ") is " << value.type()
+                   << ", expected a list of integers";
+  }
+  const Tensor wide = value.Converted(DType::kI64);
+  return std::vector<int64_t>(wide.data<int64_t>().begin(), wide.data<int64_t>().end());
+}
+
+absl::StatusOr<double> OnnxNode::FloatInput(int i) {
+  const Tensor* value = values_.FindInitialValue(proto_.input(i));
+  if (value == nullptr)
+    return Unsupported() << "input " << i << " (" << proto_.input(i) << ") must be known before the program runs";
+  if (value->num_elements() != 1) {
+    return Error() << "input " << i << " (" << proto_.input(i) << ") is " << value->type() << ", expected one element";
+  }
+  return value->At(0);
+}
+
+const AttributeProto* OnnxNode::Find(std::string_view name) const {
+  for (const AttributeProto& attribute : proto_.attribute()) {
+    if (attribute.name() == name) return &attribute;
+  }
+  return nullptr;
+}
+
+const AttributeProto* OnnxNode::Ask(std::string_view name, AttributeProto::AttributeType type) {
+  asked_.insert(std::string(name));
+  const AttributeProto* attribute = Find(name);
+  if (attribute == nullptr || attribute->type() == type) return attribute;
+  builder_.Fail(Error() << "attribute " << name << " is of type "
+                        << AttributeProto::AttributeType_Name(attribute->type()) << ", expected "
+                        << AttributeProto::AttributeType_Name(type));
+  return nullptr;
+}
+
+int64_t OnnxNode::Int(std::string_view name, int64_t default_value) {
+  const AttributeProto* attribute = Ask(name, AttributeProto::INT);
+  return attribute ? attribute->i() : default_value;
+}
+
+double OnnxNode::Float(std::string_view name, double default_value) {
+  const AttributeProto* attribute = Ask(name, AttributeProto::FLOAT);
+  return attribute ? static_cast<double>(attribute->f()) : default_value;
+}
+
+std::string OnnxNode::String(std::string_view name, std::string default_value) {
+  const AttributeProto* attribute = Ask(name, AttributeProto::STRING);
+  return attribute ? attribute->s() : default_value;
+}
+
+std::vector<int64_t> OnnxNode::Ints(std::string_view name, std::vector<int64_t> default_value) {
+  const AttributeProto* attribute = Ask(name, AttributeProto::INTS);
+  if (!attribute) return default_value;
+  return std::vector<int64_t>(attribute->ints().begin(), attribute->ints().end());
+}
+
+std::vector<double> OnnxNode::Floats(std::string_view name) {
+  const AttributeProto* attribute = Ask(name, AttributeProto::FLOATS);
+  if (!attribute) return {};
+  return std::vector<double>(attribute->floats().begin(), attribute->floats().end());
+}
+
+absl::StatusOr<Tensor> OnnxNode::TensorAttr(std::string_view name) {
+  const AttributeProto* attribute = Ask(name, AttributeProto::TENSOR);
+  RETURN_IF_ERROR(builder_.status());
+  if (!attribute) return Error() << "attribute " << name << " is missing";
+  auto tensor = DecodeTensor(attribute->t());
+  if (!tensor.ok()) return Annotate(tensor.status(), op_type() + ": attribute " + std::string(name));
+  return tensor;
+}
+
+absl::Status OnnxNode::CheckAllAttributesAsked() const {
+  for (const AttributeProto& attribute : proto_.attribute()) {
+    if (asked_.count(attribute.name())) continue;
+    return Unsupported() << "attribute " << attribute.name() << " is not supported in opset " << opset_;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<std::vector<int64_t>>> OnnxNode::IntsAttrOrInput(std::string_view name, int64_t since,
+                                                                              int i) {
+  std::optional<std::vector<int64_t>> list;
+  if (opset_ >= since) {
+    if (!has_input(i)) return list;
+    ASSIGN_OR_RETURN(list, IntsInput(i));
+  } else if (has_attr(name)) {
+    list = Ints(name);
+    RETURN_IF_ERROR(builder_.status());
+  }
+  return list;
+}
+
+void OnnxNode::SetOutput(int i, Value value) {
+  if (value && has_output(i)) outputs_[static_cast<size_t>(i)] = value;
+}
+
+ErrorStream OnnxNode::Error() const { return InvalidArgument() << op_type() << ": "; }
+
+ErrorStream OnnxNode::Unsupported() const { return Unimplemented() << op_type() << ": "; }
+
+absl::StatusOr<int64_t> OnnxNode::Axis(int64_t axis, int64_t rank) const {
+  if (axis < -rank || axis >= rank) return Error() << "axis " << axis << " is outside a tensor of rank " << rank;
+  return axis < 0 ? axis + rank : axis;
+}
+
+absl::StatusOr<std::vector<int64_t>> OnnxNode::Axes(std::vector<int64_t> axes, int64_t rank) const {
+  for (int64_t& axis : axes) {
+    ASSIGN_OR_RETURN(axis, Axis(axis, rank));
+  }
+  std::sort(axes.begin(), axes.end());
+  if (std::adjacent_find(axes.begin(), axes.end()) != axes.end())
+    return Error() << "axes " << ListToString(axes) << " repeat one";
+  return axes;
+}
+
+absl::StatusOr<Shape> OnnxNode::CheckedShape(std::vector<int64_t> dims) const {
+  int64_t elements = 1;
+  for (int64_t dim : dims) {
+    if (dim < 0) return Error() << "negative dimension in shape " << ListToString(dims);
+    if (dim > kMaxElements || (elements *= std::max<int64_t>(dim, 1)) > kMaxElements)
+      return Error() << "shape " << ListToString(dims) << " is too large";
+  }
+  return Shape(std::move(dims));
+}
+
+absl::Status OnnxNode::RequireRank(int i, int64_t rank) {
+  RETURN_IF_ERROR(builder_.status());
+  if (shape(i).rank() >= rank) return absl::OkStatus();
+  return Error() << "input " << i << " is " << type(i) << ", expected rank " << rank << " or more";
+}
+
+absl::StatusOr<Shape> BroadcastShapes(const OnnxNode& n, const std::vector<Value>& values) {
+  int64_t rank = 0;
+  for (Value value : values) rank = std::max(rank, value.shape().rank());
+  std::vector<int64_t> dims(static_cast<size_t>(rank), 1);
+  for (Value value : values) {
+    const int64_t offset = rank - value.shape().rank();
+    for (int64_t i = 0; i < value.shape().rank(); ++i) {
+      int64_t& dim = dims[static_cast<size_t>(offset + i)];
+      const int64_t extent = value.shape()[i];
+      if (extent == 1 || extent == dim) continue;
+      if (dim == 1) {
+        dim = extent;
+        continue;
+      }
+      ErrorStream error = n.Error() << "shapes do not broadcast:";
+      for (Value each : values) error << " " << each.type();
+      return error;
+    }
+  }
+  return n.CheckedShape(std::move(dims));
+}
+
+Value BroadcastTo(Builder& b, Value x, const Shape& shape) {
+  if (!x || x.shape() == shape) return x;
+  const int64_t offset = shape.rank() - x.shape().rank();
+  std::vector<int64_t> kept, dims;
+  for (int64_t i = 0; i < x.shape().rank(); ++i) {
+    if (x.shape()[i] != shape[offset + i]) continue;  // stretched, so dropped first
+    kept.push_back(x.shape()[i]);
+    dims.push_back(offset + i);
+  }
+  return b.Broadcast(b.Reshape(x, Shape(kept)), shape, dims);
+}
+
+absl::StatusOr<std::vector<Value>> BroadcastInputs(OnnxNode& n) {
+  std::vector<Value> values = n.inputs();
+  RETURN_IF_ERROR(n.b().status());
+  ASSIGN_OR_RETURN(const Shape shape, BroadcastShapes(n, values));
+  for (Value& value : values) value = BroadcastTo(n.b(), value, shape);
+  RETURN_IF_ERROR(n.b().status());
+  return values;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,105 @@
+// What a converter sees of the ONNX node that it converts: inputs, attributes, the builder to write to, and outputs to set.
+// Internal to the frontend; lives while one node is converted.
+//
+// Attributes have sticky errors, as the builder's operations have: after a mistyped one the builder's status is the error, what is
+// built is null, and the import ends behind the converter. So a converter that reads a type of what it has built first does
+//   RETURN_IF_ERROR(n.b().status());
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/builder.h"
+#include "core/status.h"
+#include "core/tensor.h"
+#include "frontends/onnx/values.h"
+#include "onnx/onnx.pb.h"
+
+namespace lockstep {
+
+class OnnxNode {
+ public:
+  // All non-empty inputs of `proto` must be in `values`. `index` is the node's position in the file.
+  OnnxNode(const onnx::NodeProto& proto, int index, int64_t opset, OnnxValues& values, Builder& builder,
+           std::vector<std::string>& notes);
+
+  Builder& b() { return builder_; }
+  int64_t opset() const { return opset_; }
+  const std::string& op_type() const { return proto_.op_type(); }
+  const std::string& source() const { return source_; }  // "onnx:/fc1/MatMul"
+  void AddNote(std::string note) { notes_.push_back(std::move(note)); }
+
+  // --- Inputs. The table of operators says how many are required; only later ones may be absent. ------------------------
+  int num_inputs() const { return proto_.input_size(); }
+  bool has_input(int i) const { return i < proto_.input_size() && !proto_.input(i).empty(); }
+  Value input(int i);                                        // null only if the builder has failed
+  const TensorType& type(int i) { return input(i).type(); }  // requires that input(i) is not null
+  const Shape& shape(int i) { return type(i).shape; }
+  std::vector<Value> inputs();  // all, none absent
+  // The value of an input that must be known before the program runs.
+  absl::StatusOr<Tensor> ConstantInput(int i);
+  absl::StatusOr<std::vector<int64_t>> IntsInput(int i);  // of rank 0 or 1
+  absl::StatusOr<double> FloatInput(int i);               // of one element; an initializer of one will do
+
+  // --- Attributes. An attribute that no converter asks for is an error: its meaning would be lost. ----------------------
+  bool has_attr(std::string_view name) const { return Find(name) != nullptr; }
+  int64_t Int(std::string_view name, int64_t default_value);
+  bool Flag(std::string_view name, bool default_value) { return Int(name, default_value ? 1 : 0) != 0; }
+  double Float(std::string_view name, double default_value);
+  std::string String(std::string_view name, std::string default_value);
+  std::vector<int64_t> Ints(std::string_view name, std::vector<int64_t> default_value = {});
+  std::vector<double> Floats(std::string_view name);
+  absl::StatusOr<Tensor> TensorAttr(std::string_view name);
+  void Ignore(std::string_view name) { asked_.insert(std::string(name)); }  // it has no effect on what we compute
+  absl::Status CheckAllAttributesAsked() const;
+
+  // Ints from the attribute `name` up to opset `since` - 1, from input `i` from then on; nothing if absent.
+  absl::StatusOr<std::optional<std::vector<int64_t>>> IntsAttrOrInput(std::string_view name, int64_t since, int i);
+
+  // --- Outputs ----------------------------------------------------------------------------------------------------------
+  int num_outputs() const { return proto_.output_size(); }
+  bool has_output(int i) const { return i < proto_.output_size() && !proto_.output(i).empty(); }
+  void SetOutput(int i, Value value);  // no effect if the node has no output i, or the value is null
+  const std::vector<Value>& outputs() const { return outputs_; }
+
+  // --- Errors and checks ------------------------------------------------------------------------------------------------
+  // "Conv: <message>"; the importer appends the source.
+  ErrorStream Error() const;
+  ErrorStream Unsupported() const;
+  // `axis` counted from the front, of a tensor of `rank`; an error if it is out of range.
+  absl::StatusOr<int64_t> Axis(int64_t axis, int64_t rank) const;
+  absl::StatusOr<std::vector<int64_t>> Axes(std::vector<int64_t> axes,
+                                            int64_t rank) const;  // increasing; an error if one repeats
+  // `dims` as a shape; an error if one is negative or the elements are too many.
+  absl::StatusOr<Shape> CheckedShape(std::vector<int64_t> dims) const;
+  // An error unless the rank of input i is at least `rank`.
+  absl::Status RequireRank(int i, int64_t rank);
+
+ private:
+  const onnx::AttributeProto* Find(std::string_view name) const;
+  // The attribute if it is present and of that type; fails the builder if the type is another one.
+  const onnx::AttributeProto* Ask(std::string_view name, onnx::AttributeProto::AttributeType type);
+
+  const onnx::NodeProto& proto_;
+  const int64_t opset_;
+  OnnxValues& values_;
+  Builder& builder_;
+  std::vector<std::string>& notes_;
+  std::string source_;
+  std::set<std::string> asked_;
+  std::vector<Value> outputs_;
+};
+
+// NumPy's broadcasting, which ONNX calls multidirectional: the common shape, or an error with the shapes.
+absl::StatusOr<Shape> BroadcastShapes(const OnnxNode& n, const std::vector<Value>& values);
+// `x` with its dimensions of extent 1 stretched, and with new leading dimensions. Requires that `shape` comes from BroadcastShapes.
+Value BroadcastTo(Builder& b, Value x, const Shape& shape);
+// All inputs of `n` with their common shape.
+absl::StatusOr<std::vector<Value>> BroadcastInputs(OnnxNode& n);
+
+}  // namespace lockstep

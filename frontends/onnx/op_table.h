@@ -1,0 +1,43 @@
+// Which ONNX operators are imported, and how: one table per family, one file per table. To add an operator, add its row
+// and its converter to a family. Internal to the frontend; constant data.
+
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/status.h"
+#include "frontends/onnx/onnx_node.h"
+
+namespace lockstep {
+
+inline constexpr int kAnyNumber = 1 << 30;
+inline constexpr int64_t kNoEnd = 1 << 30;
+
+struct OnnxOp {
+  std::string_view type;
+  // The opsets in which the converter is right. Opsets before kOldestOpset are refused for the whole file, so 1 means all.
+  int64_t since = 1, until = kNoEnd;
+  int min_inputs = 1, max_inputs = 1;  // the first min_inputs are present
+  absl::Status (*convert)(OnnxNode& n) = nullptr;
+};
+
+std::vector<OnnxOp> ElementwiseOps();    // elementwise.cc
+std::vector<OnnxOp> ActivationOps();     // activation.cc
+std::vector<OnnxOp> ConstantOps();       // constant.cc: constants, shapes as values
+std::vector<OnnxOp> ShapeOps();          // shape.cc
+std::vector<OnnxOp> SlicingOps();        // slicing.cc
+std::vector<OnnxOp> ReductionOps();      // reduction.cc
+std::vector<OnnxOp> MatMulOps();         // matmul.cc
+std::vector<OnnxOp> ConvolutionOps();    // convolution.cc
+std::vector<OnnxOp> PoolingOps();        // pooling.cc
+std::vector<OnnxOp> NormalizationOps();  // normalization.cc
+
+// All rows of all families.
+const std::vector<OnnxOp>& AllOnnxOps();
+
+// The row for `type` in `opset`, or an error that says what is known of it.
+absl::StatusOr<const OnnxOp*> FindOnnxOp(std::string_view domain, std::string_view type, int64_t opset);
+
+}  // namespace lockstep

@@ -1,0 +1,106 @@
+// Reductions over axes.
+
+#include <algorithm>
+
+#include "core/builder.h"
+#include "frontends/onnx/op_table.h"
+
+namespace lockstep {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+// The axes, from an attribute up to opset `axes_input_since` - 1, from then on from input 1.
+absl::StatusOr<Ints> ReducedDims(OnnxNode& n, int64_t axes_input_since, const Shape& shape) {
+  ASSIGN_OR_RETURN(std::optional<Ints> axes, n.IntsAttrOrInput("axes", axes_input_since, 1));
+  const bool empty_is_none = n.opset() >= axes_input_since && n.Flag("noop_with_empty_axes", false);
+  if (axes && !axes->empty()) return n.Axes(*axes, shape.rank());
+  Ints all;
+  for (int64_t i = 0; !empty_is_none && i < shape.rank(); ++i) all.push_back(i);
+  return all;
+}
+
+// y = behind(reduce(before(x), dims), number of elements reduced).
+template <typename Before, typename Behind>
+absl::Status Reduce(OnnxNode& n, int64_t axes_input_since, std::string_view op, Before before, Behind behind) {
+  Builder& b = n.b();
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(b.status());
+  const bool keep = n.Flag("keepdims", true);
+  ASSIGN_OR_RETURN(const Ints dims, ReducedDims(n, axes_input_since, x.shape()));
+  int64_t count = 1;
+  Shape kept = x.shape();
+  for (int64_t dim : dims) {
+    count *= x.shape()[dim];
+    kept = kept.WithDim(dim, 1);
+  }
+  Value result = before(b, x);
+  if (!dims.empty()) result = b.Op(op, {result}, {{"dims", dims}});
+  result = behind(b, result, count);
+  n.SetOutput(0, keep ? b.Reshape(result, kept) : result);
+  return absl::OkStatus();
+}
+
+Value Same(Builder&, Value x) { return x; }
+Value SameBehind(Builder&, Value x, int64_t) { return x; }
+Value Square(Builder& b, Value x) { return b.Mul(x, x); }
+Value Abs(Builder& b, Value x) { return b.Unary("abs", x); }
+Value LogBehind(Builder& b, Value x, int64_t) { return b.Log(x); }
+Value SqrtBehind(Builder& b, Value x, int64_t) { return b.Sqrt(x); }
+
+// The mean of integers is truncated, so it divides; that of floats multiplies.
+Value Divide(Builder& b, Value sum, int64_t count) {
+  if (!sum || count == 1) return sum;
+  if (!IsFloat(sum.dtype())) return b.Div(sum, b.SplatLike(static_cast<double>(count), sum));
+  return b.Scale(sum, 1.0 / static_cast<double>(count));
+}
+
+absl::Status ReduceSum(OnnxNode& n) { return Reduce(n, 13, "reduce_sum", Same, SameBehind); }
+absl::Status ReduceMean(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Same, Divide); }
+absl::Status ReduceMax(OnnxNode& n) { return Reduce(n, 18, "reduce_max", Same, SameBehind); }
+absl::Status ReduceMin(OnnxNode& n) { return Reduce(n, 18, "reduce_min", Same, SameBehind); }
+absl::Status ReduceProd(OnnxNode& n) { return Reduce(n, 18, "reduce_prod", Same, SameBehind); }
+absl::Status ReduceL1(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Abs, SameBehind); }
+absl::Status ReduceL2(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, SqrtBehind); }
+absl::Status ReduceSumSquare(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, SameBehind); }
+absl::Status ReduceLogSum(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Same, LogBehind); }
+
+absl::Status ArgMax(OnnxNode& n) {
+  Builder& b = n.b();
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(b.status());
+  if (n.Flag("select_last_index", false)) return n.Unsupported() << "attribute select_last_index is 1, expected 0";
+  const bool keep = n.Flag("keepdims", true);
+  ASSIGN_OR_RETURN(const int64_t axis, n.Axis(n.Int("axis", 0), x.shape().rank()));
+  const Value result = b.Op("argmax", {x}, {{"dim", axis}});
+  n.SetOutput(0, keep ? b.Reshape(result, x.shape().WithDim(axis, 1)) : result);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<OnnxOp> ReductionOps() {
+  return {
+      {"ReduceSum", 1, 12, 1, 1, ReduceSum},
+      {"ReduceSum", 13, kNoEnd, 1, 2, ReduceSum},
+      {"ReduceMean", 1, 17, 1, 1, ReduceMean},
+      {"ReduceMean", 18, kNoEnd, 1, 2, ReduceMean},
+      {"ReduceMax", 1, 17, 1, 1, ReduceMax},
+      {"ReduceMax", 18, kNoEnd, 1, 2, ReduceMax},
+      {"ReduceMin", 1, 17, 1, 1, ReduceMin},
+      {"ReduceMin", 18, kNoEnd, 1, 2, ReduceMin},
+      {"ReduceProd", 1, 17, 1, 1, ReduceProd},
+      {"ReduceProd", 18, kNoEnd, 1, 2, ReduceProd},
+      {"ReduceL1", 1, 17, 1, 1, ReduceL1},
+      {"ReduceL1", 18, kNoEnd, 1, 2, ReduceL1},
+      {"ReduceL2", 1, 17, 1, 1, ReduceL2},
+      {"ReduceL2", 18, kNoEnd, 1, 2, ReduceL2},
+      {"ReduceSumSquare", 1, 17, 1, 1, ReduceSumSquare},
+      {"ReduceSumSquare", 18, kNoEnd, 1, 2, ReduceSumSquare},
+      {"ReduceLogSum", 1, 17, 1, 1, ReduceLogSum},
+      {"ReduceLogSum", 18, kNoEnd, 1, 2, ReduceLogSum},
+      {"ArgMax", 1, kNoEnd, 1, 1, ArgMax},
+  };
+}
+
+}  // namespace lockstep

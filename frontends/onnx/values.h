@@ -1,0 +1,45 @@
+// The values of an ONNX graph while it is imported: which Value of ours each name means, and which are known constants.
+// Internal to the frontend; used by one import.
+
+#pragma once
+
+#include <map>
+#include <string>
+#include <unordered_map>
+
+#include "core/builder.h"
+#include "core/status.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+class OnnxValues {
+ public:
+  explicit OnnxValues(Builder& builder) : builder_(builder) {}
+
+  // A value that is in the graph. An error if the name has one already.
+  absl::Status Define(const std::string& name, Value value);
+  // A tensor that enters the graph as a constant when Get first asks for it.
+  absl::Status DefineConstant(const std::string& name, Tensor value);
+  // What a state holds at first: no constant to the graph, but readable where an operator needs a fixed number.
+  void SetInitialValue(Value state, Tensor value) { initial_values_.insert_or_assign(state, std::move(value)); }
+
+  bool Has(const std::string& name) const { return values_.count(name) || constants_.count(name); }
+  Value Get(const std::string& name);  // requires Has(name); null if the builder has failed
+  // The value if it is known before the program runs, else null. Requires Has(name).
+  const Tensor* FindConstant(const std::string& name) const;
+  const Tensor* FindInitialValue(const std::string& name) const;  // the same, and the initial value of a state
+
+  // Evaluates `node`, an integer or boolean computation on known small values such as shapes, and remembers its results.
+  absl::Status Fold(const Node& node);
+
+ private:
+  const Tensor* FindConstant(Value value) const;
+
+  Builder& builder_;
+  std::unordered_map<std::string, Value> values_;
+  std::unordered_map<std::string, Tensor> constants_;  // not in the graph yet
+  std::unordered_map<Value, Tensor, ValueHash> known_, initial_values_;
+};
+
+}  // namespace lockstep

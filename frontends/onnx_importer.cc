@@ -1,0 +1,273 @@
+#include "frontends/onnx_importer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "core/builder.h"
+#include "frontends/onnx/model_file.h"
+#include "frontends/onnx/onnx_node.h"
+#include "frontends/onnx/op_table.h"
+#include "frontends/onnx/tensor_data.h"
+#include "frontends/onnx/values.h"
+
+namespace lockstep {
+namespace {
+
+using Dims = std::map<std::string, int64_t>;
+
+// One import. Its members are called in the order in which they stand here.
+class Importer {
+ public:
+  Importer(ModelFile file, const std::string& path)
+      : file_(std::move(file)), builder_(model_.graph), values_(builder_) {
+    model_.origin.file = path;
+    const std::string& name = file_.model.graph().name();
+    model_.graph.set_name(name.empty() ? std::filesystem::path(path).stem().string() : name);
+  }
+
+  absl::Status CheckFile();
+  absl::Status AddInputs(const Dims& dims);
+  absl::Status AddInitializers();
+  absl::Status AddNodes();
+  absl::Status AddResults();
+  ImportedModel Finish();
+
+ private:
+  absl::StatusOr<TensorType> BindInput(const onnx::ValueInfoProto& input, const Dims& dims,
+                                       std::set<std::string>& symbols) const;
+  absl::Status AddNode(const onnx::NodeProto& proto, int index);
+  absl::Status FoldNewNodes();
+  absl::Status DefineOutputs(const onnx::NodeProto& proto, OnnxNode& node);
+  void RemoveUnused();
+
+  const onnx::GraphProto& graph_proto() const { return file_.model.graph(); }
+
+  ModelFile file_;
+  ImportedModel model_;
+  Builder builder_;
+  OnnxValues values_;
+  std::set<std::string> initializers_;
+  Node* last_folded_ = nullptr;  // nodes up to this one have been through FoldNewNodes
+};
+
+absl::Status Importer::CheckFile() {
+  if (graph_proto().sparse_initializer_size() > 0) return Unimplemented() << "sparse initializers are not supported";
+  if (file_.model.functions_size() > 0) {
+    const onnx::FunctionProto& function = file_.model.functions(0);
+    return Unimplemented() << "functions are not supported: the file defines " << function.domain() << "."
+                           << function.name() << " (onnx.inliner.inline_local_functions removes them)";
+  }
+  ToInferenceForm(*file_.model.mutable_graph(), model_.notes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorType> Importer::BindInput(const onnx::ValueInfoProto& input, const Dims& dims,
+                                               std::set<std::string>& symbols) const {
+  const std::string who = "input '" + input.name() + "'";
+  if (!input.type().has_tensor_type()) return Unimplemented() << who << " is no tensor";
+  const onnx::TypeProto::Tensor& type = input.type().tensor_type();
+  if (!type.has_shape()) return InvalidArgument() << who << " has no shape";
+  absl::StatusOr<DType> dtype = DTypeFromOnnx(type.elem_type());
+  if (!dtype.ok()) return Annotate(dtype.status(), who);
+  std::vector<int64_t> extents;
+  int64_t elements = 1;
+  for (const onnx::TensorShapeProto::Dimension& dim : type.shape().dim()) {
+    int64_t extent = dim.dim_value();
+    if (!dim.has_dim_value()) {
+      if (dim.dim_param().empty()) {
+        return InvalidArgument() << who << ": dimension " << extents.size() << " has neither an extent nor a name";
+      }
+      symbols.insert(dim.dim_param());
+      const auto it = dims.find(dim.dim_param());
+      if (it == dims.end()) {
+        return InvalidArgument() << who << ": dimension " << extents.size() << " ('" << dim.dim_param()
+                                 << "') has no extent; give it in dims, as in dims={\"" << dim.dim_param()
+                                 << "\": 128}";
+      }
+      extent = it->second;
+      if (extent < 1)
+        return InvalidArgument() << "dims: '" << dim.dim_param() << "' is " << extent << ", expected at least 1";
+    }
+    if (extent < 0 || extent > kMaxElements || (elements *= std::max<int64_t>(extent, 1)) > kMaxElements) {
+      return InvalidArgument() << who << ": dimension " << extents.size() << " is " << extent
+                               << ", which is negative or too large";
+    }
+    extents.push_back(extent);
+  }
+  return TensorType{*dtype, Shape(std::move(extents))};
+}
+
+absl::Status Importer::AddInputs(const Dims& dims) {
+  // Files of IR version 3 list initializers among the inputs.
+  for (const onnx::TensorProto& tensor : graph_proto().initializer()) initializers_.insert(tensor.name());
+  std::set<std::string> symbols;
+  for (const onnx::ValueInfoProto& input : graph_proto().input()) {
+    if (initializers_.count(input.name())) continue;
+    ASSIGN_OR_RETURN(TensorType type, BindInput(input, dims, symbols));
+    PlacementMap placements;
+    const auto& shape = input.type().tensor_type().shape();
+    if (shape.dim_size() > 0 && !shape.dim(0).dim_param().empty()) placements.emplace(kDataAxis, Placement::Split(0));
+    ASSIGN_OR_RETURN(const Value value,
+                     model_.graph.AddInput(input.name(), std::move(type), false, std::move(placements)));
+    RETURN_IF_ERROR(values_.Define(input.name(), value));
+  }
+  for (const auto& [name, extent] : dims) {
+    if (symbols.count(name)) continue;
+    return InvalidArgument() << "dims: there is no symbolic dimension '" << name << "'; the model's inputs have "
+                             << (symbols.empty() ? "none" : "'" + absl::StrJoin(symbols, "', '") + "'");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::AddInitializers() {
+  std::set<std::string> used;
+  for (const onnx::NodeProto& node : graph_proto().node()) used.insert(node.input().begin(), node.input().end());
+  for (const onnx::ValueInfoProto& output : graph_proto().output()) used.insert(output.name());
+  for (onnx::TensorProto& proto : *file_.model.mutable_graph()->mutable_initializer()) {
+    if (!used.count(proto.name())) continue;
+    absl::StatusOr<Tensor> tensor = DecodeTensor(proto);
+    if (!tensor.ok()) return Annotate(tensor.status(), "initializer '" + proto.name() + "'");
+    if (!IsFloat(tensor->dtype()) || tensor->shape().rank() == 0) {
+      RETURN_IF_ERROR(values_.DefineConstant(proto.name(), *std::move(tensor)));
+      continue;
+    }
+    ASSIGN_OR_RETURN(const Value state, model_.graph.AddInput(proto.name(), tensor->type(), /*is_state=*/true));
+    RETURN_IF_ERROR(values_.Define(proto.name(), state));
+    values_.SetInitialValue(state, *tensor);
+    model_.parameters.emplace(proto.name(), *std::move(tensor));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::AddNodes() {
+  for (int i = 0; i < graph_proto().node_size(); ++i) {
+    const onnx::NodeProto& proto = graph_proto().node(i);
+    const std::string source =
+        "onnx:" + (proto.name().empty() ? proto.op_type() + "_" + std::to_string(i) : proto.name());
+    const absl::Status status = AddNode(proto, i);
+    if (status.ok()) continue;
+    const std::string message(status.message());
+    // Errors of our own ops end with the source already.
+    if (message.ends_with(source)) return status;
+    return absl::Status(status.code(), message + ", at " + source);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::AddNode(const onnx::NodeProto& proto, int index) {
+  ASSIGN_OR_RETURN(const OnnxOp* op, FindOnnxOp(proto.domain(), proto.op_type(), file_.opset));
+  for (int i = 0; i < std::max(proto.input_size(), op->min_inputs); ++i) {
+    const bool given = i < proto.input_size() && !proto.input(i).empty();
+    if (!given && (i < op->min_inputs || op->max_inputs == kAnyNumber))
+      return InvalidArgument() << proto.op_type() << ": input " << i << " is missing";
+    if (given && i >= op->max_inputs) {
+      return InvalidArgument() << proto.op_type() << ": " << proto.input_size() << " inputs, expected at most "
+                               << op->max_inputs;
+    }
+    if (given && !values_.Has(proto.input(i))) {
+      return InvalidArgument() << proto.op_type() << ": input " << i << " ('" << proto.input(i)
+                               << "') is neither an input of the graph, "
+                               << "nor an initializer, nor the output of an earlier node";
+    }
+  }
+  OnnxNode node(proto, index, file_.opset, values_, builder_, model_.notes);
+  builder_.set_source(node.source());
+  RETURN_IF_ERROR(op->convert(node));
+  RETURN_IF_ERROR(builder_.status());
+  RETURN_IF_ERROR(node.CheckAllAttributesAsked());
+  RETURN_IF_ERROR(FoldNewNodes());
+  return DefineOutputs(proto, node);
+}
+
+absl::Status Importer::FoldNewNodes() {
+  std::list<Node>& nodes = model_.graph.nodes();
+  auto it = nodes.end();
+  while (it != nodes.begin() && &*std::prev(it) != last_folded_) --it;
+  for (; it != nodes.end(); ++it) {
+    for (size_t i = 0; i < it->num_results(); ++i) {
+      if (it->type(i).num_elements() > kMaxElements)
+        return InvalidArgument() << it->op_name() << ": result " << it->type(i) << " is too large";
+    }
+    RETURN_IF_ERROR(values_.Fold(*it));
+    last_folded_ = &*it;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::DefineOutputs(const onnx::NodeProto& proto, OnnxNode& node) {
+  for (int i = 0; i < proto.output_size(); ++i) {
+    if (proto.output(i).empty()) continue;
+    Value value = node.outputs()[static_cast<size_t>(i)];
+    if (!value)
+      return Unimplemented() << proto.op_type() << ": output " << i << " ('" << proto.output(i)
+                             << "') is not supported";
+    RETURN_IF_ERROR(values_.Define(proto.output(i), value));
+    // An input, or what an earlier node made (Identity), keeps its name.
+    if (value.node->source() == node.source() && !value.node->Is("input")) model_.graph.SetName(value, proto.output(i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::AddResults() {
+  for (const onnx::ValueInfoProto& output : graph_proto().output()) {
+    if (!values_.Has(output.name()))
+      return InvalidArgument() << "output '" << output.name() << "' is not computed by any node";
+    const Value value = values_.Get(output.name());
+    RETURN_IF_ERROR(builder_.status());
+    RETURN_IF_ERROR(model_.graph.AddResult(output.name(), value));
+  }
+  if (model_.graph.results().empty()) return InvalidArgument() << "the graph has no outputs";
+  RemoveUnused();
+  return absl::OkStatus();
+}
+
+// What was folded into attributes leaves nodes and states behind.
+void Importer::RemoveUnused() {
+  std::vector<Node*> nodes;
+  for (Node& node : model_.graph.nodes()) nodes.push_back(&node);
+  std::for_each(nodes.rbegin(), nodes.rend(), [&](Node* node) {
+    bool used = false;
+    for (size_t i = 0; i < node->num_results(); ++i) used = used || model_.graph.IsUsed(node->result(i));
+    if (!used) model_.graph.Erase(node);
+  });
+  std::vector<std::string> unused;
+  for (const Input& input : model_.graph.inputs()) {
+    if (input.is_state && !model_.graph.IsUsed(input.value)) unused.push_back(input.name());
+  }
+  for (const std::string& name : unused) {
+    LOCKSTEP_CHECK(model_.graph.RemoveInput(name).ok()) << name;
+    model_.parameters.erase(name);
+  }
+}
+
+ImportedModel Importer::Finish() {
+  for (onnx::TensorProto& tensor : *file_.model.mutable_graph()->mutable_initializer()) {
+    if (model_.parameters.count(tensor.name())) ClearData(tensor);
+  }
+  model_.origin.model = file_.model.SerializeAsString();
+  return std::move(model_);
+}
+
+absl::StatusOr<ImportedModel> Import(const std::string& path, const ImportOptions& options) {
+  ASSIGN_OR_RETURN(ModelFile file, ReadModelFile(path));
+  Importer importer(std::move(file), path);
+  RETURN_IF_ERROR(importer.CheckFile());
+  RETURN_IF_ERROR(importer.AddInputs(options.dims));
+  RETURN_IF_ERROR(importer.AddInitializers());
+  RETURN_IF_ERROR(importer.AddNodes());
+  RETURN_IF_ERROR(importer.AddResults());
+  return importer.Finish();
+}
+
+}  // namespace
+
+absl::StatusOr<ImportedModel> ImportOnnx(const std::string& path, const ImportOptions& options) {
+  absl::StatusOr<ImportedModel> model = Import(path, options);
+  if (!model.ok()) return Annotate(model.status(), path);
+  return model;
+}
+
+}  // namespace lockstep

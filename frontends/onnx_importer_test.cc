@@ -1,0 +1,401 @@
+#include "frontends/onnx_importer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/builder.h"
+#include "core/printer.h"
+#include "core/verifier.h"
+#include "frontends/onnx/tensor_data.h"
+#include "onnx/onnx.pb.h"
+
+namespace lockstep {
+namespace {
+
+using onnx::AttributeProto;
+using onnx::GraphProto;
+using onnx::ModelProto;
+using onnx::NodeProto;
+using onnx::TensorProto;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr char kLenet[] = "examples/mnist/lenet.onnx";
+
+// A path in a folder of this test case's own.
+std::string TemporaryPath(const std::string& name) {
+  const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / test->name();
+  std::filesystem::create_directories(folder);
+  return (folder / name).string();
+}
+
+void WriteFile(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+absl::StatusOr<ImportedModel> Import(const ModelProto& model, std::map<std::string, int64_t> dims = {}) {
+  const std::string path = TemporaryPath("model.onnx");
+  WriteFile(path, model.SerializeAsString());
+  return ImportOnnx(path, {std::move(dims)});
+}
+
+void AddValue(const std::string& name, const std::vector<std::string>& dims, onnx::ValueInfoProto& value) {
+  value.set_name(name);
+  auto& type = *value.mutable_type()->mutable_tensor_type();
+  type.set_elem_type(TensorProto::FLOAT);
+  type.mutable_shape();
+  for (const std::string& dim : dims) {
+    auto& added = *type.mutable_shape()->add_dim();
+    if (std::isdigit(static_cast<unsigned char>(dim[0]))) added.set_dim_value(std::stoll(dim));
+    else added.set_dim_param(dim);
+  }
+}
+
+NodeProto& AddNode(ModelProto& model, const std::string& type, std::vector<std::string> inputs,
+                   std::vector<std::string> outputs) {
+  NodeProto& node = *model.mutable_graph()->add_node();
+  node.set_op_type(type);
+  for (const std::string& input : inputs) node.add_input(input);
+  for (const std::string& output : outputs) node.add_output(output);
+  return node;
+}
+
+void AddInts(NodeProto& node, const std::string& name, const std::vector<int64_t>& values) {
+  AttributeProto& attribute = *node.add_attribute();
+  attribute.set_name(name);
+  attribute.set_type(AttributeProto::INTS);
+  for (int64_t value : values) attribute.add_ints(value);
+}
+
+void AddInitializer(ModelProto& model, const std::string& name, const Tensor& value) {
+  TensorProto& tensor = *model.mutable_graph()->add_initializer();
+  tensor.set_name(name);
+  EncodeTensor(value, tensor);
+}
+
+// An empty graph from x: f32[n,4] to y.
+ModelProto EmptyModel(int64_t opset = 20) {
+  ModelProto model;
+  model.set_ir_version(8);
+  model.add_opset_import()->set_version(opset);
+  GraphProto& graph = *model.mutable_graph();
+  graph.set_name("test");
+  AddValue("x", {"n", "4"}, *graph.add_input());
+  AddValue("y", {"n", "4"}, *graph.add_output());
+  return model;
+}
+
+ModelProto MatMulModel() {
+  ModelProto model = EmptyModel();
+  AddInitializer(model, "fc1.weight", Tensor::Full({DType::kF32, {4, 3}}, 0.5));
+  AddNode(model, "MatMul", {"x", "fc1.weight"}, {"y"}).set_name("/fc1/MatMul");
+  return model;
+}
+
+// --- What is imported ------------------------------------------------------------------------------------------------------
+
+TEST(OnnxImporterTest, ParametersBecomeStatesAndTheBatchIsSplit) {
+  const auto model = Import(MatMulModel(), {{"n", 2}});
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->graph.ToString(),
+            R"(graph @test(%x: f32[2,4] split(0), state %fc1.weight: f32[4,3]) -> (y: f32[2,3]) {
+  %y = matmul %x, %fc1.weight : f32[2,3] @"onnx:/fc1/MatMul"
+  return %y
+}
+)");
+  EXPECT_EQ(model->parameters.at("fc1.weight"), Tensor::Full({DType::kF32, {4, 3}}, 0.5));
+  EXPECT_THAT(model->notes, testing::IsEmpty());
+}
+
+TEST(OnnxImporterTest, LenetOfTheExample) {
+  const auto model = ImportOnnx(kLenet, {{{"batch", 128}}});
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_TRUE(Verify(model->graph).ok());
+  std::vector<std::string> parameters;
+  for (const auto& [name, value] : model->parameters) parameters.push_back(name + " " + value.type().ToString());
+  EXPECT_THAT(parameters, ElementsAre("conv1.bias f32[20]", "conv1.weight f32[20,1,5,5]", "conv2.bias f32[50]",
+                                      "conv2.weight f32[50,20,5,5]", "fc1.bias f32[500]", "fc1.weight f32[500,800]",
+                                      "fc2.bias f32[10]", "fc2.weight f32[10,500]"));
+  ASSERT_NE(model->graph.FindInput("image"), nullptr);
+  EXPECT_EQ(model->graph.FindInput("image")->value.type(), (TensorType{DType::kF32, {128, 1, 28, 28}}));
+  EXPECT_TRUE(model->graph.FindInput("image")->placements.at("data").is_split(0));
+  ASSERT_EQ(model->graph.results().size(), 1u);
+  EXPECT_EQ(model->graph.results()[0].name, "logits");
+  EXPECT_EQ(model->graph.results()[0].value.type(), (TensorType{DType::kF32, {128, 10}}));
+  EXPECT_EQ(model->graph.results()[0].value.node->source(), "onnx:/fc2/Gemm");
+}
+
+// PyTorch's default exporter writes the computation of a bias of zeros, and axes that are reshaped.
+TEST(OnnxImporterTest, ShapesThatAFileComputesAreFolded) {
+  const auto model = ImportOnnx("test/models/convnet_bn.onnx", {{{"batch", 6}}});
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_TRUE(Verify(model->graph).ok());
+  for (const Node& node : model->graph.nodes()) {
+    EXPECT_TRUE(IsFloat(node.type().dtype)) << PrintNode(node);
+  }
+  EXPECT_EQ(model->graph.results()[0].value.type(), (TensorType{DType::kF32, {6, 4}}));
+  EXPECT_EQ(model->parameters.size(), 12u);
+}
+
+TEST(OnnxImporterTest, InitializersThatOnlySetAttributesAreNoStates) {
+  ModelProto model = EmptyModel();
+  AddInitializer(model, "shape", Tensor::Of<int64_t>({2}, {-1, 2}));
+  AddInitializer(model, "scale", Tensor::Scalar(DType::kF32, 3));
+  AddInitializer(model, "unused", Tensor::Full({DType::kF32, {7}}, 1));
+  AddNode(model, "Mul", {"x", "scale"}, {"scaled"});
+  AddNode(model, "Reshape", {"scaled", "shape"}, {"y"});
+  const auto imported = Import(model, {{"n", 3}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->graph.inputs().size(), 1u);
+  EXPECT_TRUE(imported->parameters.empty());
+  EXPECT_EQ(imported->graph.results()[0].value.shape(), Shape({6, 2}));
+}
+
+TEST(OnnxImporterTest, NodesWithoutNamesAreNumbered) {
+  ModelProto model = EmptyModel();
+  AddNode(model, "Relu", {"x"}, {"a"});
+  AddNode(model, "Tanh", {"a"}, {"y"});
+  const auto imported = Import(model, {{"n", 3}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->graph.nodes().back().source(), "onnx:Tanh_1");
+}
+
+// Older exporters number values and initializers; fresh names of ours must not take theirs.
+TEST(OnnxImporterTest, NamesThatAreNumbers) {
+  ModelProto model = EmptyModel();
+  AddInitializer(model, "0", Tensor::Full({DType::kF32, {1, 4}}, 2));
+  AddInitializer(model, "1", Tensor::Full({DType::kF32, {4}}, 2));
+  AddNode(model, "Mul", {"x", "0"}, {"2"});
+  AddNode(model, "Add", {"2", "1"}, {"y"});
+  const auto imported = Import(model, {{"n", 3}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_TRUE(Verify(imported->graph).ok());
+  EXPECT_EQ(imported->parameters.size(), 2u);
+}
+
+TEST(OnnxImporterTest, ProductsWithAMatrixOfWeightsMergeTheLeadingDimensions) {
+  ModelProto model = EmptyModel();
+  *model.mutable_graph()->mutable_input(0) = onnx::ValueInfoProto();
+  AddValue("x", {"n", "5", "4"}, *model.mutable_graph()->mutable_input(0));
+  AddInitializer(model, "w", Tensor::Full({DType::kF32, {4, 3}}, 0.5));
+  AddNode(model, "MatMul", {"x", "w"}, {"y"});
+  const auto imported = Import(model, {{"n", 2}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->graph.ToString(), R"(graph @test(%x: f32[2,5,4] split(0), state %w: f32[4,3]) -> (y: f32[2,5,3]) {
+  %0 = reshape %x {shape=[10, 4]} : f32[10,4] @"onnx:MatMul_0"
+  %1 = matmul %0, %w : f32[10,3] @"onnx:MatMul_0"
+  %y = reshape %1 {shape=[2, 5, 3]} : f32[2,5,3] @"onnx:MatMul_0"
+  return %y
+}
+)");
+}
+
+TEST(OnnxImporterTest, DropoutIsTheIdentityAndSaysSo) {
+  ModelProto model = EmptyModel();
+  AddNode(model, "Dropout", {"x"}, {"d"});
+  AddNode(model, "Relu", {"d"}, {"y"});
+  const auto imported = Import(model, {{"n", 3}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->graph.nodes().size(), 1u);
+  EXPECT_THAT(imported->notes, ElementsAre(HasSubstr("onnx:Dropout_0")));
+}
+
+TEST(OnnxImporterTest, BatchNormalizationOfTrainingFormIsImportedInInferenceForm) {
+  ModelProto model = EmptyModel();
+  for (const char* name : {"scale", "bias", "mean", "var"})
+    AddInitializer(model, name, Tensor::Full({DType::kF32, {4}}, 1));
+  NodeProto& node =
+      AddNode(model, "BatchNormalization", {"x", "scale", "bias", "mean", "var"}, {"y", "next_mean", "next_var"});
+  AttributeProto& mode = *node.add_attribute();
+  mode.set_name("training_mode");
+  mode.set_type(AttributeProto::INT);
+  mode.set_i(1);
+  AttributeProto& momentum = *node.add_attribute();
+  momentum.set_name("momentum");
+  momentum.set_type(AttributeProto::FLOAT);
+  momentum.set_f(0.75);
+  AddValue("next_mean", {"4"}, *model.mutable_graph()->add_output());
+  const auto imported = Import(model, {{"n", 3}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_THAT(imported->notes, ElementsAre(HasSubstr("inference form")));
+  ASSERT_EQ(imported->graph.nodes().size(), 1u);
+  const Node& imported_node = imported->graph.nodes().front();
+  EXPECT_TRUE(imported_node.Is("batch_norm_inference"));
+  EXPECT_EQ(imported_node.attr<double>("momentum"), 0.75);
+  EXPECT_EQ(imported->graph.FindResult("next_mean")->value.name(), "mean");
+}
+
+// --- External data -----------------------------------------------------------------------------------------------------------
+
+void SetExternal(TensorProto& tensor, const std::string& location, const std::string& offset,
+                 const std::string& length) {
+  ClearData(tensor);
+  tensor.set_data_location(TensorProto::EXTERNAL);
+  for (const auto& [key, value] :
+       {std::pair<std::string, std::string>("location", location), {"offset", offset}, {"length", length}}) {
+    auto& entry = *tensor.add_external_data();
+    entry.set_key(key);
+    entry.set_value(value);
+  }
+}
+
+TEST(OnnxImporterTest, ExternalDataIsRead) {
+  ModelProto model = MatMulModel();
+  const Tensor value = Tensor::Of<float>({4, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+  WriteFile(TemporaryPath("weights.bin"), "1234" + std::string(reinterpret_cast<const char*>(value.bytes()), 48));
+  SetExternal(*model.mutable_graph()->mutable_initializer(0), "weights.bin", "4", "48");
+  const auto imported = Import(model, {{"n", 2}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->parameters.at("fc1.weight"), value);
+}
+
+TEST(OnnxImporterTest, ExternalDataMustLieBesideTheModelAndBeComplete) {
+  WriteFile(TemporaryPath("weights.bin"), std::string(52, 'x'));
+  const std::string outside = (std::filesystem::path(testing::TempDir()) / "outside.bin").string();
+  WriteFile(outside, std::string(52, 'x'));
+  std::filesystem::remove(TemporaryPath("link.bin"));
+  std::filesystem::create_symlink(outside, TemporaryPath("link.bin"));
+  struct Case {
+    std::string location, offset, length, message;
+  };
+  for (const Case& c : std::vector<Case>{{"../outside.bin", "0", "48", "outside the model's directory"},
+                                         {outside, "0", "48", "outside the model's directory"},
+                                         {"link.bin", "0", "48", "outside the model's directory"},
+                                         {"a/../../outside.bin", "0", "48", "outside the model's directory"},
+                                         {"missing.bin", "0", "48", "missing.bin is not a file"},
+                                         {"weights.bin", "8", "48", "end before offset 8 plus length 48"},
+                                         {"weights.bin", "18446744073709551615", "48", "end before"},
+                                         {"weights.bin", "0", "-48", "length '-48' is no number"},
+                                         {"weights.bin", "0", "44", "gives 44 bytes, its type f32[4,3] takes 48"},
+                                         {"", "0", "48", "without a location"}}) {
+    ModelProto model = MatMulModel();
+    SetExternal(*model.mutable_graph()->mutable_initializer(0), c.location, c.offset, c.length);
+    const auto imported = Import(model, {{"n", 2}});
+    ASSERT_FALSE(imported.ok()) << c.message;
+    EXPECT_THAT(imported.status().message(),
+                AllOf(HasSubstr("model.onnx: initializer fc1.weight: "), HasSubstr(c.message)));
+  }
+}
+
+// --- Errors ------------------------------------------------------------------------------------------------------------------
+
+std::string ErrorOf(const absl::StatusOr<ImportedModel>& model) {
+  return model.ok() ? "imported" : std::string(model.status().message());
+}
+
+TEST(OnnxImporterTest, FilesThatAreNoModels) {
+  EXPECT_THAT(ErrorOf(ImportOnnx("nowhere/no.onnx")), "nowhere/no.onnx: there is no such file");
+  EXPECT_THAT(ErrorOf(ImportOnnx("examples/mnist")), "examples/mnist: is not a file");
+  EXPECT_THAT(ErrorOf(ImportOnnx("examples/mnist/export_lenet.py")),
+              HasSubstr("export_lenet.py: is not an ONNX model"));
+  const std::string path = TemporaryPath("bad.onnx");
+  WriteFile(path, "");
+  EXPECT_THAT(ErrorOf(ImportOnnx(path)), HasSubstr("bad.onnx: is not an ONNX model"));
+  const std::string lenet = ReadFile(kLenet);
+  WriteFile(path, lenet.substr(0, lenet.size() / 2));
+  EXPECT_THAT(ErrorOf(ImportOnnx(path)), HasSubstr("bad.onnx: is not an ONNX model, or is damaged or truncated"));
+}
+
+TEST(OnnxImporterTest, VersionsAreChecked) {
+  ModelProto model = MatMulModel();
+  model.set_ir_version(99);
+  EXPECT_THAT(ErrorOf(Import(model)), HasSubstr("IR version 99; supported are 3 to 14"));
+  model.set_ir_version(8);
+  model.mutable_opset_import(0)->set_version(8);
+  EXPECT_THAT(ErrorOf(Import(model)), HasSubstr("opset 8 of the domain ai.onnx; supported are 9 to 28"));
+  model.clear_opset_import();
+  EXPECT_THAT(ErrorOf(Import(model)), HasSubstr("imports no operator set of the domain ai.onnx"));
+}
+
+TEST(OnnxImporterTest, DimensionsMustBeBoundAndMustExist) {
+  EXPECT_THAT(ErrorOf(Import(MatMulModel())),
+              HasSubstr("input 'x': dimension 0 ('n') has no extent; give it in dims, as in dims={\"n\": 128}"));
+  EXPECT_THAT(ErrorOf(Import(MatMulModel(), {{"n", 2}, {"batch", 2}})),
+              HasSubstr("no symbolic dimension 'batch'; the model's inputs have 'n'"));
+  EXPECT_THAT(ErrorOf(Import(MatMulModel(), {{"n", 0}})), HasSubstr("'n' is 0, expected at least 1"));
+  EXPECT_THAT(ErrorOf(Import(MatMulModel(), {{"n", int64_t{1} << 60}})), HasSubstr("too large"));
+}
+
+TEST(OnnxImporterTest, UnknownOperators) {
+  ModelProto model = EmptyModel();
+  NodeProto& node = AddNode(model, "Frobnicate", {"x"}, {"y"});
+  node.set_name("/odd/one");
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("operator Frobnicate of domain ai.onnx (opset 20) is not supported, at onnx:/odd/one"));
+  node.set_domain("com.example");
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("operator Frobnicate of domain com.example"));
+  node.clear_domain();
+  node.set_op_type("Swish");
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("operator Swish of domain ai.onnx is not supported in opset 20"));
+}
+
+TEST(OnnxImporterTest, WrongShapesNameTheNode) {
+  ModelProto model = MatMulModel();
+  model.mutable_graph()->clear_initializer();
+  AddInitializer(model, "fc1.weight", Tensor::Full({DType::kF32, {5, 3}}, 0.5));
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("MatMul: f32[2,4] times f32[5,3]: the summed dimensions are 4 and 5, at onnx:/fc1/MatMul"));
+  model = EmptyModel();
+  AddInitializer(model, "b", Tensor::Full({DType::kF32, {3}}, 0.5));
+  AddNode(model, "Add", {"x", "b"}, {"y"});
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("Add: shapes do not broadcast: f32[2,4] f32[3], at onnx:Add_0"));
+}
+
+TEST(OnnxImporterTest, AttributesThatNobodyUnderstands) {
+  ModelProto model = EmptyModel();
+  NodeProto& node = AddNode(model, "Relu", {"x"}, {"y"});
+  AddInts(node, "steepness", {3});
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("Relu: attribute steepness is not supported in opset 20, at onnx:Relu_0"));
+  node.set_op_type("LeakyRelu");
+  node.mutable_attribute(0)->set_name("alpha");
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("LeakyRelu: attribute alpha is of type INTS, expected FLOAT, at onnx:LeakyRelu_0"));
+}
+
+TEST(OnnxImporterTest, ValuesThatDoNotExistOrExistTwice) {
+  ModelProto model = EmptyModel();
+  AddNode(model, "Relu", {"z"}, {"y"});
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("input 0 ('z') is neither an input of the graph"));
+  model.mutable_graph()->mutable_node(0)->set_input(0, "x");
+  AddNode(model, "Tanh", {"x"}, {"y"});
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("two values are named 'y', at onnx:Tanh_1"));
+  model.mutable_graph()->clear_node();
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("output 'y' is not computed by any node"));
+  AddNode(model, "Add", {"x"}, {"y"});
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("Add: input 1 is missing"));
+}
+
+TEST(OnnxImporterTest, ShapesThatDependOnData) {
+  ModelProto model = EmptyModel();
+  AddNode(model, "Cast", {"x"}, {"c"}).add_attribute()->set_name("to");
+  model.mutable_graph()->mutable_node(0)->mutable_attribute(0)->set_type(AttributeProto::INT);
+  model.mutable_graph()->mutable_node(0)->mutable_attribute(0)->set_i(TensorProto::INT64);
+  AddNode(model, "Reshape", {"x", "c"}, {"y"});
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("Reshape: input 1 (c) must be known before the program runs, at onnx:Reshape_1"));
+}
+
+TEST(OnnxImporterTest, TensorsWhoseDataDoesNotFit) {
+  ModelProto model = MatMulModel();
+  model.mutable_graph()->mutable_initializer(0)->set_raw_data("123");
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("initializer 'fc1.weight': has 3 bytes of data, its type f32[4,3] takes 48"));
+  model.mutable_graph()->mutable_initializer(0)->set_dims(0, int64_t{1} << 40);
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("is too large"));
+  model.mutable_graph()->mutable_initializer(0)->set_data_type(TensorProto::STRING);
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("element type STRING is not supported"));
+}
+
+}  // namespace
+}  // namespace lockstep

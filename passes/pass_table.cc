@@ -1,0 +1,206 @@
+#include "passes/pass_table.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "passes/autodiff.h"
+#include "passes/cse.h"
+#include "passes/dce.h"
+#include "passes/distribute/distribute.h"
+#include "passes/distribute/merge_all_reduces.h"
+#include "passes/distribute/overlap_collectives.h"
+#include "passes/train_step.h"
+
+namespace lockstep::passes {
+namespace {
+
+std::string_view Trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t\n");
+  if (begin == std::string_view::npos) return "";
+  return text.substr(begin, text.find_last_not_of(" \t\n") - begin + 1);
+}
+
+// Splits at the separators that stand outside of braces.
+std::vector<std::string_view> Split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  if (Trimmed(text).empty()) return parts;
+  int depth = 0;
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '{') ++depth;
+    if (text[i] == '}') --depth;
+    if (text[i] != separator || depth > 0) continue;
+    parts.push_back(Trimmed(text.substr(begin, i - begin)));
+    begin = i + 1;
+  }
+  parts.push_back(Trimmed(text.substr(begin)));
+  return parts;
+}
+
+template <typename T>
+absl::StatusOr<T> ParseNumber(const std::string& name, const std::string& text, std::string_view what) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return InvalidArgument() << "option " << name << " is '" << text << "', expected " << what;
+  }
+  return value;
+}
+
+absl::StatusOr<PassOptions> ParseOptions(std::string_view text) {
+  std::map<std::string, std::string> values;
+  for (std::string_view option : Split(text, ',')) {
+    const size_t equals = option.find('=');
+    if (equals == std::string_view::npos)
+      return InvalidArgument() << "option '" << option << "' is not of the form name=value";
+    const std::string name(Trimmed(option.substr(0, equals)));
+    if (!values.emplace(name, Trimmed(option.substr(equals + 1))).second)
+      return InvalidArgument() << "option " << name << " is given twice";
+  }
+  return PassOptions(std::move(values));
+}
+
+absl::StatusOr<Pass> PassFromText(std::string_view text) {
+  const size_t brace = text.find('{');
+  const std::string_view name = Trimmed(text.substr(0, brace));
+  std::string_view option_text;
+  if (brace != std::string_view::npos) {
+    if (text.back() != '}') return InvalidArgument() << "pass '" << text << "' has no closing brace";
+    option_text = text.substr(brace + 1, text.size() - brace - 2);
+  }
+  for (const PassEntry& entry : PassTable()) {
+    if (entry.name != name) continue;
+    const auto named = [&](const absl::Status& status) { return Annotate(status, "pass " + entry.name); };
+    absl::StatusOr<PassOptions> options = ParseOptions(option_text);
+    if (!options.ok()) return named(options.status());
+    absl::StatusOr<Pass> pass = entry.make(*options);
+    if (!pass.ok()) return named(pass.status());
+    if (const absl::Status status = options->CheckAllRead(); !status.ok()) return named(status);
+    return pass;
+  }
+  std::string known;
+  for (const PassEntry& entry : PassTable()) known += (known.empty() ? "" : ", ") + entry.name;
+  return NotFound() << "there is no pass '" << name << "'; there are " << known;
+}
+
+// An entry for a pass without options.
+PassEntry Plain(std::string name, std::string doc, Pass (*make)()) {
+  return {std::move(name), std::move(doc), "", [make](PassOptions&) { return make(); }};
+}
+
+absl::StatusOr<Pass> MakeAutodiff(PassOptions& options) {
+  std::string of = options.GetString("of", "loss");
+  return Autodiff(std::move(of), options.GetList("wrt"));
+}
+
+absl::StatusOr<Pass> MakeTrainStepPass(PassOptions& options) {
+  TrainStepSpec spec;
+  const std::string optimizer = options.GetString("optimizer", "sgd");
+  if (optimizer == "adam") spec.optimizer.kind = OptimizerSpec::Kind::kAdam;
+  else if (optimizer == "adamw") spec.optimizer.kind = OptimizerSpec::Kind::kAdamW;
+  else if (optimizer != "sgd") return InvalidArgument() << "unknown optimizer '" << optimizer << "'; there are sgd, adam, adamw";
+  ASSIGN_OR_RETURN(spec.optimizer.learning_rate, options.GetDouble("learning_rate", spec.optimizer.learning_rate));
+  ASSIGN_OR_RETURN(spec.optimizer.momentum, options.GetDouble("momentum", spec.optimizer.momentum));
+  ASSIGN_OR_RETURN(spec.optimizer.weight_decay, options.GetDouble("weight_decay", spec.optimizer.weight_decay));
+  const std::string loss = options.GetString("loss", "softmax_cross_entropy");
+  if (loss == "mean_squared_error") spec.loss.kind = LossSpec::Kind::kMeanSquaredError;
+  else if (loss == "result") spec.loss.kind = LossSpec::Kind::kResult;
+  else if (loss != "softmax_cross_entropy") return InvalidArgument() << "unknown loss '" << loss << "'; there are softmax_cross_entropy, mean_squared_error, result";
+  spec.loss.prediction = options.GetString("prediction", spec.loss.prediction);
+  spec.loss.target = options.GetString("target", spec.loss.target);
+  spec.trained = options.GetList("trained");
+  return TrainStep(std::move(spec));
+}
+
+absl::StatusOr<Pass> MakeDistribute(PassOptions& options) {
+  std::vector<MeshAxis> axes;
+  for (const auto& [axis, size_text] : options.TakeRest()) {
+    ASSIGN_OR_RETURN(const int64_t size, ParseNumber<int64_t>(axis, size_text, "the size of a mesh axis"));
+    if (size < 1) return InvalidArgument() << "mesh axis " << axis << " has size " << size << ", expected at least 1";
+    axes.push_back({axis, size});
+  }
+  return Distribute(Mesh(std::move(axes)));
+}
+
+absl::StatusOr<Pass> MakeMergeAllReduces(PassOptions& options) {
+  MergeOptions merge;
+  ASSIGN_OR_RETURN(merge.max_bytes, options.GetInt("max_bytes", merge.max_bytes));
+  ASSIGN_OR_RETURN(merge.first_bytes, options.GetInt("first_bytes", merge.first_bytes));
+  return MergeAllReduces(merge);
+}
+
+}  // namespace
+
+std::string PassOptions::GetString(const std::string& name, std::string default_value) {
+  const auto it = values_.find(name);
+  if (it == values_.end()) return default_value;
+  std::string value = std::move(it->second);
+  values_.erase(it);
+  return value;
+}
+
+absl::StatusOr<int64_t> PassOptions::GetInt(const std::string& name, int64_t default_value) {
+  if (!values_.contains(name)) return default_value;
+  return ParseNumber<int64_t>(name, GetString(name, ""), "an integer");
+}
+
+absl::StatusOr<double> PassOptions::GetDouble(const std::string& name, double default_value) {
+  if (!values_.contains(name)) return default_value;
+  return ParseNumber<double>(name, GetString(name, ""), "a number");
+}
+
+absl::StatusOr<bool> PassOptions::GetBool(const std::string& name, bool default_value) {
+  if (!values_.contains(name)) return default_value;
+  const std::string text = GetString(name, "");
+  if (text != "true" && text != "false")
+    return InvalidArgument() << "option " << name << " is '" << text << "', expected true or false";
+  return text == "true";
+}
+
+std::vector<std::string> PassOptions::GetList(const std::string& name) {
+  const std::string text = GetString(name, "");
+  std::vector<std::string> list;
+  for (std::string_view part : Split(text, '|')) list.emplace_back(part);
+  return list;
+}
+
+std::map<std::string, std::string> PassOptions::TakeRest() {
+  std::map<std::string, std::string> rest;
+  rest.swap(values_);
+  return rest;
+}
+
+absl::Status PassOptions::CheckAllRead() const {
+  if (values_.empty()) return absl::OkStatus();
+  return InvalidArgument() << "there is no option '" << values_.begin()->first << "'";
+}
+
+const std::vector<PassEntry>& PassTable() {
+  static const std::vector<PassEntry> table = {
+      {"autodiff", "adds gradients of a result as results grad/<name>", "of=loss, wrt=w|b (default: every float state)",
+       MakeAutodiff},
+      {"train-step", "adds the loss, its gradients and the optimizer's updates",
+       "optimizer=sgd, learning_rate=0.01, momentum=0, weight_decay=0, loss=softmax_cross_entropy, prediction=logits, "
+       "target=target, trained=w|b (default: every float state)",
+       MakeTrainStepPass},
+      Plain("cse", "merges nodes that compute the same", Cse),
+      Plain("dce", "removes nodes whose results nobody uses", Dce),
+      {"distribute", "turns the one-rank program into that of each rank of a mesh", "data=4 (axes and sizes)",
+       MakeDistribute},
+      {"merge-all-reduces", "puts all-reduces into buckets", "max_bytes=8388608, first_bytes=1048576",
+       MakeMergeAllReduces},
+      Plain("overlap-collectives", "moves collectives so that they run while ranks compute", OverlapCollectives),
+  };
+  return table;
+}
+
+absl::StatusOr<std::vector<Pass>> PassesFromText(std::string_view text) {
+  std::vector<Pass> passes;
+  for (std::string_view part : Split(text, ',')) {
+    ASSIGN_OR_RETURN(Pass pass, PassFromText(part));
+    passes.push_back(std::move(pass));
+  }
+  return passes;
+}
+
+}  // namespace lockstep::passes

@@ -1,0 +1,76 @@
+#include "python_bindings/arrays.h"
+
+#include <cstring>
+
+#include "python_bindings/errors.h"
+
+namespace lockstep::python {
+namespace {
+
+nb::dlpack::dtype DlpackType(DType dtype) {
+  const auto code = [&] {
+    if (dtype == DType::kBF16) return nb::dlpack::dtype_code::Bfloat;
+    if (dtype == DType::kBool) return nb::dlpack::dtype_code::Bool;
+    if (IsFloat(dtype)) return nb::dlpack::dtype_code::Float;
+    return IsSigned(dtype) ? nb::dlpack::dtype_code::Int : nb::dlpack::dtype_code::UInt;
+  }();
+  return {static_cast<uint8_t>(code), static_cast<uint8_t>(8 * SizeOf(dtype)), 1};
+}
+
+}  // namespace
+
+ConstTensorRef BorrowArray(const InputArray& array) {
+  std::vector<int64_t> dims;
+  for (size_t i = 0; i < array.ndim(); ++i) dims.push_back(static_cast<int64_t>(array.shape(i)));
+  for (DType dtype : kAllDTypes) {
+    if (array.dtype() == DlpackType(dtype)) return {TensorType{dtype, Shape(std::move(dims))}, array.data()};
+  }
+  ThrowIfError(InvalidArgument() << "an array has a dtype that lockstep does not have (DLPack code " << int{array.dtype().code} << ", "
+                                 << int{array.dtype().bits} << " bits)");
+  return {};
+}
+
+InputArray CastToArray(nb::handle handle, const std::string& what) {
+  try {
+    return nb::cast<InputArray>(handle);
+  } catch (const nb::cast_error&) {
+    const std::string type = nb::cast<std::string>(nb::str(handle.type()));
+    ThrowIfError(InvalidArgument() << what << " is a " << type << ", expected an array of the CPU (NumPy or DLPack)");
+  }
+  return {};
+}
+
+Tensor CopyArray(const InputArray& array) {
+  const ConstTensorRef ref = BorrowArray(array);
+  Tensor tensor(ref.type);
+  std::memcpy(tensor.mutable_bytes(), ref.data, tensor.num_bytes());
+  return tensor;
+}
+
+OutputArray::OutputArray(TensorType type) : type_(std::move(type)) {
+  constexpr size_t kAlignment = 64;
+  const size_t bytes = (type_.num_bytes() / kAlignment + 1) * kAlignment;
+  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes)));
+  if (!memory_) throw std::bad_alloc();
+}
+
+nb::object OutputArray::Release() {
+  std::vector<size_t> shape;
+  for (int64_t dim : type_.shape.dims()) shape.push_back(static_cast<size_t>(dim));
+  std::byte* memory = memory_.release();
+  nb::capsule owner(memory, [](void* p) noexcept { std::free(p); });
+  if (type_.dtype == DType::kBF16) {
+    // NumPy has no bfloat16 of its own: give the bits, as the type that the package ml_dtypes defines if it is there.
+    const nb::ndarray<nb::numpy> bits(memory, shape.size(), shape.data(), owner, nullptr, DlpackType(DType::kU16));
+    return nb::module_::import_("lockstep._arrays").attr("bfloat16")(nb::cast(bits));
+  }
+  return nb::cast(nb::ndarray<nb::numpy>(memory, shape.size(), shape.data(), owner, nullptr, DlpackType(type_.dtype)));
+}
+
+nb::object ToNumpy(const Tensor& tensor) {
+  OutputArray array(tensor.type());
+  std::memcpy(array.ref().data, tensor.bytes(), tensor.num_bytes());
+  return array.Release();
+}
+
+}  // namespace lockstep::python

@@ -1,0 +1,45 @@
+// Arrays at the Python edge: NumPy's and whatever speaks DLPack, in and out without copies.
+
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <memory>
+
+#include "core/tensor.h"
+#include "runtime/executor.h"
+
+namespace lockstep::python {
+
+namespace nb = nanobind;
+
+// An array of the CPU in row-major order; one of another order is copied by the conversion to this type.
+using InputArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+
+// The type and the memory of `array`, which must outlive the reference. Raises lockstep.Error for a dtype that we do not have.
+ConstTensorRef BorrowArray(const InputArray& array);
+
+// `handle` as an array; raises lockstep.Error naming `what` if it is none.
+InputArray CastToArray(nb::handle handle, const std::string& what);
+
+Tensor CopyArray(const InputArray& array);
+
+// Memory for a result, which becomes a NumPy array without a copy.
+class OutputArray {
+ public:
+  explicit OutputArray(TensorType type);
+  TensorRef ref() const { return {type_, memory_.get()}; }
+  nb::object Release();  // a NumPy array that owns the memory
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  TensorType type_;
+  std::unique_ptr<std::byte, Free> memory_;
+};
+
+nb::object ToNumpy(const Tensor& tensor);
+
+}  // namespace lockstep::python

@@ -1,0 +1,183 @@
+// lockstep.Executable, compile and save_onnx.
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "backends/compile.h"
+#include "core/printer.h"
+#include "frontends/onnx_exporter.h"
+#include "python_bindings/arrays.h"
+#include "python_bindings/bindings.h"
+#include "python_bindings/errors.h"
+#include "runtime/device.h"
+#include "runtime/executor.h"
+#include "runtime/agreement.h"
+
+namespace lockstep::python {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+// A loaded executable with what it runs on. The communicator belongs to Python, which `world` keeps alive.
+struct LoadedExecutable {
+  nb::object world;
+  Communicator* communicator;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Executor> executor;
+  std::shared_ptr<const OnnxOrigin> origin;
+};
+
+const ValueInfo& FindState(const LoadedExecutable& self, const std::string& name) {
+  const std::vector<ValueInfo>& states = self.executor->executable().states;
+  for (const ValueInfo& state : states) {
+    if (state.name == name) return state;
+  }
+  std::string names;
+  for (const ValueInfo& state : states) names += (names.empty() ? "" : ", ") + state.name;
+  throw nb::key_error(("there is no state " + name + "; there are: " + names).c_str());
+}
+
+// Compiles and loads; a failure reaches the peers, which wait in Load for this rank.
+absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name, const CompileOptions& options) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(backend_name));
+  ASSIGN_OR_RETURN(Executable executable, Compile(model.graph.Clone(), *backend, options));
+  ASSIGN_OR_RETURN(loaded.executor, Executor::Load(std::move(executable), loaded.communicator, loaded.device.get()));
+  for (const ValueInfo& state : loaded.executor->executable().states) {
+    const auto value = model.values.find(state.name);
+    if (value == model.values.end()) continue;
+    RETURN_IF_ERROR(loaded.executor->AssignState(state.name, {value->second.type(), value->second.bytes()}));
+  }
+  return CheckReplicas(*loaded.executor, *loaded.communicator);
+}
+
+std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::string& backend, nb::object world, const std::vector<std::pair<std::string, int64_t>>& mesh,
+                                               int threads, int64_t bucket_bytes, bool optimize) {
+  auto loaded = std::make_unique<LoadedExecutable>();
+  loaded->communicator = nb::cast<Communicator*>(world);
+  loaded->world = std::move(world);
+  loaded->device = CreateHostDevice();
+  loaded->origin = model.origin;
+  CompileOptions options{.threads = threads, .bucket_bytes = bucket_bytes, .optimize = optimize};
+  std::vector<MeshAxis> axes;
+  for (const auto& [name, size] : mesh) axes.push_back({name, size});
+  options.mesh = Mesh(std::move(axes));
+  nb::gil_scoped_release release;
+  const absl::Status status = CompileAndLoad(*loaded, model, backend, options);
+  if (!status.ok()) loaded->communicator->Abort(status);
+  ThrowIfError(status);
+  return loaded;
+}
+
+nb::dict Call(LoadedExecutable& self, const nb::kwargs& kwargs) {
+  std::vector<std::string> names;
+  std::vector<InputArray> arrays;
+  for (const auto& [name, value] : kwargs) {
+    names.push_back(nb::cast<std::string>(name));
+    arrays.push_back(CastToArray(value, "input " + names.back()));
+  }
+  std::vector<NamedInput> inputs;
+  for (size_t i = 0; i < names.size(); ++i) inputs.push_back({names[i], BorrowArray(arrays[i])});
+  const std::vector<ValueInfo>& infos = self.executor->executable().results;
+  std::vector<OutputArray> outputs;
+  std::vector<NamedResult> results;
+  for (const ValueInfo& info : infos) {
+    outputs.emplace_back(info.local_type);
+    results.push_back({info.name, outputs.back().ref()});
+  }
+  absl::Status status;
+  {
+    nb::gil_scoped_release release;
+    status = self.executor->Run(inputs, results);
+  }
+  ThrowIfError(status);
+  nb::dict dict;
+  for (size_t i = 0; i < infos.size(); ++i) dict[nb::str(infos[i].name.c_str())] = outputs[i].Release();
+  return dict;
+}
+
+nb::object ReadState(LoadedExecutable& self, const std::string& name) {
+  OutputArray array(FindState(self, name).local_type);
+  ThrowIfError(self.executor->ReadState(name, array.ref()));
+  return array.Release();
+}
+
+void SaveOnnx(LoadedExecutable& self, const std::string& path) {
+  if (!self.origin) ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made of an imported ONNX model");
+  std::map<std::string, Tensor> values;
+  for (const ValueInfo& state : self.executor->executable().states) {
+    if (state.local_type != state.global_type) ThrowIfError(Unimplemented() << "save_onnx: state " << state.name << " is split over the ranks");
+    Tensor value(state.local_type);
+    ThrowIfError(self.executor->ReadState(state.name, {state.local_type, value.mutable_bytes()}));
+    values.emplace(state.name, std::move(value));
+  }
+  nb::gil_scoped_release release;
+  ThrowIfError(ExportOnnx(*self.origin, values, path));
+}
+
+nb::list CollectiveLines(const LoadedExecutable& self) {
+  nb::list lines;
+  for (const std::string& line : self.executor->executable().certificate.lines) lines.append(line);
+  return lines;
+}
+
+nb::dict Counters(const LoadedExecutable& self) {
+  const ExecutorCounters& counters = self.executor->counters();
+  nb::dict dict;
+  dict["runs"] = counters.runs;
+  dict["total"] = counters.total;
+  dict["kernels"] = counters.kernels;
+  dict["communication"] = counters.communication;
+  return dict;
+}
+
+}  // namespace
+
+void BindExecutable(nb::module_& module) {
+  nb::class_<LoadedExecutable>(module, "Executable",
+                               "A compiled program on this rank, with its state. Called with the inputs by name, it returns the results by name.\n"
+                               "All ranks call it together. Arrays are this rank's share, and are read without copies if they are in row-major order.")
+      .def("__call__", &Call, nb::sig("def __call__(self, **inputs: typing.Any) -> dict[str, numpy.ndarray]"))
+      .def("_read_state", &ReadState, "name"_a)
+      .def(
+          "_assign_state",
+          [](LoadedExecutable& self, const std::string& name, nb::object value) {
+            FindState(self, name);
+            const InputArray array = CastToArray(value, "state " + name);
+            ThrowIfError(self.executor->AssignState(name, BorrowArray(array)));
+          },
+          "name"_a, "value"_a)
+      .def("_state_names",
+           [](const LoadedExecutable& self) {
+             std::vector<std::string> names;
+             for (const ValueInfo& state : self.executor->executable().states) names.push_back(state.name);
+             return names;
+           })
+      .def_prop_ro(
+          "graph",
+          [](const LoadedExecutable& self) {
+            return Model{ValueOrThrow(ParseGraph(self.executor->executable().graph_text)), {}, self.origin, {}};
+          },
+          "The program of a rank, after all passes.")
+      .def_prop_ro("steps", [](const LoadedExecutable& self) { return self.executor->executable().ToString(); }, "The steps that a call runs, as text.")
+      .def_prop_ro("collectives", &CollectiveLines, "A line for each collective of a call, in order: what ranks compare when they load.",
+                   nb::sig("def collectives(self) -> list[str]"))
+      .def_prop_ro("threads", [](const LoadedExecutable& self) { return self.executor->executable().threads; }, "Threads of this rank.")
+      .def_prop_ro("counters", &Counters, "Seconds since loading: total in calls, in kernels, in communication; and the number of runs.",
+                   nb::sig("def counters(self) -> dict[str, float]"))
+      .def("_world", [](const LoadedExecutable& self) { return self.world; })
+      .def(
+          "check_replicas",
+          [](LoadedExecutable& self) {
+            nb::gil_scoped_release release;
+            ThrowIfError(CheckReplicas(*self.executor, *self.communicator));
+          },
+          "Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call it.")
+      .def("_save_onnx", &SaveOnnx, "path"_a);
+  module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "threads"_a, "bucket_bytes"_a, "optimize"_a);
+}
+
+}  // namespace lockstep::python

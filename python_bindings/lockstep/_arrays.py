@@ -1,0 +1,12 @@
+"""NumPy has no bfloat16: what stands for it."""
+
+import numpy as np
+
+
+def bfloat16(bits: np.ndarray) -> np.ndarray:
+    """The u16 array `bits` as bfloat16 of the package ml_dtypes; unchanged if that is not installed."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return bits
+    return bits.view(ml_dtypes.bfloat16)

@@ -1,0 +1,50 @@
+"""What Python knows of the inputs, states and results of a graph or an executable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ._lockstep import Executable
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """An input, a state or a result of a graph."""
+
+    name: str
+    dtype: str  # "f32", "i64", …
+    shape: tuple[int, ...]  # of a distributed graph: what one rank holds
+    placements: dict[str, str] = field(default_factory=dict)  # by mesh axis, such as {"data": "split(0)"}
+
+
+class State(MutableMapping[str, "np.ndarray"]):
+    """The state of an executable on this rank, by name: reading copies it out, assigning copies into it.
+
+    Example:
+      >>> exe.state["conv1.weight"].shape
+      (20, 1, 5, 5)
+      >>> exe.state["conv1.bias"] = np.zeros(20, np.float32)
+    """
+
+    def __init__(self, executable: Executable) -> None:
+        self._executable = executable
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._executable._read_state(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._executable._assign_state(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError("the states of an executable cannot be removed")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._executable._state_names())
+
+    def __len__(self) -> int:
+        return len(self._executable._state_names())

@@ -1,0 +1,150 @@
+"""Data sets, and how a global batch is shared by the ranks."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import struct
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from ._lockstep import Communicator, Error
+
+_log = logging.getLogger("lockstep")
+
+_IDX_DTYPES = {8: np.uint8, 9: np.int8, 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+
+def load_idx(path: str | PathLike[str]) -> np.ndarray:
+    """Reads a file in the IDX format of MNIST, plain or compressed (.gz).
+
+    Returns:
+      An array with the dtype and shape that the file gives, in native byte order.
+
+    Raises:
+      Error: if the file is missing, or is not a complete IDX file; the message names it.
+    """
+    path = Path(path)
+    try:
+        content = (gzip.open if path.suffix == ".gz" else open)(path, "rb").read()
+    except FileNotFoundError:
+        raise Error(f"{path}: there is no such file") from None
+    except (OSError, EOFError) as error:
+        raise Error(f"{path}: {error}") from None
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_DTYPES:
+        raise Error(f"{path}: this is not an IDX file (the format of MNIST)")
+    rank = content[3]
+    header = 4 + 4 * rank
+    if len(content) < header:
+        raise Error(f"{path}: the file ends within its header")
+    shape = struct.unpack(f">{rank}I", content[4:header])
+    dtype = np.dtype(_IDX_DTYPES[content[2]])
+    expected = header + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if len(content) != expected:
+        raise Error(f"{path}: {len(content)} bytes, but its header says {expected}")
+    return np.frombuffer(content, dtype, offset=header).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def mnist(directory: str | PathLike[str], train: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """Reads a data set in MNIST's four files, such as Fashion-MNIST (Debian's package dataset-fashion-mnist).
+
+    Args:
+      directory: where `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and `t10k-…` lie, with or without `.gz`.
+      train: the training set; else the test set.
+
+    Returns:
+      Images, f32[n, 1, rows, columns] with values in [0, 1], and labels, i64[n].
+
+    Raises:
+      Error: if a file is missing or damaged, or images and labels differ in number.
+    """
+    part = "train" if train else "t10k"
+
+    def load(name: str) -> np.ndarray:
+        plain = Path(directory) / f"{part}-{name}"
+        compressed = plain.with_name(plain.name + ".gz")
+        return load_idx(compressed if compressed.exists() else plain)
+
+    images, labels = load("images-idx3-ubyte"), load("labels-idx1-ubyte")
+    if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
+        raise Error(f"{directory}: images of shape {images.shape} with labels of shape {labels.shape}")
+    return images[:, None].astype(np.float32) / np.float32(255), labels.astype(np.int64)
+
+
+class Batches:
+    """This rank's share of each batch of an epoch; what `batches` returns. Has a length, and can be iterated repeatedly."""
+
+    def __init__(self, arrays: tuple[np.ndarray, ...], size: int, rank: int, ranks: int, seed: int | None) -> None:
+        self._arrays, self._size, self._seed = arrays, size, seed
+        self._share = size // ranks
+        self._rank = rank
+        self._samples = len(arrays[0])
+
+    def __len__(self) -> int:
+        return self._samples // self._size
+
+    @property
+    def dropped(self) -> int:
+        """The number of samples, in all ranks together, that an epoch leaves out because they do not fill a batch."""
+        return self._samples % self._size
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
+        order = np.arange(self._samples)
+        if self._seed is not None:
+            # The generator is fixed by name, so that the order depends on neither the rank nor NumPy's default.
+            order = np.random.Generator(np.random.PCG64(self._seed)).permutation(self._samples)
+        for batch in range(len(self)):
+            begin = batch * self._size + self._rank * self._share
+            rows = order[begin : begin + self._share]
+            yield tuple(array[rows] for array in self._arrays)
+
+
+def batches(*arrays: np.ndarray, size: int, world: Communicator | None = None, seed: int | None = None) -> Batches:
+    """Cuts arrays into batches and gives this rank its share of each: rows rank*size/n to (rank+1)*size/n.
+
+    All ranks must pass the same arrays. With a seed the samples are shuffled, by the same permutation on all ranks, which
+    depends on the seed alone. Samples that do not fill a last batch are left out, and a warning of the logger `lockstep`
+    says how many (on rank 0).
+
+    Args:
+      arrays: with equal first dimensions.
+      size: the global batch, shared by all ranks.
+      world: the ranks; None is one.
+      seed: of the shuffle; None keeps the order. Pass another in each epoch.
+
+    Returns:
+      An iterable with a length, of tuples with one array each, of size/n rows.
+
+    Raises:
+      Error: if the arrays differ in length, or the ranks cannot share a batch evenly.
+
+    Example:
+      >>> for image, label in lockstep.data.batches(images, labels, size=128, world=world, seed=epoch):
+      ...     loss = exe(image=image, label=label)["loss"]
+    """
+    rank, ranks = (world.rank, world.size) if world is not None else (0, 1)
+    if not arrays:
+        raise Error("batches: no arrays")
+    lengths = [len(array) for array in arrays]
+    if len(set(lengths)) != 1:
+        raise Error(f"batches: the arrays have different lengths: {lengths}")
+    if size < 1 or size % ranks != 0:
+        raise Error(f"batches: a batch of {size} cannot be shared evenly by {ranks} ranks")
+    if size > lengths[0]:
+        raise Error(f"batches: a batch of {size} is more than the {lengths[0]} samples there are")
+    result = Batches(arrays, size, rank, ranks, seed)
+    if result.dropped and rank == 0:
+        _warn_once(f"batches of {size}: the last {result.dropped} of {lengths[0]} samples do not fill a batch and are left out")
+    return result
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        _log.warning(message)

@@ -1,0 +1,78 @@
+#include "runtime/agreement.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace lockstep {
+namespace {
+
+// FNV-1a over words of 8 bytes, the last one padded with zeros: equal on all hosts of one byte order.
+uint64_t Hash(const std::byte* bytes, size_t size) {
+  uint64_t hash = 0xcbf29ce484222325u ^ size;
+  for (size_t at = 0; at < size; at += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + at, std::min<size_t>(8, size - at));
+    hash = (hash ^ word) * 0x100000001b3u;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+std::string Bytes(uint64_t value) { return std::string(reinterpret_cast<const char*>(&value), sizeof(value)); }
+
+std::vector<std::string_view> Lines(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+}  // namespace
+
+absl::Status AgreeOnText(Communicator& communicator, std::string_view what, const std::string& text) {
+  if (communicator.size() == 1) return absl::OkStatus();
+  const std::string label(what);
+  const uint64_t hash = Hash(reinterpret_cast<const std::byte*>(text.data()), text.size());
+  ASSIGN_OR_RETURN(const std::vector<std::string> hashes, communicator.AllGatherBytes(Bytes(hash), label));
+  const auto other = std::find_if(hashes.begin(), hashes.end(), [&](const std::string& each) { return each != hashes[0]; });
+  if (other == hashes.end()) return absl::OkStatus();
+
+  const auto rank = static_cast<size_t>(other - hashes.begin());
+  ASSIGN_OR_RETURN(const std::vector<std::string> texts, communicator.AllGatherBytes(text, label));
+  const std::vector<std::string_view> mine = Lines(texts[0]), others = Lines(texts[rank]);
+  const auto line = [](const std::vector<std::string_view>& lines, size_t i) { return i < lines.size() ? lines[i] : "(nothing)"; };
+  size_t i = 0;
+  while (i < mine.size() && i < others.size() && mine[i] == others[i]) ++i;
+  return FailedPrecondition() << "ranks have different versions of the " << what << "; the first difference is in line " << i + 1 << ":\n  on rank 0: "
+                              << line(mine, i) << "\n  on rank " << rank << ": " << line(others, i);
+}
+
+absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
+  if (communicator.size() == 1) return absl::OkStatus();
+  std::vector<const ValueInfo*> replicas;
+  std::string hashes;
+  for (const ValueInfo& state : executor.executable().states) {
+    const bool replicated = std::all_of(state.placements.begin(), state.placements.end(), [](const auto& placed) { return placed.second.is_replicated(); });
+    if (!replicated) continue;
+    Tensor value(state.local_type);
+    RETURN_IF_ERROR(executor.ReadState(state.name, {state.local_type, value.mutable_bytes()}));
+    replicas.push_back(&state);
+    hashes += Bytes(Hash(value.bytes(), value.num_bytes()));
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, communicator.AllGatherBytes(hashes, "replicas of the states"));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    for (size_t i = 0; i < replicas.size(); ++i) {
+      if (all[rank].compare(8 * i, 8, all[0], 8 * i, 8) == 0) continue;
+      return FailedPrecondition() << "state " << replicas[i]->name << " (" << replicas[i]->local_type << ") differs between rank 0 and rank " << rank;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,22 @@
+// What ranks compare before they rely on each other: that they run the same program, and that replicas of a state are equal.
+// All ranks call these functions together; all get the same verdict.
+
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "core/status.h"
+#include "runtime/communicator.h"
+#include "runtime/executor.h"
+
+namespace lockstep {
+
+// FailedPrecondition if the ranks' texts differ, with the first line that does and its two versions; `what` names the text.
+// Costs one small message unless there is a difference.
+absl::Status AgreeOnText(Communicator& communicator, std::string_view what, const std::string& text);
+
+// FailedPrecondition naming the first replicated state whose bits differ between ranks, and the ranks.
+absl::Status CheckReplicas(Executor& executor, Communicator& communicator);
+
+}  // namespace lockstep

@@ -1,0 +1,22 @@
+#include "runtime/buffer.h"
+
+namespace lockstep {
+
+std::string_view BufferKindName(BufferKind kind) {
+  switch (kind) {
+    case BufferKind::kInput: return "input";
+    case BufferKind::kResult: return "result";
+    case BufferKind::kState: return "state";
+    case BufferKind::kConstant: return "constant";
+    case BufferKind::kArena: return "arena";
+    case BufferKind::kBucket: return "bucket";
+  }
+  return "?";
+}
+
+std::string Buffer::ToString() const {
+  std::string text(BufferKindName(kind));
+  return name.empty() ? text : text + " " + name;
+}
+
+}  // namespace lockstep

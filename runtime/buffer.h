@@ -1,0 +1,49 @@
+// How steps name memory: a buffer is a number in an executable's table, a slice is a range of bytes in a buffer. Addresses
+// appear only when an executor has given each buffer its memory. Plain values; any thread.
+
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+enum class BufferKind : uint8_t {
+  kInput,     // the caller's memory, read in place during one run
+  kResult,    // the caller's memory or the executor's, written during one run
+  kState,     // the executor's; keeps its contents between runs
+  kConstant,  // the executable's; never written
+  kArena,     // one for all temporary values and scratch memory, which share it by lifetimes
+  kBucket,    // given out by the communicator; collectives work in it without copies
+};
+
+std::string_view BufferKindName(BufferKind kind);
+
+// Every buffer lies at an address that is a multiple of this, but for inputs and results in the caller's memory: those are
+// aligned to their elements.
+inline constexpr uint64_t kBufferAlignment = 64;
+
+struct Buffer {
+  BufferKind kind = BufferKind::kArena;
+  std::string name;  // of the input, result or state; "0", "1", … of a bucket; empty for the arena
+  uint64_t bytes = 0;
+
+  std::string ToString() const;  // "state fc1.weight", "bucket 0", "arena"
+};
+
+struct BufferSlice {
+  int32_t buffer = -1;  // position in the executable's table
+  uint64_t offset = 0;  // bytes
+  uint64_t bytes = 0;
+
+  bool operator==(const BufferSlice&) const = default;
+  bool Overlaps(const BufferSlice& other) const {
+    return buffer == other.buffer && offset < other.offset + other.bytes && other.offset < offset + bytes;
+  }
+};
+
+inline uint64_t AlignUp(uint64_t bytes) { return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment; }
+
+}  // namespace lockstep

@@ -1,0 +1,105 @@
+#include "runtime/executable.h"
+
+#include <cstdio>
+
+namespace lockstep {
+namespace {
+
+std::string HexPrefix(uint64_t hash) {
+  char text[9];
+  std::snprintf(text, sizeof(text), "%08x", static_cast<unsigned>(hash >> 32));
+  return text;
+}
+
+std::string BytesToString(uint64_t bytes) {
+  if (bytes < 1024) return std::to_string(bytes) + "B";
+  if (bytes < 10 * 1024 * 1024) return std::to_string((bytes + 1023) / 1024) + "KiB";
+  return std::to_string((bytes + 1024 * 1024 - 1) / (1024 * 1024)) + "MiB";
+}
+
+std::string OperandToString(const StepOperand& operand, const std::vector<Buffer>& buffers) {
+  const Buffer& buffer = buffers[static_cast<size_t>(operand.slice.buffer)];
+  std::string text = operand.name.empty() ? "scratch" : "%" + operand.name;
+  if (!operand.layout.empty()) text += ":" + operand.layout;
+  switch (buffer.kind) {
+    case BufferKind::kArena:
+    case BufferKind::kBucket:
+      return text + " in " + buffer.ToString() + "+" + std::to_string(operand.slice.offset);
+    case BufferKind::kConstant:
+    case BufferKind::kInput:
+      return text;
+    case BufferKind::kResult:
+    case BufferKind::kState:
+      return buffer.name == operand.name ? text : text + " in " + buffer.ToString();
+  }
+  return text;
+}
+
+void AppendOperands(std::string& text, const char* verb, const std::vector<StepOperand>& operands,
+                    const std::vector<Buffer>& buffers) {
+  if (operands.empty()) return;
+  text += std::string("  ") + verb;
+  for (size_t i = 0; i < operands.size(); ++i) text += (i ? ", " : " ") + OperandToString(operands[i], buffers);
+}
+
+std::string StepToString(const StepInfo& info, const std::vector<Buffer>& buffers) {
+  std::string text = info.kind;
+  text.resize(std::max<size_t>(text.size(), 20), ' ');
+  if (info.collective) {
+    text += "  " + info.collective->label;
+  } else {
+    AppendOperands(text, "reads", info.reads, buffers);
+    AppendOperands(text, "writes", info.writes, buffers);
+  }
+  if (!info.source.empty()) text += "  // " + info.source;
+  return text;
+}
+
+}  // namespace
+
+std::string CollectiveInfo::ToString() const {
+  std::string text = op;
+  if (op == "broadcast") {
+    text += " root=" + std::to_string(root);
+  } else if (op != "all_gather") {
+    text += " " + std::string(ReduceKindName(kind));
+  }
+  text += " " + std::string(DTypeName(dtype)) + "[" + std::to_string(count) + "]";
+  return text + " along " + axis + ", " + label;
+}
+
+std::string StepInfo::ToString() const {
+  std::string text = kind;
+  for (const StepOperand& write : writes) {
+    if (!write.name.empty()) text += " %" + write.name;
+  }
+  if (!source.empty()) text += ", at " + source;
+  return text;
+}
+
+std::string Certificate::ToString() const { return HexPrefix(hash); }
+
+uint64_t Executable::BytesOf(BufferKind kind) const {
+  uint64_t bytes = 0;
+  for (const Buffer& buffer : buffers) {
+    if (buffer.kind == kind) bytes += buffer.bytes;
+  }
+  return bytes;
+}
+
+std::string Executable::ToString() const {
+  std::string text = "executable @" + name + " backend=" + backend + " ranks=" + std::to_string(mesh.num_ranks()) +
+                     " threads=" + std::to_string(threads) + " arena=" + BytesToString(BytesOf(BufferKind::kArena)) +
+                     " states=" + BytesToString(BytesOf(BufferKind::kState)) +
+                     " buckets=" + BytesToString(BytesOf(BufferKind::kBucket)) +
+                     " certificate=" + certificate.ToString() + "\n";
+  const size_t width = std::to_string(steps.empty() ? 0 : steps.size() - 1).size();
+  for (size_t i = 0; i < steps.size(); ++i) {
+    std::string number = std::to_string(i);
+    number.insert(0, width - number.size(), ' ');
+    text += "  [" + number + "] " + StepToString(steps[i]->info(), buffers) + "\n";
+  }
+  return text;
+}
+
+}  // namespace lockstep

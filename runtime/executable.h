@@ -1,0 +1,150 @@
+// A compiled program: a linear list of steps over a table of buffers. Backends make executables, an Executor runs them.
+// It prints as text, since that is what one debugs at run time:
+//
+//   executable @step backend=cpu ranks=4 arena=438KiB certificate=9f3c1a72
+//     [ 7] onednn.matmul     reads %x in input x, %dz in arena+8192   writes %dw in bucket 0+8192   // onnx:/fc1/MatMul
+//     [ 8] all_reduce.start  bucket 1
+//
+// An executable knows no addresses and no communicator. Its steps may keep what they need between runs (a primitive with its
+// memory descriptors), so one executor owns it and one thread at a time runs it.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/placement.h"
+#include "core/shape.h"
+#include "core/status.h"
+#include "core/tensor.h"
+#include "runtime/buffer.h"
+#include "runtime/communicator.h"
+#include "runtime/device.h"
+
+namespace lockstep {
+
+// A value that a step reads or writes.
+struct StepOperand {
+  std::string name;    // of the value, without the '%'; empty for scratch memory
+  std::string layout;  // empty: dense row-major
+  BufferSlice slice;
+};
+
+// What a start or a wait says to the communicator, and what the order certificate is made of.
+struct CollectiveInfo {
+  enum class Phase : uint8_t { kStart, kWait };
+  Phase phase = Phase::kStart;
+  int id = 0;                   // a start and its wait share it; also the index of the ticket
+  std::string op;               // "all_reduce", "broadcast", "all_gather", "reduce_scatter"
+  std::string axis;             // of the mesh: names the communicator
+  ReduceKind kind = ReduceKind::kSum;
+  DType dtype = DType::kF32;
+  int64_t count = 0;            // elements, as the communicator counts them for this op
+  int root = 0;                 // of a broadcast
+  BufferSlice input, output;    // equal for in place
+  std::string label;            // "bucket 0 (%dw, %db)": what messages call it
+
+  std::string ToString() const;  // one line, equal on ranks that run the same program
+};
+
+// What a step is, for those who print, check and profile it.
+struct StepInfo {
+  std::string kind;    // "onednn.matmul", "llvm.fusion", "copy", "all_reduce.start"
+  std::string source;  // where the op comes from in the model; may be empty
+  std::vector<StepOperand> reads, writes;  // a wait reads nothing and writes what becomes usable
+  std::optional<CollectiveInfo> collective;
+
+  std::string ToString() const;
+};
+
+// What a running step sees of its executor.
+class StepContext {
+ public:
+  StepContext(std::span<std::byte* const> buffers, Device& device, Communicator& communicator,
+              std::span<Communicator::Ticket> tickets, int threads)
+      : buffers_(buffers), device_(device), communicator_(communicator), tickets_(tickets), threads_(threads) {}
+
+  std::byte* data(const BufferSlice& slice) const { return buffers_[static_cast<size_t>(slice.buffer)] + slice.offset; }
+  Device& device() const { return device_; }
+  Stream* stream() const { return device_.stream(); }
+  Communicator& communicator() const { return communicator_; }
+  Communicator::Ticket& ticket(int id) const { return tickets_[static_cast<size_t>(id)]; }
+  int threads() const { return threads_; }
+
+ private:
+  std::span<std::byte* const> buffers_;
+  Device& device_;
+  Communicator& communicator_;
+  std::span<Communicator::Ticket> tickets_;
+  const int threads_;
+};
+
+class Step {
+ public:
+  explicit Step(StepInfo info) : info_(std::move(info)) {}
+  virtual ~Step() = default;
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+  const StepInfo& info() const { return info_; }
+
+  // Does the work, or puts it into context.stream(). The error need not name the op: the executor adds it.
+  virtual absl::Status Run(StepContext& context) = 0;
+
+ private:
+  const StepInfo info_;
+};
+
+using StepList = std::vector<std::unique_ptr<Step>>;
+
+// How a state lies in memory if not row-major: what the executor needs to read and assign it.
+class StateLayout {
+ public:
+  virtual ~StateLayout() = default;
+  virtual std::string ToString() const = 0;
+  virtual uint64_t bytes() const = 0;
+  // Between row-major host memory and host memory of bytes() in this layout. Padding becomes zero.
+  virtual absl::Status FromRowMajor(const std::byte* row_major, std::byte* laid_out) const = 0;
+  virtual absl::Status ToRowMajor(const std::byte* laid_out, std::byte* row_major) const = 0;
+};
+
+// An input, a result or a state, as the caller knows it.
+struct ValueInfo {
+  std::string name;
+  TensorType global_type, local_type;  // differ where a placement is split
+  PlacementMap placements;
+  int32_t buffer = -1;
+  std::shared_ptr<const StateLayout> layout;  // null: row-major. Shared between the states that have it.
+};
+
+// The proof that ranks which run the same text cannot hang: made by backends/lowering/certificate.h, compared at load.
+struct Certificate {
+  uint64_t hash = 0;
+  std::vector<std::string> lines;  // the collectives in order: op, kind, dtype, count, contents of the bucket
+
+  std::string ToString() const;  // "9f3c1a72": the first 32 bits
+};
+
+struct Executable {
+  std::string name;     // of the graph
+  std::string backend;  // "cpu"
+  Mesh mesh;
+  int threads = 1;      // per rank, for which the kernels were made
+  std::vector<Buffer> buffers;
+  std::vector<Tensor> constants;  // by order of the constant buffers
+  std::vector<ValueInfo> inputs, results, states;
+  StepList steps;
+  int num_collectives = 0;
+  Certificate certificate;
+  std::string graph_text;  // of the program that a rank runs, after all passes
+
+  // Bytes of all buffers of a kind.
+  uint64_t BytesOf(BufferKind kind) const;
+  std::string ToString() const;
+};
+
+}  // namespace lockstep

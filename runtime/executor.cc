@@ -1,0 +1,300 @@
+#include "runtime/executor.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "core/status.h"
+#include "runtime/agreement.h"
+
+namespace lockstep {
+namespace {
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+template <typename Range>
+std::string NamesOf(const Range& values) {
+  std::string names;
+  for (const auto& value : values) names += (names.empty() ? "" : ", ") + std::string(value.name);
+  return names.empty() ? "none" : names;
+}
+
+absl::Status CheckTensor(const char* what, const ValueInfo& info, const TensorType& type, const void* data) {
+  if (!(type == info.local_type)) {
+    return InvalidArgument() << what << " " << info.name << ": expected " << info.local_type << ", found " << type;
+  }
+  if (data == nullptr && info.local_type.num_bytes() > 0) {
+    return InvalidArgument() << what << " " << info.name << ": the pointer is null";
+  }
+  return absl::OkStatus();
+}
+
+// This rank's part of a row-major tensor of the global type: one dimension after the other is cut where a placement splits it.
+std::vector<std::byte> LocalPart(const ValueInfo& info, const Mesh& mesh, int rank, const std::byte* data) {
+  std::vector<std::byte> part(data, data + info.global_type.num_bytes());
+  Shape shape = info.global_type.shape;
+  for (const MeshAxis& axis : mesh.axes()) {
+    const auto it = info.placements.find(axis.name);
+    if (it == info.placements.end() || !it->second.is_split()) continue;
+    const int64_t dim = it->second.dim(), extent = shape[dim] / axis.size;
+    size_t inner = SizeOf(info.global_type.dtype), outer = 1;
+    for (int64_t d = 0; d < dim; ++d) outer *= static_cast<size_t>(shape[d]);
+    for (int64_t d = dim + 1; d < shape.rank(); ++d) inner *= static_cast<size_t>(shape[d]);
+    const size_t row = static_cast<size_t>(extent) * inner, whole_row = static_cast<size_t>(shape[dim]) * inner;
+    const size_t begin = static_cast<size_t>(mesh.Coordinate(rank, axis.name)) * row;
+    std::vector<std::byte> cut(outer * row);
+    for (size_t o = 0; o < outer; ++o) std::memcpy(&cut[o * row], &part[o * whole_row + begin], row);
+    part = std::move(cut);
+    shape = shape.WithDim(dim, extent);
+  }
+  return part;
+}
+
+}  // namespace
+
+Executor::Executor(Executable executable, Communicator* communicator, Device* device, const ExecutorOptions& options)
+    : executable_(std::move(executable)), communicator_(*communicator), device_(*device), options_(options) {}
+
+Executor::~Executor() = default;
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, Communicator* communicator, Device* device,
+                                                         const ExecutorOptions& options) {
+  std::unique_ptr<Executor> executor(new Executor(std::move(executable), communicator, device, options));
+  absl::Status status = executor->CompareCertificates();
+  if (status.ok()) status = executor->Allocate();
+  if (!status.ok()) {
+    if (communicator->size() > 1) communicator->Abort(status);
+    return status;
+  }
+  return executor;
+}
+
+absl::Status Executor::CompareCertificates() {
+  const int64_t ranks = executable_.mesh.num_ranks();
+  if (ranks != communicator_.size()) {
+    return InvalidArgument() << "@" << executable_.name << " is compiled for " << ranks << " ranks (mesh "
+                             << executable_.mesh.ToString() << "), and the communicator has " << communicator_.size();
+  }
+  int axes = 0;
+  for (const MeshAxis& axis : executable_.mesh.axes()) axes += axis.size > 1;
+  if (axes > 1) return Unimplemented() << "a mesh with more than one axis: " << executable_.mesh.ToString();
+  if (ranks == 1) return absl::OkStatus();
+
+  std::string certificate;
+  for (const std::string& line : executable_.certificate.lines) certificate += line + "\n";
+  certificate += executable_.certificate.ToString();
+  RETURN_IF_ERROR(AgreeOnText(communicator_, "order certificate of @" + executable_.name, certificate));
+  // Equal collectives are not yet equal programs: a learning rate, say, may differ.
+  return AgreeOnText(communicator_, "program @" + executable_.name, executable_.graph_text);
+}
+
+absl::Status Executor::Allocate() {
+  addresses_.assign(executable_.buffers.size(), nullptr);
+  tickets_.resize(static_cast<size_t>(executable_.num_collectives));
+  step_seconds_.assign(executable_.steps.size(), 0.0);
+  own_results_.assign(executable_.results.size(), nullptr);
+  result_is_own_.assign(executable_.results.size(), false);
+  size_t constant = 0;
+  for (size_t i = 0; i < executable_.buffers.size(); ++i) {
+    const Buffer& buffer = executable_.buffers[i];
+    if (buffer.kind == BufferKind::kResult || (buffer.kind == BufferKind::kInput && device_.is_host())) continue;
+    if (buffer.kind == BufferKind::kBucket) {
+      ASSIGN_OR_RETURN(auto bucket, communicator_.Allocate(buffer.bytes, buffer.ToString()));
+      addresses_[i] = bucket->data();
+      buckets_.push_back(std::move(bucket));
+      continue;
+    }
+    ASSIGN_OR_RETURN(auto memory, device_.Allocate(buffer.bytes, buffer.ToString()));
+    addresses_[i] = memory->data();
+    memory_.push_back(std::move(memory));
+    if (buffer.kind == BufferKind::kConstant) {
+      const Tensor& value = executable_.constants[constant++];
+      RETURN_IF_ERROR(device_.CopyToDevice(addresses_[i], value.bytes(), value.num_bytes()));
+    }
+  }
+  return device_.Synchronize();
+}
+
+absl::Status Executor::BindInputs(std::span<const NamedInput> inputs) {
+  for (const ValueInfo& info : executable_.inputs) {
+    const auto named = [&](const NamedInput& input) { return input.name == info.name; };
+    const auto it = std::find_if(inputs.begin(), inputs.end(), named);
+    if (it == inputs.end()) {
+      return InvalidArgument() << "input " << info.name << " is missing; given are " << NamesOf(inputs);
+    }
+    if (std::find_if(it + 1, inputs.end(), named) != inputs.end()) {
+      return InvalidArgument() << "input " << info.name << " is given twice";
+    }
+    RETURN_IF_ERROR(CheckTensor("input", info, it->tensor.type, it->tensor.data));
+    const auto* data = static_cast<const std::byte*>(it->tensor.data);
+    std::byte*& address = addresses_[static_cast<size_t>(info.buffer)];
+    if (device_.is_host()) {
+      address = const_cast<std::byte*>(data);  // no step writes into an input's buffer
+    } else {
+      RETURN_IF_ERROR(device_.CopyToDevice(address, data, info.local_type.num_bytes()));
+    }
+  }
+  if (inputs.size() == executable_.inputs.size()) return absl::OkStatus();
+  for (const NamedInput& input : inputs) {
+    const auto known = [&](const ValueInfo& info) { return info.name == input.name; };
+    if (std::none_of(executable_.inputs.begin(), executable_.inputs.end(), known)) {
+      return InvalidArgument() << "there is no input " << input.name << "; inputs are " << NamesOf(executable_.inputs);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::BindResults(std::span<const NamedResult> results) {
+  for (const NamedResult& result : results) {
+    const auto known = [&](const ValueInfo& info) { return info.name == result.name; };
+    const auto it = std::find_if(executable_.results.begin(), executable_.results.end(), known);
+    if (it == executable_.results.end()) {
+      return InvalidArgument() << "there is no result " << result.name << "; results are " << NamesOf(executable_.results);
+    }
+    RETURN_IF_ERROR(CheckTensor("result", *it, result.tensor.type, result.tensor.data));
+  }
+  for (size_t i = 0; i < executable_.results.size(); ++i) {
+    const ValueInfo& info = executable_.results[i];
+    const auto named = [&](const NamedResult& result) { return result.name == info.name; };
+    const auto it = std::find_if(results.begin(), results.end(), named);
+    std::byte*& address = addresses_[static_cast<size_t>(info.buffer)];
+    result_is_own_[i] = it == results.end();
+    if (it != results.end() && device_.is_host()) {
+      address = static_cast<std::byte*>(it->tensor.data);
+      continue;
+    }
+    if (own_results_[i] == nullptr) {
+      ASSIGN_OR_RETURN(auto memory, device_.Allocate(info.local_type.num_bytes(), "result " + info.name));
+      own_results_[i] = memory->data();
+      memory_.push_back(std::move(memory));
+    }
+    address = own_results_[i];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::CopyResultsToHost(std::span<const NamedResult> results) {
+  if (device_.is_host()) return absl::OkStatus();
+  for (const ValueInfo& info : executable_.results) {
+    for (const NamedResult& result : results) {
+      if (result.name != info.name) continue;
+      RETURN_IF_ERROR(device_.CopyToHost(static_cast<std::byte*>(result.tensor.data),
+                                         addresses_[static_cast<size_t>(info.buffer)], info.local_type.num_bytes()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::RunSteps() {
+  StepContext context(addresses_, device_, communicator_, tickets_, executable_.threads);
+  double before = Now();
+  for (size_t i = 0; i < executable_.steps.size(); ++i) {
+    Step& step = *executable_.steps[i];
+    const absl::Status status = step.Run(context);
+    if (!status.ok()) return Annotate(status, step.info().ToString());
+    const double after = Now();
+    (step.info().collective ? counters_.communication : counters_.kernels) += after - before;
+    if (options_.profile) step_seconds_[i] += after - before;
+    before = after;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::RunAll(std::span<const NamedInput> inputs, std::span<const NamedResult> results) {
+  RETURN_IF_ERROR(BindInputs(inputs));
+  RETURN_IF_ERROR(BindResults(results));
+  RETURN_IF_ERROR(RunSteps());
+  RETURN_IF_ERROR(CopyResultsToHost(results));
+  return device_.Synchronize();
+}
+
+absl::Status Executor::Run(std::span<const NamedInput> inputs, std::span<const NamedResult> results) {
+  const double begin = Now();
+  // The kernels were made for this number of threads; the setting belongs to the calling thread.
+  const int threads_before = omp_get_max_threads();
+  if (threads_before != executable_.threads) omp_set_num_threads(executable_.threads);
+  const absl::Status status = RunAll(inputs, results);
+  if (threads_before != executable_.threads) omp_set_num_threads(threads_before);
+  if (!status.ok()) {
+    if (communicator_.size() > 1) communicator_.Abort(status);
+    return status;
+  }
+  counters_.total += Now() - begin;
+  ++counters_.runs;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ConstTensorRef> Executor::ResultOfLastRun(std::string_view name) {
+  for (size_t i = 0; i < executable_.results.size(); ++i) {
+    const ValueInfo& info = executable_.results[i];
+    if (info.name != name) continue;
+    if (counters_.runs == 0) return FailedPrecondition() << "result " << name << ": nothing has run yet";
+    if (!result_is_own_[i]) return NotFound() << "result " << name << " was written to the caller's memory";
+    if (!device_.is_host()) return Unimplemented() << "result " << name << " is in the memory of " << device_.name();
+    return ConstTensorRef{info.local_type, own_results_[i]};
+  }
+  return NotFound() << "there is no result " << name << "; results are " << NamesOf(executable_.results);
+}
+
+absl::StatusOr<const ValueInfo*> Executor::FindState(std::string_view name) const {
+  for (const ValueInfo& info : executable_.states) {
+    if (info.name == name) return &info;
+  }
+  return NotFound() << "there is no state " << name << "; states are " << NamesOf(executable_.states);
+}
+
+absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& tensor) {
+  ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
+  const auto* data = static_cast<const std::byte*>(tensor.data);
+  std::vector<std::byte> part;
+  if (!(tensor.type == info->local_type) && tensor.type == info->global_type && data != nullptr) {
+    part = LocalPart(*info, executable_.mesh, communicator_.rank(), data);
+    data = part.data();
+  } else {
+    RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, data));
+  }
+  std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
+  std::vector<std::byte> laid_out;
+  size_t bytes = info->local_type.num_bytes();
+  if (info->layout) {
+    laid_out.resize(info->layout->bytes());
+    RETURN_IF_ERROR(info->layout->FromRowMajor(data, laid_out.data()));
+    data = laid_out.data();
+    bytes = laid_out.size();
+  }
+  RETURN_IF_ERROR(device_.CopyToDevice(address, data, bytes));
+  return device_.Synchronize();
+}
+
+absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor) {
+  ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
+  RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, tensor.data));
+  auto* out = static_cast<std::byte*>(tensor.data);
+  const std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
+  if (!info->layout) {
+    RETURN_IF_ERROR(device_.CopyToHost(out, address, info->local_type.num_bytes()));
+    return device_.Synchronize();
+  }
+  std::vector<std::byte> laid_out(info->layout->bytes());
+  RETURN_IF_ERROR(device_.CopyToHost(laid_out.data(), address, laid_out.size()));
+  RETURN_IF_ERROR(device_.Synchronize());
+  return info->layout->ToRowMajor(laid_out.data(), out);
+}
+
+void Executor::ResetCounters() {
+  counters_ = {};
+  std::fill(step_seconds_.begin(), step_seconds_.end(), 0.0);
+}
+
+std::vector<StepProfile> Executor::profile() const {
+  std::vector<StepProfile> profile;
+  if (!options_.profile) return profile;
+  for (size_t i = 0; i < executable_.steps.size(); ++i) {
+    profile.push_back({&executable_.steps[i]->info(), step_seconds_[i]});
+  }
+  return profile;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,112 @@
+// Runs an executable: holds its buffers, its state, and borrows the communicator. One thread at a time uses an Executor;
+// with several ranks in a process each has its own, on its own thread.
+//
+//   ASSIGN_OR_RETURN(auto executor, Executor::Load(std::move(executable), communicator, device));
+//   RETURN_IF_ERROR(executor->AssignState("fc1.weight", {type, data}));
+//   RETURN_IF_ERROR(executor->Run({{"image", {image_type, image}}, {"label", {label_type, label}}}, {{"loss", …}}));
+//
+// When a call that all ranks take part in (Load, Run) fails on one rank, that rank aborts the communicator, so that its
+// peers get an error that names it instead of waiting. With one rank there is nobody to tell, and the caller may try again.
+
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/executable.h"
+
+namespace lockstep {
+
+// Row-major elements in host memory, of the executor's caller.
+struct ConstTensorRef {
+  TensorType type;
+  const void* data = nullptr;
+};
+struct TensorRef {
+  TensorType type;
+  void* data = nullptr;
+};
+struct NamedInput {
+  std::string_view name;
+  ConstTensorRef tensor;
+};
+struct NamedResult {
+  std::string_view name;
+  TensorRef tensor;
+};
+
+struct ExecutorOptions {
+  bool profile = false;  // keep the time of each step
+};
+
+// Seconds since Load, or since ResetCounters.
+struct ExecutorCounters {
+  int64_t runs = 0;
+  double total = 0;          // in Run, all of it
+  double kernels = 0;        // in kernels and copies
+  double communication = 0;  // in starts and waits
+  double outside_kernels() const { return total - kernels - communication; }  // checks, binding, the loop over steps
+};
+
+struct StepProfile {
+  const StepInfo* step;
+  double seconds = 0;  // over all runs
+};
+
+class Executor {
+ public:
+  // All ranks call it together. `communicator` must have as many ranks as the executable's mesh, and like `device` outlives
+  // the executor. Fails if the ranks' certificates differ, with the first op that does, and its two versions.
+  static absl::StatusOr<std::unique_ptr<Executor>> Load(Executable executable, Communicator* communicator, Device* device,
+                                                        const ExecutorOptions& options = {});
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  const Executable& executable() const { return executable_; }
+
+  // Runs all steps once. `inputs` must name every input once, in local types; they are read in place where the device is the
+  // host. A result that is named here is written to the caller's memory, the others to the executor's.
+  absl::Status Run(std::span<const NamedInput> inputs, std::span<const NamedResult> results);
+
+  // A result of the last run that was not given memory: valid until the next. NotFound if there is none.
+  absl::StatusOr<ConstTensorRef> ResultOfLastRun(std::string_view name);
+
+  // State by name; all states are zero at first. `tensor.type` must be the local type, or (assign) the global one, of which
+  // this rank then takes its part.
+  absl::Status AssignState(std::string_view name, const ConstTensorRef& tensor);
+  absl::Status ReadState(std::string_view name, const TensorRef& tensor);
+
+  const ExecutorCounters& counters() const { return counters_; }
+  void ResetCounters();
+  std::vector<StepProfile> profile() const;  // in order of the steps; empty unless options.profile
+
+ private:
+  Executor(Executable executable, Communicator* communicator, Device* device, const ExecutorOptions& options);
+  absl::Status Allocate();
+  absl::Status CompareCertificates();
+  absl::Status BindInputs(std::span<const NamedInput> inputs);
+  absl::Status BindResults(std::span<const NamedResult> results);
+  absl::Status CopyResultsToHost(std::span<const NamedResult> results);
+  absl::Status RunSteps();
+  absl::Status RunAll(std::span<const NamedInput> inputs, std::span<const NamedResult> results);
+  absl::StatusOr<const ValueInfo*> FindState(std::string_view name) const;
+
+  Executable executable_;
+  Communicator& communicator_;
+  Device& device_;
+  const ExecutorOptions options_;
+  std::vector<std::byte*> addresses_;                       // of each buffer; of inputs and results, for the current run
+  std::vector<std::unique_ptr<DeviceMemory>> memory_;       // what the executor owns
+  std::vector<std::unique_ptr<RegisteredMemory>> buckets_;  // what the communicator gave
+  std::vector<std::byte*> own_results_;                     // by result; null until it is needed
+  std::vector<bool> result_is_own_;                         // in the last run
+  std::vector<Communicator::Ticket> tickets_;
+  ExecutorCounters counters_;
+  std::vector<double> step_seconds_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,91 @@
+#include "runtime/steps.h"
+
+#include "core/check.h"
+#include "core/status.h"
+
+namespace lockstep {
+namespace {
+
+class RunKernel : public Step {
+ public:
+  RunKernel(StepInfo info, Kernel kernel, BufferSlice scratch)
+      : Step(std::move(info)), kernel_(std::move(kernel)), scratch_(scratch) {
+    reads_.resize(this->info().reads.size());
+    writes_.resize(this->info().writes.size());
+  }
+
+  absl::Status Run(StepContext& context) override {
+    for (size_t i = 0; i < reads_.size(); ++i) reads_[i] = context.data(info().reads[i].slice);
+    for (size_t i = 0; i < writes_.size(); ++i) writes_[i] = context.data(info().writes[i].slice);
+    std::byte* scratch = kernel_.scratch_bytes > 0 ? context.data(scratch_) : nullptr;
+    return kernel_.run(KernelArgs{reads_.data(), writes_.data(), scratch, context.stream(), context.threads(),
+                                  context.communicator().rank()});
+  }
+
+ private:
+  Kernel kernel_;
+  const BufferSlice scratch_;
+  std::vector<std::byte*> reads_, writes_;  // of the current run, so that a run allocates nothing
+};
+
+class Copy : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext& context) override {
+    const BufferSlice& from = info().reads[0].slice;
+    return context.device().CopyWithin(context.data(info().writes[0].slice), context.data(from), from.bytes);
+  }
+};
+
+class StartCollective : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext& context) override {
+    absl::StatusOr<Communicator::Ticket> ticket = Start(context);
+    if (!ticket.ok()) return ticket.status();
+    context.ticket(info().collective->id) = *ticket;
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<Communicator::Ticket> Start(StepContext& context) {
+    const CollectiveInfo& c = *info().collective;
+    const void* input = context.data(c.input);
+    void* output = context.data(c.output);
+    Communicator& communicator = context.communicator();
+    const Communicator::Call call{c.label, context.stream()};
+    if (c.op == "all_reduce") return communicator.StartAllReduce(input, output, c.count, c.dtype, c.kind, call);
+    if (c.op == "all_gather") return communicator.StartAllGather(input, output, c.count, c.dtype, call);
+    if (c.op == "reduce_scatter") return communicator.StartReduceScatter(input, output, c.count, c.dtype, c.kind, call);
+    if (c.op == "broadcast") return communicator.StartBroadcast(input, output, c.count, c.dtype, c.root, call);
+    return Internal() << "no collective " << c.op;
+  }
+};
+
+class WaitForCollective : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext& context) override {
+    return context.communicator().Wait(context.ticket(info().collective->id), context.stream());
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> KernelStep(StepInfo info, Kernel kernel, BufferSlice scratch) {
+  return std::make_unique<RunKernel>(std::move(info), std::move(kernel), scratch);
+}
+
+std::unique_ptr<Step> CopyStep(StepInfo info) {
+  LOCKSTEP_CHECK(info.reads.size() == 1 && info.writes.size() == 1) << info.ToString();
+  LOCKSTEP_CHECK(info.reads[0].slice.bytes == info.writes[0].slice.bytes) << info.ToString();
+  return std::make_unique<Copy>(std::move(info));
+}
+
+std::unique_ptr<Step> CollectiveStep(StepInfo info) {
+  LOCKSTEP_CHECK(info.collective.has_value()) << info.ToString();
+  if (info.collective->phase == CollectiveInfo::Phase::kStart) return std::make_unique<StartCollective>(std::move(info));
+  return std::make_unique<WaitForCollective>(std::move(info));
+}
+
+}  // namespace lockstep

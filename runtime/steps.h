@@ -1,0 +1,47 @@
+// The steps that backends build executables from: a kernel over slices, a copy, and a collective's start and wait.
+
+#pragma once
+
+#include <memory>
+
+#include "absl/functional/any_invocable.h"
+#include "runtime/executable.h"
+
+namespace lockstep {
+
+// The addresses of one run of a kernel, in the order of its step's reads and writes.
+struct KernelArgs {
+  std::byte* const* reads;
+  std::byte* const* writes;
+  std::byte* scratch;  // aligned to kBufferAlignment; null if the kernel asked for none
+  Stream* stream;
+  int threads;
+  int rank;  // of the mesh
+
+  template <typename T>
+  const T* read(size_t i) const {
+    return reinterpret_cast<const T*>(reads[i]);
+  }
+  template <typename T>
+  T* write(size_t i) const {
+    return reinterpret_cast<T*>(writes[i]);
+  }
+};
+
+// What a backend makes of a node before memory is planned.
+struct Kernel {
+  std::string kind;  // "onednn.matmul"
+  uint64_t scratch_bytes = 0;
+  absl::AnyInvocable<absl::Status(const KernelArgs&)> run;
+};
+
+// `scratch` is a slice of kernel.scratch_bytes.
+std::unique_ptr<Step> KernelStep(StepInfo info, Kernel kernel, BufferSlice scratch);
+
+// Copies info.reads[0] to info.writes[0], of equal size.
+std::unique_ptr<Step> CopyStep(StepInfo info);
+
+// Starts, or waits for, info.collective.
+std::unique_ptr<Step> CollectiveStep(StepInfo info);
+
+}  // namespace lockstep

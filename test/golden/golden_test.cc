@@ -1,0 +1,101 @@
+// Runs the golden files of this folder, one test per case. To write what comes out into the files as the new expectations:
+//
+//   bazel run //test/golden:golden_test -- --update        then read the diff: it is what you are about to promise
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "test/golden/golden_file.h"
+
+namespace lockstep {
+namespace {
+
+constexpr char kFolder[] = "test/golden";
+
+class GoldenTest : public testing::Test {
+ public:
+  GoldenTest(std::string file, GoldenCase golden_case) : file_(std::move(file)), case_(std::move(golden_case)) {}
+
+  void TestBody() override {
+    const absl::StatusOr<std::string> actual = RunGoldenCase(case_);
+    ASSERT_TRUE(actual.ok()) << file_ << ":" << case_.line << ": " << actual.status().message();
+    EXPECT_EQ(*actual, case_.expected) << file_ << ":" << case_.line << ": passes=" << case_.passes;
+  }
+
+ private:
+  std::string file_;
+  GoldenCase case_;
+};
+
+std::string ReadFile(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<std::filesystem::path> GoldenFiles(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".ir") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+int Update() {
+  // Set by `bazel run`: where the sources are.
+  const char* workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
+  for (const std::filesystem::path& path : GoldenFiles(std::filesystem::path(workspace ? workspace : ".") / kFolder)) {
+    const std::string before = ReadFile(path);
+    std::vector<GoldenCase> cases = ParseGoldenFile(before);
+    for (GoldenCase& golden_case : cases) {
+      absl::StatusOr<std::string> actual = RunGoldenCase(golden_case);
+      if (!actual.ok()) {
+        std::fprintf(stderr, "%s:%d: %s\n", path.c_str(), golden_case.line,
+                     std::string(actual.status().message()).c_str());
+        return 1;
+      }
+      golden_case.expected = *std::move(actual);
+    }
+    const std::string after = FormatGoldenFile(cases);
+    if (after == before) continue;
+    std::ofstream(path) << after;
+    std::printf("updated %s\n", path.c_str());
+  }
+  return 0;
+}
+
+void RegisterTests() {
+  for (const std::filesystem::path& path : GoldenFiles(kFolder)) {
+    std::set<std::string> names;
+    for (const GoldenCase& golden_case : ParseGoldenFile(ReadFile(path))) {
+      std::string name = golden_case.name;
+      for (int i = 2; !names.insert(name).second; ++i) name = golden_case.name + "_" + std::to_string(i);
+      testing::RegisterTest(
+          path.stem().c_str(), name.c_str(), nullptr, nullptr, path.c_str(), golden_case.line,
+          [file = path.string(), golden_case]() -> GoldenTest* { return new GoldenTest(file, golden_case); });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--update") return lockstep::Update();
+  lockstep::RegisterTests();
+  testing::InitGoogleTest(&argc, argv);
+  if (testing::UnitTest::GetInstance()->total_test_count() == 0) {
+    std::fprintf(stderr, "no golden files in %s\n", lockstep::kFolder);
+    return 1;
+  }
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,85 @@
+#include "test/op_cases/op_case.h"
+
+namespace lockstep {
+namespace {
+
+AttributeMap On(std::string axis) { return {{"axis", std::move(axis)}}; }
+AttributeMap On(std::string axis, int64_t dim) { return {{"axis", std::move(axis)}, {"dim", dim}}; }
+AttributeMap On(std::string axis, std::string kind) { return {{"axis", std::move(axis)}, {"kind", std::move(kind)}}; }
+AttributeMap On(std::string axis, int64_t dim, std::string kind) {
+  return {{"axis", std::move(axis)}, {"dim", dim}, {"kind", std::move(kind)}};
+}
+AttributeMap From(std::string axis, int64_t root) { return {{"axis", std::move(axis)}, {"root", root}}; }
+
+const std::string kData = "data";
+
+std::vector<OpCase> ReducingCases() {
+  std::vector<OpCase> rows;
+  for (const char* kind : {"sum", "min", "max", "prod", "mean"}) {
+    const AttributeMap attributes = On(kData, std::string(kind));
+    for (int64_t ranks : {1, 2, 3, 4, 7}) rows.push_back(Case("all_reduce", {F64({2, 3})}, attributes).Ranks(ranks));
+    rows.push_back(Case("all_reduce", {F64({2}), F64({}), F64({1, 3})}, attributes).Ranks(3));
+    rows.push_back(Case("all_reduce", {BF16({4})}, attributes).Ranks(3));
+    rows.push_back(Case("all_reduce", {I32({4}), U8({2})}, attributes).Ranks(2));
+    rows.push_back(Case("reduce_scatter", {I64({3, 2})}, On(kData, 0, kind)).Ranks(3));
+    rows.push_back(Case("reduce_scatter", {F16({4, 2})}, On(kData, 1, kind)).Ranks(2).NoGradient("only sum and mean have one"));
+  }
+  rows.push_back(Case("all_reduce", {Tensor::Of<bool>({2}, {true, false})}, On(kData, "max")).Ranks(2));
+  // All ranks hold the same: ties, and zero factors on every rank.
+  rows.push_back(Case("all_reduce", {Tensor::Of<double>({2}, {1, 0})}, On(kData, "max")).Ranks(2).NoGradient("no differences at ties"));
+  rows.push_back(Case("all_reduce", {Tensor::Of<double>({2}, {0, 3})}, On(kData, "prod")).Ranks(3));
+  rows.push_back(Case("all_reduce", {F32({2})}, {{"axis", kData}, {"kind", "sum"}, {"bucket", int64_t{2}}}).Ranks(2));
+  rows.push_back(Case("all_reduce", {F32({2})}, On("model", "sum")).Ranks(2).Refused("C1"));
+  rows.push_back(Case("all_reduce", {F32({2})}, On(kData, "sum")).Refused("C1"));  // no mesh at all
+  rows.push_back(Case("all_reduce", {F32({2})}, On(kData, "average")).Ranks(2).Refused("C2"));
+  rows.push_back(Case("all_reduce", {F32({2}), Bool({2})}, On(kData, "sum")).Ranks(2).Refused("C3"));
+
+  for (const char* kind : {"sum", "mean"}) {
+    rows.push_back(Case("reduce_scatter", {F64({4, 3})}, On(kData, 0, kind)).Ranks(2));
+    rows.push_back(Case("reduce_scatter", {F32({2, 6, 1})}, On(kData, 1, kind)).Ranks(3));
+    rows.push_back(Case("reduce_scatter", {F64({2})}, On(kData, 0, kind)).Ranks(1));
+  }
+  rows.push_back(Case("reduce_scatter", {F32({2})}, On("model", 0, "sum")).Ranks(2).Refused("C1"));
+  rows.push_back(Case("reduce_scatter", {F32({2})}, On(kData, 1, "sum")).Ranks(2).Refused("C2"));
+  rows.push_back(Case("reduce_scatter", {F32({3})}, On(kData, 0, "sum")).Ranks(2).Refused("C3"));
+  rows.push_back(Case("reduce_scatter", {F32({2})}, On(kData, 0, "plus")).Ranks(2).Refused("C4"));
+  rows.push_back(Case("reduce_scatter", {Bool({2})}, On(kData, 0, "prod")).Ranks(2).Refused("C5"));
+  return rows;
+}
+
+}  // namespace
+
+std::vector<OpCase> CollectiveCases() {
+  std::vector<OpCase> rows = ReducingCases();
+  const std::vector<OpCase> moving = {
+      Case("collective_broadcast", {F64({2, 3})}, From(kData, 0)).Ranks(3),
+      Case("collective_broadcast", {F32({})}, From(kData, 1)).Ranks(2),
+      Case("collective_broadcast", {Bool({4})}, From(kData, 0)).Ranks(1),
+      Case("collective_broadcast", {F32({2})}, From("model", 0)).Ranks(2).Refused("C1"),
+      Case("collective_broadcast", {F32({2})}, From(kData, 2)).Ranks(2).Refused("C2"),
+      Case("collective_broadcast", {F32({2})}, From(kData, -1)).Ranks(2).Refused("C2"),
+
+      Case("all_gather", {F64({2, 3})}, On(kData, 0)).Ranks(3),
+      Case("all_gather", {F32({2, 3, 1})}, On(kData, 2)).Ranks(2),
+      Case("all_gather", {BF16({2, 3})}, On(kData, 1)).Ranks(7),
+      Case("all_gather", {I64({1})}, On(kData, 0)).Ranks(1),
+      Case("all_gather", {F32({2})}, On("model", 0)).Ranks(2).Refused("C1"),
+      Case("all_gather", {F32({})}, On(kData, 0)).Ranks(2).Refused("C2"),
+      Case("all_gather", {F32({int64_t{1} << 56})}, On(kData, 0)).Ranks(1 << 10).Refused("C3"),
+
+      Case("shard", {F64({4, 3})}, On(kData, 0)).Ranks(2),
+      Case("shard", {F32({2, 6, 2})}, On(kData, 1)).Ranks(3),
+      Case("shard", {Bool({2})}, On(kData, 0)).Ranks(1),
+      Case("shard", {F32({2})}, On("model", 0)).Ranks(2).Refused("C1"),
+      Case("shard", {F32({2})}, On(kData, -1)).Ranks(2).Refused("C2"),
+      Case("shard", {F32({3})}, On(kData, 0)).Ranks(2).Refused("C3"),
+
+      Case("axis_index", {}, On(kData)).Ranks(3),
+      Case("axis_index", {}, On(kData)).Ranks(1),
+      Case("axis_index", {}, On("model")).Ranks(2).Refused("C1"),
+  };
+  rows.insert(rows.end(), moving.begin(), moving.end());
+  return rows;
+}
+
+}  // namespace lockstep

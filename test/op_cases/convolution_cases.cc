@@ -1,0 +1,110 @@
+#include "test/op_cases/op_case.h"
+
+namespace lockstep {
+namespace {
+
+struct Geometry {
+  Shape x, filter, y;
+  Ints stride, padding_low, padding_high, dilation;
+  int64_t groups = 1;
+
+  AttributeMap Attributes() const {
+    return {{"stride", stride},
+            {"padding_low", padding_low},
+            {"padding_high", padding_high},
+            {"dilation", dilation},
+            {"groups", groups}};
+  }
+  AttributeMap With(const char* name, const Shape& shape) const {
+    AttributeMap attributes = Attributes();
+    attributes.emplace(name, shape.dims());
+    return attributes;
+  }
+};
+
+const Geometry kPlain = {{6, 3, 5, 5}, {6, 3, 3, 3}, {6, 6, 3, 3}, {1, 1}, {0, 0}, {0, 0}, {1, 1}};
+
+std::vector<Geometry> Geometries() {
+  return {
+      kPlain,
+      {{2, 6, 5, 5}, {6, 6, 2, 3}, {2, 6, 4, 3}, {1, 1}, {0, 0}, {0, 0}, {1, 1}},     // channels that ranks share
+      {{6, 2, 7, 6}, {4, 2, 3, 2}, {6, 4, 4, 3}, {2, 3}, {1, 0}, {1, 3}, {1, 2}},     // everything at once
+      {{2, 6, 4, 4}, {6, 2, 3, 3}, {2, 6, 4, 4}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 3},  // groups
+      {{6, 4, 4, 4}, {4, 1, 2, 2}, {6, 4, 2, 2}, {2, 2}, {0, 0}, {0, 0}, {1, 1}, 4},  // depthwise
+      {{6, 2, 9}, {2, 2, 3}, {6, 2, 4}, {2}, {0}, {2}, {2}},                          // one spatial dimension
+      {{6, 1, 3, 4, 3}, {2, 1, 2, 2, 3}, {6, 2, 2, 3, 1}, {1, 1, 1}, {0, 0, 0}, {0, 0, 0}, {1, 1, 1}},  // and three
+      {{1, 1, 6, 6}, {1, 1, 2, 2}, {1, 1, 2, 2}, {4, 4}, {0, 0}, {0, 0}, {1, 1}},  // input that no window sees
+      {{1, 1, 2, 2}, {1, 1, 1, 1}, {1, 1, 8, 8}, {1, 1}, {3, 3}, {3, 3}, {1, 1}},  // windows in the padding alone
+  };
+}
+
+// One row for each of the three ops.
+void AddRows(std::vector<OpCase>& rows, const Geometry& g, DType dtype) {
+  const CaseOperand x = Typed(dtype, g.x), filter = Typed(dtype, g.filter), dy = Typed(dtype, g.y);
+  rows.push_back(Case("convolution", {x, filter}, g.Attributes()));
+  rows.push_back(Case("convolution_grad_input", {filter, dy}, g.With("input_shape", g.x)));
+  rows.push_back(Case("convolution_grad_filter", {x, dy}, g.With("filter_shape", g.filter)));
+}
+
+void AddRefused(std::vector<OpCase>& rows, const Geometry& g, const char* constraint) {
+  rows.push_back(Case("convolution", {F32(g.x), F32(g.filter)}, g.Attributes()).Refused(constraint));
+  rows.push_back(
+      Case("convolution_grad_input", {F32(g.filter), F32(g.y)}, g.With("input_shape", g.x)).Refused(constraint));
+  rows.push_back(
+      Case("convolution_grad_filter", {F32(g.x), F32(g.y)}, g.With("filter_shape", g.filter)).Refused(constraint));
+}
+
+Geometry Changed(void (*change)(Geometry&)) {
+  Geometry g = kPlain;
+  change(g);
+  return g;
+}
+
+}  // namespace
+
+std::vector<OpCase> ConvolutionCases() {
+  std::vector<OpCase> rows;
+  for (const Geometry& g : Geometries()) AddRows(rows, g, DType::kF64);
+  AddRows(rows, kPlain, DType::kF32);
+  AddRows(rows, kPlain, DType::kF16);
+  AddRows(rows, kPlain, DType::kBF16);
+  const Geometry empty = Changed([](Geometry& g) { g.x = g.x.WithDim(0, 0), g.y = g.y.WithDim(0, 0); });
+  rows.push_back(Case("convolution", {F32(empty.x), F32(empty.filter)}, empty.Attributes()).NoGradient("no elements"));
+
+  rows.push_back(Case("convolution", {F32(kPlain.x), F64(kPlain.filter)}, kPlain.Attributes()).Refused("C1"));
+  rows.push_back(Case("convolution", {I32(kPlain.x), I32(kPlain.filter)}, kPlain.Attributes()).Refused("C1"));
+  rows.push_back(
+      Case("convolution_grad_input", {I32(kPlain.filter), I32(kPlain.y)}, kPlain.With("input_shape", kPlain.x))
+          .Refused("C1"));
+  rows.push_back(
+      Case("convolution_grad_filter", {I32(kPlain.x), I32(kPlain.y)}, kPlain.With("filter_shape", kPlain.filter))
+          .Refused("C1"));
+  AddRefused(rows, Changed([](Geometry& g) { g.x = {6, 3, 5}; }), "C2");
+  AddRefused(rows, Changed([](Geometry& g) { g.x = {6, 3}, g.filter = {6, 3}; }), "C2");
+  AddRefused(rows, Changed([](Geometry& g) { g.stride = {1}; }), "C3");
+  AddRefused(rows, Changed([](Geometry& g) { g.dilation = {1, 1, 1}; }), "C3");
+  AddRefused(rows, Changed([](Geometry& g) { g.stride = {1, 0}; }), "C4");
+  AddRefused(rows, Changed([](Geometry& g) { g.dilation = {0, 1}; }), "C4");
+  AddRefused(rows, Changed([](Geometry& g) { g.padding_low = {-1, 0}; }), "C4");
+  AddRefused(rows, Changed([](Geometry& g) { g.padding_high = {0, int64_t{1} << 62}; }), "C4");
+  AddRefused(rows, Changed([](Geometry& g) { g.filter = {6, 3, 0, 3}; }), "C4");
+  AddRefused(rows, Changed([](Geometry& g) { g.filter = {6, 3, 6, 3}; }), "C5");
+  AddRefused(rows, Changed([](Geometry& g) { g.dilation = {1, 3}; }), "C5");
+  AddRefused(rows, Changed([](Geometry& g) { g.groups = 2; }), "C6");
+  AddRefused(rows, Changed([](Geometry& g) { g.groups = 0; }), "C6");
+  AddRefused(rows, Changed([](Geometry& g) { g.groups = 3; }), "C7");
+  const Geometry other = Changed([](Geometry& g) { g.y = {6, 6, 3, 4}; });
+  rows.push_back(Case("convolution_grad_input", {F32(other.filter), F32(other.y)}, other.With("input_shape", other.x))
+                     .Refused("C8"));
+  rows.push_back(Case("convolution_grad_filter", {F32(other.x), F32(other.y)}, other.With("filter_shape", other.filter))
+                     .Refused("C8"));
+  rows.push_back(
+      Case("convolution_grad_input", {F32(kPlain.filter), F32(kPlain.y)}, kPlain.With("input_shape", {6, 3, -5, 5}))
+          .Refused("C9"));
+  rows.push_back(
+      Case("convolution_grad_filter", {F32(kPlain.x), F32(kPlain.y)}, kPlain.With("filter_shape", {6, 3, 3, -3}))
+          .Refused("C9"));
+  return rows;
+}
+
+}  // namespace lockstep

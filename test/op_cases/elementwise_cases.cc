@@ -1,0 +1,117 @@
+#include <limits>
+
+#include "test/op_cases/op_case.h"
+
+namespace lockstep {
+namespace {
+
+AttributeMap Direction(std::string direction) { return {{"direction", std::move(direction)}}; }
+AttributeMap To(DType dtype) { return {{"dtype", dtype}}; }
+
+std::vector<OpCase> UnaryCases() {
+  std::vector<OpCase> rows;
+  for (const char* op : {"neg", "abs", "sign", "exp", "tanh", "sigmoid", "erf", "relu", "floor", "ceil"}) {
+    rows.push_back(Case(op, {F64({2, 3})}));
+    rows.push_back(Case(op, {F32({4, 6, 1})}));
+    rows.push_back(Case(op, {F32({}).In(0.1, 2)}));
+    rows.push_back(Case(op, {BF16({6})}));
+    rows.push_back(Case(op, {F16({2, 1, 2, 3})}));
+    rows.push_back(Case(op, {F32({2, 0})}).NoGradient("no elements"));
+    rows.push_back(Case(op, {Bool({2})}).Refused("C1"));
+    rows.push_back(Case(op, {U8({2})}).Refused("C1"));
+  }
+  for (const char* op : {"log", "log1p", "sqrt", "rsqrt"}) {
+    rows.push_back(Case(op, {F64({2, 3}).In(0.2, 4)}));
+    rows.push_back(Case(op, {F32({6, 2}).In(0.2, 4)}));
+    rows.push_back(Case(op, {BF16({}).In(0.2, 4)}));
+    rows.push_back(Case(op, {I32({2})}).Refused("C1"));
+  }
+  for (const char* op : {"neg", "abs", "sign"}) {
+    rows.push_back(Case(op, {I32({2, 6})}));
+    rows.push_back(Case(op, {Tensor::Of<int8_t>({4}, {-128, 127, 0, -1})}));
+    rows.push_back(Case(op, {Tensor::Of<int64_t>({2}, {INT64_MIN, INT64_MAX})}));
+  }
+  // Values at the kinks and beyond all bounds.
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  for (const char* op : {"neg", "abs", "sign", "exp", "tanh", "sigmoid", "erf", "relu", "floor", "ceil", "log", "log1p", "sqrt", "rsqrt"}) {
+    rows.push_back(Case(op, {Tensor::Of<double>({6}, {0.0, -0.0, -1.0, inf, -inf, nan})}).NoGradient("no differences at kinks and infinities"));
+  }
+  return rows;
+}
+
+// The operands of max and min whose gradient is zero where the second is the larger one.
+std::vector<size_t> ZeroIfAbove(const std::string& op) {
+  if (op == "max") return {0};
+  if (op == "min") return {1};
+  return {};
+}
+
+std::vector<OpCase> ArithmeticCases() {
+  std::vector<OpCase> rows;
+  for (const char* op : {"add", "sub", "mul", "div", "max", "min", "pow"}) {
+    // Away from zero, where div and pow are smooth.
+    const auto at = [](CaseOperand operand) { return std::move(operand).In(0.3, 2.0); };
+    rows.push_back(Case(op, {at(F64({2, 3})), at(F64({2, 3}))}));
+    rows.push_back(Case(op, {at(F32({6, 1, 2})), at(F32({6, 1, 2}))}));
+    rows.push_back(Case(op, {F32({}).In(0.3, 2), F32({}).In(2, 2)}).ZeroGradient(ZeroIfAbove(op)));
+    rows.push_back(Case(op, {at(BF16({12})), at(BF16({12}))}));
+    rows.push_back(Case(op, {I32({2, 3}), I32({2, 3}).In(1, 4)}));
+    rows.push_back(Case(op, {U8({12}), U8({12}).In(1, 9)}));
+    rows.push_back(Case(op, {Tensor::Of<int64_t>({3}, {INT64_MIN, INT64_MAX, -7}), Tensor::Of<int64_t>({3}, {-1, 2, 2})}));
+    rows.push_back(Case(op, {F32({0}), F32({0})}).NoGradient("no elements"));
+    rows.push_back(Case(op, {F32({2}), F64({2})}).Refused("C1"));
+    rows.push_back(Case(op, {F32({2}), F32({1})}).Refused("C1"));
+    rows.push_back(Case(op, {Bool({2}), Bool({2})}).Refused("C2"));
+  }
+  for (const char* op : {"add", "sub", "mul", "div", "max", "min"}) rows.push_back(Case(op, {F64({4, 3}), F64({4, 3})}));
+  rows.push_back(Case("pow", {Tensor::Of<double>({3}, {-1.5, -2, 0.5}), Tensor::Of<double>({3}, {2, 3, -2})})
+                     .NoGradient("x^y is not continuous in y where x is negative"));
+  return rows;
+}
+
+std::vector<OpCase> LogicCases() {
+  std::vector<OpCase> rows;
+  rows.push_back(Case("not", {Bool({2, 3})}));
+  rows.push_back(Case("not", {Bool({})}));
+  rows.push_back(Case("not", {I32({2})}).Refused("C1"));
+  for (const char* op : {"and", "or"}) {
+    rows.push_back(Case(op, {Bool({6, 2}), Bool({6, 2})}));
+    rows.push_back(Case(op, {Bool({}), Bool({})}));
+    rows.push_back(Case(op, {I32({2}), I32({2})}).Refused("C1"));
+    rows.push_back(Case(op, {Bool({2}), Bool({3})}).Refused("C1"));
+  }
+  for (const char* direction : {"eq", "ne", "lt", "le", "gt", "ge"}) {
+    rows.push_back(Case("compare", {F32({4, 3}), F32({4, 3})}, Direction(direction)));
+    rows.push_back(Case("compare", {I64({6}).In(0, 2), I64({6}).In(0, 2)}, Direction(direction)));
+    rows.push_back(Case("compare", {Bool({6}), Bool({6})}, Direction(direction)));
+  }
+  rows.push_back(Case("compare", {BF16({}), BF16({})}, Direction("lt")));
+  rows.push_back(Case("compare", {F32({2}), F64({2})}, Direction("eq")).Refused("C1"));
+  rows.push_back(Case("compare", {F32({2}), F32({2})}, Direction("equal")).Refused("C2"));
+  rows.push_back(Case("select", {Bool({4, 3}), F64({4, 3}), F64({4, 3})}));
+  rows.push_back(Case("select", {Bool({6, 2, 1}), F32({6, 2, 1}), F32({6, 2, 1})}));
+  rows.push_back(Case("select", {Bool({6}), I32({6}), I32({6})}));
+  rows.push_back(Case("select", {Tensor::Of<bool>({}, {true}), F32({}), F32({})}).ZeroGradient({2}));
+  rows.push_back(Case("select", {Bool({2}), F32({2}), F32({3})}).Refused("C1"));
+  rows.push_back(Case("select", {Bool({3}), F32({2}), F32({2})}).Refused("C2"));
+  rows.push_back(Case("select", {I32({2}), F32({2}), F32({2})}).Refused("C2"));
+  for (DType from : kAllDTypes) {
+    for (DType to : {DType::kF32, DType::kBF16, DType::kI8, DType::kU16, DType::kI64, DType::kBool}) {
+      rows.push_back(Case("convert", {Typed(from, {2, 6}).In(0, 3)}, To(to)));
+    }
+  }
+  rows.push_back(Case("convert", {F64({})}, To(DType::kF32)));
+  rows.push_back(Case("convert", {Tensor::Of<float>({4}, {-300.0F, 300.0F, std::numeric_limits<float>::quiet_NaN(), -0.5F})}, To(DType::kI8)));
+  return rows;
+}
+
+}  // namespace
+
+std::vector<OpCase> ElementwiseCases() {
+  std::vector<OpCase> rows = UnaryCases();
+  for (OpCase& row : ArithmeticCases()) rows.push_back(std::move(row));
+  for (OpCase& row : LogicCases()) rows.push_back(std::move(row));
+  return rows;
+}
+
+}  // namespace lockstep

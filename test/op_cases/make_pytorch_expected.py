@@ -1,0 +1,241 @@
+"""Writes pytorch_expected.inc: graphs, inputs and the f64 results and gradients that PyTorch computes for them.
+
+    python make_pytorch_expected.py > pytorch_expected.inc     # with torch 2.13.0
+
+Each entry is a graph in text form in which every op stands by the name and attributes that it has here; the numbers
+come from the corresponding function of torch, and nothing of them from this project.
+"""
+
+import torch
+import torch.nn.functional as F
+
+torch.manual_seed(7)
+DTYPES = {torch.float64: "f64", torch.int64: "i64"}
+
+
+def random(*shape):
+    """Multiples of 1/8, which are short in decimal and exact in binary; few ties."""
+    return torch.randint(-24, 25, shape).double() / 8
+
+
+def distinct(*shape):
+    """A shuffled range: maxima without ties, so that the first one is the only one."""
+    count = torch.Size(shape).numel()
+    return ((torch.randperm(count).double() - count // 2) / 8).reshape(shape)
+
+
+def leaves(inputs):
+    return {name: tensor.requires_grad_() for name, tensor in inputs.items()}
+
+
+def typed(tensor):
+    return f"{DTYPES[tensor.dtype]}[{','.join(map(str, tensor.shape))}]"
+
+
+def attribute(value):
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(str, value))}]"
+    return repr(value) if isinstance(value, (int, float)) else value
+
+
+def attributes(values):
+    return "{" + ", ".join(f"{name}={attribute(value)}" for name, value in sorted(values.items())) + "}"
+
+
+def numbers(tensor):
+    return "{" + ", ".join(f"{value:.14g}" for value in tensor.detach().reshape(-1).tolist()) + "}"
+
+
+def emit(name, inputs, lines, results, gradients=()):
+    """inputs and results: name to tensor; results[...] are values %<name> of the lines; gradients: of `loss`, by input."""
+    signature = ", ".join(f"%{key}: {typed(value)}" for key, value in inputs.items())
+    outputs = ", ".join(f"{key}: {typed(value)}" for key, value in results.items())
+    body = "\n".join(f"  {line}" for line in lines)
+    returned = ", ".join(f"%{key}" for key in results)
+    wrt = ", ".join(f'"{key}"' for key in gradients)
+    expected = list(results.values()) + [inputs[key].grad for key in gradients]
+    print(f'{{"{name}",\n R"(graph @f({signature}) -> ({outputs}) {{\n{body}\n  return {returned}\n}})",')
+    print(f" {{{wrt}}},")
+    print(" {" + ",\n  ".join(numbers(value) for value in inputs.values()) + "},")
+    print(" {" + ",\n  ".join(numbers(value) for value in expected) + "}},")
+
+
+def differentiated(name, op, inputs, values, y, wrt):
+    """One op with result y, the loss sum(y * dy) with a random dy, and its gradients with respect to the inputs `wrt`."""
+    dy = random(*y.shape)
+    loss = (y * dy).sum()
+    loss.backward()
+    operands = ", ".join(f"%{key}" for key in inputs)
+    dims = list(range(y.dim()))
+    lines = [
+        f"%y = {op} {operands} {attributes(values)} : {typed(y)}",
+        f"%weighted = mul %y, %dy : {typed(y)}",
+        f"%loss = reduce_sum %weighted {attributes({'dims': dims})} : f64[]",
+    ]
+    emit(name, {**inputs, "dy": dy}, lines, {"y": y, "loss": loss}, wrt)
+
+
+def convolutions():
+    for name, x, filter_shape, stride, padding, dilation, groups in [
+        ("1 dimension", (2, 2, 7), (2, 2, 3), [2], [1], [1], 1),
+        ("2 dimensions", (2, 2, 4, 4), (3, 2, 3, 2), [1, 1], [0, 0], [1, 1], 1),
+        ("stride, padding, dilation", (1, 2, 6, 5), (2, 2, 2, 3), [2, 1], [1, 2], [3, 2], 1),
+        ("groups", (2, 4, 3, 3), (6, 2, 2, 2), [1, 1], [1, 0], [1, 1], 2),
+        ("depthwise", (1, 3, 4, 4), (3, 1, 3, 3), [1, 2], [1, 1], [1, 1], 3),
+        ("3 dimensions", (1, 2, 3, 3, 4), (2, 2, 2, 1, 2), [1, 2, 1], [0, 0, 1], [1, 1, 2], 1),
+    ]:
+        convolution = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[len(stride)]
+        inputs = leaves({"x": random(*x), "filter": random(*filter_shape)})
+        y = convolution(inputs["x"], inputs["filter"], None, stride, padding, dilation, groups)
+        paddings = {"padding_low": padding, "padding_high": padding}
+        values = {"stride": stride, **paddings, "dilation": dilation, "groups": groups}
+        differentiated(f"convolution, {name}", "convolution", inputs, values, y, ["x", "filter"])
+
+
+def poolings():
+    for name, shape, window, stride, padding, dilation in [
+        ("1 dimension", (2, 2, 7), [3], [2], [1], [1]),
+        ("2x2", (2, 2, 4, 4), [2, 2], [2, 2], [0, 0], [1, 1]),
+        ("overlapping windows, padding", (1, 2, 6, 5), [3, 2], [2, 1], [1, 1], [1, 1]),
+        ("dilation", (1, 2, 7, 6), [2, 3], [2, 1], [1, 0], [3, 2]),
+        ("3 dimensions", (1, 1, 3, 4, 4), [2, 2, 3], [1, 2, 1], [0, 1, 0], [1, 1, 1]),
+    ]:
+        values = {"window": window, "stride": stride, "padding_low": padding, "padding_high": padding}
+        maximum = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}[len(window)]
+        # With ties, the first maximum of a window takes the gradient.
+        for kind, x in [("", distinct(*shape)), (", ties", torch.randint(1, 4, shape).double())]:
+            inputs = leaves({"x": x})
+            y = maximum(inputs["x"], window, stride, padding, dilation)
+            differentiated(f"max_pool, {name}{kind}", "max_pool", inputs, {**values, "dilation": dilation}, y, ["x"])
+        if max(dilation) > 1:
+            continue
+        average = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}[len(window)]
+        for include in [False, True]:
+            inputs = leaves({"x": random(*shape)})
+            y = average(inputs["x"], window, stride, padding, count_include_pad=include)
+            differentiated(
+                f"avg_pool, {name}, include_padding={include}", "avg_pool", inputs, {**values, "include_padding": include},
+                y, ["x"],
+            )  # fmt: skip
+
+
+def batch_norm_training(name, shape):
+    channels = shape[1]
+    inputs = leaves({"x": random(*shape), "scale": random(channels), "bias": random(channels)})
+    mean, variance = torch.zeros(channels).double(), torch.zeros(channels).double()
+    # With momentum 1 the running statistics are those of the batch; the running variance is the unbiased one.
+    y = F.batch_norm(inputs["x"], mean, variance, inputs["scale"], inputs["bias"], training=True, momentum=1.0, eps=1e-3)
+    count = y.numel() // channels
+    dy = random(*shape)
+    loss = (y * dy).sum()
+    loss.backward()
+    one = f"f64[{channels}]"
+    lines = [
+        f"%y, %mean, %variance = batch_norm_training %x, %scale, %bias {{epsilon=0.001}} : {typed(y)}, {one}, {one}",
+        f"%weighted = mul %y, %dy : {typed(y)}",
+        f"%loss = reduce_sum %weighted {attributes({'dims': list(range(len(shape)))})} : f64[]",
+    ]
+    results = {"y": y, "mean": mean, "variance": variance * (count - 1) / count, "loss": loss}
+    emit(f"batch_norm_training, {name}", {**inputs, "dy": dy}, lines, results, ["x", "scale", "bias"])
+
+
+def batch_norm_inference(name, shape):
+    channels = shape[1]
+    per_channel = {key: random(channels) for key in ["scale", "bias", "mean"]}
+    inputs = leaves({"x": random(*shape), **per_channel, "variance": random(channels).abs() + 0.5})
+    wide = [channels if d == 1 else 1 for d in range(len(shape))]
+    x, scale, bias, mean, variance = [v if v.dim() > 1 else v.view(wide) for v in inputs.values()]
+    # By the formula: F.batch_norm gives no gradient to the running statistics.
+    y = (x - mean) / torch.sqrt(variance + 1e-3) * scale + bias
+    given = {key: value.detach() for key, value in inputs.items()}
+    theirs = F.batch_norm(given["x"], given["mean"], given["variance"], given["scale"], given["bias"], eps=1e-3)
+    torch.testing.assert_close(y, theirs, check_stride=False, rtol=1e-12, atol=1e-12)
+    differentiated(f"batch_norm_inference, {name}", "batch_norm_inference", inputs, {"epsilon": 1e-3}, y, list(inputs))
+
+
+def normalizations():
+    for name, shape in [("2 dimensions", (3, 2, 2, 3)), ("no spatial dimension", (5, 3)), ("1 dimension", (2, 3, 4))]:
+        batch_norm_training(name, shape)
+        batch_norm_inference(name, shape)
+
+
+def softmaxes():
+    for dim in [0, 1]:
+        for op, function in [("softmax", F.softmax), ("log_softmax", F.log_softmax)]:
+            inputs = leaves({"x": random(3, 4)})
+            differentiated(f"{op} along {dim}", op, inputs, {"dim": dim}, function(inputs["x"], dim), ["x"])
+    for shape in [(5, 4), (2, 3, 2, 2)]:
+        logits = random(*shape).requires_grad_()
+        labels = torch.randint(0, shape[1], (shape[0], *shape[2:]))
+        loss = F.cross_entropy(logits, labels)  # the mean over all samples
+        loss.backward()
+        line = (
+            f"%loss, %dlogits = softmax_cross_entropy %logits, %labels {{scale={1 / labels.numel()!r}}} "
+            f": f64[], {typed(logits)}"
+        )
+        emit(
+            f"softmax_cross_entropy of {typed(logits)}", {"logits": logits, "labels": labels}, [line],
+            {"loss": loss, "dlogits": logits.grad}, ["logits"],
+        )  # fmt: skip
+
+
+def optimizers():
+    """Three steps of an optimizer with given gradients; the state starts as zeros."""
+    for name, make, op, values in [
+        ("SGD", torch.optim.SGD, "sgd", {}),
+        ("SGD, decay", torch.optim.SGD, "sgd", {"weight_decay": 0.05}),
+        ("momentum", torch.optim.SGD, "sgd_momentum", {"momentum": 0.9}),
+        ("momentum, decay", torch.optim.SGD, "sgd_momentum", {"momentum": 0.9, "weight_decay": 0.05}),
+        ("Nesterov, decay", torch.optim.SGD, "sgd_momentum", {"momentum": 0.8, "nesterov": True, "weight_decay": 0.05}),
+        ("Adam", torch.optim.Adam, "adam", {}),
+        ("Adam, decay, betas", torch.optim.Adam, "adam", {"weight_decay": 0.05, "betas": (0.8, 0.99), "eps": 1e-3}),
+        ("AdamW", torch.optim.AdamW, "adam", {"weight_decay": 0.05}),
+        ("AdamW without decay", torch.optim.AdamW, "adam", {"weight_decay": 0.0}),
+    ]:
+        w = random(6)
+        gradients = [random(6) for _ in range(3)]
+        inputs = {"w0": w, **{f"g{i + 1}": g for i, g in enumerate(gradients)}}
+        variable = torch.nn.Parameter(w.clone())
+        optimizer = make([variable], lr=0.125, **values)
+        ours = {"learning_rate": 0.125, **values}
+        if "betas" in ours:
+            ours["beta1"], ours["beta2"] = ours.pop("betas")
+        if "eps" in ours:
+            ours["epsilon"] = ours.pop("eps")
+        if make is torch.optim.AdamW:
+            ours["decoupled"] = True
+        state = {"sgd": [], "sgd_momentum": ["v"], "adam": ["m", "v"]}[op]
+        inputs.update({f"{s}0": torch.zeros(6).double() for s in state})
+        lines, results = [], {}
+        for step, gradient in enumerate(gradients, start=1):
+            variable.grad = gradient.clone()
+            optimizer.step()
+            operands = ["w", *state]
+            count = ""
+            if op == "adam":
+                inputs[f"step{step}"] = torch.tensor(step)
+                count = f", %step{step}"
+            types = ", ".join(["f64[6]"] * len(operands))
+            lines.append(
+                ", ".join(f"%{s}{step}" for s in operands) + f" = {op} "
+                + ", ".join(f"%{s}{step - 1}" for s in operands) + f"{count}, %g{step} {attributes(ours)} : {types}"
+            )  # fmt: skip
+            results[f"w{step}"] = variable.detach().clone()
+        kept = optimizer.state[variable]
+        for s, key in {"sgd": {}, "sgd_momentum": {"v": "momentum_buffer"}, "adam": {"m": "exp_avg", "v": "exp_avg_sq"}}[
+            op
+        ].items():
+            results[f"{s}3"] = kept[key]
+        emit(f"3 steps of {name}", inputs, lines, results)
+
+
+print(f"// Made by make_pytorch_expected.py with torch {torch.__version__}; not edited by hand.")
+print("// clang-format off")
+convolutions()
+poolings()
+normalizations()
+softmaxes()
+optimizers()
+print("// clang-format on")

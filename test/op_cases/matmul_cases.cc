@@ -1,0 +1,28 @@
+#include "test/op_cases/op_case.h"
+
+namespace lockstep {
+
+std::vector<OpCase> MatMulCases() {
+  std::vector<OpCase> rows;
+  for (bool transpose_a : {false, true}) {
+    for (bool transpose_b : {false, true}) {
+      const AttributeMap attributes = {{"transpose_a", transpose_a}, {"transpose_b", transpose_b}};
+      const Shape a = transpose_a ? Shape{4, 2} : Shape{2, 4}, b = transpose_b ? Shape{3, 4} : Shape{4, 3};
+      rows.push_back(Case("matmul", {F64(a), F64(b)}, attributes));
+      const Shape many_a = transpose_a ? Shape{6, 2, 3, 4} : Shape{6, 2, 4, 3}, many_b = transpose_b ? Shape{6, 2, 2, 3} : Shape{6, 2, 3, 2};
+      rows.push_back(Case("matmul", {F32(many_a), F32(many_b)}, attributes));
+    }
+  }
+  rows.push_back(Case("matmul", {F32({6, 12}), F32({12, 6})}));
+  rows.push_back(Case("matmul", {BF16({2, 3}), BF16({3, 1})}));
+  rows.push_back(Case("matmul", {I32({2, 3}), I32({3, 2})}));
+  rows.push_back(Case("matmul", {F32({2, 0}), F32({0, 2})}).NoGradient("no elements"));
+  rows.push_back(Case("matmul", {F32({2, 3}), F64({3, 2})}).Refused("C1"));
+  rows.push_back(Case("matmul", {F32({2, 3}), F32({1, 3, 2})}).Refused("C2"));
+  rows.push_back(Case("matmul", {F32({3}), F32({3})}).Refused("C2"));
+  rows.push_back(Case("matmul", {F32({2, 2, 3}), F32({3, 3, 2})}).Refused("C3"));
+  rows.push_back(Case("matmul", {F32({2, 3}), F32({2, 3})}).Refused("C4"));
+  return rows;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,72 @@
+#include <cmath>
+
+#include "test/op_cases/op_case.h"
+
+namespace lockstep {
+namespace {
+
+// The operands of the three ops for an x of this shape. Variances are positive.
+std::vector<CaseOperand> Inference(DType dtype, const Shape& x) {
+  const Shape channels = {x[1]};
+  return {Typed(dtype, x), Typed(dtype, channels), Typed(dtype, channels), Typed(dtype, channels),
+          Typed(dtype, channels).In(0.2, 3)};
+}
+std::vector<CaseOperand> Training(DType dtype, const Shape& x) {
+  return {Typed(dtype, x), Typed(dtype, {x[1]}), Typed(dtype, {x[1]})};
+}
+std::vector<CaseOperand> Grad(DType dtype, const Shape& x) {
+  return {Typed(dtype, x), Typed(dtype, {x[1]}), Typed(dtype, {x[1]}), Typed(dtype, {x[1]}).In(0.2, 3),
+          Typed(dtype, x)};
+}
+
+const AttributeMap kEpsilon = {{"epsilon", 1e-3}};
+
+AttributeMap Statistics(const char* statistics) { return {{"epsilon", 1e-3}, {"statistics", std::string(statistics)}}; }
+
+using Change = void (*)(std::vector<CaseOperand>&);
+
+// A negative row for each of the three ops.
+void AddRefused(std::vector<OpCase>& rows, const char* constraint, Change change,
+                const AttributeMap& attributes = kEpsilon) {
+  const Shape x = {2, 3, 4};
+  std::vector<CaseOperand> inference = Inference(DType::kF32, x), training = Training(DType::kF32, x);
+  std::vector<CaseOperand> grad = Grad(DType::kF32, x);
+  for (std::vector<CaseOperand>* operands : {&inference, &training, &grad}) change(*operands);
+  rows.push_back(Case("batch_norm_inference", inference, attributes).Refused(constraint));
+  rows.push_back(Case("batch_norm_training", training, attributes).Refused(constraint));
+  rows.push_back(Case("batch_norm_grad", grad, attributes).Refused(constraint));
+}
+
+}  // namespace
+
+std::vector<OpCase> NormalizationCases() {
+  std::vector<OpCase> rows;
+  for (const Shape& x : {Shape{6, 3, 2, 2}, Shape{4, 6}, Shape{6, 2, 3}, Shape{6, 1, 2, 1, 2}}) {
+    for (DType dtype : {DType::kF64, DType::kF32}) {
+      rows.push_back(Case("batch_norm_inference", Inference(dtype, x), kEpsilon));
+      rows.push_back(Case("batch_norm_training", Training(dtype, x), kEpsilon).GradientOf({0}));
+      rows.push_back(Case("batch_norm_grad", Grad(dtype, x), kEpsilon));
+    }
+  }
+  rows.push_back(Case("batch_norm_inference", Inference(DType::kBF16, {6, 3, 2}), kEpsilon));
+
+  AddRefused(rows, "C1", [](std::vector<CaseOperand>& o) {
+    for (CaseOperand& operand : o) operand.type.dtype = DType::kI32;
+  });
+  AddRefused(rows, "C2", [](std::vector<CaseOperand>& o) { o[0].type.shape = {6}; });
+  AddRefused(rows, "C3", [](std::vector<CaseOperand>& o) { o[1].type.shape = {4}; });
+  AddRefused(rows, "C3", [](std::vector<CaseOperand>& o) { o[2].type.dtype = DType::kF64; });
+  AddRefused(rows, "C4", [](std::vector<CaseOperand>&) {}, {{"epsilon", -1.0}});
+  AddRefused(rows, "C4", [](std::vector<CaseOperand>&) {}, {{"epsilon", std::nan("")}});
+  const Shape x = {2, 3, 4}, empty = {0, 3, 4};
+  rows.push_back(Case("batch_norm_training", Training(DType::kF32, x), Statistics("world")).Refused("C5"));
+  rows.push_back(Case("batch_norm_grad", Grad(DType::kF32, x), Statistics("world")).Refused("C5"));
+  rows.push_back(Case("batch_norm_training", Training(DType::kF32, empty), kEpsilon).Refused("C6"));
+  rows.push_back(Case("batch_norm_grad", Grad(DType::kF32, empty), kEpsilon).Refused("C6"));
+  std::vector<CaseOperand> grad = Grad(DType::kF32, x);
+  grad[4].type.shape = {2, 3, 5};
+  rows.push_back(Case("batch_norm_grad", grad, kEpsilon).Refused("C7"));
+  return rows;
+}
+
+}  // namespace lockstep

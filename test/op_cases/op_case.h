@@ -1,0 +1,101 @@
+// One table of op cases. A row names an op, its operands and its attributes, and op_case_test.cc derives from it, with no further
+// code: text round trip, inferred against evaluated types, the gradient against central differences, the placement rule
+// against the N-rank interpreter. Backends' tests and speed runs read the same rows.
+//
+//   Case("matmul", {F32({2, 3}), F32({3, 4})}),
+//   Case("log", {F64({5}).In(0.1, 3)}),
+//   Case("max_pool", {F32({1, 2, 4, 4})}, {{"window", Ints{2, 2}}}).NoGradient("why this row's gradient is not compared"),
+//   Case("matmul", {F32({2, 3}), F64({3, 4})}).Refused("C1"),     // a negative row: inference names that constraint
+
+#pragma once
+
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "core/attributes.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+using Ints = std::vector<int64_t>;
+
+// One operand: a type, and where its elements come from: uniformly from [low, high], or given.
+struct CaseOperand {
+  TensorType type;
+  double low = -2, high = 2;
+  std::optional<Tensor> value;
+
+  CaseOperand(TensorType operand_type) : type(std::move(operand_type)) {}  // NOLINT: rows read as lists of types
+  CaseOperand(Tensor tensor) : type(tensor.type()), value(std::move(tensor)) {}  // NOLINT
+  CaseOperand In(double from, double to) && {
+    low = from, high = to;
+    return std::move(*this);
+  }
+};
+
+inline CaseOperand Typed(DType dtype, Shape shape) { return CaseOperand(TensorType{dtype, std::move(shape)}); }
+inline CaseOperand F32(Shape shape) { return Typed(DType::kF32, std::move(shape)); }
+inline CaseOperand F64(Shape shape) { return Typed(DType::kF64, std::move(shape)); }
+inline CaseOperand BF16(Shape shape) { return Typed(DType::kBF16, std::move(shape)); }
+inline CaseOperand F16(Shape shape) { return Typed(DType::kF16, std::move(shape)); }
+inline CaseOperand I32(Shape shape) { return Typed(DType::kI32, std::move(shape)).In(-5, 5); }
+inline CaseOperand I64(Shape shape) { return Typed(DType::kI64, std::move(shape)).In(-5, 5); }
+inline CaseOperand U8(Shape shape) { return Typed(DType::kU8, std::move(shape)).In(0, 5); }
+inline CaseOperand Bool(Shape shape) { return Typed(DType::kBool, std::move(shape)).In(0, 1); }
+
+struct OpCase {
+  std::string op;
+  std::vector<CaseOperand> operands;
+  AttributeMap attributes;
+  int64_t ranks = 0;             // the size of the mesh axis `data` under which the op exists; 0: no mesh (not a collective)
+  std::string refused;           // "C1": inference (or evaluation, for a constraint on values) must refuse the row, naming that constraint
+  std::string no_gradient;       // why the gradient of this row is not compared with differences; an op without one needs no reason here
+  std::vector<size_t> gradient_of;    // the results whose gradient is compared; none named: all of float dtypes
+  std::vector<size_t> zero_gradient;  // operands whose gradient is zero by nature in this row
+  double gradient_tolerance = 1e-6;   // relative to the largest gradient; differences are in f64
+  double placement_tolerance = 1e-5;  // relative to the largest result, N ranks against one
+
+  OpCase Refused(std::string constraint) && { return refused = std::move(constraint), std::move(*this); }
+  OpCase NoGradient(std::string reason) && { return no_gradient = std::move(reason), std::move(*this); }
+  OpCase GradientOf(std::vector<size_t> results) && { return gradient_of = std::move(results), std::move(*this); }
+  OpCase ZeroGradient(std::vector<size_t> of) && { return zero_gradient = std::move(of), std::move(*this); }
+  OpCase Ranks(int64_t count) && { return ranks = count, std::move(*this); }
+  OpCase Tolerance(double gradient, double placement = 1e-5) && {
+    return gradient_tolerance = gradient, placement_tolerance = placement, std::move(*this);
+  }
+
+  // "matmul f32[2,3], f32[3,4] {transpose_a=true}"
+  std::string ToString() const;
+};
+
+inline std::ostream& operator<<(std::ostream& out, const OpCase& row) { return out << row.ToString(); }
+
+inline OpCase Case(std::string op, std::vector<CaseOperand> operands, AttributeMap attributes = {}) {
+  OpCase row;
+  row.op = std::move(op);
+  row.operands = std::move(operands);
+  row.attributes = std::move(attributes);
+  return row;
+}
+
+// One family a file: test/op_cases/<family>_cases.cc.
+std::vector<OpCase> ElementwiseCases();
+std::vector<OpCase> ShapeCases();
+std::vector<OpCase> ReductionCases();
+std::vector<OpCase> MatMulCases();
+std::vector<OpCase> CollectiveCases();
+std::vector<OpCase> ConvolutionCases();
+std::vector<OpCase> PoolingCases();
+std::vector<OpCase> NormalizationCases();
+std::vector<OpCase> SoftmaxCases();
+std::vector<OpCase> OptimizerCases();
+
+// All of them, in that order.
+const std::vector<OpCase>& AllOpCases();
+
+// The operands' values, the same at each call; the random ones depend on `seed`.
+std::vector<Tensor> CaseInputs(const OpCase& row, uint64_t seed = 1);
+
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+#include "test/op_cases/op_case_graph.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace lockstep {
+
+absl::StatusOr<Graph> CaseGraph(const OpCase& row) {
+  Graph graph("case");
+  if (row.ranks > 0) graph.set_mesh(Mesh({{std::string(kDataAxis), row.ranks}}));
+  NodeSpec spec{&GetOp(row.op), {}, row.attributes, "", {}};
+  for (size_t i = 0; i < row.operands.size(); ++i) {
+    ASSIGN_OR_RETURN(const Value input, graph.AddInput("a" + std::to_string(i), row.operands[i].type));
+    spec.operands.push_back(input);
+  }
+  ASSIGN_OR_RETURN(Node* const node, graph.Insert(std::move(spec)));
+  for (size_t i = 0; i < node->num_results(); ++i) RETURN_IF_ERROR(graph.AddResult("r" + std::to_string(i), node->result(i)));
+  return graph;
+}
+
+OpCase InDouble(const OpCase& row) {
+  OpCase result = row;
+  for (CaseOperand& operand : result.operands) {
+    if (!IsFloat(operand.type.dtype)) continue;
+    operand.type.dtype = DType::kF64;
+    if (operand.value) operand.value = operand.value->Converted(DType::kF64);
+  }
+  for (auto& [name, value] : result.attributes) {
+    if (std::holds_alternative<DType>(value) && IsFloat(std::get<DType>(value))) value = DType::kF64;
+  }
+  return result;
+}
+
+bool GradientIsCompared(const OpCase& row) {
+  if (!row.refused.empty() || !row.no_gradient.empty() || !GetOp(row.op).vjp()) return false;
+  const bool float_operand =
+      std::any_of(row.operands.begin(), row.operands.end(), [](const CaseOperand& operand) { return IsFloat(operand.type.dtype); });
+  const absl::StatusOr<Graph> graph = CaseGraph(row);
+  if (!float_operand || !graph.ok()) return false;
+  for (const Result& result : graph->results()) {
+    if (IsFloat(result.value.dtype())) return true;
+  }
+  return false;
+}
+
+std::vector<std::vector<Tensor>> RankInputs(const OpCase& row) {
+  std::vector<std::vector<Tensor>> inputs;
+  for (int64_t rank = 0; rank < std::max<int64_t>(row.ranks, 1); ++rank) inputs.push_back(CaseInputs(row, static_cast<uint64_t>(rank) + 1));
+  return inputs;
+}
+
+double RelativeDifference(const Tensor& a, const Tensor& b) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (a.type() != b.type()) return kInfinity;
+  double difference = 0, scale = 1;
+  for (int64_t i = 0; i < a.num_elements(); ++i) {
+    const double x = a.At(i), y = b.At(i);
+    if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+    if (!std::isfinite(x) || !std::isfinite(y)) return kInfinity;
+    difference = std::max(difference, std::fabs(x - y));
+  }
+  for (int64_t i = 0; i < b.num_elements(); ++i) {
+    if (std::isfinite(b.At(i))) scale = std::max(scale, std::fabs(b.At(i)));
+  }
+  return difference / scale;
+}
+
+}  // namespace lockstep

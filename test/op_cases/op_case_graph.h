@@ -1,0 +1,26 @@
+// Graphs of one row of the table, for its tests.
+
+#pragma once
+
+#include "core/graph.h"
+#include "core/op_def.h"
+#include "test/op_cases/op_case.h"
+
+namespace lockstep {
+
+// graph @case(%a0: ..., %a1: ...) -> (r0: ..., ...) with the one node, on the row's mesh. The error is the op's.
+absl::StatusOr<Graph> CaseGraph(const OpCase& row);
+
+// The row with every float dtype, of operands and attributes, replaced by f64: what gradients are compared in.
+OpCase InDouble(const OpCase& row);
+
+// Whether op_case_test compares this row's gradient with differences.
+bool GradientIsCompared(const OpCase& row);
+
+// The inputs of every rank, different on each.
+std::vector<std::vector<Tensor>> RankInputs(const OpCase& row);
+
+// max |a - b| over max(1, max |b|), in double; infinite if types, or the places of NaN or infinities, differ.
+double RelativeDifference(const Tensor& a, const Tensor& b);
+
+}  // namespace lockstep

@@ -1,0 +1,122 @@
+// Reference meanings, gradients and decompositions against an independent oracle: the numbers that PyTorch computes in f64.
+// pytorch_expected.inc holds them, made by make_pytorch_expected.py.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "core/builder.h"
+#include "core/interpreter.h"
+#include "core/printer.h"
+#include "passes/autodiff.h"
+
+namespace lockstep {
+namespace {
+
+using Numbers = std::vector<double>;
+
+struct PyTorchCase {
+  const char* name;
+  const char* graph;
+  std::vector<std::string> wrt;   // add the gradients of `loss` with respect to these
+  std::vector<Numbers> inputs;    // in order of the graph's inputs
+  std::vector<Numbers> expected;  // the graph's results, then the gradients
+};
+
+const std::vector<PyTorchCase>& Cases() {
+  static const std::vector<PyTorchCase> cases = {
+#include "test/op_cases/pytorch_expected.inc"
+  };
+  return cases;
+}
+
+Tensor TensorOf(const TensorType& type, const Numbers& numbers) {
+  return Tensor::Of(type.shape, numbers).Converted(type.dtype);
+}
+
+absl::StatusOr<Graph> GraphOf(const PyTorchCase& row) {
+  ASSIGN_OR_RETURN(Graph graph, ParseGraph(row.graph));
+  if (row.wrt.empty()) return graph;
+  RETURN_IF_ERROR(passes::Autodiff("loss", row.wrt).run(graph).status());
+  return graph;
+}
+
+// Puts simpler ops in the place of each op that has a decomposition; returns the names of those.
+absl::StatusOr<std::set<std::string>> DecomposeAll(Graph& graph) {
+  std::set<std::string> decomposed;
+  for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
+    Node& node = *it++;
+    if (!node.op().decompose()) continue;
+    Builder builder(graph, &node);
+    DecomposeContext context(node, builder);
+    const std::vector<Value> values = node.op().decompose()(context);
+    RETURN_IF_ERROR(builder.status());
+    for (size_t i = 0; i < node.num_results(); ++i) graph.ReplaceUses(node.result(i), values[i]);
+    decomposed.insert(node.op_name());
+    graph.Erase(&node);
+  }
+  return decomposed;
+}
+
+void ExpectNumbers(const Graph& graph, const PyTorchCase& row) {
+  ASSERT_EQ(graph.inputs().size(), row.inputs.size());
+  std::vector<Tensor> inputs;
+  for (size_t i = 0; i < row.inputs.size(); ++i) {
+    inputs.push_back(TensorOf(graph.inputs()[i].value.type(), row.inputs[i]));
+  }
+  const absl::StatusOr<std::vector<Tensor>> results = InterpretOneRank(graph, inputs);
+  ASSERT_TRUE(results.ok()) << results.status();
+  ASSERT_EQ(results->size(), row.expected.size());
+  for (size_t i = 0; i < results->size(); ++i) {
+    const Numbers& expected = row.expected[i];
+    ASSERT_EQ((*results)[i].num_elements(), static_cast<int64_t>(expected.size()));
+    double largest = 0;
+    for (double number : expected) largest = std::max(largest, std::abs(number));
+    EXPECT_GT(largest, 0) << graph.results()[i].name << " is all zero and proves nothing";
+    for (size_t j = 0; j < expected.size(); ++j) {
+      EXPECT_NEAR((*results)[i].At(static_cast<int64_t>(j)), expected[j], 1e-11 * largest)
+          << "element " << j << " of " << graph.results()[i].name << "\n"
+          << graph.ToString();
+    }
+  }
+}
+
+TEST(PyTorchTest, ReferenceMeaningsAndGradients) {
+  for (const PyTorchCase& row : Cases()) {
+    SCOPED_TRACE(row.name);
+    const absl::StatusOr<Graph> graph = GraphOf(row);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    ExpectNumbers(*graph, row);
+  }
+}
+
+TEST(PyTorchTest, Decompositions) {
+  std::set<std::string> all;
+  for (const PyTorchCase& row : Cases()) {
+    SCOPED_TRACE(row.name);
+    absl::StatusOr<Graph> graph = GraphOf(row);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    const absl::StatusOr<std::set<std::string>> decomposed = DecomposeAll(*graph);
+    ASSERT_TRUE(decomposed.ok()) << decomposed.status();
+    if (!decomposed->empty()) ExpectNumbers(*graph, row);
+    all.insert(decomposed->begin(), decomposed->end());
+  }
+  EXPECT_EQ(all, (std::set<std::string>{"adam", "batch_norm_grad", "batch_norm_inference", "batch_norm_training",
+                                        "log_softmax", "sgd", "sgd_momentum", "softmax"}));
+}
+
+// What the table must not lose by accident when it is made anew.
+TEST(PyTorchTest, TableCoversTheOps) {
+  for (const char* op : {"convolution", "max_pool", "avg_pool", "batch_norm_training", "batch_norm_inference",
+                         "softmax", "log_softmax", "softmax_cross_entropy", "sgd", "sgd_momentum", "adam"}) {
+    const auto uses = [&](const PyTorchCase& row) {
+      return std::string(row.graph).find(std::string(" = ") + op + " %") != std::string::npos;
+    };
+    EXPECT_TRUE(std::any_of(Cases().begin(), Cases().end(), uses)) << op;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

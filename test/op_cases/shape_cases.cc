@@ -1,0 +1,108 @@
+#include <limits>
+
+#include "test/op_cases/op_case.h"
+
+namespace lockstep {
+namespace {
+
+AttributeMap ReshapeTo(Ints shape) { return {{"shape", std::move(shape)}}; }
+AttributeMap Permute(Ints permutation) { return {{"permutation", std::move(permutation)}}; }
+AttributeMap BroadcastTo(Ints shape, Ints dims) { return {{"shape", std::move(shape)}, {"dims", std::move(dims)}}; }
+AttributeMap IotaOf(Ints shape, DType dtype, int64_t dim) { return {{"shape", std::move(shape)}, {"dtype", dtype}, {"dim", dim}}; }
+AttributeMap Along(int64_t dim) { return {{"dim", dim}}; }
+AttributeMap SliceOf(Ints start, Ints limit, Ints stride) {
+  return {{"start", std::move(start)}, {"limit", std::move(limit)}, {"stride", std::move(stride)}};
+}
+AttributeMap PadBy(Ints low, Ints high, double value = 0.0) {
+  return {{"low", std::move(low)}, {"high", std::move(high)}, {"value", value}};
+}
+
+constexpr int64_t kHuge = int64_t{1} << 40;
+
+}  // namespace
+
+std::vector<OpCase> ShapeCases() {
+  return {
+      Case("constant", {}, {{"value", Tensor::Of<float>({2, 3}, {1, -2, 0.1F, 1e-30F, 5, 6})}}),
+      Case("constant", {}, {{"value", Tensor::Of<double>({3}, {0.1, std::numeric_limits<double>::infinity(), -0.0})}}),
+      Case("constant", {}, {{"value", Tensor::Full({DType::kBF16, {4}}, 0.3)}}),
+      Case("constant", {}, {{"value", Tensor::Of<bool>({}, {true})}}),
+      Case("constant", {}, {{"value", Tensor::Of<int64_t>({2}, {INT64_MIN, INT64_MAX})}}),
+      Case("constant", {}, {{"value", Tensor(TensorType{DType::kU8, {2, 0}})}}),
+
+      Case("iota", {}, IotaOf({4}, DType::kI64, 0)),
+      Case("iota", {}, IotaOf({2, 3, 4}, DType::kF32, 1)),
+      Case("iota", {}, IotaOf({1, 300}, DType::kU8, 1)),
+      Case("iota", {}, IotaOf({2, -1}, DType::kF32, 0)).Refused("C1"),
+      Case("iota", {}, IotaOf({kHuge, kHuge}, DType::kF32, 0)).Refused("C1"),
+      Case("iota", {}, IotaOf({2}, DType::kF32, 1)).Refused("C2"),
+      Case("iota", {}, IotaOf({}, DType::kF32, 0)).Refused("C2"),
+      Case("iota", {}, IotaOf({2}, DType::kBool, 0)).Refused("C3"),
+
+      Case("reshape", {F64({4, 6})}, ReshapeTo({24})),
+      Case("reshape", {F32({12, 2})}, ReshapeTo({3, 4, 2})),
+      Case("reshape", {F32({6, 2, 3})}, ReshapeTo({6, 6})),
+      Case("reshape", {F32({6, 6})}, ReshapeTo({6, 2, 3})),
+      Case("reshape", {BF16({6, 4})}, ReshapeTo({4, 6})),
+      Case("reshape", {F32({1})}, ReshapeTo({})),
+      Case("reshape", {F32({2, 3})}, ReshapeTo({1, 2, 1, 3})),
+      Case("reshape", {F32({3, 2})}, ReshapeTo({3, 1, 2})),
+      Case("reshape", {I32({0, 2})}, ReshapeTo({5, 0})),
+      Case("reshape", {F32({2, 3})}, ReshapeTo({-1, 6})).Refused("C1"),
+      Case("reshape", {F32({2, 3})}, ReshapeTo({5})).Refused("C2"),
+
+      Case("transpose", {F64({2, 3})}, Permute({1, 0})),
+      Case("transpose", {F32({2, 3, 6, 1})}, Permute({2, 0, 3, 1})),
+      Case("transpose", {I32({4})}, Permute({0})),
+      Case("transpose", {BF16({})}, Permute({})),
+      Case("transpose", {F32({2, 3})}, Permute({0, 0})).Refused("C1"),
+      Case("transpose", {F32({2, 3})}, Permute({0})).Refused("C1"),
+      Case("transpose", {F32({2, 3})}, Permute({0, 2})).Refused("C1"),
+
+      Case("broadcast", {F64({3})}, BroadcastTo({2, 3, 4}, {1})),
+      Case("broadcast", {F32({})}, BroadcastTo({6, 2}, {})),
+      Case("broadcast", {F32({6, 2})}, BroadcastTo({6, 3, 2}, {0, 2})),
+      Case("broadcast", {BF16({2, 6})}, BroadcastTo({2, 6}, {0, 1})),
+      Case("broadcast", {I64({1})}, BroadcastTo({1, 4}, {0})),
+      Case("broadcast", {F32({2})}, BroadcastTo({2, -3}, {0})).Refused("C1"),
+      Case("broadcast", {F32({2})}, BroadcastTo({2, kHuge, kHuge}, {0})).Refused("C1"),
+      Case("broadcast", {F32({2})}, BroadcastTo({2, 3}, {})).Refused("C2"),
+      Case("broadcast", {F32({2, 3})}, BroadcastTo({3, 2}, {1, 0})).Refused("C2"),
+      Case("broadcast", {F32({2})}, BroadcastTo({2}, {1})).Refused("C2"),
+      Case("broadcast", {F32({1})}, BroadcastTo({4}, {0})).Refused("C3"),
+
+      Case("concat", {F64({2, 3}), F64({4, 3})}, Along(0)),
+      Case("concat", {F32({6, 1}), F32({6, 2}), F32({6, 3})}, Along(1)),
+      Case("concat", {F32({2, 2})}, Along(1)),
+      Case("concat", {I32({2}), I32({0})}, Along(0)),
+      Case("concat", {F32({}), F32({})}, Along(0)).Refused("C1"),
+      Case("concat", {F32({2}), F32({2})}, Along(-1)).Refused("C1"),
+      Case("concat", {F32({2}), F64({2})}, Along(0)).Refused("C2"),
+      Case("concat", {F32({2, 3}), F32({2, 4})}, Along(0)).Refused("C2"),
+      Case("concat", {F32({2, 3}), F32({2})}, Along(0)).Refused("C2"),
+      Case("concat", {F32({kHuge, 1 << 16}), F32({kHuge, 1 << 16})}, Along(1)).Refused("C3"),
+
+      Case("slice", {F64({5, 4})}, SliceOf({1, 0}, {4, 4}, {1, 1})),
+      Case("slice", {F64({9})}, SliceOf({1}, {8}, {3})),
+      Case("slice", {F64({7, 8})}, SliceOf({0, 1}, {7, 8}, {2, 4})),
+      Case("slice", {F32({6, 4})}, SliceOf({0, 3}, {6, 4}, {1, 2})),
+      Case("slice", {F32({})}, SliceOf({}, {}, {})),
+      Case("slice", {BF16({4})}, SliceOf({2}, {2}, {3})).NoGradient("no elements"),
+      Case("slice", {I32({4})}, SliceOf({0}, {4}, {9})),
+      Case("slice", {F32({4, 2})}, SliceOf({0}, {4}, {1})).Refused("C1"),
+      Case("slice", {F32({4})}, SliceOf({0}, {5}, {1})).Refused("C2"),
+      Case("slice", {F32({4})}, SliceOf({-1}, {3}, {1})).Refused("C2"),
+      Case("slice", {F32({4})}, SliceOf({3}, {2}, {1})).Refused("C2"),
+      Case("slice", {F32({4})}, SliceOf({0}, {2}, {0})).Refused("C3"),
+
+      Case("pad", {F64({2, 3})}, PadBy({1, 0}, {0, 2})),
+      Case("pad", {F32({6, 4})}, PadBy({0, 1}, {0, 1}, -1.5)),
+      Case("pad", {F32({})}, PadBy({}, {})),
+      Case("pad", {I32({2})}, PadBy({3}, {0}, 7.9)),
+      Case("pad", {F32({2})}, PadBy({1, 1}, {1, 1})).Refused("C1"),
+      Case("pad", {F32({2})}, PadBy({-1}, {1})).Refused("C2"),
+      Case("pad", {F32({2})}, PadBy({INT64_MAX}, {INT64_MAX})).Refused("C3"),
+  };
+}
+
+}  // namespace lockstep

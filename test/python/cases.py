@@ -1,0 +1,53 @@
+"""The training runs on which Lockstep and PyTorch must agree: a model, its data, an optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import lockstep as ls
+
+ROOT = Path(__file__).resolve().parents[2]
+FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
+BATCH = 96  # which 1, 2, 3 and 4 ranks share evenly
+STEPS = 50
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    model: Path
+    input: str
+    optimizer: ls.optim.SGD | ls.optim.Adam | ls.optim.AdamW
+
+    def data(self) -> tuple[np.ndarray, np.ndarray]:
+        """Samples and labels of STEPS batches."""
+        count = BATCH * STEPS
+        if self.name == "lenet":
+            images, labels = ls.data.mnist(FASHION_MNIST)
+            return images[:count], labels[:count]
+        random = np.random.Generator(np.random.PCG64(5))
+        shape, classes = {"mlp": ((12,), 5), "convnet_bn": ((3, 8, 8), 4)}[self.name]
+        x = random.standard_normal((count, *shape)).astype(np.float32)
+        # Labels that can be learnt: the largest of a few fixed linear functions.
+        weights = random.standard_normal((int(np.prod(shape)), classes)).astype(np.float32)
+        return x, (x.reshape(count, -1) @ weights).argmax(axis=1).astype(np.int64)
+
+
+CASES = [
+    Case("lenet", ROOT / "examples/mnist/lenet.onnx", "image", ls.optim.SGD(0.05, momentum=0.9)),
+    Case("mlp", ROOT / "test/models/mlp.onnx", "x", ls.optim.Adam(0.01)),
+    Case("convnet_bn", ROOT / "test/models/convnet_bn.onnx", "image", ls.optim.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=1e-3)),
+]
+
+
+def train(case: Case, world: ls.Communicator, steps: int = STEPS, threads: int = 1) -> tuple[list[float], ls.Executable]:
+    """Trains on this rank; returns the losses and the executable with its state."""
+    model = ls.load_onnx(case.model, dims={"batch": BATCH})
+    step = ls.train_step(model, loss=ls.loss.softmax_cross_entropy("logits", "label"), optimizer=case.optimizer)
+    exe = ls.compile(step, world=world, threads=threads)
+    samples, labels = (array[: steps * BATCH] for array in case.data())
+    losses = [float(exe(**{case.input: x}, label=y)["loss"]) for x, y in ls.data.batches(samples, labels, size=BATCH, world=world)]
+    return losses, exe

@@ -1,0 +1,80 @@
+"""n ranks compute what one rank, and PyTorch on the whole batch, would."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import CASES, STEPS, Case, train
+from ranks import mpirun, run_in_threads
+
+import lockstep as ls
+
+HERE = Path(__file__).parent
+EXPECTED = json.loads((HERE / "pytorch_losses.json").read_text())
+TOLERANCE = 1e-4  # relative
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def assert_losses_agree(found: list[float], expected: list[float]) -> None:
+    assert len(found) == len(expected)
+    assert np.all(np.isfinite(found))
+    np.testing.assert_allclose(found, expected, rtol=TOLERANCE)
+
+
+@cases
+def test_pytorch_numbers_are_of_a_run_that_learns(case: Case) -> None:
+    losses = EXPECTED[case.name]
+    assert len(losses) == STEPS
+    assert np.mean(losses[-5:]) < 0.8 * losses[0]
+
+
+@cases
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_losses_agree_with_pytorch_on_the_whole_batch(case: Case, n: int) -> None:
+    results = run_in_threads(n, lambda world: (world.size, *train(case, world)))
+    failures = [result for result in results if isinstance(result, Exception)]
+    assert not failures, failures
+    assert [size for size, _, _ in results] == [n] * n
+    for _, losses, _ in results:
+        assert losses == results[0][1], "the loss differs between ranks"
+        assert_losses_agree(losses, EXPECTED[case.name])
+    states = [{name: exe.state[name] for name in exe.state} for _, _, exe in results]
+    assert len(states[0]) > 4
+    for rank in range(1, n):
+        for name, value in states[0].items():
+            assert value.tobytes() == states[rank][name].tobytes(), f"{name} differs between ranks 0 and {rank}"
+
+
+@cases
+def test_a_repeated_run_is_bitwise_equal(case: Case) -> None:
+    def run(world: ls.Communicator) -> tuple[list[float], dict[str, bytes]]:
+        losses, exe = train(case, world, steps=8)
+        return losses, {name: exe.state[name].tobytes() for name in exe.state}
+
+    first, second = run_in_threads(2, run), run_in_threads(2, run)
+    assert len(first[0][0]) == 8
+    assert first == second
+
+
+def test_losses_agree_over_mpi() -> None:
+    for n in (2, 3):
+        done = mpirun(n, HERE / "mpi_training.py")
+        assert done.returncode == 0, done.stderr
+        ranks = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        assert sorted(rank["rank"] for rank in ranks) == list(range(n))
+        for rank in ranks:
+            assert rank["size"] == n
+            assert rank["digest"] == ranks[0]["digest"], "states differ between ranks"
+            assert_losses_agree(rank["losses"], EXPECTED["lenet"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@cases
+def test_live_pytorch_agrees_with_its_stored_numbers(case: Case) -> None:
+    import pytorch_oracle
+
+    np.testing.assert_allclose(pytorch_oracle.losses(case), EXPECTED[case.name], rtol=TOLERANCE)
