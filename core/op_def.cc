@@ -60,7 +60,7 @@ absl::StatusOr<AttributeMap> OpDef::CompleteAttributes(AttributeMap attributes) 
 
 absl::StatusOr<std::vector<TensorType>> OpDef::InferTypes(std::span<const TensorType> operands, const AttributeMap& attributes,
                                                           const Mesh& mesh) const {
-  const size_t least = operands_.size();
+  const size_t least = operands_.size() - (may_be_none_ ? 1 : 0);
   if (operands.size() < least || (!variadic_ && operands.size() > least)) {
     return InvalidArgument() << name_ << ": " << operands.size() << " operands, expected " << (variadic_ ? "at least " : "") << least;
   }

@@ -220,6 +220,7 @@ class OpDef {
   OpDef& Doc(std::string text) { return doc_ = std::move(text), *this; }
   OpDef& Operand(std::string name) { return operands_.push_back(std::move(name)), *this; }
   OpDef& Variadic(std::string name) { return variadic_ = true, Operand(std::move(name)); }  // the last operand: one or more
+  OpDef& VariadicOrNone(std::string name) { return may_be_none_ = true, Variadic(std::move(name)); }
   OpDef& Result(std::string name) { return results_.push_back(std::move(name)), *this; }   // default: one, "result"
   template <typename T>
   OpDef& Attr(std::string name, std::string doc = "") {
@@ -268,7 +269,7 @@ class OpDef {
  private:
   std::string name_, doc_;
   std::vector<std::string> operands_, results_;
-  bool variadic_ = false;
+  bool variadic_ = false, may_be_none_ = false;
   std::vector<AttributeDef> attributes_;
   std::vector<ConstraintDef> constraints_;
   uint32_t traits_ = 0;

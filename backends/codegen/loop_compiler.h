@@ -9,6 +9,8 @@
 //   void* buffers[] = {w, g, new_w};                        // the body's inputs, then its results
 //   loop.run(buffers, scratch, begin, end);                 // units [begin, end); on each thread its own range
 //   if (loop.finish) loop.finish(buffers, scratch);         // once, after all of them
+//
+// Both return kLoopOk, or another LoopError if an integer was divided by zero, which the result then holds as 0.
 
 #pragma once
 
@@ -23,6 +25,8 @@
 #include "core/status.h"
 
 namespace lockstep {
+
+enum LoopError : int32_t { kLoopOk = 0, kLoopDivisionByZero = 1 };
 
 // What is known of a loop before it is compiled.
 struct LoopInfo {
@@ -44,17 +48,17 @@ absl::StatusOr<LoopInfo> AnalyzeLoop(const Graph& body);
 
 // Plain data: copies are cheap and all refer to the compiler's code.
 struct CompiledLoop {
-  using RunFn = void (*)(void* const* buffers, void* scratch, int64_t begin, int64_t end);
-  using FinishFn = void (*)(void* const* buffers, void* scratch);
+  using RunFn = int32_t (*)(void* const* buffers, void* scratch, int64_t begin, int64_t end);
+  using FinishFn = int32_t (*)(void* const* buffers, void* scratch);
 
   LoopInfo info;
   RunFn run = nullptr;        // dense row-major buffers of the body's types, aligned to their element size
   FinishFn finish = nullptr;  // null unless info.has_finish
 
   // Everything on the calling thread.
-  void RunAll(void* const* buffers, void* scratch) const {
-    run(buffers, scratch, 0, info.extent);
-    if (finish) finish(buffers, scratch);
+  int32_t RunAll(void* const* buffers, void* scratch) const {
+    const int32_t error = run(buffers, scratch, 0, info.extent);
+    return finish ? error | finish(buffers, scratch) : error;
   }
 };
 

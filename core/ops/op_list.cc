@@ -83,6 +83,7 @@ const std::vector<const OpDef*>& AllOps() {
       &ShardOp(),
       &AxisIndexOp(),
       // fusion.cc
+      &FusionOp(),
   };
   return ops;
 }

@@ -1,0 +1,296 @@
+#include "backends/codegen/emit_element.h"
+
+#include <unordered_map>
+
+#include "backends/codegen/loop_compiler.h"
+#include "llvm/IR/Intrinsics.h"
+#include "llvm/IR/Module.h"
+
+namespace lockstep {
+
+using Arguments = std::span<llvm::Value* const>;
+
+llvm::Type* ElementEmitter::StoredType(DType dtype) {
+  switch (dtype) {
+    case DType::kF64: return b_.getDoubleTy();
+    case DType::kF32: return b_.getFloatTy();
+    case DType::kF16: return b_.getHalfTy();
+    case DType::kBF16: return b_.getInt16Ty();
+    default: return b_.getIntNTy(static_cast<unsigned>(SizeOf(dtype) * 8));
+  }
+}
+
+llvm::Type* ElementEmitter::RegisterType(DType dtype) {
+  if (dtype == DType::kF16 || dtype == DType::kBF16) return b_.getFloatTy();
+  return dtype == DType::kBool ? b_.getInt1Ty() : StoredType(dtype);
+}
+
+llvm::Value* ElementEmitter::FromStored(DType dtype, llvm::Value* stored) {
+  llvm::Type* type = stored->getType()->getWithNewType(RegisterType(dtype));
+  if (dtype == DType::kF16) return b_.CreateFPExt(stored, type);
+  if (dtype == DType::kBool) return b_.CreateICmpNE(stored, Constant(stored, 0));
+  if (dtype != DType::kBF16) return stored;
+  llvm::Value* wide = b_.CreateZExt(stored, stored->getType()->getWithNewType(b_.getInt32Ty()));
+  return b_.CreateBitCast(b_.CreateShl(wide, Constant(wide, 16)), type);
+}
+
+llvm::Value* ElementEmitter::ToStored(DType dtype, llvm::Value* value) {
+  llvm::Type* type = value->getType()->getWithNewType(StoredType(dtype));
+  if (dtype == DType::kF16) return b_.CreateFPTrunc(value, type);
+  if (dtype == DType::kBool) return b_.CreateZExt(value, type);
+  if (dtype != DType::kBF16) return value;
+  // To nearest, ties to even: the carry of 0x7fff plus the last bit that stays.
+  llvm::Value* bits = b_.CreateBitCast(value, value->getType()->getWithNewType(b_.getInt32Ty()));
+  llvm::Value* odd = b_.CreateAnd(b_.CreateLShr(bits, Constant(bits, 16)), Constant(bits, 1));
+  llvm::Value* rounded =
+      b_.CreateLShr(b_.CreateAdd(bits, b_.CreateAdd(odd, Constant(bits, 0x7fff))), Constant(bits, 16));
+  rounded = b_.CreateSelect(b_.CreateFCmpUNO(value, value), Constant(bits, 0x7fc0), rounded);
+  return b_.CreateTrunc(rounded, type);
+}
+
+llvm::Value* ElementEmitter::Constant(llvm::Value* like, double value) {
+  llvm::Type* type = like->getType();
+  if (type->isFPOrFPVectorTy()) return llvm::ConstantFP::get(type, value);
+  return llvm::ConstantInt::get(type, static_cast<uint64_t>(static_cast<int64_t>(value)), true);
+}
+
+void ElementEmitter::ReportIfAny(llvm::Value* condition) {
+  if (active_ && condition->getType()->isVectorTy()) condition = b_.CreateAnd(condition, active_);
+  if (condition->getType()->isVectorTy()) condition = b_.CreateOrReduce(condition);
+  llvm::Value* code = b_.CreateSelect(condition, b_.getInt32(kLoopDivisionByZero), b_.getInt32(kLoopOk));
+  b_.CreateStore(b_.CreateOr(b_.CreateLoad(b_.getInt32Ty(), error_), code), error_);
+}
+
+llvm::Value* ElementEmitter::Max(DType dtype, llvm::Value* x, llvm::Value* y) {
+  if (IsFloat(dtype)) return b_.CreateSelect(b_.CreateOr(b_.CreateFCmpUNO(x, x), b_.CreateFCmpOGT(x, y)), x, y);
+  if (dtype == DType::kBool) return b_.CreateOr(x, y);
+  return b_.CreateBinaryIntrinsic(IsSigned(dtype) ? llvm::Intrinsic::smax : llvm::Intrinsic::umax, x, y);
+}
+
+llvm::Value* ElementEmitter::Min(DType dtype, llvm::Value* x, llvm::Value* y) {
+  if (IsFloat(dtype)) return b_.CreateSelect(b_.CreateOr(b_.CreateFCmpUNO(x, x), b_.CreateFCmpOLT(x, y)), x, y);
+  if (dtype == DType::kBool) return b_.CreateAnd(x, y);
+  return b_.CreateBinaryIntrinsic(IsSigned(dtype) ? llvm::Intrinsic::smin : llvm::Intrinsic::umin, x, y);
+}
+
+llvm::Value* ElementEmitter::Divide(DType dtype, llvm::Value* x, llvm::Value* y) {
+  if (IsFloat(dtype)) return b_.CreateFDiv(x, y);
+  llvm::Value *zero = Constant(x, 0), *one = Constant(x, 1);
+  llvm::Value* by_zero = b_.CreateICmpEQ(y, zero);
+  ReportIfAny(by_zero);
+  llvm::Value* quotient;
+  if (IsSigned(dtype)) {
+    // Hardware traps on the lowest integer divided by -1, and on zero: both are divided by 1 instead.
+    llvm::Value* by_minus_one = b_.CreateICmpEQ(y, Constant(x, -1));
+    quotient = b_.CreateSDiv(x, b_.CreateSelect(b_.CreateOr(by_zero, by_minus_one), one, y));
+    quotient = b_.CreateSelect(by_minus_one, b_.CreateNeg(x), quotient);
+  } else {
+    quotient = b_.CreateUDiv(x, b_.CreateSelect(by_zero, one, y));
+  }
+  return b_.CreateSelect(by_zero, zero, quotient);
+}
+
+llvm::Value* ElementEmitter::Power(DType dtype, llvm::Value* x, llvm::Value* y) {
+  llvm::Value* both[] = {x, y};
+  if (IsFloat(dtype)) return CallForEachLane("pow", both);
+  llvm::Type* wide = x->getType()->getWithNewType(b_.getInt64Ty());
+  for (llvm::Value*& one : both) one = IsSigned(dtype) ? b_.CreateSExt(one, wide) : b_.CreateZExt(one, wide);
+  if (IsSigned(dtype)) {
+    llvm::Value* zero = Constant(x, 0);
+    ReportIfAny(b_.CreateAnd(b_.CreateICmpEQ(x, zero), b_.CreateICmpSLT(y, zero)));
+  }
+  return b_.CreateTrunc(CallForEachLane(IsSigned(dtype) ? "lockstep_pow_i64" : "lockstep_pow_u64", both), x->getType());
+}
+
+llvm::Value* ElementEmitter::Compare(DType dtype, std::string_view direction, llvm::Value* x, llvm::Value* y) {
+  using P = llvm::CmpInst::Predicate;
+  struct Row {
+    std::string_view name;
+    P on_floats, on_signed, on_unsigned;
+  };
+  static constexpr Row kRows[] = {
+      {"eq", P::FCMP_OEQ, P::ICMP_EQ, P::ICMP_EQ},   {"ne", P::FCMP_UNE, P::ICMP_NE, P::ICMP_NE},
+      {"lt", P::FCMP_OLT, P::ICMP_SLT, P::ICMP_ULT}, {"le", P::FCMP_OLE, P::ICMP_SLE, P::ICMP_ULE},
+      {"gt", P::FCMP_OGT, P::ICMP_SGT, P::ICMP_UGT}, {"ge", P::FCMP_OGE, P::ICMP_SGE, P::ICMP_UGE},
+  };
+  for (const Row& row : kRows) {
+    if (row.name != direction) continue;
+    return b_.CreateCmp(IsFloat(dtype) ? row.on_floats : IsSigned(dtype) ? row.on_signed : row.on_unsigned, x, y);
+  }
+  LOCKSTEP_CHECK(false) << "direction " << direction;
+  return nullptr;
+}
+
+llvm::Value* ElementEmitter::CallForEachLane(const char* name, Arguments arguments) {
+  llvm::Type* scalar = arguments[0]->getType()->getScalarType();
+  std::vector<llvm::Type*> types(arguments.size(), scalar);
+  const std::string full_name = std::string(name) + (scalar->isFloatTy() ? "f" : "");
+  llvm::Module* module = b_.GetInsertBlock()->getModule();
+  llvm::FunctionCallee callee = module->getOrInsertFunction(full_name, llvm::FunctionType::get(scalar, types, false));
+  auto* function = llvm::cast<llvm::Function>(callee.getCallee());
+  function->setDoesNotAccessMemory();
+  function->setDoesNotThrow();
+  const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(arguments[0]->getType());
+  if (!vector) return b_.CreateCall(callee, llvm::ArrayRef<llvm::Value*>(arguments.data(), arguments.size()));
+  llvm::Value* result = llvm::PoisonValue::get(arguments[0]->getType());
+  for (unsigned lane = 0; lane < vector->getNumElements(); ++lane) {
+    std::vector<llvm::Value*> scalars;
+    for (llvm::Value* argument : arguments) scalars.push_back(b_.CreateExtractElement(argument, uint64_t{lane}));
+    result = b_.CreateInsertElement(result, b_.CreateCall(callee, scalars), uint64_t{lane});
+  }
+  return result;
+}
+
+llvm::Value* ElementEmitter::Convert(llvm::Value* x, DType from, DType to) {
+  if (from == to) return x;
+  llvm::Type* type = x->getType()->getWithNewType(RegisterType(to));
+  if (to == DType::kBool) {
+    return IsFloat(from) ? b_.CreateFCmpUNE(x, Constant(x, 0)) : b_.CreateICmpNE(x, Constant(x, 0));
+  }
+  if (IsFloat(to)) {
+    llvm::Value* result = IsFloat(from)    ? b_.CreateFPCast(x, type)
+                          : IsSigned(from) ? b_.CreateSIToFP(x, type)
+                                           : b_.CreateUIToFP(x, type);
+    // What is converted to a 16-bit float has only its bits, also in a register.
+    return SizeOf(to) == 2 ? FromStored(to, ToStored(to, result)) : result;
+  }
+  if (!IsFloat(from)) return IsSigned(from) ? b_.CreateSExtOrTrunc(x, type) : b_.CreateZExtOrTrunc(x, type);
+  // Saturating; NaN to 0.
+  return b_.CreateIntrinsic(IsSigned(to) ? llvm::Intrinsic::fptosi_sat : llvm::Intrinsic::fptoui_sat,
+                            {type, x->getType()}, {x});
+}
+
+namespace {
+
+using EmitFn = llvm::Value* (*)(ElementEmitter& e, const Node& node, DType dtype, Arguments a);
+
+// A function of libm for f64, a polynomial for the narrower floats.
+template <llvm::Value* (MathEmitter::*kMethod)(llvm::Value*)>
+llvm::Value* Transcendental(ElementEmitter& e, const Node& node, DType dtype, Arguments a) {
+  if (dtype == DType::kF64) return e.CallForEachLane(node.op_name().c_str(), a);
+  return (e.math().*kMethod)(a[0]);
+}
+
+template <llvm::Intrinsic::ID kIntrinsic>
+llvm::Value* Intrinsic(ElementEmitter& e, const Node&, DType, Arguments a) {
+  return e.b().CreateUnaryIntrinsic(kIntrinsic, a[0]);
+}
+
+llvm::Value* Sign(ElementEmitter& e, const Node&, DType dtype, Arguments a) {
+  auto& b = e.b();
+  llvm::Value *x = a[0], *zero = e.Constant(x, 0), *one = e.Constant(x, 1), *minus_one = e.Constant(x, -1);
+  llvm::Value* above = e.Compare(dtype, "gt", x, zero);
+  llvm::Value* sign = b.CreateSelect(above, one, b.CreateSelect(e.Compare(dtype, "lt", x, zero), minus_one, zero));
+  return IsFloat(dtype) ? b.CreateSelect(b.CreateFCmpUNO(x, x), x, sign) : sign;
+}
+
+llvm::Value* Sigmoid(ElementEmitter& e, const Node&, DType dtype, Arguments a) {
+  if (dtype != DType::kF64) return e.math().Sigmoid(a[0]);
+  llvm::Value* negated[] = {e.b().CreateFNeg(a[0])};
+  llvm::Value* one = e.Constant(a[0], 1);
+  return e.b().CreateFDiv(one, e.b().CreateFAdd(one, e.CallForEachLane("exp", negated)));
+}
+
+const std::unordered_map<std::string_view, EmitFn>& Table() {
+  using llvm::Intrinsic::ceil;
+  using llvm::Intrinsic::fabs;
+  using llvm::Intrinsic::floor;
+  static const auto* table = new std::unordered_map<std::string_view, EmitFn>{
+      {"neg",
+       [](ElementEmitter& e, const Node&, DType d, Arguments a) -> llvm::Value* {
+         return IsFloat(d) ? e.b().CreateFNeg(a[0]) : e.b().CreateNeg(a[0]);
+       }},
+      {"abs",
+       [](ElementEmitter& e, const Node&, DType d, Arguments a) -> llvm::Value* {
+         if (IsFloat(d)) return e.b().CreateUnaryIntrinsic(fabs, a[0]);
+         return e.b().CreateBinaryIntrinsic(llvm::Intrinsic::abs, a[0], e.b().getFalse());
+       }},
+      {"sign", Sign},
+      {"exp", Transcendental<&MathEmitter::Exp>},
+      {"log", Transcendental<&MathEmitter::Log>},
+      {"log1p", Transcendental<&MathEmitter::Log1p>},
+      {"tanh", Transcendental<&MathEmitter::Tanh>},
+      {"erf", Transcendental<&MathEmitter::Erf>},
+      {"sigmoid", Sigmoid},
+      {"sqrt", Intrinsic<llvm::Intrinsic::sqrt>},
+      {"rsqrt",
+       [](ElementEmitter& e, const Node&, DType, Arguments a) -> llvm::Value* {
+         return e.b().CreateFDiv(e.Constant(a[0], 1), e.b().CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, a[0]));
+       }},
+      {"relu",
+       [](ElementEmitter& e, const Node&, DType d, Arguments a) -> llvm::Value* {
+         return e.b().CreateSelect(e.Compare(d, "lt", a[0], e.Constant(a[0], 0)), e.Constant(a[0], 0), a[0]);
+       }},
+      {"floor", Intrinsic<floor>},
+      {"ceil", Intrinsic<ceil>},
+      {"not", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateNot(a[0]); }},
+      {"add",
+       [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Combine(ReduceKind::kSum, d, a[0], a[1]); }},
+      {"sub", [](ElementEmitter& e, const Node&, DType d,
+                 Arguments a) { return IsFloat(d) ? e.b().CreateFSub(a[0], a[1]) : e.b().CreateSub(a[0], a[1]); }},
+      {"mul", [](ElementEmitter& e, const Node&, DType d,
+                 Arguments a) { return e.Combine(ReduceKind::kProd, d, a[0], a[1]); }},
+      {"div", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Divide(d, a[0], a[1]); }},
+      {"max", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Max(d, a[0], a[1]); }},
+      {"min", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Min(d, a[0], a[1]); }},
+      {"pow", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Power(d, a[0], a[1]); }},
+      {"and", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateAnd(a[0], a[1]); }},
+      {"or", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateOr(a[0], a[1]); }},
+      {"compare",
+       [](ElementEmitter& e, const Node& n, DType, Arguments a) {
+         return e.Compare(n.operand(0).dtype(), n.attr<std::string>("direction"), a[0], a[1]);
+       }},
+      {"select",
+       [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateSelect(a[0], a[1], a[2]); }},
+      {"convert",
+       [](ElementEmitter& e, const Node& n, DType d, Arguments a) { return e.Convert(a[0], n.operand(0).dtype(), d); }},
+  };
+  return *table;
+}
+
+}  // namespace
+
+bool ElementEmitter::Supports(const Node& node) { return Table().contains(node.op_name()); }
+
+llvm::Value* ElementEmitter::EmitOp(const Node& node, Arguments arguments) {
+  return Table().at(node.op_name())(*this, node, node.type().dtype, arguments);
+}
+
+llvm::Value* ElementEmitter::Identity(ReduceKind kind, DType dtype, llvm::Type* type) {
+  if (kind == ReduceKind::kSum) return llvm::Constant::getNullValue(type);
+  const bool is_max = kind == ReduceKind::kMax;
+  if (IsFloat(dtype)) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    return llvm::ConstantFP::get(type, kind == ReduceKind::kProd ? 1.0 : is_max ? -infinity : infinity);
+  }
+  const unsigned bits = type->getScalarSizeInBits();
+  if (kind == ReduceKind::kProd) return llvm::ConstantInt::get(type, 1);
+  if (!IsSigned(dtype))
+    return llvm::ConstantInt::get(type, is_max ? llvm::APInt::getMinValue(bits) : llvm::APInt::getMaxValue(bits));
+  return llvm::ConstantInt::get(type,
+                                is_max ? llvm::APInt::getSignedMinValue(bits) : llvm::APInt::getSignedMaxValue(bits));
+}
+
+llvm::Value* ElementEmitter::Combine(ReduceKind kind, DType dtype, llvm::Value* x, llvm::Value* y) {
+  switch (kind) {
+    case ReduceKind::kMax: return Max(dtype, x, y);
+    case ReduceKind::kMin: return Min(dtype, x, y);
+    case ReduceKind::kProd: return IsFloat(dtype) ? b_.CreateFMul(x, y) : b_.CreateMul(x, y);
+    default: return IsFloat(dtype) ? b_.CreateFAdd(x, y) : b_.CreateAdd(x, y);
+  }
+}
+
+llvm::Value* ElementEmitter::CombineLanes(ReduceKind kind, DType dtype, llvm::Value* vector) {
+  unsigned lanes = llvm::cast<llvm::FixedVectorType>(vector->getType())->getNumElements();
+  for (; lanes > 1; lanes /= 2) {
+    std::vector<int> low, high;
+    for (unsigned i = 0; i < lanes / 2; ++i) {
+      low.push_back(static_cast<int>(i));
+      high.push_back(static_cast<int>(i + lanes / 2));
+    }
+    vector = Combine(kind, dtype, b_.CreateShuffleVector(vector, low), b_.CreateShuffleVector(vector, high));
+  }
+  return b_.CreateExtractElement(vector, uint64_t{0});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,62 @@
+// Code for one element, or one vector of elements, of each elementwise op: the part of the generator that is the same for every
+// target. emit_loop.cc calls it with values of scalar or vector types; what comes out has as many lanes as what goes in.
+//
+// In registers f16 and bf16 are f32 and bool is i1; they are narrowed when stored, and by `convert`. Integers wrap around.
+
+#pragma once
+
+#include <span>
+
+#include "backends/codegen/emit_math.h"
+#include "core/graph.h"
+#include "core/op_def.h"
+
+namespace lockstep {
+
+class ElementEmitter {
+ public:
+  // `error` points to an i32 to which kLoopDivisionByZero is written when an integer is divided by zero.
+  ElementEmitter(llvm::IRBuilderBase& builder, bool has_fma, llvm::Value* error)
+      : b_(builder), math_(builder, has_fma), error_(error) {}
+
+  llvm::IRBuilderBase& b() { return b_; }
+  MathEmitter& math() { return math_; }
+
+  // The lanes that count: what happens in the others is not reported. Null: all of them.
+  void set_active(llvm::Value* mask) { active_ = mask; }
+
+  llvm::Type* StoredType(DType dtype);
+  llvm::Type* RegisterType(DType dtype);
+  llvm::Value* FromStored(DType dtype, llvm::Value* stored);
+  llvm::Value* ToStored(DType dtype, llvm::Value* value);
+
+  // Whether EmitOp knows the op.
+  static bool Supports(const Node& node);
+  // Requires Supports(node). The arguments are register values.
+  llvm::Value* EmitOp(const Node& node, std::span<llvm::Value* const> arguments);
+  llvm::Value* Convert(llvm::Value* x, DType from, DType to);
+
+  llvm::Value* Identity(ReduceKind kind, DType dtype, llvm::Type* type);  // of a register type, or a vector of it
+  llvm::Value* Combine(ReduceKind kind, DType dtype, llvm::Value* x, llvm::Value* y);
+  // All lanes of a vector into one, by halves.
+  llvm::Value* CombineLanes(ReduceKind kind, DType dtype, llvm::Value* vector);
+
+  llvm::Value* Max(DType dtype, llvm::Value* x, llvm::Value* y);
+  llvm::Value* Min(DType dtype, llvm::Value* x, llvm::Value* y);
+  llvm::Value* Divide(DType dtype, llvm::Value* x, llvm::Value* y);
+  llvm::Value* Power(DType dtype, llvm::Value* x, llvm::Value* y);
+  llvm::Value* Compare(DType dtype, std::string_view direction, llvm::Value* x, llvm::Value* y);
+  // The function `name` of libm, or with the suffix f, for every lane.
+  llvm::Value* CallForEachLane(const char* name, std::span<llvm::Value* const> arguments);
+  llvm::Value* Constant(llvm::Value* like, double value);  // float or integer
+
+ private:
+  void ReportIfAny(llvm::Value* condition);
+
+  llvm::IRBuilderBase& b_;
+  MathEmitter math_;
+  llvm::Value* error_;
+  llvm::Value* active_ = nullptr;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,42 @@
+// Code for the transcendental functions of f32, on scalars or vectors alike. Polynomials, so that a loop has one piece of code for
+// all its elements: every lane of every width has the same bits, and there is no call in a loop. Infinities, NaN, signed zeros
+// and denormals come out as in libm; the bounds of the errors are in emit_math.cc and tested by loop_compiler_test.cc.
+
+#pragma once
+
+#include "llvm/IR/IRBuilder.h"
+
+namespace lockstep {
+
+class MathEmitter {
+ public:
+  // `has_fma`: the target multiplies and adds with one rounding, in hardware.
+  MathEmitter(llvm::IRBuilderBase& builder, bool has_fma) : b_(builder), has_fma_(has_fma) {}
+
+  llvm::Value* Exp(llvm::Value* x);
+  llvm::Value* Log(llvm::Value* x);
+  llvm::Value* Log1p(llvm::Value* x);
+  llvm::Value* Tanh(llvm::Value* x);
+  llvm::Value* Sigmoid(llvm::Value* x);
+  llvm::Value* Erf(llvm::Value* x);
+
+ private:
+  // x = n ln 2 + r with whole n and |r| <= ln(2) / 2; expm1(r) is tail + r.
+  struct Reduced {
+    llvm::Value *n, *r, *tail;
+  };
+  Reduced Reduce(llvm::Value* x);
+  llvm::Value* PowerOfTwo(llvm::Value* n);  // 2^n for whole n from -126 to 127, given as an integer
+
+  llvm::Value* Real(llvm::Value* like, double value);
+  llvm::Value* Whole(llvm::Value* like, int64_t value);  // of like's type, or of as many i32 if that is of floats
+  llvm::Type* IntegersLike(llvm::Value* x);
+  llvm::Value* MulAdd(llvm::Value* x, llvm::Value* y, llvm::Value* z);  // x * y + z
+  // c[0] + c[1] x + c[2] x^2 + ...
+  llvm::Value* Polynomial(llvm::Value* x, llvm::ArrayRef<double> c);
+
+  llvm::IRBuilderBase& b_;
+  bool has_fma_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,313 @@
+#include "backends/codegen/loop_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+
+#include "core/op_def.h"
+
+namespace lockstep {
+
+void CutLoop(LoopPlan& plan, const Graph& body);  // loop_cut.cc
+
+namespace {
+
+std::optional<ReduceKind> ReductionKind(const Node& node) {
+  if (node.Is("reduce_sum")) return ReduceKind::kSum;
+  if (node.Is("reduce_max")) return ReduceKind::kMax;
+  if (node.Is("reduce_min")) return ReduceKind::kMin;
+  if (node.Is("reduce_prod")) return ReduceKind::kProd;
+  return std::nullopt;
+}
+
+Element Leaf(Element::Kind kind, const Node* node, int index, Affine at, DType dtype) {
+  Element element;
+  element.kind = kind;
+  element.node = node;
+  element.index = index;
+  element.at = std::move(at);
+  element.dtype = dtype;
+  return element;
+}
+
+// Follows the values of a body from its results to its inputs, over one nest of loops. When a position needs a loop
+// dimension to be split, the walk stops and PlanLoop begins another one over the finer nest.
+class Walk {
+ public:
+  Walk(const Graph& body, LoopPlan& plan) : body_(body), plan_(plan) {}
+
+  const std::optional<SplitDim>& split() const { return split_; }
+
+  absl::Status Run(const Node* reduction) {
+    const Affine domain = Identity(false), kept = Identity(true);
+    kept_ = kept;
+    int64_t domain_size = 1;
+    for (int64_t extent : plan_.extents) domain_size *= extent;
+    for (size_t r = 0; r < body_.results().size() && !split_; ++r) {
+      const Value value = body_.results()[r].value;
+      Output output;
+      output.result = static_cast<int>(r);
+      output.dtype = value.dtype();
+      output.after_reduction = reduction != nullptr && value.type().num_elements() == plan_.num_kept();
+      if (!output.after_reduction && value.type().num_elements() != domain_size) {
+        return Unimplemented() << "fusion: result " << value.type() << " of " << value.node->Describe()
+                               << " has not the " << domain_size << " elements of the loop";
+      }
+      output.at = output.after_reduction ? kept : domain;
+      ASSIGN_OR_RETURN(output.element, Visit(value, output.at));
+      if (split_) return absl::OkStatus();
+      output.phase = plan_.elements[static_cast<size_t>(output.element)].phase;
+      plan_.outputs.push_back(std::move(output));
+    }
+    plan_.num_phases = 1;
+    for (const Reduction& one : plan_.reductions) plan_.num_phases = std::max(plan_.num_phases, one.phase + 1);
+    for (const Output& one : plan_.outputs) {
+      if (!one.after_reduction) plan_.num_phases = std::max(plan_.num_phases, one.phase + 1);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // The row-major position over all loop dimensions, or over the kept ones.
+  Affine Identity(bool kept_only) const {
+    Affine at = Affine::Zero(plan_.extents.size());
+    int64_t stride = 1;
+    for (size_t k = plan_.extents.size(); k-- > 0;) {
+      if (kept_only && plan_.reduced[k]) continue;
+      if (plan_.extents[k] != 1) at.strides[k] = stride;
+      stride *= std::max<int64_t>(plan_.extents[k], 1);
+    }
+    return at;
+  }
+
+  // The element that is `value` at the row-major position `at`. -1 after a split.
+  absl::StatusOr<int> Visit(Value value, const Affine& at) {
+    const auto [it, is_new] = seen_.try_emplace({value.node, value.index, at}, -1);
+    if (!is_new) return it->second;
+    ASSIGN_OR_RETURN(const int element, Make(value, at));
+    seen_[{value.node, value.index, at}] = element;
+    return element;
+  }
+
+  absl::StatusOr<int> Make(Value value, const Affine& at) {
+    const Node& node = *value.node;
+    if (&node.op() == &InputOp()) {
+      for (size_t i = 0; i < body_.inputs().size(); ++i) {
+        if (body_.inputs()[i].value == value)
+          return Add(Leaf(Element::Kind::kLoad, nullptr, static_cast<int>(i), at, value.dtype()));
+      }
+    }
+    if (node.Is("constant")) {
+      // All elements of a splat are alike, wherever they lie.
+      const bool splat = node.attr<Tensor>("value").AllElementsEqual();
+      return Add(Leaf(Element::Kind::kConstant, &node, 0, splat ? Affine::Zero(at.strides.size()) : at, value.dtype()));
+    }
+    if (ReductionKind(node)) return MakeReduced(node, at);
+    if (node.op().has_trait(kElementwise)) {
+      Element element = Leaf(Element::Kind::kOp, &node, 0, Affine::Zero(at.strides.size()), value.dtype());
+      for (Value operand : node.operands()) {
+        ASSIGN_OR_RETURN(const int argument, Visit(operand, at));
+        if (split_) return -1;
+        element.arguments.push_back(argument);
+      }
+      return Add(std::move(element));
+    }
+    return MakeMoved(node, at);
+  }
+
+  // Ops that only move elements: the operand at another position.
+  absl::StatusOr<int> MakeMoved(const Node& node, const Affine& at) {
+    if (node.Is("reshape")) return Visit(node.operand(0), at);
+    const bool known = node.Is("iota") || node.Is("broadcast") || node.Is("transpose") || node.Is("slice");
+    if (!known) return Unimplemented() << "fusion: no loop is made of " << node.Describe();
+    const auto taken_apart = IndicesOf(at, node.type().shape, plan_.extents);
+    if (std::holds_alternative<SplitDim>(taken_apart)) {
+      split_ = std::get<SplitDim>(taken_apart);
+      return -1;
+    }
+    if (std::holds_alternative<NotAffine>(taken_apart)) {
+      return Unimplemented() << "fusion: the shape " << node.type() << " of " << node.Describe()
+                             << " does not divide the loop's";
+    }
+    const auto& indices = std::get<std::vector<Affine>>(taken_apart);
+    if (node.Is("iota")) {
+      const auto dim = static_cast<size_t>(node.attr<int64_t>("dim"));
+      return Add(Leaf(Element::Kind::kIota, &node, 0, indices[dim], node.type().dtype));
+    }
+    const std::vector<int64_t> strides = StridesOf(node.operand(0).shape());
+    Affine moved = Affine::Zero(plan_.extents.size());
+    for (size_t i = 0; i < strides.size(); ++i) {
+      if (node.operand(0).shape().dims()[i] == 1) continue;
+      if (node.Is("broadcast")) {
+        moved = moved.Plus(indices[static_cast<size_t>(node.attr<std::vector<int64_t>>("dims")[i])], strides[i]);
+      } else if (node.Is("transpose")) {
+        const auto& permutation = node.attr<std::vector<int64_t>>("permutation");
+        const auto j = std::find(permutation.begin(), permutation.end(), static_cast<int64_t>(i)) - permutation.begin();
+        moved = moved.Plus(indices[static_cast<size_t>(j)], strides[i]);
+      } else {
+        moved.constant += node.attr<std::vector<int64_t>>("start")[i] * strides[i];
+        moved = moved.Plus(indices[i], node.attr<std::vector<int64_t>>("stride")[i] * strides[i]);
+      }
+    }
+    return Visit(node.operand(0), moved);
+  }
+
+  absl::StatusOr<int> MakeReduced(const Node& node, const Affine& at) {
+    if (at != kept_)
+      return Unimplemented() << "fusion: the loop needs another element of " << node.Describe() << " than it reduces";
+    ASSIGN_OR_RETURN(const int operand, Visit(node.operand(0), Identity(false)));
+    if (split_) return -1;
+    Reduction reduction;
+    reduction.node = &node;
+    reduction.kind = *ReductionKind(node);
+    reduction.operand = operand;
+    reduction.dtype = node.type().dtype;
+    reduction.phase = plan_.elements[static_cast<size_t>(operand)].phase;
+    Element element =
+        Leaf(Element::Kind::kReduced, &node, static_cast<int>(plan_.reductions.size()), at, node.type().dtype);
+    element.phase = reduction.phase + 1;
+    plan_.reductions.push_back(reduction);
+    return Add(std::move(element));
+  }
+
+  int Add(Element element) {
+    element.depends.assign(plan_.extents.size(), false);
+    for (size_t k = 0; k < plan_.extents.size(); ++k) element.depends[k] = element.at.strides[k] != 0;
+    for (int argument : element.arguments) {
+      const Element& other = plan_.elements[static_cast<size_t>(argument)];
+      element.phase = std::max(element.phase, other.phase);
+      for (size_t k = 0; k < element.depends.size(); ++k) {
+        if (other.depends[k]) element.depends[k] = true;
+      }
+    }
+    plan_.elements.push_back(std::move(element));
+    return static_cast<int>(plan_.elements.size()) - 1;
+  }
+
+  struct Key {
+    const Node* node;
+    int index;
+    Affine at;
+    bool operator<(const Key& other) const {
+      // Pointers are compared for equality of keys alone: the order of the map is never seen.
+      if (node != other.node) return std::less<const Node*>()(node, other.node);
+      return index != other.index ? index < other.index : at < other.at;
+    }
+  };
+
+  const Graph& body_;
+  LoopPlan& plan_;
+  Affine kept_;
+  std::map<Key, int> seen_;
+  std::optional<SplitDim> split_;
+};
+
+// The reduction that decides the loop's dimensions, or null; an error if there are different ones.
+absl::StatusOr<const Node*> FindReduction(const Graph& body) {
+  const Node* first = nullptr;
+  for (const Node& node : body.nodes()) {
+    if (!ReductionKind(node)) continue;
+    if (!first) first = &node;
+    if (node.operand(0).shape() != first->operand(0).shape() ||
+        node.attr<std::vector<int64_t>>("dims") != first->attr<std::vector<int64_t>>("dims")) {
+      return Unimplemented() << "fusion: " << node.Describe() << " and " << first->Describe()
+                             << " reduce different shapes or dims";
+    }
+  }
+  return first;
+}
+
+void EraseDim(LoopPlan& plan, size_t k) {
+  const auto erase = [k](auto& list) { list.erase(list.begin() + static_cast<std::ptrdiff_t>(k)); };
+  erase(plan.extents);
+  erase(plan.reduced);
+  for (Element& element : plan.elements) {
+    erase(element.at.strides);
+    erase(element.depends);
+  }
+  for (Output& output : plan.outputs) erase(output.at.strides);
+}
+
+// Drops dimensions of one iteration and merges neighbours that every position passes through as through one.
+void MergeDims(LoopPlan& plan) {
+  for (size_t k = plan.extents.size(); k-- > 0;) {
+    if (plan.extents[k] == 1 && plan.extents.size() > 1) EraseDim(plan, k);
+  }
+  for (size_t k = plan.extents.size() - 1; k-- > 0;) {
+    const int64_t inner = plan.extents[k + 1];
+    const auto merges = [&](const Affine& at) { return at.strides[k] == at.strides[k + 1] * inner; };
+    bool all = plan.reduced[k] == plan.reduced[k + 1];
+    for (const Element& element : plan.elements) all = all && merges(element.at);
+    for (const Output& output : plan.outputs) all = all && merges(output.at);
+    if (!all) continue;
+    plan.extents[k + 1] *= plan.extents[k];
+    EraseDim(plan, k);
+  }
+}
+
+}  // namespace
+
+int64_t LoopPlan::num_kept() const {
+  int64_t count = 1;
+  for (size_t k = 0; k < extents.size(); ++k) {
+    if (!reduced[k]) count *= extents[k];
+  }
+  return count;
+}
+
+std::vector<bool> LoopPlan::NeededIn(int phase) const {
+  std::vector<bool> needed(elements.size(), false);
+  for (const Reduction& reduction : reductions) {
+    if (reduction.phase == phase) needed[static_cast<size_t>(reduction.operand)] = true;
+  }
+  for (const Output& output : outputs) {
+    if (output.after_reduction ? phase == num_phases : phase == output.phase)
+      needed[static_cast<size_t>(output.element)] = true;
+  }
+  for (size_t i = elements.size(); i-- > 0;) {
+    if (!needed[i]) continue;
+    for (int argument : elements[i].arguments) needed[static_cast<size_t>(argument)] = true;
+  }
+  return needed;
+}
+
+absl::StatusOr<LoopPlan> PlanLoop(const Graph& body) {
+  if (body.results().empty()) return Unimplemented() << "fusion: the body has no results";
+  ASSIGN_OR_RETURN(const Node* reduction, FindReduction(body));
+  std::vector<int64_t> extents =
+      reduction ? reduction->operand(0).shape().dims() : body.results()[0].value.shape().dims();
+  std::vector<bool> reduced(extents.size(), false);
+  if (reduction) {
+    for (int64_t dim : reduction->attr<std::vector<int64_t>>("dims")) reduced[static_cast<size_t>(dim)] = true;
+  }
+  if (extents.empty()) {
+    extents = {1};
+    reduced = {false};
+  }
+  while (true) {
+    LoopPlan plan;
+    plan.extents = extents;
+    plan.reduced = reduced;
+    Walk walk(body, plan);
+    RETURN_IF_ERROR(walk.Run(reduction));
+    if (!walk.split()) {
+      MergeDims(plan);
+      CutLoop(plan, body);
+      return plan;
+    }
+    // Every split makes the nest finer by a factor above 1, so this ends.
+    const auto [dim, inner] = *walk.split();
+    const auto at = static_cast<std::ptrdiff_t>(dim);
+    extents[dim] /= inner;
+    extents.insert(extents.begin() + at + 1, inner);
+    reduced.insert(reduced.begin() + at, reduced[dim]);
+  }
+}
+
+absl::StatusOr<LoopInfo> AnalyzeLoop(const Graph& body) {
+  ASSIGN_OR_RETURN(const LoopPlan plan, PlanLoop(body));
+  return plan.info;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+// For tests of compiled loops: runs a body given as text, compares it with the interpreter, and checks what LoopCompiler promises of
+// every loop: the same bits however the units are divided, results in the place of operands, nothing written outside.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/graph.h"
+#include "core/tensor.h"
+
+namespace lockstep::testing {
+
+enum class Values {
+  kEverything,  // NaN, infinities, -0.0, denormals, the ends of the range, and random values of all magnitudes
+  kDivisors,    // the same without zeros
+  kNearOne,     // floats between 0.5 and 1.5, small positive integers: for sums whose error is to be measured
+};
+
+Tensor RandomTensor(const TensorType& type, Values values, uint64_t seed);
+
+// The distance of a and b in units of the last place of their dtype, in the order of their bits; 0 if both are NaN, and between -0.0 and
+// 0.0. For integers 0 or 1.
+int64_t UlpDistance(const Tensor& a, const Tensor& b, int64_t at);
+
+struct LoopCase {
+  std::string body;  // text
+  Values values = Values::kEverything;
+  int64_t ulps = 0;  // the largest distance from the interpreter's results
+};
+
+// Runs the case in every way and reports failures to GoogleTest. Returns the largest distance that was seen.
+int64_t CheckLoop(const LoopCase& loop_case);
+
+// The results of one run with the given inputs; no checks.
+std::vector<Tensor> RunLoop(const Graph& body, const std::vector<Tensor>& inputs);
+
+}  // namespace lockstep::testing

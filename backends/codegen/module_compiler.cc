@@ -1,0 +1,59 @@
+#include "backends/codegen/module_compiler.h"
+
+#include "core/check.h"
+#include "llvm/ExecutionEngine/Orc/CompileUtils.h"
+#include "llvm/IR/Verifier.h"
+#include "llvm/MC/MCSubtargetInfo.h"
+#include "llvm/Passes/PassBuilder.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace lockstep {
+
+absl::Status ToStatus(llvm::Error error, const char* doing) {
+  if (!error) return absl::OkStatus();
+  return Internal() << "LLVM, " << doing << ": " << llvm::toString(std::move(error));
+}
+
+absl::StatusOr<std::unique_ptr<ModuleCompiler>> ModuleCompiler::Create(llvm::orc::JITTargetMachineBuilder builder) {
+  auto machine = builder.createTargetMachine();
+  if (!machine) return ToStatus(machine.takeError(), "creating a target machine");
+  return std::unique_ptr<ModuleCompiler>(new ModuleCompiler(std::move(*machine)));
+}
+
+bool ModuleCompiler::has_fma() const { return machine_->getMCSubtargetInfo()->checkFeatures("+fma"); }
+
+void ModuleCompiler::Prepare(llvm::Module& module) const {
+  module.setDataLayout(machine_->createDataLayout());
+  module.setTargetTriple(machine_->getTargetTriple().str());
+}
+
+void ModuleCompiler::Optimize(llvm::Module& module) {
+  llvm::LoopAnalysisManager loops;
+  llvm::FunctionAnalysisManager functions;
+  llvm::CGSCCAnalysisManager components;
+  llvm::ModuleAnalysisManager modules;
+  llvm::PassBuilder builder(machine_.get());
+  builder.registerModuleAnalyses(modules);
+  builder.registerCGSCCAnalyses(components);
+  builder.registerFunctionAnalyses(functions);
+  builder.registerLoopAnalyses(loops);
+  builder.crossRegisterProxies(loops, functions, components, modules);
+  llvm::ModulePassManager passes;
+  // Accumulators into registers, common code once, invariant code out of loops. Vectors and unrolling are there already.
+  llvm::cantFail(builder.parsePassPipeline(passes,
+                                           "function(sroa,early-cse<memssa>,instcombine<no-verify-fixpoint>,"
+                                           "simplifycfg,loop-mssa(licm),early-cse,simplifycfg)"));
+  passes.run(module, modules);
+}
+
+absl::StatusOr<std::unique_ptr<llvm::MemoryBuffer>> ModuleCompiler::Compile(llvm::Module& module) {
+  std::string problem;
+  llvm::raw_string_ostream stream(problem);
+  LOCKSTEP_CHECK(!llvm::verifyModule(module, &stream)) << problem;
+  Optimize(module);
+  auto object = llvm::orc::SimpleCompiler(*machine_)(module);
+  if (!object) return ToStatus(object.takeError(), "compiling");
+  return std::move(*object);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+// From an LLVM module to an object file for one target: the few passes that the emitter leaves to do, and instruction selection.
+// Used by loop_compiler.cc; one thread at a time may use a ModuleCompiler.
+
+#pragma once
+
+#include <memory>
+
+#include "core/status.h"
+#include "llvm/ExecutionEngine/Orc/JITTargetMachineBuilder.h"
+#include "llvm/IR/Module.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Target/TargetMachine.h"
+
+namespace lockstep {
+
+// The message of an LLVM error, which is consumed.
+absl::Status ToStatus(llvm::Error error, const char* doing);
+
+class ModuleCompiler {
+ public:
+  static absl::StatusOr<std::unique_ptr<ModuleCompiler>> Create(llvm::orc::JITTargetMachineBuilder builder);
+
+  bool has_fma() const;
+  void Prepare(llvm::Module& module) const;  // sets the target's data layout and triple, before anything is emitted
+  absl::StatusOr<std::unique_ptr<llvm::MemoryBuffer>> Compile(llvm::Module& module);
+  const llvm::TargetMachine& target_machine() const { return *machine_; }
+
+ private:
+  explicit ModuleCompiler(std::unique_ptr<llvm::TargetMachine> machine) : machine_(std::move(machine)) {}
+  void Optimize(llvm::Module& module);
+  std::unique_ptr<llvm::TargetMachine> machine_;
+};
+
+}  // namespace lockstep
