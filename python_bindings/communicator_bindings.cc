@@ -35,7 +35,7 @@ void BindCommunicator(nb::module_& module) {
           "_mpi",
           [](double timeout) {
             nb::gil_scoped_release release;
-            return ValueOrThrow(CreateMpi(OptionsOf(timeout)));
+            return ValueOrThrow(CreateMpi({.communicator = OptionsOf(timeout)}));
           },
           "timeout"_a = kDefaultTimeout)
       .def_static(
