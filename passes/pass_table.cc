@@ -9,6 +9,8 @@
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/merge_all_reduces.h"
 #include "passes/distribute/overlap_collectives.h"
+#include "passes/fuse_elementwise.h"
+#include "passes/legalize.h"
 #include "passes/train_step.h"
 
 namespace lockstep::passes {
@@ -122,6 +124,17 @@ absl::StatusOr<Pass> MakeDistribute(PassOptions& options) {
   return Distribute(Mesh(std::move(axes)));
 }
 
+absl::StatusOr<Pass> MakeLegalize(PassOptions& options) {
+  const std::vector<std::string> without = options.GetList("without");
+  return Legalize([without](const Node& node) { return std::find(without.begin(), without.end(), node.op_name()) == without.end(); });
+}
+
+absl::StatusOr<Pass> MakeFuseElementwise(PassOptions& options) {
+  FusionOptions fusion;
+  ASSIGN_OR_RETURN(fusion.max_nodes, options.GetInt("max_nodes", fusion.max_nodes));
+  return FuseElementwise(fusion);
+}
+
 absl::StatusOr<Pass> MakeMergeAllReduces(PassOptions& options) {
   MergeOptions merge;
   ASSIGN_OR_RETURN(merge.max_bytes, options.GetInt("max_bytes", merge.max_bytes));
@@ -189,6 +202,8 @@ const std::vector<PassEntry>& PassTable() {
        MakeDistribute},
       {"merge-all-reduces", "puts all-reduces into buckets", "max_bytes=8388608, first_bytes=1048576",
        MakeMergeAllReduces},
+      {"legalize", "decomposes ops that a target has no kernels for", "without=softmax|sgd", MakeLegalize},
+      {"fuse-elementwise", "gathers elementwise ops and reductions into fusions", "max_nodes=64", MakeFuseElementwise},
       Plain("overlap-collectives", "moves collectives so that they run while ranks compute", OverlapCollectives),
   };
   return table;

@@ -73,7 +73,8 @@ void PlaceFusion(PlacementContext& c) {
     if (!inner.failure().empty()) return c.Fail(node.Describe() + " in its body: " + inner.failure());
     if (inner.decompose()) return c.Fail(node.Describe() + " in its body has to be decomposed first");
     for (size_t i = 0; i < operands.size(); ++i) {
-      if (inner.required()[i] == operands[i]) continue;
+      const bool stands_for_slice = operands[i].is_replicated() && inner.required()[i].is_split();
+      if (inner.required()[i] == operands[i] || stands_for_slice) continue;
       return c.Fail(node.Describe() + " in its body needs operand %" + node.operand(i).name() + " " +
                     inner.required()[i].ToString() + ", and it is " + operands[i].ToString());
     }

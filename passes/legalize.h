@@ -1,0 +1,20 @@
+// Replaces nodes that the target has no kernel for by their decomposition into simpler ops, until all are supported.
+//
+//   %w1 = sgd %w, %g {learning_rate=0.1} : f32[4]     ==>     %0 = constant {value=dense<f32[]: 0.1>} : f32[]
+//                                                             %1 = broadcast %0 {dims=[], shape=[4]} : f32[4]
+//                                                             %2 = mul %1, %g : f32[4]
+//                                                             %w1 = sub %w, %2 : f32[4]
+//
+// An op that is neither supported nor decomposable is an error that names it and its source.
+
+#pragma once
+
+#include <functional>
+
+#include "passes/pass.h"
+
+namespace lockstep::passes {
+
+Pass Legalize(std::function<bool(const Node&)> supports);
+
+}  // namespace lockstep::passes

@@ -1,0 +1,33 @@
+#include "passes/pipeline.h"
+
+#include "passes/cse.h"
+#include "passes/dce.h"
+#include "passes/distribute/distribute.h"
+#include "passes/distribute/overlap_collectives.h"
+#include "passes/fuse_elementwise.h"
+#include "passes/legalize.h"
+
+namespace lockstep::passes {
+
+std::vector<Pass> MakePipeline(const PipelineOptions& options) {
+  // A graph that somebody has distributed already stays as it is.
+  Pass distribute = Distribute(options.mesh);
+  distribute.run = [run = distribute.run](Graph& graph) -> absl::StatusOr<bool> {
+    if (!graph.mesh().empty()) return false;
+    return run(graph);
+  };
+  if (!options.optimize) return {distribute, Dce(), Legalize(options.supports)};
+  return {
+      Cse(), Dce(),                      // unused gradients must not travel, equal ones travel once
+      distribute,                        // on whole ops, whose placement rules say more than those of their parts
+      Dce(),                             // what was computed whole, and is wanted in slices alone
+      MergeAllReduces(options.buckets),  // before ops are taken apart: gradients are still recognisable
+      Legalize(options.supports),        // from here on only what the target has kernels for
+      Cse(), Dce(),                      // the constants of the decompositions
+      FuseElementwise(),                 // after legalizing, since optimizers and activations fall apart into elementwise ops
+      Dce(),                             // broadcasts and constants that were copied into every fusion
+      OverlapCollectives(),              // last: it moves nodes, so nothing may reorder after it
+  };
+}
+
+}  // namespace lockstep::passes

@@ -1,0 +1,23 @@
+// The passes between a program and a backend, in order: one list, with the reason for each place in it. compile.cc runs it.
+
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "core/placement.h"
+#include "passes/distribute/merge_all_reduces.h"
+#include "passes/pass.h"
+
+namespace lockstep::passes {
+
+struct PipelineOptions {
+  Mesh mesh;                                  // of the ranks; empty, or axes of size 1, for one rank
+  MergeOptions buckets;
+  std::function<bool(const Node&)> supports;  // whether the target has a kernel for a node as it is
+  bool optimize = true;                       // false: only what is needed to run
+};
+
+std::vector<Pass> MakePipeline(const PipelineOptions& options);
+
+}  // namespace lockstep::passes
