@@ -55,7 +55,8 @@ std::vector<GoldenCase> ParseGoldenFile(std::string_view text) {
     ++line_number;
     GoldenCase& current = cases.back();
     if (line.starts_with(kSeparator)) {
-      cases.emplace_back().passes = current.passes;
+      std::string passes = current.passes;  // emplace_back moves what `current` refers to
+      cases.emplace_back().passes = std::move(passes);
       part = Part::kPreamble;
     } else if (line.starts_with(kExpect)) {
       part = Part::kExpected;
