@@ -36,7 +36,13 @@ def _python_impl(repository_ctx):
     if not include.get_child("Python.h").exists:
         fail("@python: {}/Python.h is missing. Run `make setup`, or install python3-dev.".format(include))
     repository_ctx.symlink(include, "include")
-    repository_ctx.file("BUILD", """cc_library(
+
+    # For rules that make test data. A script, because Python looks for its packages beside the path that it is called by.
+    interpreter = venv(repository_ctx).get_child("bin").get_child("python")
+    repository_ctx.file("interpreter", "#!/bin/sh\nexec '{}' \"$@\"\n".format(interpreter), executable = True)
+    repository_ctx.file("BUILD", """exports_files(["interpreter"])
+
+cc_library(
     name = "headers",
     hdrs = glob(["include/**/*.h"]),
     includes = ["include"],

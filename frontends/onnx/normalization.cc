@@ -10,13 +10,23 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
+// Training form, where the statistics are no initializers: ToInferenceForm has turned those that are.
+absl::Status BatchNormTraining(OnnxNode& n, double epsilon, double momentum) {
+  Builder& b = n.b();
+  const std::vector<Value> batch =
+      b.Ops("batch_norm_training", {n.input(0), n.input(1), n.input(2)}, {{"epsilon", epsilon}});
+  n.SetOutput(0, batch[0]);
+  for (int i = 1; i < 3; ++i) {
+    const Value before = n.input(2 + i);
+    n.SetOutput(i, b.Add(b.Scale(before, momentum), b.Scale(batch[static_cast<size_t>(i)], 1 - momentum)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status BatchNormalization(OnnxNode& n) {
   RETURN_IF_ERROR(n.RequireRank(0, 2));
   const double epsilon = n.Float("epsilon", 1e-5f), momentum = n.Float("momentum", 0.9f);
-  if (n.Flag("training_mode", false) || n.num_outputs() > 1) {
-    // ToInferenceForm has turned those whose statistics are initializers.
-    return n.Unsupported() << "training form is supported only if mean and variance are initializers";
-  }
+  if (n.opset() >= 14 && n.Flag("training_mode", false)) return BatchNormTraining(n, epsilon, momentum);
   n.SetOutput(0, n.b().Op("batch_norm_inference", n.inputs(), {{"epsilon", epsilon}, {"momentum", momentum}}));
   return absl::OkStatus();
 }

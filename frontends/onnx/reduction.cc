@@ -57,8 +57,18 @@ Value Divide(Builder& b, Value sum, int64_t count) {
 
 absl::Status ReduceSum(OnnxNode& n) { return Reduce(n, 13, "reduce_sum", Same, SameBehind); }
 absl::Status ReduceMean(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Same, Divide); }
-absl::Status ReduceMax(OnnxNode& n) { return Reduce(n, 18, "reduce_max", Same, SameBehind); }
-absl::Status ReduceMin(OnnxNode& n) { return Reduce(n, 18, "reduce_min", Same, SameBehind); }
+// Of bool, the maximum is any and the minimum is all.
+absl::Status ReduceExtremum(OnnxNode& n, std::string_view op) {
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(n.b().status());
+  if (x.dtype() != DType::kBool) return Reduce(n, 18, op, Same, SameBehind);
+  return Reduce(
+      n, 18, op, [](Builder& b, Value x) { return b.Convert(x, DType::kU8); },
+      [](Builder& b, Value x, int64_t) { return b.Convert(x, DType::kBool); });
+}
+
+absl::Status ReduceMax(OnnxNode& n) { return ReduceExtremum(n, "reduce_max"); }
+absl::Status ReduceMin(OnnxNode& n) { return ReduceExtremum(n, "reduce_min"); }
 absl::Status ReduceProd(OnnxNode& n) { return Reduce(n, 18, "reduce_prod", Same, SameBehind); }
 absl::Status ReduceL1(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Abs, SameBehind); }
 absl::Status ReduceL2(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, SqrtBehind); }
