@@ -30,7 +30,9 @@ def write_bytes(out: BinaryIO, content: bytes) -> None:
     out.write(content)
 
 
-def write_case(out: BinaryIO, name: str, model: onnx.ModelProto, inputs: list, outputs: list, rtol: float, atol: float) -> None:
+def write_case(
+    out: BinaryIO, name: str, model: onnx.ModelProto, inputs: list, outputs: list, rtol: float, atol: float
+) -> None:
     write_bytes(out, name.encode())
     write_bytes(out, model.SerializeToString())
     for tensors in (inputs, outputs):
@@ -58,7 +60,9 @@ def raise_opset(model: onnx.ModelProto) -> None:
     opset = model.opset_import[0]
     if opset.domain or opset.version >= OLDEST_OPSET:
         return
-    if all(onnx.defs.get_schema(node.op_type, OLDEST_OPSET).since_version <= opset.version for node in model.graph.node):
+    if all(
+        onnx.defs.get_schema(node.op_type, OLDEST_OPSET).since_version <= opset.version for node in model.graph.node
+    ):
         opset.version = OLDEST_OPSET
 
 

@@ -12,6 +12,7 @@
 #include "passes/fuse_elementwise.h"
 #include "passes/legalize.h"
 #include "passes/train_step.h"
+#include "passes/training_mode.h"
 
 namespace lockstep::passes {
 namespace {
@@ -114,6 +115,15 @@ absl::StatusOr<Pass> MakeTrainStepPass(PassOptions& options) {
   return TrainStep(std::move(spec));
 }
 
+absl::StatusOr<Pass> MakeTrainingMode(PassOptions& options) {
+  TrainingModeOptions mode;
+  if (const std::string given = options.GetString("momentum", ""); !given.empty()) {
+    ASSIGN_OR_RETURN(mode.momentum, ParseNumber<double>("momentum", given, "a number"));
+  }
+  mode.statistics = options.GetString("statistics", mode.statistics);
+  return TrainingMode(mode);
+}
+
 absl::StatusOr<Pass> MakeDistribute(PassOptions& options) {
   std::vector<MeshAxis> axes;
   for (const auto& [axis, size_text] : options.TakeRest()) {
@@ -192,6 +202,8 @@ const std::vector<PassEntry>& PassTable() {
   static const std::vector<PassEntry> table = {
       {"autodiff", "adds gradients of a result as results grad/<name>", "of=loss, wrt=w|b (default: every float state)",
        MakeAutodiff},
+      {"training-mode", "normalises by the batch's statistics and updates the running ones",
+       "momentum (default: each node's own), statistics=global", MakeTrainingMode},
       {"train-step", "adds the loss, its gradients and the optimizer's updates",
        "optimizer=sgd, learning_rate=0.01, momentum=0, weight_decay=0, loss=softmax_cross_entropy, prediction=logits, "
        "target=target, trained=w|b (default: every float state)",

@@ -15,11 +15,13 @@ bool IsState(const Graph& graph, Value value) {
   return input != nullptr && input->is_state;
 }
 
-// The next value of the running statistic `state`; `batch` is that of this batch.
-absl::Status UpdateStatistic(Graph& graph, Builder& b, Value state, Value batch, double momentum, double correction) {
-  const Value next = b.Add(b.Scale(state, momentum), b.Scale(batch, (1 - momentum) * correction));
+// The next value of the running statistic `state`; `batch` is that of this batch. Errors begin with `where`.
+absl::Status UpdateStatistic(Graph& graph, Builder& b, Value state, Value batch, double momentum, double correction,
+                             const std::string& where) {
+  const Value kept = b.Scale(state, momentum);
+  const Value next = b.Add(kept, b.Scale(batch, (1 - momentum) * correction));
   RETURN_IF_ERROR(b.status());
-  return graph.AddStateResult(state.name(), next);
+  return Annotate(graph.AddStateResult(state.name(), next), where);
 }
 
 absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options) {
@@ -37,8 +39,8 @@ absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options)
                                 << ", one value per channel; training needs at least two";
   }
   const double unbiased = static_cast<double>(count) / static_cast<double>(count - 1);
-  RETURN_IF_ERROR(UpdateStatistic(graph, b, mean, results[1], momentum, 1.0));
-  RETURN_IF_ERROR(UpdateStatistic(graph, b, variance, results[2], momentum, unbiased));
+  RETURN_IF_ERROR(UpdateStatistic(graph, b, mean, results[1], momentum, 1.0, node.Describe()));
+  RETURN_IF_ERROR(UpdateStatistic(graph, b, variance, results[2], momentum, unbiased, node.Describe()));
   const std::string name = node.result_name();
   graph.ReplaceUses(node.result(), results[0]);
   graph.Erase(&node);
@@ -51,7 +53,7 @@ absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options)
 Pass TrainingMode(TrainingModeOptions options) {
   return {"training-mode", [options](Graph& graph) -> absl::StatusOr<bool> {
             if (options.momentum && !(*options.momentum >= 0 && *options.momentum <= 1)) {
-              return InvalidArgument() << "training-mode: momentum is " << *options.momentum << ", expected 0 to 1";
+              return InvalidArgument() << "momentum is " << *options.momentum << ", expected 0 to 1";
             }
             std::vector<Node*> nodes;
             for (Node& node : graph.nodes()) {
@@ -59,7 +61,7 @@ Pass TrainingMode(TrainingModeOptions options) {
                 nodes.push_back(&node);
             }
             for (Node* node : nodes) {
-              RETURN_IF_ERROR(Annotate(Train(graph, *node, options), "training-mode"));
+              RETURN_IF_ERROR(Train(graph, *node, options));
             }
             return !nodes.empty();
           }};
