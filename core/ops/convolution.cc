@@ -67,51 +67,91 @@ absl::Status InferConvolutionGradFilter(InferContext& c) {
 
 // --- Evaluation --------------------------------------------------------------------------------------------------
 
-// Calls row(tap, x_at, y_at, count, step) for the rows that one filter plane connects: for i < count, y[y_at + i] meets
-// x[x_at + i * step] by filter[tap].
-template <typename Row>
-void ForEachRowOfPlane(const std::array<ops::WindowAxis, 3>& axes, int64_t x_plane, int64_t filter_plane,
-                       int64_t y_plane, Row row) {
-  const auto& [depth, height, width] = axes;
-  int64_t tap = filter_plane;
-  for (int64_t i = 0; i < depth.window.size; ++i) {
-    for (int64_t j = 0; j < height.window.size; ++j) {
-      for (int64_t k = 0; k < width.window.size; ++k, ++tap) {
-        const int64_t begin = width.Begin(k), count = width.End(k) - begin;
-        if (count <= 0) continue;
-        const int64_t x_first = begin * width.window.stride + width.Offset(k);
-        for (int64_t d = depth.Begin(i); d < depth.End(i); ++d) {
-          const int64_t x_depth = x_plane + d * depth.window.stride + depth.Offset(i);
-          for (int64_t h = height.Begin(j); h < height.End(j); ++h) {
-            const int64_t x_row = x_depth * height.input + h * height.window.stride + height.Offset(j);
-            const int64_t y_row = (y_plane + d) * height.output + h;
-            row(tap, x_row * width.input + x_first, y_row * width.output + begin, count, width.window.stride);
+// The loops of the three evaluations. One image of one group is lowered to a matrix of columns: row (channel, tap) and column
+// (output position) hold the element of x under that tap, or zero in the padding. Each evaluation is then a matrix product
+// per image and group, in f64, as Accumulator<T> of every floating-point T is; this keeps the interpreter quick enough for LeNet.
+struct Loops {
+  std::array<ops::WindowAxis, 3> axes;
+  int64_t batch, groups, channels, filters;    // channels and filters of one group
+  int64_t taps = 1, positions = 1, plane = 1;  // elements of one channel of the filter, of y and of x
+
+  Loops(const NodeContext& c, const Shape& x, const Shape& filter, const Shape& y)
+      : axes(ops::ThreeAxes(c, x, y, ops::SpatialDims(filter))), batch(x[0]), groups(c.attr<int64_t>("groups")) {
+    channels = x[1] / groups;
+    filters = filter[0] / groups;
+    for (const ops::WindowAxis& axis : axes) {
+      taps *= axis.window.size;
+      positions *= axis.output;
+      plane *= axis.input;
+    }
+  }
+  int64_t rows() const { return channels * taps; }
+
+  // Calls block(x_at, filter_at, y_at), where the operands of each image and group begin.
+  template <typename Block>
+  void ForEachBlock(Block block) const {
+    for (int64_t n = 0; n < batch; ++n) {
+      for (int64_t group = 0; group < groups; ++group) {
+        const int64_t index = n * groups + group;
+        block(index * channels * plane, group * filters * rows(), index * filters * positions);
+      }
+    }
+  }
+
+  // Calls run(column_at, x_at, count, step) for runs of elements: columns[column_at + i] stands for x[x_at + i * step].
+  template <typename Run>
+  void ForEachRun(Run run) const {
+    const auto& [depth, height, width] = axes;
+    int64_t row = 0;
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      for (int64_t i = 0; i < depth.window.size; ++i) {
+        for (int64_t j = 0; j < height.window.size; ++j) {
+          for (int64_t k = 0; k < width.window.size; ++k, ++row) {
+            const int64_t begin = width.Begin(k), count = width.End(k) - begin;
+            for (int64_t d = depth.Begin(i); d < depth.End(i); ++d) {
+              for (int64_t h = height.Begin(j); h < height.End(j); ++h) {
+                const int64_t x_d = d * depth.window.stride + depth.Offset(i);
+                const int64_t x_h = h * height.window.stride + height.Offset(j);
+                const int64_t x_w = begin * width.window.stride + width.Offset(k);
+                run(row * positions + (d * height.output + h) * width.output + begin,
+                    channel * plane + (x_d * height.input + x_h) * width.input + x_w, count, width.window.stride);
+              }
+            }
           }
         }
       }
     }
   }
-}
 
-// Calls row for every product of the trilinear form, in a fixed order; template and raw indices, as this is the hot
-// loop of the interpreter.
-template <typename Row>
-void ForEachRow(const NodeContext& c, const Shape& x, const Shape& filter, const Shape& y, Row row) {
-  const std::array<ops::WindowAxis, 3> axes = ops::ThreeAxes(c, x, y, ops::SpatialDims(filter));
-  const int64_t groups = c.attr<int64_t>("groups"), channels = filter[1], filters = filter[0] / groups;
-  const int64_t taps = axes[0].window.size * axes[1].window.size * axes[2].window.size;
-  for (int64_t n = 0; n < x[0]; ++n) {
-    for (int64_t o = 0; o < filter[0]; ++o) {
-      const int64_t first_channel = n * x[1] + o / filters * channels;
-      for (int64_t channel = 0; channel < channels; ++channel) {
-        ForEachRowOfPlane(axes, (first_channel + channel) * axes[0].input, (o * channels + channel) * taps,
-                          (n * y[1] + o) * axes[0].output, row);
-      }
-    }
+  void Gather(const double* x, std::vector<double>& columns) const {
+    columns.assign(static_cast<size_t>(rows() * positions), 0.0);
+    ForEachRun([x, to = columns.data()](int64_t column_at, int64_t x_at, int64_t count, int64_t step) {
+      for (int64_t i = 0; i < count; ++i) to[column_at + i] = x[x_at + i * step];
+    });
   }
+  void Scatter(const std::vector<double>& columns, double* x) const {
+    ForEachRun([x, from = columns.data()](int64_t column_at, int64_t x_at, int64_t count, int64_t step) {
+      for (int64_t i = 0; i < count; ++i) x[x_at + i * step] += from[column_at + i];
+    });
+  }
+};
+
+// to += factor * from
+void AddScaled(double* to, const double* from, double factor, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
 }
 
-// The three evaluations sum in f64, as Accumulator<T> of every floating-point T is.
+// With four sums, so that additions need not wait for each other.
+double Dot(const double* a, const double* b, int64_t count) {
+  double sums[4] = {0, 0, 0, 0};
+  int64_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    for (int64_t j = 0; j < 4; ++j) sums[j] += a[i + j] * b[i + j];
+  }
+  for (; i < count; ++i) sums[0] += a[i] * b[i];
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
 struct F64Operands {
   Tensor a, b, result;
   explicit F64Operands(EvalContext& c)
@@ -126,11 +166,17 @@ absl::Status EvalConvolution(EvalContext& c) {
   F64Operands f64(c);
   const double *x = f64.a_data(), *filter = f64.b_data();
   double* y = f64.result.mutable_data<double>().data();
-  ForEachRow(c, f64.a.shape(), f64.b.shape(), c.result().shape(),
-             [=](int64_t tap, int64_t x_at, int64_t y_at, int64_t count, int64_t step) {
-               const double weight = filter[tap];
-               for (int64_t i = 0; i < count; ++i) y[y_at + i] += weight * x[x_at + i * step];
-             });
+  const Loops loops(c, f64.a.shape(), f64.b.shape(), c.result().shape());
+  std::vector<double> columns;
+  loops.ForEachBlock([&](int64_t x_at, int64_t filter_at, int64_t y_at) {
+    loops.Gather(x + x_at, columns);
+    for (int64_t o = 0; o < loops.filters; ++o) {
+      for (int64_t k = 0; k < loops.rows(); ++k) {
+        AddScaled(y + y_at + o * loops.positions, columns.data() + k * loops.positions,
+                  filter[filter_at + o * loops.rows() + k], loops.positions);
+      }
+    }
+  });
   c.result() = f64.result.Converted(c.result().dtype());
   return absl::OkStatus();
 }
@@ -139,11 +185,18 @@ absl::Status EvalConvolutionGradInput(EvalContext& c) {
   F64Operands f64(c);
   const double *filter = f64.a_data(), *dy = f64.b_data();
   double* dx = f64.result.mutable_data<double>().data();
-  ForEachRow(c, c.result().shape(), f64.a.shape(), f64.b.shape(),
-             [=](int64_t tap, int64_t x_at, int64_t y_at, int64_t count, int64_t step) {
-               const double weight = filter[tap];
-               for (int64_t i = 0; i < count; ++i) dx[x_at + i * step] += weight * dy[y_at + i];
-             });
+  const Loops loops(c, c.result().shape(), f64.a.shape(), f64.b.shape());
+  std::vector<double> columns;
+  loops.ForEachBlock([&](int64_t x_at, int64_t filter_at, int64_t y_at) {
+    columns.assign(static_cast<size_t>(loops.rows() * loops.positions), 0.0);
+    for (int64_t k = 0; k < loops.rows(); ++k) {
+      for (int64_t o = 0; o < loops.filters; ++o) {
+        AddScaled(columns.data() + k * loops.positions, dy + y_at + o * loops.positions,
+                  filter[filter_at + o * loops.rows() + k], loops.positions);
+      }
+    }
+    loops.Scatter(columns, dx + x_at);
+  });
   c.result() = f64.result.Converted(c.result().dtype());
   return absl::OkStatus();
 }
@@ -152,12 +205,17 @@ absl::Status EvalConvolutionGradFilter(EvalContext& c) {
   F64Operands f64(c);
   const double *x = f64.a_data(), *dy = f64.b_data();
   double* dfilter = f64.result.mutable_data<double>().data();
-  ForEachRow(c, f64.a.shape(), c.result().shape(), f64.b.shape(),
-             [=](int64_t tap, int64_t x_at, int64_t y_at, int64_t count, int64_t step) {
-               double sum = 0;
-               for (int64_t i = 0; i < count; ++i) sum += x[x_at + i * step] * dy[y_at + i];
-               dfilter[tap] += sum;
-             });
+  const Loops loops(c, f64.a.shape(), c.result().shape(), f64.b.shape());
+  std::vector<double> columns;
+  loops.ForEachBlock([&](int64_t x_at, int64_t filter_at, int64_t y_at) {
+    loops.Gather(x + x_at, columns);
+    for (int64_t o = 0; o < loops.filters; ++o) {
+      for (int64_t k = 0; k < loops.rows(); ++k) {
+        dfilter[filter_at + o * loops.rows() + k] +=
+            Dot(dy + y_at + o * loops.positions, columns.data() + k * loops.positions, loops.positions);
+      }
+    }
+  });
   c.result() = f64.result.Converted(c.result().dtype());
   return absl::OkStatus();
 }
