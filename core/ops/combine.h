@@ -1,4 +1,5 @@
-// How two elements combine in a reduction: over dimensions of one tensor, or over ranks. For the authors of op blocks only.
+// How two elements combine in a reduction: over dimensions of one tensor, or over ranks. For the authors of op blocks
+// only.
 
 #pragma once
 

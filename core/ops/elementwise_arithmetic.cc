@@ -1,5 +1,5 @@
-// Elementwise arithmetic of two operands. Floats are computed in double and rounded to the dtype at the end. Integers wrap
-// around on overflow; division truncates toward zero, and division by zero is an error.
+// Elementwise arithmetic of two operands. Floats are computed in double and rounded to the dtype at the end. Integers
+// wrap around on overflow; division truncates toward zero, and division by zero is an error.
 
 #include <cmath>
 
@@ -150,16 +150,17 @@ void PowVjp(VjpContext& c) {
 
 }  // namespace
 
-//===-- add ----------------------------------------------------------------------------------------------------------------===//
+//===-- add -------------------------------------------------------------------------------------------------------===//
 const OpDef& AddOp() {
-  static const OpDef def = Arithmetic<Add>("add", "x + y.", ops::Linearity::kAll).Trait(kCommutative).Vjp([](VjpContext& c) {
-    c.Contribute(0, c.grad());
-    c.Contribute(1, c.grad());
-  });
+  static const OpDef def =
+      Arithmetic<Add>("add", "x + y.", ops::Linearity::kAll).Trait(kCommutative).Vjp([](VjpContext& c) {
+        c.Contribute(0, c.grad());
+        c.Contribute(1, c.grad());
+      });
   return def;
 }
 
-//===-- sub ----------------------------------------------------------------------------------------------------------------===//
+//===-- sub -------------------------------------------------------------------------------------------------------===//
 const OpDef& SubOp() {
   static const OpDef def = Arithmetic<Sub>("sub", "x - y.", ops::Linearity::kAll).Vjp([](VjpContext& c) {
     c.Contribute(0, c.grad());
@@ -168,19 +169,21 @@ const OpDef& SubOp() {
   return def;
 }
 
-//===-- mul ----------------------------------------------------------------------------------------------------------------===//
+//===-- mul -------------------------------------------------------------------------------------------------------===//
 const OpDef& MulOp() {
-  static const OpDef def = Arithmetic<Mul>("mul", "x times y.", ops::Linearity::kOne).Trait(kCommutative).Vjp([](VjpContext& c) {
-    c.Contribute(0, c.b().Mul(c.grad(), c.operand(1)));
-    c.Contribute(1, c.b().Mul(c.grad(), c.operand(0)));
-  });
+  static const OpDef def =
+      Arithmetic<Mul>("mul", "x times y.", ops::Linearity::kOne).Trait(kCommutative).Vjp([](VjpContext& c) {
+        c.Contribute(0, c.b().Mul(c.grad(), c.operand(1)));
+        c.Contribute(1, c.b().Mul(c.grad(), c.operand(0)));
+      });
   return def;
 }
 
-//===-- div ----------------------------------------------------------------------------------------------------------------===//
+//===-- div -------------------------------------------------------------------------------------------------------===//
 const OpDef& DivOp() {
   static const OpDef def =
-      Arithmetic<Div>("div", "x / y. Integers truncate toward zero; dividing them by zero is an error.", ops::Linearity::kFirst)
+      Arithmetic<Div>("div", "x / y. Integers truncate toward zero; dividing them by zero is an error.",
+                      ops::Linearity::kFirst)
           .Vjp([](VjpContext& c) {  // dx = g / y, dy = -dx (x / y)
             const Value dx = c.b().Div(c.grad(), c.operand(1));
             c.Contribute(0, dx);
@@ -189,32 +192,35 @@ const OpDef& DivOp() {
   return def;
 }
 
-//===-- max ----------------------------------------------------------------------------------------------------------------===//
+//===-- max -------------------------------------------------------------------------------------------------------===//
 const OpDef& MaxOp() {
-  static const OpDef def = Arithmetic<Max>("max", "The larger of x and y; NaN if one is. The gradient of equal operands goes half to each.")
-                               .Trait(kCommutative)
-                               .Vjp([](VjpContext& c) {
-                                 c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "gt"));
-                                 c.Contribute(1, WhereAhead(c, c.operand(1), c.operand(0), "gt"));
-                               });
+  static const OpDef def =
+      Arithmetic<Max>("max", "The larger of x and y; NaN if one is. The gradient of equal operands goes half to each.")
+          .Trait(kCommutative)
+          .Vjp([](VjpContext& c) {
+            c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "gt"));
+            c.Contribute(1, WhereAhead(c, c.operand(1), c.operand(0), "gt"));
+          });
   return def;
 }
 
-//===-- min ----------------------------------------------------------------------------------------------------------------===//
+//===-- min -------------------------------------------------------------------------------------------------------===//
 const OpDef& MinOp() {
-  static const OpDef def = Arithmetic<Min>("min", "The smaller of x and y; NaN if one is. The gradient of equal operands goes half to each.")
-                               .Trait(kCommutative)
-                               .Vjp([](VjpContext& c) {
-                                 c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "lt"));
-                                 c.Contribute(1, WhereAhead(c, c.operand(1), c.operand(0), "lt"));
-                               });
+  static const OpDef def =
+      Arithmetic<Min>("min", "The smaller of x and y; NaN if one is. The gradient of equal operands goes half to each.")
+          .Trait(kCommutative)
+          .Vjp([](VjpContext& c) {
+            c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "lt"));
+            c.Contribute(1, WhereAhead(c, c.operand(1), c.operand(0), "lt"));
+          });
   return def;
 }
 
-//===-- pow ----------------------------------------------------------------------------------------------------------------===//
+//===-- pow -------------------------------------------------------------------------------------------------------===//
 const OpDef& PowOp() {
   static const OpDef def =
-      Arithmetic<Pow>("pow", "x to the power y. An integer to a negative power is truncated; that of zero is an error.").Vjp(PowVjp);
+      Arithmetic<Pow>("pow", "x to the power y. An integer to a negative power is truncated; that of zero is an error.")
+          .Vjp(PowVjp);
   return def;
 }
 

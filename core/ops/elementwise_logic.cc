@@ -64,7 +64,8 @@ absl::Status EvalCompare(EvalContext& c) {
 }
 
 absl::Status InferSelect(InferContext& c) {
-  if (c.operand(1) != c.operand(2)) return c.Error("C1") << "types of yes and no differ: " << c.operand(1) << " and " << c.operand(2);
+  if (c.operand(1) != c.operand(2))
+    return c.Error("C1") << "types of yes and no differ: " << c.operand(1) << " and " << c.operand(2);
   if (c.operand(0) != TensorType{DType::kBool, c.shape(1)}) {
     return c.Error("C2") << "condition " << c.operand(0) << ", expected " << TensorType{DType::kBool, c.shape(1)};
   }
@@ -93,7 +94,7 @@ void PlaceSelect(PlacementContext& c) {
 
 }  // namespace
 
-//===-- not ----------------------------------------------------------------------------------------------------------------===//
+//===-- not -------------------------------------------------------------------------------------------------------===//
 const OpDef& NotOp() {
   static const OpDef def = Logic("not", "True where x is false.").Operand("x").Eval([](EvalContext& c) {
     const auto x = c.operand(0).data<bool>();
@@ -104,37 +105,38 @@ const OpDef& NotOp() {
   return def;
 }
 
-//===-- and ----------------------------------------------------------------------------------------------------------------===//
+//===-- and -------------------------------------------------------------------------------------------------------===//
 const OpDef& AndOp() {
   static const OpDef def = BinaryLogic("and", "True where x and y are.", [](bool x, bool y) { return x && y; });
   return def;
 }
 
-//===-- or -----------------------------------------------------------------------------------------------------------------===//
+//===-- or --------------------------------------------------------------------------------------------------------===//
 const OpDef& OrOp() {
   static const OpDef def = BinaryLogic("or", "True where x or y is.", [](bool x, bool y) { return x || y; });
   return def;
 }
 
-//===-- compare ------------------------------------------------------------------------------------------------------------===//
+//===-- compare ---------------------------------------------------------------------------------------------------===//
 const OpDef& CompareOp() {
-  static const OpDef def =
-      OpDef("compare")
-          .Doc("True where x stands in the given relation to y. NaN is unequal to everything, and in no order with anything; false is below true.")
-          .Operand("x")
-          .Operand("y")
-          .Attr<std::string>("direction", "eq, ne, lt, le, gt or ge")
-          .Trait(kElementwise)
-          .Constraint("C1", "x and y have the same type")
-          .Constraint("C2", "direction is one of eq, ne, lt, le, gt, ge")
-          .Infer(InferCompare)
-          .Eval(EvalCompare)
-          .NoGradient("its result is bool")
-          .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
+  static const OpDef def = OpDef("compare")
+                               .Doc(
+                                   "True where x stands in the given relation to y. NaN is unequal to everything, and "
+                                   "in no order with anything; false is below true.")
+                               .Operand("x")
+                               .Operand("y")
+                               .Attr<std::string>("direction", "eq, ne, lt, le, gt or ge")
+                               .Trait(kElementwise)
+                               .Constraint("C1", "x and y have the same type")
+                               .Constraint("C2", "direction is one of eq, ne, lt, le, gt, ge")
+                               .Infer(InferCompare)
+                               .Eval(EvalCompare)
+                               .NoGradient("its result is bool")
+                               .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
   return def;
 }
 
-//===-- select -------------------------------------------------------------------------------------------------------------===//
+//===-- select ----------------------------------------------------------------------------------------------------===//
 const OpDef& SelectOp() {
   static const OpDef def = OpDef("select")
                                .Doc("yes where the condition is true, no elsewhere.")
@@ -155,24 +157,27 @@ const OpDef& SelectOp() {
   return def;
 }
 
-//===-- convert ------------------------------------------------------------------------------------------------------------===//
+//===-- convert ---------------------------------------------------------------------------------------------------===//
 const OpDef& ConvertOp() {
-  static const OpDef def =
-      OpDef("convert")
-          .Doc("x in another dtype. Floats to integers truncate toward zero and saturate (NaN gives 0); anything to bool is x != 0.")
-          .Operand("x")
-          .Attr<DType>("dtype", "of the result")
-          .Trait(kElementwise)
-          .Infer([](InferContext& c) { return c.SetResult(c.attr<DType>("dtype"), c.shape(0)); })
-          .Eval([](EvalContext& c) {
-            c.result() = c.operand(0).Converted(c.result().dtype());
-            return absl::OkStatus();
-          })
-          .Vjp([](VjpContext& c) {
-            // Between floats it is the identity. What comes from integers has nothing to pass a gradient on to.
-            if (IsFloat(c.operand(0).dtype())) c.Contribute(0, c.b().Convert(c.grad(), c.operand(0).dtype()));
-          })
-          .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
+  static const OpDef def = OpDef("convert")
+                               .Doc(
+                                   "x in another dtype. Floats to integers truncate toward zero and saturate (NaN "
+                                   "gives 0); anything to bool is x != 0.")
+                               .Operand("x")
+                               .Attr<DType>("dtype", "of the result")
+                               .Trait(kElementwise)
+                               .Infer([](InferContext& c) { return c.SetResult(c.attr<DType>("dtype"), c.shape(0)); })
+                               .Eval([](EvalContext& c) {
+                                 c.result() = c.operand(0).Converted(c.result().dtype());
+                                 return absl::OkStatus();
+                               })
+                               .Vjp([](VjpContext& c) {
+                                 // Between floats it is the identity. What comes from integers has nothing to pass a
+                                 // gradient on to.
+                                 if (IsFloat(c.operand(0).dtype()))
+                                   c.Contribute(0, c.b().Convert(c.grad(), c.operand(0).dtype()));
+                               })
+                               .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
   return def;
 }
 

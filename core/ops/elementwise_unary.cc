@@ -37,7 +37,9 @@ OpDef Unary(const char* name, const char* doc, FloatFunction on_floats, IntegerF
       .Constraint("C1", integers ? "x is of a float or a signed integer dtype" : "x is of a float dtype")
       .Infer([integers](InferContext& c) -> absl::Status {
         const bool ok = IsFloat(c.dtype(0)) || (integers && IsInteger(c.dtype(0)) && IsSigned(c.dtype(0)));
-        if (!ok) return c.Error("C1") << "operand " << c.operand(0) << ", expected a float" << (integers ? " or a signed integer" : "");
+        if (!ok)
+          return c.Error("C1") << "operand " << c.operand(0) << ", expected a float"
+                               << (integers ? " or a signed integer" : "");
         return c.SetResult(c.operand(0));
       })
       .Eval([=](EvalContext& c) { return EvalUnary(c, on_floats, on_integers); })
@@ -47,80 +49,91 @@ OpDef Unary(const char* name, const char* doc, FloatFunction on_floats, IntegerF
 // Wraps around for the lowest integer, which has no positive counterpart.
 int64_t Negated(int64_t x) { return static_cast<int64_t>(0 - static_cast<uint64_t>(x)); }
 
-constexpr char kStepFunction[] = "it is a step function: its derivative is zero wherever it exists, which nobody trains with on purpose";
+constexpr char kStepFunction[] =
+    "it is a step function: its derivative is zero wherever it exists, which nobody trains with on purpose";
 
 }  // namespace
 
-//===-- neg ----------------------------------------------------------------------------------------------------------------===//
+//===-- neg -------------------------------------------------------------------------------------------------------===//
 const OpDef& NegOp() {
-  static const OpDef def = Unary("neg", "-x.", [](double x) { return -x; }, Negated, ops::Linearity::kAll)
+  static const OpDef def = Unary(
+                               "neg", "-x.", [](double x) { return -x; }, Negated, ops::Linearity::kAll)
                                .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Neg(c.grad())); });
   return def;
 }
 
-//===-- abs ----------------------------------------------------------------------------------------------------------------===//
+//===-- abs -------------------------------------------------------------------------------------------------------===//
 const OpDef& AbsOp() {
-  static const OpDef def = Unary("abs", "The absolute value of x; its gradient at 0 is 0.", [](double x) { return std::fabs(x); },
-                                 [](int64_t x) { return x < 0 ? Negated(x) : x; })
-                               .Vjp([](VjpContext& c) {
-                                 c.Contribute(0, c.b().Mul(c.grad(), c.b().Unary("sign", c.operand(0))));
-                               });
+  static const OpDef def =
+      Unary(
+          "abs", "The absolute value of x; its gradient at 0 is 0.", [](double x) { return std::fabs(x); },
+          [](int64_t x) { return x < 0 ? Negated(x) : x; })
+          .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Mul(c.grad(), c.b().Unary("sign", c.operand(0)))); });
   return def;
 }
 
-//===-- sign ---------------------------------------------------------------------------------------------------------------===//
+//===-- sign ------------------------------------------------------------------------------------------------------===//
 const OpDef& SignOp() {
-  static const OpDef def = Unary("sign", "-1, 0 or 1, as x is below, equal to or above 0; NaN for NaN.",
-                                 [](double x) { return std::isnan(x) ? x : static_cast<double>((x > 0) - (x < 0)); },
-                                 [](int64_t x) { return static_cast<int64_t>((x > 0) - (x < 0)); })
+  static const OpDef def = Unary(
+                               "sign", "-1, 0 or 1, as x is below, equal to or above 0; NaN for NaN.",
+                               [](double x) { return std::isnan(x) ? x : static_cast<double>((x > 0) - (x < 0)); },
+                               [](int64_t x) { return static_cast<int64_t>((x > 0) - (x < 0)); })
                                .NoGradient(kStepFunction);
   return def;
 }
 
-//===-- exp ----------------------------------------------------------------------------------------------------------------===//
+//===-- exp -------------------------------------------------------------------------------------------------------===//
 const OpDef& ExpOp() {
-  static const OpDef def = Unary("exp", "e to the power x.", [](double x) { return std::exp(x); }, nullptr)
+  static const OpDef def = Unary(
+                               "exp", "e to the power x.", [](double x) { return std::exp(x); }, nullptr)
                                .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Mul(c.grad(), c.result())); });
   return def;
 }
 
-//===-- log ----------------------------------------------------------------------------------------------------------------===//
+//===-- log -------------------------------------------------------------------------------------------------------===//
 const OpDef& LogOp() {
-  static const OpDef def = Unary("log", "The natural logarithm of x.", [](double x) { return std::log(x); }, nullptr)
+  static const OpDef def = Unary(
+                               "log", "The natural logarithm of x.", [](double x) { return std::log(x); }, nullptr)
                                .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Div(c.grad(), c.operand(0))); });
   return def;
 }
 
-//===-- log1p --------------------------------------------------------------------------------------------------------------===//
+//===-- log1p -----------------------------------------------------------------------------------------------------===//
 const OpDef& Log1pOp() {
-  static const OpDef def = Unary("log1p", "The natural logarithm of 1 + x, exact near 0.", [](double x) { return std::log1p(x); }, nullptr)
-                               .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Div(c.grad(), c.b().AddScalar(c.operand(0), 1.0))); });
+  static const OpDef def =
+      Unary(
+          "log1p", "The natural logarithm of 1 + x, exact near 0.", [](double x) { return std::log1p(x); }, nullptr)
+          .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Div(c.grad(), c.b().AddScalar(c.operand(0), 1.0))); });
   return def;
 }
 
-//===-- sqrt ---------------------------------------------------------------------------------------------------------------===//
+//===-- sqrt ------------------------------------------------------------------------------------------------------===//
 const OpDef& SqrtOp() {
-  static const OpDef def = Unary("sqrt", "The square root of x.", [](double x) { return std::sqrt(x); }, nullptr)
+  static const OpDef def = Unary(
+                               "sqrt", "The square root of x.", [](double x) { return std::sqrt(x); }, nullptr)
                                .Vjp([](VjpContext& c) {  // g / (2 sqrt(x))
                                  c.Contribute(0, c.b().Div(c.b().Scale(c.grad(), 0.5), c.result()));
                                });
   return def;
 }
 
-//===-- rsqrt --------------------------------------------------------------------------------------------------------------===//
+//===-- rsqrt -----------------------------------------------------------------------------------------------------===//
 const OpDef& RsqrtOp() {
-  static const OpDef def = Unary("rsqrt", "1 over the square root of x.", [](double x) { return 1.0 / std::sqrt(x); }, nullptr)
-                               .Vjp([](VjpContext& c) {  // -g r^3 / 2
-                                 Builder& b = c.b();
-                                 const Value r = c.result();
-                                 c.Contribute(0, b.Mul(b.Scale(c.grad(), -0.5), b.Mul(r, b.Mul(r, r))));
-                               });
+  static const OpDef def =
+      Unary(
+          "rsqrt", "1 over the square root of x.", [](double x) { return 1.0 / std::sqrt(x); }, nullptr)
+          .Vjp([](VjpContext& c) {  // -g r^3 / 2
+            Builder& b = c.b();
+            const Value r = c.result();
+            c.Contribute(0, b.Mul(b.Scale(c.grad(), -0.5), b.Mul(r, b.Mul(r, r))));
+          });
   return def;
 }
 
-//===-- tanh ---------------------------------------------------------------------------------------------------------------===//
+//===-- tanh ------------------------------------------------------------------------------------------------------===//
 const OpDef& TanhOp() {
-  static const OpDef def = Unary("tanh", "The hyperbolic tangent of x.", [](double x) { return std::tanh(x); }, nullptr)
+  static const OpDef def = Unary(
+                               "tanh", "The hyperbolic tangent of x.", [](double x) { return std::tanh(x); }, nullptr)
                                .Vjp([](VjpContext& c) {  // g (1 - y^2)
                                  Builder& b = c.b();
                                  const Value y = c.result();
@@ -129,20 +142,23 @@ const OpDef& TanhOp() {
   return def;
 }
 
-//===-- sigmoid ------------------------------------------------------------------------------------------------------------===//
+//===-- sigmoid ---------------------------------------------------------------------------------------------------===//
 const OpDef& SigmoidOp() {
-  static const OpDef def = Unary("sigmoid", "1 / (1 + exp(-x)).", [](double x) { return 1.0 / (1.0 + std::exp(-x)); }, nullptr)
-                               .Vjp([](VjpContext& c) {  // g y (1 - y)
-                                 Builder& b = c.b();
-                                 const Value y = c.result();
-                                 c.Contribute(0, b.Mul(c.grad(), b.Mul(y, b.Sub(b.SplatLike(1.0, y), y))));
-                               });
+  static const OpDef def =
+      Unary(
+          "sigmoid", "1 / (1 + exp(-x)).", [](double x) { return 1.0 / (1.0 + std::exp(-x)); }, nullptr)
+          .Vjp([](VjpContext& c) {  // g y (1 - y)
+            Builder& b = c.b();
+            const Value y = c.result();
+            c.Contribute(0, b.Mul(c.grad(), b.Mul(y, b.Sub(b.SplatLike(1.0, y), y))));
+          });
   return def;
 }
 
-//===-- erf ----------------------------------------------------------------------------------------------------------------===//
+//===-- erf -------------------------------------------------------------------------------------------------------===//
 const OpDef& ErfOp() {
-  static const OpDef def = Unary("erf", "The error function of x.", [](double x) { return std::erf(x); }, nullptr)
+  static const OpDef def = Unary(
+                               "erf", "The error function of x.", [](double x) { return std::erf(x); }, nullptr)
                                .Vjp([](VjpContext& c) {  // g 2 / sqrt(pi) exp(-x^2)
                                  Builder& b = c.b();
                                  const Value x = c.operand(0);
@@ -152,10 +168,11 @@ const OpDef& ErfOp() {
   return def;
 }
 
-//===-- relu ---------------------------------------------------------------------------------------------------------------===//
+//===-- relu ------------------------------------------------------------------------------------------------------===//
 const OpDef& ReluOp() {
-  static const OpDef def = Unary("relu", "The larger of x and 0; NaN for NaN. Its gradient at 0 is 0.",
-                                 [](double x) { return x < 0 ? 0.0 : x; }, nullptr)
+  static const OpDef def = Unary(
+                               "relu", "The larger of x and 0; NaN for NaN. Its gradient at 0 is 0.",
+                               [](double x) { return x < 0 ? 0.0 : x; }, nullptr)
                                .Vjp([](VjpContext& c) {
                                  // From the result, so that x need not be kept until the backward pass.
                                  Builder& b = c.b();
@@ -165,17 +182,21 @@ const OpDef& ReluOp() {
   return def;
 }
 
-//===-- floor --------------------------------------------------------------------------------------------------------------===//
+//===-- floor -----------------------------------------------------------------------------------------------------===//
 const OpDef& FloorOp() {
-  static const OpDef def = Unary("floor", "The largest whole number that is at most x.", [](double x) { return std::floor(x); }, nullptr)
-                               .NoGradient(kStepFunction);
+  static const OpDef def =
+      Unary(
+          "floor", "The largest whole number that is at most x.", [](double x) { return std::floor(x); }, nullptr)
+          .NoGradient(kStepFunction);
   return def;
 }
 
-//===-- ceil ---------------------------------------------------------------------------------------------------------------===//
+//===-- ceil ------------------------------------------------------------------------------------------------------===//
 const OpDef& CeilOp() {
-  static const OpDef def = Unary("ceil", "The smallest whole number that is at least x.", [](double x) { return std::ceil(x); }, nullptr)
-                               .NoGradient(kStepFunction);
+  static const OpDef def =
+      Unary(
+          "ceil", "The smallest whole number that is at least x.", [](double x) { return std::ceil(x); }, nullptr)
+          .NoGradient(kStepFunction);
   return def;
 }
 

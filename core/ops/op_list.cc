@@ -77,9 +77,10 @@ const std::vector<const OpDef*>& AllOps() {
       &AdamOp(),
       // collective.cc
       &AllReduceOp(),
+      &ReduceScatterOp(),
+      // collective_movement.cc
       &CollectiveBroadcastOp(),
       &AllGatherOp(),
-      &ReduceScatterOp(),
       &ShardOp(),
       &AxisIndexOp(),
       // fusion.cc

@@ -78,9 +78,10 @@ const OpDef& SgdMomentumOp();
 const OpDef& AdamOp();
 // collective.cc
 const OpDef& AllReduceOp();
+const OpDef& ReduceScatterOp();
+// collective_movement.cc
 const OpDef& CollectiveBroadcastOp();
 const OpDef& AllGatherOp();
-const OpDef& ReduceScatterOp();
 const OpDef& ShardOp();
 const OpDef& AxisIndexOp();
 // fusion.cc

@@ -1,4 +1,5 @@
-// Reductions over dimensions of one tensor; the dimensions are removed. Floats accumulate in double, integers in 64 bits.
+// Reductions over dimensions of one tensor; the dimensions are removed. Floats accumulate in double, integers in 64
+// bits.
 
 #include <algorithm>
 
@@ -97,8 +98,9 @@ void ExtremumVjp(VjpContext& c) {
   c.Contribute(0, b.Mul(mask, b.BroadcastOver(share, x.shape(), dims)));
 }
 
-// The gradient of a product with respect to one factor is the product of the others. Product / factor is that where the factor is
-// not zero; where it is, the others' product is that of all nonzero factors if no other is zero, and zero if one is.
+// The gradient of a product with respect to one factor is the product of the others. Product / factor is that where the
+// factor is not zero; where it is, the others' product is that of all nonzero factors if no other is zero, and zero if
+// one is.
 void ProductVjp(VjpContext& c) {
   Builder& b = c.b();
   const Ints& dims = c.attr<Ints>("dims");
@@ -107,7 +109,8 @@ void ProductVjp(VjpContext& c) {
   const Value nonzero = b.Select(is_zero, one, x);
   const Value zeros = b.ReduceSum(b.Convert(is_zero, x.dtype()), dims);
   const Value product = b.Op("reduce_prod", {nonzero}, {{"dims", dims}});
-  const Value if_only_zero = b.Select(b.Compare(zeros, b.SplatLike(1.0, zeros), "eq"), product, b.SplatLike(0.0, product));
+  const Value if_only_zero =
+      b.Select(b.Compare(zeros, b.SplatLike(1.0, zeros), "eq"), product, b.SplatLike(0.0, product));
   const Value others = b.Select(is_zero, b.BroadcastOver(if_only_zero, x.shape(), dims),
                                 b.Div(b.BroadcastOver(c.result(), x.shape(), dims), nonzero));
   c.Contribute(0, b.Mul(b.BroadcastOver(c.grad(), x.shape(), dims), others));
@@ -119,7 +122,8 @@ absl::Status InferArgMax(InferContext& c) {
   const int64_t dim = c.attr<int64_t>("dim");
   if (!c.shape(0).has_dim(dim)) return c.Error("C1") << "dim " << dim << " is outside " << c.operand(0);
   if (c.shape(0)[dim] == 0) return c.Error("C2") << "dimension " << dim << " of " << c.operand(0) << " is empty";
-  if (!IsInteger(c.attr<DType>("dtype"))) return c.Error("C3") << "dtype " << c.attr<DType>("dtype") << ", expected an integer";
+  if (!IsInteger(c.attr<DType>("dtype")))
+    return c.Error("C3") << "dtype " << c.attr<DType>("dtype") << ", expected an integer";
   RETURN_IF_ERROR(ops::CheckArithmetic(c, "C4"));
   return c.SetResult(c.attr<DType>("dtype"), c.shape(0).Without({dim}));
 }
@@ -129,7 +133,8 @@ template <typename T>
 int64_t FirstLargest(const T* x, int64_t extent, int64_t stride) {
   int64_t best = 0;
   for (int64_t i = 0; i < extent; ++i) {
-    const auto value = static_cast<Accumulator<T>>(x[i * stride]), largest = static_cast<Accumulator<T>>(x[best * stride]);
+    const auto value = static_cast<Accumulator<T>>(x[i * stride]),
+               largest = static_cast<Accumulator<T>>(x[best * stride]);
     if (largest != largest) break;
     if (value > largest || value != value) best = i;
   }
@@ -138,7 +143,8 @@ int64_t FirstLargest(const T* x, int64_t extent, int64_t stride) {
 
 absl::Status EvalArgMax(EvalContext& c) {
   const Tensor& x = c.operand(0);
-  const int64_t dim = c.attr<int64_t>("dim"), extent = x.shape()[dim], inner = x.shape().Strides()[static_cast<size_t>(dim)];
+  const int64_t dim = c.attr<int64_t>("dim"), extent = x.shape()[dim],
+                inner = x.shape().Strides()[static_cast<size_t>(dim)];
   Tensor positions(TensorType{DType::kI64, c.result().shape()});
   const auto out = positions.mutable_data<int64_t>();
   DispatchDType(x.dtype(), [&](auto tag) {
@@ -161,15 +167,16 @@ void PlaceArgMax(PlacementContext& c) {
 
 }  // namespace
 
-//===-- reduce_sum ---------------------------------------------------------------------------------------------------------===//
+//===-- reduce_sum ------------------------------------------------------------------------------------------------===//
 const OpDef& ReduceSumOp() {
-  static const OpDef def = Reduction("reduce_sum", "The sum of x over dims; 0 over nothing.", ReduceKind::kSum).Vjp([](VjpContext& c) {
-    c.Contribute(0, c.b().BroadcastOver(c.grad(), c.operand(0).shape(), c.attr<Ints>("dims")));
-  });
+  static const OpDef def =
+      Reduction("reduce_sum", "The sum of x over dims; 0 over nothing.", ReduceKind::kSum).Vjp([](VjpContext& c) {
+        c.Contribute(0, c.b().BroadcastOver(c.grad(), c.operand(0).shape(), c.attr<Ints>("dims")));
+      });
   return def;
 }
 
-//===-- reduce_max ---------------------------------------------------------------------------------------------------------===//
+//===-- reduce_max ------------------------------------------------------------------------------------------------===//
 const OpDef& ReduceMaxOp() {
   static const OpDef def =
       Reduction("reduce_max",
@@ -180,7 +187,7 @@ const OpDef& ReduceMaxOp() {
   return def;
 }
 
-//===-- reduce_min ---------------------------------------------------------------------------------------------------------===//
+//===-- reduce_min ------------------------------------------------------------------------------------------------===//
 const OpDef& ReduceMinOp() {
   static const OpDef def =
       Reduction("reduce_min",
@@ -191,16 +198,19 @@ const OpDef& ReduceMinOp() {
   return def;
 }
 
-//===-- reduce_prod --------------------------------------------------------------------------------------------------------===//
+//===-- reduce_prod -----------------------------------------------------------------------------------------------===//
 const OpDef& ReduceProdOp() {
-  static const OpDef def = Reduction("reduce_prod", "The product of x over dims; 1 over nothing.", ReduceKind::kProd).Vjp(ProductVjp);
+  static const OpDef def =
+      Reduction("reduce_prod", "The product of x over dims; 1 over nothing.", ReduceKind::kProd).Vjp(ProductVjp);
   return def;
 }
 
-//===-- argmax -------------------------------------------------------------------------------------------------------------===//
+//===-- argmax ----------------------------------------------------------------------------------------------------===//
 const OpDef& ArgMaxOp() {
   static const OpDef def = OpDef("argmax")
-                               .Doc("The position of the largest element along dim, the first if there are several; NaN counts as the largest.")
+                               .Doc(
+                                   "The position of the largest element along dim, the first if there are several; NaN "
+                                   "counts as the largest.")
                                .Operand("x")
                                .Attr<int64_t>("dim", "the dimension to search; it is removed")
                                .OptionalAttr<DType>("dtype", DType::kI64, "of the result")

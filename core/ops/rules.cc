@@ -29,7 +29,8 @@ absl::Status CheckExtents(const InferContext& c, std::string_view id, const std:
   return absl::OkStatus();
 }
 
-absl::Status CheckIncreasingDims(const InferContext& c, std::string_view id, const std::vector<int64_t>& dims, const Shape& shape) {
+absl::Status CheckIncreasingDims(const InferContext& c, std::string_view id, const std::vector<int64_t>& dims,
+                                 const Shape& shape) {
   for (size_t i = 0; i < dims.size(); ++i) {
     if (!shape.has_dim(dims[i])) return c.Error(id) << "dim " << dims[i] << " is outside " << shape;
     if (i > 0 && dims[i] <= dims[i - 1]) return c.Error(id) << "dims " << ListToString(dims) << " do not increase";

@@ -18,7 +18,8 @@ absl::Status CheckArithmetic(const InferContext& c, std::string_view id);
 // Error `id` unless `extents` are at least 0 and a tensor with them is small enough to be addressed.
 absl::Status CheckExtents(const InferContext& c, std::string_view id, const std::vector<int64_t>& extents);
 // Error `id` unless `dims` are dimensions of `shape`, strictly increasing.
-absl::Status CheckIncreasingDims(const InferContext& c, std::string_view id, const std::vector<int64_t>& dims, const Shape& shape);
+absl::Status CheckIncreasingDims(const InferContext& c, std::string_view id, const std::vector<int64_t>& dims,
+                                 const Shape& shape);
 
 // --- Reference loops ----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ using Ints = std::vector<int64_t>;
 
 size_t At(int64_t i) { return static_cast<size_t>(i); }
 
-// Copies one element for every index of `shape`: f(index) gives its positions in x and in the result, in row-major order.
+// Copies one element for every index of `shape`: f(index) gives its positions in x and in the result, in row-major
+// order.
 template <typename F>
 void CopyElements(const Tensor& x, Tensor& result, const Shape& shape, F f) {
   DispatchDType(x.dtype(), [&](auto tag) {
@@ -46,7 +47,8 @@ absl::Status InferIota(InferContext& c) {
   const Ints& extents = c.attr<Ints>("shape");
   RETURN_IF_ERROR(ops::CheckExtents(c, "C1", extents));
   const Shape shape(extents);
-  if (!shape.has_dim(c.attr<int64_t>("dim"))) return c.Error("C2") << "dim " << c.attr<int64_t>("dim") << " is outside " << shape;
+  if (!shape.has_dim(c.attr<int64_t>("dim")))
+    return c.Error("C2") << "dim " << c.attr<int64_t>("dim") << " is outside " << shape;
   if (c.attr<DType>("dtype") == DType::kBool) return c.Error("C3") << "dtype bool, expected floats or integers";
   return c.SetResult(c.attr<DType>("dtype"), shape);
 }
@@ -56,7 +58,8 @@ absl::Status EvalIota(EvalContext& c) {
     using T = typename decltype(tag)::type;
     const auto out = c.result().mutable_data<T>();
     size_t at = 0;
-    ops::ForEachIndex(c.result().shape(), [&](const Ints& index) { out[at++] = ConvertElement<T>(index[At(c.attr<int64_t>("dim"))]); });
+    ops::ForEachIndex(c.result().shape(),
+                      [&](const Ints& index) { out[at++] = ConvertElement<T>(index[At(c.attr<int64_t>("dim"))]); });
   });
   return absl::OkStatus();
 }
@@ -75,7 +78,8 @@ absl::Status InferReshape(InferContext& c) {
   RETURN_IF_ERROR(ops::CheckExtents(c, "C1", extents));
   const Shape shape(extents);
   if (shape.num_elements() != c.shape(0).num_elements()) {
-    return c.Error("C2") << c.operand(0) << " has " << c.shape(0).num_elements() << " elements, " << shape << " has " << shape.num_elements();
+    return c.Error("C2") << c.operand(0) << " has " << c.shape(0).num_elements() << " elements, " << shape << " has "
+                         << shape.num_elements();
   }
   return c.SetResult(c.dtype(0), shape);
 }
@@ -86,19 +90,18 @@ int64_t ProductBefore(const Shape& shape, int64_t dim) {
   return product;
 }
 
-// Whether rank i's slice of `from` along dimension d, reshaped, is rank i's slice of `to` along dimension e. Both shapes are global.
+// Whether rank i's slice of `from` along dimension d, reshaped, is rank i's slice of `to` along dimension e. Both
+// shapes are global.
 bool SlicesAgree(const Shape& from, int64_t d, const Shape& to, int64_t e, int64_t ranks) {
   return from[d] % ranks == 0 && to[e] % ranks == 0 && ProductBefore(from, d) == ProductBefore(to, e);
 }
 
-// The dimension of `to` along which a reshape of `from`, split along d, is split; -1 if it is along none. From local types the answer
-// can be ambiguous ([1,3] to [1,1,3] on 2 ranks: of [2,1,3] or of [1,2,3]?). Each is a consistent reading; dimension d, usually the batch, goes first.
-int64_t SplitAfterReshape(const Shape& from, int64_t d, const Shape& to, int64_t ranks, bool types_are_local) {
-  if (from.num_elements() == 0) return -1;
-  const auto agrees = [&](int64_t e) {
-    if (!types_are_local) return SlicesAgree(from, d, to, e, ranks);
-    return SlicesAgree(from.WithDim(d, from[d] * ranks), d, to.WithDim(e, to[e] * ranks), e, ranks);
-  };
+// The dimension along which a local reshape of a slice along d gives slices, -1 if none. Extents of 1 make that
+// ambiguous ([1,3] to [1,1,3] on 2 ranks: of [2,1,3] or of [1,2,3]?). Each is a consistent reading; dimension d,
+// usually the batch, goes first.
+int64_t ReadLocally(const Shape& from, int64_t d, const Shape& to, int64_t ranks) {
+  const Shape global_from = from.WithDim(d, from[d] * ranks);
+  const auto agrees = [&](int64_t e) { return SlicesAgree(global_from, d, to.WithDim(e, to[e] * ranks), e, ranks); };
   if (to.has_dim(d) && agrees(d)) return d;
   for (int64_t e = to.rank() - 1; e >= 0; --e) {
     if (agrees(e)) return e;
@@ -106,12 +109,31 @@ int64_t SplitAfterReshape(const Shape& from, int64_t d, const Shape& to, int64_t
   return -1;
 }
 
+// The same from global types, without what would be read differently once the types are local.
+bool KeepsSplit(const Shape& from, int64_t d, const Shape& to, int64_t e, int64_t ranks) {
+  return SlicesAgree(from, d, to, e, ranks) &&
+         ReadLocally(from.WithDim(d, from[d] / ranks), d, to.WithDim(e, to[e] / ranks), ranks) == e;
+}
+
 void PlaceReshape(PlacementContext& c) {
   const Shape &from = c.shape(0), &to = c.result_type().shape;
   const int64_t ranks = c.axis_size();
-  ops::PlaceDataMovement(
-      c, [&](int64_t d) { return SplitAfterReshape(from, d, to, ranks, c.types_are_local()); },
-      [&](int64_t e) { return SplitAfterReshape(to, e, from, ranks, c.types_are_local()); });
+  const auto to_result = [&](int64_t d) -> int64_t {
+    if (from.num_elements() == 0) return -1;
+    if (c.types_are_local()) return ReadLocally(from, d, to, ranks);
+    for (int64_t e = 0; e < to.rank(); ++e) {
+      if (KeepsSplit(from, d, to, e, ranks)) return e;
+    }
+    return -1;
+  };
+  const auto to_operand = [&](int64_t e) -> int64_t {  // asked with global types alone
+    if (from.num_elements() == 0) return -1;
+    for (int64_t d = 0; d < from.rank(); ++d) {
+      if (KeepsSplit(from, d, to, e, ranks)) return d;
+    }
+    return -1;
+  };
+  ops::PlaceDataMovement(c, to_result, to_operand);
   DivideAttr(c, "shape");
 }
 
@@ -123,7 +145,8 @@ absl::Status InferTranspose(InferContext& c) {
   std::sort(sorted.begin(), sorted.end());
   bool valid = static_cast<int64_t>(sorted.size()) == c.shape(0).rank();
   for (size_t i = 0; i < sorted.size(); ++i) valid &= sorted[i] == static_cast<int64_t>(i);
-  if (!valid) return c.Error("C1") << ListToString(permutation) << " is not a permutation of the dimensions of " << c.operand(0);
+  if (!valid)
+    return c.Error("C1") << ListToString(permutation) << " is not a permutation of the dimensions of " << c.operand(0);
   Ints extents;
   for (int64_t dim : permutation) extents.push_back(c.shape(0)[dim]);
   return c.SetResult(c.dtype(0), Shape(extents));
@@ -158,13 +181,15 @@ absl::Status InferBroadcast(InferContext& c) {
   RETURN_IF_ERROR(ops::CheckExtents(c, "C1", extents));
   const Shape shape(extents);
   if (static_cast<int64_t>(dims.size()) != c.shape(0).rank()) {
-    return c.Error("C2") << "dims " << ListToString(dims) << " for operand " << c.operand(0) << ", expected one for each of its dimensions";
+    return c.Error("C2") << "dims " << ListToString(dims) << " for operand " << c.operand(0)
+                         << ", expected one for each of its dimensions";
   }
   RETURN_IF_ERROR(ops::CheckIncreasingDims(c, "C2", dims, shape));
   for (size_t i = 0; i < dims.size(); ++i) {
     const int64_t extent = c.shape(0)[static_cast<int64_t>(i)];
     if (shape[dims[i]] != extent) {
-      return c.Error("C3") << "dimension " << i << " of operand " << c.operand(0) << " becomes dimension " << dims[i] << " of " << shape;
+      return c.Error("C3") << "dimension " << i << " of operand " << c.operand(0) << " becomes dimension " << dims[i]
+                           << " of " << shape;
     }
   }
   return c.SetResult(c.dtype(0), shape);
@@ -203,15 +228,14 @@ void PlaceBroadcast(PlacementContext& c) {
     c.Require(0, Placement::Replicated());  // it is reduced while it is small
     c.Result(Placement::Replicated());
   } else {
-    ops::PlaceDataMovement(
-        c, [&](int64_t d) { return dims[At(d)]; }, [&](int64_t e) { return IndexOf(dims, e); });
+    ops::PlaceDataMovement(c, [&](int64_t d) { return dims[At(d)]; }, [&](int64_t e) { return IndexOf(dims, e); });
   }
   DivideAttr(c, "shape");
 }
 
 }  // namespace
 
-//===-- constant -----------------------------------------------------------------------------------------------------------===//
+//===-- constant --------------------------------------------------------------------------------------------------===//
 const OpDef& ConstantOp() {
   static const OpDef def = OpDef("constant")
                                .Doc("A tensor that is part of the program.")
@@ -226,7 +250,7 @@ const OpDef& ConstantOp() {
   return def;
 }
 
-//===-- iota ---------------------------------------------------------------------------------------------------------------===//
+//===-- iota ------------------------------------------------------------------------------------------------------===//
 const OpDef& IotaOp() {
   static const OpDef def = OpDef("iota")
                                .Doc("Counts 0, 1, 2, ... along one dimension.")
@@ -243,53 +267,59 @@ const OpDef& IotaOp() {
   return def;
 }
 
-//===-- reshape ------------------------------------------------------------------------------------------------------------===//
+//===-- reshape ---------------------------------------------------------------------------------------------------===//
 const OpDef& ReshapeOp() {
-  static const OpDef def = OpDef("reshape")
-                               .Doc("The elements of x, in row-major order, under another shape.")
-                               .Operand("x")
-                               .Attr<Ints>("shape", "of the result")
-                               .Constraint("C1", "the extents of shape are at least 0, and not too large")
-                               .Constraint("C2", "shape has as many elements as x")
-                               .Infer(InferReshape)
-                               .Eval([](EvalContext& c) {
-                                 c.result() = c.operand(0).Reshaped(c.result().shape());
-                                 return absl::OkStatus();
-                               })
-                               .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Reshape(c.grad(), c.operand(0).shape())); })
-                               .Place(PlaceReshape);
+  static const OpDef def =
+      OpDef("reshape")
+          .Doc("The elements of x, in row-major order, under another shape.")
+          .Operand("x")
+          .Attr<Ints>("shape", "of the result")
+          .Constraint("C1", "the extents of shape are at least 0, and not too large")
+          .Constraint("C2", "shape has as many elements as x")
+          .Infer(InferReshape)
+          .Eval([](EvalContext& c) {
+            c.result() = c.operand(0).Reshaped(c.result().shape());
+            return absl::OkStatus();
+          })
+          .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Reshape(c.grad(), c.operand(0).shape())); })
+          .Place(PlaceReshape);
   return def;
 }
 
-//===-- transpose ----------------------------------------------------------------------------------------------------------===//
+//===-- transpose -------------------------------------------------------------------------------------------------===//
 const OpDef& TransposeOp() {
-  static const OpDef def = OpDef("transpose")
-                               .Doc("Dimension i of the result is dimension permutation[i] of x.")
-                               .Operand("x")
-                               .Attr<Ints>("permutation")
-                               .Constraint("C1", "permutation is a permutation of the dimensions of x")
-                               .Infer(InferTranspose)
-                               .Eval(EvalTranspose)
-                               .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Transpose(c.grad(), Inverse(c.attr<Ints>("permutation")))); })
-                               .Place(PlaceTranspose);
+  static const OpDef def =
+      OpDef("transpose")
+          .Doc("Dimension i of the result is dimension permutation[i] of x.")
+          .Operand("x")
+          .Attr<Ints>("permutation")
+          .Constraint("C1", "permutation is a permutation of the dimensions of x")
+          .Infer(InferTranspose)
+          .Eval(EvalTranspose)
+          .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Transpose(c.grad(), Inverse(c.attr<Ints>("permutation")))); })
+          .Place(PlaceTranspose);
   return def;
 }
 
-//===-- broadcast ----------------------------------------------------------------------------------------------------------===//
+//===-- broadcast -------------------------------------------------------------------------------------------------===//
 const OpDef& BroadcastOp() {
-  static const OpDef def = OpDef("broadcast")
-                               .Doc("Dimension i of x becomes dimension dims[i] of the result; along the other dimensions of the result x repeats. "
-                                    "Extents are equal: a dimension of extent 1 is not stretched.")
-                               .Operand("x")
-                               .Attr<Ints>("shape", "of the result")
-                               .Attr<Ints>("dims", "where the dimensions of x go")
-                               .Constraint("C1", "the extents of shape are at least 0, and not too large")
-                               .Constraint("C2", "dims has one entry for each dimension of x, strictly increasing, each a dimension of shape")
-                               .Constraint("C3", "dimension i of x has the extent of dimension dims[i] of shape")
-                               .Infer(InferBroadcast)
-                               .Eval(EvalBroadcast)
-                               .Vjp(BroadcastVjp)
-                               .Place(PlaceBroadcast);
+  static const OpDef def =
+      OpDef("broadcast")
+          .Doc(
+              "Dimension i of x becomes dimension dims[i] of the result; along the other dimensions of the result x "
+              "repeats. "
+              "Extents are equal: a dimension of extent 1 is not stretched.")
+          .Operand("x")
+          .Attr<Ints>("shape", "of the result")
+          .Attr<Ints>("dims", "where the dimensions of x go")
+          .Constraint("C1", "the extents of shape are at least 0, and not too large")
+          .Constraint("C2",
+                      "dims has one entry for each dimension of x, strictly increasing, each a dimension of shape")
+          .Constraint("C3", "dimension i of x has the extent of dimension dims[i] of shape")
+          .Infer(InferBroadcast)
+          .Eval(EvalBroadcast)
+          .Vjp(BroadcastVjp)
+          .Place(PlaceBroadcast);
   return def;
 }
 

@@ -11,9 +11,10 @@ using Ints = std::vector<int64_t>;
 
 size_t At(int64_t i) { return static_cast<size_t>(i); }
 
-// Copies x into `result`, or a part of it: element `index` of `shape` is at from_start + index * from_stride in x and at
-// to_start + index in the result.
-void CopyBox(const Tensor& x, Tensor& result, const Shape& shape, const Ints& from_start, const Ints& from_stride, const Ints& to_start) {
+// Copies x into `result`, or a part of it: element `index` of `shape` is at from_start + index * from_stride in x and
+// at to_start + index in the result.
+void CopyBox(const Tensor& x, Tensor& result, const Shape& shape, const Ints& from_start, const Ints& from_stride,
+             const Ints& to_start) {
   const Ints from_strides = x.shape().Strides(), to_strides = result.shape().Strides();
   DispatchDType(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -33,7 +34,8 @@ void CopyBox(const Tensor& x, Tensor& result, const Shape& shape, const Ints& fr
 absl::Status CheckEntryPerDim(const InferContext& c, const char* name) {
   const Ints& list = c.attr<Ints>(name);
   if (static_cast<int64_t>(list.size()) == c.shape(0).rank()) return absl::OkStatus();
-  return c.Error("C1") << name << " " << ListToString(list) << " for operand " << c.operand(0) << ", expected one entry for each dimension";
+  return c.Error("C1") << name << " " << ListToString(list) << " for operand " << c.operand(0)
+                       << ", expected one entry for each dimension";
 }
 
 // --- concat -------------------------------------------------------------------------------------------------------------
@@ -45,7 +47,9 @@ absl::Status InferConcat(InferContext& c) {
   for (size_t i = 1; i < c.num_operands(); ++i) {
     const bool fits = c.dtype(i) == c.dtype(0) && c.shape(i).rank() == c.shape(0).rank() &&
                       c.shape(i).WithDim(dim, 0) == c.shape(0).WithDim(dim, 0);
-    if (!fits) return c.Error("C2") << "operands " << c.operand(0) << " and " << c.operand(i) << " differ in more than dimension " << dim;
+    if (!fits)
+      return c.Error("C2") << "operands " << c.operand(0) << " and " << c.operand(i)
+                           << " differ in more than dimension " << dim;
     extents[At(dim)] += c.shape(i)[dim];
   }
   RETURN_IF_ERROR(ops::CheckExtents(c, "C3", extents));
@@ -92,9 +96,11 @@ absl::Status InferSlice(InferContext& c) {
   for (size_t i = 0; i < start.size(); ++i) {
     const int64_t extent = c.shape(0).dims()[i];
     if (start[i] < 0 || start[i] > limit[i] || limit[i] > extent) {
-      return c.Error("C2") << "from " << start[i] << " to " << limit[i] << " in dimension " << i << " of " << c.operand(0);
+      return c.Error("C2") << "from " << start[i] << " to " << limit[i] << " in dimension " << i << " of "
+                           << c.operand(0);
     }
-    if (stride[i] < 1) return c.Error("C3") << "stride " << stride[i] << " in dimension " << i << ", expected at least 1";
+    if (stride[i] < 1)
+      return c.Error("C3") << "stride " << stride[i] << " in dimension " << i << ", expected at least 1";
     const int64_t length = limit[i] - start[i];
     extents.push_back(length / stride[i] + (length % stride[i] != 0));
   }
@@ -102,7 +108,8 @@ absl::Status InferSlice(InferContext& c) {
 }
 
 absl::Status EvalSlice(EvalContext& c) {
-  CopyBox(c.operand(0), c.result(), c.result().shape(), c.attr<Ints>("start"), c.attr<Ints>("stride"), Ints(c.attr<Ints>("start").size(), 0));
+  CopyBox(c.operand(0), c.result(), c.result().shape(), c.attr<Ints>("start"), c.attr<Ints>("stride"),
+          Ints(c.attr<Ints>("start").size(), 0));
   return absl::OkStatus();
 }
 
@@ -153,8 +160,10 @@ absl::Status InferPad(InferContext& c) {
   constexpr int64_t kMost = int64_t{1} << 56;  // so that the sum cannot overflow
   Ints extents;
   for (size_t i = 0; i < low.size(); ++i) {
-    if (low[i] < 0 || high[i] < 0) return c.Error("C2") << "padding " << low[i] << " and " << high[i] << " in dimension " << i;
-    if (low[i] > kMost || high[i] > kMost) return c.Error("C3") << "padding " << low[i] << " and " << high[i] << " in dimension " << i << " is too large";
+    if (low[i] < 0 || high[i] < 0)
+      return c.Error("C2") << "padding " << low[i] << " and " << high[i] << " in dimension " << i;
+    if (low[i] > kMost || high[i] > kMost)
+      return c.Error("C3") << "padding " << low[i] << " and " << high[i] << " in dimension " << i << " is too large";
     extents.push_back(low[i] + c.shape(0).dims()[i] + high[i]);
   }
   RETURN_IF_ERROR(ops::CheckExtents(c, "C3", extents));
@@ -194,7 +203,7 @@ void PlacePad(PlacementContext& c) {
 
 }  // namespace
 
-//===-- concat -------------------------------------------------------------------------------------------------------------===//
+//===-- concat ----------------------------------------------------------------------------------------------------===//
 const OpDef& ConcatOp() {
   static const OpDef def = OpDef("concat")
                                .Doc("The operands one after the other along dimension dim.")
@@ -210,7 +219,7 @@ const OpDef& ConcatOp() {
   return def;
 }
 
-//===-- slice --------------------------------------------------------------------------------------------------------------===//
+//===-- slice -----------------------------------------------------------------------------------------------------===//
 const OpDef& SliceOp() {
   static const OpDef def = OpDef("slice")
                                .Doc("In each dimension the elements start, start + stride, ... below limit.")
@@ -228,21 +237,22 @@ const OpDef& SliceOp() {
   return def;
 }
 
-//===-- pad ----------------------------------------------------------------------------------------------------------------===//
+//===-- pad -------------------------------------------------------------------------------------------------------===//
 const OpDef& PadOp() {
-  static const OpDef def = OpDef("pad")
-                               .Doc("x with low[i] elements of `value` before it and high[i] after it in each dimension i.")
-                               .Operand("x")
-                               .Attr<Ints>("low")
-                               .Attr<Ints>("high")
-                               .OptionalAttr<double>("value", 0.0, "converted to the dtype of x")
-                               .Constraint("C1", "low and high have one entry for each dimension of x")
-                               .Constraint("C2", "low and high are at least 0")
-                               .Constraint("C3", "the result is not too large")
-                               .Infer(InferPad)
-                               .Eval(EvalPad)
-                               .Vjp(PadVjp)
-                               .Place(PlacePad);
+  static const OpDef def =
+      OpDef("pad")
+          .Doc("x with low[i] elements of `value` before it and high[i] after it in each dimension i.")
+          .Operand("x")
+          .Attr<Ints>("low")
+          .Attr<Ints>("high")
+          .OptionalAttr<double>("value", 0.0, "converted to the dtype of x")
+          .Constraint("C1", "low and high have one entry for each dimension of x")
+          .Constraint("C2", "low and high are at least 0")
+          .Constraint("C3", "the result is not too large")
+          .Infer(InferPad)
+          .Eval(EvalPad)
+          .Vjp(PadVjp)
+          .Place(PlacePad);
   return def;
 }
 

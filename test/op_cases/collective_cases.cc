@@ -22,11 +22,14 @@ std::vector<OpCase> ReducingCases() {
     rows.push_back(Case("all_reduce", {BF16({4})}, attributes).Ranks(3));
     rows.push_back(Case("all_reduce", {I32({4}), U8({2})}, attributes).Ranks(2));
     rows.push_back(Case("reduce_scatter", {I64({3, 2})}, On(kData, 0, kind)).Ranks(3));
-    rows.push_back(Case("reduce_scatter", {F16({4, 2})}, On(kData, 1, kind)).Ranks(2).NoGradient("only sum and mean have one"));
+    rows.push_back(
+        Case("reduce_scatter", {F16({4, 2})}, On(kData, 1, kind)).Ranks(2).NoGradient("only sum and mean have one"));
   }
   rows.push_back(Case("all_reduce", {Tensor::Of<bool>({2}, {true, false})}, On(kData, "max")).Ranks(2));
   // All ranks hold the same: ties, and zero factors on every rank.
-  rows.push_back(Case("all_reduce", {Tensor::Of<double>({2}, {1, 0})}, On(kData, "max")).Ranks(2).NoGradient("no differences at ties"));
+  rows.push_back(Case("all_reduce", {Tensor::Of<double>({2}, {1, 0})}, On(kData, "max"))
+                     .Ranks(2)
+                     .NoGradient("no differences at ties"));
   rows.push_back(Case("all_reduce", {Tensor::Of<double>({2}, {0, 3})}, On(kData, "prod")).Ranks(3));
   rows.push_back(Case("all_reduce", {F32({2})}, {{"axis", kData}, {"kind", "sum"}, {"bucket", int64_t{2}}}).Ranks(2));
   rows.push_back(Case("all_reduce", {F32({2})}, On("model", "sum")).Ranks(2).Refused("C1"));

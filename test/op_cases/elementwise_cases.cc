@@ -33,8 +33,10 @@ std::vector<OpCase> UnaryCases() {
   }
   // Values at the kinks and beyond all bounds.
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
-  for (const char* op : {"neg", "abs", "sign", "exp", "tanh", "sigmoid", "erf", "relu", "floor", "ceil", "log", "log1p", "sqrt", "rsqrt"}) {
-    rows.push_back(Case(op, {Tensor::Of<double>({6}, {0.0, -0.0, -1.0, inf, -inf, nan})}).NoGradient("no differences at kinks and infinities"));
+  for (const char* op : {"neg", "abs", "sign", "exp", "tanh", "sigmoid", "erf", "relu", "floor", "ceil", "log", "log1p",
+                         "sqrt", "rsqrt"}) {
+    rows.push_back(Case(op, {Tensor::Of<double>({6}, {0.0, -0.0, -1.0, inf, -inf, nan})})
+                       .NoGradient("no differences at kinks and infinities"));
   }
   return rows;
 }
@@ -57,13 +59,15 @@ std::vector<OpCase> ArithmeticCases() {
     rows.push_back(Case(op, {at(BF16({12})), at(BF16({12}))}));
     rows.push_back(Case(op, {I32({2, 3}), I32({2, 3}).In(1, 4)}));
     rows.push_back(Case(op, {U8({12}), U8({12}).In(1, 9)}));
-    rows.push_back(Case(op, {Tensor::Of<int64_t>({3}, {INT64_MIN, INT64_MAX, -7}), Tensor::Of<int64_t>({3}, {-1, 2, 2})}));
+    rows.push_back(
+        Case(op, {Tensor::Of<int64_t>({3}, {INT64_MIN, INT64_MAX, -7}), Tensor::Of<int64_t>({3}, {-1, 2, 2})}));
     rows.push_back(Case(op, {F32({0}), F32({0})}).NoGradient("no elements"));
     rows.push_back(Case(op, {F32({2}), F64({2})}).Refused("C1"));
     rows.push_back(Case(op, {F32({2}), F32({1})}).Refused("C1"));
     rows.push_back(Case(op, {Bool({2}), Bool({2})}).Refused("C2"));
   }
-  for (const char* op : {"add", "sub", "mul", "div", "max", "min"}) rows.push_back(Case(op, {F64({4, 3}), F64({4, 3})}));
+  for (const char* op : {"add", "sub", "mul", "div", "max", "min"})
+    rows.push_back(Case(op, {F64({4, 3}), F64({4, 3})}));
   rows.push_back(Case("pow", {Tensor::Of<double>({3}, {-1.5, -2, 0.5}), Tensor::Of<double>({3}, {2, 3, -2})})
                      .NoGradient("x^y is not continuous in y where x is negative"));
   return rows;
@@ -101,7 +105,9 @@ std::vector<OpCase> LogicCases() {
     }
   }
   rows.push_back(Case("convert", {F64({})}, To(DType::kF32)));
-  rows.push_back(Case("convert", {Tensor::Of<float>({4}, {-300.0F, 300.0F, std::numeric_limits<float>::quiet_NaN(), -0.5F})}, To(DType::kI8)));
+  rows.push_back(Case("convert",
+                      {Tensor::Of<float>({4}, {-300.0F, 300.0F, std::numeric_limits<float>::quiet_NaN(), -0.5F})},
+                      To(DType::kI8)));
   return rows;
 }
 

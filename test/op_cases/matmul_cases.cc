@@ -9,7 +9,8 @@ std::vector<OpCase> MatMulCases() {
       const AttributeMap attributes = {{"transpose_a", transpose_a}, {"transpose_b", transpose_b}};
       const Shape a = transpose_a ? Shape{4, 2} : Shape{2, 4}, b = transpose_b ? Shape{3, 4} : Shape{4, 3};
       rows.push_back(Case("matmul", {F64(a), F64(b)}, attributes));
-      const Shape many_a = transpose_a ? Shape{6, 2, 3, 4} : Shape{6, 2, 4, 3}, many_b = transpose_b ? Shape{6, 2, 2, 3} : Shape{6, 2, 3, 2};
+      const Shape many_a = transpose_a ? Shape{6, 2, 3, 4} : Shape{6, 2, 4, 3},
+                  many_b = transpose_b ? Shape{6, 2, 2, 3} : Shape{6, 2, 3, 2};
       rows.push_back(Case("matmul", {F32(many_a), F32(many_b)}, attributes));
     }
   }

@@ -17,8 +17,9 @@ Tensor RandomTensor(const CaseOperand& operand, std::mt19937_64& random) {
     for (T& element : tensor.mutable_data<T>()) {
       // Not std::uniform_real_distribution: its results differ between libraries.
       const double unit = static_cast<double>(random() >> 11) * 0x1p-53;
-      const double value = IsFloat(operand.type.dtype) ? operand.low + (operand.high - operand.low) * unit
-                                                       : std::floor(operand.low + (operand.high - operand.low + 1) * unit);
+      const double value = IsFloat(operand.type.dtype)
+                               ? operand.low + (operand.high - operand.low) * unit
+                               : std::floor(operand.low + (operand.high - operand.low + 1) * unit);
       element = ConvertElement<T>(value);
     }
   });
@@ -39,7 +40,8 @@ std::string OpCase::ToString() const {
 std::vector<Tensor> CaseInputs(const OpCase& row, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<Tensor> inputs;
-  for (const CaseOperand& operand : row.operands) inputs.push_back(operand.value ? *operand.value : RandomTensor(operand, random));
+  for (const CaseOperand& operand : row.operands)
+    inputs.push_back(operand.value ? *operand.value : RandomTensor(operand, random));
   return inputs;
 }
 

@@ -1,6 +1,6 @@
-// One table of op cases. A row names an op, its operands and its attributes, and op_case_test.cc derives from it, with no further
-// code: text round trip, inferred against evaluated types, the gradient against central differences, the placement rule
-// against the N-rank interpreter. Backends' tests and speed runs read the same rows.
+// One table of op cases. A row names an op, its operands and its attributes, and op_case_test.cc derives from it, with
+// no further code: text round trip, inferred against evaluated types, the gradient against central differences, the
+// placement rule against the N-rank interpreter. Backends' tests and speed runs read the same rows.
 //
 //   Case("matmul", {F32({2, 3}), F32({3, 4})}),
 //   Case("log", {F64({5}).In(0.1, 3)}),
@@ -27,7 +27,7 @@ struct CaseOperand {
   double low = -2, high = 2;
   std::optional<Tensor> value;
 
-  CaseOperand(TensorType operand_type) : type(std::move(operand_type)) {}  // NOLINT: rows read as lists of types
+  CaseOperand(TensorType operand_type) : type(std::move(operand_type)) {}        // NOLINT: rows read as lists of types
   CaseOperand(Tensor tensor) : type(tensor.type()), value(std::move(tensor)) {}  // NOLINT
   CaseOperand In(double from, double to) && {
     low = from, high = to;
@@ -49,13 +49,13 @@ struct OpCase {
   std::string op;
   std::vector<CaseOperand> operands;
   AttributeMap attributes;
-  int64_t ranks = 0;             // the size of the mesh axis `data` under which the op exists; 0: no mesh (not a collective)
-  std::string refused;           // "C1": inference (or evaluation, for a constraint on values) must refuse the row, naming that constraint
-  std::string no_gradient;       // why the gradient of this row is not compared with differences; an op without one needs no reason here
+  int64_t ranks = 0;                  // the size of the mesh axis `data`; 0: no mesh, for ops that are no collectives
+  std::string refused;                // "C1": inference (or evaluation, if it is about values) must refuse, naming that
+  std::string no_gradient;            // why this row's gradient is not compared; an op without one needs no reason here
   std::vector<size_t> gradient_of;    // the results whose gradient is compared; none named: all of float dtypes
   std::vector<size_t> zero_gradient;  // operands whose gradient is zero by nature in this row
-  double gradient_tolerance = 1e-6;   // relative to the largest gradient; differences are in f64
-  double placement_tolerance = 1e-5;  // relative to the largest result, N ranks against one
+  double gradient_tolerance = 1e-6;   // relative to the largest gradient, in f64
+  double placement_tolerance = 1e-5;  // relative to the largest result, N ranks against one, in f64
 
   OpCase Refused(std::string constraint) && { return refused = std::move(constraint), std::move(*this); }
   OpCase NoGradient(std::string reason) && { return no_gradient = std::move(reason), std::move(*this); }

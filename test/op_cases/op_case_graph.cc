@@ -15,7 +15,8 @@ absl::StatusOr<Graph> CaseGraph(const OpCase& row) {
     spec.operands.push_back(input);
   }
   ASSIGN_OR_RETURN(Node* const node, graph.Insert(std::move(spec)));
-  for (size_t i = 0; i < node->num_results(); ++i) RETURN_IF_ERROR(graph.AddResult("r" + std::to_string(i), node->result(i)));
+  for (size_t i = 0; i < node->num_results(); ++i)
+    RETURN_IF_ERROR(graph.AddResult("r" + std::to_string(i), node->result(i)));
   return graph;
 }
 
@@ -34,8 +35,8 @@ OpCase InDouble(const OpCase& row) {
 
 bool GradientIsCompared(const OpCase& row) {
   if (!row.refused.empty() || !row.no_gradient.empty() || !GetOp(row.op).vjp()) return false;
-  const bool float_operand =
-      std::any_of(row.operands.begin(), row.operands.end(), [](const CaseOperand& operand) { return IsFloat(operand.type.dtype); });
+  const bool float_operand = std::any_of(row.operands.begin(), row.operands.end(),
+                                         [](const CaseOperand& operand) { return IsFloat(operand.type.dtype); });
   const absl::StatusOr<Graph> graph = CaseGraph(row);
   if (!float_operand || !graph.ok()) return false;
   for (const Result& result : graph->results()) {
@@ -46,7 +47,8 @@ bool GradientIsCompared(const OpCase& row) {
 
 std::vector<std::vector<Tensor>> RankInputs(const OpCase& row) {
   std::vector<std::vector<Tensor>> inputs;
-  for (int64_t rank = 0; rank < std::max<int64_t>(row.ranks, 1); ++rank) inputs.push_back(CaseInputs(row, static_cast<uint64_t>(rank) + 1));
+  for (int64_t rank = 0; rank < std::max<int64_t>(row.ranks, 1); ++rank)
+    inputs.push_back(CaseInputs(row, static_cast<uint64_t>(rank) + 1));
   return inputs;
 }
 

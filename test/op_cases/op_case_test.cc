@@ -32,7 +32,8 @@ std::vector<OpCase> RowsWithGradient() {
 }
 
 std::string RowName(const testing::TestParamInfo<OpCase>& info) {
-  return info.param.op + "_" + std::to_string(info.index) + (info.param.refused.empty() ? "" : "_" + info.param.refused);
+  return info.param.op + "_" + std::to_string(info.index) +
+         (info.param.refused.empty() ? "" : "_" + info.param.refused);
 }
 
 // --- Accepted rows ------------------------------------------------------------------------------------------------------
@@ -53,7 +54,8 @@ TEST_P(OpCaseTest, InferredTypesAreThoseOfTheEvaluation) {
   ASSERT_TRUE(results.ok()) << GetParam().ToString() << ": " << results.status();
   for (const std::vector<Tensor>& of_rank : *results) {
     ASSERT_EQ(of_rank.size(), graph_.results().size());
-    for (size_t i = 0; i < of_rank.size(); ++i) EXPECT_EQ(of_rank[i].type(), graph_.results()[i].value.type()) << GetParam().ToString();
+    for (size_t i = 0; i < of_rank.size(); ++i)
+      EXPECT_EQ(of_rank[i].type(), graph_.results()[i].value.type()) << GetParam().ToString();
   }
   EXPECT_TRUE(VerifyStructure(graph_).ok()) << VerifyStructure(graph_);
 }
@@ -84,11 +86,12 @@ INSTANTIATE_TEST_SUITE_P(Rows, RefusedOpCaseTest, testing::ValuesIn(Rows(true)),
 
 // --- Gradients ----------------------------------------------------------------------------------------------------------
 
-// graph(operands, cotangents) -> loss and the gradients of the float operands, where the loss is the sum of all float results, weighted by
-// cotangents of their types. On several ranks each has its loss, and the gradients are those of the sum of the losses.
+// graph(operands, cotangents) -> loss and the gradients of the float operands, where the loss is the sum of all float
+// results, weighted by cotangents of their types. On several ranks each has its loss, and the gradients are those of
+// the sum of the losses.
 struct GradientGraph {
   Graph graph;
-  std::vector<size_t> operands;                 // which have a gradient result, in order
+  std::vector<size_t> operands;  // which have a gradient result, in order
   std::vector<TensorType> cotangents;
 };
 
@@ -102,7 +105,8 @@ absl::StatusOr<GradientGraph> MakeGradientGraph(const OpCase& row) {
     graph.RemoveResult(0);
     const bool named = std::find(row.gradient_of.begin(), row.gradient_of.end(), i) != row.gradient_of.end();
     if (!IsFloat(result.dtype()) || (!row.gradient_of.empty() && !named)) continue;
-    ASSIGN_OR_RETURN(const Value cotangent, graph.AddInput("cotangent" + std::to_string(made.cotangents.size()), result.type()));
+    ASSIGN_OR_RETURN(const Value cotangent,
+                     graph.AddInput("cotangent" + std::to_string(made.cotangents.size()), result.type()));
     made.cotangents.push_back(result.type());
     Ints dims;
     for (int64_t dim = 0; dim < result.shape().rank(); ++dim) dims.push_back(dim);
@@ -169,7 +173,8 @@ TEST_P(GradientTest, AgreesWithCentralDifferencesAndIsNotZero) {
         inputs[rank][operand] = original;
         const double difference = (losses[1] - losses[0]) / (2 * step);
         largest = std::max({largest, std::fabs(gradient), std::fabs(difference)});
-        worst = std::isfinite(gradient) ? std::max(worst, std::fabs(gradient - difference)) : std::numeric_limits<double>::infinity();
+        worst = std::isfinite(gradient) ? std::max(worst, std::fabs(gradient - difference))
+                                        : std::numeric_limits<double>::infinity();
       }
     }
     EXPECT_LE(worst, row.gradient_tolerance * std::max(1.0, largest)) << row.ToString() << ", operand " << operand;
@@ -189,7 +194,8 @@ TEST(Completeness, EveryOpIsWhollyDefined) {
     SCOPED_TRACE(op->name());
     EXPECT_FALSE(op->doc().empty());
     EXPECT_NE(static_cast<bool>(op->eval()), static_cast<bool>(op->ranks_eval())) << "one reference meaning";
-    EXPECT_NE(static_cast<bool>(op->vjp()), !op->no_gradient().empty()) << "a gradient, or the reason why there is none";
+    EXPECT_NE(static_cast<bool>(op->vjp()), !op->no_gradient().empty())
+        << "a gradient, or the reason why there is none";
     EXPECT_TRUE(static_cast<bool>(op->place()));
     EXPECT_EQ(FindOp(op->name()), op);
   }
@@ -217,10 +223,12 @@ TEST(Completeness, EveryConstraintHasANegativeRow) {
   for (const OpDef* op : AllOps()) {
     for (const OpDef::ConstraintDef& constraint : op->constraints()) {
       declared.emplace(op->name(), constraint.id);
-      EXPECT_TRUE(refused.contains({op->name(), constraint.id})) << op->name() << " (" << constraint.id << "): no row violates \"" << constraint.text << "\"";
+      EXPECT_TRUE(refused.contains({op->name(), constraint.id}))
+          << op->name() << " (" << constraint.id << "): no row violates \"" << constraint.text << "\"";
     }
   }
-  for (const auto& [op, id] : refused) EXPECT_TRUE(declared.contains({op, id})) << op << " declares no constraint " << id;
+  for (const auto& [op, id] : refused)
+    EXPECT_TRUE(declared.contains({op, id})) << op << " declares no constraint " << id;
 }
 
 }  // namespace

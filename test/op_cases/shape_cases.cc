@@ -8,7 +8,9 @@ namespace {
 AttributeMap ReshapeTo(Ints shape) { return {{"shape", std::move(shape)}}; }
 AttributeMap Permute(Ints permutation) { return {{"permutation", std::move(permutation)}}; }
 AttributeMap BroadcastTo(Ints shape, Ints dims) { return {{"shape", std::move(shape)}, {"dims", std::move(dims)}}; }
-AttributeMap IotaOf(Ints shape, DType dtype, int64_t dim) { return {{"shape", std::move(shape)}, {"dtype", dtype}, {"dim", dim}}; }
+AttributeMap IotaOf(Ints shape, DType dtype, int64_t dim) {
+  return {{"shape", std::move(shape)}, {"dtype", dtype}, {"dim", dim}};
+}
 AttributeMap Along(int64_t dim) { return {{"dim", dim}}; }
 AttributeMap SliceOf(Ints start, Ints limit, Ints stride) {
   return {{"start", std::move(start)}, {"limit", std::move(limit)}, {"stride", std::move(stride)}};
@@ -44,6 +46,10 @@ std::vector<OpCase> ShapeCases() {
       Case("reshape", {F32({6, 2, 3})}, ReshapeTo({6, 6})),
       Case("reshape", {F32({6, 6})}, ReshapeTo({6, 2, 3})),
       Case("reshape", {BF16({6, 4})}, ReshapeTo({4, 6})),
+      Case("reshape", {F32({4, 8, 3})}, ReshapeTo({32, 3})),
+      Case("reshape", {F32({32, 3})}, ReshapeTo({8, 4, 3})),
+      Case("reshape", {F32({24})}, ReshapeTo({3, 8})),
+      Case("reshape", {F32({2, 12})}, ReshapeTo({2, 4, 3})),
       Case("reshape", {F32({1})}, ReshapeTo({})),
       Case("reshape", {F32({2, 3})}, ReshapeTo({1, 2, 1, 3})),
       Case("reshape", {F32({3, 2})}, ReshapeTo({3, 1, 2})),

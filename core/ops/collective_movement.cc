@@ -1,0 +1,194 @@
+// Collectives that move data, and the ops that depend on which rank they run on. See collective.cc for what gradients
+// mean.
+
+#include "core/builder.h"
+#include "core/ops/collective_rules.h"
+#include "core/ops/op_list.h"
+#include "core/ops/rules.h"
+
+namespace lockstep {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+// --- Reference meaning --------------------------------------------------------------------------------------------------
+
+absl::Status EvalCollectiveBroadcast(RanksEvalContext& c) {
+  const Tensor& root = c.operand(static_cast<size_t>(c.attr<int64_t>("root")), 0);
+  for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank) = root;
+  return absl::OkStatus();
+}
+
+absl::Status EvalAllGather(RanksEvalContext& c) {
+  Tensor whole(c.result(0).type());
+  const ops::SliceCopy copy(c.operand(0, 0), whole, c.attr<int64_t>("dim"));
+  for (size_t rank = 0; rank < c.num_ranks(); ++rank) copy.Into(c.operand(rank, 0), whole, rank);
+  for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank) = whole;
+  return absl::OkStatus();
+}
+
+absl::Status EvalShard(RanksEvalContext& c) {
+  const ops::SliceCopy copy(c.result(0), c.operand(0, 0), c.attr<int64_t>("dim"));
+  for (size_t rank = 0; rank < c.num_ranks(); ++rank) copy.OutOf(c.operand(rank, 0), c.result(rank), rank);
+  return absl::OkStatus();
+}
+
+absl::Status EvalAxisIndex(RanksEvalContext& c) {
+  for (size_t rank = 0; rank < c.num_ranks(); ++rank)
+    c.result(rank) = Tensor::Scalar(DType::kI64, static_cast<double>(rank));
+  return absl::OkStatus();
+}
+
+// --- Gradients ----------------------------------------------------------------------------------------------------------
+
+void CollectiveBroadcastVjp(VjpContext& c) {
+  Builder& b = c.b();
+  const std::string& axis = c.attr<std::string>("axis");
+  const Value g = b.AllReduce(c.grad(), axis, ReduceKind::kSum);
+  const Value rank = b.Op("axis_index", {}, {{"axis", axis}});
+  const Value is_root = b.Compare(rank, b.SplatLike(static_cast<double>(c.attr<int64_t>("root")), rank), "eq");
+  if (!g || !is_root) return;
+  c.Contribute(0, b.Select(b.Broadcast(is_root, g.shape(), {}), g, b.SplatLike(0.0, g)));
+}
+
+// A rank's loss depends on its own slice alone: the gradient is g in that place, and zero elsewhere. As the place
+// depends on the rank, g is repeated for all ranks and kept where the repetition is the rank's own.
+void ShardVjp(VjpContext& c) {
+  Builder& b = c.b();
+  const int64_t dim = c.attr<int64_t>("dim");
+  const Shape& whole = c.operand(0).shape();
+  Ints repeated = c.grad().shape().dims(), dims;
+  const int64_t ranks = b.graph().mesh().axis_size(c.attr<std::string>("axis")).value();
+  repeated.insert(repeated.begin() + dim, ranks);
+  for (int64_t i = 0; i < static_cast<int64_t>(repeated.size()); ++i) {
+    if (i != dim) dims.push_back(i);
+  }
+  const Value copies = b.Broadcast(c.grad(), Shape(repeated), dims);
+  const Value rank = b.Op("axis_index", {}, {{"axis", c.attr<std::string>("axis")}});
+  const Value is_mine =
+      b.Compare(b.Iota({DType::kI64, Shape(repeated)}, dim), b.Broadcast(rank, Shape(repeated), {}), "eq");
+  c.Contribute(0, b.Reshape(b.Select(is_mine, copies, b.SplatLike(0.0, copies)), whole));
+}
+
+// --- Placement ----------------------------------------------------------------------------------------------------------
+
+// All ranks hold the same afterwards; of shares nothing whole would come.
+void PlaceCopyToAll(PlacementContext& c) {
+  if (c.operand(0).is_partial()) c.Require(0, Placement::Replicated());
+  c.Result(Placement::Replicated());
+}
+
+void PlaceAllGather(PlacementContext& c) {
+  if (ops::IsOwnAxis(c)) PlaceCopyToAll(c);
+  else ops::PlaceMovementAlongOtherAxis(c);
+}
+
+void PlaceCollectiveBroadcast(PlacementContext& c) {
+  if (ops::IsOwnAxis(c)) PlaceCopyToAll(c);
+  else c.Result(c.operand(0));
+}
+
+void PlaceShard(PlacementContext& c) {
+  if (!ops::IsOwnAxis(c)) return ops::PlaceMovementAlongOtherAxis(c);
+  if (c.operand(0).is_local()) return c.Result(Placement::Local());
+  c.Require(0, Placement::Replicated());
+  c.Result(Placement::Split(c.attr<int64_t>("dim")));
+}
+
+}  // namespace
+
+//===-- collective_broadcast --------------------------------------------------------------------------------------===//
+const OpDef& CollectiveBroadcastOp() {
+  static const OpDef def = OpDef("collective_broadcast")
+                               .Doc("The x of the rank whose coordinate along a mesh axis is root, on all ranks.")
+                               .Operand("x")
+                               .Attr<std::string>("axis", "of the mesh")
+                               .Attr<int64_t>("root", "a coordinate along axis")
+                               .Trait(kCollective)
+                               .Constraint("C1", ops::kAxisConstraint)
+                               .Constraint("C2", "root is at least 0 and below the size of axis")
+                               .Infer([](InferContext& c) -> absl::Status {
+                                 ASSIGN_OR_RETURN(const int64_t size, ops::CheckAxis(c));
+                                 const int64_t root = c.attr<int64_t>("root");
+                                 if (root < 0 || root >= size)
+                                   return c.Error("C2") << "root " << root << " of " << size << " ranks";
+                                 return c.SetResult(c.operand(0));
+                               })
+                               .EvalAcrossRanks(EvalCollectiveBroadcast)
+                               .Vjp(CollectiveBroadcastVjp)
+                               .Place(PlaceCollectiveBroadcast);
+  return def;
+}
+
+//===-- all_gather ------------------------------------------------------------------------------------------------===//
+const OpDef& AllGatherOp() {
+  static const OpDef def = OpDef("all_gather")
+                               .Doc("x of all ranks of a mesh axis, one after the other along dim, in rank order.")
+                               .Operand("x")
+                               .Attr<std::string>("axis", "of the mesh")
+                               .Attr<int64_t>("dim", "along which to concatenate")
+                               .Trait(kCollective)
+                               .Constraint("C1", ops::kAxisConstraint)
+                               .Constraint("C2", "dim is a dimension of x")
+                               .Constraint("C3", "the result is not too large")
+                               .Infer([](InferContext& c) -> absl::Status {
+                                 ASSIGN_OR_RETURN(const int64_t size, ops::CheckAxis(c));
+                                 RETURN_IF_ERROR(ops::CheckDim(c));
+                                 Ints extents = c.shape(0).dims();
+                                 int64_t& extent = extents[static_cast<size_t>(c.attr<int64_t>("dim"))];
+                                 if (__builtin_mul_overflow(extent, size, &extent))
+                                   return c.Error("C3") << size << " times " << c.operand(0);
+                                 RETURN_IF_ERROR(ops::CheckExtents(c, "C3", extents));
+                                 return c.SetResult(c.dtype(0), Shape(extents));
+                               })
+                               .EvalAcrossRanks(EvalAllGather)
+                               .Vjp([](VjpContext& c) {
+                                 c.Contribute(0, c.b().ReduceScatter(c.grad(), c.attr<std::string>("axis"),
+                                                                     c.attr<int64_t>("dim"), ReduceKind::kSum));
+                               })
+                               .Place(PlaceAllGather);
+  return def;
+}
+
+//===-- shard -----------------------------------------------------------------------------------------------------===//
+const OpDef& ShardOp() {
+  static const OpDef def =
+      OpDef("shard")
+          .Doc(
+              "This rank's slice of x along dim: of n equal slices the one at the rank's coordinate along a mesh axis. "
+              "No communication. Its gradient on a rank is zero outside of that slice.")
+          .Operand("x")
+          .Attr<std::string>("axis", "of the mesh")
+          .Attr<int64_t>("dim", "along which to slice")
+          .Constraint("C1", ops::kAxisConstraint)
+          .Constraint("C2", "dim is a dimension of x")
+          .Constraint("C3", "the extent of dim is divisible by the size of axis")
+          .Infer([](InferContext& c) -> absl::Status {
+            ASSIGN_OR_RETURN(TensorType slice, ops::InferSlice(c));
+            return c.SetResult(std::move(slice));
+          })
+          .EvalAcrossRanks(EvalShard)
+          .Vjp(ShardVjp)
+          .Place(PlaceShard);
+  return def;
+}
+
+//===-- axis_index ------------------------------------------------------------------------------------------------===//
+const OpDef& AxisIndexOp() {
+  static const OpDef def = OpDef("axis_index")
+                               .Doc("This rank's coordinate along a mesh axis: i64[].")
+                               .Attr<std::string>("axis", "of the mesh")
+                               .Constraint("C1", ops::kAxisConstraint)
+                               .Infer([](InferContext& c) -> absl::Status {
+                                 RETURN_IF_ERROR(ops::CheckAxis(c).status());
+                                 return c.SetResult(DType::kI64, Shape());
+                               })
+                               .EvalAcrossRanks(EvalAxisIndex)
+                               .NoGradient("it has no operands")
+                               .Place([](PlacementContext& c) {
+                                 c.Result(ops::IsOwnAxis(c) ? Placement::Local() : Placement::Replicated());
+                               });
+  return def;
+}
+
+}  // namespace lockstep
