@@ -60,15 +60,19 @@ std::vector<Value> DecomposeFusion(DecomposeContext& c) {
   return results;
 }
 
-// Where the operands are decides, through the rules of the body's ops, where the results are. Nothing can be moved inside.
+// In a distributed graph, where the operands are decides through the rules of the body's ops where the results are;
+// nothing can be moved inside. A fusion that is yet to be distributed is taken apart, so that collectives can come between
+// its ops.
 void PlaceFusion(PlacementContext& c) {
+  if (!c.types_are_local()) return c.Decompose();
   const Graph& body = BodyOf(c);
   std::unordered_map<Value, Placement, ValueHash> placed;
   for (size_t i = 0; i < c.num_operands(); ++i) placed[body.inputs()[i].value] = c.operand(i);
   for (const Node& node : body.nodes()) {
     std::vector<Placement> operands;
     for (Value operand : node.operands()) operands.push_back(placed.at(operand));
-    PlacementContext inner(node, operands, c.mesh_axis(), c.axis_size(), std::nullopt);
+    PlacementContext inner(node, operands, c.mesh_axis(), c.axis_size(), std::nullopt,
+                           c.types_are_local());
     node.op().place()(inner);
     if (!inner.failure().empty()) return c.Fail(node.Describe() + " in its body: " + inner.failure());
     if (inner.decompose()) return c.Fail(node.Describe() + " in its body has to be decomposed first");

@@ -53,6 +53,7 @@ const std::vector<OpCase>& AllOpCases() {
     Append(all, ReductionCases());
     Append(all, MatMulCases());
     Append(all, CollectiveCases());
+    Append(all, FusionCases());
     Append(all, ConvolutionCases());
     Append(all, PoolingCases());
     Append(all, NormalizationCases());

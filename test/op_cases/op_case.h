@@ -86,6 +86,7 @@ std::vector<OpCase> ShapeCases();
 std::vector<OpCase> ReductionCases();
 std::vector<OpCase> MatMulCases();
 std::vector<OpCase> CollectiveCases();
+std::vector<OpCase> FusionCases();
 std::vector<OpCase> ConvolutionCases();
 std::vector<OpCase> PoolingCases();
 std::vector<OpCase> NormalizationCases();
