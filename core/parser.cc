@@ -16,7 +16,7 @@ class Parser {
   explicit Parser(std::string_view text) : lexer_(text) {}
 
   absl::StatusOr<Graph> ParseAll() {
-    ASSIGN_OR_RETURN(Graph graph, ParseGraphDefinition(Mesh()));
+    ASSIGN_OR_RETURN(Graph graph, ParseGraphDefinition());
     if (lexer_.peek().kind != Token::Kind::kEnd) return lexer_.Error() << "expected the end, found '" << lexer_.peek().text << "'";
     return graph;
   }
@@ -55,7 +55,7 @@ class Parser {
     return lexer_.Next().text;
   }
 
-  absl::StatusOr<Graph> ParseGraphDefinition(Mesh mesh);
+  absl::StatusOr<Graph> ParseGraphDefinition();
   absl::StatusOr<Mesh> ParseMesh();
   absl::StatusOr<TensorType> ParseType();
   absl::StatusOr<PlacementMap> ParsePlacements();
@@ -64,8 +64,8 @@ class Parser {
   absl::Status ParseNode(Graph& graph, Scope& scope);
   absl::Status ParseReturn(Graph& graph, const Scope& scope, const std::vector<ResultDecl>& decls);
   absl::StatusOr<Value> ParseUse(const Scope& scope);
-  absl::StatusOr<AttributeMap> ParseAttributes(const OpDef& op, const Mesh& mesh);
-  absl::StatusOr<Attribute> ParseAttribute(const Mesh& mesh);
+  absl::StatusOr<AttributeMap> ParseAttributes(const OpDef& op);
+  absl::StatusOr<Attribute> ParseAttribute();
   absl::StatusOr<Attribute> ParseNumber();
   absl::StatusOr<Tensor> ParseTensor();
   template <typename T>
@@ -160,7 +160,8 @@ absl::StatusOr<Parser::ResultDecl> Parser::ParseResultDecl() {
   return decl;
 }
 
-absl::StatusOr<Graph> Parser::ParseGraphDefinition(Mesh mesh) {
+absl::StatusOr<Graph> Parser::ParseGraphDefinition() {
+  Mesh mesh;
   if (Accept("mesh")) {
     ASSIGN_OR_RETURN(mesh, ParseMesh());
   }
@@ -217,7 +218,7 @@ absl::Status Parser::ParseNode(Graph& graph, Scope& scope) {
     spec.operands.push_back(operand);
     if (!Accept(",")) break;
   }
-  ASSIGN_OR_RETURN(spec.attributes, ParseAttributes(*spec.op, graph.mesh()));
+  ASSIGN_OR_RETURN(spec.attributes, ParseAttributes(*spec.op));
   RETURN_IF_ERROR(Expect(":"));
   std::vector<TensorType> types;
   do {
@@ -261,14 +262,14 @@ absl::Status Parser::ParseReturn(Graph& graph, const Scope& scope, const std::ve
   return absl::OkStatus();
 }
 
-absl::StatusOr<AttributeMap> Parser::ParseAttributes(const OpDef& op, const Mesh& mesh) {
+absl::StatusOr<AttributeMap> Parser::ParseAttributes(const OpDef& op) {
   AttributeMap attributes;
   if (!Accept("{")) return attributes;
   while (!Accept("}")) {
     if (!attributes.empty()) RETURN_IF_ERROR(Expect(","));
     ASSIGN_OR_RETURN(const std::string name, ParseWord("the name of an attribute"));
     RETURN_IF_ERROR(Expect("="));
-    ASSIGN_OR_RETURN(Attribute value, ParseAttribute(mesh));
+    ASSIGN_OR_RETURN(Attribute value, ParseAttribute());
     const OpDef::AttributeDef* def = op.FindAttribute(name);
     // Names of dtypes and of other things share one alphabet: the op says which is meant.
     if (def && std::holds_alternative<std::string>(def->example) && std::holds_alternative<DType>(value)) {
@@ -279,11 +280,12 @@ absl::StatusOr<AttributeMap> Parser::ParseAttributes(const OpDef& op, const Mesh
   return attributes;
 }
 
-absl::StatusOr<Attribute> Parser::ParseAttribute(const Mesh& mesh) {
+absl::StatusOr<Attribute> Parser::ParseAttribute() {
   const Token& token = lexer_.peek();
   if (token.kind == Token::Kind::kString) return Attribute(lexer_.Next().text);
   if (token.Is("graph")) {
-    ASSIGN_OR_RETURN(Graph graph, ParseGraphDefinition(mesh));
+    // A region holds no collective: it is the same on every rank, and has no mesh.
+    ASSIGN_OR_RETURN(Graph graph, ParseGraphDefinition());
     return Attribute(Region(std::move(graph)));
   }
   if (token.Is("dense")) {

@@ -9,8 +9,10 @@
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/merge_all_reduces.h"
 #include "passes/distribute/overlap_collectives.h"
+#include "passes/fold_constants.h"
 #include "passes/fuse_elementwise.h"
 #include "passes/legalize.h"
+#include "passes/simplify.h"
 #include "passes/train_step.h"
 #include "passes/training_mode.h"
 
@@ -134,6 +136,12 @@ absl::StatusOr<Pass> MakeDistribute(PassOptions& options) {
   return Distribute(Mesh(std::move(axes)));
 }
 
+absl::StatusOr<Pass> MakeFoldConstants(PassOptions& options) {
+  FoldOptions fold;
+  ASSIGN_OR_RETURN(fold.max_elements, options.GetInt("max_elements", fold.max_elements));
+  return FoldConstants(fold);
+}
+
 absl::StatusOr<Pass> MakeLegalize(PassOptions& options) {
   const std::vector<std::string> without = options.GetList("without");
   return Legalize([without](const Node& node) { return std::find(without.begin(), without.end(), node.op_name()) == without.end(); });
@@ -208,6 +216,8 @@ const std::vector<PassEntry>& PassTable() {
        "optimizer=sgd, learning_rate=0.01, momentum=0, weight_decay=0, loss=softmax_cross_entropy, prediction=logits, "
        "target=target, trained=w|b (default: every float state)",
        MakeTrainStepPass},
+      Plain("simplify", "rewrites to a smaller program by local rules", Simplify),
+      {"fold-constants", "evaluates what depends on constants alone", "max_elements=1024", MakeFoldConstants},
       Plain("cse", "merges nodes that compute the same", Cse),
       Plain("dce", "removes nodes whose results nobody uses", Dce),
       {"distribute", "turns the one-rank program into that of each rank of a mesh", "data=4 (axes and sizes)",

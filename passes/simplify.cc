@@ -1,0 +1,88 @@
+#include "passes/simplify.h"
+
+#include "core/op_def.h"
+
+namespace lockstep::passes {
+namespace {
+
+// Every rule makes the program smaller or more canonical, so that a chain of rewrites is about as long as the program is deep.
+constexpr int kMaxSweeps = 200;
+
+// Erases `node` and what nobody uses any more when it is gone.
+void EraseWithOperands(Graph& graph, Node* node) {
+  const std::vector<Value> operands = node->operands();
+  graph.Erase(node);
+  std::vector<Value> seen;
+  for (Value operand : operands) {
+    bool is_first = true;
+    for (Value other : seen) is_first = is_first && other.node != operand.node;
+    seen.push_back(operand);
+    if (!is_first || &operand.node->op() == &InputOp()) continue;
+    bool is_used = false;
+    for (size_t i = 0; i < operand.node->num_results(); ++i) is_used = is_used || graph.IsUsed(operand.node->result(i));
+    if (!is_used && !operand.node->op().has_trait(kCollective)) EraseWithOperands(graph, operand.node);
+  }
+}
+
+bool Applies(const SimplifyRule& rule, const Node& node, bool has_mesh) {
+  if (rule.one_rank_only && has_mesh) return false;
+  return rule.op.empty() ? node.op().has_trait(kElementwise) : node.Is(rule.op);
+}
+
+// Puts `value` in the place of the node's result. A value that the rule built takes over the name.
+void Replace(Graph& graph, Node* node, Value value, bool is_new) {
+  const std::string name = node->result_name(0);
+  graph.ReplaceUses(node->result(), value);
+  EraseWithOperands(graph, node);
+  if (is_new) graph.SetName(value, name);
+}
+
+// Applies the first rule that fits; null if none does.
+absl::StatusOr<const SimplifyRule*> SimplifyNode(Graph& graph, std::list<Node>::iterator node) {
+  for (const SimplifyRule& rule : SimplifyRules()) {
+    if (!Applies(rule, *node, !graph.mesh().empty())) continue;
+    const size_t count = graph.nodes().size();
+    Builder builder(graph, &*node, node->source());
+    const Value value = rule.apply(*node, builder);
+    RETURN_IF_ERROR(Annotate(builder.status(), "rule " + std::string(rule.name) + " at " + node->Describe()));
+    const size_t built = graph.nodes().size() - count;
+    if (!value) {
+      LOCKSTEP_CHECK(built == 0) << rule.name << " built something and then did not apply";
+      continue;
+    }
+    bool is_new = false;
+    for (auto it = std::prev(node, static_cast<std::ptrdiff_t>(built)); it != node; ++it) is_new = is_new || &*it == value.node;
+    Replace(graph, &*node, value, is_new);
+    return &rule;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> SimplifyGraph(Graph& graph, const std::function<void(const SimplifyRule&)>& on_rule) {
+  bool changed = false;
+  for (int sweep = 0; sweep < kMaxSweeps; ++sweep) {
+    const SimplifyRule* last = nullptr;
+    for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
+      const auto node = it++;  // what a rule erases lies before `it`
+      if (node->num_results() != 1) continue;
+      ASSIGN_OR_RETURN(const SimplifyRule* rule, SimplifyNode(graph, node));
+      if (!rule) continue;
+      if (on_rule) on_rule(*rule);
+      last = rule;
+      changed = true;
+    }
+    if (!last) return changed;
+    if (sweep == kMaxSweeps - 1) {
+      return Internal() << "the rules still apply after " << kMaxSweeps << " sweeps, the last was " << last->name;
+    }
+  }
+  return changed;
+}
+
+Pass Simplify() {
+  return {"simplify", [](Graph& graph) { return SimplifyGraph(graph); }};
+}
+
+}  // namespace lockstep::passes
