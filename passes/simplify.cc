@@ -51,7 +51,8 @@ absl::StatusOr<const SimplifyRule*> SimplifyNode(Graph& graph, std::list<Node>::
       continue;
     }
     bool is_new = false;
-    for (auto it = std::prev(node, static_cast<std::ptrdiff_t>(built)); it != node; ++it) is_new = is_new || &*it == value.node;
+    for (auto it = std::prev(node, static_cast<std::ptrdiff_t>(built)); it != node; ++it)
+      is_new = is_new || &*it == value.node;
     Replace(graph, &*node, value, is_new);
     return &rule;
   }

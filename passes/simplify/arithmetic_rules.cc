@@ -118,7 +118,8 @@ Value MulMul(Node& node, Builder& b) {
     return b.Mul(inner->operand(0), Splat(b, product, node.type(0).shape));
   }
   // The product of the constants is left to constant folding, which wraps around as `mul` does.
-  return b.Mul(inner->operand(0), b.Broadcast(b.Mul(b.Constant(*c), b.Constant(*d)), node.type(0).shape, {}));
+  const Value first = b.Constant(*c), second = b.Constant(*d);
+  return b.Mul(inner->operand(0), b.Broadcast(b.Mul(first, second), node.type(0).shape, {}));
 }
 
 // (x + c) + d ==> x + (c + d), of integers
@@ -127,13 +128,12 @@ Value AddAdd(Node& node, Builder& b) {
   if (!inner || IsFloatNode(node)) return Value();
   const std::optional<Tensor> c = SplatOf(inner->operand(1)), d = SplatOf(node.operand(1));
   if (!c || !d) return Value();
-  return b.Add(inner->operand(0), b.Broadcast(b.Add(b.Constant(*c), b.Constant(*d)), node.type(0).shape, {}));
+  const Value first = b.Constant(*c), second = b.Constant(*d);
+  return b.Add(inner->operand(0), b.Broadcast(b.Add(first, second), node.type(0).shape, {}));
 }
 
 // max(x, x) ==> x
-Value SameOperands(Node& node, Builder&) {
-  return node.operand(0) == node.operand(1) ? node.operand(0) : Value();
-}
+Value SameOperands(Node& node, Builder&) { return node.operand(0) == node.operand(1) ? node.operand(0) : Value(); }
 
 // x ^ 1 ==> x
 Value PowOne(Node& node, Builder&) { return IsSplat(node.operand(1), 1.0) ? node.operand(0) : Value(); }
@@ -144,9 +144,7 @@ Value PowTwo(Node& node, Builder& b) {
 }
 
 // f(f(x)) ==> f(x)
-Value Idempotent(Node& node, Builder&) {
-  return MadeBy(node.operand(0), node.op_name()) ? node.operand(0) : Value();
-}
+Value Idempotent(Node& node, Builder&) { return MadeBy(node.operand(0), node.op_name()) ? node.operand(0) : Value(); }
 
 // |-x| ==> |x|
 Value AbsNeg(Node& node, Builder& b) {
@@ -163,10 +161,10 @@ std::vector<SimplifyRule> ArithmeticRules() {
       {"add_neg", "add", AddNeg},
       {"add_add", "add", AddAdd},
       {"sub_zero", "sub", SubZero},
-      {"sub_self", "sub", SubSelf},
+      {"sub_self", "sub", SubSelf, /*one_rank_only=*/true},
       {"sub_neg", "sub", SubNeg},
       {"mul_one", "mul", MulOne},
-      {"mul_zero", "mul", MulZero},
+      {"mul_zero", "mul", MulZero, /*one_rank_only=*/true},
       {"mul_minus_one", "mul", MulMinusOne},
       {"mul_neg_neg", "mul", MulNegNeg},
       {"mul_scaled_neg", "mul", ScaledNeg},

@@ -60,7 +60,8 @@ Value ElementwiseOfBroadcasts(Node& node, Builder& b) {
     const std::optional<Tensor> scalar = SplatOf(operand);
     operands.push_back(scalar ? Splat(b, *scalar, small) : operand.node->operand(0));
   }
-  return b.Broadcast(b.Op(node.op_name(), std::move(operands), node.attributes()), node.type(0).shape, first->attr<Ints>("dims"));
+  return b.Broadcast(b.Op(node.op_name(), std::move(operands), node.attributes()), node.type(0).shape,
+                     first->attr<Ints>("dims"));
 }
 
 }  // namespace

@@ -39,9 +39,7 @@ Value SelectConstant(Node& node, Builder&) {
 }
 
 // select(c, x, x) ==> x
-Value SelectSame(Node& node, Builder&) {
-  return node.operand(1) == node.operand(2) ? node.operand(1) : Value();
-}
+Value SelectSame(Node& node, Builder&) { return node.operand(1) == node.operand(2) ? node.operand(1) : Value(); }
 
 // select(not c, x, y) ==> select(c, y, x)
 Value SelectNot(Node& node, Builder& b) {
@@ -93,9 +91,9 @@ Value ConvertConvert(Node& node, Builder& b) {
 std::vector<SimplifyRule> LogicRules() {
   return {
       {"not_not", "not", NotNot},
-      {"and_trivial", "and", And},
-      {"or_trivial", "or", Or},
-      {"compare_self", "compare", CompareSelf},
+      {"and_trivial", "and", And, /*one_rank_only=*/true},
+      {"or_trivial", "or", Or, /*one_rank_only=*/true},
+      {"compare_self", "compare", CompareSelf, /*one_rank_only=*/true},
       {"select_constant", "select", SelectConstant},
       {"select_same", "select", SelectSame},
       {"select_not", "select", SelectNot},

@@ -13,9 +13,7 @@ using Ints = std::vector<int64_t>;
 bool Contains(const Ints& list, int64_t value) { return std::find(list.begin(), list.end(), value) != list.end(); }
 
 // reduce over no dimension ==> x
-Value ReduceNothing(Node& node, Builder&) {
-  return node.attr<Ints>("dims").empty() ? node.operand(0) : Value();
-}
+Value ReduceNothing(Node& node, Builder&) { return node.attr<Ints>("dims").empty() ? node.operand(0) : Value(); }
 
 // reduce over dimensions of extent 1 ==> reshape(x)
 Value ReduceUnitDims(Node& node, Builder& b) {
@@ -124,7 +122,8 @@ Value MatMulOfTranspose(Node& node, Builder& b) {
 Value TransposeOfMatMul(Node& node, Builder& b) {
   Node* matmul = MadeBy(node.operand(0), "matmul");
   if (!matmul || !SwapsLastTwo(node) || !HasOneUse(b.graph(), matmul->result())) return Value();
-  return b.MatMul(matmul->operand(1), matmul->operand(0), !matmul->attr<bool>("transpose_b"), !matmul->attr<bool>("transpose_a"));
+  return b.MatMul(matmul->operand(1), matmul->operand(0), !matmul->attr<bool>("transpose_b"),
+                  !matmul->attr<bool>("transpose_a"));
 }
 
 }  // namespace

@@ -59,8 +59,6 @@ bool HasOneUse(const Graph& graph, Value value) {
   return true;
 }
 
-Value Splat(Builder& b, const Tensor& scalar, const Shape& shape) {
-  return b.Broadcast(b.Constant(scalar), shape, {});
-}
+Value Splat(Builder& b, const Tensor& scalar, const Shape& shape) { return b.Broadcast(b.Constant(scalar), shape, {}); }
 
 }  // namespace lockstep::passes

@@ -19,7 +19,8 @@ struct SimplifyRule {
   // The value that replaces the node's only result, or null if the rule does not apply: then nothing was built. `b` inserts
   // before the node.
   Value (*apply)(Node& node, Builder& b);
-  // A rule about shapes may not be applied to the program of one rank of a mesh: there, extents are local, and say less.
+  // Not for the program of one rank of a mesh: there extents are local, and say less, and a constant in the place of a split
+  // or partial value would be placed differently.
   bool one_rank_only = false;
 };
 

@@ -35,7 +35,8 @@ std::set<std::string> AppliedRules(const std::string& input) {
   absl::StatusOr<Graph> graph = ParseGraph(input);
   EXPECT_TRUE(graph.ok()) << graph.status();
   std::set<std::string> applied;
-  const auto changed = passes::SimplifyGraph(*graph, [&](const passes::SimplifyRule& rule) { applied.emplace(rule.name); });
+  const auto changed =
+      passes::SimplifyGraph(*graph, [&](const passes::SimplifyRule& rule) { applied.emplace(rule.name); });
   EXPECT_TRUE(changed.ok()) << changed.status();
   return applied;
 }
@@ -54,7 +55,8 @@ TEST(SimplifyRulesTest, EachHasItsCases) {
 
 TEST(SimplifyRulesTest, NamesAreUnique) {
   std::set<std::string_view> names;
-  for (const passes::SimplifyRule& rule : passes::SimplifyRules()) EXPECT_TRUE(names.insert(rule.name).second) << rule.name;
+  for (const passes::SimplifyRule& rule : passes::SimplifyRules())
+    EXPECT_TRUE(names.insert(rule.name).second) << rule.name;
 }
 
 }  // namespace
