@@ -1,0 +1,38 @@
+#include "backends/compile.h"
+
+#include "backends/lowering/bind_results.h"
+#include "backends/lowering/buffer_plan.h"
+#include "backends/lowering/certificate.h"
+#include "backends/lowering/emit_steps.h"
+#include "backends/lowering/schedule.h"
+#include "core/verifier.h"
+
+namespace lockstep {
+
+absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
+  RETURN_IF_ERROR(Verify(graph));
+  ASSIGN_OR_RETURN(Program program, backend.Lower(graph, {options.threads}));
+  ScheduleCollectives(program);                           // starts as early, waits as late as can be; gradients into buckets
+  BindResults(program);                                   // results and next states are written in place
+  const BufferPlan plan = PlanBuffers(program);           // the rest shares an arena by lifetimes
+  StepList steps = EmitSteps(program, plan);
+  ASSIGN_OR_RETURN(Certificate certificate, CertifyOrder(steps));
+
+  Executable executable;
+  executable.name = graph.name();
+  executable.backend = backend.name();
+  executable.mesh = graph.mesh();
+  executable.threads = options.threads;
+  executable.buffers = plan.buffers;
+  executable.constants = std::move(program.constants);
+  executable.inputs = std::move(program.inputs);
+  executable.results = std::move(program.results);
+  executable.states = std::move(program.states);
+  executable.steps = std::move(steps);
+  executable.num_collectives = program.num_collectives;
+  executable.certificate = std::move(certificate);
+  executable.graph_text = graph.ToString();
+  return executable;
+}
+
+}  // namespace lockstep

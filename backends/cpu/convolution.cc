@@ -1,0 +1,140 @@
+// Convolution and its two gradients by oneDNN, which chooses the memory layouts of values and filters. Operands are reordered to them where
+// they lie otherwise, and results stay in them for the next op; a gradient of a filter is row-major in the end, as its
+// optimizer wants it.
+
+#include "backends/cpu/emitters.h"
+
+namespace lockstep::cpu {
+namespace {
+
+using Dims = dnnl::memory::dims;
+using Desc = dnnl::memory::desc;
+
+// What the three ops have in common: the types of the three sides, and the window in oneDNN's terms.
+struct Convolution {
+  TensorType x, filter, y;
+  Dims stride, padding_low, padding_high, dilation;
+  int64_t groups = 1;
+
+  Convolution(const Node& node, TensorType x_type, TensorType filter_type, TensorType y_type)
+      : x(std::move(x_type)), filter(std::move(filter_type)), y(std::move(y_type)) {
+    stride = node.attr<std::vector<int64_t>>("stride");
+    padding_low = node.attr<std::vector<int64_t>>("padding_low");
+    padding_high = node.attr<std::vector<int64_t>>("padding_high");
+    dilation = node.attr<std::vector<int64_t>>("dilation");
+    for (int64_t& d : dilation) --d;  // oneDNN counts the elements that are skipped
+    groups = node.attr<int64_t>("groups");
+  }
+
+  // The filter's dims as oneDNN sees them: [groups, O / groups, C / groups, spatial...].
+  Dims FilterDims() const {
+    Dims dims = filter.shape.dims();
+    if (groups == 1) return dims;
+    dims[0] /= groups;
+    dims.insert(dims.begin(), groups);
+    return dims;
+  }
+  Desc FilterRowMajor() const {
+    const Dims dims = FilterDims();
+    return {dims, *OneDnnType(filter.dtype), Shape(dims).Strides()};
+  }
+  static Desc Any(const Dims& dims, DType dtype) { return {dims, *OneDnnType(dtype), dnnl::memory::format_tag::any}; }
+  Desc AnyX() const { return Any(x.shape.dims(), x.dtype); }
+  Desc AnyY() const { return Any(y.shape.dims(), y.dtype); }
+  Desc AnyFilter() const { return Any(FilterDims(), filter.dtype); }
+
+  dnnl::convolution_forward::primitive_desc Forward(const dnnl::engine& engine) const {
+    return {engine,   dnnl::prop_kind::forward_training,
+            dnnl::algorithm::convolution_direct,
+            AnyX(),   AnyFilter(),
+            AnyY(),   stride,
+            dilation, padding_low,
+            padding_high, DefaultAttributes()};
+  }
+};
+
+// Adds the reorder of a filter, whose descriptor may have another rank than its value (groups).
+absl::StatusOr<int> ReadFilter(const Node& node, Value filter, const Convolution& conv, const Desc& desc, EmitContext& c) {
+  if (conv.groups == 1) return c.ReadAs(node, filter, desc);
+  ASSIGN_OR_RETURN(const int from, c.RowMajorOf(node, filter));
+  const Desc from_desc = conv.FilterRowMajor();
+  if (LayoutName(desc).empty()) return from;
+  ASSIGN_OR_RETURN(Kernel kernel, c.Reorder(from_desc, desc));
+  const int to = c.builder().DefineTemporary(filter.name(), filter.dtype(), LayoutName(desc), desc.get_size());
+  c.Add(node, std::move(kernel), {from}, {to});
+  return to;
+}
+
+}  // namespace
+
+bool SupportsConvolution(const Node& node) {
+  return OneDnnType(node.type().dtype).has_value() && node.type().num_elements() > 0 &&
+         node.operand(0).type().num_elements() > 0 && node.operand(1).type().num_elements() > 0;
+}
+
+absl::Status EmitConvolution(const Node& node, EmitContext& c) {
+  const Convolution conv(node, node.operand(0).type(), node.operand(1).type(), node.type());
+  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution", [&] { return conv.Forward(c.engine()); }));
+  ASSIGN_OR_RETURN(const int x, c.ReadAs(node, node.operand(0), pd.src_desc()));
+  ASSIGN_OR_RETURN(const int filter, ReadFilter(node, node.operand(1), conv, pd.weights_desc(), c));
+  const int y = c.WriteAs(EmitContext::ResultOf(node), pd.dst_desc());
+  c.Add(node,
+        PrimitiveKernel("onednn.convolution", dnnl::convolution_forward(pd), pd.scratchpad_desc(), c.engine(),
+                        {{DNNL_ARG_SRC, false, 0, pd.src_desc()},
+                         {DNNL_ARG_WEIGHTS, false, 1, pd.weights_desc()},
+                         {DNNL_ARG_DST, true, 0, pd.dst_desc()}}),
+        {x, filter}, {y});
+  return absl::OkStatus();
+}
+
+absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c) {
+  const Convolution conv(node, node.type(), node.operand(0).type(), node.operand(1).type());
+  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution_grad_input", [&] {
+                     return dnnl::convolution_backward_data::primitive_desc(
+                         c.engine(), dnnl::algorithm::convolution_direct, conv.AnyX(), conv.AnyFilter(), conv.AnyY(),
+                         conv.stride, conv.dilation, conv.padding_low, conv.padding_high, conv.Forward(c.engine()),
+                         DefaultAttributes());
+                   }));
+  ASSIGN_OR_RETURN(const int filter, ReadFilter(node, node.operand(0), conv, pd.weights_desc(), c));
+  ASSIGN_OR_RETURN(const int dy, c.ReadAs(node, node.operand(1), pd.diff_dst_desc()));
+  const int dx = c.WriteAs(EmitContext::ResultOf(node), pd.diff_src_desc());
+  c.Add(node,
+        PrimitiveKernel("onednn.convolution_grad_input", dnnl::convolution_backward_data(pd), pd.scratchpad_desc(),
+                        c.engine(),
+                        {{DNNL_ARG_WEIGHTS, false, 0, pd.weights_desc()},
+                         {DNNL_ARG_DIFF_DST, false, 1, pd.diff_dst_desc()},
+                         {DNNL_ARG_DIFF_SRC, true, 0, pd.diff_src_desc()}}),
+        {filter, dy}, {dx});
+  return absl::OkStatus();
+}
+
+absl::Status EmitConvolutionGradFilter(const Node& node, EmitContext& c) {
+  const Convolution conv(node, node.operand(0).type(), node.type(), node.operand(1).type());
+  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution_grad_filter", [&] {
+                     return dnnl::convolution_backward_weights::primitive_desc(
+                         c.engine(), dnnl::algorithm::convolution_direct, conv.AnyX(), conv.AnyFilter(), conv.AnyY(),
+                         conv.stride, conv.dilation, conv.padding_low, conv.padding_high, conv.Forward(c.engine()),
+                         DefaultAttributes());
+                   }));
+  ASSIGN_OR_RETURN(const int x, c.ReadAs(node, node.operand(0), pd.src_desc()));
+  ASSIGN_OR_RETURN(const int dy, c.ReadAs(node, node.operand(1), pd.diff_dst_desc()));
+  Kernel kernel = PrimitiveKernel("onednn.convolution_grad_filter", dnnl::convolution_backward_weights(pd),
+                                  pd.scratchpad_desc(), c.engine(),
+                                  {{DNNL_ARG_SRC, false, 0, pd.src_desc()},
+                                   {DNNL_ARG_DIFF_DST, false, 1, pd.diff_dst_desc()},
+                                   {DNNL_ARG_DIFF_WEIGHTS, true, 0, pd.diff_weights_desc()}});
+  const Value result = EmitContext::ResultOf(node);
+  const std::string layout = LayoutName(pd.diff_weights_desc());
+  if (layout.empty()) {
+    c.Add(node, std::move(kernel), {x, dy}, {c.Write(node)});
+    return absl::OkStatus();
+  }
+  // The reorder is the kernel that writes the gradient, straight into its bucket.
+  const int blocked = c.builder().DefineTemporary(result.name(), result.dtype(), layout, pd.diff_weights_desc().get_size());
+  c.Add(node, std::move(kernel), {x, dy}, {blocked});
+  ASSIGN_OR_RETURN(Kernel reorder, c.Reorder(pd.diff_weights_desc(), conv.FilterRowMajor()));
+  c.Add(node, std::move(reorder), {blocked}, {c.Write(node)});
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::cpu

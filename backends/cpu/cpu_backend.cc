@@ -1,0 +1,73 @@
+#include "backends/cpu/cpu_backend.h"
+
+#include <omp.h>
+
+#include "backends/cpu/emit_context.h"
+#include "backends/cpu/emitters.h"
+
+namespace lockstep {
+namespace {
+
+using cpu::EmitContext;
+
+// oneDNN plans a primitive for the number of threads that is set when it is created.
+class ScopedThreads {
+ public:
+  explicit ScopedThreads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+  ~ScopedThreads() { omp_set_num_threads(before_); }
+  ScopedThreads(const ScopedThreads&) = delete;
+  ScopedThreads& operator=(const ScopedThreads&) = delete;
+
+ private:
+  const int before_;
+};
+
+class CpuBackend : public Backend {
+ public:
+  std::string_view name() const override { return "cpu"; }
+
+  bool Supports(const Node& node) const override {
+    if (node.Is("constant") || node.Is("reshape") || node.op().has_trait(kCollective)) return true;
+    const cpu::Emitter* emitter = cpu::FindEmitter(node.op_name());
+    return emitter != nullptr ? emitter->supports(node) : cpu::SupportsLoop(node);
+  }
+
+  absl::StatusOr<Program> Lower(const Graph& graph, const LoweringOptions& options) const override {
+    const ScopedThreads threads(options.threads);
+    ASSIGN_OR_RETURN(const dnnl::engine engine,
+                     cpu::CallOneDnn("engine", [] { return dnnl::engine(dnnl::engine::kind::cpu, 0); }));
+    EmitContext c(graph, options, engine);
+    for (const Node& node : graph.nodes()) {
+      if (!c.IsDone(&node)) RETURN_IF_ERROR(EmitNode(node, c));
+    }
+    absl::StatusOr<Program> program = c.builder().Finish([&](Value value, const std::string& layout) {
+      LOCKSTEP_CHECK(layout.empty()) << layout;
+      return c.RowMajorOf(*value.node, value);
+    });
+    if (!program.ok()) return program.status();
+    RETURN_IF_ERROR(c.CompileLoops());
+    return program;
+  }
+
+ private:
+  absl::Status EmitNode(const Node& node, EmitContext& c) const {
+    ASSIGN_OR_RETURN(const bool done, c.builder().LowerCommon(node));
+    if (done) return absl::OkStatus();
+    if (!Supports(node)) return Unimplemented() << "the backend cpu has no kernel for " << node.Describe() << " " << Types(node);
+    const cpu::Emitter* emitter = cpu::FindEmitter(node.op_name());
+    const absl::Status status = emitter != nullptr ? emitter->emit(node, c) : cpu::EmitLoop(node, c);
+    return status.ok() ? status : Annotate(status, node.Describe());
+  }
+
+  static std::string Types(const Node& node) {
+    std::string text = "(";
+    for (size_t i = 0; i < node.operands().size(); ++i) text += (i ? ", " : "") + node.operand(i).type().ToString();
+    return text + ")";
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> CreateCpuBackend() { return std::make_unique<CpuBackend>(); }
+
+}  // namespace lockstep

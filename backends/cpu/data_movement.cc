@@ -1,0 +1,162 @@
+// Ops that copy rows of elements, whatever their type, and argmax.
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cpu/emitters.h"
+
+namespace lockstep::cpu {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+// A tensor seen from one dimension: `outer` runs of `extent * inner` bytes.
+struct Runs {
+  int64_t outer = 1;
+  uint64_t inner = 1;  // bytes of one index of the dimension
+
+  Runs(const TensorType& type, int64_t dim) : inner(SizeOf(type.dtype)) {
+    for (int64_t i = 0; i < dim; ++i) outer *= type.shape[i];
+    for (int64_t i = dim + 1; i < type.shape.rank(); ++i) inner *= static_cast<uint64_t>(type.shape[i]);
+  }
+};
+
+Kernel KernelOf(std::string kind, absl::AnyInvocable<absl::Status(const KernelArgs&)> run) {
+  Kernel kernel;
+  kernel.kind = std::move(kind);
+  kernel.run = std::move(run);
+  return kernel;
+}
+
+// Copies a box of x (row-major, with `x_strides` in bytes) into y, starting at x and y; the last dimension as one run.
+void CopyBox(const Ints& extents, size_t dim, uint64_t run_bytes, const std::byte* x, const Ints& x_strides, std::byte* y,
+             const Ints& y_strides) {
+  if (dim + 1 >= extents.size()) {
+    std::memcpy(y, x, run_bytes);
+    return;
+  }
+  for (int64_t i = 0; i < extents[dim]; ++i) {
+    CopyBox(extents, dim + 1, run_bytes, x + i * x_strides[dim], x_strides, y + i * y_strides[dim], y_strides);
+  }
+}
+
+Ints ByteStrides(const TensorType& type) {
+  Ints strides = type.shape.Strides();
+  for (int64_t& stride : strides) stride *= static_cast<int64_t>(SizeOf(type.dtype));
+  return strides;
+}
+
+template <typename T>
+int64_t FirstLargest(const T* x, int64_t extent, int64_t stride) {
+  int64_t best = 0;
+  for (int64_t i = 0; i < extent; ++i) {
+    const auto value = static_cast<Accumulator<T>>(x[i * stride]), largest = static_cast<Accumulator<T>>(x[best * stride]);
+    if (largest != largest) break;  // a NaN is the largest
+    if (value > largest || value != value) best = i;
+  }
+  return best;
+}
+
+}  // namespace
+
+bool SupportsAnything(const Node&) { return true; }
+
+absl::Status EmitConcat(const Node& node, EmitContext& c) {
+  ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
+  const int64_t dim = node.attr<int64_t>("dim");
+  const Runs runs(node.type(), dim);
+  std::vector<uint64_t> bytes;  // of a run, by operand
+  for (const Value& operand : node.operands()) bytes.push_back(static_cast<uint64_t>(operand.shape()[dim]) * runs.inner);
+  const int64_t outer = runs.outer;
+  c.Add(node, KernelOf("copy.concat",
+                       [outer, bytes](const KernelArgs& args) {
+                         std::byte* to = args.writes[0];
+                         for (int64_t i = 0; i < outer; ++i) {
+                           for (size_t x = 0; x < bytes.size(); ++x) {
+                             if (bytes[x] > 0) std::memcpy(to, args.reads[x] + static_cast<uint64_t>(i) * bytes[x], bytes[x]);
+                             to += bytes[x];
+                           }
+                         }
+                         return absl::OkStatus();
+                       }),
+        std::move(reads), {c.Write(node)});
+  return absl::OkStatus();
+}
+
+absl::Status EmitPad(const Node& node, EmitContext& c) {
+  ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
+  const TensorType x = node.operand(0).type(), y = node.type();
+  const Ints x_strides = ByteStrides(x), y_strides = ByteStrides(y), low = node.attr<Ints>("low");
+  const Tensor fill = Tensor::Scalar(y.dtype, node.attr<double>("value"));
+  uint64_t first = 0;
+  for (size_t i = 0; i < low.size(); ++i) first += static_cast<uint64_t>(low[i] * y_strides[i]);
+  const uint64_t element = SizeOf(y.dtype), total = y.num_bytes();
+  const uint64_t run = x.shape.rank() == 0 ? element : static_cast<uint64_t>(x.shape[x.shape.rank() - 1]) * element;
+  const bool empty = x.num_elements() == 0;
+  c.Add(node, KernelOf("copy.pad",
+                       [=, extents = x.shape.dims()](const KernelArgs& args) {
+                         for (uint64_t at = 0; at < total; at += element) std::memcpy(args.writes[0] + at, fill.bytes(), element);
+                         if (!empty) CopyBox(extents, 0, run, args.reads[0], x_strides, args.writes[0] + first, y_strides);
+                         return absl::OkStatus();
+                       }),
+        std::move(reads), {c.Write(node)});
+  return absl::OkStatus();
+}
+
+absl::Status EmitShard(const Node& node, EmitContext& c) {
+  ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
+  const Runs runs(node.operand(0).type(), node.attr<int64_t>("dim"));
+  const uint64_t whole = static_cast<uint64_t>(node.operand(0).shape()[node.attr<int64_t>("dim")]) * runs.inner;
+  const uint64_t slice = static_cast<uint64_t>(node.type().shape[node.attr<int64_t>("dim")]) * runs.inner;
+  const int64_t outer = runs.outer;
+  c.Add(node, KernelOf("copy.shard",
+                       [=](const KernelArgs& args) {
+                         const std::byte* from = args.reads[0] + static_cast<uint64_t>(args.rank) * slice;
+                         for (int64_t i = 0; i < outer; ++i) {
+                           std::memcpy(args.writes[0] + static_cast<uint64_t>(i) * slice, from + static_cast<uint64_t>(i) * whole, slice);
+                         }
+                         return absl::OkStatus();
+                       }),
+        std::move(reads), {c.Write(node)});
+  return absl::OkStatus();
+}
+
+absl::Status EmitAxisIndex(const Node& node, EmitContext& c) {
+  const DType dtype = node.type().dtype;
+  c.Add(node, KernelOf("axis_index",
+                       [dtype](const KernelArgs& args) {
+                         DispatchDType(dtype, [&](auto tag) {
+                           using T = typename decltype(tag)::type;
+                           *args.write<T>(0) = ConvertElement<T>(static_cast<int64_t>(args.rank));
+                         });
+                         return absl::OkStatus();
+                       }),
+        {}, {c.Write(node)});
+  return absl::OkStatus();
+}
+
+absl::Status EmitArgMax(const Node& node, EmitContext& c) {
+  ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
+  const Shape& shape = node.operand(0).shape();
+  const int64_t dim = node.attr<int64_t>("dim"), extent = shape[dim], inner = shape.Strides()[static_cast<size_t>(dim)];
+  const int64_t count = node.type().num_elements();
+  const DType x_dtype = node.operand(0).dtype(), y_dtype = node.type().dtype;
+  c.Add(node, KernelOf("loop.argmax",
+                       [=](const KernelArgs& args) {
+                         DispatchDType(x_dtype, [&](auto x_tag) {
+                           using X = typename decltype(x_tag)::type;
+                           DispatchDType(y_dtype, [&](auto y_tag) {
+                             using Y = typename decltype(y_tag)::type;
+                             for (int64_t i = 0; i < count; ++i) {
+                               const X* first = args.read<X>(0) + i / inner * extent * inner + i % inner;
+                               args.write<Y>(0)[i] = ConvertElement<Y>(FirstLargest(first, extent, inner));
+                             }
+                           });
+                         });
+                         return absl::OkStatus();
+                       }),
+        std::move(reads), {c.Write(node)});
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,95 @@
+// What an emitter works with: the program that is being built, oneDNN's engine, the loop compiler, and the memory layouts of values.
+// An emitter is a function that turns one node into one or more kernels; emitters.h lists them all.
+
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/codegen/loop_compiler.h"
+#include "backends/cpu/onednn.h"
+#include "backends/lowering/program_builder.h"
+#include "core/graph.h"
+#include "core/op_def.h"
+
+namespace lockstep::cpu {
+
+// A compiled loop with its compiler, since code lives as long as that: hence shared by all kernels that run code of it.
+struct LoopCode {
+  CompiledLoop loop;
+  std::shared_ptr<LoopCompiler> compiler;
+};
+
+class EmitContext {
+ public:
+  EmitContext(const Graph& graph, const LoweringOptions& options, const dnnl::engine& engine)
+      : builder_(graph), options_(options), engine_(engine) {}
+
+  ProgramBuilder& builder() { return builder_; }
+  const dnnl::engine& engine() const { return engine_; }
+  int threads() const { return options_.threads; }
+
+  // The loop that `body` will be once CompileLoops has run. Shared by the kernel that runs it.
+  std::shared_ptr<LoopCode> AddLoop(Graph body);
+  // Compiles all loops that were added, at once.
+  absl::Status CompileLoops();
+
+  // Operand i of the node, row-major, reordered if it exists in another layout only.
+  absl::StatusOr<int> Read(const Node& node, size_t i) { return RowMajorOf(node, node.operand(i)); }
+  absl::StatusOr<std::vector<int>> ReadAll(const Node& node);
+  absl::StatusOr<int> RowMajorOf(const Node& node, Value value);
+  // `value` in the layout of `desc`. The reorder's source is that of `node`, for which it is made.
+  absl::StatusOr<int> ReadAs(const Node& node, Value value, const dnnl::memory::desc& desc);
+  // The kernel that copies from one layout to another.
+  absl::StatusOr<Kernel> Reorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to) const;
+  // How a storage lies. Requires a type that oneDNN has.
+  dnnl::memory::desc DescOf(Value value, int storage) const;
+  // The layout in which `value` was produced.
+  dnnl::memory::desc ProducedDesc(Value value) const { return DescOf(value, builder_.StoragesOf(value).front()); }
+
+  // The storage of a result, row-major or as `desc` says.
+  int Write(const Node& node, size_t i = 0) { return builder_.Define(ResultOf(node, i)); }
+  int WriteAs(Value value, const dnnl::memory::desc& desc);
+
+  // Adds a kernel.
+  Instruction& Add(const Node& node, Kernel kernel, std::vector<int> reads, std::vector<int> writes) {
+    return builder_.Add(node, std::move(kernel), std::move(reads), std::move(writes));
+  }
+
+  // Marks a node whose work another node's kernel has done: it is skipped.
+  void MarkDone(const Node* node) { done_.insert(node); }
+  bool IsDone(const Node* node) const { return done_.contains(node); }
+
+  // What max pooling keeps for its gradient: where the maxima were, and the layouts to which that refers.
+  struct Workspace {
+    int storage = -1;
+    dnnl::memory::desc x, y;
+  };
+  void RememberWorkspace(const Node* pool, int storage, const dnnl::memory::desc& x, const dnnl::memory::desc& y) {
+    workspaces_[pool] = {storage, x, y};
+  }
+  const Workspace* FindWorkspace(const Node* pool) const {
+    const auto it = workspaces_.find(pool);
+    return it == workspaces_.end() ? nullptr : &it->second;
+  }
+
+  // Values are handles to nodes that can be changed; lowering changes none.
+  static Value ResultOf(const Node& node, size_t i = 0) { return const_cast<Node&>(node).result(i); }
+
+ private:
+  ProgramBuilder builder_;
+  const LoweringOptions options_;
+  const dnnl::engine engine_;
+  std::vector<Graph> loop_bodies_;
+  std::vector<std::shared_ptr<LoopCode>> loops_;
+  std::map<std::string, dnnl::memory::desc, std::less<>> descs_;  // by shape, dtype and layout name
+  std::unordered_set<const Node*> done_;
+  std::unordered_map<const Node*, Workspace> workspaces_;
+};
+
+}  // namespace lockstep::cpu

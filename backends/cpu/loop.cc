@@ -1,0 +1,86 @@
+// Fused loops by the loop compiler: `fusion` nodes, and single nodes that make a loop of their own.
+
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+
+#include "backends/cpu/emitters.h"
+
+namespace lockstep::cpu {
+namespace {
+
+// The node's body: of a fusion its own, else a graph of this node alone.
+absl::StatusOr<Graph> BodyOf(const Node& node) {
+  if (node.Is("fusion")) return node.attr<Region>("body").graph().Clone();
+  Graph body(node.op_name());
+  NodeSpec spec{&node.op(), {}, node.attributes(), node.source(), {}};
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    ASSIGN_OR_RETURN(const Value input, body.AddInput("x" + std::to_string(i), node.operand(i).type()));
+    spec.operands.push_back(input);
+  }
+  ASSIGN_OR_RETURN(Node * inner, body.Insert(std::move(spec)));
+  for (size_t i = 0; i < node.num_results(); ++i) {
+    RETURN_IF_ERROR(body.AddResult("y" + std::to_string(i), inner->result(i)));
+  }
+  return body;
+}
+
+// Runs the units of a loop on the threads of the rank.
+class LoopRunner {
+ public:
+  LoopRunner(std::shared_ptr<LoopCode> code, size_t num_reads, size_t num_writes)
+      : code_(std::move(code)), num_reads_(num_reads), buffers_(num_reads + num_writes) {}
+
+  absl::Status operator()(const KernelArgs& args) {
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      buffers_[i] = i < num_reads_ ? args.reads[i] : args.writes[i - num_reads_];
+    }
+    const CompiledLoop& loop = code_->loop;
+    const int64_t grains = loop.info.grain > 0 ? loop.info.extent / loop.info.grain : 1;
+    const int threads = static_cast<int>(std::min<int64_t>(args.threads, grains));
+    if (threads <= 1) {
+      loop.RunAll(buffers_.data(), args.scratch);
+      return absl::OkStatus();
+    }
+#pragma omp parallel num_threads(threads)
+    {
+      const int64_t thread = omp_get_thread_num(), count = omp_get_num_threads();
+      loop.run(buffers_.data(), args.scratch, loop.info.extent * thread / count, loop.info.extent * (thread + 1) / count);
+    }
+    if (loop.finish) loop.finish(buffers_.data(), args.scratch);
+    return absl::OkStatus();
+  }
+
+ private:
+  std::shared_ptr<LoopCode> code_;
+  size_t num_reads_;
+  std::vector<void*> buffers_;
+};
+
+}  // namespace
+
+bool SupportsLoop(const Node& node) {
+  const absl::StatusOr<Graph> body = BodyOf(node);
+  return body.ok() && AnalyzeLoop(*body).ok();
+}
+
+absl::Status EmitLoop(const Node& node, EmitContext& c) {
+  ASSIGN_OR_RETURN(Graph body, BodyOf(node));
+  absl::StatusOr<LoopInfo> info = AnalyzeLoop(body);
+  if (!info.ok()) return Annotate(info.status(), node.Describe());
+  ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
+  std::vector<int> writes;
+  for (size_t i = 0; i < node.num_results(); ++i) writes.push_back(c.Write(node, i));
+  Kernel kernel;
+  kernel.kind = "llvm." + node.op_name();
+  kernel.scratch_bytes = static_cast<uint64_t>(info->scratch_bytes);
+  kernel.run = LoopRunner(c.AddLoop(std::move(body)), reads.size(), writes.size());
+  Instruction& instruction = c.Add(node, std::move(kernel), std::move(reads), std::move(writes));
+  for (size_t result = 0; result < info->in_place.size(); ++result) {
+    for (int operand : info->in_place[result]) instruction.may_overwrite.emplace_back(static_cast<int>(result), operand);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::cpu

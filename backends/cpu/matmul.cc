@@ -1,0 +1,97 @@
+// Matrix products: oneDNN's for the types that it has, plain loops for the others.
+
+#include <algorithm>
+
+#include "backends/cpu/emitters.h"
+
+namespace lockstep::cpu {
+namespace {
+
+// A row-major operand, seen transposed in its last two dimensions where the op says so.
+dnnl::memory::desc OperandDesc(const TensorType& type, bool transpose) {
+  dnnl::memory::dims dims = type.shape.dims(), strides = type.shape.Strides();
+  if (transpose) {
+    std::swap(dims[dims.size() - 1], dims[dims.size() - 2]);
+    std::swap(strides[strides.size() - 1], strides[strides.size() - 2]);
+  }
+  return {dims, *OneDnnType(type.dtype), strides};
+}
+
+absl::StatusOr<Kernel> OneDnnMatMul(const Node& node, const dnnl::engine& engine) {
+  return CallOneDnn("matmul", [&] {
+    const dnnl::memory::desc a = OperandDesc(node.operand(0).type(), node.attr<bool>("transpose_a"));
+    const dnnl::memory::desc b = OperandDesc(node.operand(1).type(), node.attr<bool>("transpose_b"));
+    const dnnl::memory::desc y = RowMajor(node.type());
+    const dnnl::matmul::primitive_desc pd(engine, a, b, y, DefaultAttributes());
+    return PrimitiveKernel("onednn.matmul", dnnl::matmul(pd), pd.scratchpad_desc(), engine,
+                           {{DNNL_ARG_SRC, false, 0, a}, {DNNL_ARG_WEIGHTS, false, 1, b}, {DNNL_ARG_DST, true, 0, y}});
+  });
+}
+
+// One product of m x k and k x n matrices with the given strides, row-major result.
+struct PlainProduct {
+  int64_t m, n, k, a_row, a_column, b_row, b_column;
+
+  template <typename T>
+  void Run(const T* a, const T* b, T* y) const {
+    std::vector<Accumulator<T>> sums(static_cast<size_t>(n));
+    for (int64_t i = 0; i < m; ++i) {
+      std::fill(sums.begin(), sums.end(), Accumulator<T>{0});
+      for (int64_t l = 0; l < k; ++l) {
+        const auto factor = static_cast<Accumulator<T>>(a[i * a_row + l * a_column]);
+        const T* row = b + l * b_row;
+        for (int64_t j = 0; j < n; ++j) sums[static_cast<size_t>(j)] += factor * static_cast<Accumulator<T>>(row[j * b_column]);
+      }
+      for (int64_t j = 0; j < n; ++j) y[i * n + j] = ConvertElement<T>(sums[static_cast<size_t>(j)]);
+    }
+  }
+};
+
+Kernel PlainMatMul(const Node& node) {
+  const Shape &a = node.operand(0).shape(), &b = node.operand(1).shape(), &y = node.type().shape;
+  const int64_t rank = y.rank(), m = y[rank - 2], n = y[rank - 1];
+  const bool ta = node.attr<bool>("transpose_a"), tb = node.attr<bool>("transpose_b");
+  const int64_t k = ta ? a[rank - 2] : a[rank - 1];
+  const PlainProduct product{m, n, k, ta ? 1 : k, ta ? m : 1, tb ? 1 : n, tb ? k : 1};
+  int64_t batches = 1;
+  for (int64_t i = 0; i < rank - 2; ++i) batches *= y[i];
+  (void)b;
+  const DType dtype = node.type().dtype;
+  Kernel kernel;
+  kernel.kind = "loop.matmul";
+  kernel.run = [=](const KernelArgs& args) {
+    DispatchDType(dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      for (int64_t i = 0; i < batches; ++i) {
+        product.Run(args.read<T>(0) + i * m * k, args.read<T>(1) + i * k * n, args.write<T>(0) + i * m * n);
+      }
+    });
+    return absl::OkStatus();
+  };
+  return kernel;
+}
+
+}  // namespace
+
+bool SupportsMatMul(const Node&) { return true; }
+
+absl::Status EmitMatMul(const Node& node, EmitContext& c) {
+  ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
+  const bool has_elements = node.operand(0).type().num_elements() > 0 && node.operand(1).type().num_elements() > 0;
+  Kernel kernel;
+  bool found = false;
+  if (has_elements && OneDnnType(node.type().dtype)) {
+    absl::StatusOr<Kernel> made = OneDnnMatMul(node, c.engine());
+    if (made.ok()) {
+      kernel = std::move(*made);
+      found = true;
+    } else if (!absl::IsUnimplemented(made.status())) {
+      return made.status();
+    }
+  }
+  if (!found) kernel = PlainMatMul(node);  // a type that oneDNN, or this processor, does not have
+  c.Add(node, std::move(kernel), std::move(reads), {c.Write(node)});
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::cpu
