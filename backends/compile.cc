@@ -6,11 +6,14 @@
 #include "backends/lowering/emit_steps.h"
 #include "backends/lowering/schedule.h"
 #include "core/verifier.h"
+#include "passes/legalize.h"
 
 namespace lockstep {
 
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
   RETURN_IF_ERROR(Verify(graph));
+  RETURN_IF_ERROR(passes::RunPasses({passes::Legalize([&](const Node& node) { return backend.Supports(node); })}, graph,
+                                    options.debug));
   ASSIGN_OR_RETURN(Program program, backend.Lower(graph, {options.threads}));
   ScheduleCollectives(program);                           // starts as early, waits as late as can be; gradients into buckets
   BindResults(program);                                   // results and next states are written in place
