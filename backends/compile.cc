@@ -6,14 +6,28 @@
 #include "backends/lowering/emit_steps.h"
 #include "backends/lowering/schedule.h"
 #include "core/verifier.h"
+#include "passes/distribute/distribute.h"
+#include "passes/distribute/merge_all_reduces.h"
+#include "passes/distribute/overlap_collectives.h"
 #include "passes/legalize.h"
 
 namespace lockstep {
+namespace {
+
+std::vector<passes::Pass> Pipeline(const Graph& graph, const Backend& backend, const CompileOptions& options) {
+  std::vector<passes::Pass> pipeline;
+  if (graph.mesh().empty() && options.mesh.num_ranks() > 1) pipeline.push_back(passes::Distribute(options.mesh));
+  pipeline.push_back(passes::MergeAllReduces({options.bucket_bytes, options.bucket_bytes / 4}));
+  pipeline.push_back(passes::Legalize([&](const Node& node) { return backend.Supports(node); }));
+  pipeline.push_back(passes::OverlapCollectives());
+  return pipeline;
+}
+
+}  // namespace
 
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
   RETURN_IF_ERROR(Verify(graph));
-  RETURN_IF_ERROR(passes::RunPasses({passes::Legalize([&](const Node& node) { return backend.Supports(node); })}, graph,
-                                    options.debug));
+  RETURN_IF_ERROR(passes::RunPasses(Pipeline(graph, backend, options), graph, options.debug));
   ASSIGN_OR_RETURN(Program program, backend.Lower(graph, {options.threads}));
   ScheduleCollectives(program);                           // starts as early, waits as late as can be; gradients into buckets
   BindResults(program);                                   // results and next states are written in place

@@ -46,6 +46,19 @@ Ints ByteStrides(const TensorType& type) {
   return strides;
 }
 
+// Elements [i][j][bytes] become [j][i][bytes].
+Kernel SwapOuter(std::string kind, int64_t rows, int64_t columns, uint64_t bytes) {
+  return KernelOf(std::move(kind), [=](const KernelArgs& args) {
+    for (int64_t j = 0; j < columns; ++j) {
+      for (int64_t i = 0; i < rows; ++i) {
+        std::memcpy(args.writes[0] + static_cast<uint64_t>(j * rows + i) * bytes,
+                    args.reads[0] + static_cast<uint64_t>(i * columns + j) * bytes, bytes);
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
 template <typename T>
 int64_t FirstLargest(const T* x, int64_t extent, int64_t stride) {
   int64_t best = 0;
@@ -132,6 +145,31 @@ absl::Status EmitAxisIndex(const Node& node, EmitContext& c) {
                          return absl::OkStatus();
                        }),
         {}, {c.Write(node)});
+  return absl::OkStatus();
+}
+
+absl::Status EmitAllGather(const Node& node, EmitContext& c) {
+  ASSIGN_OR_RETURN(const int read, c.Read(node, 0));
+  const int64_t dim = node.attr<int64_t>("dim");
+  const int gathered = c.builder().DefineTemporary(node.result_name() + ".slices", node.type().dtype, "", node.type().num_bytes());
+  c.builder().AddCollective(node, ProgramBuilder::InfoOf(node), {read}, {gathered});
+  const Runs runs(node.operand(0).type(), dim);
+  const uint64_t slice = static_cast<uint64_t>(node.operand(0).shape()[dim]) * runs.inner;
+  const int64_t ranks = node.operand(0).shape()[dim] == 0 ? 0 : node.type().shape[dim] / node.operand(0).shape()[dim];
+  c.Add(node, SwapOuter("copy.all_gather", ranks, runs.outer, slice), {gathered}, {c.Write(node)});
+  return absl::OkStatus();
+}
+
+absl::Status EmitReduceScatter(const Node& node, EmitContext& c) {
+  ASSIGN_OR_RETURN(const int read, c.Read(node, 0));
+  const int64_t dim = node.attr<int64_t>("dim");
+  const TensorType& whole = node.operand(0).type();
+  const int slices = c.builder().DefineTemporary(node.result_name() + ".slices", whole.dtype, "", whole.num_bytes());
+  const Runs runs(node.type(), dim);
+  const uint64_t slice = static_cast<uint64_t>(node.type().shape[dim]) * runs.inner;
+  const int64_t ranks = node.type().shape[dim] == 0 ? 0 : whole.shape[dim] / node.type().shape[dim];
+  c.Add(node, SwapOuter("copy.reduce_scatter", runs.outer, ranks, slice), {read}, {slices});
+  c.builder().AddCollective(node, ProgramBuilder::InfoOf(node), {slices}, {c.Write(node)});
   return absl::OkStatus();
 }
 

@@ -19,6 +19,8 @@ const Emitter* FindEmitter(std::string_view op) {
       {"pad", SupportsAnything, EmitPad},
       {"shard", SupportsAnything, EmitShard},
       {"axis_index", SupportsAnything, EmitAxisIndex},
+      {"all_gather", SupportsAnything, EmitAllGather},
+      {"reduce_scatter", SupportsAnything, EmitReduceScatter},
       {"argmax", SupportsAnything, EmitArgMax},
   };
   for (const Emitter& emitter : kEmitters) {

@@ -42,6 +42,8 @@ absl::Status EmitConcat(const Node& node, EmitContext& c);
 absl::Status EmitPad(const Node& node, EmitContext& c);
 absl::Status EmitShard(const Node& node, EmitContext& c);
 absl::Status EmitAxisIndex(const Node& node, EmitContext& c);
+absl::Status EmitAllGather(const Node& node, EmitContext& c);      // along an inner dimension
+absl::Status EmitReduceScatter(const Node& node, EmitContext& c);  // along an inner dimension
 absl::Status EmitArgMax(const Node& node, EmitContext& c);
 // loop.cc: fusions, and whatever else the loop compiler takes as a body of one node
 bool SupportsLoop(const Node& node);

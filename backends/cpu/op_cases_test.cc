@@ -2,6 +2,7 @@
 
 #include "backends/cpu/compare_with_interpreter.h"
 #include "core/op_def.h"
+#include "core/verifier.h"
 #include "gtest/gtest.h"
 #include "test/op_cases/op_case.h"
 
@@ -31,6 +32,12 @@ absl::StatusOr<Graph> GraphOf(const OpCase& row) {
   ASSIGN_OR_RETURN(Node * node, graph.Insert(std::move(spec)));
   for (size_t i = 0; i < node->num_results(); ++i) {
     RETURN_IF_ERROR(graph.AddResult("y" + std::to_string(i), node->result(i)));
+  }
+  if (row.ranks > 0) {
+    ASSIGN_OR_RETURN(const auto placements, InferPlacements(graph, kDataAxis));
+    for (size_t i = 0; i < graph.results().size(); ++i) {
+      graph.set_result_placements(i, {{std::string(kDataAxis), placements.at(graph.results()[i].value)}});
+    }
   }
   return graph;
 }

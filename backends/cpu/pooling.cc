@@ -152,11 +152,10 @@ absl::Status EmitAvgPool(const Node& node, EmitContext& c) {
 absl::Status EmitAvgPoolGrad(const Node& node, EmitContext& c) {
   const Pooling pooling(node, AverageOf(node));
   const Value dy = node.operand(0);
-  const Desc dy_desc = c.ProducedDesc(dy);
+  const Desc dy_desc = RowMajor(dy.type());
   ASSIGN_OR_RETURN(const auto pd, CallOneDnn("avg_pool_grad", [&] {
-                     const Desc dx_desc = AnyLayout(node.type());
-                     const auto forward =
-                         pooling.Forward(c.engine(), dnnl::prop_kind::forward_training, dx_desc, AnyLayout(dy.type()));
+                     const Desc dx_desc = RowMajor(node.type());
+                     const auto forward = pooling.Forward(c.engine(), dnnl::prop_kind::forward_training, dx_desc, dy_desc);
                      return pooling.Backward(c.engine(), dx_desc, dy_desc, forward);
                    }));
   ASSIGN_OR_RETURN(const int dy_storage, c.ReadAs(node, dy, pd.diff_dst_desc()));

@@ -4,6 +4,7 @@
 #include "backends/run_in_process.h"
 #include "core/printer.h"
 #include "gtest/gtest.h"
+#include "passes/distribute/distribute.h"
 
 namespace lockstep {
 namespace {
@@ -40,6 +41,16 @@ TEST(TrainingStep, MlpOnOneRank) {
     CompileOptions options;
     options.threads = threads;
     ExpectAgreesWithInterpreter(graph, RandomInputs(graph), 1e-5, options);
+  }
+}
+
+TEST(TrainingStep, MlpOnRanks) {
+  for (int64_t ranks : {2, 4}) {
+    const auto graph = passes::DistributeGraph(Parse(kMlpStep), Mesh({{"data", ranks}}));
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    CompileOptions options;
+    options.mesh = graph->mesh();
+    ExpectAgreesWithInterpreter(*graph, RandomInputs(*graph), 1e-5, options);
   }
 }
 

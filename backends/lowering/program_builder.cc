@@ -1,5 +1,7 @@
 #include "backends/lowering/program_builder.h"
 
+#include <map>
+
 #include "core/op_def.h"
 
 namespace lockstep {
@@ -113,7 +115,7 @@ absl::StatusOr<bool> ProgramBuilder::LowerCommon(const Node& node) {
     RETURN_IF_ERROR(LowerConstant(node));
   } else if (node.Is("reshape") && Find(node.operand(0), "") >= 0) {
     DefineAlias(const_cast<Node&>(node).result(), Find(node.operand(0), ""), "");
-  } else if (node.op().has_trait(kCollective)) {
+  } else if (node.op().has_trait(kCollective) && IsContiguous(node)) {
     RETURN_IF_ERROR(LowerCollective(node));
   } else {
     return false;
@@ -131,45 +133,59 @@ absl::Status ProgramBuilder::LowerConstant(const Node& node) {
   return absl::OkStatus();
 }
 
-absl::Status ProgramBuilder::LowerCollective(const Node& node) {
-  Instruction instruction;
-  instruction.kind = Instruction::Kind::kCollective;
-  instruction.source = node.source();
-  CollectiveInfo& info = instruction.collective;
+CollectiveInfo ProgramBuilder::InfoOf(const Node& node) {
+  CollectiveInfo info;
   info.op = node.op_name();
   if (info.op == "collective_broadcast") info.op = "broadcast";
   info.axis = node.attr<std::string>("axis");
   const bool reduces = info.op == "all_reduce" || info.op == "reduce_scatter";
   if (reduces) info.kind = *ReduceKindFromName(node.attr<std::string>("kind"));
   if (info.op == "broadcast") info.root = static_cast<int>(node.attr<int64_t>("root"));
-  if (info.op == "all_gather" || info.op == "reduce_scatter") {
-    // The communicator's slices are contiguous; AlignCollectives has brought the dimension to the front.
-    const int64_t dim = node.attr<int64_t>("dim");
-    const Shape& shape = node.operand(0).shape();
-    for (int64_t i = 0; i < dim; ++i) {
-      if (shape[i] != 1) {
-        return Unimplemented() << node.Describe() << ": along dimension " << dim << " of " << node.operand(0).type()
-                               << "; only the outermost dimension can be gathered or scattered";
-      }
-    }
-  }
   info.dtype = node.operand(0).dtype();
-  for (size_t i = 0; i < node.operands().size(); ++i) {
-    if (node.operand(i).dtype() != info.dtype) {
-      return Unimplemented() << node.Describe() << ": operands of different dtypes, " << info.dtype << " and "
-                             << node.operand(i).dtype();
-    }
-    // An all_reduce does not care how the elements lie: it takes them as they were produced.
-    const int operand = info.op == "all_reduce" ? StoragesOf(node.operand(i)).front() : Find(node.operand(i), "");
-    if (operand < 0) return Internal() << node.Describe() << ": operand " << i << " is not row-major";
-    instruction.reads.push_back(operand);
-    const Storage& read = program_.storage(operand);
-    const Value result = const_cast<Node&>(node).result(i);
-    const uint64_t bytes = info.op == "all_reduce" ? read.bytes : result.type().num_bytes();
-    const std::string layout = read.layout;
-    instruction.writes.push_back(Define(result, layout, bytes));
+  return info;
+}
+
+bool ProgramBuilder::IsContiguous(const Node& node) {
+  if (!node.Is("all_gather") && !node.Is("reduce_scatter")) return true;
+  const int64_t dim = node.attr<int64_t>("dim");
+  for (int64_t i = 0; i < dim; ++i) {
+    if (node.operand(0).shape()[i] != 1) return false;
   }
+  return true;
+}
+
+void ProgramBuilder::AddCollective(const Node& node, CollectiveInfo info, std::vector<int> reads, std::vector<int> writes) {
+  Instruction instruction;
+  instruction.kind = Instruction::Kind::kCollective;
+  instruction.source = node.source();
+  instruction.collective = std::move(info);
+  instruction.reads = std::move(reads);
+  instruction.writes = std::move(writes);
   program_.instructions.push_back(std::move(instruction));
+}
+
+absl::Status ProgramBuilder::LowerCollective(const Node& node) {
+  if (!node.Is("all_reduce")) {
+    const int read = Find(node.operand(0), "");
+    if (read < 0) return Internal() << node.Describe() << ": the operand is not row-major";
+    AddCollective(node, InfoOf(node), {read}, {Define(const_cast<Node&>(node).result())});
+    return absl::OkStatus();
+  }
+  // A bucket holds one dtype. An all_reduce does not care how elements lie: it takes operands as they were produced.
+  std::map<DType, std::pair<std::vector<int>, std::vector<int>>> by_dtype;
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    const int read = StoragesOf(node.operand(i)).front();
+    const std::string layout = program_.storage(read).layout;
+    const uint64_t bytes = program_.storage(read).bytes;
+    auto& [reads, writes] = by_dtype[node.operand(i).dtype()];
+    reads.push_back(read);
+    writes.push_back(Define(const_cast<Node&>(node).result(i), layout, bytes));
+  }
+  for (auto& [dtype, operands] : by_dtype) {
+    CollectiveInfo info = InfoOf(node);
+    info.dtype = dtype;
+    AddCollective(node, std::move(info), std::move(operands.first), std::move(operands.second));
+  }
   return absl::OkStatus();
 }
 

@@ -40,6 +40,13 @@ class ProgramBuilder {
   // Adds a kernel; its source is the node's.
   Instruction& Add(const Node& node, Kernel kernel, std::vector<int> reads, std::vector<int> writes);
 
+  // Adds a collective between storages: what its node says to the communicator, with the dtype of operand 0.
+  static CollectiveInfo InfoOf(const Node& node);
+  void AddCollective(const Node& node, CollectiveInfo info, std::vector<int> reads, std::vector<int> writes);
+  // Whether the ranks' slices of an all_gather or reduce_scatter are contiguous in memory, as the communicator wants them. For others the
+  // backend moves elements before or behind the collective.
+  static bool IsContiguous(const Node& node);
+
   // Gives a state a layout of its own. Before anything reads the state.
   void SetStateLayout(Value state, std::shared_ptr<const StateLayout> layout);
 
