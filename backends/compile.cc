@@ -5,33 +5,36 @@
 #include "backends/lowering/certificate.h"
 #include "backends/lowering/emit_steps.h"
 #include "backends/lowering/schedule.h"
-#include "core/verifier.h"
-#include "passes/distribute/distribute.h"
-#include "passes/distribute/merge_all_reduces.h"
-#include "passes/distribute/overlap_collectives.h"
-#include "passes/legalize.h"
+#include "passes/pipeline.h"
 
 namespace lockstep {
 namespace {
 
-std::vector<passes::Pass> Pipeline(const Graph& graph, const Backend& backend, const CompileOptions& options) {
-  std::vector<passes::Pass> pipeline;
-  if (graph.mesh().empty() && options.mesh.num_ranks() > 1) pipeline.push_back(passes::Distribute(options.mesh));
-  pipeline.push_back(passes::MergeAllReduces({options.bucket_bytes, options.bucket_bytes / 4}));
-  pipeline.push_back(passes::Legalize([&](const Node& node) { return backend.Supports(node); }));
-  pipeline.push_back(passes::OverlapCollectives());
-  return pipeline;
+// The mesh that the graph still has to be distributed over: none if that is done.
+absl::StatusOr<Mesh> RemainingMesh(const Graph& graph, const Mesh& mesh) {
+  if (graph.mesh().empty()) return mesh;
+  if (!mesh.empty() && !(mesh == graph.mesh())) {
+    return InvalidArgument() << "graph @" << graph.name() << " is distributed over the mesh " << graph.mesh().ToString()
+                             << ", and is to be compiled for " << mesh.ToString();
+  }
+  return Mesh();
 }
 
 }  // namespace
 
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
-  RETURN_IF_ERROR(Verify(graph));
-  RETURN_IF_ERROR(passes::RunPasses(Pipeline(graph, backend, options), graph, options.debug));
-  ASSIGN_OR_RETURN(Program program, backend.Lower(graph, {options.threads}));
-  ScheduleCollectives(program);                           // starts as early, waits as late as can be; gradients into buckets
-  BindResults(program);                                   // results and next states are written in place
-  const BufferPlan plan = PlanBuffers(program);           // the rest shares an arena by lifetimes
+  passes::PipelineOptions pipeline;
+  ASSIGN_OR_RETURN(pipeline.mesh, RemainingMesh(graph, options.mesh));
+  pipeline.buckets = {options.bucket_bytes, options.bucket_bytes / 8};
+  pipeline.supports = [&](const Node& node) { return backend.Supports(node); };
+  pipeline.optimize = options.optimize;
+  RETURN_IF_ERROR(
+      passes::RunPasses(passes::MakePipeline(pipeline), graph, options.debug));  // verifies before and after
+
+  ASSIGN_OR_RETURN(Program program, backend.Lower(graph, {options.threads}));  // kernels for nodes
+  ScheduleCollectives(program);                  // starts as early, waits as late as can be; gradients into buckets
+  BindResults(program);                          // results and next states are written in place
+  const BufferPlan plan = PlanBuffers(program);  // the rest shares an arena by lifetimes
   StepList steps = EmitSteps(program, plan);
   ASSIGN_OR_RETURN(Certificate certificate, CertifyOrder(steps));
 

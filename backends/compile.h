@@ -14,10 +14,10 @@
 namespace lockstep {
 
 struct CompileOptions {
-  Mesh mesh;                         // of the ranks that will run it; a graph that has a mesh already must have this one
-  int threads = 1;                   // of a rank
-  int64_t bucket_bytes = 4 << 20;    // all_reduces are merged into buckets of about this size
-  bool optimize = true;              // false: only what is needed to run, for comparing
+  Mesh mesh;                       // of the ranks that will run it; a graph that has a mesh already must have this one
+  int threads = 1;                 // of a rank
+  int64_t bucket_bytes = 8 << 20;  // all_reduces are merged into buckets of about this size
+  bool optimize = true;            // false: only what is needed to run, for comparing
   passes::PassDebug debug;
 };
 

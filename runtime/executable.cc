@@ -23,14 +23,11 @@ std::string OperandToString(const StepOperand& operand, const std::vector<Buffer
   if (!operand.layout.empty()) text += ":" + operand.layout;
   switch (buffer.kind) {
     case BufferKind::kArena:
-    case BufferKind::kBucket:
-      return text + " in " + buffer.ToString() + "+" + std::to_string(operand.slice.offset);
+    case BufferKind::kBucket: return text + " in " + buffer.ToString() + "+" + std::to_string(operand.slice.offset);
     case BufferKind::kConstant:
-    case BufferKind::kInput:
-      return text;
+    case BufferKind::kInput: return text;
     case BufferKind::kResult:
-    case BufferKind::kState:
-      return buffer.name == operand.name ? text : text + " in " + buffer.ToString();
+    case BufferKind::kState: return buffer.name == operand.name ? text : text + " in " + buffer.ToString();
   }
   return text;
 }

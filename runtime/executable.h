@@ -38,23 +38,23 @@ struct StepOperand {
 struct CollectiveInfo {
   enum class Phase : uint8_t { kStart, kWait };
   Phase phase = Phase::kStart;
-  int id = 0;                   // a start and its wait share it; also the index of the ticket
-  std::string op;               // "all_reduce", "broadcast", "all_gather", "reduce_scatter"
-  std::string axis;             // of the mesh: names the communicator
+  int id = 0;        // a start and its wait share it; also the index of the ticket
+  std::string op;    // "all_reduce", "broadcast", "all_gather", "reduce_scatter"
+  std::string axis;  // of the mesh: names the communicator
   ReduceKind kind = ReduceKind::kSum;
   DType dtype = DType::kF32;
-  int64_t count = 0;            // elements, as the communicator counts them for this op
-  int root = 0;                 // of a broadcast
-  BufferSlice input, output;    // equal for in place
-  std::string label;            // "bucket 0 (%dw, %db)": what messages call it
+  int64_t count = 0;          // elements, as the communicator counts them for this op
+  int root = 0;               // of a broadcast
+  BufferSlice input, output;  // equal for in place
+  std::string label;          // "bucket 0 (%dw, %db)": what messages call it
 
   std::string ToString() const;  // one line, equal on ranks that run the same program
 };
 
 // What a step is, for those who print, check and profile it.
 struct StepInfo {
-  std::string kind;    // "onednn.matmul", "llvm.fusion", "copy", "all_reduce.start"
-  std::string source;  // where the op comes from in the model; may be empty
+  std::string kind;                        // "onednn.matmul", "llvm.fusion", "copy", "all_reduce.start"
+  std::string source;                      // where the op comes from in the model; may be empty
   std::vector<StepOperand> reads, writes;  // a wait reads nothing and writes what becomes usable
   std::optional<CollectiveInfo> collective;
 
@@ -133,7 +133,7 @@ struct Executable {
   std::string name;     // of the graph
   std::string backend;  // "cpu"
   Mesh mesh;
-  int threads = 1;      // per rank, for which the kernels were made
+  int threads = 1;  // per rank, for which the kernels were made
   std::vector<Buffer> buffers;
   std::vector<Tensor> constants;  // by order of the constant buffers
   std::vector<ValueInfo> inputs, results, states;

@@ -59,8 +59,8 @@ Executor::Executor(Executable executable, Communicator* communicator, Device* de
 
 Executor::~Executor() = default;
 
-absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, Communicator* communicator, Device* device,
-                                                         const ExecutorOptions& options) {
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, Communicator* communicator,
+                                                         Device* device, const ExecutorOptions& options) {
   std::unique_ptr<Executor> executor(new Executor(std::move(executable), communicator, device, options));
   absl::Status status = executor->CompareCertificates();
   if (status.ok()) status = executor->Allocate();
@@ -151,7 +151,8 @@ absl::Status Executor::BindResults(std::span<const NamedResult> results) {
     const auto known = [&](const ValueInfo& info) { return info.name == result.name; };
     const auto it = std::find_if(executable_.results.begin(), executable_.results.end(), known);
     if (it == executable_.results.end()) {
-      return InvalidArgument() << "there is no result " << result.name << "; results are " << NamesOf(executable_.results);
+      return InvalidArgument() << "there is no result " << result.name << "; results are "
+                               << NamesOf(executable_.results);
     }
     RETURN_IF_ERROR(CheckTensor("result", *it, result.tensor.type, result.tensor.data));
   }

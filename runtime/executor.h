@@ -45,9 +45,9 @@ struct ExecutorOptions {
 // Seconds since Load, or since ResetCounters.
 struct ExecutorCounters {
   int64_t runs = 0;
-  double total = 0;          // in Run, all of it
-  double kernels = 0;        // in kernels and copies
-  double communication = 0;  // in starts and waits
+  double total = 0;                                                           // in Run, all of it
+  double kernels = 0;                                                         // in kernels and copies
+  double communication = 0;                                                   // in starts and waits
   double outside_kernels() const { return total - kernels - communication; }  // checks, binding, the loop over steps
 };
 
@@ -60,8 +60,8 @@ class Executor {
  public:
   // All ranks call it together. `communicator` must have as many ranks as the executable's mesh, and like `device` outlives
   // the executor. Fails if the ranks' certificates differ, with the first op that does, and its two versions.
-  static absl::StatusOr<std::unique_ptr<Executor>> Load(Executable executable, Communicator* communicator, Device* device,
-                                                        const ExecutorOptions& options = {});
+  static absl::StatusOr<std::unique_ptr<Executor>> Load(Executable executable, Communicator* communicator,
+                                                        Device* device, const ExecutorOptions& options = {});
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -99,8 +99,8 @@ class Executor {
   Communicator& communicator_;
   Device& device_;
   const ExecutorOptions options_;
-  std::vector<std::byte*> addresses_;                       // of each buffer; of inputs and results, for the current run
-  std::vector<std::unique_ptr<DeviceMemory>> memory_;       // what the executor owns
+  std::vector<std::byte*> addresses_;                  // of each buffer; of inputs and results, for the current run
+  std::vector<std::unique_ptr<DeviceMemory>> memory_;  // what the executor owns
   std::vector<std::unique_ptr<RegisteredMemory>> buckets_;  // what the communicator gave
   std::vector<std::byte*> own_results_;                     // by result; null until it is needed
   std::vector<bool> result_is_own_;                         // in the last run

@@ -84,7 +84,8 @@ std::unique_ptr<Step> CopyStep(StepInfo info) {
 
 std::unique_ptr<Step> CollectiveStep(StepInfo info) {
   LOCKSTEP_CHECK(info.collective.has_value()) << info.ToString();
-  if (info.collective->phase == CollectiveInfo::Phase::kStart) return std::make_unique<StartCollective>(std::move(info));
+  if (info.collective->phase == CollectiveInfo::Phase::kStart)
+    return std::make_unique<StartCollective>(std::move(info));
   return std::make_unique<WaitForCollective>(std::move(info));
 }
 

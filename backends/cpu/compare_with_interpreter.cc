@@ -13,7 +13,8 @@ Tensor RandomTensor(const TensorType& type, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> uniform(-1, 1);
   Tensor wide(TensorType{DType::kF64, type.shape});
-  for (double& x : wide.mutable_data<double>()) x = IsFloat(type.dtype) ? uniform(random) : std::floor((uniform(random) + 1) * 2.5);
+  for (double& x : wide.mutable_data<double>())
+    x = IsFloat(type.dtype) ? uniform(random) : std::floor((uniform(random) + 1) * 2.5);
   return wide.Converted(type.dtype);
 }
 
@@ -39,8 +40,8 @@ std::string Difference(const Tensor& actual, const Tensor& expected, double tole
   for (int64_t i = 0; i < expected.num_elements(); ++i) {
     const double a = actual.At(i), e = expected.At(i);
     if (a == e || (std::isnan(a) && std::isnan(e)) || std::abs(a - e) <= tolerance * largest) continue;
-    return "element " + std::to_string(i) + " is " + std::to_string(a) + ", expected " + std::to_string(e) + " (largest " +
-           std::to_string(largest) + ")";
+    return "element " + std::to_string(i) + " is " + std::to_string(a) + ", expected " + std::to_string(e) +
+           " (largest " + std::to_string(largest) + ")";
   }
   return "";
 }

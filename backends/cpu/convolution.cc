@@ -44,17 +44,23 @@ struct Convolution {
   Desc AnyFilter() const { return Any(FilterDims(), filter.dtype); }
 
   dnnl::convolution_forward::primitive_desc Forward(const dnnl::engine& engine) const {
-    return {engine,   dnnl::prop_kind::forward_training,
+    return {engine,
+            dnnl::prop_kind::forward_training,
             dnnl::algorithm::convolution_direct,
-            AnyX(),   AnyFilter(),
-            AnyY(),   stride,
-            dilation, padding_low,
-            padding_high, DefaultAttributes()};
+            AnyX(),
+            AnyFilter(),
+            AnyY(),
+            stride,
+            dilation,
+            padding_low,
+            padding_high,
+            DefaultAttributes()};
   }
 };
 
 // Adds the reorder of a filter, whose descriptor may have another rank than its value (groups).
-absl::StatusOr<int> ReadFilter(const Node& node, Value filter, const Convolution& conv, const Desc& desc, EmitContext& c) {
+absl::StatusOr<int> ReadFilter(const Node& node, Value filter, const Convolution& conv, const Desc& desc,
+                               EmitContext& c) {
   if (conv.groups == 1) return c.ReadAs(node, filter, desc);
   ASSIGN_OR_RETURN(const int from, c.RowMajorOf(node, filter));
   const Desc from_desc = conv.FilterRowMajor();
@@ -67,12 +73,8 @@ absl::StatusOr<int> ReadFilter(const Node& node, Value filter, const Convolution
 
 }  // namespace
 
-bool SupportsConvolution(const Node& node) {
-  return OneDnnType(node.type().dtype).has_value() && node.type().num_elements() > 0 &&
-         node.operand(0).type().num_elements() > 0 && node.operand(1).type().num_elements() > 0;
-}
-
 absl::Status EmitConvolution(const Node& node, EmitContext& c) {
+  RETURN_IF_ERROR(CheckForOneDnn(node));
   const Convolution conv(node, node.operand(0).type(), node.operand(1).type(), node.type());
   ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution", [&] { return conv.Forward(c.engine()); }));
   ASSIGN_OR_RETURN(const int x, c.ReadAs(node, node.operand(0), pd.src_desc()));
@@ -88,6 +90,7 @@ absl::Status EmitConvolution(const Node& node, EmitContext& c) {
 }
 
 absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c) {
+  RETURN_IF_ERROR(CheckForOneDnn(node));
   const Convolution conv(node, node.type(), node.operand(0).type(), node.operand(1).type());
   ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution_grad_input", [&] {
                      return dnnl::convolution_backward_data::primitive_desc(
@@ -109,6 +112,7 @@ absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c) {
 }
 
 absl::Status EmitConvolutionGradFilter(const Node& node, EmitContext& c) {
+  RETURN_IF_ERROR(CheckForOneDnn(node));
   const Convolution conv(node, node.operand(0).type(), node.type(), node.operand(1).type());
   ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution_grad_filter", [&] {
                      return dnnl::convolution_backward_weights::primitive_desc(
@@ -130,7 +134,8 @@ absl::Status EmitConvolutionGradFilter(const Node& node, EmitContext& c) {
     return absl::OkStatus();
   }
   // The reorder is the kernel that writes the gradient, straight into its bucket.
-  const int blocked = c.builder().DefineTemporary(result.name(), result.dtype(), layout, pd.diff_weights_desc().get_size());
+  const int blocked =
+      c.builder().DefineTemporary(result.name(), result.dtype(), layout, pd.diff_weights_desc().get_size());
   c.Add(node, std::move(kernel), {x, dy}, {blocked});
   ASSIGN_OR_RETURN(Kernel reorder, c.Reorder(pd.diff_weights_desc(), conv.FilterRowMajor()));
   c.Add(node, std::move(reorder), {blocked}, {c.Write(node)});

@@ -28,8 +28,7 @@ class CpuBackend : public Backend {
 
   bool Supports(const Node& node) const override {
     if (node.Is("constant") || node.Is("reshape") || node.op().has_trait(kCollective)) return true;
-    const cpu::Emitter* emitter = cpu::FindEmitter(node.op_name());
-    return emitter != nullptr ? emitter->supports(node) : cpu::SupportsLoop(node);
+    return cpu::FindEmitter(node.op_name()) != nullptr || cpu::SupportsLoop(node);
   }
 
   absl::StatusOr<Program> Lower(const Graph& graph, const LoweringOptions& options) const override {
@@ -53,16 +52,11 @@ class CpuBackend : public Backend {
   absl::Status EmitNode(const Node& node, EmitContext& c) const {
     ASSIGN_OR_RETURN(const bool done, c.builder().LowerCommon(node));
     if (done) return absl::OkStatus();
-    if (!Supports(node)) return Unimplemented() << "the backend cpu has no kernel for " << node.Describe() << " " << Types(node);
     const cpu::Emitter* emitter = cpu::FindEmitter(node.op_name());
-    const absl::Status status = emitter != nullptr ? emitter->emit(node, c) : cpu::EmitLoop(node, c);
-    return status.ok() ? status : Annotate(status, node.Describe());
-  }
-
-  static std::string Types(const Node& node) {
-    std::string text = "(";
-    for (size_t i = 0; i < node.operands().size(); ++i) text += (i ? ", " : "") + node.operand(i).type().ToString();
-    return text + ")";
+    if (emitter == nullptr) return cpu::EmitLoop(node, c);
+    absl::Status status = emitter->emit(node, c);
+    if (absl::IsUnimplemented(status) && emitter->fallback != nullptr) status = emitter->fallback(node, c);
+    return Annotate(status, node.Describe());
   }
 };
 

@@ -29,8 +29,8 @@ Kernel KernelOf(std::string kind, absl::AnyInvocable<absl::Status(const KernelAr
 }
 
 // Copies a box of x (row-major, with `x_strides` in bytes) into y, starting at x and y; the last dimension as one run.
-void CopyBox(const Ints& extents, size_t dim, uint64_t run_bytes, const std::byte* x, const Ints& x_strides, std::byte* y,
-             const Ints& y_strides) {
+void CopyBox(const Ints& extents, size_t dim, uint64_t run_bytes, const std::byte* x, const Ints& x_strides,
+             std::byte* y, const Ints& y_strides) {
   if (dim + 1 >= extents.size()) {
     std::memcpy(y, x, run_bytes);
     return;
@@ -63,7 +63,8 @@ template <typename T>
 int64_t FirstLargest(const T* x, int64_t extent, int64_t stride) {
   int64_t best = 0;
   for (int64_t i = 0; i < extent; ++i) {
-    const auto value = static_cast<Accumulator<T>>(x[i * stride]), largest = static_cast<Accumulator<T>>(x[best * stride]);
+    const auto value = static_cast<Accumulator<T>>(x[i * stride]),
+               largest = static_cast<Accumulator<T>>(x[best * stride]);
     if (largest != largest) break;  // a NaN is the largest
     if (value > largest || value != value) best = i;
   }
@@ -79,19 +80,21 @@ absl::Status EmitConcat(const Node& node, EmitContext& c) {
   const int64_t dim = node.attr<int64_t>("dim");
   const Runs runs(node.type(), dim);
   std::vector<uint64_t> bytes;  // of a run, by operand
-  for (const Value& operand : node.operands()) bytes.push_back(static_cast<uint64_t>(operand.shape()[dim]) * runs.inner);
+  for (const Value& operand : node.operands())
+    bytes.push_back(static_cast<uint64_t>(operand.shape()[dim]) * runs.inner);
   const int64_t outer = runs.outer;
-  c.Add(node, KernelOf("copy.concat",
-                       [outer, bytes](const KernelArgs& args) {
-                         std::byte* to = args.writes[0];
-                         for (int64_t i = 0; i < outer; ++i) {
-                           for (size_t x = 0; x < bytes.size(); ++x) {
-                             if (bytes[x] > 0) std::memcpy(to, args.reads[x] + static_cast<uint64_t>(i) * bytes[x], bytes[x]);
-                             to += bytes[x];
-                           }
-                         }
-                         return absl::OkStatus();
-                       }),
+  c.Add(node,
+        KernelOf("copy.concat",
+                 [outer, bytes](const KernelArgs& args) {
+                   std::byte* to = args.writes[0];
+                   for (int64_t i = 0; i < outer; ++i) {
+                     for (size_t x = 0; x < bytes.size(); ++x) {
+                       if (bytes[x] > 0) std::memcpy(to, args.reads[x] + static_cast<uint64_t>(i) * bytes[x], bytes[x]);
+                       to += bytes[x];
+                     }
+                   }
+                   return absl::OkStatus();
+                 }),
         std::move(reads), {c.Write(node)});
   return absl::OkStatus();
 }
@@ -106,12 +109,14 @@ absl::Status EmitPad(const Node& node, EmitContext& c) {
   const uint64_t element = SizeOf(y.dtype), total = y.num_bytes();
   const uint64_t run = x.shape.rank() == 0 ? element : static_cast<uint64_t>(x.shape[x.shape.rank() - 1]) * element;
   const bool empty = x.num_elements() == 0;
-  c.Add(node, KernelOf("copy.pad",
-                       [=, extents = x.shape.dims()](const KernelArgs& args) {
-                         for (uint64_t at = 0; at < total; at += element) std::memcpy(args.writes[0] + at, fill.bytes(), element);
-                         if (!empty) CopyBox(extents, 0, run, args.reads[0], x_strides, args.writes[0] + first, y_strides);
-                         return absl::OkStatus();
-                       }),
+  c.Add(node,
+        KernelOf("copy.pad",
+                 [=, extents = x.shape.dims()](const KernelArgs& args) {
+                   for (uint64_t at = 0; at < total; at += element)
+                     std::memcpy(args.writes[0] + at, fill.bytes(), element);
+                   if (!empty) CopyBox(extents, 0, run, args.reads[0], x_strides, args.writes[0] + first, y_strides);
+                   return absl::OkStatus();
+                 }),
         std::move(reads), {c.Write(node)});
   return absl::OkStatus();
 }
@@ -122,28 +127,31 @@ absl::Status EmitShard(const Node& node, EmitContext& c) {
   const uint64_t whole = static_cast<uint64_t>(node.operand(0).shape()[node.attr<int64_t>("dim")]) * runs.inner;
   const uint64_t slice = static_cast<uint64_t>(node.type().shape[node.attr<int64_t>("dim")]) * runs.inner;
   const int64_t outer = runs.outer;
-  c.Add(node, KernelOf("copy.shard",
-                       [=](const KernelArgs& args) {
-                         const std::byte* from = args.reads[0] + static_cast<uint64_t>(args.rank) * slice;
-                         for (int64_t i = 0; i < outer; ++i) {
-                           std::memcpy(args.writes[0] + static_cast<uint64_t>(i) * slice, from + static_cast<uint64_t>(i) * whole, slice);
-                         }
-                         return absl::OkStatus();
-                       }),
+  c.Add(node,
+        KernelOf("copy.shard",
+                 [=](const KernelArgs& args) {
+                   const std::byte* from = args.reads[0] + static_cast<uint64_t>(args.rank) * slice;
+                   for (int64_t i = 0; i < outer; ++i) {
+                     std::memcpy(args.writes[0] + static_cast<uint64_t>(i) * slice,
+                                 from + static_cast<uint64_t>(i) * whole, slice);
+                   }
+                   return absl::OkStatus();
+                 }),
         std::move(reads), {c.Write(node)});
   return absl::OkStatus();
 }
 
 absl::Status EmitAxisIndex(const Node& node, EmitContext& c) {
   const DType dtype = node.type().dtype;
-  c.Add(node, KernelOf("axis_index",
-                       [dtype](const KernelArgs& args) {
-                         DispatchDType(dtype, [&](auto tag) {
-                           using T = typename decltype(tag)::type;
-                           *args.write<T>(0) = ConvertElement<T>(static_cast<int64_t>(args.rank));
-                         });
-                         return absl::OkStatus();
-                       }),
+  c.Add(node,
+        KernelOf("axis_index",
+                 [dtype](const KernelArgs& args) {
+                   DispatchDType(dtype, [&](auto tag) {
+                     using T = typename decltype(tag)::type;
+                     *args.write<T>(0) = ConvertElement<T>(static_cast<int64_t>(args.rank));
+                   });
+                   return absl::OkStatus();
+                 }),
         {}, {c.Write(node)});
   return absl::OkStatus();
 }
@@ -151,7 +159,8 @@ absl::Status EmitAxisIndex(const Node& node, EmitContext& c) {
 absl::Status EmitAllGather(const Node& node, EmitContext& c) {
   ASSIGN_OR_RETURN(const int read, c.Read(node, 0));
   const int64_t dim = node.attr<int64_t>("dim");
-  const int gathered = c.builder().DefineTemporary(node.result_name() + ".slices", node.type().dtype, "", node.type().num_bytes());
+  const int gathered =
+      c.builder().DefineTemporary(node.result_name() + ".slices", node.type().dtype, "", node.type().num_bytes());
   c.builder().AddCollective(node, ProgramBuilder::InfoOf(node), {read}, {gathered});
   const Runs runs(node.operand(0).type(), dim);
   const uint64_t slice = static_cast<uint64_t>(node.operand(0).shape()[dim]) * runs.inner;
@@ -179,20 +188,21 @@ absl::Status EmitArgMax(const Node& node, EmitContext& c) {
   const int64_t dim = node.attr<int64_t>("dim"), extent = shape[dim], inner = shape.Strides()[static_cast<size_t>(dim)];
   const int64_t count = node.type().num_elements();
   const DType x_dtype = node.operand(0).dtype(), y_dtype = node.type().dtype;
-  c.Add(node, KernelOf("loop.argmax",
-                       [=](const KernelArgs& args) {
-                         DispatchDType(x_dtype, [&](auto x_tag) {
-                           using X = typename decltype(x_tag)::type;
-                           DispatchDType(y_dtype, [&](auto y_tag) {
-                             using Y = typename decltype(y_tag)::type;
-                             for (int64_t i = 0; i < count; ++i) {
-                               const X* first = args.read<X>(0) + i / inner * extent * inner + i % inner;
-                               args.write<Y>(0)[i] = ConvertElement<Y>(FirstLargest(first, extent, inner));
-                             }
-                           });
-                         });
-                         return absl::OkStatus();
-                       }),
+  c.Add(node,
+        KernelOf("loop.argmax",
+                 [=](const KernelArgs& args) {
+                   DispatchDType(x_dtype, [&](auto x_tag) {
+                     using X = typename decltype(x_tag)::type;
+                     DispatchDType(y_dtype, [&](auto y_tag) {
+                       using Y = typename decltype(y_tag)::type;
+                       for (int64_t i = 0; i < count; ++i) {
+                         const X* first = args.read<X>(0) + i / inner * extent * inner + i % inner;
+                         args.write<Y>(0)[i] = ConvertElement<Y>(FirstLargest(first, extent, inner));
+                       }
+                     });
+                   });
+                   return absl::OkStatus();
+                 }),
         std::move(reads), {c.Write(node)});
   return absl::OkStatus();
 }

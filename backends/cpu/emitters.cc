@@ -6,27 +6,33 @@ namespace lockstep::cpu {
 
 const Emitter* FindEmitter(std::string_view op) {
   static constexpr Emitter kEmitters[] = {
-      {"matmul", SupportsMatMul, EmitMatMul},
-      {"convolution", SupportsConvolution, EmitConvolution},
-      {"convolution_grad_input", SupportsConvolution, EmitConvolutionGradInput},
-      {"convolution_grad_filter", SupportsConvolution, EmitConvolutionGradFilter},
-      {"max_pool", SupportsPooling, EmitMaxPool},
-      {"max_pool_grad", SupportsPooling, EmitMaxPoolGrad},
-      {"avg_pool", SupportsPooling, EmitAvgPool},
-      {"avg_pool_grad", SupportsPooling, EmitAvgPoolGrad},
-      {"softmax_cross_entropy", SupportsSoftmaxCrossEntropy, EmitSoftmaxCrossEntropy},
-      {"concat", SupportsAnything, EmitConcat},
-      {"pad", SupportsAnything, EmitPad},
-      {"shard", SupportsAnything, EmitShard},
-      {"axis_index", SupportsAnything, EmitAxisIndex},
-      {"all_gather", SupportsAnything, EmitAllGather},
-      {"reduce_scatter", SupportsAnything, EmitReduceScatter},
-      {"argmax", SupportsAnything, EmitArgMax},
+      {"matmul", EmitMatMul, EmitMatMulLoop},
+      {"convolution", EmitConvolution, EmitWindowLoop},
+      {"convolution_grad_input", EmitConvolutionGradInput, EmitWindowLoop},
+      {"convolution_grad_filter", EmitConvolutionGradFilter, EmitWindowLoop},
+      {"max_pool", EmitMaxPool, EmitWindowLoop},
+      {"max_pool_grad", EmitMaxPoolGrad, EmitWindowLoop},
+      {"avg_pool", EmitAvgPool, EmitWindowLoop},
+      {"avg_pool_grad", EmitAvgPoolGrad, EmitWindowLoop},
+      {"softmax_cross_entropy", EmitSoftmaxCrossEntropy},
+      {"concat", EmitConcat},
+      {"pad", EmitPad},
+      {"shard", EmitShard},
+      {"axis_index", EmitAxisIndex},
+      {"all_gather", EmitAllGather},
+      {"reduce_scatter", EmitReduceScatter},
+      {"argmax", EmitArgMax},
   };
   for (const Emitter& emitter : kEmitters) {
     if (emitter.op == op) return &emitter;
   }
   return nullptr;
+}
+
+absl::Status CheckForOneDnn(const Node& node) {
+  bool fits = OneDnnType(node.type().dtype).has_value() && node.type().num_elements() > 0;
+  for (const Value& operand : node.operands()) fits = fits && operand.type().num_elements() > 0;
+  return fits ? absl::OkStatus() : absl::UnimplementedError("a type that oneDNN does not have, or an empty tensor");
 }
 
 }  // namespace lockstep::cpu

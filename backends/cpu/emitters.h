@@ -11,33 +11,31 @@ namespace lockstep::cpu {
 
 struct Emitter {
   std::string_view op;
-  // Whether there is a kernel for this node: dtypes, attributes.
-  bool (*supports)(const Node& node);
   absl::Status (*emit)(const Node& node, EmitContext& c);
+  // What to do when `emit` says Unimplemented, having added nothing: oneDNN lacks the element type, or takes no empty tensors.
+  absl::Status (*fallback)(const Node& node, EmitContext& c) = nullptr;
 };
 
 // Null if there is none.
 const Emitter* FindEmitter(std::string_view op);
 
-// matmul.cc
-bool SupportsMatMul(const Node& node);
+// Whether oneDNN takes the node's types at all. Unimplemented if not.
+absl::Status CheckForOneDnn(const Node& node);
+// matmul.cc, convolution.cc, pooling.cc
 absl::Status EmitMatMul(const Node& node, EmitContext& c);
-// convolution.cc
-bool SupportsConvolution(const Node& node);
+absl::Status EmitMatMulLoop(const Node& node, EmitContext& c);
 absl::Status EmitConvolution(const Node& node, EmitContext& c);
 absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c);
 absl::Status EmitConvolutionGradFilter(const Node& node, EmitContext& c);
-// pooling.cc
-bool SupportsPooling(const Node& node);
 absl::Status EmitMaxPool(const Node& node, EmitContext& c);
 absl::Status EmitMaxPoolGrad(const Node& node, EmitContext& c);
 absl::Status EmitAvgPool(const Node& node, EmitContext& c);
 absl::Status EmitAvgPoolGrad(const Node& node, EmitContext& c);
+// window_loops.cc: all of convolution and pooling, row-major
+absl::Status EmitWindowLoop(const Node& node, EmitContext& c);
 // softmax.cc
-bool SupportsSoftmaxCrossEntropy(const Node& node);
 absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c);
 // data_movement.cc: what is copies of rows
-bool SupportsAnything(const Node& node);
 absl::Status EmitConcat(const Node& node, EmitContext& c);
 absl::Status EmitPad(const Node& node, EmitContext& c);
 absl::Status EmitShard(const Node& node, EmitContext& c);

@@ -46,7 +46,8 @@ class LoopRunner {
 #pragma omp parallel num_threads(threads)
     {
       const int64_t thread = omp_get_thread_num(), count = omp_get_num_threads();
-      loop.run(buffers_.data(), args.scratch, loop.info.extent * thread / count, loop.info.extent * (thread + 1) / count);
+      loop.run(buffers_.data(), args.scratch, loop.info.extent * thread / count,
+               loop.info.extent * (thread + 1) / count);
     }
     if (loop.finish) loop.finish(buffers_.data(), args.scratch);
     return absl::OkStatus();
@@ -78,7 +79,8 @@ absl::Status EmitLoop(const Node& node, EmitContext& c) {
   kernel.run = LoopRunner(c.AddLoop(std::move(body)), reads.size(), writes.size());
   Instruction& instruction = c.Add(node, std::move(kernel), std::move(reads), std::move(writes));
   for (size_t result = 0; result < info->in_place.size(); ++result) {
-    for (int operand : info->in_place[result]) instruction.may_overwrite.emplace_back(static_cast<int>(result), operand);
+    for (int operand : info->in_place[result])
+      instruction.may_overwrite.emplace_back(static_cast<int>(result), operand);
   }
   return absl::OkStatus();
 }

@@ -40,7 +40,8 @@ struct PlainProduct {
       for (int64_t l = 0; l < k; ++l) {
         const auto factor = static_cast<Accumulator<T>>(a[i * a_row + l * a_column]);
         const T* row = b + l * b_row;
-        for (int64_t j = 0; j < n; ++j) sums[static_cast<size_t>(j)] += factor * static_cast<Accumulator<T>>(row[j * b_column]);
+        for (int64_t j = 0; j < n; ++j)
+          sums[static_cast<size_t>(j)] += factor * static_cast<Accumulator<T>>(row[j * b_column]);
       }
       for (int64_t j = 0; j < n; ++j) y[i * n + j] = ConvertElement<T>(sums[static_cast<size_t>(j)]);
     }
@@ -48,14 +49,13 @@ struct PlainProduct {
 };
 
 Kernel PlainMatMul(const Node& node) {
-  const Shape &a = node.operand(0).shape(), &b = node.operand(1).shape(), &y = node.type().shape;
+  const Shape &a = node.operand(0).shape(), &y = node.type().shape;
   const int64_t rank = y.rank(), m = y[rank - 2], n = y[rank - 1];
   const bool ta = node.attr<bool>("transpose_a"), tb = node.attr<bool>("transpose_b");
   const int64_t k = ta ? a[rank - 2] : a[rank - 1];
   const PlainProduct product{m, n, k, ta ? 1 : k, ta ? m : 1, tb ? 1 : n, tb ? k : 1};
   int64_t batches = 1;
   for (int64_t i = 0; i < rank - 2; ++i) batches *= y[i];
-  (void)b;
   const DType dtype = node.type().dtype;
   Kernel kernel;
   kernel.kind = "loop.matmul";
@@ -73,24 +73,17 @@ Kernel PlainMatMul(const Node& node) {
 
 }  // namespace
 
-bool SupportsMatMul(const Node&) { return true; }
-
 absl::Status EmitMatMul(const Node& node, EmitContext& c) {
+  RETURN_IF_ERROR(CheckForOneDnn(node));
+  ASSIGN_OR_RETURN(Kernel kernel, OneDnnMatMul(node, c.engine()));
   ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
-  const bool has_elements = node.operand(0).type().num_elements() > 0 && node.operand(1).type().num_elements() > 0;
-  Kernel kernel;
-  bool found = false;
-  if (has_elements && OneDnnType(node.type().dtype)) {
-    absl::StatusOr<Kernel> made = OneDnnMatMul(node, c.engine());
-    if (made.ok()) {
-      kernel = std::move(*made);
-      found = true;
-    } else if (!absl::IsUnimplemented(made.status())) {
-      return made.status();
-    }
-  }
-  if (!found) kernel = PlainMatMul(node);  // a type that oneDNN, or this processor, does not have
   c.Add(node, std::move(kernel), std::move(reads), {c.Write(node)});
+  return absl::OkStatus();
+}
+
+absl::Status EmitMatMulLoop(const Node& node, EmitContext& c) {
+  ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
+  c.Add(node, PlainMatMul(node), std::move(reads), {c.Write(node)});
   return absl::OkStatus();
 }
 

@@ -25,8 +25,10 @@ absl::StatusOr<Graph> GraphOf(const OpCase& row) {
   NodeSpec spec{&GetOp(row.op), {}, row.attributes, "case:/" + row.op, {}};
   for (size_t i = 0; i < row.operands.size(); ++i) {
     // Of a collective, each rank has its own operand.
-    const PlacementMap placements = row.ranks > 0 ? PlacementMap{{std::string(kDataAxis), Placement::Local()}} : PlacementMap();
-    ASSIGN_OR_RETURN(const Value input, graph.AddInput("x" + std::to_string(i), row.operands[i].type, false, placements));
+    const PlacementMap placements =
+        row.ranks > 0 ? PlacementMap{{std::string(kDataAxis), Placement::Local()}} : PlacementMap();
+    ASSIGN_OR_RETURN(const Value input,
+                     graph.AddInput("x" + std::to_string(i), row.operands[i].type, false, placements));
     spec.operands.push_back(input);
   }
   ASSIGN_OR_RETURN(Node * node, graph.Insert(std::move(spec)));
@@ -60,7 +62,9 @@ TEST_P(OpCases, AgreesWithInterpreter) {
   }
 }
 
-std::string NameOf(const testing::TestParamInfo<OpCase>& info) { return std::to_string(info.index) + "_" + info.param.op; }
+std::string NameOf(const testing::TestParamInfo<OpCase>& info) {
+  return std::to_string(info.index) + "_" + info.param.op;
+}
 
 INSTANTIATE_TEST_SUITE_P(All, OpCases, testing::ValuesIn(AllOpCases()), NameOf);
 

@@ -31,8 +31,8 @@ struct Pooling {
   }
   dnnl::pooling_backward::primitive_desc Backward(const dnnl::engine& engine, const Desc& dx, const Desc& dy,
                                                   const dnnl::pooling_forward::primitive_desc& forward) const {
-    return {engine,   algorithm,   dx,           dy,      stride,             window,
-            dilation, padding_low, padding_high, forward, DefaultAttributes()};
+    return {engine,  algorithm,          dx, dy, stride, window, dilation, padding_low, padding_high,
+            forward, DefaultAttributes()};
   }
 };
 
@@ -58,11 +58,12 @@ struct MaxPoolForward {
   int y = -1, workspace = -1;
 };
 
-absl::StatusOr<MaxPoolForward> EmitForwardWithWorkspace(const Node& node, const dnnl::pooling_forward::primitive_desc& pd, int x,
-                                                        int y, EmitContext& c) {
+absl::StatusOr<MaxPoolForward> EmitForwardWithWorkspace(const Node& node,
+                                                        const dnnl::pooling_forward::primitive_desc& pd, int x, int y,
+                                                        EmitContext& c) {
   const Desc workspace_desc = pd.workspace_desc();
-  const int workspace = c.builder().DefineTemporary(node.result_name() + ".maxima", DType::kU8, "opaque",
-                                                    workspace_desc.get_size());
+  const int workspace =
+      c.builder().DefineTemporary(node.result_name() + ".maxima", DType::kU8, "opaque", workspace_desc.get_size());
   c.Add(node,
         PrimitiveKernel("onednn.max_pool", dnnl::pooling_forward(pd), pd.scratchpad_desc(), c.engine(),
                         {{DNNL_ARG_SRC, false, 0, pd.src_desc()},
@@ -74,19 +75,15 @@ absl::StatusOr<MaxPoolForward> EmitForwardWithWorkspace(const Node& node, const 
 
 }  // namespace
 
-bool SupportsPooling(const Node& node) {
-  return OneDnnType(node.type().dtype).has_value() && node.type().num_elements() > 0 &&
-         node.operand(0).type().num_elements() > 0;
-}
-
 absl::Status EmitMaxPool(const Node& node, EmitContext& c) {
+  RETURN_IF_ERROR(CheckForOneDnn(node));
   const Pooling pooling(node, dnnl::algorithm::pooling_max);
   const bool train = Partner(node, "max_pool_grad") != nullptr;
   const Desc x_desc = c.ProducedDesc(node.operand(0));
   ASSIGN_OR_RETURN(const auto pd, CallOneDnn("max_pool", [&] {
-                     return pooling.Forward(c.engine(),
-                                            train ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference,
-                                            x_desc, AnyLayout(node.type()));
+                     return pooling.Forward(
+                         c.engine(), train ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference,
+                         x_desc, AnyLayout(node.type()));
                    }));
   ASSIGN_OR_RETURN(const int x, c.ReadAs(node, node.operand(0), pd.src_desc()));
   const int y = c.WriteAs(EmitContext::ResultOf(node), pd.dst_desc());
@@ -103,6 +100,7 @@ absl::Status EmitMaxPool(const Node& node, EmitContext& c) {
 }
 
 absl::Status EmitMaxPoolGrad(const Node& node, EmitContext& c) {
+  RETURN_IF_ERROR(CheckForOneDnn(node));
   const Pooling pooling(node, dnnl::algorithm::pooling_max);
   const Value dy = node.operand(1);
   const Node* partner = Partner(node, "max_pool");
@@ -135,10 +133,12 @@ absl::Status EmitMaxPoolGrad(const Node& node, EmitContext& c) {
 }
 
 absl::Status EmitAvgPool(const Node& node, EmitContext& c) {
+  RETURN_IF_ERROR(CheckForOneDnn(node));
   const Pooling pooling(node, AverageOf(node));
   const Desc x_desc = c.ProducedDesc(node.operand(0));
   ASSIGN_OR_RETURN(const auto pd, CallOneDnn("avg_pool", [&] {
-                     return pooling.Forward(c.engine(), dnnl::prop_kind::forward_inference, x_desc, AnyLayout(node.type()));
+                     return pooling.Forward(c.engine(), dnnl::prop_kind::forward_inference, x_desc,
+                                            AnyLayout(node.type()));
                    }));
   ASSIGN_OR_RETURN(const int x, c.ReadAs(node, node.operand(0), pd.src_desc()));
   const int y = c.WriteAs(EmitContext::ResultOf(node), pd.dst_desc());
@@ -150,20 +150,22 @@ absl::Status EmitAvgPool(const Node& node, EmitContext& c) {
 }
 
 absl::Status EmitAvgPoolGrad(const Node& node, EmitContext& c) {
+  RETURN_IF_ERROR(CheckForOneDnn(node));
   const Pooling pooling(node, AverageOf(node));
   const Value dy = node.operand(0);
   const Desc dy_desc = RowMajor(dy.type());
   ASSIGN_OR_RETURN(const auto pd, CallOneDnn("avg_pool_grad", [&] {
                      const Desc dx_desc = RowMajor(node.type());
-                     const auto forward = pooling.Forward(c.engine(), dnnl::prop_kind::forward_training, dx_desc, dy_desc);
+                     const auto forward =
+                         pooling.Forward(c.engine(), dnnl::prop_kind::forward_training, dx_desc, dy_desc);
                      return pooling.Backward(c.engine(), dx_desc, dy_desc, forward);
                    }));
   ASSIGN_OR_RETURN(const int dy_storage, c.ReadAs(node, dy, pd.diff_dst_desc()));
   const int dx = c.WriteAs(EmitContext::ResultOf(node), pd.diff_src_desc());
   c.Add(node,
-        PrimitiveKernel("onednn.avg_pool_grad", dnnl::pooling_backward(pd), pd.scratchpad_desc(), c.engine(),
-                        {{DNNL_ARG_DIFF_DST, false, 0, pd.diff_dst_desc()},
-                         {DNNL_ARG_DIFF_SRC, true, 0, pd.diff_src_desc()}}),
+        PrimitiveKernel(
+            "onednn.avg_pool_grad", dnnl::pooling_backward(pd), pd.scratchpad_desc(), c.engine(),
+            {{DNNL_ARG_DIFF_DST, false, 0, pd.diff_dst_desc()}, {DNNL_ARG_DIFF_SRC, true, 0, pd.diff_src_desc()}}),
         {dy_storage}, {dx});
   return absl::OkStatus();
 }

@@ -37,7 +37,7 @@ struct CrossEntropy {
 #pragma omp parallel for num_threads(threads) if (threads > 1 && samples() * classes > 16384)
     for (int64_t i = 0; i < samples(); ++i) {
       const int64_t first = i / inner * classes * inner + i % inner;
-      const T *row = x + first;
+      const T* row = x + first;
       T* probabilities = p + first;
       T max = row[0], max_probability = probabilities[0];
       for (int64_t j = 1; j < classes; ++j) {
@@ -45,7 +45,8 @@ struct CrossEntropy {
         max_probability = std::max(max_probability, probabilities[j * inner]);
       }
       const int64_t label = static_cast<int64_t>(labels[i]) * inner;
-      losses[i] = static_cast<double>(max) - static_cast<double>(row[label]) - std::log(static_cast<double>(max_probability));
+      losses[i] =
+          static_cast<double>(max) - static_cast<double>(row[label]) - std::log(static_cast<double>(max_probability));
       for (int64_t j = 0; j < classes; ++j) probabilities[j * inner] *= factor;
       probabilities[label] -= factor;
     }
@@ -55,36 +56,55 @@ struct CrossEntropy {
     return absl::OkStatus();
   }
 
-  // For types that oneDNN does not have.
-  template <typename T>
-  void Softmax(const T* x, T* p) const {
+  // For the types that oneDNN does not have everywhere; in double.
+  template <typename T, typename Label>
+  absl::Status RunPlain(const T* x, const Label* labels, T* gradient, T* loss) const {
+    double sum_of_losses = 0;
     for (int64_t i = 0; i < samples(); ++i) {
+      if (labels[i] < 0 || labels[i] >= classes) return LabelError(i, static_cast<int64_t>(labels[i]));
       const int64_t first = i / inner * classes * inner + i % inner;
-      T max = x[first], sum = 0;
-      for (int64_t j = 1; j < classes; ++j) max = std::max(max, x[first + j * inner]);
-      for (int64_t j = 0; j < classes; ++j) sum += p[first + j * inner] = std::exp(x[first + j * inner] - max);
-      for (int64_t j = 0; j < classes; ++j) p[first + j * inner] /= sum;
+      const auto at = [&](int64_t j) { return static_cast<double>(x[first + j * inner]); };
+      double max = at(0), sum = 0;
+      for (int64_t j = 1; j < classes; ++j) max = std::max(max, at(j));
+      for (int64_t j = 0; j < classes; ++j) sum += std::exp(at(j) - max);
+      const double log_sum = max + std::log(sum);
+      sum_of_losses += log_sum - at(static_cast<int64_t>(labels[i]));
+      for (int64_t j = 0; j < classes; ++j) {
+        gradient[first + j * inner] =
+            ConvertElement<T>(scale * (std::exp(at(j) - log_sum) - (j == labels[i] ? 1.0 : 0.0)));
+      }
     }
+    *loss = ConvertElement<T>(scale * sum_of_losses);
+    return absl::OkStatus();
   }
 };
 
-template <typename T>
-auto RunCrossEntropy(CrossEntropy loss, bool wide_labels, Kernel softmax) {
+// Calls f with the labels as what they are.
+template <typename F>
+absl::Status WithLabels(const KernelArgs& args, bool wide, F f) {
+  return wide ? f(args.read<int64_t>(1)) : f(args.read<int32_t>(1));
+}
+
+auto RunWithOneDnn(CrossEntropy loss, bool wide_labels, Kernel softmax) {
   return [loss, wide_labels, softmax = std::move(softmax)](const KernelArgs& args) mutable -> absl::Status {
-    if constexpr (std::is_same_v<T, float>) {
-      std::byte* const writes[] = {args.writes[1]};
-      KernelArgs inner = args;
-      inner.writes = writes;
-      inner.scratch = args.scratch + AlignUp(static_cast<uint64_t>(loss.samples()) * sizeof(double));
-      RETURN_IF_ERROR(softmax.run(inner));
-    } else {
-      loss.Softmax(args.read<T>(0), args.write<T>(1));
-    }
-    auto* losses = reinterpret_cast<double*>(args.scratch);
-    if (wide_labels) {
-      return loss.Run(args.read<T>(0), args.read<int64_t>(1), args.write<T>(1), args.write<T>(0), losses, args.threads);
-    }
-    return loss.Run(args.read<T>(0), args.read<int32_t>(1), args.write<T>(1), args.write<T>(0), losses, args.threads);
+    std::byte* const writes[] = {args.writes[1]};
+    KernelArgs inner = args;
+    inner.writes = writes;
+    inner.scratch = args.scratch + AlignUp(static_cast<uint64_t>(loss.samples()) * sizeof(double));
+    RETURN_IF_ERROR(softmax.run(inner));
+    return WithLabels(args, wide_labels, [&](const auto* labels) {
+      return loss.Run(args.read<float>(0), labels, args.write<float>(1), args.write<float>(0),
+                      reinterpret_cast<double*>(args.scratch), args.threads);
+    });
+  };
+}
+
+template <typename T>
+auto RunPlain(CrossEntropy loss, bool wide_labels) {
+  return [loss, wide_labels](const KernelArgs& args) -> absl::Status {
+    return WithLabels(args, wide_labels, [&](const auto* labels) {
+      return loss.RunPlain(args.read<T>(0), labels, args.write<T>(1), args.write<T>(0));
+    });
   };
 }
 
@@ -92,18 +112,14 @@ absl::StatusOr<Kernel> OneDnnSoftmax(const TensorType& type, const dnnl::engine&
   return CallOneDnn("softmax", [&] {
     const dnnl::memory::desc desc = RowMajor(type);
     const dnnl::softmax_forward::primitive_desc pd(engine, dnnl::prop_kind::forward_training,
-                                                   dnnl::algorithm::softmax_accurate, desc, desc, 1, DefaultAttributes());
+                                                   dnnl::algorithm::softmax_accurate, desc, desc, 1,
+                                                   DefaultAttributes());
     return PrimitiveKernel("onednn.softmax", dnnl::softmax_forward(pd), pd.scratchpad_desc(), engine,
                            {{DNNL_ARG_SRC, false, 0, desc}, {DNNL_ARG_DST, true, 0, desc}});
   });
 }
 
 }  // namespace
-
-bool SupportsSoftmaxCrossEntropy(const Node& node) {
-  const DType dtype = node.operand(0).dtype();
-  return (dtype == DType::kF32 || dtype == DType::kF64) && node.operand(0).type().num_elements() > 0;
-}
 
 absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c) {
   ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
@@ -117,15 +133,16 @@ absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c) {
   const bool wide_labels = node.operand(1).dtype() == DType::kI64;
 
   Kernel kernel;
-  kernel.kind = "onednn.softmax_cross_entropy";
-  kernel.scratch_bytes = AlignUp(static_cast<uint64_t>(loss.samples()) * sizeof(double));
-  if (logits.dtype == DType::kF32) {
+  kernel.kind = "loop.softmax_cross_entropy";
+  if (logits.dtype == DType::kF64) kernel.run = RunPlain<double>(loss, wide_labels);
+  if (logits.dtype == DType::kBF16) kernel.run = RunPlain<BFloat16>(loss, wide_labels);
+  if (logits.dtype == DType::kF16) kernel.run = RunPlain<Float16>(loss, wide_labels);
+  if (logits.dtype == DType::kF32 && logits.num_elements() == 0) kernel.run = RunPlain<float>(loss, wide_labels);
+  if (logits.dtype == DType::kF32 && logits.num_elements() > 0) {
     ASSIGN_OR_RETURN(Kernel softmax, OneDnnSoftmax(logits, c.engine()));
-    kernel.scratch_bytes += softmax.scratch_bytes;
-    kernel.run = RunCrossEntropy<float>(loss, wide_labels, std::move(softmax));
-  } else {
-    kernel.kind = "loop.softmax_cross_entropy";
-    kernel.run = RunCrossEntropy<double>(loss, wide_labels, {});
+    kernel.kind = "onednn.softmax_cross_entropy";
+    kernel.scratch_bytes = AlignUp(static_cast<uint64_t>(loss.samples()) * sizeof(double)) + softmax.scratch_bytes;
+    kernel.run = RunWithOneDnn(loss, wide_labels, std::move(softmax));
   }
   const int loss_storage = c.Write(node, 0), gradient_storage = c.Write(node, 1);
   c.Add(node, std::move(kernel), std::move(reads), {loss_storage, gradient_storage});

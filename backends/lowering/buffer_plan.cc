@@ -34,7 +34,8 @@ class Planner {
     for (size_t i = 0; i < program_.constants.size(); ++i) {
       constants_.push_back(AddBuffer(BufferKind::kConstant, std::to_string(i), program_.constants[i].num_bytes()));
     }
-    for (int i = 0; i < program_.num_buckets; ++i) buckets_.push_back(AddBuffer(BufferKind::kBucket, std::to_string(i), 0));
+    for (int i = 0; i < program_.num_buckets; ++i)
+      buckets_.push_back(AddBuffer(BufferKind::kBucket, std::to_string(i), 0));
     PlaceRoots();
     PlaceInArena();
     for (size_t id = 0; id < program_.storages.size(); ++id) {
@@ -117,7 +118,8 @@ class Planner {
 std::vector<uint64_t> PlanArena(const std::vector<ArenaRequest>& requests, uint64_t& total) {
   std::vector<size_t> order(requests.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return requests[a].bytes > requests[b].bytes; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return requests[a].bytes > requests[b].bytes; });
   std::vector<uint64_t> offsets(requests.size(), 0);
   std::vector<size_t> placed;
   total = 0;

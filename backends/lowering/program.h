@@ -22,14 +22,14 @@ struct Storage {
   std::string layout;  // empty: dense row-major
   DType dtype = DType::kF32;
   uint64_t bytes = 0;
-  int index = -1;      // among the program's inputs, states or constants
-  int alias_of = -1;   // these are the bytes of another storage: a reshape, or the result of an in-place collective
+  int index = -1;     // among the program's inputs, states or constants
+  int alias_of = -1;  // these are the bytes of another storage: a reshape, or the result of an in-place collective
 
   // Where a temporary lies, if not in the arena. At most one of the three is set, and only on a storage that is no alias.
-  int bucket = -1;     // at bucket_offset of this bucket
+  int bucket = -1;  // at bucket_offset of this bucket
   uint64_t bucket_offset = 0;
-  int state = -1;      // it is the next value of this state, and lies in its buffer
-  int result = -1;     // in the buffer of this result
+  int state = -1;   // it is the next value of this state, and lies in its buffer
+  int result = -1;  // in the buffer of this result
 };
 
 struct Instruction {
@@ -40,7 +40,7 @@ struct Instruction {
   Kernel kernel;                   // of a kKernel
   // (write, read) positions: that write may lie in the bytes of that read, which is not needed afterwards.
   std::vector<std::pair<int, int>> may_overwrite;
-  CollectiveInfo collective;       // of the others; kCollective becomes kStart and kWait when it is scheduled
+  CollectiveInfo collective;  // of the others; kCollective becomes kStart and kWait when it is scheduled
 };
 
 struct ProgramResult {

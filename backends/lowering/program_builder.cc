@@ -154,7 +154,8 @@ bool ProgramBuilder::IsContiguous(const Node& node) {
   return true;
 }
 
-void ProgramBuilder::AddCollective(const Node& node, CollectiveInfo info, std::vector<int> reads, std::vector<int> writes) {
+void ProgramBuilder::AddCollective(const Node& node, CollectiveInfo info, std::vector<int> reads,
+                                   std::vector<int> writes) {
   Instruction instruction;
   instruction.kind = Instruction::Kind::kCollective;
   instruction.source = node.source();
