@@ -8,6 +8,19 @@
 
 namespace lockstep {
 
+namespace {
+
+// Whether the bytes of a tensor can be counted with room to spare.
+bool IsAddressable(const TensorType& type) {
+  int64_t bytes = static_cast<int64_t>(SizeOf(type.dtype));
+  for (int64_t dim : type.shape.dims()) {
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(dim, 1), &bytes) || bytes > (int64_t{1} << 47)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 const std::string& Node::op_name() const { return op_->name(); }
 
 std::string Node::Describe() const {
@@ -118,6 +131,9 @@ absl::StatusOr<Node*> Graph::Insert(NodeSpec spec, Node* before) {
   for (Value operand : spec.operands) operand_types.push_back(operand.type());
   auto types = op.InferTypes(operand_types, *attributes, mesh_);
   if (!types.ok()) return located(types.status());
+  for (const TensorType& type : *types) {
+    if (!IsAddressable(type)) return located(InvalidArgument() << op.name() << ": the result " << type << " is too large to address");
+  }
 
   Node& node = NewNode(op, *nodes_, before ? before->self_ : nodes_->end());
   node.operands_ = std::move(spec.operands);

@@ -21,7 +21,6 @@ Token Lexer::Next() {
 absl::StatusOr<std::string> Lexer::NextName() {
   // Names may look like numbers, "12.1" or even "3e", so they are read from the text again rather than from the token.
   if (token_.kind == Token::Kind::kString) return Next().text;
-  if (token_.kind != Token::Kind::kWord && token_.kind != Token::Kind::kNumber) return Error() << "expected a name, found '" << token_.text << "'";
   at_ = token_.offset;
   const size_t begin = at_;
   while (at_ < text_.size() && IsWordPart(text_[at_])) ++at_;

@@ -66,7 +66,11 @@ std::string PrintGraph(const Graph& graph, const PrintOptions& options) {
             result.value.type().ToString() + PlacementsToString(result.placements);
   }
   text += ") {\n";
-  for (const Node& node : graph.nodes()) text += "  " + PrintNode(node, options) + "\n";
+  for (const Node& node : graph.nodes()) {
+    std::string line = PrintNode(node, options);  // several lines if it has a region
+    for (size_t at = line.find('\n'); at != std::string::npos; at = line.find('\n', at + 1)) line.insert(at + 1, "  ");
+    text += "  " + line + "\n";
+  }
   text += "  return";
   for (size_t i = 0; i < graph.results().size(); ++i) text += (i ? ", " : " ") + Ref(graph.results()[i].value);
   return text + "\n}\n";

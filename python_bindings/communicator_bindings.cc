@@ -28,7 +28,7 @@ constexpr double kDefaultTimeout = 600;
 }  // namespace
 
 void BindCommunicator(nb::module_& module) {
-  nb::class_<Communicator>(module, "Communicator",
+  nb::class_<Communicator>(module, "Communicator", nb::is_weak_referenceable(),
                            "One rank's end of a job: who it is, and how it talks to the others. Made by mpi(), single() or in_process();\n"
                            "an argument of compile() and of data.batches(). One thread at a time uses a Communicator.")
       .def_static(

@@ -5,6 +5,8 @@
 
 NB_MODULE(_lockstep, module) {
   using namespace lockstep::python;
+  // At exit the interpreter keeps what a traceback or a module still refers to; that is no leak of ours.
+  nanobind::set_leak_warnings(false);
   module.doc() = "The compiled part of the package lockstep.";
   nanobind::exception<Error>(module, "Error");
   BindCommunicator(module);

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -156,10 +157,12 @@ def _mpi(timeout: float = 600.0) -> Communicator:
     """
     world = Communicator._mpi(timeout)
     previous = sys.excepthook
+    reference = weakref.ref(world)  # the hook lives as long as the process, the communicator as long as its user wants
 
     def abort_first(kind: type[BaseException], value: BaseException, traceback: Any) -> None:
-        world.abort(f"{kind.__name__}: {value}")
         previous(kind, value, traceback)
+        if (alive := reference()) is not None:
+            alive.abort(f"{kind.__name__}: {value}")
 
     sys.excepthook = abort_first
     return world

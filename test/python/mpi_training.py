@@ -1,7 +1,9 @@
-"""One rank of test_training.test_losses_agree_over_mpi: prints its losses and a digest of its states as a line of JSON."""
+"""One rank of test_training.test_losses_agree_over_mpi: writes its losses and a digest of its states to <folder>/<rank>.json."""
 
 import hashlib
 import json
+import sys
+from pathlib import Path
 
 from cases import CASES, train
 
@@ -11,4 +13,5 @@ world = ls.Communicator.mpi()
 losses, exe = train(CASES[0], world)
 exe.check_replicas()
 digest = hashlib.sha256(b"".join(exe.state[name].tobytes() for name in sorted(exe.state))).hexdigest()
-print(json.dumps({"rank": world.rank, "size": world.size, "losses": losses, "digest": digest}), flush=True)
+report = {"rank": world.rank, "size": world.size, "losses": losses, "digest": digest}
+(Path(sys.argv[1]) / f"{world.rank}.json").write_text(json.dumps(report))

@@ -51,7 +51,7 @@ def losses(case: Case, steps: int = STEPS) -> list[float]:
         loss = torch.nn.functional.cross_entropy(module(samples[rows]), labels[rows])
         loss.backward()
         optimizer.step()
-        result.append(float(loss))
+        result.append(loss.item())
     return result
 
 
