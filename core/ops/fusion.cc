@@ -71,14 +71,17 @@ void PlaceFusion(PlacementContext& c) {
   for (const Node& node : body.nodes()) {
     std::vector<Placement> operands;
     for (Value operand : node.operands()) operands.push_back(placed.at(operand));
-    PlacementContext inner(node, operands, c.mesh_axis(), c.axis_size(), std::nullopt,
-                           c.types_are_local());
+    PlacementContext inner(node, operands, c.mesh_axis(), c.axis_size(), std::nullopt, c.types_are_local());
     node.op().place()(inner);
     if (!inner.failure().empty()) return c.Fail(node.Describe() + " in its body: " + inner.failure());
     if (inner.decompose()) return c.Fail(node.Describe() + " in its body has to be decomposed first");
     for (size_t i = 0; i < operands.size(); ++i) {
       const bool stands_for_slice = operands[i].is_replicated() && inner.required()[i].is_split();
       if (inner.required()[i] == operands[i] || stands_for_slice) continue;
+      // What an operand of the fusion must be is said of the fusion, so that the checker says what is missing and what diverges.
+      for (size_t j = 0; j < c.num_operands(); ++j) {
+        if (body.inputs()[j].value == node.operand(i)) return c.Require(j, inner.required()[i]);
+      }
       return c.Fail(node.Describe() + " in its body needs operand %" + node.operand(i).name() + " " +
                     inner.required()[i].ToString() + ", and it is " + operands[i].ToString());
     }
