@@ -1,0 +1,218 @@
+// lockstep-run: a graph text on a backend, with all ranks in this process. See kUsage.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <mutex>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "backends/run_in_process.h"
+#include "core/interpreter.h"
+#include "core/printer.h"
+#include "passes/distribute/distribute.h"
+
+ABSL_FLAG(std::string, backend, "cpu", "the backend to run on");
+ABSL_FLAG(int, ranks, 1, "ranks in this process; a graph without a mesh is distributed over {data=ranks}");
+ABSL_FLAG(int, threads, 1, "threads of each rank");
+ABSL_FLAG(int64_t, bucket_bytes, 8 << 20, "all_reduces are merged into buckets of about this size");
+ABSL_FLAG(bool, optimize, true, "run the whole pipeline, rather than what is needed to run");
+ABSL_FLAG(bool, compare, false, "compare every result of every rank with the interpreter");
+ABSL_FLAG(double, tolerance, 1e-4, "for --compare, relative to the largest magnitude of a result");
+ABSL_FLAG(bool, print_graph, false, "print the graph that the backend gets");
+ABSL_FLAG(bool, print_steps, false, "print the executable's steps");
+ABSL_FLAG(bool, print_results, false, "print the results of rank 0");
+ABSL_FLAG(int, repeat, 0, "time this many runs, after a tenth as many to warm up");
+ABSL_FLAG(bool, profile, false, "with --repeat: print the time of each step on rank 0");
+ABSL_FLAG(uint64_t, seed, 1, "of the random inputs");
+
+namespace lockstep {
+namespace {
+
+constexpr char kUsage[] = R"(runs a graph in text form on a backend, with random inputs.
+
+  lockstep-run [flags] [FILE]            FILE or '-' or nothing: standard input
+
+  lockstep-run step.ir --compare                        run once, compare with the interpreter
+  lockstep-run step.ir --ranks=4 --compare              the same on 4 ranks, which are threads
+  lockstep-run step.ir --threads=2 --repeat=100         time it
+  lockstep-run step.ir --repeat=20 --profile            and where the time goes
+  lockstep-run step.ir --print_steps                    what it is compiled to
+
+Floats are uniform in [-1, 1], integers 0 to 4. Errors, and differences, end with exit code 1.)";
+
+absl::StatusOr<std::string> ReadInput(const std::string& path) {
+  std::ostringstream text;
+  if (path == "-") {
+    text << std::cin.rdbuf();
+    return text.str();
+  }
+  std::ifstream file(path);
+  if (!file) return NotFound() << "cannot read " << path;
+  text << file.rdbuf();
+  return text.str();
+}
+
+Tensor RandomTensor(const TensorType& type, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> uniform(-1, 1);
+  Tensor wide(TensorType{DType::kF64, type.shape});
+  for (double& x : wide.mutable_data<double>())
+    x = IsFloat(type.dtype) ? uniform(random) : std::floor((uniform(random) + 1) * 2.5);
+  return wide.Converted(type.dtype);
+}
+
+// By rank: replicated inputs are equal on all ranks.
+std::vector<std::vector<Tensor>> MakeInputs(const Graph& graph) {
+  std::vector<std::vector<Tensor>> inputs(static_cast<size_t>(graph.mesh().num_ranks()));
+  for (size_t rank = 0; rank < inputs.size(); ++rank) {
+    for (size_t i = 0; i < graph.inputs().size(); ++i) {
+      const Input& input = graph.inputs()[i];
+      bool replicated = true;
+      for (const auto& [axis, placement] : input.placements) replicated = replicated && placement.is_replicated();
+      const uint64_t seed = absl::GetFlag(FLAGS_seed) * 100000 + i * 100 + (replicated ? 0 : rank);
+      inputs[rank].push_back(RandomTensor(input.value.type(), seed));
+    }
+  }
+  return inputs;
+}
+
+// The largest difference of two results, relative to the largest magnitude that is expected.
+double RelativeDifference(const Tensor& actual, const Tensor& expected) {
+  double largest = 0, difference = 0;
+  for (int64_t i = 0; i < expected.num_elements(); ++i) {
+    const double a = actual.At(i), e = expected.At(i);
+    largest = std::max(largest, std::abs(e));
+    if (a == e || (std::isnan(a) && std::isnan(e))) continue;
+    difference = std::isfinite(a - e) ? std::max(difference, std::abs(a - e)) : HUGE_VAL;
+  }
+  return largest > 0 ? difference / largest : difference;
+}
+
+absl::Status Compare(const Graph& graph, const std::vector<std::vector<Tensor>>& inputs,
+                     const std::vector<std::vector<Tensor>>& actual) {
+  ASSIGN_OR_RETURN(const auto expected, Interpret(graph, inputs));
+  bool equal = true;
+  for (size_t i = 0; i < graph.results().size(); ++i) {
+    double worst = 0;
+    for (size_t rank = 0; rank < actual.size(); ++rank)
+      worst = std::max(worst, RelativeDifference(actual[rank][i], expected[rank][i]));
+    const Result& result = graph.results()[i];
+    const bool close = worst <= absl::GetFlag(FLAGS_tolerance);
+    std::printf("%s %s%s %s: difference %.2g\n", close ? "equal  " : "DIFFERS", result.is_state ? "state " : "",
+                result.name.c_str(), result.value.type().ToString().c_str(), worst);
+    equal = equal && close;
+  }
+  if (!equal) return InvalidArgument() << "results differ from the interpreter's";
+  return absl::OkStatus();
+}
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+void PrintProfile(const Executor& executor, int runs) {
+  std::vector<StepProfile> profile = executor.profile();
+  std::stable_sort(profile.begin(), profile.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  for (const StepProfile& step : profile)
+    std::printf("%10.1f us  %s\n", step.seconds / runs * 1e6, step.step->ToString().c_str());
+}
+
+absl::Status Time(Executor& executor, const Graph& graph, const std::vector<Tensor>& inputs, bool print) {
+  const int repeat = absl::GetFlag(FLAGS_repeat);
+  std::vector<NamedInput> named;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Input& input = graph.inputs()[i];
+    if (!input.is_state) named.push_back({input.name(), {inputs[i].type(), inputs[i].bytes()}});
+  }
+  for (int i = 0; i <= repeat / 10; ++i) RETURN_IF_ERROR(executor.Run(named, {}));
+  executor.ResetCounters();
+  std::vector<double> seconds;
+  for (int i = 0; i < repeat; ++i) {
+    const double begin = Now();
+    RETURN_IF_ERROR(executor.Run(named, {}));
+    seconds.push_back(Now() - begin);
+  }
+  if (!print) return absl::OkStatus();
+  std::sort(seconds.begin(), seconds.end());
+  const ExecutorCounters& counters = executor.counters();
+  std::printf(
+      "%d runs: median %.3f ms, best %.3f ms; mean %.3f ms, of which kernels %.1f %%, communication %.1f %%, executor "
+      "%.2f %%\n",
+      repeat, seconds[seconds.size() / 2] * 1e3, seconds[0] * 1e3, counters.total / repeat * 1e3,
+      100 * counters.kernels / counters.total, 100 * counters.communication / counters.total,
+      100 * counters.outside_kernels() / counters.total);
+  if (absl::GetFlag(FLAGS_profile)) PrintProfile(executor, repeat);
+  return absl::OkStatus();
+}
+
+absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backend& backend,
+                     const CompileOptions& options, const std::vector<Tensor>& inputs, std::vector<Tensor>& results) {
+  const bool print = communicator.rank() == 0;
+  const double begin = Now();
+  ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, options));
+  if (print) std::printf("compiled in %.0f ms\n", (Now() - begin) * 1e3);
+  if (print && absl::GetFlag(FLAGS_print_graph)) std::printf("%s\n", executable.graph_text.c_str());
+  if (print && absl::GetFlag(FLAGS_print_steps)) std::printf("%s\n", executable.ToString().c_str());
+  const std::unique_ptr<Device> device = CreateHostDevice();
+  ASSIGN_OR_RETURN(const auto executor,
+                   Executor::Load(std::move(executable), &communicator, device.get(), {absl::GetFlag(FLAGS_profile)}));
+  ASSIGN_OR_RETURN(results, RunOnce(*executor, graph, inputs));
+  if (absl::GetFlag(FLAGS_repeat) > 0) RETURN_IF_ERROR(Time(*executor, graph, inputs, print));
+  return absl::OkStatus();
+}
+
+absl::Status Main(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadInput(path));
+  ASSIGN_OR_RETURN(Graph graph, ParseGraph(text));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(absl::GetFlag(FLAGS_backend)));
+  const int ranks = absl::GetFlag(FLAGS_ranks), threads = absl::GetFlag(FLAGS_threads);
+  if (ranks < 1 || threads < 1) return InvalidArgument() << "--ranks and --threads must be at least 1";
+  if (graph.mesh().empty() && ranks > 1) {
+    ASSIGN_OR_RETURN(graph, passes::DistributeGraph(graph, Mesh({{std::string(kDataAxis), ranks}})));
+  }
+  CompileOptions options;
+  options.mesh = graph.mesh();
+  options.threads = threads;
+  options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
+  options.optimize = absl::GetFlag(FLAGS_optimize);
+  const std::vector<std::vector<Tensor>> inputs = MakeInputs(graph);
+  std::vector<std::vector<Tensor>> results(inputs.size());
+  RETURN_IF_ERROR(ForEachRank(static_cast<int>(inputs.size()), [&](Communicator& communicator) {
+    const auto rank = static_cast<size_t>(communicator.rank());
+    return RunRank(communicator, graph, *backend, options, inputs[rank], results[rank]);
+  }));
+  for (size_t i = 0; absl::GetFlag(FLAGS_print_results) && i < graph.results().size(); ++i) {
+    std::printf("%s = %s\n", graph.results()[i].name.c_str(), results[0][i].ToString().c_str());
+  }
+  return absl::GetFlag(FLAGS_compare) ? Compare(graph, inputs, results) : absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  absl::FlagsUsageConfig usage;
+  usage.contains_help_flags = [](absl::string_view file) {
+    return file.find("lockstep_run") != absl::string_view::npos;
+  };
+  usage.contains_helpshort_flags = usage.contains_help_flags;
+  absl::SetFlagsUsageConfig(usage);
+  absl::SetProgramUsageMessage(lockstep::kUsage);
+  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+  if (arguments.size() > 2) {
+    std::fprintf(stderr, "lockstep-run: one file at most\n");
+    return 1;
+  }
+  const absl::Status status = lockstep::Main(arguments.size() > 1 ? arguments[1] : "-");
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "lockstep-run: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
