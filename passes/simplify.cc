@@ -1,5 +1,7 @@
 #include "passes/simplify.h"
 
+#include <algorithm>
+
 #include "core/op_def.h"
 
 namespace lockstep::passes {
@@ -8,19 +10,28 @@ namespace {
 // Every rule makes the program smaller or more canonical, so that a chain of rewrites is about as long as the program is deep.
 constexpr int kMaxSweeps = 200;
 
+bool IsUsed(const Graph& graph, Node* node) {
+  for (size_t i = 0; i < node->num_results(); ++i) {
+    if (graph.IsUsed(node->result(i))) return true;
+  }
+  return false;
+}
+
 // Erases `node` and what nobody uses any more when it is gone.
 void EraseWithOperands(Graph& graph, Node* node) {
-  const std::vector<Value> operands = node->operands();
-  graph.Erase(node);
-  std::vector<Value> seen;
-  for (Value operand : operands) {
-    bool is_first = true;
-    for (Value other : seen) is_first = is_first && other.node != operand.node;
-    seen.push_back(operand);
-    if (!is_first || &operand.node->op() == &InputOp()) continue;
-    bool is_used = false;
-    for (size_t i = 0; i < operand.node->num_results(); ++i) is_used = is_used || graph.IsUsed(operand.node->result(i));
-    if (!is_used && !operand.node->op().has_trait(kCollective)) EraseWithOperands(graph, operand.node);
+  std::vector<Node*> open = {node};
+  while (!open.empty()) {
+    Node* const dead = open.back();
+    open.pop_back();
+    const std::vector<Value> operands = dead->operands();
+    graph.Erase(dead);
+    for (const Value value : operands) {
+      Node* const operand = value.node;
+      // A node that is open, or an operand twice, is met but once.
+      if (&operand->op() == &InputOp() || IsUsed(graph, operand)) continue;
+      if (operand->op().has_trait(kCollective)) continue;
+      if (std::find(open.begin(), open.end(), operand) == open.end()) open.push_back(operand);
+    }
   }
 }
 

@@ -1,6 +1,8 @@
 // Rules about numbers. Of floats, x + 0.0 is not x (for -0.0), x - x and x * 0.0 are not 0.0 (for NaN and infinities).
 
 #include <cmath>
+#include <functional>
+#include <type_traits>
 
 #include "core/op_def.h"
 #include "passes/simplify/rule.h"
@@ -106,20 +108,34 @@ bool ScalesCompose(double c, double d, const Tensor& product) {
   return (grow || shrink) && std::isfinite(product.At(0)) && product.At(0) == c * d && product.At(0) != 0;
 }
 
+// c op d of two integers, modulo 2^n as the ops are.
+template <typename F>
+Tensor Wrapping(const Tensor& c, const Tensor& d, F op) {
+  Tensor result(c.type());
+  DispatchDType(c.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if constexpr (std::is_integral_v<T>) {
+      result.mutable_data<T>()[0] =
+          static_cast<T>(op(static_cast<uint64_t>(c.data<T>()[0]), static_cast<uint64_t>(d.data<T>()[0])));
+    }
+  });
+  return result;
+}
+
 // (x * c) * d ==> x * (c * d): of integers always, of floats where it is exact
 Value MulMul(Node& node, Builder& b) {
   Node* inner = MadeBy(node.operand(0), "mul");
   if (!inner) return Value();
   const std::optional<Tensor> c = SplatOf(inner->operand(1)), d = SplatOf(node.operand(1));
   if (!c || !d) return Value();
+  Tensor product;
   if (IsFloatNode(node)) {
-    const Tensor product = Tensor::Scalar(c->dtype(), c->At(0) * d->At(0));
+    product = Tensor::Scalar(c->dtype(), c->At(0) * d->At(0));
     if (!ScalesCompose(c->At(0), d->At(0), product)) return Value();
-    return b.Mul(inner->operand(0), Splat(b, product, node.type(0).shape));
+  } else {
+    product = Wrapping(*c, *d, std::multiplies<uint64_t>());
   }
-  // The product of the constants is left to constant folding, which wraps around as `mul` does.
-  const Value first = b.Constant(*c), second = b.Constant(*d);
-  return b.Mul(inner->operand(0), b.Broadcast(b.Mul(first, second), node.type(0).shape, {}));
+  return b.Mul(inner->operand(0), Splat(b, product, node.type(0).shape));
 }
 
 // (x + c) + d ==> x + (c + d), of integers
@@ -128,8 +144,8 @@ Value AddAdd(Node& node, Builder& b) {
   if (!inner || IsFloatNode(node)) return Value();
   const std::optional<Tensor> c = SplatOf(inner->operand(1)), d = SplatOf(node.operand(1));
   if (!c || !d) return Value();
-  const Value first = b.Constant(*c), second = b.Constant(*d);
-  return b.Add(inner->operand(0), b.Broadcast(b.Add(first, second), node.type(0).shape, {}));
+  const Tensor sum = Wrapping(*c, *d, std::plus<uint64_t>());
+  return b.Add(inner->operand(0), Splat(b, sum, node.type(0).shape));
 }
 
 // max(x, x) ==> x

@@ -1,0 +1,176 @@
+#include "test/random_graph/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <unordered_map>
+
+#include "core/interpreter.h"
+#include "core/op_def.h"
+#include "core/printer.h"
+
+namespace lockstep {
+namespace {
+
+// Relative to the largest element, for values that went through a few dozen ops of the coarsest dtype.
+double Tolerance(const Graph& graph) {
+  double tolerance = 0;
+  const auto see = [&](DType dtype) {
+    if (dtype == DType::kBF16 || dtype == DType::kF16) tolerance = std::max(tolerance, 0.1);
+    if (dtype == DType::kF32) tolerance = std::max(tolerance, 1e-3);
+    if (dtype == DType::kF64) tolerance = std::max(tolerance, 1e-9);
+  };
+  for (const Input& input : graph.inputs()) see(input.value.dtype());
+  for (const Node& node : graph.nodes()) {
+    for (size_t i = 0; i < node.num_results(); ++i) see(node.type(i).dtype);
+  }
+  return tolerance;
+}
+
+absl::Status CheckClose(const std::string& name, const Tensor& expected, const Tensor& found, double tolerance) {
+  if (expected.type() != found.type())
+    return Internal() << "result " << name << " was " << expected.type() << " and is " << found.type();
+  double largest = 1;
+  for (int64_t i = 0; i < expected.num_elements(); ++i) largest = std::max(largest, std::abs(expected.At(i)));
+  for (int64_t i = 0; i < expected.num_elements(); ++i) {
+    const double difference = std::abs(expected.At(i) - found.At(i));
+    if (difference <= (IsFloat(expected.dtype()) ? tolerance * largest : 0)) continue;
+    return Internal() << "element " << i << " of result " << name << " was " << expected.At(i) << " and is "
+                      << found.At(i);
+  }
+  return absl::OkStatus();
+}
+
+// A copy in which the results that `keep` refuses are gone, then nodes and inputs that nobody needs. `replaced` becomes an input
+// of the value `tensor`, if it is not null.
+RandomProgram Copy(const RandomProgram& program, const std::function<bool(size_t)>& keep,
+                   const Node* replaced = nullptr, const std::vector<Tensor>& tensors = {}) {
+  std::unordered_map<const Node*, bool> needed;
+  for (size_t i = 0; i < program.graph.results().size(); ++i) {
+    if (keep(i)) needed[program.graph.results()[i].value.node] = true;
+  }
+  for (auto it = program.graph.nodes().rbegin(); it != program.graph.nodes().rend(); ++it) {
+    if (!needed[&*it] || &*it == replaced) continue;
+    for (Value operand : it->operands()) needed[operand.node] = true;
+  }
+  RandomProgram copy;
+  copy.graph.set_name(program.graph.name());
+  std::unordered_map<Value, Value, ValueHash> map;
+  const auto add_input = [&](Value value, bool is_state, const Tensor& tensor) {
+    const absl::StatusOr<Value> input = copy.graph.AddInput(value.name(), value.type(), is_state);
+    LOCKSTEP_CHECK(input.ok()) << input.status();
+    copy.inputs.push_back(tensor);
+    map[value] = *input;
+  };
+  for (size_t i = 0; i < program.graph.inputs().size(); ++i) {
+    const Input& input = program.graph.inputs()[i];
+    const bool is_updated =
+        std::any_of(program.graph.results().begin(), program.graph.results().end(), [&](const Result& result) {
+          return result.is_state && result.name == input.name() &&
+                 keep(static_cast<size_t>(&result - program.graph.results().data()));
+        });
+    if (needed[input.value.node] || is_updated) add_input(input.value, input.is_state, program.inputs[i]);
+  }
+  for (const Node& node : program.graph.nodes()) {
+    if (!needed[&node]) continue;
+    Node& mutable_node = const_cast<Node&>(node);
+    if (&node == replaced) {
+      for (size_t i = 0; i < tensors.size(); ++i) add_input(mutable_node.result(i), false, tensors[i]);
+      continue;
+    }
+    NodeSpec spec{&node.op(), {}, node.attributes(), node.source(), {}};
+    for (Value operand : node.operands()) spec.operands.push_back(map.at(operand));
+    for (size_t i = 0; i < node.num_results(); ++i) spec.names.push_back(node.result_name(i));
+    const absl::StatusOr<Node*> made = copy.graph.Insert(std::move(spec));
+    LOCKSTEP_CHECK(made.ok()) << made.status();
+    for (size_t i = 0; i < node.num_results(); ++i) map[mutable_node.result(i)] = (*made)->result(i);
+  }
+  for (size_t i = 0; i < program.graph.results().size(); ++i) {
+    if (!keep(i)) continue;
+    const Result& result = program.graph.results()[i];
+    const absl::Status added = result.is_state ? copy.graph.AddStateResult(result.name, map.at(result.value))
+                                               : copy.graph.AddResult(result.name, map.at(result.value));
+    LOCKSTEP_CHECK(added.ok()) << added;
+  }
+  return copy;
+}
+
+// The values of a node's results.
+std::vector<Tensor> ValuesOf(const RandomProgram& program, const Node& node) {
+  Graph graph = program.graph.Clone();
+  while (!graph.results().empty()) graph.RemoveResult(0);
+  for (Node& clone : graph.nodes()) {
+    if (clone.result_name(0) != node.result_name(0)) continue;
+    for (size_t i = 0; i < clone.num_results(); ++i)
+      LOCKSTEP_CHECK(graph.AddResult(std::to_string(i), clone.result(i)).ok());
+  }
+  absl::StatusOr<std::vector<Tensor>> values = InterpretOneRank(graph, program.inputs);
+  LOCKSTEP_CHECK(values.ok()) << values.status();
+  return *std::move(values);
+}
+
+bool ShrinkOnce(RandomProgram& program, const std::function<bool(const RandomProgram&)>& fails) {
+  const auto take_if_fails = [&](RandomProgram smaller) {
+    if (!fails(smaller)) return false;
+    program = std::move(smaller);
+    return true;
+  };
+  for (size_t dropped = program.graph.results().size(); dropped-- > 0;) {
+    if (program.graph.results().size() > 1 && take_if_fails(Copy(program, [&](size_t i) { return i != dropped; })))
+      return true;
+  }
+  for (const Node& node : program.graph.nodes()) {
+    if (take_if_fails(Copy(program, [](size_t) { return true; }, &node, ValuesOf(program, node)))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::Status CheckPasses(const RandomProgram& program, const std::vector<passes::Pass>& passes, bool* changed) {
+  absl::StatusOr<std::vector<Tensor>> expected = InterpretOneRank(program.graph, program.inputs);
+  RETURN_IF_ERROR(Annotate(expected.status(), "before the passes"));
+  Graph graph = program.graph.Clone();
+  passes::PassDebug debug;
+  debug.on_change = [&](const passes::Pass&, const std::string&, const Graph&) {
+    if (changed) *changed = true;
+  };
+  RETURN_IF_ERROR(passes::RunPasses(passes, graph, debug));
+  const absl::StatusOr<Graph> parsed = ParseGraph(graph.ToString());
+  RETURN_IF_ERROR(Annotate(parsed.status(), "the text after the passes"));
+  if (parsed->ToString() != graph.ToString())
+    return Internal() << "the text after the passes does not parse back to itself";
+  absl::StatusOr<std::vector<Tensor>> found = InterpretOneRank(graph, program.inputs);
+  RETURN_IF_ERROR(Annotate(found.status(), "after the passes"));
+  if (found->size() != expected->size())
+    return Internal() << "there were " << expected->size() << " results and are " << found->size();
+  const double tolerance = Tolerance(program.graph);
+  for (size_t i = 0; i < expected->size(); ++i) {
+    RETURN_IF_ERROR(CheckClose(program.graph.results()[i].name, (*expected)[i], (*found)[i], tolerance));
+  }
+  return absl::OkStatus();
+}
+
+RandomProgram Shrink(const RandomProgram& program, const std::function<bool(const RandomProgram&)>& fails) {
+  RandomProgram smallest = Copy(program, [](size_t) { return true; });
+  while (ShrinkOnce(smallest, fails)) {
+  }
+  return smallest;
+}
+
+std::string WriteReproducer(const RandomProgram& program, const std::string& passes, const std::string& name) {
+  const char* folder = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR");  // set by Bazel
+  const std::filesystem::path path =
+      (folder ? std::filesystem::path(folder) : std::filesystem::temp_directory_path()) / (name + ".ir");
+  std::ofstream file(path);
+  file << "// passes=" << passes << "\n";
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    file << "// %" << program.graph.inputs()[i].name() << " = " << program.inputs[i].ToString() << "\n";
+  }
+  file << program.graph.ToString();
+  return path.string();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,29 @@
+// Says whether passes keep the meaning of a program, and makes a program that shows that they do not as small as it can.
+// For the tests of random graphs.
+
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+#include "passes/pass.h"
+#include "test/random_graph/random_graph.h"
+
+namespace lockstep {
+
+// Runs the program on the interpreter as it is and after the passes. An error says what differs: a result by more than the rounding
+// of the coarsest dtype in the graph explains, what the passes or the verifier refuse, or the text form. `changed` (may be null)
+// is set if a pass changed the graph.
+absl::Status CheckPasses(const RandomProgram& program, const std::vector<passes::Pass>& passes,
+                         bool* changed = nullptr);
+
+// Removes results and nodes, as long as `fails` says of what is left that it still fails. A node is removed by putting an
+// input of the same value in its place.
+RandomProgram Shrink(const RandomProgram& program, const std::function<bool(const RandomProgram&)>& fails);
+
+// Writes the program's text, with the list of passes as a golden test has it, and the inputs as comments. Returns the path.
+std::string WriteReproducer(const RandomProgram& program, const std::string& passes, const std::string& name);
+
+}  // namespace lockstep

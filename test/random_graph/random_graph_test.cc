@@ -1,0 +1,134 @@
+// Random graphs mean the same before and after each pass, and all of them. Two hundred of each in CI; for a longer hunt:
+//
+//   bazel run //test/random_graph:random_graph_test -- --graphs=100000 --first_seed=1000
+
+#include "test/random_graph/random_graph.h"
+
+#include <gtest/gtest.h>
+
+#include <charconv>
+#include <cstdio>
+#include <set>
+#include <string>
+
+#include "core/op_def.h"
+#include "passes/pass_table.h"
+#include "test/random_graph/compare.h"
+
+namespace lockstep {
+namespace {
+
+uint64_t num_graphs = 200, first_seed = 0;
+
+constexpr char kLegalizeAll[] = "legalize{without=softmax|log_softmax|sgd}";
+
+RandomProgram ProgramOf(uint64_t seed) {
+  RandomGraphOptions options;
+  // Small ones first: what fails on those needs less shrinking. Larger extents meet the limits of fusion.
+  if (seed % 4 == 0) options.max_nodes = 6;
+  if (seed % 8 == 7) options.max_nodes = 60;
+  return MakeRandomProgram(seed, options);
+}
+
+// The same graph with smaller extents, if that fails too, then without what can be left out.
+RandomProgram Smallest(uint64_t seed, const std::function<bool(const RandomProgram&)>& fails) {
+  RandomProgram program = ProgramOf(seed);
+  for (int64_t extent : {1, 2, 3}) {
+    for (uint64_t near = seed; near < seed + 20; ++near) {
+      RandomProgram smaller = MakeRandomProgram(near, {.min_nodes = 1, .max_nodes = 10, .max_extent = extent});
+      if (fails(smaller)) return Shrink(smaller, fails);
+    }
+  }
+  return Shrink(program, fails);
+}
+
+class RandomGraphTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(RandomGraphTest, MeansTheSame) {
+  const absl::StatusOr<std::vector<passes::Pass>> passes = passes::PassesFromText(GetParam());
+  ASSERT_TRUE(passes.ok()) << passes.status();
+  uint64_t num_changed = 0;
+  for (uint64_t seed = first_seed; seed < first_seed + num_graphs; ++seed) {
+    bool changed = false;
+    if (CheckPasses(ProgramOf(seed), *passes, &changed).ok()) {
+      num_changed += changed;
+      continue;
+    }
+    const RandomProgram smallest =
+        Smallest(seed, [&](const RandomProgram& program) { return !CheckPasses(program, *passes).ok(); });
+    const std::string path = WriteReproducer(smallest, GetParam(), "random_graph." + std::to_string(seed));
+    FAIL() << "seed " << seed << ", passes " << GetParam() << ": " << CheckPasses(smallest, *passes).message() << "\n"
+           << smallest.graph.ToString() << "written with its inputs to " << path;
+  }
+  // A pass that finds nothing to do is not tested.
+  EXPECT_GE(num_changed * 20, num_graphs) << "only " << num_changed << " of " << num_graphs << " graphs were changed";
+}
+
+INSTANTIATE_TEST_SUITE_P(Passes, RandomGraphTest,
+                         testing::Values("simplify", "fold-constants", "cse", "dce", kLegalizeAll, "fuse-elementwise",
+                                         std::string("simplify,fold-constants,simplify,cse,dce,") + kLegalizeAll +
+                                             ",cse,simplify,dce,fuse-elementwise,dce"),
+                         [](const auto& info) {
+                           std::string name;
+                           for (char c : info.param.substr(0, 14))
+                             name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+                           return std::to_string(info.index) + "_" + name;
+                         });
+
+// The generator reaches the ops that it is meant to.
+TEST(RandomGraphsTest, HoldManyOps) {
+  std::set<std::string> ops;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const RandomProgram program = ProgramOf(seed);
+    for (const Node& node : program.graph.nodes()) ops.insert(node.op_name());
+  }
+  EXPECT_GE(ops.size(), 42u) << testing::PrintToString(ops);
+}
+
+TEST(RandomGraphsTest, AreTheSameForTheSameSeed) {
+  EXPECT_EQ(ProgramOf(17).graph.ToString(), ProgramOf(17).graph.ToString());
+  EXPECT_NE(ProgramOf(17).graph.ToString(), ProgramOf(18).graph.ToString());
+}
+
+// A pass with a bug: it is found, and the graph that shows it is small.
+TEST(RandomGraphsTest, FindAndShrinkABug) {
+  const passes::Pass broken = {"broken", [](Graph& graph) -> absl::StatusOr<bool> {
+                                 for (Node& node : graph.nodes()) {
+                                   if (!node.Is("tanh")) continue;
+                                   graph.ReplaceUses(node.result(), node.operand(0));
+                                   return true;
+                                 }
+                                 return false;
+                               }};
+  const auto fails = [&](const RandomProgram& program) { return !CheckPasses(program, {broken}).ok(); };
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    const RandomProgram program = ProgramOf(seed);
+    if (program.graph.nodes().size() < 10 || !fails(program)) continue;
+    const RandomProgram smallest = Shrink(program, fails);
+    EXPECT_LE(smallest.graph.nodes().size(), 2u) << smallest.graph.ToString();
+    EXPECT_EQ(smallest.graph.results().size(), 1u) << smallest.graph.ToString();
+    return;
+  }
+  FAIL() << "500 random graphs did not show the bug";
+}
+
+bool ParseFlag(std::string_view argument, std::string_view name, uint64_t& value) {
+  if (!argument.starts_with(name)) return false;
+  argument.remove_prefix(name.size());
+  const auto [end, error] = std::from_chars(argument.data(), argument.data() + argument.size(), value);
+  return error == std::errc() && end == argument.data() + argument.size();
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    if (lockstep::ParseFlag(argv[i], "--graphs=", lockstep::num_graphs)) continue;
+    if (lockstep::ParseFlag(argv[i], "--first_seed=", lockstep::first_seed)) continue;
+    std::fprintf(stderr, "%s: unknown flag; there are --graphs=N and --first_seed=N\n", argv[i]);
+    return 1;
+  }
+  return RUN_ALL_TESTS();
+}
