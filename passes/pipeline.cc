@@ -4,8 +4,10 @@
 #include "passes/dce.h"
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/overlap_collectives.h"
+#include "passes/fold_constants.h"
 #include "passes/fuse_elementwise.h"
 #include "passes/legalize.h"
+#include "passes/simplify.h"
 
 namespace lockstep::passes {
 
@@ -18,12 +20,14 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
   };
   if (!options.optimize) return {distribute, Dce(), Legalize(options.supports)};
   return {
+      Simplify(), FoldConstants(),       // a small graph first: everything after is cheaper
       Cse(), Dce(),                      // unused gradients must not travel, equal ones travel once
       distribute,                        // on whole ops, whose placement rules say more than those of their parts
       Dce(),                             // what was computed whole, and is wanted in slices alone
       MergeAllReduces(options.buckets),  // before ops are taken apart: gradients are still recognisable
       Legalize(options.supports),        // from here on only what the target has kernels for
-      Cse(), Dce(),                      // the constants of the decompositions
+      Simplify(), FoldConstants(),       // what the decompositions left
+      Cse(), Dce(),
       FuseElementwise(),                 // after legalizing, since optimizers and activations fall apart into elementwise ops
       Dce(),                             // broadcasts and constants that were copied into every fusion
       OverlapCollectives(),              // last: it moves nodes, so nothing may reorder after it
