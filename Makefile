@@ -52,6 +52,10 @@ test-tsan: setup ## The runtime's tests under the thread sanitizer
 bench: build ## Measure against PyTorch and MPI, where they are installed (ARGS=…)
 	.venv/bin/python benchmarks/run.py $(ARGS)
 
+docs: setup ## Write docs/ops.md from the ops' definitions
+	$(BAZEL) build $(BAZEL_FLAGS) //tools:ops-document
+	bazel-bin/tools/ops-document > docs/ops.md
+
 format: setup ## Format C++ and Python in place
 	clang-format-19 -i $(CPP_FILES)
 	.venv/bin/ruff check --fix-only --quiet $(PYTHON_FILES)
@@ -67,4 +71,4 @@ clean: ## Remove what building and training made (not .venv, not the cache)
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so
 
-.PHONY: help setup build train test test-asan test-tsan bench format lint clean
+.PHONY: help setup build train test test-asan test-tsan bench docs format lint clean

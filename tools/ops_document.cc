@@ -1,0 +1,54 @@
+#include "tools/ops_document.h"
+
+#include "core/op_def.h"
+
+namespace lockstep {
+namespace {
+
+std::string Joined(const std::vector<std::string>& names, bool is_variadic) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "%" : ", %") + name;
+  return is_variadic ? text + ", …" : text;
+}
+
+std::string Traits(const OpDef& op) {
+  std::string text;
+  const auto add = [&](OpTrait trait, const std::string& name) {
+    if (op.has_trait(trait)) text += (text.empty() ? "" : ", ") + name;
+  };
+  add(kElementwise, "elementwise");
+  add(kCommutative, "commutative");
+  add(kCollective, "collective");
+  add(kOptimizer, "optimizer");
+  return text;
+}
+
+std::string OpSection(const OpDef& op) {
+  std::string text = "## " + op.name() + "\n\n" + op.doc() + "\n\n```\n" + Joined(op.result_names(), false) + " = " + op.name();
+  if (!op.operand_names().empty()) text += " " + Joined(op.operand_names(), op.is_variadic());
+  text += "\n```\n\n";
+  for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
+    text += "- `" + attribute.name + "`: " + std::string(AttributeTypeName(attribute.example));
+    if (!attribute.required) text += ", default `" + AttributeToString(attribute.example) + "`";
+    text += attribute.doc.empty() ? "\n" : ". " + attribute.doc + "\n";
+  }
+  for (const OpDef::ConstraintDef& constraint : op.constraints()) text += "- (" + constraint.id + ") " + constraint.text + "\n";
+  if (const std::string traits = Traits(op); !traits.empty()) text += "- Traits: " + traits + "\n";
+  text += op.vjp() ? "- Has a gradient\n" : "- No gradient: " + op.no_gradient() + "\n";
+  if (op.decompose()) text += "- Decomposes into simpler ops where a target has no kernel\n";
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string OpsDocument() {
+  std::string text =
+      "# Ops\n\n"
+      "Generated from the definitions in `core/ops/` by `make docs`; do not edit. A message such as `matmul (C4): …` names the op and the\n"
+      "constraint below. Elementwise ops take operands of equal shapes: there is no implicit broadcasting.\n\n";
+  for (const OpDef* op : AllOps()) text += OpSection(*op);
+  text.pop_back();
+  return text;
+}
+
+}  // namespace lockstep
