@@ -4,6 +4,7 @@
 
 #include "backends/codegen/loop_test_support.h"
 #include "core/interpreter.h"
+#include "core/op_def.h"
 #include "core/printer.h"
 #include "gtest/gtest.h"
 
@@ -332,6 +333,16 @@ TEST(LoopCompiler, RefusesWhatIsNoLoop) {
   })")
                 .find("reduce different shapes or dims"),
             std::string::npos);
+}
+
+// A new elementwise op is not fused until emit_element.cc has code for it; the backend asks AnalyzeLoop.
+TEST(LoopCompiler, RefusesAnElementwiseOpWithoutCode) {
+  const OpDef cube =
+      OpDef("cube").Operand("x").Trait(kElementwise).Infer([](InferContext& c) { return c.SetResult(c.operand(0)); });
+  Graph body("f");
+  const Value x = body.AddInput("x", TensorType{DType::kF32, {4}}).value();
+  ASSERT_TRUE(body.AddResult("y", body.Insert({&cube, {x}, {}, "", {}}).value()->result()).ok());
+  EXPECT_NE(AnalyzeLoop(body).status().message().find("no code for cube"), std::string::npos);
 }
 
 TEST(LoopCompiler, EqualBodiesShareCode) {

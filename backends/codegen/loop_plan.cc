@@ -305,9 +305,4 @@ absl::StatusOr<LoopPlan> PlanLoop(const Graph& body) {
   }
 }
 
-absl::StatusOr<LoopInfo> AnalyzeLoop(const Graph& body) {
-  ASSIGN_OR_RETURN(const LoopPlan plan, PlanLoop(body));
-  return plan.info;
-}
-
 }  // namespace lockstep
