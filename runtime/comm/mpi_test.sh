@@ -1,0 +1,54 @@
+#!/bin/bash
+# Runs the conformance suite under mpirun and counts the ranks; kills a rank and looks who is blamed.
+#   mpi_test.sh conformance_mpi_main
+set -u
+program=$1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+out=$(mktemp)
+trap 'rm -f "$out"' EXIT
+failures=0
+
+fail() {
+  echo "FAILED: $1"
+  cat "$out"
+  failures=$((failures + 1))
+}
+
+# ranks, further arguments: the suite passes on so many ranks.
+suite() {
+  local ranks=$1
+  shift
+  timeout 120 mpirun --oversubscribe -np "$ranks" "$program" "$ranks" "$@" >"$out" 2>&1
+  local status=$? ran
+  ran=$(grep -cE "^rank [0-9]+ of $ranks on .*: [1-9][0-9]* cases passed$" "$out")
+  if [ $status -ne 0 ] || [ "$ran" -ne "$ranks" ]; then
+    fail "$ranks ranks $*: exit status $status, $ran ranks passed"
+  else
+    echo "$ranks ranks $*: $(grep -m1 -o '[0-9]* cases passed' "$out") on each"
+  fi
+}
+
+suite 1
+suite 2
+suite 3
+suite 4
+suite 7
+# Groups of ranks that share no memory, as on several hosts.
+suite 2 max_group=1
+suite 3 max_group=2
+suite 4 max_group=2
+
+# A rank dies. The survivors are told who, if mpirun lets them live (it is asked to), and within 5 s.
+begin=$(date +%s%N)
+timeout 60 mpirun --oversubscribe --enable-recovery -np 3 "$program" 3 die=1 >"$out" 2>&1
+took=$((($(date +%s%N) - begin) / 1000000))
+named=$(grep -cE '^rank [02] learns: .*rank 1 on host .* died while rank [02] on host .* waited in all_reduce sum f32\[1000\] `bucket 1`' "$out")
+[ "$named" -eq 2 ] || fail "rank 1 died: $named of 2 survivors named it"
+[ "$took" -lt 6000 ] || fail "rank 1 died: it took $took ms to end"
+echo "a dead rank is named by $named survivors, all over after $took ms"
+
+# Without being asked mpirun ends the job itself, and names the rank.
+timeout 60 mpirun --oversubscribe -np 3 "$program" 3 die=1 >"$out" 2>&1 && fail "rank 1 died: exit status 0"
+grep -qE 'rank 1 |died while rank' "$out" || fail "rank 1 died: nobody says so"
+
+exit $((failures > 0))
