@@ -6,12 +6,12 @@
 //  * Every rank starts the same collectives in the same order. Each is numbered; if the ranks' n-th calls differ in op,
 //    kind, dtype, count, root or label, all ranks get an error that prints two of the sides.
 //  * Reductions are taken in rank order, ((x0 + x1) + x2) + ..., whatever the transport, the number of hosts, in place or
-//    not, and so is every byte of the results equal on all ranks. f16 and bf16 accumulate in f32 and are rounded once; all
+//    not, so every byte of the results is equal on all ranks. f16 and bf16 accumulate in f32 and are rounded once; all
 //    other dtypes accumulate in themselves, integers modulo 2^bits. Mean is the sum divided by size(): for integers the sum
 //    is then taken in 64 bits and the quotient truncated. A NaN on any rank is the min and the max. On bool, sum and max
 //    are "any", prod, min and mean are "all".
 //  * Between start and wait the operands belong to the communicator: the input must not be written, the output neither read
-//    nor written.
+//    nor written, and neither freed before the wait returns, Abort returns, or the communicator is destroyed.
 //  * Nothing waits for ever. A rank that calls Abort, dies, destroys its communicator, starts something else or does not
 //    arrive within Options::timeout makes the calls of its peers return an error that names it, its host and the label.
 //    After an error a communicator stays in error: every call returns it, and no peer touches this rank's operands any more.

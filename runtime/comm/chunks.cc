@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kSmallestChunk = 16 * 1024;  // bytes
+constexpr int64_t kSmallestChunk = 4 * 1024;  // bytes
 
 size_t Width(const OpDescription& description) { return SizeOf(static_cast<DType>(description.dtype)); }
 

@@ -378,11 +378,12 @@ absl::Status LateRankIsNamed(Communicator& c) {
 }
 
 absl::Status RankThatLeavesIsNamed(Communicator& c) {
-  RETURN_IF_ERROR(c.Barrier("before"));
   const int gone = c.size() - 1;
-  if (c.rank() == gone) return absl::OkStatus();  // the driver destroys its communicator
+  absl::Status status = c.Barrier("before");
+  if (c.rank() == gone) return status;  // and the driver destroys its communicator
   const absl::Time begin = absl::Now();
-  const absl::Status status = c.Barrier("bucket 3");
+  // A slow rank may learn from the first barrier what a quick one has met in the second: an error is everybody's.
+  if (status.ok()) status = c.Barrier("bucket 3");
   EXPECT_THAT_OR_RETURN(absl::Now() - begin < absl::Seconds(5), "leave");
   if (status.ok() || !absl::StrContains(status.message(), "rank " + std::to_string(gone) + " on host") ||
       !absl::StrContains(status.message(), "has left")) {
@@ -393,7 +394,8 @@ absl::Status RankThatLeavesIsNamed(Communicator& c) {
 
 // Not waiting for what one has started is an abort.
 absl::Status LeavingInFlightIsAnAbort(Communicator& c) {
-  std::vector<float> x(10);
+  thread_local std::vector<float> x;  // peers may use it until the driver destroys the communicator
+  x.assign(10, 1.f);
   if (c.rank() == c.size() - 1) {
     return c.StartAllReduce(x.data(), x.data(), 10, DType::kF32, ReduceKind::kSum, {.label = "x"}).status();
   }

@@ -1,6 +1,6 @@
 // How ranks that share memory wait for each other: an event that is notified whenever something changed, in memory that may
-// be shared between processes. Waiting spins for a moment, gives its core away, and then sleeps, so that more ranks than
-// cores do not keep the one from working for which they wait. All members may be called by any thread of any process.
+// be shared between processes. Waiting spins for a moment and then sleeps, so that more ranks than cores do not keep the one
+// from working for which they wait. All members may be called by any thread of any process.
 
 #pragma once
 
@@ -38,9 +38,7 @@ class Spinner {
 
  private:
   static constexpr int kSpins = 4000;  // about 50 to 150 us, depending on how long the processor pauses
-  static constexpr int kYields = 4;
   int spins_;
-  int yields_ = kYields;
 };
 
 }  // namespace lockstep
