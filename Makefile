@@ -51,6 +51,7 @@ test-tsan: setup ## The runtime's tests under the thread sanitizer
 
 bench: build ## Measure against PyTorch and MPI, where they are installed (ARGS=…)
 	.venv/bin/python benchmarks/run.py $(ARGS)
+	.venv/bin/python benchmarks/all_reduce.py
 
 docs: setup ## Write docs/ops.md from the ops' definitions
 	$(BAZEL) build $(BAZEL_FLAGS) //tools:ops-document
