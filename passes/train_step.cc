@@ -1,5 +1,6 @@
 #include "passes/train_step.h"
 
+#include <cmath>
 #include <limits>
 
 #include "core/builder.h"
@@ -31,7 +32,9 @@ PlacementMap BatchPlacement(const Graph& graph, const Value prediction) {
 // A number on (0, inf), or [0, inf) if `zero`.
 absl::Status CheckRange(std::string_view name, double value, bool zero, double limit) {
   if ((zero ? value >= 0 : value > 0) && value < limit) return absl::OkStatus();
-  return InvalidArgument() << "optimizer: " << name << " is " << value << ", expected " << (zero ? "at least 0" : "more than 0") << " and less than " << limit;
+  ErrorStream error = InvalidArgument() << "optimizer: " << name << " is " << value << ", expected a finite number " << (zero ? "of at least 0" : "above 0");
+  if (std::isfinite(limit)) error << " and below " << limit;
+  return error;
 }
 
 absl::Status CheckOptimizer(const OptimizerSpec& spec) {
@@ -150,10 +153,13 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   ASSIGN_OR_RETURN(const Value loss, AddLoss(graph, spec.loss));
   ASSIGN_OR_RETURN(const std::vector<Value> candidates, TrainedStates(graph, spec.trained));
   ASSIGN_OR_RETURN(const std::vector<Value> gradients, AddGradients(graph, loss, candidates));
+  if (!loss.node->Is("input")) graph.SetName(loss, "loss");
   std::vector<Value> states, of_states;
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (!gradients[i] && !spec.trained.empty()) return InvalidArgument() << "the loss does not depend on state %" << candidates[i].name();
     if (!gradients[i]) continue;
+    // Names by which users recognise what is communicated.
+    if (!gradients[i].node->Is("input")) graph.SetName(gradients[i], "grad/" + candidates[i].name());
     states.push_back(candidates[i]);
     of_states.push_back(gradients[i]);
   }
