@@ -5,6 +5,7 @@
 #include "core/printer.h"
 #include "gtest/gtest.h"
 #include "passes/distribute/distribute.h"
+#include "passes/train_step.h"
 
 namespace lockstep {
 namespace {
@@ -29,29 +30,66 @@ graph @mlp(%x: f32[8,12] split(0), %y: i64[8] split(0), state %w: f32[12,5], sta
 }
 )";
 
+constexpr char kConvNet[] = R"(
+graph @convnet(%x: f32[8,2,10,10] split(0), state %k: f32[5,2,3,3], state %c: f32[5], state %w: f32[5,80], state %b: f32[5]) -> (logits: f32[8,5] split(0)) {
+  %z = convolution %x, %k {dilation=[1,1], padding_high=[1,0], padding_low=[0,1], stride=[1,1]} : f32[8,5,9,9]
+  %cc = broadcast %c {dims=[1], shape=[8,5,9,9]} : f32[8,5,9,9]
+  %h = add %z, %cc : f32[8,5,9,9]
+  %a = tanh %h : f32[8,5,9,9]
+  %p = max_pool %a {dilation=[1,1], padding_high=[0,0], padding_low=[0,0], stride=[2,2], window=[2,2]} : f32[8,5,4,4]
+  %f = reshape %p {shape=[8,80]} : f32[8,80]
+  %y = matmul %f, %w {transpose_b=true} : f32[8,5]
+  %bb = broadcast %b {dims=[1], shape=[8,5]} : f32[8,5]
+  %logits = add %y, %bb : f32[8,5]
+  return %logits
+}
+)";
+
 Graph Parse(std::string_view text) {
   auto graph = ParseGraph(text);
   LOCKSTEP_CHECK(graph.ok()) << graph.status();
   return std::move(*graph);
 }
 
-TEST(TrainingStep, MlpOnOneRank) {
-  const Graph graph = Parse(kMlpStep);
-  for (int threads : {1, 2}) {
-    CompileOptions options;
-    options.threads = threads;
-    ExpectAgreesWithInterpreter(graph, RandomInputs(graph), 1e-5, options);
+Graph ConvNetStep() {
+  Graph graph = Parse(kConvNet);
+  passes::TrainStepSpec spec;
+  spec.optimizer.momentum = 0.9;
+  const absl::Status status = passes::MakeTrainStep(graph, spec);
+  LOCKSTEP_CHECK(status.ok()) << status;
+  return graph;
+}
+
+// On `ranks` ranks, as a distributed graph, with buckets of 1 KiB so that there are several.
+void ExpectAgrees(const Graph& one_rank, int64_t ranks, int threads, bool optimize = true) {
+  SCOPED_TRACE(testing::Message() << ranks << " ranks, " << threads << " threads, optimize " << optimize);
+  CompileOptions options;
+  options.threads = threads;
+  options.bucket_bytes = 1024;
+  options.optimize = optimize;
+  if (ranks == 1) return ExpectAgreesWithInterpreter(one_rank, RandomInputs(one_rank), 2e-5, options);
+  const auto graph = passes::DistributeGraph(one_rank, Mesh({{"data", ranks}}));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  options.mesh = graph->mesh();
+  ExpectAgreesWithInterpreter(*graph, RandomInputs(*graph), 2e-5, options);
+}
+
+TEST(TrainingStep, Mlp) {
+  for (int64_t ranks : {1, 2, 4}) {
+    for (int threads : {1, 2}) ExpectAgrees(Parse(kMlpStep), ranks, threads);
   }
 }
 
-TEST(TrainingStep, MlpOnRanks) {
-  for (int64_t ranks : {2, 4}) {
-    const auto graph = passes::DistributeGraph(Parse(kMlpStep), Mesh({{"data", ranks}}));
-    ASSERT_TRUE(graph.ok()) << graph.status();
-    CompileOptions options;
-    options.mesh = graph->mesh();
-    ExpectAgreesWithInterpreter(*graph, RandomInputs(*graph), 1e-5, options);
+TEST(TrainingStep, ConvNet) {
+  const Graph step = ConvNetStep();
+  for (int64_t ranks : {1, 2, 4}) {
+    for (int threads : {1, 2}) ExpectAgrees(step, ranks, threads);
   }
+}
+
+TEST(TrainingStep, Unoptimised) {
+  ExpectAgrees(Parse(kMlpStep), 2, 1, /*optimize=*/false);
+  ExpectAgrees(ConvNetStep(), 2, 1, /*optimize=*/false);
 }
 
 }  // namespace

@@ -1,0 +1,171 @@
+// The executor: what it says about bad calls, how states are kept, and that no rank waits for one that failed.
+
+#include "runtime/executor.h"
+
+#include "backends/run_in_process.h"
+#include "core/printer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kStep[] = R"(
+graph @step(%x: f32[4,3] split(0), %y: i64[4] split(0), state %w: f32[3,5], state %unused: f32[2]) -> (loss: f32[], %w: f32[3,5], old: f32[3,5]) {
+  %z = matmul %x, %w : f32[4,5] @"onnx:/fc/MatMul"
+  %loss, %dz = softmax_cross_entropy %z, %y {scale=0.25} : f32[], f32[4,5] @"onnx:/loss"
+  %dw = matmul %x, %dz {transpose_a=true} : f32[3,5]
+  %w1 = sgd %w, %dw {learning_rate=0.1} : f32[3,5]
+  return %loss, %w1, %w
+}
+)";
+
+absl::StatusOr<std::unique_ptr<Executor>> Load(const std::string& text, Communicator& communicator, Device& device) {
+  ASSIGN_OR_RETURN(Graph graph, ParseGraph(text));
+  ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
+  CompileOptions options;
+  options.mesh = Mesh({{"data", communicator.size()}});
+  ASSIGN_OR_RETURN(Executable executable, Compile(std::move(graph), *backend, options));
+  return Executor::Load(std::move(executable), &communicator, &device);
+}
+
+struct Batch {
+  explicit Batch(int64_t rows) : x(TensorType{DType::kF32, {rows, 3}}), y(TensorType{DType::kI64, {rows}}) {
+    for (float& element : x.mutable_data<float>()) element = 0.5f;
+  }
+  std::vector<NamedInput> inputs() const { return {{"x", {x.type(), x.bytes()}}, {"y", {y.type(), y.bytes()}}}; }
+  Tensor x, y;
+};
+
+class OneRank : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto world = ForEachRank(1, [](Communicator&) { return absl::OkStatus(); });
+    ASSERT_TRUE(world.ok());
+  }
+  // Calls f with an executor of kStep.
+  void With(const std::function<void(Executor&)>& f) {
+    const absl::Status status = ForEachRank(1, [&](Communicator& communicator) -> absl::Status {
+      const auto device = CreateHostDevice();
+      ASSIGN_OR_RETURN(const auto executor, Load(kStep, communicator, *device));
+      f(*executor);
+      return absl::OkStatus();
+    });
+    ASSERT_TRUE(status.ok()) << status;
+  }
+};
+
+std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+
+TEST_F(OneRank, BadInputsAreNamed) {
+  With([](Executor& executor) {
+    const Batch batch(4);
+    auto inputs = batch.inputs();
+    inputs.pop_back();
+    EXPECT_THAT(MessageOf(executor.Run(inputs, {})), HasSubstr("input y is missing; given are x"));
+    inputs = batch.inputs();
+    inputs.push_back({"z", inputs[0].tensor});
+    EXPECT_THAT(MessageOf(executor.Run(inputs, {})), HasSubstr("there is no input z; inputs are x, y"));
+    inputs = batch.inputs();
+    inputs.push_back(inputs[0]);
+    EXPECT_THAT(MessageOf(executor.Run(inputs, {})), HasSubstr("input x is given twice"));
+    const Batch wrong(3);
+    EXPECT_THAT(MessageOf(executor.Run(wrong.inputs(), {})), HasSubstr("input x: expected f32[4,3], found f32[3,3]"));
+    inputs = batch.inputs();
+    inputs[1].tensor.type.dtype = DType::kI32;
+    EXPECT_THAT(MessageOf(executor.Run(inputs, {})), HasSubstr("input y: expected i64[4], found i32[4]"));
+    inputs = batch.inputs();
+    inputs[0].tensor.data = nullptr;
+    EXPECT_THAT(MessageOf(executor.Run(inputs, {})), HasSubstr("input x: the pointer is null"));
+    Tensor loss(TensorType{DType::kF32, {}});
+    const std::vector<NamedResult> results = {{"accuracy", {loss.type(), loss.mutable_bytes()}}};
+    EXPECT_THAT(MessageOf(executor.Run(batch.inputs(), results)),
+                HasSubstr("there is no result accuracy; results are loss, old"));
+    EXPECT_TRUE(executor.Run(batch.inputs(), {}).ok());  // and all is well afterwards
+  });
+}
+
+TEST_F(OneRank, LabelOutOfRangeNamesTheOp) {
+  With([](Executor& executor) {
+    Batch batch(4);
+    batch.y.mutable_data<int64_t>()[2] = 5;
+    const std::string message = MessageOf(executor.Run(batch.inputs(), {}));
+    EXPECT_THAT(message, HasSubstr("label 5 at position [2] is outside [0, 5)"));
+    EXPECT_THAT(message, HasSubstr("onnx:/loss"));
+  });
+}
+
+TEST_F(OneRank, StatesStartAtZeroAndAreKept) {
+  With([](Executor& executor) {
+    const TensorType type{DType::kF32, {3, 5}};
+    Tensor before(type), after(type), old(type), loss(TensorType{DType::kF32, {}});
+    ASSERT_TRUE(executor.ReadState("w", {type, before.mutable_bytes()}).ok());
+    EXPECT_EQ(before, Tensor(type));
+    const Tensor ones = Tensor::Full(type, 1.0);
+    ASSERT_TRUE(executor.AssignState("w", {type, ones.bytes()}).ok());
+    const Batch batch(4);
+    ASSERT_TRUE(executor
+                    .Run(batch.inputs(), std::vector<NamedResult>{{"loss", {loss.type(), loss.mutable_bytes()}},
+                                                                  {"old", {type, old.mutable_bytes()}}})
+                    .ok());
+    EXPECT_EQ(old, ones);  // a result that is the state's old value, although the state is updated
+    EXPECT_NEAR(loss.At(0), std::log(5.0), 1e-5);
+    ASSERT_TRUE(executor.ReadState("w", {type, after.mutable_bytes()}).ok());
+    EXPECT_LT(after.At(1), 1.1);
+    EXPECT_NE(after, ones);
+    EXPECT_EQ(executor.ResultOfLastRun("loss").status().code(), absl::StatusCode::kNotFound);
+    ASSERT_TRUE(executor.Run(batch.inputs(), {}).ok());
+    ASSERT_TRUE(executor.ResultOfLastRun("loss").ok());
+    EXPECT_THAT(MessageOf(executor.ReadState("v", {type, after.mutable_bytes()})),
+                HasSubstr("there is no state v; states are w, unused"));
+    EXPECT_THAT(MessageOf(executor.AssignState("w", {TensorType{DType::kF32, {5, 3}}, after.bytes()})),
+                HasSubstr("state w: expected f32[3,5], found f32[5,3]"));
+  });
+}
+
+TEST(Ranks, AFailureOnOneRankReachesAll) {
+  std::vector<absl::Status> all;
+  const absl::Status first = ForEachRank(
+      3,
+      [](Communicator& communicator) -> absl::Status {
+        const auto device = CreateHostDevice();
+        std::string text(kStep);
+        for (size_t at = text.find("[4"); at != std::string::npos; at = text.find("[4")) text.replace(at, 2, "[12");
+        ASSIGN_OR_RETURN(const auto executor, Load(text, communicator, *device));
+        Batch batch(4);
+        RETURN_IF_ERROR(executor->Run(batch.inputs(), {}));
+        if (communicator.rank() == 1) batch.y.mutable_data<int64_t>()[0] = -1;
+        return executor->Run(batch.inputs(), {});
+      },
+      &all);
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_THAT(MessageOf(all[1]), HasSubstr("label -1"));
+  for (int rank : {0, 2}) {
+    EXPECT_FALSE(all[static_cast<size_t>(rank)].ok());
+    EXPECT_THAT(MessageOf(all[static_cast<size_t>(rank)]), HasSubstr("rank 1"));
+  }
+}
+
+TEST(Ranks, DifferentProgramsAreRefusedAtLoad) {
+  std::vector<absl::Status> all;
+  const absl::Status first = ForEachRank(
+      2,
+      [](Communicator& communicator) -> absl::Status {
+        const auto device = CreateHostDevice();
+        std::string text(kStep);
+        if (communicator.rank() == 1) {  // another width
+          for (size_t at = text.find(",5]"); at != std::string::npos; at = text.find(",5]")) text.replace(at, 3, ",6]");
+        }
+        return Load(text, communicator, *device).status();
+      },
+      &all);
+  for (const absl::Status& status : all) {
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(MessageOf(status), HasSubstr("on rank 1")) << status;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
