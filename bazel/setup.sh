@@ -62,6 +62,7 @@ main() {
   mapfile -t packages < <(grep -v '^#' bazel/debian-packages.txt)
   if [ -x .venv/bin/python ] && [ "$(cat $stamp 2>/dev/null)" = "$(wanted)" ] &&
     [ -z "$(missing_packages "${packages[@]}")" ]; then
+    point_to_package  # the checkout may have been moved
     return 0
   fi
 
@@ -83,10 +84,14 @@ main() {
   say "installing Python packages into .venv: $(cat requirements.txt requirements-test.txt | sed -n 's/^\([a-z][^ ]*\).*/\1/p' | tr '\n' ' ')"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-test.txt
   unpack_protobuf
-  # `import lockstep` finds the sources; a .venv that another checkout shares stays that one's.
-  [ -L .venv ] || echo "$PWD/python_bindings" > .venv/lib/python3.11/site-packages/lockstep.pth
+  point_to_package
   wanted > $stamp
   say "done"
+}
+
+# Makes `import lockstep` find the sources. A .venv that another checkout shares stays that one's.
+point_to_package() {
+  [ -L .venv ] || echo "$PWD/python_bindings" > .venv/lib/python3.11/site-packages/lockstep.pth
 }
 
 # Fetches the archive of requirements-source.txt and unpacks protobuf's sources to .venv/src/protobuf.
