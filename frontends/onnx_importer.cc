@@ -38,6 +38,7 @@ class Importer {
  private:
   absl::StatusOr<TensorType> BindInput(const onnx::ValueInfoProto& input, const Dims& dims,
                                        std::set<std::string>& symbols) const;
+  int64_t OpsetOf(const std::string& domain) const;  // the version that the file imports
   absl::Status AddNode(const onnx::NodeProto& proto, int index);
   absl::Status FoldNewNodes();
   absl::Status DefineOutputs(const onnx::NodeProto& proto, OnnxNode& node);
@@ -157,8 +158,15 @@ absl::Status Importer::AddNodes() {
   return absl::OkStatus();
 }
 
+int64_t Importer::OpsetOf(const std::string& domain) const {
+  for (const onnx::OperatorSetIdProto& id : file_.model.opset_import()) {
+    if (!domain.empty() && id.domain() == domain) return id.version();
+  }
+  return file_.opset;
+}
+
 absl::Status Importer::AddNode(const onnx::NodeProto& proto, int index) {
-  ASSIGN_OR_RETURN(const OnnxOp* op, FindOnnxOp(proto.domain(), proto.op_type(), file_.opset));
+  ASSIGN_OR_RETURN(const OnnxOp* op, FindOnnxOp(proto.domain(), proto.op_type(), OpsetOf(proto.domain())));
   for (int i = 0; i < std::max(proto.input_size(), op->min_inputs); ++i) {
     const bool given = i < proto.input_size() && !proto.input(i).empty();
     if (!given && (i < op->min_inputs || op->max_inputs == kAnyNumber))

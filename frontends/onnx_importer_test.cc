@@ -331,7 +331,9 @@ TEST(OnnxImporterTest, UnknownOperators) {
   EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
               HasSubstr("operator Frobnicate of domain ai.onnx (opset 20) is not supported, at onnx:/odd/one"));
   node.set_domain("com.example");
-  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("operator Frobnicate of domain com.example"));
+  model.add_opset_import()->set_domain("com.example");
+  model.mutable_opset_import(1)->set_version(3);
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("operator Frobnicate of domain com.example (opset 3)"));
   node.clear_domain();
   node.set_op_type("Swish");
   EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),

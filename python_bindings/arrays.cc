@@ -1,5 +1,7 @@
 #include "python_bindings/arrays.h"
 
+#include <nanobind/stl/string.h>
+
 #include <cstring>
 
 #include "python_bindings/errors.h"
@@ -19,29 +21,28 @@ nb::dlpack::dtype DlpackType(DType dtype) {
 
 }  // namespace
 
-ConstTensorRef BorrowArray(const InputArray& array) {
+ConstTensorRef BorrowArray(const InputArray& array, const std::string& what) {
   std::vector<int64_t> dims;
   for (size_t i = 0; i < array.ndim(); ++i) dims.push_back(static_cast<int64_t>(array.shape(i)));
   for (DType dtype : kAllDTypes) {
     if (array.dtype() == DlpackType(dtype)) return {TensorType{dtype, Shape(std::move(dims))}, array.data()};
   }
-  ThrowIfError(InvalidArgument() << "an array has a dtype that lockstep does not have (DLPack code " << int{array.dtype().code} << ", "
+  ThrowIfError(InvalidArgument() << what << " has a dtype that lockstep does not have (DLPack code " << int{array.dtype().code} << ", "
                                  << int{array.dtype().bits} << " bits)");
   return {};
 }
 
 InputArray CastToArray(nb::handle handle, const std::string& what) {
-  try {
-    return nb::cast<InputArray>(handle);
-  } catch (const nb::cast_error&) {
-    const std::string type = nb::cast<std::string>(nb::str(handle.type()));
-    ThrowIfError(InvalidArgument() << what << " is a " << type << ", expected an array of the CPU (NumPy or DLPack)");
+  InputArray array;
+  if (!nb::try_cast(handle, array)) {
+    const std::string type = nb::type_name(handle.type()).c_str();
+    ThrowIfError(InvalidArgument() << what << " is a " << type << ", expected an array of numbers in the CPU's memory (NumPy or DLPack)");
   }
-  return {};
+  return array;
 }
 
-Tensor CopyArray(const InputArray& array) {
-  const ConstTensorRef ref = BorrowArray(array);
+Tensor CopyArray(const InputArray& array, const std::string& what) {
+  const ConstTensorRef ref = BorrowArray(array, what);
   Tensor tensor(ref.type);
   std::memcpy(tensor.mutable_bytes(), ref.data, tensor.num_bytes());
   return tensor;

@@ -6,6 +6,7 @@
 #include <nanobind/ndarray.h>
 
 #include <memory>
+#include <string>
 
 #include "core/tensor.h"
 #include "runtime/executor.h"
@@ -17,13 +18,14 @@ namespace nb = nanobind;
 // An array of the CPU in row-major order; one of another order is copied by the conversion to this type.
 using InputArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
-// The type and the memory of `array`, which must outlive the reference. Raises lockstep.Error for a dtype that we do not have.
-ConstTensorRef BorrowArray(const InputArray& array);
+// The type and the memory of `array`, which must outlive the reference. Raises lockstep.Error naming `what` for a dtype that we do not
+// have.
+ConstTensorRef BorrowArray(const InputArray& array, const std::string& what);
 
 // `handle` as an array; raises lockstep.Error naming `what` if it is none.
 InputArray CastToArray(nb::handle handle, const std::string& what);
 
-Tensor CopyArray(const InputArray& array);
+Tensor CopyArray(const InputArray& array, const std::string& what);
 
 // Memory for a result, which becomes a NumPy array without a copy.
 class OutputArray {

@@ -32,12 +32,23 @@ void BindCommunicator(nb::module_& module) {
                            "One rank's end of a job: who it is, and how it talks to the others. Made by mpi(), single() or in_process();\n"
                            "an argument of compile() and of data.batches(). One thread at a time uses a Communicator.")
       .def_static(
-          "_mpi",
+          "mpi",
           [](double timeout) {
-            nb::gil_scoped_release release;
-            return ValueOrThrow(CreateMpi({.communicator = OptionsOf(timeout)}));
+            std::unique_ptr<Communicator> communicator;
+            {
+              nb::gil_scoped_release release;
+              communicator = ValueOrThrow(CreateMpi({.communicator = OptionsOf(timeout)}));
+            }
+            nb::object world = nb::cast(std::move(communicator));
+            nb::module_::import_("lockstep._excepthook").attr("abort_on_exception")(world);
+            return world;
           },
-          "timeout"_a = kDefaultTimeout)
+          "timeout"_a = kDefaultTimeout,
+          "The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has.\n\n"
+          "An exception that ends this process makes the other ranks fail with an Error that names this one, instead of waiting.\n\n"
+          "Args:\n"
+          "  timeout: how many seconds a call waits for a rank that is alive and does not arrive.",
+          nb::sig("def mpi(timeout: float = 600.0) -> Communicator"))
       .def_static(
           "single", [] { return ValueOrThrow(CreateSingle()); }, "A world of one rank: nothing is communicated.")
       .def_static(

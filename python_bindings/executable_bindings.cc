@@ -42,8 +42,19 @@ const ValueInfo& FindState(const LoadedExecutable& self, const std::string& name
   throw nb::key_error(("there is no state " + name + "; there are: " + names).c_str());
 }
 
+absl::Status CheckOptions(const CompileOptions& options, const Communicator& communicator) {
+  if (options.threads < 1) return InvalidArgument() << "compile: threads is " << options.threads << ", expected at least 1";
+  if (options.bucket_bytes < 1) return InvalidArgument() << "compile: bucket_bytes is " << options.bucket_bytes << ", expected at least 1";
+  if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
+    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " is of " << options.mesh.num_ranks() << " ranks, and the world has "
+                             << communicator.size();
+  }
+  return absl::OkStatus();
+}
+
 // Compiles and loads; a failure reaches the peers, which wait in Load for this rank.
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name, const CompileOptions& options) {
+  RETURN_IF_ERROR(CheckOptions(options, *loaded.communicator));
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(backend_name));
   ASSIGN_OR_RETURN(Executable executable, Compile(model.graph.Clone(), *backend, options));
   ASSIGN_OR_RETURN(loaded.executor, Executor::Load(std::move(executable), loaded.communicator, loaded.device.get()));
@@ -62,7 +73,10 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   loaded->world = std::move(world);
   loaded->device = CreateHostDevice();
   loaded->origin = model.origin;
-  CompileOptions options{.threads = threads, .bucket_bytes = bucket_bytes, .optimize = optimize};
+  CompileOptions options;
+  options.threads = threads;
+  options.bucket_bytes = bucket_bytes;
+  options.optimize = optimize;
   std::vector<MeshAxis> axes;
   for (const auto& [name, size] : mesh) axes.push_back({name, size});
   options.mesh = Mesh(std::move(axes));
@@ -81,7 +95,7 @@ nb::dict Call(LoadedExecutable& self, const nb::kwargs& kwargs) {
     arrays.push_back(CastToArray(value, "input " + names.back()));
   }
   std::vector<NamedInput> inputs;
-  for (size_t i = 0; i < names.size(); ++i) inputs.push_back({names[i], BorrowArray(arrays[i])});
+  for (size_t i = 0; i < names.size(); ++i) inputs.push_back({names[i], BorrowArray(arrays[i], "input " + names[i])});
   const std::vector<ValueInfo>& infos = self.executor->executable().results;
   std::vector<OutputArray> outputs;
   std::vector<NamedResult> results;
@@ -142,13 +156,16 @@ void BindExecutable(nb::module_& module) {
                                "A compiled program on this rank, with its state. Called with the inputs by name, it returns the results by name.\n"
                                "All ranks call it together. Arrays are this rank's share, and are read without copies if they are in row-major order.")
       .def("__call__", &Call, nb::sig("def __call__(self, **inputs: typing.Any) -> dict[str, numpy.ndarray]"))
-      .def("_read_state", &ReadState, "name"_a)
+      .def_prop_ro(
+          "state", [](nb::object self) { return nb::module_::import_("lockstep._values").attr("State")(self); },
+          "The state on this rank by name: read it, assign it.", nb::sig("def state(self) -> lockstep._values.State"))
+      .def("_read_state", &ReadState, "name"_a, nb::sig("def _read_state(self, name: str) -> numpy.ndarray"))
       .def(
           "_assign_state",
           [](LoadedExecutable& self, const std::string& name, nb::object value) {
             FindState(self, name);
             const InputArray array = CastToArray(value, "state " + name);
-            ThrowIfError(self.executor->AssignState(name, BorrowArray(array)));
+            ThrowIfError(self.executor->AssignState(name, BorrowArray(array, "state " + name)));
           },
           "name"_a, "value"_a)
       .def("_state_names",
@@ -169,7 +186,7 @@ void BindExecutable(nb::module_& module) {
       .def_prop_ro("threads", [](const LoadedExecutable& self) { return self.executor->executable().threads; }, "Threads of this rank.")
       .def_prop_ro("counters", &Counters, "Seconds since loading: total in calls, in kernels, in communication; and the number of runs.",
                    nb::sig("def counters(self) -> dict[str, float]"))
-      .def("_world", [](const LoadedExecutable& self) { return self.world; })
+      .def("_world", [](const LoadedExecutable& self) { return self.world; }, nb::sig("def _world(self) -> Communicator"))
       .def(
           "check_replicas",
           [](LoadedExecutable& self) {
@@ -177,8 +194,14 @@ void BindExecutable(nb::module_& module) {
             ThrowIfError(CheckReplicas(*self.executor, *self.communicator));
           },
           "Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call it.")
-      .def("_save_onnx", &SaveOnnx, "path"_a);
-  module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "threads"_a, "bucket_bytes"_a, "optimize"_a);
+      .def("_save_onnx", &SaveOnnx, "path"_a)
+      .def("__repr__", [](const LoadedExecutable& self) {
+        const Executable& executable = self.executor->executable();
+        return "<lockstep.Executable @" + executable.name + ", " + executable.backend + ", " + std::to_string(executable.steps.size()) + " steps>";
+      });
+  module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "threads"_a, "bucket_bytes"_a, "optimize"_a,
+             nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: collections.abc.Sequence[tuple[str, int]], "
+                     "threads: int, bucket_bytes: int, optimize: bool) -> Executable"));
 }
 
 }  // namespace lockstep::python

@@ -94,7 +94,10 @@ Model TrainStepOf(const Model& model, const passes::LossSpec& loss, const passes
 // The value of an input on one rank: given, or a state's initial value, or zero for a state without one.
 Tensor InterpreterInput(const Model& model, const Input& input, const std::map<std::string, nb::object>& given, size_t rank) {
   const auto it = given.find(input.name());
-  if (it != given.end()) return CopyArray(CastToArray(it->second, "input " + input.name()));
+  if (it != given.end()) {
+    const std::string what = "input " + input.name() + " on rank " + std::to_string(rank);
+    return CopyArray(CastToArray(it->second, what), what);
+  }
   if (!input.is_state) ThrowIfError(InvalidArgument() << "input " << input.name() << " is missing on rank " << rank);
   const auto value = model.values.find(input.name());
   return value == model.values.end() ? Tensor(input.value.type()) : value->second;
@@ -129,10 +132,10 @@ void BindGraph(nb::module_& module) {
       .def_prop_ro("name", [](const Model& self) { return self.graph.name(); })
       .def_prop_ro(
           "inputs", [](const Model& self) { return DescribeInputs(self.graph, false); }, "The data inputs, given at each call.",
-          nb::sig("def inputs(self) -> list[lockstep.ValueInfo]"))
+          nb::sig("def inputs(self) -> list[lockstep._values.ValueInfo]"))
       .def_prop_ro(
           "states", [](const Model& self) { return DescribeInputs(self.graph, true); }, "Trained variables, statistics and optimizer state.",
-          nb::sig("def states(self) -> list[lockstep.ValueInfo]"))
+          nb::sig("def states(self) -> list[lockstep._values.ValueInfo]"))
       .def_prop_ro(
           "results",
           [](const Model& self) {
@@ -142,7 +145,7 @@ void BindGraph(nb::module_& module) {
             }
             return list;
           },
-          "What a call returns.", nb::sig("def results(self) -> list[lockstep.ValueInfo]"))
+          "What a call returns.", nb::sig("def results(self) -> list[lockstep._values.ValueInfo]"))
       .def_prop_ro("notes", [](const Model& self) { return self.notes; }, "What the import changed, a sentence each.")
       .def(
           "initial_value",
@@ -192,7 +195,9 @@ void BindGraph(nb::module_& module) {
         return Model{ValueOrThrow(passes::DistributeGraph(model.graph, MeshOf(mesh))), model.values, model.origin, model.notes};
       },
       "graph"_a, "mesh"_a);
-  module.def("_interpret", &InterpretModel, "graph"_a, "inputs"_a);
+  module.def("_interpret", &InterpretModel, "graph"_a, "inputs"_a,
+             nb::sig("def _interpret(graph: Graph, inputs: collections.abc.Sequence[collections.abc.Mapping[str, object]]) -> "
+                     "list[dict[str, numpy.ndarray]]"));
 }
 
 }  // namespace lockstep::python

@@ -15,16 +15,28 @@ Every error is an `Error`, whose message names the file, op, input, option or ra
 
 from __future__ import annotations
 
+import operator
 import os
-import sys
-import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from . import data, loss, optim
-from ._lockstep import Communicator, Error, Executable, Graph, gradients, parse
-from ._lockstep import _compile, _distribute, _interpret, _load_onnx, _train_step
-from ._values import State, ValueInfo
+from ._lockstep import (
+    Communicator,
+    Error,
+    Executable,
+    Graph,
+    _compile,
+    _distribute,
+    _interpret,
+    _load_onnx,
+    _train_step,
+    gradients,
+    parse,
+)
+from ._values import ValueInfo
+from .loss import Loss
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,12 +61,12 @@ def load_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = Non
     Raises:
       Error: naming the file, and in it the node, input or dimension.
     """
-    return _load_onnx(os.fspath(path), dict(dims or {}))
+    return _load_onnx(os.fspath(path), dict(_extents("dims", dims or {})))
 
 
 def train_step(
     model: Graph,
-    loss: loss.Loss,
+    loss: Loss,
     optimizer: optim.SGD | optim.Adam | optim.AdamW,
     *,
     trained: Sequence[str] = (),
@@ -77,13 +89,47 @@ def train_step(
 
     Returns:
       A graph with the result `loss`, f32[].
+
+    Raises:
+      Error: naming the result, state or option that is wrong, or the op that has no gradient.
     """
-    kind = type(optimizer).__name__
-    options = {name: float(value) for name, value in getattr(optimizer, "__dict__", {}).items()}
-    return _train_step(model, (loss.kind, loss.prediction, loss.target), kind, options, list(trained), keep_results, batch_statistics)
+    if not isinstance(loss, Loss):
+        raise Error(f"loss is {loss!r}, expected one of lockstep.loss, such as lockstep.loss.softmax_cross_entropy()")
+    if isinstance(trained, str):
+        raise Error(f"trained is the text {trained!r}, expected a list of names")
+    if batch_statistics not in ("global", "rank"):
+        raise Error(f'batch_statistics is {batch_statistics!r}, expected "global" or "rank"')
+    kind, options = _optimizer_options(optimizer)
+    return _train_step(
+        model, (loss.kind, loss.prediction, loss.target), kind, options, list(trained), keep_results, batch_statistics
+    )
 
 
-def compile(  # noqa: A001: the word of the field
+def _optimizer_options(optimizer: optim.SGD | optim.Adam | optim.AdamW) -> tuple[str, dict[str, float]]:
+    for kind in (optim.SGD, optim.Adam, optim.AdamW):
+        if isinstance(optimizer, kind):
+            break
+    else:
+        raise Error(f"unknown optimizer {optimizer!r}; lockstep.optim has SGD, Adam and AdamW")
+    options = {}
+    for field in fields(kind):
+        value = getattr(optimizer, field.name)
+        try:
+            options[field.name] = float(value)
+        except (TypeError, ValueError):
+            raise Error(f"optimizer: {field.name} is {value!r}, expected a number") from None
+    return kind.__name__, options
+
+
+def _extents(what: str, extents: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The items of a mapping from names to whole numbers."""
+    try:
+        return [(str(name), operator.index(extent)) for name, extent in extents.items()]
+    except (AttributeError, TypeError):
+        raise Error(f"{what} is {extents!r}, expected names with whole numbers") from None
+
+
+def compile(
     graph: Graph,
     backend: str = "cpu",
     world: Communicator | None = None,
@@ -113,16 +159,27 @@ def compile(  # noqa: A001: the word of the field
       Error: naming the op with its source in the model, the option, or the ranks that disagree.
     """
     world = world if world is not None else Communicator.single()
+    if not isinstance(world, Communicator):
+        raise Error(f"world is {world!r}, expected a lockstep.Communicator")
     if threads is None:
-        cores = len(os.sched_getaffinity(0))
-        threads = int(os.environ.get("OMP_NUM_THREADS") or 0) or max(1, cores // world.ranks_on_this_host)
-    axes = list((mesh if mesh is not None else {"data": world.size}).items())
+        threads = _default_threads(world)
+    axes = _extents("mesh", mesh if mesh is not None else {"data": world.size})
     return _compile(graph, backend, world, axes, threads, bucket_bytes, optimize)
+
+
+def _default_threads(world: Communicator) -> int:
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    if not setting:
+        return max(1, len(os.sched_getaffinity(0)) // world.ranks_on_this_host)
+    outermost = setting.split(",")[0]  # OpenMP allows a list, for nested parallel regions
+    if not outermost.strip().isdecimal():
+        raise Error(f"the environment's OMP_NUM_THREADS is {setting!r}, expected a number")
+    return int(outermost)
 
 
 def distribute(graph: Graph, mesh: Mapping[str, int]) -> Graph:
     """The program that each rank of a mesh runs, such as `distribute(step, {"data": 4})`. `compile` does this by itself."""
-    return _distribute(graph, list(mesh.items()))
+    return _distribute(graph, _extents("mesh", mesh))
 
 
 def interpret(graph: Graph, inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, np.ndarray]]:
@@ -145,28 +202,3 @@ def save_onnx(executable: Executable, path: str | os.PathLike[str]) -> None:
     """
     if executable._world().rank == 0:
         executable._save_onnx(os.fspath(path))
-
-
-def _mpi(timeout: float = 600.0) -> Communicator:
-    """The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has.
-
-    An exception that ends this process makes the other ranks fail with an Error that names this one, instead of waiting.
-
-    Args:
-      timeout: how many seconds a call waits for a rank that is alive and does not arrive.
-    """
-    world = Communicator._mpi(timeout)
-    previous = sys.excepthook
-    reference = weakref.ref(world)  # the hook lives as long as the process, the communicator as long as its user wants
-
-    def abort_first(kind: type[BaseException], value: BaseException, traceback: Any) -> None:
-        previous(kind, value, traceback)
-        if (alive := reference()) is not None:
-            alive.abort(f"{kind.__name__}: {value}")
-
-    sys.excepthook = abort_first
-    return world
-
-
-Communicator.mpi = staticmethod(_mpi)
-Executable.state = property(State, doc="The state on this rank by name: read it, assign it.")

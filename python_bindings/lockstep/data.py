@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import logging
 import struct
+import zlib
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
@@ -32,8 +33,8 @@ def load_idx(path: str | PathLike[str]) -> np.ndarray:
         content = (gzip.open if path.suffix == ".gz" else open)(path, "rb").read()
     except FileNotFoundError:
         raise Error(f"{path}: there is no such file") from None
-    except (OSError, EOFError) as error:
-        raise Error(f"{path}: {error}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise Error(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_DTYPES:
         raise Error(f"{path}: this is not an IDX file (the format of MNIST)")
     rank = content[3]
@@ -137,7 +138,9 @@ def batches(*arrays: np.ndarray, size: int, world: Communicator | None = None, s
         raise Error(f"batches: a batch of {size} is more than the {lengths[0]} samples there are")
     result = Batches(arrays, size, rank, ranks, seed)
     if result.dropped and rank == 0:
-        _warn_once(f"batches of {size}: the last {result.dropped} of {lengths[0]} samples do not fill a batch and are left out")
+        _warn_once(
+            f"batches of {size}: the last {result.dropped} of {lengths[0]} samples do not fill a batch and are left out"
+        )
     return result
 
 

@@ -39,15 +39,25 @@ class Case:
 CASES = [
     Case("lenet", ROOT / "examples/mnist/lenet.onnx", "image", ls.optim.SGD(0.05, momentum=0.9)),
     Case("mlp", ROOT / "test/models/mlp.onnx", "x", ls.optim.Adam(0.01)),
-    Case("convnet_bn", ROOT / "test/models/convnet_bn.onnx", "image", ls.optim.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=1e-3)),
+    Case(
+        "convnet_bn",
+        ROOT / "test/models/convnet_bn.onnx",
+        "image",
+        ls.optim.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
+    ),
 ]
 
 
-def train(case: Case, world: ls.Communicator, steps: int = STEPS, threads: int = 1) -> tuple[list[float], ls.Executable]:
+def train(
+    case: Case, world: ls.Communicator, steps: int = STEPS, threads: int = 1
+) -> tuple[list[float], ls.Executable]:
     """Trains on this rank; returns the losses and the executable with its state."""
     model = ls.load_onnx(case.model, dims={"batch": BATCH})
     step = ls.train_step(model, loss=ls.loss.softmax_cross_entropy("logits", "label"), optimizer=case.optimizer)
     exe = ls.compile(step, world=world, threads=threads)
     samples, labels = (array[: steps * BATCH] for array in case.data())
-    losses = [float(exe(**{case.input: x}, label=y)["loss"]) for x, y in ls.data.batches(samples, labels, size=BATCH, world=world)]
+    losses = [
+        float(exe(**{case.input: x}, label=y)["loss"])
+        for x, y in ls.data.batches(samples, labels, size=BATCH, world=world)
+    ]
     return losses, exe

@@ -5,9 +5,8 @@ import json
 import sys
 from pathlib import Path
 
-from cases import CASES, train
-
 import lockstep as ls
+from cases import CASES, train
 
 world = ls.Communicator.mpi()
 losses, exe = train(CASES[0], world)

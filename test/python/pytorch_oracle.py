@@ -12,19 +12,23 @@ from pathlib import Path
 
 import onnx
 import torch
-from cases import BATCH, CASES, ROOT, STEPS, Case
 from onnx import numpy_helper
 
+from cases import BATCH, CASES, ROOT, STEPS, Case
+
 sys.path += [str(ROOT / "examples/mnist"), str(ROOT / "test/models")]
-from export_lenet import LeNet  # noqa: E402
-from export_models import ConvNetBn, Mlp  # noqa: E402
+from export_lenet import LeNet
+from export_models import ConvNetBn, Mlp
 
 EXPECTED = Path(__file__).with_name("pytorch_losses.json")
 
 
 def load_module(case: Case) -> torch.nn.Module:
     module = {"lenet": LeNet, "mlp": Mlp, "convnet_bn": ConvNetBn}[case.name]()
-    stored = {tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy()) for tensor in onnx.load(case.model).graph.initializer}
+    stored = {
+        tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy())
+        for tensor in onnx.load(case.model).graph.initializer
+    }
     parameters = {name: stored.get(name, value) for name, value in module.state_dict().items()}
     missing = [name for name, _ in module.named_parameters() if name not in stored]
     assert not missing, f"{case.model} has no initializers {missing}"
@@ -35,7 +39,9 @@ def load_module(case: Case) -> torch.nn.Module:
 def make_optimizer(case: Case, module: torch.nn.Module) -> torch.optim.Optimizer:
     o = case.optimizer
     if type(o).__name__ == "SGD":
-        return torch.optim.SGD(module.parameters(), o.learning_rate, o.momentum, weight_decay=o.weight_decay, nesterov=o.nesterov)
+        return torch.optim.SGD(
+            module.parameters(), o.learning_rate, o.momentum, weight_decay=o.weight_decay, nesterov=o.nesterov
+        )
     kind = getattr(torch.optim, type(o).__name__)
     return kind(module.parameters(), o.learning_rate, (o.beta1, o.beta2), o.epsilon, o.weight_decay)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import CASES, STEPS, Case, train
-from ranks import mpirun, run_in_threads
 
 import lockstep as ls
+from cases import CASES, STEPS, Case, train
+from ranks import mpirun, run_in_threads
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "pytorch_losses.json").read_text())

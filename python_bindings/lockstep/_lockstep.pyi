@@ -1,0 +1,180 @@
+"""The compiled part of the package lockstep."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy
+
+import lockstep._values
+
+
+class Error(Exception):
+    pass
+
+class Communicator:
+    """
+    One rank's end of a job: who it is, and how it talks to the others. Made by mpi(), single() or in_process();
+    an argument of compile() and of data.batches(). One thread at a time uses a Communicator.
+    """
+
+    @staticmethod
+    def mpi(timeout: float = 600.0) -> Communicator:
+        """
+        The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has.
+
+        An exception that ends this process makes the other ranks fail with an Error that names this one, instead of waiting.
+
+        Args:
+          timeout: how many seconds a call waits for a rank that is alive and does not arrive.
+        """
+
+    @staticmethod
+    def single() -> Communicator:
+        """A world of one rank: nothing is communicated."""
+
+    @staticmethod
+    def in_process(n: int, timeout: float = 600.0) -> list[Communicator]:
+        """
+        n communicators of one world, one for each of n threads of this process.
+
+        Example:
+          >>> worlds = lockstep.Communicator.in_process(4)
+          >>> threads = [threading.Thread(target=train, args=(world,)) for world in worlds]
+        """
+
+    @property
+    def rank(self) -> int:
+        """This rank's number, from 0."""
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+
+    @property
+    def transport(self) -> str:
+        """How ranks talk: "in_process", "shared_memory", "mpi"."""
+
+    @property
+    def ranks_on_this_host(self) -> int:
+        """How many ranks run on this rank's host, itself included."""
+
+    def host(self, rank: int) -> str:
+        """The name of the host on which a rank runs."""
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it."""
+
+    def gather_bytes(self, bytes: bytes) -> list[bytes]:
+        """Every rank's bytes, by rank, on every rank."""
+
+    def abort(self, reason: str) -> None:
+        """
+        Makes what the other ranks wait in fail, with an Error that names this rank and the reason.
+        An exception that ends a process under mpirun does this by itself.
+        """
+
+    def __repr__(self) -> str: ...
+
+class Graph:
+    """
+    A program: typed inputs, states (what training changes) and results. str() is its text form.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inputs(self) -> list[lockstep._values.ValueInfo]:
+        """The data inputs, given at each call."""
+
+    @property
+    def states(self) -> list[lockstep._values.ValueInfo]:
+        """Trained variables, statistics and optimizer state."""
+
+    @property
+    def results(self) -> list[lockstep._values.ValueInfo]:
+        """What a call returns."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What the import changed, a sentence each."""
+
+    def initial_value(self, state: str) -> numpy.ndarray:
+        """The value with which a state starts; zeros unless the model gives one."""
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+def parse(text: str) -> Graph:
+    """
+    The graph of a text. Its states start at zero. str(parse(str(graph))) == str(graph).
+    """
+
+def _load_onnx(path: str, dims: Mapping[str, int]) -> Graph: ...
+
+def _train_step(model: Graph, loss: tuple[str, str, str], optimizer: str, options: Mapping[str, float], trained: Sequence[str], keep_results: bool, statistics: str) -> Graph: ...
+
+def gradients(graph: Graph, of: str, wrt: Sequence[str] = []) -> Graph:
+    """
+    The graph with a result grad/<name> for each input of `wrt` (all float states if empty): the gradient of the float scalar result `of`.
+    """
+
+def _distribute(graph: Graph, mesh: Sequence[tuple[str, int]]) -> Graph: ...
+
+def _interpret(graph: Graph, inputs: Sequence[Mapping[str, object]]) -> list[dict[str, numpy.ndarray]]: ...
+
+class Executable:
+    """
+    A compiled program on this rank, with its state. Called with the inputs by name, it returns the results by name.
+    All ranks call it together. Arrays are this rank's share, and are read without copies if they are in row-major order.
+    """
+
+    def __call__(self, **inputs: Any) -> dict[str, numpy.ndarray]: ...
+
+    @property
+    def state(self) -> lockstep._values.State:
+        """The state on this rank by name: read it, assign it."""
+
+    def _read_state(self, name: str) -> numpy.ndarray: ...
+
+    def _assign_state(self, name: str, value: object) -> None: ...
+
+    def _state_names(self) -> list[str]: ...
+
+    @property
+    def graph(self) -> Graph:
+        """The program of a rank, after all passes."""
+
+    @property
+    def steps(self) -> str:
+        """The steps that a call runs, as text."""
+
+    @property
+    def collectives(self) -> list[str]:
+        """
+        A line for each collective of a call, in order: what ranks compare when they load.
+        """
+
+    @property
+    def threads(self) -> int:
+        """Threads of this rank."""
+
+    @property
+    def counters(self) -> dict[str, float]:
+        """
+        Seconds since loading: total in calls, in kernels, in communication; and the number of runs.
+        """
+
+    def _world(self) -> Communicator: ...
+
+    def check_replicas(self) -> None:
+        """
+        Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call it.
+        """
+
+    def _save_onnx(self, path: str) -> None: ...
+
+    def __repr__(self) -> str: ...
+
+def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], threads: int, bucket_bytes: int, optimize: bool) -> Executable: ...

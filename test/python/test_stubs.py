@@ -1,0 +1,49 @@
+"""The checked-in types of the extension module are those of the extension module; python_bindings/BUILD has the command."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import lockstep as ls
+
+PACKAGE = Path(ls.__file__).parent
+
+
+def test_the_stub_is_what_stubgen_writes(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "nanobind.stubgen",
+        "-q",
+        "-P",
+        "-m",
+        "lockstep._lockstep",
+        "-o",
+        tmp_path / "new.pyi",
+    ]
+    subprocess.run(command, check=True, timeout=60)
+    assert (PACKAGE / "_lockstep.pyi").read_text() == (tmp_path / "new.pyi").read_text()
+
+
+def test_the_stub_types_every_public_name() -> None:
+    tree = ast.parse((PACKAGE / "_lockstep.pyi").read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    names = {
+        name: {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
+        for name, node in classes.items()
+    }
+    assert {"mpi", "single", "in_process", "rank", "size"} <= names["Communicator"]
+    assert {"state", "graph", "steps", "__call__"} <= names["Executable"]
+    assert {"inputs", "results", "states", "__str__"} <= names["Graph"]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    assert len(functions) > 20
+    for function in functions:
+        assert function.returns is not None, function.name
+        for argument in function.args.args:
+            assert argument.arg == "self" or argument.annotation is not None, function.name
+    assert (PACKAGE / "py.typed").exists()
+    for name in ls.__all__:
+        assert hasattr(ls, name), name
