@@ -103,14 +103,17 @@ absl::StatusOr<Pass> MakeTrainStepPass(PassOptions& options) {
   const std::string optimizer = options.GetString("optimizer", "sgd");
   if (optimizer == "adam") spec.optimizer.kind = OptimizerSpec::Kind::kAdam;
   else if (optimizer == "adamw") spec.optimizer.kind = OptimizerSpec::Kind::kAdamW;
-  else if (optimizer != "sgd") return InvalidArgument() << "unknown optimizer '" << optimizer << "'; there are sgd, adam, adamw";
+  else if (optimizer != "sgd")
+    return InvalidArgument() << "unknown optimizer '" << optimizer << "'; there are sgd, adam, adamw";
   ASSIGN_OR_RETURN(spec.optimizer.learning_rate, options.GetDouble("learning_rate", spec.optimizer.learning_rate));
   ASSIGN_OR_RETURN(spec.optimizer.momentum, options.GetDouble("momentum", spec.optimizer.momentum));
   ASSIGN_OR_RETURN(spec.optimizer.weight_decay, options.GetDouble("weight_decay", spec.optimizer.weight_decay));
   const std::string loss = options.GetString("loss", "softmax_cross_entropy");
   if (loss == "mean_squared_error") spec.loss.kind = LossSpec::Kind::kMeanSquaredError;
   else if (loss == "result") spec.loss.kind = LossSpec::Kind::kResult;
-  else if (loss != "softmax_cross_entropy") return InvalidArgument() << "unknown loss '" << loss << "'; there are softmax_cross_entropy, mean_squared_error, result";
+  else if (loss != "softmax_cross_entropy")
+    return InvalidArgument() << "unknown loss '" << loss
+                             << "'; there are softmax_cross_entropy, mean_squared_error, result";
   spec.loss.prediction = options.GetString("prediction", spec.loss.prediction);
   spec.loss.target = options.GetString("target", spec.loss.target);
   spec.trained = options.GetList("trained");
@@ -144,12 +147,18 @@ absl::StatusOr<Pass> MakeFoldConstants(PassOptions& options) {
 
 absl::StatusOr<Pass> MakeLegalize(PassOptions& options) {
   const std::vector<std::string> without = options.GetList("without");
-  return Legalize([without](const Node& node) { return std::find(without.begin(), without.end(), node.op_name()) == without.end(); });
+  return Legalize([without](const Node& node) {
+    return std::find(without.begin(), without.end(), node.op_name()) == without.end();
+  });
 }
 
 absl::StatusOr<Pass> MakeFuseElementwise(PassOptions& options) {
   FusionOptions fusion;
   ASSIGN_OR_RETURN(fusion.max_nodes, options.GetInt("max_nodes", fusion.max_nodes));
+  ASSIGN_OR_RETURN(fusion.max_operands, options.GetInt("max_operands", fusion.max_operands));
+  ASSIGN_OR_RETURN(fusion.max_results, options.GetInt("max_results", fusion.max_results));
+  ASSIGN_OR_RETURN(fusion.min_shared_elements, options.GetInt("min_shared_elements", fusion.min_shared_elements));
+  ASSIGN_OR_RETURN(fusion.max_row, options.GetInt("max_row", fusion.max_row));
   return FuseElementwise(fusion);
 }
 
@@ -225,7 +234,8 @@ const std::vector<PassEntry>& PassTable() {
       {"merge-all-reduces", "puts all-reduces into buckets", "max_bytes=8388608, first_bytes=1048576",
        MakeMergeAllReduces},
       {"legalize", "decomposes ops that a target has no kernels for", "without=softmax|sgd", MakeLegalize},
-      {"fuse-elementwise", "gathers elementwise ops and reductions into fusions", "max_nodes=64", MakeFuseElementwise},
+      {"fuse-elementwise", "gathers elementwise ops and reductions into fusions",
+       "max_nodes=64, max_operands=32, max_results=8, min_shared_elements=4096, max_row=65536", MakeFuseElementwise},
       Plain("overlap-collectives", "moves collectives so that they run while ranks compute", OverlapCollectives),
   };
   return table;

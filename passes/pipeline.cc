@@ -18,6 +18,8 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
     if (!graph.mesh().empty()) return false;
     return run(graph);
   };
+  FusionOptions fusion;
+  fusion.supports = options.supports;
   if (!options.optimize) return {distribute, Dce(), Legalize(options.supports)};
   return {
       Simplify(), FoldConstants(),       // a small graph first: everything after is cheaper
@@ -28,7 +30,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       Legalize(options.supports),        // from here on only what the target has kernels for
       Simplify(), FoldConstants(),       // what the decompositions left
       Cse(), Dce(),
-      FuseElementwise(),                 // after legalizing, since optimizers and activations fall apart into elementwise ops
+      FuseElementwise(fusion),           // after legalizing, since optimizers and activations fall apart into elementwise ops
       Dce(),                             // broadcasts and constants that were copied into every fusion
       OverlapCollectives(),              // last: it moves nodes, so nothing may reorder after it
   };

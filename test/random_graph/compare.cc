@@ -129,9 +129,20 @@ bool ShrinkOnce(RandomProgram& program, const std::function<bool(const RandomPro
 
 }  // namespace
 
-absl::Status CheckPasses(const RandomProgram& program, const std::vector<passes::Pass>& passes, bool* changed) {
+absl::Status CheckResults(const RandomProgram& program, const std::vector<Tensor>& found) {
   absl::StatusOr<std::vector<Tensor>> expected = InterpretOneRank(program.graph, program.inputs);
   RETURN_IF_ERROR(Annotate(expected.status(), "before the passes"));
+  if (found.size() != expected->size()) {
+    return Internal() << "there were " << expected->size() << " results and are " << found.size();
+  }
+  const double tolerance = Tolerance(program.graph);
+  for (size_t i = 0; i < expected->size(); ++i) {
+    RETURN_IF_ERROR(CheckClose(program.graph.results()[i].name, (*expected)[i], found[i], tolerance));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPasses(const RandomProgram& program, const std::vector<passes::Pass>& passes, bool* changed) {
   Graph graph = program.graph.Clone();
   passes::PassDebug debug;
   debug.on_change = [&](const passes::Pass&, const std::string&, const Graph&) {
@@ -140,17 +151,12 @@ absl::Status CheckPasses(const RandomProgram& program, const std::vector<passes:
   RETURN_IF_ERROR(passes::RunPasses(passes, graph, debug));
   const absl::StatusOr<Graph> parsed = ParseGraph(graph.ToString());
   RETURN_IF_ERROR(Annotate(parsed.status(), "the text after the passes"));
-  if (parsed->ToString() != graph.ToString())
+  if (parsed->ToString() != graph.ToString()) {
     return Internal() << "the text after the passes does not parse back to itself";
-  absl::StatusOr<std::vector<Tensor>> found = InterpretOneRank(graph, program.inputs);
-  RETURN_IF_ERROR(Annotate(found.status(), "after the passes"));
-  if (found->size() != expected->size())
-    return Internal() << "there were " << expected->size() << " results and are " << found->size();
-  const double tolerance = Tolerance(program.graph);
-  for (size_t i = 0; i < expected->size(); ++i) {
-    RETURN_IF_ERROR(CheckClose(program.graph.results()[i].name, (*expected)[i], (*found)[i], tolerance));
   }
-  return absl::OkStatus();
+  const absl::StatusOr<std::vector<Tensor>> found = InterpretOneRank(graph, program.inputs);
+  RETURN_IF_ERROR(Annotate(found.status(), "after the passes"));
+  return CheckResults(program, *found);
 }
 
 RandomProgram Shrink(const RandomProgram& program, const std::function<bool(const RandomProgram&)>& fails) {

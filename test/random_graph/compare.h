@@ -13,6 +13,10 @@
 
 namespace lockstep {
 
+// Whether `found` are the program's results, up to the rounding that the coarsest dtype in the graph explains. The oracle is the
+// interpreter on the graph as it is.
+absl::Status CheckResults(const RandomProgram& program, const std::vector<Tensor>& found);
+
 // Runs the program on the interpreter as it is and after the passes. An error says what differs: a result by more than the rounding
 // of the coarsest dtype in the graph explains, what the passes or the verifier refuse, or the text form. `changed` (may be null)
 // is set if a pass changed the graph.
