@@ -19,7 +19,17 @@ from typing import Any
 from run import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[1]
-SIZES = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 100 << 20]  # as in all_reduce_bench.cc
+SIZES = [
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    16 << 20,
+    64 << 20,
+    100 << 20,
+]  # as in all_reduce_bench.cc
 ROTATED = 256 << 20
 
 
@@ -53,18 +63,30 @@ def gloo_worker(seconds: float) -> None:
 
 def mpirun(ranks: int, *command: str | Path) -> str:
     environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(["mpirun", "-np", str(ranks), *map(str, command)], env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        ["mpirun", "-np", str(ranks), *map(str, command)],
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
 
 
 def one_round(ranks: int, seconds: float) -> list[dict[str, Any]]:
     ours = json.loads(mpirun(ranks, ROOT / "bazel-bin/benchmarks/all_reduce_bench", "--json", f"--seconds={seconds}"))
-    gloo = [json.loads(line) for line in mpirun(ranks, sys.executable, __file__, "--gloo-worker", "--seconds", str(seconds)).splitlines() if line.startswith("{")]
+    gloo = [
+        json.loads(line)
+        for line in mpirun(ranks, sys.executable, __file__, "--gloo-worker", "--seconds", str(seconds)).splitlines()
+        if line.startswith("{")
+    ]
     rows = ours["rows"] if isinstance(ours, dict) else ours
     return [{**row, **other} for row, other in zip(rows, gloo, strict=True)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.5, help="for each size and contestant in a round")
     parser.add_argument("--ranks", type=int, default=2)

@@ -41,13 +41,21 @@ class Contestant:
         for rank in range(ranks):
             os.mkfifo(directory / f"command.{rank}")
             os.mkfifo(directory / f"report.{rank}")
-        command = [sys.executable, str(Path(__file__).with_name("worker.py")), name, model, str(directory), str(threads)]
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("worker.py")),
+            name,
+            model,
+            str(directory),
+            str(threads),
+        ]
         if ranks > 1:
             command = ["mpirun", "-np", str(ranks), *command]
         environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": str(threads)}
         self._process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-        self._commands = [open(directory / f"command.{rank}", "w", buffering=1) for rank in range(ranks)]
-        self._reports = [open(directory / f"report.{rank}") for rank in range(ranks)]
+        # Opened in the order in which each worker does; stop() closes them.
+        self._commands = [open(directory / f"command.{rank}", "w", buffering=1) for rank in range(ranks)]  # noqa: SIM115
+        self._reports = [open(directory / f"report.{rank}") for rank in range(ranks)]  # noqa: SIM115
         self.seconds: list[float] = []
         self.last: list[dict[str, Any]] = []
 
@@ -100,21 +108,30 @@ def compare(model: str, ranks: int, threads: int, rounds: int, steps: int) -> di
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--model", choices=["lenet", "mlp", "all"], default="all")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each contestant")
     parser.add_argument("--steps", type=int, help="steps of a round (default: 30 for lenet, 4 for mlp)")
-    parser.add_argument("--out", type=Path, default=worker.ROOT / "build/bench/training.json", help="where the numbers go as JSON")
+    parser.add_argument(
+        "--out", type=Path, default=worker.ROOT / "build/bench/training.json", help="where the numbers go as JSON"
+    )
     arguments = parser.parse_args()
     if importlib.util.find_spec("torch") is None:
         sys.exit("benchmarks/run.py compares with PyTorch, which is not installed: .venv/bin/pip install torch==2.13.0")
     if not worker.model_path("mlp").exists():
         worker.write_mlp(worker.model_path("mlp"))
 
-    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), platform.processor())
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    )
     results: dict[str, Any] = {"cpu": cpu, "cores": os.cpu_count()}
     print(f"{cpu}, {os.cpu_count()} cores; medians of {arguments.rounds} alternating rounds\n")
-    print(f"{'model':6} {'ranks':18} {'Lockstep':>10} {'PyTorch':>10} {'speedup':>8} {'range':>12} {'peak memory, MiB':>18} {'communication':>14} {'not in kernels':>15} {'compile':>8}")
+    print(
+        f"{'model':6} {'ranks':18} {'Lockstep':>10} {'PyTorch':>10} {'speedup':>8} {'range':>12} {'peak memory, MiB':>18} {'communication':>14} {'not in kernels':>15} {'compile':>8}"
+    )
     for model in ("lenet", "mlp") if arguments.model == "all" else (arguments.model,):
         for name, ranks, threads in CONFIGURATIONS:
             r = compare(model, ranks, threads, arguments.rounds, arguments.steps or {"lenet": 30, "mlp": 4}[model])

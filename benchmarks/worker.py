@@ -8,6 +8,7 @@ rank writes a line of JSON to DIRECTORY/report.<rank>. A worker that has nothing
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -35,11 +36,22 @@ def write_mlp(path: Path) -> None:
 
     random = np.random.Generator(np.random.PCG64(0))
     nodes, initializers, value = [], [], "x"
-    for i, (rows, columns) in enumerate(zip(MLP_SIZES, MLP_SIZES[1:], strict=False)):
+    for i, (rows, columns) in enumerate(itertools.pairwise(MLP_SIZES)):
         weight = random.standard_normal((columns, rows), np.float32) / np.float32(np.sqrt(rows))
-        initializers += [numpy_helper.from_array(weight, f"fc{i}.weight"), numpy_helper.from_array(np.zeros(columns, np.float32), f"fc{i}.bias")]
+        initializers += [
+            numpy_helper.from_array(weight, f"fc{i}.weight"),
+            numpy_helper.from_array(np.zeros(columns, np.float32), f"fc{i}.bias"),
+        ]
         last = i == len(MLP_SIZES) - 2
-        nodes.append(helper.make_node("Gemm", [value, f"fc{i}.weight", f"fc{i}.bias"], ["logits" if last else f"z{i}"], name=f"/fc{i}/Gemm", transB=1))
+        nodes.append(
+            helper.make_node(
+                "Gemm",
+                [value, f"fc{i}.weight", f"fc{i}.bias"],
+                ["logits" if last else f"z{i}"],
+                name=f"/fc{i}/Gemm",
+                transB=1,
+            )
+        )
         if not last:
             nodes.append(helper.make_node("Relu", [f"z{i}"], [f"a{i}"], name=f"/relu{i}/Relu"))
             value = f"a{i}"
@@ -73,7 +85,11 @@ class Lockstep:
         rows = slice(self.rank * share, (self.rank + 1) * share)
         graph = ls.load_onnx(model_path(model), dims={"batch": len(samples)})
         start = time.perf_counter()
-        step = ls.train_step(graph, loss=ls.loss.softmax_cross_entropy("logits", "label"), optimizer=ls.optim.SGD(LEARNING_RATE, momentum=MOMENTUM))
+        step = ls.train_step(
+            graph,
+            loss=ls.loss.softmax_cross_entropy("logits", "label"),
+            optimizer=ls.optim.SGD(LEARNING_RATE, momentum=MOMENTUM),
+        )
         self.exe = ls.compile(step, world=self.world, threads=threads)
         self.compile_seconds = time.perf_counter() - start
         self.inputs = {name: samples[rows], "label": labels[rows]}
@@ -93,8 +109,8 @@ class PyTorch:
         from torch import nn
 
         torch.set_num_threads(threads)
-        self.rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
-        ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
+        self.rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+        ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
         torch.manual_seed(0)
         if model == "lenet":
             sys.path.append(str(ROOT / "examples/mnist"))
@@ -145,7 +161,10 @@ def peak_resident_bytes() -> int:
 def main() -> None:
     contestant, model, directory, threads = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
     runner = {"lockstep": Lockstep, "pytorch": PyTorch}[contestant](model, threads)
-    with open(directory / f"command.{runner.rank}") as commands, open(directory / f"report.{runner.rank}", "w") as reports:
+    with (
+        open(directory / f"command.{runner.rank}") as commands,
+        open(directory / f"report.{runner.rank}", "w") as reports,
+    ):
         for command in commands:
             if command.strip() == "stop":
                 break

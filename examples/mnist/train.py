@@ -25,13 +25,24 @@ def parse_arguments() -> argparse.Namespace:
         description="Trains an image classifier on data in MNIST's format, on as many ranks as mpirun starts.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--model", default=HERE / "lenet.onnx", help="ONNX model with input `image` and result `logits`")
-    parser.add_argument("--data", default=FASHION_MNIST, metavar="DIR", help="folder with the four files of MNIST's format")
+    parser.add_argument(
+        "--model", default=HERE / "lenet.onnx", help="ONNX model with input `image` and result `logits`"
+    )
+    parser.add_argument(
+        "--data", default=FASHION_MNIST, metavar="DIR", help="folder with the four files of MNIST's format"
+    )
     parser.add_argument("--epochs", type=int, default=4, help="passes over the training set")
-    parser.add_argument("--batch", type=int, default=128, help="global batch: the ranks share it, so results do not depend on their number")
+    parser.add_argument(
+        "--batch",
+        type=int,
+        default=128,
+        help="global batch: the ranks share it, so results do not depend on their number",
+    )
     parser.add_argument("--lr", type=float, help="learning rate (default: 0.05 for sgd, 0.001 for adam and adamw)")
     parser.add_argument("--optimizer", choices=["sgd", "adam", "adamw"], default="sgd", help="sgd has momentum 0.9")
-    parser.add_argument("--out", type=Path, default=Path("build/train"), metavar="DIR", help="where results are written")
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/train"), metavar="DIR", help="where results are written"
+    )
     parser.add_argument("--print-graph", action="store_true", help="print the compiled graph and its steps")
     arguments = parser.parse_args()
     if arguments.epochs < 1:
@@ -46,11 +57,15 @@ def optimizer_of(name: str, learning_rate: float | None) -> ls.optim.SGD | ls.op
     return adam(0.001 if learning_rate is None else learning_rate)
 
 
-def print_header(world: ls.Communicator, model: ls.Graph, exe: ls.Executable, arguments: argparse.Namespace, samples: int) -> None:
+def print_header(
+    world: ls.Communicator, model: ls.Graph, exe: ls.Executable, arguments: argparse.Namespace, samples: int
+) -> None:
     parameters = sum(int(np.prod(state.shape)) for state in model.states)
     print(f"ranks        {world.size} ({world.transport}), {exe.threads} thread{'s' if exe.threads > 1 else ''} each")
     print(f"model        {arguments.model}: {parameters:,} parameters in {len(model.states)} tensors")
-    print(f"data         {arguments.data}: {samples:,} images; global batch {arguments.batch}, {arguments.batch // world.size} a rank")
+    print(
+        f"data         {arguments.data}: {samples:,} images; global batch {arguments.batch}, {arguments.batch // world.size} a rank"
+    )
     print(f"optimizer    {arguments.optimizer}, {arguments.epochs} epochs")
     print(f"collectives  {len(exe.collectives)} a step" + "".join(f"\n             {line}" for line in exe.collectives))
     if arguments.print_graph:
@@ -58,7 +73,9 @@ def print_header(world: ls.Communicator, model: ls.Graph, exe: ls.Executable, ar
     sys.stdout.flush()
 
 
-def accuracy(model_path: str | Path, exe: ls.Executable, images: np.ndarray, labels: np.ndarray, world: ls.Communicator) -> float:
+def accuracy(
+    model_path: str | Path, exe: ls.Executable, images: np.ndarray, labels: np.ndarray, world: ls.Communicator
+) -> float:
     """The share of the test set that the trained model gets right; every rank classifies its share of each batch."""
     size = next(size for size in (1000, 500, 100, 1) if len(images) % (size * world.size) == 0) * world.size
     inference = ls.compile(ls.load_onnx(model_path, dims={"batch": size}), backend="cpu", world=world)
@@ -72,7 +89,9 @@ def accuracy(model_path: str | Path, exe: ls.Executable, images: np.ndarray, lab
 
 def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Executable, list[float], float]:
     images, labels = ls.data.mnist(arguments.data)
-    model = ls.load_onnx(arguments.model, dims={"batch": arguments.batch})  # the one-rank program, over the global batch
+    model = ls.load_onnx(
+        arguments.model, dims={"batch": arguments.batch}
+    )  # the one-rank program, over the global batch
     step = ls.train_step(
         model,
         loss=ls.loss.softmax_cross_entropy(logits="logits", target="label"),
@@ -85,8 +104,16 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Exe
     losses = []
     start = time.perf_counter()
     for epoch in range(arguments.epochs):
-        batches = ls.data.batches(images, labels, size=arguments.batch, world=world, seed=epoch)  # this rank's share of each
-        progress = tqdm(batches, desc=f"epoch {epoch + 1}/{arguments.epochs}", unit=" images", unit_scale=arguments.batch, disable=world.rank != 0)
+        batches = ls.data.batches(
+            images, labels, size=arguments.batch, world=world, seed=epoch
+        )  # this rank's share of each
+        progress = tqdm(
+            batches,
+            desc=f"epoch {epoch + 1}/{arguments.epochs}",
+            unit=" images",
+            unit_scale=arguments.batch,
+            disable=world.rank != 0,
+        )
         for image, label in progress:
             losses.append(float(exe(image=image, label=label)["loss"]))
             if len(losses) % 20 == 0:
