@@ -45,8 +45,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--print-graph", action="store_true", help="print the compiled graph and its steps")
     arguments = parser.parse_args()
-    if arguments.epochs < 1:
-        parser.error(f"argument --epochs: {arguments.epochs} is not at least 1")
+    for option in ("epochs", "batch"):
+        if getattr(arguments, option) < 1:
+            parser.error(f"argument --{option}: {getattr(arguments, option)} is not at least 1")
     return arguments
 
 
@@ -167,7 +168,7 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except ls.Error as error:
+    except (ls.Error, OSError) as error:
         # The hook that mpi() set tells the other ranks; a user needs the message, not the traceback.
         sys.tracebacklimit = 0
         raise error from None

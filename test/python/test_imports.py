@@ -1,0 +1,67 @@
+"""Lockstep shares a process with libraries that carry their own protobuf, ONNX schema, oneDNN and OpenMP."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MLP = Path(__file__).resolve().parents[1] / "models/mlp.onnx"
+
+USE = {
+    "lockstep": """
+import lockstep
+exe = lockstep.compile(lockstep.load_onnx(path, dims={"batch": 4}), threads=1)
+logits = exe(x=x)["logits"]
+""",
+    "onnx": """
+import onnx
+model = onnx.load(path)
+onnx.checker.check_model(model)
+onnx.shape_inference.infer_shapes(model, strict_mode=True)
+""",
+    "onnxruntime": """
+import onnxruntime
+(expected,) = onnxruntime.InferenceSession(path).run(["logits"], {"x": x})
+""",
+    "torch": """
+import torch
+layer = torch.nn.Conv2d(3, 8, 3)
+layer(torch.ones(4, 3, 8, 8)).sum().backward()
+assert layer.weight.grad.abs().sum() > 0
+""",
+}
+
+
+@pytest.mark.parametrize("order", ["imported before", "imported after"])
+@pytest.mark.parametrize("other", ["onnx", "onnxruntime", "torch"])
+def test_one_process(other: str, order: str) -> None:
+    if importlib.util.find_spec(other) is None:
+        pytest.skip(f"{other} is not installed")
+    first, second = ("lockstep", other) if order == "imported after" else (other, "lockstep")
+    lines = [
+        "import numpy",
+        f"import {first}",
+        f"import {second}",
+        f"path = {str(MLP)!r}",
+        "x = numpy.random.default_rng(0).standard_normal((4, 12)).astype(numpy.float32)",
+        USE[first],
+        USE[second],
+        USE[first],  # and once more, with the other's state in place
+        "assert logits.shape == (4, 5)",
+        "assert abs(logits).sum() > 0",
+    ]
+    if other == "onnxruntime":
+        lines.append("numpy.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)")
+    if other == "torch":
+        lines.append("assert numpy.array_equal(torch.from_dlpack(logits).numpy(), logits)")
+        lines.append("assert numpy.array_equal(exe(x=torch.from_numpy(x))['logits'], logits)")
+    lines.append("print('used both')")
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("used both")
