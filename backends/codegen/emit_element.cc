@@ -212,6 +212,11 @@ const std::unordered_map<std::string_view, EmitFn>& Table() {
       {"tanh", Transcendental<&MathEmitter::Tanh>},
       {"erf", Transcendental<&MathEmitter::Erf>},
       {"sigmoid", Sigmoid},
+      {"softsign",
+       [](ElementEmitter& e, const Node&, DType, Arguments a) -> llvm::Value* {
+         auto& b = e.b();
+         return b.CreateFDiv(a[0], b.CreateFAdd(e.Constant(a[0], 1), b.CreateUnaryIntrinsic(fabs, a[0])));
+       }},
       {"sqrt", Intrinsic<llvm::Intrinsic::sqrt>},
       {"rsqrt",
        [](ElementEmitter& e, const Node&, DType, Arguments a) -> llvm::Value* {

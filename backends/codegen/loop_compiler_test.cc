@@ -38,9 +38,9 @@ struct UnaryOp {
 };
 
 TEST(LoopCompiler, UnaryOpsOfFloats) {
-  constexpr UnaryOp kOps[] = {{"neg", 0, 0},   {"abs", 0, 0},  {"sign", 0, 0},  {"exp", 2, 0},  {"log", 2, 0},
-                              {"log1p", 3, 0}, {"sqrt", 0, 0}, {"rsqrt", 2, 0}, {"tanh", 3, 0}, {"sigmoid", 3, 0},
-                              {"erf", 3, 0},   {"relu", 0, 0}, {"floor", 0, 0}, {"ceil", 0, 0}};
+  constexpr UnaryOp kOps[] = {{"neg", 0, 0},      {"abs", 0, 0},  {"sign", 0, 0},  {"exp", 2, 0},   {"log", 2, 0},
+                              {"log1p", 3, 0},    {"sqrt", 0, 0}, {"rsqrt", 2, 0}, {"tanh", 3, 0},  {"sigmoid", 3, 0},
+                              {"softsign", 2, 0}, {"erf", 3, 0},  {"relu", 0, 0},  {"floor", 0, 0}, {"ceil", 0, 0}};
   for (const UnaryOp& op : kOps) {
     int64_t largest = 0;
     for (int64_t size : kSizes) {

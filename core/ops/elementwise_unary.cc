@@ -155,6 +155,21 @@ const OpDef& SigmoidOp() {
   return def;
 }
 
+//===-- softsign --------------------------------------------------------------------------------------------------===//
+const OpDef& SoftsignOp() {
+  static const OpDef def = Unary(
+                               "softsign", "x / (1 + |x|), between -1 and 1; NaN for infinities.",
+                               [](double x) { return x / (1.0 + std::fabs(x)); }, nullptr)
+                               .Vjp([](VjpContext& c) {  // g / (1 + |x|)^2
+                                 // From x: 1 - |y| would say the same, but has few digits where y is near 1.
+                                 Builder& b = c.b();
+                                 const Value x = c.operand(0), one = b.SplatLike(1.0, x);
+                                 const Value r = b.Div(one, b.Add(one, b.Unary("abs", x)));
+                                 c.Contribute(0, b.Mul(c.grad(), b.Mul(r, r)));
+                               });
+  return def;
+}
+
 //===-- erf -------------------------------------------------------------------------------------------------------===//
 const OpDef& ErfOp() {
   static const OpDef def = Unary(

@@ -17,6 +17,7 @@ const std::vector<const OpDef*>& AllOps() {
       &RsqrtOp(),
       &TanhOp(),
       &SigmoidOp(),
+      &SoftsignOp(),
       &ErfOp(),
       &ReluOp(),
       &FloorOp(),

@@ -18,6 +18,7 @@ const OpDef& SqrtOp();
 const OpDef& RsqrtOp();
 const OpDef& TanhOp();
 const OpDef& SigmoidOp();
+const OpDef& SoftsignOp();
 const OpDef& ErfOp();
 const OpDef& ReluOp();
 const OpDef& FloorOp();

@@ -124,6 +124,7 @@ std::vector<OnnxOp> ActivationOps() {
   return {
       {"Relu", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "relu"); }},
       {"Sigmoid", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "sigmoid"); }},
+      {"Softsign", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "softsign"); }},
       {"Tanh", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "tanh"); }},
       {"LeakyRelu", 1, kNoEnd, 1, 1, LeakyRelu},
       {"PRelu", 1, kNoEnd, 2, 2, PRelu},

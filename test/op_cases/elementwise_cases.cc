@@ -10,7 +10,7 @@ AttributeMap To(DType dtype) { return {{"dtype", dtype}}; }
 
 std::vector<OpCase> UnaryCases() {
   std::vector<OpCase> rows;
-  for (const char* op : {"neg", "abs", "sign", "exp", "tanh", "sigmoid", "erf", "relu", "floor", "ceil"}) {
+  for (const char* op : {"neg", "abs", "sign", "exp", "tanh", "sigmoid", "softsign", "erf", "relu", "floor", "ceil"}) {
     rows.push_back(Case(op, {F64({2, 3})}));
     rows.push_back(Case(op, {F32({4, 6, 1})}));
     rows.push_back(Case(op, {F32({}).In(0.1, 2)}));
@@ -33,8 +33,8 @@ std::vector<OpCase> UnaryCases() {
   }
   // Values at the kinks and beyond all bounds.
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
-  for (const char* op : {"neg", "abs", "sign", "exp", "tanh", "sigmoid", "erf", "relu", "floor", "ceil", "log", "log1p",
-                         "sqrt", "rsqrt"}) {
+  for (const char* op : {"neg", "abs", "sign", "exp", "tanh", "sigmoid", "softsign", "erf", "relu", "floor", "ceil",
+                         "log", "log1p", "sqrt", "rsqrt"}) {
     rows.push_back(Case(op, {Tensor::Of<double>({6}, {0.0, -0.0, -1.0, inf, -inf, nan})})
                        .NoGradient("no differences at kinks and infinities"));
   }
