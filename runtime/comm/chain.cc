@@ -20,7 +20,8 @@ constexpr int kHeaderTag = 2 * kChunkTags;
 constexpr int kTokenTag = 2 * kChunkTags + 1;
 constexpr absl::Duration kMaxGrace = absl::Seconds(1);
 constexpr absl::Duration kFlush = absl::Milliseconds(300);
-constexpr absl::Duration kNap = absl::Microseconds(50);
+constexpr absl::Duration kShortestNap = absl::Microseconds(50);
+constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
 constexpr int kLooksBeforeNap = 200;
 
 int ChunkTag(uint32_t index, int direction) { return static_cast<int>(index % kChunkTags) * 2 + direction; }
@@ -93,6 +94,7 @@ absl::Status Chain::Pump(absl::FunctionRef<absl::StatusOr<bool>()> step, absl::F
   // A late rank's own group knows best: let it report first.
   const absl::Duration grace = std::min(kMaxGrace, group_.timeout());
   int idle = 0;
+  absl::Duration nap = kShortestNap;  // grows, or many ranks on few cores would only wake up and look
   absl::Time last_progress = absl::Now();
   while (!done()) {
     absl::StatusOr<bool> progress = step();
@@ -101,15 +103,17 @@ absl::Status Chain::Pump(absl::FunctionRef<absl::StatusOr<bool>()> step, absl::F
       idle = 0;
       continue;
     }
-    if (++idle == 1) last_progress = absl::Now();
+    if (++idle == 1) {
+      last_progress = absl::Now();
+      nap = kShortestNap;
+    }
     if (idle < kLooksBeforeNap && !group_.crowded()) continue;
     RETURN_IF_ERROR(Poll());
     RETURN_IF_ERROR(group_.CheckAlive(what));
     const absl::Duration waited = absl::Now() - last_progress;
-    if (waited < grace) {
-      absl::SleepFor(kNap);
-      continue;
-    }
+    absl::SleepFor(nap);
+    nap = std::min(nap * 2, kLongestNap);
+    if (waited < grace) continue;
     const std::vector<int> late = missing();
     for (int rank : late) {
       const int first = begins_[GroupOf(rank)];
@@ -126,7 +130,6 @@ absl::Status Chain::Pump(absl::FunctionRef<absl::StatusOr<bool>()> step, absl::F
                              << group_.Name(group_.world_rank()) << " waited " << absl::FormatDuration(group_.timeout()) << " in "
                              << what << " for data from " << names << ": nothing came");
     }
-    absl::SleepFor(kNap);
   }
   return absl::OkStatus();
 }
