@@ -203,8 +203,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
   std::unique_ptr<Links> links;
   if (begins.size() > 1) links = CreateMpiLinks(comm, rank, begins);
   const bool alone = links == nullptr;
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
-                   RankCommunicator::Create(std::move(place), std::move(links), "mpi", options.communicator));
+  absl::StatusOr<std::unique_ptr<Communicator>> communicator =
+      RankCommunicator::Create(std::move(place), std::move(links), "mpi", options.communicator);
+  // Nobody goes on, and possibly fails, before all are there: creation succeeds on all ranks or on none.
+  RETURN_IF_ERROR(AgreeOnOutcome(comm, size, communicator.status(), limit));
   // Between hosts MPI's communicator stays until MPI ends: freeing it is a collective, which a failed world cannot do.
   if (alone) MPI_Comm_free(&comm);
   return communicator;
