@@ -45,14 +45,16 @@ StepInfo Wait(int id, BufferSlice bucket) { return AllReduce(id, CollectiveInfo:
 
 // [0] g0  [1] start 0  [2] g1  [3] start 1  [4] wait 0  [5] uses g0  [6] wait 1  [7] uses g1
 std::vector<StepInfo> Good() {
-  return {Kernel({}, {{"g0", "", kFirst}}),
-          Start(0, kFirst),
-          Kernel({}, {{"g1", "", kSecond}}),
-          Start(1, kSecond),
-          Wait(0, kFirst),
-          Kernel({{"g0", "", kFirst}}, {{"w0", "", kState}}),
-          Wait(1, kSecond),
-          Kernel({{"g1", "", kSecond}}, {{"w1", "", kState}})};
+  std::vector<StepInfo> infos;
+  infos.push_back(Kernel({}, {{"g0", "", kFirst}}));
+  infos.push_back(Start(0, kFirst));
+  infos.push_back(Kernel({}, {{"g1", "", kSecond}}));
+  infos.push_back(Start(1, kSecond));
+  infos.push_back(Wait(0, kFirst));
+  infos.push_back(Kernel({{"g0", "", kFirst}}, {{"w0", "", kState}}));
+  infos.push_back(Wait(1, kSecond));
+  infos.push_back(Kernel({{"g1", "", kSecond}}, {{"w1", "", kState}}));
+  return infos;
 }
 
 absl::StatusOr<Certificate> Certify(const std::vector<StepInfo>& infos) {
