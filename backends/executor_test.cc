@@ -6,6 +6,7 @@
 #include "core/printer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/agreement.h"
 
 namespace lockstep {
 namespace {
@@ -125,6 +126,31 @@ TEST_F(OneRank, StatesStartAtZeroAndAreKept) {
   });
 }
 
+// The next value is there before the last reader of the present one: it must not take its place yet.
+TEST(State, IsKeptForReadersBehindItsNextValue) {
+  constexpr char kLateReader[] = R"(
+graph @late_reader(%x: f32[2,2], state %w: f32[2,2]) -> (y: f32[2,2], %w: f32[2,2]) {
+  %w1 = matmul %w, %x : f32[2,2]
+  %y = matmul %x, %w : f32[2,2]
+  return %y, %w1
+}
+)";
+  const absl::Status status = ForEachRank(1, [&](Communicator& communicator) -> absl::Status {
+    const auto device = CreateHostDevice();
+    ASSIGN_OR_RETURN(const auto executor, Load(kLateReader, communicator, *device));
+    const Tensor x = Tensor::Of<float>({2, 2}, {0, 1, 2, 0}), w = Tensor::Of<float>({2, 2}, {1, 2, 3, 4});
+    Tensor y(x.type()), next(x.type());
+    RETURN_IF_ERROR(executor->AssignState("w", {w.type(), w.bytes()}));
+    RETURN_IF_ERROR(executor->Run(std::vector<NamedInput>{{"x", {x.type(), x.bytes()}}},
+                                  std::vector<NamedResult>{{"y", {y.type(), y.mutable_bytes()}}}));
+    RETURN_IF_ERROR(executor->ReadState("w", {next.type(), next.mutable_bytes()}));
+    EXPECT_EQ(y, Tensor::Of<float>({2, 2}, {3, 4, 2, 4}));
+    EXPECT_EQ(next, Tensor::Of<float>({2, 2}, {4, 1, 8, 3}));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST(Ranks, AFailureOnOneRankReachesAll) {
   std::vector<absl::Status> all;
   const absl::Status first = ForEachRank(
@@ -148,6 +174,29 @@ TEST(Ranks, AFailureOnOneRankReachesAll) {
   }
 }
 
+// The executor aborts by itself, whatever its caller makes of the error.
+TEST(Ranks, AFailedRunTellsThePeersItsReason) {
+  std::vector<absl::Status> all(3);
+  const auto load_and_run = [](Communicator& communicator) -> absl::Status {
+    const auto device = CreateHostDevice();
+    std::string text(kStep);
+    for (size_t at = text.find("[4"); at != std::string::npos; at = text.find("[4")) text.replace(at, 2, "[12");
+    ASSIGN_OR_RETURN(const auto executor, Load(text, communicator, *device));
+    Batch batch(4);
+    if (communicator.rank() == 1) batch.y.mutable_data<int64_t>()[0] = -1;
+    return executor->Run(batch.inputs(), {});
+  };
+  const absl::Status status = ForEachRank(3, [&](Communicator& communicator) {
+    all[static_cast<size_t>(communicator.rank())] = load_and_run(communicator);
+    return absl::OkStatus();  // an error would make ForEachRank abort
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  for (const absl::Status& each : all) {
+    EXPECT_FALSE(each.ok());
+    EXPECT_THAT(MessageOf(each), HasSubstr("label -1")) << each;
+  }
+}
+
 TEST(Ranks, DifferentProgramsAreRefusedAtLoad) {
   std::vector<absl::Status> all;
   const absl::Status first = ForEachRank(
@@ -164,6 +213,52 @@ TEST(Ranks, DifferentProgramsAreRefusedAtLoad) {
   for (const absl::Status& status : all) {
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(MessageOf(status), HasSubstr("on rank 1")) << status;
+  }
+}
+
+// The collectives are equal, so that nothing would hang; but the replicas would drift apart.
+TEST(Ranks, ProgramsThatDifferInAnAttributeAreRefusedAtLoad) {
+  std::vector<absl::Status> all;
+  const absl::Status first = ForEachRank(
+      2,
+      [](Communicator& communicator) -> absl::Status {
+        const auto device = CreateHostDevice();
+        std::string text(kStep);
+        const std::string rate = "learning_rate=0.1";
+        if (communicator.rank() == 1) text.replace(text.find(rate), rate.size(), "learning_rate=0.2");
+        return Load(text, communicator, *device).status();
+      },
+      &all);
+  for (const absl::Status& status : all) {
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(MessageOf(status), HasSubstr("different versions of the program @step")) << status;
+  }
+}
+
+TEST(Ranks, AReplicaThatDiffersIsNamed) {
+  std::vector<absl::Status> all;
+  const absl::Status first = ForEachRank(
+      3,
+      [](Communicator& communicator) -> absl::Status {
+        const auto device = CreateHostDevice();
+        std::string text(kStep);
+        for (size_t at = text.find("[4"); at != std::string::npos; at = text.find("[4")) text.replace(at, 2, "[12");
+        ASSIGN_OR_RETURN(const auto executor, Load(text, communicator, *device));
+        Tensor w = Tensor::Full({DType::kF32, {3, 5}}, 1.0);
+        RETURN_IF_ERROR(executor->AssignState("w", {w.type(), w.bytes()}));
+        RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+        EXPECT_TRUE(CheckReplicas(*executor, communicator).ok());
+        if (communicator.rank() == 2) {  // in its last bit
+          RETURN_IF_ERROR(executor->ReadState("w", {w.type(), w.mutable_bytes()}));
+          w.mutable_bytes()[w.num_bytes() - 4] ^= std::byte{1};
+          RETURN_IF_ERROR(executor->AssignState("w", {w.type(), w.bytes()}));
+        }
+        return CheckReplicas(*executor, communicator);
+      },
+      &all);
+  for (const absl::Status& status : all) {
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(MessageOf(status), HasSubstr("state w (f32[3,5]) differs between rank 0 and rank 2")) << status;
   }
 }
 

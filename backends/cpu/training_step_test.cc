@@ -92,5 +92,25 @@ TEST(TrainingStep, Unoptimised) {
   ExpectAgrees(ConvNetStep(), 2, 1, /*optimize=*/false);
 }
 
+// A reduction in place must not start before those who read what this rank alone has.
+TEST(TrainingStep, PartialValueIsReadBeforeItIsReduced) {
+  const Graph graph = Parse(R"(
+mesh {data=2}
+graph @partial(%x: f32[2,3] split(0), %w: f32[2,4] split(0)) -> (r: f32[3,4], s: f32[3,4]) {
+  %g = matmul %x, %w {transpose_a=true} : f32[3,4]
+  %n = neg %g : f32[3,4]
+  %r = all_reduce %g {axis=data, kind=sum} : f32[3,4]
+  %s = all_reduce %n {axis=data, kind=sum} : f32[3,4]
+  return %r, %s
+}
+)");
+  for (bool optimize : {false, true}) {
+    CompileOptions options;
+    options.mesh = graph.mesh();
+    options.optimize = optimize;
+    ExpectAgreesWithInterpreter(graph, RandomInputs(graph), 2e-5, options);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep
