@@ -78,7 +78,8 @@ Row Measure(Communicator& world, size_t bytes, double seconds) {
     Dirty(b, count, call, world.rank());
     const double mpi_time =
         Time([&] { MPI_Allreduce(MPI_IN_PLACE, b, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); });
-    for (size_t i : {size_t{0}, count / 2, count - 1}) LOCKSTEP_CHECK(a[i] == b[i]) << "element " << i << ": " << a[i] << ", " << b[i];
+    for (size_t i : {size_t{0}, count / 2, count - 1})
+      LOCKSTEP_CHECK(a[i] == b[i]) << "element " << i << ": " << a[i] << ", " << b[i];
     if (call >= buffers) {  // every buffer has been touched once
       our_times.push_back(our_time);
       mpi_times.push_back(mpi_time);
@@ -103,16 +104,19 @@ int Main(int argc, char** argv) {
   Communicator& world = **created;
   const bool speaks = world.rank() == 0;
   if (speaks && json) std::printf("{\"ranks\": %d, \"dtype\": \"f32\", \"rows\": [", world.size());
-  if (speaks && !json) std::printf("%d ranks\n%12s %8s %12s %14s %8s\n", world.size(), "bytes", "calls", "ours, ms", "MPI_Allreduce", "ratio");
+  if (speaks && !json)
+    std::printf("%d ranks\n%12s %8s %12s %14s %8s\n", world.size(), "bytes", "calls", "ours, ms", "MPI_Allreduce",
+                "ratio");
   bool first = true;
   for (size_t bytes : kSizes) {
     const Row row = Measure(world, bytes, seconds);
     if (!speaks) continue;
     if (json) {
-      std::printf("%s\n  {\"bytes\": %zu, \"calls\": %d, \"ours_ms\": %.5f, \"mpi_ms\": %.5f}", first ? "" : ",", row.bytes, row.calls,
-                  row.ours_ms, row.mpi_ms);
+      std::printf("%s\n  {\"bytes\": %zu, \"calls\": %d, \"ours_ms\": %.5f, \"mpi_ms\": %.5f}", first ? "" : ",",
+                  row.bytes, row.calls, row.ours_ms, row.mpi_ms);
     } else {
-      std::printf("%12zu %8d %12.4f %14.4f %8.2f\n", row.bytes, row.calls, row.ours_ms, row.mpi_ms, row.mpi_ms / row.ours_ms);
+      std::printf("%12zu %8d %12.4f %14.4f %8.2f\n", row.bytes, row.calls, row.ours_ms, row.mpi_ms,
+                  row.mpi_ms / row.ours_ms);
     }
     std::fflush(stdout);
     first = false;

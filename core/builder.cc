@@ -94,7 +94,8 @@ Value Builder::AllGather(Value x, std::string_view axis, int64_t dim) {
 }
 
 Value Builder::ReduceScatter(Value x, std::string_view axis, int64_t dim, ReduceKind kind) {
-  return Op("reduce_scatter", {x}, {{"axis", std::string(axis)}, {"dim", dim}, {"kind", std::string(ReduceKindName(kind))}});
+  return Op("reduce_scatter", {x},
+            {{"axis", std::string(axis)}, {"dim", dim}, {"kind", std::string(ReduceKindName(kind))}});
 }
 
 Value Builder::Shard(Value x, std::string_view axis, int64_t dim) {

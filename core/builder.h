@@ -36,7 +36,7 @@ class Builder {
 
   // --- Constants and shapes ------------------------------------------------------------------------------------------------
   Value Constant(Tensor value);
-  Value Splat(double value, const TensorType& type);          // a scalar constant, broadcast
+  Value Splat(double value, const TensorType& type);  // a scalar constant, broadcast
   Value SplatLike(double value, Value like) { return like ? Splat(value, like.type()) : Value(); }
   Value Iota(const TensorType& type, int64_t dim);
   Value Reshape(Value x, Shape shape);                         // x itself if the shape is the same
@@ -47,7 +47,7 @@ class Builder {
   Value BroadcastAlong(Value x, const Shape& shape, int64_t dim) { return Broadcast(x, shape, {dim}); }
   // Undoes a reduction over `dims`: x has shape.Without(dims).
   Value BroadcastOver(Value x, const Shape& shape, const std::vector<int64_t>& dims);
-  Value Convert(Value x, DType dtype);                          // x itself if it has that dtype
+  Value Convert(Value x, DType dtype);  // x itself if it has that dtype
   Value Concat(std::vector<Value> xs, int64_t dim);
   Value Slice(Value x, std::vector<int64_t> start, std::vector<int64_t> limit, std::vector<int64_t> stride = {});
   Value Pad(Value x, std::vector<int64_t> low, std::vector<int64_t> high, double value = 0.0);
@@ -68,7 +68,9 @@ class Builder {
   Value Min(Value a, Value b) { return Op("min", {a, b}); }
   Value Scale(Value x, double by) { return Mul(x, SplatLike(by, x)); }
   Value AddScalar(Value x, double term) { return Add(x, SplatLike(term, x)); }
-  Value Compare(Value a, Value b, std::string direction) { return Op("compare", {a, b}, {{"direction", std::move(direction)}}); }
+  Value Compare(Value a, Value b, std::string direction) {
+    return Op("compare", {a, b}, {{"direction", std::move(direction)}});
+  }
   Value Select(Value condition, Value yes, Value no) { return Op("select", {condition, yes, no}); }
 
   // --- Reductions and products ----------------------------------------------------------------------------------------------

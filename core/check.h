@@ -26,6 +26,6 @@ class CheckFailure {
 
 }  // namespace lockstep::internal
 
-#define LOCKSTEP_CHECK(condition)          \
-  while (!(condition)) [[unlikely]]        \
+#define LOCKSTEP_CHECK(condition)   \
+  while (!(condition)) [[unlikely]] \
   ::lockstep::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()

@@ -69,7 +69,8 @@ Float16::operator float() const {
 
 BFloat16::BFloat16(float value) {
   const uint32_t f = std::bit_cast<uint32_t>(value);
-  bits = std::isnan(value) ? static_cast<uint16_t>(0x7fc0u) : static_cast<uint16_t>((f + 0x7fffu + ((f >> 16) & 1u)) >> 16);
+  bits = std::isnan(value) ? static_cast<uint16_t>(0x7fc0u)
+                           : static_cast<uint16_t>((f + 0x7fffu + ((f >> 16) & 1u)) >> 16);
 }
 
 }  // namespace lockstep

@@ -98,8 +98,8 @@ decltype(auto) DispatchDType(DType dtype, F&& f) {
 
 // The type in which a reference computation of T accumulates: double for floats, a 64-bit integer for integers and bool.
 template <typename T>
-using Accumulator = std::conditional_t<
-    std::is_floating_point_v<T> || std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>, double,
-    std::conditional_t<std::is_unsigned_v<T> && !std::is_same_v<T, bool>, uint64_t, int64_t>>;
+using Accumulator =
+    std::conditional_t<std::is_floating_point_v<T> || std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>, double,
+                       std::conditional_t<std::is_unsigned_v<T> && !std::is_same_v<T, bool>, uint64_t, int64_t>>;
 
 }  // namespace lockstep

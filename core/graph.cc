@@ -67,7 +67,8 @@ Graph Graph::Clone() const {
 
 absl::StatusOr<Value> Graph::AddInput(std::string name, TensorType type, bool is_state, PlacementMap placements) {
   if (name.empty()) return InvalidArgument() << "an input of graph @" << name_ << " has no name";
-  if (!names_.insert(name).second) return InvalidArgument() << "two values of graph @" << name_ << " are named %" << name;
+  if (!names_.insert(name).second)
+    return InvalidArgument() << "two values of graph @" << name_ << " are named %" << name;
   Node& node = NewNode(InputOp(), *input_nodes_, input_nodes_->end());
   node.result_types_ = {std::move(type)};
   node.result_names_ = {std::move(name)};
@@ -132,7 +133,8 @@ absl::StatusOr<Node*> Graph::Insert(NodeSpec spec, Node* before) {
   auto types = op.InferTypes(operand_types, *attributes, mesh_);
   if (!types.ok()) return located(types.status());
   for (const TensorType& type : *types) {
-    if (!IsAddressable(type)) return located(InvalidArgument() << op.name() << ": the result " << type << " is too large to address");
+    if (!IsAddressable(type))
+      return located(InvalidArgument() << op.name() << ": the result " << type << " is too large to address");
   }
 
   Node& node = NewNode(op, *nodes_, before ? before->self_ : nodes_->end());
@@ -174,7 +176,8 @@ absl::Status Graph::SetAttribute(Node* node, std::string_view name, Attribute va
   std::vector<TensorType> operand_types;
   for (Value operand : node->operands_) operand_types.push_back(operand.type());
   ASSIGN_OR_RETURN(const std::vector<TensorType> types, node->op().InferTypes(operand_types, attributes, mesh_));
-  if (types != node->result_types_) return InvalidArgument() << node->Describe() << ": attribute " << name << " changes the result type";
+  if (types != node->result_types_)
+    return InvalidArgument() << node->Describe() << ": attribute " << name << " changes the result type";
   node->attributes_ = std::move(attributes);
   return absl::OkStatus();
 }

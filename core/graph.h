@@ -141,11 +141,12 @@ class Graph {
   void set_mesh(Mesh mesh) { mesh_ = std::move(mesh); }
 
   // --- Inputs and results -----------------------------------------------------------------------------------------------
-  absl::StatusOr<Value> AddInput(std::string name, TensorType type, bool is_state = false, PlacementMap placements = {});
+  absl::StatusOr<Value> AddInput(std::string name, TensorType type, bool is_state = false,
+                                 PlacementMap placements = {});
   const std::vector<Input>& inputs() const { return inputs_; }
-  const Input* FindInput(std::string_view name) const;   // null if there is none
+  const Input* FindInput(std::string_view name) const;  // null if there is none
   void set_input_placements(size_t i, PlacementMap placements) { inputs_[i].placements = std::move(placements); }
-  absl::Status RemoveInput(std::string_view name);       // an error if it is used
+  absl::Status RemoveInput(std::string_view name);  // an error if it is used
 
   absl::Status AddResult(std::string name, Value value, PlacementMap placements = {});
   // `value` becomes the next value of the state input `name`, of the same type.
@@ -163,13 +164,13 @@ class Graph {
 
   // Inserts a node before `before` (at the end if null), inferring its result types. The error is the op's, with the source.
   absl::StatusOr<Node*> Insert(NodeSpec spec, Node* before = nullptr);
-  void Erase(Node* node);                      // requires that nobody uses it
-  void MoveBefore(Node* node, Node* before);   // to the end if null; the caller keeps the order valid
-  void SetOperand(Node* node, size_t i, Value value);          // requires a value of the same type
+  void Erase(Node* node);                              // requires that nobody uses it
+  void MoveBefore(Node* node, Node* before);           // to the end if null; the caller keeps the order valid
+  void SetOperand(Node* node, size_t i, Value value);  // requires a value of the same type
   absl::Status SetAttribute(Node* node, std::string_view name, Attribute value);  // result types must stay
-  void ReplaceUses(Value from, Value to);      // in operands and in results; requires the same type
+  void ReplaceUses(Value from, Value to);            // in operands and in results; requires the same type
   void SetName(Value value, std::string_view hint);  // the hint, or the hint with a number if it is taken
-  bool IsUsed(Value value) const;              // by a node or as a result
+  bool IsUsed(Value value) const;                    // by a node or as a result
 
   // The exact text form; equal programs have equal text (see core/printer.h).
   std::string ToString() const;

@@ -41,16 +41,19 @@ absl::Status EvaluateAcrossRanks(const Node& node, const Mesh& mesh, std::vector
 absl::Status CheckInputs(const Graph& graph, const std::vector<std::vector<Tensor>>& inputs) {
   const size_t ranks = static_cast<size_t>(graph.mesh().num_ranks());
   if (inputs.size() != ranks) {
-    return InvalidArgument() << "inputs of " << inputs.size() << " ranks for the mesh " << graph.mesh().ToString() << " of " << ranks;
+    return InvalidArgument() << "inputs of " << inputs.size() << " ranks for the mesh " << graph.mesh().ToString()
+                             << " of " << ranks;
   }
   for (size_t rank = 0; rank < ranks; ++rank) {
     if (inputs[rank].size() != graph.inputs().size()) {
-      return InvalidArgument() << inputs[rank].size() << " inputs on rank " << rank << ", expected " << graph.inputs().size();
+      return InvalidArgument() << inputs[rank].size() << " inputs on rank " << rank << ", expected "
+                               << graph.inputs().size();
     }
     for (size_t i = 0; i < inputs[rank].size(); ++i) {
       const Input& input = graph.inputs()[i];
       if (inputs[rank][i].type() == input.value.type()) continue;
-      return InvalidArgument() << "input %" << input.name() << " on rank " << rank << " is " << inputs[rank][i].type() << ", expected " << input.value.type();
+      return InvalidArgument() << "input %" << input.name() << " on rank " << rank << " is " << inputs[rank][i].type()
+                               << ", expected " << input.value.type();
     }
   }
   return absl::OkStatus();
@@ -65,7 +68,8 @@ absl::StatusOr<std::vector<Tensor>> EvaluateNode(const Node& node, const std::ve
   return results;
 }
 
-absl::StatusOr<std::vector<std::vector<Tensor>>> Interpret(const Graph& graph, const std::vector<std::vector<Tensor>>& inputs) {
+absl::StatusOr<std::vector<std::vector<Tensor>>> Interpret(const Graph& graph,
+                                                           const std::vector<std::vector<Tensor>>& inputs) {
   RETURN_IF_ERROR(CheckInputs(graph, inputs));
   const size_t ranks = inputs.size();
   Environment environment;

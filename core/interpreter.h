@@ -14,7 +14,8 @@ namespace lockstep {
 
 // inputs[rank][i] is the value of graph.inputs()[i] on that rank; the result likewise for graph.results(). There are
 // graph.mesh().num_ranks() ranks. Errors name the input, or the op with its source (a label out of range).
-absl::StatusOr<std::vector<std::vector<Tensor>>> Interpret(const Graph& graph, const std::vector<std::vector<Tensor>>& inputs);
+absl::StatusOr<std::vector<std::vector<Tensor>>> Interpret(const Graph& graph,
+                                                           const std::vector<std::vector<Tensor>>& inputs);
 
 // The same for a graph without a mesh.
 absl::StatusOr<std::vector<Tensor>> InterpretOneRank(const Graph& graph, const std::vector<Tensor>& inputs);

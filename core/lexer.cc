@@ -57,7 +57,8 @@ void Lexer::Advance() {
   if (at_ >= text_.size()) return;
   const size_t begin = at_;
   const char c = text_[at_];
-  const bool negative = c == '-' && at_ + 1 < text_.size() && (IsDigit(text_[at_ + 1]) || text_.substr(at_ + 1, 3) == "inf");
+  const bool negative =
+      c == '-' && at_ + 1 < text_.size() && (IsDigit(text_[at_ + 1]) || text_.substr(at_ + 1, 3) == "inf");
   if (IsWordStart(c)) {
     // A comment may follow a word without a space: "%x//".
     while (at_ < text_.size() && IsWordPart(text_[at_]) && text_.substr(at_, 2) != "//") ++at_;
@@ -65,7 +66,8 @@ void Lexer::Advance() {
   } else if (negative || IsDigit(c)) {
     ++at_;
     while (at_ < text_.size()) {
-      const bool exponent_sign = (text_[at_] == '-' || text_[at_] == '+') && (text_[at_ - 1] == 'e' || text_[at_ - 1] == 'E');
+      const bool exponent_sign =
+          (text_[at_] == '-' || text_[at_] == '+') && (text_[at_ - 1] == 'e' || text_[at_ - 1] == 'E');
       if (!std::isalnum(static_cast<unsigned char>(text_[at_])) && text_[at_] != '.' && !exponent_sign) break;
       ++at_;
     }

@@ -46,8 +46,8 @@ absl::StatusOr<AttributeMap> OpDef::CompleteAttributes(AttributeMap attributes) 
       value = static_cast<double>(std::get<int64_t>(value));
     }
     if (def->example.index() != value.index()) {
-      return InvalidArgument() << name_ << ": attribute '" << name << "' is a " << AttributeTypeName(value) << ", expected a "
-                               << AttributeTypeName(def->example);
+      return InvalidArgument() << name_ << ": attribute '" << name << "' is a " << AttributeTypeName(value)
+                               << ", expected a " << AttributeTypeName(def->example);
     }
   }
   for (const AttributeDef& def : attributes_) {
@@ -58,11 +58,12 @@ absl::StatusOr<AttributeMap> OpDef::CompleteAttributes(AttributeMap attributes) 
   return attributes;
 }
 
-absl::StatusOr<std::vector<TensorType>> OpDef::InferTypes(std::span<const TensorType> operands, const AttributeMap& attributes,
-                                                          const Mesh& mesh) const {
+absl::StatusOr<std::vector<TensorType>> OpDef::InferTypes(std::span<const TensorType> operands,
+                                                          const AttributeMap& attributes, const Mesh& mesh) const {
   const size_t least = operands_.size() - (may_be_none_ ? 1 : 0);
   if (operands.size() < least || (!variadic_ && operands.size() > least)) {
-    return InvalidArgument() << name_ << ": " << operands.size() << " operands, expected " << (variadic_ ? "at least " : "") << least;
+    return InvalidArgument() << name_ << ": " << operands.size() << " operands, expected "
+                             << (variadic_ ? "at least " : "") << least;
   }
   InferContext context(*this, attributes, operands, mesh);
   RETURN_IF_ERROR(infer_(context));

@@ -72,7 +72,8 @@ class InferContext : public NodeContext {
 // Reference meaning on one rank: operand tensors in, result tensors (allocated, zero) out. Clarity before speed.
 class EvalContext : public NodeContext {
  public:
-  EvalContext(const OpDef& op, const AttributeMap& attributes, std::span<const Tensor* const> operands, std::span<Tensor> results)
+  EvalContext(const OpDef& op, const AttributeMap& attributes, std::span<const Tensor* const> operands,
+              std::span<Tensor> results)
       : NodeContext(op, attributes), operands_(operands), results_(results) {}
   size_t num_operands() const { return operands_.size(); }
   const Tensor& operand(size_t i) const { return *operands_[i]; }
@@ -86,8 +87,8 @@ class EvalContext : public NodeContext {
 // Reference meaning of a collective: the tensors of all ranks of one group along the mesh axis, in order of the coordinate.
 class RanksEvalContext : public NodeContext {
  public:
-  RanksEvalContext(const OpDef& op, const AttributeMap& attributes, std::span<const std::vector<const Tensor*>> operands,
-                   std::span<std::vector<Tensor>> results)
+  RanksEvalContext(const OpDef& op, const AttributeMap& attributes,
+                   std::span<const std::vector<const Tensor*>> operands, std::span<std::vector<Tensor>> results)
       : NodeContext(op, attributes), operands_(operands), results_(results) {}
   size_t num_ranks() const { return operands_.size(); }
   size_t num_operands() const { return operands_[0].size(); }
@@ -104,7 +105,11 @@ class RanksEvalContext : public NodeContext {
 class VjpContext : public NodeContext {
  public:
   VjpContext(Node& node, std::span<const Value> grads, Builder& builder, std::vector<std::vector<Value>>& contributions)
-      : NodeContext(node.op(), node.attributes()), node_(node), grads_(grads), builder_(builder), contributions_(contributions) {}
+      : NodeContext(node.op(), node.attributes()),
+        node_(node),
+        grads_(grads),
+        builder_(builder),
+        contributions_(contributions) {}
   Value operand(size_t i) const { return node_.operand(i); }
   size_t num_operands() const { return node_.operands().size(); }
   Value result(size_t i = 0) const { return node_.result(i); }
@@ -125,7 +130,8 @@ class VjpContext : public NodeContext {
 // Decomposition into simpler ops with the same results.
 class DecomposeContext : public NodeContext {
  public:
-  DecomposeContext(Node& node, Builder& builder) : NodeContext(node.op(), node.attributes()), node_(node), builder_(builder) {}
+  DecomposeContext(Node& node, Builder& builder)
+      : NodeContext(node.op(), node.attributes()), node_(node), builder_(builder) {}
   Value operand(size_t i) const { return node_.operand(i); }
   size_t num_operands() const { return node_.operands().size(); }
   Builder& b() const { return builder_; }
@@ -219,9 +225,11 @@ class OpDef {
   // --- Writing an op. Every setter returns *this by value-friendly reference, for one chained block. ---------------------
   OpDef& Doc(std::string text) { return doc_ = std::move(text), *this; }
   OpDef& Operand(std::string name) { return operands_.push_back(std::move(name)), *this; }
-  OpDef& Variadic(std::string name) { return variadic_ = true, Operand(std::move(name)); }  // the last operand: one or more
+  OpDef& Variadic(std::string name) {
+    return variadic_ = true, Operand(std::move(name));
+  }  // the last operand: one or more
   OpDef& VariadicOrNone(std::string name) { return may_be_none_ = true, Variadic(std::move(name)); }
-  OpDef& Result(std::string name) { return results_.push_back(std::move(name)), *this; }   // default: one, "result"
+  OpDef& Result(std::string name) { return results_.push_back(std::move(name)), *this; }  // default: one, "result"
   template <typename T>
   OpDef& Attr(std::string name, std::string doc = "") {
     attributes_.push_back({std::move(name), Attribute(T()), true, std::move(doc)});
@@ -233,7 +241,9 @@ class OpDef {
     return *this;
   }
   OpDef& Trait(OpTrait trait) { return traits_ |= trait, *this; }
-  OpDef& Constraint(std::string id, std::string text) { return constraints_.push_back({std::move(id), std::move(text)}), *this; }
+  OpDef& Constraint(std::string id, std::string text) {
+    return constraints_.push_back({std::move(id), std::move(text)}), *this;
+  }
   OpDef& Infer(InferFn fn) { return infer_ = std::move(fn), *this; }
   OpDef& Eval(EvalFn fn) { return eval_ = std::move(fn), *this; }
   OpDef& EvalAcrossRanks(RanksEvalFn fn) { return ranks_eval_ = std::move(fn), *this; }
@@ -247,24 +257,26 @@ class OpDef {
   const std::string& doc() const { return doc_; }
   const std::vector<std::string>& operand_names() const { return operands_; }
   bool is_variadic() const { return variadic_; }
-  std::vector<std::string> result_names() const { return results_.empty() ? std::vector<std::string>{"result"} : results_; }
+  std::vector<std::string> result_names() const {
+    return results_.empty() ? std::vector<std::string>{"result"} : results_;
+  }
   const std::vector<AttributeDef>& attribute_defs() const { return attributes_; }
   const AttributeDef* FindAttribute(std::string_view name) const;
   const std::vector<ConstraintDef>& constraints() const { return constraints_; }
   bool has_trait(OpTrait trait) const { return (traits_ & trait) != 0; }
   const EvalFn& eval() const { return eval_; }
   const RanksEvalFn& ranks_eval() const { return ranks_eval_; }
-  const VjpFn& vjp() const { return vjp_; }                      // empty: see no_gradient()
+  const VjpFn& vjp() const { return vjp_; }  // empty: see no_gradient()
   const std::string& no_gradient() const { return no_gradient_; }
   const PlaceFn& place() const { return place_; }
-  const DecomposeFn& decompose() const { return decompose_; }    // empty for a primitive op
+  const DecomposeFn& decompose() const { return decompose_; }  // empty for a primitive op
 
   // Fills in defaults; refuses unknown, missing or mistyped attributes (an int where a float is due is converted).
   absl::StatusOr<AttributeMap> CompleteAttributes(AttributeMap attributes) const;
 
   // Number of operands, then the op's own rule. `attributes` must be complete.
-  absl::StatusOr<std::vector<TensorType>> InferTypes(std::span<const TensorType> operands, const AttributeMap& attributes,
-                                                     const Mesh& mesh) const;
+  absl::StatusOr<std::vector<TensorType>> InferTypes(std::span<const TensorType> operands,
+                                                     const AttributeMap& attributes, const Mesh& mesh) const;
 
  private:
   std::string name_, doc_;

@@ -17,7 +17,8 @@ class Parser {
 
   absl::StatusOr<Graph> ParseAll() {
     ASSIGN_OR_RETURN(Graph graph, ParseGraphDefinition());
-    if (lexer_.peek().kind != Token::Kind::kEnd) return lexer_.Error() << "expected the end, found '" << lexer_.peek().text << "'";
+    if (lexer_.peek().kind != Token::Kind::kEnd)
+      return lexer_.Error() << "expected the end, found '" << lexer_.peek().text << "'";
     return graph;
   }
 
@@ -38,7 +39,8 @@ class Parser {
   absl::Status Expect(std::string_view text) {
     if (Accept(text)) return absl::OkStatus();
     const Token& found = lexer_.peek();
-    return lexer_.Error() << "expected '" << text << "', found " << (found.kind == Token::Kind::kEnd ? "the end" : "'" + found.text + "'");
+    return lexer_.Error() << "expected '" << text << "', found "
+                          << (found.kind == Token::Kind::kEnd ? "the end" : "'" + found.text + "'");
   }
   absl::StatusOr<int64_t> ParseInt() {
     int64_t value = 0;
@@ -51,7 +53,8 @@ class Parser {
     return value;
   }
   absl::StatusOr<std::string> ParseWord(std::string_view what) {
-    if (lexer_.peek().kind != Token::Kind::kWord) return lexer_.Error() << "expected " << what << ", found '" << lexer_.peek().text << "'";
+    if (lexer_.peek().kind != Token::Kind::kWord)
+      return lexer_.Error() << "expected " << what << ", found '" << lexer_.peek().text << "'";
     return lexer_.Next().text;
   }
 
@@ -83,7 +86,8 @@ absl::StatusOr<Mesh> Parser::ParseMesh() {
     ASSIGN_OR_RETURN(axis.name, ParseWord("the name of a mesh axis"));
     RETURN_IF_ERROR(Expect("="));
     ASSIGN_OR_RETURN(axis.size, ParseInt());
-    if (axis.size < 1) return lexer_.Error() << "mesh axis " << axis.name << " has size " << axis.size << ", expected at least 1";
+    if (axis.size < 1)
+      return lexer_.Error() << "mesh axis " << axis.name << " has size " << axis.size << ", expected at least 1";
     axes.push_back(std::move(axis));
   }
   return Mesh(std::move(axes));
@@ -233,12 +237,13 @@ absl::Status Parser::ParseNode(Graph& graph, Scope& scope) {
   const absl::StatusOr<Node*> node = graph.Insert(std::move(spec));
   if (!node.ok()) return lexer_.Error(here) << node.status().message();
   if ((*node)->num_results() != names.size() || types.size() != names.size()) {
-    return lexer_.Error(here) << op_name << " has " << (*node)->num_results() << " results; " << names.size() << " names and "
-                             << types.size() << " types are given";
+    return lexer_.Error(here) << op_name << " has " << (*node)->num_results() << " results; " << names.size()
+                              << " names and " << types.size() << " types are given";
   }
   for (size_t i = 0; i < names.size(); ++i) {
     if ((*node)->type(i) != types[i]) {
-      return lexer_.Error(here) << "%" << names[i] << " has type " << (*node)->type(i) << ", but " << types[i] << " is written";
+      return lexer_.Error(here) << "%" << names[i] << " has type " << (*node)->type(i) << ", but " << types[i]
+                                << " is written";
     }
     scope[names[i]] = (*node)->result(i);
   }
@@ -253,7 +258,8 @@ absl::Status Parser::ParseReturn(Graph& graph, const Scope& scope, const std::ve
     ASSIGN_OR_RETURN(const Value value, ParseUse(scope));
     const ResultDecl& decl = decls[i];
     if (value.type() != decl.type) {
-      return lexer_.Error(here) << "result " << decl.name << " is declared " << decl.type << ", but %" << value.name() << " has type " << value.type();
+      return lexer_.Error(here) << "result " << decl.name << " is declared " << decl.type << ", but %" << value.name()
+                                << " has type " << value.type();
     }
     const absl::Status added = decl.is_state ? graph.AddStateResult(decl.name, value, decl.placements)
                                              : graph.AddResult(decl.name, value, decl.placements);
@@ -275,7 +281,8 @@ absl::StatusOr<AttributeMap> Parser::ParseAttributes(const OpDef& op) {
     if (def && std::holds_alternative<std::string>(def->example) && std::holds_alternative<DType>(value)) {
       value = std::string(DTypeName(std::get<DType>(value)));
     }
-    if (!attributes.emplace(name, std::move(value)).second) return lexer_.Error() << "attribute " << name << " is given twice";
+    if (!attributes.emplace(name, std::move(value)).second)
+      return lexer_.Error() << "attribute " << name << " is given twice";
   }
   return attributes;
 }
@@ -326,7 +333,8 @@ template <typename T>
 absl::Status Parser::ParseElement(T& element) {
   const Token& token = lexer_.peek();
   if constexpr (std::is_same_v<T, bool>) {
-    if (!token.Is("true") && !token.Is("false")) return lexer_.Error() << "expected true or false, found '" << token.text << "'";
+    if (!token.Is("true") && !token.Is("false"))
+      return lexer_.Error() << "expected true or false, found '" << token.text << "'";
     element = token.Is("true");
   } else {
     // A float reads its shortest decimal text back exactly; the 16-bit floats go through float, which holds them all.

@@ -41,8 +41,8 @@ class Placement {
   bool is_partial(ReduceKind reduce) const { return is_partial() && reduce_ == reduce; }
   bool is_local() const { return kind_ == Kind::kLocal; }
 
-  int64_t dim() const { return dim_; }             // of a split
-  ReduceKind reduce() const { return reduce_; }    // of a partial
+  int64_t dim() const { return dim_; }           // of a split
+  ReduceKind reduce() const { return reduce_; }  // of a partial
 
   bool operator==(const Placement&) const = default;
 

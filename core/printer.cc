@@ -9,7 +9,8 @@ namespace {
 
 std::string QuotedIfNeeded(std::string_view name) {
   bool plain = !name.empty();
-  for (char c : name) plain = plain && (std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '/');
+  for (char c : name)
+    plain = plain && (std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '/');
   return plain ? std::string(name) : Quoted(name);
 }
 

@@ -53,10 +53,10 @@ inline absl::Status Annotate(const absl::Status& status, const std::string& cont
 
 }  // namespace lockstep
 
-#define RETURN_IF_ERROR(expression)                              \
-  do {                                                           \
-    absl::Status lockstep_status = (expression);                 \
-    if (!lockstep_status.ok()) return lockstep_status;           \
+#define RETURN_IF_ERROR(expression)                    \
+  do {                                                 \
+    absl::Status lockstep_status = (expression);       \
+    if (!lockstep_status.ok()) return lockstep_status; \
   } while (false)
 
 #define LOCKSTEP_CONCAT_INNER(a, b) a##b

@@ -59,7 +59,7 @@ class Tensor {
   // Elements converted to `dtype`, as the op `convert` does.
   Tensor Converted(DType dtype) const;
 
-  bool AllElementsEqual() const;             // bitwise; true for an empty tensor
+  bool AllElementsEqual() const;               // bitwise; true for an empty tensor
   bool operator==(const Tensor& other) const;  // same type and same bits
 
   // "dense<f32[2]: 1.0, 2.5>", or "dense<f32[2,3]: 0.0>" when all elements are equal. Parses back to the same bits,

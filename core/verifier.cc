@@ -56,8 +56,8 @@ absl::Status CheckNode(const Graph& graph, const Node& node, std::string_view ax
   for (size_t i = 0; i < node.operands().size(); ++i) {
     const Placement &is = rule.operand(i), &must = rule.required()[i];
     if (is == must || (is.is_replicated() && must.is_split())) continue;
-    return InvalidArgument() << node.Describe() << " needs %" << node.operand(i).name() << " " << must << " along axis " << axis
-                             << ", but it is " << is << WhatIsMissing(is, must) << diverges();
+    return InvalidArgument() << node.Describe() << " needs %" << node.operand(i).name() << " " << must << " along axis "
+                             << axis << ", but it is " << is << WhatIsMissing(is, must) << diverges();
   }
   return absl::OkStatus();
 }
@@ -67,13 +67,14 @@ absl::Status CheckResult(const Graph& graph, const Result& result, std::string_v
   if (!result.is_state) {
     if (is == declared || (is.is_replicated() && declared.is_split()) || declared.is_local()) return absl::OkStatus();
     return InvalidArgument() << "result " << result.name << " is " << is << " along axis " << axis << ", made by "
-                             << result.value.node->Describe() << ", but declared " << declared << WhatIsMissing(is, declared);
+                             << result.value.node->Describe() << ", but declared " << declared
+                             << WhatIsMissing(is, declared);
   }
   const Placement state = PlacementAlong(graph.FindInput(result.name)->placements, axis);
   if (is == state && declared == state) return absl::OkStatus();
-  return InvalidArgument() << "state %" << result.name << " is " << state << " along axis " << axis << ", but its next value, made by "
-                           << result.value.node->Describe() << ", is " << is << WhatIsMissing(is, state)
-                           << "; state %" << result.name << " would diverge between ranks";
+  return InvalidArgument() << "state %" << result.name << " is " << state << " along axis " << axis
+                           << ", but its next value, made by " << result.value.node->Describe() << ", is " << is
+                           << WhatIsMissing(is, state) << "; state %" << result.name << " would diverge between ranks";
 }
 
 }  // namespace
@@ -93,22 +94,27 @@ absl::Status VerifyStructure(const Graph& graph) {
     RETURN_IF_ERROR(define(input.value));
     for (const auto& [axis, placement] : input.placements) {
       if (!graph.mesh().empty() && !graph.mesh().has_axis(axis)) {
-        return InvalidArgument() << "input %" << input.name() << " is placed along axis " << axis << ", which is not in the mesh " << graph.mesh().ToString();
+        return InvalidArgument() << "input %" << input.name() << " is placed along axis " << axis
+                                 << ", which is not in the mesh " << graph.mesh().ToString();
       }
       if (placement.is_split() && !input.value.shape().has_dim(placement.dim())) {
-        return InvalidArgument() << "input %" << input.name() << " is split along dimension " << placement.dim() << " of " << input.value.type();
+        return InvalidArgument() << "input %" << input.name() << " is split along dimension " << placement.dim()
+                                 << " of " << input.value.type();
       }
     }
   }
   for (const Node& node : graph.nodes()) {
     std::vector<TensorType> operand_types;
     for (Value operand : node.operands()) {
-      if (!defined.contains(operand)) return Internal() << node.Describe() << " uses %" << operand.name() << " before it is defined";
+      if (!defined.contains(operand))
+        return Internal() << node.Describe() << " uses %" << operand.name() << " before it is defined";
       operand_types.push_back(operand.type());
     }
-    ASSIGN_OR_RETURN(const std::vector<TensorType> types, node.op().InferTypes(operand_types, node.attributes(), graph.mesh()));
+    ASSIGN_OR_RETURN(const std::vector<TensorType> types,
+                     node.op().InferTypes(operand_types, node.attributes(), graph.mesh()));
     for (size_t i = 0; i < types.size(); ++i) {
-      if (types[i] != node.type(i)) return Internal() << node.Describe() << " has type " << node.type(i) << ", inferred " << types[i];
+      if (types[i] != node.type(i))
+        return Internal() << node.Describe() << " has type " << node.type(i) << ", inferred " << types[i];
       RETURN_IF_ERROR(define(const_cast<Node&>(node).result(i)));
     }
   }
@@ -118,7 +124,8 @@ absl::Status VerifyStructure(const Graph& graph) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unordered_map<Value, Placement, ValueHash>> InferPlacements(const Graph& graph, std::string_view axis) {
+absl::StatusOr<std::unordered_map<Value, Placement, ValueHash>> InferPlacements(const Graph& graph,
+                                                                                std::string_view axis) {
   ASSIGN_OR_RETURN(const int64_t size, graph.mesh().axis_size(axis));
   std::unordered_map<Value, Placement, ValueHash> placements;
   for (const Input& input : graph.inputs()) placements[input.value] = PlacementAlong(input.placements, axis);

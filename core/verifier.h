@@ -23,6 +23,7 @@ absl::Status Verify(const Graph& graph);  // both
 
 // The placement of every value along one axis of the graph's mesh, derived from the inputs' placements by the ops' rules.
 // An op whose operand is not where it must be is an error (a replicated operand may stand for a split one).
-absl::StatusOr<std::unordered_map<Value, Placement, ValueHash>> InferPlacements(const Graph& graph, std::string_view axis);
+absl::StatusOr<std::unordered_map<Value, Placement, ValueHash>> InferPlacements(const Graph& graph,
+                                                                                std::string_view axis);
 
 }  // namespace lockstep

@@ -85,7 +85,8 @@ absl::StatusOr<std::vector<Value>> AddGradients(Graph& graph, Value of, const st
     return InvalidArgument() << "gradients are taken of a float scalar; %" << of.name() << " is " << of.type();
   }
   for (Value value : wrt) {
-    if (!IsFloat(value.dtype())) return InvalidArgument() << "no gradient with respect to %" << value.name() << " of type " << value.type();
+    if (!IsFloat(value.dtype()))
+      return InvalidArgument() << "no gradient with respect to %" << value.name() << " of type " << value.type();
   }
   return Reverse(graph, wrt).Run(of, wrt);
 }
@@ -105,7 +106,8 @@ Pass Autodiff(std::string of, std::vector<std::string> wrt) {
             }
             ASSIGN_OR_RETURN(const std::vector<Value> gradients, AddGradients(graph, loss->value, inputs));
             for (size_t i = 0; i < inputs.size(); ++i) {
-              if (!gradients[i]) return InvalidArgument() << "result " << of << " does not depend on %" << inputs[i].name();
+              if (!gradients[i])
+                return InvalidArgument() << "result " << of << " does not depend on %" << inputs[i].name();
               RETURN_IF_ERROR(graph.AddResult("grad/" + inputs[i].name(), gradients[i]));
             }
             return !inputs.empty();

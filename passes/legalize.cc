@@ -28,7 +28,8 @@ absl::StatusOr<std::list<Node>::iterator> Decompose(Graph& graph, std::list<Node
   graph.Erase(&node);
   // The results keep their names, unless the decomposition returns one of its operands.
   for (size_t i = 0; i < values.size(); ++i) {
-    if (values[i].node->source() == builder.source() && !values[i].node->Is("input")) graph.SetName(values[i], names[i]);
+    if (values[i].node->source() == builder.source() && !values[i].node->Is("input"))
+      graph.SetName(values[i], names[i]);
   }
   return is_first ? graph.nodes().begin() : std::next(before);
 }

@@ -13,7 +13,8 @@ absl::Status WithReproducer(const absl::Status& error, const Pass& pass, const G
                             const PassDebug& debug) {
   std::string message = "pass " + pass.name + ": " + std::string(error.message());
   if (!debug.reproducer_directory.empty()) {
-    const std::filesystem::path path = std::filesystem::path(debug.reproducer_directory) / (graph.name() + "." + pass.name + ".ir");
+    const std::filesystem::path path =
+        std::filesystem::path(debug.reproducer_directory) / (graph.name() + "." + pass.name + ".ir");
     std::ofstream file(path);
     file << "// passes=" << pass.name << "\n// " << error.message() << "\n" << before;
     file.flush();
@@ -31,7 +32,8 @@ absl::Status RunPasses(const std::vector<Pass>& passes, Graph& graph, const Pass
     const std::string before = keep_text ? graph.ToString() : "";
     const auto start = std::chrono::steady_clock::now();
     absl::StatusOr<bool> changed = pass.run(graph);
-    if (debug.on_time) debug.on_time(pass, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    if (debug.on_time)
+      debug.on_time(pass, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     absl::Status status = changed.ok() && *changed ? Verify(graph) : changed.status();
     if (!status.ok()) return WithReproducer(status, pass, graph, before, debug);
     if (*changed && debug.on_change) debug.on_change(pass, before, graph);

@@ -14,8 +14,9 @@
 namespace lockstep::passes {
 
 struct Pass {
-  std::string name;                                 // as lockstep-opt and messages know it
-  std::function<absl::StatusOr<bool>(Graph&)> run;  // true if it changed the graph; on an error the graph is unspecified
+  std::string name;  // as lockstep-opt and messages know it
+  std::function<absl::StatusOr<bool>(Graph&)>
+      run;  // true if it changed the graph; on an error the graph is unspecified
 };
 
 // What RunPasses does besides running the passes.

@@ -22,15 +22,19 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
   fusion.supports = options.supports;
   if (!options.optimize) return {distribute, Dce(), Legalize(options.supports)};
   return {
-      Simplify(), FoldConstants(),       // a small graph first: everything after is cheaper
-      Cse(), Dce(),                      // unused gradients must not travel, equal ones travel once
+      Simplify(),                        // a small graph first: everything after is cheaper
+      FoldConstants(),                   // shapes' arithmetic and scales
+      Cse(),                             // equal gradients travel once
+      Dce(),                             // unused gradients must not travel
       distribute,                        // on whole ops, whose placement rules say more than those of their parts
       Dce(),                             // what was computed whole, and is wanted in slices alone
       MergeAllReduces(options.buckets),  // before ops are taken apart: gradients are still recognisable
       Legalize(options.supports),        // from here on only what the target has kernels for
-      Simplify(), FoldConstants(),       // what the decompositions left
-      Cse(), Dce(),
-      FuseElementwise(fusion),           // after legalizing, since optimizers and activations fall apart into elementwise ops
+      Simplify(),                        // decompositions are written for clarity
+      FoldConstants(),                   // and compute on constants
+      Cse(),                             // of which many are equal
+      Dce(),                             // and some are left over
+      FuseElementwise(fusion),           // after legalizing, since optimizers fall apart into elementwise ops
       Dce(),                             // broadcasts and constants that were copied into every fusion
       OverlapCollectives(),              // last: it moves nodes, so nothing may reorder after it
   };

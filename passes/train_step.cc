@@ -9,7 +9,8 @@
 namespace lockstep::passes {
 namespace {
 
-absl::StatusOr<Value> Target(Graph& graph, const std::string& name, const TensorType& type, const PlacementMap& placements) {
+absl::StatusOr<Value> Target(Graph& graph, const std::string& name, const TensorType& type,
+                             const PlacementMap& placements) {
   if (const Input* input = graph.FindInput(name)) {
     if (input->value.type() != type) {
       return InvalidArgument() << "loss target %" << name << " is " << input->value.type() << ", expected " << type;
@@ -24,7 +25,8 @@ PlacementMap BatchPlacement(const Graph& graph, const Value prediction) {
   for (const Input& input : graph.inputs()) {
     const auto it = input.placements.find(kDataAxis);
     if (input.is_state || it == input.placements.end() || !it->second.is_split(0)) continue;
-    if (prediction.shape().rank() > 0 && prediction.shape()[0] == input.value.shape()[0]) return {{std::string(kDataAxis), it->second}};
+    if (prediction.shape().rank() > 0 && prediction.shape()[0] == input.value.shape()[0])
+      return {{std::string(kDataAxis), it->second}};
   }
   return {};
 }
@@ -32,7 +34,8 @@ PlacementMap BatchPlacement(const Graph& graph, const Value prediction) {
 // A number on (0, inf), or [0, inf) if `zero`.
 absl::Status CheckRange(std::string_view name, double value, bool zero, double limit) {
   if ((zero ? value >= 0 : value > 0) && value < limit) return absl::OkStatus();
-  ErrorStream error = InvalidArgument() << "optimizer: " << name << " is " << value << ", expected a finite number " << (zero ? "of at least 0" : "above 0");
+  ErrorStream error = InvalidArgument() << "optimizer: " << name << " is " << value << ", expected a finite number "
+                                        << (zero ? "of at least 0" : "above 0");
   if (std::isfinite(limit)) error << " and below " << limit;
   return error;
 }
@@ -52,7 +55,8 @@ absl::Status CheckOptimizer(const OptimizerSpec& spec) {
 
 absl::Status AddSgd(Graph& graph, Builder& b, Value state, Value gradient, const OptimizerSpec& spec) {
   if (spec.momentum == 0) {
-    const Value next = b.Op("sgd", {state, gradient}, {{"learning_rate", spec.learning_rate}, {"weight_decay", spec.weight_decay}});
+    const Value next =
+        b.Op("sgd", {state, gradient}, {{"learning_rate", spec.learning_rate}, {"weight_decay", spec.weight_decay}});
     RETURN_IF_ERROR(b.status());
     return graph.AddStateResult(state.name(), next);
   }
@@ -87,7 +91,8 @@ absl::StatusOr<std::vector<Value>> TrainedStates(const Graph& graph, const std::
   std::vector<Value> states;
   for (const std::string& name : names) {
     const Input* input = graph.FindInput(name);
-    if (!input || !input->is_state) return NotFound() << "graph @" << graph.name() << " has no state %" << name << " to train";
+    if (!input || !input->is_state)
+      return NotFound() << "graph @" << graph.name() << " has no state %" << name << " to train";
     states.push_back(input->value);
   }
   for (const Input& input : graph.inputs()) {
@@ -110,7 +115,8 @@ absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec) {
   const Value prediction = result->value;
   Builder b(graph, nullptr, "loss");
   if (spec.kind == LossSpec::Kind::kResult) return prediction;
-  if (prediction.shape().rank() < 1) return InvalidArgument() << "loss: result " << spec.prediction << " is the scalar " << prediction.type();
+  if (prediction.shape().rank() < 1)
+    return InvalidArgument() << "loss: result " << spec.prediction << " is the scalar " << prediction.type();
   const PlacementMap placements = BatchPlacement(graph, prediction);
   if (spec.kind == LossSpec::Kind::kMeanSquaredError) {
     ASSIGN_OR_RETURN(const Value target, Target(graph, spec.target, prediction.type(), placements));
@@ -121,7 +127,8 @@ absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec) {
     RETURN_IF_ERROR(b.status());
     return loss;
   }
-  if (prediction.shape().rank() < 2) return InvalidArgument() << "loss: softmax cross-entropy of " << prediction.type() << ", expected [batch, classes]";
+  if (prediction.shape().rank() < 2)
+    return InvalidArgument() << "loss: softmax cross-entropy of " << prediction.type() << ", expected [batch, classes]";
   const TensorType labels{DType::kI64, prediction.shape().Without({1})};
   ASSIGN_OR_RETURN(const Value target, Target(graph, spec.target, labels, placements));
   const double samples = static_cast<double>(labels.num_elements());  // of the global batch
@@ -130,7 +137,8 @@ absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec) {
   return loss;
 }
 
-absl::Status AddOptimizer(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients, const OptimizerSpec& spec) {
+absl::Status AddOptimizer(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients,
+                          const OptimizerSpec& spec) {
   RETURN_IF_ERROR(CheckOptimizer(spec));
   Builder b(graph);
   Value step;
@@ -156,7 +164,8 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   if (!loss.node->Is("input")) graph.SetName(loss, "loss");
   std::vector<Value> states, of_states;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    if (!gradients[i] && !spec.trained.empty()) return InvalidArgument() << "the loss does not depend on state %" << candidates[i].name();
+    if (!gradients[i] && !spec.trained.empty())
+      return InvalidArgument() << "the loss does not depend on state %" << candidates[i].name();
     if (!gradients[i]) continue;
     // Names by which users recognise what is communicated.
     if (!gradients[i].node->Is("input")) graph.SetName(gradients[i], "grad/" + candidates[i].name());
@@ -167,7 +176,8 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   for (size_t i = graph.results().size(); i-- > 0;) {
     if (!graph.results()[i].is_state && !spec.keep_results) graph.RemoveResult(i);
   }
-  const bool is_own_result = spec.loss.kind == LossSpec::Kind::kResult && spec.keep_results && spec.loss.prediction == "loss";
+  const bool is_own_result =
+      spec.loss.kind == LossSpec::Kind::kResult && spec.keep_results && spec.loss.prediction == "loss";
   if (!is_own_result) RETURN_IF_ERROR(graph.AddResult("loss", loss));
   return AddOptimizer(graph, states, of_states, spec.optimizer);
 }

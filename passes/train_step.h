@@ -40,8 +40,8 @@ struct OptimizerSpec {
   Kind kind = Kind::kSgd;
   double learning_rate = 0.01;
   double weight_decay = 0;
-  double momentum = 0;     // SGD
-  bool nesterov = false;   // SGD
+  double momentum = 0;                                // SGD
+  bool nesterov = false;                              // SGD
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // Adam, AdamW
 };
 
@@ -60,7 +60,8 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec);
 // The two halves, for those who want one. AddLoss returns the scalar, and adds no result. AddOptimizer updates each state
 // by its gradient; gradients[i] has the type of states[i].
 absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec);
-absl::Status AddOptimizer(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients, const OptimizerSpec& spec);
+absl::Status AddOptimizer(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients,
+                          const OptimizerSpec& spec);
 
 // MakeTrainStep as a pass, for lockstep-opt: `train-step` with the defaults of TrainStepSpec but for what is given.
 Pass TrainStep(TrainStepSpec spec);

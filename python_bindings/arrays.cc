@@ -27,8 +27,8 @@ ConstTensorRef BorrowArray(const InputArray& array, const std::string& what) {
   for (DType dtype : kAllDTypes) {
     if (array.dtype() == DlpackType(dtype)) return {TensorType{dtype, Shape(std::move(dims))}, array.data()};
   }
-  ThrowIfError(InvalidArgument() << what << " has a dtype that lockstep does not have (DLPack code " << int{array.dtype().code} << ", "
-                                 << int{array.dtype().bits} << " bits)");
+  ThrowIfError(InvalidArgument() << what << " has a dtype that lockstep does not have (DLPack code "
+                                 << int{array.dtype().code} << ", " << int{array.dtype().bits} << " bits)");
   return {};
 }
 
@@ -36,7 +36,8 @@ InputArray CastToArray(nb::handle handle, const std::string& what) {
   InputArray array;
   if (!nb::try_cast(handle, array)) {
     const std::string type = nb::type_name(handle.type()).c_str();
-    ThrowIfError(InvalidArgument() << what << " is a " << type << ", expected an array of numbers in the CPU's memory (NumPy or DLPack)");
+    ThrowIfError(InvalidArgument() << what << " is a " << type
+                                   << ", expected an array of numbers in the CPU's memory (NumPy or DLPack)");
   }
   return array;
 }

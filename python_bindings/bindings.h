@@ -24,7 +24,7 @@ struct Model {
   std::vector<std::string> notes;
 };
 
-void BindGraph(nanobind::module_& module);         // Graph, parse, gradients, distribute, interpret, load_onnx, train_step
+void BindGraph(nanobind::module_& module);  // Graph, parse, gradients, distribute, interpret, load_onnx, train_step
 void BindCommunicator(nanobind::module_& module);  // Communicator
 void BindExecutable(nanobind::module_& module);    // Executable, compile, save_onnx
 

@@ -28,9 +28,10 @@ constexpr double kDefaultTimeout = 600;
 }  // namespace
 
 void BindCommunicator(nb::module_& module) {
-  nb::class_<Communicator>(module, "Communicator", nb::is_weak_referenceable(),
-                           "One rank's end of a job: who it is, and how it talks to the others. Made by mpi(), single() or in_process();\n"
-                           "an argument of compile() and of data.batches(). One thread at a time uses a Communicator.")
+  nb::class_<Communicator>(
+      module, "Communicator", nb::is_weak_referenceable(),
+      "One rank's end of a job: who it is, and how it talks to the others. Made by mpi(), single() or in_process();\n"
+      "an argument of compile() and of data.batches(). One thread at a time uses a Communicator.")
       .def_static(
           "mpi",
           [](double timeout) {
@@ -45,7 +46,8 @@ void BindCommunicator(nb::module_& module) {
           },
           "timeout"_a = kDefaultTimeout,
           "The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has.\n\n"
-          "An exception that ends this process makes the other ranks fail with an Error that names this one, instead of waiting.\n\n"
+          "An exception that ends this process makes the other ranks fail with an Error that names this one, instead "
+          "of waiting.\n\n"
           "Args:\n"
           "  timeout: how many seconds a call waits for a rank that is alive and does not arrive.",
           nb::sig("def mpi(timeout: float = 600.0) -> Communicator"))
@@ -65,10 +67,13 @@ void BindCommunicator(nb::module_& module) {
       .def_prop_ro("rank", &Communicator::rank, "This rank's number, from 0.")
       .def_prop_ro("size", &Communicator::size, "The number of ranks.")
       .def_prop_ro("transport", &Communicator::transport, "How ranks talk: \"in_process\", \"shared_memory\", \"mpi\".")
-      .def_prop_ro("ranks_on_this_host", &Communicator::ranks_on_this_host, "How many ranks run on this rank's host, itself included.")
+      .def_prop_ro("ranks_on_this_host", &Communicator::ranks_on_this_host,
+                   "How many ranks run on this rank's host, itself included.")
       .def(
-          "host", [](const Communicator& self, int rank) {
-            if (rank < 0 || rank >= self.size()) ThrowIfError(InvalidArgument() << "rank " << rank << " of a world of " << self.size());
+          "host",
+          [](const Communicator& self, int rank) {
+            if (rank < 0 || rank >= self.size())
+              ThrowIfError(InvalidArgument() << "rank " << rank << " of a world of " << self.size());
             return self.host(rank);
           },
           "rank"_a, "The name of the host on which a rank runs.")
@@ -92,14 +97,17 @@ void BindCommunicator(nb::module_& module) {
             for (const std::string& each : all) result.append(nb::bytes(each.data(), each.size()));
             return result;
           },
-          "bytes"_a, "Every rank's bytes, by rank, on every rank.", nb::sig("def gather_bytes(self, bytes: bytes) -> list[bytes]"))
+          "bytes"_a, "Every rank's bytes, by rank, on every rank.",
+          nb::sig("def gather_bytes(self, bytes: bytes) -> list[bytes]"))
       .def(
-          "abort", [](Communicator& self, const std::string& reason) { self.Abort(absl::AbortedError(reason)); }, "reason"_a,
+          "abort", [](Communicator& self, const std::string& reason) { self.Abort(absl::AbortedError(reason)); },
+          "reason"_a,
           "Makes what the other ranks wait in fail, with an Error that names this rank and the reason.\n"
           "An exception that ends a process under mpirun does this by itself.",
           nb::call_guard<nb::gil_scoped_release>())
       .def("__repr__", [](const Communicator& self) {
-        return "<lockstep.Communicator rank " + std::to_string(self.rank()) + " of " + std::to_string(self.size()) + ", " + self.transport() + ">";
+        return "<lockstep.Communicator rank " + std::to_string(self.rank()) + " of " + std::to_string(self.size()) +
+               ", " + self.transport() + ">";
       });
 }
 

@@ -12,9 +12,9 @@
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
+#include "runtime/agreement.h"
 #include "runtime/device.h"
 #include "runtime/executor.h"
-#include "runtime/agreement.h"
 
 namespace lockstep::python {
 
@@ -43,17 +43,20 @@ const ValueInfo& FindState(const LoadedExecutable& self, const std::string& name
 }
 
 absl::Status CheckOptions(const CompileOptions& options, const Communicator& communicator) {
-  if (options.threads < 1) return InvalidArgument() << "compile: threads is " << options.threads << ", expected at least 1";
-  if (options.bucket_bytes < 1) return InvalidArgument() << "compile: bucket_bytes is " << options.bucket_bytes << ", expected at least 1";
+  if (options.threads < 1)
+    return InvalidArgument() << "compile: threads is " << options.threads << ", expected at least 1";
+  if (options.bucket_bytes < 1)
+    return InvalidArgument() << "compile: bucket_bytes is " << options.bucket_bytes << ", expected at least 1";
   if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
-    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " is of " << options.mesh.num_ranks() << " ranks, and the world has "
-                             << communicator.size();
+    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " is of " << options.mesh.num_ranks()
+                             << " ranks, and the world has " << communicator.size();
   }
   return absl::OkStatus();
 }
 
 // Compiles and loads; a failure reaches the peers, which wait in Load for this rank.
-absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name, const CompileOptions& options) {
+absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
+                            const CompileOptions& options) {
   RETURN_IF_ERROR(CheckOptions(options, *loaded.communicator));
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(backend_name));
   ASSIGN_OR_RETURN(Executable executable, Compile(model.graph.Clone(), *backend, options));
@@ -66,8 +69,9 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
   return CheckReplicas(*loaded.executor, *loaded.communicator);
 }
 
-std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::string& backend, nb::object world, const std::vector<std::pair<std::string, int64_t>>& mesh,
-                                               int threads, int64_t bucket_bytes, bool optimize) {
+std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::string& backend, nb::object world,
+                                               const std::vector<std::pair<std::string, int64_t>>& mesh, int threads,
+                                               int64_t bucket_bytes, bool optimize) {
   auto loaded = std::make_unique<LoadedExecutable>();
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
@@ -121,10 +125,12 @@ nb::object ReadState(LoadedExecutable& self, const std::string& name) {
 }
 
 void SaveOnnx(LoadedExecutable& self, const std::string& path) {
-  if (!self.origin) ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made of an imported ONNX model");
+  if (!self.origin)
+    ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made of an imported ONNX model");
   std::map<std::string, Tensor> values;
   for (const ValueInfo& state : self.executor->executable().states) {
-    if (state.local_type != state.global_type) ThrowIfError(Unimplemented() << "save_onnx: state " << state.name << " is split over the ranks");
+    if (state.local_type != state.global_type)
+      ThrowIfError(Unimplemented() << "save_onnx: state " << state.name << " is split over the ranks");
     Tensor value(state.local_type);
     ThrowIfError(self.executor->ReadState(state.name, {state.local_type, value.mutable_bytes()}));
     values.emplace(state.name, std::move(value));
@@ -153,8 +159,10 @@ nb::dict Counters(const LoadedExecutable& self) {
 
 void BindExecutable(nb::module_& module) {
   nb::class_<LoadedExecutable>(module, "Executable",
-                               "A compiled program on this rank, with its state. Called with the inputs by name, it returns the results by name.\n"
-                               "All ranks call it together. Arrays are this rank's share, and are read without copies if they are in row-major order.")
+                               "A compiled program on this rank, with its state. Called with the inputs by name, it "
+                               "returns the results by name.\n"
+                               "All ranks call it together. Arrays are this rank's share, and are read without copies "
+                               "if they are in row-major order.")
       .def("__call__", &Call, nb::sig("def __call__(self, **inputs: typing.Any) -> dict[str, numpy.ndarray]"))
       .def_prop_ro(
           "state", [](nb::object self) { return nb::module_::import_("lockstep._values").attr("State")(self); },
@@ -180,27 +188,39 @@ void BindExecutable(nb::module_& module) {
             return Model{ValueOrThrow(ParseGraph(self.executor->executable().graph_text)), {}, self.origin, {}};
           },
           "The program of a rank, after all passes.")
-      .def_prop_ro("steps", [](const LoadedExecutable& self) { return self.executor->executable().ToString(); }, "The steps that a call runs, as text.")
-      .def_prop_ro("collectives", &CollectiveLines, "A line for each collective of a call, in order: what ranks compare when they load.",
+      .def_prop_ro(
+          "steps", [](const LoadedExecutable& self) { return self.executor->executable().ToString(); },
+          "The steps that a call runs, as text.")
+      .def_prop_ro("collectives", &CollectiveLines,
+                   "A line for each collective of a call, in order: what ranks compare when they load.",
                    nb::sig("def collectives(self) -> list[str]"))
-      .def_prop_ro("threads", [](const LoadedExecutable& self) { return self.executor->executable().threads; }, "Threads of this rank.")
-      .def_prop_ro("counters", &Counters, "Seconds since loading: total in calls, in kernels, in communication; and the number of runs.",
+      .def_prop_ro(
+          "threads", [](const LoadedExecutable& self) { return self.executor->executable().threads; },
+          "Threads of this rank.")
+      .def_prop_ro("counters", &Counters,
+                   "Seconds since loading: total in calls, in kernels, in communication; and the number of runs.",
                    nb::sig("def counters(self) -> dict[str, float]"))
-      .def("_world", [](const LoadedExecutable& self) { return self.world; }, nb::sig("def _world(self) -> Communicator"))
+      .def(
+          "_world", [](const LoadedExecutable& self) { return self.world; },
+          nb::sig("def _world(self) -> Communicator"))
       .def(
           "check_replicas",
           [](LoadedExecutable& self) {
             nb::gil_scoped_release release;
             ThrowIfError(CheckReplicas(*self.executor, *self.communicator));
           },
-          "Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call it.")
+          "Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call "
+          "it.")
       .def("_save_onnx", &SaveOnnx, "path"_a)
       .def("__repr__", [](const LoadedExecutable& self) {
         const Executable& executable = self.executor->executable();
-        return "<lockstep.Executable @" + executable.name + ", " + executable.backend + ", " + std::to_string(executable.steps.size()) + " steps>";
+        return "<lockstep.Executable @" + executable.name + ", " + executable.backend + ", " +
+               std::to_string(executable.steps.size()) + " steps>";
       });
-  module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "threads"_a, "bucket_bytes"_a, "optimize"_a,
-             nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: collections.abc.Sequence[tuple[str, int]], "
+  module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "threads"_a, "bucket_bytes"_a,
+             "optimize"_a,
+             nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
+                     "collections.abc.Sequence[tuple[str, int]], "
                      "threads: int, bucket_bytes: int, optimize: bool) -> Executable"));
 }
 

@@ -30,7 +30,8 @@ nb::object DescribeValue(const std::string& name, const TensorType& type, const 
   for (const auto& [axis, placement] : placements) {
     if (!placement.is_replicated()) placed[nb::str(axis.c_str())] = placement.ToString();
   }
-  return nb::module_::import_("lockstep._values").attr("ValueInfo")(name, std::string(DTypeName(type.dtype)), nb::tuple(nb::cast(type.shape.dims())), placed);
+  return nb::module_::import_("lockstep._values")
+      .attr("ValueInfo")(name, std::string(DTypeName(type.dtype)), nb::tuple(nb::cast(type.shape.dims())), placed);
 }
 
 nb::list DescribeInputs(const Graph& graph, bool states) {
@@ -50,7 +51,8 @@ Mesh MeshOf(const std::vector<std::pair<std::string, int64_t>>& axes) {
 Model Imported(const std::string& path, const std::map<std::string, int64_t>& dims) {
   nb::gil_scoped_release release;
   ImportedModel imported = ValueOrThrow(ImportOnnx(path, {.dims = dims}));
-  return {std::move(imported.graph), std::move(imported.parameters), std::make_shared<const OnnxOrigin>(std::move(imported.origin)), std::move(imported.notes)};
+  return {std::move(imported.graph), std::move(imported.parameters),
+          std::make_shared<const OnnxOrigin>(std::move(imported.origin)), std::move(imported.notes)};
 }
 
 passes::LossSpec LossOf(const std::string& kind, const std::string& prediction, const std::string& target) {
@@ -58,7 +60,9 @@ passes::LossSpec LossOf(const std::string& kind, const std::string& prediction, 
   if (kind == "softmax_cross_entropy") spec.kind = passes::LossSpec::Kind::kSoftmaxCrossEntropy;
   else if (kind == "mean_squared_error") spec.kind = passes::LossSpec::Kind::kMeanSquaredError;
   else if (kind == "result") spec.kind = passes::LossSpec::Kind::kResult;
-  else ThrowIfError(InvalidArgument() << "unknown loss '" << kind << "'; lockstep.loss has softmax_cross_entropy, mean_squared_error and result");
+  else
+    ThrowIfError(InvalidArgument() << "unknown loss '" << kind
+                                   << "'; lockstep.loss has softmax_cross_entropy, mean_squared_error and result");
   return spec;
 }
 
@@ -68,8 +72,12 @@ passes::OptimizerSpec OptimizerOf(const std::string& kind, const std::map<std::s
   else if (kind == "Adam") spec.kind = passes::OptimizerSpec::Kind::kAdam;
   else if (kind == "AdamW") spec.kind = passes::OptimizerSpec::Kind::kAdamW;
   else ThrowIfError(InvalidArgument() << "unknown optimizer '" << kind << "'; lockstep.optim has SGD, Adam and AdamW");
-  const std::map<std::string, double*> fields = {{"learning_rate", &spec.learning_rate}, {"weight_decay", &spec.weight_decay}, {"momentum", &spec.momentum},
-                                                 {"beta1", &spec.beta1}, {"beta2", &spec.beta2}, {"epsilon", &spec.epsilon}};
+  const std::map<std::string, double*> fields = {{"learning_rate", &spec.learning_rate},
+                                                 {"weight_decay", &spec.weight_decay},
+                                                 {"momentum", &spec.momentum},
+                                                 {"beta1", &spec.beta1},
+                                                 {"beta2", &spec.beta2},
+                                                 {"epsilon", &spec.epsilon}};
   for (const auto& [name, value] : options) {
     const auto field = fields.find(name);
     if (field != fields.end()) *field->second = value;
@@ -86,13 +94,15 @@ Model TrainStepOf(const Model& model, const passes::LossSpec& loss, const passes
   passes::TrainingModeOptions mode;
   mode.statistics = statistics;
   ThrowIfError(passes::RunPasses({passes::TrainingMode(mode)}, step.graph));
-  ThrowIfError(passes::MakeTrainStep(step.graph, {.loss = loss, .optimizer = optimizer, .trained = trained, .keep_results = keep_results}));
+  ThrowIfError(passes::MakeTrainStep(
+      step.graph, {.loss = loss, .optimizer = optimizer, .trained = trained, .keep_results = keep_results}));
   ThrowIfError(Verify(step.graph));
   return step;
 }
 
 // The value of an input on one rank: given, or a state's initial value, or zero for a state without one.
-Tensor InterpreterInput(const Model& model, const Input& input, const std::map<std::string, nb::object>& given, size_t rank) {
+Tensor InterpreterInput(const Model& model, const Input& input, const std::map<std::string, nb::object>& given,
+                        size_t rank) {
   const auto it = given.find(input.name());
   if (it != given.end()) {
     const std::string what = "input " + input.name() + " on rank " + std::to_string(rank);
@@ -107,9 +117,11 @@ nb::list InterpretModel(const Model& model, const std::vector<std::map<std::stri
   std::vector<std::vector<Tensor>> tensors(inputs.size());
   for (size_t rank = 0; rank < inputs.size(); ++rank) {
     for (const auto& [name, value] : inputs[rank]) {
-      if (!model.graph.FindInput(name)) ThrowIfError(InvalidArgument() << "graph @" << model.graph.name() << " has no input " << name);
+      if (!model.graph.FindInput(name))
+        ThrowIfError(InvalidArgument() << "graph @" << model.graph.name() << " has no input " << name);
     }
-    for (const Input& input : model.graph.inputs()) tensors[rank].push_back(InterpreterInput(model, input, inputs[rank], rank));
+    for (const Input& input : model.graph.inputs())
+      tensors[rank].push_back(InterpreterInput(model, input, inputs[rank], rank));
   }
   std::vector<std::vector<Tensor>> results;
   {
@@ -119,7 +131,8 @@ nb::list InterpretModel(const Model& model, const std::vector<std::map<std::stri
   nb::list ranks;
   for (const std::vector<Tensor>& values : results) {
     nb::dict named;
-    for (size_t i = 0; i < values.size(); ++i) named[nb::str(model.graph.results()[i].name.c_str())] = ToNumpy(values[i]);
+    for (size_t i = 0; i < values.size(); ++i)
+      named[nb::str(model.graph.results()[i].name.c_str())] = ToNumpy(values[i]);
     ranks.append(named);
   }
   return ranks;
@@ -128,13 +141,15 @@ nb::list InterpretModel(const Model& model, const std::vector<std::map<std::stri
 }  // namespace
 
 void BindGraph(nb::module_& module) {
-  nb::class_<Model>(module, "Graph", "A program: typed inputs, states (what training changes) and results. str() is its text form.")
+  nb::class_<Model>(module, "Graph",
+                    "A program: typed inputs, states (what training changes) and results. str() is its text form.")
       .def_prop_ro("name", [](const Model& self) { return self.graph.name(); })
       .def_prop_ro(
-          "inputs", [](const Model& self) { return DescribeInputs(self.graph, false); }, "The data inputs, given at each call.",
-          nb::sig("def inputs(self) -> list[lockstep._values.ValueInfo]"))
+          "inputs", [](const Model& self) { return DescribeInputs(self.graph, false); },
+          "The data inputs, given at each call.", nb::sig("def inputs(self) -> list[lockstep._values.ValueInfo]"))
       .def_prop_ro(
-          "states", [](const Model& self) { return DescribeInputs(self.graph, true); }, "Trained variables, statistics and optimizer state.",
+          "states", [](const Model& self) { return DescribeInputs(self.graph, true); },
+          "Trained variables, statistics and optimizer state.",
           nb::sig("def states(self) -> list[lockstep._values.ValueInfo]"))
       .def_prop_ro(
           "results",
@@ -146,12 +161,14 @@ void BindGraph(nb::module_& module) {
             return list;
           },
           "What a call returns.", nb::sig("def results(self) -> list[lockstep._values.ValueInfo]"))
-      .def_prop_ro("notes", [](const Model& self) { return self.notes; }, "What the import changed, a sentence each.")
+      .def_prop_ro(
+          "notes", [](const Model& self) { return self.notes; }, "What the import changed, a sentence each.")
       .def(
           "initial_value",
           [](const Model& self, const std::string& state) {
             const Input* input = self.graph.FindInput(state);
-            if (!input || !input->is_state) ThrowIfError(NotFound() << "graph @" << self.graph.name() << " has no state " << state);
+            if (!input || !input->is_state)
+              ThrowIfError(NotFound() << "graph @" << self.graph.name() << " has no state " << state);
             const auto value = self.values.find(state);
             return ToNumpy(value == self.values.end() ? Tensor(input->value.type()) : value->second);
           },
@@ -173,9 +190,11 @@ void BindGraph(nb::module_& module) {
   module.def("_load_onnx", &Imported, "path"_a, "dims"_a);
   module.def(
       "_train_step",
-      [](const Model& model, const std::tuple<std::string, std::string, std::string>& loss, const std::string& optimizer,
-         const std::map<std::string, double>& options, const std::vector<std::string>& trained, bool keep_results, const std::string& statistics) {
-        return TrainStepOf(model, LossOf(std::get<0>(loss), std::get<1>(loss), std::get<2>(loss)), OptimizerOf(optimizer, options), trained, keep_results, statistics);
+      [](const Model& model, const std::tuple<std::string, std::string, std::string>& loss,
+         const std::string& optimizer, const std::map<std::string, double>& options,
+         const std::vector<std::string>& trained, bool keep_results, const std::string& statistics) {
+        return TrainStepOf(model, LossOf(std::get<0>(loss), std::get<1>(loss), std::get<2>(loss)),
+                           OptimizerOf(optimizer, options), trained, keep_results, statistics);
       },
       "model"_a, "loss"_a, "optimizer"_a, "options"_a, "trained"_a, "keep_results"_a, "statistics"_a);
   module.def(
@@ -187,17 +206,20 @@ void BindGraph(nb::module_& module) {
         return result;
       },
       "graph"_a, "of"_a, "wrt"_a = std::vector<std::string>(),
-      "The graph with a result grad/<name> for each input of `wrt` (all float states if empty): the gradient of the float scalar result `of`.");
+      "The graph with a result grad/<name> for each input of `wrt` (all float states if empty): the gradient of the "
+      "float scalar result `of`.");
   module.def(
       "_distribute",
       [](const Model& model, const std::vector<std::pair<std::string, int64_t>>& mesh) {
         nb::gil_scoped_release release;
-        return Model{ValueOrThrow(passes::DistributeGraph(model.graph, MeshOf(mesh))), model.values, model.origin, model.notes};
+        return Model{ValueOrThrow(passes::DistributeGraph(model.graph, MeshOf(mesh))), model.values, model.origin,
+                     model.notes};
       },
       "graph"_a, "mesh"_a);
-  module.def("_interpret", &InterpretModel, "graph"_a, "inputs"_a,
-             nb::sig("def _interpret(graph: Graph, inputs: collections.abc.Sequence[collections.abc.Mapping[str, object]]) -> "
-                     "list[dict[str, numpy.ndarray]]"));
+  module.def(
+      "_interpret", &InterpretModel, "graph"_a, "inputs"_a,
+      nb::sig("def _interpret(graph: Graph, inputs: collections.abc.Sequence[collections.abc.Mapping[str, object]]) -> "
+              "list[dict[str, numpy.ndarray]]"));
 }
 
 }  // namespace lockstep::python

@@ -40,17 +40,21 @@ absl::Status AgreeOnText(Communicator& communicator, std::string_view what, cons
   const std::string label(what);
   const uint64_t hash = Hash(reinterpret_cast<const std::byte*>(text.data()), text.size());
   ASSIGN_OR_RETURN(const std::vector<std::string> hashes, communicator.AllGatherBytes(Bytes(hash), label));
-  const auto other = std::find_if(hashes.begin(), hashes.end(), [&](const std::string& each) { return each != hashes[0]; });
+  const auto other =
+      std::find_if(hashes.begin(), hashes.end(), [&](const std::string& each) { return each != hashes[0]; });
   if (other == hashes.end()) return absl::OkStatus();
 
   const auto rank = static_cast<size_t>(other - hashes.begin());
   ASSIGN_OR_RETURN(const std::vector<std::string> texts, communicator.AllGatherBytes(text, label));
   const std::vector<std::string_view> mine = Lines(texts[0]), others = Lines(texts[rank]);
-  const auto line = [](const std::vector<std::string_view>& lines, size_t i) { return i < lines.size() ? lines[i] : "(nothing)"; };
+  const auto line = [](const std::vector<std::string_view>& lines, size_t i) {
+    return i < lines.size() ? lines[i] : "(nothing)";
+  };
   size_t i = 0;
   while (i < mine.size() && i < others.size() && mine[i] == others[i]) ++i;
-  return FailedPrecondition() << "ranks have different versions of the " << what << "; the first difference is in line " << i + 1 << ":\n  on rank 0: "
-                              << line(mine, i) << "\n  on rank " << rank << ": " << line(others, i);
+  return FailedPrecondition() << "ranks have different versions of the " << what << "; the first difference is in line "
+                              << i + 1 << ":\n  on rank 0: " << line(mine, i) << "\n  on rank " << rank << ": "
+                              << line(others, i);
 }
 
 absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
@@ -58,7 +62,8 @@ absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
   std::vector<const ValueInfo*> replicas;
   std::string hashes;
   for (const ValueInfo& state : executor.executable().states) {
-    const bool replicated = std::all_of(state.placements.begin(), state.placements.end(), [](const auto& placed) { return placed.second.is_replicated(); });
+    const bool replicated = std::all_of(state.placements.begin(), state.placements.end(),
+                                        [](const auto& placed) { return placed.second.is_replicated(); });
     if (!replicated) continue;
     Tensor value(state.local_type);
     RETURN_IF_ERROR(executor.ReadState(state.name, {state.local_type, value.mutable_bytes()}));
@@ -69,7 +74,8 @@ absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
   for (size_t rank = 1; rank < all.size(); ++rank) {
     for (size_t i = 0; i < replicas.size(); ++i) {
       if (all[rank].compare(8 * i, 8, all[0], 8 * i, 8) == 0) continue;
-      return FailedPrecondition() << "state " << replicas[i]->name << " (" << replicas[i]->local_type << ") differs between rank 0 and rank " << rank;
+      return FailedPrecondition() << "state " << replicas[i]->name << " (" << replicas[i]->local_type
+                                  << ") differs between rank 0 and rank " << rank;
     }
   }
   return absl::OkStatus();

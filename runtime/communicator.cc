@@ -20,7 +20,8 @@ absl::Status Communicator::AllReduce(const void* input, void* output, int64_t co
   return Wait(ticket, call.stream);
 }
 
-absl::Status Communicator::Broadcast(const void* input, void* output, int64_t count, DType dtype, int root, const Call& call) {
+absl::Status Communicator::Broadcast(const void* input, void* output, int64_t count, DType dtype, int root,
+                                     const Call& call) {
   ASSIGN_OR_RETURN(Ticket ticket, StartBroadcast(input, output, count, dtype, root, call));
   return Wait(ticket, call.stream);
 }

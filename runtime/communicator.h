@@ -92,9 +92,9 @@ class Communicator {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(hosts_.size()); }
-  const std::string& transport() const { return transport_; }          // "in_process", "shared_memory", "mpi", …
-  const std::string& host(int rank) const { return hosts_[rank]; }     // the name of that rank's host
-  int ranks_on_this_host() const;                                      // how many ranks share this one's host, itself included
+  const std::string& transport() const { return transport_; }       // "in_process", "shared_memory", "mpi", …
+  const std::string& host(int rank) const { return hosts_[rank]; }  // the name of that rank's host
+  int ranks_on_this_host() const;  // how many ranks share this one's host, itself included
 
   // Gives out at least `bytes` (0 is fine) of registered memory. Collective: all ranks call it, each with its own size.
   virtual absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) = 0;
@@ -105,16 +105,17 @@ class Communicator {
   // Counts are numbers of elements, may be 0, and need not be multiples of size().
 
   // output[i] = the reduction of all ranks' input[i], 0 <= i < count.
-  virtual absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
-                                                const Call& call) = 0;
+  virtual absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype,
+                                                ReduceKind kind, const Call& call) = 0;
   // output[i] = rank root's input[i]. Other ranks' inputs are not read and may be null.
   virtual absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
                                                 const Call& call) = 0;
   // output[r * count + i] = rank r's input[i].
-  virtual absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, int64_t count, DType dtype, const Call& call) = 0;
+  virtual absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, int64_t count, DType dtype,
+                                                const Call& call) = 0;
   // output[i] = the reduction of all ranks' input[rank() * count + i]; inputs have size() * count elements.
-  virtual absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
-                                                    const Call& call) = 0;
+  virtual absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, int64_t count, DType dtype,
+                                                    ReduceKind kind, const Call& call) = 0;
 
   // Returns when the collective is complete and its output may be used (on a GPU: by what `stream` gets from now on).
   virtual absl::Status Wait(Ticket ticket, Stream* stream = nullptr) = 0;
@@ -130,10 +131,12 @@ class Communicator {
   virtual void Abort(const absl::Status& cause) = 0;
 
   // Start and wait in one.
-  absl::Status AllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind, const Call& call);
+  absl::Status AllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
+                         const Call& call);
   absl::Status Broadcast(const void* input, void* output, int64_t count, DType dtype, int root, const Call& call);
   absl::Status AllGather(const void* input, void* output, int64_t count, DType dtype, const Call& call);
-  absl::Status ReduceScatter(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind, const Call& call);
+  absl::Status ReduceScatter(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
+                             const Call& call);
 
  protected:
   Communicator(int rank, std::vector<std::string> hosts, std::string transport);

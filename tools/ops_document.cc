@@ -24,7 +24,8 @@ std::string Traits(const OpDef& op) {
 }
 
 std::string OpSection(const OpDef& op) {
-  std::string text = "## " + op.name() + "\n\n" + op.doc() + "\n\n```\n" + Joined(op.result_names(), false) + " = " + op.name();
+  std::string text =
+      "## " + op.name() + "\n\n" + op.doc() + "\n\n```\n" + Joined(op.result_names(), false) + " = " + op.name();
   if (!op.operand_names().empty()) text += " " + Joined(op.operand_names(), op.is_variadic());
   text += "\n```\n\n";
   for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
@@ -32,7 +33,8 @@ std::string OpSection(const OpDef& op) {
     if (!attribute.required) text += ", default `" + AttributeToString(attribute.example) + "`";
     text += attribute.doc.empty() ? "\n" : ". " + attribute.doc + "\n";
   }
-  for (const OpDef::ConstraintDef& constraint : op.constraints()) text += "- (" + constraint.id + ") " + constraint.text + "\n";
+  for (const OpDef::ConstraintDef& constraint : op.constraints())
+    text += "- (" + constraint.id + ") " + constraint.text + "\n";
   if (const std::string traits = Traits(op); !traits.empty()) text += "- Traits: " + traits + "\n";
   text += op.vjp() ? "- Has a gradient\n" : "- No gradient: " + op.no_gradient() + "\n";
   if (op.decompose()) text += "- Decomposes into simpler ops where a target has no kernel\n";
@@ -44,7 +46,8 @@ std::string OpSection(const OpDef& op) {
 std::string OpsDocument() {
   std::string text =
       "# Ops\n\n"
-      "Generated from the definitions in `core/ops/` by `make docs`; do not edit. A message such as `matmul (C4): …` names the op and the\n"
+      "Generated from the definitions in `core/ops/` by `make docs`; do not edit. A message such as `matmul (C4): …` "
+      "names the op and the\n"
       "constraint below. Elementwise ops take operands of equal shapes: there is no implicit broadcasting.\n\n";
   for (const OpDef* op : AllOps()) text += OpSection(*op);
   text.pop_back();

@@ -27,11 +27,13 @@ absl::Status InferMatMul(InferContext& c) {
   const Shape &a = c.shape(0), &b = c.shape(1);
   if (c.dtype(0) != c.dtype(1)) return c.Error("C1") << "dtypes differ: " << c.operand(0) << " and " << c.operand(1);
   if (a.rank() != b.rank() || a.rank() < 2) {
-    return c.Error("C2") << "ranks of " << c.operand(0) << " and " << c.operand(1) << ", expected equal ranks of at least 2";
+    return c.Error("C2") << "ranks of " << c.operand(0) << " and " << c.operand(1)
+                         << ", expected equal ranks of at least 2";
   }
   const MatMulDims dims = DimsOf(c, a.rank());
   for (int64_t i = 0; i < dims.batch_rank; ++i) {
-    if (a[i] != b[i]) return c.Error("C3") << "batch dimensions of " << c.operand(0) << " and " << c.operand(1) << " differ";
+    if (a[i] != b[i])
+      return c.Error("C3") << "batch dimensions of " << c.operand(0) << " and " << c.operand(1) << " differ";
   }
   if (a[dims.contracted_a] != b[dims.contracted_b]) {
     return c.Error("C4") << "summed dimensions differ: " << a[dims.contracted_a] << " of " << c.operand(0) << " and "
@@ -60,8 +62,10 @@ absl::Status EvalMatMul(EvalContext& c) {
       b_at += index[index.size() - 1] * b_strides[static_cast<size_t>(dims.columns)];
       Accumulator<T> sum = 0;
       for (int64_t k = 0; k < contracted; ++k) {
-        sum += static_cast<Accumulator<T>>(a_data[static_cast<size_t>(a_at + k * a_strides[static_cast<size_t>(dims.contracted_a)])]) *
-               static_cast<Accumulator<T>>(b_data[static_cast<size_t>(b_at + k * b_strides[static_cast<size_t>(dims.contracted_b)])]);
+        sum += static_cast<Accumulator<T>>(
+                   a_data[static_cast<size_t>(a_at + k * a_strides[static_cast<size_t>(dims.contracted_a)])]) *
+               static_cast<Accumulator<T>>(
+                   b_data[static_cast<size_t>(b_at + k * b_strides[static_cast<size_t>(dims.contracted_b)])]);
       }
       out[at++] = ConvertElement<T>(sum);
     });
@@ -83,7 +87,8 @@ void PlaceMatMul(PlacementContext& c) {
     require(a.is_partial() ? whole : a, b.is_partial() ? whole : b, Placement::Local());
   } else if (a.is_split(dims.contracted_a) || b.is_split(dims.contracted_b)) {
     // Each rank holds a slice of the sum.
-    require(Placement::Split(dims.contracted_a), Placement::Split(dims.contracted_b), Placement::Partial(ReduceKind::kSum));
+    require(Placement::Split(dims.contracted_a), Placement::Split(dims.contracted_b),
+            Placement::Partial(ReduceKind::kSum));
   } else if (a.is_split() && a.dim() < dims.batch_rank) {
     require(a, a, a);
   } else if (b.is_split() && b.dim() < dims.batch_rank) {
@@ -116,7 +121,8 @@ void MatMulVjp(VjpContext& c) {
 const OpDef& MatMulOp() {
   static const OpDef def =
       OpDef("matmul")
-          .Doc("Matrix product of the last two dimensions of x and y, for each index of the leading (batch) dimensions.")
+          .Doc(
+              "Matrix product of the last two dimensions of x and y, for each index of the leading (batch) dimensions.")
           .Operand("x")
           .Operand("y")
           .OptionalAttr<bool>("transpose_a", false, "x is given transposed in its last two dimensions")

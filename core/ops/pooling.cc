@@ -190,10 +190,8 @@ void PlacePool(PlacementContext& c) {
 
 // An average is linear as well: partial sums pass.
 void PlaceAvgPool(PlacementContext& c) {
-  if (ops::IsLinearPartial(c.operand(0)))
-    c.Result(c.operand(0));
-  else
-    PlacePool(c);
+  if (ops::IsLinearPartial(c.operand(0))) c.Result(c.operand(0));
+  else PlacePool(c);
 }
 
 void PlaceAvgPoolGrad(PlacementContext& c) {

@@ -47,11 +47,13 @@ class AxisDistributor {
     return !placement.is_split() || shape[placement.dim()] % axis_.size == 0;
   }
   TensorType LocalType(TensorType type, const Placement& placement) const {
-    if (placement.is_split()) type.shape = type.shape.WithDim(placement.dim(), type.shape[placement.dim()] / axis_.size);
+    if (placement.is_split())
+      type.shape = type.shape.WithDim(placement.dim(), type.shape[placement.dim()] / axis_.size);
     return type;
   }
   const Placement& CanonicalPlacement(Value global) const { return placed_.at(global).canonical; }
-  PlacementContext Ask(const Node& node, const std::vector<Placement>& operands, std::optional<Placement> wanted) const {
+  PlacementContext Ask(const Node& node, const std::vector<Placement>& operands,
+                       std::optional<Placement> wanted) const {
     PlacementContext rule(node, operands, axis_.name, axis_.size, wanted);
     node.op().place()(rule);
     return rule;
@@ -83,14 +85,17 @@ absl::Status AxisDistributor::AddInput(const Input& input) {
   const TensorType& type = input.value.type();
   if (placement.is_split()) {
     if (!type.shape.has_dim(placement.dim())) {
-      return InvalidArgument() << "input %" << input.name() << " is split along dimension " << placement.dim() << " of " << type;
+      return InvalidArgument() << "input %" << input.name() << " is split along dimension " << placement.dim() << " of "
+                               << type;
     }
     if (!Divides(type.shape, placement)) {
-      return InvalidArgument() << "dimension " << placement.dim() << " of input %" << input.name() << " (" << type << ") cannot be shared evenly by the "
-                               << axis_.size << " ranks of axis " << axis_.name << ": " << type.shape[placement.dim()] << " is not a multiple of " << axis_.size;
+      return InvalidArgument() << "dimension " << placement.dim() << " of input %" << input.name() << " (" << type
+                               << ") cannot be shared evenly by the " << axis_.size << " ranks of axis " << axis_.name
+                               << ": " << type.shape[placement.dim()] << " is not a multiple of " << axis_.size;
     }
   }
-  ASSIGN_OR_RETURN(const Value local, local_.AddInput(input.name(), LocalType(type, placement), input.is_state, input.placements));
+  ASSIGN_OR_RETURN(const Value local,
+                   local_.AddInput(input.name(), LocalType(type, placement), input.is_state, input.placements));
   placed_[input.value] = {placement, {{placement, local}}};
   return absl::OkStatus();
 }
@@ -110,7 +115,9 @@ absl::StatusOr<bool> AxisDistributor::PlaceNode(Node& node) {
   for (Value operand : node.operands()) operands.push_back(CanonicalPlacement(operand));
   const PlacementContext rule = Ask(node, operands, std::nullopt);
   if (rule.decompose()) {
-    if (!node.op().decompose()) return Internal() << node.Describe() << " cannot be distributed along axis " << axis_.name << " and has no decomposition";
+    if (!node.op().decompose())
+      return Internal() << node.Describe() << " cannot be distributed along axis " << axis_.name
+                        << " and has no decomposition";
     return false;
   }
   if (rule.failure().empty() && !AllDivide(node, rule)) {
@@ -125,7 +132,8 @@ absl::StatusOr<bool> AxisDistributor::PlaceNode(Node& node) {
 
 absl::Status AxisDistributor::PlaceByRule(Node& node, const PlacementContext& rule) {
   if (!rule.failure().empty()) {
-    return InvalidArgument() << node.Describe() << " cannot be placed along axis " << axis_.name << ": " << rule.failure();
+    return InvalidArgument() << node.Describe() << " cannot be placed along axis " << axis_.name << ": "
+                             << rule.failure();
   }
   ASSIGN_OR_RETURN(Node* const local, CloneLocal(node, rule));
   for (size_t i = 0; i < node.num_results(); ++i) {
@@ -163,8 +171,9 @@ absl::StatusOr<Node*> AxisDistributor::CloneLocal(Node& node, const PlacementCon
   for (size_t i = 0; i < node.num_results(); ++i) {
     const TensorType expected = LocalType(node.type(i), rule.results()[i]);
     if (local->type(i) != expected) {
-      return Internal() << "placement rule of " << node.Describe() << ": %" << node.result_name(i) << " is " << rule.results()[i] << " along axis "
-                        << axis_.name << ", which makes " << expected << ", but its local type is " << local->type(i);
+      return Internal() << "placement rule of " << node.Describe() << ": %" << node.result_name(i) << " is "
+                        << rule.results()[i] << " along axis " << axis_.name << ", which makes " << expected
+                        << ", but its local type is " << local->type(i);
     }
   }
   return local;
@@ -182,13 +191,17 @@ absl::StatusOr<Value> AxisDistributor::Get(Value global, const Placement& wanted
   return converted;
 }
 
-absl::StatusOr<Value> AxisDistributor::Convert(Value global, const Placement& from, const Placement& to, const std::string& consumer) {
+absl::StatusOr<Value> AxisDistributor::Convert(Value global, const Placement& from, const Placement& to,
+                                               const std::string& consumer) {
   if (from.is_local()) {
-    return InvalidArgument() << consumer << " needs %" << global.name() << " " << to << " along axis " << axis_.name
-                             << ", but its values differ between ranks and have no global meaning (it is local), made by " << global.node->Describe();
+    return InvalidArgument()
+           << consumer << " needs %" << global.name() << " " << to << " along axis " << axis_.name
+           << ", but its values differ between ranks and have no global meaning (it is local), made by "
+           << global.node->Describe();
   }
   if (to.is_partial() || to.is_local()) {
-    return Internal() << consumer << " needs %" << global.name() << " " << to << " along axis " << axis_.name << ", but it is " << from;
+    return Internal() << consumer << " needs %" << global.name() << " " << to << " along axis " << axis_.name
+                      << ", but it is " << from;
   }
   if (to.is_split() && from.is_partial()) {
     ASSIGN_OR_RETURN(const Value value, Get(global, from, consumer));
@@ -209,7 +222,9 @@ absl::StatusOr<Value> AxisDistributor::Convert(Value global, const Placement& fr
 
 absl::StatusOr<Value> AxisDistributor::ComputeSlice(Value global, const Placement& to) {
   Node& node = *global.node;
-  if (node.Is("input") || node.op().has_trait(kCollective) || node.op().has_trait(kOptimizer) || node.num_results() != 1) return Value();
+  if (node.Is("input") || node.op().has_trait(kCollective) || node.op().has_trait(kOptimizer) ||
+      node.num_results() != 1)
+    return Value();
   // The value is replicated, so replicated versions of its operands are at hand, whatever they were at first.
   const std::vector<Placement> operands(node.operands().size());
   const PlacementContext rule = Ask(node, operands, to);
@@ -240,11 +255,14 @@ absl::Status AxisDistributor::AddResult(const Result& result) {
 }  // namespace
 
 absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh) {
-  if (!graph.mesh().empty()) return InvalidArgument() << "graph @" << graph.name() << " is distributed already, over " << graph.mesh().ToString();
+  if (!graph.mesh().empty())
+    return InvalidArgument() << "graph @" << graph.name() << " is distributed already, over "
+                             << graph.mesh().ToString();
   Graph result = graph.Clone();
   std::vector<MeshAxis> axes;
   for (const MeshAxis& axis : mesh.axes()) {
-    if (axis.size < 1) return InvalidArgument() << "mesh axis " << axis.name << " has size " << axis.size << ", expected at least 1";
+    if (axis.size < 1)
+      return InvalidArgument() << "mesh axis " << axis.name << " has size " << axis.size << ", expected at least 1";
     if (axis.size == 1) continue;
     axes.push_back(axis);
     ASSIGN_OR_RETURN(result, AxisDistributor(std::move(result), axis, Mesh(axes)).Run());

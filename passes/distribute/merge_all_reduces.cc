@@ -66,17 +66,20 @@ std::vector<Bucket> FillBuckets(Graph& graph, const MergeOptions& options) {
     }
     by_readiness.emplace_back(ready, &node);
   }
-  std::stable_sort(by_readiness.begin(), by_readiness.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(by_readiness.begin(), by_readiness.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
 
   std::vector<Bucket> buckets;
   std::map<BucketKey, size_t> open;  // the bucket that is being filled
   std::optional<size_t> first_final;
   for (const auto& [ready, node] : by_readiness) {
     const bool is_final = !reaches[node];
-    const BucketKey key{node->attr<std::string>("axis"), node->attr<std::string>("kind"), node->type().dtype, is_final ? kFinal : depths.at(node)};
+    const BucketKey key{node->attr<std::string>("axis"), node->attr<std::string>("kind"), node->type().dtype,
+                        is_final ? kFinal : depths.at(node)};
     const auto it = open.find(key);
     const bool is_first = it != open.end() && first_final == it->second;
-    if (it == open.end() || buckets[it->second].bytes + Bytes(*node) > (is_first ? options.first_bytes : options.max_bytes)) {
+    if (it == open.end() ||
+        buckets[it->second].bytes + Bytes(*node) > (is_first ? options.first_bytes : options.max_bytes)) {
       if (is_final && !first_final) first_final = buckets.size();
       open[key] = buckets.size();
       buckets.emplace_back();

@@ -39,7 +39,7 @@ struct Header {
 struct Chain::Car {
   uint32_t index = 0;
   Chunk chunk;
-  int source = 0;  // the group from which the result spreads; of a reduction the last
+  int source = 0;                  // the group from which the result spreads; of a reduction the last
   int last_up = 0, last_down = 0;  // the groups at which the result stops, upwards and downwards
   bool have_result = false;
   std::vector<std::byte> partial, result;
@@ -57,7 +57,9 @@ Chain::Chain(Group* group, Links* links) : group_(*group), links_(*links), begin
 Chain::~Chain() = default;
 
 int Chain::GroupSize(int group) const { return begins_[group + 1] - begins_[group]; }
-int Chain::Owner(uint32_t chunk, int group) const { return begins_[group] + static_cast<int>(chunk % GroupSize(group)); }
+int Chain::Owner(uint32_t chunk, int group) const {
+  return begins_[group] + static_cast<int>(chunk % GroupSize(group));
+}
 int Chain::GroupOf(int rank) const {
   return static_cast<int>(std::upper_bound(begins_.begin(), begins_.end(), rank) - begins_.begin()) - 1;
 }
@@ -127,15 +129,16 @@ absl::Status Chain::Pump(absl::FunctionRef<absl::StatusOr<bool>()> step, absl::F
       for (int rank : late) names += (names.empty() ? "" : ", ") + group_.Name(rank);
       return group_.Fail(late.empty() ? group_.world_rank() : late[0],
                          ErrorStream(absl::StatusCode::kDeadlineExceeded)
-                             << group_.Name(group_.world_rank()) << " waited " << absl::FormatDuration(group_.timeout()) << " in "
-                             << what << " for data from " << names << ": nothing came");
+                             << group_.Name(group_.world_rank()) << " waited " << absl::FormatDuration(group_.timeout())
+                             << " in " << what << " for data from " << names << ": nothing came");
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Chain::ExchangeWith(const std::vector<int>& send_to, const std::vector<int>& receive_from, int tag, const void* mine,
-                                 std::vector<std::vector<std::byte>>* theirs, const std::string& what) {
+absl::Status Chain::ExchangeWith(const std::vector<int>& send_to, const std::vector<int>& receive_from, int tag,
+                                 const void* mine, std::vector<std::vector<std::byte>>* theirs,
+                                 const std::string& what) {
   auto message = std::make_unique<std::vector<std::byte>>(sizeof(Header));
   std::memcpy(message->data(), mine, sizeof(Header));
   std::vector<std::unique_ptr<LinkRequest>> requests;
@@ -158,7 +161,9 @@ absl::Status Chain::ExchangeWith(const std::vector<int>& send_to, const std::vec
     }
     return progress;
   };
-  auto done = [&] { return std::all_of(requests.begin(), requests.end(), [](auto& request) { return request == nullptr; }); };
+  auto done = [&] {
+    return std::all_of(requests.begin(), requests.end(), [](auto& request) { return request == nullptr; });
+  };
   absl::Status status = Pump(step, done, [&] { return receive_from; }, what);
   if (!status.ok()) kept_.push_back(std::move(message));
   return status;
@@ -181,9 +186,10 @@ absl::Status Chain::AwaitNeighbours(uint64_t sequence, const OpDescription& desc
   for (size_t i = 0; i < theirs.size(); ++i) {
     Header other;
     std::memcpy(&other, theirs[i].data(), sizeof(other));
-    if (other.sequence == sequence && other.description == description && std::strcmp(other.label, mine.label) == 0) continue;
-    return group_.Fail(neighbours[i], group_.Disagreement(sequence, group_.first_rank(), description, mine.label, neighbours[i],
-                                                          other.description, other.label));
+    if (other.sequence == sequence && other.description == description && std::strcmp(other.label, mine.label) == 0)
+      continue;
+    return group_.Fail(neighbours[i], group_.Disagreement(sequence, group_.first_rank(), description, mine.label,
+                                                          neighbours[i], other.description, other.label));
   }
   if (description.opcode == Opcode::kBarrier || description.opcode == Opcode::kAllocate) {
     const std::vector<int> below(neighbours.begin(), neighbours.begin() + (here_ > 0 ? 1 : 0));
@@ -260,15 +266,15 @@ absl::Status Chain::Begin(Car& car, const Operands& o) {
     if (here_ == 0) RETURN_IF_ERROR(HavePrefix(car, o));
     else {
       car.receives_from = Owner(car.index, here_ - 1);
-      ASSIGN_OR_RETURN(car.prefix_receive, links_.Receive(car.receives_from, ChunkTag(car.index, kUpTag), car.partial.data(),
-                                                          car.partial.size()));
+      ASSIGN_OR_RETURN(car.prefix_receive, links_.Receive(car.receives_from, ChunkTag(car.index, kUpTag),
+                                                          car.partial.data(), car.partial.size()));
     }
   }
   if (here_ != car.source && here_ >= car.last_down && here_ <= car.last_up) {
     const int from = here_ < car.source ? here_ + 1 : here_ - 1;
     car.receives_from = Owner(car.index, from);
-    ASSIGN_OR_RETURN(car.result_receive, links_.Receive(car.receives_from, ChunkTag(car.index, kDownTag), car.result.data(),
-                                                        car.result.size()));
+    ASSIGN_OR_RETURN(car.result_receive, links_.Receive(car.receives_from, ChunkTag(car.index, kDownTag),
+                                                        car.result.data(), car.result.size()));
   }
   return absl::OkStatus();
 }

@@ -57,8 +57,8 @@ class Chain {
   // Tests until `done` says so, or fails: on a failure anywhere, or when nothing has happened for the timeout.
   absl::Status Pump(absl::FunctionRef<absl::StatusOr<bool>()> step, absl::FunctionRef<bool()> done,
                     absl::FunctionRef<std::vector<int>()> missing, const std::string& what);
-  absl::Status ExchangeWith(const std::vector<int>& send_to, const std::vector<int>& receive_from, int tag, const void* mine,
-                            std::vector<std::vector<std::byte>>* theirs, const std::string& what);
+  absl::Status ExchangeWith(const std::vector<int>& send_to, const std::vector<int>& receive_from, int tag,
+                            const void* mine, std::vector<std::vector<std::byte>>* theirs, const std::string& what);
 
   Group& group_;
   Links& links_;
@@ -66,7 +66,8 @@ class Chain {
   int here_;                 // this rank's group
   std::vector<int> left_;    // first ranks of groups that are gone
   bool told_ = false;        // the other groups know of the failure
-  std::vector<std::unique_ptr<Car>> wrecks_;  // chunks in flight at a failure: the transport may still read their buffers
+  std::vector<std::unique_ptr<Car>>
+      wrecks_;  // chunks in flight at a failure: the transport may still read their buffers
   std::vector<std::unique_ptr<std::vector<std::byte>>> kept_;  // likewise for messages
 };
 

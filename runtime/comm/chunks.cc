@@ -41,7 +41,9 @@ Chunk Chunks::at(uint32_t index) const {
   return {.share = static_cast<int>(index / per_share_), .begin = begin, .count = std::min(elements_, count_ - begin)};
 }
 
-bool IsReduction(const OpDescription& d) { return d.opcode == Opcode::kAllReduce || d.opcode == Opcode::kReduceScatter; }
+bool IsReduction(const OpDescription& d) {
+  return d.opcode == Opcode::kAllReduce || d.opcode == Opcode::kReduceScatter;
+}
 
 void ChunkInputs(const Operands& o, const Chunk& chunk, std::vector<const std::byte*>* addresses) {
   const int64_t offset = chunk.share * o.description.count + chunk.begin;  // all_reduce has share 0
@@ -58,10 +60,13 @@ void ChunkOutputs(const Operands& o, const Chunk& chunk, std::vector<std::byte*>
     addresses->push_back(o.outputs[index] + chunk.begin * width);
     return;
   }
-  for (std::byte* output : o.outputs) addresses->push_back(output + (chunk.share * o.description.count + chunk.begin) * width);
+  for (std::byte* output : o.outputs)
+    addresses->push_back(output + (chunk.share * o.description.count + chunk.begin) * width);
 }
 
-int SourceRank(const OpDescription& d, const Chunk& chunk) { return d.opcode == Opcode::kBroadcast ? d.root : chunk.share; }
+int SourceRank(const OpDescription& d, const Chunk& chunk) {
+  return d.opcode == Opcode::kBroadcast ? d.root : chunk.share;
+}
 
 const std::byte* SourceAddress(const Operands& o, const Chunk& chunk) {
   return o.inputs[SourceRank(o.description, chunk) - o.first_rank] + chunk.begin * Width(o.description);

@@ -20,7 +20,8 @@ constexpr int64_t kMost = 100000;  // every access costs a hundred times as much
 constexpr int64_t kMost = 1000000;
 #endif
 constexpr int64_t kCounts[] = {0, 1, 10, 1000, kMost};
-constexpr ReduceKind kKinds[] = {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax, ReduceKind::kProd, ReduceKind::kMean};
+constexpr ReduceKind kKinds[] = {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax, ReduceKind::kProd,
+                                 ReduceKind::kMean};
 
 // Element i of rank r's input: values that show a wrong order of additions, overflow, and mixed up ranks or elements.
 template <typename T>
@@ -39,13 +40,16 @@ T Expected(ReduceKind kind, int size, int64_t i) {
     for (int r = 0; r < size; ++r) any |= Input<T>(r, i), all &= Input<T>(r, i);
     return kind == ReduceKind::kSum || kind == ReduceKind::kMax ? any : all;
   } else {
-    using Wide = std::conditional_t<std::is_integral_v<T>, Accumulator<T>, std::conditional_t<std::is_same_v<T, double>, double, float>>;
+    using Wide = std::conditional_t<std::is_integral_v<T>, Accumulator<T>,
+                                    std::conditional_t<std::is_same_v<T, double>, double, float>>;
     auto add = [](Wide a, Wide b) {
-      if constexpr (std::is_integral_v<T>) return static_cast<Wide>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+      if constexpr (std::is_integral_v<T>)
+        return static_cast<Wide>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
       else return a + b;
     };
     auto multiply = [](Wide a, Wide b) {
-      if constexpr (std::is_integral_v<T>) return static_cast<Wide>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+      if constexpr (std::is_integral_v<T>)
+        return static_cast<Wide>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
       else return a * b;
     };
     Wide sum = static_cast<Wide>(Input<T>(0, i));
@@ -64,13 +68,16 @@ T Expected(ReduceKind kind, int size, int64_t i) {
   }
 }
 
-ErrorStream Wrong(const Communicator& c, const std::string& what) { return Internal() << "rank " << c.rank() << ": " << what << ": "; }
+ErrorStream Wrong(const Communicator& c, const std::string& what) {
+  return Internal() << "rank " << c.rank() << ": " << what << ": ";
+}
 
 #define EXPECT_THAT_OR_RETURN(condition, what) \
   if (!(condition)) return Wrong(c, what) << "not so: " #condition
 
 template <typename T>
-absl::Status ExpectEqual(const Communicator& c, const T* found, const T* expected, int64_t count, const std::string& what) {
+absl::Status ExpectEqual(const Communicator& c, const T* found, const T* expected, int64_t count,
+                         const std::string& what) {
   if (count == 0 || std::memcmp(found, expected, count * sizeof(T)) == 0) return absl::OkStatus();
   for (int64_t i = 0; i < count; ++i) {
     if (std::memcmp(found + i, expected + i, sizeof(T)) == 0) continue;
@@ -206,7 +213,8 @@ absl::Status Roster(Communicator& c) {
   EXPECT_THAT_OR_RETURN(c.ranks_on_this_host() >= 1 && c.ranks_on_this_host() <= c.size(), "roster");
   for (int length : {0, 1, 7, 100000}) {
     // Of different lengths: rank r says r times `length` letters.
-    ASSIGN_OR_RETURN(std::vector<std::string> all, c.AllGatherBytes(std::string(c.rank() * length, 'a' + c.rank()), "roster"));
+    ASSIGN_OR_RETURN(std::vector<std::string> all,
+                     c.AllGatherBytes(std::string(c.rank() * length, 'a' + c.rank()), "roster"));
     EXPECT_THAT_OR_RETURN(static_cast<int>(all.size()) == c.size(), "roster");
     for (int r = 0; r < c.size(); ++r) EXPECT_THAT_OR_RETURN(all[r] == std::string(r * length, 'a' + r), "roster");
   }
@@ -250,7 +258,8 @@ absl::Status ManyInFlight(Communicator& c) {
         RETURN_IF_ERROR(c.Wait(tickets[b]));
         const float* x = reinterpret_cast<float*>(operands[b].data());
         for (int64_t i = 0; i < counts[b]; ++i) {
-          if (x[i] != Expected<float>(ReduceKind::kSum, c.size(), i + b)) return Wrong(c, "in flight") << "bucket " << b << ", " << i;
+          if (x[i] != Expected<float>(ReduceKind::kSum, c.size(), i + b))
+            return Wrong(c, "in flight") << "bucket " << b << ", " << i;
         }
       }
     }
@@ -293,7 +302,8 @@ absl::Status BadArguments(Communicator& c) {
   const Communicator::Call call{.label = "bad"};
   EXPECT_THAT_OR_RETURN(refused(c.AllReduce(nullptr, x.data(), 1, DType::kF32, ReduceKind::kSum, call)), "null");
   EXPECT_THAT_OR_RETURN(refused(c.AllReduce(x.data(), x.data(), -1, DType::kF32, ReduceKind::kSum, call)), "negative");
-  EXPECT_THAT_OR_RETURN(refused(c.AllReduce(x.data(), x.data() + 5, 10, DType::kF32, ReduceKind::kSum, call)), "overlap");
+  EXPECT_THAT_OR_RETURN(refused(c.AllReduce(x.data(), x.data() + 5, 10, DType::kF32, ReduceKind::kSum, call)),
+                        "overlap");
   EXPECT_THAT_OR_RETURN(refused(c.Broadcast(x.data(), x.data(), 10, DType::kF32, c.size(), call)), "root");
   EXPECT_THAT_OR_RETURN(refused(c.Broadcast(x.data(), x.data(), 10, DType::kF32, -1, call)), "root");
   EXPECT_THAT_OR_RETURN(!c.Wait({12345678}).ok(), "unknown ticket");
@@ -324,25 +334,25 @@ absl::Status DifferentCounts(Communicator& c) {
       c,
       [](Communicator& world, bool odd) {
         std::vector<float> x(100);
-        return world.AllReduce(x.data(), x.data(), odd ? 99 : 100, DType::kF32, ReduceKind::kSum, {.label = "bucket 0 (%g1)"});
+        return world.AllReduce(x.data(), x.data(), odd ? 99 : 100, DType::kF32, ReduceKind::kSum,
+                               {.label = "bucket 0 (%g1)"});
       },
       {"disagree", "f32[100]", "f32[99]", "bucket 0 (%g1)", "rank " + std::to_string(c.size() - 1) + " on host"});
 }
 
 absl::Status DifferentOps(Communicator& c) {
-  return Disagree(
-      c,
-      [](Communicator& world, bool odd) {
-        std::vector<float> x(100);
-        if (odd) return world.Broadcast(x.data(), x.data(), 100, DType::kF32, 0, {.label = "x"});
-        return world.AllReduce(x.data(), x.data(), 100, DType::kF32, ReduceKind::kSum, {.label = "x"});
-      },
-      {"disagree", "all_reduce sum", "broadcast from rank 0"});
+  return Disagree(c,
+                  [](Communicator& world, bool odd) {
+                    std::vector<float> x(100);
+                    if (odd) return world.Broadcast(x.data(), x.data(), 100, DType::kF32, 0, {.label = "x"});
+                    return world.AllReduce(x.data(), x.data(), 100, DType::kF32, ReduceKind::kSum, {.label = "x"});
+                  },
+                  {"disagree", "all_reduce sum", "broadcast from rank 0"});
 }
 
 absl::Status DifferentLabels(Communicator& c) {
-  return Disagree(
-      c, [](Communicator& world, bool odd) { return world.Barrier(odd ? "left" : "right"); }, {"disagree", "`left`", "`right`"});
+  return Disagree(c, [](Communicator& world, bool odd) { return world.Barrier(odd ? "left" : "right"); },
+                  {"disagree", "`left`", "`right`"});
 }
 
 absl::Status AbortReachesPeers(Communicator& c) {
@@ -375,7 +385,8 @@ absl::Status LateRankIsNamed(Communicator& c) {
   if (c.rank() == late) absl::SleepFor(absl::Milliseconds(1200));
   const absl::Status status = c.Barrier("bucket 2");
   EXPECT_THAT_OR_RETURN(absl::Now() - begin < absl::Seconds(5), "timeout");
-  if (!absl::IsDeadlineExceeded(status) || !absl::StrContains(status.message(), "rank " + std::to_string(late) + " on host") ||
+  if (!absl::IsDeadlineExceeded(status) ||
+      !absl::StrContains(status.message(), "rank " + std::to_string(late) + " on host") ||
       !absl::StrContains(status.message(), "barrier `bucket 2`")) {
     return Wrong(c, "timeout") << status.ToString();
   }

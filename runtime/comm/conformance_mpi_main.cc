@@ -55,7 +55,8 @@ int RunCases(MpiOptions options, int ranks) {
       if (!status.ok()) (*world)->Abort(status);
       world->reset();
       if (std::getenv("LOCKSTEP_TEST_TIMES") != nullptr) {
-        std::printf("rank %d: %s took %s\n", rank, test.name.c_str(), absl::FormatDuration(absl::Now() - begin).c_str());
+        std::printf("rank %d: %s took %s\n", rank, test.name.c_str(),
+                    absl::FormatDuration(absl::Now() - begin).c_str());
       }
     }
     if (status.ok()) ++passed;

@@ -1,8 +1,6 @@
 // The conformance suite over ranks that are threads: alone, with a progress thread, and in groups that exchange messages.
 // (Ranks that are processes: shared_memory_test.cc and mpi_test.py.)
 
-#include "runtime/comm/conformance_cases.h"
-
 #include <atomic>
 #include <string>
 #include <thread>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "runtime/comm/conformance_cases.h"
 #include "runtime/comm/in_process.h"
 
 namespace lockstep {
@@ -28,7 +27,8 @@ std::vector<int> GroupBegins(int ranks) {
   }
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> MakeWorld(World world, int ranks, Communicator::Options options) {
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> MakeWorld(World world, int ranks,
+                                                                     Communicator::Options options) {
   if (world == World::kGroups) return CreateInProcessGroups(ranks, GroupBegins(ranks), options);
   options.progress_thread = world == World::kInProcessWithThread;
   return CreateInProcess(ranks, options);

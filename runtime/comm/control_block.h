@@ -82,7 +82,7 @@ class alignas(64) PerOpCounter {
 struct Slot {
   PerOpCounter claimed;  // chunks that somebody works on, or has finished
   PerOpCounter finished;
-  PerOpCounter linked;   // 1 when this group's first rank has seen that the neighbouring groups do the same
+  PerOpCounter linked;  // 1 when this group's first rank has seen that the neighbouring groups do the same
 };
 inline constexpr uint64_t kSlots = 64;
 
@@ -117,7 +117,9 @@ class ControlBlock {
   ControlBlock() = default;
   ControlBlock(std::byte* memory, int ranks) : memory_(memory), ranks_(ranks) {}
 
-  static size_t Bytes(int ranks) { return sizeof(ControlHeader) + ranks * sizeof(RankState) + kSlots * SlotBytes(ranks); }
+  static size_t Bytes(int ranks) {
+    return sizeof(ControlHeader) + ranks * sizeof(RankState) + kSlots * SlotBytes(ranks);
+  }
 
   // Makes fresh memory a control block. Once, before anybody else sees it.
   static ControlBlock Initialize(std::byte* memory, int ranks) {

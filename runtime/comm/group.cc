@@ -13,8 +13,8 @@
 namespace lockstep {
 namespace {
 
-constexpr absl::Duration kNap = absl::Milliseconds(20);         // between looks at failures
-constexpr absl::Duration kPulse = absl::Milliseconds(200);      // between looks at processes
+constexpr absl::Duration kNap = absl::Milliseconds(20);     // between looks at failures
+constexpr absl::Duration kPulse = absl::Milliseconds(200);  // between looks at processes
 
 int AvailableCores() {
   cpu_set_t set;
@@ -71,7 +71,11 @@ uint64_t ProcessStart(int id) {
 }
 
 Group::Group(GroupPlace place, absl::Duration timeout)
-    : place_(std::move(place)), memory_(place_.one_process), timeout_(timeout), crowded_(size() > AvailableCores()), next_pulse_(absl::Now() + kPulse) {}
+    : place_(std::move(place)),
+      memory_(place_.one_process),
+      timeout_(timeout),
+      crowded_(size() > AvailableCores()),
+      next_pulse_(absl::Now() + kPulse) {}
 
 void Group::Join() {
   RankState& state = place_.block.rank(index());
@@ -151,10 +155,11 @@ absl::Status Group::AwaitPosted(uint64_t sequence) {
   return absl::OkStatus();
 }
 
-absl::Status Group::Disagreement(uint64_t sequence, int rank_a, const OpDescription& a, const std::string& label_a, int rank_b,
-                                 const OpDescription& b, const std::string& label_b) const {
-  return FailedPrecondition() << "the ranks disagree about collective number " << sequence << ": " << Name(rank_a) << " is in "
-                              << Describe(a, label_a) << ", " << Name(rank_b) << " in " << Describe(b, label_b);
+absl::Status Group::Disagreement(uint64_t sequence, int rank_a, const OpDescription& a, const std::string& label_a,
+                                 int rank_b, const OpDescription& b, const std::string& label_b) const {
+  return FailedPrecondition() << "the ranks disagree about collective number " << sequence << ": " << Name(rank_a)
+                              << " is in " << Describe(a, label_a) << ", " << Name(rank_b) << " in "
+                              << Describe(b, label_b);
 }
 
 std::vector<int> Group::BehindOf(uint64_t sequence) const {
@@ -211,8 +216,9 @@ absl::Status Group::Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std
     }
     if (absl::Now() - begin >= timeout_ && !late.empty()) {
       return Fail(first_rank() + late[0], ErrorStream(absl::StatusCode::kDeadlineExceeded)
-                                              << Name(world_rank()) << " waited " << absl::FormatDuration(timeout_) << " in " << what
-                                              << " for " << Names(late) << ": alive, but not arrived");
+                                              << Name(world_rank()) << " waited " << absl::FormatDuration(timeout_)
+                                              << " in " << what << " for " << Names(late)
+                                              << ": alive, but not arrived");
     }
     changed.Sleep(seen, kNap);
   }
@@ -221,8 +227,9 @@ absl::Status Group::Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std
 absl::Status Group::CheckLeft(const std::vector<int>& missing, const std::string& what) const {
   for (int i : missing) {
     if (i == index() || place_.block.rank(i).presence.load() != Presence::kLeft) continue;
-    return ErrorStream(absl::StatusCode::kUnavailable) << Name(first_rank() + i) << " has left (its communicator is destroyed) while "
-                                                       << Name(world_rank()) << " waits in " << what;
+    return ErrorStream(absl::StatusCode::kUnavailable)
+           << Name(first_rank() + i) << " has left (its communicator is destroyed) while " << Name(world_rank())
+           << " waits in " << what;
   }
   return absl::OkStatus();
 }

@@ -20,12 +20,12 @@ namespace lockstep {
 
 // Where a group stands in its world, and how to reach its shared state.
 struct GroupPlace {
-  std::shared_ptr<void> keep;      // owns the control block's memory; shared by the ranks that are threads of one process
-  ControlBlock block;              // of block.ranks() ranks
-  int index = 0;                   // of this rank in the group
-  int first_rank = 0;              // the world's rank of the group's first
-  bool one_process = false;        // ranks are threads
-  std::vector<std::string> hosts;  // of all ranks of the world, by rank
+  std::shared_ptr<void> keep;  // owns the control block's memory; shared by the ranks that are threads of one process
+  ControlBlock block;          // of block.ranks() ranks
+  int index = 0;               // of this rank in the group
+  int first_rank = 0;          // the world's rank of the group's first
+  bool one_process = false;    // ranks are threads
+  std::vector<std::string> hosts;                             // of all ranks of the world, by rank
   std::function<void(const absl::Status& failure)> on_leave;  // called when the rank is done; may be null
 };
 
@@ -55,8 +55,8 @@ class Group {
   bool Leave();
 
   // Waits until slot `sequence` is free, describes this rank's side of the collective and shows it to the others.
-  absl::Status Publish(uint64_t sequence, const OpDescription& description, const MemoryRef& input, const MemoryRef& output,
-                       const std::string& label);
+  absl::Status Publish(uint64_t sequence, const OpDescription& description, const MemoryRef& input,
+                       const MemoryRef& output, const std::string& label);
   // Waits until all ranks have published `sequence`, and checks that they agree.
   absl::Status AwaitPosted(uint64_t sequence);
   // Peers that are here and not done with `sequence`.
@@ -71,7 +71,8 @@ class Group {
   void AwaitUntouched() const;
 
   // Waits until `ready`. `missing` tells for whom one waits (indices), `what` is for messages.
-  absl::Status Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std::vector<int>()> missing, const std::string& what);
+  absl::Status Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std::vector<int>()> missing,
+                     const std::string& what);
 
   // Looks now and then whether the group's processes live; if one does not, that is a failure.
   absl::Status CheckAlive(const std::string& what);
@@ -86,8 +87,8 @@ class Group {
   // Whom the failure is blamed on. Requires a failure.
   int culprit() const { return place_.block.header().failure.culprit; }
   // The error of two ranks that are not in the same collective.
-  absl::Status Disagreement(uint64_t sequence, int rank_a, const OpDescription& a, const std::string& label_a, int rank_b,
-                            const OpDescription& b, const std::string& label_b) const;
+  absl::Status Disagreement(uint64_t sequence, int rank_a, const OpDescription& a, const std::string& label_a,
+                            int rank_b, const OpDescription& b, const std::string& label_b) const;
   // What to say of a rank: "rank 3 on host h1".
   std::string Name(int world_rank) const;
 

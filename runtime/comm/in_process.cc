@@ -10,12 +10,14 @@
 
 namespace lockstep {
 
-absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcess(int n, const Communicator::Options& options) {
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcess(int n,
+                                                                           const Communicator::Options& options) {
   if (n < 1) return InvalidArgument() << "a world of " << n << " ranks";
   return CreateInProcessGroups(n, {0}, options);
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups(int n, const std::vector<int>& group_begins,
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups(int n,
+                                                                                 const std::vector<int>& group_begins,
                                                                                  const Communicator::Options& options) {
   std::vector<std::unique_ptr<Links>> links = CreateInProcessLinks(n, group_begins);
   const std::vector<std::string> hosts(n, HostName());
@@ -37,8 +39,9 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups
                        .hosts = hosts,
                        .on_leave = {}};
       std::unique_ptr<Links> link = group_begins.size() > 1 ? std::move(links[first + i]) : nullptr;
-      ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rank,
-                       RankCommunicator::Create(std::move(place), std::move(link), n == 1 ? "single" : "in_process", options));
+      ASSIGN_OR_RETURN(
+          std::unique_ptr<Communicator> rank,
+          RankCommunicator::Create(std::move(place), std::move(link), n == 1 ? "single" : "in_process", options));
       world.push_back(std::move(rank));
     }
   }

@@ -13,12 +13,13 @@ namespace lockstep {
 
 // n communicators of one world; element r is rank r's, to be used by one thread. Requires n >= 1. They may be destroyed in
 // any order, by any thread; a peer that still waits for a destroyed one gets an error.
-absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcess(int n, const Communicator::Options& options = {});
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcess(int n,
+                                                                           const Communicator::Options& options = {});
 
 // The same, with ranks in groups that only exchange messages, as ranks on several hosts do. `group_begins` holds the first rank
 // of each group, ascending from 0. For tests.
-absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups(int n, const std::vector<int>& group_begins,
-                                                                                 const Communicator::Options& options = {});
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups(
+    int n, const std::vector<int>& group_begins, const Communicator::Options& options = {});
 
 // A world of one rank.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateSingle();

@@ -53,7 +53,8 @@ class InProcessLinks final : public Links {
   InProcessLinks(std::shared_ptr<Mailboxes> mailboxes, int rank, std::vector<int> group_begins)
       : mailboxes_(std::move(mailboxes)), rank_(rank), group_begins_(std::move(group_begins)) {}
 
-  absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, const std::byte* data, size_t bytes) override {
+  absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, const std::byte* data,
+                                                    size_t bytes) override {
     std::lock_guard<std::mutex> lock(mailboxes_->mutex);
     mailboxes_->messages[{rank_, to_rank, tag}].emplace_back(data, data + bytes);
     return std::make_unique<Sent>();

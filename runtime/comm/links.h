@@ -30,8 +30,10 @@ class Links {
   virtual ~Links() = default;
 
   // Messages from one rank to another with the same tag arrive in the order in which they were sent. Tags are below 2^15.
-  virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, const std::byte* data, size_t bytes) = 0;
-  virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, std::byte* data, size_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, const std::byte* data,
+                                                            size_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, std::byte* data,
+                                                               size_t bytes) = 0;
 
   // Something that all other groups should know: that the world has failed, or that a whole group is done and gone.
   struct Notice {

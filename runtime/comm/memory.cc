@@ -55,8 +55,9 @@ absl::StatusOr<std::shared_ptr<Segment>> Segment::Open(int process, int descript
   if (opened < 0 || fstat(opened, &facts) != 0) {
     const int error = errno;
     if (opened >= 0) close(opened);
-    return FailedPrecondition() << "cannot open the shared memory of process " << process << " (" << path
-                                << ": " << std::strerror(error) << "); ranks of one host must run as the same user and see each "
+    return FailedPrecondition() << "cannot open the shared memory of process " << process << " (" << path << ": "
+                                << std::strerror(error)
+                                << "); ranks of one host must run as the same user and see each "
                                 << "other in /proc";
   }
   return Map(opened, static_cast<size_t>(facts.st_size), false);
@@ -67,7 +68,8 @@ absl::StatusOr<std::shared_ptr<Segment>> Segment::Map(int descriptor, size_t byt
   const int error = errno;
   if (!keep_descriptor || data == MAP_FAILED) close(descriptor);
   if (data == MAP_FAILED) return Exhausted(bytes) << ": mmap: " << std::strerror(error);
-  return std::shared_ptr<Segment>(new Segment(static_cast<std::byte*>(data), bytes, keep_descriptor ? descriptor : -1, true));
+  return std::shared_ptr<Segment>(
+      new Segment(static_cast<std::byte*>(data), bytes, keep_descriptor ? descriptor : -1, true));
 }
 
 Segment::~Segment() {
@@ -114,7 +116,8 @@ absl::StatusOr<PeerMemory::Located> PeerMemory::Stage(size_t bytes) {
     if (best == nullptr || entry.second->bytes() < best->second->bytes()) best = &entry;
   }
   if (best == nullptr) {
-    ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, Segment::CreateShared(std::bit_ceil(std::max(bytes, kSmallestStage))));
+    ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment,
+                     Segment::CreateShared(std::bit_ceil(std::max(bytes, kSmallestStage))));
     staging_.emplace_back(next_staging_id_, std::move(segment));
     next_staging_id_ += 2;
     best = &staging_.back();

@@ -81,7 +81,7 @@ class PeerMemory {
   const bool one_process_;
   std::vector<Own> own_;
   std::vector<std::pair<uint64_t, std::shared_ptr<Segment>>> staging_;
-  uint64_t next_staging_id_ = 1;  // odd
+  uint64_t next_staging_id_ = 1;                                        // odd
   std::map<std::pair<int, uint64_t>, std::shared_ptr<Segment>> peers_;  // by peer and segment
 };
 

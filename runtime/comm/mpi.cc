@@ -50,7 +50,8 @@ absl::Status AwaitRequest(MPI_Request* request, absl::Duration limit, const char
 void FinalizeAtExit() {
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (finalized || LiveMpiLinks() > 0) return;  // a communicator that was never destroyed may still use MPI in its thread
+  if (finalized || LiveMpiLinks() > 0)
+    return;  // a communicator that was never destroyed may still use MPI in its thread
   if (WorldFailed()) {
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -148,7 +149,8 @@ absl::Status AgreeOnOutcome(MPI_Comm comm, int size, const absl::Status& mine, a
   ASSIGN_OR_RETURN(const std::vector<Outcome> all, GatherFacts(comm, size, outcome, limit));
   for (int r = 0; r < size; ++r) {
     if (all[r].code == 0) continue;
-    return absl::Status(static_cast<absl::StatusCode>(all[r].code), "rank " + std::to_string(r) + ": " + all[r].message);
+    return absl::Status(static_cast<absl::StatusCode>(all[r].code),
+                        "rank " + std::to_string(r) + ": " + all[r].message);
   }
   return absl::OkStatus();
 }
@@ -157,8 +159,9 @@ absl::Status CheckThreadLevel() {
   int level = MPI_THREAD_SINGLE;
   MPI_Query_thread(&level);
   if (level == MPI_THREAD_MULTIPLE) return absl::OkStatus();
-  return FailedPrecondition() << "ranks on several hosts need MPI_THREAD_MULTIPLE, and MPI was initialised by somebody else with "
-                              << "thread level " << level << "; create the communicator first, or initialise MPI with that level";
+  return FailedPrecondition()
+         << "ranks on several hosts need MPI_THREAD_MULTIPLE, and MPI was initialised by somebody else with "
+         << "thread level " << level << "; create the communicator first, or initialise MPI with that level";
 }
 
 }  // namespace

@@ -53,7 +53,8 @@ class MpiLinks final : public Links {
   }
   ~MpiLinks() override { --LiveLinks(); }
 
-  absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, const std::byte* data, size_t bytes) override {
+  absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, const std::byte* data,
+                                                    size_t bytes) override {
     MPI_Request request = MPI_REQUEST_NULL;
     const int code = MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to_rank, tag, comm_, &request);
     RETURN_IF_ERROR(MpiStatus(code, "MPI_Isend"));
@@ -70,11 +71,13 @@ class MpiLinks final : public Links {
   void SendNotice(const Notice& notice) override {
     // Not freed before MPI is done with it, which at the end of a failed job may be never.
     NoticeMessage* message = new NoticeMessage{.rank = notice.rank, .code = static_cast<int32_t>(notice.status.code())};
-    CopyText(std::string_view(notice.status.message().data(), notice.status.message().size()), message->text, kMessageBytes);
+    CopyText(std::string_view(notice.status.message().data(), notice.status.message().size()), message->text,
+             kMessageBytes);
     for (int first : group_begins_) {
       if (first == rank_) continue;
       MPI_Request request = MPI_REQUEST_NULL;
-      if (MPI_Isend(message, sizeof(*message), MPI_BYTE, first, kNoticeTag, comm_, &request) == MPI_SUCCESS) MPI_Request_free(&request);
+      if (MPI_Isend(message, sizeof(*message), MPI_BYTE, first, kNoticeTag, comm_, &request) == MPI_SUCCESS)
+        MPI_Request_free(&request);
     }
   }
 
@@ -82,10 +85,12 @@ class MpiLinks final : public Links {
     int there = 0;
     MPI_Message handle;
     MPI_Status status;
-    if (MPI_Improbe(MPI_ANY_SOURCE, kNoticeTag, comm_, &there, &handle, &status) != MPI_SUCCESS || !there) return std::nullopt;
+    if (MPI_Improbe(MPI_ANY_SOURCE, kNoticeTag, comm_, &there, &handle, &status) != MPI_SUCCESS || !there)
+      return std::nullopt;
     NoticeMessage message;
     if (MPI_Mrecv(&message, sizeof(message), MPI_BYTE, &handle, &status) != MPI_SUCCESS) return std::nullopt;
-    return Notice{.rank = message.rank, .status = absl::Status(static_cast<absl::StatusCode>(message.code), message.text)};
+    return Notice{.rank = message.rank,
+                  .status = absl::Status(static_cast<absl::StatusCode>(message.code), message.text)};
   }
 
   const std::vector<int>& group_begins() const override { return group_begins_; }

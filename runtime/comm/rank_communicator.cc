@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kChunkBytes = 128 * 1024;  // of one rank's operand
+constexpr size_t kChunkBytes = 128 * 1024;         // of one rank's operand
 constexpr size_t kMessageChunkBytes = 256 * 1024;  // likewise, between hosts
 constexpr std::chrono::milliseconds kIdlePoll(20);
 constexpr absl::Duration kFailureLinger = absl::Seconds(2);
@@ -39,7 +39,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Create(GroupPlac
   return communicator;
 }
 
-RankCommunicator::RankCommunicator(GroupPlace place, std::unique_ptr<Links> links, std::string transport, const Options& options)
+RankCommunicator::RankCommunicator(GroupPlace place, std::unique_ptr<Links> links, std::string transport,
+                                   const Options& options)
     : Communicator(place.first_rank + place.index, place.hosts, std::move(transport)),
       group_(std::move(place), options.timeout),
       links_(std::move(links)) {
@@ -66,34 +67,43 @@ RankCommunicator::~RankCommunicator() {
   if (chain_ != nullptr) chain_->Leave(last);
 }
 
-absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllReduce(const void* input, void* output, int64_t count, DType dtype,
-                                                                      ReduceKind kind, const Call& call) {
-  return Start({.opcode = Opcode::kAllReduce, .kind = static_cast<uint8_t>(kind), .dtype = static_cast<uint8_t>(dtype), .count = count},
+absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllReduce(const void* input, void* output, int64_t count,
+                                                                      DType dtype, ReduceKind kind, const Call& call) {
+  return Start({.opcode = Opcode::kAllReduce,
+                .kind = static_cast<uint8_t>(kind),
+                .dtype = static_cast<uint8_t>(dtype),
+                .count = count},
                input, output, call);
 }
 
-absl::StatusOr<Communicator::Ticket> RankCommunicator::StartBroadcast(const void* input, void* output, int64_t count, DType dtype,
-                                                                      int root, const Call& call) {
+absl::StatusOr<Communicator::Ticket> RankCommunicator::StartBroadcast(const void* input, void* output, int64_t count,
+                                                                      DType dtype, int root, const Call& call) {
   if (root < 0 || root >= size()) {
-    return InvalidArgument() << "broadcast `" << call.label << "`: root " << root << " is not one of " << size() << " ranks";
+    return InvalidArgument() << "broadcast `" << call.label << "`: root " << root << " is not one of " << size()
+                             << " ranks";
   }
   return Start({.opcode = Opcode::kBroadcast, .dtype = static_cast<uint8_t>(dtype), .root = root, .count = count},
                rank() == root ? input : output, output, call);
 }
 
-absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllGather(const void* input, void* output, int64_t count, DType dtype,
-                                                                      const Call& call) {
-  return Start({.opcode = Opcode::kAllGather, .dtype = static_cast<uint8_t>(dtype), .count = count}, input, output, call);
+absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllGather(const void* input, void* output, int64_t count,
+                                                                      DType dtype, const Call& call) {
+  return Start({.opcode = Opcode::kAllGather, .dtype = static_cast<uint8_t>(dtype), .count = count}, input, output,
+               call);
 }
 
-absl::StatusOr<Communicator::Ticket> RankCommunicator::StartReduceScatter(const void* input, void* output, int64_t count,
-                                                                          DType dtype, ReduceKind kind, const Call& call) {
-  return Start(
-      {.opcode = Opcode::kReduceScatter, .kind = static_cast<uint8_t>(kind), .dtype = static_cast<uint8_t>(dtype), .count = count},
-      input, output, call);
+absl::StatusOr<Communicator::Ticket> RankCommunicator::StartReduceScatter(const void* input, void* output,
+                                                                          int64_t count, DType dtype, ReduceKind kind,
+                                                                          const Call& call) {
+  return Start({.opcode = Opcode::kReduceScatter,
+                .kind = static_cast<uint8_t>(kind),
+                .dtype = static_cast<uint8_t>(dtype),
+                .count = count},
+               input, output, call);
 }
 
-absl::Status RankCommunicator::CheckOperands(const OpDescription& d, const void* input, const void* output, const Call& call) const {
+absl::Status RankCommunicator::CheckOperands(const OpDescription& d, const void* input, const void* output,
+                                             const Call& call) const {
   auto where = [&] { return InvalidArgument() << Describe(d, std::string(call.label)) << ": "; };
   if (d.count < 0) return where() << "the count is negative";
   if (d.count == 0) return absl::OkStatus();
@@ -105,12 +115,13 @@ absl::Status RankCommunicator::CheckOperands(const OpDescription& d, const void*
   const bool in_place = d.opcode == Opcode::kAllGather       ? in == out + rank() * in_bytes
                         : d.opcode == Opcode::kReduceScatter ? out == in + rank() * out_bytes
                                                              : in == out;
-  if (!in_place && in < out + out_bytes && out < in + in_bytes) return where() << "input and output overlap, but not in place";
+  if (!in_place && in < out + out_bytes && out < in + in_bytes)
+    return where() << "input and output overlap, but not in place";
   return absl::OkStatus();
 }
 
-absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const OpDescription& description, const void* input, void* output,
-                                                             const Call& call) {
+absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const OpDescription& description, const void* input,
+                                                             void* output, const Call& call) {
   RETURN_IF_ERROR(group_.failure());
   RETURN_IF_ERROR(CheckOperands(description, input, output, call));
   auto op = std::make_unique<Op>();
@@ -202,7 +213,8 @@ absl::Status RankCommunicator::Show(Op& op) {
     ASSIGN_OR_RETURN(output, memory.Stage(out_bytes));
     op.staged_output = true;
   }
-  std::optional<PeerMemory::Located> input = op.input == op.output && in_bytes == out_bytes ? output : memory.Find(op.input, in_bytes);
+  std::optional<PeerMemory::Located> input =
+      op.input == op.output && in_bytes == out_bytes ? output : memory.Find(op.input, in_bytes);
   if (!input.has_value()) {
     ASSIGN_OR_RETURN(input, memory.Stage(in_bytes));
   }
@@ -240,7 +252,8 @@ absl::Status RankCommunicator::Finish(absl::Status result) {
 
 absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
   const OpDescription& d = op.description;
-  Operands operands{.description = d, .world_size = size(), .first_rank = group_.first_rank(), .inputs = {}, .outputs = {}};
+  Operands operands{
+      .description = d, .world_size = size(), .first_rank = group_.first_rank(), .inputs = {}, .outputs = {}};
   const size_t in_bytes = InputBytes(d, size());
   const size_t out_bytes = OutputBytes(d, size());
   for (int i = 0; i < group_.size(); ++i) {
@@ -322,7 +335,8 @@ absl::Status RankCommunicator::Barrier(std::string_view label) {
   return Wait(ticket, nullptr);
 }
 
-absl::StatusOr<std::vector<std::string>> RankCommunicator::AllGatherBytes(std::string_view bytes, std::string_view label) {
+absl::StatusOr<std::vector<std::string>> RankCommunicator::AllGatherBytes(std::string_view bytes,
+                                                                          std::string_view label) {
   const uint64_t mine = bytes.size();
   std::vector<uint64_t> sizes(size());
   RETURN_IF_ERROR(AllGather(&mine, sizes.data(), 1, DType::kU64, {.label = label}));

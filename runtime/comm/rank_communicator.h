@@ -26,8 +26,8 @@ class RankCommunicator final : public Communicator {
  public:
   // The end of one rank. `place` says which; `links` is null if the group is the world, else it connects the groups (and
   // there will be a progress thread). Waits until all ranks of the group are there.
-  static absl::StatusOr<std::unique_ptr<Communicator>> Create(GroupPlace place, std::unique_ptr<Links> links, std::string transport,
-                                                              const Options& options);
+  static absl::StatusOr<std::unique_ptr<Communicator>> Create(GroupPlace place, std::unique_ptr<Links> links,
+                                                              std::string transport, const Options& options);
   ~RankCommunicator() override;
 
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) override;
@@ -35,9 +35,10 @@ class RankCommunicator final : public Communicator {
                                         const Call& call) override;
   absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
                                         const Call& call) override;
-  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, int64_t count, DType dtype, const Call& call) override;
-  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
-                                            const Call& call) override;
+  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, int64_t count, DType dtype,
+                                        const Call& call) override;
+  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, int64_t count, DType dtype,
+                                            ReduceKind kind, const Call& call) override;
   absl::Status Wait(Ticket ticket, Stream* stream) override;
   absl::Status Barrier(std::string_view label) override;
   absl::StatusOr<std::vector<std::string>> AllGatherBytes(std::string_view bytes, std::string_view label) override;
@@ -61,7 +62,8 @@ class RankCommunicator final : public Communicator {
   RankCommunicator(GroupPlace place, std::unique_ptr<Links> links, std::string transport, const Options& options);
 
   absl::StatusOr<Ticket> Start(const OpDescription& description, const void* input, void* output, const Call& call);
-  absl::Status CheckOperands(const OpDescription& description, const void* input, const void* output, const Call& call) const;
+  absl::Status CheckOperands(const OpDescription& description, const void* input, const void* output,
+                             const Call& call) const;
 
   // The life of an op, on the thread that makes progress.
   absl::Status Publish(Op& op);
@@ -82,7 +84,7 @@ class RankCommunicator final : public Communicator {
 
   std::mutex mutex_;  // guards what follows when there is a progress thread
   std::condition_variable changed_;
-  std::deque<Op*> queue_;  // not yet done, oldest first
+  std::deque<Op*> queue_;                        // not yet done, oldest first
   std::map<uint64_t, std::unique_ptr<Op>> ops_;  // by ticket, until waited for
   bool stop_ = false;
   std::thread progress_;  // joinable if there is one

@@ -9,7 +9,8 @@
 
 // One version of a loop for each of these instruction sets; the loader picks. Sanitizers instrument what the loader calls
 // before they are ready, so they get the plain loop.
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(LOCKSTEP_NO_CLONES)
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(LOCKSTEP_NO_CLONES)
 #define LOCKSTEP_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define LOCKSTEP_CLONES
@@ -26,10 +27,10 @@ template <typename T>
 using Stored = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
 
 template <typename T, ReduceKind kKind>
-using Sum = std::conditional_t<
-    std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>, float,
-    std::conditional_t<kKind == ReduceKind::kMean && !std::is_floating_point_v<T>,
-                       std::conditional_t<std::is_unsigned_v<T>, uint64_t, int64_t>, Stored<T>>>;
+using Sum =
+    std::conditional_t<std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>, float,
+                       std::conditional_t<kKind == ReduceKind::kMean && !std::is_floating_point_v<T>,
+                                          std::conditional_t<std::is_unsigned_v<T>, uint64_t, int64_t>, Stored<T>>>;
 
 // The conversions of core/dtype.h without branches or calls, so that loops over them become vector code; reduce_test.cc
 // compares them for every bit pattern.
@@ -83,7 +84,8 @@ LOCKSTEP_INLINE Stored<T> Store(A sum) {
 
 // Unsigned and at least 32 bits wide, so that overflow wraps instead of being undefined.
 template <typename A>
-using Wrapping = std::conditional_t<(sizeof(A) < 4), uint32_t, std::make_unsigned_t<std::conditional_t<std::is_integral_v<A>, A, int>>>;
+using Wrapping = std::conditional_t<(sizeof(A) < 4), uint32_t,
+                                    std::make_unsigned_t<std::conditional_t<std::is_integral_v<A>, A, int>>>;
 
 template <ReduceKind kKind, typename T, typename A>
 LOCKSTEP_INLINE A Combine(A a, A b) {
@@ -92,7 +94,8 @@ LOCKSTEP_INLINE A Combine(A a, A b) {
   else if constexpr (std::is_floating_point_v<A>) return kKind == ReduceKind::kProd ? a * b : a + b;
   else if constexpr (std::is_same_v<T, bool> && kKind == ReduceKind::kSum) return a | b;
   else if constexpr (std::is_same_v<T, bool> && kKind == ReduceKind::kProd) return a & b;
-  else if constexpr (kKind == ReduceKind::kProd) return static_cast<A>(static_cast<Wrapping<A>>(a) * static_cast<Wrapping<A>>(b));
+  else if constexpr (kKind == ReduceKind::kProd)
+    return static_cast<A>(static_cast<Wrapping<A>>(a) * static_cast<Wrapping<A>>(b));
   else return static_cast<A>(static_cast<Wrapping<A>>(a) + static_cast<Wrapping<A>>(b));
 }
 
@@ -175,7 +178,8 @@ decltype(auto) DispatchKind(ReduceKind kind, F&& f) {
 
 size_t AccumulatorSize(DType dtype, ReduceKind kind) {
   return DispatchKind(kind, [&](auto k) {
-    return DispatchDType(dtype, [&](auto tag) { return sizeof(Sum<typename decltype(tag)::type, decltype(k)::value>); });
+    return DispatchDType(dtype,
+                         [&](auto tag) { return sizeof(Sum<typename decltype(tag)::type, decltype(k)::value>); });
   });
 }
 

@@ -52,7 +52,8 @@ void SumsRoundLikeCore() {
   for (size_t i = 0; i < a.size(); ++i) {
     const float sum = static_cast<float>(a[i]) + static_cast<float>(b[i]);
     const uint16_t found = sums[i].bits, expected = Half(sum).bits;
-    ASSERT_TRUE(found == expected || (std::isnan(sum) && std::isnan(static_cast<float>(sums[i])))) << a[i].bits << " + " << b[i].bits;
+    ASSERT_TRUE(found == expected || (std::isnan(sum) && std::isnan(static_cast<float>(sums[i]))))
+        << a[i].bits << " + " << b[i].bits;
   }
 }
 
@@ -73,7 +74,8 @@ TEST(Reduce, IntegersWrapAndMeansTruncate) {
   EXPECT_EQ(Reduced<int8_t>(ReduceKind::kMean, {{100}, {101}}, 2)[0], 100);
   EXPECT_EQ(Reduced<int32_t>(ReduceKind::kMean, {{-3}, {-4}}, 2)[0], -3);
   EXPECT_EQ(Reduced<uint16_t>(ReduceKind::kProd, {{65535}, {65535}}, 2)[0], 1);
-  EXPECT_EQ(Reduced<int64_t>(ReduceKind::kSum, {{std::numeric_limits<int64_t>::max()}, {1}}, 2)[0], std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(Reduced<int64_t>(ReduceKind::kSum, {{std::numeric_limits<int64_t>::max()}, {1}}, 2)[0],
+            std::numeric_limits<int64_t>::min());
 }
 
 // Splitting the ranks where hosts meet changes nothing.
@@ -81,7 +83,8 @@ TEST(Reduce, PartialSumsContinueInRankOrder) {
   constexpr int64_t kCount = 5000;
   std::vector<std::vector<Float16>> x(3, std::vector<Float16>(kCount));
   for (int r = 0; r < 3; ++r) {
-    for (int64_t i = 0; i < kCount; ++i) x[r][i] = Float16(0.1f * static_cast<float>(r + 1) + 0.37f * static_cast<float>(i % 100));
+    for (int64_t i = 0; i < kCount; ++i)
+      x[r][i] = Float16(0.1f * static_cast<float>(r + 1) + 0.37f * static_cast<float>(i % 100));
   }
   const std::vector<Float16> whole = Reduced<Float16>(ReduceKind::kMean, x, 3);
   ASSERT_EQ(AccumulatorSize(DType::kF16, ReduceKind::kMean), sizeof(float));
@@ -90,9 +93,19 @@ TEST(Reduce, PartialSumsContinueInRankOrder) {
   const std::byte* above[] = {reinterpret_cast<std::byte*>(x[2].data())};
   std::vector<Float16> result(kCount);
   std::byte* out[] = {reinterpret_cast<std::byte*>(result.data())};
-  Reduce({.kind = ReduceKind::kMean, .dtype = DType::kF16, .count = kCount, .world_size = 3, .inputs = below, .outputs = {},
+  Reduce({.kind = ReduceKind::kMean,
+          .dtype = DType::kF16,
+          .count = kCount,
+          .world_size = 3,
+          .inputs = below,
+          .outputs = {},
           .partial = partial.data()});
-  Reduce({.kind = ReduceKind::kMean, .dtype = DType::kF16, .count = kCount, .world_size = 3, .inputs = above, .outputs = out,
+  Reduce({.kind = ReduceKind::kMean,
+          .dtype = DType::kF16,
+          .count = kCount,
+          .world_size = 3,
+          .inputs = above,
+          .outputs = out,
           .prefix = partial.data()});
   EXPECT_EQ(std::memcmp(result.data(), whole.data(), kCount * sizeof(Float16)), 0);
 }

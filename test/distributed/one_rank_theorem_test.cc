@@ -74,7 +74,8 @@ History Train(const Graph& step, int64_t ranks, int steps) {
   absl::StatusOr<Graph> graph = passes::DistributeGraph(step, Mesh({{"data", ranks}}));
   EXPECT_TRUE(graph.ok()) << graph.status();
   if (!graph.ok()) return {};
-  const absl::Status merged = passes::RunPasses({passes::MergeAllReduces({.max_bytes = 200, .first_bytes = 100}), passes::OverlapCollectives()}, *graph);
+  const absl::Status merged = passes::RunPasses(
+      {passes::MergeAllReduces({.max_bytes = 200, .first_bytes = 100}), passes::OverlapCollectives()}, *graph);
   EXPECT_TRUE(merged.ok()) << merged << "\n" << graph->ToString();
   EXPECT_EQ(graph->mesh().num_ranks(), ranks);
   std::mt19937 random(7);
@@ -130,21 +131,25 @@ TEST_P(OneRankTheorem, HoldsForLossesAndStates) {
     const History many = Train(*step, ranks, 5);
     ASSERT_EQ(many.losses.size(), 5u);
     ASSERT_EQ(many.states.size(), static_cast<size_t>(ranks));
-    for (size_t s = 0; s < 5; ++s) EXPECT_NEAR(many.losses[s], one.losses[s], 1e-5 * std::abs(one.losses[s])) << ranks << " ranks, step " << s;
+    for (size_t s = 0; s < 5; ++s)
+      EXPECT_NEAR(many.losses[s], one.losses[s], 1e-5 * std::abs(one.losses[s])) << ranks << " ranks, step " << s;
     for (const auto& [name, value] : one.states[0]) {
       for (int64_t i = 0; i < value.num_elements(); ++i) {
-        EXPECT_NEAR(many.states[0].at(name).At(i), value.At(i), 2e-5) << ranks << " ranks, state " << name << ", element " << i;
+        EXPECT_NEAR(many.states[0].at(name).At(i), value.At(i), 2e-5)
+            << ranks << " ranks, state " << name << ", element " << i;
       }
-      for (const auto& states : many.states) EXPECT_TRUE(states.at(name) == many.states[0].at(name)) << "state " << name << " differs between ranks";
+      for (const auto& states : many.states)
+        EXPECT_TRUE(states.at(name) == many.states[0].at(name)) << "state " << name << " differs between ranks";
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Models, OneRankTheorem,
-    testing::Values(TheoremCase{"MlpSgd", kMlp, {.learning_rate = 0.5, .momentum = 0.9}},
-                    TheoremCase{"MlpAdam", kMlp, {.kind = OptimizerSpec::Kind::kAdam, .learning_rate = 0.01}},
-                    TheoremCase{"ConvNetWithGlobalBatchNorm", kConvNet, {.learning_rate = 0.1, .momentum = 0.9, .nesterov = true}}),
+    testing::Values(
+        TheoremCase{"MlpSgd", kMlp, {.learning_rate = 0.5, .momentum = 0.9}},
+        TheoremCase{"MlpAdam", kMlp, {.kind = OptimizerSpec::Kind::kAdam, .learning_rate = 0.01}},
+        TheoremCase{"ConvNetWithGlobalBatchNorm", kConvNet, {.learning_rate = 0.1, .momentum = 0.9, .nesterov = true}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Distribute, PutsOneAllReduceBetweenGradientAndOptimizerAndNoneOnOneRank) {
@@ -190,7 +195,9 @@ TEST(Distribute, VerifierRefusesTheGraphWithoutAnyOneOfItsAllReduces) {
 TEST(Distribute, NamesAnInputThatTheRanksCannotShare) {
   absl::StatusOr<Graph> step = ParseGraph(kMlp);
   const absl::Status status = passes::DistributeGraph(*step, Mesh({{"data", 5}})).status();
-  EXPECT_EQ(status.message(), "dimension 0 of input %x (f32[12,5]) cannot be shared evenly by the 5 ranks of axis data: 12 is not a multiple of 5");
+  EXPECT_EQ(status.message(),
+            "dimension 0 of input %x (f32[12,5]) cannot be shared evenly by the 5 ranks of axis data: 12 is not a "
+            "multiple of 5");
 }
 
 }  // namespace
