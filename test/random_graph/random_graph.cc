@@ -147,8 +147,9 @@ class Generator {
 
   // Each returns a new value, or null if there were no fitting operands.
   Value Unary() {
-    static const std::vector<std::string> ops = {"neg",   "neg",  "abs",     "sign", "exp",  "log",   "log1p", "sqrt",
-                                                 "rsqrt", "tanh", "sigmoid", "erf",  "relu", "floor", "ceil"};
+    static const std::vector<std::string> ops = {"neg",   "neg",  "abs",   "sign", "exp",     "log",
+                                                 "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "softsign",
+                                                 "erf",   "relu", "floor", "ceil"};
     const std::string& op = random_.Of(ops);
     const Value x =
         op == "neg" || op == "abs" ? Pick([](Value value) { return IsSigned(value.dtype()); }) : PickFloat();
