@@ -41,7 +41,7 @@ inline constexpr size_t kHostBytes = 64;
 // Copies as much of `text` as fits, and a final 0.
 inline void CopyText(std::string_view text, char* to, size_t bytes) {
   const size_t n = text.size() < bytes ? text.size() : bytes - 1;
-  std::memcpy(to, text.data(), n);
+  text.copy(to, n);  // unlike memcpy, takes the null pointer of an empty text
   to[n] = '\0';
 }
 
