@@ -294,7 +294,7 @@ class OpDef {
   DecomposeFn decompose_;
 };
 
-// The list of all ops, in the order of docs/ops.md; one line each in core/ops/op_list.cc.
+// The list of all ops, in the order of docs/ops.md; one line each in core/ops/op_list.h.
 const std::vector<const OpDef*>& AllOps();
 const OpDef* FindOp(std::string_view name);  // null if there is none
 const OpDef& GetOp(std::string_view name);   // requires that there is one

@@ -333,8 +333,7 @@ OpDef WithGradientConstraints(OpDef def, const std::string& shape_attr) {
 
 }  // namespace
 
-//===-- convolution
-//--------------------------------------------------------------------------------------------------------===//
+//===-- convolution ---------------------------------------------------------------------------------------------===//
 const OpDef& ConvolutionOp() {
   static const OpDef def =
       WithWindow(OpDef("convolution")
@@ -349,8 +348,7 @@ const OpDef& ConvolutionOp() {
   return def;
 }
 
-//===-- convolution_grad_input
-//---------------------------------------------------------------------------------------------===//
+//===-- convolution_grad_input ----------------------------------------------------------------------------------===//
 const OpDef& ConvolutionGradInputOp() {
   static const OpDef def =
       WithGradientConstraints(
@@ -368,8 +366,7 @@ const OpDef& ConvolutionGradInputOp() {
   return def;
 }
 
-//===-- convolution_grad_filter
-//--------------------------------------------------------------------------------------------===//
+//===-- convolution_grad_filter ---------------------------------------------------------------------------------===//
 const OpDef& ConvolutionGradFilterOp() {
   static const OpDef def =
       WithGradientConstraints(

@@ -5,88 +5,9 @@
 namespace lockstep {
 
 const std::vector<const OpDef*>& AllOps() {
-  static const std::vector<const OpDef*> ops = {
-      // elementwise_unary.cc
-      &NegOp(),
-      &AbsOp(),
-      &SignOp(),
-      &ExpOp(),
-      &LogOp(),
-      &Log1pOp(),
-      &SqrtOp(),
-      &RsqrtOp(),
-      &TanhOp(),
-      &SigmoidOp(),
-      &SoftsignOp(),
-      &ErfOp(),
-      &ReluOp(),
-      &FloorOp(),
-      &CeilOp(),
-      // elementwise_arithmetic.cc
-      &AddOp(),
-      &SubOp(),
-      &MulOp(),
-      &DivOp(),
-      &MaxOp(),
-      &MinOp(),
-      &PowOp(),
-      // elementwise_logic.cc
-      &NotOp(),
-      &AndOp(),
-      &OrOp(),
-      &CompareOp(),
-      &SelectOp(),
-      &ConvertOp(),
-      // shape.cc
-      &ConstantOp(),
-      &IotaOp(),
-      &ReshapeOp(),
-      &TransposeOp(),
-      &BroadcastOp(),
-      // slicing.cc
-      &ConcatOp(),
-      &SliceOp(),
-      &PadOp(),
-      // reduction.cc
-      &ReduceSumOp(),
-      &ReduceMaxOp(),
-      &ReduceMinOp(),
-      &ReduceProdOp(),
-      &ArgMaxOp(),
-      // matmul.cc
-      &MatMulOp(),
-      // convolution.cc
-      &ConvolutionOp(),
-      &ConvolutionGradInputOp(),
-      &ConvolutionGradFilterOp(),
-      // pooling.cc
-      &MaxPoolOp(),
-      &MaxPoolGradOp(),
-      &AvgPoolOp(),
-      &AvgPoolGradOp(),
-      // normalization.cc
-      &BatchNormInferenceOp(),
-      &BatchNormTrainingOp(),
-      &BatchNormGradOp(),
-      // softmax.cc
-      &SoftmaxOp(),
-      &LogSoftmaxOp(),
-      &SoftmaxCrossEntropyOp(),
-      // optimizer.cc
-      &SgdOp(),
-      &SgdMomentumOp(),
-      &AdamOp(),
-      // collective.cc
-      &AllReduceOp(),
-      &ReduceScatterOp(),
-      // collective_movement.cc
-      &CollectiveBroadcastOp(),
-      &AllGatherOp(),
-      &ShardOp(),
-      &AxisIndexOp(),
-      // fusion.cc
-      &FusionOp(),
-  };
+#define LOCKSTEP_LIST_OP(name) &name(),
+  static const std::vector<const OpDef*> ops = {LOCKSTEP_OPS(LOCKSTEP_LIST_OP)};
+#undef LOCKSTEP_LIST_OP
   return ops;
 }
 

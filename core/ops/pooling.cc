@@ -227,8 +227,7 @@ OpDef WithDivisor(OpDef def) {
 
 }  // namespace
 
-//===-- max_pool
-//-----------------------------------------------------------------------------------------------------------===//
+//===-- max_pool -------------------------------------------------------------------------------------------------===//
 const OpDef& MaxPoolOp() {
   static const OpDef def = WithDilation(WithWindow(OpDef("max_pool").Operand("x")))
                                .Doc("The maximum of x under each position of a sliding window, padding being -inf.")
@@ -239,8 +238,7 @@ const OpDef& MaxPoolOp() {
   return def;
 }
 
-//===-- max_pool_grad
-//------------------------------------------------------------------------------------------------------===//
+//===-- max_pool_grad --------------------------------------------------------------------------------------------===//
 const OpDef& MaxPoolGradOp() {
   static const OpDef def =
       WithDilation(WithWindow(OpDef("max_pool_grad").Operand("x").Operand("dy")))
@@ -255,8 +253,7 @@ const OpDef& MaxPoolGradOp() {
   return def;
 }
 
-//===-- avg_pool
-//-----------------------------------------------------------------------------------------------------------===//
+//===-- avg_pool -------------------------------------------------------------------------------------------------===//
 const OpDef& AvgPoolOp() {
   static const OpDef def = WithDivisor(WithWindow(OpDef("avg_pool").Operand("x")))
                                .Doc("The mean of x under each position of a sliding window, padding being zero.")
@@ -267,8 +264,7 @@ const OpDef& AvgPoolOp() {
   return def;
 }
 
-//===-- avg_pool_grad
-//------------------------------------------------------------------------------------------------------===//
+//===-- avg_pool_grad --------------------------------------------------------------------------------------------===//
 const OpDef& AvgPoolGradOp() {
   static const OpDef def = WithDivisor(WithWindow(OpDef("avg_pool_grad").Operand("dy")))
                                .Doc(
