@@ -30,6 +30,11 @@ std::string Placement::ToString() const {
 
 std::ostream& operator<<(std::ostream& out, const Placement& placement) { return out << placement.ToString(); }
 
+Placement PlacementAlong(const PlacementMap& placements, std::string_view axis) {
+  const auto it = placements.find(axis);
+  return it == placements.end() ? Placement::Replicated() : it->second;
+}
+
 bool Mesh::has_axis(std::string_view name) const {
   for (const MeshAxis& axis : axes_) {
     if (axis.name == name) return true;

@@ -36,11 +36,6 @@ std::string WhatIsMissing(const Placement& from, const Placement& to) {
   return "";
 }
 
-Placement PlacementAlong(const PlacementMap& placements, std::string_view axis) {
-  const auto it = placements.find(axis);
-  return it == placements.end() ? Placement::Replicated() : it->second;
-}
-
 absl::Status CheckNode(const Graph& graph, const Node& node, std::string_view axis, const PlacementContext& rule) {
   const auto diverges = [&] {
     const std::string what = Downstream(graph, node);
