@@ -12,21 +12,15 @@
 namespace lockstep::passes {
 
 std::vector<Pass> MakePipeline(const PipelineOptions& options) {
-  // A graph that somebody has distributed already stays as it is.
-  Pass distribute = Distribute(options.mesh);
-  distribute.run = [run = distribute.run](Graph& graph) -> absl::StatusOr<bool> {
-    if (!graph.mesh().empty()) return false;
-    return run(graph);
-  };
   FusionOptions fusion;
   fusion.supports = options.supports;
-  if (!options.optimize) return {distribute, Dce(), Legalize(options.supports)};
+  if (!options.optimize) return {Distribute(options.mesh), Dce(), Legalize(options.supports)};
   return {
       Simplify(),                        // a small graph first: everything after is cheaper
       FoldConstants(),                   // shapes' arithmetic and scales
       Cse(),                             // equal gradients travel once
       Dce(),                             // unused gradients must not travel
-      distribute,                        // on whole ops, whose placement rules say more than those of their parts
+      Distribute(options.mesh),          // on whole ops, whose placement rules say more than those of their parts
       Dce(),                             // what was computed whole, and is wanted in slices alone
       MergeAllReduces(options.buckets),  // before ops are taken apart: gradients are still recognisable
       Legalize(options.supports),        // from here on only what the target has kernels for

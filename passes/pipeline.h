@@ -12,7 +12,7 @@
 namespace lockstep::passes {
 
 struct PipelineOptions {
-  Mesh mesh;  // of the ranks; empty, or axes of size 1, for one rank
+  Mesh mesh;  // what the graph is to be distributed over; empty if that is done, or for one rank
   MergeOptions buckets;
   std::function<bool(const Node&)> supports;  // whether the target has a kernel for a node as it is
   bool optimize = true;                       // false: only what is needed to run

@@ -1,19 +1,14 @@
 #include "passes/distribute/distribute.h"
 
-#include <iterator>
 #include <map>
 #include <unordered_map>
 
 #include "core/builder.h"
 #include "core/op_def.h"
+#include "passes/decompose.h"
 
 namespace lockstep::passes {
 namespace {
-
-Placement PlacementAlong(const PlacementMap& placements, const std::string& axis) {
-  const auto it = placements.find(axis);
-  return it == placements.end() ? Placement::Replicated() : it->second;
-}
 
 // Distributes a graph along one axis, which is the last of the mesh that `local` gets.
 class AxisDistributor {
@@ -27,9 +22,11 @@ class AxisDistributor {
     for (const Input& input : global_.inputs()) RETURN_IF_ERROR(AddInput(input));
     for (auto it = global_.nodes().begin(); it != global_.nodes().end();) {
       ASSIGN_OR_RETURN(const bool placed, PlaceNode(*it));
-      if (placed) ++it;
-      else it = DecomposeNode(it);
-      RETURN_IF_ERROR(builder_.status());
+      if (placed) {
+        ++it;
+      } else {
+        ASSIGN_OR_RETURN(it, ReplaceByDecomposition(global_, it));
+      }
     }
     for (const Result& result : global_.results()) RETURN_IF_ERROR(AddResult(result));
     return std::move(local_);
@@ -64,7 +61,6 @@ class AxisDistributor {
   absl::Status AddResult(const Result& result);
   absl::StatusOr<bool> PlaceNode(Node& node);  // false: it must be decomposed
   absl::Status PlaceByRule(Node& node, const PlacementContext& rule);
-  std::list<Node>::iterator DecomposeNode(std::list<Node>::iterator it);
   // The node with its operands where `rule` requires them.
   absl::StatusOr<Node*> CloneLocal(Node& node, const PlacementContext& rule);
   // `global` in the local graph, placed as `wanted`; `consumer` is for messages.
@@ -141,22 +137,6 @@ absl::Status AxisDistributor::PlaceByRule(Node& node, const PlacementContext& ru
     placed_[node.result(i)] = {placement, {{placement, local->result(i)}}};
   }
   return absl::OkStatus();
-}
-
-std::list<Node>::iterator AxisDistributor::DecomposeNode(std::list<Node>::iterator it) {
-  Node& node = *it;
-  const bool is_first = it == global_.nodes().begin();
-  const auto before = is_first ? it : std::prev(it);
-  Builder builder(global_, &node, node.source());
-  DecomposeContext context(node, builder);
-  const std::vector<Value> values = node.op().decompose()(context);
-  if (!builder.status().ok()) {
-    builder_.Fail(builder.status());
-    return it;
-  }
-  for (size_t i = 0; i < values.size(); ++i) global_.ReplaceUses(node.result(i), values[i]);
-  global_.Erase(&node);
-  return is_first ? global_.nodes().begin() : std::next(before);
 }
 
 absl::StatusOr<Node*> AxisDistributor::CloneLocal(Node& node, const PlacementContext& rule) {
@@ -255,6 +235,7 @@ absl::Status AxisDistributor::AddResult(const Result& result) {
 }  // namespace
 
 absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh) {
+  if (mesh.empty()) return graph.Clone();
   if (!graph.mesh().empty())
     return InvalidArgument() << "graph @" << graph.name() << " is distributed already, over "
                              << graph.mesh().ToString();
@@ -273,7 +254,7 @@ absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh) {
 Pass Distribute(Mesh mesh) {
   return {"distribute", [mesh = std::move(mesh)](Graph& graph) -> absl::StatusOr<bool> {
             ASSIGN_OR_RETURN(Graph distributed, DistributeGraph(graph, mesh));
-            const bool changed = !distributed.mesh().empty();
+            const bool changed = !(distributed.mesh() == graph.mesh());
             if (changed) graph = std::move(distributed);
             return changed;
           }};

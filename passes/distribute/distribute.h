@@ -33,7 +33,7 @@
 
 namespace lockstep::passes {
 
-// `graph` must have no mesh. An input whose split dimension the axis size does not divide is an error naming it.
+// `graph` must have no mesh yet, unless `mesh` is empty, which changes nothing. An input whose split dimension the axis size does not divide is an error naming it.
 absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh);
 
 Pass Distribute(Mesh mesh);
