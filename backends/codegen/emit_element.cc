@@ -1,6 +1,7 @@
 #include "backends/codegen/emit_element.h"
 
-#include <unordered_map>
+#include <algorithm>
+#include <iterator>
 
 #include "backends/codegen/loop_compiler.h"
 #include "llvm/IR/Intrinsics.h"
@@ -191,11 +192,18 @@ llvm::Value* Sigmoid(ElementEmitter& e, const Node&, DType dtype, Arguments a) {
   return e.b().CreateFDiv(one, e.b().CreateFAdd(one, e.CallForEachLane("exp", negated)));
 }
 
-const std::unordered_map<std::string_view, EmitFn>& Table() {
+struct Row {
+  std::string_view op;
+  EmitFn emit;
+  bool heavy = false;  // tens of instructions an element, so that few elements are worth a thread
+};
+
+// Null if there is no code for the op.
+const Row* FindRow(std::string_view op) {
   using llvm::Intrinsic::ceil;
   using llvm::Intrinsic::fabs;
   using llvm::Intrinsic::floor;
-  static const auto* table = new std::unordered_map<std::string_view, EmitFn>{
+  static constexpr Row kRows[] = {
       {"neg",
        [](ElementEmitter& e, const Node&, DType d, Arguments a) -> llvm::Value* {
          return IsFloat(d) ? e.b().CreateFNeg(a[0]) : e.b().CreateNeg(a[0]);
@@ -206,12 +214,12 @@ const std::unordered_map<std::string_view, EmitFn>& Table() {
          return e.b().CreateBinaryIntrinsic(llvm::Intrinsic::abs, a[0], e.b().getFalse());
        }},
       {"sign", Sign},
-      {"exp", Transcendental<&MathEmitter::Exp>},
-      {"log", Transcendental<&MathEmitter::Log>},
-      {"log1p", Transcendental<&MathEmitter::Log1p>},
-      {"tanh", Transcendental<&MathEmitter::Tanh>},
-      {"erf", Transcendental<&MathEmitter::Erf>},
-      {"sigmoid", Sigmoid},
+      {"exp", Transcendental<&MathEmitter::Exp>, true},
+      {"log", Transcendental<&MathEmitter::Log>, true},
+      {"log1p", Transcendental<&MathEmitter::Log1p>, true},
+      {"tanh", Transcendental<&MathEmitter::Tanh>, true},
+      {"erf", Transcendental<&MathEmitter::Erf>, true},
+      {"sigmoid", Sigmoid, true},
       {"softsign",
        [](ElementEmitter& e, const Node&, DType, Arguments a) -> llvm::Value* {
          auto& b = e.b();
@@ -238,7 +246,7 @@ const std::unordered_map<std::string_view, EmitFn>& Table() {
       {"div", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Divide(d, a[0], a[1]); }},
       {"max", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Max(d, a[0], a[1]); }},
       {"min", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Min(d, a[0], a[1]); }},
-      {"pow", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Power(d, a[0], a[1]); }},
+      {"pow", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Power(d, a[0], a[1]); }, true},
       {"and", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateAnd(a[0], a[1]); }},
       {"or", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateOr(a[0], a[1]); }},
       {"compare",
@@ -250,15 +258,21 @@ const std::unordered_map<std::string_view, EmitFn>& Table() {
       {"convert",
        [](ElementEmitter& e, const Node& n, DType d, Arguments a) { return e.Convert(a[0], n.operand(0).dtype(), d); }},
   };
-  return *table;
+  const auto* row = std::find_if(std::begin(kRows), std::end(kRows), [op](const Row& row) { return row.op == op; });
+  return row == std::end(kRows) ? nullptr : row;
 }
 
 }  // namespace
 
-bool ElementEmitter::Supports(const Node& node) { return Table().contains(node.op_name()); }
+bool ElementEmitter::Supports(const OpDef& op) { return FindRow(op.name()) != nullptr; }
+
+bool ElementEmitter::IsHeavy(const OpDef& op) {
+  const Row* row = FindRow(op.name());
+  return row != nullptr && row->heavy;
+}
 
 llvm::Value* ElementEmitter::EmitOp(const Node& node, Arguments arguments) {
-  return Table().at(node.op_name())(*this, node, node.type().dtype, arguments);
+  return FindRow(node.op_name())->emit(*this, node, node.type().dtype, arguments);
 }
 
 llvm::Value* ElementEmitter::Identity(ReduceKind kind, DType dtype, llvm::Type* type) {

@@ -31,8 +31,10 @@ class ElementEmitter {
   llvm::Value* ToStored(DType dtype, llvm::Value* value);
 
   // Whether EmitOp knows the op.
-  static bool Supports(const Node& node);
-  // Requires Supports(node). The arguments are register values.
+  static bool Supports(const OpDef& op);
+  // Whether the op is so much work that few elements of it are worth a thread.
+  static bool IsHeavy(const OpDef& op);
+  // Requires Supports(node.op()). The arguments are register values.
   llvm::Value* EmitOp(const Node& node, std::span<llvm::Value* const> arguments);
   llvm::Value* Convert(llvm::Value* x, DType from, DType to);
 

@@ -7,7 +7,7 @@ namespace {
 
 absl::Status CheckSupported(const LoopPlan& plan) {
   for (const Element& element : plan.elements) {
-    if (element.kind == Element::Kind::kOp && !ElementEmitter::Supports(*element.node)) {
+    if (element.kind == Element::Kind::kOp && !ElementEmitter::Supports(element.node->op())) {
       return Unimplemented() << "fusion: no code for " << element.node->Describe();
     }
   }

@@ -1,9 +1,8 @@
 // Cuts a planned loop into units of work, and says which operands its results may overwrite.
 
 #include <algorithm>
-#include <array>
-#include <string_view>
 
+#include "backends/codegen/emit_element.h"
 #include "backends/codegen/loop_plan.h"
 #include "core/op_def.h"
 
@@ -18,9 +17,7 @@ constexpr int64_t kUnits = 64;               // and into at most about so many u
 constexpr int64_t kGrain = 32768;            // elements of light work that are worth a thread
 
 bool IsHeavy(const Element& element) {
-  static constexpr std::array<std::string_view, 7> kHeavy = {"exp", "log", "log1p", "tanh", "sigmoid", "erf", "pow"};
-  return element.kind == Element::Kind::kOp &&
-         std::find(kHeavy.begin(), kHeavy.end(), element.node->op_name()) != kHeavy.end();
+  return element.kind == Element::Kind::kOp && ElementEmitter::IsHeavy(element.node->op());
 }
 
 // Reduced dimensions are cut where the kept ones give too few units, or long sums would lose accuracy.

@@ -4,19 +4,30 @@
 #include <cmath>
 #include <limits>
 
+#include "core/verifier.h"
+
 namespace lockstep {
 
 absl::StatusOr<Graph> CaseGraph(const OpCase& row) {
   Graph graph("case");
-  if (row.ranks > 0) graph.set_mesh(Mesh({{std::string(kDataAxis), row.ranks}}));
-  NodeSpec spec{&GetOp(row.op), {}, row.attributes, "", {}};
+  PlacementMap placements;
+  if (row.ranks > 0) {
+    graph.set_mesh(Mesh({{std::string(kDataAxis), row.ranks}}));
+    placements.emplace(kDataAxis, Placement::Local());
+  }
+  NodeSpec spec{&GetOp(row.op), {}, row.attributes, "case:/" + row.op, {}};
   for (size_t i = 0; i < row.operands.size(); ++i) {
-    ASSIGN_OR_RETURN(const Value input, graph.AddInput("a" + std::to_string(i), row.operands[i].type));
+    ASSIGN_OR_RETURN(const Value input,
+                     graph.AddInput("a" + std::to_string(i), row.operands[i].type, false, placements));
     spec.operands.push_back(input);
   }
   ASSIGN_OR_RETURN(Node* const node, graph.Insert(std::move(spec)));
   for (size_t i = 0; i < node->num_results(); ++i)
     RETURN_IF_ERROR(graph.AddResult("r" + std::to_string(i), node->result(i)));
+  if (row.ranks == 0) return graph;
+  ASSIGN_OR_RETURN(const auto inferred, InferPlacements(graph, kDataAxis));
+  for (size_t i = 0; i < graph.results().size(); ++i)
+    graph.set_result_placements(i, {{std::string(kDataAxis), inferred.at(graph.results()[i].value)}});
   return graph;
 }
 
@@ -50,6 +61,16 @@ std::vector<std::vector<Tensor>> RankInputs(const OpCase& row) {
   for (int64_t rank = 0; rank < std::max<int64_t>(row.ranks, 1); ++rank)
     inputs.push_back(CaseInputs(row, static_cast<uint64_t>(rank) + 1));
   return inputs;
+}
+
+std::vector<std::string> ElementwiseOpsOfFloats(size_t operands) {
+  const std::vector<TensorType> types(operands, TensorType{DType::kF32, {}});
+  std::vector<std::string> names;
+  for (const OpDef* op : AllOps()) {
+    if (op->has_trait(kElementwise) && op->attribute_defs().empty() && op->InferTypes(types, {}, Mesh()).ok())
+      names.push_back(op->name());
+  }
+  return names;
 }
 
 double RelativeDifference(const Tensor& a, const Tensor& b) {

@@ -8,7 +8,8 @@
 
 namespace lockstep {
 
-// graph @case(%a0: ..., %a1: ...) -> (r0: ..., ...) with the one node, on the row's mesh. The error is the op's.
+// graph @case(%a0: ..., %a1: ...) -> (r0: ..., ...) with the one node, on the row's mesh, where each rank has its own operands
+// (local). The error is the op's.
 absl::StatusOr<Graph> CaseGraph(const OpCase& row);
 
 // The row with every float dtype, of operands and attributes, replaced by f64: what gradients are compared in.
@@ -19,6 +20,9 @@ bool GradientIsCompared(const OpCase& row);
 
 // The inputs of every rank, different on each.
 std::vector<std::vector<Tensor>> RankInputs(const OpCase& row);
+
+// The elementwise ops without attributes that take `operands` floats: for tests that cover all of them.
+std::vector<std::string> ElementwiseOpsOfFloats(size_t operands);
 
 // max |a - b| over max(1, max |b|), in double; infinite if types, or the places of NaN or infinities, differ.
 double RelativeDifference(const Tensor& a, const Tensor& b);

@@ -7,6 +7,7 @@
 
 #include "core/builder.h"
 #include "core/interpreter.h"
+#include "test/op_cases/op_case_graph.h"
 
 namespace lockstep {
 namespace {
@@ -147,9 +148,7 @@ class Generator {
 
   // Each returns a new value, or null if there were no fitting operands.
   Value Unary() {
-    static const std::vector<std::string> ops = {"neg",   "neg",  "abs",   "sign", "exp",     "log",
-                                                 "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "softsign",
-                                                 "erf",   "relu", "floor", "ceil"};
+    static const std::vector<std::string> ops = ElementwiseOpsOfFloats(1);
     const std::string& op = random_.Of(ops);
     const Value x =
         op == "neg" || op == "abs" ? Pick([](Value value) { return IsSigned(value.dtype()); }) : PickFloat();
@@ -161,7 +160,7 @@ class Generator {
   }
 
   Value Binary() {
-    static const std::vector<std::string> ops = {"add", "add", "sub", "mul", "mul", "div", "max", "min", "pow"};
+    static const std::vector<std::string> ops = ElementwiseOpsOfFloats(2);
     const std::string& op = random_.Of(ops);
     const Value x = PickNumber();
     if (!x) return x;
