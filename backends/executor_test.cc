@@ -32,6 +32,30 @@ absl::StatusOr<std::unique_ptr<Executor>> Load(const std::string& text, Communic
   return Executor::Load(std::move(executable), &communicator, &device);
 }
 
+std::string WithAll(std::string text, std::string_view from, std::string_view to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+// kStep with a batch of 12, for three ranks: each runs a Batch(4).
+std::string StepForThree() { return WithAll(kStep, "[4", "[12"); }
+
+// What each of `ranks` ranks ends with when it runs f.
+std::vector<absl::Status> StatusOfEach(
+    int ranks, const std::function<absl::Status(Communicator& communicator, Device& device)>& f) {
+  std::vector<absl::Status> all;
+  const absl::Status first = ForEachRank(
+      ranks,
+      [&f](Communicator& communicator) {
+        const auto device = CreateHostDevice();
+        return f(communicator, *device);
+      },
+      &all);
+  EXPECT_EQ(all.size(), static_cast<size_t>(ranks));
+  return all;
+}
+
 struct Batch {
   explicit Batch(int64_t rows) : x(TensorType{DType::kF32, {rows, 3}}), y(TensorType{DType::kI64, {rows}}) {
     for (float& element : x.mutable_data<float>()) element = 0.5f;
@@ -42,10 +66,6 @@ struct Batch {
 
 class OneRank : public testing::Test {
  protected:
-  void SetUp() override {
-    auto world = ForEachRank(1, [](Communicator&) { return absl::OkStatus(); });
-    ASSERT_TRUE(world.ok());
-  }
   // Calls f with an executor of kStep.
   void With(const std::function<void(Executor&)>& f) {
     const absl::Status status = ForEachRank(1, [&](Communicator& communicator) -> absl::Status {
@@ -152,64 +172,45 @@ graph @late_reader(%x: f32[2,2], state %w: f32[2,2]) -> (y: f32[2,2], %w: f32[2,
 }
 
 TEST(Ranks, AFailureOnOneRankReachesAll) {
-  std::vector<absl::Status> all;
-  const absl::Status first = ForEachRank(
-      3,
-      [](Communicator& communicator) -> absl::Status {
-        const auto device = CreateHostDevice();
-        std::string text(kStep);
-        for (size_t at = text.find("[4"); at != std::string::npos; at = text.find("[4")) text.replace(at, 2, "[12");
-        ASSIGN_OR_RETURN(const auto executor, Load(text, communicator, *device));
-        Batch batch(4);
-        RETURN_IF_ERROR(executor->Run(batch.inputs(), {}));
-        if (communicator.rank() == 1) batch.y.mutable_data<int64_t>()[0] = -1;
-        return executor->Run(batch.inputs(), {});
-      },
-      &all);
-  ASSERT_EQ(all.size(), 3u);
+  const auto all = StatusOfEach(3, [](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, Load(StepForThree(), communicator, device));
+    Batch batch(4);
+    RETURN_IF_ERROR(executor->Run(batch.inputs(), {}));
+    if (communicator.rank() == 1) batch.y.mutable_data<int64_t>()[0] = -1;
+    return executor->Run(batch.inputs(), {});
+  });
   EXPECT_THAT(MessageOf(all[1]), HasSubstr("label -1"));
-  for (int rank : {0, 2}) {
-    EXPECT_FALSE(all[static_cast<size_t>(rank)].ok());
-    EXPECT_THAT(MessageOf(all[static_cast<size_t>(rank)]), HasSubstr("rank 1"));
+  for (size_t rank : {0, 2}) {
+    EXPECT_FALSE(all[rank].ok());
+    EXPECT_THAT(MessageOf(all[rank]), HasSubstr("rank 1"));
   }
 }
 
 // The executor aborts by itself, whatever its caller makes of the error.
 TEST(Ranks, AFailedRunTellsThePeersItsReason) {
-  std::vector<absl::Status> all(3);
-  const auto load_and_run = [](Communicator& communicator) -> absl::Status {
-    const auto device = CreateHostDevice();
-    std::string text(kStep);
-    for (size_t at = text.find("[4"); at != std::string::npos; at = text.find("[4")) text.replace(at, 2, "[12");
-    ASSIGN_OR_RETURN(const auto executor, Load(text, communicator, *device));
+  std::vector<absl::Status> runs(3);
+  const auto load_and_run = [](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, Load(StepForThree(), communicator, device));
     Batch batch(4);
     if (communicator.rank() == 1) batch.y.mutable_data<int64_t>()[0] = -1;
     return executor->Run(batch.inputs(), {});
   };
-  const absl::Status status = ForEachRank(3, [&](Communicator& communicator) {
-    all[static_cast<size_t>(communicator.rank())] = load_and_run(communicator);
+  const auto all = StatusOfEach(3, [&](Communicator& communicator, Device& device) {
+    runs[static_cast<size_t>(communicator.rank())] = load_and_run(communicator, device);
     return absl::OkStatus();  // an error would make ForEachRank abort
   });
-  ASSERT_TRUE(status.ok()) << status;
-  for (const absl::Status& each : all) {
-    EXPECT_FALSE(each.ok());
-    EXPECT_THAT(MessageOf(each), HasSubstr("label -1")) << each;
+  for (size_t rank : {0, 1, 2}) {
+    EXPECT_TRUE(all[rank].ok()) << all[rank];
+    EXPECT_FALSE(runs[rank].ok());
+    EXPECT_THAT(MessageOf(runs[rank]), HasSubstr("label -1")) << runs[rank];
   }
 }
 
 TEST(Ranks, DifferentProgramsAreRefusedAtLoad) {
-  std::vector<absl::Status> all;
-  const absl::Status first = ForEachRank(
-      2,
-      [](Communicator& communicator) -> absl::Status {
-        const auto device = CreateHostDevice();
-        std::string text(kStep);
-        if (communicator.rank() == 1) {  // another width
-          for (size_t at = text.find(",5]"); at != std::string::npos; at = text.find(",5]")) text.replace(at, 3, ",6]");
-        }
-        return Load(text, communicator, *device).status();
-      },
-      &all);
+  const auto all = StatusOfEach(2, [](Communicator& communicator, Device& device) {
+    const bool wider = communicator.rank() == 1;
+    return Load(wider ? WithAll(kStep, ",5]", ",6]") : kStep, communicator, device).status();
+  });
   for (const absl::Status& status : all) {
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(MessageOf(status), HasSubstr("on rank 1")) << status;
@@ -218,17 +219,11 @@ TEST(Ranks, DifferentProgramsAreRefusedAtLoad) {
 
 // The collectives are equal, so that nothing would hang; but the replicas would drift apart.
 TEST(Ranks, ProgramsThatDifferInAnAttributeAreRefusedAtLoad) {
-  std::vector<absl::Status> all;
-  const absl::Status first = ForEachRank(
-      2,
-      [](Communicator& communicator) -> absl::Status {
-        const auto device = CreateHostDevice();
-        std::string text(kStep);
-        const std::string rate = "learning_rate=0.1";
-        if (communicator.rank() == 1) text.replace(text.find(rate), rate.size(), "learning_rate=0.2");
-        return Load(text, communicator, *device).status();
-      },
-      &all);
+  const auto all = StatusOfEach(2, [](Communicator& communicator, Device& device) {
+    const bool faster = communicator.rank() == 1;
+    return Load(faster ? WithAll(kStep, "learning_rate=0.1", "learning_rate=0.2") : kStep, communicator, device)
+        .status();
+  });
   for (const absl::Status& status : all) {
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(MessageOf(status), HasSubstr("different versions of the program @step")) << status;
@@ -236,26 +231,19 @@ TEST(Ranks, ProgramsThatDifferInAnAttributeAreRefusedAtLoad) {
 }
 
 TEST(Ranks, AReplicaThatDiffersIsNamed) {
-  std::vector<absl::Status> all;
-  const absl::Status first = ForEachRank(
-      3,
-      [](Communicator& communicator) -> absl::Status {
-        const auto device = CreateHostDevice();
-        std::string text(kStep);
-        for (size_t at = text.find("[4"); at != std::string::npos; at = text.find("[4")) text.replace(at, 2, "[12");
-        ASSIGN_OR_RETURN(const auto executor, Load(text, communicator, *device));
-        Tensor w = Tensor::Full({DType::kF32, {3, 5}}, 1.0);
-        RETURN_IF_ERROR(executor->AssignState("w", {w.type(), w.bytes()}));
-        RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
-        EXPECT_TRUE(CheckReplicas(*executor, communicator).ok());
-        if (communicator.rank() == 2) {  // in its last bit
-          RETURN_IF_ERROR(executor->ReadState("w", {w.type(), w.mutable_bytes()}));
-          w.mutable_bytes()[w.num_bytes() - 4] ^= std::byte{1};
-          RETURN_IF_ERROR(executor->AssignState("w", {w.type(), w.bytes()}));
-        }
-        return CheckReplicas(*executor, communicator);
-      },
-      &all);
+  const auto all = StatusOfEach(3, [](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, Load(StepForThree(), communicator, device));
+    Tensor w = Tensor::Full({DType::kF32, {3, 5}}, 1.0);
+    RETURN_IF_ERROR(executor->AssignState("w", {w.type(), w.bytes()}));
+    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    EXPECT_TRUE(CheckReplicas(*executor, communicator).ok());
+    if (communicator.rank() == 2) {  // in its last bit
+      RETURN_IF_ERROR(executor->ReadState("w", {w.type(), w.mutable_bytes()}));
+      w.mutable_bytes()[w.num_bytes() - 4] ^= std::byte{1};
+      RETURN_IF_ERROR(executor->AssignState("w", {w.type(), w.bytes()}));
+    }
+    return CheckReplicas(*executor, communicator);
+  });
   for (const absl::Status& status : all) {
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(MessageOf(status), HasSubstr("state w (f32[3,5]) differs between rank 0 and rank 2")) << status;

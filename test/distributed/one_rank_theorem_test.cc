@@ -10,6 +10,7 @@
 
 #include "core/interpreter.h"
 #include "core/printer.h"
+#include "core/random_tensor.h"
 #include "core/verifier.h"
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/merge_all_reduces.h"
@@ -45,16 +46,9 @@ graph @convnet(%x: f32[12,2,6,6] split(0), state %k: f32[4,2,3,3], state %scale:
 }
 )";
 
-Tensor RandomTensor(const TensorType& type, std::mt19937& random) {
-  Tensor tensor(type);
-  DispatchDType(type.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    for (T& element : tensor.mutable_data<T>()) {
-      if constexpr (std::is_same_v<T, int64_t>) element = static_cast<T>(random() % 3);
-      else element = ConvertElement<T>(std::uniform_real_distribution<double>(-0.5, 0.5)(random));
-    }
-  });
-  return tensor;
+// Labels from 0 to 2, small floats.
+Tensor RandomValues(const TensorType& type, std::mt19937_64& random) {
+  return IsFloat(type.dtype) ? RandomTensor(type, random, -0.5, 0.5) : RandomTensor(type, random, 0, 2);
 }
 
 // Slice `rank` of `of` equal slices of dimension 0.
@@ -78,19 +72,19 @@ History Train(const Graph& step, int64_t ranks, int steps) {
       {passes::MergeAllReduces({.max_bytes = 200, .first_bytes = 100}), passes::OverlapCollectives()}, *graph);
   EXPECT_TRUE(merged.ok()) << merged << "\n" << graph->ToString();
   EXPECT_EQ(graph->mesh().num_ranks(), ranks);
-  std::mt19937 random(7);
+  std::mt19937_64 random(7);
   History run;
   run.states.resize(static_cast<size_t>(ranks));
   for (const Input& input : step.inputs()) {
     if (!input.is_state) continue;
     const bool starts_at_zero = input.name().find('/') != std::string::npos;
-    const Tensor value = starts_at_zero ? Tensor(input.value.type()) : RandomTensor(input.value.type(), random);
+    const Tensor value = starts_at_zero ? Tensor(input.value.type()) : RandomValues(input.value.type(), random);
     for (auto& states : run.states) states[input.name()] = value;
   }
   for (int s = 0; s < steps; ++s) {
     std::vector<std::vector<Tensor>> inputs(static_cast<size_t>(ranks));
     for (const Input& input : step.inputs()) {
-      const Tensor batch = input.is_state ? Tensor() : RandomTensor(input.value.type(), random);
+      const Tensor batch = input.is_state ? Tensor() : RandomValues(input.value.type(), random);
       for (int64_t rank = 0; rank < ranks; ++rank) {
         const auto r = static_cast<size_t>(rank);
         inputs[r].push_back(input.is_state ? run.states[r][input.name()] : RankSlice(batch, rank, ranks));

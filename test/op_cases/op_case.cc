@@ -1,29 +1,14 @@
 #include "test/op_cases/op_case.h"
 
-#include <cmath>
 #include <random>
+
+#include "core/random_tensor.h"
 
 namespace lockstep {
 namespace {
 
 void Append(std::vector<OpCase>& all, std::vector<OpCase> rows) {
   for (OpCase& row : rows) all.push_back(std::move(row));
-}
-
-Tensor RandomTensor(const CaseOperand& operand, std::mt19937_64& random) {
-  Tensor tensor(operand.type);
-  DispatchDType(operand.type.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    for (T& element : tensor.mutable_data<T>()) {
-      // Not std::uniform_real_distribution: its results differ between libraries.
-      const double unit = static_cast<double>(random() >> 11) * 0x1p-53;
-      const double value = IsFloat(operand.type.dtype)
-                               ? operand.low + (operand.high - operand.low) * unit
-                               : std::floor(operand.low + (operand.high - operand.low + 1) * unit);
-      element = ConvertElement<T>(value);
-    }
-  });
-  return tensor;
 }
 
 }  // namespace
@@ -41,7 +26,7 @@ std::vector<Tensor> CaseInputs(const OpCase& row, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<Tensor> inputs;
   for (const CaseOperand& operand : row.operands)
-    inputs.push_back(operand.value ? *operand.value : RandomTensor(operand, random));
+    inputs.push_back(operand.value ? *operand.value : RandomTensor(operand.type, random, operand.low, operand.high));
   return inputs;
 }
 
@@ -61,6 +46,22 @@ const std::vector<OpCase>& AllOpCases() {
     Append(all, OptimizerCases());
     return all;
   }();
+  return rows;
+}
+
+std::vector<OpCase> AcceptedOpCases() {
+  std::vector<OpCase> rows;
+  for (const OpCase& row : AllOpCases()) {
+    if (row.refused.empty()) rows.push_back(row);
+  }
+  return rows;
+}
+
+std::vector<OpCase> RefusedOpCases() {
+  std::vector<OpCase> rows;
+  for (const OpCase& row : AllOpCases()) {
+    if (!row.refused.empty()) rows.push_back(row);
+  }
   return rows;
 }
 

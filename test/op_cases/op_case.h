@@ -93,8 +93,10 @@ std::vector<OpCase> NormalizationCases();
 std::vector<OpCase> SoftmaxCases();
 std::vector<OpCase> OptimizerCases();
 
-// All of them, in that order.
+// All of them, in that order; of which those that are accepted, or refused.
 const std::vector<OpCase>& AllOpCases();
+std::vector<OpCase> AcceptedOpCases();
+std::vector<OpCase> RefusedOpCases();
 
 // The operands' values, the same at each call; the random ones depend on `seed`.
 std::vector<Tensor> CaseInputs(const OpCase& row, uint64_t seed = 1);
