@@ -1,21 +1,16 @@
 // lockstep-opt: graph text in, passes by name, graph text out. See kUsage.
 
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <iostream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
 #include "core/printer.h"
 #include "core/verifier.h"
 #include "passes/pass.h"
 #include "passes/pass_table.h"
+#include "tools/command_line.h"
 
 ABSL_FLAG(std::string, passes, "", "passes to run, in order, such as simplify,cse,legalize{without=softmax}");
 ABSL_FLAG(bool, print_changes, false, "print the graph after each pass that changed it, on stderr");
@@ -39,18 +34,6 @@ constexpr char kUsage[] = R"(runs passes on a graph in text form.
 
 Errors go to standard error, with exit code 1.)";
 
-absl::StatusOr<std::string> ReadInput(const std::string& path) {
-  std::ostringstream text;
-  if (path == "-") {
-    text << std::cin.rdbuf();
-    return text.str();
-  }
-  std::ifstream file(path);
-  if (!file) return NotFound() << "cannot read " << path;
-  text << file.rdbuf();
-  return text.str();
-}
-
 void ListPasses() {
   for (const passes::PassEntry& entry : passes::PassTable()) {
     const std::string name = entry.name + (entry.options.empty() ? "" : "{" + entry.options + "}");
@@ -59,6 +42,10 @@ void ListPasses() {
 }
 
 absl::Status Run(const std::string& path) {
+  if (absl::GetFlag(FLAGS_list_passes)) {
+    ListPasses();
+    return absl::OkStatus();
+  }
   ASSIGN_OR_RETURN(const std::vector<passes::Pass> passes, passes::PassesFromText(absl::GetFlag(FLAGS_passes)));
   ASSIGN_OR_RETURN(const std::string text, ReadInput(path));
   const std::string shown_path = path == "-" ? "<stdin>" : path;
@@ -83,40 +70,9 @@ absl::Status Run(const std::string& path) {
   return absl::OkStatus();
 }
 
-// Abseil's flags are spelt --print_changes; --print-changes is read as that.
-std::vector<char*> WithUnderscores(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    if (std::strncmp(argv[i], "--", 2) != 0) continue;
-    for (char* c = argv[i] + 2; *c != '\0' && *c != '='; ++c) {
-      if (*c == '-') *c = '_';
-    }
-  }
-  return {argv, argv + argc};
-}
-
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(lockstep::kUsage);
-  // --help shows the flags of this file alone.
-  absl::FlagsUsageConfig config;
-  config.contains_help_flags = [](absl::string_view file) {
-    return file.find("lockstep_opt.cc") != absl::string_view::npos;
-  };
-  absl::SetFlagsUsageConfig(config);
-  std::vector<char*> given = lockstep::WithUnderscores(argc, argv);
-  const std::vector<char*> arguments = absl::ParseCommandLine(argc, given.data());
-  if (absl::GetFlag(FLAGS_list_passes)) {
-    lockstep::ListPasses();
-    return 0;
-  }
-  if (arguments.size() > 2) {
-    std::fprintf(stderr, "lockstep-opt: one file at a time; see --help\n");
-    return 1;
-  }
-  const absl::Status status = lockstep::Run(arguments.size() > 1 ? arguments[1] : "-");
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "lockstep-opt: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return lockstep::RunTool(argc, argv, "lockstep_opt", lockstep::kUsage, lockstep::Run);
 }

@@ -4,22 +4,17 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
-#include <iostream>
 #include <mutex>
-#include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
 #include "backends/run_in_process.h"
 #include "core/interpreter.h"
 #include "core/printer.h"
+#include "core/random_tensor.h"
 #include "passes/distribute/distribute.h"
+#include "tools/command_line.h"
 
 ABSL_FLAG(std::string, backend, "cpu", "the backend to run on");
 ABSL_FLAG(int, ranks, 1, "ranks in this process; a graph without a mesh is distributed over {data=ranks}");
@@ -46,45 +41,9 @@ constexpr char kUsage[] = R"(runs a graph in text form on a backend, with random
   lockstep-run step.ir --ranks=4 --compare              the same on 4 ranks, which are threads
   lockstep-run step.ir --threads=2 --repeat=100         time it
   lockstep-run step.ir --repeat=20 --profile            and where the time goes
-  lockstep-run step.ir --print_steps                    what it is compiled to
+  lockstep-run step.ir --print-steps                    what it is compiled to
 
 Floats are uniform in [-1, 1], integers 0 to 4. Errors, and differences, end with exit code 1.)";
-
-absl::StatusOr<std::string> ReadInput(const std::string& path) {
-  std::ostringstream text;
-  if (path == "-") {
-    text << std::cin.rdbuf();
-    return text.str();
-  }
-  std::ifstream file(path);
-  if (!file) return NotFound() << "cannot read " << path;
-  text << file.rdbuf();
-  return text.str();
-}
-
-Tensor RandomTensor(const TensorType& type, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::uniform_real_distribution<double> uniform(-1, 1);
-  Tensor wide(TensorType{DType::kF64, type.shape});
-  for (double& x : wide.mutable_data<double>())
-    x = IsFloat(type.dtype) ? uniform(random) : std::floor((uniform(random) + 1) * 2.5);
-  return wide.Converted(type.dtype);
-}
-
-// By rank: replicated inputs are equal on all ranks.
-std::vector<std::vector<Tensor>> MakeInputs(const Graph& graph) {
-  std::vector<std::vector<Tensor>> inputs(static_cast<size_t>(graph.mesh().num_ranks()));
-  for (size_t rank = 0; rank < inputs.size(); ++rank) {
-    for (size_t i = 0; i < graph.inputs().size(); ++i) {
-      const Input& input = graph.inputs()[i];
-      bool replicated = true;
-      for (const auto& [axis, placement] : input.placements) replicated = replicated && placement.is_replicated();
-      const uint64_t seed = absl::GetFlag(FLAGS_seed) * 100000 + i * 100 + (replicated ? 0 : rank);
-      inputs[rank].push_back(RandomTensor(input.value.type(), seed));
-    }
-  }
-  return inputs;
-}
 
 // The largest difference of two results, relative to the largest magnitude that is expected.
 double RelativeDifference(const Tensor& actual, const Tensor& expected) {
@@ -183,7 +142,7 @@ absl::Status Main(const std::string& path) {
   options.threads = threads;
   options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
   options.optimize = absl::GetFlag(FLAGS_optimize);
-  const std::vector<std::vector<Tensor>> inputs = MakeInputs(graph);
+  const std::vector<std::vector<Tensor>> inputs = RandomInputs(graph, absl::GetFlag(FLAGS_seed));
   std::vector<std::vector<Tensor>> results(inputs.size());
   RETURN_IF_ERROR(ForEachRank(static_cast<int>(inputs.size()), [&](Communicator& communicator) {
     const auto rank = static_cast<size_t>(communicator.rank());
@@ -199,20 +158,5 @@ absl::Status Main(const std::string& path) {
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  absl::FlagsUsageConfig usage;
-  usage.contains_help_flags = [](absl::string_view file) {
-    return file.find("lockstep_run") != absl::string_view::npos;
-  };
-  usage.contains_helpshort_flags = usage.contains_help_flags;
-  absl::SetFlagsUsageConfig(usage);
-  absl::SetProgramUsageMessage(lockstep::kUsage);
-  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
-  if (arguments.size() > 2) {
-    std::fprintf(stderr, "lockstep-run: one file at most\n");
-    return 1;
-  }
-  const absl::Status status = lockstep::Main(arguments.size() > 1 ? arguments[1] : "-");
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "lockstep-run: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return lockstep::RunTool(argc, argv, "lockstep_run", lockstep::kUsage, lockstep::Main);
 }

@@ -1,32 +1,42 @@
 #!/bin/sh
-# lockstep-run on a training step: it agrees with the interpreter, prints what it is asked for, and fails with a message.
+# The programs on a training step: they do and print what they are asked for, and fail with a message.
 set -u
-run=tools/lockstep-run
 step=tools/testdata/mlp_step.ir
 failures=0
 
-# expect CODE TEXT ARGUMENTS...: the exit code, and what stands in the output.
+# expect CODE TEXT TOOL ARGUMENTS...: the exit code, and what stands in the output.
 expect() {
-  code=$1 text=$2
-  shift 2
-  output=$("$run" "$@" 2>&1)
+  code=$1 text=$2 tool=$3
+  shift 3
+  output=$("tools/$tool" "$@" 2>&1 <"$step")
   found=$?
   if [ "$found" -ne "$code" ] || ! printf '%s' "$output" | grep -qF -- "$text"; then
-    printf 'FAILED: lockstep-run %s\n  exit code %s, expected %s; expected in its output: %s\n%s\n' "$*" "$found" "$code" "$text" "$output"
+    printf 'FAILED: %s %s\n  exit code %s, expected %s; expected in its output: %s\n%s\n' "$tool" "$*" "$found" "$code" "$text" "$output"
     failures=$((failures + 1))
   fi
 }
 
-expect 0 "equal   loss f32[]" "$step" --compare
-expect 0 "equal   state w0 f32[32,20]" "$step" --compare --ranks=2 --threads=2
-expect 0 "equal   loss f32[]" "$step" --compare --ranks=4 --nooptimize
-expect 0 "all_reduce.start" "$step" --ranks=2 --print_steps
-expect 0 "all_reduce" "$step" --ranks=2 --print_graph
-expect 0 "5 runs: median" "$step" --repeat=5 --profile
-expect 0 "loss = dense<f32[]" "$step" --print_results
-expect 1 "--compare" --help  # Abseil ends with 1 after its help
-expect 1 "cannot read nothing.ir" nothing.ir
-expect 1 "there is no backend \"abacus\" in this build" "$step" --backend=abacus
-expect 1 "--ranks and --threads must be at least 1" "$step" --ranks=0
-expect 1 "%x" "$step" --ranks=3
+expect 0 "equal   loss f32[]" lockstep-run --compare # standard input, as no file is named
+expect 0 "equal   state w0 f32[32,20]" lockstep-run "$step" --compare --ranks=2 --threads=2
+expect 0 "equal   loss f32[]" lockstep-run "$step" --compare --ranks=4 --nooptimize
+expect 0 "all_reduce.start" lockstep-run "$step" --ranks=2 --print-steps
+expect 0 "all_reduce" lockstep-run "$step" --ranks=2 --print_graph
+expect 0 "5 runs: median" lockstep-run "$step" --repeat=5 --profile
+expect 0 "loss = dense<f32[]" lockstep-run "$step" --print_results
+expect 1 "--compare" lockstep-run --help # Abseil ends with 1 after its help
+expect 1 "cannot read nothing.ir" lockstep-run nothing.ir
+expect 1 "there is no backend \"abacus\" in this build" lockstep-run "$step" --backend=abacus
+expect 1 "--ranks and --threads must be at least 1" lockstep-run "$step" --ranks=0
+expect 1 "%x" lockstep-run "$step" --ranks=3
+expect 1 "one file at a time" lockstep-run "$step" "$step"
+
+expect 0 "graph @" lockstep-opt -
+expect 0 "all_reduce" lockstep-opt --passes='distribute{data=2}' "$step"
+expect 0 "// after simplify" lockstep-opt --passes='legalize{without=sgd_momentum},simplify' --print-changes "$step"
+expect 0 " ms  cse" lockstep-opt --passes=cse --time "$step"
+expect 0 "merge-all-reduces{" lockstep-opt --list-passes
+expect 1 "--passes" lockstep-opt --help
+expect 1 "cannot read nothing.ir" lockstep-opt nothing.ir
+expect 1 "there is no pass 'prettify'" lockstep-opt --passes=prettify "$step"
+expect 1 "tools/tools_test.sh" lockstep-opt tools/tools_test.sh # a message names the file
 exit "$failures"
