@@ -1,6 +1,8 @@
 // Runs the golden files of this folder, one test per case. To write what comes out into the files as the new expectations:
 //
 //   bazel run //test/golden:golden_test -- --update        then read the diff: it is what you are about to promise
+//
+// An error becomes an expectation only where `// ==> error:` stands already: a pass that broke does not update its tests.
 
 #include <gtest/gtest.h>
 
@@ -50,7 +52,10 @@ std::vector<std::filesystem::path> GoldenFiles(const std::filesystem::path& fold
   return files;
 }
 
+bool IsError(std::string_view text) { return text.starts_with("error:"); }
+
 int Update() {
+  int exit_code = 0;
   // Set by `bazel run`: where the sources are.
   const char* workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
   for (const std::filesystem::path& path : GoldenFiles(std::filesystem::path(workspace ? workspace : ".") / kFolder)) {
@@ -63,6 +68,12 @@ int Update() {
                      std::string(actual.status().message()).c_str());
         return 1;
       }
+      if (IsError(*actual) && !IsError(golden_case.expected)) {
+        std::fprintf(stderr, "%s:%d: left as it is; it now ends with %s\n", path.c_str(), golden_case.line,
+                     actual->c_str());
+        exit_code = 1;
+        continue;
+      }
       golden_case.expected = *std::move(actual);
     }
     const std::string after = FormatGoldenFile(cases);
@@ -70,7 +81,7 @@ int Update() {
     std::ofstream(path) << after;
     std::printf("updated %s\n", path.c_str());
   }
-  return 0;
+  return exit_code;
 }
 
 void RegisterTests() {
