@@ -10,6 +10,7 @@
 #include "core/printer.h"
 #include "core/verifier.h"
 #include "passes/autodiff.h"
+#include "passes/dce.h"
 #include "passes/distribute/distribute.h"
 #include "passes/train_step.h"
 #include "passes/training_mode.h"
@@ -212,8 +213,11 @@ void BindGraph(nb::module_& module) {
       "_distribute",
       [](const Model& model, const std::vector<std::pair<std::string, int64_t>>& mesh) {
         nb::gil_scoped_release release;
-        return Model{ValueOrThrow(passes::DistributeGraph(model.graph, MeshOf(mesh))), model.values, model.origin,
-                     model.notes};
+        Graph graph = model.graph.Clone();
+        // What nobody uses must not travel; and values that are used in slices alone need not be there as a whole.
+        const std::vector<passes::Pass> to_run = {passes::Dce(), passes::Distribute(MeshOf(mesh)), passes::Dce()};
+        ThrowIfError(passes::RunPasses(to_run, graph));
+        return Model{std::move(graph), model.values, model.origin, model.notes};
       },
       "graph"_a, "mesh"_a);
   module.def(
