@@ -9,7 +9,7 @@ RANKS ?= 2
 PYTHON_FILES = bazel/run_tests.py $(wildcard python_bindings examples test/python benchmarks tools frontends)
 # The extension module and the tools; the tests are built by `make test`.
 BUILD_TARGETS = $(or $(strip $(if $(wildcard python_bindings/BUILD),//python_bindings:_lockstep) $(if $(wildcard tools/BUILD),//tools/...)),//...)
-CPP_FILES = $(shell git ls-files '*.cc' '*.h' '*.inc')
+CPP_FILES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.inc')
 export BAZEL BAZEL_FLAGS
 
 # This checkout's package, also where several share one .venv.

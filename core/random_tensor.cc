@@ -27,7 +27,8 @@ std::vector<std::vector<Tensor>> RandomInputs(const Graph& graph, uint64_t seed)
       for (const auto& [axis, placement] : input.placements) replicated = replicated && placement.is_replicated();
       const TensorType& type = input.value.type();
       std::mt19937_64 random(seed * 1'000'000 + i * 1'000 + (replicated ? 0 : rank));
-      inputs[rank].push_back(IsFloat(type.dtype) ? RandomTensor(type, random, -1, 1) : RandomTensor(type, random, 0, 4));
+      inputs[rank].push_back(IsFloat(type.dtype) ? RandomTensor(type, random, -1, 1)
+                                                 : RandomTensor(type, random, 0, 4));
     }
   }
   return inputs;
