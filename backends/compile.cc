@@ -4,6 +4,7 @@
 #include "backends/lowering/buffer_plan.h"
 #include "backends/lowering/certificate.h"
 #include "backends/lowering/emit_steps.h"
+#include "backends/lowering/reuse_operands.h"
 #include "backends/lowering/schedule.h"
 #include "passes/pipeline.h"
 
@@ -34,6 +35,7 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   ASSIGN_OR_RETURN(Program program, backend.Lower(graph, {options.threads}));  // kernels for nodes
   ScheduleCollectives(program);                  // starts as early, waits as late as can be; gradients into buckets
   BindResults(program);                          // results and next states are written in place
+  ReuseOperands(program);                        // where a kernel may write over what it read last
   const BufferPlan plan = PlanBuffers(program);  // the rest shares an arena by lifetimes
   StepList steps = EmitSteps(program, plan);
   ASSIGN_OR_RETURN(Certificate certificate, CertifyOrder(steps));

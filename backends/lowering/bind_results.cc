@@ -51,15 +51,9 @@ class Binder {
   }
 
  private:
-  // A temporary in the arena that may be moved elsewhere as a whole.
-  bool IsFree(int root) const {
-    const Storage& storage = program_.storage(root);
-    return storage.kind == Storage::Kind::kTemporary && storage.bucket < 0 && storage.state < 0 && storage.result < 0;
-  }
-
   bool BindResult(const ProgramResult& outcome) {
     const int root = program_.Root(outcome.storage);
-    if (!IsFree(root)) return false;
+    if (!program_.storage(root).InArena()) return false;
     program_.storage(root).result = outcome.info;
     return true;
   }
@@ -68,7 +62,7 @@ class Binder {
     const int root = program_.Root(outcome.storage);
     const int old = state_storages_[static_cast<size_t>(outcome.state)];
     if (root == old) return true;  // unchanged
-    if (!IsFree(root) || program_.storage(root).bytes != program_.storage(old).bytes) return false;
+    if (!program_.storage(root).InArena() || program_.storage(root).bytes != program_.storage(old).bytes) return false;
     for (const ProgramResult& other : program_.outcomes) {
       if (program_.Root(other.storage) == old) return false;  // the old value is needed at the end
     }

@@ -30,6 +30,9 @@ struct Storage {
   uint64_t bucket_offset = 0;
   int state = -1;   // it is the next value of this state, and lies in its buffer
   int result = -1;  // in the buffer of this result
+
+  // Whether it is a temporary with bytes of its own, that may still be placed anywhere.
+  bool InArena() const { return kind == Kind::kTemporary && alias_of < 0 && bucket < 0 && state < 0 && result < 0; }
 };
 
 struct Instruction {
