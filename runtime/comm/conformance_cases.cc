@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "core/dtype.h"
 #include "core/status.h"
+#include "core/tensor.h"
 
 namespace lockstep {
 namespace {
@@ -81,7 +82,8 @@ absl::Status ExpectEqual(const Communicator& c, const T* found, const T* expecte
   if (count == 0 || std::memcmp(found, expected, count * sizeof(T)) == 0) return absl::OkStatus();
   for (int64_t i = 0; i < count; ++i) {
     if (std::memcmp(found + i, expected + i, sizeof(T)) == 0) continue;
-    return Wrong(c, what) << "element " << i << " is " << +found[i] << ", expected " << +expected[i];
+    return Wrong(c, what) << "element " << i << " is " << DoubleToString(static_cast<double>(found[i])) << ", expected "
+                          << DoubleToString(static_cast<double>(expected[i]));
   }
   return absl::OkStatus();
 }

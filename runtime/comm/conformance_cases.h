@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct ConformanceCase {
   // Runs one rank's part. OK, or what was wrong.
   std::function<absl::Status(Communicator&)> run;
 };
+
+inline std::ostream& operator<<(std::ostream& out, const ConformanceCase& test) { return out << test.name; }
 
 // Each case needs a world of its own: some leave it in error.
 std::vector<ConformanceCase> ConformanceCases();
