@@ -6,7 +6,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lockstep/bazel
 BAZEL ?= bazel
 BAZEL_FLAGS ?= --disk_cache=$(CACHE)
 RANKS ?= 2
-PYTHON_FILES = bazel/run_tests.py $(wildcard python_bindings examples test/python benchmarks tools frontends)
+PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python benchmarks tools frontends)
 # The extension module and the tools; the tests are built by `make test`.
 BUILD_TARGETS = $(or $(strip $(if $(wildcard python_bindings/BUILD),//python_bindings:_lockstep) $(if $(wildcard tools/BUILD),//tools/...)),//...)
 CPP_FILES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.inc')
@@ -67,9 +67,14 @@ lint: setup ## Check the format of C++, and Python with ruff
 	.venv/bin/ruff format --check $(PYTHON_FILES)
 	.venv/bin/ruff check $(PYTHON_FILES)
 
+tidy: setup ## Look for bugs with clang-tidy-19, half an hour (ARGS=core/); writes compile_commands.json, for clangd too
+	@command -v run-clang-tidy-19 >/dev/null || { echo "make tidy needs the Debian package clang-tidy-19"; exit 1; }
+	bazel/compile_commands.py
+	run-clang-tidy-19 -quiet -p . '$(CURDIR)/$(ARGS)'
+
 clean: ## Remove what building and training made (not .venv, not the cache)
 	-$(BAZEL) clean
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so
 
-.PHONY: help setup build train test test-asan test-tsan bench docs format lint clean
+.PHONY: help setup build train test test-asan test-tsan bench docs format lint tidy clean
