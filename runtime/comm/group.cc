@@ -1,9 +1,9 @@
 #include "runtime/comm/group.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <sstream>
 #include <utility>
 
@@ -56,8 +56,14 @@ std::string HostName() {
 }
 
 uint64_t ProcessStart(int id) {
-  std::ifstream file("/proc/" + std::to_string(id) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // Not by a stream: one throws if the process ends between opening and reading.
+  const int file = open(("/proc/" + std::to_string(id) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  char line[1024];  // more than 52 fields can take
+  const ssize_t length = read(file, line, sizeof(line));
+  close(file);
+  if (length <= 0) return 0;
+  const std::string text(line, static_cast<size_t>(length));
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return 0;
   std::istringstream fields(text.substr(name_end + 1));

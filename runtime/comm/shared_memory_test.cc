@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "runtime/comm/conformance_cases.h"
+#include "runtime/comm/group.h"
 
 namespace lockstep {
 namespace {
@@ -92,6 +94,20 @@ std::vector<std::tuple<int, ConformanceCase>> Table() {
 INSTANTIATE_TEST_SUITE_P(All, Conformance, ::testing::ValuesIn(Table()), [](const auto& info) {
   return "SharedMemory" + std::to_string(std::get<0>(info.param)) + std::get<1>(info.param).name;
 });
+
+// Ranks look whether their peers live while these end.
+TEST(ProcessStart, IsZeroForAProcessThatEndsMeanwhile) {
+  EXPECT_NE(ProcessStart(getpid()), 0u);
+  for (int round = 0; round < 500; ++round) {
+    const pid_t process = fork();
+    if (process == 0) _exit(0);
+    std::thread reaper([process] { waitpid(process, nullptr, 0); });
+    while (ProcessStart(process) != 0) {
+    }
+    while (kill(process, 0) == 0) EXPECT_EQ(ProcessStart(process), 0u);
+    reaper.join();
+  }
+}
 
 // Rank 1 of 3 is killed while the others wait for it: they name it within 5 s.
 TEST(SharedMemory, DeadRankIsNamed) {
