@@ -1,6 +1,6 @@
-// Convolution and its two gradients by oneDNN, which chooses the memory layouts of values and filters. Operands are reordered to them where
-// they lie otherwise, and results stay in them for the next op; a gradient of a filter is row-major in the end, as its
-// optimizer wants it.
+// Convolution and its two gradients by oneDNN. Values are taken and given channels-last, as the loops and pools around them do
+// (docs/decisions/0006), and oneDNN chooses the layouts of filters, to which they are reordered at each step; a gradient of a filter
+// is row-major in the end, as its optimizer wants it.
 
 #include "backends/cpu/emitters.h"
 
@@ -15,6 +15,7 @@ struct Convolution {
   TensorType x, filter, y;
   Dims stride, padding_low, padding_high, dilation;
   int64_t groups = 1;
+  bool channels_last = true;  // else the values, too, lie as oneDNN likes
 
   Convolution(const Node& node, TensorType x_type, TensorType filter_type, TensorType y_type)
       : x(std::move(x_type)), filter(std::move(filter_type)), y(std::move(y_type)) {
@@ -39,17 +40,20 @@ struct Convolution {
     return {dims, *OneDnnType(filter.dtype), Shape(dims).Strides()};
   }
   static Desc Any(const Dims& dims, DType dtype) { return {dims, *OneDnnType(dtype), dnnl::memory::format_tag::any}; }
-  Desc AnyX() const { return Any(x.shape.dims(), x.dtype); }
-  Desc AnyY() const { return Any(y.shape.dims(), y.dtype); }
+  Desc ValueDesc(const TensorType& type) const {
+    return channels_last ? ChannelsLast(type) : Any(type.shape.dims(), type.dtype);
+  }
+  Desc X() const { return ValueDesc(x); }
+  Desc Y() const { return ValueDesc(y); }
   Desc AnyFilter() const { return Any(FilterDims(), filter.dtype); }
 
   dnnl::convolution_forward::primitive_desc Forward(const dnnl::engine& engine) const {
     return {engine,
             dnnl::prop_kind::forward_training,
             dnnl::algorithm::convolution_direct,
-            AnyX(),
+            X(),
             AnyFilter(),
-            AnyY(),
+            Y(),
             stride,
             dilation,
             padding_low,
@@ -57,6 +61,16 @@ struct Convolution {
             DefaultAttributes()};
   }
 };
+
+// The primitive that `make` describes, for values channels-last unless oneDNN has nothing better there than its reference.
+template <typename F>
+auto Describe(std::string_view what, Convolution& conv, F make) -> decltype(CallOneDnn(what, make)) {
+  auto pd = CallOneDnn(what, make);
+  const bool is_fast = pd.ok() && !std::string_view(pd->impl_info_str()).starts_with("ref");
+  if (is_fast || (!pd.ok() && !absl::IsUnimplemented(pd.status()))) return pd;
+  conv.channels_last = false;
+  return CallOneDnn(what, make);
+}
 
 // Adds the reorder of a filter, whose descriptor may have another rank than its value (groups).
 absl::StatusOr<int> ReadFilter(const Node& node, Value filter, const Convolution& conv, const Desc& desc,
@@ -75,8 +89,8 @@ absl::StatusOr<int> ReadFilter(const Node& node, Value filter, const Convolution
 
 absl::Status EmitConvolution(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
-  const Convolution conv(node, node.operand(0).type(), node.operand(1).type(), node.type());
-  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution", [&] { return conv.Forward(c.engine()); }));
+  Convolution conv(node, node.operand(0).type(), node.operand(1).type(), node.type());
+  ASSIGN_OR_RETURN(const auto pd, Describe("convolution", conv, [&] { return conv.Forward(c.engine()); }));
   ASSIGN_OR_RETURN(const int x, c.ReadAs(node, node.operand(0), pd.src_desc()));
   ASSIGN_OR_RETURN(const int filter, ReadFilter(node, node.operand(1), conv, pd.weights_desc(), c));
   const int y = c.WriteAs(EmitContext::ResultOf(node), pd.dst_desc());
@@ -91,10 +105,10 @@ absl::Status EmitConvolution(const Node& node, EmitContext& c) {
 
 absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
-  const Convolution conv(node, node.type(), node.operand(0).type(), node.operand(1).type());
-  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution_grad_input", [&] {
+  Convolution conv(node, node.type(), node.operand(0).type(), node.operand(1).type());
+  ASSIGN_OR_RETURN(const auto pd, Describe("convolution_grad_input", conv, [&] {
                      return dnnl::convolution_backward_data::primitive_desc(
-                         c.engine(), dnnl::algorithm::convolution_direct, conv.AnyX(), conv.AnyFilter(), conv.AnyY(),
+                         c.engine(), dnnl::algorithm::convolution_direct, conv.X(), conv.AnyFilter(), conv.Y(),
                          conv.stride, conv.dilation, conv.padding_low, conv.padding_high, conv.Forward(c.engine()),
                          DefaultAttributes());
                    }));
@@ -113,10 +127,10 @@ absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c) {
 
 absl::Status EmitConvolutionGradFilter(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
-  const Convolution conv(node, node.operand(0).type(), node.type(), node.operand(1).type());
-  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution_grad_filter", [&] {
+  Convolution conv(node, node.operand(0).type(), node.type(), node.operand(1).type());
+  ASSIGN_OR_RETURN(const auto pd, Describe("convolution_grad_filter", conv, [&] {
                      return dnnl::convolution_backward_weights::primitive_desc(
-                         c.engine(), dnnl::algorithm::convolution_direct, conv.AnyX(), conv.AnyFilter(), conv.AnyY(),
+                         c.engine(), dnnl::algorithm::convolution_direct, conv.X(), conv.AnyFilter(), conv.Y(),
                          conv.stride, conv.dilation, conv.padding_low, conv.padding_high, conv.Forward(c.engine()),
                          DefaultAttributes());
                    }));

@@ -4,6 +4,7 @@
 
 #include "backends/cpu/emit_context.h"
 #include "backends/cpu/emitters.h"
+#include "core/op_def.h"
 
 namespace lockstep {
 namespace {
@@ -50,6 +51,10 @@ class CpuBackend : public Backend {
 
  private:
   absl::Status EmitNode(const Node& node, EmitContext& c) const {
+    // What takes bytes for elements in their order. An all_reduce does not: LowerCommon.
+    if (node.Is("reshape") || (node.op().has_trait(kCollective) && !node.Is("all_reduce"))) {
+      RETURN_IF_ERROR(c.ReadAll(node).status());
+    }
     ASSIGN_OR_RETURN(const bool done, c.builder().LowerCommon(node));
     if (done) return absl::OkStatus();
     const cpu::Emitter* emitter = cpu::FindEmitter(node.op_name());

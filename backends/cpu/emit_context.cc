@@ -30,6 +30,12 @@ dnnl::memory::desc EmitContext::DescOf(Value value, int storage) const {
   return it->second;
 }
 
+bool EmitContext::IsChannelsLast(Value value) const {
+  if (value.shape().rank() < 3 || !OneDnnType(value.dtype())) return false;
+  const std::string& layout = builder_.storage(builder_.StoragesOf(value).front()).layout;
+  return !layout.empty() && layout == LayoutName(ChannelsLast(value.type()));
+}
+
 int EmitContext::WriteAs(Value value, const dnnl::memory::desc& desc) {
   std::string layout = LayoutName(desc);
   if (!layout.empty()) descs_.emplace(Key(value, layout), desc);

@@ -52,6 +52,9 @@ class EmitContext {
   // The layout in which `value` was produced.
   dnnl::memory::desc ProducedDesc(Value value) const { return DescOf(value, builder_.StoragesOf(value).front()); }
 
+  // Whether `value` was produced channels-last. Not where that is the same as row-major.
+  bool IsChannelsLast(Value value) const;
+
   // The storage of a result, row-major or as `desc` says.
   int Write(const Node& node, size_t i = 0) { return builder_.Define(ResultOf(node, i)); }
   int WriteAs(Value value, const dnnl::memory::desc& desc);

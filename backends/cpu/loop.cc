@@ -3,8 +3,9 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <array>
+#include <optional>
 
+#include "backends/cpu/channels_last.h"
 #include "backends/cpu/emitters.h"
 
 namespace lockstep::cpu {
@@ -24,6 +25,46 @@ absl::StatusOr<Graph> BodyOf(const Node& node) {
     RETURN_IF_ERROR(body.AddResult("y" + std::to_string(i), inner->result(i)));
   }
   return body;
+}
+
+// The shape whose values the loop should take and give channels-last: that of an operand which was produced so, unless more
+// operands of that shape were not. Nothing if there is none.
+std::optional<Shape> ChannelsLastShape(const Node& node, const EmitContext& c) {
+  const auto& operands = node.operands();
+  const auto first =
+      std::find_if(operands.begin(), operands.end(), [&](const Value& value) { return c.IsChannelsLast(value); });
+  if (first == operands.end()) return std::nullopt;
+  const Shape& shape = first->shape();
+  int64_t balance = 0;
+  for (const Value& operand : operands) {
+    if (operand.shape() != shape) continue;
+    if (!OneDnnType(operand.dtype())) return std::nullopt;
+    balance += c.IsChannelsLast(operand) ? 1 : -1;
+  }
+  for (size_t i = 0; i < node.num_results(); ++i) {
+    if (node.type(i).shape == shape && !OneDnnType(node.type(i).dtype)) return std::nullopt;
+  }
+  return balance < 0 ? std::nullopt : std::optional(shape);
+}
+
+// What a node's loop computes, and how the values of one shape lie.
+struct Loop {
+  Graph body;
+  LoopInfo info;
+  std::optional<Shape> channels_last;
+};
+
+absl::StatusOr<Loop> LoopOf(const Node& node, const EmitContext& c) {
+  ASSIGN_OR_RETURN(Graph body, BodyOf(node));
+  if (const std::optional<Shape> shape = ChannelsLastShape(node, c)) {
+    absl::StatusOr<Graph> moved = ChannelsLastBody(body, *shape);
+    absl::StatusOr<LoopInfo> info = moved.ok() ? AnalyzeLoop(*moved) : moved.status();
+    if (info.ok()) return Loop{std::move(*moved), std::move(*info), shape};
+    if (!absl::IsUnimplemented(info.status())) return Annotate(info.status(), node.Describe());
+  }
+  absl::StatusOr<LoopInfo> info = AnalyzeLoop(body);
+  if (!info.ok()) return Annotate(info.status(), node.Describe());
+  return Loop{std::move(body), std::move(*info), std::nullopt};
 }
 
 // Runs the units of a loop on the threads of the rank.
@@ -67,19 +108,25 @@ bool SupportsLoop(const Node& node) {
 }
 
 absl::Status EmitLoop(const Node& node, EmitContext& c) {
-  ASSIGN_OR_RETURN(Graph body, BodyOf(node));
-  absl::StatusOr<LoopInfo> info = AnalyzeLoop(body);
-  if (!info.ok()) return Annotate(info.status(), node.Describe());
-  ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
-  std::vector<int> writes;
-  for (size_t i = 0; i < node.num_results(); ++i) writes.push_back(c.Write(node, i));
+  ASSIGN_OR_RETURN(Loop loop, LoopOf(node, c));
+  const auto is_channels_last = [&](Value value) { return loop.channels_last && value.shape() == *loop.channels_last; };
+  std::vector<int> reads, writes;
+  for (const Value& operand : node.operands()) {
+    ASSIGN_OR_RETURN(const int read, is_channels_last(operand) ? c.ReadAs(node, operand, ChannelsLast(operand.type()))
+                                                               : c.RowMajorOf(node, operand));
+    reads.push_back(read);
+  }
+  for (size_t i = 0; i < node.num_results(); ++i) {
+    const Value result = EmitContext::ResultOf(node, i);
+    writes.push_back(is_channels_last(result) ? c.WriteAs(result, ChannelsLast(result.type())) : c.Write(node, i));
+  }
   Kernel kernel;
   kernel.kind = "llvm." + node.op_name();
-  kernel.scratch_bytes = static_cast<uint64_t>(info->scratch_bytes);
-  kernel.run = LoopRunner(c.AddLoop(std::move(body)), reads.size(), writes.size());
+  kernel.scratch_bytes = static_cast<uint64_t>(loop.info.scratch_bytes);
+  kernel.run = LoopRunner(c.AddLoop(std::move(loop.body)), reads.size(), writes.size());
   Instruction& instruction = c.Add(node, std::move(kernel), std::move(reads), std::move(writes));
-  for (size_t result = 0; result < info->in_place.size(); ++result) {
-    for (int operand : info->in_place[result])
+  for (size_t result = 0; result < loop.info.in_place.size(); ++result) {
+    for (int operand : loop.info.in_place[result])
       instruction.may_overwrite.emplace_back(static_cast<int>(result), operand);
   }
   return absl::OkStatus();

@@ -20,6 +20,19 @@ dnnl::memory::desc RowMajor(const TensorType& type) {
   return {type.shape.dims(), *dtype, type.shape.Strides()};
 }
 
+dnnl::memory::desc ChannelsLast(const TensorType& type) {
+  const auto dtype = OneDnnType(type.dtype);
+  LOCKSTEP_CHECK(dtype.has_value() && type.shape.rank() >= 3) << type.ToString();
+  dnnl::memory::dims strides(type.shape.dims().size(), 1);
+  int64_t stride = type.shape[1];
+  for (size_t dim = strides.size(); dim-- > 2;) {
+    strides[dim] = stride;
+    stride *= type.shape.dims()[dim];
+  }
+  strides[0] = stride;
+  return {type.shape.dims(), *dtype, strides};
+}
+
 std::string LayoutName(const dnnl::memory::desc& desc) {
   if (desc.get_format_kind() != dnnl::memory::format_kind::blocked) return "opaque";
   const dnnl::memory::dims dims = desc.get_dims(), padded = desc.get_padded_dims(), strides = desc.get_strides();

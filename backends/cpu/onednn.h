@@ -22,6 +22,9 @@ std::optional<dnnl::memory::data_type> OneDnnType(DType dtype);
 // A dense row-major tensor. Requires OneDnnType(type.dtype).
 dnnl::memory::desc RowMajor(const TensorType& type);
 
+// A dense tensor of N,C,spatial whose memory is N,spatial,C. Requires OneDnnType(type.dtype), and at least 3 dimensions.
+dnnl::memory::desc ChannelsLast(const TensorType& type);
+
 // The name of a layout, "" for row-major: equal descriptors have equal names. Such as "blk16b,s=9216,256,16,1" or "s=…".
 std::string LayoutName(const dnnl::memory::desc& desc);
 

@@ -153,9 +153,10 @@ absl::Status EmitAvgPoolGrad(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
   const Pooling pooling(node, AverageOf(node));
   const Value dy = node.operand(0);
-  const Desc dy_desc = RowMajor(dy.type());
+  // What it is the gradient of lies channels-last wherever a convolution is near, whatever dy comes from.
+  const Desc dy_desc = ChannelsLast(dy.type());
   ASSIGN_OR_RETURN(const auto pd, CallOneDnn("avg_pool_grad", [&] {
-                     const Desc dx_desc = RowMajor(node.type());
+                     const Desc dx_desc = ChannelsLast(node.type());
                      const auto forward =
                          pooling.Forward(c.engine(), dnnl::prop_kind::forward_training, dx_desc, dy_desc);
                      return pooling.Backward(c.engine(), dx_desc, dy_desc, forward);
