@@ -157,6 +157,25 @@ TEST(ChannelsLastSteps, NoReorderBetweenConvolutionLoopAndPool) {
   EXPECT_EQ(reordered_values, 2);
 }
 
+// Its dy comes row-major from the classifier, and what reads dx lies channels-last.
+TEST(ChannelsLastSteps, GradientOfAveragePoolReordersTheSmallSide) {
+  const Executable executable = CompileForCpu(Parse(R"(
+graph @f(%x: f32[4,3,6,6], %k: f32[7,3,1,1], %d: f32[4,7,3,3]) -> (dk: f32[7,3,1,1]) {
+  %z = convolution %x, %k {dilation=[1,1], padding_high=[0,0], padding_low=[0,0], stride=[1,1]} : f32[4,7,6,6]
+  %t = tanh %z : f32[4,7,6,6]
+  %e = avg_pool_grad %d {include_padding=false, input_shape=[4,7,6,6], padding_high=[0,0], padding_low=[0,0], stride=[2,2], window=[2,2]} : f32[4,7,6,6]
+  %g = mul %e, %t : f32[4,7,6,6]
+  %dk = convolution_grad_filter %x, %g {dilation=[1,1], filter_shape=[7,3,1,1], padding_high=[0,0], padding_low=[0,0], stride=[1,1]} : f32[7,3,1,1]
+  return %dk
+}
+)"));
+  std::set<std::string> reordered;
+  for (const auto& step : executable.steps) {
+    if (step->info().kind == "onednn.reorder") reordered.insert(step->info().reads[0].name);
+  }
+  EXPECT_EQ(reordered, (std::set<std::string>{"d", "k", "x", "dk"})) << executable.ToString();
+}
+
 // Where an op lies is decided by the graph alone, and sums are taken in an order that depends on shapes alone.
 TEST(ChannelsLastSteps, RunsAreBitwiseEqual) {
   const Graph step = TwoStageStep();

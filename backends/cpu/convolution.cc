@@ -15,7 +15,6 @@ struct Convolution {
   TensorType x, filter, y;
   Dims stride, padding_low, padding_high, dilation;
   int64_t groups = 1;
-  bool channels_last = true;  // else the values, too, lie as oneDNN likes
 
   Convolution(const Node& node, TensorType x_type, TensorType filter_type, TensorType y_type)
       : x(std::move(x_type)), filter(std::move(filter_type)), y(std::move(y_type)) {
@@ -39,13 +38,9 @@ struct Convolution {
     const Dims dims = FilterDims();
     return {dims, *OneDnnType(filter.dtype), Shape(dims).Strides()};
   }
-  static Desc Any(const Dims& dims, DType dtype) { return {dims, *OneDnnType(dtype), dnnl::memory::format_tag::any}; }
-  Desc ValueDesc(const TensorType& type) const {
-    return channels_last ? ChannelsLast(type) : Any(type.shape.dims(), type.dtype);
-  }
-  Desc X() const { return ValueDesc(x); }
-  Desc Y() const { return ValueDesc(y); }
-  Desc AnyFilter() const { return Any(FilterDims(), filter.dtype); }
+  Desc X() const { return ChannelsLast(x); }
+  Desc Y() const { return ChannelsLast(y); }
+  Desc AnyFilter() const { return {FilterDims(), *OneDnnType(filter.dtype), dnnl::memory::format_tag::any}; }
 
   dnnl::convolution_forward::primitive_desc Forward(const dnnl::engine& engine) const {
     return {engine,
@@ -61,16 +56,6 @@ struct Convolution {
             DefaultAttributes()};
   }
 };
-
-// The primitive that `make` describes, for values channels-last unless oneDNN has nothing better there than its reference.
-template <typename F>
-auto Describe(std::string_view what, Convolution& conv, F make) -> decltype(CallOneDnn(what, make)) {
-  auto pd = CallOneDnn(what, make);
-  const bool is_fast = pd.ok() && !std::string_view(pd->impl_info_str()).starts_with("ref");
-  if (is_fast || (!pd.ok() && !absl::IsUnimplemented(pd.status()))) return pd;
-  conv.channels_last = false;
-  return CallOneDnn(what, make);
-}
 
 // Adds the reorder of a filter, whose descriptor may have another rank than its value (groups).
 absl::StatusOr<int> ReadFilter(const Node& node, Value filter, const Convolution& conv, const Desc& desc,
@@ -89,8 +74,8 @@ absl::StatusOr<int> ReadFilter(const Node& node, Value filter, const Convolution
 
 absl::Status EmitConvolution(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
-  Convolution conv(node, node.operand(0).type(), node.operand(1).type(), node.type());
-  ASSIGN_OR_RETURN(const auto pd, Describe("convolution", conv, [&] { return conv.Forward(c.engine()); }));
+  const Convolution conv(node, node.operand(0).type(), node.operand(1).type(), node.type());
+  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution", [&] { return conv.Forward(c.engine()); }));
   ASSIGN_OR_RETURN(const int x, c.ReadAs(node, node.operand(0), pd.src_desc()));
   ASSIGN_OR_RETURN(const int filter, ReadFilter(node, node.operand(1), conv, pd.weights_desc(), c));
   const int y = c.WriteAs(EmitContext::ResultOf(node), pd.dst_desc());
@@ -105,8 +90,8 @@ absl::Status EmitConvolution(const Node& node, EmitContext& c) {
 
 absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
-  Convolution conv(node, node.type(), node.operand(0).type(), node.operand(1).type());
-  ASSIGN_OR_RETURN(const auto pd, Describe("convolution_grad_input", conv, [&] {
+  const Convolution conv(node, node.type(), node.operand(0).type(), node.operand(1).type());
+  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution_grad_input", [&] {
                      return dnnl::convolution_backward_data::primitive_desc(
                          c.engine(), dnnl::algorithm::convolution_direct, conv.X(), conv.AnyFilter(), conv.Y(),
                          conv.stride, conv.dilation, conv.padding_low, conv.padding_high, conv.Forward(c.engine()),
@@ -127,8 +112,8 @@ absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c) {
 
 absl::Status EmitConvolutionGradFilter(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
-  Convolution conv(node, node.operand(0).type(), node.type(), node.operand(1).type());
-  ASSIGN_OR_RETURN(const auto pd, Describe("convolution_grad_filter", conv, [&] {
+  const Convolution conv(node, node.operand(0).type(), node.type(), node.operand(1).type());
+  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution_grad_filter", [&] {
                      return dnnl::convolution_backward_weights::primitive_desc(
                          c.engine(), dnnl::algorithm::convolution_direct, conv.X(), conv.AnyFilter(), conv.Y(),
                          conv.stride, conv.dilation, conv.padding_low, conv.padding_high, conv.Forward(c.engine()),
