@@ -6,6 +6,7 @@
 #include "backends/lowering/emit_steps.h"
 #include "backends/lowering/reuse_operands.h"
 #include "backends/lowering/schedule.h"
+#include "core/local_types.h"
 #include "passes/pipeline.h"
 
 namespace lockstep {
@@ -24,6 +25,7 @@ absl::StatusOr<Mesh> RemainingMesh(const Graph& graph, const Mesh& mesh) {
 }  // namespace
 
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
+  ASSIGN_OR_RETURN(graph, ToGlobalTypes(graph));  // of a rank's program, the one that it is a part of
   passes::PipelineOptions pipeline;
   ASSIGN_OR_RETURN(pipeline.mesh, RemainingMesh(graph, options.mesh));
   pipeline.buckets = {options.bucket_bytes, options.bucket_bytes / 8};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/placing.h"
+
 namespace lockstep {
 
 std::vector<Value> Builder::Ops(std::string_view op, std::vector<Value> operands, AttributeMap attributes) {
@@ -10,6 +12,10 @@ std::vector<Value> Builder::Ops(std::string_view op, std::vector<Value> operands
   if (!status_.ok()) return nulls;
   for (Value operand : operands) {
     LOCKSTEP_CHECK(operand) << "null operand of " << def.name();
+  }
+  if (graph_.is_placed()) {
+    Fail(SliceOperands(graph_, def, attributes, operands, before_));
+    if (!status_.ok()) return nulls;
   }
   absl::StatusOr<Node*> node = graph_.Insert({&def, std::move(operands), std::move(attributes), source_, {}}, before_);
   if (!node.ok()) {

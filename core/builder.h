@@ -2,6 +2,9 @@
 // the first error and from then on returns null Values and takes them as operands, so that an expression need not check each step;
 // whoever made the builder looks at status() before using what was built.
 //
+// In a placed graph new nodes are placed by their ops' rules; where one wants a slice of what all ranks hold, it is taken. A node
+// that would need communication is an error.
+//
 // Elementwise functions require equal types; there is no implicit broadcasting.
 
 #pragma once

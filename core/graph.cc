@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "core/op_def.h"
+#include "core/placing.h"
 #include "core/printer.h"
 
 namespace lockstep {
@@ -39,12 +40,15 @@ Node& Graph::NewNode(const OpDef& op, std::list<Node>& list, std::list<Node>::it
 Graph Graph::Clone() const {
   Graph copy(name_);
   copy.mesh_ = mesh_;
-  std::unordered_map<Value, Value, ValueHash> map;
+  copy.type_mesh_ = type_mesh_;
+  copy.is_local_ = is_local_;
+  ValueMap map;
   const auto clone_node = [&](const Node& node, std::list<Node>& list) -> Node& {
     Node& clone = copy.NewNode(*node.op_, list, list.end());
     for (Value operand : node.operands_) clone.operands_.push_back(map.at(operand));
     clone.attributes_ = node.attributes_;
     clone.result_types_ = node.result_types_;
+    clone.result_placements_ = node.result_placements_;
     clone.result_names_ = node.result_names_;
     clone.source_ = node.source_;
     copy.AddUsers(&clone);
@@ -65,6 +69,20 @@ Graph Graph::Clone() const {
   return copy;
 }
 
+void Graph::set_mesh(Mesh mesh, bool is_local) {
+  mesh_ = std::move(mesh);
+  is_local_ = is_local && !mesh_.empty();
+  std::vector<MeshAxis> axes = mesh_.axes();
+  if (!is_local_) {
+    for (MeshAxis& axis : axes) axis.size = 1;
+  }
+  type_mesh_ = Mesh(std::move(axes));
+}
+
+void Graph::set_input_placements(size_t i, PlacementMap placements) {
+  inputs_[i].value.node->result_placements_ = {WithoutReplicated(std::move(placements))};
+}
+
 absl::StatusOr<Value> Graph::AddInput(std::string name, TensorType type, bool is_state, PlacementMap placements) {
   if (name.empty()) return InvalidArgument() << "an input of graph @" << name_ << " has no name";
   if (!names_.insert(name).second)
@@ -72,7 +90,8 @@ absl::StatusOr<Value> Graph::AddInput(std::string name, TensorType type, bool is
   Node& node = NewNode(InputOp(), *input_nodes_, input_nodes_->end());
   node.result_types_ = {std::move(type)};
   node.result_names_ = {std::move(name)};
-  inputs_.push_back({node.result(), is_state, std::move(placements)});
+  node.result_placements_ = {WithoutReplicated(std::move(placements))};
+  inputs_.push_back({node.result(), is_state});
   return node.result();
 }
 
@@ -130,23 +149,47 @@ absl::StatusOr<Node*> Graph::Insert(NodeSpec spec, Node* before) {
   if (!attributes.ok()) return located(attributes.status());
   std::vector<TensorType> operand_types;
   for (Value operand : spec.operands) operand_types.push_back(operand.type());
-  auto types = op.InferTypes(operand_types, *attributes, mesh_);
+  auto types = op.InferTypes(operand_types, *attributes, mesh_, is_local_);
   if (!types.ok()) return located(types.status());
   for (const TensorType& type : *types) {
     if (!IsAddressable(type))
       return located(InvalidArgument() << op.name() << ": the result " << type << " is too large to address");
   }
+  if (is_placed() && spec.placements.empty()) {
+    auto placements = PlaceResults(op, *attributes, spec.operands, *types, mesh_);
+    if (!placements.ok()) return located(placements.status());
+    spec.placements = *std::move(placements);
+  }
+  spec.placements.resize(types->size());
 
   Node& node = NewNode(op, *nodes_, before ? before->self_ : nodes_->end());
   node.operands_ = std::move(spec.operands);
   node.attributes_ = *std::move(attributes);
   node.result_types_ = *std::move(types);
+  for (PlacementMap& placements : spec.placements)
+    node.result_placements_.push_back(WithoutReplicated(std::move(placements)));
   node.source_ = std::move(spec.source);
   for (size_t i = 0; i < node.result_types_.size(); ++i) {
     node.result_names_.push_back(UniqueName(i < spec.names.size() ? spec.names[i] : ""));
   }
   AddUsers(&node);
   return &node;
+}
+
+NodeSpec CopyOf(const Node& node, const ValueMap& map) {
+  NodeSpec spec{&node.op(), {}, node.attributes(), node.source(), {}};
+  for (Value operand : node.operands()) spec.operands.push_back(map.at(operand));
+  for (size_t i = 0; i < node.num_results(); ++i) {
+    spec.names.push_back(node.result_name(i));
+    spec.placements.push_back(node.placements(i));
+  }
+  return spec;
+}
+
+absl::StatusOr<Node*> Graph::InsertCopy(const Node& node, ValueMap& map, Node* before) {
+  ASSIGN_OR_RETURN(Node* const copy, Insert(CopyOf(node, map), before));
+  for (size_t i = 0; i < node.num_results(); ++i) map[const_cast<Node&>(node).result(i)] = copy->result(i);
+  return copy;
 }
 
 void Graph::Erase(Node* node) {
@@ -175,7 +218,8 @@ absl::Status Graph::SetAttribute(Node* node, std::string_view name, Attribute va
   ASSIGN_OR_RETURN(attributes, node->op().CompleteAttributes(std::move(attributes)));
   std::vector<TensorType> operand_types;
   for (Value operand : node->operands_) operand_types.push_back(operand.type());
-  ASSIGN_OR_RETURN(const std::vector<TensorType> types, node->op().InferTypes(operand_types, attributes, mesh_));
+  ASSIGN_OR_RETURN(const std::vector<TensorType> types,
+                   node->op().InferTypes(operand_types, attributes, mesh_, is_local_));
   if (types != node->result_types_)
     return InvalidArgument() << node->Describe() << ": attribute " << name << " changes the result type";
   node->attributes_ = std::move(attributes);

@@ -2,8 +2,13 @@
 // graphs, passes change them, backends and the interpreter read them. One thread at a time may use a Graph.
 //
 // There is one Node class for all ops: an op, operands, attributes, results. Result types are inferred on insertion, and
-// inference is verification: a node that exists is well-typed. A graph that a user writes is the one-rank program over the
-// global batch (its mesh is empty); passes/distribute turns it into the program of each rank of a mesh.
+// inference is verification: a node that exists is well-typed.
+//
+// A program has three forms (docs/decisions/0007):
+//  * without a mesh: what a user writes, the one-rank program over the global batch;
+//  * placed: a mesh, and for every value where it is along each axis. Types are still those of the one-rank program, and a
+//    collective is a node that changes where a value is, not what it is. New nodes are placed by their ops' rules;
+//  * local: the same with the types of what one rank holds, which is what runs (core/local_types.h goes both ways).
 
 #pragma once
 
@@ -12,6 +17,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -37,7 +43,9 @@ struct Value {
   const TensorType& type() const;
   const Shape& shape() const { return type().shape; }
   DType dtype() const { return type().dtype; }
-  const std::string& name() const;  // unique in the graph, without the '%'
+  const std::string& name() const;         // unique in the graph, without the '%'
+  const PlacementMap& placements() const;  // where it is; axes along which it is replicated are left out
+  Placement placement(std::string_view axis) const { return PlacementAlong(placements(), axis); }
 };
 
 struct ValueHash {
@@ -75,6 +83,7 @@ class Node {
   size_t num_results() const { return result_types_.size(); }
   Value result(size_t i = 0) { return Value{this, static_cast<int>(i)}; }
   const TensorType& type(size_t i = 0) const { return result_types_[i]; }
+  const PlacementMap& placements(size_t i = 0) const { return result_placements_[i]; }
   const std::string& result_name(size_t i = 0) const { return result_names_[i]; }
 
   // Where the node comes from in the model, such as "onnx:/fc1/MatMul"; may be empty.
@@ -93,6 +102,7 @@ class Node {
   std::vector<Value> operands_;
   AttributeMap attributes_;
   std::vector<TensorType> result_types_;
+  std::vector<PlacementMap> result_placements_;
   std::vector<std::string> result_names_;
   std::string source_;
   std::vector<Node*> users_;
@@ -101,14 +111,16 @@ class Node {
 
 inline const TensorType& Value::type() const { return node->type(static_cast<size_t>(index)); }
 inline const std::string& Value::name() const { return node->result_name(static_cast<size_t>(index)); }
+inline const PlacementMap& Value::placements() const { return node->placements(static_cast<size_t>(index)); }
 
 // An input of a graph. Data inputs are given at each call; state inputs (trained variables, optimizer state) live with the
 // executable, which updates those that have a next value among the results.
 struct Input {
   Value value;  // of a node of op `input` that is not in nodes()
   bool is_state = false;
-  PlacementMap placements;  // split(0) on the data axis: dimension 0 is the batch
   const std::string& name() const { return value.name(); }
+  // Without a mesh: where it is to be. split(0) on the data axis: dimension 0 is the batch.
+  const PlacementMap& placements() const { return value.placements(); }
 };
 
 // A result of a graph: a named value, or the next value of the state input of that name.
@@ -126,7 +138,16 @@ struct NodeSpec {
   AttributeMap attributes;
   std::string source;
   std::vector<std::string> names;
+  // Where the results are, one entry for each, as a parser or a pass that knows says it; Verify checks it. Empty: in a
+  // placed graph the op's rule decides, in others they are replicated.
+  std::vector<PlacementMap> placements = {};
 };
+
+// From values of one graph to values of another, or to others of the same.
+using ValueMap = std::unordered_map<Value, Value, ValueHash>;
+
+// A node like `node` for another place: its operands through `map`, which has all of them; everything else as it is.
+NodeSpec CopyOf(const Node& node, const ValueMap& map);
 
 class Graph {
  public:
@@ -138,14 +159,20 @@ class Graph {
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
   const Mesh& mesh() const { return mesh_; }
-  void set_mesh(Mesh mesh) { mesh_ = std::move(mesh); }
+  // Whether types are those of what one rank holds. Never without a mesh.
+  bool is_local() const { return is_local_; }
+  bool is_placed() const { return !mesh_.empty() && !is_local_; }
+  void set_mesh(Mesh mesh, bool is_local = false);
+  // The mesh as types see it, the axes having one rank where types are global; and its number of ranks.
+  const Mesh& type_mesh() const { return type_mesh_; }
+  int64_t num_ranks() const { return type_mesh_.num_ranks(); }
 
   // --- Inputs and results -----------------------------------------------------------------------------------------------
   absl::StatusOr<Value> AddInput(std::string name, TensorType type, bool is_state = false,
                                  PlacementMap placements = {});
   const std::vector<Input>& inputs() const { return inputs_; }
   const Input* FindInput(std::string_view name) const;  // null if there is none
-  void set_input_placements(size_t i, PlacementMap placements) { inputs_[i].placements = std::move(placements); }
+  void set_input_placements(size_t i, PlacementMap placements);
   absl::Status RemoveInput(std::string_view name);  // an error if it is used
 
   absl::Status AddResult(std::string name, Value value, PlacementMap placements = {});
@@ -164,6 +191,8 @@ class Graph {
 
   // Inserts a node before `before` (at the end if null), inferring its result types. The error is the op's, with the source.
   absl::StatusOr<Node*> Insert(NodeSpec spec, Node* before = nullptr);
+  // Inserts CopyOf(node, map), and adds its results to the map.
+  absl::StatusOr<Node*> InsertCopy(const Node& node, ValueMap& map, Node* before = nullptr);
   void Erase(Node* node);                              // requires that nobody uses it
   void MoveBefore(Node* node, Node* before);           // to the end if null; the caller keeps the order valid
   void SetOperand(Node* node, size_t i, Value value);  // requires a value of the same type
@@ -182,7 +211,8 @@ class Graph {
   Node& NewNode(const OpDef& op, std::list<Node>& list, std::list<Node>::iterator where);
 
   std::string name_;
-  Mesh mesh_;
+  Mesh mesh_, type_mesh_;
+  bool is_local_ = false;
   std::vector<Input> inputs_;
   std::vector<Result> results_;
   // Behind pointers so that moving a Graph moves no node.

@@ -39,10 +39,10 @@ absl::Status EvaluateAcrossRanks(const Node& node, const Mesh& mesh, std::vector
 }
 
 absl::Status CheckInputs(const Graph& graph, const std::vector<std::vector<Tensor>>& inputs) {
-  const size_t ranks = static_cast<size_t>(graph.mesh().num_ranks());
+  const size_t ranks = static_cast<size_t>(graph.num_ranks());
   if (inputs.size() != ranks) {
-    return InvalidArgument() << "inputs of " << inputs.size() << " ranks for the mesh " << graph.mesh().ToString()
-                             << " of " << ranks;
+    return InvalidArgument() << "inputs of " << inputs.size() << " ranks for @" << graph.name() << ", a program of "
+                             << ranks;
   }
   for (size_t rank = 0; rank < ranks; ++rank) {
     if (inputs[rank].size() != graph.inputs().size()) {
@@ -85,7 +85,7 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> Interpret(const Graph& graph,
       for (size_t rank = 0; rank < ranks; ++rank) operands[rank].push_back(&tensors[rank]);
     }
     if (node.op().ranks_eval()) {
-      RETURN_IF_ERROR(EvaluateAcrossRanks(node, graph.mesh(), operands, results));
+      RETURN_IF_ERROR(EvaluateAcrossRanks(node, graph.type_mesh(), operands, results));
     } else {
       for (size_t rank = 0; rank < ranks; ++rank) {
         ASSIGN_OR_RETURN(results[rank], EvaluateNode(node, operands[rank]));

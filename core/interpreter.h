@@ -13,11 +13,12 @@
 namespace lockstep {
 
 // inputs[rank][i] is the value of graph.inputs()[i] on that rank; the result likewise for graph.results(). There are
-// graph.mesh().num_ranks() ranks. Errors name the input, or the op with its source (a label out of range).
+// graph.num_ranks() ranks: those of the mesh for a local graph, else one. So a placed graph is the one-rank program that it
+// stands for, in which collectives change nothing; ToLocalTypes gives what its ranks run. Errors name the input, or the op with its source (a label out of range).
 absl::StatusOr<std::vector<std::vector<Tensor>>> Interpret(const Graph& graph,
                                                            const std::vector<std::vector<Tensor>>& inputs);
 
-// The same for a graph without a mesh.
+// The same for a graph of one rank.
 absl::StatusOr<std::vector<Tensor>> InterpretOneRank(const Graph& graph, const std::vector<Tensor>& inputs);
 
 // Evaluates one node of an op that has Eval. Used by the interpreter and by constant folding.

@@ -1,5 +1,7 @@
 #include "core/op_def.h"
 
+#include <algorithm>
+
 #include "core/builder.h"
 
 namespace lockstep {
@@ -19,17 +21,27 @@ void VjpContext::Fail(std::string reason) {
   builder_.Fail(InvalidArgument() << node_.Describe() << " has no gradient: " << reason);
 }
 
-PlacementContext::PlacementContext(const Node& node, std::span<const Placement> operands, std::string_view mesh_axis,
-                                   int64_t axis_size, std::optional<Placement> wanted, bool types_are_local)
-    : NodeContext(node.op(), node.attributes()),
-      node_(node),
+PlacementContext::PlacementContext(const OpDef& op, const AttributeMap& attributes,
+                                   std::span<const TensorType> operand_types, std::span<const TensorType> result_types,
+                                   std::span<const Placement> operands, const MeshAxis& mesh_axis,
+                                   std::optional<Placement> wanted)
+    : NodeContext(op, attributes),
+      operand_types_(operand_types),
+      result_types_(result_types),
       operands_(operands),
       mesh_axis_(mesh_axis),
-      axis_size_(axis_size),
       wanted_(wanted),
-      types_are_local_(types_are_local),
       required_(operands.begin(), operands.end()),
-      results_(node.num_results()) {}
+      results_(result_types.size()) {}
+
+OpDef& OpDef::PerDim(std::string_view attribute) {
+  const auto it = std::find_if(attributes_.begin(), attributes_.end(),
+                               [&](const AttributeDef& def) { return def.name == attribute; });
+  LOCKSTEP_CHECK(it != attributes_.end() && std::holds_alternative<std::vector<int64_t>>(it->example))
+      << name_ << " has no list " << attribute;
+  it->is_per_dim = true;
+  return *this;
+}
 
 const OpDef::AttributeDef* OpDef::FindAttribute(std::string_view name) const {
   for (const AttributeDef& attribute : attributes_) {
@@ -59,13 +71,14 @@ absl::StatusOr<AttributeMap> OpDef::CompleteAttributes(AttributeMap attributes) 
 }
 
 absl::StatusOr<std::vector<TensorType>> OpDef::InferTypes(std::span<const TensorType> operands,
-                                                          const AttributeMap& attributes, const Mesh& mesh) const {
+                                                          const AttributeMap& attributes, const Mesh& mesh,
+                                                          bool is_local) const {
   const size_t least = operands_.size() - (may_be_none_ ? 1 : 0);
   if (operands.size() < least || (!variadic_ && operands.size() > least)) {
     return InvalidArgument() << name_ << ": " << operands.size() << " operands, expected "
                              << (variadic_ ? "at least " : "") << least;
   }
-  InferContext context(*this, attributes, operands, mesh);
+  InferContext context(*this, attributes, operands, mesh, is_local);
   RETURN_IF_ERROR(infer_(context));
   return std::move(context.results());
 }

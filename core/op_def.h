@@ -45,8 +45,9 @@ class NodeContext {
 // Inference: operand types and attributes in, result types out.
 class InferContext : public NodeContext {
  public:
-  InferContext(const OpDef& op, const AttributeMap& attributes, std::span<const TensorType> operands, const Mesh& mesh)
-      : NodeContext(op, attributes), operands_(operands), mesh_(mesh) {}
+  InferContext(const OpDef& op, const AttributeMap& attributes, std::span<const TensorType> operands, const Mesh& mesh,
+               bool is_local)
+      : NodeContext(op, attributes), operands_(operands), mesh_(mesh), is_local_(is_local) {}
   size_t num_operands() const { return operands_.size(); }
   const TensorType& operand(size_t i) const { return operands_[i]; }
   const Shape& shape(size_t i) const { return operands_[i].shape; }
@@ -54,6 +55,8 @@ class InferContext : public NodeContext {
   const Mesh& mesh() const { return mesh_; }
   // The size of the mesh axis that the attribute `axis` names.
   absl::StatusOr<int64_t> axis_size() const { return mesh_.axis_size(attr<std::string>("axis")); }
+  // Whether types are those of one rank: global types say what all ranks hold, and a collective does not change them.
+  bool is_local() const { return is_local_; }
 
   absl::Status SetResult(TensorType type) { return SetResults({std::move(type)}); }
   absl::Status SetResult(DType dtype, Shape shape) { return SetResult(TensorType{dtype, std::move(shape)}); }
@@ -66,6 +69,7 @@ class InferContext : public NodeContext {
  private:
   std::span<const TensorType> operands_;
   const Mesh& mesh_;
+  const bool is_local_;
   std::vector<TensorType> results_;
 };
 
@@ -142,56 +146,54 @@ class DecomposeContext : public NodeContext {
 };
 
 // Placement rule, for one mesh axis at a time. Given where the operands are, the rule says where the op needs them
-// (default: where they are), where its results then are (default: replicated), and how attributes become local.
-//
-// Two callers ask. The distribute pass holds *global* types; it moves operands to where they are required (by collectives)
-// and makes the node local. The placement checker holds the *local* types of a distributed graph and refuses a node whose
-// operands are not where they are required. A rule therefore reads dimensions and their equality, and need not know which of
-// the two asks; a rule that cannot help it (reshape, which asks whether extents are divisible) reads types_are_local().
+// (default: where they are) and where its results then are (default: replicated). Types are those of the one-rank program,
+// whoever asks: the distribute pass, which moves operands to where they are required; a placed graph, when a node is
+// inserted; the verifier, which refuses a node whose operands are elsewhere.
 //
 // wanted() is set when a consumer wants the result split although all operands are replicated: a cheap op such as `broadcast`
-// then may produce just its slice by Require and Result; an op that ignores it gets a `shard` behind it.
+// then may produce just its slice by Require and Result; an op that ignores it gets a `shard` after it.
 class PlacementContext : public NodeContext {
  public:
-  PlacementContext(const Node& node, std::span<const Placement> operands, std::string_view mesh_axis, int64_t axis_size,
-                   std::optional<Placement> wanted, bool types_are_local = false);
+  // All that is given is borrowed, and outlives the context.
+  PlacementContext(const OpDef& op, const AttributeMap& attributes, std::span<const TensorType> operand_types,
+                   std::span<const TensorType> result_types, std::span<const Placement> operands,
+                   const MeshAxis& mesh_axis, std::optional<Placement> wanted);
   size_t num_operands() const { return operands_.size(); }
   size_t num_results() const { return results_.size(); }
   const Placement& operand(size_t i) const { return operands_[i]; }
-  const Shape& shape(size_t i) const { return node_.operand(i).shape(); }
-  DType dtype(size_t i) const { return node_.operand(i).dtype(); }
-  const TensorType& result_type(size_t i = 0) const { return node_.type(i); }
-  int64_t axis_size() const { return axis_size_; }
-  std::string_view mesh_axis() const { return mesh_axis_; }  // the axis that is being placed
+  const Shape& shape(size_t i) const { return operand_types_[i].shape; }
+  DType dtype(size_t i) const { return operand_types_[i].dtype; }
+  const TensorType& result_type(size_t i = 0) const { return result_types_[i]; }
+  int64_t axis_size() const { return mesh_axis_.size; }
+  const MeshAxis& mesh_axis() const { return mesh_axis_; }  // the axis that is being placed
   const std::optional<Placement>& wanted() const { return wanted_; }
-  bool types_are_local() const { return types_are_local_; }
 
   void Require(size_t i, Placement placement) { required_[i] = placement; }
   void RequireAll(Placement placement) { required_.assign(required_.size(), placement); }
   void Result(size_t i, Placement placement) { results_[i] = placement; }
   void Result(Placement placement) { results_.assign(results_.size(), placement); }
-  void LocalAttr(std::string name, Attribute value) { local_attributes_[std::move(name)] = std::move(value); }
-  // The op cannot be placed like this as a whole: distribute its decomposition.
-  void Decompose() { decompose_ = true; }
+  // The op cannot be placed like this as a whole: distribute its decomposition, with these attributes changed before.
+  void Decompose(AttributeMap with = {}) {
+    decompose_ = true;
+    decompose_with_ = std::move(with);
+  }
   // The placement is impossible; `reason` ends the message "<op> ... along axis data: <reason>".
   void Fail(std::string reason) { failure_ = std::move(reason); }
 
   const std::vector<Placement>& required() const { return required_; }
   const std::vector<Placement>& results() const { return results_; }
-  const AttributeMap& local_attributes() const { return local_attributes_; }
   bool decompose() const { return decompose_; }
+  const AttributeMap& decompose_with() const { return decompose_with_; }
   const std::string& failure() const { return failure_; }
 
  private:
-  const Node& node_;
+  std::span<const TensorType> operand_types_, result_types_;
   std::span<const Placement> operands_;
-  std::string_view mesh_axis_;
-  int64_t axis_size_;
+  const MeshAxis& mesh_axis_;
   std::optional<Placement> wanted_;
-  bool types_are_local_;
   std::vector<Placement> required_, results_;
-  AttributeMap local_attributes_;
   bool decompose_ = false;
+  AttributeMap decompose_with_;
   std::string failure_;
 };
 
@@ -209,6 +211,7 @@ class OpDef {
     Attribute example;  // of the attribute's type
     bool required = true;
     std::string doc;
+    bool is_per_dim = false;
   };
   struct ConstraintDef {
     std::string id, text;
@@ -240,6 +243,9 @@ class OpDef {
     attributes_.push_back({std::move(name), Attribute(std::move(default_value)), false, std::move(doc)});
     return *this;
   }
+  // Entry d of the attribute, a list, counts elements along dimension d of the first result, such as a broadcast's `shape`:
+  // where types are local it says the rank's share.
+  OpDef& PerDim(std::string_view attribute);
   OpDef& Trait(OpTrait trait) { return traits_ |= trait, *this; }
   OpDef& Constraint(std::string id, std::string text) {
     return constraints_.push_back({std::move(id), std::move(text)}), *this;
@@ -276,7 +282,8 @@ class OpDef {
 
   // Number of operands, then the op's own rule. `attributes` must be complete.
   absl::StatusOr<std::vector<TensorType>> InferTypes(std::span<const TensorType> operands,
-                                                     const AttributeMap& attributes, const Mesh& mesh) const;
+                                                     const AttributeMap& attributes, const Mesh& mesh = {},
+                                                     bool is_local = false) const;
 
  private:
   std::string name_, doc_;

@@ -169,11 +169,13 @@ absl::StatusOr<Graph> Parser::ParseGraphDefinition() {
   if (Accept("mesh")) {
     ASSIGN_OR_RETURN(mesh, ParseMesh());
   }
+  const bool is_local = Accept("local");
   RETURN_IF_ERROR(Expect("graph"));
   RETURN_IF_ERROR(Expect("@"));
   ASSIGN_OR_RETURN(const std::string name, lexer_.NextName());
   Graph graph(name);
-  graph.set_mesh(std::move(mesh));
+  if (is_local && mesh.empty()) return lexer_.Error() << "a local graph has no mesh";
+  graph.set_mesh(std::move(mesh), is_local);
   Scope scope;
   RETURN_IF_ERROR(Expect("("));
   while (!Accept(")")) {
@@ -228,6 +230,8 @@ absl::Status Parser::ParseNode(Graph& graph, Scope& scope) {
   do {
     ASSIGN_OR_RETURN(TensorType type, ParseType());
     types.push_back(std::move(type));
+    ASSIGN_OR_RETURN(PlacementMap placements, ParsePlacements());
+    spec.placements.push_back(std::move(placements));
   } while (Accept(","));
   if (Accept("@")) {
     if (lexer_.peek().kind != Token::Kind::kString) return lexer_.Error() << "expected a source in quotes";

@@ -35,6 +35,11 @@ Placement PlacementAlong(const PlacementMap& placements, std::string_view axis) 
   return it == placements.end() ? Placement::Replicated() : it->second;
 }
 
+PlacementMap WithoutReplicated(PlacementMap placements) {
+  std::erase_if(placements, [](const auto& placed) { return placed.second.is_replicated(); });
+  return placements;
+}
+
 bool Mesh::has_axis(std::string_view name) const {
   for (const MeshAxis& axis : axes_) {
     if (axis.name == name) return true;

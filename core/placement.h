@@ -61,6 +61,8 @@ std::ostream& operator<<(std::ostream& out, const Placement& placement);
 // The placement along each axis of a mesh; an axis that is not named is replicated.
 using PlacementMap = std::map<std::string, Placement, std::less<>>;
 Placement PlacementAlong(const PlacementMap& placements, std::string_view axis);
+// The same, with the axes along which it says `replicated` left out: equal maps then mean equal placements.
+PlacementMap WithoutReplicated(PlacementMap placements);
 
 // The axis along which a batch is split unless somebody says otherwise.
 inline constexpr std::string_view kDataAxis = "data";

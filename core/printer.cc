@@ -46,7 +46,8 @@ std::string PrintNode(const Node& node, const PrintOptions& options) {
   }
   if (!shown.empty()) text += " " + AttributesToString(shown);
   text += " :";
-  for (size_t i = 0; i < node.num_results(); ++i) text += (i ? ", " : " ") + node.type(i).ToString();
+  for (size_t i = 0; i < node.num_results(); ++i)
+    text += (i ? ", " : " ") + node.type(i).ToString() + PlacementsToString(node.placements(i));
   if (options.sources && !node.source().empty()) text += " @" + Quoted(node.source());
   return text;
 }
@@ -54,11 +55,12 @@ std::string PrintNode(const Node& node, const PrintOptions& options) {
 std::string PrintGraph(const Graph& graph, const PrintOptions& options) {
   std::string text;
   if (!graph.mesh().empty()) text += "mesh " + graph.mesh().ToString() + "\n";
+  if (graph.is_local()) text += "local ";
   text += "graph @" + QuotedIfNeeded(graph.name()) + "(";
   for (size_t i = 0; i < graph.inputs().size(); ++i) {
     const Input& input = graph.inputs()[i];
     text += std::string(i ? ", " : "") + (input.is_state ? "state " : "") + Ref(input.value) + ": " +
-            input.value.type().ToString() + PlacementsToString(input.placements);
+            input.value.type().ToString() + PlacementsToString(input.placements());
   }
   text += ") -> (";
   for (size_t i = 0; i < graph.results().size(); ++i) {

@@ -1,11 +1,21 @@
 // The text form of graphs: what users read, what tests are written in, and what equality and hashes of graphs mean.
 // ParseGraph(PrintGraph(g)) prints as g did, to the byte.
 //
-//   mesh {data=4}
 //   graph @step(%x: f32[32,784] split(0), state %w: f32[784,10]) -> (loss: f32[], %w: f32[784,10]) {
 //     %z = matmul %x, %w {transpose_b=true} : f32[32,10] @"onnx:/fc1/MatMul"
 //     return %l, %w1
 //   }
+//
+// With a mesh, types are global, and each value is followed by where it is unless it is replicated:
+//
+//   mesh {data=4}
+//   graph @step(%x: f32[128,784] split(0), %dz: f32[128,10] split(0)) -> (dw: f32[784,10]) {
+//     %dw = matmul %x, %dz {transpose_a=true} : f32[784,10] partial(sum)
+//     %g = all_reduce %dw {axis=data, kind=sum} : f32[784,10]
+//     return %g
+//   }
+//
+// `local graph` in the place of `graph` has the types of what each rank holds: %x is f32[32,784] split(0).
 //
 // Attributes that have their default value are left out. `split(0)` is along the axis `data`; another axis is named:
 // `split(1, model)`. In the result list, `%w` is the next value of state `%w`. A name with characters outside

@@ -19,12 +19,12 @@ Tensor RandomTensor(const TensorType& type, std::mt19937_64& random, double low,
 }
 
 std::vector<std::vector<Tensor>> RandomInputs(const Graph& graph, uint64_t seed) {
-  std::vector<std::vector<Tensor>> inputs(static_cast<size_t>(graph.mesh().num_ranks()));
+  std::vector<std::vector<Tensor>> inputs(static_cast<size_t>(graph.num_ranks()));
   for (size_t rank = 0; rank < inputs.size(); ++rank) {
     for (size_t i = 0; i < graph.inputs().size(); ++i) {
       const Input& input = graph.inputs()[i];
       bool replicated = true;
-      for (const auto& [axis, placement] : input.placements) replicated = replicated && placement.is_replicated();
+      for (const auto& [axis, placement] : input.placements()) replicated = replicated && placement.is_replicated();
       const TensorType& type = input.value.type();
       std::mt19937_64 random(seed * 1'000'000 + i * 1'000 + (replicated ? 0 : rank));
       inputs[rank].push_back(IsFloat(type.dtype) ? RandomTensor(type, random, -1, 1)

@@ -4,7 +4,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/local_types.h"
 #include "core/op_def.h"
+#include "core/placing.h"
 
 namespace lockstep {
 namespace {
@@ -29,47 +31,23 @@ std::string Downstream(const Graph& graph, const Node& from) {
   return found;
 }
 
-std::string WhatIsMissing(const Placement& from, const Placement& to) {
-  if (from.is_partial() && to.is_replicated()) return ": an all_reduce is missing";
-  if (from.is_split() && to.is_replicated()) return ": an all_gather is missing";
-  if (from.is_partial() && to.is_split()) return ": a reduce_scatter is missing";
-  return "";
-}
-
-absl::Status CheckNode(const Graph& graph, const Node& node, std::string_view axis, const PlacementContext& rule) {
-  const auto diverges = [&] {
-    const std::string what = Downstream(graph, node);
-    return what.empty() ? what : "; " + what + " would differ from the one-rank program";
-  };
-  if (!rule.failure().empty()) {
-    return InvalidArgument() << node.Describe() << " cannot be placed along axis " << axis << ": " << rule.failure();
-  }
-  if (rule.decompose()) {
-    return InvalidArgument() << node.Describe() << " mixes the values of all ranks along axis " << axis
-                             << " and must be decomposed first" << diverges();
-  }
-  for (size_t i = 0; i < node.operands().size(); ++i) {
-    const Placement &is = rule.operand(i), &must = rule.required()[i];
-    if (is == must || (is.is_replicated() && must.is_split())) continue;
-    return InvalidArgument() << node.Describe() << " needs %" << node.operand(i).name() << " " << must << " along axis "
-                             << axis << ", but it is " << is << WhatIsMissing(is, must) << diverges();
-  }
-  return absl::OkStatus();
+std::string Missing(const Placement& from, const Placement& to) {
+  const std::string missing = MissingCollective(from, to);
+  return missing.empty() ? "" : ": " + missing;
 }
 
 absl::Status CheckResult(const Graph& graph, const Result& result, std::string_view axis, const Placement& is) {
   const Placement declared = PlacementAlong(result.placements, axis);
   if (!result.is_state) {
-    if (is == declared || (is.is_replicated() && declared.is_split()) || declared.is_local()) return absl::OkStatus();
+    if (is == declared || declared.is_local()) return absl::OkStatus();
     return InvalidArgument() << "result " << result.name << " is " << is << " along axis " << axis << ", made by "
-                             << result.value.node->Describe() << ", but declared " << declared
-                             << WhatIsMissing(is, declared);
+                             << result.value.node->Describe() << ", but declared " << declared << Missing(is, declared);
   }
-  const Placement state = PlacementAlong(graph.FindInput(result.name)->placements, axis);
+  const Placement state = graph.FindInput(result.name)->value.placement(axis);
   if (is == state && declared == state) return absl::OkStatus();
   return InvalidArgument() << "state %" << result.name << " is " << state << " along axis " << axis
                            << ", but its next value, made by " << result.value.node->Describe() << ", is " << is
-                           << WhatIsMissing(is, state) << "; state %" << result.name << " would diverge between ranks";
+                           << Missing(is, state) << "; state %" << result.name << " would diverge between ranks";
 }
 
 }  // namespace
@@ -87,7 +65,7 @@ absl::Status VerifyStructure(const Graph& graph) {
   };
   for (const Input& input : graph.inputs()) {
     RETURN_IF_ERROR(define(input.value));
-    for (const auto& [axis, placement] : input.placements) {
+    for (const auto& [axis, placement] : input.placements()) {
       if (!graph.mesh().empty() && !graph.mesh().has_axis(axis)) {
         return InvalidArgument() << "input %" << input.name() << " is placed along axis " << axis
                                  << ", which is not in the mesh " << graph.mesh().ToString();
@@ -106,7 +84,7 @@ absl::Status VerifyStructure(const Graph& graph) {
       operand_types.push_back(operand.type());
     }
     ASSIGN_OR_RETURN(const std::vector<TensorType> types,
-                     node.op().InferTypes(operand_types, node.attributes(), graph.mesh()));
+                     node.op().InferTypes(operand_types, node.attributes(), graph.mesh(), graph.is_local()));
     for (size_t i = 0; i < types.size(); ++i) {
       if (types[i] != node.type(i))
         return Internal() << node.Describe() << " has type " << node.type(i) << ", inferred " << types[i];
@@ -119,28 +97,28 @@ absl::Status VerifyStructure(const Graph& graph) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unordered_map<Value, Placement, ValueHash>> InferPlacements(const Graph& graph,
-                                                                                std::string_view axis) {
-  ASSIGN_OR_RETURN(const int64_t size, graph.mesh().axis_size(axis));
-  std::unordered_map<Value, Placement, ValueHash> placements;
-  for (const Input& input : graph.inputs()) placements[input.value] = PlacementAlong(input.placements, axis);
-  for (const Node& node : graph.nodes()) {
-    std::vector<Placement> operands;
-    for (Value operand : node.operands()) operands.push_back(placements.at(operand));
-    PlacementContext rule(node, operands, axis, size, std::nullopt, /*types_are_local=*/true);
-    node.op().place()(rule);
-    RETURN_IF_ERROR(CheckNode(graph, node, axis, rule));
-    for (size_t i = 0; i < node.num_results(); ++i) placements[const_cast<Node&>(node).result(i)] = rule.results()[i];
-  }
-  return placements;
-}
-
 absl::Status VerifyPlacements(const Graph& graph) {
+  if (graph.is_local()) {
+    ASSIGN_OR_RETURN(const Graph global, ToGlobalTypes(graph));
+    return VerifyPlacements(global);
+  }
+  if (!graph.is_placed()) return absl::OkStatus();
+  for (const Input& input : graph.inputs()) {
+    if (SplitsEvenly(input.value.shape(), input.placements(), graph.mesh())) continue;
+    return InvalidArgument() << "the ranks of " << graph.mesh().ToString() << " cannot share input %" << input.name()
+                             << " of " << input.value.type() << " evenly";
+  }
+  for (const Node& node : graph.nodes()) {
+    const absl::Status status = CheckPlacements(graph, node);
+    if (status.ok()) continue;
+    const std::string what = Downstream(graph, node);
+    if (what.empty()) return status;
+    return InvalidArgument() << status.message() << "; " << what << " would differ from the one-rank program";
+  }
   for (const MeshAxis& axis : graph.mesh().axes()) {
-    ASSIGN_OR_RETURN(const auto placements, InferPlacements(graph, axis.name));
-    for (const Result& result : graph.results()) {
-      RETURN_IF_ERROR(CheckResult(graph, result, axis.name, placements.at(result.value)));
-    }
+    if (axis.size == 1) continue;
+    for (const Result& result : graph.results())
+      RETURN_IF_ERROR(CheckResult(graph, result, axis.name, result.value.placement(axis.name)));
   }
   return absl::OkStatus();
 }

@@ -15,7 +15,6 @@ struct Key {
   const OpDef* op;
   std::vector<std::pair<int64_t, int>> operands;  // node ids, result indices
   std::string attributes;
-
   bool operator<(const Key& other) const {
     if (op != other.op) return op->name() < other.op->name();
     if (operands != other.operands) return operands < other.operands;
@@ -38,8 +37,18 @@ std::string AttributesKey(const AttributeMap& attributes) {
   return key;
 }
 
+// A broadcast's slice and the whole of it have the same operands and attributes.
+std::string PlacementsKey(const Node& node) {
+  std::string key;
+  for (size_t i = 0; i < node.num_results(); ++i) {
+    for (const auto& [axis, placement] : node.placements(i)) key += axis + ":" + placement.ToString() + ";";
+    key += "|";
+  }
+  return key;
+}
+
 Key KeyOf(const Node& node) {
-  Key key{&node.op(), {}, AttributesKey(node.attributes())};
+  Key key{&node.op(), {}, AttributesKey(node.attributes()) + PlacementsKey(node)};
   for (Value operand : node.operands()) key.operands.emplace_back(operand.node->id(), operand.index);
   if (node.op().has_trait(kCommutative)) std::sort(key.operands.begin(), key.operands.end());
   return key;

@@ -7,6 +7,7 @@
 
 #include "core/builder.h"
 #include "core/op_def.h"
+#include "core/placing.h"
 
 namespace lockstep::passes {
 
@@ -15,10 +16,11 @@ absl::StatusOr<std::list<Node>::iterator> ReplaceByDecomposition(Graph& graph, s
   const auto before = is_first ? node : std::prev(node);
   Builder builder(graph, &*node, node->source());
   DecomposeContext context(*node, builder);
-  const std::vector<Value> values = node->op().decompose()(context);
+  std::vector<Value> values = node->op().decompose()(context);
   RETURN_IF_ERROR(builder.status());
   std::vector<std::string> names;
   for (size_t i = 0; i < values.size(); ++i) {
+    ASSIGN_OR_RETURN(values[i], PlacedLike(graph, values[i], node->placements(i), &*node));
     names.push_back(node->result_name(i));
     graph.ReplaceUses(node->result(i), values[i]);
   }

@@ -5,6 +5,7 @@
 #include "core/builder.h"
 #include "core/interpreter.h"
 #include "core/op_def.h"
+#include "core/placing.h"
 #include "passes/simplify/rule.h"
 
 namespace lockstep::passes {
@@ -35,7 +36,8 @@ std::optional<std::vector<Tensor>> Evaluate(Node& node, const FoldOptions& optio
 // Puts a constant in the place of each result, which it takes the name of.
 absl::StatusOr<bool> Fold(Graph& graph, Node& node, const FoldOptions& options) {
   for (size_t i = 0; i < node.num_results(); ++i) {
-    if (node.type(i).num_elements() > options.max_elements) return false;
+    // A constant is whole on every rank.
+    if (node.type(i).num_elements() > options.max_elements || !node.placements(i).empty()) return false;
   }
   std::optional<std::vector<Tensor>> tensors = Evaluate(node, options);
   if (!tensors) return false;
@@ -75,8 +77,9 @@ absl::StatusOr<bool> FoldSplat(Graph& graph, Node& node) {
   graph.Erase(on_scalars.node);
   for (Value operand : operands) graph.Erase(operand.node);
   if (!result.ok()) return false;
-  const Value folded = Splat(b, (*result)[0], node.type(0).shape);
+  Value folded = Splat(b, (*result)[0], node.type(0).shape);
   RETURN_IF_ERROR(b.status());
+  ASSIGN_OR_RETURN(folded, PlacedLike(graph, folded, node.placements(), &node));
   const std::string name = node.result_name(0);
   graph.ReplaceUses(node.result(), folded);
   graph.Erase(&node);

@@ -18,9 +18,8 @@ class BodyBuilder {
   explicit BodyBuilder(const NodeSet& group) : group_(group) {}
 
   absl::Status Add(Node& node) {
-    ASSIGN_OR_RETURN(Node * copy, Copy(node));
-    for (size_t i = 0; i < node.num_results(); ++i) inner_[node.result(i)] = copy->result(i);
-    return absl::OkStatus();
+    for (Value operand : node.operands()) RETURN_IF_ERROR(Enter(operand));
+    return body_.InsertCopy(node, inner_).status();
   }
   absl::Status AddResult(Value value) {
     results_.push_back(value);
@@ -33,35 +32,18 @@ class BodyBuilder {
   Graph TakeBody() { return std::move(body_); }
 
  private:
-  absl::StatusOr<Node*> Copy(Node& node) {
-    NodeSpec spec{&node.op(), {}, node.attributes(), node.source(), {}};
-    for (Value operand : node.operands()) {
-      ASSIGN_OR_RETURN(const Value inner, Inner(operand));
-      spec.operands.push_back(inner);
-    }
-    for (size_t i = 0; i < node.num_results(); ++i) spec.names.push_back(node.result_name(i));
-    return body_.Insert(std::move(spec));
-  }
-
-  // The value in the body: of a node of the group, of a copy, or an input.
-  absl::StatusOr<Value> Inner(Value value) {
-    const auto it = inner_.find(value);
-    if (it != inner_.end()) return it->second;
-    Value inner;
-    if (!group_.contains(value.node) && IsCopiedIntoBodies(*value.node)) {
-      ASSIGN_OR_RETURN(Node * copy, Copy(*value.node));
-      inner = copy->result();
-    } else {
-      ASSIGN_OR_RETURN(inner, body_.AddInput(value.name(), value.type()));
-      operands_.push_back(value);
-    }
-    inner_[value] = inner;
-    return inner;
+  // Brings a value into the body, if it is not there: as a copy, or as an input.
+  absl::Status Enter(Value value) {
+    if (inner_.contains(value)) return absl::OkStatus();
+    if (!group_.contains(value.node) && IsCopiedIntoBodies(*value.node)) return Add(*value.node);
+    ASSIGN_OR_RETURN(inner_[value], body_.AddInput(value.name(), value.type(), false, value.placements()));
+    operands_.push_back(value);
+    return absl::OkStatus();
   }
 
   const NodeSet& group_;
   Graph body_{"fused"};
-  std::unordered_map<Value, Value, ValueHash> inner_;
+  ValueMap inner_;
   std::vector<Value> operands_, results_;
 };
 
@@ -89,6 +71,7 @@ absl::StatusOr<bool> Fuse(Graph& graph, const std::vector<Node*>& nodes, const F
 
   NodeSpec spec{&GetOp("fusion"), body.operands(), {}, nodes.back()->source(), {}};
   const std::vector<Value> results = body.results();
+  for (Value result : results) spec.placements.push_back(result.placements());
   spec.attributes["body"] = Region(body.TakeBody());
   ASSIGN_OR_RETURN(Node * fusion, graph.Insert(std::move(spec), nodes.front()));
   if (options.supports && !options.supports(*fusion)) {

@@ -7,6 +7,7 @@
 #include "passes/cse.h"
 #include "passes/dce.h"
 #include "passes/distribute/distribute.h"
+#include "passes/distribute/localize.h"
 #include "passes/distribute/merge_all_reduces.h"
 #include "passes/distribute/overlap_collectives.h"
 #include "passes/fold_constants.h"
@@ -53,14 +54,16 @@ absl::StatusOr<T> ParseNumber(const std::string& name, const std::string& text, 
 }
 
 absl::StatusOr<PassOptions> ParseOptions(std::string_view text) {
-  std::map<std::string, std::string> values;
+  std::vector<std::pair<std::string, std::string>> values;
   for (std::string_view option : Split(text, ',')) {
     const size_t equals = option.find('=');
     if (equals == std::string_view::npos)
       return InvalidArgument() << "option '" << option << "' is not of the form name=value";
     const std::string name(Trimmed(option.substr(0, equals)));
-    if (!values.emplace(name, Trimmed(option.substr(equals + 1))).second)
-      return InvalidArgument() << "option " << name << " is given twice";
+    for (const auto& [given, value] : values) {
+      if (given == name) return InvalidArgument() << "option " << name << " is given twice";
+    }
+    values.emplace_back(name, Trimmed(option.substr(equals + 1)));
   }
   return PassOptions(std::move(values));
 }
@@ -171,29 +174,37 @@ absl::StatusOr<Pass> MakeMergeAllReduces(PassOptions& options) {
 
 }  // namespace
 
+std::optional<std::string> PassOptions::Take(const std::string& name) {
+  for (auto it = values_.begin(); it != values_.end(); ++it) {
+    if (it->first != name) continue;
+    std::string value = std::move(it->second);
+    values_.erase(it);
+    return value;
+  }
+  return std::nullopt;
+}
+
 std::string PassOptions::GetString(const std::string& name, std::string default_value) {
-  const auto it = values_.find(name);
-  if (it == values_.end()) return default_value;
-  std::string value = std::move(it->second);
-  values_.erase(it);
-  return value;
+  return Take(name).value_or(std::move(default_value));
 }
 
 absl::StatusOr<int64_t> PassOptions::GetInt(const std::string& name, int64_t default_value) {
-  if (!values_.contains(name)) return default_value;
-  return ParseNumber<int64_t>(name, GetString(name, ""), "an integer");
+  const std::optional<std::string> text = Take(name);
+  if (!text) return default_value;
+  return ParseNumber<int64_t>(name, *text, "an integer");
 }
 
 absl::StatusOr<double> PassOptions::GetDouble(const std::string& name, double default_value) {
-  if (!values_.contains(name)) return default_value;
-  return ParseNumber<double>(name, GetString(name, ""), "a number");
+  const std::optional<std::string> text = Take(name);
+  if (!text) return default_value;
+  return ParseNumber<double>(name, *text, "a number");
 }
 
 absl::StatusOr<bool> PassOptions::GetBool(const std::string& name, bool default_value) {
-  if (!values_.contains(name)) return default_value;
-  const std::string text = GetString(name, "");
+  const std::optional<std::string> text = Take(name);
+  if (!text) return default_value;
   if (text != "true" && text != "false")
-    return InvalidArgument() << "option " << name << " is '" << text << "', expected true or false";
+    return InvalidArgument() << "option " << name << " is '" << *text << "', expected true or false";
   return text == "true";
 }
 
@@ -204,15 +215,15 @@ std::vector<std::string> PassOptions::GetList(const std::string& name) {
   return list;
 }
 
-std::map<std::string, std::string> PassOptions::TakeRest() {
-  std::map<std::string, std::string> rest;
+std::vector<std::pair<std::string, std::string>> PassOptions::TakeRest() {
+  std::vector<std::pair<std::string, std::string>> rest;
   rest.swap(values_);
   return rest;
 }
 
 absl::Status PassOptions::CheckAllRead() const {
   if (values_.empty()) return absl::OkStatus();
-  return InvalidArgument() << "there is no option '" << values_.begin()->first << "'";
+  return InvalidArgument() << "there is no option '" << values_.front().first << "'";
 }
 
 const std::vector<PassEntry>& PassTable() {
@@ -234,6 +245,7 @@ const std::vector<PassEntry>& PassTable() {
       {"merge-all-reduces", "puts all-reduces into buckets", "max_bytes=8388608, first_bytes=1048576",
        MakeMergeAllReduces},
       {"legalize", "decomposes ops that a target has no kernels for", "without=softmax|sgd", MakeLegalize},
+      Plain("localize", "gives a placed program the types of what each rank holds", Localize),
       {"fuse-elementwise", "gathers elementwise ops and reductions into fusions",
        "max_nodes=64, max_operands=32, max_results=8, min_shared_elements=4096, max_row=65536", MakeFuseElementwise},
       Plain("overlap-collectives", "moves collectives so that they run while ranks compute", OverlapCollectives),

@@ -7,9 +7,10 @@
 #pragma once
 
 #include <functional>
-#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/status.h"
@@ -22,21 +23,23 @@ namespace lockstep::passes {
 class PassOptions {
  public:
   PassOptions() = default;
-  explicit PassOptions(std::map<std::string, std::string> values) : values_(std::move(values)) {}
+  explicit PassOptions(std::vector<std::pair<std::string, std::string>> values) : values_(std::move(values)) {}
 
   std::string GetString(const std::string& name, std::string default_value);
   absl::StatusOr<int64_t> GetInt(const std::string& name, int64_t default_value);
   absl::StatusOr<double> GetDouble(const std::string& name, double default_value);
   absl::StatusOr<bool> GetBool(const std::string& name, bool default_value);  // true or false
   std::vector<std::string> GetList(const std::string& name);                  // separated by '|'; empty if not given
-  // Every option that was not read yet, e.g. the axes of a mesh.
-  std::map<std::string, std::string> TakeRest();
+  // Every option that was not read yet, in the order in which they are written, e.g. the axes of a mesh.
+  std::vector<std::pair<std::string, std::string>> TakeRest();
 
   // InvalidArgument naming the first option that was not read.
   absl::Status CheckAllRead() const;
 
  private:
-  std::map<std::string, std::string> values_;
+  std::optional<std::string> Take(const std::string& name);
+
+  std::vector<std::pair<std::string, std::string>> values_;
 };
 
 struct PassEntry {

@@ -3,6 +3,7 @@
 #include "passes/cse.h"
 #include "passes/dce.h"
 #include "passes/distribute/distribute.h"
+#include "passes/distribute/localize.h"
 #include "passes/distribute/overlap_collectives.h"
 #include "passes/fold_constants.h"
 #include "passes/fuse_elementwise.h"
@@ -14,7 +15,7 @@ namespace lockstep::passes {
 std::vector<Pass> MakePipeline(const PipelineOptions& options) {
   FusionOptions fusion;
   fusion.supports = options.supports;
-  if (!options.optimize) return {Distribute(options.mesh), Dce(), Legalize(options.supports)};
+  if (!options.optimize) return {Distribute(options.mesh), Dce(), Legalize(options.supports), Localize()};
   return {
       Simplify(),                        // a small graph first: everything after is cheaper
       FoldConstants(),                   // shapes' arithmetic and scales
@@ -28,6 +29,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       FoldConstants(),                   // and compute on constants
       Cse(),                             // of which many are equal
       Dce(),                             // and some are left over
+      Localize(),                        // after all that makes new nodes, which rules place in global types
       FuseElementwise(fusion),           // after legalizing, since optimizers fall apart into elementwise ops
       Dce(),                             // broadcasts and constants that were copied into every fusion
       OverlapCollectives(),              // last: it moves nodes, so nothing may reorder after it

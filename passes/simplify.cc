@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/op_def.h"
+#include "core/placing.h"
 
 namespace lockstep::passes {
 namespace {
@@ -35,8 +36,8 @@ void EraseWithOperands(Graph& graph, Node* node) {
   }
 }
 
-bool Applies(const SimplifyRule& rule, const Node& node, bool has_mesh) {
-  if (rule.one_rank_only && has_mesh) return false;
+bool Applies(const SimplifyRule& rule, const Node& node, bool is_local) {
+  if (rule.one_rank_only && is_local) return false;
   return rule.op.empty() ? node.op().has_trait(kElementwise) : node.Is(rule.op);
 }
 
@@ -51,20 +52,30 @@ void Replace(Graph& graph, Node* node, Value value, bool is_new) {
 // Applies the first rule that fits; null if none does.
 absl::StatusOr<const SimplifyRule*> SimplifyNode(Graph& graph, std::list<Node>::iterator node) {
   for (const SimplifyRule& rule : SimplifyRules()) {
-    if (!Applies(rule, *node, !graph.mesh().empty())) continue;
+    if (!Applies(rule, *node, graph.is_local())) continue;
     const size_t count = graph.nodes().size();
     Builder builder(graph, &*node, node->source());
-    const Value value = rule.apply(*node, builder);
-    RETURN_IF_ERROR(Annotate(builder.status(), "rule " + std::string(rule.name) + " at " + node->Describe()));
+    absl::StatusOr<Value> value = rule.apply(*node, builder);
+    absl::Status status = Annotate(builder.status(), "rule " + std::string(rule.name) + " at " + node->Describe());
+    if (status.ok() && *value) {
+      value = PlacedLike(graph, *value, node->placements(), &*node);
+      status = value.status();
+    }
     const size_t built = graph.nodes().size() - count;
-    if (!value) {
+    if (!status.ok() && graph.is_placed()) {
+      // What the rule makes would be elsewhere, such as a zero in the place of shares of a sum: it does not apply here.
+      for (size_t i = 0; i < built; ++i) graph.Erase(&*std::prev(node));
+      continue;
+    }
+    RETURN_IF_ERROR(status);
+    if (!*value) {
       LOCKSTEP_CHECK(built == 0) << rule.name << " built something and then did not apply";
       continue;
     }
     bool is_new = false;
     for (auto it = std::prev(node, static_cast<std::ptrdiff_t>(built)); it != node; ++it)
-      is_new = is_new || &*it == value.node;
-    Replace(graph, &*node, value, is_new);
+      is_new = is_new || &*it == value->node;
+    Replace(graph, &*node, *value, is_new);
     return &rule;
   }
   return nullptr;

@@ -23,10 +23,10 @@ absl::StatusOr<Value> Target(Graph& graph, const std::string& name, const Tensor
 // The batch of a prediction is the batch of the model's data inputs: those with as many rows that are split along them.
 PlacementMap BatchPlacement(const Graph& graph, const Value prediction) {
   for (const Input& input : graph.inputs()) {
-    const auto it = input.placements.find(kDataAxis);
-    if (input.is_state || it == input.placements.end() || !it->second.is_split(0)) continue;
+    const Placement placement = input.value.placement(kDataAxis);
+    if (input.is_state || !placement.is_split(0)) continue;
     if (prediction.shape().rank() > 0 && prediction.shape()[0] == input.value.shape()[0])
-      return {{std::string(kDataAxis), it->second}};
+      return {{std::string(kDataAxis), placement}};
   }
   return {};
 }

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "core/interpreter.h"
+#include "core/local_types.h"
 #include "core/printer.h"
 #include "core/verifier.h"
 #include "passes/autodiff.h"
@@ -38,7 +39,7 @@ nb::object DescribeValue(const std::string& name, const TensorType& type, const 
 nb::list DescribeInputs(const Graph& graph, bool states) {
   nb::list list;
   for (const Input& input : graph.inputs()) {
-    if (input.is_state == states) list.append(DescribeValue(input.name(), input.value.type(), input.placements));
+    if (input.is_state == states) list.append(DescribeValue(input.name(), input.value.type(), input.placements()));
   }
   return list;
 }
@@ -101,9 +102,9 @@ Model TrainStepOf(const Model& model, const passes::LossSpec& loss, const passes
   return step;
 }
 
-// The value of an input on one rank: given, or a state's initial value, or zero for a state without one.
-Tensor InterpreterInput(const Model& model, const Input& input, const std::map<std::string, nb::object>& given,
-                        size_t rank) {
+// The value of an input of a rank's program: given, or its part of a state's initial value, or zero for a state without one.
+Tensor InterpreterInput(const Model& model, const Graph& local, const Input& input,
+                        const std::map<std::string, nb::object>& given, size_t rank) {
   const auto it = given.find(input.name());
   if (it != given.end()) {
     const std::string what = "input " + input.name() + " on rank " + std::to_string(rank);
@@ -111,23 +112,26 @@ Tensor InterpreterInput(const Model& model, const Input& input, const std::map<s
   }
   if (!input.is_state) ThrowIfError(InvalidArgument() << "input " << input.name() << " is missing on rank " << rank);
   const auto value = model.values.find(input.name());
-  return value == model.values.end() ? Tensor(input.value.type()) : value->second;
+  if (value == model.values.end()) return Tensor(input.value.type());
+  return LocalPart(value->second, input.placements(), local.mesh(), static_cast<int64_t>(rank));
 }
 
 nb::list InterpretModel(const Model& model, const std::vector<std::map<std::string, nb::object>>& inputs) {
+  const Graph local = ValueOrThrow(ToLocalTypes(model.graph));
   std::vector<std::vector<Tensor>> tensors(inputs.size());
   for (size_t rank = 0; rank < inputs.size(); ++rank) {
     for (const auto& [name, value] : inputs[rank]) {
       if (!model.graph.FindInput(name))
         ThrowIfError(InvalidArgument() << "graph @" << model.graph.name() << " has no input " << name);
     }
-    for (const Input& input : model.graph.inputs())
-      tensors[rank].push_back(InterpreterInput(model, input, inputs[rank], rank));
+    if (static_cast<int64_t>(rank) >= local.num_ranks()) break;  // more than there are: the interpreter says so
+    for (const Input& input : local.inputs())
+      tensors[rank].push_back(InterpreterInput(model, local, input, inputs[rank], rank));
   }
   std::vector<std::vector<Tensor>> results;
   {
     nb::gil_scoped_release release;
-    results = ValueOrThrow(Interpret(model.graph, tensors));
+    results = ValueOrThrow(Interpret(local, tensors));
   }
   nb::list ranks;
   for (const std::vector<Tensor>& values : results) {

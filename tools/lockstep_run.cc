@@ -11,6 +11,7 @@
 #include "absl/flags/flag.h"
 #include "backends/run_in_process.h"
 #include "core/interpreter.h"
+#include "core/local_types.h"
 #include "core/printer.h"
 #include "core/random_tensor.h"
 #include "passes/distribute/distribute.h"
@@ -137,6 +138,7 @@ absl::Status Main(const std::string& path) {
   if (graph.mesh().empty() && ranks > 1) {
     ASSIGN_OR_RETURN(graph, passes::DistributeGraph(graph, Mesh({{std::string(kDataAxis), ranks}})));
   }
+  ASSIGN_OR_RETURN(graph, ToLocalTypes(graph));
   CompileOptions options;
   options.mesh = graph.mesh();
   options.threads = threads;

@@ -341,14 +341,17 @@ INSTANTIATE_TEST_SUITE_P(All, ChannelsLastValues, testing::ValuesIn(Cases()),
 TEST(ChannelsLastCollectives, AgreeWithInterpreter) {
   const Graph graph = Parse(R"(
 mesh {data=2}
-graph @f(%x: f32[2,3,6,5] split(0), %k: f32[4,3,3,3]) -> (a: f32[4,4,4,3], b: f32[2,8,4,3], c: f32[1,4,4,3] split(0), d: f32[2,4,4,3], e: f32[2,4,4,3]) {
-  %z = convolution %x, %k {dilation=[1,1], padding_high=[0,0], padding_low=[0,0], stride=[1,1]} : f32[2,4,4,3]
-  %a = all_gather %z {axis=data, dim=0} : f32[4,4,4,3]
-  %b = all_gather %z {axis=data, dim=1} : f32[2,8,4,3]
-  %c = reduce_scatter %z {axis=data, dim=0, kind=sum} : f32[1,4,4,3]
-  %d = all_reduce %z {axis=data, kind=sum} : f32[2,4,4,3]
+local graph @f(%x: f32[2,3,6,5] split(0), %p: f32[2,3,6,5] partial(sum), %l: f32[2,3,6,5] local, %u: f32[2,3,6,5], %k: f32[4,3,3,3], %m: f32[4,3,3,3] split(0)) -> (a: f32[4,4,4,3], b: f32[2,8,4,3], c: f32[1,4,4,3] split(0), d: f32[2,4,4,3], e: f32[2,4,4,3]) {
+  %zx = convolution %x, %k {dilation=[1,1], padding_high=[0,0], padding_low=[0,0], stride=[1,1]} : f32[2,4,4,3] split(0)
+  %zm = convolution %u, %m {dilation=[1,1], padding_high=[0,0], padding_low=[0,0], stride=[1,1]} : f32[2,4,4,3] split(1)
+  %zp = convolution %p, %k {dilation=[1,1], padding_high=[0,0], padding_low=[0,0], stride=[1,1]} : f32[2,4,4,3] partial(sum)
+  %zl = convolution %l, %k {dilation=[1,1], padding_high=[0,0], padding_low=[0,0], stride=[1,1]} : f32[2,4,4,3] local
+  %a = all_gather %zx {axis=data, dim=0} : f32[4,4,4,3]
+  %b = all_gather %zm {axis=data, dim=1} : f32[2,8,4,3]
+  %c = reduce_scatter %zp {axis=data, dim=0, kind=sum} : f32[1,4,4,3] split(0)
+  %d = all_reduce %zp {axis=data, kind=sum} : f32[2,4,4,3]
   %t = tanh %d : f32[2,4,4,3]
-  %e = collective_broadcast %z {axis=data, root=1} : f32[2,4,4,3]
+  %e = collective_broadcast %zl {axis=data, root=1} : f32[2,4,4,3]
   return %a, %b, %c, %t, %e
 }
 )");

@@ -2,10 +2,12 @@
 
 #include "backends/cpu/compare_with_interpreter.h"
 #include "backends/run_in_process.h"
+#include "core/local_types.h"
 #include "core/printer.h"
 #include "gtest/gtest.h"
 #include "passes/distribute/distribute.h"
 #include "passes/train_step.h"
+#include "passes/training_mode.h"
 
 namespace lockstep {
 namespace {
@@ -51,6 +53,16 @@ Graph Parse(std::string_view text) {
   return std::move(*graph);
 }
 
+constexpr char kBatchNorm[] = R"(
+graph @bn(%x: f32[8,3,4,4] split(0), state %k: f32[5,3,3,3], state %s: f32[5], state %b: f32[5], state %m: f32[5], state %v: f32[5]) -> (logits: f32[8,20]) {
+  %z = convolution %x, %k {dilation=[1,1], padding_high=[0,0], padding_low=[0,0], stride=[1,1]} : f32[8,5,2,2]
+  %n = batch_norm_inference %z, %s, %b, %m, %v {epsilon=0.1} : f32[8,5,2,2]
+  %r = relu %n : f32[8,5,2,2]
+  %logits = reshape %r {shape=[8, 20]} : f32[8,20]
+  return %logits
+}
+)";
+
 Graph ConvNetStep() {
   Graph graph = Parse(kConvNet);
   passes::TrainStepSpec spec;
@@ -70,8 +82,10 @@ void ExpectAgrees(const Graph& one_rank, int64_t ranks, int threads, bool optimi
   if (ranks == 1) return ExpectAgreesWithInterpreter(one_rank, RandomInputs(one_rank), 2e-5, options);
   const auto graph = passes::DistributeGraph(one_rank, Mesh({{"data", ranks}}));
   ASSERT_TRUE(graph.ok()) << graph.status();
+  const auto local = ToLocalTypes(*graph);
+  ASSERT_TRUE(local.ok()) << local.status();
   options.mesh = graph->mesh();
-  ExpectAgreesWithInterpreter(*graph, RandomInputs(*graph), 2e-5, options);
+  ExpectAgreesWithInterpreter(*local, RandomInputs(*local), 2e-5, options);
 }
 
 TEST(TrainingStep, Mlp) {
@@ -87,6 +101,19 @@ TEST(TrainingStep, ConvNet) {
   }
 }
 
+// Statistics of the whole batch, and of each rank's share of it.
+TEST(TrainingStep, BatchNorm) {
+  for (const char* statistics : {"global", "rank"}) {
+    Graph step = Parse(kBatchNorm);
+    passes::TrainingModeOptions mode;
+    mode.statistics = statistics;
+    ASSERT_TRUE(passes::RunPasses({passes::TrainingMode(mode)}, step).ok());
+    ASSERT_TRUE(passes::MakeTrainStep(step, {}).ok());
+    for (int64_t ranks : {1, 2, 4}) ExpectAgrees(step, ranks, 1);
+    ExpectAgrees(step, 2, 1, /*optimize=*/false);
+  }
+}
+
 TEST(TrainingStep, Unoptimised) {
   ExpectAgrees(Parse(kMlpStep), 2, 1, /*optimize=*/false);
   ExpectAgrees(ConvNetStep(), 2, 1, /*optimize=*/false);
@@ -96,9 +123,9 @@ TEST(TrainingStep, Unoptimised) {
 TEST(TrainingStep, PartialValueIsReadBeforeItIsReduced) {
   const Graph graph = Parse(R"(
 mesh {data=2}
-graph @partial(%x: f32[2,3] split(0), %w: f32[2,4] split(0)) -> (r: f32[3,4], s: f32[3,4]) {
-  %g = matmul %x, %w {transpose_a=true} : f32[3,4]
-  %n = neg %g : f32[3,4]
+local graph @partial(%x: f32[2,3] split(0), %w: f32[2,4] split(0)) -> (r: f32[3,4], s: f32[3,4]) {
+  %g = matmul %x, %w {transpose_a=true} : f32[3,4] partial(sum)
+  %n = neg %g : f32[3,4] partial(sum)
   %r = all_reduce %g {axis=data, kind=sum} : f32[3,4]
   %s = all_reduce %n {axis=data, kind=sum} : f32[3,4]
   return %r, %s

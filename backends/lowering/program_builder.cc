@@ -2,21 +2,11 @@
 
 #include <map>
 
+#include "core/local_types.h"
 #include "core/op_def.h"
 
 namespace lockstep {
 namespace {
-
-TensorType GlobalType(const TensorType& local, const PlacementMap& placements, const Mesh& mesh) {
-  TensorType global = local;
-  for (const MeshAxis& axis : mesh.axes()) {
-    const auto it = placements.find(axis.name);
-    if (it == placements.end() || !it->second.is_split()) continue;
-    const int64_t dim = it->second.dim();
-    global.shape = global.shape.WithDim(dim, global.shape[dim] * axis.size);
-  }
-  return global;
-}
 
 ValueInfo Describe(const std::string& name, Value value, const PlacementMap& placements, const Mesh& mesh) {
   ValueInfo info;
@@ -45,7 +35,7 @@ ProgramBuilder::ProgramBuilder(const Graph& graph) : graph_(graph) {
     std::vector<ValueInfo>& infos = input.is_state ? program_.states : program_.inputs;
     storage.kind = input.is_state ? Storage::Kind::kState : Storage::Kind::kInput;
     storage.index = static_cast<int>(infos.size());
-    infos.push_back(Describe(input.name(), input.value, input.placements, graph.mesh()));
+    infos.push_back(Describe(input.name(), input.value, input.placements(), graph.mesh()));
     if (input.is_state) program_.state_bytes.push_back(storage.bytes);
     storages_[input.value].push_back(program_.AddStorage(std::move(storage)));
   }

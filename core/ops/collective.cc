@@ -137,10 +137,13 @@ void ReduceScatterVjp(VjpContext& c) {
 
 bool IsLinear(ReduceKind kind) { return kind == ReduceKind::kSum || kind == ReduceKind::kMean; }
 
-// Along its own axis a reduction of operand i gives `result`. Shares of one reduction may only be reduced by it.
+// Along its own axis a reduction of operand i gives `result`: what was shares of that reduction, or differed between ranks. What
+// all ranks hold may be reduced by a kind that leaves it as it is.
 void PlaceReductionOverRanks(PlacementContext& c, size_t i, Placement result) {
   const Placement& x = c.operand(i);
-  if (x.is_partial() && x.reduce() != KindOf(c)) {
+  const ReduceKind kind = KindOf(c);
+  const bool keeps_equal = kind != ReduceKind::kSum && kind != ReduceKind::kProd;
+  if (!x.is_partial(kind) && !x.is_local() && !(x.is_replicated() && keeps_equal)) {
     c.Fail("operand " + std::to_string(i) + " is " + x.ToString() + ", which kind=" + c.attr<std::string>("kind") +
            " does not make whole");
   }

@@ -14,7 +14,9 @@ using Ints = std::vector<int64_t>;
 // --- Reference meaning --------------------------------------------------------------------------------------------------
 
 absl::Status EvalCollectiveBroadcast(RanksEvalContext& c) {
-  const Tensor& root = c.operand(static_cast<size_t>(c.attr<int64_t>("root")), 0);
+  // The one rank of the one-rank program is all of them.
+  const size_t ranks = c.num_ranks(), root_rank = ranks == 1 ? 0 : static_cast<size_t>(c.attr<int64_t>("root"));
+  const Tensor& root = c.operand(root_rank, 0);
   for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank) = root;
   return absl::OkStatus();
 }
@@ -72,25 +74,21 @@ void ShardVjp(VjpContext& c) {
 
 // --- Placement ----------------------------------------------------------------------------------------------------------
 
-// All ranks hold the same afterwards; of shares nothing whole would come.
-void PlaceCopyToAll(PlacementContext& c) {
-  if (c.operand(0).is_partial()) c.Require(0, Placement::Replicated());
+void PlaceAllGather(PlacementContext& c) {
+  if (!ops::IsOwnAxis(c)) return ops::PlaceMovementAlongOtherAxis(c);
+  c.Require(0, Placement::Split(c.attr<int64_t>("dim")));
   c.Result(Placement::Replicated());
 }
 
-void PlaceAllGather(PlacementContext& c) {
-  if (ops::IsOwnAxis(c)) PlaceCopyToAll(c);
-  else ops::PlaceMovementAlongOtherAxis(c);
-}
-
+// All ranks hold the same afterwards, also of what differed; of shares or slices nothing whole would come.
 void PlaceCollectiveBroadcast(PlacementContext& c) {
-  if (ops::IsOwnAxis(c)) PlaceCopyToAll(c);
-  else c.Result(c.operand(0));
+  if (!ops::IsOwnAxis(c)) return c.Result(c.operand(0));
+  if (!c.operand(0).is_local()) c.Require(0, Placement::Replicated());
+  c.Result(Placement::Replicated());
 }
 
 void PlaceShard(PlacementContext& c) {
   if (!ops::IsOwnAxis(c)) return ops::PlaceMovementAlongOtherAxis(c);
-  if (c.operand(0).is_local()) return c.Result(Placement::Local());
   c.Require(0, Placement::Replicated());
   c.Result(Placement::Split(c.attr<int64_t>("dim")));
 }
@@ -134,6 +132,7 @@ const OpDef& AllGatherOp() {
                                .Infer([](InferContext& c) -> absl::Status {
                                  ASSIGN_OR_RETURN(const int64_t size, ops::CheckAxis(c));
                                  RETURN_IF_ERROR(ops::CheckDim(c));
+                                 if (!c.is_local()) return c.SetResult(c.operand(0));
                                  Ints extents = c.shape(0).dims();
                                  int64_t& extent = extents[static_cast<size_t>(c.attr<int64_t>("dim"))];
                                  if (__builtin_mul_overflow(extent, size, &extent))

@@ -24,7 +24,7 @@ absl::StatusOr<TensorType> InferSlice(const InferContext& c) {
     return c.Error("C3") << "dimension " << dim << " of " << c.operand(0) << " does not divide among " << size
                          << " ranks";
   }
-  return TensorType{c.dtype(0), c.shape(0).WithDim(dim, extent / size)};
+  return c.is_local() ? TensorType{c.dtype(0), c.shape(0).WithDim(dim, extent / size)} : c.operand(0);
 }
 
 SliceCopy::SliceCopy(const Tensor& slice, const Tensor& whole, int64_t dim) {
@@ -44,7 +44,7 @@ void SliceCopy::OutOf(const Tensor& whole, Tensor& slice, size_t rank) const {
   for (size_t i = 0; i < runs_; ++i) std::memcpy(to + i * slice_bytes_, from + i * whole_bytes_, slice_bytes_);
 }
 
-bool IsOwnAxis(const PlacementContext& c) { return c.attr<std::string>("axis") == c.mesh_axis(); }
+bool IsOwnAxis(const PlacementContext& c) { return c.attr<std::string>("axis") == c.mesh_axis().name; }
 
 void PlaceMovementAlongOtherAxis(PlacementContext& c) {
   const Placement& x = c.operand(0);

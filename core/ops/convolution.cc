@@ -271,8 +271,7 @@ Placement PlacementOf(std::string_view dims, char index, Placement if_absent) {
 
 // An index that is split in one operand is split in the other that has it; the result is split along it, or is a
 // partial sum if it was summed over. Channels of a grouped convolution and spatial dimensions are never split.
-void PlaceForm(PlacementContext& c, std::string_view a, std::string_view b, std::string_view result,
-               std::string_view shape_attr) {
+void PlaceForm(PlacementContext& c, std::string_view a, std::string_view b, std::string_view result) {
   const bool grouped = c.attr<int64_t>("groups") != 1;
   const auto split_index = [&](size_t i, std::string_view dims) -> char {
     if (!c.operand(i).is_split() || c.operand(i).dim() > 1) return 0;
@@ -290,13 +289,7 @@ void PlaceForm(PlacementContext& c, std::string_view a, std::string_view b, std:
   } else if (index != 0) {
     c.Require(0, PlacementOf(a, index, whole));
     c.Require(1, PlacementOf(b, index, whole));
-    const Placement placement = PlacementOf(result, index, Placement::Partial(ReduceKind::kSum));
-    c.Result(placement);
-    if (placement.is_split() && !shape_attr.empty()) {
-      auto dims = c.attr<std::vector<int64_t>>(shape_attr);
-      dims[static_cast<size_t>(placement.dim())] /= c.axis_size();
-      c.LocalAttr(std::string(shape_attr), std::move(dims));
-    }
+    c.Result(PlacementOf(result, index, Placement::Partial(ReduceKind::kSum)));
   } else if (ops::IsLinearPartial(c.operand(0)) && c.operand(1).is_replicated()) {
     c.Result(c.operand(0));
   } else if (ops::IsLinearPartial(c.operand(1)) && c.operand(0).is_replicated()) {
@@ -344,7 +337,7 @@ const OpDef& ConvolutionOp() {
           .Infer(InferConvolution)
           .Eval(EvalConvolution)
           .Vjp(ConvolutionVjp)
-          .Place([](PlacementContext& c) { PlaceForm(c, kX, kFilter, kY, ""); });
+          .Place([](PlacementContext& c) { PlaceForm(c, kX, kFilter, kY); });
   return def;
 }
 
@@ -357,12 +350,13 @@ const OpDef& ConvolutionGradInputOp() {
                    "the gradient of its result: a transposed convolution of dy.")
               .Operand("filter")
               .Operand("dy")
-              .Attr<std::vector<int64_t>>("input_shape", "the shape of x"),
+              .Attr<std::vector<int64_t>>("input_shape", "the shape of x")
+              .PerDim("input_shape"),
           "input_shape")
           .Infer(InferConvolutionGradInput)
           .Eval(EvalConvolutionGradInput)
           .Vjp(ConvolutionGradInputVjp)
-          .Place([](PlacementContext& c) { PlaceForm(c, kFilter, kY, kX, "input_shape"); });
+          .Place([](PlacementContext& c) { PlaceForm(c, kFilter, kY, kX); });
   return def;
 }
 
@@ -375,12 +369,13 @@ const OpDef& ConvolutionGradFilterOp() {
                    "dy is the gradient of its result: a sum over the batch.")
               .Operand("x")
               .Operand("dy")
-              .Attr<std::vector<int64_t>>("filter_shape", "the shape of filter"),
+              .Attr<std::vector<int64_t>>("filter_shape", "the shape of filter")
+              .PerDim("filter_shape"),
           "filter_shape")
           .Infer(InferConvolutionGradFilter)
           .Eval(EvalConvolutionGradFilter)
           .Vjp(ConvolutionGradFilterVjp)
-          .Place([](PlacementContext& c) { PlaceForm(c, kX, kY, kFilter, "filter_shape"); });
+          .Place([](PlacementContext& c) { PlaceForm(c, kX, kY, kFilter); });
   return def;
 }
 

@@ -6,6 +6,7 @@
 #include "core/interpreter.h"
 #include "core/ops/op_list.h"
 #include "core/ops/rules.h"
+#include "core/placing.h"
 
 namespace lockstep {
 namespace {
@@ -44,7 +45,7 @@ absl::Status EvalFusion(EvalContext& c) {
 
 std::vector<Value> DecomposeFusion(DecomposeContext& c) {
   const Graph& body = BodyOf(c);
-  std::unordered_map<Value, Value, ValueHash> outer;
+  ValueMap outer;
   for (size_t i = 0; i < c.num_operands(); ++i) outer[body.inputs()[i].value] = c.operand(i);
   const std::string source = c.b().source();
   for (const Node& node : body.nodes()) {
@@ -60,35 +61,19 @@ std::vector<Value> DecomposeFusion(DecomposeContext& c) {
   return results;
 }
 
-// In a distributed graph, where the operands are decides through the rules of the body's ops where the results are;
-// nothing can be moved inside. A fusion that is yet to be distributed is taken apart, so that collectives can come between
-// its ops.
+// A fusion is made of nodes that are placed, and its body says where the values in it are. (A graph that is yet to be
+// distributed has its fusions taken apart, so that collectives can come between their ops.)
 void PlaceFusion(PlacementContext& c) {
-  if (!c.types_are_local()) return c.Decompose();
   const Graph& body = BodyOf(c);
-  std::unordered_map<Value, Placement, ValueHash> placed;
-  for (size_t i = 0; i < c.num_operands(); ++i) placed[body.inputs()[i].value] = c.operand(i);
-  for (const Node& node : body.nodes()) {
-    std::vector<Placement> operands;
-    for (Value operand : node.operands()) operands.push_back(placed.at(operand));
-    PlacementContext inner(node, operands, c.mesh_axis(), c.axis_size(), std::nullopt, c.types_are_local());
-    node.op().place()(inner);
-    if (!inner.failure().empty()) return c.Fail(node.Describe() + " in its body: " + inner.failure());
-    if (inner.decompose()) return c.Fail(node.Describe() + " in its body has to be decomposed first");
-    for (size_t i = 0; i < operands.size(); ++i) {
-      const bool stands_for_slice = operands[i].is_replicated() && inner.required()[i].is_split();
-      if (inner.required()[i] == operands[i] || stands_for_slice) continue;
-      // What an operand of the fusion must be is said of the fusion, so that the checker says what is missing and what diverges.
-      for (size_t j = 0; j < c.num_operands(); ++j) {
-        if (body.inputs()[j].value == node.operand(i)) return c.Require(j, inner.required()[i]);
-      }
-      return c.Fail(node.Describe() + " in its body needs operand %" + node.operand(i).name() + " " +
-                    inner.required()[i].ToString() + ", and it is " + operands[i].ToString());
-    }
-    for (size_t i = 0; i < node.num_results(); ++i)
-      placed[{const_cast<Node*>(&node), static_cast<int>(i)}] = inner.results()[i];
+  const std::string& axis = c.mesh_axis().name;
+  for (size_t i = 0; i < c.num_operands(); ++i) c.Require(i, body.inputs()[i].value.placement(axis));
+  Graph one_axis = body.Clone();
+  one_axis.set_mesh(Mesh({c.mesh_axis()}));
+  for (const Node& node : one_axis.nodes()) {
+    const absl::Status status = CheckPlacements(one_axis, node);
+    if (!status.ok()) return c.Fail(std::string(status.message()) + ", in its body");
   }
-  for (size_t i = 0; i < body.results().size(); ++i) c.Result(i, placed.at(body.results()[i].value));
+  for (size_t i = 0; i < body.results().size(); ++i) c.Result(i, body.results()[i].value.placement(axis));
 }
 
 }  // namespace

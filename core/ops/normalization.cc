@@ -36,6 +36,10 @@ absl::Status CheckStatistics(const InferContext& c) {
   if (c.shape(0).num_elements() == 0) {
     return c.Error("C6") << "x is " << c.operand(0) << ", which has no elements to take a mean of";
   }
+  const int64_t groups = c.attr<int64_t>("groups");
+  if (groups < 1 || c.shape(0)[0] % groups != 0) {
+    return c.Error("C7") << groups << " groups of the batch of x " << c.operand(0);
+  }
   return absl::OkStatus();
 }
 
@@ -54,19 +58,25 @@ absl::Status InferBatchNormGrad(InferContext& c) {
   RETURN_IF_ERROR(CheckChannels(c, 3));
   RETURN_IF_ERROR(CheckStatistics(c));
   if (c.operand(4) != c.operand(0)) {
-    return c.Error("C7") << "dy is " << c.operand(4) << ", expected " << c.operand(0) << ", the type of x";
+    return c.Error("C8") << "dy is " << c.operand(4) << ", expected " << c.operand(0) << ", the type of x";
   }
   return c.SetResults({c.operand(0), c.operand(1), c.operand(1)});
 }
 
 // --- Evaluation --------------------------------------------------------------------------------------------------
 
-// Calls f(at) for every element of x, at being its position, of one channel.
+// A part of the batch: of `groups` equal ones the one at `index`.
+struct Group {
+  int64_t index = 0, groups = 1;
+};
+
+// Calls f(at) for every element of x, at being its position, of one channel of one group.
 template <typename F>
-void ForEachOfChannel(const Shape& x, int64_t channel, F f) {
+void ForEachOfChannel(const Shape& x, int64_t channel, Group group, F f) {
   int64_t inner = 1;
   for (int64_t dim = 2; dim < x.rank(); ++dim) inner *= x[dim];
-  for (int64_t n = 0; n < x[0]; ++n) {
+  const int64_t samples = x[0] / group.groups;
+  for (int64_t n = group.index * samples; n < (group.index + 1) * samples; ++n) {
     const int64_t first = (n * x[1] + channel) * inner;
     for (int64_t i = first; i < first + inner; ++i) f(i);
   }
@@ -107,23 +117,38 @@ absl::Status EvalBatchNormInference(EvalContext& c) {
   F64Result y(c.result());
   for (int64_t channel = 0; channel < shape[1]; ++channel) {
     const double factor = scale[channel] / std::sqrt(variance[channel] + c.attr<double>("epsilon"));
-    ForEachOfChannel(shape, channel, [&](int64_t i) { y[i] = (x[i] - mean[channel]) * factor + bias[channel]; });
+    ForEachOfChannel(shape, channel, {}, [&](int64_t i) { y[i] = (x[i] - mean[channel]) * factor + bias[channel]; });
   }
   return absl::OkStatus();
+}
+
+struct Moments {
+  double mean = 0, variance = 0;
+};
+
+Moments MomentsOf(const F64& x, const Shape& shape, int64_t channel, Group group) {
+  const double count = Count(shape) / static_cast<double>(group.groups);
+  double sum = 0, squares = 0;
+  ForEachOfChannel(shape, channel, group, [&](int64_t i) { sum += x[i]; });
+  const double mean = sum / count;
+  ForEachOfChannel(shape, channel, group, [&](int64_t i) { squares += (x[i] - mean) * (x[i] - mean); });
+  return {mean, squares / count};
 }
 
 absl::Status EvalBatchNormTraining(EvalContext& c) {
   const Shape& shape = c.operand(0).shape();
   const F64 x(c.operand(0)), scale(c.operand(1)), bias(c.operand(2));
   F64Result y(c.result(0)), mean(c.result(1)), variance(c.result(2));
+  const int64_t groups = c.attr<int64_t>("groups");
   for (int64_t channel = 0; channel < shape[1]; ++channel) {
-    double sum = 0, squares = 0;
-    ForEachOfChannel(shape, channel, [&](int64_t i) { sum += x[i]; });
-    mean[channel] = sum / Count(shape);
-    ForEachOfChannel(shape, channel, [&](int64_t i) { squares += (x[i] - mean[channel]) * (x[i] - mean[channel]); });
-    variance[channel] = squares / Count(shape);
-    const double factor = scale[channel] / std::sqrt(variance[channel] + c.attr<double>("epsilon"));
-    ForEachOfChannel(shape, channel, [&](int64_t i) { y[i] = (x[i] - mean[channel]) * factor + bias[channel]; });
+    for (Group group{0, groups}; group.index < groups; ++group.index) {
+      const Moments moments = MomentsOf(x, shape, channel, group);
+      mean[channel] += moments.mean / static_cast<double>(groups);
+      variance[channel] += moments.variance / static_cast<double>(groups);
+      const double factor = scale[channel] / std::sqrt(moments.variance + c.attr<double>("epsilon"));
+      ForEachOfChannel(shape, channel, group,
+                       [&](int64_t i) { y[i] = (x[i] - moments.mean) * factor + bias[channel]; });
+    }
   }
   return absl::OkStatus();
 }
@@ -132,42 +157,67 @@ absl::Status EvalBatchNormGrad(EvalContext& c) {
   const Shape& shape = c.operand(0).shape();
   const F64 x(c.operand(0)), scale(c.operand(1)), mean(c.operand(2)), variance(c.operand(3)), dy(c.operand(4));
   F64Result dx(c.result(0)), dscale(c.result(1)), dbias(c.result(2));
+  const int64_t groups = c.attr<int64_t>("groups");
+  const double count = Count(shape) / static_cast<double>(groups);
   for (int64_t channel = 0; channel < shape[1]; ++channel) {
-    const double rsqrt = 1 / std::sqrt(variance[channel] + c.attr<double>("epsilon"));
-    const auto normalised = [&](int64_t i) { return (x[i] - mean[channel]) * rsqrt; };
-    double sum = 0, weighted = 0;
-    ForEachOfChannel(shape, channel, [&](int64_t i) {
-      sum += dy[i];
-      weighted += dy[i] * normalised(i);
-    });
-    dbias[channel] = sum;
-    dscale[channel] = weighted;
-    const double count = Count(shape), factor = scale[channel] * rsqrt;
-    ForEachOfChannel(shape, channel,
-                     [&](int64_t i) { dx[i] = factor * (dy[i] - sum / count - normalised(i) * weighted / count); });
+    for (Group group{0, groups}; group.index < groups; ++group.index) {
+      // The operands hold the means over the groups: those of one group are found again.
+      const Moments moments =
+          groups == 1 ? Moments{mean[channel], variance[channel]} : MomentsOf(x, shape, channel, group);
+      const double rsqrt = 1 / std::sqrt(moments.variance + c.attr<double>("epsilon"));
+      const auto normalised = [&](int64_t i) { return (x[i] - moments.mean) * rsqrt; };
+      double sum = 0, weighted = 0;
+      ForEachOfChannel(shape, channel, group, [&](int64_t i) {
+        sum += dy[i];
+        weighted += dy[i] * normalised(i);
+      });
+      dbias[channel] += sum;
+      dscale[channel] += weighted;
+      const double factor = scale[channel] * rsqrt;
+      ForEachOfChannel(shape, channel, group,
+                       [&](int64_t i) { dx[i] = factor * (dy[i] - sum / count - normalised(i) * weighted / count); });
+    }
   }
   return absl::OkStatus();
 }
 
 // --- Decomposition and gradients ---------------------------------------------------------------------------------
 
-// Expressions over values of one N,C,spatial shape and values per channel.
+// Expressions over values of one N,C,spatial shape and values per channel [C]. With several groups the batch is two dimensions,
+// group and sample, and statistics are per group and channel [groups, C].
 struct ChannelMath {
   Builder& b;
-  Shape shape;
-  std::vector<int64_t> others;  // every dimension but the channels
+  Shape x, shape;  // of x, and with the groups
+  int64_t groups, channel;
+  std::vector<int64_t> others;  // every dimension of `shape` but groups and channels
 
-  ChannelMath(Builder& builder, const Shape& x) : b(builder), shape(x) {
-    for (int64_t dim = 0; dim < x.rank(); ++dim) {
-      if (dim != 1) others.push_back(dim);
+  ChannelMath(Builder& builder, const Shape& x_shape, int64_t num_groups = 1)
+      : b(builder), x(x_shape), shape(x_shape), groups(num_groups), channel(num_groups == 1 ? 1 : 2) {
+    if (groups > 1) {
+      std::vector<int64_t> dims = x.dims();
+      dims[0] /= groups;
+      dims.insert(dims.begin(), groups);
+      shape = Shape(std::move(dims));
+    }
+    for (int64_t dim = groups == 1 ? 0 : 1; dim < shape.rank(); ++dim) {
+      if (dim != channel) others.push_back(dim);
     }
   }
-  Value Spread(Value per_channel) { return b.BroadcastAlong(per_channel, shape, 1); }
-  Value Sum(Value x) { return b.ReduceSum(x, others); }
-  Value Mean(Value x) { return b.ReduceMean(x, others); }
+  Value InGroups(Value v) { return b.Reshape(v, shape); }
+  Value OutOfGroups(Value v) { return b.Reshape(v, x); }
+  Value Spread(Value v) {
+    return v && v.shape().rank() == 2 ? b.BroadcastOver(v, shape, others) : b.BroadcastAlong(v, shape, channel);
+  }
+  // A value per channel as one per group and channel.
+  Value PerGroup(Value v) { return groups == 1 ? v : b.BroadcastAlong(v, {groups, shape[channel]}, 1); }
+  Value OverGroups(Value v) { return groups == 1 ? v : b.ReduceSum(v, {0}); }
+  Value MeanOverGroups(Value v) { return groups == 1 ? v : b.ReduceMean(v, {0}); }
+  Value Sum(Value v) { return b.ReduceSum(v, others); }
+  Value Mean(Value v) { return b.ReduceMean(v, others); }
+  Value Variance(Value centered) { return Mean(b.Mul(centered, centered)); }
   Value Rsqrt(Value variance, double epsilon) { return b.Rsqrt(b.AddScalar(variance, epsilon)); }
   Value Affine(Value centered, Value rsqrt, Value scale, Value bias) {
-    return b.Add(b.Mul(centered, Spread(b.Mul(rsqrt, scale))), Spread(bias));
+    return b.Add(b.Mul(centered, Spread(b.Mul(rsqrt, PerGroup(scale)))), Spread(bias));
   }
 };
 
@@ -179,25 +229,31 @@ std::vector<Value> DecomposeBatchNormInference(DecomposeContext& c) {
 
 // Two passes, as the difference of a mean of squares and a squared mean loses its digits where the mean is large.
 std::vector<Value> DecomposeBatchNormTraining(DecomposeContext& c) {
-  ChannelMath math(c.b(), c.operand(0).shape());
-  const Value mean = math.Mean(c.operand(0));
-  const Value centered = c.b().Sub(c.operand(0), math.Spread(mean));
-  const Value variance = math.Mean(c.b().Mul(centered, centered));
+  ChannelMath math(c.b(), c.operand(0).shape(), c.attr<int64_t>("groups"));
+  const Value x = math.InGroups(c.operand(0)), mean = math.Mean(x);
+  const Value centered = c.b().Sub(x, math.Spread(mean));
+  const Value variance = math.Variance(centered);
   const Value rsqrt = math.Rsqrt(variance, c.attr<double>("epsilon"));
-  return {math.Affine(centered, rsqrt, c.operand(1), c.operand(2)), mean, variance};
+  const Value y = math.Affine(centered, rsqrt, c.operand(1), c.operand(2));
+  return {math.OutOfGroups(y), math.MeanOverGroups(mean), math.MeanOverGroups(variance)};
 }
 
 std::vector<Value> DecomposeBatchNormGrad(DecomposeContext& c) {
   Builder& b = c.b();
-  const Value x = c.operand(0), scale = c.operand(1), dy = c.operand(4);
-  ChannelMath math(b, x.shape());
-  const Value rsqrt = math.Rsqrt(c.operand(3), c.attr<double>("epsilon"));
-  const Value normalised = b.Mul(b.Sub(x, math.Spread(c.operand(2))), math.Spread(rsqrt));
+  const int64_t groups = c.attr<int64_t>("groups");
+  ChannelMath math(b, c.operand(0).shape(), groups);
+  const Value x = math.InGroups(c.operand(0)), scale = c.operand(1), dy = math.InGroups(c.operand(4));
+  // The operands hold the means over the groups: those of each group are what the forward pass computed, word for word.
+  const Value x_centered = b.Sub(x, math.Spread(groups == 1 ? c.operand(2) : math.Mean(x)));
+  const Value variance = groups == 1 ? c.operand(3) : math.Variance(x_centered);
+  const Value rsqrt = math.Rsqrt(variance, c.attr<double>("epsilon"));
+  const Value normalised = b.Mul(x_centered, math.Spread(rsqrt));
   const Value dbias = math.Sum(dy), dscale = math.Sum(b.Mul(dy, normalised));
-  const double share = 1 / Count(x.shape());
+  const double share = static_cast<double>(groups) / Count(c.operand(0).shape());
   const Value centered = b.Sub(dy, math.Spread(b.Scale(dbias, share)));
   const Value residual = b.Sub(centered, b.Mul(normalised, math.Spread(b.Scale(dscale, share))));
-  return {b.Mul(residual, math.Spread(b.Mul(scale, rsqrt))), dscale, dbias};
+  const Value dx = b.Mul(residual, math.Spread(b.Mul(math.PerGroup(scale), rsqrt)));
+  return {math.OutOfGroups(dx), math.OverGroups(dscale), math.OverGroups(dbias)};
 }
 
 void BatchNormInferenceVjp(VjpContext& c) {
@@ -271,32 +327,18 @@ std::optional<Placement> SplitOverSamples(PlacementContext& c, const std::vector
   return std::nullopt;
 }
 
-// With global statistics the decomposition is distributed: its sums become partial, and counts are of the global batch. With
-// statistics of each rank, what the ranks find are their own, and the running statistics become the means over the ranks.
-void PlaceBatchNormTraining(PlacementContext& c) {
-  const std::optional<Placement> split = SplitOverSamples(c, {true, false, false});
+// The decomposition is distributed: its sums become partial, and counts are of the global batch. Statistics of each rank are
+// those of as many groups as there are ranks, which need no communication.
+void PlaceSplitSamples(PlacementContext& c, const std::vector<bool>& has_x_shape) {
+  const std::optional<Placement> split = SplitOverSamples(c, has_x_shape);
   if (!split) return;
-  if (c.attr<std::string>("statistics") == "global") return c.Decompose();
-  c.Require(0, *split);
-  c.Require(1, Placement::Replicated());
-  c.Require(2, Placement::Replicated());
-  c.Result(Placement::Partial(ReduceKind::kMean));
-  c.Result(0, *split);
+  if (c.attr<std::string>("statistics") == "global" || split->dim() != 0) return c.Decompose();
+  c.Decompose({{"statistics", std::string("global")}, {"groups", c.attr<int64_t>("groups") * c.axis_size()}});
 }
 
-// With statistics of each rank, mean and variance are those that batch_norm_training left on this rank: not yet averaged.
-void PlaceBatchNormGrad(PlacementContext& c) {
-  const std::optional<Placement> split = SplitOverSamples(c, {true, false, false, false, true});
-  if (!split) return;
-  if (c.attr<std::string>("statistics") == "global") return c.Decompose();
-  c.Require(0, *split);
-  c.Require(1, Placement::Replicated());
-  c.Require(2, Placement::Partial(ReduceKind::kMean));
-  c.Require(3, Placement::Partial(ReduceKind::kMean));
-  c.Require(4, *split);
-  c.Result(Placement::Partial(ReduceKind::kSum));
-  c.Result(0, *split);
-}
+void PlaceBatchNormTraining(PlacementContext& c) { PlaceSplitSamples(c, {true, false, false}); }
+
+void PlaceBatchNormGrad(PlacementContext& c) { PlaceSplitSamples(c, {true, false, false, false, true}); }
 
 // What the three ops have in common.
 OpDef WithChannels(OpDef def) {
@@ -310,9 +352,15 @@ OpDef WithChannels(OpDef def) {
 OpDef WithStatistics(OpDef def) {
   return WithChannels(std::move(def))
       .OptionalAttr<std::string>("statistics", "global",
-                                 "global: of the whole batch on any number of ranks; rank: of each rank's share of it")
+                                 "global: of the whole batch on any number of ranks; rank: of each rank's share of it, "
+                                 "which is a group for each rank")
+      .OptionalAttr<int64_t>(
+          "groups", 1,
+          "the batch falls into so many equal parts, in order, each normalised by its own statistics "
+          "(ghost batch normalisation: Hoffer et al., 2017); mean and variance are the means of theirs")
       .Constraint("C5", "statistics is global or rank")
-      .Constraint("C6", "x has at least one element");
+      .Constraint("C6", "x has at least one element")
+      .Constraint("C7", "groups is at least 1 and divides the batch");
 }
 
 }  // namespace
@@ -369,7 +417,7 @@ const OpDef& BatchNormGradOp() {
           .Result("dx")
           .Result("dscale")
           .Result("dbias")
-          .Constraint("C7", "dy has the type of x")
+          .Constraint("C8", "dy has the type of x")
           .Infer(InferBatchNormGrad)
           .Eval(EvalBatchNormGrad)
           .NoGradient("second derivatives of batch normalisation are not needed by any optimizer here")

@@ -194,15 +194,6 @@ void PlaceAvgPool(PlacementContext& c) {
   else PlacePool(c);
 }
 
-void PlaceAvgPoolGrad(PlacementContext& c) {
-  PlaceAvgPool(c);
-  const Placement& result = c.results()[0];
-  if (!result.is_split()) return;
-  Ints dims = c.attr<Ints>("input_shape");
-  dims[static_cast<size_t>(result.dim())] /= c.axis_size();
-  c.LocalAttr("input_shape", std::move(dims));
-}
-
 // What the four ops have in common, but for the dilation that only max_pool has.
 OpDef WithWindow(OpDef def) {
   return def.Attr<Ints>("window", "extents of the window, one per spatial dimension")
@@ -272,12 +263,13 @@ const OpDef& AvgPoolGradOp() {
                                    "its result: each window spreads its "
                                    "share evenly.")
                                .Attr<Ints>("input_shape", "the shape of x")
+                               .PerDim("input_shape")
                                .Constraint("C7", "dy has the type of the pooling's result")
                                .Constraint("C8", "input_shape has no negative extent")
                                .Infer(InferAvgPoolGrad)
                                .Eval(EvalAvgPoolGrad)
                                .Vjp(AvgPoolGradVjp)
-                               .Place(PlaceAvgPoolGrad);
+                               .Place(PlaceAvgPool);
   return def;
 }
 

@@ -28,19 +28,6 @@ void CopyElements(const Tensor& x, Tensor& result, const Shape& shape, F f) {
   });
 }
 
-Ints WithEntry(Ints list, int64_t i, int64_t value) {
-  list[At(i)] = value;
-  return list;
-}
-
-// The attribute `name` (extents) with the dimension along which the result is split, if it is, divided among the ranks.
-void DivideAttr(PlacementContext& c, const char* name) {
-  const Placement& result = c.results()[0];
-  if (!result.is_split()) return;
-  const Ints& extents = c.attr<Ints>(name);
-  c.LocalAttr(name, WithEntry(extents, result.dim(), extents[At(result.dim())] / c.axis_size()));
-}
-
 // --- iota ---------------------------------------------------------------------------------------------------------------
 
 absl::Status InferIota(InferContext& c) {
@@ -68,7 +55,6 @@ void PlaceIota(PlacementContext& c) {
   // A slice along another dimension is a smaller iota; one along its own would need the rank: the caller takes a shard.
   if (!c.wanted() || !c.wanted()->is_split() || c.wanted()->is_split(c.attr<int64_t>("dim"))) return;
   c.Result(*c.wanted());
-  DivideAttr(c, "shape");
 }
 
 // --- reshape ------------------------------------------------------------------------------------------------------------
@@ -90,51 +76,26 @@ int64_t ProductBefore(const Shape& shape, int64_t dim) {
   return product;
 }
 
-// Whether rank i's slice of `from` along dimension d, reshaped, is rank i's slice of `to` along dimension e. Both
-// shapes are global.
+// Whether rank i's slice of `from` along dimension d, reshaped, is rank i's slice of `to` along dimension e.
 bool SlicesAgree(const Shape& from, int64_t d, const Shape& to, int64_t e, int64_t ranks) {
   return from[d] % ranks == 0 && to[e] % ranks == 0 && ProductBefore(from, d) == ProductBefore(to, e);
 }
 
-// The dimension along which a local reshape of a slice along d gives slices, -1 if none. Extents of 1 make that
-// ambiguous ([1,3] to [1,1,3] on 2 ranks: of [2,1,3] or of [1,2,3]?). Each is a consistent reading; dimension d,
-// usually the batch, goes first.
-int64_t ReadLocally(const Shape& from, int64_t d, const Shape& to, int64_t ranks) {
-  const Shape global_from = from.WithDim(d, from[d] * ranks);
-  const auto agrees = [&](int64_t e) { return SlicesAgree(global_from, d, to.WithDim(e, to[e] * ranks), e, ranks); };
-  if (to.has_dim(d) && agrees(d)) return d;
-  for (int64_t e = to.rank() - 1; e >= 0; --e) {
-    if (agrees(e)) return e;
+// The dimension of `to` along which a split of `from` along d can be kept, -1 if there is none. Dimensions of extent 1 do not
+// divide, so there is at most one.
+int64_t DimAfterReshape(const Shape& from, int64_t d, const Shape& to, int64_t ranks) {
+  if (from.num_elements() == 0) return -1;
+  for (int64_t e = 0; e < to.rank(); ++e) {
+    if (SlicesAgree(from, d, to, e, ranks)) return e;
   }
   return -1;
 }
 
-// The same from global types, without what would be read differently once the types are local.
-bool KeepsSplit(const Shape& from, int64_t d, const Shape& to, int64_t e, int64_t ranks) {
-  return SlicesAgree(from, d, to, e, ranks) &&
-         ReadLocally(from.WithDim(d, from[d] / ranks), d, to.WithDim(e, to[e] / ranks), ranks) == e;
-}
-
 void PlaceReshape(PlacementContext& c) {
   const Shape &from = c.shape(0), &to = c.result_type().shape;
-  const int64_t ranks = c.axis_size();
-  const auto to_result = [&](int64_t d) -> int64_t {
-    if (from.num_elements() == 0) return -1;
-    if (c.types_are_local()) return ReadLocally(from, d, to, ranks);
-    for (int64_t e = 0; e < to.rank(); ++e) {
-      if (KeepsSplit(from, d, to, e, ranks)) return e;
-    }
-    return -1;
-  };
-  const auto to_operand = [&](int64_t e) -> int64_t {  // asked with global types alone
-    if (from.num_elements() == 0) return -1;
-    for (int64_t d = 0; d < from.rank(); ++d) {
-      if (KeepsSplit(from, d, to, e, ranks)) return d;
-    }
-    return -1;
-  };
-  ops::PlaceDataMovement(c, to_result, to_operand);
-  DivideAttr(c, "shape");
+  ops::PlaceDataMovement(
+      c, [&](int64_t d) { return DimAfterReshape(from, d, to, c.axis_size()); },
+      [&](int64_t e) { return DimAfterReshape(to, e, from, c.axis_size()); });
 }
 
 // --- transpose ----------------------------------------------------------------------------------------------------------
@@ -230,7 +191,6 @@ void PlaceBroadcast(PlacementContext& c) {
   } else {
     ops::PlaceDataMovement(c, [&](int64_t d) { return dims[At(d)]; }, [&](int64_t e) { return IndexOf(dims, e); });
   }
-  DivideAttr(c, "shape");
 }
 
 }  // namespace
@@ -255,6 +215,7 @@ const OpDef& IotaOp() {
   static const OpDef def = OpDef("iota")
                                .Doc("Counts 0, 1, 2, ... along one dimension.")
                                .Attr<Ints>("shape", "of the result")
+                               .PerDim("shape")
                                .Attr<DType>("dtype", "of the result")
                                .Attr<int64_t>("dim", "the dimension along which to count")
                                .Constraint("C1", "the extents of shape are at least 0, and not too large")
@@ -274,6 +235,7 @@ const OpDef& ReshapeOp() {
           .Doc("The elements of x, in row-major order, under another shape.")
           .Operand("x")
           .Attr<Ints>("shape", "of the result")
+          .PerDim("shape")
           .Constraint("C1", "the extents of shape are at least 0, and not too large")
           .Constraint("C2", "shape has as many elements as x")
           .Infer(InferReshape)
@@ -311,6 +273,7 @@ const OpDef& BroadcastOp() {
               "Extents are equal: a dimension of extent 1 is not stretched.")
           .Operand("x")
           .Attr<Ints>("shape", "of the result")
+          .PerDim("shape")
           .Attr<Ints>("dims", "where the dimensions of x go")
           .Constraint("C1", "the extents of shape are at least 0, and not too large")
           .Constraint("C2",

@@ -145,11 +145,6 @@ void PlaceSlice(PlacementContext& c) {
     return start[At(d)] == 0 && limit[At(d)] == c.shape(0)[d] && stride[At(d)] == 1 ? d : -1;
   };
   ops::PlaceDataMovement(c, same_if_whole, same_if_whole);
-  const Placement& result = c.results()[0];
-  if (!result.is_split()) return;
-  Ints local_limit = limit;
-  local_limit[At(result.dim())] /= c.axis_size();
-  c.LocalAttr("limit", local_limit);
 }
 
 // --- pad ----------------------------------------------------------------------------------------------------------------
@@ -226,6 +221,7 @@ const OpDef& SliceOp() {
                                .Operand("x")
                                .Attr<Ints>("start")
                                .Attr<Ints>("limit", "exclusive")
+                               .PerDim("limit")
                                .Attr<Ints>("stride")
                                .Constraint("C1", "start, limit and stride have one entry for each dimension of x")
                                .Constraint("C2", "0 <= start <= limit <= the extent of x, in each dimension")

@@ -1,235 +1,171 @@
 #include "passes/distribute/distribute.h"
 
-#include <map>
-#include <unordered_map>
+#include <algorithm>
 
-#include "core/builder.h"
 #include "core/op_def.h"
+#include "core/placing.h"
 #include "passes/decompose.h"
 
 namespace lockstep::passes {
 namespace {
 
-// Distributes a graph along one axis, which is the last of the mesh that `local` gets.
-class AxisDistributor {
+// Places a graph along one axis, which is the last of `mesh`; along the others, `graph` is placed already.
+class AxisPlacer {
  public:
-  AxisDistributor(Graph global, const MeshAxis& axis, Mesh mesh)
-      : global_(std::move(global)), axis_(axis), local_(global_.name()), builder_(local_) {
-    local_.set_mesh(std::move(mesh));
+  AxisPlacer(Graph graph, const MeshAxis& axis, Mesh mesh)
+      : from_(std::move(graph)), axis_(axis), to_(from_.name()), mover_(to_, axis, nullptr, /*may_communicate=*/true) {
+    to_.set_mesh(std::move(mesh));
   }
 
   absl::StatusOr<Graph> Run() {
-    for (const Input& input : global_.inputs()) RETURN_IF_ERROR(AddInput(input));
-    for (auto it = global_.nodes().begin(); it != global_.nodes().end();) {
-      ASSIGN_OR_RETURN(const bool placed, PlaceNode(*it));
-      if (placed) {
-        ++it;
-      } else {
-        ASSIGN_OR_RETURN(it, ReplaceByDecomposition(global_, it));
-      }
+    for (const Input& input : from_.inputs()) RETURN_IF_ERROR(AddInput(input));
+    for (auto it = from_.nodes().begin(); it != from_.nodes().end();) {
+      ASSIGN_OR_RETURN(it, Place(it));
     }
-    for (const Result& result : global_.results()) RETURN_IF_ERROR(AddResult(result));
-    return std::move(local_);
+    for (const Result& result : from_.results()) RETURN_IF_ERROR(AddResult(result));
+    return std::move(to_);
   }
 
  private:
-  // A value of the global graph in the local one. `canonical` is where its producer left it; conversions are kept, so
-  // that two consumers share one collective.
-  struct Placed {
-    Placement canonical;
-    std::vector<std::pair<Placement, Value>> versions;
-  };
+  using Iterator = std::list<Node>::iterator;
 
-  bool Divides(const Shape& shape, const Placement& placement) const {
-    return !placement.is_split() || shape[placement.dim()] % axis_.size == 0;
+  PlacementMap With(PlacementMap placements, const Placement& placement) const {
+    placements.insert_or_assign(axis_.name, placement);
+    return placements;
   }
-  TensorType LocalType(TensorType type, const Placement& placement) const {
-    if (placement.is_split())
-      type.shape = type.shape.WithDim(placement.dim(), type.shape[placement.dim()] / axis_.size);
-    return type;
+  bool Divides(const Shape& shape, const PlacementMap& others, const Placement& placement) const {
+    return SplitsEvenly(shape, With(others, placement), to_.mesh());
   }
-  const Placement& CanonicalPlacement(Value global) const { return placed_.at(global).canonical; }
-  PlacementContext Ask(const Node& node, const std::vector<Placement>& operands,
-                       std::optional<Placement> wanted) const {
-    PlacementContext rule(node, operands, axis_.name, axis_.size, wanted);
-    node.op().place()(rule);
-    return rule;
-  }
-  bool AllDivide(const Node& node, const PlacementContext& rule) const;
+  bool AllDivide(const Node& node, const PlacementRuling& ruling) const;
 
   absl::Status AddInput(const Input& input);
   absl::Status AddResult(const Result& result);
-  absl::StatusOr<bool> PlaceNode(Node& node);  // false: it must be decomposed
-  absl::Status PlaceByRule(Node& node, const PlacementContext& rule);
-  // The node with its operands where `rule` requires them.
-  absl::StatusOr<Node*> CloneLocal(Node& node, const PlacementContext& rule);
-  // `global` in the local graph, placed as `wanted`; `consumer` is for messages.
-  absl::StatusOr<Value> Get(Value global, const Placement& wanted, const std::string& consumer);
-  absl::StatusOr<Value> Convert(Value global, const Placement& from, const Placement& to, const std::string& consumer);
-  // The slice of a replicated value computed by its producer alone, or null if the producer cannot.
-  absl::StatusOr<Value> ComputeSlice(Value global, const Placement& to);
+  absl::StatusOr<Iterator> Place(Iterator node);  // returns the next to place
+  absl::Status PlaceByRule(const Node& node, const PlacementRuling& ruling);
 
-  Graph global_;
-  MeshAxis axis_;
-  Graph local_;
-  Builder builder_;
-  std::unordered_map<Value, Placed, ValueHash> placed_;
+  Graph from_;
+  const MeshAxis axis_;
+  Graph to_;
+  PlacementMover mover_;
+  ValueMap map_;  // to the values as their nodes leave them
 };
 
-absl::Status AxisDistributor::AddInput(const Input& input) {
-  const Placement placement = PlacementAlong(input.placements, axis_.name);
-  const TensorType& type = input.value.type();
-  if (placement.is_split()) {
-    if (!type.shape.has_dim(placement.dim())) {
-      return InvalidArgument() << "input %" << input.name() << " is split along dimension " << placement.dim() << " of "
-                               << type;
-    }
-    if (!Divides(type.shape, placement)) {
-      return InvalidArgument() << "dimension " << placement.dim() << " of input %" << input.name() << " (" << type
-                               << ") cannot be shared evenly by the " << axis_.size << " ranks of axis " << axis_.name
-                               << ": " << type.shape[placement.dim()] << " is not a multiple of " << axis_.size;
-    }
+absl::Status AxisPlacer::AddInput(const Input& input) {
+  const Placement placement = input.value.placement(axis_.name);
+  const Shape& shape = input.value.shape();
+  if (placement.is_split() && !shape.has_dim(placement.dim())) {
+    return InvalidArgument() << "input %" << input.name() << " is split along dimension " << placement.dim() << " of "
+                             << input.value.type();
   }
-  ASSIGN_OR_RETURN(const Value local,
-                   local_.AddInput(input.name(), LocalType(type, placement), input.is_state, input.placements));
-  placed_[input.value] = {placement, {{placement, local}}};
+  PlacementMap placements;  // along the axes up to this one
+  for (const MeshAxis& axis : to_.mesh().axes()) placements.emplace(axis.name, input.value.placement(axis.name));
+  if (!SplitsEvenly(shape, placements, to_.mesh())) {
+    return InvalidArgument() << "dimension " << placement.dim() << " of input %" << input.name() << " ("
+                             << input.value.type() << ") cannot be shared evenly by the " << axis_.size
+                             << " ranks of axis " << axis_.name << ": " << shape[placement.dim()]
+                             << " is not a multiple of " << axis_.size;
+  }
+  // Those along axes that are still to come are kept.
+  ASSIGN_OR_RETURN(map_[input.value],
+                   to_.AddInput(input.name(), input.value.type(), input.is_state, input.placements()));
   return absl::OkStatus();
 }
 
-bool AxisDistributor::AllDivide(const Node& node, const PlacementContext& rule) const {
+bool AxisPlacer::AllDivide(const Node& node, const PlacementRuling& ruling) const {
   for (size_t i = 0; i < node.operands().size(); ++i) {
-    if (!Divides(node.operand(i).shape(), rule.required()[i])) return false;
+    if (!Divides(node.operand(i).shape(), map_.at(node.operand(i)).placements(), ruling.required[i])) return false;
   }
   for (size_t i = 0; i < node.num_results(); ++i) {
-    if (!Divides(node.type(i).shape, rule.results()[i])) return false;
+    if (!Divides(node.type(i).shape, node.placements(i), ruling.results[i])) return false;
   }
   return true;
 }
 
-absl::StatusOr<bool> AxisDistributor::PlaceNode(Node& node) {
-  std::vector<Placement> operands;
-  for (Value operand : node.operands()) operands.push_back(CanonicalPlacement(operand));
-  const PlacementContext rule = Ask(node, operands, std::nullopt);
-  if (rule.decompose()) {
+absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
+  Node& node = *it;
+  std::vector<Value> operands;
+  for (Value operand : node.operands()) operands.push_back(map_.at(operand));
+  std::vector<TensorType> types;
+  for (size_t i = 0; i < node.num_results(); ++i) types.push_back(node.type(i));
+  const NodeToPlace to_place{node.op(), node.attributes(), operands, types};
+  PlacementRuling ruling = AskPlacementRule(to_place, axis_);
+  if (ruling.decompose) {
     if (!node.op().decompose())
       return Internal() << node.Describe() << " cannot be distributed along axis " << axis_.name
                         << " and has no decomposition";
-    return false;
+    for (const auto& [name, value] : ruling.decompose_with)
+      RETURN_IF_ERROR(Annotate(from_.SetAttribute(&node, name, value), node.Describe()));
+    return ReplaceByDecomposition(from_, it);
   }
-  if (rule.failure().empty() && !AllDivide(node, rule)) {
-    // A dimension that the ranks cannot share, such as a batch merged with something odd: compute the whole on every rank.
-    operands.assign(operands.size(), Placement::Replicated());
-    RETURN_IF_ERROR(PlaceByRule(node, Ask(node, operands, std::nullopt)));
-  } else {
-    RETURN_IF_ERROR(PlaceByRule(node, rule));
-  }
-  return true;
+  // A dimension that the ranks cannot share, such as a batch merged with something odd: compute the whole on every rank.
+  if (ruling.failure.empty() && !AllDivide(node, ruling))
+    ruling = AskPlacementRule(to_place, axis_, std::nullopt, std::vector<Placement>(operands.size()));
+  RETURN_IF_ERROR(PlaceByRule(node, ruling));
+  return std::next(it);
 }
 
-absl::Status AxisDistributor::PlaceByRule(Node& node, const PlacementContext& rule) {
-  if (!rule.failure().empty()) {
+absl::Status AxisPlacer::PlaceByRule(const Node& node, const PlacementRuling& ruling) {
+  if (!ruling.failure.empty()) {
     return InvalidArgument() << node.Describe() << " cannot be placed along axis " << axis_.name << ": "
-                             << rule.failure();
+                             << ruling.failure;
   }
-  ASSIGN_OR_RETURN(Node* const local, CloneLocal(node, rule));
-  for (size_t i = 0; i < node.num_results(); ++i) {
-    const Placement& placement = rule.results()[i];
-    placed_[node.result(i)] = {placement, {{placement, local->result(i)}}};
+  NodeSpec spec = CopyOf(node, map_);
+  for (size_t i = 0; i < spec.operands.size(); ++i) {
+    ASSIGN_OR_RETURN(spec.operands[i], mover_.Move(spec.operands[i], ruling.required[i], node.Describe()));
   }
+  for (size_t i = 0; i < node.num_results(); ++i) spec.placements[i] = With(spec.placements[i], ruling.results[i]);
+  ASSIGN_OR_RETURN(Node* const placed, to_.Insert(std::move(spec)));
+  for (size_t i = 0; i < node.num_results(); ++i) map_[const_cast<Node&>(node).result(i)] = placed->result(i);
   return absl::OkStatus();
 }
 
-absl::StatusOr<Node*> AxisDistributor::CloneLocal(Node& node, const PlacementContext& rule) {
-  NodeSpec spec{&node.op(), {}, node.attributes(), node.source(), {}};
-  for (size_t i = 0; i < node.operands().size(); ++i) {
-    ASSIGN_OR_RETURN(const Value operand, Get(node.operand(i), rule.required()[i], node.Describe()));
-    spec.operands.push_back(operand);
-  }
-  for (const auto& [name, value] : rule.local_attributes()) spec.attributes.insert_or_assign(name, value);
-  for (size_t i = 0; i < node.num_results(); ++i) spec.names.push_back(node.result_name(i));
-  ASSIGN_OR_RETURN(Node* const local, local_.Insert(std::move(spec)));
-  for (size_t i = 0; i < node.num_results(); ++i) {
-    const TensorType expected = LocalType(node.type(i), rule.results()[i]);
-    if (local->type(i) != expected) {
-      return Internal() << "placement rule of " << node.Describe() << ": %" << node.result_name(i) << " is "
-                        << rule.results()[i] << " along axis " << axis_.name << ", which makes " << expected
-                        << ", but its local type is " << local->type(i);
-    }
-  }
-  return local;
-}
-
-absl::StatusOr<Value> AxisDistributor::Get(Value global, const Placement& wanted, const std::string& consumer) {
-  for (const auto& [placement, value] : placed_.at(global).versions) {
-    if (placement == wanted) return value;
-  }
-  builder_.set_source(global.node->source());
-  ASSIGN_OR_RETURN(const Value converted, Convert(global, CanonicalPlacement(global), wanted, consumer));
-  RETURN_IF_ERROR(builder_.status());
-  if (converted.name() != global.name()) local_.SetName(converted, global.name());
-  placed_.at(global).versions.push_back({wanted, converted});
-  return converted;
-}
-
-absl::StatusOr<Value> AxisDistributor::Convert(Value global, const Placement& from, const Placement& to,
-                                               const std::string& consumer) {
-  if (from.is_local()) {
-    return InvalidArgument()
-           << consumer << " needs %" << global.name() << " " << to << " along axis " << axis_.name
-           << ", but its values differ between ranks and have no global meaning (it is local), made by "
-           << global.node->Describe();
-  }
-  if (to.is_partial() || to.is_local()) {
-    return Internal() << consumer << " needs %" << global.name() << " " << to << " along axis " << axis_.name
-                      << ", but it is " << from;
-  }
-  if (to.is_split() && from.is_partial()) {
-    ASSIGN_OR_RETURN(const Value value, Get(global, from, consumer));
-    return builder_.ReduceScatter(value, axis_.name, to.dim(), from.reduce());
-  }
-  if (to.is_split()) {
-    if (from.is_replicated()) {
-      ASSIGN_OR_RETURN(const Value slice, ComputeSlice(global, to));
-      if (slice) return slice;
-    }
-    ASSIGN_OR_RETURN(const Value whole, Get(global, Placement::Replicated(), consumer));
-    return builder_.Shard(whole, axis_.name, to.dim());
-  }
-  ASSIGN_OR_RETURN(const Value value, Get(global, from, consumer));
-  if (from.is_partial()) return builder_.AllReduce(value, axis_.name, from.reduce());
-  return builder_.AllGather(value, axis_.name, from.dim());
-}
-
-absl::StatusOr<Value> AxisDistributor::ComputeSlice(Value global, const Placement& to) {
-  Node& node = *global.node;
-  if (node.Is("input") || node.op().has_trait(kCollective) || node.op().has_trait(kOptimizer) ||
-      node.num_results() != 1)
-    return Value();
-  // The value is replicated, so replicated versions of its operands are at hand, whatever they were at first.
-  const std::vector<Placement> operands(node.operands().size());
-  const PlacementContext rule = Ask(node, operands, to);
-  if (rule.decompose() || !rule.failure().empty() || rule.results()[0] != to || !AllDivide(node, rule)) return Value();
-  ASSIGN_OR_RETURN(Node* const local, CloneLocal(node, rule));
-  return local->result();
-}
-
-absl::Status AxisDistributor::AddResult(const Result& result) {
-  const Placement is = CanonicalPlacement(result.value);
+absl::Status AxisPlacer::AddResult(const Result& result) {
+  const Value value = map_.at(result.value);
+  const Placement is = value.placement(axis_.name);
   PlacementMap placements = result.placements;
   if (result.is_state) {
-    const Placement state = PlacementAlong(global_.FindInput(result.name)->placements, axis_.name);
-    ASSIGN_OR_RETURN(const Value value, Get(result.value, state, "state %" + result.name));
+    const Placement state = from_.FindInput(result.name)->value.placement(axis_.name);
+    ASSIGN_OR_RETURN(const Value next, mover_.Move(value, state, "state %" + result.name));
     placements[axis_.name] = state;
-    return local_.AddStateResult(result.name, value, std::move(placements));
+    return to_.AddStateResult(result.name, next, std::move(placements));
   }
   const auto declared = placements.find(axis_.name);
   Placement wanted = is.is_partial() ? Placement::Replicated() : is;
   if (declared != placements.end()) wanted = declared->second;
   if (is.is_local()) wanted = Placement::Local();
-  if (!Divides(result.value.shape(), wanted)) wanted = Placement::Replicated();
-  ASSIGN_OR_RETURN(const Value value, Get(result.value, wanted, "result " + result.name));
+  if (!Divides(value.shape(), value.placements(), wanted)) wanted = Placement::Replicated();
+  ASSIGN_OR_RETURN(const Value moved, mover_.Move(value, wanted, "result " + result.name));
   placements[axis_.name] = wanted;
-  return local_.AddResult(result.name, value, std::move(placements));
+  return to_.AddResult(result.name, moved, std::move(placements));
+}
+
+// Takes fusions apart, so that collectives can come between their ops.
+absl::Status OpenRegions(Graph& graph) {
+  for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
+    const auto& attributes = it->attributes();
+    const bool has_region = std::any_of(attributes.begin(), attributes.end(),
+                                        [](const auto& each) { return std::holds_alternative<Region>(each.second); });
+    if (has_region) {
+      ASSIGN_OR_RETURN(it, ReplaceByDecomposition(graph, it));
+    } else {
+      ++it;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Along an axis of one rank nothing is anywhere else.
+void ForgetAxis(Graph& graph, const std::string& axis) {
+  for (size_t i = 0; i < graph.inputs().size(); ++i) {
+    PlacementMap placements = graph.inputs()[i].placements();
+    placements.erase(axis);
+    graph.set_input_placements(i, std::move(placements));
+  }
+  for (size_t i = 0; i < graph.results().size(); ++i) {
+    PlacementMap placements = graph.results()[i].placements;
+    placements.erase(axis);
+    graph.set_result_placements(i, std::move(placements));
+  }
 }
 
 }  // namespace
@@ -239,14 +175,19 @@ absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh) {
   if (!graph.mesh().empty())
     return InvalidArgument() << "graph @" << graph.name() << " is distributed already, over "
                              << graph.mesh().ToString();
-  Graph result = graph.Clone();
   std::vector<MeshAxis> axes;
+  Graph result = graph.Clone();
   for (const MeshAxis& axis : mesh.axes()) {
     if (axis.size < 1)
       return InvalidArgument() << "mesh axis " << axis.name << " has size " << axis.size << ", expected at least 1";
-    if (axis.size == 1) continue;
-    axes.push_back(axis);
-    ASSIGN_OR_RETURN(result, AxisDistributor(std::move(result), axis, Mesh(axes)).Run());
+    if (axis.size > 1) axes.push_back(axis);
+    else ForgetAxis(result, axis.name);
+  }
+  if (axes.empty()) return graph.Clone();
+  RETURN_IF_ERROR(OpenRegions(result));
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const Mesh so_far(std::vector<MeshAxis>(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(i) + 1));
+    ASSIGN_OR_RETURN(result, AxisPlacer(std::move(result), axes[i], so_far).Run());
   }
   return result;
 }

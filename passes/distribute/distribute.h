@@ -1,5 +1,6 @@
-// Turns the one-rank program over the global batch into the program of each rank of a mesh: shapes become local, and a
-// collective appears exactly where a placement must change. n ranks then compute what one rank would, up to rounding.
+// Places a program on a mesh: decides for every value of the one-rank program over the global batch where it is, and puts a
+// collective exactly where that must change. Types stay global, so that what comes out can be read as the program that went in;
+// n ranks then compute what one rank would, up to rounding. localize.h makes the types of each rank of it.
 //
 //   graph @step(%x: f32[128,784] split(0), %dz: f32[128,10] split(0), state %w: f32[784,10]) -> (%w: f32[784,10]) {
 //     %dw = matmul %x, %dz {transpose_a=true} : f32[784,10]
@@ -8,22 +9,18 @@
 //   }
 // becomes on {data=4}
 //   mesh {data=4}
-//   graph @step(%x: f32[32,784] split(0), %dz: f32[32,10] split(0), state %w: f32[784,10]) -> (%w: f32[784,10]) {
-//     %dw = matmul %x, %dz {transpose_a=true} : f32[784,10]         // partial(sum): each rank summed over its rows
-//     %dw.1 = all_reduce %dw {axis=data, kind=sum} : f32[784,10]    // sgd needs it replicated
+//   graph @step(%x: f32[128,784] split(0), %dz: f32[128,10] split(0), state %w: f32[784,10]) -> (%w: f32[784,10]) {
+//     %dw = matmul %x, %dz {transpose_a=true} : f32[784,10] partial(sum)    // each rank summed over its rows
+//     %dw.1 = all_reduce %dw {axis=data, kind=sum} : f32[784,10]           // sgd needs it replicated
 //     %w1 = sgd %w, %dw.1 {learning_rate=0.1} : f32[784,10]
 //     return %w1
 //   }
 //
 // How: one mesh axis after the other. Placements are derived from the inputs' by the ops' rules (core/op_def.h, PlacementContext);
-// where an op requires another placement than its operand has, the operand is converted:
-//
-//   partial(k) -> replicated   all_reduce          replicated -> split(d)   the slice alone is computed where that is cheap,
-//   partial(k) -> split(d)     reduce_scatter                               else `shard` takes it
-//   split(d)   -> replicated   all_gather          split(c) -> split(d)     all_gather, shard
+// where an op requires another placement than its operand has, the operand is moved (core/placing.h, PlacementMover).
 //
 // A local value that would reach a state is an error that names the op. States end as they began; a result that is split stays
-// split, and says so. Axes of size 1 disappear: on one rank there is no collective.
+// split, and says so. Axes of size 1 disappear: on one rank there is no collective. Fusions are taken apart first.
 
 #pragma once
 
@@ -33,7 +30,8 @@
 
 namespace lockstep::passes {
 
-// `graph` must have no mesh yet, unless `mesh` is empty, which changes nothing. An input whose split dimension the axis size does not divide is an error naming it.
+// `graph` must have no mesh yet, unless `mesh` is empty, which changes nothing. An input whose split dimension the axis size
+// does not divide is an error naming it.
 absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh);
 
 Pass Distribute(Mesh mesh);

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/builder.h"
+#include "core/local_types.h"
 #include "passes/topological_order.h"
 
 namespace lockstep::passes {
@@ -45,9 +45,14 @@ std::unordered_map<const Node*, bool> ReachesAllReduce(Graph& graph) {
   return reaches;
 }
 
-int64_t Bytes(const Node& node) {
+// Of what a rank holds.
+int64_t Bytes(const Graph& graph, const Node& node) {
   int64_t bytes = 0;
-  for (size_t i = 0; i < node.num_results(); ++i) bytes += static_cast<int64_t>(node.type(i).num_bytes());
+  for (size_t i = 0; i < node.num_results(); ++i) {
+    const TensorType& type = node.type(i);
+    const TensorType local = graph.is_local() ? type : LocalType(type, node.placements(i), graph.mesh());
+    bytes += static_cast<int64_t>(local.num_bytes());
+  }
   return bytes;
 }
 
@@ -79,14 +84,14 @@ std::vector<Bucket> FillBuckets(Graph& graph, const MergeOptions& options) {
     const auto it = open.find(key);
     const bool is_first = it != open.end() && first_final == it->second;
     if (it == open.end() ||
-        buckets[it->second].bytes + Bytes(*node) > (is_first ? options.first_bytes : options.max_bytes)) {
+        buckets[it->second].bytes + Bytes(graph, *node) > (is_first ? options.first_bytes : options.max_bytes)) {
       if (is_final && !first_final) first_final = buckets.size();
       open[key] = buckets.size();
       buckets.emplace_back();
     }
     Bucket& bucket = buckets[open[key]];
     bucket.nodes.push_back(node);
-    bucket.bytes += Bytes(*node);
+    bucket.bytes += Bytes(graph, *node);
   }
   return buckets;
 }
@@ -97,7 +102,10 @@ absl::StatusOr<Node*> MergeBucket(Graph& graph, const Bucket& bucket, int64_t nu
   std::vector<std::string> names;
   for (const Node* node : bucket.nodes) {
     spec.operands.insert(spec.operands.end(), node->operands().begin(), node->operands().end());
-    for (size_t i = 0; i < node->num_results(); ++i) names.push_back(node->result_name(i));
+    for (size_t i = 0; i < node->num_results(); ++i) {
+      names.push_back(node->result_name(i));
+      spec.placements.push_back(node->placements(i));
+    }
   }
   ASSIGN_OR_RETURN(Node* const merged, graph.Insert(std::move(spec)));
   size_t result = 0;

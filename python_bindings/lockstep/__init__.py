@@ -178,7 +178,11 @@ def _default_threads(world: Communicator) -> int:
 
 
 def distribute(graph: Graph, mesh: Mapping[str, int]) -> Graph:
-    """The program that each rank of a mesh runs, such as `distribute(step, {"data": 4})`. `compile` does this by itself."""
+    """The program placed on a mesh, such as `distribute(step, {"data": 4})`; `compile` does this by itself.
+
+    Shapes are still those of the whole. What comes out says of each value where it is, and holds the collectives; it can be
+    printed, changed as text, and compiled.
+    """
     return _distribute(graph, _extents("mesh", mesh))
 
 
@@ -186,7 +190,7 @@ def interpret(graph: Graph, inputs: Sequence[Mapping[str, Any]]) -> list[dict[st
     """Runs a graph by the ops' reference meanings, slowly: one dict of inputs for each rank of its mesh.
 
     Args:
-      graph: any graph; one without a mesh has one rank.
+      graph: any graph; one without a mesh has one rank, of another each rank runs its part.
       inputs: for each rank the data inputs, and those states that do not have their initial value.
 
     Returns:

@@ -18,7 +18,7 @@ class ValueInfo:
 
     name: str
     dtype: str  # "f32", "i64", …
-    shape: tuple[int, ...]  # of a distributed graph: what one rank holds
+    shape: tuple[int, ...]  # of the whole value; in `Executable.graph`: what one rank holds
     placements: dict[str, str] = field(default_factory=dict)  # by mesh axis, such as {"data": "split(0)"}
 
 

@@ -13,6 +13,7 @@
 #include "core/random_tensor.h"
 #include "core/verifier.h"
 #include "passes/distribute/distribute.h"
+#include "passes/distribute/localize.h"
 #include "passes/distribute/merge_all_reduces.h"
 #include "passes/distribute/overlap_collectives.h"
 #include "passes/train_step.h"
@@ -68,8 +69,9 @@ History Train(const Graph& step, int64_t ranks, int steps) {
   absl::StatusOr<Graph> graph = passes::DistributeGraph(step, Mesh({{"data", ranks}}));
   EXPECT_TRUE(graph.ok()) << graph.status();
   if (!graph.ok()) return {};
-  const absl::Status merged = passes::RunPasses(
-      {passes::MergeAllReduces({.max_bytes = 200, .first_bytes = 100}), passes::OverlapCollectives()}, *graph);
+  const absl::Status merged = passes::RunPasses({passes::MergeAllReduces({.max_bytes = 200, .first_bytes = 100}),
+                                                 passes::Localize(), passes::OverlapCollectives()},
+                                                *graph);
   EXPECT_TRUE(merged.ok()) << merged << "\n" << graph->ToString();
   EXPECT_EQ(graph->mesh().num_ranks(), ranks);
   std::mt19937_64 random(7);

@@ -34,7 +34,7 @@ graph @with_state(state %w: f32[2]) -> (negative: f32[2]) {
 
 constexpr std::string_view kWithCollective = R"(
 mesh {data=2}
-graph @with_collective(%x: f32[2]) -> (sum: f32[2]) {
+graph @with_collective(%x: f32[2] partial(sum)) -> (sum: f32[2]) {
   %0 = all_reduce %x {axis=data, kind=sum} : f32[2]
   return %0
 })";

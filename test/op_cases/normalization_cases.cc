@@ -23,6 +23,8 @@ const AttributeMap kEpsilon = {{"epsilon", 1e-3}};
 
 AttributeMap Statistics(const char* statistics) { return {{"epsilon", 1e-3}, {"statistics", std::string(statistics)}}; }
 
+AttributeMap Groups(int64_t groups) { return {{"epsilon", 1e-3}, {"groups", groups}}; }
+
 using Change = void (*)(std::vector<CaseOperand>&);
 
 // A negative row for each of the three ops.
@@ -48,6 +50,12 @@ std::vector<OpCase> NormalizationCases() {
       rows.push_back(Case("batch_norm_grad", Grad(dtype, x), kEpsilon));
     }
   }
+  for (const Shape& x : {Shape{6, 3, 2, 2}, Shape{12, 5}}) {
+    for (int64_t groups : {2, 3, 6}) {
+      rows.push_back(Case("batch_norm_training", Training(DType::kF32, x), Groups(groups)).GradientOf({0}));
+      rows.push_back(Case("batch_norm_grad", Grad(DType::kF32, x), Groups(groups)));
+    }
+  }
   rows.push_back(Case("batch_norm_inference", Inference(DType::kBF16, {6, 3, 2}), kEpsilon));
 
   AddRefused(rows, "C1", [](std::vector<CaseOperand>& o) {
@@ -63,9 +71,13 @@ std::vector<OpCase> NormalizationCases() {
   rows.push_back(Case("batch_norm_grad", Grad(DType::kF32, x), Statistics("world")).Refused("C5"));
   rows.push_back(Case("batch_norm_training", Training(DType::kF32, empty), kEpsilon).Refused("C6"));
   rows.push_back(Case("batch_norm_grad", Grad(DType::kF32, empty), kEpsilon).Refused("C6"));
+  for (int64_t groups : {0, -2, 3}) {
+    rows.push_back(Case("batch_norm_training", Training(DType::kF32, x), Groups(groups)).Refused("C7"));
+    rows.push_back(Case("batch_norm_grad", Grad(DType::kF32, x), Groups(groups)).Refused("C7"));
+  }
   std::vector<CaseOperand> grad = Grad(DType::kF32, x);
   grad[4].type.shape = {2, 3, 5};
-  rows.push_back(Case("batch_norm_grad", grad, kEpsilon).Refused("C7"));
+  rows.push_back(Case("batch_norm_grad", grad, kEpsilon).Refused("C8"));
   return rows;
 }
 

@@ -4,30 +4,47 @@
 #include <cmath>
 #include <limits>
 
-#include "core/verifier.h"
-
 namespace lockstep {
+
+namespace {
+
+// Where a collective leaves its results.
+PlacementMap ResultPlacements(const OpCase& row) {
+  Placement placement = Placement::Replicated();
+  if (row.op == "reduce_scatter" || row.op == "shard")
+    placement = Placement::Split(std::get<int64_t>(row.attributes.at("dim")));
+  if (row.op == "axis_index") placement = Placement::Local();
+  return {{std::string(kDataAxis), placement}};
+}
+
+}  // namespace
+
+Placement CollectiveOperandPlacement(const OpCase& row) {
+  const auto dim = row.attributes.find("dim"), kind = row.attributes.find("kind");
+  const bool has_dim = dim != row.attributes.end() && std::holds_alternative<int64_t>(dim->second);
+  if (row.op == "all_gather" && has_dim) return Placement::Split(std::get<int64_t>(dim->second));
+  if (row.op == "shard") return Placement::Replicated();
+  if (kind == row.attributes.end() || !std::holds_alternative<std::string>(kind->second)) return Placement::Local();
+  const std::optional<ReduceKind> reduce = ReduceKindFromName(std::get<std::string>(kind->second));
+  return reduce ? Placement::Partial(*reduce) : Placement::Local();
+}
 
 absl::StatusOr<Graph> CaseGraph(const OpCase& row) {
   Graph graph("case");
-  PlacementMap placements;
-  if (row.ranks > 0) {
-    graph.set_mesh(Mesh({{std::string(kDataAxis), row.ranks}}));
-    placements.emplace(kDataAxis, Placement::Local());
-  }
+  const Mesh mesh = row.ranks > 0 ? Mesh({{std::string(kDataAxis), row.ranks}}) : Mesh();
+  graph.set_mesh(mesh, /*is_local=*/true);
   NodeSpec spec{&GetOp(row.op), {}, row.attributes, "case:/" + row.op, {}};
   for (size_t i = 0; i < row.operands.size(); ++i) {
+    PlacementMap placements;
+    if (row.ranks > 0) placements.emplace(kDataAxis, CollectiveOperandPlacement(row));
     ASSIGN_OR_RETURN(const Value input,
-                     graph.AddInput("a" + std::to_string(i), row.operands[i].type, false, placements));
+                     graph.AddInput("a" + std::to_string(i), row.operands[i].type, false, std::move(placements)));
     spec.operands.push_back(input);
   }
+  if (row.ranks > 0) spec.placements.resize(std::max<size_t>(row.operands.size(), 1), ResultPlacements(row));
   ASSIGN_OR_RETURN(Node* const node, graph.Insert(std::move(spec)));
   for (size_t i = 0; i < node->num_results(); ++i)
-    RETURN_IF_ERROR(graph.AddResult("r" + std::to_string(i), node->result(i)));
-  if (row.ranks == 0) return graph;
-  ASSIGN_OR_RETURN(const auto inferred, InferPlacements(graph, kDataAxis));
-  for (size_t i = 0; i < graph.results().size(); ++i)
-    graph.set_result_placements(i, {{std::string(kDataAxis), inferred.at(graph.results()[i].value)}});
+    RETURN_IF_ERROR(graph.AddResult("r" + std::to_string(i), node->result(i), node->placements(i)));
   return graph;
 }
 

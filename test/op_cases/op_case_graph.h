@@ -8,9 +8,12 @@
 
 namespace lockstep {
 
-// graph @case(%a0: ..., %a1: ...) -> (r0: ..., ...) with the one node, on the row's mesh, where each rank has its own operands
-// (local). The error is the op's.
+// graph @case(%a0: ..., %a1: ...) -> (r0: ..., ...) with the one node; that of a collective is local, on the row's mesh. The
+// error is the op's.
 absl::StatusOr<Graph> CaseGraph(const OpCase& row);
+
+// Where a row of a collective has its operands: where the op takes them from, or different on all ranks if it takes that.
+Placement CollectiveOperandPlacement(const OpCase& row);
 
 // The row with every float dtype, of operands and attributes, replaced by f64: what gradients are compared in.
 OpCase InDouble(const OpCase& row);

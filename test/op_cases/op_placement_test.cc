@@ -7,6 +7,7 @@
 
 #include "core/builder.h"
 #include "core/interpreter.h"
+#include "core/local_types.h"
 #include "core/verifier.h"
 #include "gtest/gtest.h"
 #include "passes/distribute/distribute.h"
@@ -131,6 +132,16 @@ bool HoldsPartialVariable(const OpCase& row, const std::vector<Placement>& place
   return std::any_of(placements.begin(), placements.end() - 1, [](const Placement& p) { return p.is_partial(); });
 }
 
+// The local form of a placed graph, if both are valid and the one gives the other back.
+absl::StatusOr<Graph> VerifiedLocal(const Graph& placed) {
+  RETURN_IF_ERROR(Verify(placed));
+  ASSIGN_OR_RETURN(Graph local, ToLocalTypes(placed));
+  RETURN_IF_ERROR(Verify(local));
+  ASSIGN_OR_RETURN(const Graph back, ToGlobalTypes(local));
+  if (back.ToString() != placed.ToString()) return Internal() << "global types come back as\n" << back.ToString();
+  return local;
+}
+
 // Distributes the row's graph with its operands placed so, and compares what the ranks hold with the one-rank results.
 void ExpectOneRankResults(const OpCase& row, const std::vector<Placement>& placements, int64_t ranks) {
   SCOPED_TRACE(row.ToString() + " of " + ToString(placements) + " on " + std::to_string(ranks) + " ranks");
@@ -141,13 +152,14 @@ void ExpectOneRankResults(const OpCase& row, const std::vector<Placement>& place
   ASSERT_TRUE(expected.ok()) << expected.status();
 
   for (size_t i = 0; i < placements.size(); ++i) graph->set_input_placements(i, {{kAxis, placements[i]}});
-  const absl::StatusOr<Graph> local = passes::DistributeGraph(*graph, Mesh({{kAxis, ranks}}));
+  const absl::StatusOr<Graph> placed = passes::DistributeGraph(*graph, Mesh({{kAxis, ranks}}));
   if (HoldsPartialVariable(row, placements)) {
-    EXPECT_NE(local.status().message().find("would diverge"), std::string::npos) << local.status();
+    EXPECT_NE(placed.status().message().find("would diverge"), std::string::npos) << placed.status();
     return;
   }
-  ASSERT_TRUE(local.ok()) << local.status();
-  EXPECT_TRUE(Verify(*local).ok()) << Verify(*local) << "\n" << local->ToString();
+  ASSERT_TRUE(placed.ok()) << placed.status();
+  const absl::StatusOr<Graph> local = VerifiedLocal(*placed);
+  ASSERT_TRUE(local.ok()) << local.status() << "\n" << placed->ToString();
 
   std::vector<std::vector<Tensor>> rank_inputs(static_cast<size_t>(ranks));
   for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -198,9 +210,10 @@ TEST_P(PlacementTest, ResultsCanBeHadSplit) {
       SCOPED_TRACE(row.ToString() + ", result " + std::to_string(i) + " split along " + std::to_string(dim));
       Graph graph = one_rank->Clone();
       graph.set_result_placements(i, {{kAxis, Placement::Split(dim)}});
-      const absl::StatusOr<Graph> local = passes::DistributeGraph(graph, Mesh({{kAxis, kRanks}}));
-      ASSERT_TRUE(local.ok()) << local.status();
-      EXPECT_TRUE(Verify(*local).ok()) << Verify(*local) << "\n" << local->ToString();
+      const absl::StatusOr<Graph> placed = passes::DistributeGraph(graph, Mesh({{kAxis, kRanks}}));
+      ASSERT_TRUE(placed.ok()) << placed.status();
+      const absl::StatusOr<Graph> local = VerifiedLocal(*placed);
+      ASSERT_TRUE(local.ok()) << local.status() << "\n" << placed->ToString();
       const auto results = Interpret(*local, {inputs, inputs});
       ASSERT_TRUE(results.ok()) << results.status();
       for (int64_t rank = 0; rank < kRanks; ++rank) {
@@ -215,6 +228,47 @@ TEST_P(PlacementTest, ResultsCanBeHadSplit) {
 
 INSTANTIATE_TEST_SUITE_P(Rows, PlacementTest, testing::ValuesIn(PlaceableRows()), RowName);
 
+// With `statistics=rank`, n ranks compute what one rank does with n groups of the batch.
+TEST(BatchNorm, StatisticsOfRanksAreThoseOfGroups) {
+  int compared = 0;
+  for (const OpCase& row : AllOpCases()) {
+    const auto groups = row.attributes.find("groups");
+    if (!row.refused.empty() || !row.op.starts_with("batch_norm") || groups == row.attributes.end()) continue;
+    const int64_t ranks = std::get<int64_t>(groups->second);
+    OpCase of_ranks = InDouble(row), of_groups = of_ranks;
+    of_ranks.attributes.erase("groups");
+    of_ranks.attributes["statistics"] = std::string("rank");
+    const std::vector<Tensor> inputs = CaseInputs(of_groups);
+    const auto expected = InterpretOneRank(*CaseGraph(of_groups), inputs);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    Graph graph = *CaseGraph(of_ranks);
+    std::vector<std::vector<Tensor>> rank_inputs(static_cast<size_t>(ranks), inputs);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].type() != inputs[0].type()) continue;  // a value per channel
+      graph.set_input_placements(i, {{kAxis, Placement::Split(0)}});
+      for (int64_t rank = 0; rank < ranks; ++rank)
+        rank_inputs[static_cast<size_t>(rank)][i] = OnRank(inputs[i], Placement::Split(0), rank, ranks);
+    }
+    const auto placed = passes::DistributeGraph(graph, Mesh({{kAxis, ranks}}));
+    ASSERT_TRUE(placed.ok()) << placed.status();
+    const absl::StatusOr<Graph> local = VerifiedLocal(*placed);
+    ASSERT_TRUE(local.ok()) << local.status();
+    const auto results = Interpret(*local, rank_inputs);
+    ASSERT_TRUE(results.ok()) << results.status();
+    for (size_t i = 0; i < expected->size(); ++i) {
+      const Placement placement = PlacementAlong(local->results()[i].placements, kAxis);
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        EXPECT_LE(RelativeDifference((*results)[static_cast<size_t>(rank)][i],
+                                     OnRank((*expected)[i], placement, rank, ranks)),
+                  1e-9)
+            << row.ToString() << ", result " << i << ", rank " << rank;
+      }
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 12);
+}
+
 // --- Collectives --------------------------------------------------------------------------------------------------------
 
 class CollectivePlacementTest : public testing::TestWithParam<OpCase> {};
@@ -226,19 +280,12 @@ TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
   absl::StatusOr<Graph> graph = CaseGraph(row);
   ASSERT_TRUE(graph.ok()) << graph.status();
   const Node& node = graph->nodes().front();
-  const std::string kind = node.attributes().contains("kind") ? node.attr<std::string>("kind") : "";
-  std::vector<Placement> placements(row.operands.size());
-  if (!kind.empty()) placements.assign(placements.size(), Placement::Partial(*ReduceKindFromName(kind)));
-  if (row.op == "all_gather") placements[0] = Placement::Split(node.attr<int64_t>("dim"));
-  for (size_t i = 0; i < placements.size(); ++i) graph->set_input_placements(i, {{kAxis, placements[i]}});
-
-  const auto inferred = InferPlacements(*graph, kAxis);
-  ASSERT_TRUE(inferred.ok()) << inferred.status();
+  ASSERT_TRUE(Verify(*graph).ok()) << Verify(*graph);
   const std::vector<std::vector<Tensor>> inputs = RankInputs(row);
   const auto results = Interpret(*graph, inputs);
   ASSERT_TRUE(results.ok()) << results.status();
   for (size_t i = 0; i < graph->results().size(); ++i) {
-    const Placement placement = inferred->at(graph->results()[i].value);
+    const Placement placement = graph->results()[i].value.placement(kAxis);
     for (int64_t rank = 0; rank < row.ranks; ++rank) {
       const Tensor& result = (*results)[static_cast<size_t>(rank)][i];
       if (row.op == "axis_index") {
@@ -248,7 +295,8 @@ TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
         EXPECT_TRUE(placement.is_replicated()) << placement;
         EXPECT_EQ(result, (*results)[0][i]) << "rank " << rank;
         if (row.op == "all_gather") {
-          EXPECT_EQ(OnRank(result, placements[0], rank, row.ranks), inputs[static_cast<size_t>(rank)][0]);
+          EXPECT_EQ(OnRank(result, CollectiveOperandPlacement(row), rank, row.ranks),
+                    inputs[static_cast<size_t>(rank)][0]);
         } else if (row.op == "collective_broadcast") {
           EXPECT_EQ(result, inputs[static_cast<size_t>(node.attr<int64_t>("root"))][0]);
         }
@@ -316,14 +364,13 @@ TEST_P(CollectivePlacementTest, LetsOtherAxesPass) {
     graph.set_mesh(Mesh({{other, kHalves}, {kAxis, row.ranks}}));
     NodeSpec spec{&GetOp(row.op), {}, row.attributes, "", {}};
     for (size_t i = 0; i < row.operands.size(); ++i) {
-      const Placement of_operand = i == 0 ? placement : Placement::Replicated();
-      spec.operands.push_back(*graph.AddInput(
-          "a" + std::to_string(i), OnRank(inputs[0][i], of_operand, 0, kHalves).type(), false, {{other, of_operand}}));
+      const Placement own = CollectiveOperandPlacement(row), of_operand = i == 0 ? placement : Placement::Replicated();
+      const TensorType type = GlobalType(row.operands[i].type, {{kAxis, own}}, graph.mesh());
+      spec.operands.push_back(
+          *graph.AddInput("a" + std::to_string(i), type, false, {{other, of_operand}, {kAxis, own}}));
     }
     const absl::StatusOr<Node*> node = graph.Insert(std::move(spec));
-    if (!node.ok()) continue;  // half of the extent does not divide among the ranks
-    const auto inferred = InferPlacements(graph, other);
-    if (!inferred.ok()) continue;  // the rule requires the operand replicated
+    if (!node.ok()) continue;  // the rule requires the operand replicated, or the ranks cannot share a half evenly
     ++compared;
     std::vector<std::vector<Tensor>> rank_inputs;
     for (int64_t half = 0; half < kHalves; ++half) {
@@ -336,20 +383,24 @@ TEST_P(CollectivePlacementTest, LetsOtherAxesPass) {
       }
     }
     for (size_t i = 0; i < (*node)->num_results(); ++i) {
-      ASSERT_TRUE(graph.AddResult("r" + std::to_string(i), (*node)->result(i)).ok());
-      const Placement result = inferred->at((*node)->result(i));
-      if (!result.is_partial()) continue;
-      // Made whole, so that it can be compared.
-      Builder b(graph);
-      graph.set_result_value(i, b.AllReduce((*node)->result(i), other, result.reduce()));
+      Value value = (*node)->result(i);
+      if (const Placement is = value.placement(other); is.is_partial()) {
+        // Made whole, so that it can be compared.
+        Builder b(graph);
+        value = b.AllReduce(value, other, is.reduce());
+        ASSERT_TRUE(b.status().ok()) << b.status();
+      }
+      ASSERT_TRUE(graph.AddResult("r" + std::to_string(i), value, value.placements()).ok());
     }
-    const auto results = Interpret(graph, rank_inputs);
+    const absl::StatusOr<Graph> local = VerifiedLocal(graph);
+    ASSERT_TRUE(local.ok()) << local.status() << "\n" << graph.ToString();
+    const auto results = Interpret(*local, rank_inputs);
     ASSERT_TRUE(results.ok()) << results.status();
     for (size_t at = 0; at < results->size(); ++at) {
       const int64_t half = static_cast<int64_t>(at) / row.ranks;
       const size_t rank = at % static_cast<size_t>(row.ranks);
       for (size_t i = 0; i < (*node)->num_results(); ++i) {
-        const Placement result = inferred->at((*node)->result(i));
+        const Placement result = graph.results()[i].value.placement(other);
         const Tensor mine =
             result.is_split() ? OnRank((*expected)[rank][i], result, half, kHalves) : (*expected)[rank][i];
         EXPECT_LE(RelativeDifference((*results)[at][i], mine), 1e-9) << "result " << i << " is " << result;
@@ -368,7 +419,7 @@ TEST(CollectivePlacement, WrongKindIsRefused) {
     if (row.op == "reduce_scatter") row.attributes.emplace("dim", int64_t{0});
     Graph graph = *CaseGraph(row);
     graph.set_input_placements(0, {{kAxis, Placement::Partial(ReduceKind::kSum)}});
-    const absl::Status status = InferPlacements(graph, kAxis).status();
+    const absl::Status status = Verify(graph);
     EXPECT_NE(status.message().find("operand 0 is partial(sum), which kind=max does not make whole"), std::string::npos)
         << status;
   }

@@ -79,11 +79,11 @@ def test_distribute_and_interpret_on_several_ranks() -> None:
     step = training()
     (whole,) = ls.interpret(step, [{"x": X, "label": LABELS}])
     for n in (2, 3, 6):
-        local = ls.distribute(step, {"data": n})
-        assert [value.shape for value in local.inputs] == [(6 // n, 12), (6 // n,)]
-        assert "all_reduce" in str(local)
+        placed = ls.distribute(step, {"data": n})
+        assert [value.shape for value in placed.inputs] == [(6, 12), (6,)]
+        assert "all_reduce" in str(placed)
         shares = [{"x": x, "label": label} for x, label in zip(np.split(X, n), np.split(LABELS, n), strict=True)]
-        ranks = ls.interpret(local, shares)
+        ranks = ls.interpret(placed, shares)
         assert len(ranks) == n
         for results in ranks:
             assert results.keys() == {"loss", *PARAMETERS}

@@ -332,8 +332,8 @@ def test_a_mesh_that_does_not_fit_the_world(mesh: dict[str, int]) -> None:
 
 
 def test_a_distributed_graph_in_a_world_of_another_size() -> None:
-    local = ls.distribute(training(), {"data": 3})
-    for message in errors_of(2, lambda world: ls.compile(local, world=world)):
+    placed = ls.distribute(training(), {"data": 3})
+    for message in errors_of(2, lambda world: ls.compile(placed, world=world)):
         assert "{data=3}" in message
         assert "{data=2}" in message
 
