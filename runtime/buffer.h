@@ -40,7 +40,8 @@ struct BufferSlice {
 
   bool operator==(const BufferSlice&) const = default;
   bool Overlaps(const BufferSlice& other) const {
-    return buffer == other.buffer && offset < other.offset + other.bytes && other.offset < offset + bytes;
+    return buffer == other.buffer && bytes > 0 && other.bytes > 0 && offset < other.offset + other.bytes &&
+           other.offset < offset + bytes;
   }
 };
 

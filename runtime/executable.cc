@@ -19,7 +19,7 @@ std::string BytesToString(uint64_t bytes) {
 
 std::string OperandToString(const StepOperand& operand, const std::vector<Buffer>& buffers) {
   const Buffer& buffer = buffers[static_cast<size_t>(operand.slice.buffer)];
-  std::string text = operand.name.empty() ? "scratch" : "%" + operand.name;
+  std::string text = "%" + operand.name;
   if (!operand.layout.empty()) text += ":" + operand.layout;
   switch (buffer.kind) {
     case BufferKind::kArena:
@@ -40,13 +40,14 @@ void AppendOperands(std::string& text, const char* verb, const std::vector<StepO
 }
 
 std::string StepToString(const StepInfo& info, const std::vector<Buffer>& buffers) {
-  std::string text = info.kind;
+  std::string text = info.name;
   text.resize(std::max<size_t>(text.size(), 20), ' ');
   if (info.collective) {
     text += "  " + info.collective->label;
   } else {
     AppendOperands(text, "reads", info.reads, buffers);
     AppendOperands(text, "writes", info.writes, buffers);
+    if (info.scratch.bytes > 0) text += "  scratch arena+" + std::to_string(info.scratch.offset);
   }
   if (!info.source.empty()) text += "  // " + info.source;
   return text;
@@ -54,11 +55,21 @@ std::string StepToString(const StepInfo& info, const std::vector<Buffer>& buffer
 
 }  // namespace
 
+std::string_view CollectiveOpName(CollectiveOp op) {
+  switch (op) {
+    case CollectiveOp::kAllReduce: return "all_reduce";
+    case CollectiveOp::kBroadcast: return "broadcast";
+    case CollectiveOp::kAllGather: return "all_gather";
+    case CollectiveOp::kReduceScatter: return "reduce_scatter";
+  }
+  return "?";
+}
+
 std::string CollectiveInfo::ToString() const {
-  std::string text = op;
-  if (op == "broadcast") {
+  std::string text(CollectiveOpName(op));
+  if (op == CollectiveOp::kBroadcast) {
     text += " root=" + std::to_string(root);
-  } else if (op != "all_gather") {
+  } else if (op != CollectiveOp::kAllGather) {
     text += " " + std::string(ReduceKindName(kind));
   }
   text += " " + std::string(DTypeName(dtype)) + "[" + std::to_string(count) + "]";
@@ -66,10 +77,8 @@ std::string CollectiveInfo::ToString() const {
 }
 
 std::string StepInfo::ToString() const {
-  std::string text = kind;
-  for (const StepOperand& write : writes) {
-    if (!write.name.empty()) text += " %" + write.name;
-  }
+  std::string text = name;
+  for (const StepOperand& write : writes) text += " %" + write.name;
   if (!source.empty()) text += ", at " + source;
   return text;
 }

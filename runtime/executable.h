@@ -15,6 +15,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/placement.h"
@@ -29,17 +31,18 @@ namespace lockstep {
 
 // A value that a step reads or writes.
 struct StepOperand {
-  std::string name;    // of the value, without the '%'; empty for scratch memory
+  std::string name;    // of the value, without the '%'
   std::string layout;  // empty: dense row-major
   BufferSlice slice;
 };
 
+enum class CollectiveOp : uint8_t { kAllReduce, kBroadcast, kAllGather, kReduceScatter };
+std::string_view CollectiveOpName(CollectiveOp op);  // "all_reduce"
+
 // What a start or a wait says to the communicator, and what the order certificate is made of.
 struct CollectiveInfo {
-  enum class Phase : uint8_t { kStart, kWait };
-  Phase phase = Phase::kStart;
-  int id = 0;        // a start and its wait share it; also the index of the ticket
-  std::string op;    // "all_reduce", "broadcast", "all_gather", "reduce_scatter"
+  int id = 0;  // a start and its wait share it; also the index of the ticket
+  CollectiveOp op = CollectiveOp::kAllReduce;
   std::string axis;  // of the mesh: names the communicator
   ReduceKind kind = ReduceKind::kSum;
   DType dtype = DType::kF32;
@@ -51,12 +54,23 @@ struct CollectiveInfo {
   std::string ToString() const;  // one line, equal on ranks that run the same program
 };
 
-// What a step is, for those who print, check and profile it.
+enum class StepKind : uint8_t {
+  kKernel,  // computes the writes from the reads
+  kCopy,    // of one operand
+  kStart,   // of a collective
+  kWait,    // for a collective
+};
+
+// What a step is, for those who print, check and profile it. It names all memory that the step touches.
 struct StepInfo {
-  std::string kind;                        // "onednn.matmul", "llvm.fusion", "copy", "all_reduce.start"
+  StepKind kind = StepKind::kKernel;
+  std::string name;                        // "onednn.matmul", "llvm.fusion", "copy", "all_reduce.start"
   std::string source;                      // where the op comes from in the model; may be empty
   std::vector<StepOperand> reads, writes;  // a wait reads nothing and writes what becomes usable
-  std::optional<CollectiveInfo> collective;
+  BufferSlice scratch;                     // of a kernel, with any content before and after; of 0 bytes if it has none
+  // (write, read) positions: that write may lie in exactly the bytes of that read. No other operands of a step share memory.
+  std::vector<std::pair<int, int>> may_overwrite;
+  std::optional<CollectiveInfo> collective;  // of a start and a wait
 
   std::string ToString() const;
 };

@@ -8,8 +8,7 @@ namespace {
 
 class RunKernel : public Step {
  public:
-  RunKernel(StepInfo info, Kernel kernel, BufferSlice scratch)
-      : Step(std::move(info)), kernel_(std::move(kernel)), scratch_(scratch) {
+  RunKernel(StepInfo info, Kernel kernel) : Step(std::move(info)), kernel_(std::move(kernel)) {
     reads_.resize(this->info().reads.size());
     writes_.resize(this->info().writes.size());
   }
@@ -17,14 +16,13 @@ class RunKernel : public Step {
   absl::Status Run(StepContext& context) override {
     for (size_t i = 0; i < reads_.size(); ++i) reads_[i] = context.data(info().reads[i].slice);
     for (size_t i = 0; i < writes_.size(); ++i) writes_[i] = context.data(info().writes[i].slice);
-    std::byte* scratch = kernel_.scratch_bytes > 0 ? context.data(scratch_) : nullptr;
+    std::byte* scratch = info().scratch.bytes > 0 ? context.data(info().scratch) : nullptr;
     return kernel_.run(KernelArgs{reads_.data(), writes_.data(), scratch, context.stream(), context.threads(),
                                   context.communicator().rank()});
   }
 
  private:
   Kernel kernel_;
-  const BufferSlice scratch_;
   std::vector<std::byte*> reads_, writes_;  // of the current run, so that a run allocates nothing
 };
 
@@ -54,11 +52,14 @@ class StartCollective : public Step {
     void* output = context.data(c.output);
     Communicator& communicator = context.communicator();
     const Communicator::Call call{c.label, context.stream()};
-    if (c.op == "all_reduce") return communicator.StartAllReduce(input, output, c.count, c.dtype, c.kind, call);
-    if (c.op == "all_gather") return communicator.StartAllGather(input, output, c.count, c.dtype, call);
-    if (c.op == "reduce_scatter") return communicator.StartReduceScatter(input, output, c.count, c.dtype, c.kind, call);
-    if (c.op == "broadcast") return communicator.StartBroadcast(input, output, c.count, c.dtype, c.root, call);
-    return Internal() << "no collective " << c.op;
+    switch (c.op) {
+      case CollectiveOp::kAllReduce: return communicator.StartAllReduce(input, output, c.count, c.dtype, c.kind, call);
+      case CollectiveOp::kBroadcast: return communicator.StartBroadcast(input, output, c.count, c.dtype, c.root, call);
+      case CollectiveOp::kAllGather: return communicator.StartAllGather(input, output, c.count, c.dtype, call);
+      case CollectiveOp::kReduceScatter:
+        return communicator.StartReduceScatter(input, output, c.count, c.dtype, c.kind, call);
+    }
+    return Internal() << "no collective " << static_cast<int>(c.op);
   }
 };
 
@@ -72,8 +73,9 @@ class WaitForCollective : public Step {
 
 }  // namespace
 
-std::unique_ptr<Step> KernelStep(StepInfo info, Kernel kernel, BufferSlice scratch) {
-  return std::make_unique<RunKernel>(std::move(info), std::move(kernel), scratch);
+std::unique_ptr<Step> KernelStep(StepInfo info, Kernel kernel) {
+  LOCKSTEP_CHECK(info.scratch.bytes == kernel.scratch_bytes) << info.ToString();
+  return std::make_unique<RunKernel>(std::move(info), std::move(kernel));
 }
 
 std::unique_ptr<Step> CopyStep(StepInfo info) {
@@ -84,8 +86,7 @@ std::unique_ptr<Step> CopyStep(StepInfo info) {
 
 std::unique_ptr<Step> CollectiveStep(StepInfo info) {
   LOCKSTEP_CHECK(info.collective.has_value()) << info.ToString();
-  if (info.collective->phase == CollectiveInfo::Phase::kStart)
-    return std::make_unique<StartCollective>(std::move(info));
+  if (info.kind == StepKind::kStart) return std::make_unique<StartCollective>(std::move(info));
   return std::make_unique<WaitForCollective>(std::move(info));
 }
 

@@ -30,13 +30,13 @@ struct KernelArgs {
 
 // What a backend makes of a node before memory is planned.
 struct Kernel {
-  std::string kind;  // "onednn.matmul"
+  std::string name;  // "onednn.matmul"
   uint64_t scratch_bytes = 0;
   absl::AnyInvocable<absl::Status(const KernelArgs&)> run;
 };
 
-// `scratch` is a slice of kernel.scratch_bytes.
-std::unique_ptr<Step> KernelStep(StepInfo info, Kernel kernel, BufferSlice scratch);
+// info.scratch is a slice of kernel.scratch_bytes.
+std::unique_ptr<Step> KernelStep(StepInfo info, Kernel kernel);
 
 // Copies info.reads[0] to info.writes[0], of equal size.
 std::unique_ptr<Step> CopyStep(StepInfo info);

@@ -37,7 +37,7 @@ bool IsChannelsLast(const StepOperand& operand) { return operand.layout.starts_w
 int64_t LoopsChannelsLast(const Executable& executable) {
   return std::count_if(executable.steps.begin(), executable.steps.end(), [](const auto& step) {
     const StepInfo& info = step->info();
-    return info.kind.starts_with("llvm.") && (std::any_of(info.reads.begin(), info.reads.end(), IsChannelsLast) ||
+    return info.name.starts_with("llvm.") && (std::any_of(info.reads.begin(), info.reads.end(), IsChannelsLast) ||
                                               std::any_of(info.writes.begin(), info.writes.end(), IsChannelsLast));
   });
 }
@@ -126,7 +126,7 @@ TEST(ChannelsLastSteps, NoReorderBetweenConvolutionLoopAndPool) {
   int convolutions = 0, reordered_values = 0;
   for (const auto& step : executable.steps) {
     const StepInfo& info = step->info();
-    if (info.kind == "onednn.reorder") {
+    if (info.name == "onednn.reorder") {
       // Filters, and the border to what is row-major: the last pool's result before the reshape, and its gradient behind it.
       const std::string& name = info.reads[0].name;
       const bool is_filter = name == "k1" || name == "k2" || name == "grad/k1" || name == "grad/k2";
@@ -137,13 +137,13 @@ TEST(ChannelsLastSteps, NoReorderBetweenConvolutionLoopAndPool) {
         const auto& reads = other->info().reads;
         return std::any_of(reads.begin(), reads.end(),
                            [&](const StepOperand& read) { return read.slice == info.writes[0].slice; }) &&
-               other->info().kind == "onednn." + next;
+               other->info().name == "onednn." + next;
       });
       EXPECT_NE(reader, executable.steps.end()) << info.ToString();
       continue;
     }
-    if (!info.kind.starts_with("onednn.convolution") && !info.kind.starts_with("onednn.max_pool")) continue;
-    convolutions += info.kind.starts_with("onednn.convolution");
+    if (!info.name.starts_with("onednn.convolution") && !info.name.starts_with("onednn.max_pool")) continue;
+    convolutions += info.name.starts_with("onednn.convolution");
     for (const auto* operands : {&info.reads, &info.writes}) {
       for (const StepOperand& operand : *operands) {
         const bool is_filter = operand.name.find('k') != std::string::npos;
@@ -171,7 +171,7 @@ graph @f(%x: f32[4,3,6,6], %k: f32[7,3,1,1], %d: f32[4,7,3,3]) -> (dk: f32[7,3,1
 )"));
   std::set<std::string> reordered;
   for (const auto& step : executable.steps) {
-    if (step->info().kind == "onednn.reorder") reordered.insert(step->info().reads[0].name);
+    if (step->info().name == "onednn.reorder") reordered.insert(step->info().reads[0].name);
   }
   EXPECT_EQ(reordered, (std::set<std::string>{"d", "k", "x", "dk"})) << executable.ToString();
 }
@@ -364,7 +364,7 @@ local graph @f(%x: f32[2,3,6,5] split(0), %p: f32[2,3,6,5] partial(sum), %l: f32
   const Executable executable = CompileForCpu(graph, options);
   int reduced = 0;
   for (const auto& step : executable.steps) {
-    if (step->info().kind != "all_reduce.start") continue;
+    if (step->info().name != "all_reduce.start") continue;
     ++reduced;
     EXPECT_TRUE(IsChannelsLast(step->info().reads[0])) << executable.ToString();
   }

@@ -21,9 +21,9 @@ struct Runs {
   }
 };
 
-Kernel KernelOf(std::string kind, absl::AnyInvocable<absl::Status(const KernelArgs&)> run) {
+Kernel KernelOf(std::string name, absl::AnyInvocable<absl::Status(const KernelArgs&)> run) {
   Kernel kernel;
-  kernel.kind = std::move(kind);
+  kernel.name = std::move(name);
   kernel.run = std::move(run);
   return kernel;
 }
@@ -47,8 +47,8 @@ Ints ByteStrides(const TensorType& type) {
 }
 
 // Elements [i][j][bytes] become [j][i][bytes].
-Kernel SwapOuter(std::string kind, int64_t rows, int64_t columns, uint64_t bytes) {
-  return KernelOf(std::move(kind), [=](const KernelArgs& args) {
+Kernel SwapOuter(std::string name, int64_t rows, int64_t columns, uint64_t bytes) {
+  return KernelOf(std::move(name), [=](const KernelArgs& args) {
     for (int64_t j = 0; j < columns; ++j) {
       for (int64_t i = 0; i < rows; ++i) {
         std::memcpy(args.writes[0] + static_cast<uint64_t>(j * rows + i) * bytes,

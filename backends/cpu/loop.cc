@@ -121,7 +121,7 @@ absl::Status EmitLoop(const Node& node, EmitContext& c) {
     writes.push_back(is_channels_last(result) ? c.WriteAs(result, ChannelsLast(result.type())) : c.Write(node, i));
   }
   Kernel kernel;
-  kernel.kind = "llvm." + node.op_name();
+  kernel.name = "llvm." + node.op_name();
   kernel.scratch_bytes = static_cast<uint64_t>(loop.info.scratch_bytes);
   kernel.run = LoopRunner(c.AddLoop(std::move(loop.body)), reads.size(), writes.size());
   Instruction& instruction = c.Add(node, std::move(kernel), std::move(reads), std::move(writes));

@@ -58,7 +58,7 @@ Kernel PlainMatMul(const Node& node) {
   for (int64_t i = 0; i < rank - 2; ++i) batches *= y[i];
   const DType dtype = node.type().dtype;
   Kernel kernel;
-  kernel.kind = "loop.matmul";
+  kernel.name = "loop.matmul";
   kernel.run = [=](const KernelArgs& args) {
     DispatchDType(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;

@@ -105,10 +105,10 @@ class PrimitiveRunner {
 
 }  // namespace
 
-Kernel PrimitiveKernel(std::string kind, const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
+Kernel PrimitiveKernel(std::string name, const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
                        const dnnl::engine& engine, const std::vector<PrimitiveArg>& args) {
   Kernel kernel;
-  kernel.kind = std::move(kind);
+  kernel.name = std::move(name);
   kernel.scratch_bytes = scratchpad.get_size();
   kernel.run = PrimitiveRunner(primitive, scratchpad, engine, args);
   return kernel;

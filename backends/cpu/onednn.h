@@ -52,7 +52,7 @@ struct PrimitiveArg {
 
 // A kernel that executes `primitive`. Its scratchpad (to be created with user-managed scratchpad mode) lies in the kernel's
 // scratch memory.
-Kernel PrimitiveKernel(std::string kind, const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
+Kernel PrimitiveKernel(std::string name, const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
                        const dnnl::engine& engine, const std::vector<PrimitiveArg>& args);
 
 // Attributes that all primitives are created with.

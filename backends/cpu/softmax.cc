@@ -133,14 +133,14 @@ absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c) {
   const bool wide_labels = node.operand(1).dtype() == DType::kI64;
 
   Kernel kernel;
-  kernel.kind = "loop.softmax_cross_entropy";
+  kernel.name = "loop.softmax_cross_entropy";
   if (logits.dtype == DType::kF64) kernel.run = RunPlain<double>(loss, wide_labels);
   if (logits.dtype == DType::kBF16) kernel.run = RunPlain<BFloat16>(loss, wide_labels);
   if (logits.dtype == DType::kF16) kernel.run = RunPlain<Float16>(loss, wide_labels);
   if (logits.dtype == DType::kF32 && logits.num_elements() == 0) kernel.run = RunPlain<float>(loss, wide_labels);
   if (logits.dtype == DType::kF32 && logits.num_elements() > 0) {
     ASSIGN_OR_RETURN(Kernel softmax, OneDnnSoftmax(logits, c.engine()));
-    kernel.kind = "onednn.softmax_cross_entropy";
+    kernel.name = "onednn.softmax_cross_entropy";
     kernel.scratch_bytes = AlignUp(static_cast<uint64_t>(loss.samples()) * sizeof(double)) + softmax.scratch_bytes;
     kernel.run = RunWithOneDnn(loss, wide_labels, std::move(softmax));
   }

@@ -215,7 +215,7 @@ absl::AnyInvocable<absl::Status(const KernelArgs&)> PoolingRun(const Node& node)
 absl::Status EmitWindowLoop(const Node& node, EmitContext& c) {
   ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
   Kernel kernel;
-  kernel.kind = "loop." + node.op_name();
+  kernel.name = "loop." + node.op_name();
   kernel.run = node.op_name().starts_with("convolution") ? ConvolutionRun(node) : PoolingRun(node);
   c.Add(node, std::move(kernel), std::move(reads), {c.Write(node)});
   return absl::OkStatus();

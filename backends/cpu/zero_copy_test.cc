@@ -52,10 +52,10 @@ TEST_P(ZeroCopy, GradientsLiveInTheirBuckets) {
   int num_copies = 0;
   for (size_t i = 0; i < executable->steps.size(); ++i) {
     const StepInfo& step = executable->steps[i]->info();
-    if (step.kind == "copy") {
+    if (step.kind == StepKind::kCopy) {
       ++num_copies;
       ASSERT_EQ(step.writes[0].name, "loss");  // the caller's memory is not a bucket
-    } else if (step.kind == "all_reduce.start") {
+    } else if (step.kind == StepKind::kStart) {
       for (const StepOperand& gradient : step.reads) {
         EXPECT_EQ(kind_of(gradient.slice), BufferKind::kBucket);
         reduced.insert(gradient.name);

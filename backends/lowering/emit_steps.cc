@@ -18,7 +18,7 @@ std::vector<StepOperand> Operands(const std::vector<int>& ids, const Program& pr
 void SetSlices(CollectiveInfo& info, const std::vector<StepOperand>& reads, const std::vector<StepOperand>& writes) {
   info.input = reads.front().slice;
   info.output = writes.front().slice;
-  if (info.op != "all_reduce") return;
+  if (info.op != CollectiveOp::kAllReduce) return;
   const BufferSlice& last = reads.back().slice;
   info.input.bytes = info.output.bytes = last.offset + last.bytes - info.input.offset;
 }
@@ -35,17 +35,21 @@ StepList EmitSteps(Program& program, const BufferPlan& plan) {
     info.writes = Operands(instruction.writes, program, plan);
     switch (instruction.kind) {
       case Instruction::Kind::kKernel:
-        info.kind = instruction.kernel.kind;
-        steps.push_back(KernelStep(std::move(info), std::move(instruction.kernel), plan.scratch[i]));
+        info.name = instruction.kernel.name;
+        info.scratch = plan.scratch[i];
+        info.may_overwrite = std::move(instruction.may_overwrite);
+        steps.push_back(KernelStep(std::move(info), std::move(instruction.kernel)));
         break;
       case Instruction::Kind::kCopy:
-        info.kind = "copy";
+        info.kind = StepKind::kCopy;
+        info.name = "copy";
         steps.push_back(CopyStep(std::move(info)));
         break;
       case Instruction::Kind::kStart:
       case Instruction::Kind::kWait: {
         const bool is_start = instruction.kind == Instruction::Kind::kStart;
-        info.kind = instruction.collective.op + (is_start ? ".start" : ".wait");
+        info.kind = is_start ? StepKind::kStart : StepKind::kWait;
+        info.name = std::string(CollectiveOpName(instruction.collective.op)) + (is_start ? ".start" : ".wait");
         info.collective = std::move(instruction.collective);
         SetSlices(*info.collective, info.reads, info.writes);
         // What a wait ends is known from its start; what it makes usable are its results.

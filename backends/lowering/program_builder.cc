@@ -25,6 +25,14 @@ Storage StorageFor(Value value) {
   return storage;
 }
 
+CollectiveOp OpOf(const Node& node) {
+  if (node.Is("all_reduce")) return CollectiveOp::kAllReduce;
+  if (node.Is("all_gather")) return CollectiveOp::kAllGather;
+  if (node.Is("reduce_scatter")) return CollectiveOp::kReduceScatter;
+  LOCKSTEP_CHECK(node.Is("collective_broadcast")) << node.Describe();
+  return CollectiveOp::kBroadcast;
+}
+
 }  // namespace
 
 ProgramBuilder::ProgramBuilder(const Graph& graph) : graph_(graph) {
@@ -125,12 +133,11 @@ absl::Status ProgramBuilder::LowerConstant(const Node& node) {
 
 CollectiveInfo ProgramBuilder::InfoOf(const Node& node) {
   CollectiveInfo info;
-  info.op = node.op_name();
-  if (info.op == "collective_broadcast") info.op = "broadcast";
+  info.op = OpOf(node);
   info.axis = node.attr<std::string>("axis");
-  const bool reduces = info.op == "all_reduce" || info.op == "reduce_scatter";
+  const bool reduces = info.op == CollectiveOp::kAllReduce || info.op == CollectiveOp::kReduceScatter;
   if (reduces) info.kind = *ReduceKindFromName(node.attr<std::string>("kind"));
-  if (info.op == "broadcast") info.root = static_cast<int>(node.attr<int64_t>("root"));
+  if (info.op == CollectiveOp::kBroadcast) info.root = static_cast<int>(node.attr<int64_t>("root"));
   info.dtype = node.operand(0).dtype();
   return info;
 }

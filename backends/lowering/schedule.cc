@@ -39,7 +39,7 @@ class Scheduler {
         const Lifetime& lifetime = lifetimes_[static_cast<size_t>(program_.Root(id))];
         start = std::max(start, lifetime.last_write + 1);
         // The result of an all_reduce takes the operand's place: whoever reads the operand before it, does so first.
-        if (instruction.collective.op == "all_reduce" && lifetime.last_read == position) {
+        if (instruction.collective.op == CollectiveOp::kAllReduce && lifetime.last_read == position) {
           start = std::max(start, LastReadBefore(instructions, id, position) + 1);
         }
       }
@@ -47,7 +47,7 @@ class Scheduler {
       instruction.kind = Instruction::Kind::kStart;
       instruction.collective.id = program_.num_collectives++;
       copies_.emplace_back();
-      if (instruction.collective.op == "all_reduce") FillBucket(instruction, position);
+      if (instruction.collective.op == CollectiveOp::kAllReduce) FillBucket(instruction, position);
       else Label(instruction);
       starts.emplace(start, std::move(instruction));
       instruction.kind = Instruction::Kind::kCollective;  // it has moved
@@ -106,7 +106,7 @@ class Scheduler {
 
   void Label(Instruction& instruction) {
     CollectiveInfo& info = instruction.collective;
-    const bool slices_are_results = info.op == "reduce_scatter";
+    const bool slices_are_results = info.op == CollectiveOp::kReduceScatter;
     const int id = slices_are_results ? instruction.writes[0] : instruction.reads[0];
     info.count = static_cast<int64_t>(program_.storage(id).bytes / SizeOf(info.dtype));
     info.label = "%" + program_.storage(instruction.reads[0]).name;
@@ -139,7 +139,6 @@ class Scheduler {
       wait.reads = instruction.reads;
       wait.writes = instruction.writes;
       wait.collective = instruction.collective;
-      wait.collective.phase = CollectiveInfo::Phase::kWait;
       waits_.emplace(wait.collective.id, std::move(wait));
     }
     program_.instructions.push_back(std::move(instruction));
