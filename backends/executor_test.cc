@@ -2,8 +2,7 @@
 
 #include "runtime/executor.h"
 
-#include "backends/run_in_process.h"
-#include "core/printer.h"
+#include "backends/executor_test_support.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/agreement.h"
@@ -12,57 +11,6 @@ namespace lockstep {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr char kStep[] = R"(
-graph @step(%x: f32[4,3] split(0), %y: i64[4] split(0), state %w: f32[3,5], state %unused: f32[2]) -> (loss: f32[], %w: f32[3,5], old: f32[3,5]) {
-  %z = matmul %x, %w : f32[4,5] @"onnx:/fc/MatMul"
-  %loss, %dz = softmax_cross_entropy %z, %y {scale=0.25} : f32[], f32[4,5] @"onnx:/loss"
-  %dw = matmul %x, %dz {transpose_a=true} : f32[3,5]
-  %w1 = sgd %w, %dw {learning_rate=0.1} : f32[3,5]
-  return %loss, %w1, %w
-}
-)";
-
-absl::StatusOr<std::unique_ptr<Executor>> Load(const std::string& text, Communicator& communicator, Device& device) {
-  ASSIGN_OR_RETURN(Graph graph, ParseGraph(text));
-  ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
-  CompileOptions options;
-  options.mesh = Mesh({{"data", communicator.size()}});
-  ASSIGN_OR_RETURN(Executable executable, Compile(std::move(graph), *backend, options));
-  return Executor::Load(std::move(executable), &communicator, &device);
-}
-
-std::string WithAll(std::string text, std::string_view from, std::string_view to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
-    text.replace(at, from.size(), to);
-  return text;
-}
-
-// kStep with a batch of 12, for three ranks: each runs a Batch(4).
-std::string StepForThree() { return WithAll(kStep, "[4", "[12"); }
-
-// What each of `ranks` ranks ends with when it runs f.
-std::vector<absl::Status> StatusOfEach(
-    int ranks, const std::function<absl::Status(Communicator& communicator, Device& device)>& f) {
-  std::vector<absl::Status> all;
-  const absl::Status first = ForEachRank(
-      ranks,
-      [&f](Communicator& communicator) {
-        const auto device = CreateHostDevice();
-        return f(communicator, *device);
-      },
-      &all);
-  EXPECT_EQ(all.size(), static_cast<size_t>(ranks));
-  return all;
-}
-
-struct Batch {
-  explicit Batch(int64_t rows) : x(TensorType{DType::kF32, {rows, 3}}), y(TensorType{DType::kI64, {rows}}) {
-    for (float& element : x.mutable_data<float>()) element = 0.5f;
-  }
-  std::vector<NamedInput> inputs() const { return {{"x", {x.type(), x.bytes()}}, {"y", {y.type(), y.bytes()}}}; }
-  Tensor x, y;
-};
 
 class OneRank : public testing::Test {
  protected:
@@ -77,8 +25,6 @@ class OneRank : public testing::Test {
     ASSERT_TRUE(status.ok()) << status;
   }
 };
-
-std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
 
 TEST_F(OneRank, BadInputsAreNamed) {
   With([](Executor& executor) {
@@ -173,7 +119,7 @@ graph @late_reader(%x: f32[2,2], state %w: f32[2,2]) -> (y: f32[2,2], %w: f32[2,
 
 TEST(Ranks, AFailureOnOneRankReachesAll) {
   const auto all = StatusOfEach(3, [](Communicator& communicator, Device& device) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto executor, Load(StepForThree(), communicator, device));
+    ASSIGN_OR_RETURN(const auto executor, Load(StepFor(3), communicator, device));
     Batch batch(4);
     RETURN_IF_ERROR(executor->Run(batch.inputs(), {}));
     if (communicator.rank() == 1) batch.y.mutable_data<int64_t>()[0] = -1;
@@ -190,7 +136,7 @@ TEST(Ranks, AFailureOnOneRankReachesAll) {
 TEST(Ranks, AFailedRunTellsThePeersItsReason) {
   std::vector<absl::Status> runs(3);
   const auto load_and_run = [](Communicator& communicator, Device& device) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto executor, Load(StepForThree(), communicator, device));
+    ASSIGN_OR_RETURN(const auto executor, Load(StepFor(3), communicator, device));
     Batch batch(4);
     if (communicator.rank() == 1) batch.y.mutable_data<int64_t>()[0] = -1;
     return executor->Run(batch.inputs(), {});
@@ -232,7 +178,7 @@ TEST(Ranks, ProgramsThatDifferInAnAttributeAreRefusedAtLoad) {
 
 TEST(Ranks, AReplicaThatDiffersIsNamed) {
   const auto all = StatusOfEach(3, [](Communicator& communicator, Device& device) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto executor, Load(StepForThree(), communicator, device));
+    ASSIGN_OR_RETURN(const auto executor, Load(StepFor(3), communicator, device));
     Tensor w = Tensor::Full({DType::kF32, {3, 5}}, 1.0);
     RETURN_IF_ERROR(executor->AssignState("w", {w.type(), w.bytes()}));
     RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));

@@ -127,6 +127,7 @@ nb::object ReadState(LoadedExecutable& self, const std::string& name) {
 void SaveOnnx(LoadedExecutable& self, const std::string& path) {
   if (!self.origin)
     ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made of an imported ONNX model");
+  ThrowIfError(Annotate(self.executor->CheckUsable(), "save_onnx"));
   std::map<std::string, Tensor> values;
   for (const ValueInfo& state : self.executor->executable().states) {
     if (state.local_type != state.global_type)
@@ -162,7 +163,11 @@ void BindExecutable(nb::module_& module) {
                                "A compiled program on this rank, with its state. Called with the inputs by name, it "
                                "returns the results by name.\n"
                                "All ranks call it together. Arrays are this rank's share, and are read without copies "
-                               "if they are in row-major order.")
+                               "if they are in row-major order.\n\n"
+                               "A call that fails before the first step which writes a state, such as for an input of "
+                               "another shape, changes nothing. One that fails later may have updated some states and "
+                               "not others: every call then raises an Error with the cause, until all states that the "
+                               "program updates have been assigned again.")
       .def("__call__", &Call, nb::sig("def __call__(self, **inputs: typing.Any) -> dict[str, numpy.ndarray]"))
       .def_prop_ro(
           "state", [](nb::object self) { return nb::module_::import_("lockstep._values").attr("State")(self); },

@@ -8,6 +8,7 @@
 
 #include "core/status.h"
 #include "runtime/agreement.h"
+#include "runtime/local_part.h"
 
 namespace lockstep {
 namespace {
@@ -31,25 +32,11 @@ absl::Status CheckTensor(const char* what, const ValueInfo& info, const TensorTy
   return absl::OkStatus();
 }
 
-// This rank's part of a row-major tensor of the global type: one dimension after the other is cut where a placement splits it.
-std::vector<std::byte> LocalPart(const ValueInfo& info, const Mesh& mesh, int rank, const std::byte* data) {
-  std::vector<std::byte> part(data, data + info.global_type.num_bytes());
-  Shape shape = info.global_type.shape;
-  for (const MeshAxis& axis : mesh.axes()) {
-    const auto it = info.placements.find(axis.name);
-    if (it == info.placements.end() || !it->second.is_split()) continue;
-    const int64_t dim = it->second.dim(), extent = shape[dim] / axis.size;
-    size_t inner = SizeOf(info.global_type.dtype), outer = 1;
-    for (int64_t d = 0; d < dim; ++d) outer *= static_cast<size_t>(shape[d]);
-    for (int64_t d = dim + 1; d < shape.rank(); ++d) inner *= static_cast<size_t>(shape[d]);
-    const size_t row = static_cast<size_t>(extent) * inner, whole_row = static_cast<size_t>(shape[dim]) * inner;
-    const size_t begin = static_cast<size_t>(mesh.Coordinate(rank, axis.name)) * row;
-    std::vector<std::byte> cut(outer * row);
-    for (size_t o = 0; o < outer; ++o) std::memcpy(&cut[o * row], &part[o * whole_row + begin], row);
-    part = std::move(cut);
-    shape = shape.WithDim(dim, extent);
-  }
-  return part;
+// Calls visit with each buffer that a step may write. A collective writes its output from its start on.
+template <typename Visit>
+void ForEachWrite(const StepInfo& step, Visit&& visit) {
+  for (const StepOperand& write : step.writes) visit(write.slice.buffer);
+  if (step.collective) visit(step.collective->output.buffer);
 }
 
 }  // namespace
@@ -96,6 +83,7 @@ absl::Status Executor::Allocate() {
   step_seconds_.assign(executable_.steps.size(), 0.0);
   own_results_.assign(executable_.results.size(), nullptr);
   result_is_own_.assign(executable_.results.size(), false);
+  FindUpdates();
   size_t constant = 0;
   for (size_t i = 0; i < executable_.buffers.size(); ++i) {
     const Buffer& buffer = executable_.buffers[i];
@@ -115,6 +103,21 @@ absl::Status Executor::Allocate() {
     }
   }
   return device_.Synchronize();
+}
+
+void Executor::FindUpdates() {
+  std::vector<bool> updated(executable_.buffers.size(), false);
+  first_update_ = executable_.steps.size();
+  for (size_t i = 0; i < executable_.steps.size(); ++i) {
+    ForEachWrite(executable_.steps[i]->info(), [&](int32_t buffer) {
+      if (executable_.buffers[static_cast<size_t>(buffer)].kind != BufferKind::kState) return;
+      updated[static_cast<size_t>(buffer)] = true;
+      first_update_ = std::min(first_update_, i);
+    });
+  }
+  for (const ValueInfo& state : executable_.states) {
+    if (updated[static_cast<size_t>(state.buffer)]) updated_states_.push_back(state.name);
+  }
 }
 
 absl::Status Executor::BindInputs(std::span<const NamedInput> inputs) {
@@ -188,11 +191,12 @@ absl::Status Executor::CopyResultsToHost(std::span<const NamedResult> results) {
   return absl::OkStatus();
 }
 
-absl::Status Executor::RunSteps() {
+absl::Status Executor::RunSteps(size_t& begun) {
   StepContext context(addresses_, device_, communicator_, tickets_, executable_.threads);
   double before = Now();
   for (size_t i = 0; i < executable_.steps.size(); ++i) {
     Step& step = *executable_.steps[i];
+    begun = i + 1;
     const absl::Status status = step.Run(context);
     if (!status.ok()) return Annotate(status, step.info().ToString());
     const double after = Now();
@@ -203,22 +207,27 @@ absl::Status Executor::RunSteps() {
   return absl::OkStatus();
 }
 
-absl::Status Executor::RunAll(std::span<const NamedInput> inputs, std::span<const NamedResult> results) {
+absl::Status Executor::RunAll(std::span<const NamedInput> inputs, std::span<const NamedResult> results, size_t& begun) {
   RETURN_IF_ERROR(BindInputs(inputs));
   RETURN_IF_ERROR(BindResults(results));
-  RETURN_IF_ERROR(RunSteps());
+  RETURN_IF_ERROR(RunSteps(begun));
   RETURN_IF_ERROR(CopyResultsToHost(results));
   return device_.Synchronize();
 }
 
 absl::Status Executor::Run(std::span<const NamedInput> inputs, std::span<const NamedResult> results) {
+  RETURN_IF_ERROR(CheckUsable());
   const double begin = Now();
+  ++calls_;
   // The kernels were made for this number of threads; the setting belongs to the calling thread.
   const int threads_before = omp_get_max_threads();
   if (threads_before != executable_.threads) omp_set_num_threads(executable_.threads);
-  const absl::Status status = RunAll(inputs, results);
+  size_t begun = 0;  // steps
+  const absl::Status status = RunAll(inputs, results, begun);
   if (threads_before != executable_.threads) omp_set_num_threads(threads_before);
+  has_results_ = status.ok();
   if (!status.ok()) {
+    if (begun > first_update_) Spoil(status);
     if (communicator_.size() > 1) communicator_.Abort(status);
     return status;
   }
@@ -227,11 +236,28 @@ absl::Status Executor::Run(std::span<const NamedInput> inputs, std::span<const N
   return absl::OkStatus();
 }
 
+void Executor::Spoil(const absl::Status& cause) {
+  spoilt_ =
+      FailedPrecondition() << "@" << executable_.name << ": call " << calls_
+                           << " failed when it was updating the states, which may be half updated: " << cause.message();
+  unassigned_ = updated_states_;
+}
+
+absl::Status Executor::CheckUsable() const {
+  if (unassigned_.empty()) return absl::OkStatus();
+  constexpr size_t kShown = 5;
+  std::string names;
+  for (size_t i = 0; i < std::min(kShown, unassigned_.size()); ++i) names += (i ? ", " : "") + unassigned_[i];
+  if (unassigned_.size() > kShown) names += " and " + std::to_string(unassigned_.size() - kShown) + " more";
+  return FailedPrecondition() << spoilt_.message() << "; compile or load it anew, or assign the states " << names;
+}
+
 absl::StatusOr<ConstTensorRef> Executor::ResultOfLastRun(std::string_view name) {
   for (size_t i = 0; i < executable_.results.size(); ++i) {
     const ValueInfo& info = executable_.results[i];
     if (info.name != name) continue;
-    if (counters_.runs == 0) return FailedPrecondition() << "result " << name << ": nothing has run yet";
+    if (calls_ == 0) return FailedPrecondition() << "result " << name << ": nothing has run yet";
+    if (!has_results_) return FailedPrecondition() << "result " << name << ": the last run failed";
     if (!result_is_own_[i]) return NotFound() << "result " << name << " was written to the caller's memory";
     if (!device_.is_host()) return Unimplemented() << "result " << name << " is in the memory of " << device_.name();
     return ConstTensorRef{info.local_type, own_results_[i]};
@@ -266,7 +292,9 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
     bytes = laid_out.size();
   }
   RETURN_IF_ERROR(device_.CopyToDevice(address, data, bytes));
-  return device_.Synchronize();
+  RETURN_IF_ERROR(device_.Synchronize());
+  std::erase(unassigned_, info->name);
+  return absl::OkStatus();
 }
 
 absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor) {

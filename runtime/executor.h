@@ -6,7 +6,11 @@
 //   RETURN_IF_ERROR(executor->Run({{"image", {image_type, image}}, {"label", {label_type, label}}}, {{"loss", …}}));
 //
 // When a call that all ranks take part in (Load, Run) fails on one rank, that rank aborts the communicator, so that its
-// peers get an error that names it instead of waiting. With one rank there is nobody to tell, and the caller may try again.
+// peers get an error that names it instead of waiting; a communicator that failed stays so. With one rank there is nobody to tell.
+//
+// A Run that fails before the first step that may write a state leaves the states as they were, and may be tried again. One that
+// fails there or later may have updated some states and not others: the executor is then *spoilt*, and every Run fails with the
+// cause until each state that the steps update has been assigned again.
 
 #pragma once
 
@@ -69,13 +73,18 @@ class Executor {
   const Executable& executable() const { return executable_; }
 
   // Runs all steps once. `inputs` must name every input once, in local types; they are read in place where the device is the
-  // host. A result that is named here is written to the caller's memory, the others to the executor's.
+  // host. A result that is named here is written to the caller's memory, the others to the executor's. FailedPrecondition if
+  // an earlier call has spoilt the executor: the message says which, why, and which states are still to be assigned.
   absl::Status Run(std::span<const NamedInput> inputs, std::span<const NamedResult> results);
 
-  // A result of the last run that was not given memory: valid until the next. NotFound if there is none.
+  // OK, or the error that Run would return because the executor is spoilt. Who keeps states for later (a file) asks first.
+  absl::Status CheckUsable() const;
+
+  // A result of the last run that was not given memory: valid until the next. NotFound if there is none, FailedPrecondition
+  // if that run failed.
   absl::StatusOr<ConstTensorRef> ResultOfLastRun(std::string_view name);
 
-  // State by name; all states are zero at first. `tensor.type` must be the local type, or (assign) the global one, of which
+  // State by name; all states are zero at first. A spoilt executor's states can be read, to look at them. `tensor.type` must be the local type, or (assign) the global one, of which
   // this rank then takes its part.
   absl::Status AssignState(std::string_view name, const ConstTensorRef& tensor);
   absl::Status ReadState(std::string_view name, const TensorRef& tensor);
@@ -91,8 +100,11 @@ class Executor {
   absl::Status BindInputs(std::span<const NamedInput> inputs);
   absl::Status BindResults(std::span<const NamedResult> results);
   absl::Status CopyResultsToHost(std::span<const NamedResult> results);
-  absl::Status RunSteps();
-  absl::Status RunAll(std::span<const NamedInput> inputs, std::span<const NamedResult> results);
+  // `begun` becomes the number of steps that have begun, also on an error.
+  absl::Status RunSteps(size_t& begun);
+  absl::Status RunAll(std::span<const NamedInput> inputs, std::span<const NamedResult> results, size_t& begun);
+  void FindUpdates();
+  void Spoil(const absl::Status& cause);
   absl::StatusOr<const ValueInfo*> FindState(std::string_view name) const;
 
   Executable executable_;
@@ -104,6 +116,12 @@ class Executor {
   std::vector<std::unique_ptr<RegisteredMemory>> buckets_;  // what the communicator gave
   std::vector<std::byte*> own_results_;                     // by result; null until it is needed
   std::vector<bool> result_is_own_;                         // in the last run
+  bool has_results_ = false;                                // the last run succeeded
+  int64_t calls_ = 0;                                       // of Run since Load
+  size_t first_update_ = 0;                                 // the first step that may write a state
+  std::vector<std::string> updated_states_;                 // by some step
+  absl::Status spoilt_;                                     // why, while unassigned_ is not empty
+  std::vector<std::string> unassigned_;                     // states to be assigned before the next run
   std::vector<Communicator::Ticket> tickets_;
   ExecutorCounters counters_;
   std::vector<double> step_seconds_;

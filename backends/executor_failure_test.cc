@@ -1,0 +1,131 @@
+// What a failed call leaves: an executor as it was, or one that is spoilt until its states are assigned again.
+
+#include <omp.h>
+
+#include <barrier>
+
+#include "backends/executor_test_support.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/executor.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+// One state is updated before the loss looks at the labels, as a running mean would be; the weight after it.
+constexpr char kEarlyUpdate[] = R"(
+graph @step(%x: f32[4,3] split(0), %y: i64[4] split(0), state %mean: f32[3,3], state %w: f32[3,5], state %unused: f32[2]) -> (loss: f32[], %mean: f32[3,3], %w: f32[3,5]) {
+  %mean1 = neg %mean : f32[3,3] @"onnx:/bn"
+  %x1 = matmul %x, %mean1 : f32[4,3] @"onnx:/bn"
+  %z = matmul %x1, %w : f32[4,5] @"onnx:/fc/MatMul"
+  %loss, %dz = softmax_cross_entropy %z, %y {scale=0.25} : f32[], f32[4,5] @"onnx:/loss"
+  %dw = matmul %x, %dz {transpose_a=true} : f32[3,5]
+  %w1 = sgd %w, %dw {learning_rate=0.1} : f32[3,5]
+  return %loss, %mean1, %w1
+}
+)";
+
+absl::StatusOr<Tensor> StateOf(Executor& executor, std::string_view name, TensorType type) {
+  Tensor value(type);
+  RETURN_IF_ERROR(executor.ReadState(name, {type, value.mutable_bytes()}));
+  return value;
+}
+
+absl::Status Assign(Executor& executor, std::string_view name, const Tensor& value) {
+  return executor.AssignState(name, {value.type(), value.bytes()});
+}
+
+Batch BadBatch() {
+  Batch batch(4);
+  batch.y.mutable_data<int64_t>()[1] = 5;
+  return batch;
+}
+
+const TensorType kMean{DType::kF32, {3, 3}}, kWeight{DType::kF32, {3, 5}};
+
+TEST(OneRank, AFailureBeforeTheFirstUpdateChangesNothing) {
+  const auto all = StatusOfEach(1, [](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, Load(kStep, communicator, device));
+    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    ASSIGN_OR_RETURN(const Tensor before, StateOf(*executor, "w", kWeight));
+    EXPECT_THAT(MessageOf(executor->Run(BadBatch().inputs(), {})), HasSubstr("label 5"));
+    EXPECT_EQ(executor->ResultOfLastRun("loss").status().code(), absl::StatusCode::kFailedPrecondition);
+    RETURN_IF_ERROR(executor->CheckUsable());
+    ASSIGN_OR_RETURN(const Tensor after, StateOf(*executor, "w", kWeight));
+    EXPECT_EQ(before, after);
+    return executor->Run(Batch(4).inputs(), {});
+  });
+  EXPECT_TRUE(all[0].ok()) << all[0];
+}
+
+TEST(OneRank, AFailureAfterAnUpdateSpoilsUntilAllUpdatedStatesAreAssigned) {
+  const auto all = StatusOfEach(1, [](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, Load(kEarlyUpdate, communicator, device));
+    RETURN_IF_ERROR(Assign(*executor, "mean", Tensor::Full(kMean, 1.0)));
+    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    EXPECT_THAT(MessageOf(executor->Run(BadBatch().inputs(), {})), HasSubstr("label 5"));
+    ASSIGN_OR_RETURN(const Tensor mean, StateOf(*executor, "mean", kMean));
+    EXPECT_EQ(mean, Tensor::Full(kMean, 1.0));  // negated twice, of which once should not be
+
+    const absl::Status spoilt = executor->Run(Batch(4).inputs(), {});
+    EXPECT_EQ(spoilt.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(spoilt, executor->CheckUsable());
+    EXPECT_THAT(MessageOf(spoilt), HasSubstr("@step: call 2 failed when it was updating the states"));
+    EXPECT_THAT(MessageOf(spoilt), HasSubstr("label 5 at position [1]"));
+    EXPECT_THAT(MessageOf(spoilt), HasSubstr("assign the states mean, w"));
+
+    RETURN_IF_ERROR(Assign(*executor, "mean", Tensor::Full(kMean, 3.0)));
+    EXPECT_THAT(MessageOf(executor->Run(Batch(4).inputs(), {})), HasSubstr("assign the states w"));
+    EXPECT_FALSE(Assign(*executor, "w", Tensor(kMean)).ok());  // another shape
+    EXPECT_THAT(MessageOf(executor->CheckUsable()), HasSubstr("assign the states w"));
+    RETURN_IF_ERROR(Assign(*executor, "w", Tensor(kWeight)));
+    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    ASSIGN_OR_RETURN(const Tensor again, StateOf(*executor, "mean", kMean));
+    EXPECT_EQ(again, Tensor::Full(kMean, -3.0));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(all[0].ok()) << all[0];
+}
+
+// The peer fails in the collective for which the first rank never comes, and has made the early update as well.
+TEST(TwoRanks, BothAreSpoilt) {
+  const std::string text = WithAll(kEarlyUpdate, "[4", "[8");
+  std::barrier through(2);
+  const auto all = StatusOfEach(2, [&](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, Load(text, communicator, device));
+    RETURN_IF_ERROR(Assign(*executor, "mean", Tensor::Full(kMean, 1.0)));
+    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    through.arrive_and_wait();  // else the failure may reach the peer in its first call
+    const Batch batch = communicator.rank() == 0 ? BadBatch() : Batch(4);
+    EXPECT_THAT(MessageOf(executor->Run(batch.inputs(), {})), HasSubstr("label 5"));
+    ASSIGN_OR_RETURN(const Tensor mean, StateOf(*executor, "mean", kMean));
+    EXPECT_EQ(mean, Tensor::Full(kMean, 1.0));
+    const absl::Status spoilt = executor->Run(Batch(4).inputs(), {});
+    EXPECT_EQ(spoilt.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(MessageOf(spoilt), HasSubstr("call 2 failed when it was updating the states"));
+    EXPECT_THAT(MessageOf(spoilt), HasSubstr("label 5"));
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(Threads, TheCallersSettingIsRestored) {
+  const auto all = StatusOfEach(1, [](Communicator& communicator, Device& device) -> absl::Status {
+    CompileOptions options;
+    options.threads = 2;
+    omp_set_num_threads(3);
+    ASSIGN_OR_RETURN(const auto executor, Load(kStep, communicator, device, options));
+    EXPECT_EQ(omp_get_max_threads(), 3);
+    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    EXPECT_EQ(omp_get_max_threads(), 3);
+    EXPECT_FALSE(executor->Run(BadBatch().inputs(), {}).ok());
+    EXPECT_EQ(omp_get_max_threads(), 3);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(all[0].ok()) << all[0];
+}
+
+}  // namespace
+}  // namespace lockstep
