@@ -4,7 +4,8 @@
 //
 // The rules that all implementations keep (runtime/comm/conformance_test.cc tests them):
 //  * Every rank starts the same collectives in the same order. Each is numbered; if the ranks' n-th calls differ in op,
-//    kind, dtype, count, root or label, all ranks get an error that prints two of the sides.
+//    kind, dtype, count, root or label, all ranks get an error that prints two of the sides. If the calls' evidence differs,
+//    all ranks get kFailedPrecondition with two of the ranks, the call, and the first field that differs.
 //  * Reductions are taken in rank order, ((x0 + x1) + x2) + ..., whatever the transport, the number of hosts, in place or
 //    not, so every byte of the results is equal on all ranks. f16 and bf16 accumulate in f32 and are rounded once; all
 //    other dtypes accumulate in themselves, integers modulo 2^bits. Mean is the sum divided by size(): for integers the sum
@@ -72,11 +73,22 @@ class Communicator {
     bool progress_thread = false;                // a thread of its own even where ranks share memory
   };
 
+  // What ranks must agree on besides the call itself, for a collective to mean anything. Compared with every collective;
+  // zeros compare like any number.
+  struct Evidence {
+    uint64_t program = 0;      // hash of what the ranks run
+    uint64_t assignments = 0;  // how many times a state was assigned
+    uint64_t inputs = 0;       // hash of the inputs that are replicated
+    uint64_t states = 0;       // hash of the states that are replicated
+    bool operator==(const Evidence&) const = default;
+  };
+
   // What a call says about itself in messages ("bucket 0 (%g1, %g2)"; must be the same on all ranks, the first 95 bytes
-  // count) and the stream that it belongs to.
+  // count), the stream that it belongs to, and what else must be the same on all ranks.
   struct Call {
     std::string_view label;
     Stream* stream = nullptr;
+    Evidence evidence = {};
   };
 
   // A collective in flight. A plain value; wait for each exactly once, in any order.

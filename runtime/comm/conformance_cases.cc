@@ -357,6 +357,31 @@ absl::Status DifferentLabels(Communicator& c) {
                   {"disagree", "`left`", "`right`"});
 }
 
+// All ranks make the same calls, but the last rank's second has other evidence.
+absl::Status DifferentEvidence(Communicator& c, uint64_t Communicator::Evidence::* field,
+                               const std::vector<std::string>& words) {
+  Communicator::Evidence evidence{.program = 0x12, .assignments = 3, .inputs = 0xfedcba9876543210, .states = 9};
+  float x = 1;
+  RETURN_IF_ERROR(c.AllReduce(&x, &x, 1, DType::kF32, ReduceKind::kSum, {.label = "first", .evidence = evidence}));
+  EXPECT_THAT_OR_RETURN(x == static_cast<float>(c.size()), "equal evidence");
+  const int last = c.size() - 1;
+  if (c.rank() == last) evidence.*field = 0;
+  const absl::Time begin = absl::Now();
+  const absl::Status status =
+      c.AllReduce(&x, &x, 1, DType::kF32, ReduceKind::kSum, {.label = "bucket 0 (%g1)", .evidence = evidence});
+  EXPECT_THAT_OR_RETURN(absl::Now() - begin < absl::Seconds(5), "evidence");
+  const std::string message(status.message());
+  if (!absl::IsFailedPrecondition(status)) return Wrong(c, "evidence") << status.ToString();
+  std::vector<std::string> expected = words;
+  expected.push_back("rank " + std::to_string(last) + " on host " + c.host(last));
+  expected.push_back("all_reduce sum f32[1] `bucket 0 (%g1)`");
+  for (const std::string& word : expected) {
+    if (!absl::StrContains(message, word)) return Wrong(c, "evidence") << "`" << word << "` is not in: " << message;
+  }
+  EXPECT_THAT_OR_RETURN(c.Barrier("after") == status, "the error stays");
+  return absl::OkStatus();
+}
+
 absl::Status AbortReachesPeers(Communicator& c) {
   RETURN_IF_ERROR(c.Barrier("before"));
   const int culprit = c.size() - 1;
@@ -427,6 +452,7 @@ absl::Status LeavingInFlightIsAnAbort(Communicator& c) {
 }  // namespace
 
 std::vector<ConformanceCase> ConformanceCases() {
+  using Evidence = Communicator::Evidence;
   const Communicator::Options normal{.timeout = absl::Seconds(60)};
   const Communicator::Options hurried{.timeout = absl::Milliseconds(300)};
   return {
@@ -443,6 +469,27 @@ std::vector<ConformanceCase> ConformanceCases() {
       {"DifferentCounts", 2, normal, DifferentCounts},
       {"DifferentOps", 2, normal, DifferentOps},
       {"DifferentLabels", 2, normal, DifferentLabels},
+      {"DifferentPrograms", 2, normal,
+       [](Communicator& c) {
+         return DifferentEvidence(c, &Evidence::program,
+                                  {"they run different programs (0x0000000000000012 and 0x0000000000000000)"});
+       }},
+      {"DifferentAssignments", 2, normal,
+       [](Communicator& c) {
+         return DifferentEvidence(c, &Evidence::assignments,
+                                  {"a state was assigned on one of them alone (3 assignments and 0)"});
+       }},
+      {"DifferentInputs", 2, normal,
+       [](Communicator& c) {
+         return DifferentEvidence(
+             c, &Evidence::inputs,
+             {"inputs that are replicated have different contents (0xfedcba9876543210 and 0x0000000000000000)"});
+       }},
+      {"DifferentStates", 2, normal,
+       [](Communicator& c) {
+         return DifferentEvidence(c, &Evidence::states,
+                                  {"replicas of the states differ (0x0000000000000009 and 0x0000000000000000)"});
+       }},
       {"AbortReachesPeers", 2, normal, AbortReachesPeers},
       {"LateRankIsNamed", 2, hurried, LateRankIsNamed},
       {"RankThatLeavesIsNamed", 2, normal, RankThatLeavesIsNamed},

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "runtime/comm/event.h"
+#include "runtime/communicator.h"
 
 namespace lockstep {
 
@@ -24,6 +25,7 @@ struct OpDescription {
   uint8_t dtype = 0;  // DType
   int32_t root = 0;   // of a broadcast
   int64_t count = 0;  // elements, as the caller gave it
+  Communicator::Evidence evidence = {};
   bool operator==(const OpDescription&) const = default;
 };
 

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "core/check.h"
 #include "core/status.h"
 
@@ -32,6 +33,19 @@ const char* OpcodeName(Opcode opcode) {
     case Opcode::kReduceScatter: return "reduce_scatter";
   }
   return "?";
+}
+
+// What the first field means in which the evidence of two ranks differs; "" if none does.
+std::string DifferenceOf(const Communicator::Evidence& a, const Communicator::Evidence& b) {
+  auto hashes = [](uint64_t x, uint64_t y) { return absl::StrFormat(" (0x%016x and 0x%016x)", x, y); };
+  if (a.program != b.program) return "they run different programs" + hashes(a.program, b.program);
+  if (a.assignments != b.assignments) {
+    return absl::StrFormat("a state was assigned on one of them alone (%d assignments and %d)", a.assignments,
+                           b.assignments);
+  }
+  if (a.inputs != b.inputs) return "inputs that are replicated have different contents" + hashes(a.inputs, b.inputs);
+  if (a.states != b.states) return "replicas of the states differ" + hashes(a.states, b.states);
+  return "";
 }
 
 }  // namespace
@@ -163,9 +177,16 @@ absl::Status Group::AwaitPosted(uint64_t sequence) {
 
 absl::Status Group::Disagreement(uint64_t sequence, int rank_a, const OpDescription& a, const std::string& label_a,
                                  int rank_b, const OpDescription& b, const std::string& label_b) const {
+  const std::string cause = DifferenceOf(a.evidence, b.evidence);
+  OpDescription b_with_evidence_of_a = b;
+  b_with_evidence_of_a.evidence = a.evidence;
+  if (a == b_with_evidence_of_a && label_a == label_b) {
+    return FailedPrecondition() << Name(rank_a) << " and " << Name(rank_b) << " disagree in collective number "
+                                << sequence << ", " << Describe(a, label_a) << ": " << cause;
+  }
   return FailedPrecondition() << "the ranks disagree about collective number " << sequence << ": " << Name(rank_a)
                               << " is in " << Describe(a, label_a) << ", " << Name(rank_b) << " in "
-                              << Describe(b, label_b);
+                              << Describe(b, label_b) << (cause.empty() ? "" : "; ") << cause;
 }
 
 std::vector<int> Group::BehindOf(uint64_t sequence) const {

@@ -127,6 +127,7 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const OpDescription
   auto op = std::make_unique<Op>();
   op->sequence = next_sequence_++;
   op->description = description;
+  op->description.evidence = call.evidence;
   op->label = std::string(call.label.substr(0, kLabelBytes - 1));
   op->input = static_cast<const std::byte*>(input);
   op->output = static_cast<std::byte*>(output);
