@@ -22,18 +22,8 @@ absl::StatusOr<Mesh> RemainingMesh(const Graph& graph, const Mesh& mesh) {
   return Mesh();
 }
 
-}  // namespace
-
-absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
-  ASSIGN_OR_RETURN(graph, ToGlobalTypes(graph));  // of a rank's program, the one that it is a part of
-  passes::PipelineOptions pipeline;
-  ASSIGN_OR_RETURN(pipeline.mesh, RemainingMesh(graph, options.mesh));
-  pipeline.buckets = {options.bucket_bytes, options.bucket_bytes / 8};
-  pipeline.supports = [&](const Node& node) { return backend.Supports(node); };
-  pipeline.optimize = options.optimize;
-  RETURN_IF_ERROR(
-      passes::RunPasses(passes::MakePipeline(pipeline), graph, options.debug));  // verifies before and after
-
+// The graph after all passes, for a backend.
+absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, const CompileOptions& options) {
   ASSIGN_OR_RETURN(Program program, backend.Lower(graph, {options.threads}));  // kernels for nodes
   ScheduleCollectives(program);                  // starts as early, waits as late as can be; gradients into buckets
   BindResults(program);                          // results and next states are written in place
@@ -57,6 +47,22 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   executable.certificate = std::move(certificate);
   executable.graph_text = graph.ToString();
   return executable;
+}
+
+}  // namespace
+
+absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
+  ASSIGN_OR_RETURN(graph, ToGlobalTypes(graph));  // of a rank's program, the one that it is a part of
+  passes::PipelineOptions pipeline;
+  ASSIGN_OR_RETURN(pipeline.mesh, RemainingMesh(graph, options.mesh));
+  pipeline.buckets = {options.bucket_bytes};
+  pipeline.supports = [&](const Node& node) { return backend.Supports(node); };
+  pipeline.optimize = options.optimize;
+  RETURN_IF_ERROR(
+      passes::RunPasses(passes::MakePipeline(pipeline), graph, options.debug));  // verifies before and after
+  absl::StatusOr<Executable> executable = Emit(graph, backend, options);
+  if (executable.ok() || options.debug.reproducer_directory.empty()) return executable;
+  return passes::WithReproducer(executable.status(), "emit", graph.name(), graph.ToString(), options.debug);
 }
 
 }  // namespace lockstep

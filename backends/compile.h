@@ -8,17 +8,18 @@
 #include "backends/backend.h"
 #include "core/graph.h"
 #include "core/status.h"
+#include "passes/distribute/merge_all_reduces.h"
 #include "passes/pass.h"
 #include "runtime/executable.h"
 
 namespace lockstep {
 
 struct CompileOptions {
-  Mesh mesh;                       // of the ranks that will run it; a graph that has a mesh already must have this one
-  int threads = 1;                 // of a rank
-  int64_t bucket_bytes = 8 << 20;  // all_reduces are merged into buckets of about this size
-  bool optimize = true;            // false: only what is needed to run, for comparing
-  passes::PassDebug debug;
+  Mesh mesh;        // of the ranks that will run it; a graph that has a mesh already must have this one
+  int threads = 1;  // of a rank
+  int64_t bucket_bytes = passes::MergeOptions().max_bytes;  // all_reduces are merged into buckets of about this size
+  bool optimize = true;                                     // false: only what is needed to run, for comparing
+  passes::PassDebug debug;  // with a directory for reproducers, a failure after the passes leaves one too
 };
 
 // `graph` is the one-rank program over the global batch, or one that distribute has already made a rank's.

@@ -25,9 +25,17 @@ struct PassDebug {
   std::function<void(const Pass& pass, const std::string& before, const Graph& after)> on_change;
   // Called after each pass with the seconds that it took.
   std::function<void(const Pass& pass, double seconds)> on_time;
-  // If not empty: where the graph before a failing pass is written, as <directory>/<graph>.<pass>.ir, for lockstep-opt.
+  // If not empty: where the graph before a failing pass is written, as <directory>/<graph>.<pass>.ir, which lockstep-opt reads.
   std::string reproducer_directory;
 };
+
+// `name` as the name of a file: names of graphs and passes may hold a '/'.
+std::string FileName(std::string name);
+
+// The error, with the place of a reproducer: `before`, the graph as text that `stage` failed on, in debug.reproducer_directory. As it
+// is if that is empty.
+absl::Status WithReproducer(const absl::Status& error, const std::string& stage, const std::string& graph_name,
+                            const std::string& before, const PassDebug& debug);
 
 // Runs the passes in order, verifying the graph before the first and after each that changed it. An error names the pass
 // and the reproducer, if one was written.

@@ -168,7 +168,7 @@ absl::StatusOr<Pass> MakeFuseElementwise(PassOptions& options) {
 absl::StatusOr<Pass> MakeMergeAllReduces(PassOptions& options) {
   MergeOptions merge;
   ASSIGN_OR_RETURN(merge.max_bytes, options.GetInt("max_bytes", merge.max_bytes));
-  ASSIGN_OR_RETURN(merge.first_bytes, options.GetInt("first_bytes", merge.first_bytes));
+  ASSIGN_OR_RETURN(merge.first_bytes, options.GetInt("first_bytes", MergeOptions{merge.max_bytes}.first_bytes));
   return MergeAllReduces(merge);
 }
 
@@ -242,7 +242,7 @@ const std::vector<PassEntry>& PassTable() {
       Plain("dce", "removes nodes whose results nobody uses", Dce),
       {"distribute", "turns the one-rank program into that of each rank of a mesh", "data=4 (axes and sizes)",
        MakeDistribute},
-      {"merge-all-reduces", "puts all-reduces into buckets", "max_bytes=8388608, first_bytes=1048576",
+      {"merge-all-reduces", "puts all-reduces into buckets", "max_bytes=4194304, first_bytes=max_bytes / 8",
        MakeMergeAllReduces},
       {"legalize", "decomposes ops that a target has no kernels for", "without=softmax|sgd", MakeLegalize},
       Plain("localize", "gives a placed program the types of what each rank holds", Localize),

@@ -8,6 +8,7 @@
 #include "absl/flags/flag.h"
 #include "core/printer.h"
 #include "core/verifier.h"
+#include "passes/dump.h"
 #include "passes/pass.h"
 #include "passes/pass_table.h"
 #include "tools/command_line.h"
@@ -32,6 +33,7 @@ constexpr char kUsage[] = R"(runs passes on a graph in text form.
   lockstep-opt --passes=simplify --print-changes --time model.ir
   lockstep-opt --list-passes                                  the passes and their options
 
+With LOCKSTEP_DUMP=DIR in the environment the graph after each pass that changed it goes to DIR/<graph>/.
 Errors go to standard error, with exit code 1.)";
 
 void ListPasses() {
@@ -54,9 +56,14 @@ absl::Status Run(const std::string& path) {
   if (absl::GetFlag(FLAGS_verify_only)) return Annotate(Verify(*graph), shown_path);
 
   passes::PassDebug debug;
-  debug.reproducer_directory = absl::GetFlag(FLAGS_reproducer);
+  if (const std::string directory = passes::DumpDirectoryFromEnvironment(); !directory.empty()) {
+    ASSIGN_OR_RETURN(debug, passes::DumpTo(directory, graph->name()));
+  }
+  if (!absl::GetFlag(FLAGS_reproducer).empty()) debug.reproducer_directory = absl::GetFlag(FLAGS_reproducer);
   if (absl::GetFlag(FLAGS_print_changes)) {
-    debug.on_change = [](const passes::Pass& pass, const std::string&, const Graph& after) {
+    debug.on_change = [dump = debug.on_change](const passes::Pass& pass, const std::string& before,
+                                               const Graph& after) {
+      if (dump) dump(pass, before, after);
       std::cerr << "// after " << pass.name << "\n" << after.ToString() << "\n";
     };
   }

@@ -15,12 +15,14 @@
 #include "core/printer.h"
 #include "core/random_tensor.h"
 #include "passes/distribute/distribute.h"
+#include "passes/dump.h"
 #include "tools/command_line.h"
 
 ABSL_FLAG(std::string, backend, "cpu", "the backend to run on");
 ABSL_FLAG(int, ranks, 1, "ranks in this process; a graph without a mesh is distributed over {data=ranks}");
 ABSL_FLAG(int, threads, 1, "threads of each rank");
-ABSL_FLAG(int64_t, bucket_bytes, 8 << 20, "all_reduces are merged into buckets of about this size");
+ABSL_FLAG(int64_t, bucket_bytes, lockstep::CompileOptions().bucket_bytes,
+          "all_reduces are merged into buckets of about this size");
 ABSL_FLAG(bool, optimize, true, "run the whole pipeline, rather than what is needed to run");
 ABSL_FLAG(bool, compare, false, "compare every result of every rank with the interpreter");
 ABSL_FLAG(double, tolerance, 1e-4, "for --compare, relative to the largest magnitude of a result");
@@ -44,6 +46,7 @@ constexpr char kUsage[] = R"(runs a graph in text form on a backend, with random
   lockstep-run step.ir --repeat=20 --profile            and where the time goes
   lockstep-run step.ir --print-steps                    what it is compiled to
 
+With LOCKSTEP_DUMP=DIR in the environment the graph after each pass that changed it goes to DIR/<graph>/.
 Floats are uniform in [-1, 1], integers 0 to 4. Errors, and differences, end with exit code 1.)";
 
 // The largest difference of two results, relative to the largest magnitude that is expected.
@@ -117,7 +120,10 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
                      const CompileOptions& options, const std::vector<Tensor>& inputs, std::vector<Tensor>& results) {
   const bool print = communicator.rank() == 0;
   const double begin = Now();
-  ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, options));
+  // The ranks run the same graph: one of them writes what becomes of it.
+  CompileOptions own_options = options;
+  if (!print) own_options.debug = {};
+  ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, own_options));
   if (print) std::printf("compiled in %.0f ms\n", (Now() - begin) * 1e3);
   if (print && absl::GetFlag(FLAGS_print_graph)) std::printf("%s\n", executable.graph_text.c_str());
   if (print && absl::GetFlag(FLAGS_print_steps)) std::printf("%s\n", executable.ToString().c_str());
@@ -144,6 +150,9 @@ absl::Status Main(const std::string& path) {
   options.threads = threads;
   options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
   options.optimize = absl::GetFlag(FLAGS_optimize);
+  if (const std::string directory = passes::DumpDirectoryFromEnvironment(); !directory.empty()) {
+    ASSIGN_OR_RETURN(options.debug, passes::DumpTo(directory, graph.name()));
+  }
   const std::vector<std::vector<Tensor>> inputs = RandomInputs(graph, absl::GetFlag(FLAGS_seed));
   std::vector<std::vector<Tensor>> results(inputs.size());
   RETURN_IF_ERROR(ForEachRank(static_cast<int>(inputs.size()), [&](Communicator& communicator) {

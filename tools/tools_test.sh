@@ -39,4 +39,28 @@ expect 1 "--passes" lockstep-opt --help
 expect 1 "cannot read nothing.ir" lockstep-opt nothing.ir
 expect 1 "there is no pass 'prettify'" lockstep-opt --passes=prettify "$step"
 expect 1 "tools/tools_test.sh" lockstep-opt tools/tools_test.sh # a message names the file
+
+# What LOCKSTEP_DUMP leaves: numbered graphs that lockstep-opt reads, and of a failure the graph on which it failed.
+dump=$(mktemp -d)
+export LOCKSTEP_DUMP="$dump/passes"
+expect 0 "equal   loss f32[]" lockstep-run "$step" --compare --ranks=2
+expect 0 "graph @" lockstep-opt --passes=dce,simplify "$step"
+export LOCKSTEP_DUMP="$dump/failed"
+expect 1 "(reproducer: $dump/failed/" lockstep-opt --passes='dce,distribute{data=3}' "$step"
+touch "$dump/file"
+export LOCKSTEP_DUMP="$dump/file"
+expect 1 "LOCKSTEP_DUMP: cannot create a folder in $dump/file" lockstep-run "$step"
+unset LOCKSTEP_DUMP
+written=0
+for file in "$dump"/passes/*/0*.ir; do
+  expect 0 "graph @" lockstep-opt "$file"
+  written=$((written + 1))
+done
+reproducer=$(find "$dump/failed" -name '*.distribute.ir')
+expect 1 "pass distribute" lockstep-opt --passes='distribute{data=3}' "$reproducer"
+if [ "$written" -lt 3 ] || [ ! -s "$reproducer" ]; then
+  printf 'FAILED: LOCKSTEP_DUMP wrote %s graphs and the reproducer "%s"\n' "$written" "$reproducer"
+  failures=$((failures + 1))
+fi
+rm -r "$dump"
 exit "$failures"

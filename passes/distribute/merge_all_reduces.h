@@ -17,9 +17,9 @@ namespace lockstep::passes {
 
 struct MergeOptions {
   // A bucket is closed when another operand would make it larger; an operand larger than this has a bucket of its own.
-  int64_t max_bytes = 8 << 20;
+  int64_t max_bytes = 4 << 20;
   // The first bucket, whose reduction nothing delays, is kept smaller.
-  int64_t first_bytes = 1 << 20;
+  int64_t first_bytes = max_bytes / 8;
 };
 
 // Every all_reduce gets a bucket, numbered in the order of the graph.
