@@ -19,6 +19,8 @@ namespace lockstep {
 // How the kernels of one executable are made.
 struct LoweringOptions {
   int threads = 1;  // of a rank
+  std::string
+      isa;  // the instruction set that kernels may use, as the backend names it; empty: all that the processor has
 };
 
 class Backend {
@@ -32,6 +34,10 @@ class Backend {
 
   // One or more instructions for each node, in the graph's order. An op without a kernel is an error that names it.
   virtual absl::StatusOr<Program> Lower(const Graph& graph, const LoweringOptions& options) const = 0;
+
+  // Lines about the processor and the libraries behind kernels that are made with `options`: where two processes have the same,
+  // equal programs compute equal bits. After a Lower with these options.
+  virtual absl::StatusOr<std::string> Fingerprint(const LoweringOptions& options) const = 0;
 };
 
 // The backends that are built in. NotFound lists them.

@@ -1,5 +1,6 @@
 #include "backends/compile.h"
 
+#include "backends/build_id.h"
 #include "backends/lowering/bind_results.h"
 #include "backends/lowering/buffer_plan.h"
 #include "backends/lowering/certificate.h"
@@ -24,13 +25,15 @@ absl::StatusOr<Mesh> RemainingMesh(const Graph& graph, const Mesh& mesh) {
 
 // The graph after all passes, for a backend.
 absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, const CompileOptions& options) {
-  ASSIGN_OR_RETURN(Program program, backend.Lower(graph, {options.threads}));  // kernels for nodes
+  const LoweringOptions lowering{options.threads, options.isa};
+  ASSIGN_OR_RETURN(Program program, backend.Lower(graph, lowering));  // kernels for nodes
   ScheduleCollectives(program);                  // starts as early, waits as late as can be; gradients into buckets
   BindResults(program);                          // results and next states are written in place
   ReuseOperands(program);                        // where a kernel may write over what it read last
   const BufferPlan plan = PlanBuffers(program);  // the rest shares an arena by lifetimes
   StepList steps = EmitSteps(program, plan);
   ASSIGN_OR_RETURN(Certificate certificate, CertifyOrder(steps));
+  ASSIGN_OR_RETURN(const std::string fingerprint, backend.Fingerprint(lowering));
 
   Executable executable;
   executable.name = graph.name();
@@ -45,6 +48,7 @@ absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, cons
   executable.steps = std::move(steps);
   executable.num_collectives = program.num_collectives;
   executable.certificate = std::move(certificate);
+  executable.fingerprint = "build " + BuildId() + "\n" + fingerprint;
   executable.graph_text = graph.ToString();
   return executable;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "backends/backend.h"
 #include "core/graph.h"
@@ -17,6 +18,7 @@ namespace lockstep {
 struct CompileOptions {
   Mesh mesh;        // of the ranks that will run it; a graph that has a mesh already must have this one
   int threads = 1;  // of a rank
+  std::string isa;  // what kernels may use of the processor (LoweringOptions); empty: all of it
   int64_t bucket_bytes = passes::MergeOptions().max_bytes;  // all_reduces are merged into buckets of about this size
   bool optimize = true;                                     // false: only what is needed to run, for comparing
   passes::PassDebug debug;  // with a directory for reproducers, a failure after the passes leaves one too

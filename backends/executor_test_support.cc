@@ -5,13 +5,18 @@
 
 namespace lockstep {
 
-absl::StatusOr<std::unique_ptr<Executor>> Load(const std::string& text, Communicator& communicator, Device& device,
-                                               CompileOptions options) {
+absl::StatusOr<Executable> CompileFor(const std::string& text, const Communicator& communicator,
+                                      CompileOptions options) {
   ASSIGN_OR_RETURN(Graph graph, ParseGraph(text));
   ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
   if (options.mesh.empty()) options.mesh = Mesh({{"data", communicator.size()}});
-  ASSIGN_OR_RETURN(Executable executable, Compile(std::move(graph), *backend, options));
-  return Executor::Load(std::move(executable), &communicator, &device);
+  return Compile(std::move(graph), *backend, options);
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> Load(const std::string& text, Communicator& communicator, Device& device,
+                                               const CompileOptions& options, const ExecutorOptions& executor_options) {
+  ASSIGN_OR_RETURN(Executable executable, CompileFor(text, communicator, options));
+  return Executor::Load(std::move(executable), &communicator, &device, executor_options);
 }
 
 std::string WithAll(std::string text, std::string_view from, std::string_view to) {

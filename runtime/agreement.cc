@@ -1,25 +1,13 @@
 #include "runtime/agreement.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "core/tensor.h"
+#include "runtime/hash.h"
 
 namespace lockstep {
 namespace {
-
-// FNV-1a over words of 8 bytes, the last one padded with zeros: equal on all hosts of one byte order.
-uint64_t Hash(const std::byte* bytes, size_t size) {
-  uint64_t hash = 0xcbf29ce484222325u ^ size;
-  for (size_t at = 0; at < size; at += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes + at, std::min<size_t>(8, size - at));
-    hash = (hash ^ word) * 0x100000001b3u;
-    hash ^= hash >> 29;
-  }
-  return hash;
-}
 
 std::string Bytes(uint64_t value) { return std::string(reinterpret_cast<const char*>(&value), sizeof(value)); }
 
@@ -35,10 +23,11 @@ std::vector<std::string_view> Lines(std::string_view text) {
 
 }  // namespace
 
-absl::Status AgreeOnText(Communicator& communicator, std::string_view what, const std::string& text) {
+absl::Status AgreeOnText(Communicator& communicator, std::string_view what, const std::string& text,
+                         std::string_view advice) {
   if (communicator.size() == 1) return absl::OkStatus();
   const std::string label(what);
-  const uint64_t hash = Hash(reinterpret_cast<const std::byte*>(text.data()), text.size());
+  const uint64_t hash = HashText(text);
   ASSIGN_OR_RETURN(const std::vector<std::string> hashes, communicator.AllGatherBytes(Bytes(hash), label));
   const auto other =
       std::find_if(hashes.begin(), hashes.end(), [&](const std::string& each) { return each != hashes[0]; });
@@ -54,7 +43,7 @@ absl::Status AgreeOnText(Communicator& communicator, std::string_view what, cons
   while (i < mine.size() && i < others.size() && mine[i] == others[i]) ++i;
   return FailedPrecondition() << "ranks have different versions of the " << what << "; the first difference is in line "
                               << i + 1 << ":\n  on rank 0: " << line(mine, i) << "\n  on rank " << rank << ": "
-                              << line(others, i);
+                              << line(others, i) << (advice.empty() ? "" : "\n") << advice;
 }
 
 absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
@@ -68,7 +57,7 @@ absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
     Tensor value(state.local_type);
     RETURN_IF_ERROR(executor.ReadState(state.name, {state.local_type, value.mutable_bytes()}));
     replicas.push_back(&state);
-    hashes += Bytes(Hash(value.bytes(), value.num_bytes()));
+    hashes += Bytes(HashBytes(value.bytes(), value.num_bytes()));
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> all, communicator.AllGatherBytes(hashes, "replicas of the states"));
   for (size_t rank = 1; rank < all.size(); ++rank) {

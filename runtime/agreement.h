@@ -12,9 +12,10 @@
 
 namespace lockstep {
 
-// FailedPrecondition if the ranks' texts differ, with the first line that does and its two versions; `what` names the text.
+// FailedPrecondition if the ranks' texts differ, with the first line that does, its two versions, and `advice`; `what` names the text.
 // Costs one small message unless there is a difference.
-absl::Status AgreeOnText(Communicator& communicator, std::string_view what, const std::string& text);
+absl::Status AgreeOnText(Communicator& communicator, std::string_view what, const std::string& text,
+                         std::string_view advice = "");
 
 // FailedPrecondition naming the first replicated state whose bits differ between ranks, and the ranks.
 absl::Status CheckReplicas(Executor& executor, Communicator& communicator);

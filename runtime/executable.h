@@ -43,7 +43,8 @@ std::string_view CollectiveOpName(CollectiveOp op);  // "all_reduce"
 struct CollectiveInfo {
   int id = 0;  // a start and its wait share it; also the index of the ticket
   CollectiveOp op = CollectiveOp::kAllReduce;
-  std::string axis;  // of the mesh: names the communicator
+  std::string axis;   // of the mesh: names the communicator
+  int mesh_axis = 0;  // its position in the mesh
   ReduceKind kind = ReduceKind::kSum;
   DType dtype = DType::kF32;
   int64_t count = 0;          // elements, as the communicator counts them for this op
@@ -75,24 +76,31 @@ struct StepInfo {
   std::string ToString() const;
 };
 
+// A rank's end of one axis of the mesh, in the current run.
+struct AxisContext {
+  Communicator* communicator = nullptr;  // of the ranks along the axis; null where that is this rank alone
+  int coordinate = 0;                    // of this rank
+  Communicator::Evidence evidence;
+};
+
 // What a running step sees of its executor.
 class StepContext {
  public:
-  StepContext(std::span<std::byte* const> buffers, Device& device, Communicator& communicator,
+  StepContext(std::span<std::byte* const> buffers, Device& device, std::span<const AxisContext> axes,
               std::span<Communicator::Ticket> tickets, int threads)
-      : buffers_(buffers), device_(device), communicator_(communicator), tickets_(tickets), threads_(threads) {}
+      : buffers_(buffers), device_(device), axes_(axes), tickets_(tickets), threads_(threads) {}
 
   std::byte* data(const BufferSlice& slice) const { return buffers_[static_cast<size_t>(slice.buffer)] + slice.offset; }
   Device& device() const { return device_; }
   Stream* stream() const { return device_.stream(); }
-  Communicator& communicator() const { return communicator_; }
+  const AxisContext& axis(int position) const { return axes_[static_cast<size_t>(position)]; }
   Communicator::Ticket& ticket(int id) const { return tickets_[static_cast<size_t>(id)]; }
   int threads() const { return threads_; }
 
  private:
   std::span<std::byte* const> buffers_;
   Device& device_;
-  Communicator& communicator_;
+  std::span<const AxisContext> axes_;
   std::span<Communicator::Ticket> tickets_;
   const int threads_;
 };
@@ -154,6 +162,8 @@ struct Executable {
   StepList steps;
   int num_collectives = 0;
   Certificate certificate;
+  std::string
+      fingerprint;  // lines about build, libraries and processor: where they are equal, so are the bits of equal programs
   std::string graph_text;  // of the program that a rank runs, after all passes
 
   // Bytes of all buffers of a kind.

@@ -32,93 +32,12 @@ absl::Status CheckTensor(const char* what, const ValueInfo& info, const TensorTy
   return absl::OkStatus();
 }
 
-// Calls visit with each buffer that a step may write. A collective writes its output from its start on.
-template <typename Visit>
-void ForEachWrite(const StepInfo& step, Visit&& visit) {
-  for (const StepOperand& write : step.writes) visit(write.slice.buffer);
-  if (step.collective) visit(step.collective->output.buffer);
-}
-
 }  // namespace
 
 Executor::Executor(Executable executable, Communicator* communicator, Device* device, const ExecutorOptions& options)
     : executable_(std::move(executable)), communicator_(*communicator), device_(*device), options_(options) {}
 
 Executor::~Executor() = default;
-
-absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, Communicator* communicator,
-                                                         Device* device, const ExecutorOptions& options) {
-  std::unique_ptr<Executor> executor(new Executor(std::move(executable), communicator, device, options));
-  absl::Status status = executor->CompareCertificates();
-  if (status.ok()) status = executor->Allocate();
-  if (!status.ok()) {
-    if (communicator->size() > 1) communicator->Abort(status);
-    return status;
-  }
-  return executor;
-}
-
-absl::Status Executor::CompareCertificates() {
-  const int64_t ranks = executable_.mesh.num_ranks();
-  if (ranks != communicator_.size()) {
-    return InvalidArgument() << "@" << executable_.name << " is compiled for " << ranks << " ranks (mesh "
-                             << executable_.mesh.ToString() << "), and the communicator has " << communicator_.size();
-  }
-  int axes = 0;
-  for (const MeshAxis& axis : executable_.mesh.axes()) axes += axis.size > 1;
-  if (axes > 1) return Unimplemented() << "a mesh with more than one axis: " << executable_.mesh.ToString();
-  if (ranks == 1) return absl::OkStatus();
-
-  std::string certificate;
-  for (const std::string& line : executable_.certificate.lines) certificate += line + "\n";
-  certificate += executable_.certificate.ToString();
-  RETURN_IF_ERROR(AgreeOnText(communicator_, "order certificate of @" + executable_.name, certificate));
-  // Equal collectives are not yet equal programs: a learning rate, say, may differ.
-  return AgreeOnText(communicator_, "program @" + executable_.name, executable_.graph_text);
-}
-
-absl::Status Executor::Allocate() {
-  addresses_.assign(executable_.buffers.size(), nullptr);
-  tickets_.resize(static_cast<size_t>(executable_.num_collectives));
-  step_seconds_.assign(executable_.steps.size(), 0.0);
-  own_results_.assign(executable_.results.size(), nullptr);
-  result_is_own_.assign(executable_.results.size(), false);
-  FindUpdates();
-  size_t constant = 0;
-  for (size_t i = 0; i < executable_.buffers.size(); ++i) {
-    const Buffer& buffer = executable_.buffers[i];
-    if (buffer.kind == BufferKind::kResult || (buffer.kind == BufferKind::kInput && device_.is_host())) continue;
-    if (buffer.kind == BufferKind::kBucket) {
-      ASSIGN_OR_RETURN(auto bucket, communicator_.Allocate(buffer.bytes, buffer.ToString()));
-      addresses_[i] = bucket->data();
-      buckets_.push_back(std::move(bucket));
-      continue;
-    }
-    ASSIGN_OR_RETURN(auto memory, device_.Allocate(buffer.bytes, buffer.ToString()));
-    addresses_[i] = memory->data();
-    memory_.push_back(std::move(memory));
-    if (buffer.kind == BufferKind::kConstant) {
-      const Tensor& value = executable_.constants[constant++];
-      RETURN_IF_ERROR(device_.CopyToDevice(addresses_[i], value.bytes(), value.num_bytes()));
-    }
-  }
-  return device_.Synchronize();
-}
-
-void Executor::FindUpdates() {
-  std::vector<bool> updated(executable_.buffers.size(), false);
-  first_update_ = executable_.steps.size();
-  for (size_t i = 0; i < executable_.steps.size(); ++i) {
-    ForEachWrite(executable_.steps[i]->info(), [&](int32_t buffer) {
-      if (executable_.buffers[static_cast<size_t>(buffer)].kind != BufferKind::kState) return;
-      updated[static_cast<size_t>(buffer)] = true;
-      first_update_ = std::min(first_update_, i);
-    });
-  }
-  for (const ValueInfo& state : executable_.states) {
-    if (updated[static_cast<size_t>(state.buffer)]) updated_states_.push_back(state.name);
-  }
-}
 
 absl::Status Executor::BindInputs(std::span<const NamedInput> inputs) {
   for (const ValueInfo& info : executable_.inputs) {
@@ -192,7 +111,7 @@ absl::Status Executor::CopyResultsToHost(std::span<const NamedResult> results) {
 }
 
 absl::Status Executor::RunSteps(size_t& begun) {
-  StepContext context(addresses_, device_, communicator_, tickets_, executable_.threads);
+  StepContext context(addresses_, device_, axes_, tickets_, executable_.threads);
   double before = Now();
   for (size_t i = 0; i < executable_.steps.size(); ++i) {
     Step& step = *executable_.steps[i];
@@ -210,6 +129,8 @@ absl::Status Executor::RunSteps(size_t& begun) {
 absl::Status Executor::RunAll(std::span<const NamedInput> inputs, std::span<const NamedResult> results, size_t& begun) {
   RETURN_IF_ERROR(BindInputs(inputs));
   RETURN_IF_ERROR(BindResults(results));
+  ASSIGN_OR_RETURN(const std::vector<Communicator::Evidence> evidence, witness_->Begin(addresses_, device_));
+  for (size_t i = 0; i < axes_.size(); ++i) axes_[i].evidence = evidence[i];
   RETURN_IF_ERROR(RunSteps(begun));
   RETURN_IF_ERROR(CopyResultsToHost(results));
   return device_.Synchronize();
@@ -294,6 +215,7 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   RETURN_IF_ERROR(device_.CopyToDevice(address, data, bytes));
   RETURN_IF_ERROR(device_.Synchronize());
   std::erase(unassigned_, info->name);
+  witness_->StateAssigned();
   return absl::OkStatus();
 }
 

@@ -8,6 +8,11 @@
 // When a call that all ranks take part in (Load, Run) fails on one rank, that rank aborts the communicator, so that its
 // peers get an error that names it instead of waiting; a communicator that failed stays so. With one rank there is nobody to tell.
 //
+// Replicas that part are found by the collectives of a Run, which compare what the ranks say of themselves (runtime/witness.h): the
+// program that each runs, how often a state was assigned, and, every ExecutorOptions::check_every runs, the contents of inputs and
+// states that are replicated. The error names two ranks and what differs. A program without collectives compares nothing:
+// each rank may run it as often as it likes.
+//
 // A Run that fails before the first step that may write a state leaves the states as they were, and may be tried again. One that
 // fails there or later may have updated some states and not others: the executor is then *spoilt*, and every Run fails with the
 // cause until each state that the steps update has been assigned again.
@@ -21,6 +26,7 @@
 #include <vector>
 
 #include "runtime/executable.h"
+#include "runtime/witness.h"
 
 namespace lockstep {
 
@@ -44,6 +50,9 @@ struct NamedResult {
 
 struct ExecutorOptions {
   bool profile = false;  // keep the time of each step
+  // In the first run and every so many after it, ranks compare hashes of the inputs and states that are replicated; states also
+  // in the run after an assignment. 0: never. Equal on all ranks.
+  int64_t check_every = 512;
 };
 
 // Seconds since Load, or since ResetCounters.
@@ -84,7 +93,8 @@ class Executor {
   // if that run failed.
   absl::StatusOr<ConstTensorRef> ResultOfLastRun(std::string_view name);
 
-  // State by name; all states are zero at first. A spoilt executor's states can be read, to look at them. `tensor.type` must be the local type, or (assign) the global one, of which
+  // State by name, on all ranks alike: a state that only some ranks have assigned is an error of the next
+  // Run. All states are zero at first. A spoilt executor's states can be read, to look at them. `tensor.type` must be the local type, or (assign) the global one, of which
   // this rank then takes its part.
   absl::Status AssignState(std::string_view name, const ConstTensorRef& tensor);
   absl::Status ReadState(std::string_view name, const TensorRef& tensor);
@@ -96,7 +106,8 @@ class Executor {
  private:
   Executor(Executable executable, Communicator* communicator, Device* device, const ExecutorOptions& options);
   absl::Status Allocate();
-  absl::Status CompareCertificates();
+  absl::Status Agree();
+  void MakeAxes();
   absl::Status BindInputs(std::span<const NamedInput> inputs);
   absl::Status BindResults(std::span<const NamedResult> results);
   absl::Status CopyResultsToHost(std::span<const NamedResult> results);
@@ -123,6 +134,8 @@ class Executor {
   absl::Status spoilt_;                                     // why, while unassigned_ is not empty
   std::vector<std::string> unassigned_;                     // states to be assigned before the next run
   std::vector<Communicator::Ticket> tickets_;
+  std::vector<AxisContext> axes_;  // of the mesh
+  std::unique_ptr<Witness> witness_;
   ExecutorCounters counters_;
   std::vector<double> step_seconds_;
 };

@@ -17,8 +17,9 @@ class RunKernel : public Step {
     for (size_t i = 0; i < reads_.size(); ++i) reads_[i] = context.data(info().reads[i].slice);
     for (size_t i = 0; i < writes_.size(); ++i) writes_[i] = context.data(info().writes[i].slice);
     std::byte* scratch = info().scratch.bytes > 0 ? context.data(info().scratch) : nullptr;
-    return kernel_.run(KernelArgs{reads_.data(), writes_.data(), scratch, context.stream(), context.threads(),
-                                  context.communicator().rank()});
+    const int coordinate = kernel_.mesh_axis < 0 ? 0 : context.axis(kernel_.mesh_axis).coordinate;
+    return kernel_.run(
+        KernelArgs{reads_.data(), writes_.data(), scratch, context.stream(), context.threads(), coordinate});
   }
 
  private:
@@ -50,8 +51,9 @@ class StartCollective : public Step {
     const CollectiveInfo& c = *info().collective;
     const void* input = context.data(c.input);
     void* output = context.data(c.output);
-    Communicator& communicator = context.communicator();
-    const Communicator::Call call{c.label, context.stream()};
+    const AxisContext& axis = context.axis(c.mesh_axis);
+    Communicator& communicator = *axis.communicator;
+    const Communicator::Call call{c.label, context.stream(), axis.evidence};
     switch (c.op) {
       case CollectiveOp::kAllReduce: return communicator.StartAllReduce(input, output, c.count, c.dtype, c.kind, call);
       case CollectiveOp::kBroadcast: return communicator.StartBroadcast(input, output, c.count, c.dtype, c.root, call);
@@ -67,7 +69,8 @@ class WaitForCollective : public Step {
  public:
   using Step::Step;
   absl::Status Run(StepContext& context) override {
-    return context.communicator().Wait(context.ticket(info().collective->id), context.stream());
+    const CollectiveInfo& c = *info().collective;
+    return context.axis(c.mesh_axis).communicator->Wait(context.ticket(c.id), context.stream());
   }
 };
 

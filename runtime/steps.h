@@ -16,7 +16,7 @@ struct KernelArgs {
   std::byte* scratch;  // aligned to kBufferAlignment; null if the kernel asked for none
   Stream* stream;
   int threads;
-  int rank;  // of the mesh
+  int coordinate;  // of the rank along the kernel's axis
 
   template <typename T>
   const T* read(size_t i) const {
@@ -32,6 +32,7 @@ struct KernelArgs {
 struct Kernel {
   std::string name;  // "onednn.matmul"
   uint64_t scratch_bytes = 0;
+  int mesh_axis = -1;  // position in the mesh of the axis along which it needs the rank's coordinate; -1: none
   absl::AnyInvocable<absl::Status(const KernelArgs&)> run;
 };
 

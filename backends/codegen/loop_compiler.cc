@@ -1,5 +1,6 @@
 #include "backends/codegen/loop_compiler.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <map>
@@ -211,5 +212,17 @@ absl::StatusOr<std::vector<CompiledLoop>> LoopCompiler::Compile(std::span<const 
 }
 
 std::string LoopCompiler::target() const { return impl_->target(); }
+
+absl::StatusOr<LoopCompiler::Target> LoopCompiler::TargetOf(const Options& options) {
+  auto builder = TargetBuilder(options);
+  if (!builder) return ToStatus(builder.takeError(), "detecting the host");
+  Target target;
+  target.cpu = builder->getCPU();
+  for (const std::string& feature : builder->getFeatures().getFeatures()) {
+    if (feature.starts_with('+')) target.features.push_back(feature);
+  }
+  std::sort(target.features.begin(), target.features.end());
+  return target;
+}
 
 }  // namespace lockstep

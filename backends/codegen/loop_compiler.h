@@ -83,6 +83,13 @@ class LoopCompiler {
   // The processor and features that code is made for, as LLVM writes them.
   std::string target() const;
 
+  // The same in parts, without a compiler: the name of the processor, and the features that it has, sorted ("+avx2").
+  struct Target {
+    std::string cpu;
+    std::vector<std::string> features;
+  };
+  static absl::StatusOr<Target> TargetOf(const Options& options);
+
  private:
   class Impl;
   explicit LoopCompiler(std::unique_ptr<Impl> impl);

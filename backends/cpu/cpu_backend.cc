@@ -4,6 +4,7 @@
 
 #include "backends/cpu/emit_context.h"
 #include "backends/cpu/emitters.h"
+#include "backends/cpu/processor.h"
 #include "core/op_def.h"
 
 namespace lockstep {
@@ -33,6 +34,7 @@ class CpuBackend : public Backend {
   }
 
   absl::StatusOr<Program> Lower(const Graph& graph, const LoweringOptions& options) const override {
+    RETURN_IF_ERROR(cpu::SetInstructionSet(options.isa));
     const ScopedThreads threads(options.threads);
     ASSIGN_OR_RETURN(const dnnl::engine engine,
                      cpu::CallOneDnn("engine", [] { return dnnl::engine(dnnl::engine::kind::cpu, 0); }));
@@ -47,6 +49,10 @@ class CpuBackend : public Backend {
     if (!program.ok()) return program.status();
     RETURN_IF_ERROR(c.CompileLoops());
     return program;
+  }
+
+  absl::StatusOr<std::string> Fingerprint(const LoweringOptions& options) const override {
+    return cpu::ProcessorFingerprint(options.isa);
   }
 
  private:

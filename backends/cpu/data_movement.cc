@@ -127,32 +127,29 @@ absl::Status EmitShard(const Node& node, EmitContext& c) {
   const uint64_t whole = static_cast<uint64_t>(node.operand(0).shape()[node.attr<int64_t>("dim")]) * runs.inner;
   const uint64_t slice = static_cast<uint64_t>(node.type().shape[node.attr<int64_t>("dim")]) * runs.inner;
   const int64_t outer = runs.outer;
-  c.Add(node,
-        KernelOf("copy.shard",
-                 [=](const KernelArgs& args) {
-                   const std::byte* from = args.reads[0] + static_cast<uint64_t>(args.rank) * slice;
-                   for (int64_t i = 0; i < outer; ++i) {
-                     std::memcpy(args.writes[0] + static_cast<uint64_t>(i) * slice,
-                                 from + static_cast<uint64_t>(i) * whole, slice);
-                   }
-                   return absl::OkStatus();
-                 }),
-        std::move(reads), {c.Write(node)});
+  Kernel kernel = KernelOf("copy.shard", [=](const KernelArgs& args) {
+    const std::byte* from = args.reads[0] + static_cast<uint64_t>(args.coordinate) * slice;
+    for (int64_t i = 0; i < outer; ++i) {
+      std::memcpy(args.writes[0] + static_cast<uint64_t>(i) * slice, from + static_cast<uint64_t>(i) * whole, slice);
+    }
+    return absl::OkStatus();
+  });
+  kernel.mesh_axis = c.builder().MeshAxisOf(node);
+  c.Add(node, std::move(kernel), std::move(reads), {c.Write(node)});
   return absl::OkStatus();
 }
 
 absl::Status EmitAxisIndex(const Node& node, EmitContext& c) {
   const DType dtype = node.type().dtype;
-  c.Add(node,
-        KernelOf("axis_index",
-                 [dtype](const KernelArgs& args) {
-                   DispatchDType(dtype, [&](auto tag) {
-                     using T = typename decltype(tag)::type;
-                     *args.write<T>(0) = ConvertElement<T>(static_cast<int64_t>(args.rank));
-                   });
-                   return absl::OkStatus();
-                 }),
-        {}, {c.Write(node)});
+  Kernel kernel = KernelOf("axis_index", [dtype](const KernelArgs& args) {
+    DispatchDType(dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      *args.write<T>(0) = ConvertElement<T>(static_cast<int64_t>(args.coordinate));
+    });
+    return absl::OkStatus();
+  });
+  kernel.mesh_axis = c.builder().MeshAxisOf(node);
+  c.Add(node, std::move(kernel), {}, {c.Write(node)});
   return absl::OkStatus();
 }
 
@@ -161,7 +158,7 @@ absl::Status EmitAllGather(const Node& node, EmitContext& c) {
   const int64_t dim = node.attr<int64_t>("dim");
   const int gathered =
       c.builder().DefineTemporary(node.result_name() + ".slices", node.type().dtype, "", node.type().num_bytes());
-  c.builder().AddCollective(node, ProgramBuilder::InfoOf(node), {read}, {gathered});
+  c.builder().AddCollective(node, c.builder().InfoOf(node), {read}, {gathered});
   const Runs runs(node.operand(0).type(), dim);
   const uint64_t slice = static_cast<uint64_t>(node.operand(0).shape()[dim]) * runs.inner;
   const int64_t ranks = node.operand(0).shape()[dim] == 0 ? 0 : node.type().shape[dim] / node.operand(0).shape()[dim];
@@ -178,7 +175,7 @@ absl::Status EmitReduceScatter(const Node& node, EmitContext& c) {
   const uint64_t slice = static_cast<uint64_t>(node.type().shape[dim]) * runs.inner;
   const int64_t ranks = node.type().shape[dim] == 0 ? 0 : whole.shape[dim] / node.type().shape[dim];
   c.Add(node, SwapOuter("copy.reduce_scatter", runs.outer, ranks, slice), {read}, {slices});
-  c.builder().AddCollective(node, ProgramBuilder::InfoOf(node), {slices}, {c.Write(node)});
+  c.builder().AddCollective(node, c.builder().InfoOf(node), {slices}, {c.Write(node)});
   return absl::OkStatus();
 }
 

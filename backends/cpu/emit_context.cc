@@ -1,5 +1,7 @@
 #include "backends/cpu/emit_context.h"
 
+#include "backends/cpu/processor.h"
+
 namespace lockstep::cpu {
 namespace {
 
@@ -68,7 +70,7 @@ std::shared_ptr<LoopCode> EmitContext::AddLoop(Graph body) {
 
 absl::Status EmitContext::CompileLoops() {
   if (loop_bodies_.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(std::shared_ptr<LoopCompiler> compiler, LoopCompiler::Create());
+  ASSIGN_OR_RETURN(std::shared_ptr<LoopCompiler> compiler, LoopCompiler::Create(LoopOptionsFor(options_.isa)));
   std::vector<const Graph*> bodies;
   for (const Graph& body : loop_bodies_) bodies.push_back(&body);
   ASSIGN_OR_RETURN(std::vector<CompiledLoop> compiled, compiler->Compile(std::span<const Graph* const>(bodies)));

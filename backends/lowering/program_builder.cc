@@ -1,5 +1,6 @@
 #include "backends/lowering/program_builder.h"
 
+#include <algorithm>
 #include <map>
 
 #include "core/local_types.h"
@@ -111,6 +112,12 @@ void ProgramBuilder::SetStateLayout(Value state, std::shared_ptr<const StateLayo
 absl::StatusOr<bool> ProgramBuilder::LowerCommon(const Node& node) {
   if (node.Is("constant")) {
     RETURN_IF_ERROR(LowerConstant(node));
+  } else if (IsAlongOneRank(node)) {
+    for (size_t i = 0; i < node.operands().size(); ++i) {
+      const int read = StoragesOf(node.operand(i)).front();
+      const std::string layout = program_.storage(read).layout;
+      DefineAlias(const_cast<Node&>(node).result(i), read, layout);
+    }
   } else if (node.Is("reshape") && Find(node.operand(0), "") >= 0) {
     DefineAlias(const_cast<Node&>(node).result(), Find(node.operand(0), ""), "");
   } else if (node.op().has_trait(kCollective) && IsContiguous(node)) {
@@ -131,10 +138,24 @@ absl::Status ProgramBuilder::LowerConstant(const Node& node) {
   return absl::OkStatus();
 }
 
-CollectiveInfo ProgramBuilder::InfoOf(const Node& node) {
+int ProgramBuilder::MeshAxisOf(const Node& node) const {
+  const std::vector<MeshAxis>& axes = program_.mesh.axes();
+  const auto& name = node.attr<std::string>("axis");
+  const auto it = std::find_if(axes.begin(), axes.end(), [&](const MeshAxis& axis) { return axis.name == name; });
+  LOCKSTEP_CHECK(it != axes.end()) << node.Describe();
+  return static_cast<int>(it - axes.begin());
+}
+
+bool ProgramBuilder::IsAlongOneRank(const Node& node) const {
+  if (!node.op().has_trait(kCollective) && !node.Is("shard")) return false;
+  return program_.mesh.axes()[static_cast<size_t>(MeshAxisOf(node))].size == 1;
+}
+
+CollectiveInfo ProgramBuilder::InfoOf(const Node& node) const {
   CollectiveInfo info;
   info.op = OpOf(node);
   info.axis = node.attr<std::string>("axis");
+  info.mesh_axis = MeshAxisOf(node);
   const bool reduces = info.op == CollectiveOp::kAllReduce || info.op == CollectiveOp::kReduceScatter;
   if (reduces) info.kind = *ReduceKindFromName(node.attr<std::string>("kind"));
   if (info.op == CollectiveOp::kBroadcast) info.root = static_cast<int>(node.attr<int64_t>("root"));

@@ -20,6 +20,9 @@ class ProgramBuilder {
   // Starts with a storage for each input and state of `graph`, which outlives the builder.
   explicit ProgramBuilder(const Graph& graph);
 
+  // The position in the mesh of the axis that the node's attribute names.
+  int MeshAxisOf(const Node& node) const;
+
   // Lowers `node` if it needs no kernel of the backend; false if it does.
   absl::StatusOr<bool> LowerCommon(const Node& node);
 
@@ -41,7 +44,7 @@ class ProgramBuilder {
   Instruction& Add(const Node& node, Kernel kernel, std::vector<int> reads, std::vector<int> writes);
 
   // Adds a collective between storages: what its node says to the communicator, with the dtype of operand 0.
-  static CollectiveInfo InfoOf(const Node& node);
+  CollectiveInfo InfoOf(const Node& node) const;
   void AddCollective(const Node& node, CollectiveInfo info, std::vector<int> reads, std::vector<int> writes);
   // Whether the ranks' slices of an all_gather or reduce_scatter are contiguous in memory, as the communicator wants them. For others the
   // backend moves elements before or behind the collective.
@@ -57,6 +60,8 @@ class ProgramBuilder {
  private:
   absl::Status LowerConstant(const Node& node);
   absl::Status LowerCollective(const Node& node);
+  // Along an axis of one rank each result is its operand, as it lies in memory.
+  bool IsAlongOneRank(const Node& node) const;
 
   const Graph& graph_;
   Program program_;

@@ -1,0 +1,72 @@
+#include "backends/cpu/processor.h"
+
+#include "llvm/Config/llvm-config.h"
+#include "oneapi/dnnl/dnnl.h"
+#include "oneapi/dnnl/dnnl_debug.h"
+
+namespace lockstep::cpu {
+namespace {
+
+struct InstructionSet {
+  std::string_view name;
+  dnnl_cpu_isa_t onednn;
+  std::string_view llvm;  // a processor that has just this
+};
+
+constexpr InstructionSet kInstructionSets[] = {
+    {"sse41", dnnl_cpu_isa_sse41, "x86-64-v2"},
+    {"avx2", dnnl_cpu_isa_avx2, "x86-64-v3"},
+    {"avx512", dnnl_cpu_isa_avx512_core, "x86-64-v4"},
+};
+
+const InstructionSet* Find(std::string_view name) {
+  for (const InstructionSet& set : kInstructionSets) {
+    if (set.name == name) return &set;
+  }
+  return nullptr;
+}
+
+// "avx512_core"
+std::string NameOf(dnnl_cpu_isa_t isa) {
+  const std::string name = dnnl_cpu_isa2str(isa), prefix = "cpu_isa_";
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
+}  // namespace
+
+absl::Status SetInstructionSet(std::string_view isa) {
+  if (isa.empty()) return absl::OkStatus();
+  const InstructionSet* set = Find(isa);
+  if (set == nullptr) {
+    return InvalidArgument() << "isa is " << Quoted(isa)
+                             << ", expected sse41, avx2 or avx512, or none for all that the "
+                             << "processor has";
+  }
+  // Refused once oneDNN has looked at its setting. To ask what holds is to look, so the order cannot be another.
+  (void)dnnl_set_max_cpu_isa(set->onednn);
+  const dnnl_cpu_isa_t effective = dnnl_get_effective_cpu_isa();
+  if (effective == set->onednn) return absl::OkStatus();
+  if ((effective & set->onednn) != set->onednn) {
+    return InvalidArgument() << "isa is " << isa << ", and oneDNN has no more than " << NameOf(effective)
+                             << " on this processor, or in this process";
+  }
+  return FailedPrecondition() << "isa is " << isa << ", but oneDNN works with " << NameOf(effective)
+                              << " in this process since an earlier compilation; give isa to the first one";
+}
+
+LoopCompiler::Options LoopOptionsFor(std::string_view isa) {
+  const InstructionSet* set = Find(isa);
+  return set == nullptr ? LoopCompiler::Options{} : LoopCompiler::Options{std::string(set->llvm), ""};
+}
+
+absl::StatusOr<std::string> ProcessorFingerprint(std::string_view isa) {
+  const dnnl_version_t& version = *dnnl_version();
+  ASSIGN_OR_RETURN(const LoopCompiler::Target target, LoopCompiler::TargetOf(LoopOptionsFor(isa)));
+  std::string text = "oneDNN " + std::to_string(version.major) + "." + std::to_string(version.minor) + "." +
+                     std::to_string(version.patch) + " (" + version.hash + ") with " +
+                     NameOf(dnnl_get_effective_cpu_isa()) + "\nLLVM " + LLVM_VERSION_STRING + " for " + target.cpu;
+  for (const std::string& feature : target.features) text += "\n" + feature;
+  return text;
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,179 @@
+// Replicas that part: each way in which they can ends in an error on all ranks, which names two of them and the cause.
+
+#include <barrier>
+
+#include "backends/executor_test_support.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/executor.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// A step with an input that is the same on all ranks.
+constexpr char kWithDecay[] = R"(
+graph @step(%x: f32[4,3] split(0), %y: i64[4] split(0), %decay: f32[3,5], state %w: f32[3,5]) -> (loss: f32[], %w: f32[3,5]) {
+  %z = matmul %x, %w : f32[4,5]
+  %loss, %dz = softmax_cross_entropy %z, %y {scale=0.25} : f32[], f32[4,5]
+  %dw = matmul %x, %dz {transpose_a=true} : f32[3,5]
+  %w1 = sgd %w, %dw {learning_rate=0.1} : f32[3,5]
+  %w2 = mul %w1, %decay : f32[3,5]
+  return %loss, %w2
+}
+)";
+
+using Body = std::function<absl::Status(Communicator& communicator, Device& device, bool is_last)>;
+
+// By number of ranks.
+class Replicas : public testing::TestWithParam<int> {
+ protected:
+  // Expects that all ranks end with an error of the last rank that says `cause`.
+  void ExpectDisagreement(const std::string& cause, const Body& body) {
+    const int last = GetParam() - 1;
+    const auto all = StatusOfEach(GetParam(), [&](Communicator& communicator, Device& device) {
+      return body(communicator, device, communicator.rank() == last);
+    });
+    for (const absl::Status& status : all) {
+      EXPECT_FALSE(status.ok());  // of some code: who comes late may see the failure of a peer
+      EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("rank " + std::to_string(last)), HasSubstr(cause)));
+    }
+  }
+
+  void ExpectOk(const Body& body) {
+    const auto all = StatusOfEach(GetParam(), [&](Communicator& communicator, Device& device) {
+      return body(communicator, device, communicator.rank() == GetParam() - 1);
+    });
+    for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;
+  }
+
+  std::string Step() const { return StepFor(GetParam()); }
+  std::string StepWithDecay() const { return WithAll(kWithDecay, "[4", "[" + std::to_string(4 * GetParam())); }
+};
+
+absl::Status AssignWeight(Executor& executor, double value) {
+  const Tensor w = Tensor::Full({DType::kF32, {3, 5}}, value);
+  return executor.AssignState("w", {w.type(), w.bytes()});
+}
+
+absl::Status RunWithDecay(Executor& executor, double decay) {
+  const Batch batch(4);
+  const Tensor tensor = Tensor::Full({DType::kF32, {3, 5}}, decay);
+  auto inputs = batch.inputs();
+  inputs.push_back({"decay", {tensor.type(), tensor.bytes()}});
+  return executor.Run(inputs, {});
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> LoadChecked(const std::string& text, Communicator& communicator,
+                                                      Device& device, int64_t check_every) {
+  ExecutorOptions options;
+  options.check_every = check_every;
+  return Load(text, communicator, device, {}, options);
+}
+
+// Two executables whose collectives are the same, on all ranks, called crosswise.
+TEST_P(Replicas, AnotherProgram) {
+  ExpectDisagreement("they run different programs", [&](Communicator& communicator, Device& device, bool is_last) {
+    ASSIGN_OR_RETURN(const auto slow, Load(Step(), communicator, device));
+    ASSIGN_OR_RETURN(const auto fast, Load(WithAll(Step(), "rate=0.1", "rate=0.5"), communicator, device));
+    RETURN_IF_ERROR(slow->Run(Batch(4).inputs(), {}));
+    RETURN_IF_ERROR(fast->Run(Batch(4).inputs(), {}));
+    return (is_last ? fast : slow)->Run(Batch(4).inputs(), {});
+  });
+}
+
+TEST_P(Replicas, AStateAssignedOnOneRankAlone) {
+  ExpectDisagreement(
+      "a state was assigned on one of them", [&](Communicator& communicator, Device& device, bool is_last) {
+        ASSIGN_OR_RETURN(const auto executor, LoadChecked(Step(), communicator, device, 0));  // needs no hash
+        RETURN_IF_ERROR(AssignWeight(*executor, 1));
+        RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+        if (is_last) RETURN_IF_ERROR(AssignWeight(*executor, 1));
+        return executor->Run(Batch(4).inputs(), {});
+      });
+}
+
+TEST_P(Replicas, AStateAssignedWithAnotherValue) {
+  ExpectDisagreement("replicas of the states differ", [&](Communicator& communicator, Device& device, bool is_last) {
+    ASSIGN_OR_RETURN(const auto executor, Load(Step(), communicator, device));
+    RETURN_IF_ERROR(AssignWeight(*executor, 1));
+    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    RETURN_IF_ERROR(AssignWeight(*executor, is_last ? 0.5 : 1));  // long before the next check
+    return executor->Run(Batch(4).inputs(), {});
+  });
+}
+
+TEST_P(Replicas, AnInputThatShouldBeEqual) {
+  ExpectDisagreement("inputs that are replicated", [&](Communicator& communicator, Device& device, bool is_last) {
+    ASSIGN_OR_RETURN(const auto executor, Load(StepWithDecay(), communicator, device));
+    return RunWithDecay(*executor, is_last ? 0.5 : 1);
+  });
+}
+
+// The runs between two checks are free; what parts in them is found by the next, here as states.
+TEST_P(Replicas, ContentsAreComparedEverySoManyRuns) {
+  std::barrier through(GetParam());
+  ExpectDisagreement("replicas of the states differ", [&](Communicator& communicator, Device& device, bool is_last) {
+    ASSIGN_OR_RETURN(const auto executor, LoadChecked(StepWithDecay(), communicator, device, 3));
+    RETURN_IF_ERROR(AssignWeight(*executor, 1));
+    for (int run = 0; run < 3; ++run) {
+      const absl::Status status = RunWithDecay(*executor, is_last && run > 0 ? 0.5 : 1);
+      EXPECT_TRUE(status.ok()) << status;
+    }
+    through.arrive_and_wait();  // else the error may reach a peer in the run before
+    return RunWithDecay(*executor, 1);
+  });
+}
+
+TEST_P(Replicas, ContentsAreNeverComparedIfNobodyWantsIt) {
+  ExpectOk([&](Communicator& communicator, Device& device, bool is_last) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, LoadChecked(StepWithDecay(), communicator, device, 0));
+    RETURN_IF_ERROR(AssignWeight(*executor, is_last ? 0.5 : 1));
+    for (int run = 0; run < 3; ++run) RETURN_IF_ERROR(RunWithDecay(*executor, is_last ? 0.5 : 1));
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(Replicas, TheIntervalIsAgreedAtLoad) {
+  ExpectDisagreement("checked every 3 runs", [&](Communicator& communicator, Device& device, bool is_last) {
+    return LoadChecked(Step(), communicator, device, is_last ? 3 : 4).status();
+  });
+}
+
+TEST_P(Replicas, WithoutCollectivesEachRankIsOnItsOwn) {
+  const std::string alone = R"(
+graph @count(%x: f32[], state %n: f32[]) -> (%n: f32[]) {
+  %n1 = add %n, %x : f32[]
+  return %n1
+}
+)";
+  ExpectOk([&](Communicator& communicator, Device& device, bool is_last) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, Load(alone, communicator, device));
+    const Tensor x = Tensor::Scalar(DType::kF32, is_last ? 1 : 2);
+    for (int run = 0; run < (is_last ? 5 : 2); ++run) {
+      RETURN_IF_ERROR(executor->Run(std::vector<NamedInput>{{"x", {x.type(), x.bytes()}}}, {}));
+    }
+    if (is_last) RETURN_IF_ERROR(executor->AssignState("n", {x.type(), x.bytes()}));
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(Replicas, AnotherProcessor) {
+  ExpectDisagreement("isa=\"avx2\"", [&](Communicator& communicator, Device& device, bool is_last) -> absl::Status {
+    ASSIGN_OR_RETURN(Executable executable, CompileFor(Step(), communicator));
+    EXPECT_THAT(executable.fingerprint, AllOf(HasSubstr("build "), HasSubstr("oneDNN 3."), HasSubstr("LLVM 19")));
+    EXPECT_THAT(executable.fingerprint, testing::Not(HasSubstr("unknown")));
+    if (is_last) executable.fingerprint += "\n+another-feature";
+    const absl::Status status = Executor::Load(std::move(executable), &communicator, &device).status();
+    EXPECT_THAT(MessageOf(status), HasSubstr(": +another-feature"));
+    return status;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Replicas, testing::Values(2, 3));
+
+}  // namespace
+}  // namespace lockstep

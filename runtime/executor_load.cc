@@ -1,0 +1,113 @@
+// From an executable to an executor: what the ranks agree on, and the memory of the buffers.
+
+#include <algorithm>
+
+#include "core/status.h"
+#include "runtime/agreement.h"
+#include "runtime/executor.h"
+
+namespace lockstep {
+namespace {
+
+// Calls visit with each buffer that a step may write. A collective writes its output from its start on.
+template <typename Visit>
+void ForEachWrite(const StepInfo& step, Visit&& visit) {
+  for (const StepOperand& write : step.writes) visit(write.slice.buffer);
+  if (step.collective) visit(step.collective->output.buffer);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, Communicator* communicator,
+                                                         Device* device, const ExecutorOptions& options) {
+  std::unique_ptr<Executor> executor(new Executor(std::move(executable), communicator, device, options));
+  absl::Status status = executor->Agree();
+  if (status.ok()) executor->MakeAxes();
+  if (status.ok()) status = executor->Allocate();
+  if (!status.ok()) {
+    if (communicator->size() > 1) communicator->Abort(status);
+    return status;
+  }
+  return executor;
+}
+
+absl::Status Executor::Agree() {
+  const int64_t ranks = executable_.mesh.num_ranks();
+  if (ranks != communicator_.size()) {
+    return InvalidArgument() << "@" << executable_.name << " is compiled for " << ranks << " ranks (mesh "
+                             << executable_.mesh.ToString() << "), and the communicator has " << communicator_.size();
+  }
+  int axes = 0;
+  for (const MeshAxis& axis : executable_.mesh.axes()) axes += axis.size > 1;
+  if (axes > 1) return Unimplemented() << "a mesh with more than one axis: " << executable_.mesh.ToString();
+
+  std::string certificate;
+  for (const std::string& line : executable_.certificate.lines) certificate += line + "\n";
+  certificate += executable_.certificate.ToString();
+  // Equal collectives are not yet equal programs: a learning rate, say, may differ.
+  const std::string program =
+      "checked every " + std::to_string(options_.check_every) + " runs\n" + executable_.graph_text;
+  witness_ = std::make_unique<Witness>(executable_, options_.check_every, certificate + program);
+  if (ranks == 1) return absl::OkStatus();
+  // First, since kernels of another processor may also want another layout in a bucket.
+  RETURN_IF_ERROR(
+      AgreeOnText(communicator_, "processor and libraries of @" + executable_.name, executable_.fingerprint,
+                  "Their kernels round differently. Run the same build everywhere; where the processors differ, "
+                  "compile on all ranks for what all have (isa=\"avx2\", say)."));
+  RETURN_IF_ERROR(AgreeOnText(communicator_, "order certificate of @" + executable_.name, certificate));
+  return AgreeOnText(communicator_, "program @" + executable_.name, program);
+}
+
+void Executor::MakeAxes() {
+  for (const MeshAxis& axis : executable_.mesh.axes()) {
+    AxisContext context;
+    context.coordinate = static_cast<int>(executable_.mesh.Coordinate(communicator_.rank(), axis.name));
+    if (axis.size == communicator_.size()) context.communicator = &communicator_;
+    axes_.push_back(context);
+  }
+}
+
+absl::Status Executor::Allocate() {
+  addresses_.assign(executable_.buffers.size(), nullptr);
+  tickets_.resize(static_cast<size_t>(executable_.num_collectives));
+  step_seconds_.assign(executable_.steps.size(), 0.0);
+  own_results_.assign(executable_.results.size(), nullptr);
+  result_is_own_.assign(executable_.results.size(), false);
+  FindUpdates();
+  size_t constant = 0;
+  for (size_t i = 0; i < executable_.buffers.size(); ++i) {
+    const Buffer& buffer = executable_.buffers[i];
+    if (buffer.kind == BufferKind::kResult || (buffer.kind == BufferKind::kInput && device_.is_host())) continue;
+    if (buffer.kind == BufferKind::kBucket) {
+      ASSIGN_OR_RETURN(auto bucket, communicator_.Allocate(buffer.bytes, buffer.ToString()));
+      addresses_[i] = bucket->data();
+      buckets_.push_back(std::move(bucket));
+      continue;
+    }
+    ASSIGN_OR_RETURN(auto memory, device_.Allocate(buffer.bytes, buffer.ToString()));
+    addresses_[i] = memory->data();
+    memory_.push_back(std::move(memory));
+    if (buffer.kind == BufferKind::kConstant) {
+      const Tensor& value = executable_.constants[constant++];
+      RETURN_IF_ERROR(device_.CopyToDevice(addresses_[i], value.bytes(), value.num_bytes()));
+    }
+  }
+  return device_.Synchronize();
+}
+
+void Executor::FindUpdates() {
+  std::vector<bool> updated(executable_.buffers.size(), false);
+  first_update_ = executable_.steps.size();
+  for (size_t i = 0; i < executable_.steps.size(); ++i) {
+    ForEachWrite(executable_.steps[i]->info(), [&](int32_t buffer) {
+      if (executable_.buffers[static_cast<size_t>(buffer)].kind != BufferKind::kState) return;
+      updated[static_cast<size_t>(buffer)] = true;
+      first_update_ = std::min(first_update_, i);
+    });
+  }
+  for (const ValueInfo& state : executable_.states) {
+    if (updated[static_cast<size_t>(state.buffer)]) updated_states_.push_back(state.name);
+  }
+}
+
+}  // namespace lockstep
