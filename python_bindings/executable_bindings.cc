@@ -1,6 +1,7 @@
 // lockstep.Executable, compile and save_onnx.
 
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -9,6 +10,7 @@
 #include "backends/compile.h"
 #include "core/printer.h"
 #include "frontends/onnx_exporter.h"
+#include "passes/dump.h"
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
@@ -42,11 +44,14 @@ const ValueInfo& FindState(const LoadedExecutable& self, const std::string& name
   throw nb::key_error(("there is no state " + name + "; there are: " + names).c_str());
 }
 
-absl::Status CheckOptions(const CompileOptions& options, const Communicator& communicator) {
+absl::Status CheckOptions(const CompileOptions& options, const ExecutorOptions& executor,
+                          const Communicator& communicator) {
   if (options.threads < 1)
     return InvalidArgument() << "compile: threads is " << options.threads << ", expected at least 1";
   if (options.bucket_bytes < 1)
     return InvalidArgument() << "compile: bucket_bytes is " << options.bucket_bytes << ", expected at least 1";
+  if (executor.check_every < 0)
+    return InvalidArgument() << "compile: check_every is " << executor.check_every << ", expected 0 (never) or more";
   if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
     return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " is of " << options.mesh.num_ranks()
                              << " ranks, and the world has " << communicator.size();
@@ -56,11 +61,17 @@ absl::Status CheckOptions(const CompileOptions& options, const Communicator& com
 
 // Compiles and loads; a failure reaches the peers, which wait in Load for this rank.
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
-                            const CompileOptions& options) {
-  RETURN_IF_ERROR(CheckOptions(options, *loaded.communicator));
+                            CompileOptions options, const ExecutorOptions& executor, const std::string& dump) {
+  RETURN_IF_ERROR(CheckOptions(options, executor, *loaded.communicator));
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(backend_name));
+  if (!dump.empty()) {
+    const bool alone = loaded.communicator->size() == 1;
+    const std::string rank = alone ? "" : ".rank" + std::to_string(loaded.communicator->rank());
+    ASSIGN_OR_RETURN(options.debug, passes::DumpTo(dump, model.graph.name() + rank));
+  }
   ASSIGN_OR_RETURN(Executable executable, Compile(model.graph.Clone(), *backend, options));
-  ASSIGN_OR_RETURN(loaded.executor, Executor::Load(std::move(executable), loaded.communicator, loaded.device.get()));
+  ASSIGN_OR_RETURN(loaded.executor,
+                   Executor::Load(std::move(executable), loaded.communicator, loaded.device.get(), executor));
   for (const ValueInfo& state : loaded.executor->executable().states) {
     const auto value = model.values.find(state.name);
     if (value == model.values.end()) continue;
@@ -71,7 +82,8 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
 
 std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::string& backend, nb::object world,
                                                const std::vector<std::pair<std::string, int64_t>>& mesh, int threads,
-                                               int64_t bucket_bytes, bool optimize) {
+                                               std::optional<int64_t> bucket_bytes, bool optimize, int64_t check_every,
+                                               const std::string& isa, const std::string& dump) {
   auto loaded = std::make_unique<LoadedExecutable>();
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
@@ -79,13 +91,16 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   loaded->origin = model.origin;
   CompileOptions options;
   options.threads = threads;
-  options.bucket_bytes = bucket_bytes;
+  if (bucket_bytes) options.bucket_bytes = *bucket_bytes;
   options.optimize = optimize;
+  options.isa = isa;
+  ExecutorOptions executor;
+  executor.check_every = check_every;
   std::vector<MeshAxis> axes;
   for (const auto& [name, size] : mesh) axes.push_back({name, size});
   options.mesh = Mesh(std::move(axes));
   nb::gil_scoped_release release;
-  const absl::Status status = CompileAndLoad(*loaded, model, backend, options);
+  const absl::Status status = CompileAndLoad(*loaded, model, backend, options, executor, dump);
   if (!status.ok()) loaded->communicator->Abort(status);
   ThrowIfError(status);
   return loaded;
@@ -223,10 +238,11 @@ void BindExecutable(nb::module_& module) {
                std::to_string(executable.steps.size()) + " steps>";
       });
   module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "threads"_a, "bucket_bytes"_a,
-             "optimize"_a,
+             "optimize"_a, "check_every"_a, "isa"_a, "dump"_a,
              nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
                      "collections.abc.Sequence[tuple[str, int]], "
-                     "threads: int, bucket_bytes: int, optimize: bool) -> Executable"));
+                     "threads: int, bucket_bytes: int | None, optimize: bool, check_every: int, isa: str, dump: str) "
+                     "-> Executable"));
 }
 
 }  // namespace lockstep::python

@@ -136,12 +136,21 @@ def compile(
     *,
     mesh: Mapping[str, int] | None = None,
     threads: int | None = None,
-    bucket_bytes: int = 4 << 20,
+    bucket_bytes: int | None = None,
     optimize: bool = True,
+    check_every: int = 512,
+    isa: str = "",
 ) -> Executable:
     """Compiles a graph for this rank, and loads it; the distribute pass runs in here. All ranks of `world` call it.
 
-    The ranks compare what they compiled: different models, values or options are an error that shows the first difference.
+    The ranks compare what they compiled: different models, values or options are an error that shows the first difference, and
+    so are builds, libraries and processors whose kernels may compute different bits. Later calls compare more, with the
+    collectives that they do anyway: that all ranks call the same program, and have assigned states equally often, and, in the
+    first call and every `check_every`-th, that inputs and states which should be equal are.
+
+    With `LOCKSTEP_DUMP=directory` in the environment the graph after each pass that changed it is written to a new folder there,
+    `<graph>` or, of several ranks, `<graph>.rank<r>`; a compilation that fails also leaves the graph on which it failed, which
+    `lockstep-opt` reads, and the Error says where.
 
     Args:
       graph: a model (for inference) or a training step; the one-rank program over the global batch.
@@ -149,8 +158,11 @@ def compile(
       world: the ranks; None is one.
       mesh: the ranks as a grid with named axes; {"data": world.size} if None.
       threads: of this rank; OMP_NUM_THREADS if that is set, else the cores of this process divided by the ranks on this host.
-      bucket_bytes: gradients are reduced together in buckets of about this size.
+      bucket_bytes: gradients are reduced together in buckets of about this size; 4 MiB if None.
       optimize: False keeps only the passes that are needed to run.
+      check_every: so many calls apart, ranks compare the contents of replicated inputs and states; 0 is never.
+      isa: what kernels may use of the processor: "sse41", "avx2" or "avx512"; all that it has if empty. For ranks on different
+        processors. It holds for the whole process, so give it to the first `compile`.
 
     Returns:
       An executable; call it with the inputs by name.
@@ -163,8 +175,9 @@ def compile(
         raise Error(f"world is {world!r}, expected a lockstep.Communicator")
     if threads is None:
         threads = _default_threads(world)
+    dump = os.environ.get("LOCKSTEP_DUMP", "")
     axes = _extents("mesh", mesh if mesh is not None else {"data": world.size})
-    return _compile(graph, backend, world, axes, threads, bucket_bytes, optimize)
+    return _compile(graph, backend, world, axes, threads, bucket_bytes, optimize, check_every, isa, dump)
 
 
 def _default_threads(world: Communicator) -> int:

@@ -128,6 +128,8 @@ class Executable:
     """
     A compiled program on this rank, with its state. Called with the inputs by name, it returns the results by name.
     All ranks call it together. Arrays are this rank's share, and are read without copies if they are in row-major order.
+
+    A call that fails before the first step which writes a state, such as for an input of another shape, changes nothing. One that fails later may have updated some states and not others: every call then raises an Error with the cause, until all states that the program updates have been assigned again.
     """
 
     def __call__(self, **inputs: Any) -> dict[str, numpy.ndarray]: ...
@@ -177,4 +179,4 @@ class Executable:
 
     def __repr__(self) -> str: ...
 
-def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], threads: int, bucket_bytes: int, optimize: bool) -> Executable: ...
+def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], threads: int, bucket_bytes: int | None, optimize: bool, check_every: int, isa: str, dump: str) -> Executable: ...

@@ -355,3 +355,42 @@ def test_other_threads_run_meanwhile(wide: ls.Executable) -> None:
         stop.set()
         thread.join(10)
     assert within >= 10
+
+
+# What passes do, as files
+
+
+def test_a_dump_has_the_graph_after_each_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_DUMP", str(tmp_path / "dump"))
+    run_in_threads(2, lambda world: ls.compile(training(), world=world, threads=1))
+    exe = ls.compile(training(), threads=1)
+    folders = sorted(path.name for path in (tmp_path / "dump").iterdir())
+    assert len(folders) == 3
+    assert [folder[-6:] for folder in folders[1:]] == [".rank0", ".rank1"]
+    for folder in folders:
+        files = sorted((tmp_path / "dump" / folder).glob("*.ir"))
+        assert len(files) >= 4
+        assert [file.name[:4] for file in files] == [f"{i:03}." for i in range(1, len(files) + 1)]
+        assert any("distribute" in file.name for file in files) == (folder != folders[0])
+        for file in files:
+            ls.parse(file.read_text())
+    last = max((tmp_path / "dump" / folders[0]).glob("*.ir"))
+    assert str(ls.parse(last.read_text())) == str(exe.graph)
+    ls.compile(training(), threads=1)
+    assert (tmp_path / "dump" / f"{folders[0]}.2").is_dir()
+
+
+def test_a_failed_compilation_leaves_a_reproducer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_DUMP", str(tmp_path))
+    with pytest.raises(ls.Error) as caught:
+        ls.compile(training(), threads=1, isa="mmx")
+    match = re.search(r"isa is .*mmx.* \(reproducer: (.*\.emit\.ir)\)", str(caught.value))
+    assert match, caught.value
+    ls.parse(Path(match[1]).read_text())
+
+
+def test_a_dump_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LOCKSTEP_DUMP", str(tmp_path / "file"))
+    with pytest.raises(ls.Error, match="LOCKSTEP_DUMP: cannot create a folder in .*file"):
+        ls.compile(training(), threads=1)
