@@ -92,7 +92,8 @@ absl::StatusOr<std::vector<Value>> AddGradients(Graph& graph, Value of, const st
 }
 
 Pass Autodiff(std::string of, std::vector<std::string> wrt) {
-  return {"autodiff", [of = std::move(of), wrt = std::move(wrt)](Graph& graph) -> absl::StatusOr<bool> {
+  return {"autodiff",
+          [of = std::move(of), wrt = std::move(wrt)](Graph& graph) -> absl::StatusOr<bool> {
             const Result* loss = graph.FindResult(of);
             if (!loss) return NotFound() << "graph @" << graph.name() << " has no result " << of;
             std::vector<Value> inputs;
@@ -111,7 +112,8 @@ Pass Autodiff(std::string of, std::vector<std::string> wrt) {
               RETURN_IF_ERROR(graph.AddResult("grad/" + inputs[i].name(), gradients[i]));
             }
             return !inputs.empty();
-          }};
+          },
+          Keeps::kResults};
 }
 
 }  // namespace lockstep::passes

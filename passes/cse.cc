@@ -72,7 +72,7 @@ bool MergeEqualNodes(Graph& graph) {
 }  // namespace
 
 Pass Cse() {
-  return {"cse", [](Graph& graph) -> absl::StatusOr<bool> { return MergeEqualNodes(graph); }};
+  return {"cse", [](Graph& graph) -> absl::StatusOr<bool> { return MergeEqualNodes(graph); }, Keeps::kEveryValue};
 }
 
 }  // namespace lockstep::passes

@@ -29,7 +29,7 @@ bool RemoveDeadNodes(Graph& graph) {
 }  // namespace
 
 Pass Dce() {
-  return {"dce", [](Graph& graph) -> absl::StatusOr<bool> { return RemoveDeadNodes(graph); }};
+  return {"dce", [](Graph& graph) -> absl::StatusOr<bool> { return RemoveDeadNodes(graph); }, Keeps::kEveryValue};
 }
 
 }  // namespace lockstep::passes

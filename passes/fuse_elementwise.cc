@@ -130,7 +130,8 @@ void RestoreOrder(Graph& graph) {
 }  // namespace
 
 Pass FuseElementwise(FusionOptions options) {
-  return {"fuse-elementwise", [options](Graph& graph) -> absl::StatusOr<bool> {
+  return {"fuse-elementwise",
+          [options](Graph& graph) -> absl::StatusOr<bool> {
             const std::vector<std::vector<Node*>> groups = FusionGroups(graph, options);
             bool changed = false;
             for (const std::vector<Node*>& group : groups) {
@@ -141,7 +142,8 @@ Pass FuseElementwise(FusionOptions options) {
             EraseCopied(graph);
             RestoreOrder(graph);
             return true;
-          }};
+          },
+          Keeps::kEveryValue};
 }
 
 }  // namespace lockstep::passes

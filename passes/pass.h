@@ -13,10 +13,20 @@
 
 namespace lockstep::passes {
 
+// What stays as it was when a pass has run, so that every test of meaning knows what to compare. Where a pass places or localizes a
+// program, the shares that ranks hold of the results stay.
+enum class Keeps {
+  kEveryValue,  // of every result on every rank: NaN, infinities, signs of zeros, but for sums (simplify.h)
+  kMeaning,     // results up to rounding, for finite numbers
+  kResults,     // the results that there were; there are more
+  kNothing,     // another program
+};
+
 struct Pass {
   std::string name;  // as lockstep-opt and messages know it
   std::function<absl::StatusOr<bool>(Graph&)>
       run;  // true if it changed the graph; on an error the graph is unspecified
+  Keeps keeps = Keeps::kMeaning;
 };
 
 // What RunPasses does besides running the passes.

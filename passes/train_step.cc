@@ -183,10 +183,12 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
 }
 
 Pass TrainStep(TrainStepSpec spec) {
-  return {"train-step", [spec = std::move(spec)](Graph& graph) -> absl::StatusOr<bool> {
+  return {"train-step",
+          [spec = std::move(spec)](Graph& graph) -> absl::StatusOr<bool> {
             RETURN_IF_ERROR(MakeTrainStep(graph, spec));
             return true;
-          }};
+          },
+          Keeps::kNothing};
 }
 
 }  // namespace lockstep::passes

@@ -51,7 +51,8 @@ absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options)
 }  // namespace
 
 Pass TrainingMode(TrainingModeOptions options) {
-  return {"training-mode", [options](Graph& graph) -> absl::StatusOr<bool> {
+  return {"training-mode",
+          [options](Graph& graph) -> absl::StatusOr<bool> {
             if (options.momentum && !(*options.momentum >= 0 && *options.momentum <= 1)) {
               return InvalidArgument() << "momentum is " << *options.momentum << ", expected 0 to 1";
             }
@@ -64,7 +65,8 @@ Pass TrainingMode(TrainingModeOptions options) {
               RETURN_IF_ERROR(Train(graph, *node, options));
             }
             return !nodes.empty();
-          }};
+          },
+          Keeps::kNothing};
 }
 
 }  // namespace lockstep::passes

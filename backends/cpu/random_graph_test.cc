@@ -7,10 +7,32 @@
 
 #include "backends/backend.h"
 #include "backends/run_in_process.h"
+#include "core/interpreter.h"
+#include "core/local_types.h"
+#include "passes/distribute/distribute.h"
+#include "test/meaning/meaning.h"
 #include "test/random_graph/compare.h"
 
 namespace lockstep {
 namespace {
+
+// Compiles the one-rank program for the ranks of options.mesh and runs it. `local` says what each rank holds of the inputs and
+// of the results.
+absl::StatusOr<std::vector<std::vector<Tensor>>> RunOnRanks(const Graph& program, const Graph& local,
+                                                            const Backend& backend,
+                                                            const std::vector<std::vector<Tensor>>& inputs,
+                                                            const CompileOptions& options) {
+  std::vector<std::vector<Tensor>> results(inputs.size());
+  RETURN_IF_ERROR(ForEachRank(static_cast<int>(inputs.size()), [&](Communicator& communicator) -> absl::Status {
+    const auto rank = static_cast<size_t>(communicator.rank());
+    const std::unique_ptr<Device> device = CreateHostDevice();
+    ASSIGN_OR_RETURN(Executable executable, Compile(program.Clone(), backend, options));
+    ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, device.get()));
+    ASSIGN_OR_RETURN(results[rank], RunOnce(*executor, local, inputs[rank]));
+    return absl::OkStatus();
+  }));
+  return results;
+}
 
 class RandomGraphOnCpuTest : public testing::TestWithParam<uint64_t> {};
 
@@ -23,6 +45,32 @@ TEST_P(RandomGraphOnCpuTest, AgreesWithTheInterpreter) {
     ASSERT_TRUE(results.ok()) << "seed " << seed << ": " << results.status() << "\n" << program.graph.ToString();
     const absl::Status status = CheckResults(program, (*results)[0]);
     ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status << "\n" << program.graph.ToString();
+  }
+}
+
+// On two and three ranks, each with its share, optimised and not: what one rank would give.
+TEST_P(RandomGraphOnCpuTest, OfSeveralRanksAgreesWithOne) {
+  const auto backend = CreateBackend("cpu");
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  for (uint64_t seed = GetParam(); seed < GetParam() + 10; ++seed) {
+    const RandomProgram program = MakeRandomProgram(seed, {.batch = 6});
+    const auto expected = InterpretOneRank(program.graph, program.inputs);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (const int64_t ranks : {2, 3}) {
+      CompileOptions options;
+      options.mesh = Mesh({{"data", ranks}});
+      options.bucket_bytes = 256;
+      options.optimize = seed % 3 != 0;
+      const absl::StatusOr<Graph> placed = passes::DistributeGraph(program.graph, options.mesh);
+      ASSERT_TRUE(placed.ok()) << "seed " << seed << ": " << placed.status() << "\n" << program.graph.ToString();
+      const absl::StatusOr<Graph> local = ToLocalTypes(*placed);
+      ASSERT_TRUE(local.ok()) << "seed " << seed << ": " << local.status() << "\n" << program.graph.ToString();
+      const auto found = RunOnRanks(program.graph, *local, **backend, SharesOfInputs(*local, program.inputs), options);
+      ASSERT_TRUE(found.ok()) << "seed " << seed << ": " << found.status() << "\n" << program.graph.ToString();
+      ASSERT_EQ(found->size(), static_cast<size_t>(ranks));
+      const absl::Status status = CheckShares(*local, *expected, *found, ToleranceOf(program.graph));
+      ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status << "\n" << program.graph.ToString();
+    }
   }
 }
 

@@ -120,7 +120,8 @@ absl::StatusOr<Node*> MergeBucket(Graph& graph, const Bucket& bucket, int64_t nu
 }  // namespace
 
 Pass MergeAllReduces(MergeOptions options) {
-  return {"merge-all-reduces", [options](Graph& graph) -> absl::StatusOr<bool> {
+  return {"merge-all-reduces",
+          [options](Graph& graph) -> absl::StatusOr<bool> {
             int64_t number = 0;
             for (const Node& node : graph.nodes()) {
               if (node.Is("all_reduce")) number = std::max(number, node.attr<int64_t>("bucket") + 1);
@@ -130,7 +131,8 @@ Pass MergeAllReduces(MergeOptions options) {
             // The merged nodes stand at the end, behind their consumers.
             RepairOrder(graph);
             return !buckets.empty();
-          }};
+          },
+          Keeps::kEveryValue};
 }
 
 }  // namespace lockstep::passes

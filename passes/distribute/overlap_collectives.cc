@@ -26,7 +26,8 @@ std::unordered_map<const Node*, bool> NeededByCollective(Graph& graph) {
 
 Pass OverlapCollectives() {
   return {
-      "overlap-collectives", [](Graph& graph) -> absl::StatusOr<bool> {
+      "overlap-collectives",
+      [](Graph& graph) -> absl::StatusOr<bool> {
         const std::string before = graph.ToString();
         auto needed = NeededByCollective(graph);
         const int64_t size = static_cast<int64_t>(graph.nodes().size());
@@ -56,7 +57,8 @@ Pass OverlapCollectives() {
           return position.at(&node) + (is_consumer ? last_final.at(&node) * size : 0);
         });
         return graph.ToString() != before;
-      }};
+      },
+      Keeps::kEveryValue};
 }
 
 }  // namespace lockstep::passes

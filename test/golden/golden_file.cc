@@ -4,11 +4,13 @@
 #include "core/verifier.h"
 #include "passes/pass.h"
 #include "passes/pass_table.h"
+#include "test/meaning/meaning.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::string_view kPasses = "// passes=", kExpect = "// ==>", kSeparator = "// -----";
+constexpr std::string_view kPasses = "// passes=", kChanges = "// meaning=changes", kExpect = "// ==>",
+                           kSeparator = "// -----";
 
 // "cse" of "graph @cse(%x: …".
 std::string CaseName(std::string_view input, int line) {
@@ -21,19 +23,25 @@ std::string CaseName(std::string_view input, int line) {
   return "line_" + std::to_string(line);
 }
 
-// A pass that checks of itself that it tells the truth about whether it changed the graph.
-passes::Pass Honest(passes::Pass pass, absl::Status& broken) {
-  auto run = [inner = pass.run, name = pass.name, &broken](Graph& graph) -> absl::StatusOr<bool> {
-    const std::string before = graph.ToString();
+// A pass that checks of itself that it tells the truth about whether it changed the graph, and keeps what it says.
+passes::Pass Honest(passes::Pass pass, absl::Status& broken, std::map<std::string, int>* num_compared) {
+  auto run = [=, inner = pass.run, name = pass.name, keeps = pass.keeps,
+              &broken](Graph& graph) -> absl::StatusOr<bool> {
+    const Graph original = graph.Clone();
     ASSIGN_OR_RETURN(const bool changed, inner(graph));
-    if (changed != (graph.ToString() != before)) {
+    if (changed && broken.ok() && Verify(graph).ok()) {
+      int compared = 0;
+      broken = Annotate(CheckSameMeaning(original, graph, keeps, &compared), "pass " + name + " changed the meaning");
+      if (num_compared) (*num_compared)[name] += compared;
+    }
+    if (changed != (graph.ToString() != original.ToString())) {
       broken = Internal() << "pass " << name << " says that it " << (changed ? "changed" : "did not change")
                           << " the graph, but the text form says otherwise:\n"
                           << graph.ToString();
     }
     return changed;
   };
-  return {pass.name, std::move(run)};
+  return {pass.name, std::move(run), pass.keeps};
 }
 
 std::string ErrorText(const absl::Status& status) {
@@ -64,6 +72,7 @@ std::vector<GoldenCase> ParseGoldenFile(std::string_view text) {
       if (word != std::string::npos) current.expected = line.substr(word);
     } else if (part == Part::kPreamble && (line.starts_with("//") || line.empty())) {
       if (line.starts_with(kPasses)) current.passes = line.substr(kPasses.size());
+      if (line == kChanges) current.meaning_changes = true;
       current.preamble += line + "\n";
     } else if (part == Part::kExpected) {
       current.expected += line + "\n";
@@ -89,7 +98,7 @@ std::string FormatGoldenFile(const std::vector<GoldenCase>& cases) {
   return text;
 }
 
-absl::StatusOr<std::string> RunGoldenCase(const GoldenCase& golden_case) {
+absl::StatusOr<std::string> RunGoldenCase(const GoldenCase& golden_case, std::map<std::string, int>* num_compared) {
   absl::StatusOr<Graph> graph = ParseGraph(golden_case.input);
   if (!graph.ok()) return ErrorText(graph.status());
   const std::string printed = graph->ToString();
@@ -102,7 +111,10 @@ absl::StatusOr<std::string> RunGoldenCase(const GoldenCase& golden_case) {
   absl::StatusOr<std::vector<passes::Pass>> passes = passes::PassesFromText(golden_case.passes);
   if (!passes.ok()) return ErrorText(passes.status());
   absl::Status broken;
-  for (passes::Pass& pass : *passes) pass = Honest(std::move(pass), broken);
+  for (passes::Pass& pass : *passes) {
+    if (golden_case.meaning_changes) pass.keeps = passes::Keeps::kNothing;
+    pass = Honest(std::move(pass), broken, num_compared);
+  }
   const absl::Status status = passes::RunPasses(*passes, *graph);
   RETURN_IF_ERROR(broken);
   if (!status.ok()) return ErrorText(status);

@@ -11,9 +11,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 
+#include "passes/pass_table.h"
 #include "test/golden/golden_file.h"
 
 namespace lockstep {
@@ -34,6 +36,29 @@ class GoldenTest : public testing::Test {
  private:
   std::string file_;
   GoldenCase case_;
+};
+
+// Each pass that promises to keep something is held to it by some golden case.
+class MeaningTest : public testing::Test {
+ public:
+  explicit MeaningTest(std::vector<GoldenCase> cases) : cases_(std::move(cases)) {}
+
+  void TestBody() override {
+    std::map<std::string, int> num_compared;
+    for (const GoldenCase& golden_case : cases_) {
+      const absl::Status status = RunGoldenCase(golden_case, &num_compared).status();
+      EXPECT_TRUE(status.ok()) << golden_case.name << ": " << status;
+    }
+    for (const passes::PassEntry& entry : passes::PassTable()) {
+      passes::PassOptions options;
+      const absl::StatusOr<passes::Pass> pass = entry.make(options);
+      ASSERT_TRUE(pass.ok()) << pass.status();
+      if (pass->keeps != passes::Keeps::kNothing) EXPECT_GT(num_compared[entry.name], 0) << entry.name;
+    }
+  }
+
+ private:
+  std::vector<GoldenCase> cases_;
 };
 
 std::string ReadFile(const std::filesystem::path& path) {
@@ -85,9 +110,11 @@ int Update() {
 }
 
 void RegisterTests() {
+  std::vector<GoldenCase> all;
   for (const std::filesystem::path& path : GoldenFiles(kFolder)) {
     std::set<std::string> names;
     for (const GoldenCase& golden_case : ParseGoldenFile(ReadFile(path))) {
+      all.push_back(golden_case);
       std::string name = golden_case.name;
       for (int i = 2; !names.insert(name).second; ++i) name = golden_case.name + "_" + std::to_string(i);
       testing::RegisterTest(
@@ -95,6 +122,8 @@ void RegisterTests() {
           [file = path.string(), golden_case]() -> GoldenTest* { return new GoldenTest(file, golden_case); });
     }
   }
+  testing::RegisterTest("meaning", "IsComparedForEachPass", nullptr, nullptr, __FILE__, __LINE__,
+                        [all]() -> MeaningTest* { return new MeaningTest(all); });
 }
 
 }  // namespace

@@ -10,41 +10,14 @@
 #include "core/interpreter.h"
 #include "core/op_def.h"
 #include "core/printer.h"
+#include "core/verifier.h"
+#include "test/meaning/meaning.h"
 
 namespace lockstep {
 namespace {
 
-// Relative to the largest element, for values that went through a few dozen ops of the coarsest dtype.
-double Tolerance(const Graph& graph) {
-  double tolerance = 0;
-  const auto see = [&](DType dtype) {
-    if (dtype == DType::kBF16 || dtype == DType::kF16) tolerance = std::max(tolerance, 0.1);
-    if (dtype == DType::kF32) tolerance = std::max(tolerance, 1e-3);
-    if (dtype == DType::kF64) tolerance = std::max(tolerance, 1e-9);
-  };
-  for (const Input& input : graph.inputs()) see(input.value.dtype());
-  for (const Node& node : graph.nodes()) {
-    for (size_t i = 0; i < node.num_results(); ++i) see(node.type(i).dtype);
-  }
-  return tolerance;
-}
-
-absl::Status CheckClose(const std::string& name, const Tensor& expected, const Tensor& found, double tolerance) {
-  if (expected.type() != found.type())
-    return Internal() << "result " << name << " was " << expected.type() << " and is " << found.type();
-  double largest = 1;
-  for (int64_t i = 0; i < expected.num_elements(); ++i) largest = std::max(largest, std::abs(expected.At(i)));
-  for (int64_t i = 0; i < expected.num_elements(); ++i) {
-    const double difference = std::abs(expected.At(i) - found.At(i));
-    if (difference <= (IsFloat(expected.dtype()) ? tolerance * largest : 0)) continue;
-    return Internal() << "element " << i << " of result " << name << " was " << expected.At(i) << " and is "
-                      << found.At(i);
-  }
-  return absl::OkStatus();
-}
-
-// A copy in which the results that `keep` refuses are gone, then nodes and inputs that nobody needs. `replaced` becomes an input
-// of the value `tensor`, if it is not null.
+// A copy in which the results that `keep` refuses are gone, then nodes and inputs that nobody needs. `replaced` becomes
+// an input of the value `tensor`, if it is not null.
 RandomProgram Copy(const RandomProgram& program, const std::function<bool(size_t)>& keep,
                    const Node* replaced = nullptr, const std::vector<Tensor>& tensors = {}) {
   std::unordered_map<const Node*, bool> needed;
@@ -58,8 +31,8 @@ RandomProgram Copy(const RandomProgram& program, const std::function<bool(size_t
   RandomProgram copy;
   copy.graph.set_name(program.graph.name());
   std::unordered_map<Value, Value, ValueHash> map;
-  const auto add_input = [&](Value value, bool is_state, const Tensor& tensor) {
-    const absl::StatusOr<Value> input = copy.graph.AddInput(value.name(), value.type(), is_state);
+  const auto add_input = [&](Value value, bool is_state, const PlacementMap& placements, const Tensor& tensor) {
+    const absl::StatusOr<Value> input = copy.graph.AddInput(value.name(), value.type(), is_state, placements);
     LOCKSTEP_CHECK(input.ok()) << input.status();
     copy.inputs.push_back(tensor);
     map[value] = *input;
@@ -71,13 +44,14 @@ RandomProgram Copy(const RandomProgram& program, const std::function<bool(size_t
           return result.is_state && result.name == input.name() &&
                  keep(static_cast<size_t>(&result - program.graph.results().data()));
         });
-    if (needed[input.value.node] || is_updated) add_input(input.value, input.is_state, program.inputs[i]);
+    if (needed[input.value.node] || is_updated)
+      add_input(input.value, input.is_state, input.placements(), program.inputs[i]);
   }
   for (const Node& node : program.graph.nodes()) {
     if (!needed[&node]) continue;
     Node& mutable_node = const_cast<Node&>(node);
     if (&node == replaced) {
-      for (size_t i = 0; i < tensors.size(); ++i) add_input(mutable_node.result(i), false, tensors[i]);
+      for (size_t i = 0; i < tensors.size(); ++i) add_input(mutable_node.result(i), false, {}, tensors[i]);
       continue;
     }
     NodeSpec spec{&node.op(), {}, node.attributes(), node.source(), {}};
@@ -135,7 +109,7 @@ absl::Status CheckResults(const RandomProgram& program, const std::vector<Tensor
   if (found.size() != expected->size()) {
     return Internal() << "there were " << expected->size() << " results and are " << found.size();
   }
-  const double tolerance = Tolerance(program.graph);
+  const double tolerance = ToleranceOf(program.graph);
   for (size_t i = 0; i < expected->size(); ++i) {
     RETURN_IF_ERROR(CheckClose(program.graph.results()[i].name, (*expected)[i], found[i], tolerance));
   }
@@ -157,6 +131,25 @@ absl::Status CheckPasses(const RandomProgram& program, const std::vector<passes:
   const absl::StatusOr<std::vector<Tensor>> found = InterpretOneRank(graph, program.inputs);
   RETURN_IF_ERROR(Annotate(found.status(), "after the passes"));
   return CheckResults(program, *found);
+}
+
+absl::Status CheckOnRanks(const RandomProgram& program, const std::vector<passes::Pass>& passes,
+                          std::map<std::string, int>* num_changed) {
+  absl::StatusOr<std::vector<Tensor>> expected = InterpretOneRank(program.graph, program.inputs);
+  RETURN_IF_ERROR(Annotate(expected.status(), "before the passes"));
+  Graph graph = program.graph.Clone();
+  int at = 0;
+  for (const passes::Pass& pass : passes) {
+    const std::string where = "pass " + std::to_string(at++) + ", " + pass.name;
+    const absl::StatusOr<bool> changed = pass.run(graph);
+    RETURN_IF_ERROR(Annotate(changed.status(), where));
+    if (!*changed) continue;
+    if (num_changed) ++(*num_changed)[pass.name];
+    RETURN_IF_ERROR(Annotate(Verify(graph), where));
+    RETURN_IF_ERROR(Annotate(CheckAgainstOneRank(graph, program.inputs, *expected, ToleranceOf(program.graph)), where));
+  }
+  if (graph.mesh().empty()) return Internal() << "the program has no mesh after the passes";
+  return absl::OkStatus();
 }
 
 RandomProgram Shrink(const RandomProgram& program, const std::function<bool(const RandomProgram&)>& fails) {

@@ -1,9 +1,10 @@
-// Says whether passes keep the meaning of a program, and makes a program that shows that they do not as small as it can.
-// For the tests of random graphs.
+// Says whether passes keep the meaning of a program, and makes a program that shows that they do not as small as it
+// can. For the tests of random graphs.
 
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,21 +14,28 @@
 
 namespace lockstep {
 
-// Whether `found` are the program's results, up to the rounding that the coarsest dtype in the graph explains. The oracle is the
-// interpreter on the graph as it is.
+// Whether `found` are the program's results, up to the rounding that the coarsest dtype in the graph explains. The
+// oracle is the interpreter on the graph as it is.
 absl::Status CheckResults(const RandomProgram& program, const std::vector<Tensor>& found);
 
-// Runs the program on the interpreter as it is and after the passes. An error says what differs: a result by more than the rounding
-// of the coarsest dtype in the graph explains, what the passes or the verifier refuse, or the text form. `changed` (may be null)
-// is set if a pass changed the graph.
+// Runs the program on the interpreter as it is and after the passes. An error says what differs: a result by more than
+// the rounding of the coarsest dtype in the graph explains, what the passes or the verifier refuse, or the text form.
+// `changed` (may be null) is set if a pass changed the graph.
 absl::Status CheckPasses(const RandomProgram& program, const std::vector<passes::Pass>& passes,
                          bool* changed = nullptr);
 
-// Removes results and nodes, as long as `fails` says of what is left that it still fails. A node is removed by putting an
-// input of the same value in its place.
+// The same for passes among which is distribute: after each pass that changed the graph, the results of all its ranks
+// are compared with those of the one rank of the program as it is. `num_changed` (may be null): how often each pass
+// changed a graph.
+absl::Status CheckOnRanks(const RandomProgram& program, const std::vector<passes::Pass>& passes,
+                          std::map<std::string, int>* num_changed = nullptr);
+
+// Removes results and nodes, as long as `fails` says of what is left that it still fails. A node is removed by putting
+// an input of the same value in its place.
 RandomProgram Shrink(const RandomProgram& program, const std::function<bool(const RandomProgram&)>& fails);
 
-// Writes the program's text, with the list of passes as a golden test has it, and the inputs as comments. Returns the path.
+// Writes the program's text, with the list of passes as a golden test has it, and the inputs as comments. Returns the
+// path.
 std::string WriteReproducer(const RandomProgram& program, const std::string& passes, const std::string& name);
 
 }  // namespace lockstep

@@ -64,7 +64,12 @@ class Generator {
                                               DType::kI64, DType::kU8,  DType::kBool};
     TensorType type{random_.Of(dtypes), RandomShape()};
     const bool is_state = random_.Chance(30);
-    const absl::StatusOr<Value> value = graph_.AddInput("x" + std::to_string(inputs_.size()), type, is_state);
+    PlacementMap placements;
+    const bool is_batch = type.shape.rank() > 0 && options_.batch > 0 && type.shape[0] == options_.batch;
+    // A state that is split needs a next value that is split, and not every value of its type is.
+    if (is_batch && !is_state && random_.Chance(80)) placements["data"] = Placement::Split(0);
+    const absl::StatusOr<Value> value =
+        graph_.AddInput("x" + std::to_string(inputs_.size()), type, is_state, placements);
     LOCKSTEP_CHECK(value.ok()) << value.status();
     Tensor tensor(type);
     DispatchDType(type.dtype, [&](auto tag) {
@@ -85,6 +90,7 @@ class Generator {
     Ints extents;
     const int64_t rank = random_.Below(4);
     for (int64_t i = 0; i < rank; ++i) extents.push_back(1 + random_.Below(options_.max_extent));
+    if (options_.batch > 0 && rank > 0 && random_.Chance(60)) extents[0] = options_.batch;
     return Shape(extents);
   }
 
@@ -317,6 +323,8 @@ class Generator {
     const Value x = PickFloat();
     if (!x) return x;
     if (random_.Chance(30)) {
+      // On a mesh the first operand must be a variable: a sum that is not reduced yet is refused.
+      if (options_.batch > 0 && !x.node->Is("input")) return Value();
       const Value g = PickOf(x.type());
       return b_.Op("sgd", {x, g}, {{"learning_rate", 0.5}, {"weight_decay", random_.Chance(50) ? 0.25 : 0.0}});
     }

@@ -8,11 +8,16 @@
 
 #include <charconv>
 #include <cstdio>
+#include <map>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "core/op_def.h"
+#include "passes/distribute/distribute.h"
+#include "passes/distribute/localize.h"
 #include "passes/pass_table.h"
+#include "passes/pipeline.h"
 #include "test/random_graph/compare.h"
 
 namespace lockstep {
@@ -73,6 +78,75 @@ INSTANTIATE_TEST_SUITE_P(Passes, RandomGraphTest,
                            for (char c : info.param.substr(0, 14))
                              name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
                            return std::to_string(info.index) + "_" + name;
+                         });
+
+constexpr int64_t kBatch = 6;  // for 2 ranks and for 3
+
+passes::PipelineOptions OptionsOf(int64_t ranks, bool optimize) {
+  passes::PipelineOptions options;
+  options.mesh = Mesh({{"data", ranks}});
+  options.buckets = {.max_bytes = 200, .first_bytes = 100};
+  options.supports = [](const Node& node) {
+    return node.op_name() != "softmax" && node.op_name() != "log_softmax" && node.op_name() != "sgd";
+  };
+  options.optimize = optimize;
+  return options;
+}
+
+class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<int64_t, bool>> {
+ protected:
+  // Runs random graphs through the passes; how often each changed a graph.
+  std::map<std::string, int> Run(const std::vector<passes::Pass>& passes) {
+    std::map<std::string, int> num_changed;
+    for (uint64_t seed = first_seed; seed < first_seed + num_graphs; ++seed) {
+      const RandomProgram program = MakeRandomProgram(seed, {.max_nodes = seed % 4 == 0 ? 6 : 24, .batch = kBatch});
+      if (CheckOnRanks(program, passes, &num_changed).ok()) continue;
+      const RandomProgram smallest =
+          Shrink(program, [&](const RandomProgram& smaller) { return !CheckOnRanks(smaller, passes).ok(); });
+      std::string names;
+      for (const passes::Pass& pass : passes) {
+        names += (names.empty() ? "" : ",") + pass.name;
+        if (pass.name == passes::Distribute({}).name) names += "{data=" + std::to_string(ranks()) + "}";
+      }
+      const std::string path = WriteReproducer(smallest, names, "random_mesh." + std::to_string(seed));
+      ADD_FAILURE() << "seed " << seed << ", passes " << names << ": " << CheckOnRanks(smallest, passes).message()
+                    << "\n"
+                    << smallest.graph.ToString() << "written with its inputs to " << path;
+      break;
+    }
+    return num_changed;
+  }
+  int64_t ranks() const { return std::get<0>(GetParam()); }
+  passes::PipelineOptions options() const { return OptionsOf(ranks(), std::get<1>(GetParam())); }
+};
+
+TEST_P(RandomGraphOnMeshTest, MeansTheSameAfterEachPassOfThePipeline) {
+  const std::vector<passes::Pass> pipeline = passes::MakePipeline(options());
+  std::map<std::string, int> num_changed = Run(pipeline);
+  // A pass that finds nothing to do is not tested.
+  for (const passes::Pass& pass : pipeline) {
+    EXPECT_GT(num_changed[pass.name], 0) << pass.name << " changed none of " << num_graphs << " graphs";
+  }
+}
+
+// Each on what distribute makes, or localize where it comes after that: no other pass took away what is hard.
+TEST_P(RandomGraphOnMeshTest, MeansTheSameAfterDistributeAndEachPass) {
+  std::vector<passes::Pass> before = {passes::Distribute(options().mesh)};
+  for (const passes::Pass& pass : passes::MakePipeline(options())) {
+    if (pass.name == before[0].name) continue;
+    SCOPED_TRACE(pass.name);
+    std::vector<passes::Pass> passes = before;
+    passes.push_back(pass);
+    std::map<std::string, int> num_changed = Run(passes);
+    EXPECT_GT(num_changed[pass.name], 0) << pass.name << " changed none of " << num_graphs << " graphs";
+    if (pass.name == passes::Localize().name) before.push_back(pass);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, RandomGraphOnMeshTest,
+                         testing::Combine(testing::Values<int64_t>(2, 3), testing::Bool()), [](const auto& info) {
+                           return std::to_string(std::get<0>(info.param)) + "Ranks" +
+                                  (std::get<1>(info.param) ? "Optimized" : "");
                          });
 
 // The generator reaches the ops that it is meant to.
