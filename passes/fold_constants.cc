@@ -4,9 +4,9 @@
 
 #include "core/builder.h"
 #include "core/interpreter.h"
-#include "core/op_def.h"
+#include "core/ops/op_list.h"
 #include "core/placing.h"
-#include "passes/simplify/rule.h"
+#include "passes/simplify/constants.h"
 
 namespace lockstep::passes {
 namespace {
@@ -18,7 +18,7 @@ std::optional<std::vector<Tensor>> Evaluate(Node& node, const FoldOptions& optio
   std::vector<const Tensor*> operands;
   for (Value operand : node.operands()) {
     const Tensor* tensor = ConstantOf(operand);
-    if (!tensor && MadeBy(operand, "broadcast") && operand.type().num_elements() <= options.max_elements) {
+    if (!tensor && MadeBy(operand, BroadcastOp()) && operand.type().num_elements() <= options.max_elements) {
       if (const Tensor* inner = ConstantOf(operand.node->operand(0))) {
         absl::StatusOr<std::vector<Tensor>> repeated = EvaluateNode(*operand.node, {inner});
         if (!repeated.ok()) return std::nullopt;
@@ -110,7 +110,7 @@ absl::StatusOr<bool> FoldAll(Graph& graph, const FoldOptions& options) {
 }  // namespace
 
 Pass FoldConstants(FoldOptions options) {
-  return {"fold-constants", [options](Graph& graph) { return FoldAll(graph, options); }};
+  return {"fold-constants", [options](Graph& graph) { return FoldAll(graph, options); }, Keeps::kEveryValue};
 }
 
 }  // namespace lockstep::passes

@@ -36,11 +36,6 @@ void EraseWithOperands(Graph& graph, Node* node) {
   }
 }
 
-bool Applies(const SimplifyRule& rule, const Node& node, bool is_local) {
-  if (rule.one_rank_only && is_local) return false;
-  return rule.op.empty() ? node.op().has_trait(kElementwise) : node.Is(rule.op);
-}
-
 // Puts `value` in the place of the node's result. A value that the rule built takes over the name.
 void Replace(Graph& graph, Node* node, Value value, bool is_new) {
   const std::string name = node->result_name(0);
@@ -51,12 +46,13 @@ void Replace(Graph& graph, Node* node, Value value, bool is_new) {
 
 // Applies the first rule that fits; null if none does.
 absl::StatusOr<const SimplifyRule*> SimplifyNode(Graph& graph, std::list<Node>::iterator node) {
-  for (const SimplifyRule& rule : SimplifyRules()) {
-    if (!Applies(rule, *node, graph.is_local())) continue;
+  for (const SimplifyRule* const candidate : SimplifyRulesFor(node->op())) {
+    const SimplifyRule& rule = *candidate;
+    if (!rule.IsAbout(node->op(), graph.is_local())) continue;
     const size_t count = graph.nodes().size();
     Builder builder(graph, &*node, node->source());
-    absl::StatusOr<Value> value = rule.apply(*node, builder);
-    absl::Status status = Annotate(builder.status(), "rule " + std::string(rule.name) + " at " + node->Describe());
+    absl::StatusOr<Value> value = rule.Apply(*node, builder);
+    absl::Status status = Annotate(builder.status(), "rule " + rule.name + " at " + node->Describe());
     if (status.ok() && *value) {
       value = PlacedLike(graph, *value, node->placements(), &*node);
       status = value.status();
@@ -105,7 +101,7 @@ absl::StatusOr<bool> SimplifyGraph(Graph& graph, const std::function<void(const 
 }
 
 Pass Simplify() {
-  return {"simplify", [](Graph& graph) { return SimplifyGraph(graph); }};
+  return {"simplify", [](Graph& graph) { return SimplifyGraph(graph); }, Keeps::kEveryValue};
 }
 
 }  // namespace lockstep::passes

@@ -6,8 +6,8 @@
 //   %c = matmul %b, %a {transpose_b=true} : f32[32,10]
 //
 // A rule keeps every value, also infinities, NaN and the sign of zero; integers wrap around, so they have rules that floats
-// have not. Exempt are the order in which a reduction adds up, which is not part of its meaning, and results below the smallest
-// normal number.
+// have not. Exempt are the order in which a reduction adds up and the sign of the zero that it may give, which are not part of its
+// meaning, and results below the smallest normal number.
 
 #pragma once
 

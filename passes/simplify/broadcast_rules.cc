@@ -1,27 +1,21 @@
 // Rules about broadcasts: they are moved towards the results, so that what they repeat is computed once.
 
-#include <algorithm>
-
-#include "core/op_def.h"
+#include "core/ops/op_list.h"
+#include "passes/simplify/constants.h"
 #include "passes/simplify/rule.h"
 
 namespace lockstep::passes {
 namespace {
 
-using Ints = std::vector<int64_t>;
+using enum Numbers;
 
-// broadcast(x) to its own shape ==> x
-Value BroadcastIdentity(Node& node, Builder&) {
-  return node.operand(0).shape() == node.type(0).shape ? node.operand(0) : Value();
-}
+constexpr AnyValue x{0};
+constexpr AnySplat c0{0};
+constexpr AnyAttr<Ints> p{0}, q{1};
+constexpr AnyAttr<double> value{2};
 
-// broadcast(broadcast(x)) ==> broadcast(x)
-Value BroadcastBroadcast(Node& node, Builder& b) {
-  Node* inner = MadeBy(node.operand(0), "broadcast");
-  if (!inner) return Value();
-  Ints dims;
-  for (int64_t dim : inner->attr<Ints>("dims")) dims.push_back(node.attr<Ints>("dims")[static_cast<size_t>(dim)]);
-  return b.Broadcast(inner->operand(0), node.type(0).shape, dims);
+Condition Equals(AnySplat c, AnyAttr<double> value) {
+  return [=](const Match& m) { return m[c] == Tensor::Scalar(m[c].dtype(), m[value]); };
 }
 
 // constant of equal elements ==> broadcast(constant scalar)
@@ -31,24 +25,12 @@ Value ConstantSplat(Node& node, Builder& b) {
   return scalar ? Splat(b, *scalar, node.type(0).shape) : Value();
 }
 
-// reshape, transpose or slice of equal elements ==> broadcast(constant scalar)
-Value MovedSplat(Node& node, Builder& b) {
-  const std::optional<Tensor> scalar = SplatOf(node.operand(0));
-  return scalar ? Splat(b, *scalar, node.type(0).shape) : Value();
-}
-
-// pad(splat c, value c) ==> splat c
-Value PaddedSplat(Node& node, Builder& b) {
-  if (!IsSplat(node.operand(0), node.attr<double>("value"))) return Value();
-  return Splat(b, *SplatOf(node.operand(0)), node.type(0).shape);
-}
-
 // f(broadcast(x), broadcast(y), splat) ==> broadcast(f(x, y, splat)), for an elementwise f
 Value ElementwiseOfBroadcasts(Node& node, Builder& b) {
   Node* first = nullptr;  // the broadcast that all others must be like
   for (Value operand : node.operands()) {
     if (SplatOf(operand)) continue;
-    Node* broadcast = MadeBy(operand, "broadcast");
+    Node* broadcast = MadeBy(operand, BroadcastOp());
     if (!broadcast) return Value();
     if (!first) first = broadcast;
     if (broadcast->attr<Ints>("dims") != first->attr<Ints>("dims")) return Value();
@@ -68,14 +50,16 @@ Value ElementwiseOfBroadcasts(Node& node, Builder& b) {
 
 std::vector<SimplifyRule> BroadcastRules() {
   return {
-      {"broadcast_identity", "broadcast", BroadcastIdentity},
-      {"broadcast_broadcast", "broadcast", BroadcastBroadcast},
-      {"constant_splat", "constant", ConstantSplat},
-      {"reshape_splat", "reshape", MovedSplat},
-      {"transpose_splat", "transpose", MovedSplat},
-      {"slice_splat", "slice", MovedSplat},
-      {"pad_splat", "pad", PaddedSplat},
-      {"elementwise_of_broadcasts", "", ElementwiseOfBroadcasts},
+      {"broadcast_identity", kAll, Broadcast(x, p), x, SameShape(x)},
+      {"broadcast_broadcast", kAll, Broadcast(Broadcast(x, p), q), Broadcast(x, q[p])},
+
+      {"constant_splat", ConstantOp(), ConstantSplat},
+      {"reshape_splat", kAll, Reshape(c0), c0},
+      {"transpose_splat", kAll, Transpose(c0, p), c0},
+      {"slice_splat", kAll, Slice(c0, p, q), c0},
+      {"pad_splat", kAll, Pad(c0, p, q, value), c0, Equals(c0, value)},
+
+      {"elementwise_of_broadcasts", kElementwise, ElementwiseOfBroadcasts},
   };
 }
 

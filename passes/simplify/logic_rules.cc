@@ -1,50 +1,20 @@
 // Rules about truth values, selection and conversion.
 
-#include "core/op_def.h"
+#include <algorithm>
+
 #include "passes/simplify/rule.h"
 
 namespace lockstep::passes {
 namespace {
 
-// not not x ==> x
-Value NotNot(Node& node, Builder&) {
-  Node* inner = MadeBy(node.operand(0), "not");
-  return inner ? inner->operand(0) : Value();
-}
+using enum Numbers;
 
-// x and true ==> x,  x and false ==> false,  x and x ==> x
-Value And(Node& node, Builder&) {
-  if (IsSplat(node.operand(1), 1) || node.operand(0) == node.operand(1)) return node.operand(0);
-  return IsSplat(node.operand(1), 0) ? node.operand(1) : Value();
-}
+constexpr AnyValue x{0}, y{1}, z{2};
+constexpr AnyAttr<std::string> direction{0};
+constexpr AnyAttr<DType> between{0}, to{1};
 
-// x or false ==> x,  x or true ==> true,  x or x ==> x
-Value Or(Node& node, Builder&) {
-  if (IsSplat(node.operand(1), 0) || node.operand(0) == node.operand(1)) return node.operand(0);
-  return IsSplat(node.operand(1), 1) ? node.operand(1) : Value();
-}
-
-// x == x ==> true, and so on; not of floats, where NaN differs from itself
-Value CompareSelf(Node& node, Builder& b) {
-  if (node.operand(0) != node.operand(1) || IsFloat(node.operand(0).dtype())) return Value();
-  const std::string& direction = node.attr<std::string>("direction");
-  const bool equal = direction == "eq" || direction == "le" || direction == "ge";
-  return Splat(b, Tensor::Scalar(DType::kBool, equal ? 1 : 0), node.type(0).shape);
-}
-
-// select(true, x, y) ==> x
-Value SelectConstant(Node& node, Builder&) {
-  if (IsSplat(node.operand(0), 1)) return node.operand(1);
-  return IsSplat(node.operand(0), 0) ? node.operand(2) : Value();
-}
-
-// select(c, x, x) ==> x
-Value SelectSame(Node& node, Builder&) { return node.operand(1) == node.operand(2) ? node.operand(1) : Value(); }
-
-// select(not c, x, y) ==> select(c, y, x)
-Value SelectNot(Node& node, Builder& b) {
-  Node* inner = MadeBy(node.operand(0), "not");
-  return inner ? b.Select(inner->operand(0), node.operand(2), node.operand(1)) : Value();
+Condition IsOneOf(AnyAttr<std::string> word, std::vector<std::string> words) {
+  return [=](const Match& m) { return std::find(words.begin(), words.end(), m[word]) != words.end(); };
 }
 
 // Bits of the magnitudes that a dtype holds exactly: all integers up to 2^bits.
@@ -70,35 +40,47 @@ bool Holds(DType to, DType from) {
   return ExactBits(to) >= ExactBits(from);
 }
 
-// convert(x, its own dtype) ==> x
-Value ConvertIdentity(Node& node, Builder&) {
-  return node.operand(0).dtype() == node.type(0).dtype ? node.operand(0) : Value();
+Condition HasDType(AnyValue x, AnyAttr<DType> dtype) {
+  return [=](const Match& m) { return m[x].dtype() == m[dtype]; };
 }
 
-// convert(convert(x)) ==> convert(x), where the first conversion loses nothing
-Value ConvertConvert(Node& node, Builder& b) {
-  Node* inner = MadeBy(node.operand(0), "convert");
-  if (!inner) return Value();
-  const DType from = inner->operand(0).dtype(), between = inner->type(0).dtype, to = node.type(0).dtype;
-  if (!Holds(between, from)) return Value();
-  // From a float integers are saturated, from an integer they wrap around: -1 to f32 to u8 is 0, -1 to u8 is 255.
-  if (!IsFloat(from) && IsFloat(between) && IsInteger(to) && !Holds(to, from)) return Value();
-  return b.Convert(inner->operand(0), to);
+// Whether converting x to the one dtype and then to the other is converting it to the other.
+Condition LosesNothing(AnyValue x, AnyAttr<DType> between, AnyAttr<DType> to) {
+  return [=](const Match& m) {
+    const DType from = m[x].dtype();
+    if (!Holds(m[between], from)) return false;
+    // From a float integers are saturated, from an integer they wrap around: -1 to f32 to u8 is 0, -1 to u8 is 255.
+    return IsFloat(from) || !IsFloat(m[between]) || !IsInteger(m[to]) || Holds(m[to], from);
+  };
 }
 
 }  // namespace
 
 std::vector<SimplifyRule> LogicRules() {
   return {
-      {"not_not", "not", NotNot},
-      {"and_trivial", "and", And, /*one_rank_only=*/true},
-      {"or_trivial", "or", Or, /*one_rank_only=*/true},
-      {"compare_self", "compare", CompareSelf, /*one_rank_only=*/true},
-      {"select_constant", "select", SelectConstant},
-      {"select_same", "select", SelectSame},
-      {"select_not", "select", SelectNot},
-      {"convert_identity", "convert", ConvertIdentity},
-      {"convert_convert", "convert", ConvertConvert},
+      {"not_not", kAll, !!x, x},
+
+      {"and_true", kAll, x & true, x, GlobalTypes()},
+      {"and_false", kAll, x & false, false, GlobalTypes()},
+      {"and_self", kAll, x & x, x, GlobalTypes()},
+
+      {"or_false", kAll, x | false, x, GlobalTypes()},
+      {"or_true", kAll, x | true, true, GlobalTypes()},
+      {"or_self", kAll, x | x, x, GlobalTypes()},
+
+      // NaN differs from itself.
+      {"compare_self", kIntegers, Compare(x, x, direction), true, GlobalTypes(),
+       IsOneOf(direction, {"eq", "le", "ge"})},
+      {"compare_self_strictly", kIntegers, Compare(x, x, direction), false, GlobalTypes(),
+       IsOneOf(direction, {"ne", "lt", "gt"})},
+
+      {"select_true", kAll, Select(true, x, y), x},
+      {"select_false", kAll, Select(false, x, y), y},
+      {"select_same", kAll, Select(z, x, x), x},
+      {"select_not", kAll, Select(!z, x, y), Select(z, y, x)},
+
+      {"convert_identity", kAll, Convert(x, to), x, HasDType(x, to)},
+      {"convert_convert", kAll, Convert(Convert(x, between), to), Convert(x, to), LosesNothing(x, between, to)},
   };
 }
 

@@ -1,11 +1,60 @@
 #include "passes/simplify/rule.h"
 
-#include <algorithm>
-#include <cmath>
-
-#include "core/op_def.h"
+#include <unordered_map>
 
 namespace lockstep::passes {
+namespace {
+
+bool Includes(Numbers numbers, DType dtype) {
+  switch (numbers) {
+    case Numbers::kAll: return true;
+    case Numbers::kIntegers: return !IsFloat(dtype);
+    case Numbers::kFloats: return IsFloat(dtype);
+    case Numbers::kSigned: return IsSigned(dtype);
+  }
+  LOCKSTEP_CHECK(false) << "numbers " << static_cast<int>(numbers);
+  return false;
+}
+
+}  // namespace
+
+SimplifyRule::SimplifyRule(std::string name, Numbers numbers, Expr pattern, Expr replacement, Condition condition)
+    : name(std::move(name)),
+      numbers_(numbers),
+      pattern_{std::move(pattern)},
+      replacement_{std::move(replacement)},
+      condition_(std::move(condition)),
+      op_(&pattern_[0].op()) {}
+
+SimplifyRule::SimplifyRule(std::string name, Numbers numbers, Expr pattern, Expr replacement, GlobalTypes,
+                           Condition condition)
+    : SimplifyRule(std::move(name), numbers, std::move(pattern), std::move(replacement), std::move(condition)) {
+  global_types_only = true;
+}
+
+SimplifyRule::SimplifyRule(std::string name, const OpDef& op, Function function)
+    : name(std::move(name)), op_(&op), function_(function) {}
+
+SimplifyRule::SimplifyRule(std::string name, OpTrait trait, Function function)
+    : name(std::move(name)), trait_(trait), function_(function) {}
+
+SimplifyRule::SimplifyRule(const SimplifyRule& other) = default;
+SimplifyRule::SimplifyRule(SimplifyRule&& other) noexcept = default;
+SimplifyRule& SimplifyRule::operator=(const SimplifyRule& other) = default;
+SimplifyRule& SimplifyRule::operator=(SimplifyRule&& other) noexcept = default;
+SimplifyRule::~SimplifyRule() = default;
+
+bool SimplifyRule::IsAbout(const OpDef& op, bool is_local) const {
+  if (global_types_only && is_local) return false;
+  return op_ ? op_ == &op : op.has_trait(trait_);
+}
+
+Value SimplifyRule::Apply(Node& node, Builder& b) const {
+  if (function_) return function_(node, b);
+  if (!Includes(numbers_, (node.operands().empty() ? node.result() : node.operand(0)).dtype())) return Value();
+  const std::optional<Match> match = FindMatch(pattern_[0], condition_, node, b.graph());
+  return match ? BuildReplacement(replacement_[0], *match, b) : Value();
+}
 
 const std::vector<SimplifyRule>& SimplifyRules() {
   static const std::vector<SimplifyRule> rules = [] {
@@ -18,47 +67,19 @@ const std::vector<SimplifyRule>& SimplifyRules() {
   return rules;
 }
 
-Node* MadeBy(Value value, std::string_view op) { return value.node->Is(op) ? value.node : nullptr; }
-
-const Tensor* ConstantOf(Value value) {
-  const Node* constant = MadeBy(value, "constant");
-  return constant ? &constant->attr<Tensor>("value") : nullptr;
+const std::vector<const SimplifyRule*>& SimplifyRulesFor(const OpDef& op) {
+  static const auto* const by_op = [] {
+    auto* rules_of = new std::unordered_map<const OpDef*, std::vector<const SimplifyRule*>>;
+    for (const OpDef* op : AllOps()) {
+      for (const SimplifyRule& rule : SimplifyRules()) {
+        if (rule.IsAbout(*op, /*is_local=*/false)) (*rules_of)[op].push_back(&rule);
+      }
+    }
+    return rules_of;
+  }();
+  static const std::vector<const SimplifyRule*> none;
+  const auto rules = by_op->find(&op);
+  return rules == by_op->end() ? none : rules->second;
 }
-
-std::optional<Tensor> SplatOf(Value value) {
-  while (Node* broadcast = MadeBy(value, "broadcast")) value = broadcast->operand(0);
-  const Tensor* tensor = ConstantOf(value);
-  if (!tensor || tensor->num_elements() == 0 || !tensor->AllElementsEqual()) return std::nullopt;
-  Tensor scalar(TensorType{tensor->dtype(), Shape()});
-  std::copy_n(tensor->bytes(), SizeOf(tensor->dtype()), scalar.mutable_bytes());
-  return scalar;
-}
-
-bool IsSplat(Value value, double number) {
-  const std::optional<Tensor> scalar = SplatOf(value);
-  if (!scalar) return false;
-  const double found = scalar->At(0);
-  return found == number && std::signbit(found) == std::signbit(number);
-}
-
-bool IsConstant(Value value) {
-  while (Node* broadcast = MadeBy(value, "broadcast")) value = broadcast->operand(0);
-  return ConstantOf(value) != nullptr;
-}
-
-bool IsPowerOfTwo(double x) {
-  int exponent = 0;
-  return std::isfinite(x) && std::abs(std::frexp(x, &exponent)) == 0.5;
-}
-
-bool HasOneUse(const Graph& graph, Value value) {
-  if (value.node->users().size() != 1) return false;
-  for (const Result& result : graph.results()) {
-    if (result.value == value) return false;
-  }
-  return true;
-}
-
-Value Splat(Builder& b, const Tensor& scalar, const Shape& shape) { return b.Broadcast(b.Constant(scalar), shape, {}); }
 
 }  // namespace lockstep::passes

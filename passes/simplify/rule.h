@@ -1,27 +1,60 @@
-// A rule of `simplify`, the tables of rules, and the questions that rules ask about values. Constant data; any thread.
+// A rule of `simplify`, and the tables of rules. Constant data; any thread.
 
 #pragma once
 
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "core/builder.h"
-#include "core/graph.h"
-#include "core/tensor.h"
+#include "passes/simplify/notation.h"
 
 namespace lockstep::passes {
 
+// The elements for which a rule keeps every value: NaN, infinities, the sign of zero and rounding are why floats are
+// apart.
+enum class Numbers {
+  kAll,
+  kIntegers,  // and truth values
+  kFloats,
+  kSigned,  // floats and signed integers
+};
+
+struct GlobalTypes {};
+
 struct SimplifyRule {
-  std::string_view name;  // also of its golden case; the case in which it must not apply is <name>_stays
-  std::string_view op;    // to which nodes it may apply; "" for elementwise ops of every name
-  // The value that replaces the node's only result, or null if the rule does not apply: then nothing was built. `b` inserts
+  using Function = Value (*)(Node& node, Builder& b);
+
+  // `pattern` becomes `replacement` for numbers of this kind (the dtype of the first operand), if `condition` holds.
+  SimplifyRule(std::string name, Numbers numbers, Expr pattern, Expr replacement, Condition condition = nullptr);
+  // Not in a local graph: there extents are those of what a rank holds, and say less, and a constant would be in the
+  // place of a part of a value.
+  SimplifyRule(std::string name, Numbers numbers, Expr pattern, Expr replacement, GlobalTypes,
+               Condition condition = nullptr);
+  // What the notation does not say: ops of any name, or of any number of operands. The function returns the value that
+  // replaces the result of a node of `op`, or null if the rule does not apply: then it built nothing. `b` inserts
   // before the node.
-  Value (*apply)(Node& node, Builder& b);
-  // Not for the program of one rank of a mesh: there extents are local, and say less, and a constant in the place of a split
-  // or partial value would be placed differently.
-  bool one_rank_only = false;
+  SimplifyRule(std::string name, const OpDef& op, Function function);
+  SimplifyRule(std::string name, OpTrait trait, Function function);
+  SimplifyRule(const SimplifyRule& other);
+  SimplifyRule(SimplifyRule&& other) noexcept;
+  SimplifyRule& operator=(const SimplifyRule& other);
+  SimplifyRule& operator=(SimplifyRule&& other) noexcept;
+  ~SimplifyRule();
+
+  // Whether the rule may apply to nodes of `op`, in a local graph or in others.
+  bool IsAbout(const OpDef& op, bool is_local) const;
+  // Like Function.
+  Value Apply(Node& node, Builder& b) const;
+
+  std::string name;  // also of its golden case; the case in which it must not apply is <name>_stays
+  bool global_types_only = false;
+
+ private:
+  Numbers numbers_ = Numbers::kAll;
+  std::vector<Expr> pattern_, replacement_;  // one each, or none for a function
+  Condition condition_;
+  const OpDef* op_ = nullptr;  // null for a trait
+  OpTrait trait_ = kElementwise;
+  Function function_ = nullptr;
 };
 
 std::vector<SimplifyRule> ArithmeticRules();
@@ -33,30 +66,7 @@ std::vector<SimplifyRule> ReductionRules();
 // All of them.
 const std::vector<SimplifyRule>& SimplifyRules();
 
-// --- Questions ----------------------------------------------------------------------------------------------------------
-
-// The node that makes `value` if it is of op `op`, else null.
-Node* MadeBy(Value value, std::string_view op);
-
-// The elements of a constant; null for other values.
-const Tensor* ConstantOf(Value value);
-
-// The scalar that every element of `value` equals bit by bit, if that is known: a constant or a broadcast of one.
-std::optional<Tensor> SplatOf(Value value);
-
-// Whether every element of `value` is known to be `number`. 0.0 and -0.0 are different.
-bool IsSplat(Value value, double number);
-
-// Whether a constant, or a broadcast of one.
-bool IsConstant(Value value);
-
-// Whether x is 2^k or -2^k for an integer k.
-bool IsPowerOfTwo(double x);
-
-// Whether `value` has one user, once, and is no result of the graph.
-bool HasOneUse(const Graph& graph, Value value);
-
-// A constant, broadcast to `shape`.
-Value Splat(Builder& b, const Tensor& scalar, const Shape& shape);
+// Those that may apply to nodes of `op`, in the order of the tables.
+const std::vector<const SimplifyRule*>& SimplifyRulesFor(const OpDef& op);
 
 }  // namespace lockstep::passes
