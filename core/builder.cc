@@ -27,6 +27,11 @@ std::vector<Value> Builder::Ops(std::string_view op, std::vector<Value> operands
   return results;
 }
 
+void Builder::Copy(const Node& node, ValueMap& map) {
+  if (!status_.ok()) return;
+  Fail(graph_.InsertCopy(node, map, before_).status());
+}
+
 Value Builder::Op(std::string_view op, std::vector<Value> operands, AttributeMap attributes) {
   return Ops(op, std::move(operands), std::move(attributes))[0];
 }

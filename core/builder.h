@@ -37,6 +37,9 @@ class Builder {
   std::vector<Value> Ops(std::string_view op, std::vector<Value> operands, AttributeMap attributes = {});
   Value Op(std::string_view op, std::vector<Value> operands, AttributeMap attributes = {});  // the first result
 
+  // A node like `node`, of this graph or another, with its operands through `map`, to which its results are added.
+  void Copy(const Node& node, ValueMap& map);
+
   // --- Constants and shapes ------------------------------------------------------------------------------------------------
   Value Constant(Tensor value);
   Value Splat(double value, const TensorType& type);  // a scalar constant, broadcast

@@ -5,7 +5,6 @@
 
 #include "core/graph.h"
 #include "core/status.h"
-#include "core/tensor.h"
 
 namespace lockstep {
 
@@ -13,10 +12,6 @@ namespace lockstep {
 TensorType LocalType(const TensorType& type, const PlacementMap& placements, const Mesh& mesh);
 // The type of the value of which ranks hold `type`.
 TensorType GlobalType(const TensorType& type, const PlacementMap& placements, const Mesh& mesh);
-
-// The elements of `whole` that `rank` holds: one dimension after the other is cut where a placement splits it, in the order of the
-// mesh's axes. Requires SplitsEvenly.
-Tensor LocalPart(const Tensor& whole, const PlacementMap& placements, const Mesh& mesh, int64_t rank);
 
 // The program that a rank runs, of a placed graph; a graph without a mesh, or that is local, is copied. The error is Internal:
 // a placement rule, or an op's inference, that contradicts the other.

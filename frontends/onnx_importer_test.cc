@@ -126,7 +126,7 @@ TEST(OnnxImporterTest, LenetOfTheExample) {
                                       "fc2.bias f32[10]", "fc2.weight f32[10,500]"));
   ASSERT_NE(model->graph.FindInput("image"), nullptr);
   EXPECT_EQ(model->graph.FindInput("image")->value.type(), (TensorType{DType::kF32, {128, 1, 28, 28}}));
-  EXPECT_TRUE(model->graph.FindInput("image")->placements.at("data").is_split(0));
+  EXPECT_TRUE(model->graph.FindInput("image")->placements().at("data").is_split(0));
   ASSERT_EQ(model->graph.results().size(), 1u);
   EXPECT_EQ(model->graph.results()[0].name, "logits");
   EXPECT_EQ(model->graph.results()[0].value.type(), (TensorType{DType::kF32, {128, 10}}));

@@ -3,7 +3,6 @@
 #include <unordered_set>
 
 namespace lockstep::passes {
-namespace {
 
 bool RemoveDeadNodes(Graph& graph) {
   std::unordered_set<Value, ValueHash> results;
@@ -25,8 +24,6 @@ bool RemoveDeadNodes(Graph& graph) {
   }
   return changed;
 }
-
-}  // namespace
 
 Pass Dce() {
   return {"dce", [](Graph& graph) -> absl::StatusOr<bool> { return RemoveDeadNodes(graph); }, Keeps::kEveryValue};

@@ -16,4 +16,7 @@ namespace lockstep::passes {
 
 Pass Dce();
 
+// What it runs, for passes that leave something behind. True if there was something.
+bool RemoveDeadNodes(Graph& graph);
+
 }  // namespace lockstep::passes

@@ -1,11 +1,12 @@
 #include "passes/fuse_elementwise.h"
 
-#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/op_def.h"
+#include "passes/dce.h"
 #include "passes/fusion_groups.h"
+#include "passes/topological_order.h"
 
 namespace lockstep::passes {
 namespace {
@@ -47,13 +48,6 @@ class BodyBuilder {
   std::vector<Value> operands_, results_;
 };
 
-// Erases a node of a group, after the originals of copied nodes that only the group has read.
-void EraseWithCopies(Graph& graph, Node* node) {
-  const std::vector<Node*> users = node->users();
-  for (size_t i = 0; i < users.size(); ++i) EraseWithCopies(graph, users[i]);
-  graph.Erase(node);
-}
-
 // Puts one fusion in the place of the group's first node, unless nobody needs it or the target cannot. The order of the graph is to be restored afterwards.
 absl::StatusOr<bool> Fuse(Graph& graph, const std::vector<Node*>& nodes, const FusionOptions& options) {
   const NodeSet group(nodes.begin(), nodes.end());
@@ -79,52 +73,9 @@ absl::StatusOr<bool> Fuse(Graph& graph, const std::vector<Node*>& nodes, const F
     return false;
   }
   for (size_t i = 0; i < results.size(); ++i) graph.ReplaceUses(results[i], fusion->result(i));
-  for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) EraseWithCopies(graph, *it);
+  RemoveDeadNodes(graph);  // the group, and the originals of what only it has read
   for (size_t i = 0; i < names.size(); ++i) graph.SetName(fusion->result(i), names[i]);
   return true;
-}
-
-// Erases the originals of what was copied and has no other user.
-void EraseCopied(Graph& graph) {
-  for (auto it = graph.nodes().end(); it != graph.nodes().begin();) {
-    Node& node = *--it;
-    if (!IsCopiedIntoBodies(node) || graph.IsUsed(node.result())) continue;
-    ++it;
-    graph.Erase(&node);
-  }
-}
-
-// Each node as early as its operands allow, else in the present order; collectives in the present order.
-void RestoreOrder(Graph& graph) {
-  std::unordered_map<const Node*, int64_t> position, waiting;
-  std::unordered_map<const Node*, Node*> next_collective;
-  Node* last_collective = nullptr;
-  for (Node& node : graph.nodes()) {
-    position[&node] = static_cast<int64_t>(position.size());
-    for (Value operand : node.operands()) waiting[&node] += &operand.node->op() != &InputOp();
-    if (!node.op().has_trait(kCollective)) continue;
-    if (last_collective) {
-      next_collective[last_collective] = &node;
-      ++waiting[&node];
-    }
-    last_collective = &node;
-  }
-  std::set<std::pair<int64_t, Node*>> ready;  // positions are unique: the pointer decides nothing
-  for (Node& node : graph.nodes()) {
-    if (waiting[&node] == 0) ready.emplace(position[&node], &node);
-  }
-  size_t placed = 0;
-  while (!ready.empty()) {
-    Node* node = ready.extract(ready.begin()).value().second;
-    graph.MoveBefore(node, nullptr);
-    ++placed;
-    const auto release = [&](Node* user) {
-      if (--waiting[user] == 0) ready.emplace(position[user], user);
-    };
-    for (Node* user : node->users()) release(user);
-    if (const auto it = next_collective.find(node); it != next_collective.end()) release(it->second);
-  }
-  LOCKSTEP_CHECK(placed == position.size()) << "the fusions of graph @" << graph.name() << " depend on each other";
 }
 
 }  // namespace
@@ -132,16 +83,15 @@ void RestoreOrder(Graph& graph) {
 Pass FuseElementwise(FusionOptions options) {
   return {"fuse-elementwise",
           [options](Graph& graph) -> absl::StatusOr<bool> {
+            // First, so that what a fusion leaves behind is all that is dead then, and no node of a later group.
+            bool changed = RemoveDeadNodes(graph);
             const std::vector<std::vector<Node*>> groups = FusionGroups(graph, options);
-            bool changed = false;
             for (const std::vector<Node*>& group : groups) {
               ASSIGN_OR_RETURN(const bool fused, Fuse(graph, group, options));
               changed = changed || fused;
             }
-            if (!changed) return false;
-            EraseCopied(graph);
-            RestoreOrder(graph);
-            return true;
+            if (changed) RepairOrder(graph, /*keep_collectives=*/true);
+            return changed;
           },
           Keeps::kEveryValue};
 }

@@ -10,10 +10,12 @@
 
 namespace lockstep::passes {
 
-// `priority` is asked once for each node. Priorities of the nodes' present positions keep a valid order unchanged.
-void ReorderTopologically(Graph& graph, const std::function<int64_t(const Node&)>& priority);
+// `priority` is asked once for each node. Priorities of the nodes' present positions keep a valid order unchanged. Collectives
+// stay in the order in which they are if `keep_collectives`.
+void ReorderTopologically(Graph& graph, const std::function<int64_t(const Node&)>& priority,
+                          bool keep_collectives = false);
 
 // The same with the present position as the priority: repairs an order after nodes were inserted too early or too late.
-void RepairOrder(Graph& graph);
+void RepairOrder(Graph& graph, bool keep_collectives = false);
 
 }  // namespace lockstep::passes

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "core/interpreter.h"
+#include "core/local_part.h"
 #include "core/local_types.h"
 #include "core/printer.h"
 #include "core/verifier.h"

@@ -6,9 +6,10 @@
 #include <chrono>
 #include <cstring>
 
+#include "core/local_part.h"
 #include "core/status.h"
+#include "core/tensor.h"
 #include "runtime/agreement.h"
-#include "runtime/local_part.h"
 
 namespace lockstep {
 namespace {
@@ -196,10 +197,12 @@ absl::StatusOr<const ValueInfo*> Executor::FindState(std::string_view name) cons
 absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& tensor) {
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
   const auto* data = static_cast<const std::byte*>(tensor.data);
-  std::vector<std::byte> part;
+  Tensor part;
   if (!(tensor.type == info->local_type) && tensor.type == info->global_type && data != nullptr) {
-    part = LocalPart(*info, executable_.mesh, communicator_.rank(), data);
-    data = part.data();
+    Tensor whole(tensor.type);
+    std::memcpy(whole.mutable_bytes(), data, whole.num_bytes());
+    part = LocalPart(whole, info->placements, executable_.mesh, communicator_.rank());
+    data = part.bytes();
   } else {
     RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, data));
   }

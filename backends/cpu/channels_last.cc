@@ -46,16 +46,10 @@ class Rewriter {
   }
 
   absl::Status Copy(const Node& node, Graph& graph) {
-    NodeSpec spec{&node.op(), {}, node.attributes(), node.source(), {}};
+    NodeSpec spec = CopyOf(node, values_);
     bool moves = false;  // whether the node has to do with a value that lies otherwise now
-    for (size_t i = 0; i < node.num_results(); ++i) {
-      moves = moves || IsMoved(node.type(i).shape);
-      spec.names.push_back(node.result_name(i));
-    }
-    for (const Value& operand : node.operands()) {
-      spec.operands.push_back(values_.at(operand));
-      moves = moves || IsMoved(operand.shape());
-    }
+    for (size_t i = 0; i < node.num_results(); ++i) moves = moves || IsMoved(node.type(i).shape);
+    for (Value operand : node.operands()) moves = moves || IsMoved(operand.shape());
     if (moves) RETURN_IF_ERROR(Rewrite(node, graph, spec));
     ASSIGN_OR_RETURN(Node * copy, graph.Insert(std::move(spec)));
     for (size_t i = 0; i < node.num_results(); ++i) {

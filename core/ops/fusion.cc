@@ -1,7 +1,5 @@
 // The op that the pass FuseElementwise makes: several nodes as one, which a backend compiles to one loop.
 
-#include <unordered_map>
-
 #include "core/builder.h"
 #include "core/interpreter.h"
 #include "core/ops/op_list.h"
@@ -47,15 +45,8 @@ std::vector<Value> DecomposeFusion(DecomposeContext& c) {
   const Graph& body = BodyOf(c);
   ValueMap outer;
   for (size_t i = 0; i < c.num_operands(); ++i) outer[body.inputs()[i].value] = c.operand(i);
-  const std::string source = c.b().source();
-  for (const Node& node : body.nodes()) {
-    std::vector<Value> operands;
-    for (Value operand : node.operands()) operands.push_back(outer.at(operand));
-    if (!node.source().empty()) c.b().set_source(node.source());
-    const std::vector<Value> results = c.b().Ops(node.op_name(), std::move(operands), node.attributes());
-    c.b().set_source(source);
-    for (size_t i = 0; i < node.num_results(); ++i) outer[{const_cast<Node*>(&node), static_cast<int>(i)}] = results[i];
-  }
+  for (const Node& node : body.nodes()) c.b().Copy(node, outer);
+  if (!c.b().status().ok()) return std::vector<Value>(body.results().size());
   std::vector<Value> results;
   for (const Result& result : body.results()) results.push_back(outer.at(result.value));
   return results;

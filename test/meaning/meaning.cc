@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/interpreter.h"
+#include "core/local_part.h"
 #include "core/local_types.h"
 #include "core/ops/op_list.h"
 #include "core/random_tensor.h"

@@ -54,12 +54,8 @@ RandomProgram Copy(const RandomProgram& program, const std::function<bool(size_t
       for (size_t i = 0; i < tensors.size(); ++i) add_input(mutable_node.result(i), false, {}, tensors[i]);
       continue;
     }
-    NodeSpec spec{&node.op(), {}, node.attributes(), node.source(), {}};
-    for (Value operand : node.operands()) spec.operands.push_back(map.at(operand));
-    for (size_t i = 0; i < node.num_results(); ++i) spec.names.push_back(node.result_name(i));
-    const absl::StatusOr<Node*> made = copy.graph.Insert(std::move(spec));
+    const absl::StatusOr<Node*> made = copy.graph.InsertCopy(node, map);
     LOCKSTEP_CHECK(made.ok()) << made.status();
-    for (size_t i = 0; i < node.num_results(); ++i) map[mutable_node.result(i)] = (*made)->result(i);
   }
   for (size_t i = 0; i < program.graph.results().size(); ++i) {
     if (!keep(i)) continue;

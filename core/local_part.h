@@ -1,0 +1,14 @@
+// What a rank holds of a tensor that is split over a mesh. Any thread.
+
+#pragma once
+
+#include "core/placement.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+// The elements of `whole` that `rank` holds: one dimension after the other is cut where a placement splits it, in the order of the
+// mesh's axes. Requires that the ranks share these dimensions evenly.
+Tensor LocalPart(const Tensor& whole, const PlacementMap& placements, const Mesh& mesh, int64_t rank);
+
+}  // namespace lockstep
