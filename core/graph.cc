@@ -9,19 +9,6 @@
 
 namespace lockstep {
 
-namespace {
-
-// Whether the bytes of a tensor can be counted with room to spare.
-bool IsAddressable(const TensorType& type) {
-  int64_t bytes = static_cast<int64_t>(SizeOf(type.dtype));
-  for (int64_t dim : type.shape.dims()) {
-    if (__builtin_mul_overflow(bytes, std::max<int64_t>(dim, 1), &bytes) || bytes > (int64_t{1} << 47)) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
 const std::string& Node::op_name() const { return op_->name(); }
 
 std::string Node::Describe() const {
@@ -85,6 +72,7 @@ void Graph::set_input_placements(size_t i, PlacementMap placements) {
 
 absl::StatusOr<Value> Graph::AddInput(std::string name, TensorType type, bool is_state, PlacementMap placements) {
   if (name.empty()) return InvalidArgument() << "an input of graph @" << name_ << " has no name";
+  if (!IsAddressable(type)) return InvalidArgument() << "input %" << name << ": " << type << " is too large to address";
   if (!names_.insert(name).second)
     return InvalidArgument() << "two values of graph @" << name_ << " are named %" << name;
   Node& node = NewNode(InputOp(), *input_nodes_, input_nodes_->end());

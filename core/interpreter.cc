@@ -71,6 +71,10 @@ absl::StatusOr<std::vector<Tensor>> EvaluateNode(const Node& node, const std::ve
 absl::StatusOr<std::vector<std::vector<Tensor>>> Interpret(const Graph& graph,
                                                            const std::vector<std::vector<Tensor>>& inputs) {
   RETURN_IF_ERROR(CheckInputs(graph, inputs));
+  for (const Node& node : graph.nodes()) {
+    for (size_t i = 0; i < node.num_results(); ++i)
+      RETURN_IF_ERROR(CheckFitsInMemory(node.type(i), "the result of " + node.Describe()));
+  }
   const size_t ranks = inputs.size();
   Environment environment;
   for (size_t i = 0; i < graph.inputs().size(); ++i) {

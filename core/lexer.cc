@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "core/text.h"
+
 namespace lockstep {
 namespace {
 
@@ -33,7 +35,9 @@ absl::StatusOr<std::string> Lexer::NextName() {
 ErrorStream Lexer::Error(size_t offset) const {
   size_t line = 1, column = 1;
   for (char c : text_.substr(0, std::min(offset, text_.size()))) {
-    column = c == '\n' ? 1 : column + 1;
+    const bool continues =
+        (static_cast<unsigned char>(c) & 0xc0) == 0x80;  // a character of several bytes is one column
+    column = c == '\n' ? 1 : column + !continues;
     line += c == '\n';
   }
   return std::move(InvalidArgument() << "line " << line << ", column " << column << ": ");
@@ -85,7 +89,7 @@ void Lexer::Advance() {
     if (at_ < text_.size()) ++at_;  // the closing quote; a missing one shows as an unexpected end
     return;
   } else {
-    at_ += text_.substr(at_, 2) == "->" ? 2 : 1;
+    at_ += text_.substr(at_, 2) == "->" ? 2 : CharacterBytes(text_.substr(at_));
     token_.kind = Token::Kind::kPunctuation;
   }
   token_.text = std::string(text_.substr(begin, at_ - begin));

@@ -7,6 +7,7 @@
 #include "core/lexer.h"
 #include "core/op_def.h"
 #include "core/printer.h"
+#include "core/text.h"
 
 namespace lockstep {
 namespace {
@@ -74,7 +75,14 @@ class Parser {
   template <typename T>
   absl::Status ParseElement(T& element);
 
+  // Limits on what a short text can ask for: a graph in a graph takes stack, equal elements that are written once take
+  // memory.
+  static constexpr int kMaxDepth = 16;
+  static constexpr size_t kMaxRepeatedBytes = size_t{1} << 30;
+
   Lexer lexer_;
+  int depth_ = 0;              // of the graph that is being parsed, in graphs
+  size_t repeated_bytes_ = 0;  // of all constants so far whose elements are written once
 };
 
 absl::StatusOr<Mesh> Parser::ParseMesh() {
@@ -105,7 +113,9 @@ absl::StatusOr<TensorType> Parser::ParseType() {
     if (dim < 0) return lexer_.Error() << "negative extent " << dim;
     dims.push_back(dim);
   }
-  return TensorType{*dtype, Shape(std::move(dims))};
+  TensorType type{*dtype, Shape(std::move(dims))};
+  if (!IsAddressable(type)) return lexer_.Error() << type << " is too large to address";
+  return type;
 }
 
 // `split(0)`, `split(1, model)`, `partial(sum)`, `local`, `local(model)`, one for each axis.
@@ -296,7 +306,10 @@ absl::StatusOr<Attribute> Parser::ParseAttribute() {
   if (token.kind == Token::Kind::kString) return Attribute(lexer_.Next().text);
   if (token.Is("graph")) {
     // A region holds no collective: it is the same on every rank, and has no mesh.
+    if (depth_ == kMaxDepth) return lexer_.Error() << "more than " << kMaxDepth << " graphs within each other";
+    ++depth_;
     ASSIGN_OR_RETURN(Graph graph, ParseGraphDefinition());
+    --depth_;
     return Attribute(Region(std::move(graph)));
   }
   if (token.Is("dense")) {
@@ -359,18 +372,29 @@ absl::StatusOr<Tensor> Parser::ParseTensor() {
   RETURN_IF_ERROR(Expect("<"));
   ASSIGN_OR_RETURN(const TensorType type, ParseType());
   RETURN_IF_ERROR(Expect(":"));
-  Tensor tensor(type);
+  // The tensor is allocated when it is known how many elements the text has: its length bounds the memory.
+  Tensor tensor;
   RETURN_IF_ERROR(DispatchDType(type.dtype, [&](auto tag) -> absl::Status {
     using T = typename decltype(tag)::type;
-    const std::span<T> data = tensor.mutable_data<T>();
-    size_t count = 0;
+    const auto size = static_cast<size_t>(type.num_elements());
+    std::vector<std::conditional_t<std::is_same_v<T, bool>, char, T>> elements;
     while (!lexer_.peek().Is(">")) {
-      if (count > 0) RETURN_IF_ERROR(Expect(","));
-      if (count == data.size()) return lexer_.Error() << "more than " << data.size() << " elements for " << type;
-      RETURN_IF_ERROR(ParseElement(data[count++]));
+      if (!elements.empty()) RETURN_IF_ERROR(Expect(","));
+      if (elements.size() == size) return lexer_.Error() << "more than " << size << " elements for " << type;
+      T element{};
+      RETURN_IF_ERROR(ParseElement(element));
+      elements.push_back(element);
     }
-    if (count == 1) std::fill(data.begin(), data.end(), data[0]);
-    else if (count != data.size()) return lexer_.Error() << count << " elements for " << type;
+    if (elements.size() != size) {
+      if (elements.size() != 1) return lexer_.Error() << elements.size() << " elements for " << type;
+      if (type.num_bytes() > kMaxRepeatedBytes - repeated_bytes_)
+        return lexer_.Error() << type
+                              << " is too large for a constant; an op broadcast makes large values of small ones";
+      repeated_bytes_ += type.num_bytes();
+    }
+    tensor = Tensor(type);
+    const std::span<T> data = tensor.mutable_data<T>();
+    for (size_t i = 0; i < size; ++i) data[i] = elements[elements.size() == 1 ? 0 : i];
     return absl::OkStatus();
   }));
   RETURN_IF_ERROR(Expect(">"));
@@ -379,6 +403,10 @@ absl::StatusOr<Tensor> Parser::ParseTensor() {
 
 }  // namespace
 
-absl::StatusOr<Graph> ParseGraph(std::string_view text) { return Parser(text).ParseAll(); }
+absl::StatusOr<Graph> ParseGraph(std::string_view text) {
+  const size_t invalid = FindInvalidText(text);
+  if (invalid == std::string_view::npos) return Parser(text).ParseAll();
+  return Lexer(text).Error(invalid) << "a byte that is no text (UTF-8 without NUL)";
+}
 
 }  // namespace lockstep

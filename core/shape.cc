@@ -43,6 +43,14 @@ std::string Shape::ToString() const {
 
 std::string TensorType::ToString() const { return std::string(DTypeName(dtype)) + shape.ToString(); }
 
+bool IsAddressable(const TensorType& type) {
+  int64_t bytes = static_cast<int64_t>(SizeOf(type.dtype));
+  for (int64_t dim : type.shape.dims()) {
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(dim, 1), &bytes) || bytes > (int64_t{1} << 47)) return false;
+  }
+  return true;
+}
+
 std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << shape.ToString(); }
 std::ostream& operator<<(std::ostream& out, const TensorType& type) { return out << type.ToString(); }
 

@@ -50,6 +50,10 @@ struct TensorType {
   std::string ToString() const;  // "f32[2,3]"
 };
 
+// Whether the elements and bytes of a tensor of this type can be counted: no more than 2^47 bytes, whatever the order
+// in which extents are multiplied.
+bool IsAddressable(const TensorType& type);
+
 std::ostream& operator<<(std::ostream& out, const Shape& shape);
 std::ostream& operator<<(std::ostream& out, const TensorType& type);
 

@@ -1,5 +1,7 @@
 #include "core/tensor.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -112,6 +114,13 @@ std::string Tensor::ToString() const {
     for (int64_t i = 0; i < count; ++i) text += (i ? ", " : " ") + ElementToString(data<T>()[static_cast<size_t>(i)]);
   });
   return text + ">";
+}
+
+absl::Status CheckFitsInMemory(const TensorType& type, std::string_view what) {
+  const auto memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  if (IsAddressable(type) && type.num_bytes() <= memory) return absl::OkStatus();
+  return ErrorStream(absl::StatusCode::kResourceExhausted)
+         << what << " is " << type << ", more than this machine's memory of " << memory << " bytes";
 }
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor) { return out << tensor.ToString(); }

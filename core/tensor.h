@@ -8,9 +8,11 @@
 #include <ostream>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/shape.h"
+#include "core/status.h"
 
 namespace lockstep {
 
@@ -73,6 +75,10 @@ class Tensor {
 };
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+
+// An error, which begins with `what`, if a tensor of this type is larger than this machine's memory. Running out of
+// what is left of the memory is no error that can be reported.
+absl::Status CheckFitsInMemory(const TensorType& type, std::string_view what);
 
 // Value conversion of the op `convert`: floats to integers truncate toward zero and saturate, anything to bool is != 0.
 template <typename To, typename From>
