@@ -10,6 +10,7 @@
 #include "runtime/comm/in_process.h"
 #include "runtime/comm/mpi.h"
 #include "runtime/communicator.h"
+#include "runtime/exclusive_use.h"
 
 namespace lockstep::python {
 
@@ -81,6 +82,8 @@ void BindCommunicator(nb::module_& module) {
           "barrier",
           [](Communicator& self) {
             nb::gil_scoped_release release;
+            const ExclusiveUse use(self.in_use());
+            if (!use.ok()) ThrowIfError(use.Error("barrier: the communicator"));
             ThrowIfError(self.Barrier("barrier"));
           },
           "Returns when all ranks have called it.")
@@ -91,6 +94,8 @@ void BindCommunicator(nb::module_& module) {
             std::vector<std::string> all;
             {
               nb::gil_scoped_release release;
+              const ExclusiveUse use(self.in_use());
+              if (!use.ok()) ThrowIfError(use.Error("gather_bytes: the communicator"));
               all = ValueOrThrow(self.AllGatherBytes(mine, "gather_bytes"));
             }
             nb::list result;

@@ -10,6 +10,7 @@
 #include "core/status.h"
 #include "core/tensor.h"
 #include "runtime/agreement.h"
+#include "runtime/exclusive_use.h"
 
 namespace lockstep {
 namespace {
@@ -25,7 +26,12 @@ std::string NamesOf(const Range& values) {
 
 absl::Status CheckTensor(const char* what, const ValueInfo& info, const TensorType& type, const void* data) {
   if (!(type == info.local_type)) {
-    return InvalidArgument() << what << " " << info.name << ": expected " << info.local_type << ", found " << type;
+    ErrorStream error = InvalidArgument() << what << " " << info.name << ": expected " << info.local_type;
+    const bool is_share = info.local_type != info.global_type;
+    if (is_share) error << ", this rank's share of " << info.global_type;
+    error << ", found " << type;
+    if (is_share && type == info.global_type) error << ", which is the whole of it";
+    return error;
   }
   if (data == nullptr && info.local_type.num_bytes() > 0) {
     return InvalidArgument() << what << " " << info.name << ": the pointer is null";
@@ -138,6 +144,11 @@ absl::Status Executor::RunAll(std::span<const NamedInput> inputs, std::span<cons
 }
 
 absl::Status Executor::Run(std::span<const NamedInput> inputs, std::span<const NamedResult> results) {
+  const ExclusiveUse use(in_use_);
+  if (!use.ok()) return use.Error("executor @" + executable_.name);
+  std::atomic_flag unshared;  // with one rank there is nobody to talk to
+  const ExclusiveUse communicator_use(communicator_.size() > 1 ? communicator_.in_use() : unshared);
+  if (!communicator_use.ok()) return communicator_use.Error("the communicator of executor @" + executable_.name);
   RETURN_IF_ERROR(CheckUsable());
   const double begin = Now();
   ++calls_;
@@ -195,6 +206,8 @@ absl::StatusOr<const ValueInfo*> Executor::FindState(std::string_view name) cons
 }
 
 absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& tensor) {
+  const ExclusiveUse use(in_use_);
+  if (!use.ok()) return use.Error("executor @" + executable_.name);
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
   const auto* data = static_cast<const std::byte*>(tensor.data);
   Tensor part;
@@ -223,6 +236,8 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
 }
 
 absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor) {
+  const ExclusiveUse use(in_use_);
+  if (!use.ok()) return use.Error("executor @" + executable_.name);
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
   RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, tensor.data));
   auto* out = static_cast<std::byte*>(tensor.data);

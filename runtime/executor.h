@@ -1,5 +1,7 @@
 // Runs an executable: holds its buffers, its state, and borrows the communicator. One thread at a time uses an Executor;
-// with several ranks in a process each has its own, on its own thread.
+// with several ranks in a process each has its own, on its own thread. A thread that calls Run, AssignState or
+// ReadState while another one is in such a call, or in a Run with the same communicator of several ranks, gets
+// FailedPrecondition, and nothing else happens.
 //
 //   ASSIGN_OR_RETURN(auto executor, Executor::Load(std::move(executable), communicator, device));
 //   RETURN_IF_ERROR(executor->AssignState("fc1.weight", {type, data}));
@@ -19,6 +21,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
@@ -122,6 +125,7 @@ class Executor {
   Communicator& communicator_;
   Device& device_;
   const ExecutorOptions options_;
+  std::atomic_flag in_use_;
   std::vector<std::byte*> addresses_;                  // of each buffer; of inputs and results, for the current run
   std::vector<std::unique_ptr<DeviceMemory>> memory_;  // what the executor owns
   std::vector<std::unique_ptr<RegisteredMemory>> buckets_;  // what the communicator gave
