@@ -1,6 +1,9 @@
 #include "core/printer.h"
 
+#include <algorithm>
 #include <cctype>
+#include <cstring>
+#include <vector>
 
 #include "core/op_def.h"
 
@@ -30,6 +33,49 @@ std::string PlacementsToString(const PlacementMap& placements) {
   return text;
 }
 
+// "graph of 5 nodes: mul, add, tanh"
+std::string BriefRegion(const Region& region) {
+  std::vector<std::string> ops;
+  for (const Node& node : region.graph().nodes()) {
+    if (std::find(ops.begin(), ops.end(), node.op_name()) == ops.end()) ops.push_back(node.op_name());
+  }
+  const size_t count = region.graph().nodes().size();
+  std::string text = "graph of " + std::to_string(count) + (count == 1 ? " node: " : " nodes: ");
+  for (size_t i = 0; i < ops.size(); ++i) text += (i ? ", " : "") + ops[i];
+  return text;
+}
+
+std::string BriefTensor(const Tensor& tensor) {
+  constexpr int64_t kShown = 4;
+  if (tensor.num_elements() <= kShown || tensor.AllElementsEqual()) return tensor.ToString();
+  // As many elements as are shown, in a tensor of their own.
+  Tensor first(TensorType{tensor.dtype(), Shape({kShown})});
+  std::memcpy(first.mutable_bytes(), tensor.bytes(), first.num_bytes());
+  const std::string text = first.ToString();
+  return "dense<" + tensor.type().ToString() + text.substr(text.find(':'), text.size() - text.find(':') - 1) + ", …>";
+}
+
+std::string BriefAttributes(const AttributeMap& attributes) {
+  std::string text;
+  for (const auto& [name, value] : attributes) {
+    text += (text.empty() ? "{" : ", ") + name + "=";
+    if (const Region* region = std::get_if<Region>(&value)) text += BriefRegion(*region);
+    else if (const Tensor* tensor = std::get_if<Tensor>(&value)) text += BriefTensor(*tensor);
+    else text += AttributeToString(value);
+  }
+  return text + "}";
+}
+
+// The parts with ", " between them: in a line of its own each, indented, where `broken`.
+std::string Listed(const std::vector<std::string>& parts, bool broken) {
+  std::string text;
+  for (const std::string& part : parts) {
+    if (&part != &parts.front()) text += broken ? "," : ", ";
+    text += (broken ? "\n    " : "") + part;
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string PrintNode(const Node& node, const PrintOptions& options) {
@@ -44,39 +90,40 @@ std::string PrintNode(const Node& node, const PrintOptions& options) {
     const OpDef::AttributeDef* def = node.op().FindAttribute(name);
     if (def->required || def->example != value) shown.emplace(name, value);
   }
-  if (!shown.empty()) text += " " + AttributesToString(shown);
+  if (!shown.empty()) text += " " + (options.brief ? BriefAttributes(shown) : AttributesToString(shown));
   text += " :";
   for (size_t i = 0; i < node.num_results(); ++i)
     text += (i ? ", " : " ") + node.type(i).ToString() + PlacementsToString(node.placements(i));
-  if (options.sources && !node.source().empty()) text += " @" + Quoted(node.source());
+  if (options.sources && !options.brief && !node.source().empty()) text += " @" + Quoted(node.source());
   return text;
 }
 
 std::string PrintGraph(const Graph& graph, const PrintOptions& options) {
   std::string text;
   if (!graph.mesh().empty()) text += "mesh " + graph.mesh().ToString() + "\n";
+  std::vector<std::string> inputs, results, returned;
+  for (const Input& input : graph.inputs()) {
+    inputs.push_back((input.is_state ? "state " : "") + Ref(input.value) + ": " + input.value.type().ToString() +
+                     PlacementsToString(input.placements()));
+  }
+  for (const Result& result : graph.results()) {
+    results.push_back((result.is_state ? "%" : "") + QuotedIfNeeded(result.name) + ": " +
+                      result.value.type().ToString() + PlacementsToString(result.placements));
+    returned.push_back(Ref(result.value));
+  }
+  constexpr size_t kMaxInLine = 4;
+  const auto listed = [&](const std::vector<std::string>& parts) {
+    return Listed(parts, options.brief && parts.size() > kMaxInLine);
+  };
   if (graph.is_local()) text += "local ";
-  text += "graph @" + QuotedIfNeeded(graph.name()) + "(";
-  for (size_t i = 0; i < graph.inputs().size(); ++i) {
-    const Input& input = graph.inputs()[i];
-    text += std::string(i ? ", " : "") + (input.is_state ? "state " : "") + Ref(input.value) + ": " +
-            input.value.type().ToString() + PlacementsToString(input.placements());
-  }
-  text += ") -> (";
-  for (size_t i = 0; i < graph.results().size(); ++i) {
-    const Result& result = graph.results()[i];
-    text += std::string(i ? ", " : "") + (result.is_state ? "%" : "") + QuotedIfNeeded(result.name) + ": " +
-            result.value.type().ToString() + PlacementsToString(result.placements);
-  }
+  text += "graph @" + QuotedIfNeeded(graph.name()) + "(" + listed(inputs) + ") -> (" + listed(results);
   text += ") {\n";
   for (const Node& node : graph.nodes()) {
     std::string line = PrintNode(node, options);  // several lines if it has a region
     for (size_t at = line.find('\n'); at != std::string::npos; at = line.find('\n', at + 1)) line.insert(at + 1, "  ");
     text += "  " + line + "\n";
   }
-  text += "  return";
-  for (size_t i = 0; i < graph.results().size(); ++i) text += (i ? ", " : " ") + Ref(graph.results()[i].value);
-  return text + "\n}\n";
+  return text + "  return" + (returned.empty() ? "" : " ") + Listed(returned, false) + "\n}\n";
 }
 
 }  // namespace lockstep

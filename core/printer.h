@@ -32,14 +32,18 @@ namespace lockstep {
 
 struct PrintOptions {
   bool sources = true;  // print @"source"
+  // For people, not for the parser: a node takes one line, in which a graph within it is the list of its ops, and a
+  // constant shows its first elements; what the graph takes and gives is broken into lines; no sources.
+  bool brief = false;
 };
 
 std::string PrintGraph(const Graph& graph, const PrintOptions& options = {});
 
-// One node as one line, without indentation or newline.
+// One node, without indentation or newline: one line, but for the graph within it.
 std::string PrintNode(const Node& node, const PrintOptions& options = {});
 
-// Errors are InvalidArgument with "line 3, column 7: " before the message.
+// Errors are InvalidArgument with "line 3, column 7: " before the message. Among them: a text that is not UTF-8, graphs more
+// than 16 deep in each other, constants of more than 1 GiB in all whose elements are written once.
 absl::StatusOr<Graph> ParseGraph(std::string_view text);
 
 }  // namespace lockstep

@@ -19,6 +19,7 @@ ABSL_FLAG(bool, time, false, "print how long each pass took, on stderr");
 ABSL_FLAG(bool, verify_only, false, "read and verify the graph, print nothing");
 ABSL_FLAG(bool, list_passes, false, "list the passes with their options and end");
 ABSL_FLAG(bool, sources, true, "print where in the model each node comes from");
+ABSL_FLAG(bool, brief, false, "print one line for each node, and no sources: for people, it cannot be read back");
 ABSL_FLAG(std::string, reproducer, "", "a directory for <graph>.<pass>.ir, the graph before a pass that failed");
 
 namespace lockstep {
@@ -73,7 +74,7 @@ absl::Status Run(const std::string& path) {
     };
   }
   RETURN_IF_ERROR(Annotate(passes::RunPasses(passes, *graph, debug), shown_path));
-  std::cout << PrintGraph(*graph, {.sources = absl::GetFlag(FLAGS_sources)});
+  std::cout << PrintGraph(*graph, {.sources = absl::GetFlag(FLAGS_sources), .brief = absl::GetFlag(FLAGS_brief)});
   return absl::OkStatus();
 }
 
