@@ -23,6 +23,26 @@ absl::StatusOr<Mesh> RemainingMesh(const Graph& graph, const Mesh& mesh) {
   return Mesh();
 }
 
+// Ranks that all get the same inputs compute the same n times, and share nothing: seldom what is meant.
+absl::Status CheckInputsAreShared(const Graph& graph, const Mesh& mesh) {
+  if (mesh.num_ranks() < 2) return absl::OkStatus();
+  std::string inputs, first;
+  for (const Input& input : graph.inputs()) {
+    if (input.is_state) continue;
+    for (const auto& [axis, placement] : input.placements()) {
+      if (!placement.is_replicated()) return absl::OkStatus();
+    }
+    if (first.empty()) first = input.name();
+    inputs += (inputs.empty() ? "" : ", ") + input.name() + " " + input.value.type().ToString();
+  }
+  if (inputs.empty()) return absl::OkStatus();
+  return InvalidArgument() << "graph @" << graph.name() << " is compiled for " << mesh.num_ranks()
+                           << " ranks, and none of its inputs is split over them: " << inputs
+                           << "; every rank would get the same and compute the same. Say which dimension is the batch "
+                           << "when the model is loaded, by dims={\"" << first << ":0\": 128} or split={\"" << first
+                           << "\": 0}; or that it is meant, by replicated=True when it is compiled";
+}
+
 // The graph after all passes, for a backend.
 absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, const CompileOptions& options) {
   const LoweringOptions lowering{options.threads, options.isa};
@@ -59,6 +79,9 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   ASSIGN_OR_RETURN(graph, ToGlobalTypes(graph));  // of a rank's program, the one that it is a part of
   passes::PipelineOptions pipeline;
   ASSIGN_OR_RETURN(pipeline.mesh, RemainingMesh(graph, options.mesh));
+  if (!options.replicated) {
+    RETURN_IF_ERROR(CheckInputsAreShared(graph, graph.mesh().empty() ? options.mesh : graph.mesh()));
+  }
   pipeline.buckets = {options.bucket_bytes};
   pipeline.supports = [&](const Node& node) { return backend.Supports(node); };
   pipeline.optimize = options.optimize;

@@ -21,10 +21,13 @@ struct CompileOptions {
   std::string isa;  // what kernels may use of the processor (LoweringOptions); empty: all of it
   int64_t bucket_bytes = passes::MergeOptions().max_bytes;  // all_reduces are merged into buckets of about this size
   bool optimize = true;                                     // false: only what is needed to run, for comparing
+  bool replicated = false;                                  // every rank is meant to get the same inputs; see Compile
   passes::PassDebug debug;  // with a directory for reproducers, a failure after the passes leaves one too
 };
 
-// `graph` is the one-rank program over the global batch, or one that distribute has already made a rank's.
+// `graph` is the one-rank program over the global batch, or one that distribute has already made a rank's. With several
+// ranks and inputs of which none is split over them, every rank would compute the same: an error, unless
+// options.replicated.
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options);
 
 }  // namespace lockstep

@@ -59,10 +59,12 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> RunInProcess(const Graph& graph
                                                               const std::vector<std::vector<Tensor>>& inputs,
                                                               const CompileOptions& options) {
   std::vector<std::vector<Tensor>> results(inputs.size());
+  CompileOptions of_a_rank = options;
+  of_a_rank.replicated = true;
   RETURN_IF_ERROR(ForEachRank(static_cast<int>(inputs.size()), [&](Communicator& communicator) -> absl::Status {
     const auto rank = static_cast<size_t>(communicator.rank());
     const std::unique_ptr<Device> device = CreateHostDevice();
-    ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, options));
+    ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, of_a_rank));
     ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, device.get()));
     ASSIGN_OR_RETURN(results[rank], RunOnce(*executor, graph, inputs[rank]));
     return absl::OkStatus();

@@ -24,7 +24,8 @@ absl::Status ForEachRank(int ranks, const std::function<absl::Status(Communicato
 // graph.results(), next values of states among them.
 absl::StatusOr<std::vector<Tensor>> RunOnce(Executor& executor, const Graph& graph, const std::vector<Tensor>& inputs);
 
-// inputs[rank][i] and the results likewise, as in core/interpreter.h. `graph` is a rank's program, with its mesh.
+// inputs[rank][i] and the results likewise, as in core/interpreter.h. `graph` is a rank's program, with its mesh; its
+// inputs need not be split, as those of each rank are given.
 absl::StatusOr<std::vector<std::vector<Tensor>>> RunInProcess(const Graph& graph, const Backend& backend,
                                                               const std::vector<std::vector<Tensor>>& inputs,
                                                               const CompileOptions& options);

@@ -18,6 +18,13 @@ namespace {
 
 using Dims = std::map<std::string, int64_t>;
 
+// By what the dimensions of the inputs can be named in `dims`.
+struct DimNames {
+  std::set<std::string> symbols, places;
+};
+
+std::string PlaceOf(const onnx::ValueInfoProto& input, int dim) { return input.name() + ":" + std::to_string(dim); }
+
 // One import. Its members are called in the order in which they stand here.
 class Importer {
  public:
@@ -29,20 +36,24 @@ class Importer {
   }
 
   absl::Status CheckFile();
-  absl::Status AddInputs(const Dims& dims);
+  absl::Status AddInputs(const ImportOptions& options);
   absl::Status AddInitializers();
   absl::Status AddNodes();
   absl::Status AddResults();
   ImportedModel Finish();
 
  private:
-  absl::StatusOr<TensorType> BindInput(const onnx::ValueInfoProto& input, const Dims& dims,
-                                       std::set<std::string>& symbols) const;
+  absl::StatusOr<int64_t> BindDimension(const onnx::ValueInfoProto& input, int i, const Dims& dims,
+                                        DimNames& names) const;
+  absl::StatusOr<TensorType> BindInput(const onnx::ValueInfoProto& input, const Dims& dims, DimNames& names) const;
+  PlacementMap PlacementsOf(const onnx::ValueInfoProto& input, const ImportOptions& options) const;
+  absl::Status CheckOptions(const ImportOptions& options, const DimNames& names) const;
   int64_t OpsetOf(const std::string& domain) const;  // the version that the file imports
   absl::Status AddNode(const onnx::NodeProto& proto, int index);
   absl::Status FoldNewNodes();
   absl::Status DefineOutputs(const onnx::NodeProto& proto, OnnxNode& node);
   void RemoveUnused();
+  void NoteConstants();
 
   const onnx::GraphProto& graph_proto() const { return file_.model.graph(); }
 
@@ -51,7 +62,8 @@ class Importer {
   Builder builder_;
   OnnxValues values_;
   std::set<std::string> initializers_;
-  Node* last_folded_ = nullptr;  // nodes up to this one have been through FoldNewNodes
+  std::vector<std::string> scalars_;  // the float initializers without a dimension
+  Node* last_folded_ = nullptr;       // nodes up to this one have been through FoldNewNodes
 };
 
 absl::Status Importer::CheckFile() {
@@ -61,12 +73,36 @@ absl::Status Importer::CheckFile() {
     return Unimplemented() << "functions are not supported: the file defines " << function.domain() << "."
                            << function.name() << " (onnx.inliner.inline_local_functions removes them)";
   }
+  RETURN_IF_ERROR(CheckNames(graph_proto()));
   ToInferenceForm(*file_.model.mutable_graph(), model_.notes);
   return absl::OkStatus();
 }
 
+absl::StatusOr<int64_t> Importer::BindDimension(const onnx::ValueInfoProto& input, int i, const Dims& dims,
+                                                DimNames& names) const {
+  const std::string who = "input '" + input.name() + "'", place = PlaceOf(input, i);
+  const onnx::TensorShapeProto::Dimension& dim = input.type().tensor_type().shape().dim(i);
+  names.places.insert(place);
+  if (!dim.dim_param().empty()) names.symbols.insert(dim.dim_param());
+  auto given = dims.find(place);
+  if (given == dims.end() && !dim.has_dim_value()) {
+    given = dims.find(dim.dim_param());
+    if (dim.dim_param().empty()) {
+      return InvalidArgument() << who << ": dimension " << i << " has neither an extent nor a name; give it in dims by "
+                               << "its place, as in dims={\"" << place << "\": 128}";
+    }
+    if (given == dims.end()) {
+      return InvalidArgument() << who << ": dimension " << i << " ('" << dim.dim_param()
+                               << "') has no extent; give it in dims, as in dims={\"" << dim.dim_param() << "\": 128}";
+    }
+  }
+  if (given == dims.end()) return dim.dim_value();
+  if (given->second >= 1) return given->second;
+  return InvalidArgument() << "dims: '" << given->first << "' is " << given->second << ", expected at least 1";
+}
+
 absl::StatusOr<TensorType> Importer::BindInput(const onnx::ValueInfoProto& input, const Dims& dims,
-                                               std::set<std::string>& symbols) const {
+                                               DimNames& names) const {
   const std::string who = "input '" + input.name() + "'";
   if (!input.type().has_tensor_type()) return Unimplemented() << who << " is no tensor";
   const onnx::TypeProto::Tensor& type = input.type().tensor_type();
@@ -75,52 +111,66 @@ absl::StatusOr<TensorType> Importer::BindInput(const onnx::ValueInfoProto& input
   if (!dtype.ok()) return Annotate(dtype.status(), who);
   std::vector<int64_t> extents;
   int64_t elements = 1;
-  for (const onnx::TensorShapeProto::Dimension& dim : type.shape().dim()) {
-    int64_t extent = dim.dim_value();
-    if (!dim.has_dim_value()) {
-      if (dim.dim_param().empty()) {
-        return InvalidArgument() << who << ": dimension " << extents.size() << " has neither an extent nor a name";
-      }
-      symbols.insert(dim.dim_param());
-      const auto it = dims.find(dim.dim_param());
-      if (it == dims.end()) {
-        return InvalidArgument() << who << ": dimension " << extents.size() << " ('" << dim.dim_param()
-                                 << "') has no extent; give it in dims, as in dims={\"" << dim.dim_param()
-                                 << "\": 128}";
-      }
-      extent = it->second;
-      if (extent < 1)
-        return InvalidArgument() << "dims: '" << dim.dim_param() << "' is " << extent << ", expected at least 1";
-    }
+  for (int i = 0; i < type.shape().dim_size(); ++i) {
+    ASSIGN_OR_RETURN(const int64_t extent, BindDimension(input, i, dims, names));
     if (extent < 0 || extent > kMaxElements || (elements *= std::max<int64_t>(extent, 1)) > kMaxElements) {
-      return InvalidArgument() << who << ": dimension " << extents.size() << " is " << extent
-                               << ", which is negative or too large";
+      return InvalidArgument() << who << ": dimension " << i << " is " << extent << ", which is negative or too large";
     }
     extents.push_back(extent);
   }
   return TensorType{*dtype, Shape(std::move(extents))};
 }
 
-absl::Status Importer::AddInputs(const Dims& dims) {
-  // Files of IR version 3 list initializers among the inputs.
-  for (const onnx::TensorProto& tensor : graph_proto().initializer()) initializers_.insert(tensor.name());
-  std::set<std::string> symbols;
-  for (const onnx::ValueInfoProto& input : graph_proto().input()) {
-    if (initializers_.count(input.name())) continue;
-    ASSIGN_OR_RETURN(TensorType type, BindInput(input, dims, symbols));
-    PlacementMap placements;
-    const auto& shape = input.type().tensor_type().shape();
-    if (shape.dim_size() > 0 && !shape.dim(0).dim_param().empty()) placements.emplace(kDataAxis, Placement::Split(0));
-    ASSIGN_OR_RETURN(const Value value,
-                     model_.graph.AddInput(input.name(), std::move(type), false, std::move(placements)));
-    RETURN_IF_ERROR(values_.Define(input.name(), value));
+// Where the ranks' shares of an input are cut.
+PlacementMap Importer::PlacementsOf(const onnx::ValueInfoProto& input, const ImportOptions& options) const {
+  const auto& shape = input.type().tensor_type().shape();
+  const auto split = [](int64_t dim) { return PlacementMap{{std::string(kDataAxis), Placement::Split(dim)}}; };
+  if (options.split) {
+    const auto it = options.split->find(input.name());
+    return it == options.split->end() ? PlacementMap() : split(it->second);
   }
-  for (const auto& [name, extent] : dims) {
-    if (symbols.count(name)) continue;
+  const bool is_batch =
+      shape.dim_size() > 0 && (!shape.dim(0).dim_param().empty() || options.dims.count(PlaceOf(input, 0)) > 0);
+  return is_batch ? split(0) : PlacementMap();
+}
+
+// What the options name must exist.
+absl::Status Importer::CheckOptions(const ImportOptions& options, const DimNames& names) const {
+  for (const auto& [name, extent] : options.dims) {
+    if (names.symbols.count(name) || names.places.count(name)) continue;
     return InvalidArgument() << "dims: there is no symbolic dimension '" << name << "'; the model's inputs have "
-                             << (symbols.empty() ? "none" : "'" + absl::StrJoin(symbols, "', '") + "'");
+                             << (names.symbols.empty() ? "none" : "'" + absl::StrJoin(names.symbols, "', '") + "'")
+                             << (names.places.empty() ? "" : ", and by place " + absl::StrJoin(names.places, ", "));
+  }
+  if (!options.split) return absl::OkStatus();
+  for (const auto& [name, dim] : *options.split) {
+    const Input* input = model_.graph.FindInput(name);
+    if (!input) {
+      std::vector<std::string> inputs;
+      for (const Input& each : model_.graph.inputs()) inputs.push_back(each.name());
+      return InvalidArgument() << "split: there is no input '" << name << "'; the model's inputs are "
+                               << absl::StrJoin(inputs, ", ");
+    }
+    if (!input->value.shape().has_dim(dim)) {
+      return InvalidArgument() << "split: input '" << name << "' is " << input->value.type() << ", without a dimension "
+                               << dim;
+    }
   }
   return absl::OkStatus();
+}
+
+absl::Status Importer::AddInputs(const ImportOptions& options) {
+  // Files of IR version 3 list initializers among the inputs.
+  for (const onnx::TensorProto& tensor : graph_proto().initializer()) initializers_.insert(tensor.name());
+  DimNames names;
+  for (const onnx::ValueInfoProto& input : graph_proto().input()) {
+    if (initializers_.count(input.name())) continue;
+    ASSIGN_OR_RETURN(TensorType type, BindInput(input, options.dims, names));
+    ASSIGN_OR_RETURN(const Value value, model_.graph.AddInput(input.name(), std::move(type), /*is_state=*/false,
+                                                              PlacementsOf(input, options)));
+    RETURN_IF_ERROR(values_.Define(input.name(), value));
+  }
+  return CheckOptions(options, names);
 }
 
 absl::Status Importer::AddInitializers() {
@@ -132,6 +182,7 @@ absl::Status Importer::AddInitializers() {
     absl::StatusOr<Tensor> tensor = DecodeTensor(proto);
     if (!tensor.ok()) return Annotate(tensor.status(), "initializer '" + proto.name() + "'");
     if (!IsFloat(tensor->dtype()) || tensor->shape().rank() == 0) {
+      if (IsFloat(tensor->dtype())) scalars_.push_back(proto.name());
       RETURN_IF_ERROR(values_.DefineConstant(proto.name(), *std::move(tensor)));
       continue;
     }
@@ -181,7 +232,7 @@ absl::Status Importer::AddNode(const onnx::NodeProto& proto, int index) {
                                << "nor an initializer, nor the output of an earlier node";
     }
   }
-  OnnxNode node(proto, index, file_.opset, values_, builder_, model_.notes);
+  OnnxNode node(proto, index, file_.opset, values_, builder_, model_);
   builder_.set_source(node.source());
   RETURN_IF_ERROR(op->convert(node));
   RETURN_IF_ERROR(builder_.status());
@@ -251,7 +302,24 @@ void Importer::RemoveUnused() {
   }
 }
 
+// Which scalars the graph uses as values, under their constants' names.
+void Importer::NoteConstants() {
+  for (const std::string& scalar : scalars_) {
+    if (values_.IsUndefinedConstant(scalar)) continue;  // folded into an attribute, or used by nothing
+    const Value value = values_.Get(scalar);
+    for (const Node& node : model_.graph.nodes()) {
+      if (&node == value.node) model_.constants.push_back(value.name());
+    }
+  }
+  if (model_.constants.empty()) return;
+  model_.notes.push_back(
+      "Float initializers without a dimension are constants: " + absl::StrJoin(model_.constants, ", ") +
+      " (`trained` of a training step makes states of them).");
+}
+
 ImportedModel Importer::Finish() {
+  NoteConstants();
+  DropoutToInferenceForm(*file_.model.mutable_graph());
   for (onnx::TensorProto& tensor : *file_.model.mutable_graph()->mutable_initializer()) {
     if (model_.parameters.count(tensor.name())) ClearData(tensor);
   }
@@ -263,7 +331,7 @@ absl::StatusOr<ImportedModel> Import(const std::string& path, const ImportOption
   ASSIGN_OR_RETURN(ModelFile file, ReadModelFile(path));
   Importer importer(std::move(file), path);
   RETURN_IF_ERROR(importer.CheckFile());
-  RETURN_IF_ERROR(importer.AddInputs(options.dims));
+  RETURN_IF_ERROR(importer.AddInputs(options));
   RETURN_IF_ERROR(importer.AddInitializers());
   RETURN_IF_ERROR(importer.AddNodes());
   RETURN_IF_ERROR(importer.AddResults());

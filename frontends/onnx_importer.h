@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,12 @@
 namespace lockstep {
 
 struct ImportOptions {
-  // Extents of the symbolic dimensions of the model's inputs, by name. All must be given, and no others.
+  // Extents of the dimensions of the model's inputs: of a symbolic one by its name, of any one by its place, "x:0" for
+  // dimension 0 of input x, whatever the file says of it. All symbolic ones must be given.
   std::map<std::string, int64_t> dims;
+  // The inputs that the ranks share, and along which dimension. If absent: along dimension 0 those whose dimension 0 is
+  // symbolic, or is given by its place. If empty: none.
+  std::optional<std::map<std::string, int64_t>> split = std::nullopt;
 };
 
 // What ExportOnnx needs of the file that was imported.
@@ -34,7 +39,7 @@ struct OnnxOrigin {
 };
 
 struct ImportedModel {
-  // Data inputs whose dimension 0 is symbolic are split(0) along the data axis: that dimension is the batch. States are the
+  // Data inputs are split along the data axis as ImportOptions says: that dimension is the batch. States are the
   // parameters. Results have the names of the model's outputs. Nodes say where they are from: "onnx:/fc1/MatMul" is the
   // node of that name, "onnx:MatMul_3" the nameless fourth node of the file.
   Graph graph;
@@ -42,6 +47,14 @@ struct ImportedModel {
   // The initial value of each state: every floating-point initializer with at least one dimension that the graph uses.
   // Scalars and integers are constants; what only sets an attribute (a shape, the bounds of Clip) is folded away.
   std::map<std::string, Tensor> parameters;
+
+  // The float initializers without a dimension that the graph uses, by the names of their constants: epsilons and
+  // scales, but a scalar that is to be learnt looks the same (ConstantsToStates of passes/train_step.h).
+  std::vector<std::string> constants;
+
+  // The nodes that drop values in training, "Dropout (onnx:/drop/Dropout) with ratio 0.5": the graph has the identity
+  // in their place. Not those with ratio 0, or whose input training_mode is the constant false.
+  std::vector<std::string> dropouts;
 
   OnnxOrigin origin;
 

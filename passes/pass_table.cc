@@ -120,6 +120,7 @@ absl::StatusOr<Pass> MakeTrainStepPass(PassOptions& options) {
   spec.loss.prediction = options.GetString("prediction", spec.loss.prediction);
   spec.loss.target = options.GetString("target", spec.loss.target);
   spec.trained = options.GetList("trained");
+  spec.frozen = options.GetList("frozen");
   return TrainStep(std::move(spec));
 }
 
@@ -234,7 +235,7 @@ const std::vector<PassEntry>& PassTable() {
        "momentum (default: each node's own), statistics=global", MakeTrainingMode},
       {"train-step", "adds the loss, its gradients and the optimizer's updates",
        "optimizer=sgd, learning_rate=0.01, momentum=0, weight_decay=0, loss=softmax_cross_entropy, prediction=logits, "
-       "target=target, trained=w|b (default: every float state)",
+       "target=target, trained=w|b (default: every float state), frozen=",
        MakeTrainStepPass},
       Plain("simplify", "rewrites to a smaller program by local rules", Simplify),
       {"fold-constants", "evaluates what depends on constants alone", "max_elements=1024", MakeFoldConstants},

@@ -6,19 +6,21 @@
 //   graph @mlp(%x: …, state %w: …, %label: i64[128] split(0)) -> (loss: f32[], %w: f32[784,10]) {
 //     %z = matmul %x, %w : f32[128,10]
 //     %loss, %dz = softmax_cross_entropy %z, %label {scale=0.0078125} : f32[], f32[128,10]
-//     %dw = matmul %x, %dz {transpose_a=true} : f32[784,10]
-//     %w1 = sgd %w, %dw {learning_rate=0.1} : f32[784,10]
-//     return %loss, %w1
+//     %grad/w = matmul %x, %dz {transpose_a=true} : f32[784,10]
+//     %w.next = sgd %w, %grad/w {learning_rate=0.1} : f32[784,10]
+//     return %loss, %w.next
 //   }
 
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/graph.h"
 #include "core/status.h"
+#include "core/tensor.h"
 #include "passes/pass.h"
 
 namespace lockstep::passes {
@@ -48,14 +50,28 @@ struct OptimizerSpec {
 struct TrainStepSpec {
   LossSpec loss;
   OptimizerSpec optimizer;
-  std::vector<std::string> trained;  // names of states; empty: every float state that the loss depends on
-  bool keep_results = false;         // keep the model's own results beside the loss
+  // Names of states, or patterns as the shell knows them: "*.weight", "fc[12].*". `trained` is every float state that
+  // the loss depends on if it is empty; `frozen` is left out of it. A pattern that matches no state is an error.
+  std::vector<std::string> trained, frozen;
+  bool keep_results = false;  // keep the model's own results beside the loss
+  // The model's nodes that drop values in training, as messages name them (ImportedModel::dropouts). There is no
+  // randomness yet: an error if there are any, unless they are switched off.
+  std::vector<std::string> dropouts;
+  bool dropout_off = false;
 };
 
 // Replaces the results of `graph` by `loss` and the next values of the trained states. The optimizer's states are named
 // <state>/momentum, <state>/adam_m, <state>/adam_v and optimizer/step, and start at zero. Batch normalisation must be in
 // training mode already (passes/training_mode.h).
 absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec);
+
+// The states that an optimizer updates, in order.
+std::vector<std::string> StatesTrainedBy(const Graph& graph);
+
+// Makes states of constants, so that they can be trained: of those values in `constants` whose names match a pattern
+// that matches no state. Returns what they held, by name. An error if a pattern matches neither a state nor a constant.
+absl::StatusOr<std::map<std::string, Tensor>> ConstantsToStates(Graph& graph, const std::vector<std::string>& patterns,
+                                                                const std::vector<std::string>& constants);
 
 // The two halves, for those who want one. AddLoss returns the scalar, and adds no result. AddOptimizer updates each state
 // by its gradient; gradients[i] has the type of states[i].

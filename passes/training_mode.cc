@@ -21,6 +21,7 @@ absl::Status UpdateStatistic(Graph& graph, Builder& b, Value state, Value batch,
   const Value kept = b.Scale(state, momentum);
   const Value next = b.Add(kept, b.Scale(batch, (1 - momentum) * correction));
   RETURN_IF_ERROR(b.status());
+  graph.SetName(next, state.name() + ".next");
   return Annotate(graph.AddStateResult(state.name(), next), where);
 }
 

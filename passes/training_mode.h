@@ -8,9 +8,9 @@
 // becomes, n being the number of values per channel (8 here) and momentum that of the node (0.9),
 //   graph @f(...) -> (y: f32[8,3], %m: f32[3], %v: f32[3]) {
 //     %y, %mean, %variance = batch_norm_training %x, %s, %b {epsilon=1e-05} : f32[8,3], f32[3], f32[3]
-//     %m1 = momentum * %m + (1 - momentum) * %mean
-//     %v1 = momentum * %v + (1 - momentum) * n / (n - 1) * %variance
-//     return %y, %m1, %v1
+//     %m.next = momentum * %m + (1 - momentum) * %mean
+//     %v.next = momentum * %v + (1 - momentum) * n / (n - 1) * %variance
+//     return %y, %m.next, %v.next
 //   }
 // The running variance is the unbiased one, as in PyTorch. A batch_norm_inference whose mean or variance is no state stays.
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <system_error>
 
+#include "core/text.h"
 #include "frontends/onnx/tensor_data.h"
 
 namespace lockstep {
@@ -86,6 +87,19 @@ void NormalizeWithRunningStatistics(onnx::NodeProto& node, std::vector<onnx::Nod
   while (node.output_size() > 1) node.mutable_output()->RemoveLast();
 }
 
+absl::Status CheckName(std::string_view what, const std::string& name) {
+  if (FindInvalidText(name) == std::string_view::npos) return absl::OkStatus();
+  return InvalidArgument() << "the name of " << what << " is no text (UTF-8 without NUL): '" << ToValidText(name)
+                           << "'";
+}
+
+absl::Status CheckNamesOf(const onnx::ValueInfoProto& value) {
+  RETURN_IF_ERROR(CheckName("an input or output", value.name()));
+  for (const onnx::TensorShapeProto::Dimension& dim : value.type().tensor_type().shape().dim())
+    RETURN_IF_ERROR(CheckName("a dimension of '" + value.name() + "'", dim.dim_param()));
+  return absl::OkStatus();
+}
+
 bool HasTrainingForm(const onnx::NodeProto& node) {
   if (node.output_size() > 1) return true;
   for (const onnx::AttributeProto& attribute : node.attribute()) {
@@ -109,6 +123,20 @@ absl::StatusOr<ModelFile> ReadModelFile(const std::string& path) {
   return file;
 }
 
+absl::Status CheckNames(const onnx::GraphProto& graph) {
+  RETURN_IF_ERROR(CheckName("the graph", graph.name()));
+  for (const onnx::ValueInfoProto& input : graph.input()) RETURN_IF_ERROR(CheckNamesOf(input));
+  for (const onnx::ValueInfoProto& output : graph.output()) RETURN_IF_ERROR(CheckNamesOf(output));
+  for (const onnx::TensorProto& tensor : graph.initializer())
+    RETURN_IF_ERROR(CheckName("an initializer", tensor.name()));
+  for (const onnx::NodeProto& node : graph.node()) {
+    RETURN_IF_ERROR(CheckName("a node", node.name()));
+    for (const std::string& name : node.input()) RETURN_IF_ERROR(CheckName("a value", name));
+    for (const std::string& name : node.output()) RETURN_IF_ERROR(CheckName("a value", name));
+  }
+  return absl::OkStatus();
+}
+
 void ToInferenceForm(onnx::GraphProto& graph, std::vector<std::string>& notes) {
   std::set<std::string> initializers;
   for (const onnx::TensorProto& tensor : graph.initializer()) initializers.insert(tensor.name());
@@ -121,14 +149,18 @@ void ToInferenceForm(onnx::GraphProto& graph, std::vector<std::string>& notes) {
       notes.push_back("BatchNormalization " + node.name() +
                       " was saved in training form; it is imported in inference form.");
     }
-    if (node.op_type() == "Dropout" && IsDefaultDomain(node.domain()) && node.input_size() == 3) {
-      node.mutable_input()->RemoveLast();  // training_mode
-    }
     nodes.push_back(std::move(node));
     for (onnx::NodeProto& identity : added) nodes.push_back(std::move(identity));
   }
   graph.clear_node();
   for (onnx::NodeProto& node : nodes) *graph.add_node() = std::move(node);
+}
+
+void DropoutToInferenceForm(onnx::GraphProto& graph) {
+  for (onnx::NodeProto& node : *graph.mutable_node()) {
+    if (node.op_type() == "Dropout" && IsDefaultDomain(node.domain()) && node.input_size() == 3)
+      node.mutable_input()->RemoveLast();
+  }
 }
 
 }  // namespace lockstep

@@ -21,8 +21,14 @@ struct ModelFile {
 // The model of the file `path`, with external data read in. Errors say what is wrong with the file, but not its name: the caller knows it.
 absl::StatusOr<ModelFile> ReadModelFile(const std::string& path);
 
-// Turns batch normalisation and dropout that were saved in training form into inference form where a file's training form
-// is but an initial state: statistics that are initializers. What changed is added to `notes`.
+// An error if a name in the graph is no text (core/text.h): it could not be printed.
+absl::Status CheckNames(const onnx::GraphProto& graph);
+
+// Turns batch normalisation that was saved in training form into inference form where a file's training form is but an
+// initial state: statistics that are initializers. What changed is added to `notes`.
 void ToInferenceForm(onnx::GraphProto& graph, std::vector<std::string>& notes);
+
+// Removes the input training_mode of every Dropout.
+void DropoutToInferenceForm(onnx::GraphProto& graph);
 
 }  // namespace lockstep

@@ -55,9 +55,28 @@ absl::Status Softmax(OnnxNode& n, std::string_view op) {
   return absl::OkStatus();
 }
 
+// With what ratio the node drops when it is trained; "" if it does not. Before opset 12 nothing in the node says
+// whether it is in training mode; from then on a file that was exported for inference says false, and one that says
+// nothing leaves it open.
+std::string RatioInTraining(OnnxNode& n) {
+  double ratio = n.Float("ratio", 0.5);
+  if (n.has_input(1)) {
+    const absl::StatusOr<double> given = n.FloatInput(1);
+    if (!given.ok()) return "that the model computes";
+    ratio = *given;
+  }
+  if (n.has_input(2)) {
+    const absl::StatusOr<double> training = n.FloatInput(2);
+    if (training.ok() && *training == 0) return "";
+  }
+  return ratio == 0 ? "" : DoubleToString(ratio);
+}
+
 absl::Status Dropout(OnnxNode& n) {
-  n.Ignore("ratio");
   n.Ignore("seed");
+  if (n.opset() >= 12 && n.has_attr("ratio")) return n.Error() << "ratio is an attribute, in opset 12 it is an input";
+  const std::string ratio = RatioInTraining(n);
+  if (!ratio.empty()) n.AddDropout("Dropout (" + n.source() + ") with ratio " + ratio);
   const Value x = n.input(0);
   RETURN_IF_ERROR(n.b().status());
   n.AddNote("Dropout (" + n.source() + ") is imported as the identity, also for training.");

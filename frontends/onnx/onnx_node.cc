@@ -9,12 +9,12 @@ namespace lockstep {
 using onnx::AttributeProto;
 
 OnnxNode::OnnxNode(const onnx::NodeProto& proto, int index, int64_t opset, OnnxValues& values, Builder& builder,
-                   std::vector<std::string>& notes)
+                   ImportedModel& model)
     : proto_(proto),
       opset_(opset),
       values_(values),
       builder_(builder),
-      notes_(notes),
+      model_(model),
       outputs_(static_cast<size_t>(proto.output_size())) {
   source_ = "onnx:" + (proto.name().empty() ? proto.op_type() + "_" + std::to_string(index) : proto.name());
 }

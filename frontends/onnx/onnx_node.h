@@ -18,21 +18,24 @@
 #include "core/status.h"
 #include "core/tensor.h"
 #include "frontends/onnx/values.h"
+#include "frontends/onnx_importer.h"
 #include "onnx/onnx.pb.h"
 
 namespace lockstep {
 
 class OnnxNode {
  public:
-  // All non-empty inputs of `proto` must be in `values`. `index` is the node's position in the file.
+  // All non-empty inputs of `proto` must be in `values`. `index` is the node's position in the file. Notes go to
+  // `model`.
   OnnxNode(const onnx::NodeProto& proto, int index, int64_t opset, OnnxValues& values, Builder& builder,
-           std::vector<std::string>& notes);
+           ImportedModel& model);
 
   Builder& b() { return builder_; }
   int64_t opset() const { return opset_; }
   const std::string& op_type() const { return proto_.op_type(); }
   const std::string& source() const { return source_; }  // "onnx:/fc1/MatMul"
-  void AddNote(std::string note) { notes_.push_back(std::move(note)); }
+  void AddNote(std::string note) { model_.notes.push_back(std::move(note)); }
+  void AddDropout(std::string dropout) { model_.dropouts.push_back(std::move(dropout)); }
 
   // --- Inputs. The table of operators says how many are required; only later ones may be absent. ------------------------
   int num_inputs() const { return proto_.input_size(); }
@@ -89,7 +92,7 @@ class OnnxNode {
   const int64_t opset_;
   OnnxValues& values_;
   Builder& builder_;
-  std::vector<std::string>& notes_;
+  ImportedModel& model_;
   std::string source_;
   std::set<std::string> asked_;
   std::vector<Value> outputs_;

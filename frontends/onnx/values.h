@@ -25,6 +25,8 @@ class OnnxValues {
   void SetInitialValue(Value state, Tensor value) { initial_values_.insert_or_assign(state, std::move(value)); }
 
   bool Has(const std::string& name) const { return values_.count(name) || constants_.count(name); }
+  // A constant that nobody has got yet, so that it is not in the graph.
+  bool IsUndefinedConstant(const std::string& name) const { return constants_.count(name) > 0; }
   Value Get(const std::string& name);  // requires Has(name); null if the builder has failed
   // The value if it is known before the program runs, else null. Requires Has(name).
   const Tensor* FindConstant(const std::string& name) const;
