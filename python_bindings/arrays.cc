@@ -42,6 +42,17 @@ InputArray CastToArray(nb::handle handle, const std::string& what) {
   return array;
 }
 
+std::string TextOf(nb::handle handle, const std::string& what) {
+  std::string text;
+  if (!nb::isinstance<nb::str>(handle) || !nb::try_cast(handle, text) ||
+      FindInvalidText(text) != std::string_view::npos) {
+    PyErr_Clear();  // of a text with a lone surrogate
+    const std::string shown = nb::cast<std::string>(nb::steal<nb::str>(PyObject_ASCII(handle.ptr())));
+    ThrowIfError(InvalidArgument() << what << " is " << shown << ", expected text");
+  }
+  return text;
+}
+
 Tensor CopyArray(const InputArray& array, const std::string& what) {
   const ConstTensorRef ref = BorrowArray(array, what);
   Tensor tensor(ref.type);
@@ -53,7 +64,10 @@ OutputArray::OutputArray(TensorType type) : type_(std::move(type)) {
   constexpr size_t kAlignment = 64;
   const size_t bytes = (type_.num_bytes() / kAlignment + 1) * kAlignment;
   memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes)));
-  if (!memory_) throw std::bad_alloc();
+  if (!memory_) {
+    ThrowIfError(ErrorStream(absl::StatusCode::kResourceExhausted)
+                 << "the host has no " << bytes << " bytes of memory for an array of " << type_);
+  }
 }
 
 nb::object OutputArray::Release() {

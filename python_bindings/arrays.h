@@ -1,4 +1,4 @@
-// Arrays at the Python edge: NumPy's and whatever speaks DLPack, in and out without copies.
+// Arrays at the Python edge, NumPy's and whatever speaks DLPack, in and out without copies; and text.
 
 #pragma once
 
@@ -24,6 +24,9 @@ ConstTensorRef BorrowArray(const InputArray& array, const std::string& what);
 
 // `handle` as an array; raises lockstep.Error naming `what` if it is none.
 InputArray CastToArray(nb::handle handle, const std::string& what);
+
+// `handle` as text; raises lockstep.Error naming `what` if it is no string, or one with NUL or a lone surrogate.
+std::string TextOf(nb::handle handle, const std::string& what);
 
 Tensor CopyArray(const InputArray& array, const std::string& what);
 

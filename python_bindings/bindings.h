@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/graph.h"
+#include "core/status.h"
 #include "core/tensor.h"
 #include "frontends/onnx_importer.h"
 
@@ -22,7 +23,18 @@ struct Model {
   // Immutable, and shared by the model, the steps made of it and the executables compiled from those. Null if it was not imported.
   std::shared_ptr<const OnnxOrigin> origin;
   std::vector<std::string> notes;
+  // As in ImportedModel: what a training step may make states of, and what it must refuse.
+  std::vector<std::string> constants, dropouts;
+
+  // Another graph of the same model.
+  Model With(Graph other) const { return {std::move(other), values, origin, notes, constants, dropouts}; }
 };
+
+// The mesh with these axes and sizes; an error if a name is no word of the text form, or there are too many ranks.
+absl::StatusOr<Mesh> MeshOf(const std::vector<std::pair<std::string, int64_t>>& axes);
+
+// What a graph takes, holds, trains and gives, for people.
+std::string Summary(const Model& model);
 
 void BindGraph(nanobind::module_& module);  // Graph, parse, gradients, distribute, interpret, load_onnx, train_step
 void BindCommunicator(nanobind::module_& module);  // Communicator

@@ -1,4 +1,5 @@
-// The one place where a status becomes an exception: lockstep.Error.
+// The one place where a status becomes an exception: lockstep.Error. What leaves is text that Python can read, whatever
+// bytes a file or a name brought in.
 
 #pragma once
 
@@ -6,13 +7,14 @@
 #include <string>
 
 #include "core/status.h"
+#include "core/text.h"
 
 namespace lockstep::python {
 
-// Registered with Python as lockstep.Error (module.cc).
+// Python sees lockstep.Error of lockstep/_errors.py (module.cc).
 class Error : public std::runtime_error {
  public:
-  explicit Error(const absl::Status& status) : std::runtime_error(std::string(status.message())) {}
+  explicit Error(const absl::Status& status) : std::runtime_error(ToValidText(std::string(status.message()))) {}
 };
 
 inline void ThrowIfError(const absl::Status& status) {

@@ -7,6 +7,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "backends/compile.h"
 #include "core/printer.h"
 #include "frontends/onnx_exporter.h"
@@ -16,6 +18,7 @@
 #include "python_bindings/errors.h"
 #include "runtime/agreement.h"
 #include "runtime/device.h"
+#include "runtime/exclusive_use.h"
 #include "runtime/executor.h"
 
 namespace lockstep::python {
@@ -34,20 +37,14 @@ struct LoadedExecutable {
   std::shared_ptr<const OnnxOrigin> origin;
 };
 
-const ValueInfo& FindState(const LoadedExecutable& self, const std::string& name) {
-  const std::vector<ValueInfo>& states = self.executor->executable().states;
-  for (const ValueInfo& state : states) {
-    if (state.name == name) return state;
-  }
-  std::string names;
-  for (const ValueInfo& state : states) names += (names.empty() ? "" : ", ") + state.name;
-  throw nb::key_error(("there is no state " + name + "; there are: " + names).c_str());
+absl::Status CheckThreads(int64_t threads) {
+  constexpr int64_t kMaxThreads = 1024;  // of a rank: more than hosts have cores
+  if (threads >= 1 && threads <= kMaxThreads) return absl::OkStatus();
+  return InvalidArgument() << "compile: threads is " << threads << ", expected at least 1 and at most " << kMaxThreads;
 }
 
 absl::Status CheckOptions(const CompileOptions& options, const ExecutorOptions& executor,
                           const Communicator& communicator) {
-  if (options.threads < 1)
-    return InvalidArgument() << "compile: threads is " << options.threads << ", expected at least 1";
   if (options.bucket_bytes < 1)
     return InvalidArgument() << "compile: bucket_bytes is " << options.bucket_bytes << ", expected at least 1";
   if (executor.check_every < 0)
@@ -81,36 +78,50 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
 }
 
 std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::string& backend, nb::object world,
-                                               const std::vector<std::pair<std::string, int64_t>>& mesh, int threads,
-                                               std::optional<int64_t> bucket_bytes, bool optimize, int64_t check_every,
-                                               const std::string& isa, const std::string& dump) {
+                                               const std::vector<std::pair<std::string, int64_t>>& mesh,
+                                               int64_t threads, std::optional<int64_t> bucket_bytes, bool optimize,
+                                               bool replicated, int64_t check_every, const std::string& isa,
+                                               const std::string& dump) {
   auto loaded = std::make_unique<LoadedExecutable>();
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
   loaded->device = CreateHostDevice();
   loaded->origin = model.origin;
   CompileOptions options;
-  options.threads = threads;
   if (bucket_bytes) options.bucket_bytes = *bucket_bytes;
   options.optimize = optimize;
+  options.replicated = replicated;
   options.isa = isa;
   ExecutorOptions executor;
   executor.check_every = check_every;
-  std::vector<MeshAxis> axes;
-  for (const auto& [name, size] : mesh) axes.push_back({name, size});
-  options.mesh = Mesh(std::move(axes));
   nb::gil_scoped_release release;
-  const absl::Status status = CompileAndLoad(*loaded, model, backend, options, executor, dump);
+  const ExclusiveUse use(loaded->communicator->in_use());
+  if (!use.ok()) ThrowIfError(use.Error("compile: the communicator"));
+  absl::StatusOr<Mesh> of_ranks = MeshOf(mesh);
+  absl::Status status = of_ranks.status();
+  if (status.ok()) status = CheckThreads(threads);
+  if (status.ok()) {
+    options.threads = static_cast<int>(threads);
+    options.mesh = *std::move(of_ranks);
+    status = CompileAndLoad(*loaded, model, backend, options, executor, dump);
+  }
   if (!status.ok()) loaded->communicator->Abort(status);
   ThrowIfError(status);
   return loaded;
 }
 
-nb::dict Call(LoadedExecutable& self, const nb::kwargs& kwargs) {
+nb::dict Call(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
+  if (args.size() > 0) {
+    ErrorStream error = InvalidArgument()
+                        << "@" << self.executor->executable().name << " is called with inputs by name, such as exe(";
+    const std::vector<ValueInfo>& inputs = self.executor->executable().inputs;
+    for (size_t i = 0; i < inputs.size(); ++i) error << (i ? ", " : "") << inputs[i].name << "=…";
+    ThrowIfError(error << "), not with " << args.size() << " without");
+  }
   std::vector<std::string> names;
   std::vector<InputArray> arrays;
   for (const auto& [name, value] : kwargs) {
-    names.push_back(nb::cast<std::string>(name));
+    names.push_back(TextOf(name, "the name of an input"));
     arrays.push_back(CastToArray(value, "input " + names.back()));
   }
   std::vector<NamedInput> inputs;
@@ -133,8 +144,13 @@ nb::dict Call(LoadedExecutable& self, const nb::kwargs& kwargs) {
   return dict;
 }
 
+// State has checked that there is one of this name.
 nb::object ReadState(LoadedExecutable& self, const std::string& name) {
-  OutputArray array(FindState(self, name).local_type);
+  const std::vector<ValueInfo>& states = self.executor->executable().states;
+  const auto state =
+      std::find_if(states.begin(), states.end(), [&](const ValueInfo& info) { return info.name == name; });
+  if (state == states.end()) ThrowIfError(NotFound() << "there is no state " << name);
+  OutputArray array(state->local_type);
   ThrowIfError(self.executor->ReadState(name, array.ref()));
   return array.Release();
 }
@@ -157,7 +173,7 @@ void SaveOnnx(LoadedExecutable& self, const std::string& path) {
 
 nb::list CollectiveLines(const LoadedExecutable& self) {
   nb::list lines;
-  for (const std::string& line : self.executor->executable().certificate.lines) lines.append(line);
+  for (const std::string& line : self.executor->executable().certificate.lines) lines.append(ToValidText(line));
   return lines;
 }
 
@@ -191,11 +207,10 @@ void BindExecutable(nb::module_& module) {
       .def(
           "_assign_state",
           [](LoadedExecutable& self, const std::string& name, nb::object value) {
-            FindState(self, name);
             const InputArray array = CastToArray(value, "state " + name);
             ThrowIfError(self.executor->AssignState(name, BorrowArray(array, "state " + name)));
           },
-          "name"_a, "value"_a)
+          "name"_a, "value"_a.none())
       .def("_state_names",
            [](const LoadedExecutable& self) {
              std::vector<std::string> names;
@@ -205,11 +220,11 @@ void BindExecutable(nb::module_& module) {
       .def_prop_ro(
           "graph",
           [](const LoadedExecutable& self) {
-            return Model{ValueOrThrow(ParseGraph(self.executor->executable().graph_text)), {}, self.origin, {}};
+            return Model{ValueOrThrow(ParseGraph(self.executor->executable().graph_text)), {}, self.origin, {}, {}, {}};
           },
           "The program of a rank, after all passes.")
       .def_prop_ro(
-          "steps", [](const LoadedExecutable& self) { return self.executor->executable().ToString(); },
+          "steps", [](const LoadedExecutable& self) { return ToValidText(self.executor->executable().ToString()); },
           "The steps that a call runs, as text.")
       .def_prop_ro("collectives", &CollectiveLines,
                    "A line for each collective of a call, in order: what ranks compare when they load.",
@@ -227,6 +242,8 @@ void BindExecutable(nb::module_& module) {
           "check_replicas",
           [](LoadedExecutable& self) {
             nb::gil_scoped_release release;
+            const ExclusiveUse use(self.communicator->in_use());
+            if (!use.ok()) ThrowIfError(use.Error("check_replicas: the communicator"));
             ThrowIfError(CheckReplicas(*self.executor, *self.communicator));
           },
           "Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call "
@@ -238,11 +255,11 @@ void BindExecutable(nb::module_& module) {
                std::to_string(executable.steps.size()) + " steps>";
       });
   module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "threads"_a, "bucket_bytes"_a,
-             "optimize"_a, "check_every"_a, "isa"_a, "dump"_a,
+             "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "dump"_a,
              nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
                      "collections.abc.Sequence[tuple[str, int]], "
-                     "threads: int, bucket_bytes: int | None, optimize: bool, check_every: int, isa: str, dump: str) "
-                     "-> Executable"));
+                     "threads: int, bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, "
+                     "isa: str, dump: str) -> Executable"));
 }
 
 }  // namespace lockstep::python

@@ -1,6 +1,7 @@
 // lockstep.Graph and what makes one of another: parse, load_onnx, train_step, gradients, distribute; and interpret.
 
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -45,17 +46,16 @@ nb::list DescribeInputs(const Graph& graph, bool states) {
   return list;
 }
 
-Mesh MeshOf(const std::vector<std::pair<std::string, int64_t>>& axes) {
-  std::vector<MeshAxis> result;
-  for (const auto& [name, size] : axes) result.push_back({name, size});
-  return Mesh(std::move(result));
-}
-
-Model Imported(const std::string& path, const std::map<std::string, int64_t>& dims) {
+Model Imported(const std::string& path, const std::map<std::string, int64_t>& dims,
+               const std::optional<std::map<std::string, int64_t>>& split) {
   nb::gil_scoped_release release;
-  ImportedModel imported = ValueOrThrow(ImportOnnx(path, {.dims = dims}));
-  return {std::move(imported.graph), std::move(imported.parameters),
-          std::make_shared<const OnnxOrigin>(std::move(imported.origin)), std::move(imported.notes)};
+  ImportedModel imported = ValueOrThrow(ImportOnnx(path, {.dims = dims, .split = split}));
+  return {std::move(imported.graph),
+          std::move(imported.parameters),
+          std::make_shared<const OnnxOrigin>(std::move(imported.origin)),
+          std::move(imported.notes),
+          std::move(imported.constants),
+          std::move(imported.dropouts)};
 }
 
 passes::LossSpec LossOf(const std::string& kind, const std::string& prediction, const std::string& target) {
@@ -90,15 +90,18 @@ passes::OptimizerSpec OptimizerOf(const std::string& kind, const std::map<std::s
   return spec;
 }
 
-Model TrainStepOf(const Model& model, const passes::LossSpec& loss, const passes::OptimizerSpec& optimizer,
-                  const std::vector<std::string>& trained, bool keep_results, const std::string& statistics) {
+Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const std::string& statistics) {
   nb::gil_scoped_release release;
-  Model step{model.graph.Clone(), model.values, model.origin, model.notes};
+  Model step = model.With(model.graph.Clone());
   passes::TrainingModeOptions mode;
   mode.statistics = statistics;
   ThrowIfError(passes::RunPasses({passes::TrainingMode(mode)}, step.graph));
-  ThrowIfError(passes::MakeTrainStep(
-      step.graph, {.loss = loss, .optimizer = optimizer, .trained = trained, .keep_results = keep_results}));
+  for (auto& [name, value] : ValueOrThrow(passes::ConstantsToStates(step.graph, spec.trained, step.constants))) {
+    step.values.insert_or_assign(name, value);
+    std::erase(step.constants, name);
+  }
+  spec.dropouts = std::exchange(step.dropouts, {});
+  ThrowIfError(passes::MakeTrainStep(step.graph, spec));
   ThrowIfError(Verify(step.graph));
   return step;
 }
@@ -112,6 +115,7 @@ Tensor InterpreterInput(const Model& model, const Graph& local, const Input& inp
     return CopyArray(CastToArray(it->second, what), what);
   }
   if (!input.is_state) ThrowIfError(InvalidArgument() << "input " << input.name() << " is missing on rank " << rank);
+  ThrowIfError(CheckFitsInMemory(input.value.type(), "state " + input.name()));
   const auto value = model.values.find(input.name());
   if (value == model.values.end()) return Tensor(input.value.type());
   return LocalPart(value->second, input.placements(), local.mesh(), static_cast<int64_t>(rank));
@@ -168,61 +172,99 @@ void BindGraph(nb::module_& module) {
           },
           "What a call returns.", nb::sig("def results(self) -> list[lockstep._values.ValueInfo]"))
       .def_prop_ro(
+          "trained", [](const Model& self) { return passes::StatesTrainedBy(self.graph); },
+          "The names of the states that an optimizer updates; none in a model, which a training step is made of.")
+      .def_prop_ro(
+          "constants", [](const Model& self) { return self.constants; },
+          "The names of the file's float initializers that are constants, as they have no dimension. `trained` of "
+          "train_step() can name them.")
+      .def_prop_ro(
           "notes", [](const Model& self) { return self.notes; }, "What the import changed, a sentence each.")
+      .def("summary", &Summary, "What the graph takes, holds, trains and gives, a line each, with counts.")
       .def(
           "initial_value",
-          [](const Model& self, const std::string& state) {
+          [](const Model& self, nb::handle name) {
+            const std::string state = TextOf(name, "the name of a state");
             const Input* input = self.graph.FindInput(state);
             if (!input || !input->is_state)
               ThrowIfError(NotFound() << "graph @" << self.graph.name() << " has no state " << state);
+            ThrowIfError(CheckFitsInMemory(input->value.type(), "state " + state));
             const auto value = self.values.find(state);
             return ToNumpy(value == self.values.end() ? Tensor(input->value.type()) : value->second);
           },
-          "state"_a, "The value with which a state starts; zeros unless the model gives one.",
+          "state"_a.none(), "The value with which a state starts; zeros unless the model gives one.",
           nb::sig("def initial_value(self, state: str) -> numpy.ndarray"))
       .def("__str__", [](const Model& self) { return self.graph.ToString(); })
+      .def(
+          "short", [](const Model& self) { return PrintGraph(self.graph, {.brief = true}); },
+          "The graph for people: a line for each node, in which a fusion is the list of its ops, and no sources. str() "
+          "is "
+          "the exact text, which parse() reads.")
+      .def(
+          "diff",
+          [](nb::object self, nb::object other) {
+            return nb::module_::import_("lockstep._diff").attr("diff")(self, other);
+          },
+          "other"_a,
+          "What the text of `other` has and this one has not, and the reverse, as a unified diff; numbered values that "
+          "correspond have one number. Empty if the graphs are equal.",
+          nb::sig("def diff(self, other: Graph) -> str"))
+      .def(
+          "_repr_pretty_",
+          [](const Model& self, nb::object printer, bool) {
+            printer.attr("text")(PrintGraph(self.graph, {.brief = true}));
+          },
+          "printer"_a, "cycle"_a, "What IPython shows: short().",
+          nb::sig("def _repr_pretty_(self, printer: typing.Any, cycle: bool) -> None"))
       .def("__repr__", [](const Model& self) {
         return "<lockstep.Graph @" + self.graph.name() + ", " + std::to_string(self.graph.nodes().size()) + " nodes>";
       });
 
   module.def(
-      "parse",
+      "_parse",
       [](const std::string& text) {
-        Model model{ValueOrThrow(ParseGraph(text)), {}, nullptr, {}};
+        Model model{ValueOrThrow(ParseGraph(text)), {}, nullptr, {}, {}, {}};
         ThrowIfError(VerifyStructure(model.graph));
         return model;
       },
-      "text"_a, "The graph of a text. Its states start at zero. str(parse(str(graph))) == str(graph).");
-  module.def("_load_onnx", &Imported, "path"_a, "dims"_a);
+      "text"_a);
+  module.def("_load_onnx", &Imported, "path"_a, "dims"_a, "split"_a.none());
   module.def(
       "_train_step",
       [](const Model& model, const std::tuple<std::string, std::string, std::string>& loss,
          const std::string& optimizer, const std::map<std::string, double>& options,
-         const std::vector<std::string>& trained, bool keep_results, const std::string& statistics) {
-        return TrainStepOf(model, LossOf(std::get<0>(loss), std::get<1>(loss), std::get<2>(loss)),
-                           OptimizerOf(optimizer, options), trained, keep_results, statistics);
+         const std::vector<std::string>& trained, const std::vector<std::string>& frozen, bool keep_results,
+         const std::string& statistics, bool dropout_off) {
+        passes::TrainStepSpec spec{.loss = LossOf(std::get<0>(loss), std::get<1>(loss), std::get<2>(loss)),
+                                   .optimizer = OptimizerOf(optimizer, options),
+                                   .trained = trained,
+                                   .frozen = frozen,
+                                   .keep_results = keep_results,
+                                   .dropouts = {},
+                                   .dropout_off = dropout_off};
+        return TrainStepOf(model, std::move(spec), statistics);
       },
-      "model"_a, "loss"_a, "optimizer"_a, "options"_a, "trained"_a, "keep_results"_a, "statistics"_a);
+      "model"_a, "loss"_a, "optimizer"_a, "options"_a, "trained"_a, "frozen"_a, "keep_results"_a, "statistics"_a,
+      "dropout_off"_a);
   module.def(
-      "gradients",
+      "_gradients",
       [](const Model& model, const std::string& of, const std::vector<std::string>& wrt) {
         nb::gil_scoped_release release;
-        Model result{model.graph.Clone(), model.values, model.origin, model.notes};
+        Model result = model.With(model.graph.Clone());
         ThrowIfError(passes::RunPasses({passes::Autodiff(of, wrt)}, result.graph));
         return result;
       },
-      "graph"_a, "of"_a, "wrt"_a = std::vector<std::string>(),
-      "The graph with a result grad/<name> for each input of `wrt` (all float states if empty): the gradient of the "
-      "float scalar result `of`.");
+      "graph"_a, "of"_a, "wrt"_a);
   module.def(
       "_distribute",
       [](const Model& model, const std::vector<std::pair<std::string, int64_t>>& mesh) {
         nb::gil_scoped_release release;
         Graph graph = model.graph.Clone();
         // What nobody uses must not travel; and values that are used in slices alone need not be there as a whole.
-        const std::vector<passes::Pass> to_run = {passes::Dce(), passes::Distribute(MeshOf(mesh)), passes::Dce()};
+        const std::vector<passes::Pass> to_run = {passes::Dce(), passes::Distribute(ValueOrThrow(MeshOf(mesh))),
+                                                  passes::Dce()};
         ThrowIfError(passes::RunPasses(to_run, graph));
-        return Model{std::move(graph), model.values, model.origin, model.notes};
+        return model.With(std::move(graph));
       },
       "graph"_a, "mesh"_a);
   module.def(

@@ -15,26 +15,14 @@ Every error is an `Error`, whose message names the file, op, input, option or ra
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from . import data, loss, optim
-from ._lockstep import (
-    Communicator,
-    Error,
-    Executable,
-    Graph,
-    _compile,
-    _distribute,
-    _interpret,
-    _load_onnx,
-    _train_step,
-    gradients,
-    parse,
-)
+from . import _check, _lockstep, data, loss, optim
+from ._errors import Error
+from ._lockstep import Communicator, Executable, Graph
 from ._values import ValueInfo
 from .loss import Loss
 
@@ -47,13 +35,19 @@ __all__ = [
 ]  # fmt: skip
 
 
-def load_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
+def load_onnx(
+    path: str | os.PathLike[str],
+    dims: Mapping[str, int] | None = None,
+    split: Mapping[str, int] | None = None,
+) -> Graph:
     """Reads an ONNX model as the one-rank program over the global batch.
 
     Args:
       path: of the file.
       dims: the extents of its symbolic dimensions, by name. They are global: `{"batch": 128}` is 128 in all; who wants 64
-        on each rank writes `64 * world.size`.
+        on each rank writes `64 * world.size`. A dimension that the file fixes is given by its place: `{"x:0": 128}`.
+      split: the inputs that the ranks share, and along which dimension: `{"x": 0}`; `{}` is none. If None, along dimension
+        0 those whose dimension 0 is symbolic, or is given by its place.
 
     Returns:
       A graph: the model's initializers are its states, under their names.
@@ -61,7 +55,17 @@ def load_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = Non
     Raises:
       Error: naming the file, and in it the node, input or dimension.
     """
-    return _load_onnx(os.fspath(path), dict(_extents("dims", dims or {})))
+    shared = None if split is None else _check.extents("split", split)
+    return _lockstep._load_onnx(_check.path(path), _check.extents("dims", {} if dims is None else dims), shared)
+
+
+def parse(text: str) -> Graph:
+    """The graph of a text. Its states start at zero. `str(parse(str(graph))) == str(graph)`.
+
+    Raises:
+      Error: with the line and column.
+    """
+    return _lockstep._parse(_check.text("the graph's text", text))
 
 
 def train_step(
@@ -70,8 +74,10 @@ def train_step(
     optimizer: optim.SGD | optim.Adam | optim.AdamW,
     *,
     trained: Sequence[str] = (),
+    frozen: Sequence[str] = (),
     keep_results: bool = False,
     batch_statistics: str = "global",
+    dropout: str | None = None,
 ) -> Graph:
     """Makes the training step of a model: loss, gradients, and the optimizer's update of each trained state.
 
@@ -82,10 +88,15 @@ def train_step(
       model: with the states to train.
       loss: of `lockstep.loss`; the mean over the global batch.
       optimizer: of `lockstep.optim`.
-      trained: names of the states to train; all float states that the loss depends on if empty.
+      trained: names of the states to train, or patterns such as "fc*.weight"; all float states that the loss depends on if
+        empty. A name or pattern that matches no state may be of `model.constants`: float initializers without a dimension,
+        which become states then.
+      frozen: names or patterns of states that are not trained.
       keep_results: keep the model's own results beside `loss`.
       batch_statistics: of batch normalisation: "global" are those of the global batch, so that n ranks compute what one
         would; "rank" are those of each rank's share, which saves communication and changes with the number of ranks.
+      dropout: "off" trains a model that drops values at random without doing so; None refuses it, as there is no
+        randomness yet.
 
     Returns:
       A graph with the result `loss`, f32[].
@@ -93,40 +104,40 @@ def train_step(
     Raises:
       Error: naming the result, state or option that is wrong, or the op that has no gradient.
     """
-    if not isinstance(loss, Loss):
-        raise Error(f"loss is {loss!r}, expected one of lockstep.loss, such as lockstep.loss.softmax_cross_entropy()")
-    if isinstance(trained, str):
-        raise Error(f"trained is the text {trained!r}, expected a list of names")
-    if batch_statistics not in ("global", "rank"):
-        raise Error(f'batch_statistics is {batch_statistics!r}, expected "global" or "rank"')
-    kind, options = _optimizer_options(optimizer)
-    return _train_step(
-        model, (loss.kind, loss.prediction, loss.target), kind, options, list(trained), keep_results, batch_statistics
+    _graph("the model", model)
+    expected = "one of lockstep.loss, such as lockstep.loss.softmax_cross_entropy()"
+    _check.instance("loss", loss, Loss, expected)
+    trained, frozen = _check.names("trained", trained), _check.names("frozen", frozen)
+    _check.choice("batch_statistics", batch_statistics, ("global", "rank"))
+    _check.choice("dropout", dropout, (None, "off"))
+    if not isinstance(optimizer, (optim.SGD, optim.Adam, optim.AdamW)):
+        raise Error(f"unknown optimizer {optimizer!r}; lockstep.optim has SGD, Adam and AdamW")
+    return _lockstep._train_step(
+        model,
+        (loss.kind, loss.prediction, loss.target),
+        type(optimizer).__name__,
+        {name: float(value) for name, value in asdict(optimizer).items()},
+        trained,
+        frozen,
+        _check.flag("keep_results", keep_results),
+        batch_statistics,
+        dropout == "off",
     )
 
 
-def _optimizer_options(optimizer: optim.SGD | optim.Adam | optim.AdamW) -> tuple[str, dict[str, float]]:
-    for kind in (optim.SGD, optim.Adam, optim.AdamW):
-        if isinstance(optimizer, kind):
-            break
-    else:
-        raise Error(f"unknown optimizer {optimizer!r}; lockstep.optim has SGD, Adam and AdamW")
-    options = {}
-    for field in fields(kind):
-        value = getattr(optimizer, field.name)
-        try:
-            options[field.name] = float(value)
-        except (TypeError, ValueError):
-            raise Error(f"optimizer: {field.name} is {value!r}, expected a number") from None
-    return kind.__name__, options
+def gradients(graph: Graph, of: str, wrt: Sequence[str] = ()) -> Graph:
+    """The graph with a result `grad/<name>` for each input of `wrt`: the gradient of the float scalar result `of`.
+
+    Args:
+      graph: any one-rank program.
+      of: a result of it.
+      wrt: names of inputs; all float states if empty.
+    """
+    return _lockstep._gradients(_graph("the graph", graph), _check.text("of", of), _check.names("wrt", wrt))
 
 
-def _extents(what: str, extents: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The items of a mapping from names to whole numbers."""
-    try:
-        return [(str(name), operator.index(extent)) for name, extent in extents.items()]
-    except (AttributeError, TypeError):
-        raise Error(f"{what} is {extents!r}, expected names with whole numbers") from None
+def _graph(what: str, value: Any) -> Graph:
+    return _check.instance(what, value, Graph, "a lockstep.Graph, which load_onnx() or parse() makes")
 
 
 def compile(
@@ -138,6 +149,7 @@ def compile(
     threads: int | None = None,
     bucket_bytes: int | None = None,
     optimize: bool = True,
+    replicated: bool = False,
     check_every: int = 512,
     isa: str = "",
 ) -> Executable:
@@ -160,6 +172,8 @@ def compile(
       threads: of this rank; OMP_NUM_THREADS if that is set, else the cores of this process divided by the ranks on this host.
       bucket_bytes: gradients are reduced together in buckets of about this size; 4 MiB if None.
       optimize: False keeps only the passes that are needed to run.
+      replicated: True says that every rank is meant to get the same inputs. Without it a graph with inputs of which none
+        is split over several ranks is an error: each would compute the same, and none would learn from another.
       check_every: so many calls apart, ranks compare the contents of replicated inputs and states; 0 is never.
       isa: what kernels may use of the processor: "sse41", "avx2" or "avx512"; all that it has if empty. For ranks on different
         processors. It holds for the whole process, so give it to the first `compile`.
@@ -171,13 +185,23 @@ def compile(
       Error: naming the op with its source in the model, the option, or the ranks that disagree.
     """
     world = world if world is not None else Communicator.single()
-    if not isinstance(world, Communicator):
-        raise Error(f"world is {world!r}, expected a lockstep.Communicator")
-    if threads is None:
-        threads = _default_threads(world)
-    dump = os.environ.get("LOCKSTEP_DUMP", "")
-    axes = _extents("mesh", mesh if mesh is not None else {"data": world.size})
-    return _compile(graph, backend, world, axes, threads, bucket_bytes, optimize, check_every, isa, dump)
+    _check.instance("world", world, Communicator, "a lockstep.Communicator")
+    try:
+        _graph("the graph", graph)
+        _check.text("backend", backend)
+        axes = list(_check.extents("mesh", {"data": world.size} if mesh is None else mesh).items())
+        count = _default_threads(world) if threads is None else _check.integer("compile: threads", threads, 1)
+        size = None if bucket_bytes is None else _check.integer("compile: bucket_bytes", bucket_bytes, 1)
+        optimize, replicated = _check.flag("optimize", optimize), _check.flag("replicated", replicated)
+        check_every = _check.integer("compile: check_every", check_every)
+        _check.text("isa", isa)
+        dump = os.environ.get("LOCKSTEP_DUMP", "")
+        dump = _check.path(dump) if dump else ""
+    except Error as error:
+        if world.size > 1:
+            world.abort(str(error))  # the other ranks wait for this one
+        raise
+    return _lockstep._compile(graph, backend, world, axes, count, size, optimize, replicated, check_every, isa, dump)
 
 
 def _default_threads(world: Communicator) -> int:
@@ -196,7 +220,7 @@ def distribute(graph: Graph, mesh: Mapping[str, int]) -> Graph:
     Shapes are still those of the whole. What comes out says of each value where it is, and holds the collectives; it can be
     printed, changed as text, and compiled.
     """
-    return _distribute(graph, _extents("mesh", mesh))
+    return _lockstep._distribute(_graph("the graph", graph), list(_check.extents("mesh", mesh).items()))
 
 
 def interpret(graph: Graph, inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, np.ndarray]]:
@@ -209,7 +233,10 @@ def interpret(graph: Graph, inputs: Sequence[Mapping[str, Any]]) -> list[dict[st
     Returns:
       For each rank the results, and the next values of the states under their names.
     """
-    return _interpret(graph, [dict(rank) for rank in inputs])
+    if not isinstance(inputs, (list, tuple)) or not all(isinstance(rank, Mapping) for rank in inputs):
+        raise Error(f"inputs is a {type(inputs).__name__}, expected a list with a dict of inputs for each rank")
+    ranks = [{_check.text("the name of an input", name): value for name, value in rank.items()} for rank in inputs]
+    return _lockstep._interpret(_graph("the graph", graph), ranks)
 
 
 def save_onnx(executable: Executable, path: str | os.PathLike[str]) -> None:
@@ -217,5 +244,6 @@ def save_onnx(executable: Executable, path: str | os.PathLike[str]) -> None:
 
     The file appears complete or not at all.
     """
+    _check.instance("save_onnx: the executable", executable, Executable, "what compile() returns")
     if executable._world().rank == 0:
-        executable._save_onnx(os.fspath(path))
+        executable._save_onnx(_check.path(path))

@@ -8,9 +8,6 @@ import numpy
 import lockstep._values
 
 
-class Error(Exception):
-    pass
-
 class Communicator:
     """
     One rank's end of a job: who it is, and how it talks to the others. Made by mpi(), single() or in_process();
@@ -96,29 +93,53 @@ class Graph:
         """What a call returns."""
 
     @property
+    def trained(self) -> list[str]:
+        """
+        The names of the states that an optimizer updates; none in a model, which a training step is made of.
+        """
+
+    @property
+    def constants(self) -> list[str]:
+        """
+        The names of the file's float initializers that are constants, as they have no dimension. `trained` of train_step() can name them.
+        """
+
+    @property
     def notes(self) -> list[str]:
         """What the import changed, a sentence each."""
+
+    def summary(self) -> str:
+        """
+        What the graph takes, holds, trains and gives, a line each, with counts.
+        """
 
     def initial_value(self, state: str) -> numpy.ndarray:
         """The value with which a state starts; zeros unless the model gives one."""
 
     def __str__(self) -> str: ...
 
+    def short(self) -> str:
+        """
+        The graph for people: a line for each node, in which a fusion is the list of its ops, and no sources. str() is the exact text, which parse() reads.
+        """
+
+    def diff(self, other: Graph) -> str:
+        """
+        What the text of `other` has and this one has not, and the reverse, as a unified diff; numbered values that correspond have one number. Empty if the graphs are equal.
+        """
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What IPython shows: short()."""
+
     def __repr__(self) -> str: ...
 
-def parse(text: str) -> Graph:
-    """
-    The graph of a text. Its states start at zero. str(parse(str(graph))) == str(graph).
-    """
+def _parse(text: str) -> Graph: ...
 
-def _load_onnx(path: str, dims: Mapping[str, int]) -> Graph: ...
+def _load_onnx(path: str, dims: Mapping[str, int], split: Mapping[str, int] | None) -> Graph: ...
 
-def _train_step(model: Graph, loss: tuple[str, str, str], optimizer: str, options: Mapping[str, float], trained: Sequence[str], keep_results: bool, statistics: str) -> Graph: ...
+def _train_step(model: Graph, loss: tuple[str, str, str], optimizer: str, options: Mapping[str, float], trained: Sequence[str], frozen: Sequence[str], keep_results: bool, statistics: str, dropout_off: bool) -> Graph: ...
 
-def gradients(graph: Graph, of: str, wrt: Sequence[str] = []) -> Graph:
-    """
-    The graph with a result grad/<name> for each input of `wrt` (all float states if empty): the gradient of the float scalar result `of`.
-    """
+def _gradients(graph: Graph, of: str, wrt: Sequence[str]) -> Graph: ...
 
 def _distribute(graph: Graph, mesh: Sequence[tuple[str, int]]) -> Graph: ...
 
@@ -140,7 +161,7 @@ class Executable:
 
     def _read_state(self, name: str) -> numpy.ndarray: ...
 
-    def _assign_state(self, name: str, value: object) -> None: ...
+    def _assign_state(self, name: str, value: object | None) -> None: ...
 
     def _state_names(self) -> list[str]: ...
 
@@ -179,4 +200,4 @@ class Executable:
 
     def __repr__(self) -> str: ...
 
-def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], threads: int, bucket_bytes: int | None, optimize: bool, check_every: int, isa: str, dump: str) -> Executable: ...
+def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], threads: int, bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, isa: str, dump: str) -> Executable: ...

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from ._errors import NoSuchState
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,13 +38,22 @@ class State(MutableMapping[str, "np.ndarray"]):
         self._executable = executable
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._executable._read_state(name)
+        return self._executable._read_state(self._known(name))
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._executable._assign_state(name, value)
+        self._executable._assign_state(self._known(name), value)
 
     def __delitem__(self, name: str) -> None:
         raise TypeError("the states of an executable cannot be removed")
+
+    def _known(self, name: str) -> str:
+        names = self._executable._state_names()
+        if isinstance(name, str) and name in names:
+            return name
+        shown = str(name).encode(errors="backslashreplace").decode()  # of a lone surrogate
+        near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
+        meant = f"; is {near[0]} meant?" if near else "."
+        raise NoSuchState(f"there is no state {shown}{meant} There are: {', '.join(names) or 'none'}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._executable._state_names())

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ._lockstep import Communicator, Error
+from . import _check
+from ._errors import Error
+from ._lockstep import Communicator
 
 _log = logging.getLogger("lockstep")
 
@@ -28,7 +30,7 @@ def load_idx(path: str | PathLike[str]) -> np.ndarray:
     Raises:
       Error: if the file is missing, or is not a complete IDX file; the message names it.
     """
-    path = Path(path)
+    path = Path(_check.path(path))
     try:
         content = (gzip.open if path.suffix == ".gz" else open)(path, "rb").read()
     except FileNotFoundError:
@@ -62,7 +64,8 @@ def mnist(directory: str | PathLike[str], train: bool = True) -> tuple[np.ndarra
     Raises:
       Error: if a file is missing or damaged, or images and labels differ in number.
     """
-    part = "train" if train else "t10k"
+    part = "train" if _check.flag("mnist: train", train) else "t10k"
+    directory = _check.path(directory)
 
     def load(name: str) -> np.ndarray:
         plain = Path(directory) / f"{part}-{name}"
@@ -126,9 +129,16 @@ def batches(*arrays: np.ndarray, size: int, world: Communicator | None = None, s
       >>> for image, label in lockstep.data.batches(images, labels, size=128, world=world, seed=epoch):
       ...     loss = exe(image=image, label=label)["loss"]
     """
+    if world is not None and not (hasattr(world, "rank") and hasattr(world, "size")):
+        raise Error(f"batches: world is {world!r}, expected a lockstep.Communicator")
     rank, ranks = (world.rank, world.size) if world is not None else (0, 1)
+    size = _check.integer("batches: size", size)
+    seed = None if seed is None else _check.integer("batches: seed", seed, 0)
     if not arrays:
         raise Error("batches: no arrays")
+    for i, array in enumerate(arrays):
+        if not getattr(array, "shape", ()):
+            raise Error(f"batches: array {i} is a {type(array).__name__}, expected an array with samples")
     lengths = [len(array) for array in arrays]
     if len(set(lengths)) != 1:
         raise Error(f"batches: the arrays have different lengths: {lengths}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from . import _check
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -12,6 +14,10 @@ class Loss:
     kind: str
     prediction: str
     target: str = ""
+
+    def __post_init__(self) -> None:
+        _check.text(f"loss {self.kind}: the prediction", self.prediction)
+        _check.text(f"loss {self.kind}: the target", self.target)
 
 
 def softmax_cross_entropy(logits: str = "logits", target: str = "label") -> Loss:

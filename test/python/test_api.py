@@ -75,6 +75,54 @@ def test_text_round_trip() -> None:
         assert len(text.splitlines()) > 5
 
 
+def test_next_values_are_named_after_their_states() -> None:
+    model = ls.load_onnx(MLP, dims={"batch": 6})
+    step = ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.Adam())
+    returned = str(step).splitlines()[-2].removeprefix("  return ").split(", ")
+    names = ["optimizer/step"] + [f"{name}{part}" for name in PARAMETERS for part in ("", "/adam_m", "/adam_v")]
+    assert returned == ["%loss", *(f"%{name}.next" for name in names)]
+
+
+def test_the_short_form_is_a_line_for_each_node() -> None:
+    model = ls.load_onnx(MLP, dims={"batch": 6})
+    step = ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.Adam())
+    graph = ls.compile(step, threads=1).graph
+    short = graph.short()
+    nodes = [line for line in str(graph).splitlines() if re.match(r"  %\S.* = ", line)]
+    lines = [line for line in short.splitlines() if re.match(r"  %\S.* = ", line)]
+    assert len(lines) == len(nodes) > 10
+    assert [line.split(" = ")[0] for line in lines] == [line.split(" = ")[0] for line in nodes]
+    assert re.search(r"= fusion .*\{body=graph of \d+ nodes: \w+", short)
+    assert '@"' not in short
+    assert len(short.splitlines()) < 100
+    assert max(map(len, short.splitlines()[: len(graph.states)])) < 100
+    ten = "graph @c() -> (y: f32[10]) {\n  %y = constant {value=dense<f32[10]: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9>} : f32[10]\n  return %y\n}\n"
+    assert "dense<f32[10]: 0.0, 1.0, 2.0, 3.0, …>" in ls.parse(ten).short()
+    shown: list[str] = []
+
+    class Printer:
+        text = shown.append
+
+    graph._repr_pretty_(Printer(), cycle=False)
+    assert shown == [short]
+
+
+def test_diff_shows_what_changed_and_no_numbers() -> None:
+    text = "graph @g(%x: f32[2]) -> (y: f32[2]) {\n  %0 = exp %x : f32[2]\n  %1 = neg %0 : f32[2]\n  return %1\n}\n"
+    renumbered = text.replace("%1", "%7").replace("%0", "%1")
+    assert ls.parse(text).diff(ls.parse(text)) == ""
+    assert ls.parse(text).diff(ls.parse(renumbered)) == ""
+    longer = text.replace("  %1 =", "  %5 = tanh %0 : f32[2]\n  %1 =").replace("neg %0", "neg %5")
+    lines = ls.parse(text).diff(ls.parse(longer)).splitlines()
+    changed = [line for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")]
+    assert changed == ["-  %1 = neg %0 : f32[2]", "+  %5 = tanh %0 : f32[2]", "+  %1 = neg %5 : f32[2]"]
+    local = training().diff(ls.distribute(training(), {"data": 2}))
+    assert re.search(r"^\+mesh \{data=2\}$", local, re.MULTILINE)
+    assert len(re.findall(r"^\+.* = all_reduce ", local, re.MULTILINE)) == 7
+    with pytest.raises(ls.Error, match="other graph is 5"):
+        training().diff(5)
+
+
 def test_distribute_and_interpret_on_several_ranks() -> None:
     step = training()
     (whole,) = ls.interpret(step, [{"x": X, "label": LABELS}])

@@ -41,6 +41,14 @@ def test_no_sample_comes_twice_and_the_seed_alone_decides_the_order() -> None:
     np.testing.assert_array_equal(np.concatenate(epoch(2, seed=None)), SAMPLES[:18])
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2**31])
+def test_every_seed_shuffles(seed: int) -> None:
+    shuffled = np.concatenate(epoch(1, seed))
+    assert not np.array_equal(shuffled, SAMPLES[:18])
+    assert not np.array_equal(shuffled, np.sort(shuffled))
+    assert not np.array_equal(shuffled, np.concatenate(epoch(1, seed + 1)))
+
+
 @pytest.mark.parametrize(
     ("arrays", "size", "words"),
     [

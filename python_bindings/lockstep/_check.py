@@ -1,0 +1,103 @@
+"""Checks of what users pass: each returns its value, or raises an Error that names the option."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ._errors import Error
+
+_INT64 = range(-(2**63), 2**63)
+
+
+def text(what: str, value: Any) -> str:
+    """A string that every other language can read too."""
+    if not isinstance(value, str):
+        raise Error(f"{what} is {value!r}, expected text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Error(f"{what} is {value!a}, which is not valid Unicode") from None
+    if "\0" in value:
+        raise Error(f"{what} is {value!r}, which has a NUL character")
+    return value
+
+
+def path(value: Any) -> str:
+    try:
+        return text("the path", os.fsdecode(value))
+    except TypeError:
+        raise Error(f"the path is {value!r}, expected text or a path") from None
+
+
+def names(what: str, value: Any) -> list[str]:
+    if isinstance(value, str):
+        raise Error(f"{what} is the text {value!r}, expected a list of names")
+    if not isinstance(value, Iterable):
+        raise Error(f"{what} is {value!r}, expected a list of names")
+    return [text(f"a name in {what}", name) for name in value]
+
+
+def integer(what: str, value: Any, low: int | None = None) -> int:
+    """A whole number of 64 bits, at least `low`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise Error(f"{what} is {value!r}, expected a whole number") from None
+    if number not in _INT64:
+        raise Error(f"{what} is {number}, which does not fit into 64 bits")
+    if low is not None and number < low:
+        raise Error(f"{what} is {number}, expected at least {low}")
+    return number
+
+
+def flag(what: str, value: Any) -> bool:
+    # NumPy's booleans too; but not "no", which is true.
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise Error(f"{what} is {value!r}, expected True or False")
+    return bool(value)
+
+
+def extents(what: str, value: Any) -> dict[str, int]:
+    """A mapping from names to whole numbers."""
+    if not isinstance(value, Mapping):
+        raise Error(f"{what} is {value!r}, expected names with whole numbers")
+    for extent in value.values():
+        if not hasattr(extent, "__index__"):
+            raise Error(f"{what} is {value!r}, expected names with whole numbers")
+    return {text(f"a name in {what}", name): integer(f"{what}: {name!r}", extent) for name, extent in value.items()}
+
+
+def choice(what: str, value: Any, choices: tuple[str | None, ...]) -> Any:
+    if not (value is None or isinstance(value, str)) or value not in choices:
+        shown = " or ".join(f'"{each}"' if each else "None" for each in choices)
+        raise Error(f"{what} is {value!r}, expected {shown}")
+    return value
+
+
+def instance(what: str, value: Any, kind: type, expected: str) -> Any:
+    if not isinstance(value, kind):
+        raise Error(f"{what} is {value!r}, expected {expected}")
+    return value
+
+
+def rate(
+    what: str, value: Any, *, above: float | None = None, least: float | None = None, below: float = math.inf
+) -> float:
+    """A finite number > above or >= least, and < below."""
+    # A text that float() would read is still no number.
+    try:
+        number = math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if isinstance(value, (str, bytes)) or (math.isnan(number) and not isinstance(value, float)):
+        raise Error(f"{what} is {value!r}, expected a number")
+    low = number > above if above is not None else number >= (least or 0.0)
+    if not (low and number < below and math.isfinite(number)):
+        bound = f"above {above:g}" if above is not None else f"of at least {least or 0.0:g}"
+        limit = f" and below {below:g}" if math.isfinite(below) else ""
+        raise Error(f"{what} is {value!r}, expected a finite number {bound}{limit}")
+    return number

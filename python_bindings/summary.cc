@@ -1,0 +1,74 @@
+// Graph.summary().
+
+#include <algorithm>
+
+#include "passes/train_step.h"
+#include "python_bindings/bindings.h"
+
+namespace lockstep::python {
+namespace {
+
+// One part of the summary: a heading with the number of lines and elements, then the lines; nothing if there is none.
+class Section {
+ public:
+  explicit Section(std::string heading) : heading_(std::move(heading)) {}
+
+  void Add(const std::string& name, const TensorType& type, const PlacementMap& placements) {
+    std::string line = "  " + name + ": " + type.ToString();
+    for (const auto& [axis, placement] : placements) {
+      if (!placement.is_replicated()) line += " " + placement.ToString() + " along " + axis;
+    }
+    lines_.push_back(std::move(line));
+    elements_ += type.num_elements();
+  }
+
+  std::string ToString() const {
+    if (lines_.empty()) return "";
+    std::string text =
+        heading_ + " (" + std::to_string(lines_.size()) + ", " + std::to_string(elements_) + " elements)\n";
+    for (const std::string& line : lines_) text += line + "\n";
+    return text;
+  }
+
+ private:
+  std::string heading_;
+  std::vector<std::string> lines_;
+  int64_t elements_ = 0;
+};
+
+bool Contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
+std::string Summary(const Model& model) {
+  const Graph& graph = model.graph;
+  const std::vector<std::string> trained_names = passes::StatesTrainedBy(graph);
+  Section inputs("inputs"), trained("trained states"), updated("other states that change"), fixed("states that stay"),
+      constants("float initializers taken for constants"), results("results");
+  for (const Input& input : graph.inputs()) {
+    const bool changes = graph.FindResult(input.name(), true) != nullptr;
+    Section& section = !input.is_state                         ? inputs
+                       : Contains(trained_names, input.name()) ? trained
+                       : changes                               ? updated
+                                                               : fixed;
+    section.Add(input.name(), input.value.type(), input.placements);
+  }
+  for (const Node& node : graph.nodes()) {
+    if (node.Is("constant") && Contains(model.constants, node.result_name()))
+      constants.Add(node.result_name(), node.type(), {});
+  }
+  for (const Result& result : graph.results()) {
+    if (!result.is_state) results.Add(result.name, result.value.type(), result.placements);
+  }
+  std::string text = "graph @" + graph.name();
+  if (!graph.mesh().empty()) text += " of a rank of the mesh " + graph.mesh().ToString();
+  text += ", " + std::to_string(graph.nodes().size()) + " nodes\n";
+  for (const Section* section : {&inputs, &trained, &updated, &fixed, &constants, &results})
+    text += section->ToString();
+  for (const std::string& note : model.notes) text += "note: " + note + "\n";
+  return text;
+}
+
+}  // namespace lockstep::python

@@ -1,0 +1,304 @@
+"""Calls that no user means: whatever is passed, an Error says so in text that can be printed, and the process goes on."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import lockstep as ls
+from ranks import run_in_threads
+from test_errors import CROSS_ENTROPY, LABELS, MLP, SGD, X, mlp, raises, training
+
+WRONG = [None, 5, -1, 2.5, "text", b"bytes", "nul\0", "lone \ud800", [], {}, object(), [None], {"a": "b"}, {5: 5}, X]
+
+
+def exe() -> ls.Executable:
+    return ls.compile(training(), threads=1)
+
+
+# Every public function, and for each a call in which the argument is wrong unless it is one of the values after it.
+CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
+    (lambda wrong: ls.load_onnx(wrong), []),
+    (lambda wrong: ls.load_onnx(MLP, dims=wrong), []),
+    (lambda wrong: ls.load_onnx(MLP, dims={"batch": wrong}), [5]),
+    (lambda wrong: ls.load_onnx(MLP, {"batch": 6}, split=wrong), [None, {}]),
+    (lambda wrong: ls.parse(wrong), []),
+    (lambda wrong: ls.train_step(wrong, CROSS_ENTROPY, SGD), []),
+    (lambda wrong: ls.train_step(mlp(), wrong, SGD), []),
+    (lambda wrong: ls.train_step(mlp(), CROSS_ENTROPY, wrong), []),
+    (lambda wrong: training(trained=wrong), [[], {}]),
+    (lambda wrong: training(frozen=wrong), [[], {}]),
+    (lambda wrong: training(keep_results=wrong), []),
+    (lambda wrong: training(batch_statistics=wrong), []),
+    (lambda wrong: training(dropout=wrong), [None]),
+    (lambda wrong: ls.compile(wrong), []),
+    (lambda wrong: ls.compile(mlp(), wrong), []),
+    (lambda wrong: ls.compile(mlp(), world=wrong), [None]),
+    (lambda wrong: ls.compile(mlp(), mesh=wrong), [None, {}]),
+    (lambda wrong: ls.compile(mlp(), threads=wrong), [None, 5]),
+    (lambda wrong: ls.compile(mlp(), bucket_bytes=wrong), [None, 5]),
+    (lambda wrong: ls.compile(mlp(), check_every=wrong), [5]),
+    (lambda wrong: ls.compile(mlp(), isa=wrong), []),
+    (lambda wrong: ls.compile(mlp(), optimize=wrong), []),
+    (lambda wrong: ls.compile(mlp(), replicated=wrong), []),
+    (lambda wrong: ls.distribute(wrong, {"data": 2}), []),
+    (lambda wrong: ls.distribute(mlp(), wrong), [{}]),
+    (lambda wrong: ls.interpret(wrong, [{}]), []),
+    (lambda wrong: ls.interpret(mlp(), wrong), []),
+    (lambda wrong: ls.interpret(mlp(), [{"x": wrong}]), [X]),
+    (lambda wrong: ls.gradients(wrong, "loss"), []),
+    (lambda wrong: ls.gradients(mlp(), wrong), []),
+    (lambda wrong: ls.gradients(mlp(), "logits", wrong), []),
+    (lambda wrong: ls.save_onnx(wrong, "never.onnx"), []),
+    (lambda wrong: ls.save_onnx(exe(), wrong), ["text", b"bytes"]),
+    (lambda wrong: mlp().initial_value(wrong), []),
+    (lambda wrong: exe().state[wrong], []),
+    (lambda wrong: exe().state.__setitem__("fc1.weight", wrong), []),
+    (lambda wrong: exe()(wrong), []),
+    (lambda wrong: exe()(x=wrong, label=LABELS), [X]),
+    (lambda wrong: ls.loss.softmax_cross_entropy(wrong), ["text"]),
+    (lambda wrong: ls.loss.mean_squared_error("y", wrong), ["text"]),
+    (lambda wrong: ls.loss.result(wrong), ["text"]),
+    (lambda wrong: ls.optim.SGD(wrong), [5, 2.5]),
+    (lambda wrong: ls.optim.SGD(0.1, momentum=wrong), [5, 2.5]),
+    (lambda wrong: ls.optim.SGD(0.1, 0.9, nesterov=wrong), []),
+    (lambda wrong: ls.optim.Adam(betas=(wrong, 0.9)), [None]),
+    (lambda wrong: ls.data.batches(wrong, size=2), [X]),
+    (lambda wrong: ls.data.batches(X, size=wrong), [5]),
+    (lambda wrong: ls.data.batches(X, size=2, world=wrong), [None]),
+    (lambda wrong: ls.data.batches(X, size=2, seed=wrong), [None, 5]),
+    (lambda wrong: ls.data.load_idx(wrong), []),
+    (lambda wrong: ls.data.mnist(wrong), []),
+    (lambda wrong: ls.data.mnist("nowhere", train=wrong), []),
+]
+
+
+def is_in(value: Any, values: list[Any]) -> bool:
+    return any(value is each or (type(value) is type(each) and value is not X and value == each) for each in values)
+
+
+@pytest.mark.parametrize("i", range(len(CALLS)))
+def test_every_wrong_value_is_an_error(i: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    call, right = CALLS[i]
+    tried = 0
+    for wrong in WRONG:
+        if is_in(wrong, right):
+            call(wrong)
+            continue
+        with pytest.raises(ls.Error) as caught:
+            call(wrong)
+        str(caught.value).encode()
+        assert len(str(caught.value)) > 10
+        assert "incompatible function arguments" not in str(caught.value)
+        tried += 1
+    assert tried > 5
+
+
+def test_every_public_function_was_called() -> None:
+    source = Path(__file__).read_text()
+    for name in ls.__all__:
+        if name[0].islower() and name not in ("data", "loss", "optim"):
+            assert f"ls.{name}(" in source, name
+
+
+def test_the_error_has_the_packages_name() -> None:
+    assert repr(ls.Error) == "<class 'lockstep.Error'>"
+    assert isinstance(pickle.loads(pickle.dumps(ls.Error("no more data"))), ls.Error)
+    done = subprocess.run(
+        [sys.executable, "-c", "import lockstep\nlockstep.parse('')"], capture_output=True, text=True, check=False
+    )
+    assert "\nlockstep.Error: line 1" in done.stderr
+
+
+# Text
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("graph @f(%é: f32[2]", "found 'é'"),
+        ("graph @f(%x: f32[2]) → (", "column 22: expected '->', found '→'"),
+        ('graph @"\u00e9\u4e2d\U0001f600"(\u4e2d', "column 14: expected '%', found '中'"),
+    ],
+)
+def test_messages_about_characters_of_several_bytes(text: str, part: str) -> None:
+    with raises(part):
+        ls.parse(text)
+
+
+def test_names_of_every_language_go_through() -> None:
+    text = (
+        'graph @"größe"(%"入力": f32[2]) -> ("結果": f32[2]) {\n  %"y ñ" = exp %"入力" : f32[2]\n  return %"y ñ"\n}\n'
+    )
+    graph = ls.parse(text)
+    assert str(graph) == text
+    assert graph.inputs[0].name == "入力"
+    np.testing.assert_allclose(ls.compile(graph, threads=1)(入力=np.zeros(2, np.float32))["結果"], 1)
+
+
+@pytest.mark.parametrize("name", [b"in\xff\xfeput", b"nul\0byte", b"cut \xe4\xb8"])
+@pytest.mark.parametrize("where", ["input", "node", "initializer", "graph"])
+def test_names_in_files_that_are_no_text(where: str, name: bytes, tmp_path: Path) -> None:
+    model = onnx.load(MLP)
+    old, new = {
+        "input": (b"x", name),
+        "node": (model.graph.node[0].name.encode(), name),
+        "initializer": (b"fc1.weight", name),
+        "graph": (model.graph.name.encode(), name),
+    }[where]
+    # Python's protobuf refuses to make such a file, so the bytes are replaced by as many others, and those by the name.
+    placeholder = b"Q" * len(new)
+    for field in ("input", "output", "node", "initializer"):
+        for item in getattr(model.graph, field):
+            if item.name.encode() == old:
+                item.name = placeholder.decode()
+            for names in (getattr(item, "input", []), getattr(item, "output", [])):
+                for i, each in enumerate(names):
+                    if each.encode() == old:
+                        names[i] = placeholder.decode()
+    if where == "graph":
+        model.graph.name = placeholder.decode()
+    content = model.SerializeToString()
+    assert placeholder in content
+    path = tmp_path / "names.onnx"
+    path.write_bytes(content.replace(placeholder, name))
+    with raises(str(path), "name", "no text"):
+        ls.load_onnx(path, dims={"batch": 6})
+
+
+# Sizes
+
+
+def nested(depth: int) -> str:
+    head = "graph @g(%x: f32[2]) -> (y: f32[2]) {\n  %y = fusion %x {body="
+    tail = "} : f32[2]\n  return %y\n}"
+    inner = "graph @g(%x: f32[2]) -> (y: f32[2]) {\n  %y = exp %x : f32[2]\n  return %y\n}"
+    return head * depth + inner + tail * depth
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (nested(100_000), "graphs within each other"),
+        ("graph @f(%x: f32[4611686018427387904,4]) -> () {\n  return\n}", "too large"),
+        ("graph @f(state %x: f32[4611686018427387904]) -> () {\n  return\n}", "too large"),
+        ("graph @f() -> () {\n  %y = constant {value=dense<f32[99999999999]: 0>} : f32[99999999999]", "too large"),
+        ("graph @f() -> () {\n  %y = constant {value=dense<f64[9999999,9999999,9999999]: 0>}", "too large"),
+        (
+            "graph @f() -> () {\n" + "  %y = constant {value=dense<f64[100000000]: 0>} : f64[100000000]\n" * 9,
+            "too large|defined twice",
+        ),
+    ],
+)
+def test_texts_that_ask_for_too_much(text: str, part: str) -> None:
+    with pytest.raises(ls.Error, match=part):
+        ls.parse(text)
+
+
+def test_states_that_no_machine_holds() -> None:
+    text = "graph @f(state %w: f32[9000000000000]) -> (%w: f32[9000000000000]) {\n  return %w\n}\n"
+    graph = ls.parse(text)
+    assert str(graph) == text
+    with raises("state w", "f32[9000000000000]", "memory"):
+        graph.initial_value("w")
+    with raises("state w", "memory"):
+        ls.interpret(graph, [{}])
+    with raises("memory"):
+        ls.compile(graph, threads=1)
+    text = "graph @f(%x: f32[]) -> (y: f32[9000000000000]) {\n  %y = broadcast %x {dims=[], shape=[9000000000000]} : f32[9000000000000]\n  return %y\n}\n"
+    with raises("broadcast", "memory"):
+        ls.interpret(ls.parse(text), [{"x": np.float32(1)}])
+    with raises("memory"):
+        ls.compile(ls.parse(text), threads=1)(x=np.array(1, np.float32))
+
+
+# Threads
+
+SLOW = """
+graph @slow(%x: f32[1024,1024], state %w: f32[1024,1024]) -> (y: f32[1024,1024], %w: f32[1024,1024]) {
+  %a = matmul %x, %w : f32[1024,1024]
+  %b = matmul %a, %w : f32[1024,1024]
+  %c = matmul %b, %w : f32[1024,1024]
+  %y = matmul %c, %w : f32[1024,1024]
+  return %y, %w
+}
+""".lstrip()
+
+
+def test_two_threads_with_one_executable() -> None:
+    exe = ls.compile(ls.parse(SLOW), threads=1)
+    x = np.ones((1024, 1024), np.float32)
+    exe.state["w"] = np.eye(1024, dtype=np.float32)
+    outcomes: list[Any] = []
+    calls = [
+        lambda: exe(x=x)["y"],
+        lambda: exe.state["w"],
+        lambda: exe.state.__setitem__("w", np.eye(1024, dtype=np.float32)),
+    ]
+
+    def use(call: Callable[[], Any]) -> None:
+        for _ in range(20):
+            try:
+                result = call()
+                assert result is None or (result == x).all() or (result == np.eye(1024)).all(), "a corrupted result"
+                outcomes.append("ok")
+            except Exception as error:  # noqa: BLE001
+                outcomes.append(error)
+
+    threads = [threading.Thread(target=use, args=(call,)) for call in calls * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    errors = [outcome for outcome in outcomes if outcome != "ok"]
+    assert len(outcomes) == 120
+    assert errors, "the threads never met"
+    for error in errors:
+        assert isinstance(error, ls.Error), error
+        assert "@slow is in use by another thread" in str(error)
+    assert (exe(x=x)["y"] == x).all(), "and it goes on"
+
+
+def test_two_threads_with_one_communicator() -> None:
+    first, second = ls.Communicator.in_process(2, timeout=20)
+    waiting = threading.Thread(target=first.barrier, daemon=True)
+    waiting.start()
+    time.sleep(0.3)  # until it waits in there
+    with raises("gather_bytes: the communicator is in use by another thread"):
+        first.gather_bytes(b"")
+    with raises("compile: the communicator is in use by another thread"):
+        ls.compile(mlp(), world=first, threads=1)
+    assert waiting.is_alive()
+    second.barrier()
+    waiting.join(10)
+    assert not waiting.is_alive(), "the barrier went on"
+
+
+# Shares
+
+
+def test_a_whole_batch_where_a_share_is_expected() -> None:
+    def body(world: ls.Communicator) -> None:
+        exe = ls.compile(training(), world=world, threads=1)
+        exe(x=X, label=LABELS)
+
+    for error in run_in_threads(2, body):
+        assert isinstance(error, ls.Error)
+        for part in ("input ", "f32[3,12], this rank's share of f32[6,12], found f32[6,12], which is the whole"):
+            assert part in str(error)
+
+
+def test_inputs_without_names() -> None:
+    with raises("@mlp is called with inputs by name, such as exe(x=…, label=…)"):
+        exe()(X, LABELS)
