@@ -72,7 +72,6 @@ void Graph::set_input_placements(size_t i, PlacementMap placements) {
 
 absl::StatusOr<Value> Graph::AddInput(std::string name, TensorType type, bool is_state, PlacementMap placements) {
   if (name.empty()) return InvalidArgument() << "an input of graph @" << name_ << " has no name";
-  if (!IsAddressable(type)) return InvalidArgument() << "input %" << name << ": " << type << " is too large to address";
   if (!names_.insert(name).second)
     return InvalidArgument() << "two values of graph @" << name_ << " are named %" << name;
   Node& node = NewNode(InputOp(), *input_nodes_, input_nodes_->end());
