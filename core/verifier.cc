@@ -11,6 +11,8 @@
 namespace lockstep {
 namespace {
 
+constexpr int64_t kMaxRanks = 1 << 15;  // of a mesh: products with an extent, at most 2^47, stay within 63 bits
+
 // "state %w" or "result loss": the first state, else the first result, that depends on `value`; "" if none does.
 std::string Downstream(const Graph& graph, const Node& from) {
   std::unordered_set<const Node*> reached = {&from};
@@ -50,13 +52,53 @@ absl::Status CheckResult(const Graph& graph, const Result& result, std::string_v
                            << Missing(is, state) << "; state %" << result.name << " would diverge between ranks";
 }
 
+// Of one value: axes exist, dimensions that are split exist, and the global type of a local one can be computed. who() begins
+// the message.
+template <typename Who>
+absl::Status CheckPlaced(const Graph& graph, const TensorType& type, const PlacementMap& placements, Who who) {
+  for (const auto& [axis, placement] : placements) {
+    if (!graph.mesh().empty() && !graph.mesh().has_axis(axis)) {
+      return InvalidArgument() << who() << " is placed along axis " << axis << ", which is not in the mesh "
+                               << graph.mesh().ToString();
+    }
+    if (placement.is_split() && !type.shape.has_dim(placement.dim()))
+      return InvalidArgument() << who() << " is split along dimension " << placement.dim() << " of " << type;
+  }
+  if (!graph.is_local() || placements.empty()) return absl::OkStatus();
+  const TensorType global = GlobalType(type, placements, graph.mesh());
+  if (IsAddressable(global)) return absl::OkStatus();
+  return InvalidArgument() << who() << " is a share of " << global << ", which is too large to address";
+}
+
+// The same of a node's results, and of all values of a graph within it, which are placed on the outer graph's mesh.
+absl::Status CheckPlaced(const Graph& graph, const Node& node) {
+  for (size_t i = 0; i < node.num_results(); ++i) {
+    RETURN_IF_ERROR(CheckPlaced(graph, node.type(i), node.placements(i), [&] { return node.Describe(); }));
+  }
+  for (const auto& [name, value] : node.attributes()) {
+    const Region* region = std::get_if<Region>(&value);
+    if (!region) continue;
+    for (const Input& input : region->graph().inputs()) {
+      RETURN_IF_ERROR(CheckPlaced(graph, input.value.type(), input.placements(),
+                                  [&] { return node.Describe() + ": input %" + input.name(); }));
+    }
+    for (const Node& inner : region->graph().nodes()) RETURN_IF_ERROR(CheckPlaced(graph, inner));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status VerifyStructure(const Graph& graph) {
   std::unordered_set<Value, ValueHash> defined;
-  std::set<std::string> names;
+  std::set<std::string> names, axes;
+  int64_t ranks = 1;
   for (const MeshAxis& axis : graph.mesh().axes()) {
     if (axis.size < 1) return InvalidArgument() << "mesh axis " << axis.name << " has size " << axis.size;
+    if (axis.size > kMaxRanks || (ranks *= axis.size) > kMaxRanks)
+      return InvalidArgument() << "the mesh " << graph.mesh().ToString() << " has more than " << kMaxRanks << " ranks";
+    if (!axes.insert(axis.name).second)
+      return InvalidArgument() << "two axes of the mesh " << graph.mesh().ToString() << " are named " << axis.name;
   }
   const auto define = [&](Value value) -> absl::Status {
     if (!names.insert(value.name()).second) return Internal() << "two values are named %" << value.name();
@@ -65,16 +107,8 @@ absl::Status VerifyStructure(const Graph& graph) {
   };
   for (const Input& input : graph.inputs()) {
     RETURN_IF_ERROR(define(input.value));
-    for (const auto& [axis, placement] : input.placements()) {
-      if (!graph.mesh().empty() && !graph.mesh().has_axis(axis)) {
-        return InvalidArgument() << "input %" << input.name() << " is placed along axis " << axis
-                                 << ", which is not in the mesh " << graph.mesh().ToString();
-      }
-      if (placement.is_split() && !input.value.shape().has_dim(placement.dim())) {
-        return InvalidArgument() << "input %" << input.name() << " is split along dimension " << placement.dim()
-                                 << " of " << input.value.type();
-      }
-    }
+    RETURN_IF_ERROR(
+        CheckPlaced(graph, input.value.type(), input.placements(), [&] { return "input %" + input.name(); }));
   }
   for (const Node& node : graph.nodes()) {
     std::vector<TensorType> operand_types;
@@ -90,9 +124,12 @@ absl::Status VerifyStructure(const Graph& graph) {
         return Internal() << node.Describe() << " has type " << node.type(i) << ", inferred " << types[i];
       RETURN_IF_ERROR(define(const_cast<Node&>(node).result(i)));
     }
+    RETURN_IF_ERROR(CheckPlaced(graph, node));
   }
   for (const Result& result : graph.results()) {
     if (!defined.contains(result.value)) return Internal() << "result " << result.name << " is not defined";
+    RETURN_IF_ERROR(
+        CheckPlaced(graph, result.value.type(), result.placements, [&] { return "result " + result.name; }));
   }
   return absl::OkStatus();
 }
