@@ -53,7 +53,7 @@ std::string Summary(const Model& model) {
                        : Contains(trained_names, input.name()) ? trained
                        : changes                               ? updated
                                                                : fixed;
-    section.Add(input.name(), input.value.type(), input.placements);
+    section.Add(input.name(), input.value.type(), input.placements());
   }
   for (const Node& node : graph.nodes()) {
     if (node.Is("constant") && Contains(model.constants, node.result_name()))
@@ -63,7 +63,8 @@ std::string Summary(const Model& model) {
     if (!result.is_state) results.Add(result.name, result.value.type(), result.placements);
   }
   std::string text = "graph @" + graph.name();
-  if (!graph.mesh().empty()) text += " of a rank of the mesh " + graph.mesh().ToString();
+  if (!graph.mesh().empty())
+    text += (graph.is_local() ? " of a rank of the mesh " : " on the mesh ") + graph.mesh().ToString();
   text += ", " + std::to_string(graph.nodes().size()) + " nodes\n";
   for (const Section* section : {&inputs, &trained, &updated, &fixed, &constants, &results})
     text += section->ToString();
