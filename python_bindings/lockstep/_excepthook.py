@@ -10,15 +10,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._lockstep import Communicator
 
+# The hook lives as long as the process, communicators as long as their users want.
+_worlds: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+class _AbortFirst:
+    """An excepthook that prints as the one before it did, and then aborts the worlds that are alive."""
+
+    def __init__(self) -> None:
+        self._previous = sys.excepthook
+
+    def __call__(self, kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
+        self._previous(kind, value, traceback)
+        for world in list(_worlds):
+            world.abort(f"{kind.__name__}: {value}")
+
 
 def abort_on_exception(world: Communicator) -> None:
     """An exception that ends this process, once it is printed, aborts `world` with its message."""
-    previous = sys.excepthook
-    reference = weakref.ref(world)  # the hook lives as long as the process, the communicator as long as its user wants
-
-    def abort_first(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
-        previous(kind, value, traceback)
-        if (alive := reference()) is not None:
-            alive.abort(f"{kind.__name__}: {value}")
-
-    sys.excepthook = abort_first
+    _worlds.add(world)
+    if not isinstance(sys.excepthook, _AbortFirst):  # first time, or somebody has put another in its place
+        sys.excepthook = _AbortFirst()

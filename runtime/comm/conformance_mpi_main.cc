@@ -1,7 +1,8 @@
 // One rank of the conformance suite over MPI; mpi_test.py starts it under mpirun and counts the ranks.
-//   conformance_mpi_main RANKS [max_group=N] [die=R]
+//   conformance_mpi_main RANKS [max_group=N] [die=R] [stop=R [after=MS]] [late_Init=R] [late_Finalize=R]
 // Prints "rank R of N on HOST: K cases passed" and exits with 0, or says what failed. With die=R rank R kills itself in the
-// midst of a collective, and the others print what they learn.
+// midst of a collective, and the others print what they learn. With stop=R rank R is stopped (SIGSTOP) before a collective, or
+// `after` so many milliseconds of large ones. With late_Init=R and late_Finalize=R rank R comes and goes 5 s late.
 
 #include <signal.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -35,11 +37,58 @@ absl::Status DieInACollective(const MpiOptions& options, int victim) {
   return status;
 }
 
+// All ranks reduce until they learn something; rank `victim` is stopped after `milliseconds`, and killed at the end.
+absl::Status StopInACollective(MpiOptions options, int victim, int milliseconds) {
+  options.communicator.timeout = absl::Seconds(2);
+  absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
+  if (!world.ok()) return world.status();
+  Communicator& c = **world;
+  absl::StatusOr<std::vector<std::string>> processes = c.AllGatherBytes(std::to_string(getpid()), "processes");
+  if (!processes.ok()) return processes.status();
+  std::vector<float> x(4 << 20);
+  std::thread stopper;
+  if (c.rank() == victim) {
+    if (milliseconds == 0) raise(SIGSTOP);
+    stopper = std::thread([milliseconds] {
+      absl::SleepFor(absl::Milliseconds(milliseconds));
+      raise(SIGSTOP);
+    });
+    stopper.detach();
+  }
+  absl::Status status;
+  while (status.ok()) {
+    const int64_t count = milliseconds == 0 ? 1000 : static_cast<int64_t>(x.size());
+    status = c.AllReduce(x.data(), x.data(), count, DType::kF32, ReduceKind::kMax, {.label = "bucket 1"});
+  }
+  std::printf("rank %d learns: %s\n", c.rank(), status.ToString().c_str());
+  std::fflush(stdout);
+  absl::SleepFor(absl::Seconds(1));  // until all others have spoken
+  kill(std::stoi((*processes)[victim]), SIGKILL);
+  return status;
+}
+
+// All ranks create a communicator and end; rank `late_init` comes 5 s late, rank `late_finalize` goes 5 s late.
+absl::Status ComeAndGo(const MpiOptions& options, int late_init, int late_finalize) {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (rank == nullptr) return absl::FailedPreconditionError("not under mpirun");
+  if (std::atoi(rank) == late_init) absl::SleepFor(absl::Seconds(5));
+  absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
+  if (!world.ok()) return world.status();
+  world->reset();
+  if (std::atoi(rank) == late_finalize) absl::SleepFor(absl::Seconds(5));
+  return absl::OkStatus();
+}
+
 int RunCases(MpiOptions options, int ranks) {
   int passed = 0, failed = 0, rank = -1;
   std::string host;
   for (const ConformanceCase& test : ConformanceCases()) {
     if (ranks < test.min_ranks) continue;
+    // A hurried world can only be made by ranks that come at the same time.
+    MpiOptions patient = options;
+    patient.communicator = {};
+    absl::StatusOr<std::unique_ptr<Communicator>> meeting = CreateMpi(patient);
+    if (meeting.ok()) (void)(*meeting)->Barrier("before a case");
     options.communicator = test.options;
     absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
     absl::Status status = world.status();
@@ -69,12 +118,18 @@ int RunCases(MpiOptions options, int ranks) {
 int Main(int argc, char** argv) {
   MpiOptions options;
   int ranks = argc > 1 ? std::atoi(argv[1]) : 0;
-  int victim = -1;
+  int victim = -1, stopped = -1, after = 0, late_init = -1, late_finalize = -1;
   for (int i = 2; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument.rfind("max_group=", 0) == 0) options.max_group = std::stoi(argument.substr(10));
     if (argument.rfind("die=", 0) == 0) victim = std::stoi(argument.substr(4));
+    if (argument.rfind("stop=", 0) == 0) stopped = std::stoi(argument.substr(5));
+    if (argument.rfind("after=", 0) == 0) after = std::stoi(argument.substr(6));
+    if (argument.rfind("late_Init=", 0) == 0) late_init = std::stoi(argument.substr(10));
+    if (argument.rfind("late_Finalize=", 0) == 0) late_finalize = std::stoi(argument.substr(14));
   }
+  if (late_init >= 0 || late_finalize >= 0) return ComeAndGo(options, late_init, late_finalize).ok() ? 0 : 1;
+  if (stopped >= 0) return StopInACollective(options, stopped, after).ok() ? 0 : 1;
   if (victim >= 0) return DieInACollective(options, victim).ok() ? 0 : 1;
   return RunCases(options, ranks);
 }

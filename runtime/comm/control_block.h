@@ -93,8 +93,11 @@ enum class Presence : uint32_t { kAbsent = 0, kHere = 1, kLeft = 2 };
 struct alignas(64) RankState {
   std::atomic<Presence> presence{Presence::kAbsent};
   std::atomic<uint64_t> retired{0};      // collectives that this rank is done with: all below this number
-  std::atomic<uint32_t> working{0};      // this rank is reading and writing its peers' operands
+  std::atomic<uint32_t> working{0};      // this rank is reading and writing operands, its own or its peers'
   std::atomic<uint32_t> saw_failure{0};  // this rank has returned an error to its caller
+  std::atomic<uint64_t> share{0};        // 2s + 1: it does its share of collective s; 2s + 2: it has done it
+  std::atomic<int32_t> waits_for{-1};    // a rank of the world for which this rank waits, or -1
+  std::atomic<uint32_t> beats{0};        // how often it has looked since it waits: a sign of life
   int32_t process = 0;                   // 0: a thread of the process
   uint64_t process_start = 0;            // tells a process from a later one with the same number
 };
@@ -102,7 +105,9 @@ struct alignas(64) RankState {
 // The first failure; it counts for all.
 struct alignas(64) Failure {
   std::atomic<uint32_t> state{0};  // 0 none, 1 being written, 2 there
+  std::atomic<uint32_t> told{0};   // the other groups have been told
   int32_t culprit = -1;            // a rank of the world
+  int32_t reporter = -1;           // the rank of the world that declared it
   int32_t code = 0;                // absl::StatusCode
   char message[kMessageBytes] = {};
 };

@@ -1,21 +1,25 @@
 #include "runtime/comm/group.h"
 
-#include <fcntl.h>
 #include <sched.h>
 #include <unistd.h>
 
-#include <sstream>
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
-#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "core/check.h"
 #include "core/status.h"
+#include "runtime/comm/clock.h"
+#include "runtime/comm/describe.h"
 
 namespace lockstep {
 namespace {
 
 constexpr absl::Duration kNap = absl::Milliseconds(20);     // between looks at failures
 constexpr absl::Duration kPulse = absl::Milliseconds(200);  // between looks at processes
+constexpr absl::Duration kMaxGrace = absl::Seconds(1);
+constexpr absl::Duration kUntouchedLimit = absl::Seconds(1);
 
 int AvailableCores() {
   cpu_set_t set;
@@ -23,85 +27,28 @@ int AvailableCores() {
   return CPU_COUNT(&set);
 }
 
-const char* OpcodeName(Opcode opcode) {
-  switch (opcode) {
-    case Opcode::kBarrier: return "barrier";
-    case Opcode::kAllocate: return "allocate";
-    case Opcode::kAllReduce: return "all_reduce";
-    case Opcode::kBroadcast: return "broadcast";
-    case Opcode::kAllGather: return "all_gather";
-    case Opcode::kReduceScatter: return "reduce_scatter";
-  }
-  return "?";
-}
-
-// What the first field means in which the evidence of two ranks differs; "" if none does.
-std::string DifferenceOf(const Communicator::Evidence& a, const Communicator::Evidence& b) {
-  auto hashes = [](uint64_t x, uint64_t y) { return absl::StrFormat(" (0x%016x and 0x%016x)", x, y); };
-  if (a.program != b.program) return "they run different programs" + hashes(a.program, b.program);
-  if (a.assignments != b.assignments) {
-    return absl::StrFormat("a state was assigned on one of them alone (%d assignments and %d)", a.assignments,
-                           b.assignments);
-  }
-  if (a.inputs != b.inputs) return "inputs that are replicated have different contents" + hashes(a.inputs, b.inputs);
-  if (a.states != b.states) return "replicas of the states differ" + hashes(a.states, b.states);
-  return "";
-}
-
 }  // namespace
-
-std::string Describe(const OpDescription& d, const std::string& label) {
-  std::ostringstream text;
-  text << OpcodeName(d.opcode);
-  if (d.opcode == Opcode::kAllReduce || d.opcode == Opcode::kReduceScatter) {
-    text << " " << ReduceKindName(static_cast<ReduceKind>(d.kind));
-  }
-  if (d.opcode == Opcode::kBroadcast) text << " from rank " << d.root;
-  if (d.opcode != Opcode::kBarrier && d.opcode != Opcode::kAllocate) {
-    text << " " << DTypeName(static_cast<DType>(d.dtype)) << "[" << d.count << "]";
-  }
-  text << " `" << label << "`";
-  return text.str();
-}
-
-std::string HostName() {
-  char name[kHostBytes] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "?";
-}
-
-uint64_t ProcessStart(int id) {
-  // Not by a stream: one throws if the process ends between opening and reading.
-  const int file = open(("/proc/" + std::to_string(id) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return 0;
-  char line[1024];  // more than 52 fields can take
-  const ssize_t length = read(file, line, sizeof(line));
-  close(file);
-  if (length <= 0) return 0;
-  const std::string text(line, static_cast<size_t>(length));
-  const size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields(text.substr(name_end + 1));
-  std::string state, skipped;
-  fields >> state;
-  if (state == "Z" || state == "X") return 0;
-  for (int field = 4; field < 22; ++field) fields >> skipped;
-  uint64_t start = 0;
-  fields >> start;
-  return start;
-}
 
 Group::Group(GroupPlace place, absl::Duration timeout)
     : place_(std::move(place)),
       memory_(place_.one_process),
       timeout_(timeout),
       crowded_(size() > AvailableCores()),
-      next_pulse_(absl::Now() + kPulse) {}
+      next_pulse_(SteadyNow() + kPulse),
+      beats_asked_(size()) {}
+
+void Group::OnIdle(std::function<void()> callback, Search::Ask ask_other_groups) {
+  on_idle_ = std::move(callback);
+  ask_other_groups_ = std::move(ask_other_groups);
+}
+
+absl::Duration Group::grace() const { return std::min(kMaxGrace, timeout_); }
 
 void Group::Join() {
   RankState& state = place_.block.rank(index());
   if (!one_process()) {
     state.process = getpid();
-    state.process_start = ProcessStart(state.process);
+    state.process_start = FactsOfProcess(state.process).value_or(ProcessFacts{}).start;
   }
   state.presence.store(Presence::kHere);
   Notify();
@@ -132,11 +79,11 @@ absl::Status Group::Publish(uint64_t sequence, const OpDescription& description,
                             const MemoryRef& output, const std::string& label) {
   if (sequence >= kSlots) {
     auto missing = [&] {
-      std::vector<int> behind;
+      std::vector<int> late;
       for (int i = 0; i < size(); ++i) {
-        if (place_.block.rank(i).retired.load(std::memory_order_acquire) <= sequence - kSlots) behind.push_back(i);
+        if (place_.block.rank(i).retired.load(std::memory_order_acquire) <= sequence - kSlots) late.push_back(i);
       }
-      return behind;
+      return late;
     };
     RETURN_IF_ERROR(Await([&] { return missing().empty(); }, missing, Describe(description, label)));
   }
@@ -177,6 +124,7 @@ absl::Status Group::AwaitPosted(uint64_t sequence) {
 
 absl::Status Group::Disagreement(uint64_t sequence, int rank_a, const OpDescription& a, const std::string& label_a,
                                  int rank_b, const OpDescription& b, const std::string& label_b) const {
+  if (rank_b < rank_a) return Disagreement(sequence, rank_b, b, label_b, rank_a, a, label_a);
   const std::string cause = DifferenceOf(a.evidence, b.evidence);
   OpDescription b_with_evidence_of_a = b;
   b_with_evidence_of_a.evidence = a.evidence;
@@ -189,14 +137,23 @@ absl::Status Group::Disagreement(uint64_t sequence, int rank_a, const OpDescript
                               << Describe(b, label_b) << (cause.empty() ? "" : "; ") << cause;
 }
 
-std::vector<int> Group::BehindOf(uint64_t sequence) const {
-  std::vector<int> behind;
+void Group::BeginShare(uint64_t sequence) {
+  place_.block.rank(index()).share.store(2 * sequence + 1, std::memory_order_release);
+}
+
+void Group::EndShare(uint64_t sequence) {
+  place_.block.rank(index()).share.store(2 * sequence + 2, std::memory_order_release);
+}
+
+std::vector<int> Group::Unfinished(uint64_t sequence, bool given) const {
+  std::vector<int> unfinished;
   for (int i = 0; i < size(); ++i) {
     const RankState& state = place_.block.rank(i);
     if (i == index() || state.presence.load() != Presence::kHere) continue;
-    if (state.retired.load(std::memory_order_acquire) <= sequence) behind.push_back(i);
+    const uint64_t share = state.share.load(std::memory_order_acquire);
+    if (given ? share < 2 * sequence + 2 : share == 2 * sequence + 1) unfinished.push_back(i);
   }
-  return behind;
+  return unfinished;
 }
 
 void Group::Retire(uint64_t sequence) {
@@ -205,20 +162,49 @@ void Group::Retire(uint64_t sequence) {
 
 // BeginWork stores `working` and then looks for a failure; whoever has seen a failure then looks at `working`. All of it in
 // one total order, so either the worker sees the failure or the other sees the worker.
-bool Group::BeginWork() {
+absl::Status Group::BeginWork() {
   place_.block.rank(index()).working.store(1);
-  if (place_.block.header().failure.state.load() == 0) return true;
+  if (place_.block.header().failure.state.load() == 0) return absl::OkStatus();
   EndWork();
-  return false;
+  absl::Status failure = AwaitWritten();
+  if (failure.ok()) return ErrorStream(absl::StatusCode::kUnavailable) << "a rank failed, and died while it said why";
+  return failure;
 }
 
 void Group::EndWork() { place_.block.rank(index()).working.store(0, std::memory_order_release); }
 
 void Group::AwaitUntouched() const {
-  if (!one_process()) return;  // peers have mappings of their own, which outlive ours
+  const absl::Duration end = SteadyNow() + kUntouchedLimit;
   for (int i = 0; i < size(); ++i) {
-    while (i != index() && place_.block.rank(i).working.load() != 0) sched_yield();
+    while (place_.block.rank(i).working.load() != 0) {
+      if (one_process() || i == index()) {
+        sched_yield();
+        continue;
+      }
+      if (SteadyNow() >= end || !Alive(i)) break;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
   }
+}
+
+void Group::SayWaiting(int rank) {
+  RankState& state = place_.block.rank(index());
+  state.waits_for.store(rank, std::memory_order_relaxed);
+  state.beats.fetch_add(1, std::memory_order_release);
+}
+
+void Group::SayGoingOn() { place_.block.rank(index()).waits_for.store(-1, std::memory_order_release); }
+
+Search::Reply Group::Ask(int rank, bool first) {
+  const int i = rank - first_rank();
+  if (i < 0 || i >= size()) return ask_other_groups_ ? ask_other_groups_(rank, first) : Search::Reply{};
+  const RankState& state = place_.block.rank(i);
+  const uint32_t beats = state.beats.load(std::memory_order_acquire);
+  if (first) beats_asked_[i] = beats;
+  const int waits_for = state.waits_for.load(std::memory_order_acquire);
+  if (waits_for < 0) return {Search::Reply::Kind::kBusy, -1};
+  if (beats == beats_asked_[i]) return {Search::Reply::Kind::kNone, -1};
+  return {Search::Reply::Kind::kWaits, waits_for};
 }
 
 absl::Status Group::Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std::vector<int>()> missing,
@@ -227,42 +213,71 @@ absl::Status Group::Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std
   do {
     if (ready()) return absl::OkStatus();
   } while (spinner.Again());
+  absl::Status status = SleepUntil(ready, missing, what);
+  SayGoingOn();
+  return status;
+}
+
+absl::Status Group::SleepUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<std::vector<int>()> missing,
+                               const std::string& what) {
   Event& changed = place_.block.header().changed;
-  const absl::Time begin = absl::Now();
+  const absl::Duration begin = SteadyNow();
+  std::optional<Search> search;
   for (;;) {
     const uint32_t seen = changed.count();
     if (ready()) return absl::OkStatus();
+    const std::vector<int> late = missing();
+    SayWaiting(late.empty() ? -1 : first_rank() + late[0]);
     on_idle_();
     RETURN_IF_ERROR(failure());
     RETURN_IF_ERROR(CheckAlive(what));
-    const std::vector<int> late = missing();
-    absl::Status left = CheckLeft(late, what);
-    if (!left.ok()) {
-      if (ready()) return absl::OkStatus();  // it did what we wait for, and left then
-      return Fail(world_rank(), left);
+    absl::Status left = CheckLeft(late, ready, what);
+    if (!left.ok()) return left;
+    const absl::Duration waited = SteadyNow() - begin;
+    // A wait for nobody is a moment between two steps of a peer, unless it lasts.
+    if (!search.has_value() && waited >= timeout_ + (late.empty() ? grace() : absl::ZeroDuration())) {
+      std::vector<int> ranks;
+      for (int i : late) ranks.push_back(first_rank() + i);
+      search.emplace(world_rank(), ranks, grace(), [this](int rank, bool first) { return Ask(rank, first); });
     }
-    if (absl::Now() - begin >= timeout_ && !late.empty()) {
-      return Fail(first_rank() + late[0], ErrorStream(absl::StatusCode::kDeadlineExceeded)
-                                              << Name(world_rank()) << " waited " << absl::FormatDuration(timeout_)
-                                              << " in " << what << " for " << Names(late)
-                                              << ": alive, but not arrived");
+    if (search.has_value()) {
+      const std::optional<std::vector<Search::Culprit>> culprits = search->Poll();
+      if (culprits.has_value()) return ready() ? absl::OkStatus() : TimedOut(*culprits, what);
     }
     changed.Sleep(seen, kNap);
   }
 }
 
-absl::Status Group::CheckLeft(const std::vector<int>& missing, const std::string& what) const {
-  for (int i : missing) {
+absl::Status Group::TimedOut(const std::vector<Search::Culprit>& culprits, const std::string& what) {
+  std::string names;
+  for (const Search::Culprit& culprit : culprits) {
+    const int i = culprit.rank - first_rank();
+    const bool is_peer = !one_process() && i >= 0 && i < size();
+    const bool stopped = is_peer && FactsOfProcess(process(i)).value_or(ProcessFacts{}).stopped;
+    names += (names.empty() ? "" : "; ") + Name(culprit.rank) + ": " +
+             (stopped          ? "stopped by a signal"
+              : culprit.silent ? "it gives no sign of life"
+                               : "alive, but not arrived");
+  }
+  return Fail(culprits.empty() ? world_rank() : culprits[0].rank,
+              ErrorStream(absl::StatusCode::kDeadlineExceeded)
+                  << Name(world_rank()) << " waited " << absl::FormatDuration(timeout_) << " in " << what << " for "
+                  << (names.empty() ? "a peer that cannot be told" : names));
+}
+
+absl::Status Group::CheckLeft(const std::vector<int>& late, absl::FunctionRef<bool()> ready, const std::string& what) {
+  for (int i : late) {
     if (i == index() || place_.block.rank(i).presence.load() != Presence::kLeft) continue;
-    return ErrorStream(absl::StatusCode::kUnavailable)
-           << Name(first_rank() + i) << " has left (its communicator is destroyed) while " << Name(world_rank())
-           << " waits in " << what;
+    if (ready()) break;  // it did what we wait for, and left then
+    return Fail(first_rank() + i, ErrorStream(absl::StatusCode::kUnavailable)
+                                      << Name(first_rank() + i) << " has left (its communicator is destroyed) while "
+                                      << Name(world_rank()) << " waits in " << what);
   }
   return absl::OkStatus();
 }
 
 absl::Status Group::CheckAlive(const std::string& what) {
-  const absl::Time now = absl::Now();
+  const absl::Duration now = SteadyNow();
   if (one_process() || now < next_pulse_) return absl::OkStatus();
   next_pulse_ = now + kPulse;
   for (int i = 0; i < size(); ++i) {
@@ -277,7 +292,7 @@ absl::Status Group::CheckAlive(const std::string& what) {
 
 bool Group::Alive(int i) const {
   const RankState& state = place_.block.rank(i);
-  return ProcessStart(state.process) == state.process_start;
+  return !HasEnded(state.process, state.process_start);
 }
 
 absl::Status Group::Fail(int culprit, const absl::Status& status) {
@@ -286,14 +301,22 @@ absl::Status Group::Fail(int culprit, const absl::Status& status) {
   uint32_t none = 0;
   if (failure.state.compare_exchange_strong(none, 1)) {
     failure.culprit = culprit;
+    failure.reporter = world_rank();
     failure.code = static_cast<int32_t>(status.code());
     CopyText(std::string_view(status.message().data(), status.message().size()), failure.message, kMessageBytes);
     failure.state.store(2);
     Notify();
   }
-  for (int i = 0; i < 1000 && failure.state.load() != 2; ++i) absl::SleepFor(absl::Milliseconds(1));
-  if (failure.state.load() != 2) return status;  // whoever was first died while it wrote
-  return this->failure();
+  absl::Status counts = AwaitWritten();
+  return counts.ok() ? status : counts;  // OK: whoever was first died while it wrote
+}
+
+// The failure that somebody is about to declare, or OK if it takes too long.
+absl::Status Group::AwaitWritten() const {
+  for (int i = 0; i < 1000 && place_.block.header().failure.state.load() != 2; ++i) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return failure();
 }
 
 absl::Status Group::failure() const {
@@ -304,11 +327,11 @@ absl::Status Group::failure() const {
 }
 
 void Group::AwaitFailureSeen(absl::Duration limit) {
-  const absl::Time end = absl::Now() + limit;
+  const absl::Duration end = SteadyNow() + limit;
   for (int i = 0; i < size(); ++i) {
     RankState& state = place_.block.rank(i);
     while (i != index() && state.presence.load() == Presence::kHere && state.saw_failure.load() == 0 && Alive(i)) {
-      if (absl::Now() >= end) return;
+      if (SteadyNow() >= end) return;
       absl::SleepFor(absl::Milliseconds(2));
     }
   }
@@ -316,12 +339,6 @@ void Group::AwaitFailureSeen(absl::Duration limit) {
 
 std::string Group::Name(int world_rank) const {
   return "rank " + std::to_string(world_rank) + " on host " + place_.hosts[world_rank];
-}
-
-std::string Group::Names(const std::vector<int>& indices) const {
-  std::string text;
-  for (int i : indices) text += (text.empty() ? "" : ", ") + Name(first_rank() + i);
-  return text;
 }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 // One rank's view of its group: the ranks next to it in rank order with which it shares memory (all ranks of a world in one
 // process or on one host; the ranks of one host between hosts). It publishes collectives, waits for the others, and notices
-// when one of them fails, leaves, dies or does not come. Used by one thread at a time, except Fail, failure and AwaitUntouched.
+// when one of them fails, leaves, dies or does not come. Used by one thread at a time, except Fail, failure, Notify and
+// AwaitUntouched.
 
 #pragma once
 
@@ -11,10 +12,11 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "runtime/comm/control_block.h"
 #include "runtime/comm/memory.h"
+#include "runtime/comm/process.h"
+#include "runtime/comm/search.h"
 
 namespace lockstep {
 
@@ -59,15 +61,20 @@ class Group {
                        const MemoryRef& output, const std::string& label);
   // Waits until all ranks have published `sequence`, and checks that they agree.
   absl::Status AwaitPosted(uint64_t sequence);
-  // Peers that are here and not done with `sequence`.
-  std::vector<int> BehindOf(uint64_t sequence) const;
+  // Say that this rank begins and has done its share of `sequence`, the chunks that it has taken or that are given to it.
+  void BeginShare(uint64_t sequence);
+  void EndShare(uint64_t sequence);
+  // Peers whose share is not done: of those that have begun it, or of all (if shares are `given`, not taken).
+  std::vector<int> Unfinished(uint64_t sequence, bool given) const;
   // Says that this rank is done with `sequence`.
   void Retire(uint64_t sequence);
 
-  // Between a BeginWork that returned true and EndWork this rank may touch its peers' operands. False after a failure.
-  bool BeginWork();
+  // Between a BeginWork that returned OK and EndWork this rank may touch operands, its own and its peers'. After a failure, also
+  // one that somebody is about to declare, an error.
+  absl::Status BeginWork();
   void EndWork();
-  // After a failure: waits until no peer touches this rank's operands any more, and then none ever will. Any thread.
+  // After a failure: waits until neither peers nor another thread of this rank touch operands any more, and then none ever
+  // will. Not for peers that are dead, and for a peer that is stopped meanwhile not longer than a second. Any thread.
   void AwaitUntouched() const;
 
   // Waits until `ready`. `missing` tells for whom one waits (indices), `what` is for messages.
@@ -76,16 +83,30 @@ class Group {
 
   // Looks now and then whether the group's processes live; if one does not, that is a failure.
   absl::Status CheckAlive(const std::string& what);
-  // What Await calls while it waits long, for those who have other things to look after. Once, before any Await.
-  void OnIdle(std::function<void()> callback) { on_idle_ = std::move(callback); }
+  // What Await calls while it waits long, for those who have other things to look after, and how it asks ranks of other groups
+  // for whom they wait. Once, before any Await.
+  void OnIdle(std::function<void()> callback, Search::Ask ask_other_groups);
+
+  // Says that this rank is alive and waits for a rank of the world; or that it waits no more.
+  void SayWaiting(int rank);
+  void SayGoingOn();
+  // For whom this rank waits, or -1.
+  int waits_for() const { return place_.block.rank(index()).waits_for.load(); }
+  // For whom any rank of the world waits: of this group by the shared state, of others by asking them.
+  Search::Reply Ask(int rank, bool first);
+  // How long a rank may give no sign of life before that counts.
+  absl::Duration grace() const;
+  // The error of having waited in vain.
+  absl::Status TimedOut(const std::vector<Search::Culprit>& culprits, const std::string& what);
 
   // Declares the world failed, for which `culprit` (a rank of the world) is to blame. The first call counts. Any thread.
   // Returns the failure that counts.
   absl::Status Fail(int culprit, const absl::Status& status);
   // The failure that counts, or OK. Any thread.
   absl::Status failure() const;
-  // Whom the failure is blamed on. Requires a failure.
-  int culprit() const { return place_.block.header().failure.culprit; }
+  // Requires a failure.
+  const Failure& failure_record() const { return place_.block.header().failure; }
+  void SayTold() { place_.block.header().failure.told.store(1); }
   // The error of two ranks that are not in the same collective.
   absl::Status Disagreement(uint64_t sequence, int rank_a, const OpDescription& a, const std::string& label_a,
                             int rank_b, const OpDescription& b, const std::string& label_b) const;
@@ -96,25 +117,20 @@ class Group {
   void AwaitFailureSeen(absl::Duration limit);
 
  private:
-  absl::Status CheckLeft(const std::vector<int>& missing, const std::string& what) const;
+  absl::Status SleepUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<std::vector<int>()> missing,
+                          const std::string& what);
+  absl::Status CheckLeft(const std::vector<int>& late, absl::FunctionRef<bool()> ready, const std::string& what);
+  absl::Status AwaitWritten() const;
   bool Alive(int index) const;
-  std::string Names(const std::vector<int>& indices) const;
 
   GroupPlace place_;
   PeerMemory memory_;
   const absl::Duration timeout_;
   bool crowded_;
-  absl::Time next_pulse_;  // when to look for processes again
+  absl::Duration next_pulse_;  // when to look for processes again
   std::function<void()> on_idle_ = [] {};
+  Search::Ask ask_other_groups_;
+  std::vector<uint32_t> beats_asked_;  // by index: the peer's beats when it was first asked
 };
-
-// "all_reduce sum f32[10] `bucket 0`", for messages.
-std::string Describe(const OpDescription& description, const std::string& label);
-
-// This machine's name.
-std::string HostName();
-
-// When process `id` started, in the kernel's ticks, or 0 if there is no such process (or only its remains).
-uint64_t ProcessStart(int id);
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/status.h"
 #include "runtime/comm/in_process_links.h"
+#include "runtime/comm/process.h"
 #include "runtime/comm/rank_communicator.h"
 
 namespace lockstep {

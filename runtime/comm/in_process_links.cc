@@ -15,8 +15,8 @@ namespace {
 // What has been sent and not been received.
 struct Mailboxes {
   std::mutex mutex;
-  std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> messages;  // by sender, receiver, tag
-  std::map<int, std::deque<Links::Notice>> notices;                                  // by receiver
+  std::map<std::tuple<int, int, int>, std::deque<MessageBuffer>> messages;  // by sender, receiver, tag
+  std::map<int, std::deque<Links::Notice>> notices;                         // by receiver
 };
 
 class Sent final : public LinkRequest {
@@ -26,17 +26,18 @@ class Sent final : public LinkRequest {
 
 class Receiving final : public LinkRequest {
  public:
-  Receiving(Mailboxes* mailboxes, std::tuple<int, int, int> key, std::byte* data, size_t bytes)
-      : mailboxes_(*mailboxes), key_(key), data_(data), bytes_(bytes) {}
+  Receiving(Mailboxes* mailboxes, std::tuple<int, int, int> key, MessageBuffer buffer)
+      : mailboxes_(*mailboxes), key_(key), buffer_(std::move(buffer)) {}
 
   absl::StatusOr<bool> Test() override {
     std::lock_guard<std::mutex> lock(mailboxes_.mutex);
-    std::deque<std::vector<std::byte>>& box = mailboxes_.messages[key_];
+    std::deque<MessageBuffer>& box = mailboxes_.messages[key_];
     if (box.empty()) return false;
-    if (box.front().size() != bytes_) {
-      return Internal() << "a message of " << box.front().size() << " bytes where " << bytes_ << " were expected";
+    if (box.front()->size() != buffer_->size()) {
+      return Internal() << "a message of " << box.front()->size() << " bytes where " << buffer_->size()
+                        << " were expected";
     }
-    std::memcpy(data_, box.front().data(), bytes_);
+    *buffer_ = *box.front();
     box.pop_front();
     return true;
   }
@@ -44,8 +45,7 @@ class Receiving final : public LinkRequest {
  private:
   Mailboxes& mailboxes_;
   const std::tuple<int, int, int> key_;
-  std::byte* const data_;
-  const size_t bytes_;
+  const MessageBuffer buffer_;
 };
 
 class InProcessLinks final : public Links {
@@ -53,24 +53,23 @@ class InProcessLinks final : public Links {
   InProcessLinks(std::shared_ptr<Mailboxes> mailboxes, int rank, std::vector<int> group_begins)
       : mailboxes_(std::move(mailboxes)), rank_(rank), group_begins_(std::move(group_begins)) {}
 
-  absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, const std::byte* data,
-                                                    size_t bytes) override {
+  absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, MessageBuffer buffer) override {
     std::lock_guard<std::mutex> lock(mailboxes_->mutex);
-    mailboxes_->messages[{rank_, to_rank, tag}].emplace_back(data, data + bytes);
+    mailboxes_->messages[{rank_, to_rank, tag}].push_back(std::make_shared<std::vector<std::byte>>(*buffer));
     return std::make_unique<Sent>();
   }
 
-  absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, std::byte* data, size_t bytes) override {
-    return std::make_unique<Receiving>(mailboxes_.get(), std::tuple(from_rank, rank_, tag), data, bytes);
+  absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, MessageBuffer buffer) override {
+    return std::make_unique<Receiving>(mailboxes_.get(), std::tuple(from_rank, rank_, tag), std::move(buffer));
   }
 
-  void SendNotice(const Notice& notice) override {
+  void SendNotice(int to_rank, const Notice& notice) override {
     std::lock_guard<std::mutex> lock(mailboxes_->mutex);
-    for (int first : group_begins_) {
-      if (first == rank_) continue;
-      // A status of its own for each receiver: copies share memory, and Abseil is not built for the thread sanitizer.
-      mailboxes_->notices[first].push_back({notice.rank, absl::Status(notice.status.code(), notice.status.message())});
-    }
+    // A status of its own for each receiver: copies share memory, and Abseil is not built for the thread sanitizer.
+    mailboxes_->notices[to_rank].push_back({.kind = notice.kind,
+                                            .rank = notice.rank,
+                                            .from = rank_,
+                                            .status = absl::Status(notice.status.code(), notice.status.message())});
   }
 
   std::optional<Notice> PollNotice() override {

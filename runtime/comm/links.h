@@ -16,12 +16,15 @@
 
 namespace lockstep {
 
-// A send or a receive in flight. Destroying one that is not complete cancels it as far as possible; its buffer must live on
-// until Links itself is gone if it was a send.
+// What a message is sent from or received into. Shared because a transport may read or write it after everybody has given up.
+using MessageBuffer = std::shared_ptr<std::vector<std::byte>>;
+
+// A send or a receive in flight. Destroying one that is not complete gives it up; the transport keeps the buffer until it
+// is done with it.
 class LinkRequest {
  public:
   virtual ~LinkRequest() = default;
-  // Whether it is complete: the buffer may be used again, or has been filled.
+  // Whether it is complete: the buffer may be used again, or has been filled. Not to be called again after that.
   virtual absl::StatusOr<bool> Test() = 0;
 };
 
@@ -30,18 +33,25 @@ class Links {
   virtual ~Links() = default;
 
   // Messages from one rank to another with the same tag arrive in the order in which they were sent. Tags are below 2^15.
-  virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, const std::byte* data,
-                                                            size_t bytes) = 0;
-  virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, std::byte* data,
-                                                               size_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, MessageBuffer buffer) = 0;
+  // A message of the buffer's size.
+  virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, MessageBuffer buffer) = 0;
 
-  // Something that all other groups should know: that the world has failed, or that a whole group is done and gone.
+  // What ranks of different groups tell each other besides data.
   struct Notice {
-    int rank = 0;         // the culprit, or the first rank of the group that has left
-    absl::Status status;  // OK: the group has left
+    enum class Kind : int32_t {
+      kFailed,    // the world has failed; `rank` is to blame
+      kLeft,      // all ranks of the sender's group are done and gone
+      kQuestion,  // for whom do you wait?
+      kAnswer,    // for `rank`, or for nobody (-1)
+    };
+    Kind kind = Kind::kFailed;
+    int rank = -1;
+    int from = -1;        // the sender; filled in by the links
+    absl::Status status;  // of kFailed
   };
-  // Tells the first ranks of all other groups; does not wait.
-  virtual void SendNotice(const Notice& notice) = 0;
+  // Does not wait.
+  virtual void SendNotice(int to_rank, const Notice& notice) = 0;
   // A notice that has come, if there is one.
   virtual std::optional<Notice> PollNotice() = 0;
 

@@ -17,7 +17,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/status.h"
+#include "runtime/comm/clock.h"
 #include "runtime/comm/mpi_links.h"
+#include "runtime/comm/mpi_wait.h"
+#include "runtime/comm/process.h"
 #include "runtime/comm/rank_communicator.h"
 #include "runtime/comm/shared_memory.h"
 
@@ -33,12 +36,14 @@ std::atomic<bool>& WorldFailed() {
   return failed;
 }
 
-absl::Status AwaitRequest(MPI_Request* request, absl::Duration limit, const char* call) {
-  const absl::Time end = absl::Now() + limit;
+// Waits for a nonblocking collective. `memory`, which it uses, lives on for as long as it is under way.
+absl::Status AwaitRequest(MPI_Request* request, std::shared_ptr<void> memory, absl::Duration limit, const char* call) {
+  const absl::Duration end = SteadyNow() + limit;
   for (int complete = 0; !complete;) {
     RETURN_IF_ERROR(MpiStatus(MPI_Test(request, &complete, MPI_STATUS_IGNORE), call));
     if (complete) break;
-    if (absl::Now() >= end) {
+    if (SteadyNow() >= end) {
+      KeepUntilDone(*request, std::move(memory));
       return ErrorStream(absl::StatusCode::kDeadlineExceeded)
              << call << ": not all ranks have come to create their communicator within " << absl::FormatDuration(limit);
     }
@@ -47,7 +52,14 @@ absl::Status AwaitRequest(MPI_Request* request, absl::Duration limit, const char
   return absl::OkStatus();
 }
 
+// The process that has initialised MPI, and finalises it. One forked from it does not.
+std::atomic<int>& OwnerOfMpi() {
+  static std::atomic<int> process{0};
+  return process;
+}
+
 void FinalizeAtExit() {
+  if (getpid() != OwnerOfMpi()) return;
   int finalized = 0;
   MPI_Finalized(&finalized);
   if (finalized || LiveMpiLinks() > 0)
@@ -56,8 +68,9 @@ void FinalizeAtExit() {
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS) return;
-    if (!AwaitRequest(&request, kLastBarrier, "MPI_Ibarrier").ok()) return;
+    if (!AwaitRequest(&request, nullptr, kLastBarrier, "MPI_Ibarrier").ok()) return;
   }
+  const MpiWait wait("MPI_Finalize");
   MPI_Finalize();
 }
 
@@ -67,10 +80,16 @@ absl::Status InitializeMpi() {
   int finalized = 0, initialized = 0;
   MPI_Finalized(&finalized);
   if (finalized) return FailedPrecondition() << "MPI is finalised already";
+  if (OwnerOfMpi() != 0 && OwnerOfMpi() != getpid()) {
+    return FailedPrecondition() << "this process (" << getpid() << ") was forked from process " << OwnerOfMpi()
+                                << ", which is a rank of MPI; a forked process is none";
+  }
   MPI_Initialized(&initialized);
   if (initialized) return absl::OkStatus();
+  const MpiWait wait("MPI_Init");
   int provided = 0;
   RETURN_IF_ERROR(MpiStatus(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread"));
+  OwnerOfMpi() = getpid();
   std::atexit(FinalizeAtExit);
   return absl::OkStatus();
 }
@@ -79,26 +98,31 @@ absl::StatusOr<MPI_Comm> DuplicateWorld(absl::Duration limit) {
   MPI_Errhandler before;
   MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  MPI_Comm comm = MPI_COMM_NULL;
+  auto comm = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
-  absl::Status status = MpiStatus(MPI_Comm_idup(MPI_COMM_WORLD, &comm, &request), "MPI_Comm_idup");
-  if (status.ok()) status = AwaitRequest(&request, limit, "MPI_Comm_idup");
+  absl::Status status = MpiStatus(MPI_Comm_idup(MPI_COMM_WORLD, comm.get(), &request), "MPI_Comm_idup");
+  if (status.ok()) status = AwaitRequest(&request, comm, limit, "MPI_Comm_idup");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, before);
   MPI_Errhandler_free(&before);
   RETURN_IF_ERROR(status);
-  RETURN_IF_ERROR(MpiStatus(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
-  return comm;
+  RETURN_IF_ERROR(MpiStatus(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
+  return *comm;
 }
 
 // Every rank's T, by rank.
 template <typename T>
 absl::StatusOr<std::vector<T>> GatherFacts(MPI_Comm comm, int size, const T& mine, absl::Duration limit) {
-  std::vector<T> all(size);
+  struct Facts {
+    T mine;
+    std::vector<T> all;
+  };
+  auto facts = std::make_shared<Facts>(Facts{mine, std::vector<T>(size)});
   MPI_Request request = MPI_REQUEST_NULL;
-  const int code = MPI_Iallgather(&mine, sizeof(T), MPI_BYTE, all.data(), sizeof(T), MPI_BYTE, comm, &request);
+  const int code =
+      MPI_Iallgather(&facts->mine, sizeof(T), MPI_BYTE, facts->all.data(), sizeof(T), MPI_BYTE, comm, &request);
   RETURN_IF_ERROR(MpiStatus(code, "MPI_Iallgather"));
-  RETURN_IF_ERROR(AwaitRequest(&request, limit, "MPI_Iallgather"));
-  return all;
+  RETURN_IF_ERROR(AwaitRequest(&request, facts, limit, "MPI_Iallgather"));
+  return std::move(facts->all);
 }
 
 struct RankFacts {
@@ -204,7 +228,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
                    }};
   for (const RankFacts& fact : facts) place.hosts.push_back(fact.host);
   std::unique_ptr<Links> links;
-  if (begins.size() > 1) links = CreateMpiLinks(comm, rank, begins);
+  if (begins.size() > 1) links = CreateMpiLinks(comm, begins);
   const bool alone = links == nullptr;
   absl::StatusOr<std::unique_ptr<Communicator>> communicator =
       RankCommunicator::Create(std::move(place), std::move(links), "mpi", options.communicator);

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "core/status.h"
@@ -18,8 +19,35 @@ std::atomic<int>& LiveLinks() {
   return count;
 }
 
+// Transfers that were given up before MPI was done with them, and the memory that it may still read or write. Of the process, as
+// MPI itself is, and never destroyed: at the end of a failed job MPI may never be done.
+class GivenUp {
+ public:
+  static GivenUp& Get() {
+    static GivenUp& given_up = *new GivenUp;
+    return given_up;
+  }
+  void Add(MPI_Request request, std::shared_ptr<void> memory) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    transfers_.emplace_back(request, std::move(memory));
+  }
+  // Frees what MPI is done with. While MPI is there.
+  void Sweep() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(transfers_, [](auto& transfer) {
+      int complete = 0;
+      return MPI_Test(&transfer.first, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete;
+    });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<MPI_Request, std::shared_ptr<void>>> transfers_;
+};
+
 // A notice as it travels.
 struct NoticeMessage {
+  int32_t kind = 0;
   int32_t rank = 0;
   int32_t code = 0;  // absl::StatusCode
   char text[kMessageBytes] = {};
@@ -27,11 +55,12 @@ struct NoticeMessage {
 
 class MpiRequest final : public LinkRequest {
  public:
-  MpiRequest(MPI_Request request, bool receives) : request_(request), receives_(receives) {}
+  MpiRequest(MPI_Request request, MessageBuffer buffer, bool receives)
+      : request_(request), buffer_(std::move(buffer)), receives_(receives) {}
   ~MpiRequest() override {
     if (request_ == MPI_REQUEST_NULL) return;
     if (receives_) MPI_Cancel(&request_);
-    MPI_Request_free(&request_);
+    GivenUp::Get().Add(request_, std::move(buffer_));
   }
 
   absl::StatusOr<bool> Test() override {
@@ -42,54 +71,60 @@ class MpiRequest final : public LinkRequest {
 
  private:
   MPI_Request request_;
+  MessageBuffer buffer_;
   const bool receives_;
 };
 
 class MpiLinks final : public Links {
  public:
-  MpiLinks(MPI_Comm comm, int rank, std::vector<int> group_begins)
-      : comm_(comm), rank_(rank), group_begins_(std::move(group_begins)) {
+  MpiLinks(MPI_Comm comm, std::vector<int> group_begins) : comm_(comm), group_begins_(std::move(group_begins)) {
     ++LiveLinks();
   }
-  ~MpiLinks() override { --LiveLinks(); }
+  ~MpiLinks() override {
+    GivenUp::Get().Sweep();
+    --LiveLinks();
+  }
 
-  absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, const std::byte* data,
-                                                    size_t bytes) override {
+  absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, MessageBuffer buffer) override {
     MPI_Request request = MPI_REQUEST_NULL;
-    const int code = MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to_rank, tag, comm_, &request);
+    const int code =
+        MPI_Isend(buffer->data(), static_cast<int>(buffer->size()), MPI_BYTE, to_rank, tag, comm_, &request);
     RETURN_IF_ERROR(MpiStatus(code, "MPI_Isend"));
-    return std::make_unique<MpiRequest>(request, false);
+    return std::make_unique<MpiRequest>(request, std::move(buffer), false);
   }
 
-  absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, std::byte* data, size_t bytes) override {
+  absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, MessageBuffer buffer) override {
     MPI_Request request = MPI_REQUEST_NULL;
-    const int code = MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from_rank, tag, comm_, &request);
+    const int code =
+        MPI_Irecv(buffer->data(), static_cast<int>(buffer->size()), MPI_BYTE, from_rank, tag, comm_, &request);
     RETURN_IF_ERROR(MpiStatus(code, "MPI_Irecv"));
-    return std::make_unique<MpiRequest>(request, true);
+    return std::make_unique<MpiRequest>(request, std::move(buffer), true);
   }
 
-  void SendNotice(const Notice& notice) override {
-    // Not freed before MPI is done with it, which at the end of a failed job may be never.
-    NoticeMessage* message = new NoticeMessage{.rank = notice.rank, .code = static_cast<int32_t>(notice.status.code())};
-    CopyText(std::string_view(notice.status.message().data(), notice.status.message().size()), message->text,
+  void SendNotice(int to_rank, const Notice& notice) override {
+    NoticeMessage message{.kind = static_cast<int32_t>(notice.kind),
+                          .rank = notice.rank,
+                          .code = static_cast<int32_t>(notice.status.code())};
+    CopyText(std::string_view(notice.status.message().data(), notice.status.message().size()), message.text,
              kMessageBytes);
-    for (int first : group_begins_) {
-      if (first == rank_) continue;
-      MPI_Request request = MPI_REQUEST_NULL;
-      if (MPI_Isend(message, sizeof(*message), MPI_BYTE, first, kNoticeTag, comm_, &request) == MPI_SUCCESS)
-        MPI_Request_free(&request);
-    }
+    auto buffer = std::make_shared<std::vector<std::byte>>(sizeof(message));
+    std::memcpy(buffer->data(), &message, sizeof(message));
+    (void)Send(to_rank, kNoticeTag, std::move(buffer));  // and given up: nobody waits for it
   }
 
   std::optional<Notice> PollNotice() override {
     int there = 0;
     MPI_Message handle;
     MPI_Status status;
-    if (MPI_Improbe(MPI_ANY_SOURCE, kNoticeTag, comm_, &there, &handle, &status) != MPI_SUCCESS || !there)
+    if (MPI_Improbe(MPI_ANY_SOURCE, kNoticeTag, comm_, &there, &handle, &status) != MPI_SUCCESS || !there) {
+      GivenUp::Get().Sweep();
       return std::nullopt;
+    }
     NoticeMessage message;
     if (MPI_Mrecv(&message, sizeof(message), MPI_BYTE, &handle, &status) != MPI_SUCCESS) return std::nullopt;
-    return Notice{.rank = message.rank,
+    return Notice{.kind = static_cast<Notice::Kind>(message.kind),
+                  .rank = message.rank,
+                  .from = status.MPI_SOURCE,
                   .status = absl::Status(static_cast<absl::StatusCode>(message.code), message.text)};
   }
 
@@ -97,7 +132,6 @@ class MpiLinks final : public Links {
 
  private:
   const MPI_Comm comm_;
-  const int rank_;
   const std::vector<int> group_begins_;
 };
 
@@ -111,8 +145,12 @@ absl::Status MpiStatus(int code, const char* call) {
   return ErrorStream(absl::StatusCode::kUnavailable) << call << ": " << text;
 }
 
-std::unique_ptr<Links> CreateMpiLinks(MPI_Comm comm, int rank, std::vector<int> group_begins) {
-  return std::make_unique<MpiLinks>(comm, rank, std::move(group_begins));
+void KeepUntilDone(MPI_Request request, std::shared_ptr<void> memory) {
+  GivenUp::Get().Add(request, std::move(memory));
+}
+
+std::unique_ptr<Links> CreateMpiLinks(MPI_Comm comm, std::vector<int> group_begins) {
+  return std::make_unique<MpiLinks>(comm, std::move(group_begins));
 }
 
 int LiveMpiLinks() { return LiveLinks().load(); }

@@ -53,4 +53,29 @@ echo "a dead rank is named by $named survivors, all over after $took ms"
 timeout 60 mpirun --oversubscribe -np 3 "$program" 3 die=1 >"$out" 2>&1 && fail "rank 1 died: exit status 0"
 grep -qE 'rank 1 |died while rank' "$out" || fail "rank 1 died: nobody says so"
 
+# stopped rank, ranks, further arguments: a stopped rank, and it alone, is named by all others.
+stop() {
+  local victim=$1 ranks=$2 named
+  shift 2
+  timeout 60 mpirun --oversubscribe --enable-recovery -np "$ranks" "$program" "$ranks" "stop=$victim" "$@" >"$out" 2>&1
+  named=$(grep -cE "^rank [0-9]+ learns: DEADLINE_EXCEEDED: rank [0-9]+ on host [^ ]+ waited 2s in all_reduce max [^;]* for rank $victim on host [^ ;]+: [a-z, ]+$" "$out")
+  [ "$named" -eq $((ranks - 1)) ] || fail "rank $victim of $ranks stopped ($*): $named of the others blamed it alone"
+  echo "a stopped rank $victim of $ranks is named by $named others ($*): $(grep -m1 learns "$out")"
+}
+# Before its collective and in the midst of large ones; with and without groups, of which it is the first or not.
+for after in 0 40 90; do
+  stop 1 3 after=$after
+  stop 3 4 max_group=2 after=$after
+  stop 2 4 max_group=2 after=$after
+  stop 1 3 max_group=1 after=$after
+done
+
+# Ranks that are late for MPI_Init, or that MPI_Finalize waits for, are named meanwhile.
+for call in Init Finalize; do
+  timeout 60 mpirun --oversubscribe -np 3 "$program" 3 "late_$call=1" >"$out" 2>&1 || fail "late for MPI_$call: exit status $?"
+  named=$(grep -cE "^lockstep: rank [02] on host .* has waited 3 s in MPI_$call for rank 1$" "$out")
+  [ "$named" -eq 2 ] || fail "rank 1 is late for MPI_$call: $named of 2 named it"
+  echo "a rank that is late for MPI_$call is named by $named others"
+done
+
 exit $((failures > 0))

@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "core/status.h"
+#include "runtime/comm/describe.h"
 #include "runtime/comm/reduce.h"
 
 namespace lockstep {
@@ -34,7 +35,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Create(GroupPlac
       new RankCommunicator(std::move(place), std::move(links), std::move(transport), options));
   RETURN_IF_ERROR(communicator->group_.AwaitJoined());
   if (communicator->links_ != nullptr || options.progress_thread) {
-    communicator->progress_ = std::thread([rank = communicator.get()] { rank->ProgressLoop(); });
+    communicator->progress_->thread = std::thread([rank = communicator.get()] { rank->ProgressLoop(); });
   }
   return communicator;
 }
@@ -42,29 +43,41 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Create(GroupPlac
 RankCommunicator::RankCommunicator(GroupPlace place, std::unique_ptr<Links> links, std::string transport,
                                    const Options& options)
     : Communicator(place.first_rank + place.index, place.hosts, std::move(transport)),
+      generation_(ForkGeneration()),
       group_(std::move(place), options.timeout),
-      links_(std::move(links)) {
-  if (links_ != nullptr) {
-    chain_ = std::make_unique<Chain>(&group_, links_.get());
-    group_.OnIdle([this] { (void)chain_->Poll(); });
-  }
+      links_(std::move(links)),
+      progress_(std::make_unique<Progress>()) {
+  if (links_ != nullptr) chain_ = std::make_unique<Chain>(&group_, links_.get());
   group_.Join();
 }
 
 RankCommunicator::~RankCommunicator() {
-  if (!ops_.empty()) Abort(FailedPrecondition() << "it destroyed its communicator with collectives in flight");
-  if (progress_.joinable()) {
+  if (!CheckProcess().ok()) {
+    (void)progress_.release();
+    (void)chain_.release();
+    (void)links_.release();
+    return;
+  }
+  if (!progress_->ops.empty())
+    Abort(FailedPrecondition() << "it destroyed its communicator with collectives in flight");
+  if (progress_->thread.joinable()) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
-      stop_ = true;
+      std::lock_guard<std::mutex> lock(progress_->mutex);
+      progress_->stop = true;
     }
-    changed_.notify_all();
-    progress_.join();
+    progress_->changed.notify_all();
+    progress_->thread.join();
   }
   const bool failed = !group_.failure().ok();
   if (failed && !group_.one_process()) group_.AwaitFailureSeen(kFailureLinger);
   const bool last = group_.Leave();
   if (chain_ != nullptr) chain_->Leave(last);
+}
+
+absl::Status RankCommunicator::CheckProcess() const {
+  if (ForkGeneration() == generation_) return absl::OkStatus();
+  return FailedPrecondition() << "this process was forked from the one of " << group_.Name(rank())
+                              << ", to which the communicator belongs; make another one here";
 }
 
 absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllReduce(const void* input, void* output, int64_t count,
@@ -122,6 +135,7 @@ absl::Status RankCommunicator::CheckOperands(const OpDescription& d, const void*
 
 absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const OpDescription& description, const void* input,
                                                              void* output, const Call& call) {
+  RETURN_IF_ERROR(CheckProcess());
   RETURN_IF_ERROR(group_.failure());
   RETURN_IF_ERROR(CheckOperands(description, input, output, call));
   auto op = std::make_unique<Op>();
@@ -132,21 +146,22 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const OpDescription
   op->input = static_cast<const std::byte*>(input);
   op->output = static_cast<std::byte*>(output);
   Op* const started = op.get();
-  if (progress_.joinable()) {
+  Progress& p = *progress_;
+  if (p.thread.joinable()) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
-      queue_.push_back(started);
-      ops_.emplace(started->sequence, std::move(op));
+      std::lock_guard<std::mutex> lock(p.mutex);
+      p.queue.push_back(started);
+      p.ops.emplace(started->sequence, std::move(op));
     }
-    changed_.notify_all();
+    p.changed.notify_all();
   } else {
-    if (queue_.size() == kSlots) RunOldest();  // or peers would wait for us to free its slot
-    queue_.push_back(started);
-    ops_.emplace(started->sequence, std::move(op));
+    if (p.queue.size() == kSlots) RunOldest();  // or peers would wait for us to free its slot
+    p.queue.push_back(started);
+    p.ops.emplace(started->sequence, std::move(op));
     absl::Status published = Publish(*started);
     if (!published.ok()) {
-      queue_.pop_back();
-      ops_.erase(started->sequence);
+      p.queue.pop_back();
+      p.ops.erase(started->sequence);
       group_.AwaitUntouched();
       return published;
     }
@@ -155,46 +170,49 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const OpDescription
 }
 
 absl::Status RankCommunicator::Wait(Ticket ticket, Stream*) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  auto found = ops_.find(ticket.id);
-  if (found == ops_.end()) return FailedPrecondition() << "ticket " << ticket.id << " is not in flight";
+  RETURN_IF_ERROR(CheckProcess());
+  Progress& p = *progress_;
+  std::unique_lock<std::mutex> lock(p.mutex);
+  auto found = p.ops.find(ticket.id);
+  if (found == p.ops.end()) return FailedPrecondition() << "ticket " << ticket.id << " is not in flight";
   Op& op = *found->second;
-  if (progress_.joinable()) {
-    changed_.wait(lock, [&] { return op.done; });
+  if (p.thread.joinable()) {
+    p.changed.wait(lock, [&] { return op.done; });
   } else {
     while (!op.done) RunOldest();
   }
   absl::Status result = std::move(op.result);
-  ops_.erase(found);
+  p.ops.erase(found);
   return result;
 }
 
 void RankCommunicator::RunOldest() {
-  Op* op = queue_.front();
+  Op* op = progress_->queue.front();
   op->result = Finish(Run(*op));
-  queue_.pop_front();
+  progress_->queue.pop_front();
   op->done = true;
 }
 
 void RankCommunicator::ProgressLoop() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  Progress& p = *progress_;
+  std::unique_lock<std::mutex> lock(p.mutex);
   for (;;) {
-    while (!stop_ && queue_.empty()) {
+    while (!p.stop && p.queue.empty()) {
       if (chain_ == nullptr) {
-        changed_.wait(lock);
-      } else if (changed_.wait_for(lock, kIdlePoll) == std::cv_status::timeout) {
+        p.changed.wait(lock);
+      } else if (p.changed.wait_for(lock, kIdlePoll) == std::cv_status::timeout) {
         (void)chain_->Poll();  // a failure must spread though this rank computes
       }
     }
-    if (queue_.empty()) break;
-    Op* op = queue_.front();
+    if (p.queue.empty()) break;
+    Op* op = p.queue.front();
     lock.unlock();
     absl::Status result = Finish(Run(*op));
     lock.lock();
-    queue_.pop_front();
+    p.queue.pop_front();
     op->result = std::move(result);
     op->done = true;
-    changed_.notify_all();
+    p.changed.notify_all();
   }
 }
 
@@ -221,7 +239,9 @@ absl::Status RankCommunicator::Show(Op& op) {
   }
   const bool staged_input = input->segment != nullptr && input->ref.segment % 2 == 1;
   if (staged_input && (d.opcode != Opcode::kBroadcast || d.root == rank())) {
+    RETURN_IF_ERROR(group_.BeginWork());
     std::memcpy(input->segment->data(), op.input, in_bytes);
+    group_.EndWork();
   }
   op.located_input = *std::move(input);
   op.located_output = *std::move(output);
@@ -236,7 +256,9 @@ absl::Status RankCommunicator::Run(Op& op) {
   if (chain_ != nullptr) RETURN_IF_ERROR(chain_->AwaitNeighbours(op.sequence, op.description, op.label));
   RETURN_IF_ERROR(Work(op));
   if (op.staged_output) {
+    RETURN_IF_ERROR(group_.BeginWork());
     std::memcpy(op.output, op.located_output.segment->data(), OutputBytes(op.description, size()));
+    group_.EndWork();
   }
   op.located_input = {};
   op.located_output = {};
@@ -276,12 +298,14 @@ absl::Status RankCommunicator::Work(const Op& op) {
   const Chunks chunks(op.description, size(), size(), chain_ == nullptr ? kChunkBytes : kMessageChunkBytes);
   // Peers' operands are looked up only by a rank that has a chunk to do: until it has done it, no peer can be through with the
   // collective and free them.
+  group_.BeginShare(op.sequence);
   if (chain_ == nullptr) {
     RETURN_IF_ERROR(TakeChunks(op, chunks));
   } else if (static_cast<uint32_t>(group_.index()) < chunks.size()) {
     ASSIGN_OR_RETURN(const Operands operands, Resolve(op));
     RETURN_IF_ERROR(chain_->Run(op.sequence, operands, chunks, op.label));
   }
+  group_.EndShare(op.sequence);
   return AwaitFinished(op, chunks.size());
 }
 
@@ -298,7 +322,7 @@ absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
     if (operands.inputs.empty()) {
       ASSIGN_OR_RETURN(operands, Resolve(op));
     }
-    if (!group_.BeginWork()) return group_.failure();
+    RETURN_IF_ERROR(group_.BeginWork());
     const Chunk chunk = chunks.at(index);
     ChunkOutputs(operands, chunk, &outputs);
     if (IsReduction(d)) {
@@ -320,10 +344,12 @@ absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
 absl::Status RankCommunicator::AwaitFinished(const Op& op, uint32_t chunks) {
   const Slot& slot = group_.slot(op.sequence);
   return group_.Await([&] { return slot.finished.Get(op.sequence) == chunks; },
-                      [&] { return group_.BehindOf(op.sequence); }, Describe(op.description, op.label));
+                      [&] { return group_.Unfinished(op.sequence, chain_ != nullptr); },
+                      Describe(op.description, op.label));
 }
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> RankCommunicator::Allocate(size_t bytes, std::string_view label) {
+  RETURN_IF_ERROR(CheckProcess());
   // The number of the barrier that follows names the segment: it is the same on all ranks, and never used again.
   ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, group_.memory().Allocate(bytes, 2 * next_sequence_ + 2));
   ASSIGN_OR_RETURN(Ticket ticket, Start({.opcode = Opcode::kAllocate}, nullptr, nullptr, {.label = label}));
@@ -353,6 +379,7 @@ absl::StatusOr<std::vector<std::string>> RankCommunicator::AllGatherBytes(std::s
 
 void RankCommunicator::Abort(const absl::Status& cause) {
   LOCKSTEP_CHECK(!cause.ok()) << "abort without a cause";
+  if (!CheckProcess().ok()) return;
   (void)group_.Fail(rank(), absl::AbortedError(group_.Name(rank()) + " gave up: " + std::string(cause.message())));
   group_.AwaitUntouched();
 }

@@ -77,17 +77,27 @@ class RankCommunicator final : public Communicator {
   void RunOldest();
   void ProgressLoop();
 
+  // What the rank's own thread and the progress thread share, guarded by `mutex` if there is a progress thread.
+  struct Progress {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Op*> queue;                        // not yet done, oldest first
+    std::map<uint64_t, std::unique_ptr<Op>> ops;  // by ticket, until waited for
+    bool stop = false;
+    std::thread thread;  // joinable if there is one
+  };
+
+  // OK in the process that made this communicator; an error in one that was forked from it, where everything here belongs to the
+  // other process and nothing may be touched.
+  absl::Status CheckProcess() const;
+
+  const uint32_t generation_;  // ForkGeneration() of the process that uses this
   Group group_;
   std::unique_ptr<Links> links_;  // null: the group is the world
   std::unique_ptr<Chain> chain_;  // likewise
   uint64_t next_sequence_ = 0;
-
-  std::mutex mutex_;  // guards what follows when there is a progress thread
-  std::condition_variable changed_;
-  std::deque<Op*> queue_;                        // not yet done, oldest first
-  std::map<uint64_t, std::unique_ptr<Op>> ops_;  // by ticket, until waited for
-  bool stop_ = false;
-  std::thread progress_;  // joinable if there is one
+  // On the heap, as are the links: a forked process must leave it as it is. The thread is not there, and locks may be held.
+  std::unique_ptr<Progress> progress_;
 };
 
 }  // namespace lockstep

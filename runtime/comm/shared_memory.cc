@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/status.h"
+#include "runtime/comm/process.h"
 #include "runtime/comm/rank_communicator.h"
 
 namespace lockstep {

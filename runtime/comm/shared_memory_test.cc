@@ -19,7 +19,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "runtime/comm/conformance_cases.h"
-#include "runtime/comm/group.h"
+#include "runtime/comm/process.h"
 
 namespace lockstep {
 namespace {
@@ -96,15 +96,15 @@ INSTANTIATE_TEST_SUITE_P(All, Conformance, ::testing::ValuesIn(Table()), [](cons
 });
 
 // Ranks look whether their peers live while these end.
-TEST(ProcessStart, IsZeroForAProcessThatEndsMeanwhile) {
-  EXPECT_NE(ProcessStart(getpid()), 0u);
+TEST(FactsOfProcess, TellsAProcessThatEndsMeanwhile) {
+  EXPECT_NE(FactsOfProcess(getpid())->start, 0u);
   for (int round = 0; round < 500; ++round) {
     const pid_t process = fork();
     if (process == 0) _exit(0);
     std::thread reaper([process] { waitpid(process, nullptr, 0); });
-    while (ProcessStart(process) != 0) {
+    while (FactsOfProcess(process)->start != 0) {
     }
-    while (kill(process, 0) == 0) EXPECT_EQ(ProcessStart(process), 0u);
+    while (kill(process, 0) == 0) EXPECT_EQ(FactsOfProcess(process)->start, 0u);
     reaper.join();
   }
 }

@@ -1,0 +1,86 @@
+// What a group does when something goes wrong at an inconvenient moment: states that the conformance suite meets too rarely.
+
+#include "runtime/comm/group.h"
+
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "runtime/comm/process.h"
+
+namespace lockstep {
+namespace {
+
+// Two ranks that are threads of this process.
+class GroupTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    memory_ = *Segment::CreatePrivate(ControlBlock::Bytes(2));
+    block_ = ControlBlock::Initialize(memory_->data(), 2);
+    for (int i = 0; i < 2; ++i) block_.rank(i).presence.store(Presence::kHere);
+  }
+  std::unique_ptr<Group> Rank(int index, absl::Duration timeout) {
+    return std::make_unique<Group>(GroupPlace{.keep = memory_,
+                                              .block = block_,
+                                              .index = index,
+                                              .first_rank = 0,
+                                              .one_process = true,
+                                              .hosts = {"a", "a"},
+                                              .on_leave = {}},
+                                   timeout);
+  }
+
+  std::shared_ptr<Segment> memory_;  // shared by the groups
+  ControlBlock block_;
+};
+
+// Work that is refused because a peer has failed is never taken for work that is done, even before the peer has said why.
+TEST_F(GroupTest, WorkIsRefusedWithAnErrorWhileAFailureIsBeingWritten) {
+  auto group = Rank(0, absl::Seconds(10));
+  Failure& failure = block_.header().failure;
+  failure.state.store(1);
+  std::thread writer([&] {
+    absl::SleepFor(absl::Milliseconds(50));
+    failure.code = static_cast<int32_t>(absl::StatusCode::kAborted);
+    CopyText("rank 1 gave up", failure.message, kMessageBytes);
+    failure.state.store(2);
+  });
+  EXPECT_EQ(group->BeginWork(), absl::AbortedError("rank 1 gave up"));
+  writer.join();
+  EXPECT_EQ(block_.rank(0).working.load(), 0u);
+}
+
+TEST_F(GroupTest, WorkIsRefusedWithAnErrorIfNobodySaysWhy) {
+  auto group = Rank(0, absl::Seconds(10));
+  block_.header().failure.state.store(1);
+  EXPECT_FALSE(group->BeginWork().ok());
+}
+
+// After an abort the operands may be freed: not before the rank's other threads are done with them, too.
+TEST_F(GroupTest, UntouchedMeansByThisRankToo) {
+  auto group = Rank(0, absl::Seconds(10));
+  ASSERT_TRUE(group->BeginWork().ok());
+  std::atomic<bool> done{false};
+  std::thread worker([&] {
+    absl::SleepFor(absl::Milliseconds(50));
+    done = true;
+    group->EndWork();
+  });
+  (void)group->Fail(0, absl::AbortedError("aborted"));
+  group->AwaitUntouched();
+  EXPECT_TRUE(done);
+  worker.join();
+}
+
+// A wait for which nobody is known to be late ends all the same.
+TEST_F(GroupTest, AWaitForNobodyIsBounded) {
+  auto group = Rank(0, absl::Milliseconds(50));
+  const absl::Status status = group->Await([] { return false; }, [] { return std::vector<int>(); }, "something");
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "rank 0 on host a waited 50ms in something")) << status;
+}
+
+}  // namespace
+}  // namespace lockstep
