@@ -1,6 +1,7 @@
 // The conformance suite over ranks that are threads: alone, with a progress thread, and in groups that exchange messages.
 // (Ranks that are processes: shared_memory_test.cc and mpi_test.sh.)
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <thread>
@@ -79,6 +80,21 @@ std::string Name(const ::testing::TestParamInfo<Conformance::ParamType>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Conformance, ::testing::ValuesIn(Table()), Name);
+
+// An abort while the rank's own thread is in the midst of a chunk: some of many meet that moment.
+TEST(InProcessWithThread, AbortReleasesOperands) {
+  const std::vector<ConformanceCase> cases = ConformanceCases();
+  const auto test = std::find_if(cases.begin(), cases.end(),
+                                 [](const auto& each) { return each.name == "OperandsAreFreeAfterAnAbort"; });
+  ASSERT_NE(test, cases.end());
+  for (int round = 0; round < 150; ++round) {
+    auto world = MakeWorld(World::kInProcessWithThread, 2, test->options);
+    ASSERT_TRUE(world.ok());
+    std::thread other([&] { EXPECT_EQ(test->run(*(*world)[1]), absl::OkStatus()); });
+    EXPECT_EQ(test->run(*(*world)[0]), absl::OkStatus());
+    other.join();
+  }
+}
 
 TEST(InProcess, MemoryOutlivesItsCommunicator) {
   auto single = CreateSingle();

@@ -34,6 +34,7 @@ struct MemoryRef {
   uint64_t segment = 0;  // 0: an address in the process that all ranks of the group share; else a segment of the owner
   uint64_t offset = 0;   // from the segment's begin
   int32_t descriptor = -1;  // the segment's file descriptor in its owner
+  uint64_t nonce = 0;       // tells the segment from others that the descriptor may mean
 };
 
 inline constexpr size_t kLabelBytes = 96;      // with the final 0

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <string>
 
+#include "absl/strings/str_format.h"
 #include "core/status.h"
 
 namespace lockstep {
@@ -26,6 +28,17 @@ ErrorStream Exhausted(size_t bytes) {
   return ErrorStream(absl::StatusCode::kResourceExhausted) << "no memory for " << bytes << " bytes of a communicator";
 }
 
+// The name of a segment's file.
+std::string NameOf(uint64_t nonce) { return absl::StrFormat("lockstep-%016x", nonce); }
+
+// Whether a descriptor of this process is of the segment with this nonce.
+bool IsNamed(int descriptor, uint64_t nonce) {
+  char name[128];
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  const ssize_t length = readlink(link.c_str(), name, sizeof(name));
+  return length > 0 && std::string(name, length).starts_with("/memfd:" + NameOf(nonce));
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Segment>> Segment::CreatePrivate(size_t bytes) {
@@ -33,11 +46,13 @@ absl::StatusOr<std::shared_ptr<Segment>> Segment::CreatePrivate(size_t bytes) {
   void* data = std::aligned_alloc(kAlignment, rounded);
   if (data == nullptr) return Exhausted(bytes);
   std::memset(data, 0, rounded);
-  return std::shared_ptr<Segment>(new Segment(static_cast<std::byte*>(data), rounded, -1, false));
+  return std::shared_ptr<Segment>(new Segment(static_cast<std::byte*>(data), rounded, -1, 0, false));
 }
 
 absl::StatusOr<std::shared_ptr<Segment>> Segment::CreateShared(size_t bytes) {
-  const int descriptor = memfd_create("lockstep", MFD_CLOEXEC);
+  uint64_t nonce = 0;
+  if (getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce)) return Internal() << "getrandom: " << std::strerror(errno);
+  const int descriptor = memfd_create(NameOf(nonce).c_str(), MFD_CLOEXEC);
   if (descriptor < 0) return Exhausted(bytes) << ": memfd_create: " << std::strerror(errno);
   const size_t rounded = RoundUp(bytes);
   if (ftruncate(descriptor, static_cast<off_t>(rounded)) != 0) {
@@ -45,31 +60,32 @@ absl::StatusOr<std::shared_ptr<Segment>> Segment::CreateShared(size_t bytes) {
     close(descriptor);
     return Exhausted(bytes) << ": " << std::strerror(error);
   }
-  return Map(descriptor, rounded, true);
+  return Map(descriptor, rounded, nonce, true);
 }
 
-absl::StatusOr<std::shared_ptr<Segment>> Segment::Open(int process, int descriptor) {
+absl::StatusOr<std::shared_ptr<Segment>> Segment::Open(int process, int descriptor, uint64_t nonce) {
   const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(descriptor);
   const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  struct stat facts;
-  if (opened < 0 || fstat(opened, &facts) != 0) {
-    const int error = errno;
-    if (opened >= 0) close(opened);
+  if (opened < 0) {
     return FailedPrecondition() << "cannot open the shared memory of process " << process << " (" << path << ": "
-                                << std::strerror(error)
-                                << "); ranks of one host must run as the same user and see each "
-                                << "other in /proc";
+                                << std::strerror(errno) << ")";
   }
-  return Map(opened, static_cast<size_t>(facts.st_size), false);
+  struct stat facts;
+  if (!IsNamed(opened, nonce) || fstat(opened, &facts) != 0) {
+    close(opened);
+    return FailedPrecondition() << path << " is not the shared memory that process " << process << " means";
+  }
+  return Map(opened, static_cast<size_t>(facts.st_size), nonce, false);
 }
 
-absl::StatusOr<std::shared_ptr<Segment>> Segment::Map(int descriptor, size_t bytes, bool keep_descriptor) {
+absl::StatusOr<std::shared_ptr<Segment>> Segment::Map(int descriptor, size_t bytes, uint64_t nonce,
+                                                      bool keep_descriptor) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   const int error = errno;
   if (!keep_descriptor || data == MAP_FAILED) close(descriptor);
   if (data == MAP_FAILED) return Exhausted(bytes) << ": mmap: " << std::strerror(error);
   return std::shared_ptr<Segment>(
-      new Segment(static_cast<std::byte*>(data), bytes, keep_descriptor ? descriptor : -1, true));
+      new Segment(static_cast<std::byte*>(data), bytes, keep_descriptor ? descriptor : -1, nonce, true));
 }
 
 Segment::~Segment() {
@@ -104,7 +120,8 @@ std::optional<PeerMemory::Located> PeerMemory::Find(const void* data, size_t byt
     if (segment == nullptr || begin < segment->data() || begin >= segment->data() + segment->bytes()) continue;
     const size_t offset = begin - segment->data();
     if (bytes > segment->bytes() - offset) continue;
-    return Located{{.segment = own.id, .offset = offset, .descriptor = segment->descriptor()}, segment};
+    return Located{
+        {.segment = own.id, .offset = offset, .descriptor = segment->descriptor(), .nonce = segment->nonce()}, segment};
   }
   return std::nullopt;
 }
@@ -122,14 +139,16 @@ absl::StatusOr<PeerMemory::Located> PeerMemory::Stage(size_t bytes) {
     next_staging_id_ += 2;
     best = &staging_.back();
   }
-  return Located{{.segment = best->first, .offset = 0, .descriptor = best->second->descriptor()}, best->second};
+  return Located{
+      {.segment = best->first, .offset = 0, .descriptor = best->second->descriptor(), .nonce = best->second->nonce()},
+      best->second};
 }
 
 absl::StatusOr<std::byte*> PeerMemory::Resolve(int peer, int process, const MemoryRef& ref, size_t bytes) {
   if (ref.segment == 0) return reinterpret_cast<std::byte*>(ref.offset);
   std::shared_ptr<Segment>& segment = peers_[{peer, ref.segment}];
   if (segment == nullptr) {
-    absl::StatusOr<std::shared_ptr<Segment>> opened = Segment::Open(process, ref.descriptor);
+    absl::StatusOr<std::shared_ptr<Segment>> opened = Segment::Open(process, ref.descriptor, ref.nonce);
     if (!opened.ok()) {
       peers_.erase({peer, ref.segment});
       return opened.status();

@@ -24,10 +24,11 @@ class Segment {
  public:
   // Memory of this process. Allocation failure is an error of code kResourceExhausted.
   static absl::StatusOr<std::shared_ptr<Segment>> CreatePrivate(size_t bytes);
-  // Memory that other processes can Open with this process's id and descriptor() while the segment lives, and that
+  // Memory that other processes can Open with this process's id, descriptor() and nonce() while the segment lives, and that
   // processes forked from here share.
   static absl::StatusOr<std::shared_ptr<Segment>> CreateShared(size_t bytes);
-  static absl::StatusOr<std::shared_ptr<Segment>> Open(int process, int descriptor);
+  // An error if there is no such process, if this one may not see its descriptors, or if they mean something else.
+  static absl::StatusOr<std::shared_ptr<Segment>> Open(int process, int descriptor, uint64_t nonce);
 
   ~Segment();
   Segment(const Segment&) = delete;
@@ -36,15 +37,18 @@ class Segment {
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   int descriptor() const { return descriptor_; }  // -1: private, or opened
+  uint64_t nonce() const { return nonce_; }       // random, part of the file's name; 0 if private
 
  private:
-  Segment(std::byte* data, size_t bytes, int descriptor, bool mapped)
-      : data_(data), bytes_(bytes), descriptor_(descriptor), mapped_(mapped) {}
-  static absl::StatusOr<std::shared_ptr<Segment>> Map(int descriptor, size_t bytes, bool keep_descriptor);
+  Segment(std::byte* data, size_t bytes, int descriptor, uint64_t nonce, bool mapped)
+      : data_(data), bytes_(bytes), descriptor_(descriptor), nonce_(nonce), mapped_(mapped) {}
+  static absl::StatusOr<std::shared_ptr<Segment>> Map(int descriptor, size_t bytes, uint64_t nonce,
+                                                      bool keep_descriptor);
 
   std::byte* data_;
   size_t bytes_;
   int descriptor_;
+  uint64_t nonce_;
   bool mapped_;
 };
 

@@ -3,8 +3,9 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
-#include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -13,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/status.h"
@@ -146,20 +146,68 @@ RankFacts FactsOfThisRank() {
   return facts;
 }
 
-// The first ranks of the runs of ranks that share a host.
-std::vector<int> GroupBegins(const std::vector<RankFacts>& facts, int max_group) {
+// Where a rank's shared memory is.
+struct MemoryFacts {
+  int32_t process = 0;
+  int32_t descriptor = -1;
+  uint64_t nonce = 0;
+};
+
+MemoryFacts FactsOf(const absl::StatusOr<std::shared_ptr<Segment>>& segment) {
+  if (!segment.ok()) return {};
+  return {.process = getpid(), .descriptor = (*segment)->descriptor(), .nonce = (*segment)->nonce()};
+}
+
+// The first ranks of the runs of ranks that share a host, of at most `max_group` ranks. Where `apart`, a rank is by itself.
+std::vector<int> GroupBegins(const std::vector<RankFacts>& facts, const std::vector<uint8_t>& apart, int max_group) {
   std::vector<int> begins;
   for (int r = 0; r < static_cast<int>(facts.size()); ++r) {
     const bool full = !begins.empty() && max_group > 0 && r - begins.back() >= max_group;
-    if (r == 0 || full || !(facts[r] == facts[r - 1])) begins.push_back(r);
+    if (r == 0 || full || apart[r] || apart[r - 1] || !(facts[r] == facts[r - 1])) begins.push_back(r);
   }
   return begins;
 }
 
-struct ControlFacts {
-  int32_t process = 0;
-  int32_t descriptor = -1;
+struct Range {
+  int first, end;
 };
+
+Range GroupOf(int rank, const std::vector<int>& begins, int size) {
+  size_t group = begins.size() - 1;
+  while (begins[group] > rank) --group;
+  return {begins[group], group + 1 < begins.size() ? begins[group + 1] : size};
+}
+
+// The ranks, 1 for each, that do not share memory with those next to them though they are on one host, because one of them cannot
+// open another's: other users, user namespaces or process namespaces, or a /proc that hides processes.
+absl::StatusOr<std::vector<uint8_t>> RanksApart(MPI_Comm comm, int rank, const std::vector<RankFacts>& facts,
+                                                int max_group, absl::Duration limit) {
+  const int size = static_cast<int>(facts.size());
+  const std::vector<int> begins = GroupBegins(facts, std::vector<uint8_t>(size, 0), max_group);
+  const Range group = GroupOf(rank, begins, size);
+  const absl::StatusOr<std::shared_ptr<Segment>> probe = Segment::CreateShared(1);
+  ASSIGN_OR_RETURN(const std::vector<MemoryFacts> all, GatherFacts(comm, size, FactsOf(probe), limit));
+  absl::Status reach = probe.status();
+  for (int r = group.first; r < group.end && reach.ok(); ++r) {
+    if (r != rank) reach = Segment::Open(all[r].process, all[r].descriptor, all[r].nonce).status();
+  }
+  ASSIGN_OR_RETURN(std::vector<uint8_t> apart, GatherFacts(comm, size, static_cast<uint8_t>(!reach.ok()), limit));
+  for (int begin : begins) {
+    const Range range = GroupOf(begin, begins, size);
+    const auto failed = std::find(apart.begin() + range.first, apart.begin() + range.end, 1);
+    if (failed == apart.begin() + range.end) continue;
+    static std::atomic<bool> said{false};  // by this process
+    if (failed - apart.begin() == rank && !said.exchange(true)) {
+      std::fprintf(
+          stderr,
+          "lockstep: ranks %d to %d on host %s share no memory, and exchange messages as if on several hosts, which "
+          "is slower: rank %d %s\n",
+          range.first, range.end - 1, facts[rank].host, rank, std::string(reach.message()).c_str());
+    }
+    std::fill(apart.begin() + range.first, apart.begin() + range.end, 1);
+  }
+  return apart;
+}
 
 struct Outcome {
   int32_t code = 0;  // absl::StatusCode
@@ -198,21 +246,20 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);
   ASSIGN_OR_RETURN(const std::vector<RankFacts> facts, GatherFacts(comm, size, FactsOfThisRank(), limit));
-  const std::vector<int> begins = GroupBegins(facts, options.max_group);
-  size_t group = begins.size() - 1;
-  while (begins[group] > rank) --group;
-  const int first = begins[group];
-  const int ranks = (group + 1 < begins.size() ? begins[group + 1] : size) - first;
+  ASSIGN_OR_RETURN(const std::vector<uint8_t> apart, RanksApart(comm, rank, facts, options.max_group, limit));
+  const std::vector<int> begins = GroupBegins(facts, apart, options.max_group);
+  const auto [first, end] = GroupOf(rank, begins, size);
+  const int ranks = end - first;
 
   // The first rank of each group makes the shared state, and says where it is.
   absl::StatusOr<std::shared_ptr<Segment>> control(nullptr);
-  ControlFacts where;
+  MemoryFacts where;
   if (rank == first) {
     control = CreateSharedControlBlock(ranks);
-    where = {.process = getpid(), .descriptor = control.ok() ? (*control)->descriptor() : -1};
+    where = FactsOf(control);
   }
-  ASSIGN_OR_RETURN(const std::vector<ControlFacts> all, GatherFacts(comm, size, where, limit));
-  if (rank != first) control = Segment::Open(all[first].process, all[first].descriptor);
+  ASSIGN_OR_RETURN(const std::vector<MemoryFacts> all, GatherFacts(comm, size, where, limit));
+  if (rank != first) control = Segment::Open(all[first].process, all[first].descriptor, all[first].nonce);
   absl::Status mine = control.status();
   if (mine.ok() && begins.size() > 1) mine = CheckThreadLevel();
   RETURN_IF_ERROR(AgreeOnOutcome(comm, size, mine, limit));  // and nobody opens anything after this

@@ -70,6 +70,24 @@ for after in 0 40 90; do
   stop 1 3 max_group=1 after=$after
 done
 
+# Ranks of one host that cannot open each other's memory talk as if they were on two hosts, and say so once. Arguments: how
+# rank 1 is started.
+apart() {
+  timeout 120 mpirun --oversubscribe -np 2 bash -c "if [ \$OMPI_COMM_WORLD_RANK = 1 ]; then exec $* $program 2; else exec $program 2; fi" \
+    >"$out" 2>&1 || fail "rank 1 by $*: exit status $?"
+  ran=$(grep -cE "^rank [01] of 2 on .*: [1-9][0-9]* cases passed$" "$out")
+  [ "$ran" -eq 2 ] || fail "rank 1 by $*: $ran of 2 ranks passed"
+  echo "rank 1 by $*: $(grep -m1 'share no memory' "$out" || echo 'in groups of their own')"
+}
+if [ "$(id -u)" = 0 ] && setpriv --bounding-set=-sys_ptrace true && unshare --user --pid --fork --mount-proc true; then
+  apart setpriv --bounding-set=-sys_ptrace
+  [ "$(grep -c 'ranks 0 to 1 .* share no memory' "$out")" -ge 1 ] || fail "nobody says that ranks share no memory"
+  apart unshare --user --map-root-user
+  apart unshare --pid --fork --mount-proc
+else
+  echo "SKIPPED: namespaces and capabilities, which this machine or user may not change"
+fi
+
 # Ranks that are late for MPI_Init, or that MPI_Finalize waits for, are named meanwhile.
 for call in Init Finalize; do
   timeout 60 mpirun --oversubscribe -np 3 "$program" 3 "late_$call=1" >"$out" 2>&1 || fail "late for MPI_$call: exit status $?"

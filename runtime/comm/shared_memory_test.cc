@@ -3,9 +3,11 @@
 #include "runtime/comm/shared_memory.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -19,6 +21,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "runtime/comm/conformance_cases.h"
+#include "runtime/comm/memory.h"
 #include "runtime/comm/process.h"
 
 namespace lockstep {
@@ -142,6 +145,69 @@ TEST(SharedMemory, RankThatExitsIsNamed) {
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
   EXPECT_TRUE(absl::StrContains(ended[1].report, "rank 0 on host ")) << ended[1].report;
   EXPECT_TRUE(absl::StrContains(ended[1].report, "barrier `step 7`")) << ended[1].report;
+}
+
+// A rank without any file descriptor left cannot read /proc: it waits on for a peer that is late, and does not take it for dead.
+TEST(SharedMemory, NoDescriptorsAreNoDeath) {
+  const std::vector<Ended> ended = RunRanks(2, {.timeout = absl::Seconds(20)}, [](Communicator& c) -> absl::Status {
+    absl::Status status = c.Barrier("before");
+    if (!status.ok()) return status;
+    if (c.rank() == 1) {
+      absl::SleepFor(absl::Seconds(1));
+      return c.Barrier("late");
+    }
+    rlimit few{.rlim_cur = 64, .rlim_max = 64};
+    setrlimit(RLIMIT_NOFILE, &few);
+    std::vector<int> all;
+    for (int file; (file = dup(0)) >= 0;) all.push_back(file);
+    const bool exhausted = errno == EMFILE;
+    status = c.Barrier("late");
+    for (int file : all) close(file);
+    return exhausted ? status : absl::InternalError("descriptors are not exhausted");
+  });
+  for (int r : {0, 1}) EXPECT_EQ(ended[r].report, "ran") << "rank " << r;
+}
+
+// A process forked from a rank can end as it likes, and can do nothing with the communicator: it is the rank's alone.
+TEST(SharedMemory, ForkedProcessesTouchNothing) {
+  for (bool progress_thread : {false, true}) {
+    const Communicator::Options options{.timeout = absl::Seconds(20), .progress_thread = progress_thread};
+    const std::vector<Ended> ended = RunRanks(2, options, [](Communicator& c) -> absl::Status {
+      std::vector<float> x(1000);
+      auto ticket = c.StartAllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum, {.label = "in flight"});
+      if (!ticket.ok()) return ticket.status();
+      const pid_t process = fork();
+      if (process == 0) {
+        bool ok = absl::StrContains(c.Barrier("child").message(), "was forked from the one of rank");
+        ok = ok && !c.Wait(*ticket).ok() && !c.Allocate(10, "child").ok() && !c.AllGatherBytes("x", "child").ok();
+        c.Abort(absl::CancelledError("the child gives up"));
+        c.~Communicator();  // as at the end of a process
+        _exit(ok ? 7 : 8);
+      }
+      int how = 0;
+      waitpid(process, &how, 0);
+      if (!WIFEXITED(how) || WEXITSTATUS(how) != 7) return absl::InternalError("the child: " + std::to_string(how));
+      absl::Status status = c.Wait(*ticket);
+      return status.ok() ? c.Barrier("after") : status;
+    });
+    for (int r : {0, 1}) EXPECT_EQ(ended[r].report, "ran") << "rank " << r;
+  }
+}
+
+// Nobody maps another segment because it has got the descriptor of one that is gone.
+TEST(Segment, ANonceTellsItFromOthers) {
+  auto segment = Segment::CreateShared(100);
+  ASSERT_TRUE(segment.ok());
+  const int descriptor = (*segment)->descriptor();
+  const uint64_t nonce = (*segment)->nonce();
+  ASSERT_TRUE(Segment::Open(getpid(), descriptor, nonce).ok());
+  segment->reset();
+  EXPECT_FALSE(Segment::Open(getpid(), descriptor, nonce).ok());
+  auto other = Segment::CreateShared(100);
+  ASSERT_TRUE(other.ok());
+  ASSERT_EQ((*other)->descriptor(), descriptor);
+  const absl::Status status = Segment::Open(getpid(), descriptor, nonce).status();
+  EXPECT_TRUE(absl::StrContains(status.message(), "is not the shared memory that process")) << status;
 }
 
 }  // namespace
