@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "runtime/comm/conformance_cases.h"
 #include "runtime/comm/mpi.h"
+#include "runtime/comm/watchdog.h"
 
 namespace lockstep {
 namespace {
@@ -82,8 +83,12 @@ absl::Status ComeAndGo(const MpiOptions& options, int late_init, int late_finali
 int RunCases(MpiOptions options, int ranks) {
   int passed = 0, failed = 0, rank = -1;
   std::string host;
+  Watchdog watchdog;
+  const char* number = std::getenv("OMPI_COMM_WORLD_RANK");
+  const int watched = number == nullptr ? 0 : std::atoi(number);
   for (const ConformanceCase& test : ConformanceCases()) {
     if (ranks < test.min_ranks) continue;
+    watchdog.Begin(watched, test.name);
     // A hurried world can only be made by ranks that come at the same time.
     MpiOptions patient = options;
     patient.communicator = {};
@@ -111,6 +116,7 @@ int RunCases(MpiOptions options, int ranks) {
     if (status.ok()) ++passed;
     else ++failed, std::printf("rank %d: %s: %s\n", rank, test.name.c_str(), status.ToString().c_str());
   }
+  watchdog.End(watched);
   std::printf("rank %d of %d on %s: %d cases passed\n", rank, ranks, host.c_str(), passed);
   return failed == 0 && passed > 0 ? 0 : 1;
 }

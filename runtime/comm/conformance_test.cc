@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "runtime/comm/conformance_cases.h"
 #include "runtime/comm/in_process.h"
+#include "runtime/comm/watchdog.h"
 
 namespace lockstep {
 namespace {
@@ -44,13 +45,16 @@ TEST_P(Conformance, AllRanksSucceed) {
   std::atomic<int> ran{0};
   std::vector<absl::Status> results(ranks);
   std::vector<std::thread> threads;
+  Watchdog watchdog;
   for (int r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r, communicator = std::move((*world)[r])]() mutable {
+      watchdog.Begin(r, test.name);
       EXPECT_EQ(communicator->rank(), r);
       EXPECT_EQ(communicator->size(), ranks);
       results[r] = test.run(*communicator);
       if (!results[r].ok()) communicator->Abort(results[r]);
       communicator.reset();
+      watchdog.End(r);
       ++ran;
     });
   }

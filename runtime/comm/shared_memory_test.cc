@@ -23,6 +23,7 @@
 #include "runtime/comm/conformance_cases.h"
 #include "runtime/comm/memory.h"
 #include "runtime/comm/process.h"
+#include "runtime/comm/watchdog.h"
 
 namespace lockstep {
 namespace {
@@ -46,6 +47,8 @@ std::vector<Ended> RunRanks(int ranks, const Communicator::Options& options,
     if (process == 0) {
       close(ends[0]);
       absl::Status status;
+      Watchdog watchdog;
+      watchdog.Begin(r, ::testing::UnitTest::GetInstance()->current_test_info()->name());
       {
         absl::StatusOr<std::unique_ptr<Communicator>> communicator = world->Join(r, options);
         status = communicator.status();
