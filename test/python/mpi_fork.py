@@ -1,0 +1,42 @@
+"""One rank of test_processes: forks in the midst of a job, lets the child end as argv[1] says, and works on with the others."""
+
+import multiprocessing
+import os
+import sys
+
+import lockstep as ls
+
+mode = sys.argv[1]
+world = ls.Communicator.mpi()
+world.barrier()
+
+
+def in_child() -> None:
+    try:
+        world.barrier()
+    except ls.Error as error:
+        assert "forked" in str(error), error
+    else:
+        raise AssertionError("a child takes part in a collective")
+
+
+if mode == "multiprocessing":
+    child = multiprocessing.get_context("fork").Process(target=in_child)
+    child.start()
+    child.join()
+    status = child.exitcode
+else:
+    process = os.fork()
+    if process == 0:
+        in_child()
+        if mode == "raise":
+            raise ValueError("of the child alone")
+        if mode == "abort":
+            world.abort("of the child alone")
+        del world
+        sys.exit(0)  # with all that happens at a normal end
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+assert status == (1 if mode == "raise" else 0), status
+assert world.gather_bytes(str(world.rank).encode()) == [str(r).encode() for r in range(world.size)]
+print(f"rank {world.rank} of {world.size} worked on", flush=True)

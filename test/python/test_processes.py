@@ -1,0 +1,29 @@
+"""Ranks that are processes: they fork, and they make many communicators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ranks import mpirun
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("mode", ["exit", "raise", "abort", "multiprocessing"])
+def test_a_forked_process_does_nothing_to_the_job(mode: str) -> None:
+    done = mpirun(2, HERE / "mpi_fork.py", mode, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n")[:2]) == [f"rank {rank} of 2 worked on" for rank in range(2)]
+    assert ("of the child alone" in done.stderr) == (mode == "raise")
+    assert "gave up" not in done.stderr
+
+
+def test_communicators_leave_nothing_behind() -> None:
+    done = mpirun(2, HERE / "mpi_many_communicators.py", 2000, timeout=300)
+    for rank in range(2):
+        assert f"rank {rank} of 2 made 2000" in done.stdout, done.stderr
+    assert done.returncode != 0
+    assert "ValueError: at the end" in done.stderr
+    assert "RecursionError" not in done.stderr
