@@ -1,30 +1,33 @@
-// How the ranks of a job talk: collectives over memory that the communicator gives out, as blocking calls or as a start and
-// a wait. A Communicator is an argument, never a global; one object is one rank's end of it. The executor calls it from the
-// rank's own thread: no two calls at a time, except Abort, which any thread may call at any moment.
+// How the ranks of a job talk: collectives over memory that the communicator gives out, as blocking calls or as a start
+// and a wait. A Communicator is an argument, never a global; one object is one rank's end of it. The executor calls it
+// from the rank's own thread: no two calls at a time, except Abort, which any thread may call at any moment.
 //
 // The rules that all implementations keep (runtime/comm/conformance_test.cc tests them):
 //  * Every rank starts the same collectives in the same order. Each is numbered; if the ranks' n-th calls differ in op,
-//    kind, dtype, count, root or label, all ranks get an error that prints two of the sides. If the calls' evidence differs,
-//    all ranks get kFailedPrecondition with two of the ranks, the call, and the first field that differs.
-//  * Reductions are taken in rank order, ((x0 + x1) + x2) + ..., whatever the transport, the number of hosts, in place or
-//    not, so every byte of the results is equal on all ranks. f16 and bf16 accumulate in f32 and are rounded once; all
-//    other dtypes accumulate in themselves, integers modulo 2^bits. Mean is the sum divided by size(): for integers the sum
-//    is then taken in 64 bits and the quotient truncated. A NaN on any rank is the min and the max. On bool, sum and max
-//    are "any", prod, min and mean are "all".
-//  * Between start and wait the operands belong to the communicator: the input must not be written, the output neither read
-//    nor written, and neither freed before the wait returns, Abort returns, or the communicator is destroyed.
+//    kind, dtype, count, root or label, all ranks get an error that prints two of the sides. If the calls' evidence
+//    differs, all ranks get kFailedPrecondition with two of the ranks, the call, and the first field that differs.
+//  * Reductions are taken in rank order, ((x0 + x1) + x2) + ..., whatever the transport, the number of hosts, in place
+//    or not, so every byte of the results is equal on all ranks. f16 and bf16 accumulate in f32 and are rounded once;
+//    all other dtypes accumulate in themselves, integers modulo 2^bits. Mean is the sum divided by size(): for integers
+//    the sum is then taken in 64 bits and the quotient truncated. A NaN on any rank is the min and the max. On bool,
+//    sum and max are "any", prod, min and mean are "all".
+//  * Between start and wait the operands belong to the communicator: the input must not be written, the output neither
+//    read nor written, and neither freed before the wait returns, Abort returns, or the communicator is destroyed.
 //  * Nothing waits for ever. A rank that calls Abort, dies, destroys its communicator, starts something else or does not
 //    arrive within Options::timeout makes the calls of its peers return an error that names it, its host and the label.
-//    After an error a communicator stays in error: every call returns it, and no peer touches this rank's operands any more.
-//    (Errors about the arguments of one call, of code kInvalidArgument, are the caller's alone: nothing was started; it
-//    should fix the call or Abort.)
+//    Not the rank next to it that waits for it, too: who waits for whom is followed to its end, which may take two seconds
+//    more than the timeout. After an error a communicator stays in error: every call returns it, and no peer touches this
+//    rank's operands any more. (Errors about the arguments of one call, of code kInvalidArgument, are the caller's alone:
+//    nothing was started; it should fix the call or Abort.)
+//  * A communicator belongs to the process that made it. In one forked from that, every call is an error and does nothing,
+//    neither does Abort, nor destruction.
 //
-// Who does the work, and when? Ranks that share memory (in process, or one host) have no thread of their own for it: start
-// publishes the operands, and as soon as all ranks have published theirs, whoever is in a wait takes pieces of the reduction
-// and writes the results into all ranks' outputs. So a rank that computes is not disturbed, a rank that has to wait works for
-// it, and a rank that comes late finds its bucket reduced; with one thread a rank a communication thread could only steal
-// cycles from the kernels. Where spare cores exist, Options::progress_thread adds one. Between hosts there always is
-// such a thread, because data must flow while kernels run.
+// Who does the work, and when? Ranks that share memory (in process, or one host) have no thread of their own for it:
+// start publishes the operands, and as soon as all ranks have published theirs, whoever is in a wait takes pieces of
+// the reduction and writes the results into all ranks' outputs. So a rank that computes is not disturbed, a rank that
+// has to wait works for it, and a rank that comes late finds its bucket reduced; with one thread a rank a communication
+// thread could only steal cycles from the kernels. Where spare cores exist, Options::progress_thread adds one. Between
+// hosts there always is such a thread, because data must flow while kernels run.
 
 #pragma once
 
@@ -44,12 +47,14 @@
 
 namespace lockstep {
 
-// A queue of a device. CPUs have none: pass nullptr. On a GPU start makes the collective wait for what the stream holds so
-// far, and wait makes what the stream gets from then on wait for the collective; the host's thread blocks in neither.
+// A queue of a device. CPUs have none: pass nullptr. On a GPU start makes the collective wait for what the stream holds
+// so far, and wait makes what the stream gets from then on wait for the collective; the host's thread blocks in
+// neither.
 class Stream;
 
 // Memory registered with a communicator, in which collectives need no copies. data() is this rank's own part: a plain
-// pointer, aligned to 64 bytes (of the device, if the communicator is one of devices), zero at first. It may outlive its communicator.
+// pointer, aligned to 64 bytes (of the device, if the communicator is one of devices), zero at first. It may outlive
+// its communicator.
 class RegisteredMemory {
  public:
   virtual ~RegisteredMemory() = default;
@@ -74,8 +79,8 @@ class Communicator {
     bool progress_thread = false;                // a thread of its own even where ranks share memory
   };
 
-  // What ranks must agree on besides the call itself, for a collective to mean anything. Compared with every collective;
-  // zeros compare like any number.
+  // What ranks must agree on besides the call itself, for a collective to mean anything. Compared with every
+  // collective; zeros compare like any number.
   struct Evidence {
     uint64_t program = 0;      // hash of what the ranks run
     uint64_t assignments = 0;  // how many times a state was assigned
@@ -97,8 +102,8 @@ class Communicator {
     uint64_t id = 0;
   };
 
-  // Abort-free destruction means that this rank is done: no ticket is in flight, and peers need nothing more of it. With a
-  // ticket in flight it is an Abort.
+  // Abort-free destruction means that this rank is done: no ticket is in flight, and peers need nothing more of it.
+  // With a ticket in flight it is an Abort.
   virtual ~Communicator() = default;
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -115,10 +120,10 @@ class Communicator {
   // Gives out at least `bytes` (0 is fine) of registered memory. Collective: all ranks call it, each with its own size.
   virtual absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) = 0;
 
-  // The collectives. Operands may lie in registered memory or anywhere else; the latter costs a copy on the way in and out
-  // between processes. `input == output` is in place for all_reduce and broadcast; for all_gather input is then
-  // output + rank * count elements, for reduce_scatter output is input + rank * count elements; any other overlap is an error.
-  // Counts are numbers of elements, may be 0, and need not be multiples of size().
+  // The collectives. Operands may lie in registered memory or anywhere else; the latter costs a copy on the way in and
+  // out between processes. `input == output` is in place for all_reduce and broadcast; for all_gather input is then
+  // output + rank * count elements, for reduce_scatter output is input + rank * count elements; any other overlap is an
+  // error. Counts are numbers of elements, may be 0, and need not be multiples of size().
 
   // output[i] = the reduction of all ranks' input[i], 0 <= i < count.
   virtual absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype,
@@ -142,8 +147,9 @@ class Communicator {
   // Every rank's string, by rank. Of any length, on the host: for comparing certificates and options, not for tensors.
   virtual absl::StatusOr<std::vector<std::string>> AllGatherBytes(std::string_view bytes, std::string_view label) = 0;
 
-  // Tells the peers that this rank unwinds because of `cause` (not OK). Whatever they wait in or call next returns an error
-  // with this rank, its host and the message, and so do this rank's own calls. Takes a moment at most. The first abort counts.
+  // Tells the peers that this rank unwinds because of `cause` (not OK). Whatever they wait in or call next returns an
+  // error with this rank, its host and the message, and so do this rank's own calls. Takes a moment at most. The first
+  // abort counts.
   virtual void Abort(const absl::Status& cause) = 0;
 
   // Start and wait in one.

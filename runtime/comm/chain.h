@@ -1,10 +1,11 @@
-// Collectives between groups of ranks that share no memory. The groups form a pipelined chain in rank order. A reduction's partial
-// results travel up the chain, each group adding its ranks in order, and the result travels down; so sums are taken in rank
-// order however the ranks are spread over hosts, and, because several chunks are under way at once, each host sends and
-// receives every byte twice at most, as in the best of rings. Copies travel from their source both ways.
+// Collectives between groups of ranks that share no memory. The groups form a pipelined chain in rank order. A
+// reduction's partial results travel up the chain, each group adding its ranks in order, and the result travels down;
+// so sums are taken in rank order however the ranks are spread over hosts, and, because several chunks are under way at
+// once, each host sends and receives every byte twice at most, as in the best of rings. Copies travel from their source
+// both ways.
 //
-// Every rank of a group carries the chunks whose number modulo the group's size is its index, so that each sends its own
-// slice. Used by the rank's progress thread.
+// Every rank of a group carries the chunks whose number modulo the group's size is its index, so that each sends its
+// own slice. Used by the rank's progress thread.
 
 #pragma once
 
@@ -26,8 +27,9 @@ class Chain {
   // Both are borrowed and must outlive the chain.
   Chain(Group* group, Links* links);
 
-  // Waits until the neighbouring groups have come to collective `sequence` too, and checks that they agree with this one; for
-  // a barrier and an allocation waits until all groups have. To be called by all ranks of the group after AwaitPosted.
+  // Waits until the neighbouring groups have come to collective `sequence` too, and checks that they agree with this
+  // one; for a barrier and an allocation waits until all groups have. To be called by all ranks of the group after
+  // AwaitPosted.
   absl::Status AwaitNeighbours(uint64_t sequence, const OpDescription& description, const std::string& label);
 
   // Does this rank's share of the chunks, and counts them in the slot's `finished`.

@@ -1,5 +1,5 @@
-// How a collective falls into pieces that any rank can do, each rank reading and writing its peers' operands directly. A
-// piece never depends on another, and its result never on who does it. Pure functions over addresses; any thread.
+// How a collective falls into pieces that any rank can do, each rank reading and writing its peers' operands directly.
+// A piece never depends on another, and its result never on who does it. Pure functions over addresses; any thread.
 
 #pragma once
 
@@ -51,12 +51,13 @@ struct Operands {
 
 bool IsReduction(const OpDescription& description);
 
-// The addresses of a chunk: in the inputs of the group's ranks, in rank order; in the outputs of those of them that get the result.
+// The addresses of a chunk: in the inputs of the group's ranks, in rank order; in the outputs of those of them that get
+// the result.
 void ChunkInputs(const Operands& operands, const Chunk& chunk, std::vector<const std::byte*>* addresses);
 void ChunkOutputs(const Operands& operands, const Chunk& chunk, std::vector<std::byte*>* addresses);
 
-// The rank whose input a chunk of a broadcast or an all_gather is copied from, and the chunk's address in it (which requires
-// that the rank is of this group).
+// The rank whose input a chunk of a broadcast or an all_gather is copied from, and the chunk's address in it (which
+// requires that the rank is of this group).
 int SourceRank(const OpDescription& description, const Chunk& chunk);
 const std::byte* SourceAddress(const Operands& operands, const Chunk& chunk);
 

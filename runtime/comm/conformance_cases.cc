@@ -235,7 +235,8 @@ absl::Status BarrierWaits(Communicator& c) {
   return absl::OkStatus();
 }
 
-// Several buckets in flight, waited for in another order; more than the communicator has room for; some registered on some ranks.
+// Several buckets in flight, waited for in another order; more than the communicator has room for; some registered on
+// some ranks.
 absl::Status ManyInFlight(Communicator& c) {
   for (int buckets : {3, 10, 200}) {
     std::vector<Operand> operands;

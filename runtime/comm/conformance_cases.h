@@ -1,5 +1,6 @@
-// What every Communicator has to do, as a table of cases. A case is what one rank does; a driver (conformance_test.cc for
-// threads and processes, conformance_mpi_main.cc under mpirun) makes a world, runs the case on all of its ranks, and counts them.
+// What every Communicator has to do, as a table of cases. A case is what one rank does; a driver (conformance_test.cc
+// for threads and processes, conformance_mpi_main.cc under mpirun) makes a world, runs the case on all of its ranks,
+// and counts them.
 
 #pragma once
 

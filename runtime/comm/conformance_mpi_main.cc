@@ -1,8 +1,9 @@
 // One rank of the conformance suite over MPI; mpi_test.py starts it under mpirun and counts the ranks.
 //   conformance_mpi_main RANKS [max_group=N] [die=R] [stop=R [after=MS]] [late_Init=R] [late_Finalize=R]
-// Prints "rank R of N on HOST: K cases passed" and exits with 0, or says what failed. With die=R rank R kills itself in the
-// midst of a collective, and the others print what they learn. With stop=R rank R is stopped (SIGSTOP) before a collective, or
-// `after` so many milliseconds of large ones. With late_Init=R and late_Finalize=R rank R comes and goes 5 s late.
+// Prints "rank R of N on HOST: K cases passed" and exits with 0, or says what failed. With die=R rank R kills itself in
+// the midst of a collective, and the others print what they learn. With stop=R rank R is stopped (SIGSTOP) before a
+// collective, or `after` so many milliseconds of large ones. With late_Init=R and late_Finalize=R rank R comes and goes
+// 5 s late.
 
 #include <signal.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// The conformance suite over ranks that are threads: alone, with a progress thread, and in groups that exchange messages.
-// (Ranks that are processes: shared_memory_test.cc and mpi_test.sh.)
+// The conformance suite over ranks that are threads: alone, with a progress thread, and in groups that exchange
+// messages. (Ranks that are processes: shared_memory_test.cc and mpi_test.sh.)
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,6 @@
-// What the ranks of one group (those that share memory) know of each other: who is there, what each has started, how far a
-// collective is, and who failed. It lies in memory that all of them map, holds nothing but atomics and plain data guarded by
-// them, and is all zeros at first. Only runtime/comm includes this.
+// What the ranks of one group (those that share memory) know of each other: who is there, what each has started, how
+// far a collective is, and who failed. It lies in memory that all of them map, holds nothing but atomics and plain data
+// guarded by them, and is all zeros at first. Only runtime/comm includes this.
 
 #pragma once
 

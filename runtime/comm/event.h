@@ -1,6 +1,6 @@
-// How ranks that share memory wait for each other: an event that is notified whenever something changed, in memory that may
-// be shared between processes. Waiting spins for a moment and then sleeps, so that more ranks than cores do not keep the one
-// from working for which they wait. All members may be called by any thread of any process.
+// How ranks that share memory wait for each other: an event that is notified whenever something changed, in memory that
+// may be shared between processes. Waiting spins for a moment and then sleeps, so that more ranks than cores do not
+// keep the one from working for which they wait. All members may be called by any thread of any process.
 
 #pragma once
 
@@ -19,7 +19,8 @@ class Event {
   // The number of notifications so far: read it, look whether what one waits for has happened, and if not, Sleep(seen).
   uint32_t count() const { return count_.load(std::memory_order_seq_cst); }
 
-  // Returns when there has been a notification since count() was `seen`, after at most `limit`, or earlier for no reason.
+  // Returns when there has been a notification since count() was `seen`, after at most `limit`, or earlier for no
+  // reason.
   void Sleep(uint32_t seen, absl::Duration limit);
 
  private:
@@ -27,7 +28,8 @@ class Event {
   std::atomic<uint32_t> sleepers_{0};
 };
 
-// How long to look again and again before sleeping. Spinning only pays when whoever one waits for runs at the same time.
+// How long to look again and again before sleeping. Spinning only pays when whoever one waits for runs at the same
+// time.
 class Spinner {
  public:
   // `crowded`: there are more ranks than cores.

@@ -160,8 +160,8 @@ void Group::Retire(uint64_t sequence) {
   place_.block.rank(index()).retired.store(sequence + 1, std::memory_order_release);
 }
 
-// BeginWork stores `working` and then looks for a failure; whoever has seen a failure then looks at `working`. All of it in
-// one total order, so either the worker sees the failure or the other sees the worker.
+// BeginWork stores `working` and then looks for a failure; whoever has seen a failure then looks at `working`. All of
+// it in one total order, so either the worker sees the failure or the other sees the worker.
 absl::Status Group::BeginWork() {
   place_.block.rank(index()).working.store(1);
   if (place_.block.header().failure.state.load() == 0) return absl::OkStatus();

@@ -1,7 +1,7 @@
-// One rank's view of its group: the ranks next to it in rank order with which it shares memory (all ranks of a world in one
-// process or on one host; the ranks of one host between hosts). It publishes collectives, waits for the others, and notices
-// when one of them fails, leaves, dies or does not come. Used by one thread at a time, except Fail, failure, Notify and
-// AwaitUntouched.
+// One rank's view of its group: the ranks next to it in rank order with which it shares memory (all ranks of a world in
+// one process or on one host; the ranks of one host between hosts). It publishes collectives, waits for the others, and
+// notices when one of them fails, leaves, dies or does not come. Used by one thread at a time, except Fail, failure,
+// Notify and AwaitUntouched.
 
 #pragma once
 
@@ -61,7 +61,8 @@ class Group {
                        const MemoryRef& output, const std::string& label);
   // Waits until all ranks have published `sequence`, and checks that they agree.
   absl::Status AwaitPosted(uint64_t sequence);
-  // Say that this rank begins and has done its share of `sequence`, the chunks that it has taken or that are given to it.
+  // Say that this rank begins and has done its share of `sequence`, the chunks that it has taken or that are given to
+  // it.
   void BeginShare(uint64_t sequence);
   void EndShare(uint64_t sequence);
   // Peers whose share is not done: of those that have begun it, or of all (if shares are `given`, not taken).
@@ -69,12 +70,13 @@ class Group {
   // Says that this rank is done with `sequence`.
   void Retire(uint64_t sequence);
 
-  // Between a BeginWork that returned OK and EndWork this rank may touch operands, its own and its peers'. After a failure, also
-  // one that somebody is about to declare, an error.
+  // Between a BeginWork that returned OK and EndWork this rank may touch operands, its own and its peers'. After a
+  // failure, also one that somebody is about to declare, an error.
   absl::Status BeginWork();
   void EndWork();
-  // After a failure: waits until neither peers nor another thread of this rank touch operands any more, and then none ever
-  // will. Not for peers that are dead, and for a peer that is stopped meanwhile not longer than a second. Any thread.
+  // After a failure: waits until neither peers nor another thread of this rank touch operands any more, and then none
+  // ever will. Not for peers that are dead, and for a peer that is stopped meanwhile not longer than a second. Any
+  // thread.
   void AwaitUntouched() const;
 
   // Waits until `ready`. `missing` tells for whom one waits (indices), `what` is for messages.
@@ -83,8 +85,8 @@ class Group {
 
   // Looks now and then whether the group's processes live; if one does not, that is a failure.
   absl::Status CheckAlive(const std::string& what);
-  // What Await calls while it waits long, for those who have other things to look after, and how it asks ranks of other groups
-  // for whom they wait. Once, before any Await.
+  // What Await calls while it waits long, for those who have other things to look after, and how it asks ranks of other
+  // groups for whom they wait. Once, before any Await.
   void OnIdle(std::function<void()> callback, Search::Ask ask_other_groups);
 
   // Says that this rank is alive and waits for a rank of the world; or that it waits no more.
@@ -99,8 +101,8 @@ class Group {
   // The error of having waited in vain.
   absl::Status TimedOut(const std::vector<Search::Culprit>& culprits, const std::string& what);
 
-  // Declares the world failed, for which `culprit` (a rank of the world) is to blame. The first call counts. Any thread.
-  // Returns the failure that counts.
+  // Declares the world failed, for which `culprit` (a rank of the world) is to blame. The first call counts. Any
+  // thread. Returns the failure that counts.
   absl::Status Fail(int culprit, const absl::Status& status);
   // The failure that counts, or OK. Any thread.
   absl::Status failure() const;

@@ -1,4 +1,5 @@
-// What a group does when something goes wrong at an inconvenient moment: states that the conformance suite meets too rarely.
+// What a group does when something goes wrong at an inconvenient moment: states that the conformance suite meets too
+// rarely.
 
 #include "runtime/comm/group.h"
 
@@ -36,7 +37,8 @@ class GroupTest : public ::testing::Test {
   ControlBlock block_;
 };
 
-// Work that is refused because a peer has failed is never taken for work that is done, even before the peer has said why.
+// Work that is refused because a peer has failed is never taken for work that is done, even before the peer has said
+// why.
 TEST_F(GroupTest, WorkIsRefusedWithAnErrorWhileAFailureIsBeingWritten) {
   auto group = Rank(0, absl::Seconds(10));
   Failure& failure = block_.header().failure;

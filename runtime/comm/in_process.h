@@ -1,5 +1,5 @@
-// Communicators whose ranks are threads of this process: for tests, for one process that trains with several ranks, and for
-// size 1, where collectives are the identity.
+// Communicators whose ranks are threads of this process: for tests, for one process that trains with several ranks, and
+// for size 1, where collectives are the identity.
 
 #pragma once
 
@@ -11,13 +11,13 @@
 
 namespace lockstep {
 
-// n communicators of one world; element r is rank r's, to be used by one thread. Requires n >= 1. They may be destroyed in
-// any order, by any thread; a peer that still waits for a destroyed one gets an error.
+// n communicators of one world; element r is rank r's, to be used by one thread. Requires n >= 1. They may be destroyed
+// in any order, by any thread; a peer that still waits for a destroyed one gets an error.
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcess(int n,
                                                                            const Communicator::Options& options = {});
 
-// The same, with ranks in groups that only exchange messages, as ranks on several hosts do. `group_begins` holds the first rank
-// of each group, ascending from 0. For tests.
+// The same, with ranks in groups that only exchange messages, as ranks on several hosts do. `group_begins` holds the
+// first rank of each group, ascending from 0. For tests.
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups(
     int n, const std::vector<int>& group_begins, const Communicator::Options& options = {});
 

@@ -1,5 +1,6 @@
-// Links between groups of threads of one process: mailboxes. They exist so that what happens between hosts is tested without
-// hosts, and under the thread sanitizer. The mailboxes may be used by all threads, each Links by its rank's progress thread.
+// Links between groups of threads of one process: mailboxes. They exist so that what happens between hosts is tested
+// without hosts, and under the thread sanitizer. The mailboxes may be used by all threads, each Links by its rank's
+// progress thread.
 
 #pragma once
 

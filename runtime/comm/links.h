@@ -1,6 +1,6 @@
-// What carries data between groups of ranks that share no memory: messages from rank to rank, all of them nonblocking. Each
-// rank has its own Links, used by its progress thread alone. Implementations: MPI (mpi_links.h), and mailboxes between threads
-// (in_process_links.h), with which tests run several groups in one process.
+// What carries data between groups of ranks that share no memory: messages from rank to rank, all of them nonblocking.
+// Each rank has its own Links, used by its progress thread alone. Implementations: MPI (mpi_links.h), and mailboxes
+// between threads (in_process_links.h), with which tests run several groups in one process.
 
 #pragma once
 
@@ -16,11 +16,12 @@
 
 namespace lockstep {
 
-// What a message is sent from or received into. Shared because a transport may read or write it after everybody has given up.
+// What a message is sent from or received into. Shared because a transport may read or write it after everybody has
+// given up.
 using MessageBuffer = std::shared_ptr<std::vector<std::byte>>;
 
-// A send or a receive in flight. Destroying one that is not complete gives it up; the transport keeps the buffer until it
-// is done with it.
+// A send or a receive in flight. Destroying one that is not complete gives it up; the transport keeps the buffer until
+// it is done with it.
 class LinkRequest {
  public:
   virtual ~LinkRequest() = default;
@@ -32,7 +33,8 @@ class Links {
  public:
   virtual ~Links() = default;
 
-  // Messages from one rank to another with the same tag arrive in the order in which they were sent. Tags are below 2^15.
+  // Messages from one rank to another with the same tag arrive in the order in which they were sent. Tags are below
+  // 2^15.
   virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, MessageBuffer buffer) = 0;
   // A message of the buffer's size.
   virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, MessageBuffer buffer) = 0;

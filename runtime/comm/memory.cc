@@ -102,8 +102,8 @@ absl::StatusOr<std::shared_ptr<Segment>> PeerMemory::Allocate(size_t bytes, uint
   return segment;
 }
 
-// Allocations are made and freed by all ranks alike: when ours is gone, we need the peers' parts no more. (Should one of
-// them use its part still, Resolve maps it again.)
+// Allocations are made and freed by all ranks alike: when ours is gone, we need the peers' parts no more. (Should one
+// of them use its part still, Resolve maps it again.)
 void PeerMemory::Prune() {
   std::erase_if(own_, [this](const Own& own) {
     if (!own.segment.expired()) return false;

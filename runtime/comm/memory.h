@@ -1,7 +1,7 @@
-// The memory behind collectives: segments that the ranks of a group can all reach, and where operands lie in them. Ranks that
-// are threads of one process reach everything; ranks that are processes map each other's segments, which are anonymous
-// files (memfd): nothing is left behind when a process dies, and no limit of /dev/shm applies. One rank's PeerMemory is used by one
-// thread at a time; segments may be freed by any thread.
+// The memory behind collectives: segments that the ranks of a group can all reach, and where operands lie in them.
+// Ranks that are threads of one process reach everything; ranks that are processes map each other's segments, which are
+// anonymous files (memfd): nothing is left behind when a process dies, and no limit of /dev/shm applies. One rank's
+// PeerMemory is used by one thread at a time; segments may be freed by any thread.
 
 #pragma once
 
@@ -24,8 +24,8 @@ class Segment {
  public:
   // Memory of this process. Allocation failure is an error of code kResourceExhausted.
   static absl::StatusOr<std::shared_ptr<Segment>> CreatePrivate(size_t bytes);
-  // Memory that other processes can Open with this process's id, descriptor() and nonce() while the segment lives, and that
-  // processes forked from here share.
+  // Memory that other processes can Open with this process's id, descriptor() and nonce() while the segment lives, and
+  // that processes forked from here share.
   static absl::StatusOr<std::shared_ptr<Segment>> CreateShared(size_t bytes);
   // An error if there is no such process, if this one may not see its descriptors, or if they mean something else.
   static absl::StatusOr<std::shared_ptr<Segment>> Open(int process, int descriptor, uint64_t nonce);
@@ -69,7 +69,8 @@ class PeerMemory {
   // Where [data, data + bytes) of this rank lies, if peers can reach it.
   std::optional<Located> Find(const void* data, size_t bytes);
 
-  // Memory of at least `bytes` that peers can reach and that nobody else holds at the moment, for an operand that they cannot.
+  // Memory of at least `bytes` that peers can reach and that nobody else holds at the moment, for an operand that they
+  // cannot.
   absl::StatusOr<Located> Stage(size_t bytes);
 
   // The address at which this process reaches `bytes` at `ref` of the peer, process number `process`.

@@ -29,8 +29,8 @@ namespace {
 
 constexpr absl::Duration kLastBarrier = absl::Seconds(2);
 
-// Whether a communicator has failed: then peers may be gone, and MPI_Finalize, which waits for all, may never return. A fact of
-// the process, as MPI itself is.
+// Whether a communicator has failed: then peers may be gone, and MPI_Finalize, which waits for all, may never return. A
+// fact of the process, as MPI itself is.
 std::atomic<bool>& WorldFailed() {
   static std::atomic<bool> failed{false};
   return failed;
@@ -133,7 +133,8 @@ struct RankFacts {
   }
 };
 
-// A host is a booted kernel with a name, seen from one space of process numbers (containers of one machine may differ there).
+// A host is a booted kernel with a name, seen from one space of process numbers (containers of one machine may differ
+// there).
 RankFacts FactsOfThisRank() {
   RankFacts facts;
   CopyText(HostName(), facts.host, sizeof(facts.host));
@@ -158,7 +159,8 @@ MemoryFacts FactsOf(const absl::StatusOr<std::shared_ptr<Segment>>& segment) {
   return {.process = getpid(), .descriptor = (*segment)->descriptor(), .nonce = (*segment)->nonce()};
 }
 
-// The first ranks of the runs of ranks that share a host, of at most `max_group` ranks. Where `apart`, a rank is by itself.
+// The first ranks of the runs of ranks that share a host, of at most `max_group` ranks. Where `apart`, a rank is by
+// itself.
 std::vector<int> GroupBegins(const std::vector<RankFacts>& facts, const std::vector<uint8_t>& apart, int max_group) {
   std::vector<int> begins;
   for (int r = 0; r < static_cast<int>(facts.size()); ++r) {
@@ -178,8 +180,8 @@ Range GroupOf(int rank, const std::vector<int>& begins, int size) {
   return {begins[group], group + 1 < begins.size() ? begins[group + 1] : size};
 }
 
-// The ranks, 1 for each, that do not share memory with those next to them though they are on one host, because one of them cannot
-// open another's: other users, user namespaces or process namespaces, or a /proc that hides processes.
+// The ranks, 1 for each, that do not share memory with those next to them though they are on one host, because one of
+// them cannot open another's: other users, user namespaces or process namespaces, or a /proc that hides processes.
 absl::StatusOr<std::vector<uint8_t>> RanksApart(MPI_Comm comm, int rank, const std::vector<RankFacts>& facts,
                                                 int max_group, absl::Duration limit) {
   const int size = static_cast<int>(facts.size());

@@ -19,8 +19,8 @@ std::atomic<int>& LiveLinks() {
   return count;
 }
 
-// Transfers that were given up before MPI was done with them, and the memory that it may still read or write. Of the process, as
-// MPI itself is, and never destroyed: at the end of a failed job MPI may never be done.
+// Transfers that were given up before MPI was done with them, and the memory that it may still read or write. Of the
+// process, as MPI itself is, and never destroyed: at the end of a failed job MPI may never be done.
 class GivenUp {
  public:
   static GivenUp& Get() {

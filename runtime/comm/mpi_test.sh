@@ -70,8 +70,8 @@ for after in 0 40 90; do
   stop 1 3 max_group=1 after=$after
 done
 
-# Ranks of one host that cannot open each other's memory talk as if they were on two hosts, and say so once. Arguments: how
-# rank 1 is started.
+# Ranks of one host that cannot open each other's memory talk as if they were on two hosts, and say so once. Arguments:
+# how rank 1 is started.
 apart() {
   timeout 120 mpirun --oversubscribe -np 2 bash -c "if [ \$OMPI_COMM_WORLD_RANK = 1 ]; then exec $* $program 2; else exec $program 2; fi" \
     >"$out" 2>&1 || fail "rank 1 by $*: exit status $?"

@@ -1,6 +1,7 @@
-// MPI_Init and MPI_Finalize wait for all ranks, cannot be bounded, and say nothing. While one of these lives, it says on stderr, once,
-// for whom a call waits, if that takes longer than a few seconds. It knows the ranks of its own host: each has a socket in the
-// kernel's abstract namespace while it is in the call, so nothing is left behind. It has a thread of its own.
+// MPI_Init and MPI_Finalize wait for all ranks, cannot be bounded, and say nothing. While one of these lives, it says
+// on stderr, once, for whom a call waits, if that takes longer than a few seconds. It knows the ranks of its own host:
+// each has a socket in the kernel's abstract namespace while it is in the call, so nothing is left behind. It has a
+// thread of its own.
 
 #pragma once
 

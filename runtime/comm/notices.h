@@ -1,6 +1,6 @@
-// What groups of ranks that share no memory tell each other besides data: that the world has failed, that a group is gone, and
-// for whom a rank waits. A failure reaches every rank of every other group by a message of its own, so that it does not
-// matter which of them is stopped. Used by the rank's progress thread.
+// What groups of ranks that share no memory tell each other besides data: that the world has failed, that a group is
+// gone, and for whom a rank waits. A failure reaches every rank of every other group by a message of its own, so that
+// it does not matter which of them is stopped. Used by the rank's progress thread.
 
 #pragma once
 
@@ -29,8 +29,8 @@ class Notices {
   // Whether all ranks of that rank's group are gone.
   bool HasLeft(int rank) const;
 
-  // At the end: tells the other groups that this one is done (if `last_of_group`) or has failed, and gives the messages a
-  // moment to leave.
+  // At the end: tells the other groups that this one is done (if `last_of_group`) or has failed, and gives the messages
+  // a moment to leave.
   void Leave(bool last_of_group);
 
   int GroupOf(int rank) const;

@@ -1,4 +1,5 @@
-// What a rank can know of the processes of its host: which live, which are stopped, and whether this one was forked. Any thread.
+// What a rank can know of the processes of its host: which live, which are stopped, and whether this one was forked.
+// Any thread.
 
 #pragma once
 
@@ -22,8 +23,8 @@ std::optional<ProcessFacts> FactsOfProcess(int id);
 // Whether process `id` has ended for certain. `start` is when it started, 0 if that is not known.
 bool HasEnded(int id, uint64_t start);
 
-// How many forks lie between the process in which the program began and this one. A communicator made under another number
-// belongs to another process, which uses it still.
+// How many forks lie between the process in which the program began and this one. A communicator made under another
+// number belongs to another process, which uses it still.
 uint32_t ForkGeneration();
 
 }  // namespace lockstep

@@ -296,8 +296,8 @@ absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
 
 absl::Status RankCommunicator::Work(const Op& op) {
   const Chunks chunks(op.description, size(), size(), chain_ == nullptr ? kChunkBytes : kMessageChunkBytes);
-  // Peers' operands are looked up only by a rank that has a chunk to do: until it has done it, no peer can be through with the
-  // collective and free them.
+  // Peers' operands are looked up only by a rank that has a chunk to do: until it has done it, no peer can be through
+  // with the collective and free them.
   group_.BeginShare(op.sequence);
   if (chain_ == nullptr) {
     RETURN_IF_ERROR(TakeChunks(op, chunks));

@@ -1,6 +1,6 @@
-// The Communicator of ranks with shared memory, alone or linked to other groups of ranks. In-process, shared-memory and MPI
-// communicators are all made of it; they differ in how the group's memory comes about and in what links the groups. See
-// runtime/communicator.h for who works when: without a thread of its own the collectives progress in Wait.
+// The Communicator of ranks with shared memory, alone or linked to other groups of ranks. In-process, shared-memory and
+// MPI communicators are all made of it; they differ in how the group's memory comes about and in what links the groups.
+// See runtime/communicator.h for who works when: without a thread of its own the collectives progress in Wait.
 
 #pragma once
 
@@ -24,8 +24,8 @@ namespace lockstep {
 
 class RankCommunicator final : public Communicator {
  public:
-  // The end of one rank. `place` says which; `links` is null if the group is the world, else it connects the groups (and
-  // there will be a progress thread). Waits until all ranks of the group are there.
+  // The end of one rank. `place` says which; `links` is null if the group is the world, else it connects the groups
+  // (and there will be a progress thread). Waits until all ranks of the group are there.
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(GroupPlace place, std::unique_ptr<Links> links,
                                                               std::string transport, const Options& options);
   ~RankCommunicator() override;
@@ -87,8 +87,8 @@ class RankCommunicator final : public Communicator {
     std::thread thread;  // joinable if there is one
   };
 
-  // OK in the process that made this communicator; an error in one that was forked from it, where everything here belongs to the
-  // other process and nothing may be touched.
+  // OK in the process that made this communicator; an error in one that was forked from it, where everything here
+  // belongs to the other process and nothing may be touched.
   absl::Status CheckProcess() const;
 
   const uint32_t generation_;  // ForkGeneration() of the process that uses this
@@ -96,7 +96,8 @@ class RankCommunicator final : public Communicator {
   std::unique_ptr<Links> links_;  // null: the group is the world
   std::unique_ptr<Chain> chain_;  // likewise
   uint64_t next_sequence_ = 0;
-  // On the heap, as are the links: a forked process must leave it as it is. The thread is not there, and locks may be held.
+  // On the heap, as are the links: a forked process must leave it as it is. The thread is not there, and locks may be
+  // held.
   std::unique_ptr<Progress> progress_;
 };
 

@@ -7,8 +7,8 @@
 
 #include "core/check.h"
 
-// One version of a loop for each of these instruction sets; the loader picks. Sanitizers instrument what the loader calls
-// before they are ready, so they get the plain loop.
+// One version of a loop for each of these instruction sets; the loader picks. Sanitizers instrument what the loader
+// calls before they are ready, so they get the plain loop.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
     !defined(LOCKSTEP_NO_CLONES)
 #define LOCKSTEP_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))

@@ -12,13 +12,14 @@
 
 namespace lockstep {
 
-// Reductions are accumulated in f32 for f16 and bf16, in 64 bits for means of integers and bool, else in the dtype itself.
-// This is the size of one such accumulator.
+// Reductions are accumulated in f32 for f16 and bf16, in 64 bits for means of integers and bool, else in the dtype
+// itself. This is the size of one such accumulator.
 size_t AccumulatorSize(DType dtype, ReduceKind kind);
 
-// One reduction of `count` elements. The ranks' buffers are those of neighbouring ranks, lowest rank first; `prefix`, if not
-// null, holds the accumulators of the ranks before them. Either the accumulators go to `partial`, for the ranks that follow,
-// or, if that is null, the results (divided by `world_size` for a mean) go to each of `outputs`. Outputs may be inputs.
+// One reduction of `count` elements. The ranks' buffers are those of neighbouring ranks, lowest rank first; `prefix`,
+// if not null, holds the accumulators of the ranks before them. Either the accumulators go to `partial`, for the ranks
+// that follow, or, if that is null, the results (divided by `world_size` for a mean) go to each of `outputs`. Outputs
+// may be inputs.
 struct Reduction {
   ReduceKind kind = ReduceKind::kSum;
   DType dtype = DType::kF32;

@@ -1,6 +1,6 @@
-// Who is to blame when ranks do not come. A rank that itself waits for another is not: the search goes from those that one waits for
-// to those that they wait for, until it is at ranks that wait for nobody (they have not arrived) or give no sign of life.
-// One search is used by one thread.
+// Who is to blame when ranks do not come. A rank that itself waits for another is not: the search goes from those that
+// one waits for to those that they wait for, until it is at ranks that wait for nobody (they have not arrived) or give
+// no sign of life. One search is used by one thread.
 
 #pragma once
 
@@ -31,7 +31,8 @@ class Search {
   // `self` waits for `late`, ranks of the world. A rank counts as busy or silent when it has been so for `grace`.
   Search(int self, const std::vector<int>& late, absl::Duration grace, Ask ask);
 
-  // To be called now and then. The culprits, of which there is at least one if there was a late rank, when they are found.
+  // To be called now and then. The culprits, of which there is at least one if there was a late rank, when they are
+  // found.
   std::optional<std::vector<Culprit>> Poll();
 
  private:

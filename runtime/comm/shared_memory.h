@@ -1,5 +1,5 @@
-// Communicators whose ranks are processes of one host, with no library between them: a process creates the world, its forked
-// children join it. The MPI communicator (mpi.h) makes its groups of ranks on one host in the same way.
+// Communicators whose ranks are processes of one host, with no library between them: a process creates the world, its
+// forked children join it. The MPI communicator (mpi.h) makes its groups of ranks on one host in the same way.
 
 #pragma once
 
@@ -19,8 +19,8 @@ class SharedMemoryWorld {
   // A world of n >= 1 ranks that no one has joined yet.
   static absl::StatusOr<SharedMemoryWorld> Create(int n);
 
-  // This process becomes a rank. Each rank has to be joined once, by its own process: the creator or one forked by it after
-  // Create. Returns when all ranks are there.
+  // This process becomes a rank. Each rank has to be joined once, by its own process: the creator or one forked by it
+  // after Create. Returns when all ranks are there.
   absl::StatusOr<std::unique_ptr<Communicator>> Join(int rank, const Communicator::Options& options = {});
 
  private:

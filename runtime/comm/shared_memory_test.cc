@@ -150,7 +150,8 @@ TEST(SharedMemory, RankThatExitsIsNamed) {
   EXPECT_TRUE(absl::StrContains(ended[1].report, "barrier `step 7`")) << ended[1].report;
 }
 
-// A rank without any file descriptor left cannot read /proc: it waits on for a peer that is late, and does not take it for dead.
+// A rank without any file descriptor left cannot read /proc: it waits on for a peer that is late, and does not take it
+// for dead.
 TEST(SharedMemory, NoDescriptorsAreNoDeath) {
   const std::vector<Ended> ended = RunRanks(2, {.timeout = absl::Seconds(20)}, [](Communicator& c) -> absl::Status {
     absl::Status status = c.Barrier("before");

@@ -1,5 +1,5 @@
-// One chunk of a collective on its way along the chain of groups (chain.h), as the rank that carries it in its group sees it.
-// Used by the rank's progress thread.
+// One chunk of a collective on its way along the chain of groups (chain.h), as the rank that carries it in its group
+// sees it. Used by the rank's progress thread.
 
 #pragma once
 

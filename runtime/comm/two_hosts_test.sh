@@ -1,6 +1,7 @@
 #!/bin/bash
-# The conformance suite on two hosts: network namespaces of this machine with host names of their own, between which a link of
-# 1 Gb/s carries what MPI sends. Needs root and the commands of iproute2; skips, saying so, where it may not make them.
+# The conformance suite on two hosts: network namespaces of this machine with host names of their own, between which a
+# link of 1 Gb/s carries what MPI sends. Needs root and the commands of iproute2; skips, saying so, where it may not
+# make them.
 #   two_hosts_test.sh conformance_mpi_main
 set -u
 # Open MPI unloads its plugins at the end, so the leak checker cannot tell what they kept from what we did.

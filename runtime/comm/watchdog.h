@@ -1,5 +1,5 @@
-// Ends a test program in which a rank hangs, and says which rank and in what case: else only Bazel would, after minutes and without
-// names. Ranks may be threads of the process, or the process itself.
+// Ends a test program in which a rank hangs, and says which rank and in what case: else only Bazel would, after minutes
+// and without names. Ranks may be threads of the process, or the process itself.
 
 #pragma once
 
@@ -23,7 +23,8 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Between these the rank is in a case. If that takes longer than the limit, the program ends with exit code kExitCode.
+  // Between these the rank is in a case. If that takes longer than the limit, the program ends with exit code
+  // kExitCode.
   void Begin(int rank, const std::string& test);
   void End(int rank);
 
