@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,17 +44,58 @@ def run_in_threads(n: int, body: Callable[[ls.Communicator], Any], timeout: floa
     return results
 
 
+# How long mpirun may go on when its ranks are gone. At the end of a failed job Open MPI 4.1 with PMIx 4.2 sometimes waits
+# for ever for a lock of its own (in PMIx_server_finalize).
+LINGER = 2.0
+
+
+def _has_children(process: int) -> bool:
+    """Whether a process has children, other than those that have ended."""
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            children = task.read_text().split()
+        except OSError:
+            continue  # the thread has ended
+        for child in children:
+            try:
+                stat = Path(f"/proc/{child}/stat").read_text()
+            except OSError:
+                continue
+            if stat.rpartition(")")[2].split()[0] not in "ZX":
+                return True
+    return False
+
+
 def mpirun(
     n: int, *arguments: str | Path, timeout: float = 120, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a Python program on n processes and returns what they printed, whatever their exit code."""
+    """Runs a Python program on n processes and returns what they printed, whatever their exit code.
+
+    An mpirun that does not end though its ranks have is killed, so the exit code is then not 0.
+    """
     command = ["mpirun", "-np", str(n), sys.executable, *map(str, arguments)]
-    return subprocess.run(
+    with subprocess.Popen(
         command,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
         env={**os.environ, **MPI_ENVIRONMENT},
         cwd=cwd,
-        check=False,
-    )
+    ) as job:
+        had_ranks, begin, alone_since = False, time.monotonic(), None
+        while True:
+            try:
+                stdout, stderr = job.communicate(timeout=0.1)
+                break
+            except subprocess.TimeoutExpired:
+                pass
+            now = time.monotonic()
+            has_ranks = _has_children(job.pid)
+            had_ranks = had_ranks or has_ranks
+            alone_since = (alone_since or now) if had_ranks and not has_ranks else None
+            if now - begin > timeout:
+                job.kill()
+                raise subprocess.TimeoutExpired(command, timeout, *job.communicate())
+            if alone_since is not None and now - alone_since > LINGER:
+                job.kill()
+    return subprocess.CompletedProcess(command, job.returncode, stdout, stderr)

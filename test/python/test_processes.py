@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,18 @@ def test_a_forked_process_does_nothing_to_the_job(mode: str) -> None:
     assert sorted(done.stdout.split("\n")[:2]) == [f"rank {rank} of 2 worked on" for rank in range(2)]
     assert ("of the child alone" in done.stderr) == (mode == "raise")
     assert "gave up" not in done.stderr
+
+
+def test_an_mpirun_that_outlives_its_ranks_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "mpirun"
+    fake.write_text("#!/bin/sh\nsleep 0.5\necho the ranks are gone\nexec python3 -c 'import time; time.sleep(30)'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    begin = time.monotonic()
+    done = mpirun(1, "-c", "pass", timeout=20)
+    assert time.monotonic() - begin < 10
+    assert done.returncode != 0
+    assert done.stdout == "the ranks are gone\n"
 
 
 def test_communicators_leave_nothing_behind() -> None:
