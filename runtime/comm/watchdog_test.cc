@@ -20,13 +20,13 @@ TEST(WatchdogDeathTest, NamesTheRankAndTheCase) {
 }
 
 TEST(Watchdog, LetsCasesPassThatEnd) {
-  Watchdog watchdog(absl::Milliseconds(100));
+  Watchdog watchdog(absl::Seconds(1));
   for (int i = 0; i < 3; ++i) {
     watchdog.Begin(0, "Quick");
-    absl::SleepFor(absl::Milliseconds(40));
+    absl::SleepFor(absl::Milliseconds(10));
     watchdog.End(0);
   }
-  absl::SleepFor(absl::Milliseconds(150));
+  absl::SleepFor(absl::Milliseconds(1200));
 }
 
 }  // namespace
