@@ -13,14 +13,14 @@
 //    sum and max are "any", prod, min and mean are "all".
 //  * Between start and wait the operands belong to the communicator: the input must not be written, the output neither
 //    read nor written, and neither freed before the wait returns, Abort returns, or the communicator is destroyed.
-//  * Nothing waits for ever. A rank that calls Abort, dies, destroys its communicator, starts something else or does not
-//    arrive within Options::timeout makes the calls of its peers return an error that names it, its host and the label.
-//    Not the rank next to it that waits for it, too: who waits for whom is followed to its end, which may take two seconds
-//    more than the timeout. After an error a communicator stays in error: every call returns it, and no peer touches this
-//    rank's operands any more. (Errors about the arguments of one call, of code kInvalidArgument, are the caller's alone:
-//    nothing was started; it should fix the call or Abort.)
-//  * A communicator belongs to the process that made it. In one forked from that, every call is an error and does nothing,
-//    neither does Abort, nor destruction.
+//  * Nothing waits for ever. A rank that calls Abort, dies, destroys its communicator, starts something else or does
+//    not arrive within Options::timeout makes the calls of its peers return an error that names it, its host and the
+//    label. Not the rank next to it that waits for it, too: who waits for whom is followed to its end, which may take
+//    two seconds more than the timeout. After an error a communicator stays in error: every call returns it, and no
+//    peer touches this rank's operands any more. (Errors about the arguments of one call, of code kInvalidArgument, are
+//    the caller's alone: nothing was started; it should fix the call or Abort.)
+//  * A communicator belongs to the process that made it. In one forked from that, every call is an error and does
+//    nothing, neither does Abort, nor destruction.
 //
 // Who does the work, and when? Ranks that share memory (in process, or one host) have no thread of their own for it:
 // start publishes the operands, and as soon as all ranks have published theirs, whoever is in a wait takes pieces of
@@ -146,6 +146,13 @@ class Communicator {
 
   // Every rank's string, by rank. Of any length, on the host: for comparing certificates and options, not for tensors.
   virtual absl::StatusOr<std::vector<std::string>> AllGatherBytes(std::string_view bytes, std::string_view label) = 0;
+
+  // A communicator of those ranks that pass the same color, in rank order; rank() and size() are then of that.
+  // Collective: all ranks call it. Messages still call ranks by their numbers in the world, the communicator that all
+  // come from. A failure of one communicator is one of all of the world's, on all its ranks; the world's is to live as
+  // long as any for that, or a failure reaches the ranks of its own communicator alone. Memory is registered with the
+  // communicator that gave it out.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, std::string_view label) = 0;
 
   // Tells the peers that this rank unwinds because of `cause` (not OK). Whatever they wait in or call next returns an
   // error with this rank, its host and the message, and so do this rank's own calls. Takes a moment at most. The first

@@ -93,8 +93,10 @@ int RunCases(MpiOptions options, int ranks) {
     // A hurried world can only be made by ranks that come at the same time.
     MpiOptions patient = options;
     patient.communicator = {};
-    absl::StatusOr<std::unique_ptr<Communicator>> meeting = CreateMpi(patient);
-    if (meeting.ok()) (void)(*meeting)->Barrier("before a case");
+    {
+      absl::StatusOr<std::unique_ptr<Communicator>> meeting = CreateMpi(patient);
+      if (meeting.ok()) (void)(*meeting)->Barrier("before a case");
+    }
     options.communicator = test.options;
     absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
     absl::Status status = world.status();

@@ -111,6 +111,25 @@ TEST(InProcess, MemoryOutlivesItsCommunicator) {
   (*memory)->data()[999] = std::byte{1};
 }
 
+// A part works on when the communicator that it comes from is gone.
+TEST(InProcess, PartsOutliveTheirWorld) {
+  for (World kind : {World::kInProcess, World::kGroups}) {
+    auto world = MakeWorld(kind, 4, {.timeout = absl::Seconds(20)});
+    ASSERT_TRUE(world.ok());
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 4; ++r) {
+      threads.emplace_back([&, r] {
+        auto part = (*world)[r]->Split(r / 2, "halves");
+        ASSERT_TRUE(part.ok()) << part.status();
+        EXPECT_EQ((*world)[r]->Barrier("last"), absl::OkStatus());
+        (*world)[r].reset();
+        for (int i = 0; i < 20; ++i) EXPECT_EQ((*part)->Barrier("part"), absl::OkStatus());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 TEST(InProcess, NeedsARank) { EXPECT_FALSE(CreateInProcess(0).ok()); }
 
 }  // namespace

@@ -174,6 +174,11 @@ absl::Status Group::BeginWork() {
 void Group::EndWork() { place_.block.rank(index()).working.store(0, std::memory_order_release); }
 
 void Group::AwaitUntouched() const {
+  AwaitUntouchedHere();
+  if (place_.family != nullptr) place_.family->AwaitUntouched();
+}
+
+void Group::AwaitUntouchedHere() const {
   const absl::Duration end = SteadyNow() + kUntouchedLimit;
   for (int i = 0; i < size(); ++i) {
     while (place_.block.rank(i).working.load() != 0) {
@@ -296,6 +301,12 @@ bool Group::Alive(int i) const {
 }
 
 absl::Status Group::Fail(int culprit, const absl::Status& status) {
+  absl::Status counts = FailHere(culprit, status);
+  if (place_.family != nullptr) place_.family->Spread(this, NumberInWorld(culprit), counts);
+  return counts;
+}
+
+absl::Status Group::FailHere(int culprit, const absl::Status& status) {
   LOCKSTEP_CHECK(!status.ok());
   Failure& failure = place_.block.header().failure;
   uint32_t none = 0;
@@ -321,7 +332,10 @@ absl::Status Group::AwaitWritten() const {
 
 absl::Status Group::failure() const {
   const Failure& failure = place_.block.header().failure;
-  if (failure.state.load(std::memory_order_acquire) != 2) return absl::OkStatus();
+  if (failure.state.load(std::memory_order_acquire) != 2) {
+    const Group* root = place_.family == nullptr ? nullptr : place_.family->root();
+    return root == nullptr || root == this ? absl::OkStatus() : root->failure();
+  }
   place_.block.rank(index()).saw_failure.store(1);
   return absl::Status(static_cast<absl::StatusCode>(failure.code), failure.message);
 }
@@ -338,7 +352,7 @@ void Group::AwaitFailureSeen(absl::Duration limit) {
 }
 
 std::string Group::Name(int world_rank) const {
-  return "rank " + std::to_string(world_rank) + " on host " + place_.hosts[world_rank];
+  return "rank " + std::to_string(NumberInWorld(world_rank)) + " on host " + place_.hosts[world_rank];
 }
 
 }  // namespace lockstep

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "runtime/comm/control_block.h"
+#include "runtime/comm/family.h"
 #include "runtime/comm/memory.h"
 #include "runtime/comm/process.h"
 #include "runtime/comm/search.h"
@@ -27,7 +28,9 @@ struct GroupPlace {
   int index = 0;               // of this rank in the group
   int first_rank = 0;          // the world's rank of the group's first
   bool one_process = false;    // ranks are threads
-  std::vector<std::string> hosts;                             // of all ranks of the world, by rank
+  std::vector<std::string> hosts;  // of all ranks of the communicator, by rank
+  std::vector<int> names = {};     // the ranks that they are in the world, for messages; empty: the same numbers
+  Family* family = nullptr;        // of this rank's communicators of the world; borrowed; null: there are no others
   std::function<void(const absl::Status& failure)> on_leave;  // called when the rank is done; may be null
 };
 
@@ -44,6 +47,10 @@ class Group {
   bool crowded() const { return crowded_; }  // more ranks than cores
   absl::Duration timeout() const { return timeout_; }
   PeerMemory& memory() { return memory_; }
+  const std::vector<std::string>& hosts() const { return place_.hosts; }
+  const std::function<void(const absl::Status&)>& on_leave() const { return place_.on_leave; }
+  // The number in the world of a rank of this communicator.
+  int NumberInWorld(int rank) const { return place_.names.empty() || rank < 0 ? rank : place_.names[rank]; }
   Slot& slot(uint64_t sequence) const { return place_.block.slot(sequence); }
   Post& post(uint64_t sequence, int index) const { return place_.block.post(sequence, index); }
   int process(int index) const { return place_.block.rank(index).process; }
@@ -77,7 +84,9 @@ class Group {
   // After a failure: waits until neither peers nor another thread of this rank touch operands any more, and then none
   // ever will. Not for peers that are dead, and for a peer that is stopped meanwhile not longer than a second. Any
   // thread.
+  // In all communicators of this rank's world.
   void AwaitUntouched() const;
+  void AwaitUntouchedHere() const;  // in this one
 
   // Waits until `ready`. `missing` tells for whom one waits (indices), `what` is for messages.
   absl::Status Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std::vector<int>()> missing,
@@ -101,10 +110,12 @@ class Group {
   // The error of having waited in vain.
   absl::Status TimedOut(const std::vector<Search::Culprit>& culprits, const std::string& what);
 
-  // Declares the world failed, for which `culprit` (a rank of the world) is to blame. The first call counts. Any
-  // thread. Returns the failure that counts.
+  // Declares the world failed, for which `culprit` (a rank of this communicator) is to blame: here and in all
+  // communicators of this rank's world. The first call counts. Any thread. Returns the failure that counts here.
   absl::Status Fail(int culprit, const absl::Status& status);
-  // The failure that counts, or OK. Any thread.
+  // Declares it in this communicator alone; -1: nobody of this communicator is to blame.
+  absl::Status FailHere(int culprit, const absl::Status& status);
+  // The failure that counts, here or else in the world's communicator, or OK. Any thread.
   absl::Status failure() const;
   // Requires a failure.
   const Failure& failure_record() const { return place_.block.header().failure; }

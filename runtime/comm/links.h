@@ -57,6 +57,11 @@ class Links {
   // A notice that has come, if there is one.
   virtual std::optional<Notice> PollNotice() = 0;
 
+  // Links between some of the ranks, which get new numbers: rank r of the new ones is `ranks[r]` of these. `channel`
+  // (below 2^16) keeps their messages from all others'. May be used by another thread, and outlive these.
+  virtual absl::StatusOr<std::unique_ptr<Links>> Among(const std::vector<int>& ranks, uint32_t channel,
+                                                       std::vector<int> group_begins) const = 0;
+
   // The first rank of each group, ascending; the first is 0.
   virtual const std::vector<int>& group_begins() const = 0;
 };

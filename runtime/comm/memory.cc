@@ -94,6 +94,12 @@ Segment::~Segment() {
   if (descriptor_ >= 0) close(descriptor_);
 }
 
+absl::StatusOr<std::shared_ptr<Segment>> CreateSharedControlBlock(int n) {
+  ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, Segment::CreateShared(ControlBlock::Bytes(n)));
+  ControlBlock::Initialize(segment->data(), n);
+  return segment;
+}
+
 absl::StatusOr<std::shared_ptr<Segment>> PeerMemory::Allocate(size_t bytes, uint64_t id) {
   if (one_process_) return Segment::CreatePrivate(bytes);
   Prune();

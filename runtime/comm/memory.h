@@ -52,6 +52,9 @@ class Segment {
   bool mapped_;
 };
 
+// Memory for what n ranks know of each other (control_block.h), initialised, which other processes can open.
+absl::StatusOr<std::shared_ptr<Segment>> CreateSharedControlBlock(int n);
+
 class PeerMemory {
  public:
   // An operand as peers can reach it, and what must live until the collective is over.

@@ -1,8 +1,10 @@
 #include "runtime/comm/mpi_links.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include "core/status.h"
@@ -12,6 +14,7 @@ namespace lockstep {
 namespace {
 
 constexpr int kNoticeTag = 32000;
+constexpr int kTags = 1 << 15;  // of one channel
 
 // Of the process, as MPI itself is.
 std::atomic<int>& LiveLinks() {
@@ -77,7 +80,9 @@ class MpiRequest final : public LinkRequest {
 
 class MpiLinks final : public Links {
  public:
-  MpiLinks(MPI_Comm comm, std::vector<int> group_begins) : comm_(comm), group_begins_(std::move(group_begins)) {
+  // `ranks`: the numbers in `comm` of the ranks.
+  MpiLinks(MPI_Comm comm, std::vector<int> ranks, uint32_t channel, std::vector<int> group_begins)
+      : comm_(comm), ranks_(std::move(ranks)), channel_(channel), group_begins_(std::move(group_begins)) {
     ++LiveLinks();
   }
   ~MpiLinks() override {
@@ -87,16 +92,16 @@ class MpiLinks final : public Links {
 
   absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, MessageBuffer buffer) override {
     MPI_Request request = MPI_REQUEST_NULL;
-    const int code =
-        MPI_Isend(buffer->data(), static_cast<int>(buffer->size()), MPI_BYTE, to_rank, tag, comm_, &request);
+    const int code = MPI_Isend(buffer->data(), static_cast<int>(buffer->size()), MPI_BYTE, ranks_[to_rank], TagOf(tag),
+                               comm_, &request);
     RETURN_IF_ERROR(MpiStatus(code, "MPI_Isend"));
     return std::make_unique<MpiRequest>(request, std::move(buffer), false);
   }
 
   absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, MessageBuffer buffer) override {
     MPI_Request request = MPI_REQUEST_NULL;
-    const int code =
-        MPI_Irecv(buffer->data(), static_cast<int>(buffer->size()), MPI_BYTE, from_rank, tag, comm_, &request);
+    const int code = MPI_Irecv(buffer->data(), static_cast<int>(buffer->size()), MPI_BYTE, ranks_[from_rank],
+                               TagOf(tag), comm_, &request);
     RETURN_IF_ERROR(MpiStatus(code, "MPI_Irecv"));
     return std::make_unique<MpiRequest>(request, std::move(buffer), true);
   }
@@ -116,7 +121,7 @@ class MpiLinks final : public Links {
     int there = 0;
     MPI_Message handle;
     MPI_Status status;
-    if (MPI_Improbe(MPI_ANY_SOURCE, kNoticeTag, comm_, &there, &handle, &status) != MPI_SUCCESS || !there) {
+    if (MPI_Improbe(MPI_ANY_SOURCE, TagOf(kNoticeTag), comm_, &there, &handle, &status) != MPI_SUCCESS || !there) {
       GivenUp::Get().Sweep();
       return std::nullopt;
     }
@@ -124,14 +129,33 @@ class MpiLinks final : public Links {
     if (MPI_Mrecv(&message, sizeof(message), MPI_BYTE, &handle, &status) != MPI_SUCCESS) return std::nullopt;
     return Notice{.kind = static_cast<Notice::Kind>(message.kind),
                   .rank = message.rank,
-                  .from = status.MPI_SOURCE,
+                  .from = static_cast<int>(std::find(ranks_.begin(), ranks_.end(), status.MPI_SOURCE) - ranks_.begin()),
                   .status = absl::Status(static_cast<absl::StatusCode>(message.code), message.text)};
+  }
+
+  absl::StatusOr<std::unique_ptr<Links>> Among(const std::vector<int>& ranks, uint32_t channel,
+                                               std::vector<int> group_begins) const override {
+    int* largest = nullptr;  // the largest tag that MPI takes
+    int known = 0;
+    RETURN_IF_ERROR(MpiStatus(MPI_Comm_get_attr(comm_, MPI_TAG_UB, &largest, &known), "MPI_Comm_get_attr"));
+    if (!known || channel > static_cast<uint32_t>(*largest - kTags) / kTags) {
+      return ErrorStream(absl::StatusCode::kResourceExhausted)
+             << "MPI's tags (at most " << (known ? *largest : 0) << ") do not suffice for communicator number "
+             << channel << " that is split from another";
+    }
+    std::vector<int> in_comm;
+    for (int each : ranks) in_comm.push_back(ranks_[each]);
+    return std::make_unique<MpiLinks>(comm_, std::move(in_comm), channel, std::move(group_begins));
   }
 
   const std::vector<int>& group_begins() const override { return group_begins_; }
 
  private:
+  int TagOf(int tag) const { return static_cast<int>(channel_) * kTags + tag; }
+
   const MPI_Comm comm_;
+  const std::vector<int> ranks_;
+  const uint32_t channel_;
   const std::vector<int> group_begins_;
 };
 
@@ -150,7 +174,11 @@ void KeepUntilDone(MPI_Request request, std::shared_ptr<void> memory) {
 }
 
 std::unique_ptr<Links> CreateMpiLinks(MPI_Comm comm, std::vector<int> group_begins) {
-  return std::make_unique<MpiLinks>(comm, std::move(group_begins));
+  int size = 0;
+  MPI_Comm_size(comm, &size);
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return std::make_unique<MpiLinks>(comm, std::move(ranks), 0, std::move(group_begins));
 }
 
 int LiveMpiLinks() { return LiveLinks().load(); }

@@ -18,7 +18,8 @@ absl::Status MpiStatus(int code, const char* call);
 // Keeps what a transfer or a collective uses that was given up before MPI was done with it, until MPI is.
 void KeepUntilDone(MPI_Request request, std::shared_ptr<void> memory);
 
-// `comm` is borrowed, returns errors, and is used by nobody else. Requires MPI_THREAD_MULTIPLE.
+// `comm` is borrowed by these links and all that come of them, returns errors, and is used by nobody else. Requires
+// MPI_THREAD_MULTIPLE.
 std::unique_ptr<Links> CreateMpiLinks(MPI_Comm comm, std::vector<int> group_begins);
 
 // How many MPI links exist in this process: while there are any, MPI must not be finalised.

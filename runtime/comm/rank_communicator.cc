@@ -31,24 +31,35 @@ class GroupMemory final : public RegisteredMemory {
 
 absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Create(GroupPlace place, std::unique_ptr<Links> links,
                                                                        std::string transport, const Options& options) {
+  return CreateIn(std::make_shared<Family>(), std::move(place), std::move(links), std::move(transport), options);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::CreateIn(std::shared_ptr<Family> family,
+                                                                         GroupPlace place, std::unique_ptr<Links> links,
+                                                                         std::string transport,
+                                                                         const Options& options) {
+  place.family = family.get();
   std::unique_ptr<RankCommunicator> communicator(
-      new RankCommunicator(std::move(place), std::move(links), std::move(transport), options));
-  RETURN_IF_ERROR(communicator->group_.AwaitJoined());
+      new RankCommunicator(std::move(place), std::move(family), std::move(links), std::move(transport), options));
+  RETURN_IF_ERROR(communicator->group_->AwaitJoined());
   if (communicator->links_ != nullptr || options.progress_thread) {
     communicator->progress_->thread = std::thread([rank = communicator.get()] { rank->ProgressLoop(); });
   }
   return communicator;
 }
 
-RankCommunicator::RankCommunicator(GroupPlace place, std::unique_ptr<Links> links, std::string transport,
-                                   const Options& options)
+RankCommunicator::RankCommunicator(GroupPlace place, std::shared_ptr<Family> family, std::unique_ptr<Links> links,
+                                   std::string transport, const Options& options)
     : Communicator(place.first_rank + place.index, place.hosts, std::move(transport)),
       generation_(ForkGeneration()),
-      group_(std::move(place), options.timeout),
+      options_(options),
+      family_(std::move(family)),
+      group_(std::make_shared<Group>(std::move(place), options.timeout)),
       links_(std::move(links)),
       progress_(std::make_unique<Progress>()) {
-  if (links_ != nullptr) chain_ = std::make_unique<Chain>(&group_, links_.get());
-  group_.Join();
+  if (links_ != nullptr) chain_ = std::make_unique<Chain>(group_.get(), links_.get());
+  family_->Add(group_);
+  group_->Join();
 }
 
 RankCommunicator::~RankCommunicator() {
@@ -68,15 +79,17 @@ RankCommunicator::~RankCommunicator() {
     progress_->changed.notify_all();
     progress_->thread.join();
   }
-  const bool failed = !group_.failure().ok();
-  if (failed && !group_.one_process()) group_.AwaitFailureSeen(kFailureLinger);
-  const bool last = group_.Leave();
+  const bool failed = !group_->failure().ok();
+  if (failed && !group_->one_process()) group_->AwaitFailureSeen(kFailureLinger);
+  const bool last = group_->Leave();
   if (chain_ != nullptr) chain_->Leave(last);
+  group_->OnIdle([] {}, nullptr);  // the world's group stays until its family is gone, the chain does not
+  family_->Remove(group_.get());
 }
 
 absl::Status RankCommunicator::CheckProcess() const {
   if (ForkGeneration() == generation_) return absl::OkStatus();
-  return FailedPrecondition() << "this process was forked from the one of " << group_.Name(rank())
+  return FailedPrecondition() << "this process was forked from the one of " << group_->Name(rank())
                               << ", to which the communicator belongs; make another one here";
 }
 
@@ -136,7 +149,7 @@ absl::Status RankCommunicator::CheckOperands(const OpDescription& d, const void*
 absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const OpDescription& description, const void* input,
                                                              void* output, const Call& call) {
   RETURN_IF_ERROR(CheckProcess());
-  RETURN_IF_ERROR(group_.failure());
+  RETURN_IF_ERROR(Finish(group_->failure()));
   RETURN_IF_ERROR(CheckOperands(description, input, output, call));
   auto op = std::make_unique<Op>();
   op->sequence = next_sequence_++;
@@ -162,7 +175,7 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const OpDescription
     if (!published.ok()) {
       p.queue.pop_back();
       p.ops.erase(started->sequence);
-      group_.AwaitUntouched();
+      group_->AwaitUntouched();
       return published;
     }
   }
@@ -218,7 +231,7 @@ void RankCommunicator::ProgressLoop() {
 
 absl::Status RankCommunicator::Publish(Op& op) {
   absl::Status status = Show(op);
-  return status.ok() ? status : group_.Fail(rank(), status);
+  return status.ok() ? status : group_->Fail(rank(), status);
 }
 
 // Finds the operands' places, or copies them to where peers can reach them, and shows the peers.
@@ -226,7 +239,7 @@ absl::Status RankCommunicator::Show(Op& op) {
   const OpDescription& d = op.description;
   const size_t in_bytes = InputBytes(d, size());
   const size_t out_bytes = OutputBytes(d, size());
-  PeerMemory& memory = group_.memory();
+  PeerMemory& memory = group_->memory();
   std::optional<PeerMemory::Located> output = memory.Find(op.output, out_bytes);
   if (!output.has_value()) {
     ASSIGN_OR_RETURN(output, memory.Stage(out_bytes));
@@ -239,55 +252,55 @@ absl::Status RankCommunicator::Show(Op& op) {
   }
   const bool staged_input = input->segment != nullptr && input->ref.segment % 2 == 1;
   if (staged_input && (d.opcode != Opcode::kBroadcast || d.root == rank())) {
-    RETURN_IF_ERROR(group_.BeginWork());
+    RETURN_IF_ERROR(group_->BeginWork());
     std::memcpy(input->segment->data(), op.input, in_bytes);
-    group_.EndWork();
+    group_->EndWork();
   }
   op.located_input = *std::move(input);
   op.located_output = *std::move(output);
   op.published = true;
-  return group_.Publish(op.sequence, d, op.located_input.ref, op.located_output.ref, op.label);
+  return group_->Publish(op.sequence, d, op.located_input.ref, op.located_output.ref, op.label);
 }
 
 absl::Status RankCommunicator::Run(Op& op) {
-  RETURN_IF_ERROR(group_.failure());
+  RETURN_IF_ERROR(group_->failure());
   if (!op.published) RETURN_IF_ERROR(Publish(op));
-  RETURN_IF_ERROR(group_.AwaitPosted(op.sequence));
+  RETURN_IF_ERROR(group_->AwaitPosted(op.sequence));
   if (chain_ != nullptr) RETURN_IF_ERROR(chain_->AwaitNeighbours(op.sequence, op.description, op.label));
   RETURN_IF_ERROR(Work(op));
   if (op.staged_output) {
-    RETURN_IF_ERROR(group_.BeginWork());
+    RETURN_IF_ERROR(group_->BeginWork());
     std::memcpy(op.output, op.located_output.segment->data(), OutputBytes(op.description, size()));
-    group_.EndWork();
+    group_->EndWork();
   }
   op.located_input = {};
   op.located_output = {};
-  group_.Retire(op.sequence);
+  group_->Retire(op.sequence);
   return absl::OkStatus();
 }
 
 absl::Status RankCommunicator::Finish(absl::Status result) {
   if (result.ok()) return result;
-  result = group_.Fail(rank(), result);
-  group_.AwaitUntouched();
+  result = group_->Fail(rank(), result);
+  group_->AwaitUntouched();
   return result;
 }
 
 absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
   const OpDescription& d = op.description;
   Operands operands{
-      .description = d, .world_size = size(), .first_rank = group_.first_rank(), .inputs = {}, .outputs = {}};
+      .description = d, .world_size = size(), .first_rank = group_->first_rank(), .inputs = {}, .outputs = {}};
   const size_t in_bytes = InputBytes(d, size());
   const size_t out_bytes = OutputBytes(d, size());
-  for (int i = 0; i < group_.size(); ++i) {
-    if (i == group_.index() && op.located_input.segment != nullptr) {
+  for (int i = 0; i < group_->size(); ++i) {
+    if (i == group_->index() && op.located_input.segment != nullptr) {
       operands.inputs.push_back(op.located_input.segment->data() + op.located_input.ref.offset);
       operands.outputs.push_back(op.located_output.segment->data() + op.located_output.ref.offset);
       continue;
     }
-    const Post& post = group_.post(op.sequence, i);
-    ASSIGN_OR_RETURN(std::byte * input, group_.memory().Resolve(i, group_.process(i), post.input, in_bytes));
-    ASSIGN_OR_RETURN(std::byte * output, group_.memory().Resolve(i, group_.process(i), post.output, out_bytes));
+    const Post& post = group_->post(op.sequence, i);
+    ASSIGN_OR_RETURN(std::byte * input, group_->memory().Resolve(i, group_->process(i), post.input, in_bytes));
+    ASSIGN_OR_RETURN(std::byte * output, group_->memory().Resolve(i, group_->process(i), post.output, out_bytes));
     operands.inputs.push_back(input);
     operands.outputs.push_back(output);
   }
@@ -298,21 +311,21 @@ absl::Status RankCommunicator::Work(const Op& op) {
   const Chunks chunks(op.description, size(), size(), chain_ == nullptr ? kChunkBytes : kMessageChunkBytes);
   // Peers' operands are looked up only by a rank that has a chunk to do: until it has done it, no peer can be through
   // with the collective and free them.
-  group_.BeginShare(op.sequence);
+  group_->BeginShare(op.sequence);
   if (chain_ == nullptr) {
     RETURN_IF_ERROR(TakeChunks(op, chunks));
-  } else if (static_cast<uint32_t>(group_.index()) < chunks.size()) {
+  } else if (static_cast<uint32_t>(group_->index()) < chunks.size()) {
     ASSIGN_OR_RETURN(const Operands operands, Resolve(op));
     RETURN_IF_ERROR(chain_->Run(op.sequence, operands, chunks, op.label));
   }
-  group_.EndShare(op.sequence);
+  group_->EndShare(op.sequence);
   return AwaitFinished(op, chunks.size());
 }
 
 // Takes chunks until there are none left.
 absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
   const OpDescription& d = op.description;
-  Slot& slot = group_.slot(op.sequence);
+  Slot& slot = group_->slot(op.sequence);
   Operands operands;
   std::vector<const std::byte*> inputs;
   std::vector<std::byte*> outputs;
@@ -322,7 +335,7 @@ absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
     if (operands.inputs.empty()) {
       ASSIGN_OR_RETURN(operands, Resolve(op));
     }
-    RETURN_IF_ERROR(group_.BeginWork());
+    RETURN_IF_ERROR(group_->BeginWork());
     const Chunk chunk = chunks.at(index);
     ChunkOutputs(operands, chunk, &outputs);
     if (IsReduction(d)) {
@@ -336,22 +349,22 @@ absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
     } else {
       CopyToAll(SourceAddress(operands, chunk), outputs, chunk.count * SizeOf(static_cast<DType>(d.dtype)));
     }
-    group_.EndWork();
-    if (slot.finished.IncrementBelow(op.sequence, chunks.size()) + 1 == chunks.size()) group_.Notify();
+    group_->EndWork();
+    if (slot.finished.IncrementBelow(op.sequence, chunks.size()) + 1 == chunks.size()) group_->Notify();
   }
 }
 
 absl::Status RankCommunicator::AwaitFinished(const Op& op, uint32_t chunks) {
-  const Slot& slot = group_.slot(op.sequence);
-  return group_.Await([&] { return slot.finished.Get(op.sequence) == chunks; },
-                      [&] { return group_.Unfinished(op.sequence, chain_ != nullptr); },
-                      Describe(op.description, op.label));
+  const Slot& slot = group_->slot(op.sequence);
+  return group_->Await([&] { return slot.finished.Get(op.sequence) == chunks; },
+                       [&] { return group_->Unfinished(op.sequence, chain_ != nullptr); },
+                       Describe(op.description, op.label));
 }
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> RankCommunicator::Allocate(size_t bytes, std::string_view label) {
   RETURN_IF_ERROR(CheckProcess());
   // The number of the barrier that follows names the segment: it is the same on all ranks, and never used again.
-  ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, group_.memory().Allocate(bytes, 2 * next_sequence_ + 2));
+  ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, group_->memory().Allocate(bytes, 2 * next_sequence_ + 2));
   ASSIGN_OR_RETURN(Ticket ticket, Start({.opcode = Opcode::kAllocate}, nullptr, nullptr, {.label = label}));
   RETURN_IF_ERROR(Wait(ticket, nullptr));
   return std::make_unique<GroupMemory>(std::move(segment));
@@ -380,8 +393,8 @@ absl::StatusOr<std::vector<std::string>> RankCommunicator::AllGatherBytes(std::s
 void RankCommunicator::Abort(const absl::Status& cause) {
   LOCKSTEP_CHECK(!cause.ok()) << "abort without a cause";
   if (!CheckProcess().ok()) return;
-  (void)group_.Fail(rank(), absl::AbortedError(group_.Name(rank()) + " gave up: " + std::string(cause.message())));
-  group_.AwaitUntouched();
+  (void)group_->Fail(rank(), absl::AbortedError(group_->Name(rank()) + " gave up: " + std::string(cause.message())));
+  group_->AwaitUntouched();
 }
 
 }  // namespace lockstep

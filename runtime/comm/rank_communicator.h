@@ -42,6 +42,7 @@ class RankCommunicator final : public Communicator {
   absl::Status Wait(Ticket ticket, Stream* stream) override;
   absl::Status Barrier(std::string_view label) override;
   absl::StatusOr<std::vector<std::string>> AllGatherBytes(std::string_view bytes, std::string_view label) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, std::string_view label) override;
   void Abort(const absl::Status& cause) override;
 
  private:
@@ -59,7 +60,14 @@ class RankCommunicator final : public Communicator {
     absl::Status result;
   };
 
-  RankCommunicator(GroupPlace place, std::unique_ptr<Links> links, std::string transport, const Options& options);
+  RankCommunicator(GroupPlace place, std::shared_ptr<Family> family, std::unique_ptr<Links> links,
+                   std::string transport, const Options& options);
+  static absl::StatusOr<std::unique_ptr<Communicator>> CreateIn(std::shared_ptr<Family> family, GroupPlace place,
+                                                                std::unique_ptr<Links> links, std::string transport,
+                                                                const Options& options);
+  // Of Split: the control block of this rank's part of the new communicator, which its first rank makes.
+  absl::StatusOr<std::shared_ptr<Segment>> ShareControlBlock(bool first, int first_rank, int ranks,
+                                                             std::string_view label);
 
   absl::StatusOr<Ticket> Start(const OpDescription& description, const void* input, void* output, const Call& call);
   absl::Status CheckOperands(const OpDescription& description, const void* input, const void* output,
@@ -92,9 +100,11 @@ class RankCommunicator final : public Communicator {
   absl::Status CheckProcess() const;
 
   const uint32_t generation_;  // ForkGeneration() of the process that uses this
-  Group group_;
-  std::unique_ptr<Links> links_;  // null: the group is the world
-  std::unique_ptr<Chain> chain_;  // likewise
+  const Options options_;
+  const std::shared_ptr<Family> family_;  // shared by this rank's communicators of the world
+  const std::shared_ptr<Group> group_;    // shared with the family
+  std::unique_ptr<Links> links_;          // null: the group is the world
+  std::unique_ptr<Chain> chain_;          // likewise
   uint64_t next_sequence_ = 0;
   // On the heap, as are the links: a forked process must leave it as it is. The thread is not there, and locks may be
   // held.

@@ -10,12 +10,6 @@
 
 namespace lockstep {
 
-absl::StatusOr<std::shared_ptr<Segment>> CreateSharedControlBlock(int n) {
-  ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, Segment::CreateShared(ControlBlock::Bytes(n)));
-  ControlBlock::Initialize(segment->data(), n);
-  return segment;
-}
-
 absl::StatusOr<SharedMemoryWorld> SharedMemoryWorld::Create(int n) {
   if (n < 1) return InvalidArgument() << "a world of " << n << " ranks";
   ASSIGN_OR_RETURN(std::shared_ptr<Segment> control, CreateSharedControlBlock(n));

@@ -11,9 +11,6 @@
 
 namespace lockstep {
 
-// Memory for what n ranks know of each other (control_block.h), initialised, which other processes can open.
-absl::StatusOr<std::shared_ptr<Segment>> CreateSharedControlBlock(int n);
-
 class SharedMemoryWorld {
  public:
   // A world of n >= 1 ranks that no one has joined yet.

@@ -1,0 +1,136 @@
+// RankCommunicator::Split: a communicator of some of the ranks, with a control block for each of its groups. Its groups
+// are what its ranks are of this one's groups; groups exchange messages over the same links, with tags of their own.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/status.h"
+#include "runtime/comm/rank_communicator.h"
+
+namespace lockstep {
+namespace {
+
+// What a rank says of itself for a split.
+struct SplitFacts {
+  int32_t color = 0;
+  uint32_t channel = 0;  // the next that is free
+};
+
+// Where the control block of a group of the new communicator is, as its first rank says.
+struct BlockFacts {
+  int32_t process = 0;
+  int32_t descriptor = -1;
+  uint64_t nonce = 0;
+  uint64_t address = 0;  // in one process: of a std::shared_ptr<Segment> on the heap
+};
+
+template <typename T>
+std::string BytesOf(const T& facts) {
+  return std::string(reinterpret_cast<const char*>(&facts), sizeof(facts));
+}
+
+template <typename T>
+T FromBytes(const std::string& bytes) {
+  T facts;
+  std::memcpy(&facts, bytes.data(), std::min(bytes.size(), sizeof(facts)));
+  return facts;
+}
+
+// OK if all ranks' `mine` is, else the first error.
+absl::Status Agree(Communicator& communicator, const absl::Status& mine, std::string_view label) {
+  const std::string message = mine.ok() ? "" : "rank " + std::to_string(communicator.rank()) + ": " + mine.ToString();
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, communicator.AllGatherBytes(message, label));
+  for (const std::string& each : all) {
+    if (!each.empty()) return ErrorStream(absl::StatusCode::kUnavailable) << "split `" << label << "`: " << each;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// The members of the new communicator that are of one group of this one are next to each other, and a group of the new
+// one.
+absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Split(int color, std::string_view label) {
+  RETURN_IF_ERROR(CheckProcess());
+  ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                   AllGatherBytes(BytesOf(SplitFacts{color, family_->next_channel()}), label));
+  std::vector<int> members, begins, names;  // begins: of the groups, by number in the new communicator
+  std::vector<std::string> hosts;
+  uint32_t channel = 0;
+  int index = -1;  // of this rank in its new group
+  const std::vector<int> all_in_one = {0};
+  const std::vector<int>& groups = links_ == nullptr ? all_in_one : links_->group_begins();
+  auto group_of = [&](int r) { return std::upper_bound(groups.begin(), groups.end(), r) - groups.begin(); };
+  for (int r = 0; r < size(); ++r) {
+    const SplitFacts facts = FromBytes<SplitFacts>(all[r]);
+    if (facts.color != color) continue;
+    channel = std::max(channel, facts.channel);
+    if (members.empty() || group_of(members.back()) != group_of(r)) begins.push_back(static_cast<int>(members.size()));
+    if (r == rank()) index = static_cast<int>(members.size()) - begins.back();
+    members.push_back(r);
+    names.push_back(group_->NumberInWorld(r));
+    hosts.push_back(host(r));
+  }
+  family_->UseChannel(channel);
+  const int here = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  const int first = here - index;
+  const auto next = std::upper_bound(begins.begin(), begins.end(), first);
+  const int ranks = (next == begins.end() ? static_cast<int>(members.size()) : *next) - first;
+
+  absl::Status status;
+  std::unique_ptr<Links> links;
+  if (begins.size() > 1) {
+    absl::StatusOr<std::unique_ptr<Links>> among = links_->Among(members, channel, begins);
+    if (among.ok()) links = *std::move(among);
+    else status = among.status();
+  }
+  absl::StatusOr<std::shared_ptr<Segment>> block = ShareControlBlock(index == 0, members[first], ranks, label);
+  if (status.ok()) status = block.status();
+  RETURN_IF_ERROR(Agree(*this, status, label));  // and all have found their control block
+  GroupPlace place{.keep = *block,
+                   .block = ControlBlock((*block)->data(), ranks),
+                   .index = index,
+                   .first_rank = first,
+                   .one_process = group_->one_process(),
+                   .hosts = std::move(hosts),
+                   .names = std::move(names),
+                   .on_leave = group_->on_leave()};
+  absl::StatusOr<std::unique_ptr<Communicator>> split =
+      CreateIn(family_, std::move(place), std::move(links), transport(), options_);
+  RETURN_IF_ERROR(Agree(*this, split.status(), label));
+  return split;
+}
+
+absl::StatusOr<std::shared_ptr<Segment>> RankCommunicator::ShareControlBlock(bool first, int first_rank, int ranks,
+                                                                             std::string_view label) {
+  absl::StatusOr<std::shared_ptr<Segment>> block(nullptr);
+  std::shared_ptr<Segment>* shared = nullptr;  // not freed if the world fails meanwhile: a peer may still copy it
+  BlockFacts facts;
+  if (first) {
+    block =
+        group_->one_process() ? Segment::CreatePrivate(ControlBlock::Bytes(ranks)) : CreateSharedControlBlock(ranks);
+    if (block.ok() && group_->one_process()) {
+      ControlBlock::Initialize((*block)->data(), ranks);
+      shared = new std::shared_ptr<Segment>(*block);
+      facts.address = reinterpret_cast<uintptr_t>(shared);
+    } else if (block.ok()) {
+      facts = {.process = getpid(), .descriptor = (*block)->descriptor(), .nonce = (*block)->nonce()};
+    }
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, AllGatherBytes(BytesOf(facts), label));
+  if (!first) {
+    const BlockFacts where = FromBytes<BlockFacts>(all[first_rank]);
+    if (where.address != 0) block = *reinterpret_cast<std::shared_ptr<Segment>*>(where.address);
+    else if (where.process != 0) block = Segment::Open(where.process, where.descriptor, where.nonce);
+    else block = ErrorStream(absl::StatusCode::kUnavailable) << group_->Name(first_rank) << " has no memory for it";
+  }
+  // Nobody goes on, and frees its copy, before all have theirs.
+  RETURN_IF_ERROR(Barrier(label));
+  delete shared;
+  return block;
+}
+
+}  // namespace lockstep
