@@ -150,10 +150,15 @@ void PlaceReductionOverRanks(PlacementContext& c, size_t i, Placement result) {
   c.Result(i, result);
 }
 
-// Along another axis it is elementwise: shares of one reduction may pass another that it commutes with.
+// Along another axis it is elementwise: shares of one reduction may pass another that it commutes with. The truncated mean of integers
+// commutes with nothing, itself included.
 void PlaceReductionAlongOtherAxis(PlacementContext& c, size_t i) {
   const Placement& x = c.operand(i);
-  const bool passes = !x.is_partial() || x.reduce() == KindOf(c) || (IsLinear(x.reduce()) && IsLinear(KindOf(c)));
+  const auto truncates = [&](ReduceKind kind) { return kind == ReduceKind::kMean && !IsFloat(c.dtype(i)); };
+  const auto commute = [&](ReduceKind a, ReduceKind b) {
+    return !truncates(a) && !truncates(b) && (a == b || (IsLinear(a) && IsLinear(b)));
+  };
+  const bool passes = !x.is_partial() || commute(x.reduce(), KindOf(c));
   if (!passes) c.Require(i, Placement::Replicated());
   c.Result(i, passes ? x : Placement::Replicated());
 }

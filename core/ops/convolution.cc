@@ -290,9 +290,9 @@ void PlaceForm(PlacementContext& c, std::string_view a, std::string_view b, std:
     c.Require(0, PlacementOf(a, index, whole));
     c.Require(1, PlacementOf(b, index, whole));
     c.Result(PlacementOf(result, index, Placement::Partial(ReduceKind::kSum)));
-  } else if (ops::IsLinearPartial(c.operand(0)) && c.operand(1).is_replicated()) {
+  } else if (ops::IsLinearPartial(c.operand(0), c.dtype(0)) && c.operand(1).is_replicated()) {
     c.Result(c.operand(0));
-  } else if (ops::IsLinearPartial(c.operand(1)) && c.operand(0).is_replicated()) {
+  } else if (ops::IsLinearPartial(c.operand(1), c.dtype(1)) && c.operand(0).is_replicated()) {
     c.Result(c.operand(1));
   } else {
     c.RequireAll(whole);

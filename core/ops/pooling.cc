@@ -190,7 +190,7 @@ void PlacePool(PlacementContext& c) {
 
 // An average is linear as well: partial sums pass.
 void PlaceAvgPool(PlacementContext& c) {
-  if (ops::IsLinearPartial(c.operand(0))) c.Result(c.operand(0));
+  if (ops::IsLinearPartial(c.operand(0), c.dtype(0))) c.Result(c.operand(0));
   else PlacePool(c);
 }
 

@@ -59,7 +59,7 @@ void PlaceReduce(PlacementContext& c, ReduceKind kind) {
   const Placement& x = c.operand(0);
   if (x.is_split() && AfterReduction(dims, x.dim()) < 0) {
     c.Result(Placement::Partial(kind));  // each rank reduces its slice
-  } else if (x.is_partial(kind) || (kind == ReduceKind::kSum && x.is_partial(ReduceKind::kMean))) {
+  } else if (x.is_partial(kind) || (kind == ReduceKind::kSum && ops::IsLinearPartial(x, c.dtype(0)))) {
     c.Result(x);
   } else if (x.is_partial()) {
     c.Require(0, Placement::Replicated());

@@ -55,8 +55,8 @@ int64_t Offset(const Shape& shape, const std::vector<int64_t>& index) {
   return offset;
 }
 
-bool IsLinearPartial(const Placement& placement) {
-  return placement.is_partial(ReduceKind::kSum) || placement.is_partial(ReduceKind::kMean);
+bool IsLinearPartial(const Placement& placement, DType dtype) {
+  return placement.is_partial(ReduceKind::kSum) || (placement.is_partial(ReduceKind::kMean) && IsFloat(dtype));
 }
 
 namespace {
@@ -67,14 +67,16 @@ std::optional<Placement> PassPartial(const PlacementContext& c, Linearity linear
   Placement partial;
   for (size_t i = 0; i < c.num_operands(); ++i) {
     if (c.operand(i).is_replicated()) ++whole;
-    if (!IsLinearPartial(c.operand(i))) continue;
+    if (!IsLinearPartial(c.operand(i), c.dtype(i))) continue;
     if (partials++ > 0 && c.operand(i) != partial) return std::nullopt;
     partial = c.operand(i);
   }
   const bool others_whole = partials == 1 && whole + 1 == c.num_operands();
   if (linearity == Linearity::kAll && partials == c.num_operands()) return partial;
   if (linearity == Linearity::kOne && others_whole) return partial;
-  if (linearity == Linearity::kFirst && others_whole && IsLinearPartial(c.operand(0))) return partial;
+  // Integers divide with truncation, which is linear in nothing.
+  const bool first = IsLinearPartial(c.operand(0), c.dtype(0)) && IsFloat(c.dtype(0));
+  if (linearity == Linearity::kFirst && others_whole && first) return partial;
   return std::nullopt;
 }
 

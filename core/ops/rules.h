@@ -30,14 +30,15 @@ int64_t Offset(const Shape& shape, const std::vector<int64_t>& index);
 
 // --- Placement ----------------------------------------------------------------------------------------------------------
 
-// Partial by a sum or a mean: what a linear op passes on.
-bool IsLinearPartial(const Placement& placement);
+// Partial by a sum, or by a mean of floats: what a linear op passes on. The mean of integers is truncated, so that the mean of sums is
+// not the sum of means.
+bool IsLinearPartial(const Placement& placement, DType dtype);
 
 // How an elementwise op treats an operand that is partial(sum) or partial(mean).
 enum class Linearity {
   kNone,   // needs whole values: exp, max
   kAll,    // linear in all operands together: add, sub, neg
-  kFirst,  // linear in the first operand, the others being replicated: div
+  kFirst,  // linear in the first operand if that is of floats, the others being replicated: div
   kOne,    // linear in each operand alone, the others being replicated: mul
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/builder.h"
 #include "core/interpreter.h"
@@ -30,6 +31,36 @@ Tensor SliceOf(const Tensor& whole, int64_t dim, int64_t rank, int64_t ranks) {
   return (*InterpretOneRank(graph, {whole}))[0];
 }
 
+// A share of a reduction of floats whose whole is `value`: `mine` on one rank, the other one on those that remain.
+double FloatShare(ReduceKind kind, double value, bool mine, double others) {
+  switch (kind) {
+    case ReduceKind::kSum: return mine ? value - others : 1.0;
+    case ReduceKind::kMean: return mine ? value - others : value + 1.0;
+    case ReduceKind::kProd: return mine ? value : 1.0;
+    case ReduceKind::kMax: return mine ? value : value - 0.5;
+    case ReduceKind::kMin: return mine ? value : value + 0.5;
+  }
+  return 0;
+}
+
+// The same of integers. Sums and products wrap around; of a mean the sum has a remainder, which its truncation drops.
+template <typename T>
+T IntegerShare(ReduceKind kind, T value, bool mine, int64_t others) {
+  using Limits = std::numeric_limits<T>;
+  const bool is_small = value < Limits::max() / 2 && value > Limits::lowest() / 2;
+  const auto moved = [value](int64_t by) {
+    return static_cast<T>(static_cast<uint64_t>(value) + static_cast<uint64_t>(by));
+  };
+  switch (kind) {
+    case ReduceKind::kSum: return mine ? moved(-others) : T(1);
+    case ReduceKind::kMean: return mine && is_small ? moved(value < 0 ? -others : others) : value;
+    case ReduceKind::kProd: return mine ? value : T(1);
+    case ReduceKind::kMax: return mine || value == Limits::lowest() ? value : moved(-1);
+    case ReduceKind::kMin: return mine || value == Limits::max() ? value : moved(1);
+  }
+  return value;
+}
+
 // What `rank` holds of `whole`. Shares of a reduction are different on all ranks where the dtype allows.
 Tensor OnRank(const Tensor& whole, const Placement& placement, int64_t rank, int64_t ranks) {
   if (placement.is_split()) return SliceOf(whole, placement.dim(), rank, ranks);
@@ -40,39 +71,40 @@ Tensor OnRank(const Tensor& whole, const Placement& placement, int64_t rank, int
     int64_t at = 0;
     for (T& element : share.mutable_data<T>()) {
       const bool mine = at++ % ranks == rank;  // who holds what the others add nothing to
-      const double value = static_cast<double>(element);
-      const double others = static_cast<double>(ranks - 1);
-      switch (placement.reduce()) {
-        case ReduceKind::kSum: element = ConvertElement<T>(mine ? value - others : 1.0); break;
-        case ReduceKind::kMean: element = ConvertElement<T>(mine ? value - others : value + 1.0); break;
-        case ReduceKind::kProd: element = ConvertElement<T>(mine ? value : 1.0); break;
-        case ReduceKind::kMax: element = ConvertElement<T>(mine ? value : value - 0.5); break;
-        case ReduceKind::kMin: element = ConvertElement<T>(mine ? value : value + 0.5); break;
-      }
+      if constexpr (std::is_same_v<T, bool>) continue;
+      else if constexpr (std::is_integral_v<T>) element = IntegerShare(placement.reduce(), element, mine, ranks - 1);
+      else
+        element = ConvertElement<T>(
+            FloatShare(placement.reduce(), static_cast<double>(element), mine, static_cast<double>(ranks - 1)));
     }
   });
   return share;
 }
 
-bool AllFinite(const Tensor& tensor) {
+bool AllBelow(const Tensor& tensor, double limit) {
   for (int64_t i = 0; i < tensor.num_elements(); ++i) {
-    if (!std::isfinite(tensor.At(i))) return false;
+    if (!(std::fabs(tensor.At(i)) < limit)) return false;
   }
   return true;
 }
 
-// The placements that an operand can have along an axis of `ranks`. Infinities and NaN are no sum of shares.
+bool CanBePartial(const CaseOperand& operand, ReduceKind kind) {
+  if (operand.type.dtype == DType::kBool) return false;
+  if (!operand.value) return true;
+  if (IsFloat(operand.type.dtype)) return AllBelow(*operand.value, std::numeric_limits<double>::infinity());
+  // The sum under a mean of 64-bit integers has 64 bits.
+  return kind != ReduceKind::kMean || AllBelow(*operand.value, 0x1p60);
+}
+
+// The placements that an operand can have along an axis of `ranks`. Infinities and NaN are no sum of shares; bool has no sums.
 std::vector<Placement> PlacementsOf(const CaseOperand& operand, int64_t ranks) {
   const TensorType& type = operand.type;
   std::vector<Placement> placements = {Placement::Replicated()};
   for (int64_t dim = 0; dim < type.shape.rank(); ++dim) {
     if (type.shape[dim] % ranks == 0) placements.push_back(Placement::Split(dim));
   }
-  if (IsFloat(type.dtype) && (!operand.value || AllFinite(*operand.value))) {
-    for (ReduceKind kind :
-         {ReduceKind::kSum, ReduceKind::kMean, ReduceKind::kMax, ReduceKind::kMin, ReduceKind::kProd}) {
-      placements.push_back(Placement::Partial(kind));
-    }
+  for (ReduceKind kind : {ReduceKind::kSum, ReduceKind::kMean, ReduceKind::kMax, ReduceKind::kMin, ReduceKind::kProd}) {
+    if (CanBePartial(operand, kind)) placements.push_back(Placement::Partial(kind));
   }
   return placements;
 }
