@@ -53,6 +53,9 @@ absl::Status InferOptimizer(InferContext& c) {
 
 // --- Evaluation --------------------------------------------------------------------------------------------------
 
+// The gradient with that of the L2 penalty. Without a penalty a weight that is infinite has no part in it, as 0 times it is NaN.
+double WithDecay(double g, double w, double decay) { return decay == 0 ? g : g + decay * w; }
+
 absl::Status EvalSgd(EvalContext& c) {
   const double rate = c.attr<double>("learning_rate"), decay = c.attr<double>("weight_decay");
   const Tensor w = c.operand(0).Converted(DType::kF64), g = c.operand(1).Converted(DType::kF64);
@@ -60,7 +63,7 @@ absl::Status EvalSgd(EvalContext& c) {
   const auto out = next_w.mutable_data<double>();
   for (size_t i = 0; i < out.size(); ++i) {
     const double wi = w.data<double>()[i];
-    out[i] = wi - rate * (g.data<double>()[i] + decay * wi);
+    out[i] = wi - rate * WithDecay(g.data<double>()[i], wi, decay);
   }
   c.result() = next_w.Converted(c.result().dtype());
   return absl::OkStatus();
@@ -76,7 +79,7 @@ absl::Status EvalSgdMomentum(EvalContext& c) {
   const auto w_out = next_w.mutable_data<double>(), v_out = next_v.mutable_data<double>();
   for (size_t i = 0; i < w_out.size(); ++i) {
     const double wi = w.data<double>()[i];
-    const double gi = g.data<double>()[i] + decay * wi;
+    const double gi = WithDecay(g.data<double>()[i], wi, decay);
     v_out[i] = momentum * v.data<double>()[i] + gi;
     w_out[i] = wi - rate * (nesterov ? gi + momentum * v_out[i] : v_out[i]);
   }
@@ -100,10 +103,10 @@ absl::Status EvalAdam(EvalContext& c) {
   const auto v_out = next_v.mutable_data<double>();
   for (size_t i = 0; i < w_out.size(); ++i) {
     const double wi = w.data<double>()[i];
-    const double gi = g.data<double>()[i] + (decoupled ? 0 : decay * wi);
+    const double gi = WithDecay(g.data<double>()[i], wi, decoupled ? 0 : decay);
     m_out[i] = beta1 * m.data<double>()[i] + (1 - beta1) * gi;
     v_out[i] = beta2 * v.data<double>()[i] + (1 - beta2) * gi * gi;
-    const double decayed = decoupled ? wi * (1 - rate * decay) : wi;
+    const double decayed = decoupled && decay != 0 ? wi * (1 - rate * decay) : wi;
     w_out[i] = decayed - rate / correction1 * m_out[i] / (std::sqrt(v_out[i] / correction2) + epsilon);
   }
   c.result(0) = next_w.Converted(c.result(0).dtype());
