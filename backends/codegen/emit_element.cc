@@ -58,8 +58,9 @@ llvm::Value* ElementEmitter::Constant(llvm::Value* like, double value) {
 void ElementEmitter::ReportIfAny(llvm::Value* condition) {
   if (active_ && condition->getType()->isVectorTy()) condition = b_.CreateAnd(condition, active_);
   if (condition->getType()->isVectorTy()) condition = b_.CreateOrReduce(condition);
-  llvm::Value* code = b_.CreateSelect(condition, b_.getInt32(kLoopDivisionByZero), b_.getInt32(kLoopOk));
-  b_.CreateStore(b_.CreateOr(b_.CreateLoad(b_.getInt32Ty(), error_), code), error_);
+  llvm::Value* before = b_.CreateLoad(b_.getInt32Ty(), error_);
+  llvm::Value* is_first = b_.CreateAnd(condition, b_.CreateICmpEQ(before, b_.getInt32(kLoopOk)));
+  b_.CreateStore(b_.CreateSelect(is_first, b_.getInt32(static_cast<uint32_t>(error_code_)), before), error_);
 }
 
 llvm::Value* ElementEmitter::Max(DType dtype, llvm::Value* x, llvm::Value* y) {
@@ -271,7 +272,8 @@ bool ElementEmitter::IsHeavy(const OpDef& op) {
   return row != nullptr && row->heavy;
 }
 
-llvm::Value* ElementEmitter::EmitOp(const Node& node, Arguments arguments) {
+llvm::Value* ElementEmitter::EmitOp(const Node& node, Arguments arguments, int32_t error_code) {
+  error_code_ = error_code;
   return FindRow(node.op_name())->emit(*this, node, node.type().dtype, arguments);
 }
 

@@ -15,7 +15,7 @@ namespace lockstep {
 
 class ElementEmitter {
  public:
-  // `error` points to an i32 to which kLoopDivisionByZero is written when an integer is divided by zero.
+  // `error` points to an i32 that becomes the error code of the op, unless it is one already, when an integer is divided by zero.
   ElementEmitter(llvm::IRBuilderBase& builder, bool has_fma, llvm::Value* error)
       : b_(builder), math_(builder, has_fma), error_(error) {}
 
@@ -34,8 +34,8 @@ class ElementEmitter {
   static bool Supports(const OpDef& op);
   // Whether the op is so much work that few elements of it are worth a thread.
   static bool IsHeavy(const OpDef& op);
-  // Requires Supports(node.op()). The arguments are register values.
-  llvm::Value* EmitOp(const Node& node, std::span<llvm::Value* const> arguments);
+  // Requires Supports(node.op()). The arguments are register values; `error_code` is not kLoopOk.
+  llvm::Value* EmitOp(const Node& node, std::span<llvm::Value* const> arguments, int32_t error_code);
   llvm::Value* Convert(llvm::Value* x, DType from, DType to);
 
   llvm::Value* Identity(ReduceKind kind, DType dtype, llvm::Type* type);  // of a register type, or a vector of it
@@ -59,6 +59,7 @@ class ElementEmitter {
   MathEmitter math_;
   llvm::Value* error_;
   llvm::Value* active_ = nullptr;
+  int32_t error_code_ = 0;  // of the op that is being emitted
 };
 
 }  // namespace lockstep

@@ -15,6 +15,15 @@ const Element& LoopFunction::ReducedElement(size_t reduction) const {
   __builtin_unreachable();
 }
 
+int32_t LoopFunction::ErrorCode(const Node& node) const {
+  size_t position = 0;
+  for (const Node& other : body_.nodes()) {
+    if (&other == &node) break;
+    ++position;
+  }
+  return LoopDivisionByZero(position);
+}
+
 IrValue* LoopFunction::Mask(IrValue* count) {
   std::vector<llvm::Constant*> lanes;
   for (unsigned lane = 0; lane < plan_.lanes; ++lane) lanes.push_back(b_.getInt32(lane));
@@ -121,7 +130,7 @@ void LoopFunction::EmitUniforms(const std::vector<bool>& needed) {
       case Element::Kind::kOp: {
         Values arguments;
         for (int argument : element.arguments) arguments.push_back(Uniform(argument));
-        scalars_[e] = emit_.EmitOp(*element.node, arguments);
+        scalars_[e] = emit_.EmitOp(*element.node, arguments, ErrorCode(*element.node));
         break;
       }
     }
@@ -159,7 +168,7 @@ LoopFunction::Values LoopFunction::EmitVectors(const std::vector<bool>& needed, 
       case Element::Kind::kOp: {
         Values arguments;
         for (int argument : element.arguments) arguments.push_back(VectorOf(argument, vectors));
-        vectors[e] = emit_.EmitOp(*element.node, arguments);
+        vectors[e] = emit_.EmitOp(*element.node, arguments, ErrorCode(*element.node));
         break;
       }
     }

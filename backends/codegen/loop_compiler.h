@@ -10,7 +10,8 @@
 //   loop.run(buffers, scratch, begin, end);                 // units [begin, end); on each thread its own range
 //   if (loop.finish) loop.finish(buffers, scratch);         // once, after all of them
 //
-// Both return kLoopOk, or another LoopError if an integer was divided by zero, which the result then holds as 0.
+// Both return kLoopOk, or if an integer was divided by zero, LoopDivisionByZero of the node of the body that did it first; the quotient
+// is 0 then.
 
 #pragma once
 
@@ -26,7 +27,10 @@
 
 namespace lockstep {
 
-enum LoopError : int32_t { kLoopOk = 0, kLoopDivisionByZero = 1 };
+inline constexpr int32_t kLoopOk = 0;
+// What a loop returns if the node at `position` in its body divides by zero, and that position from what it returned.
+constexpr int32_t LoopDivisionByZero(size_t position) { return static_cast<int32_t>(position) + 1; }
+constexpr size_t PositionOfDivision(int32_t error) { return static_cast<size_t>(error - 1); }
 
 // What is known of a loop before it is compiled.
 struct LoopInfo {
@@ -58,7 +62,8 @@ struct CompiledLoop {
   // Everything on the calling thread.
   int32_t RunAll(void* const* buffers, void* scratch) const {
     const int32_t error = run(buffers, scratch, 0, info.extent);
-    return finish ? error | finish(buffers, scratch) : error;
+    const int32_t of_finish = finish ? finish(buffers, scratch) : kLoopOk;
+    return error != kLoopOk ? error : of_finish;
   }
 };
 

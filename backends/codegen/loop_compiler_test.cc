@@ -120,7 +120,7 @@ TEST(LoopCompiler, DivisionByZeroIsReported) {
   void* buffers[] = {x.data(), y.data(), z.data()};
   EXPECT_EQ(loop.RunAll(buffers, nullptr), kLoopOk);
   y[37] = 0;
-  EXPECT_EQ(loop.RunAll(buffers, nullptr), kLoopDivisionByZero);
+  EXPECT_EQ(loop.RunAll(buffers, nullptr), LoopDivisionByZero(0));
   EXPECT_EQ(z[36], 3);
   EXPECT_EQ(z[37], 0);
 }

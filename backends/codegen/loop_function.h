@@ -62,6 +62,7 @@ class LoopFunction {
   // Where chunk `chunk` of `reduction` keeps its result at the current kept indices.
   llvm::Value* ScratchPointer(size_t reduction, llvm::Value* chunk);
   const Element& ReducedElement(size_t reduction) const;
+  int32_t ErrorCode(const Node& node) const;  // what the loop returns if this node of the body divides by zero
 
   const Graph& body_;
   const LoopPlan& plan_;

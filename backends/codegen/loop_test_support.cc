@@ -71,8 +71,9 @@ int32_t Serially(const CompiledLoop& loop, void* const* buffers, void* scratch) 
 
 int32_t BackwardsOneByOne(const CompiledLoop& loop, void* const* buffers, void* scratch) {
   int32_t error = kLoopOk;
-  for (int64_t unit = loop.info.extent; unit-- > 0;) error |= loop.run(buffers, scratch, unit, unit + 1);
-  return loop.finish ? error | loop.finish(buffers, scratch) : error;
+  for (int64_t unit = loop.info.extent; unit-- > 0;)
+    error = std::max(error, loop.run(buffers, scratch, unit, unit + 1));
+  return std::max(error, loop.finish ? loop.finish(buffers, scratch) : kLoopOk);
 }
 
 int32_t OnThreeThreads(const CompiledLoop& loop, void* const* buffers, void* scratch) {
@@ -83,8 +84,8 @@ int32_t OnThreeThreads(const CompiledLoop& loop, void* const* buffers, void* scr
         [&, i] { errors[i] = loop.run(buffers, scratch, loop.info.extent * i / 3, loop.info.extent * (i + 1) / 3); });
   }
   for (std::thread& thread : threads) thread.join();
-  const int32_t error = errors[0] | errors[1] | errors[2];
-  return loop.finish ? error | loop.finish(buffers, scratch) : error;
+  const int32_t error = std::max({errors[0], errors[1], errors[2]});
+  return std::max(error, loop.finish ? loop.finish(buffers, scratch) : kLoopOk);
 }
 
 // The bits as an integer that grows with the value; -0.0 as 0.

@@ -11,9 +11,12 @@ namespace lockstep {
 
 namespace {
 
-// Empty if each element of `actual` is within `tolerance` times the largest magnitude in `expected`; else what differs.
+// Empty if each element of `actual` is within `tolerance` times the largest magnitude in `expected`, integers being equal; else what
+// differs.
 std::string Difference(const Tensor& actual, const Tensor& expected, double tolerance) {
   if (actual.type() != expected.type()) return actual.type().ToString() + " against " + expected.type().ToString();
+  if (!IsFloat(expected.dtype()) && actual == expected) return "";
+  if (!IsFloat(expected.dtype())) tolerance = 0;
   double largest = 0;
   for (int64_t i = 0; i < expected.num_elements(); ++i) {
     if (std::isfinite(expected.At(i))) largest = std::max(largest, std::abs(expected.At(i)));
@@ -24,7 +27,7 @@ std::string Difference(const Tensor& actual, const Tensor& expected, double tole
     return "element " + std::to_string(i) + " is " + DoubleToString(a) + ", expected " + DoubleToString(e) +
            " (largest " + DoubleToString(largest) + ")";
   }
-  return "";
+  return IsFloat(expected.dtype()) ? "" : "integers differ that are the same as doubles";
 }
 
 }  // namespace

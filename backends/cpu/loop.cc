@@ -67,11 +67,25 @@ absl::StatusOr<Loop> LoopOf(const Node& node, const EmitContext& c) {
   return Loop{std::move(body), std::move(*info), std::nullopt};
 }
 
+// What the nodes of a body are called when one of them divides by zero: as the interpreter does, with their source in the model.
+std::vector<std::string> DivisionMessages(const Graph& body) {
+  std::vector<std::string> messages;
+  for (const Node& node : body.nodes()) {
+    messages.push_back(node.op_name() + ": integer division by zero");
+    if (!node.source().empty()) messages.back() += ", at " + node.source();
+  }
+  return messages;
+}
+
 // Runs the units of a loop on the threads of the rank.
 class LoopRunner {
  public:
-  LoopRunner(std::shared_ptr<LoopCode> code, size_t num_reads, size_t num_writes)
-      : code_(std::move(code)), num_reads_(num_reads), buffers_(num_reads + num_writes) {}
+  LoopRunner(std::shared_ptr<LoopCode> code, std::vector<std::string> division_messages, size_t num_reads,
+             size_t num_writes)
+      : code_(std::move(code)),
+        division_messages_(std::move(division_messages)),
+        num_reads_(num_reads),
+        buffers_(num_reads + num_writes) {}
 
   absl::Status operator()(const KernelArgs& args) {
     for (size_t i = 0; i < buffers_.size(); ++i) {
@@ -80,22 +94,26 @@ class LoopRunner {
     const CompiledLoop& loop = code_->loop;
     const int64_t grains = loop.info.grain > 0 ? loop.info.extent / loop.info.grain : 1;
     const int threads = static_cast<int>(std::min<int64_t>(args.threads, grains));
-    if (threads <= 1) {
-      loop.RunAll(buffers_.data(), args.scratch);
-      return absl::OkStatus();
-    }
-#pragma omp parallel num_threads(threads)
+    if (threads <= 1) return ToStatus(loop.RunAll(buffers_.data(), args.scratch));
+    int32_t error = kLoopOk;  // if several threads have one, that of the node furthest down
+#pragma omp parallel num_threads(threads) reduction(max : error)
     {
       const int64_t thread = omp_get_thread_num(), count = omp_get_num_threads();
-      loop.run(buffers_.data(), args.scratch, loop.info.extent * thread / count,
-               loop.info.extent * (thread + 1) / count);
+      error = loop.run(buffers_.data(), args.scratch, loop.info.extent * thread / count,
+                       loop.info.extent * (thread + 1) / count);
     }
-    if (loop.finish) loop.finish(buffers_.data(), args.scratch);
-    return absl::OkStatus();
+    if (error == kLoopOk && loop.finish) error = loop.finish(buffers_.data(), args.scratch);
+    return ToStatus(error);
   }
 
  private:
+  absl::Status ToStatus(int32_t error) const {
+    if (error == kLoopOk) return absl::OkStatus();
+    return InvalidArgument() << division_messages_[PositionOfDivision(error)];
+  }
+
   std::shared_ptr<LoopCode> code_;
+  std::vector<std::string> division_messages_;
   size_t num_reads_;
   std::vector<void*> buffers_;
 };
@@ -123,7 +141,8 @@ absl::Status EmitLoop(const Node& node, EmitContext& c) {
   Kernel kernel;
   kernel.name = "llvm." + node.op_name();
   kernel.scratch_bytes = static_cast<uint64_t>(loop.info.scratch_bytes);
-  kernel.run = LoopRunner(c.AddLoop(std::move(loop.body)), reads.size(), writes.size());
+  std::vector<std::string> messages = DivisionMessages(loop.body);
+  kernel.run = LoopRunner(c.AddLoop(std::move(loop.body)), std::move(messages), reads.size(), writes.size());
   Instruction& instruction = c.Add(node, std::move(kernel), std::move(reads), std::move(writes));
   for (size_t result = 0; result < loop.info.in_place.size(); ++result) {
     for (int operand : loop.info.in_place[result])

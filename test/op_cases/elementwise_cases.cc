@@ -48,6 +48,27 @@ std::vector<size_t> ZeroIfAbove(const std::string& op) {
   return {};
 }
 
+// The lowest integer by -1, and powers of and by what is negative, zero, one, and more than there are bits.
+template <typename T>
+void AddIntegerCorners(std::vector<OpCase>& rows) {
+  const T low = std::numeric_limits<T>::lowest(), high = std::numeric_limits<T>::max();
+  const T minus_one = static_cast<T>(-1), minus_two = static_cast<T>(-2);
+  const auto row = [&](const char* op, const std::vector<T>& x, const std::vector<T>& y) {
+    const Shape shape = {static_cast<int64_t>(x.size())};
+    rows.push_back(Case(op, {Tensor::Of<T>(shape, x), Tensor::Of<T>(shape, y)}));
+  };
+  const std::vector<T> x = {low, low, high, minus_one, 7, minus_two, 0, 0, 1};
+  std::vector<T> y = {minus_one, low, minus_one, low, minus_two, 3, 5, high, low};
+  for (const char* op : {"add", "sub", "mul", "max", "min"}) row(op, x, y);
+  for (T& divisor : y) divisor = divisor == 0 ? T(1) : divisor;
+  row("div", x, y);
+  const T even = static_cast<T>(high - 1);
+  row("pow", {0, 0, 1, minus_one, minus_one, 2, 3, minus_two, low, high}, {0, 3, high, high, even, 70, 100, 63, 1, 2});
+  if (low == 0) return;
+  row("pow", {1, minus_one, minus_one, 2, minus_two, low, high},
+      {low, low, minus_one, minus_one, minus_two, minus_one, low});
+}
+
 std::vector<OpCase> ArithmeticCases() {
   std::vector<OpCase> rows;
   for (const char* op : {"add", "sub", "mul", "div", "max", "min", "pow"}) {
@@ -68,6 +89,12 @@ std::vector<OpCase> ArithmeticCases() {
   }
   for (const char* op : {"add", "sub", "mul", "div", "max", "min"})
     rows.push_back(Case(op, {F64({4, 3}), F64({4, 3})}));
+  AddIntegerCorners<int8_t>(rows);
+  AddIntegerCorners<int16_t>(rows);
+  AddIntegerCorners<int32_t>(rows);
+  AddIntegerCorners<int64_t>(rows);
+  AddIntegerCorners<uint8_t>(rows);
+  AddIntegerCorners<uint64_t>(rows);
   rows.push_back(Case("pow", {Tensor::Of<double>({3}, {-1.5, -2, 0.5}), Tensor::Of<double>({3}, {2, 3, -2})})
                      .NoGradient("x^y is not continuous in y where x is negative"));
   return rows;
