@@ -30,7 +30,8 @@ class CpuBackend : public Backend {
 
   bool Supports(const Node& node) const override {
     if (node.Is("constant") || node.Is("reshape") || node.op().has_trait(kCollective)) return true;
-    return cpu::FindEmitter(node.op_name()) != nullptr || cpu::SupportsLoop(node);
+    if (cpu::FindEmitter(node.op_name()) != nullptr || cpu::SupportsLoop(node)) return true;
+    return node.op().eval() && !node.op().decompose();  // simpler ops are quicker than the reference meaning
   }
 
   absl::StatusOr<Program> Lower(const Graph& graph, const LoweringOptions& options) const override {
@@ -64,7 +65,7 @@ class CpuBackend : public Backend {
     ASSIGN_OR_RETURN(const bool done, c.builder().LowerCommon(node));
     if (done) return absl::OkStatus();
     const cpu::Emitter* emitter = cpu::FindEmitter(node.op_name());
-    if (emitter == nullptr) return cpu::EmitLoop(node, c);
+    if (emitter == nullptr) return cpu::SupportsLoop(node) ? cpu::EmitLoop(node, c) : cpu::EmitReference(node, c);
     absl::Status status = emitter->emit(node, c);
     if (absl::IsUnimplemented(status) && emitter->fallback != nullptr) status = emitter->fallback(node, c);
     return Annotate(status, node.Describe());

@@ -1,4 +1,4 @@
-// Ops that copy rows of elements, whatever their type, and argmax.
+// Ops that copy rows of elements, whatever their type, and axis_index.
 
 #include <algorithm>
 #include <cstring>
@@ -59,21 +59,7 @@ Kernel SwapOuter(std::string name, int64_t rows, int64_t columns, uint64_t bytes
   });
 }
 
-template <typename T>
-int64_t FirstLargest(const T* x, int64_t extent, int64_t stride) {
-  int64_t best = 0;
-  for (int64_t i = 0; i < extent; ++i) {
-    const auto value = static_cast<Accumulator<T>>(x[i * stride]),
-               largest = static_cast<Accumulator<T>>(x[best * stride]);
-    if (largest != largest) break;  // a NaN is the largest
-    if (value > largest || value != value) best = i;
-  }
-  return best;
-}
-
 }  // namespace
-
-bool SupportsAnything(const Node&) { return true; }
 
 absl::Status EmitConcat(const Node& node, EmitContext& c) {
   ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
@@ -176,31 +162,6 @@ absl::Status EmitReduceScatter(const Node& node, EmitContext& c) {
   const int64_t ranks = node.type().shape[dim] == 0 ? 0 : whole.shape[dim] / node.type().shape[dim];
   c.Add(node, SwapOuter("copy.reduce_scatter", runs.outer, ranks, slice), {read}, {slices});
   c.builder().AddCollective(node, c.builder().InfoOf(node), {slices}, {c.Write(node)});
-  return absl::OkStatus();
-}
-
-absl::Status EmitArgMax(const Node& node, EmitContext& c) {
-  ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
-  const Shape& shape = node.operand(0).shape();
-  const int64_t dim = node.attr<int64_t>("dim"), extent = shape[dim], inner = shape.Strides()[static_cast<size_t>(dim)];
-  const int64_t count = node.type().num_elements();
-  const DType x_dtype = node.operand(0).dtype(), y_dtype = node.type().dtype;
-  c.Add(node,
-        KernelOf("loop.argmax",
-                 [=](const KernelArgs& args) {
-                   DispatchDType(x_dtype, [&](auto x_tag) {
-                     using X = typename decltype(x_tag)::type;
-                     DispatchDType(y_dtype, [&](auto y_tag) {
-                       using Y = typename decltype(y_tag)::type;
-                       for (int64_t i = 0; i < count; ++i) {
-                         const X* first = args.read<X>(0) + i / inner * extent * inner + i % inner;
-                         args.write<Y>(0)[i] = ConvertElement<Y>(FirstLargest(first, extent, inner));
-                       }
-                     });
-                   });
-                   return absl::OkStatus();
-                 }),
-        std::move(reads), {c.Write(node)});
   return absl::OkStatus();
 }
 

@@ -1,5 +1,5 @@
-// The table from op to emitter: one file per family. An op that is not in it, and is not lowered by ProgramBuilder, has no
-// kernel here: the pipeline decomposes it, or compilation fails with an error that names it.
+// The table from op to emitter: one file per family. An op that is not in it, is not lowered by ProgramBuilder and is no loop
+// has no kernel here: the pipeline decomposes it, or it runs by its reference meaning.
 
 #pragma once
 
@@ -31,8 +31,8 @@ absl::Status EmitMaxPool(const Node& node, EmitContext& c);
 absl::Status EmitMaxPoolGrad(const Node& node, EmitContext& c);
 absl::Status EmitAvgPool(const Node& node, EmitContext& c);
 absl::Status EmitAvgPoolGrad(const Node& node, EmitContext& c);
-// window_loops.cc: all of convolution and pooling, row-major
-absl::Status EmitWindowLoop(const Node& node, EmitContext& c);
+// reference.cc: any op but collectives, by its meaning for the interpreter
+absl::Status EmitReference(const Node& node, EmitContext& c);
 // softmax.cc
 absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c);
 // data_movement.cc: what is copies of rows
@@ -42,7 +42,6 @@ absl::Status EmitShard(const Node& node, EmitContext& c);
 absl::Status EmitAxisIndex(const Node& node, EmitContext& c);
 absl::Status EmitAllGather(const Node& node, EmitContext& c);      // along an inner dimension
 absl::Status EmitReduceScatter(const Node& node, EmitContext& c);  // along an inner dimension
-absl::Status EmitArgMax(const Node& node, EmitContext& c);
 // loop.cc: fusions, and whatever else the loop compiler takes as a body of one node
 bool SupportsLoop(const Node& node);
 absl::Status EmitLoop(const Node& node, EmitContext& c);

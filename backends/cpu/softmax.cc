@@ -55,28 +55,6 @@ struct CrossEntropy {
     *loss = static_cast<T>(scale * sum);
     return absl::OkStatus();
   }
-
-  // For the types that oneDNN does not have everywhere; in double.
-  template <typename T, typename Label>
-  absl::Status RunPlain(const T* x, const Label* labels, T* gradient, T* loss) const {
-    double sum_of_losses = 0;
-    for (int64_t i = 0; i < samples(); ++i) {
-      if (labels[i] < 0 || labels[i] >= classes) return LabelError(i, static_cast<int64_t>(labels[i]));
-      const int64_t first = i / inner * classes * inner + i % inner;
-      const auto at = [&](int64_t j) { return static_cast<double>(x[first + j * inner]); };
-      double max = at(0), sum = 0;
-      for (int64_t j = 1; j < classes; ++j) max = std::max(max, at(j));
-      for (int64_t j = 0; j < classes; ++j) sum += std::exp(at(j) - max);
-      const double log_sum = max + std::log(sum);
-      sum_of_losses += log_sum - at(static_cast<int64_t>(labels[i]));
-      for (int64_t j = 0; j < classes; ++j) {
-        gradient[first + j * inner] =
-            ConvertElement<T>(scale * (std::exp(at(j) - log_sum) - (j == labels[i] ? 1.0 : 0.0)));
-      }
-    }
-    *loss = ConvertElement<T>(scale * sum_of_losses);
-    return absl::OkStatus();
-  }
 };
 
 // Calls f with the labels as what they are.
@@ -99,15 +77,6 @@ auto RunWithOneDnn(CrossEntropy loss, bool wide_labels, Kernel softmax) {
   };
 }
 
-template <typename T>
-auto RunPlain(CrossEntropy loss, bool wide_labels) {
-  return [loss, wide_labels](const KernelArgs& args) -> absl::Status {
-    return WithLabels(args, wide_labels, [&](const auto* labels) {
-      return loss.RunPlain(args.read<T>(0), labels, args.write<T>(1), args.write<T>(0));
-    });
-  };
-}
-
 absl::StatusOr<Kernel> OneDnnSoftmax(const TensorType& type, const dnnl::engine& engine) {
   return CallOneDnn("softmax", [&] {
     const dnnl::memory::desc desc = RowMajor(type);
@@ -122,8 +91,10 @@ absl::StatusOr<Kernel> OneDnnSoftmax(const TensorType& type, const dnnl::engine&
 }  // namespace
 
 absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c) {
-  ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
   const TensorType& logits = node.operand(0).type();
+  if (logits.dtype != DType::kF32 || logits.num_elements() == 0) {
+    return Unimplemented() << "softmax_cross_entropy of " << logits << ", expected f32 and not empty";
+  }
   CrossEntropy loss;
   loss.blocks = logits.shape[0];
   loss.classes = logits.shape[1];
@@ -132,18 +103,12 @@ absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c) {
   loss.labels_shape = node.operand(1).shape();
   const bool wide_labels = node.operand(1).dtype() == DType::kI64;
 
+  ASSIGN_OR_RETURN(Kernel softmax, OneDnnSoftmax(logits, c.engine()));
   Kernel kernel;
-  kernel.name = "loop.softmax_cross_entropy";
-  if (logits.dtype == DType::kF64) kernel.run = RunPlain<double>(loss, wide_labels);
-  if (logits.dtype == DType::kBF16) kernel.run = RunPlain<BFloat16>(loss, wide_labels);
-  if (logits.dtype == DType::kF16) kernel.run = RunPlain<Float16>(loss, wide_labels);
-  if (logits.dtype == DType::kF32 && logits.num_elements() == 0) kernel.run = RunPlain<float>(loss, wide_labels);
-  if (logits.dtype == DType::kF32 && logits.num_elements() > 0) {
-    ASSIGN_OR_RETURN(Kernel softmax, OneDnnSoftmax(logits, c.engine()));
-    kernel.name = "onednn.softmax_cross_entropy";
-    kernel.scratch_bytes = AlignUp(static_cast<uint64_t>(loss.samples()) * sizeof(double)) + softmax.scratch_bytes;
-    kernel.run = RunWithOneDnn(loss, wide_labels, std::move(softmax));
-  }
+  kernel.name = "onednn.softmax_cross_entropy";
+  kernel.scratch_bytes = AlignUp(static_cast<uint64_t>(loss.samples()) * sizeof(double)) + softmax.scratch_bytes;
+  kernel.run = RunWithOneDnn(loss, wide_labels, std::move(softmax));
+  ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
   const int loss_storage = c.Write(node, 0), gradient_storage = c.Write(node, 1);
   c.Add(node, std::move(kernel), std::move(reads), {loss_storage, gradient_storage});
   return absl::OkStatus();
