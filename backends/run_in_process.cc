@@ -58,15 +58,26 @@ absl::StatusOr<std::vector<Tensor>> RunOnce(Executor& executor, const Graph& gra
 absl::StatusOr<std::vector<std::vector<Tensor>>> RunInProcess(const Graph& graph, const Backend& backend,
                                                               const std::vector<std::vector<Tensor>>& inputs,
                                                               const CompileOptions& options) {
-  std::vector<std::vector<Tensor>> results(inputs.size());
+  ASSIGN_OR_RETURN(auto results, RunSeveralInProcess(graph, backend, {inputs}, options));
+  return std::move(results[0]);
+}
+
+absl::StatusOr<std::vector<std::vector<std::vector<Tensor>>>> RunSeveralInProcess(
+    const Graph& graph, const Backend& backend, const std::vector<std::vector<std::vector<Tensor>>>& inputs,
+    const CompileOptions& options) {
+  LOCKSTEP_CHECK(!inputs.empty()) << "no runs";
+  const size_t ranks = inputs[0].size();
+  std::vector<std::vector<std::vector<Tensor>>> results(inputs.size(), std::vector<std::vector<Tensor>>(ranks));
   CompileOptions of_a_rank = options;
   of_a_rank.replicated = true;
-  RETURN_IF_ERROR(ForEachRank(static_cast<int>(inputs.size()), [&](Communicator& communicator) -> absl::Status {
+  RETURN_IF_ERROR(ForEachRank(static_cast<int>(ranks), [&](Communicator& communicator) -> absl::Status {
     const auto rank = static_cast<size_t>(communicator.rank());
     const std::unique_ptr<Device> device = CreateHostDevice();
     ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, of_a_rank));
     ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, device.get()));
-    ASSIGN_OR_RETURN(results[rank], RunOnce(*executor, graph, inputs[rank]));
+    for (size_t run = 0; run < inputs.size(); ++run) {
+      ASSIGN_OR_RETURN(results[run][rank], RunOnce(*executor, graph, inputs[run][rank]));
+    }
     return absl::OkStatus();
   }));
   return results;

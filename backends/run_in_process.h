@@ -30,4 +30,9 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> RunInProcess(const Graph& graph
                                                               const std::vector<std::vector<Tensor>>& inputs,
                                                               const CompileOptions& options);
 
+// Several runs after one compilation: inputs[run][rank][i].
+absl::StatusOr<std::vector<std::vector<std::vector<Tensor>>>> RunSeveralInProcess(
+    const Graph& graph, const Backend& backend, const std::vector<std::vector<std::vector<Tensor>>>& inputs,
+    const CompileOptions& options);
+
 }  // namespace lockstep

@@ -68,17 +68,15 @@ class EmitContext {
   void MarkDone(const Node* node) { done_.insert(node); }
   bool IsDone(const Node* node) const { return done_.contains(node); }
 
-  // What max pooling keeps for its gradient: where the maxima were, and the layouts to which that refers.
-  struct Workspace {
+  // What max pooling keeps for its gradient: where the maxima were, and whether it took x channels-last or row-major.
+  struct Maxima {
     int storage = -1;
-    dnnl::memory::desc x, y;
+    bool channels_last = false;
   };
-  void RememberWorkspace(const Node* pool, int storage, const dnnl::memory::desc& x, const dnnl::memory::desc& y) {
-    workspaces_[pool] = {storage, x, y};
-  }
-  const Workspace* FindWorkspace(const Node* pool) const {
-    const auto it = workspaces_.find(pool);
-    return it == workspaces_.end() ? nullptr : &it->second;
+  void RememberMaxima(const Node* pool, int storage, bool channels_last) { maxima_[pool] = {storage, channels_last}; }
+  const Maxima* FindMaxima(const Node* pool) const {
+    const auto it = maxima_.find(pool);
+    return it == maxima_.end() ? nullptr : &it->second;
   }
 
   // Values are handles to nodes that can be changed; lowering changes none.
@@ -92,7 +90,7 @@ class EmitContext {
   std::vector<std::shared_ptr<LoopCode>> loops_;
   std::map<std::string, dnnl::memory::desc, std::less<>> descs_;  // by shape, dtype and layout name
   std::unordered_set<const Node*> done_;
-  std::unordered_map<const Node*, Workspace> workspaces_;
+  std::unordered_map<const Node*, Maxima> maxima_;
 };
 
 }  // namespace lockstep::cpu

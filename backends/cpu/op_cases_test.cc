@@ -1,8 +1,11 @@
 // Every row of the table of op cases: the CPU backend against the interpreter, on one and on two threads.
 
 #include "backends/cpu/compare_with_interpreter.h"
+#include "backends/run_in_process.h"
+#include "core/interpreter.h"
 #include "gtest/gtest.h"
 #include "test/op_cases/op_case_graph.h"
+#include "test/op_cases/special_values.h"
 
 namespace lockstep {
 namespace {
@@ -27,6 +30,33 @@ TEST_P(OpCases, AgreesWithInterpreter) {
     CompileOptions options;
     options.threads = threads;
     ExpectAgreesWithInterpreter(*graph, RankInputs(row), ToleranceOf(row), options);
+  }
+}
+
+// NaN, infinities, zeros of both signs and denormals go where the interpreter lets them go.
+TEST_P(OpCases, TreatsSpecialValuesAsTheInterpreter) {
+  const OpCase& row = GetParam();
+  const std::vector<SpecialInputs> specials = SpecialRankInputs(row);
+  if (specials.empty()) return;
+  const auto graph = CaseGraph(row);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  std::vector<std::vector<std::vector<Tensor>>> inputs;
+  for (const SpecialInputs& special : specials) inputs.push_back(special.inputs);
+  CompileOptions options;
+  options.threads = 2;
+  const auto backend = CreateBackend("cpu");
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const auto actual = RunSeveralInProcess(*graph, **backend, inputs, options);
+  ASSERT_TRUE(actual.ok()) << actual.status();
+  for (size_t k = 0; k < specials.size(); ++k) {
+    const auto expected = Interpret(*graph, specials[k].inputs);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (size_t rank = 0; rank < expected->size(); ++rank) {
+      for (size_t i = 0; i < (*expected)[rank].size(); ++i) {
+        EXPECT_EQ(SpecialDifference(row, (*actual)[k][rank][i], (*expected)[rank][i], ToleranceOf(row)), "")
+            << row.ToString() << " with " << specials[k].name << ": result " << i << " of rank " << rank;
+      }
+    }
   }
 }
 

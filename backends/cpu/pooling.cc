@@ -1,7 +1,10 @@
 // Max and average pooling and their gradients by oneDNN, in the layout in which their operand comes. Max pooling whose gradient
 // is taken too remembers where the maxima were: its gradient then reads no x.
 
+#include <algorithm>
+
 #include "backends/cpu/emitters.h"
+#include "backends/cpu/max_pool_loop.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -53,82 +56,110 @@ const Node* Partner(const Node& node, std::string_view op) {
   return nullptr;
 }
 
-// Runs max_pool forward with a workspace; the storages of y and the workspace.
-struct MaxPoolForward {
-  int y = -1, workspace = -1;
+// Max pooling. oneDNN's primitives run unless x holds what they do not see (max_pool_loop.h).
+struct MaxPool {
+  const Pooling pooling;
+  const MaxPoolLoop loop;
+  const DType dtype;
+  const Desc x, y;
+
+  // x and y lie channels-last if x was produced so, else row-major.
+  MaxPool(const Node& node, const TensorType& x_type, const TensorType& y_type, bool channels_last)
+      : pooling(node, dnnl::algorithm::pooling_max),
+        loop(node, channels_last),
+        dtype(x_type.dtype),
+        x(channels_last ? ChannelsLast(x_type) : RowMajor(x_type)),
+        y(channels_last ? ChannelsLast(y_type) : RowMajor(y_type)) {}
+
+  int64_t x_elements() const { return Shape(x.get_dims()).num_elements(); }
 };
 
-absl::StatusOr<MaxPoolForward> EmitForwardWithWorkspace(const Node& node,
-                                                        const dnnl::pooling_forward::primitive_desc& pd, int x, int y,
-                                                        EmitContext& c) {
-  const Desc workspace_desc = pd.workspace_desc();
-  const int workspace =
-      c.builder().DefineTemporary(node.result_name() + ".maxima", DType::kU8, "opaque", workspace_desc.get_size());
-  c.Add(node,
-        PrimitiveKernel("onednn.max_pool", dnnl::pooling_forward(pd), pd.scratchpad_desc(), c.engine(),
-                        {{DNNL_ARG_SRC, false, 0, pd.src_desc()},
-                         {DNNL_ARG_DST, true, 0, pd.dst_desc()},
-                         {DNNL_ARG_WORKSPACE, true, 1, workspace_desc}}),
-        {x}, {y, workspace});
-  return MaxPoolForward{y, workspace};
+// What max pooling keeps for its gradient: an int32 that says whether the loop has run, and from kTaps on the loop's taps or the
+// primitive's workspace.
+constexpr uint64_t kTaps = kBufferAlignment;
+
+absl::StatusOr<dnnl::pooling_forward::primitive_desc> ForwardPrimitive(const MaxPool& pool, bool train,
+                                                                       const EmitContext& c) {
+  if (pool.loop.has_empty_window()) return Unimplemented() << "max_pool: oneDNN's maximum of nothing is finite";
+  return CallOneDnn("max_pool", [&] {
+    const auto kind = train ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
+    return pool.pooling.Forward(c.engine(), kind, pool.x, pool.y);
+  });
+}
+
+// Adds the kernel that writes y, and what the gradient needs if `maxima` is a storage.
+void AddForward(const Node& node, const MaxPool& pool, const dnnl::pooling_forward::primitive_desc& pd, int x, int y,
+                int maxima, EmitContext& c) {
+  const bool train = maxima >= 0;
+  std::vector<PrimitiveArg> args = {{DNNL_ARG_SRC, false, 0, pool.x}, {DNNL_ARG_DST, true, 0, pool.y}};
+  if (train) args.push_back({DNNL_ARG_WORKSPACE, true, 1, pd.workspace_desc(), kTaps});
+  Kernel kernel = PrimitiveKernel("onednn.max_pool", dnnl::pooling_forward(pd), pd.scratchpad_desc(), c.engine(), args);
+  kernel.run = [loop = pool.loop, dtype = pool.dtype, count = pool.x_elements(), train,
+                primitive = std::move(kernel.run)](const KernelArgs& k) mutable -> absl::Status {
+    const bool by_loop = HoldsNanOrMinusInfinity(dtype, k.reads[0], count, k.threads);
+    if (train) *k.write<int32_t>(1) = by_loop ? 1 : 0;
+    if (!by_loop) return primitive(k);
+    loop.Forward(dtype, k.reads[0], k.writes[0], train ? k.writes[1] + kTaps : nullptr, k.threads);
+    return absl::OkStatus();
+  };
+  std::vector<int> writes = {y};
+  if (train) writes.push_back(maxima);
+  c.Add(node, std::move(kernel), {x}, std::move(writes));
+}
+
+int DefineMaxima(const Node& node, const MaxPool& pool, const dnnl::pooling_forward::primitive_desc& pd,
+                 EmitContext& c) {
+  const uint64_t bytes = std::max<uint64_t>(pd.workspace_desc().get_size(), pool.loop.taps_bytes());
+  return c.builder().DefineTemporary(node.result_name() + ".maxima", DType::kU8, "opaque", kTaps + bytes);
 }
 
 }  // namespace
 
 absl::Status EmitMaxPool(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
-  const Pooling pooling(node, dnnl::algorithm::pooling_max);
   const bool train = Partner(node, "max_pool_grad") != nullptr;
-  const Desc x_desc = c.ProducedDesc(node.operand(0));
-  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("max_pool", [&] {
-                     return pooling.Forward(
-                         c.engine(), train ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference,
-                         x_desc, AnyLayout(node.type()));
-                   }));
-  ASSIGN_OR_RETURN(const int x, c.ReadAs(node, node.operand(0), pd.src_desc()));
-  const int y = c.WriteAs(EmitContext::ResultOf(node), pd.dst_desc());
-  if (train) {
-    ASSIGN_OR_RETURN(const MaxPoolForward forward, EmitForwardWithWorkspace(node, pd, x, y, c));
-    c.RememberWorkspace(&node, forward.workspace, pd.src_desc(), pd.dst_desc());
-    return absl::OkStatus();
-  }
-  c.Add(node,
-        PrimitiveKernel("onednn.max_pool", dnnl::pooling_forward(pd), pd.scratchpad_desc(), c.engine(),
-                        {{DNNL_ARG_SRC, false, 0, pd.src_desc()}, {DNNL_ARG_DST, true, 0, pd.dst_desc()}}),
-        {x}, {y});
+  const MaxPool pool(node, node.operand(0).type(), node.type(), c.IsChannelsLast(node.operand(0)));
+  ASSIGN_OR_RETURN(const auto pd, ForwardPrimitive(pool, train, c));
+  ASSIGN_OR_RETURN(const int x, c.ReadAs(node, node.operand(0), pool.x));
+  const int y = c.WriteAs(EmitContext::ResultOf(node), pool.y);
+  const int maxima = train ? DefineMaxima(node, pool, pd, c) : -1;
+  AddForward(node, pool, pd, x, y, maxima, c);
+  if (train) c.RememberMaxima(&node, maxima, pool.loop.is_channels_last());
   return absl::OkStatus();
 }
 
 absl::Status EmitMaxPoolGrad(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
-  const Pooling pooling(node, dnnl::algorithm::pooling_max);
-  const Value dy = node.operand(1);
+  const Value x_value = node.operand(0), dy = node.operand(1);
   const Node* partner = Partner(node, "max_pool");
-  const EmitContext::Workspace* remembered = partner != nullptr ? c.FindWorkspace(partner) : nullptr;
-  const Desc x_desc = remembered != nullptr ? remembered->x : c.ProducedDesc(node.operand(0));
-  const Desc y_desc = remembered != nullptr ? remembered->y : AnyLayout(dy.type());
-  ASSIGN_OR_RETURN(const auto forward, CallOneDnn("max_pool_grad", [&] {
-                     return pooling.Forward(c.engine(), dnnl::prop_kind::forward_training, x_desc, y_desc);
-                   }));
-  int workspace = remembered != nullptr ? remembered->storage : -1;
-  if (workspace < 0) {  // nobody has looked for the maxima yet
-    ASSIGN_OR_RETURN(const int x, c.ReadAs(node, node.operand(0), forward.src_desc()));
-    const int y = c.builder().DefineTemporary(node.result_name() + ".y", dy.dtype(), LayoutName(forward.dst_desc()),
-                                              forward.dst_desc().get_size());
-    ASSIGN_OR_RETURN(const MaxPoolForward ran, EmitForwardWithWorkspace(node, forward, x, y, c));
-    workspace = ran.workspace;
-  }
+  const EmitContext::Maxima* remembered = partner != nullptr ? c.FindMaxima(partner) : nullptr;
+  const bool channels_last = remembered != nullptr ? remembered->channels_last : c.IsChannelsLast(x_value);
+  const MaxPool pool(node, x_value.type(), dy.type(), channels_last);
+  ASSIGN_OR_RETURN(const auto forward, ForwardPrimitive(pool, true, c));
   ASSIGN_OR_RETURN(const auto pd, CallOneDnn("max_pool_grad", [&] {
-                     return pooling.Backward(c.engine(), forward.src_desc(), forward.dst_desc(), forward);
+                     return pool.pooling.Backward(c.engine(), pool.x, pool.y, forward);
                    }));
-  ASSIGN_OR_RETURN(const int dy_storage, c.ReadAs(node, dy, pd.diff_dst_desc()));
-  const int dx = c.WriteAs(EmitContext::ResultOf(node), pd.diff_src_desc());
-  c.Add(node,
-        PrimitiveKernel("onednn.max_pool_grad", dnnl::pooling_backward(pd), pd.scratchpad_desc(), c.engine(),
-                        {{DNNL_ARG_DIFF_DST, false, 0, pd.diff_dst_desc()},
-                         {DNNL_ARG_WORKSPACE, false, 1, forward.workspace_desc()},
-                         {DNNL_ARG_DIFF_SRC, true, 0, pd.diff_src_desc()}}),
-        {dy_storage, workspace}, {dx});
+  int maxima = remembered != nullptr ? remembered->storage : -1;
+  if (maxima < 0) {  // nobody has looked for the maxima yet
+    ASSIGN_OR_RETURN(const int x, c.ReadAs(node, x_value, pool.x));
+    const int y =
+        c.builder().DefineTemporary(node.result_name() + ".y", dy.dtype(), LayoutName(pool.y), pool.y.get_size());
+    maxima = DefineMaxima(node, pool, forward, c);
+    AddForward(node, pool, forward, x, y, maxima, c);
+  }
+  ASSIGN_OR_RETURN(const int dy_storage, c.ReadAs(node, dy, pool.y));
+  const int dx = c.WriteAs(EmitContext::ResultOf(node), pool.x);
+  Kernel kernel = PrimitiveKernel("onednn.max_pool_grad", dnnl::pooling_backward(pd), pd.scratchpad_desc(), c.engine(),
+                                  {{DNNL_ARG_DIFF_DST, false, 0, pool.y},
+                                   {DNNL_ARG_WORKSPACE, false, 1, forward.workspace_desc(), kTaps},
+                                   {DNNL_ARG_DIFF_SRC, true, 0, pool.x}});
+  kernel.run = [loop = pool.loop, dtype = pool.dtype,
+                primitive = std::move(kernel.run)](const KernelArgs& k) mutable -> absl::Status {
+    if (*k.read<int32_t>(1) == 0) return primitive(k);
+    loop.Backward(dtype, k.reads[1] + kTaps, k.reads[0], k.writes[0], k.threads);
+    return absl::OkStatus();
+  };
+  c.Add(node, std::move(kernel), {dy_storage, maxima}, {dx});
   return absl::OkStatus();
 }
 

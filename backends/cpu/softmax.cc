@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "backends/cpu/emitters.h"
 
@@ -40,9 +41,17 @@ struct CrossEntropy {
       const T* row = x + first;
       T* probabilities = p + first;
       T max = row[0], max_probability = probabilities[0];
-      for (int64_t j = 1; j < classes; ++j) {
+      bool is_number = true;
+      for (int64_t j = 0; j < classes; ++j) {
         max = std::max(max, row[j * inner]);
+        is_number &= row[j * inner] == row[j * inner];
         max_probability = std::max(max_probability, probabilities[j * inner]);
+      }
+      // Over a row with NaN, with inf or of -inf alone the softmax is NaN; oneDNN makes zeros of it.
+      if (!is_number || !std::isfinite(max)) {
+        for (int64_t j = 0; j < classes; ++j) probabilities[j * inner] = std::numeric_limits<T>::quiet_NaN();
+        losses[i] = std::numeric_limits<double>::quiet_NaN();
+        continue;
       }
       const int64_t label = static_cast<int64_t>(labels[i]) * inner;
       losses[i] =

@@ -65,7 +65,7 @@ Geometry Changed(void (*change)(Geometry&)) {
 std::vector<OpCase> ConvolutionCases() {
   std::vector<OpCase> rows;
   for (const Geometry& g : Geometries()) AddRows(rows, g, DType::kF64);
-  AddRows(rows, kPlain, DType::kF32);
+  for (const Geometry& g : Geometries()) AddRows(rows, g, DType::kF32);
   AddRows(rows, kPlain, DType::kF16);
   AddRows(rows, kPlain, DType::kBF16);
   const Geometry empty = Changed([](Geometry& g) { g.x = g.x.WithDim(0, 0), g.y = g.y.WithDim(0, 0); });

@@ -6,6 +6,8 @@ Each entry is a graph in text form in which every op stands by the name and attr
 come from the corresponding function of torch, and nothing of them from this project.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -44,8 +46,17 @@ def attributes(values):
     return "{" + ", ".join(f"{name}={attribute(value)}" for name, value in sorted(values.items())) + "}"
 
 
+def number(value):
+    """As C++ reads it. kNan and kInf are names of pytorch_test.cc; -0 alone would be an integer."""
+    if math.isnan(value):
+        return "kNan"
+    if math.isinf(value):
+        return "kInf" if value > 0 else "-kInf"
+    return "-0.0" if value == 0 and math.copysign(1, value) < 0 else f"{value:.14g}"
+
+
 def numbers(tensor):
-    return "{" + ", ".join(f"{value:.14g}" for value in tensor.detach().reshape(-1).tolist()) + "}"
+    return "{" + ", ".join(number(value) for value in tensor.detach().reshape(-1).tolist()) + "}"
 
 
 def emit(name, inputs, lines, results, gradients=()):
@@ -126,7 +137,9 @@ def batch_norm_training(name, shape):
     inputs = leaves({"x": random(*shape), "scale": random(channels), "bias": random(channels)})
     mean, variance = torch.zeros(channels).double(), torch.zeros(channels).double()
     # With momentum 1 the running statistics are those of the batch; the running variance is the unbiased one.
-    y = F.batch_norm(inputs["x"], mean, variance, inputs["scale"], inputs["bias"], training=True, momentum=1.0, eps=1e-3)
+    y = F.batch_norm(
+        inputs["x"], mean, variance, inputs["scale"], inputs["bias"], training=True, momentum=1.0, eps=1e-3
+    )
     count = y.numel() // channels
     dy = random(*shape)
     loss = (y * dy).sum()
@@ -224,11 +237,83 @@ def optimizers():
             )  # fmt: skip
             results[f"w{step}"] = variable.detach().clone()
         kept = optimizer.state[variable]
-        for s, key in {"sgd": {}, "sgd_momentum": {"v": "momentum_buffer"}, "adam": {"m": "exp_avg", "v": "exp_avg_sq"}}[
-            op
-        ].items():
+        for s, key in {
+            "sgd": {},
+            "sgd_momentum": {"v": "momentum_buffer"},
+            "adam": {"m": "exp_avg", "v": "exp_avg_sq"},
+        }[op].items():
             results[f"{s}3"] = kept[key]
         emit(f"3 steps of {name}", inputs, lines, results)
+
+
+NAN, INF = float("nan"), float("inf")
+SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1e-310, -1e-310, 1.5, -2.0]
+
+
+def special_values():
+    """NaN, infinities, zeros of both signs and denormals: where they go, op by op. The names begin with "special".
+
+    Left out: sign(NaN), which is NaN here and 0 there; and the gradient of a window with several NaN, which goes to the first here
+    and to the last there.
+    """
+    x = torch.tensor(SPECIAL, dtype=torch.float64)
+    for op, function in [
+        ("neg", torch.neg), ("abs", torch.abs), ("exp", torch.exp), ("log", torch.log),
+        ("log1p", torch.log1p), ("sqrt", torch.sqrt), ("rsqrt", torch.rsqrt), ("tanh", torch.tanh),
+        ("sigmoid", torch.sigmoid), ("softsign", F.softsign), ("erf", torch.erf), ("relu", torch.relu),
+        ("floor", torch.floor), ("ceil", torch.ceil),
+    ]:  # fmt: skip
+        emit(f"special {op}", {"x": x}, [f"%y = {op} %x : {typed(x)}"], {"y": function(x)})
+    left, right = x.repeat_interleave(len(x)), x.repeat(len(x))
+    for op, function in [
+        ("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("div", torch.div), ("max", torch.maximum),
+        ("min", torch.minimum), ("pow", torch.pow),
+    ]:  # fmt: skip
+        # Of zeros of different signs either is the larger: they are left out.
+        keep = ~((left == 0) & (right == 0)) if op in ("max", "min") else torch.ones_like(left).bool()
+        a, b = left[keep], right[keep]
+        emit(f"special {op}", {"x": a, "y": b}, [f"%z = {op} %x, %y : {typed(a)}"], {"z": function(a, b)})
+    rows = torch.tensor(
+        [[1, NAN, 3, INF], [INF, 1, 2, 3], [-INF, 1, 2, 3], [-INF] * 4, [-INF, INF, 1, 2], [1e-310, -1, -2, -3], [NAN] * 4],
+        dtype=torch.float64,
+    )  # fmt: skip
+    for op, function in [
+        ("reduce_sum", lambda t: t.sum(1)), ("reduce_prod", lambda t: t.prod(1)),
+        ("reduce_max", lambda t: t.amax(1)), ("reduce_min", lambda t: t.amin(1)),
+    ]:  # fmt: skip
+        emit(f"special {op}", {"x": rows}, [f"%y = {op} %x {{dims=[1]}} : f64[7]"], {"y": function(rows)})
+    emit("special argmax", {"x": rows}, ["%y = argmax %x {dim=1} : i64[7]"], {"y": rows.argmax(1)})
+    for op, function in [("softmax", F.softmax), ("log_softmax", F.log_softmax)]:
+        emit(f"special {op}", {"x": rows}, [f"%y = {op} %x {{dim=1}} : {typed(rows)}"], {"y": function(rows, 1)})
+    for i in range(len(rows)):
+        logits, labels = rows[i : i + 1].clone().requires_grad_(), torch.tensor([2])
+        loss = F.cross_entropy(logits, labels)
+        loss.backward()
+        line = "%loss, %d = softmax_cross_entropy %logits, %labels {scale=1.0} : f64[], f64[1,4]"
+        emit(
+            f"special softmax_cross_entropy {i}", {"logits": logits, "labels": labels}, [line],
+            {"loss": loss, "d": logits.grad},
+        )  # fmt: skip
+    values = {"window": [2, 2], "stride": [2, 2], "padding_low": [1, 1], "padding_high": [1, 1]}
+    images = [
+        [NAN, 1, 2, 3, 4, 9, NAN, 5, INF, -INF, 6, 7, -INF, -INF, -INF, 8],
+        [-INF] * 16,
+        [1, 2, 3, 4, NAN, 6, INF, 8, -0.0, 1, 2, 3, 4, 5, 1e-310, -1],
+    ]
+    for i, image in enumerate(images):
+        inputs = leaves({"x": torch.tensor(image, dtype=torch.float64).reshape(1, 1, 4, 4)})
+        y = F.max_pool2d(inputs["x"], 2, 2, 1)
+        differentiated(f"special max_pool {i}", "max_pool", inputs, {**values, "dilation": [1, 1]}, y, ["x"])
+        inputs = leaves({"x": torch.tensor(image, dtype=torch.float64).reshape(1, 1, 4, 4)})
+        y = F.avg_pool2d(inputs["x"], 2, 2, 1, count_include_pad=False)
+        differentiated(f"special avg_pool {i}", "avg_pool", inputs, {**values, "include_padding": False}, y, ["x"])
+    a, b = rows[:, :3].contiguous(), rows[:3, :].contiguous()
+    emit("special matmul", {"x": a, "y": b}, ["%z = matmul %x, %y : f64[7,4]"], {"z": a @ b})
+    images = [(rows[:4].reshape(1, 1, 4, 4), random(1, 1, 2, 2)), (random(1, 1, 4, 4), rows[:1].reshape(1, 1, 2, 2))]
+    for i, (image, weights) in enumerate(images):
+        padded = {"stride": [1, 1], "padding_low": [1, 1], "padding_high": [1, 1], "dilation": [1, 1], "groups": 1}
+        line = f"%y = convolution %x, %f {attributes(padded)} : f64[1,1,5,5]"
+        emit(f"special convolution {i}", {"x": image, "f": weights}, [line], {"y": F.conv2d(image, weights, padding=1)})
 
 
 print(f"// Made by make_pytorch_expected.py with torch {torch.__version__}; not edited by hand.")
@@ -238,4 +323,5 @@ poolings()
 normalizations()
 softmaxes()
 optimizers()
+special_values()
 print("// clang-format on")

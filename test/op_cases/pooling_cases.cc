@@ -73,8 +73,12 @@ Geometry Changed(void (*change)(Geometry&)) {
 std::vector<OpCase> PoolingCases() {
   std::vector<OpCase> rows;
   for (const Geometry& g : Geometries()) AddRows(rows, g, DType::kF64);
-  AddRows(rows, kPlain, DType::kF32);
+  for (const Geometry& g : Geometries()) AddRows(rows, g, DType::kF32);
   AddRows(rows, kPlain, DType::kBF16);
+  // Whose taps lie on both sides of x: a maximum of nothing.
+  const Geometry around = {{2, 6, 1}, {2, 6, 2}, {2}, {1}, {2}, {2}, {3}};
+  rows.push_back(Case("max_pool", {F32(around.x)}, around.Max()).NoGradient("infinite"));
+  rows.push_back(Case("max_pool_grad", {F32(around.x), F32(around.y)}, around.Max()).NoGradient("all zero"));
   const Geometry dilated = {{1, 2, 7, 5}, {1, 2, 3, 3}, {3, 2}, {1, 2}, {0, 1}, {0, 0}, {2, 1}};
   rows.push_back(Case("max_pool", {F64(dilated.x)}, dilated.Max()));
   rows.push_back(Case("max_pool_grad", {F64(dilated.x), F64(dilated.y)}, dilated.Max()));

@@ -1,0 +1,63 @@
+// Max pooling by plain loops, for what oneDNN's does not do: NaN is passed over there, and -inf is taken for the lowest finite
+// number. Here a NaN is the maximum of its window, as it is for the op. pooling.cc looks whether x holds such a value and then takes
+// this in place of the primitive.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/graph.h"
+
+namespace lockstep::cpu {
+
+// Whether one of `count` elements is NaN or -inf. Requires f32, f16 or bf16.
+bool HoldsNanOrMinusInfinity(DType dtype, const std::byte* x, int64_t count, int threads);
+
+class MaxPoolLoop {
+ public:
+  // Of a max_pool or max_pool_grad whose x and y lie channels-last, or row-major.
+  MaxPoolLoop(const Node& node, bool channels_last);
+
+  bool is_channels_last() const { return channels_last_; }
+  // Whether some window covers nothing but padding.
+  bool has_empty_window() const;
+  // Of the taps that Forward notes for Backward.
+  uint64_t taps_bytes() const {
+    return static_cast<uint64_t>(planes() * y_plane()) * (has_small_taps() ? sizeof(uint8_t) : sizeof(int32_t));
+  }
+
+  // `taps` may be null. Requires that no window is empty, and f32, f16 or bf16.
+  void Forward(DType dtype, const std::byte* x, std::byte* y, std::byte* taps, int threads) const;
+  void Backward(DType dtype, const std::byte* taps, const std::byte* dy, std::byte* dx, int threads) const;
+
+ private:
+  // One spatial dimension; the outermost are trivial where there are fewer than three.
+  struct Axis {
+    int64_t x = 1, y = 1, size = 1, stride = 1, low = 0, dilation = 1;
+  };
+  template <typename T, typename Tap>
+  void ForwardOf(const T* x, T* y, Tap* taps, int threads) const;
+  template <typename T, typename Tap>
+  void BackwardOf(const Tap* taps, const T* dy, T* dx, int threads) const;
+
+  // Where in a plane of x tap `tap` of output position `p` lies; -1 in the padding. Taps count in row-major order.
+  int64_t At(int64_t p, int64_t tap) const;
+  int64_t taps() const { return axes_[0].size * axes_[1].size * axes_[2].size; }
+  bool has_small_taps() const { return taps() <= 256; }
+  int64_t planes() const { return samples_ * channels_; }
+  int64_t x_plane() const { return axes_[0].x * axes_[1].x * axes_[2].x; }
+  int64_t y_plane() const { return axes_[0].y * axes_[1].y * axes_[2].y; }
+  // Where a plane begins, and how far its elements are apart.
+  int64_t First(int64_t plane, int64_t size) const {
+    return channels_last_ ? plane / channels_ * channels_ * size + plane % channels_ : plane * size;
+  }
+  int64_t step() const { return channels_last_ ? channels_ : 1; }
+
+  std::array<Axis, 3> axes_;
+  int64_t samples_ = 1, channels_ = 1;
+  bool channels_last_ = false;
+};
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,168 @@
+#include "test/op_cases/special_values.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <random>
+#include <span>
+#include <string_view>
+
+#include "test/op_cases/op_case_graph.h"
+
+namespace lockstep {
+namespace {
+
+struct Special {
+  const char* name;
+  double (*value)(DType dtype);
+};
+
+// The smallest normal number of a float dtype.
+double SmallestNormal(DType dtype) {
+  switch (dtype) {
+    case DType::kF64: return std::numeric_limits<double>::min();
+    case DType::kF16: return 0x1p-14;
+    default: return std::numeric_limits<float>::min();
+  }
+}
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+constexpr Special kSpecials[] = {
+    {"nan", [](DType) { return std::numeric_limits<double>::quiet_NaN(); }},
+    {"inf", [](DType) { return kInfinity; }},
+    {"-inf", [](DType) { return -kInfinity; }},
+    {"0", [](DType) { return 0.0; }},
+    {"-0", [](DType) { return -0.0; }},
+    {"denormal", [](DType dtype) { return SmallestNormal(dtype) / 4; }},
+    {"-denormal", [](DType dtype) { return -SmallestNormal(dtype) / 8; }},
+};
+constexpr size_t kBeforeDenormals = 5;
+
+struct ExemptionRow {
+  std::string_view op;
+  DType dtype;  // of the first operand
+  Exemption exemption;
+  std::string_view reason;
+};
+
+constexpr std::string_view kPadding =
+    "whether a tap over padding is multiplied with zero or left out depends on oneDNN's kernel";
+constexpr std::string_view kBF16 =
+    "the processor's instructions for bf16 take denormals for zero, and oneDNN uses them";
+constexpr std::string_view kPairs = "oneDNN multiplies pairs of bf16, the last with a zero, and NaN times zero is NaN";
+
+constexpr ExemptionRow kExemptions[] = {
+    {"convolution", DType::kF32, Exemption::kSecondOperandOverPadding, kPadding},
+    {"convolution_grad_filter", DType::kF32, Exemption::kSecondOperandOverPadding, kPadding},
+    {"matmul", DType::kBF16, Exemption::kDenormals, kBF16},
+    {"convolution", DType::kBF16, Exemption::kDenormals, kBF16},
+    {"convolution_grad_input", DType::kBF16, Exemption::kDenormals, kBF16},
+    {"convolution_grad_filter", DType::kBF16, Exemption::kDenormals, kBF16},
+    {"max_pool", DType::kBF16, Exemption::kDenormals, kBF16},
+    {"max_pool_grad", DType::kBF16, Exemption::kDenormals, kBF16},
+    {"avg_pool", DType::kBF16, Exemption::kDenormals, kBF16},
+    {"avg_pool_grad", DType::kBF16, Exemption::kDenormals, kBF16},
+    {"matmul", DType::kBF16, Exemption::kMaySpread, kPairs},
+    {"convolution", DType::kBF16, Exemption::kMaySpread, kPairs},
+    {"convolution_grad_input", DType::kBF16, Exemption::kMaySpread, kPairs},
+    {"convolution_grad_filter", DType::kBF16, Exemption::kMaySpread, kPairs},
+};
+
+bool HasPadding(const OpCase& row) {
+  for (const char* name : {"padding_low", "padding_high"}) {
+    const auto it = row.attributes.find(name);
+    if (it == row.attributes.end()) continue;
+    for (int64_t padding : std::get<Ints>(it->second)) {
+      if (padding > 0) return true;
+    }
+  }
+  return false;
+}
+
+// Where the sign of a zero is part of an op's meaning, as it is for PyTorch: what is computed element by element, or copied.
+// The zero that a sum gives has no sign that one could count on.
+bool DefinesZeroSigns(const OpCase& row) {
+  constexpr std::string_view kMovers[] = {"reshape", "transpose",  "broadcast", "concat",
+                                          "slice",   "all_gather", "shard",     "collective_broadcast"};
+  return GetOp(row.op).has_trait(kElementwise) ||
+         std::find(std::begin(kMovers), std::end(kMovers), row.op) != std::end(kMovers);
+}
+
+// Puts special values among the elements of `tensor`: about one in seven, and one at least.
+void Strew(std::span<const Special> specials, std::mt19937_64& random, Tensor& tensor) {
+  DispatchDType(tensor.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const std::span<T> elements = tensor.mutable_data<T>();
+    const size_t first = static_cast<size_t>(random() % elements.size());
+    for (size_t i = 0; i < elements.size(); ++i) {
+      if (i != first && random() % 7 != 0) continue;
+      elements[i] = ConvertElement<T>(specials[random() % specials.size()].value(tensor.dtype()));
+    }
+  });
+}
+
+}  // namespace
+
+bool IsExempt(const OpCase& row, Exemption exemption) {
+  return std::any_of(std::begin(kExemptions), std::end(kExemptions), [&](const ExemptionRow& one) {
+    return one.op == row.op && one.exemption == exemption && one.dtype == row.operands[0].type.dtype;
+  });
+}
+
+std::vector<SpecialInputs> SpecialRankInputs(const OpCase& row) {
+  if (row.operands.empty()) return {};
+  const bool first_only = HasPadding(row) && IsExempt(row, Exemption::kSecondOperandOverPadding);
+  const auto is_strewn = [&](size_t i) {
+    const TensorType& type = row.operands[i].type;
+    return IsFloat(type.dtype) && type.num_elements() > 0 && (i == 0 || !first_only);
+  };
+  std::vector<SpecialInputs> all;
+  const auto add = [&](const char* name, const std::function<void(std::mt19937_64&, Tensor&)>& change) {
+    SpecialInputs made{name, RankInputs(row)};
+    std::mt19937_64 random(1 + all.size());
+    bool any = false;
+    for (std::vector<Tensor>& of_rank : made.inputs) {
+      for (size_t i = 0; i < of_rank.size(); ++i) {
+        if (!is_strewn(i)) continue;
+        change(random, of_rank[i]);
+        any = true;
+      }
+    }
+    if (any) all.push_back(std::move(made));
+  };
+  std::span<const Special> specials = kSpecials;
+  if (IsExempt(row, Exemption::kDenormals)) specials = specials.first(kBeforeDenormals);
+  for (const Special& special : specials) {
+    add(special.name, [&](std::mt19937_64& random, Tensor& tensor) { Strew({&special, 1}, random, tensor); });
+  }
+  add("all", [&](std::mt19937_64& random, Tensor& tensor) { Strew(specials, random, tensor); });
+  add("nothing but -inf", [](std::mt19937_64&, Tensor& tensor) { tensor = Tensor::Full(tensor.type(), -kInfinity); });
+  return all;
+}
+
+std::string SpecialDifference(const OpCase& row, const Tensor& actual, const Tensor& expected, double tolerance) {
+  if (actual.type() != expected.type()) return actual.type().ToString() + " against " + expected.type().ToString();
+  double largest = 0;
+  for (int64_t i = 0; i < expected.num_elements(); ++i) {
+    if (std::isfinite(expected.At(i))) largest = std::max(largest, std::abs(expected.At(i)));
+  }
+  const bool zero_signs = DefinesZeroSigns(row), may_spread = IsExempt(row, Exemption::kMaySpread);
+  const double normal = IsFloat(expected.dtype()) ? SmallestNormal(expected.dtype()) : 0;
+  for (int64_t i = 0; i < expected.num_elements(); ++i) {
+    const double a = actual.At(i), e = expected.At(i);
+    if (std::isnan(a) && (std::isnan(e) || may_spread)) continue;
+    const bool sign_differs = zero_signs && e == 0 && a == 0 && std::signbit(a) != std::signbit(e);
+    // The lowest bits of a denormal are roundings; that it is there is none.
+    const bool is_flushed = a == 0 && e != 0 && std::abs(e) < normal && std::abs(e) > normal / 256;
+    const bool is_close = a == e || std::abs(a - e) <= tolerance * largest;
+    if (is_close && !sign_differs && !is_flushed) continue;
+    return "element " + std::to_string(i) + " is " + DoubleToString(a) + ", expected " + DoubleToString(e) +
+           " (largest " + DoubleToString(largest) + ")";
+  }
+  return "";
+}
+
+}  // namespace lockstep
