@@ -21,6 +21,10 @@ std::vector<OpCase> ReducingCases() {
     rows.push_back(Case("all_reduce", {F64({2}), F64({}), F64({1, 3})}, attributes).Ranks(3));
     rows.push_back(Case("all_reduce", {BF16({4})}, attributes).Ranks(3));
     rows.push_back(Case("all_reduce", {I32({4}), U8({2})}, attributes).Ranks(2));
+    rows.push_back(Case("all_reduce", {F32({0})}, attributes).Ranks(2).NoGradient("no elements"));
+    rows.push_back(Case("all_reduce", {F32({2}), F32({0, 3})}, attributes).Ranks(2).NoGradient("no elements"));
+    rows.push_back(Case("reduce_scatter", {F32({0, 2})}, On(kData, 0, kind)).Ranks(2).NoGradient("no elements"));
+    rows.push_back(Case("reduce_scatter", {F32({2, 0})}, On(kData, 0, kind)).Ranks(2).NoGradient("no elements"));
     rows.push_back(Case("reduce_scatter", {I64({3, 2})}, On(kData, 0, kind)).Ranks(3));
     rows.push_back(
         Case("reduce_scatter", {F16({4, 2})}, On(kData, 1, kind)).Ranks(2).NoGradient("only sum and mean have one"));
@@ -58,6 +62,7 @@ std::vector<OpCase> CollectiveCases() {
       Case("collective_broadcast", {F64({2, 3})}, From(kData, 0)).Ranks(3),
       Case("collective_broadcast", {F32({})}, From(kData, 1)).Ranks(2),
       Case("collective_broadcast", {Bool({4})}, From(kData, 0)).Ranks(1),
+      Case("collective_broadcast", {F32({0})}, From(kData, 1)).Ranks(2).NoGradient("no elements"),
       Case("collective_broadcast", {F32({2})}, From("model", 0)).Ranks(2).Refused("C1"),
       Case("collective_broadcast", {F32({2})}, From(kData, 2)).Ranks(2).Refused("C2"),
       Case("collective_broadcast", {F32({2})}, From(kData, -1)).Ranks(2).Refused("C2"),
@@ -66,6 +71,9 @@ std::vector<OpCase> CollectiveCases() {
       Case("all_gather", {F32({2, 3, 1})}, On(kData, 2)).Ranks(2),
       Case("all_gather", {BF16({2, 3})}, On(kData, 1)).Ranks(7),
       Case("all_gather", {I64({1})}, On(kData, 0)).Ranks(1),
+      Case("all_gather", {F32({0, 2})}, On(kData, 0)).Ranks(2).NoGradient("no elements"),
+      Case("all_gather", {F32({2, 0})}, On(kData, 0)).Ranks(2).NoGradient("no elements"),
+      Case("all_gather", {F32({2, 0})}, On(kData, 1)).Ranks(2).NoGradient("no elements"),
       Case("all_gather", {F32({2})}, On("model", 0)).Ranks(2).Refused("C1"),
       Case("all_gather", {F32({})}, On(kData, 0)).Ranks(2).Refused("C2"),
       Case("all_gather", {F32({int64_t{1} << 56})}, On(kData, 0)).Ranks(1 << 10).Refused("C3"),
@@ -73,6 +81,8 @@ std::vector<OpCase> CollectiveCases() {
       Case("shard", {F64({4, 3})}, On(kData, 0)).Ranks(2),
       Case("shard", {F32({2, 6, 2})}, On(kData, 1)).Ranks(3),
       Case("shard", {Bool({2})}, On(kData, 0)).Ranks(1),
+      Case("shard", {F32({0, 2})}, On(kData, 0)).Ranks(2).NoGradient("no elements"),
+      Case("shard", {F32({2, 0})}, On(kData, 0)).Ranks(2).NoGradient("no elements"),
       Case("shard", {F32({2})}, On("model", 0)).Ranks(2).Refused("C1"),
       Case("shard", {F32({2})}, On(kData, -1)).Ranks(2).Refused("C2"),
       Case("shard", {F32({3})}, On(kData, 0)).Ranks(2).Refused("C3"),

@@ -70,6 +70,10 @@ std::vector<OpCase> ConvolutionCases() {
   AddRows(rows, kPlain, DType::kBF16);
   const Geometry empty = Changed([](Geometry& g) { g.x = g.x.WithDim(0, 0), g.y = g.y.WithDim(0, 0); });
   rows.push_back(Case("convolution", {F32(empty.x), F32(empty.filter)}, empty.Attributes()).NoGradient("no elements"));
+  rows.push_back(Case("convolution_grad_input", {F32(empty.filter), F32(empty.y)}, empty.With("input_shape", empty.x))
+                     .NoGradient("no elements"));
+  rows.push_back(Case("convolution_grad_filter", {F32(empty.x), F32(empty.y)}, empty.With("filter_shape", empty.filter))
+                     .NoGradient("no elements"));
 
   rows.push_back(Case("convolution", {F32(kPlain.x), F64(kPlain.filter)}, kPlain.Attributes()).Refused("C1"));
   rows.push_back(Case("convolution", {I32(kPlain.x), I32(kPlain.filter)}, kPlain.Attributes()).Refused("C1"));

@@ -24,6 +24,7 @@ std::vector<OpCase> UnaryCases() {
     rows.push_back(Case(op, {F64({2, 3}).In(0.2, 4)}));
     rows.push_back(Case(op, {F32({6, 2}).In(0.2, 4)}));
     rows.push_back(Case(op, {BF16({}).In(0.2, 4)}));
+    rows.push_back(Case(op, {F32({0, 3})}).NoGradient("no elements"));
     rows.push_back(Case(op, {I32({2})}).Refused("C1"));
   }
   for (const char* op : {"neg", "abs", "sign"}) {
@@ -104,10 +105,12 @@ std::vector<OpCase> LogicCases() {
   std::vector<OpCase> rows;
   rows.push_back(Case("not", {Bool({2, 3})}));
   rows.push_back(Case("not", {Bool({})}));
+  rows.push_back(Case("not", {Bool({0})}));
   rows.push_back(Case("not", {I32({2})}).Refused("C1"));
   for (const char* op : {"and", "or"}) {
     rows.push_back(Case(op, {Bool({6, 2}), Bool({6, 2})}));
     rows.push_back(Case(op, {Bool({}), Bool({})}));
+    rows.push_back(Case(op, {Bool({2, 0}), Bool({2, 0})}));
     rows.push_back(Case(op, {I32({2}), I32({2})}).Refused("C1"));
     rows.push_back(Case(op, {Bool({2}), Bool({3})}).Refused("C1"));
   }
@@ -117,11 +120,13 @@ std::vector<OpCase> LogicCases() {
     rows.push_back(Case("compare", {Bool({6}), Bool({6})}, Direction(direction)));
   }
   rows.push_back(Case("compare", {BF16({}), BF16({})}, Direction("lt")));
+  rows.push_back(Case("compare", {F32({0}), F32({0})}, Direction("lt")));
   rows.push_back(Case("compare", {F32({2}), F64({2})}, Direction("eq")).Refused("C1"));
   rows.push_back(Case("compare", {F32({2}), F32({2})}, Direction("equal")).Refused("C2"));
   rows.push_back(Case("select", {Bool({4, 3}), F64({4, 3}), F64({4, 3})}));
   rows.push_back(Case("select", {Bool({6, 2, 1}), F32({6, 2, 1}), F32({6, 2, 1})}));
   rows.push_back(Case("select", {Bool({6}), I32({6}), I32({6})}));
+  rows.push_back(Case("select", {Bool({0}), F32({0}), F32({0})}).NoGradient("no elements"));
   rows.push_back(Case("select", {Tensor::Of<bool>({}, {true}), F32({}), F32({})}).ZeroGradient({2}));
   rows.push_back(Case("select", {Bool({2}), F32({2}), F32({3})}).Refused("C1"));
   rows.push_back(Case("select", {Bool({3}), F32({2}), F32({2})}).Refused("C2"));
@@ -132,6 +137,7 @@ std::vector<OpCase> LogicCases() {
     }
   }
   rows.push_back(Case("convert", {F64({})}, To(DType::kF32)));
+  rows.push_back(Case("convert", {F64({0, 2})}, To(DType::kF32)).NoGradient("no elements"));
   rows.push_back(Case("convert",
                       {Tensor::Of<float>({4}, {-300.0F, 300.0F, std::numeric_limits<float>::quiet_NaN(), -0.5F})},
                       To(DType::kI8)));

@@ -19,6 +19,14 @@ graph @scaled_sum(%x: f64[6,4], %y: f64[4]) -> (scaled: f64[6,4], sum: f64[6]) {
   return %1, %3
 })";
 
+constexpr std::string_view kEmpty = R"(
+graph @empty(%x: f64[0,4], %y: f64[2,0]) -> (sum: f64[4], largest: f64[2]) {
+  %0 = exp %x : f64[0,4]
+  %1 = reduce_sum %0 {dims=[0]} : f64[4]
+  %2 = reduce_max %y {dims=[1]} : f64[2]
+  return %1, %2
+})";
+
 constexpr std::string_view kOfNothing = R"(
 graph @of_nothing() -> (ones: f32[6]) {
   %0 = constant {value=dense<f32[]: 1.0>} : f32[]
@@ -46,6 +54,7 @@ std::vector<OpCase> FusionCases() {
   return {
       Case("fusion", {F64({6, 4}), F64({4})}, Body(kScaledSum)),
       Case("fusion", {}, Body(kOfNothing)),
+      Case("fusion", {F64({0, 4}), F64({2, 0})}, Body(kEmpty)),
       Case("fusion", {F64({6, 4})}, Body(kScaledSum)).Refused("C1"),
       Case("fusion", {F64({6, 4}), F32({4})}, Body(kScaledSum)).Refused("C1"),
       Case("fusion", {F32({2})}, Body(kWithState)).Refused("C2"),

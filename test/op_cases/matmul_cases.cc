@@ -18,6 +18,8 @@ std::vector<OpCase> MatMulCases() {
   rows.push_back(Case("matmul", {BF16({2, 3}), BF16({3, 1})}));
   rows.push_back(Case("matmul", {I32({2, 3}), I32({3, 2})}));
   rows.push_back(Case("matmul", {F32({2, 0}), F32({0, 2})}).NoGradient("no elements"));
+  rows.push_back(Case("matmul", {F32({0, 2, 3}), F32({0, 3, 2})}).NoGradient("no elements"));
+  rows.push_back(Case("matmul", {F32({0, 3}), F32({3, 2})}).NoGradient("no elements"));
   rows.push_back(Case("matmul", {F32({2, 3}), F64({3, 2})}).Refused("C1"));
   rows.push_back(Case("matmul", {F32({2, 3}), F32({1, 3, 2})}).Refused("C2"));
   rows.push_back(Case("matmul", {F32({3}), F32({3})}).Refused("C2"));

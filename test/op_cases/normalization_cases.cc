@@ -57,6 +57,7 @@ std::vector<OpCase> NormalizationCases() {
     }
   }
   rows.push_back(Case("batch_norm_inference", Inference(DType::kBF16, {6, 3, 2}), kEpsilon));
+  rows.push_back(Case("batch_norm_inference", Inference(DType::kF32, {0, 3, 2}), kEpsilon).NoGradient("no elements"));
 
   AddRefused(rows, "C1", [](std::vector<CaseOperand>& o) {
     for (CaseOperand& operand : o) operand.type.dtype = DType::kI32;

@@ -207,6 +207,26 @@ TEST(Completeness, EveryOpHasRows) {
   }
 }
 
+TEST(Completeness, EveryOpHasARowWithoutElements) {
+  const std::set<std::string> never_empty = {
+      "axis_index",           // a scalar
+      "batch_norm_grad",      // refused: (C6)
+      "batch_norm_training",  // refused: (C6)
+  };
+  std::set<std::string> with_empty;
+  for (const OpCase& row : AcceptedOpCases()) {
+    const absl::StatusOr<Graph> graph = CaseGraph(row);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    const auto is_empty = [](const auto& one) { return one.value.type().num_elements() == 0; };
+    if (std::any_of(graph->inputs().begin(), graph->inputs().end(), is_empty) ||
+        std::any_of(graph->results().begin(), graph->results().end(), is_empty)) {
+      with_empty.insert(row.op);
+    }
+  }
+  for (const OpDef* op : AllOps())
+    EXPECT_NE(with_empty.contains(op->name()), never_empty.contains(op->name())) << op->name();
+}
+
 TEST(Completeness, EveryConstraintHasANegativeRow) {
   std::set<std::pair<std::string, std::string>> refused, declared;
   for (const OpCase& row : AllOpCases()) {

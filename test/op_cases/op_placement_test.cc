@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "core/builder.h"
 #include "core/interpreter.h"
@@ -260,6 +261,59 @@ TEST_P(PlacementTest, ResultsCanBeHadSplit) {
 
 INSTANTIATE_TEST_SUITE_P(Rows, PlacementTest, testing::ValuesIn(PlaceableRows()), RowName);
 
+// Whether the op works on slices once the row's graph is distributed with its operands placed so: whether some node of the op has a smaller
+// operand or result than the row.
+bool WorksOnSlices(const OpCase& row, const Graph& whole, const Graph& local) {
+  const Node& before = whole.nodes().front();
+  for (const Node& node : local.nodes()) {
+    if (!node.Is(row.op)) continue;
+    for (size_t i = 0; i < node.operands().size(); ++i) {
+      if (node.operand(i).type() != before.operand(i).type()) return true;
+    }
+    for (size_t i = 0; i < node.num_results(); ++i) {
+      if (node.type(i) != before.type(i)) return true;
+    }
+  }
+  return false;
+}
+
+// A rule that splits is tested only where its row's sizes can be shared: otherwise the op is computed whole, which hides a wrong rule.
+TEST(Placement, EveryRuleThatSplitsIsUsedWithASplit) {
+  // What has no split of its own.
+  const std::set<std::string> whole = {"constant", "fusion"};
+  std::set<std::string> ops, used;
+  for (const OpCase& row : PlaceableRows()) {
+    ops.insert(row.op);
+    if (used.contains(row.op)) continue;
+    const absl::StatusOr<Graph> graph = CaseGraph(row);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    for (int64_t ranks : {2, 3}) {
+      for (const std::vector<Placement>& placements : Combinations(row, ranks)) {
+        if (HoldsPartialVariable(row, placements)) continue;
+        Graph distributed = graph->Clone();
+        for (size_t i = 0; i < placements.size(); ++i) distributed.set_input_placements(i, {{kAxis, placements[i]}});
+        const absl::StatusOr<Graph> placed = passes::DistributeGraph(distributed, Mesh({{kAxis, ranks}}));
+        ASSERT_TRUE(placed.ok()) << placed.status();
+        const absl::StatusOr<Graph> local = VerifiedLocal(*placed);
+        ASSERT_TRUE(local.ok()) << local.status();
+        if (WorksOnSlices(row, *graph, *local)) used.insert(row.op);
+      }
+      for (size_t i = 0; i < graph->results().size(); ++i) {  // or where a consumer wants a slice: iota
+        const Shape& shape = graph->results()[i].value.shape();
+        if (shape.rank() == 0 || shape[0] % ranks != 0) continue;
+        Graph distributed = graph->Clone();
+        distributed.set_result_placements(i, {{kAxis, Placement::Split(0)}});
+        const absl::StatusOr<Graph> placed = passes::DistributeGraph(distributed, Mesh({{kAxis, ranks}}));
+        ASSERT_TRUE(placed.ok()) << placed.status();
+        const absl::StatusOr<Graph> local = VerifiedLocal(*placed);
+        ASSERT_TRUE(local.ok()) << local.status();
+        if (WorksOnSlices(row, *graph, *local)) used.insert(row.op);
+      }
+    }
+  }
+  for (const std::string& op : ops) EXPECT_NE(used.contains(op), whole.contains(op)) << op;
+}
+
 // With `statistics=rank`, n ranks compute what one rank does with n groups of the batch.
 TEST(BatchNorm, StatisticsOfRanksAreThoseOfGroups) {
   int compared = 0;
@@ -373,6 +427,35 @@ TEST_P(CollectivePlacementTest, ReducesInRankOrder) {
       const Tensor result = (*results)[static_cast<size_t>(rank)][i].Converted(mine.dtype());
       EXPECT_LE(RelativeDifference(result, mine), SizeOf(row.operands[i].type.dtype) == 2 ? 0.01 : 1e-6)
           << row.ToString() << " on rank " << rank;
+    }
+  }
+}
+
+// Sums whose order shows in their bits: 1e8 takes a 1 in, of which nothing is left when it is taken out again.
+TEST(CollectivePlacement, SumsAreTakenInRankOrder) {
+  const std::vector<float> of_ranks = {1e8F, 1, -1e8F, 1};
+  for (const char* op : {"all_reduce", "reduce_scatter"}) {
+    for (const char* kind : {"sum", "mean"}) {
+      OpCase row = Case(op, {F32({4})}, {{"axis", kAxis}, {"kind", std::string(kind)}}).Ranks(4);
+      if (row.op == "reduce_scatter") row.attributes.emplace("dim", int64_t{0});
+      const Graph graph = *CaseGraph(row);
+      // Element i of rank r: every rotation of the four numbers, with its sum from left to right.
+      std::vector<std::vector<Tensor>> inputs;
+      for (size_t rank = 0; rank < 4; ++rank) {
+        Tensor& x = inputs.emplace_back().emplace_back(TensorType{DType::kF32, {4}});
+        for (size_t i = 0; i < 4; ++i) x.mutable_data<float>()[i] = of_ranks[(rank + i) % 4];
+      }
+      const float sums[4] = {1, 0, 1, 0};
+      const auto results = Interpret(graph, inputs);
+      ASSERT_TRUE(results.ok()) << results.status();
+      for (size_t rank = 0; rank < 4; ++rank) {
+        const Tensor& result = (*results)[rank][0];
+        for (int64_t at = 0; at < result.num_elements(); ++at) {
+          const auto i = static_cast<size_t>(result.num_elements() == 4 ? at : static_cast<int64_t>(rank));
+          const float whole = std::string(kind) == "mean" ? sums[i] / 4 : sums[i];
+          EXPECT_EQ(result.At(at), whole) << op << " " << kind << ", element " << i << " on rank " << rank;
+        }
+      }
     }
   }
 }

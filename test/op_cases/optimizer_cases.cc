@@ -35,6 +35,7 @@ std::vector<OpCase> OptimizerCases() {
       rows.push_back(Case(op, Operands(op, DType::kF32, {6, 2}), std::move(attributes)));
     }
     rows.push_back(Case(op, Operands(op, DType::kBF16, {6}), Attributes(op, 0.1, 0.01)));
+    rows.push_back(Case(op, Operands(op, DType::kF32, {2, 0}), Attributes(op, 0.1, 0.01)));
 
     rows.push_back(Case(op, Operands(op, DType::kI32, {6}), Attributes(op, 0.1, 0)).Refused("C1"));
     std::vector<CaseOperand> shorter = Operands(op, DType::kF32, {6}), wider = shorter;

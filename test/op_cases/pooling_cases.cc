@@ -75,6 +75,11 @@ std::vector<OpCase> PoolingCases() {
   for (const Geometry& g : Geometries()) AddRows(rows, g, DType::kF64);
   for (const Geometry& g : Geometries()) AddRows(rows, g, DType::kF32);
   AddRows(rows, kPlain, DType::kBF16);
+  const Geometry empty = {{0, 2, 4, 4}, {0, 2, 2, 2}, {2, 2}, {2, 2}, {0, 0}, {0, 0}, {1, 1}};
+  rows.push_back(Case("max_pool", {F32(empty.x)}, empty.Max()).NoGradient("no elements"));
+  rows.push_back(Case("max_pool_grad", {F32(empty.x), F32(empty.y)}, empty.Max()).NoGradient("no elements"));
+  rows.push_back(Case("avg_pool", {F32(empty.x)}, empty.Average(true)).NoGradient("no elements"));
+  rows.push_back(Case("avg_pool_grad", {F32(empty.y)}, empty.AverageGrad(true)).NoGradient("no elements"));
   // Whose taps lie on both sides of x: a maximum of nothing.
   const Geometry around = {{2, 6, 1}, {2, 6, 2}, {2}, {1}, {2}, {2}, {3}};
   rows.push_back(Case("max_pool", {F32(around.x)}, around.Max()).NoGradient("infinite"));

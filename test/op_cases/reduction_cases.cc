@@ -37,6 +37,7 @@ std::vector<OpCase> ReductionCases() {
   rows.push_back(Case("argmax", {Tensor::Of<float>({2, 3}, {1, 1, 0, 0, 2, 2})}, ArgMaxOver(1)));
   rows.push_back(Case("argmax", {I32({6, 2})}, {{"dim", int64_t{0}}, {"dtype", DType::kI32}}));
   rows.push_back(Case("argmax", {BF16({1})}, {{"dim", int64_t{0}}, {"dtype", DType::kU8}}));
+  rows.push_back(Case("argmax", {F32({0, 3})}, ArgMaxOver(1)));
   rows.push_back(Case("argmax", {F32({2, 3})}, ArgMaxOver(2)).Refused("C1"));
   rows.push_back(Case("argmax", {F32({2, 0})}, ArgMaxOver(1)).Refused("C2"));
   rows.push_back(Case("argmax", {F32({2, 3})}, {{"dim", int64_t{0}}, {"dtype", DType::kF32}}).Refused("C3"));
