@@ -30,17 +30,18 @@ bool IsNanOrMinusInfinity(BFloat16 x) {
   return IsNanOrMinusInfinityHalf<BFloat16, 0x7f80>(x);
 }
 
-// In blocks of a known length, which compilers turn into vectors.
 template <typename T>
-bool AnyOf(const T* x, int64_t count) {
-  constexpr int64_t kBlock = 64;
-  int64_t i = 0;
+[[gnu::always_inline]] inline bool AnyOf(const T* x, int64_t count) {
   int found = 0;
-  for (; i + kBlock <= count; i += kBlock) {
-    for (int64_t j = 0; j < kBlock; ++j) found |= IsNanOrMinusInfinity(x[i + j]) ? 1 : 0;
-  }
-  for (; i < count; ++i) found |= IsNanOrMinusInfinity(x[i]) ? 1 : 0;
+#pragma omp simd reduction(| : found)
+  for (int64_t i = 0; i < count; ++i) found |= IsNanOrMinusInfinity(x[i]) ? 1 : 0;
   return found != 0;
+}
+bool Any(const Float16* x, int64_t count) { return AnyOf(x, count); }
+bool Any(const BFloat16* x, int64_t count) { return AnyOf(x, count); }
+// As quick as memory, with the vectors of the processor at hand.
+__attribute__((target_clones("avx512f", "avx2", "default"))) bool Any(const float* x, int64_t count) {
+  return AnyOf(x, count);
 }
 
 // Calls f with a value of the dtype's C++ type.
@@ -59,12 +60,12 @@ bool HoldsNanOrMinusInfinity(DType dtype, const std::byte* x, int64_t count, int
   const int64_t parts = std::clamp<int64_t>(count / kPart, 1, threads);
   return DispatchFloat(dtype, [&](auto element) {
     const auto* elements = reinterpret_cast<const decltype(element)*>(x);
-    if (parts == 1) return AnyOf(elements, count);
+    if (parts == 1) return Any(elements, count);
     int found = 0;
 #pragma omp parallel for num_threads(static_cast<int>(parts)) reduction(| : found)
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t first = count * part / parts, last = count * (part + 1) / parts;
-      found |= AnyOf(elements + first, last - first) ? 1 : 0;
+      found |= Any(elements + first, last - first) ? 1 : 0;
     }
     return found != 0;
   });
