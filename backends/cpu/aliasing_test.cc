@@ -1,0 +1,99 @@
+// Values that share memory, through the compiler and the executor: where a value is still needed, nothing is written over it. Each
+// graph is one in which a single condition of the planner keeps two values apart; the steps show that it is still such a graph.
+
+#include "backends/backend.h"
+#include "backends/compile.h"
+#include "backends/cpu/compare_with_interpreter.h"
+#include "core/printer.h"
+#include "core/random_tensor.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+// Compares with the interpreter, and returns the steps as text.
+std::string RunAndPrint(std::string_view text) {
+  const absl::StatusOr<Graph> graph = ParseGraph(text);
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  ExpectAgreesWithInterpreter(*graph, RandomInputs(*graph, 1), 1e-5, CompileOptions());
+  const auto backend = CreateBackend("cpu");
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  const absl::StatusOr<Executable> executable = Compile(graph->Clone(), **backend, CompileOptions());
+  EXPECT_TRUE(executable.ok()) << executable.status();
+  return executable->ToString();
+}
+
+int Count(const std::string& text, std::string_view part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// The reduction is done in place, in the bucket: what is read after it has to be copied there.
+TEST(Aliasing, AValueThatIsReadAfterItsAllReduce) {
+  const std::string steps = RunAndPrint(R"(
+mesh {data=2}
+graph @f(%x: f32[8,8] local, %w: f32[8,8]) -> (y: f32[8,8] local, z: f32[8,8]) {
+  %a = matmul %x, %w : f32[8,8]
+  %g = all_reduce %a {axis=data, kind=sum} : f32[8,8]
+  %z = matmul %g, %w : f32[8,8]
+  %y = matmul %a, %z : f32[8,8]
+  return %y, %z
+})");
+  EXPECT_EQ(Count(steps, "copy"), 1) << steps;
+  EXPECT_EQ(Count(steps, "all_reduce.start"), 1) << steps;
+}
+
+// Without the last read it needs no copy.
+TEST(Aliasing, AValueThatIsNotReadAfterItsAllReduce) {
+  const std::string steps = RunAndPrint(R"(
+mesh {data=2}
+graph @f(%x: f32[8,8] local, %w: f32[8,8]) -> (z: f32[8,8]) {
+  %a = matmul %x, %w : f32[8,8]
+  %g = all_reduce %a {axis=data, kind=sum} : f32[8,8]
+  %z = matmul %g, %w : f32[8,8]
+  return %z
+})");
+  EXPECT_EQ(Count(steps, "copy"), 0) << steps;
+}
+
+// The kernel that computes the next value reads the old one while it writes.
+TEST(Aliasing, AStateWhoseKernelStillReadsIt) {
+  const std::string steps = RunAndPrint(R"(
+graph @f(state %w: f32[64,64]) -> (%w: f32[64,64]) {
+  %w1 = matmul %w, %w : f32[64,64]
+  return %w1
+})");
+  EXPECT_EQ(Count(steps, "onednn.matmul"), 1) << steps;
+}
+
+// Element by element it could be overwritten, but not where the same loop reads it transposed as well.
+TEST(Aliasing, AStateThatALoopReadsInTwoOrders) {
+  const std::string steps = RunAndPrint(R"(
+graph @f(state %w: f32[64,64]) -> (%w: f32[64,64]) {
+  %t = transpose %w {permutation=[1,0]} : f32[64,64]
+  %w1 = sub %w, %t : f32[64,64]
+  return %w1
+})");
+  EXPECT_EQ(Count(steps, "llvm."), 1) << steps;
+}
+
+// In the first phase of the loop y could take the place of x, which the second phase needs once more.
+TEST(Aliasing, AnOperandThatALaterPhaseOfTheLoopNeeds) {
+  const std::string steps = RunAndPrint(R"(
+graph @f(%in: f32[64,64], %w: f32[64,64]) -> (u: f32[64,64], v: f32[64,64]) {
+  %x = matmul %in, %w : f32[64,64]
+  %y = tanh %x : f32[64,64]
+  %s = reduce_sum %y {dims=[1]} : f32[64]
+  %b = broadcast %s {dims=[0], shape=[64,64]} : f32[64,64]
+  %z = mul %x, %b : f32[64,64]
+  %u = matmul %y, %w : f32[64,64]
+  %v = matmul %z, %w : f32[64,64]
+  return %u, %v
+})");
+  EXPECT_EQ(Count(steps, "llvm."), 1) << steps;
+  EXPECT_EQ(Count(steps, "onednn.matmul"), 3) << steps;
+}
+
+}  // namespace
+}  // namespace lockstep
