@@ -151,7 +151,9 @@ graph @count(%x: f32[], state %n: f32[]) -> (%n: f32[]) {
 }
 )";
   ExpectOk([&](Communicator& communicator, Device& device, bool is_last) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto executor, Load(alone, communicator, device));
+    CompileOptions options;
+    options.replicated = true;
+    ASSIGN_OR_RETURN(const auto executor, Load(alone, communicator, device, options));
     const Tensor x = Tensor::Scalar(DType::kF32, is_last ? 1 : 2);
     for (int run = 0; run < (is_last ? 5 : 2); ++run) {
       RETURN_IF_ERROR(executor->Run(std::vector<NamedInput>{{"x", {x.type(), x.bytes()}}}, {}));

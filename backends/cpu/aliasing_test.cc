@@ -33,11 +33,11 @@ int Count(const std::string& text, std::string_view part) {
 TEST(Aliasing, AValueThatIsReadAfterItsAllReduce) {
   const std::string steps = RunAndPrint(R"(
 mesh {data=2}
-graph @f(%x: f32[8,8] local, %w: f32[8,8]) -> (y: f32[8,8] local, z: f32[8,8]) {
-  %a = matmul %x, %w : f32[8,8]
+local graph @f(%x: f32[8,8] local, %w: f32[8,8]) -> (y: f32[8,8] local, z: f32[8,8]) {
+  %a = matmul %x, %w : f32[8,8] local
   %g = all_reduce %a {axis=data, kind=sum} : f32[8,8]
   %z = matmul %g, %w : f32[8,8]
-  %y = matmul %a, %z : f32[8,8]
+  %y = matmul %a, %z : f32[8,8] local
   return %y, %z
 })");
   EXPECT_EQ(Count(steps, "copy"), 1) << steps;
@@ -48,8 +48,8 @@ graph @f(%x: f32[8,8] local, %w: f32[8,8]) -> (y: f32[8,8] local, z: f32[8,8]) {
 TEST(Aliasing, AValueThatIsNotReadAfterItsAllReduce) {
   const std::string steps = RunAndPrint(R"(
 mesh {data=2}
-graph @f(%x: f32[8,8] local, %w: f32[8,8]) -> (z: f32[8,8]) {
-  %a = matmul %x, %w : f32[8,8]
+local graph @f(%x: f32[8,8] local, %w: f32[8,8]) -> (z: f32[8,8]) {
+  %a = matmul %x, %w : f32[8,8] local
   %g = all_reduce %a {axis=data, kind=sum} : f32[8,8]
   %z = matmul %g, %w : f32[8,8]
   return %z

@@ -50,8 +50,9 @@ std::vector<OpCase> NormalizationCases() {
       rows.push_back(Case("batch_norm_grad", Grad(dtype, x), kEpsilon));
     }
   }
-  for (const Shape& x : {Shape{6, 3, 2, 2}, Shape{12, 5}}) {
-    for (int64_t groups : {2, 3, 6}) {
+  // Groups of several samples: the variance of two or three numbers may be so small that every rounding shows.
+  for (const Shape& x : {Shape{6, 3, 2, 2}, Shape{24, 5}}) {
+    for (int64_t groups : {2, 3}) {
       rows.push_back(Case("batch_norm_training", Training(DType::kF32, x), Groups(groups)).GradientOf({0}));
       rows.push_back(Case("batch_norm_grad", Grad(DType::kF32, x), Groups(groups)));
     }
