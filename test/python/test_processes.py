@@ -17,7 +17,8 @@ HERE = Path(__file__).parent
 def test_a_forked_process_does_nothing_to_the_job(mode: str) -> None:
     done = mpirun(2, HERE / "mpi_fork.py", mode, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split("\n")[:2]) == [f"rank {rank} of 2 worked on" for rank in range(2)]
+    for rank in range(2):
+        assert f"rank {rank} of 2 worked on" in done.stdout
     assert ("of the child alone" in done.stderr) == (mode == "raise")
     assert "gave up" not in done.stderr
 
