@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backends/lowering/program.h"
+#include "backends/planning/program.h"
 #include "core/graph.h"
 #include "core/status.h"
 

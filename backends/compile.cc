@@ -1,12 +1,12 @@
 #include "backends/compile.h"
 
 #include "backends/build_id.h"
-#include "backends/lowering/bind_results.h"
-#include "backends/lowering/buffer_plan.h"
-#include "backends/lowering/certificate.h"
-#include "backends/lowering/emit_steps.h"
-#include "backends/lowering/reuse_operands.h"
-#include "backends/lowering/schedule.h"
+#include "backends/planning/bind_results.h"
+#include "backends/planning/buffer_plan.h"
+#include "backends/planning/certificate.h"
+#include "backends/planning/emit_steps.h"
+#include "backends/planning/reuse_operands.h"
+#include "backends/planning/schedule.h"
 #include "core/local_types.h"
 #include "passes/pipeline.h"
 

@@ -49,7 +49,7 @@ struct ImportedModel {
   std::map<std::string, Tensor> parameters;
 
   // The float initializers without a dimension that the graph uses, by the names of their constants: epsilons and
-  // scales, but a scalar that is to be learnt looks the same (ConstantsToStates of passes/train_step.h).
+  // scales, but a scalar that is to be learnt looks the same (ConstantsToStates of passes/training/train_step.h).
   std::vector<std::string> constants;
 
   // The nodes that drop values in training, "Dropout (onnx:/drop/Dropout) with ratio 0.5": the graph has the identity
@@ -59,7 +59,7 @@ struct ImportedModel {
   OnnxOrigin origin;
 
   // What the import changed and a user may want to know, one sentence each: Dropout is the identity, batch normalisation
-  // is imported in inference form (passes/training_mode.h turns it).
+  // is imported in inference form (passes/training/training_mode.h turns it).
   std::vector<std::string> notes;
 };
 

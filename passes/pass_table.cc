@@ -3,19 +3,19 @@
 #include <algorithm>
 #include <charconv>
 
-#include "passes/autodiff.h"
-#include "passes/cse.h"
-#include "passes/dce.h"
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/localize.h"
 #include "passes/distribute/merge_all_reduces.h"
 #include "passes/distribute/overlap_collectives.h"
-#include "passes/fold_constants.h"
-#include "passes/fuse_elementwise.h"
-#include "passes/legalize.h"
-#include "passes/simplify.h"
-#include "passes/train_step.h"
-#include "passes/training_mode.h"
+#include "passes/legalize/legalize.h"
+#include "passes/optimize/cse.h"
+#include "passes/optimize/dce.h"
+#include "passes/optimize/fold_constants.h"
+#include "passes/optimize/fuse_elementwise.h"
+#include "passes/simplify/simplify.h"
+#include "passes/training/autodiff.h"
+#include "passes/training/train_step.h"
+#include "passes/training/training_mode.h"
 
 namespace lockstep::passes {
 namespace {

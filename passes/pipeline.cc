@@ -1,14 +1,14 @@
 #include "passes/pipeline.h"
 
-#include "passes/cse.h"
-#include "passes/dce.h"
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/localize.h"
 #include "passes/distribute/overlap_collectives.h"
-#include "passes/fold_constants.h"
-#include "passes/fuse_elementwise.h"
-#include "passes/legalize.h"
-#include "passes/simplify.h"
+#include "passes/legalize/legalize.h"
+#include "passes/optimize/cse.h"
+#include "passes/optimize/dce.h"
+#include "passes/optimize/fold_constants.h"
+#include "passes/optimize/fuse_elementwise.h"
+#include "passes/simplify/simplify.h"
 
 namespace lockstep::passes {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "passes/train_step.h"
+#include "passes/training/train_step.h"
 #include "python_bindings/bindings.h"
 
 namespace lockstep::python {

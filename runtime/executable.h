@@ -143,7 +143,7 @@ struct ValueInfo {
   std::shared_ptr<const StateLayout> layout;  // null: row-major. Shared between the states that have it.
 };
 
-// The proof that ranks which run the same text cannot hang: made by backends/lowering/certificate.h, compared at load.
+// The proof that ranks which run the same text cannot hang: made by backends/planning/certificate.h, compared at load.
 struct Certificate {
   uint64_t hash = 0;
   std::vector<std::string> lines;  // the collectives in order: op, kind, dtype, count, contents of the bucket

@@ -13,7 +13,7 @@
 #include "backends/run_in_process.h"
 #include "core/printer.h"
 #include "gtest/gtest.h"
-#include "passes/train_step.h"
+#include "passes/training/train_step.h"
 
 namespace lockstep {
 namespace {

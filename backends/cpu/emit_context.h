@@ -13,7 +13,7 @@
 #include "backends/backend.h"
 #include "backends/codegen/loop_compiler.h"
 #include "backends/cpu/onednn.h"
-#include "backends/lowering/program_builder.h"
+#include "backends/planning/program_builder.h"
 #include "core/graph.h"
 #include "core/op_def.h"
 

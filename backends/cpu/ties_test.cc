@@ -4,7 +4,7 @@
 #include "core/interpreter.h"
 #include "core/printer.h"
 #include "gtest/gtest.h"
-#include "passes/autodiff.h"
+#include "passes/training/autodiff.h"
 
 namespace lockstep {
 namespace {

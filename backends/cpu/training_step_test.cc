@@ -6,8 +6,8 @@
 #include "core/printer.h"
 #include "gtest/gtest.h"
 #include "passes/distribute/distribute.h"
-#include "passes/train_step.h"
-#include "passes/training_mode.h"
+#include "passes/training/train_step.h"
+#include "passes/training/training_mode.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 #include "backends/compile.h"
 #include "core/printer.h"
 #include "gtest/gtest.h"
-#include "passes/train_step.h"
+#include "passes/training/train_step.h"
 
 namespace lockstep {
 namespace {

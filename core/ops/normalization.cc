@@ -367,23 +367,24 @@ OpDef WithStatistics(OpDef def) {
 
 //===-- batch_norm_inference ------------------------------------------------------------------------------------===//
 const OpDef& BatchNormInferenceOp() {
-  static const OpDef def = WithChannels(OpDef("batch_norm_inference")
-                                            .Operand("x")
-                                            .Operand("scale")
-                                            .Operand("bias")
-                                            .Operand("mean")
-                                            .Operand("variance"))
-                               .OptionalAttr<double>("momentum", 0.9,
-                                                     "no effect here; the share of mean and variance that each step "
-                                                     "keeps once passes/training_mode.h makes them running statistics")
-                               .Doc(
-                                   "(x - mean) / sqrt(variance + epsilon) * scale + bias, with one mean, variance, "
-                                   "scale and bias per channel.")
-                               .Infer(InferBatchNormInference)
-                               .Eval(EvalBatchNormInference)
-                               .Vjp(BatchNormInferenceVjp)
-                               .Decompose(DecomposeBatchNormInference)
-                               .Place(PlaceBatchNormInference);
+  static const OpDef def =
+      WithChannels(OpDef("batch_norm_inference")
+                       .Operand("x")
+                       .Operand("scale")
+                       .Operand("bias")
+                       .Operand("mean")
+                       .Operand("variance"))
+          .OptionalAttr<double>("momentum", 0.9,
+                                "no effect here; the share of mean and variance that each step "
+                                "keeps once passes/training/training_mode.h makes them running statistics")
+          .Doc(
+              "(x - mean) / sqrt(variance + epsilon) * scale + bias, with one mean, variance, "
+              "scale and bias per channel.")
+          .Infer(InferBatchNormInference)
+          .Eval(EvalBatchNormInference)
+          .Vjp(BatchNormInferenceVjp)
+          .Decompose(DecomposeBatchNormInference)
+          .Place(PlaceBatchNormInference);
   return def;
 }
 

@@ -4,7 +4,7 @@
 
 #include "core/op_def.h"
 #include "core/placing.h"
-#include "passes/decompose.h"
+#include "passes/legalize/decompose.h"
 
 namespace lockstep::passes {
 namespace {

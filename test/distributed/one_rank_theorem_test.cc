@@ -16,7 +16,7 @@
 #include "passes/distribute/localize.h"
 #include "passes/distribute/merge_all_reduces.h"
 #include "passes/distribute/overlap_collectives.h"
-#include "passes/train_step.h"
+#include "passes/training/train_step.h"
 
 namespace lockstep {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "core/printer.h"
-#include "passes/simplify.h"
+#include "passes/simplify/simplify.h"
 #include "test/golden/golden_file.h"
 
 namespace lockstep {

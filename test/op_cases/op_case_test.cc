@@ -9,7 +9,7 @@
 #include "core/printer.h"
 #include "core/verifier.h"
 #include "gtest/gtest.h"
-#include "passes/autodiff.h"
+#include "passes/training/autodiff.h"
 #include "test/op_cases/op_case_graph.h"
 
 namespace lockstep {

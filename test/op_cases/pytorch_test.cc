@@ -11,7 +11,7 @@
 #include "core/builder.h"
 #include "core/interpreter.h"
 #include "core/printer.h"
-#include "passes/autodiff.h"
+#include "passes/training/autodiff.h"
 
 namespace lockstep {
 namespace {

@@ -1,0 +1,108 @@
+#include "backends/planning/bind_results.h"
+
+#include <algorithm>
+
+namespace lockstep {
+namespace {
+
+class Binder {
+ public:
+  explicit Binder(Program& program) : program_(program), lifetimes_(Lifetimes(program)) {
+    state_storages_.resize(program.states.size());
+    for (size_t id = 0; id < program.storages.size(); ++id) {
+      const Storage& storage = program.storages[id];
+      if (storage.kind == Storage::Kind::kState && storage.alias_of < 0) {
+        state_storages_[static_cast<size_t>(storage.index)] = static_cast<int>(id);
+      }
+    }
+  }
+
+  void Run() {
+    std::vector<const ProgramResult*> copied_results, copied_states;
+    for (const ProgramResult& outcome : program_.outcomes) {
+      if (outcome.state >= 0 && BindState(outcome)) continue;
+      if (outcome.state < 0 && BindResult(outcome)) continue;
+      (outcome.state < 0 ? copied_results : copied_states).push_back(&outcome);
+    }
+    // Results first: they may be old values. A state's old value that becomes another state's next goes through a temporary.
+    for (const ProgramResult* outcome : copied_results) {
+      Storage target = program_.storage(outcome->storage);
+      target.result = outcome->info;
+      target.state = -1;
+      target.name = outcome->name;
+      Copy(outcome->storage, std::move(target));
+    }
+    std::vector<std::pair<const ProgramResult*, int>> sources;
+    for (const ProgramResult* outcome : copied_states) {
+      int source = outcome->storage;
+      if (program_.storage(program_.Root(source)).kind == Storage::Kind::kState) {
+        Storage temporary = program_.storage(source);
+        source = Copy(source, std::move(temporary));
+      }
+      sources.emplace_back(outcome, source);
+    }
+    for (const auto& [outcome, source] : sources) {
+      Storage target = program_.storage(source);
+      target.state = outcome->state;
+      target.result = -1;
+      target.name = outcome->name;
+      Copy(source, std::move(target));
+    }
+  }
+
+ private:
+  bool BindResult(const ProgramResult& outcome) {
+    const int root = program_.Root(outcome.storage);
+    if (!program_.storage(root).InArena()) return false;
+    program_.storage(root).result = outcome.info;
+    return true;
+  }
+
+  bool BindState(const ProgramResult& outcome) {
+    const int root = program_.Root(outcome.storage);
+    const int old = state_storages_[static_cast<size_t>(outcome.state)];
+    if (root == old) return true;  // unchanged
+    if (!program_.storage(root).InArena() || program_.storage(root).bytes != program_.storage(old).bytes) return false;
+    for (const ProgramResult& other : program_.outcomes) {
+      if (program_.Root(other.storage) == old) return false;  // the old value is needed at the end
+    }
+    const int written = lifetimes_[static_cast<size_t>(root)].first_write;
+    const int read = lifetimes_[static_cast<size_t>(old)].last_read;
+    if (read > written || (read == written && !MayOverwrite(written, root, old))) return false;
+    program_.storage(root).state = outcome.state;
+    return true;
+  }
+
+  // Whether instruction `at` may write `root` over `old`, and reads `old` there alone.
+  bool MayOverwrite(int at, int root, int old) const {
+    const Instruction& instruction = program_.instructions[static_cast<size_t>(at)];
+    const auto is_old = [&](int id) { return program_.Root(id) == old; };
+    if (std::count_if(instruction.reads.begin(), instruction.reads.end(), is_old) != 1) return false;
+    return std::any_of(instruction.may_overwrite.begin(), instruction.may_overwrite.end(), [&](const auto& pair) {
+      return program_.Root(instruction.writes[static_cast<size_t>(pair.first)]) == root &&
+             is_old(instruction.reads[static_cast<size_t>(pair.second)]);
+    });
+  }
+
+  int Copy(int source, Storage target) {
+    target.kind = Storage::Kind::kTemporary;
+    target.index = target.alias_of = target.bucket = -1;
+    Instruction instruction;
+    instruction.kind = Instruction::Kind::kCopy;
+    instruction.reads = {source};
+    const int id = program_.AddStorage(std::move(target));
+    instruction.writes = {id};
+    program_.instructions.push_back(std::move(instruction));
+    return id;
+  }
+
+  Program& program_;
+  const std::vector<Lifetime> lifetimes_;
+  std::vector<int> state_storages_;
+};
+
+}  // namespace
+
+void BindResults(Program& program) { Binder(program).Run(); }
+
+}  // namespace lockstep

@@ -1,0 +1,144 @@
+#include "backends/planning/buffer_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace lockstep {
+namespace {
+
+// The smallest gap of `bytes` between the given [begin, end) ranges, or behind them.
+uint64_t BestFit(std::vector<std::pair<uint64_t, uint64_t>> taken, uint64_t bytes) {
+  std::sort(taken.begin(), taken.end());
+  uint64_t best = UINT64_MAX, best_gap = UINT64_MAX, end = 0;
+  for (const auto& [begin, range_end] : taken) {
+    if (begin > end && begin - end >= bytes && begin - end < best_gap) {
+      best = end;
+      best_gap = begin - end;
+    }
+    end = std::max(end, range_end);
+  }
+  return best == UINT64_MAX ? end : best;
+}
+
+class Planner {
+ public:
+  explicit Planner(Program& program) : program_(program), lifetimes_(Lifetimes(program)) {
+    plan_.slices.resize(program.storages.size());
+    plan_.scratch.resize(program.instructions.size());
+  }
+
+  BufferPlan Run() {
+    AddNamedBuffers(BufferKind::kInput, program_.inputs, inputs_, nullptr);
+    AddNamedBuffers(BufferKind::kResult, program_.results, results_, nullptr);
+    AddNamedBuffers(BufferKind::kState, program_.states, states_, &program_.state_bytes);
+    for (size_t i = 0; i < program_.constants.size(); ++i) {
+      constants_.push_back(AddBuffer(BufferKind::kConstant, std::to_string(i), program_.constants[i].num_bytes()));
+    }
+    for (int i = 0; i < program_.num_buckets; ++i)
+      buckets_.push_back(AddBuffer(BufferKind::kBucket, std::to_string(i), 0));
+    PlaceRoots();
+    PlaceInArena();
+    for (size_t id = 0; id < program_.storages.size(); ++id) {
+      const int root = program_.Root(static_cast<int>(id));
+      plan_.slices[id] = plan_.slices[static_cast<size_t>(root)];
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  int32_t AddBuffer(BufferKind kind, std::string name, uint64_t bytes) {
+    plan_.buffers.push_back({kind, std::move(name), bytes});
+    return static_cast<int32_t>(plan_.buffers.size()) - 1;
+  }
+
+  void AddNamedBuffers(BufferKind kind, std::vector<ValueInfo>& infos, std::vector<int32_t>& buffers,
+                       const std::vector<uint64_t>* bytes) {
+    for (size_t i = 0; i < infos.size(); ++i) {
+      infos[i].buffer = AddBuffer(kind, infos[i].name, bytes ? (*bytes)[i] : infos[i].local_type.num_bytes());
+      buffers.push_back(infos[i].buffer);
+    }
+  }
+
+  void PlaceRoots() {
+    for (size_t id = 0; id < program_.storages.size(); ++id) {
+      const Storage& storage = program_.storages[id];
+      if (storage.alias_of >= 0) continue;
+      const auto index = static_cast<size_t>(storage.index);
+      BufferSlice& slice = plan_.slices[id];
+      slice.bytes = storage.bytes;
+      switch (storage.kind) {
+        case Storage::Kind::kInput: slice.buffer = inputs_[index]; continue;
+        case Storage::Kind::kState: slice.buffer = states_[index]; continue;
+        case Storage::Kind::kConstant: slice.buffer = constants_[index]; continue;
+        case Storage::Kind::kTemporary: break;
+      }
+      if (storage.state >= 0) {
+        slice.buffer = states_[static_cast<size_t>(storage.state)];
+      } else if (storage.result >= 0) {
+        slice.buffer = results_[static_cast<size_t>(storage.result)];
+      } else if (storage.bucket >= 0) {
+        slice.buffer = buckets_[static_cast<size_t>(storage.bucket)];
+        slice.offset = storage.bucket_offset;
+        uint64_t& bytes = plan_.buffers[static_cast<size_t>(slice.buffer)].bytes;
+        bytes = std::max(bytes, slice.offset + slice.bytes);
+      } else if (lifetimes_[id].begin() >= 0) {
+        in_arena_.push_back(&slice);
+        requests_.push_back({slice.bytes, lifetimes_[id].begin(), lifetimes_[id].end()});
+      }
+    }
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      const uint64_t bytes = program_.instructions[i].kernel.scratch_bytes;
+      if (bytes == 0) continue;
+      plan_.scratch[i].bytes = bytes;
+      in_arena_.push_back(&plan_.scratch[i]);
+      requests_.push_back({bytes, static_cast<int>(i), static_cast<int>(i)});
+    }
+  }
+
+  void PlaceInArena() {
+    uint64_t total = 0;
+    const std::vector<uint64_t> offsets = PlanArena(requests_, total);
+    const int32_t arena = AddBuffer(BufferKind::kArena, "", total);
+    for (size_t i = 0; i < in_arena_.size(); ++i) {
+      in_arena_[i]->buffer = arena;
+      in_arena_[i]->offset = offsets[i];
+    }
+  }
+
+  Program& program_;
+  const std::vector<Lifetime> lifetimes_;
+  BufferPlan plan_;
+  std::vector<int32_t> inputs_, results_, states_, constants_, buckets_;
+  std::vector<BufferSlice*> in_arena_;
+  std::vector<ArenaRequest> requests_;
+};
+
+}  // namespace
+
+std::vector<uint64_t> PlanArena(const std::vector<ArenaRequest>& requests, uint64_t& total) {
+  std::vector<size_t> order(requests.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return requests[a].bytes > requests[b].bytes; });
+  std::vector<uint64_t> offsets(requests.size(), 0);
+  std::vector<size_t> placed;
+  total = 0;
+  for (size_t i : order) {
+    const ArenaRequest& request = requests[i];
+    std::vector<std::pair<uint64_t, uint64_t>> taken;
+    for (size_t j : placed) {
+      const ArenaRequest& other = requests[j];
+      if (other.begin <= request.end && request.begin <= other.end) {
+        taken.emplace_back(offsets[j], offsets[j] + AlignUp(other.bytes));
+      }
+    }
+    offsets[i] = BestFit(std::move(taken), AlignUp(request.bytes));
+    total = std::max(total, offsets[i] + AlignUp(request.bytes));
+    placed.push_back(i);
+  }
+  return offsets;
+}
+
+BufferPlan PlanBuffers(Program& program) { return Planner(program).Run(); }
+
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+// Gives every storage of a scheduled program its slice of a buffer. Inputs, states, constants, results and buckets are buffers of
+// their own; all other values and the kernels' scratch memory share one arena by their lifetimes.
+
+#pragma once
+
+#include <vector>
+
+#include "backends/planning/program.h"
+
+namespace lockstep {
+
+struct BufferPlan {
+  std::vector<Buffer> buffers;
+  std::vector<BufferSlice> slices;   // by storage
+  std::vector<BufferSlice> scratch;  // by instruction; of 0 bytes where the kernel needs none
+};
+
+// Also sets the buffers of program.inputs, results and states.
+BufferPlan PlanBuffers(Program& program);
+
+// A piece of the arena: `bytes` that are in use from instruction `begin` to `end`, both included.
+struct ArenaRequest {
+  uint64_t bytes = 0;
+  int begin = 0, end = 0;
+};
+
+// Offsets, aligned to kBufferAlignment, such that requests whose lifetimes meet do not overlap: the largest first, each in the
+// smallest gap that holds it (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, greedy by size).
+// `total` becomes the size of the arena.
+std::vector<uint64_t> PlanArena(const std::vector<ArenaRequest>& requests, uint64_t& total);
+
+}  // namespace lockstep

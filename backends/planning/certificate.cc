@@ -1,0 +1,158 @@
+#include "backends/planning/certificate.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+namespace {
+
+uint64_t Hash(uint64_t hash, std::string_view text) {  // FNV-1a
+  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+bool Contains(const BufferSlice& outer, const BufferSlice& inner) {
+  return outer.buffer == inner.buffer && outer.offset <= inner.offset &&
+         inner.offset + inner.bytes <= outer.offset + outer.bytes;
+}
+
+// Memory that a step touches.
+struct Access {
+  std::string what;  // "%w", "scratch memory"
+  BufferSlice slice;
+  bool is_write = false;
+};
+
+bool Collides(const Access& a, const Access& b) { return (a.is_write || b.is_write) && a.slice.Overlaps(b.slice); }
+
+// All of it, the reads first, then the writes.
+std::vector<Access> AccessesOf(const StepInfo& step) {
+  std::vector<Access> accesses;
+  for (const StepOperand& read : step.reads) accesses.push_back({"%" + read.name, read.slice, false});
+  for (const StepOperand& write : step.writes) accesses.push_back({"%" + write.name, write.slice, true});
+  if (step.scratch.bytes > 0) accesses.push_back({"scratch memory", step.scratch, true});
+  return accesses;
+}
+
+bool MayOverwrite(const StepInfo& step, size_t write, size_t read) {
+  return step.writes[write].slice == step.reads[read].slice &&
+         std::any_of(step.may_overwrite.begin(), step.may_overwrite.end(), [&](const std::pair<int, int>& pair) {
+           return pair == std::pair(static_cast<int>(write), static_cast<int>(read));
+         });
+}
+
+class Checker {
+ public:
+  absl::Status Visit(size_t at, const StepInfo& step) {
+    const bool is_start = step.kind == StepKind::kStart, is_wait = step.kind == StepKind::kWait;
+    if (step.collective.has_value() != (is_start || is_wait)) return Error("O1", at, step) << "is half a collective";
+    RETURN_IF_ERROR(CheckOperands(at, step));
+    if (is_wait) RETURN_IF_ERROR(Wait(at, step));  // what it ends is its own from here on
+    RETURN_IF_ERROR(CheckRaces(at, step));
+    return is_start ? Start(at, step) : absl::OkStatus();
+  }
+
+  absl::StatusOr<Certificate> Finish() {
+    if (!in_flight_.empty()) {
+      return Internal() << "order certificate (O2): " << in_flight_.begin()->second.label << " is never waited for";
+    }
+    certificate_.hash = 0xcbf29ce484222325;
+    for (const std::string& line : certificate_.lines) certificate_.hash = Hash(certificate_.hash, line + "\n");
+    return std::move(certificate_);
+  }
+
+ private:
+  static ErrorStream Error(const char* rule, size_t at, const StepInfo& step) {
+    return Internal() << "order certificate (" << rule << "): step [" << at << "] " << step.ToString() << ": ";
+  }
+
+  // (O5)
+  static absl::Status CheckOperands(size_t at, const StepInfo& step) {
+    const std::vector<Access> accesses = AccessesOf(step);
+    const size_t reads = step.reads.size(), operands = reads + step.writes.size();
+    for (size_t i = 0; i < accesses.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        if (!Collides(accesses[i], accesses[j])) continue;
+        const bool declared = j < reads && i >= reads && i < operands && MayOverwrite(step, i - reads, j);
+        if (!declared) return Error("O5", at, step) << accesses[i].what << " shares memory with " << accesses[j].what;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // (O3)
+  absl::Status CheckRaces(size_t at, const StepInfo& step) const {
+    std::vector<Access> accesses = AccessesOf(step);
+    if (step.kind == StepKind::kStart) {
+      accesses.push_back({"its input", step.collective->input, false});
+      accesses.push_back({"its output", step.collective->output, true});
+    }
+    for (const auto& [id, flying] : in_flight_) {
+      const Access input{"", flying.input, false}, output{"", flying.output, true};
+      for (const Access& access : accesses) {
+        if (!Collides(access, input) && !Collides(access, output)) continue;
+        return Error("O3", at, step) << (access.is_write ? "writes " : "reads ") << access.what << " while "
+                                     << flying.label << " is in flight";
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Start(size_t at, const StepInfo& step) {
+    const CollectiveInfo& collective = *step.collective;
+    if (collective.id != next_id_) {
+      return Error("O1", at, step) << "collective " << collective.id << " starts, expected " << next_id_;
+    }
+    ++next_id_;
+    if (collective.op == CollectiveOp::kAllReduce) {
+      if (collective.input != collective.output) return Error("O4", at, step) << "is not in place";
+    } else if (collective.input.Overlaps(collective.output)) {
+      return Error("O4", at, step) << "its output shares memory with its input";
+    }
+    std::string line = collective.ToString() + ":";
+    for (const StepOperand& read : step.reads) {
+      if (!Contains(collective.input, read.slice)) return Error("O4", at, step) << "%" << read.name << " is outside";
+      line += " %" + read.name + "@" + std::to_string(read.slice.offset - collective.input.offset) + "+" +
+              std::to_string(read.slice.bytes) + (read.layout.empty() ? "" : ":" + read.layout);
+    }
+    certificate_.lines.push_back(std::move(line));
+    in_flight_.emplace(collective.id, collective);
+    return absl::OkStatus();
+  }
+
+  absl::Status Wait(size_t at, const StepInfo& step) {
+    const CollectiveInfo& collective = *step.collective;
+    const auto flying = in_flight_.find(collective.id);
+    if (flying == in_flight_.end()) {
+      return Error("O2", at, step) << "collective " << collective.id << " is not in flight";
+    }
+    const CollectiveInfo& started = flying->second;
+    if (collective.op != started.op || collective.axis != started.axis || collective.input != started.input ||
+        collective.output != started.output) {
+      return Error("O2", at, step) << "is for another collective than what started as number " << collective.id << ", "
+                                   << started.ToString();
+    }
+    for (const StepOperand& write : step.writes) {
+      if (!Contains(started.output, write.slice)) return Error("O4", at, step) << "%" << write.name << " is outside";
+    }
+    in_flight_.erase(flying);
+    return absl::OkStatus();
+  }
+
+  int next_id_ = 0;
+  std::map<int, CollectiveInfo> in_flight_;
+  Certificate certificate_;
+};
+
+}  // namespace
+
+absl::StatusOr<Certificate> CertifyOrder(const StepList& steps) {
+  Checker checker;
+  for (size_t i = 0; i < steps.size(); ++i) RETURN_IF_ERROR(checker.Visit(i, steps[i]->info()));
+  return checker.Finish();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,252 @@
+// The order certificate: what it accepts, and each kind of damage that it refuses.
+
+#include "backends/planning/certificate.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+class Nothing : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext&) override { return absl::OkStatus(); }
+};
+
+constexpr BufferSlice kFirst{0, 0, 64}, kSecond{1, 0, 128}, kState{2, 0, 64}, kOther{2, 64, 64};
+
+StepInfo Kernel(std::vector<StepOperand> reads, std::vector<StepOperand> writes) {
+  StepInfo info;
+  info.name = "kernel";
+  info.reads = std::move(reads);
+  info.writes = std::move(writes);
+  return info;
+}
+
+StepInfo Collective(StepKind kind, CollectiveOp op, int id, BufferSlice input, BufferSlice output) {
+  StepInfo info;
+  info.kind = kind;
+  info.name = std::string(CollectiveOpName(op)) + (kind == StepKind::kStart ? ".start" : ".wait");
+  CollectiveInfo collective;
+  collective.id = id;
+  collective.op = op;
+  collective.axis = "data";
+  collective.count = static_cast<int64_t>(std::min(input.bytes, output.bytes) / 4);
+  collective.input = input;
+  collective.output = output;
+  collective.label = "bucket " + std::to_string(id);
+  const std::string name = "g" + std::to_string(id);
+  if (kind == StepKind::kStart) info.reads = {{name, "", input}};
+  else info.writes = {{name, "", output}};
+  info.collective = collective;
+  return info;
+}
+StepInfo Start(int id, BufferSlice bucket) {
+  return Collective(StepKind::kStart, CollectiveOp::kAllReduce, id, bucket, bucket);
+}
+StepInfo Wait(int id, BufferSlice bucket) {
+  return Collective(StepKind::kWait, CollectiveOp::kAllReduce, id, bucket, bucket);
+}
+
+// [0] g0  [1] start 0  [2] g1  [3] start 1  [4] wait 0  [5] uses g0  [6] wait 1  [7] uses g1
+std::vector<StepInfo> Good() {
+  std::vector<StepInfo> infos;
+  infos.push_back(Kernel({}, {{"g0", "", kFirst}}));
+  infos.push_back(Start(0, kFirst));
+  infos.push_back(Kernel({}, {{"g1", "", kSecond}}));
+  infos.push_back(Start(1, kSecond));
+  infos.push_back(Wait(0, kFirst));
+  infos.push_back(Kernel({{"g0", "", kFirst}}, {{"w0", "", kState}}));
+  infos.push_back(Wait(1, kSecond));
+  infos.push_back(Kernel({{"g1", "", kSecond}}, {{"w1", "", kState}}));
+  return infos;
+}
+
+absl::StatusOr<Certificate> Certify(const std::vector<StepInfo>& infos) {
+  StepList steps;
+  for (const StepInfo& info : infos) steps.push_back(std::make_unique<Nothing>(info));
+  return CertifyOrder(steps);
+}
+
+void ExpectRefused(const std::vector<StepInfo>& infos, const std::string& rule) {
+  const auto certificate = Certify(infos);
+  ASSERT_FALSE(certificate.ok());
+  EXPECT_NE(certificate.status().message().find("(" + rule + ")"), std::string::npos) << certificate.status();
+}
+
+TEST(Certificate, AcceptsAndListsTheCollectives) {
+  const auto certificate = Certify(Good());
+  ASSERT_TRUE(certificate.ok()) << certificate.status();
+  ASSERT_EQ(certificate->lines.size(), 2u);
+  EXPECT_EQ(certificate->lines[0], "all_reduce sum f32[16] along data, bucket 0: %g0@0+64");
+}
+
+TEST(Certificate, RefusesADroppedWait) {
+  auto infos = Good();
+  infos.erase(infos.begin() + 6);
+  infos.pop_back();  // its use
+  ExpectRefused(infos, "O2");
+}
+
+TEST(Certificate, RefusesADuplicatedWait) {
+  auto infos = Good();
+  infos.insert(infos.begin() + 5, infos[4]);
+  ExpectRefused(infos, "O2");
+}
+
+TEST(Certificate, RefusesAWaitBeforeItsStart) {
+  auto infos = Good();
+  std::swap(infos[1], infos[4]);
+  ExpectRefused(infos, "O2");
+}
+
+TEST(Certificate, RefusesAnotherOrderOfStarts) {
+  auto infos = Good();
+  std::swap(infos[0], infos[2]);
+  std::swap(infos[1], infos[3]);
+  ExpectRefused(infos, "O1");
+}
+
+TEST(Certificate, RefusesASecondStart) {
+  auto infos = Good();
+  infos.insert(infos.begin() + 2, infos[1]);
+  ExpectRefused(infos, "O3");
+}
+
+TEST(Certificate, RefusesUsesBeforeTheWait) {
+  auto infos = Good();
+  std::swap(infos[4], infos[5]);  // reads g0
+  ExpectRefused(infos, "O3");
+  infos = Good();
+  std::swap(infos[0], infos[1]);  // writes g0
+  ExpectRefused(infos, "O3");
+}
+
+TEST(Certificate, RefusesAWaitForSomethingElse) {
+  auto infos = Good();
+  infos[4].collective->output = kSecond;
+  ExpectRefused(infos, "O2");
+}
+
+TEST(Certificate, RefusesToWriteABucketInFlight) {
+  auto infos = Good();
+  infos[2].writes.push_back({"w0", "", kFirst});
+  ExpectRefused(infos, "O3");
+}
+
+TEST(Certificate, RefusesScratchMemoryInABucketInFlight) {
+  auto infos = Good();
+  infos[2].scratch = {0, 32, 8};
+  ExpectRefused(infos, "O3");
+  infos = Good();
+  infos[5].scratch = {0, 32, 8};  // after the wait, but where it reads
+  ExpectRefused(infos, "O5");
+  infos = Good();
+  infos[7].scratch = {0, 32, 8};  // nobody needs it any more
+  EXPECT_TRUE(Certify(infos).ok());
+}
+
+TEST(Certificate, RefusesTwoCollectivesInFlightThatShareMemory) {
+  auto infos = Good();
+  const BufferSlice both{0, 32, 64};
+  infos[2].writes.clear();
+  infos[3] = Start(1, both);
+  infos[6] = Wait(1, both);
+  infos[5] = infos[7] = Kernel({}, {});
+  ExpectRefused(infos, "O3");
+  // Not even in the gap between operands, which no step reads or writes.
+  infos[3].reads[0].slice = {0, 64, 32};
+  ExpectRefused(infos, "O3");
+  std::swap(infos[3], infos[4]);  // one after the other
+  EXPECT_TRUE(Certify(infos).ok()) << Certify(infos).status();
+}
+
+TEST(Certificate, RefusesOperandsOfOneStepThatShareMemory) {
+  const StepOperand x{"x", "", kState}, y{"y", "", kState}, inside{"y", "", {2, 16, 16}}, apart{"z", "", kOther};
+  ExpectRefused({Kernel({x}, {y})}, "O5");
+  ExpectRefused({Kernel({}, {x, y})}, "O5");
+  EXPECT_TRUE(Certify({Kernel({x, y}, {apart})}).ok());
+  StepInfo in_place = Kernel({x, apart}, {y});
+  in_place.may_overwrite = {{0, 0}};
+  EXPECT_TRUE(Certify({in_place}).ok());
+  in_place.reads[1] = x;  // read a second time, which nothing declares
+  ExpectRefused({in_place}, "O5");
+  in_place.reads[1] = apart;
+  in_place.writes[0] = inside;  // not the same bytes
+  ExpectRefused({in_place}, "O5");
+  StepInfo scratch = Kernel({x}, {apart});
+  scratch.scratch = {2, 120, 64};
+  ExpectRefused({scratch}, "O5");
+}
+
+TEST(Certificate, RefusesOperandsOutsideTheBucket) {
+  auto infos = Good();
+  infos[1].reads[0].slice = kSecond;
+  ExpectRefused(infos, "O4");
+  infos = Good();
+  infos[4].writes[0].slice = kState;
+  ExpectRefused(infos, "O4");
+}
+
+// A collective whose result is elsewhere than what it takes.
+class OutOfPlace : public testing::TestWithParam<CollectiveOp> {
+ protected:
+  std::vector<StepInfo> Steps(StepInfo between) {
+    const bool gathers = GetParam() == CollectiveOp::kAllGather;
+    input = gathers ? kFirst : kSecond;
+    output = gathers ? kSecond : kFirst;
+    return {Kernel({}, {{"x", "", input}}), Collective(StepKind::kStart, GetParam(), 0, input, output),
+            std::move(between), Collective(StepKind::kWait, GetParam(), 0, input, output),
+            Kernel({{"g0", "", output}}, {{"w", "", kState}})};
+  }
+  BufferSlice input, output;
+};
+
+TEST_P(OutOfPlace, InputMayBeReadInFlightAndNothingElse) {
+  const auto good = Steps(Kernel({}, {}));
+  EXPECT_TRUE(Certify(good).ok());
+  EXPECT_TRUE(Certify(Steps(Kernel({{"x", "", input}}, {{"y", "", kOther}}))).ok());
+  ExpectRefused(Steps(Kernel({}, {{"x", "", input}})), "O3");
+  ExpectRefused(Steps(Kernel({{"g0", "", output}}, {})), "O3");
+  ExpectRefused(Steps(Kernel({}, {{"g0", "", output}})), "O3");
+  StepInfo scratch = Kernel({}, {});
+  scratch.scratch = input;
+  ExpectRefused(Steps(scratch), "O3");
+}
+
+TEST_P(OutOfPlace, OutputIsApartFromTheInput) {
+  auto infos = Steps(Kernel({}, {}));
+  for (StepInfo* info : {&infos[1], &infos[3]}) info->collective->output = info->collective->input;
+  ExpectRefused(infos, "O4");
+}
+
+TEST_P(OutOfPlace, OperandsLieInTheSlices) {
+  auto infos = Steps(Kernel({}, {}));
+  infos[1].reads[0].slice.bytes += 4;
+  ExpectRefused(infos, "O4");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, OutOfPlace, testing::Values(CollectiveOp::kAllGather, CollectiveOp::kReduceScatter));
+
+TEST(Certificate, HashCoversOrderKindsCountsContentsAndLayouts) {
+  const uint64_t hash = Certify(Good())->hash;
+  EXPECT_EQ(Certify(Good())->hash, hash);
+  const auto changed = [&](const std::function<void(StepInfo&)>& change) {
+    auto infos = Good();
+    change(infos[1]);
+    const auto certificate = Certify(infos);
+    return certificate.ok() && certificate->hash != hash;
+  };
+  EXPECT_TRUE(changed([](StepInfo& start) { start.collective->kind = ReduceKind::kMax; }));
+  EXPECT_TRUE(changed([](StepInfo& start) { start.collective->count = 15; }));
+  EXPECT_TRUE(changed([](StepInfo& start) { start.collective->dtype = DType::kI32; }));
+  EXPECT_TRUE(changed([](StepInfo& start) { start.reads[0].layout = "16a"; }));
+  EXPECT_TRUE(changed([](StepInfo& start) { start.reads[0].slice.bytes = 32; }));
+  EXPECT_TRUE(changed([](StepInfo& start) { start.reads[0].name = "other"; }));
+}
+
+}  // namespace
+}  // namespace lockstep

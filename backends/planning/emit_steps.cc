@@ -1,0 +1,67 @@
+#include "backends/planning/emit_steps.h"
+
+#include "runtime/steps.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<StepOperand> Operands(const std::vector<int>& ids, const Program& program, const BufferPlan& plan) {
+  std::vector<StepOperand> operands;
+  for (int id : ids) {
+    const Storage& storage = program.storage(id);
+    operands.push_back({storage.name, storage.layout, plan.slices[static_cast<size_t>(id)]});
+  }
+  return operands;
+}
+
+// An all_reduce works on its whole bucket, in place; the others on one operand and one result.
+void SetSlices(CollectiveInfo& info, const std::vector<StepOperand>& reads, const std::vector<StepOperand>& writes) {
+  info.input = reads.front().slice;
+  info.output = writes.front().slice;
+  if (info.op != CollectiveOp::kAllReduce) return;
+  const BufferSlice& last = reads.back().slice;
+  info.input.bytes = info.output.bytes = last.offset + last.bytes - info.input.offset;
+}
+
+}  // namespace
+
+StepList EmitSteps(Program& program, const BufferPlan& plan) {
+  StepList steps;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    Instruction& instruction = program.instructions[i];
+    StepInfo info;
+    info.source = instruction.source;
+    info.reads = Operands(instruction.reads, program, plan);
+    info.writes = Operands(instruction.writes, program, plan);
+    switch (instruction.kind) {
+      case Instruction::Kind::kKernel:
+        info.name = instruction.kernel.name;
+        info.scratch = plan.scratch[i];
+        info.may_overwrite = std::move(instruction.may_overwrite);
+        steps.push_back(KernelStep(std::move(info), std::move(instruction.kernel)));
+        break;
+      case Instruction::Kind::kCopy:
+        info.kind = StepKind::kCopy;
+        info.name = "copy";
+        steps.push_back(CopyStep(std::move(info)));
+        break;
+      case Instruction::Kind::kStart:
+      case Instruction::Kind::kWait: {
+        const bool is_start = instruction.kind == Instruction::Kind::kStart;
+        info.kind = is_start ? StepKind::kStart : StepKind::kWait;
+        info.name = std::string(CollectiveOpName(instruction.collective.op)) + (is_start ? ".start" : ".wait");
+        info.collective = std::move(instruction.collective);
+        SetSlices(*info.collective, info.reads, info.writes);
+        // What a wait ends is known from its start; what it makes usable are its results.
+        (is_start ? info.writes : info.reads).clear();
+        steps.push_back(CollectiveStep(std::move(info)));
+        break;
+      }
+      case Instruction::Kind::kCollective:
+        LOCKSTEP_CHECK(false) << "a collective that was not scheduled: " << instruction.collective.ToString();
+    }
+  }
+  return steps;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,19 @@
+#include "backends/planning/program.h"
+
+namespace lockstep {
+
+std::vector<Lifetime> Lifetimes(const Program& program) {
+  std::vector<Lifetime> lifetimes(program.storages.size());
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const int at = static_cast<int>(i);
+    for (int id : program.instructions[i].writes) {
+      Lifetime& lifetime = lifetimes[static_cast<size_t>(program.Root(id))];
+      if (lifetime.first_write < 0) lifetime.first_write = at;
+      lifetime.last_write = at;
+    }
+    for (int id : program.instructions[i].reads) lifetimes[static_cast<size_t>(program.Root(id))].last_read = at;
+  }
+  return lifetimes;
+}
+
+}  // namespace lockstep

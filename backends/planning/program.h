@@ -1,0 +1,89 @@
+// The form between a graph and an executable: a list of instructions over storages. A storage is a place for one value in one
+// memory layout; an instruction is a kernel, a copy or a collective that reads and writes storages. Backends make programs
+// (program_builder.h), and what follows schedules them, places the storages in buffers and turns the instructions into steps.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/graph.h"
+#include "runtime/executable.h"
+#include "runtime/steps.h"
+
+namespace lockstep {
+
+struct Storage {
+  enum class Kind : uint8_t { kInput, kState, kConstant, kTemporary };
+  Kind kind = Kind::kTemporary;
+  std::string name;    // of the value, without the '%'
+  std::string layout;  // empty: dense row-major
+  DType dtype = DType::kF32;
+  uint64_t bytes = 0;
+  int index = -1;     // among the program's inputs, states or constants
+  int alias_of = -1;  // these are the bytes of another storage: a reshape, or the result of an in-place collective
+
+  // Where a temporary lies, if not in the arena. At most one of the three is set, and only on a storage that is no alias.
+  int bucket = -1;  // at bucket_offset of this bucket
+  uint64_t bucket_offset = 0;
+  int state = -1;   // it is the next value of this state, and lies in its buffer
+  int result = -1;  // in the buffer of this result
+
+  // Whether it is a temporary with bytes of its own, that may still be placed anywhere.
+  bool InArena() const { return kind == Kind::kTemporary && alias_of < 0 && bucket < 0 && state < 0 && result < 0; }
+};
+
+struct Instruction {
+  enum class Kind : uint8_t { kKernel, kCopy, kCollective, kStart, kWait };
+  Kind kind = Kind::kKernel;
+  std::string source;
+  std::vector<int> reads, writes;  // storages
+  Kernel kernel;                   // of a kKernel
+  // (write, read) positions: that write may lie in the bytes of that read, which is not needed afterwards.
+  std::vector<std::pair<int, int>> may_overwrite;
+  CollectiveInfo collective;  // of the others; kCollective becomes kStart and kWait when it is scheduled
+};
+
+struct ProgramResult {
+  std::string name;
+  int storage = -1;
+  int state = -1;  // it is the next value of this state; -1: a result
+  int info = -1;   // otherwise its place in Program::results
+};
+
+struct Program {
+  std::string name;
+  Mesh mesh;
+  std::vector<Storage> storages;
+  std::vector<Instruction> instructions;
+  std::vector<Tensor> constants;
+  std::vector<ValueInfo> inputs, states, results;  // buffers are not known yet
+  std::vector<uint64_t> state_bytes;               // by state, in its layout
+  std::vector<ProgramResult> outcomes;             // results and next values, in the graph's order
+  int num_buckets = 0;
+  int num_collectives = 0;
+
+  int AddStorage(Storage storage) {
+    storages.push_back(std::move(storage));
+    return static_cast<int>(storages.size()) - 1;
+  }
+  Storage& storage(int id) { return storages[static_cast<size_t>(id)]; }
+  const Storage& storage(int id) const { return storages[static_cast<size_t>(id)]; }
+  // The storage whose bytes `id` is.
+  int Root(int id) const {
+    while (storage(id).alias_of >= 0) id = storage(id).alias_of;
+    return id;
+  }
+};
+
+// Positions of the instructions that touch the bytes of a storage, by root; -1 where there is none.
+struct Lifetime {
+  int first_write = -1, last_write = -1, last_read = -1;
+  int begin() const { return first_write; }
+  int end() const { return last_read > last_write ? last_read : last_write; }
+};
+std::vector<Lifetime> Lifetimes(const Program& program);
+
+}  // namespace lockstep

@@ -1,0 +1,234 @@
+#include "backends/planning/program_builder.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/local_types.h"
+#include "core/op_def.h"
+
+namespace lockstep {
+namespace {
+
+ValueInfo Describe(const std::string& name, Value value, const PlacementMap& placements, const Mesh& mesh) {
+  ValueInfo info;
+  info.name = name;
+  info.local_type = value.type();
+  info.global_type = GlobalType(value.type(), placements, mesh);
+  info.placements = placements;
+  return info;
+}
+
+Storage StorageFor(Value value) {
+  Storage storage;
+  storage.name = value.name();
+  storage.dtype = value.dtype();
+  storage.bytes = value.type().num_bytes();
+  return storage;
+}
+
+CollectiveOp OpOf(const Node& node) {
+  if (node.Is("all_reduce")) return CollectiveOp::kAllReduce;
+  if (node.Is("all_gather")) return CollectiveOp::kAllGather;
+  if (node.Is("reduce_scatter")) return CollectiveOp::kReduceScatter;
+  LOCKSTEP_CHECK(node.Is("collective_broadcast")) << node.Describe();
+  return CollectiveOp::kBroadcast;
+}
+
+}  // namespace
+
+ProgramBuilder::ProgramBuilder(const Graph& graph) : graph_(graph) {
+  program_.name = graph.name();
+  program_.mesh = graph.mesh();
+  for (const Input& input : graph.inputs()) {
+    Storage storage = StorageFor(input.value);
+    std::vector<ValueInfo>& infos = input.is_state ? program_.states : program_.inputs;
+    storage.kind = input.is_state ? Storage::Kind::kState : Storage::Kind::kInput;
+    storage.index = static_cast<int>(infos.size());
+    infos.push_back(Describe(input.name(), input.value, input.placements(), graph.mesh()));
+    if (input.is_state) program_.state_bytes.push_back(storage.bytes);
+    storages_[input.value].push_back(program_.AddStorage(std::move(storage)));
+  }
+}
+
+const std::vector<int>& ProgramBuilder::StoragesOf(Value value) const {
+  const auto it = storages_.find(value);
+  LOCKSTEP_CHECK(it != storages_.end()) << "%" << value.name() << " is read before it is defined";
+  return it->second;
+}
+
+int ProgramBuilder::Find(Value value, const std::string& layout) const {
+  for (int id : StoragesOf(value)) {
+    if (program_.storage(id).layout == layout) return id;
+  }
+  return -1;
+}
+
+int ProgramBuilder::Define(Value value, std::string layout, uint64_t bytes) {
+  Storage storage = StorageFor(value);
+  storage.layout = std::move(layout);
+  storage.bytes = bytes;
+  const int id = program_.AddStorage(std::move(storage));
+  storages_[value].push_back(id);
+  return id;
+}
+
+int ProgramBuilder::DefineTemporary(std::string name, DType dtype, std::string layout, uint64_t bytes) {
+  Storage storage;
+  storage.name = std::move(name);
+  storage.layout = std::move(layout);
+  storage.dtype = dtype;
+  storage.bytes = bytes;
+  return program_.AddStorage(std::move(storage));
+}
+
+void ProgramBuilder::DefineAlias(Value value, int storage, std::string layout) {
+  Storage alias = StorageFor(value);
+  alias.layout = std::move(layout);
+  alias.bytes = program_.storage(storage).bytes;
+  alias.alias_of = storage;
+  storages_[value].push_back(program_.AddStorage(std::move(alias)));
+}
+
+Instruction& ProgramBuilder::Add(const Node& node, Kernel kernel, std::vector<int> reads, std::vector<int> writes) {
+  Instruction instruction;
+  instruction.source = node.source();
+  instruction.kernel = std::move(kernel);
+  instruction.reads = std::move(reads);
+  instruction.writes = std::move(writes);
+  program_.instructions.push_back(std::move(instruction));
+  return program_.instructions.back();
+}
+
+void ProgramBuilder::SetStateLayout(Value state, std::shared_ptr<const StateLayout> layout) {
+  const int id = StoragesOf(state).front();
+  Storage& storage = program_.storage(id);
+  LOCKSTEP_CHECK(storage.kind == Storage::Kind::kState) << storage.name;
+  storage.layout = layout->ToString();
+  storage.bytes = layout->bytes();
+  program_.state_bytes[static_cast<size_t>(storage.index)] = storage.bytes;
+  program_.states[static_cast<size_t>(storage.index)].layout = std::move(layout);
+}
+
+absl::StatusOr<bool> ProgramBuilder::LowerCommon(const Node& node) {
+  if (node.Is("constant")) {
+    RETURN_IF_ERROR(LowerConstant(node));
+  } else if (IsAlongOneRank(node)) {
+    for (size_t i = 0; i < node.operands().size(); ++i) {
+      const int read = StoragesOf(node.operand(i)).front();
+      const std::string layout = program_.storage(read).layout;
+      DefineAlias(const_cast<Node&>(node).result(i), read, layout);
+    }
+  } else if (node.Is("reshape") && Find(node.operand(0), "") >= 0) {
+    DefineAlias(const_cast<Node&>(node).result(), Find(node.operand(0), ""), "");
+  } else if (node.op().has_trait(kCollective) && IsContiguous(node)) {
+    RETURN_IF_ERROR(LowerCollective(node));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+absl::Status ProgramBuilder::LowerConstant(const Node& node) {
+  const Value result = const_cast<Node&>(node).result();
+  Storage storage = StorageFor(result);
+  storage.kind = Storage::Kind::kConstant;
+  storage.index = static_cast<int>(program_.constants.size());
+  program_.constants.push_back(node.attr<Tensor>("value"));
+  storages_[result].push_back(program_.AddStorage(std::move(storage)));
+  return absl::OkStatus();
+}
+
+int ProgramBuilder::MeshAxisOf(const Node& node) const {
+  const std::vector<MeshAxis>& axes = program_.mesh.axes();
+  const auto& name = node.attr<std::string>("axis");
+  const auto it = std::find_if(axes.begin(), axes.end(), [&](const MeshAxis& axis) { return axis.name == name; });
+  LOCKSTEP_CHECK(it != axes.end()) << node.Describe();
+  return static_cast<int>(it - axes.begin());
+}
+
+bool ProgramBuilder::IsAlongOneRank(const Node& node) const {
+  if (!node.op().has_trait(kCollective) && !node.Is("shard")) return false;
+  return program_.mesh.axes()[static_cast<size_t>(MeshAxisOf(node))].size == 1;
+}
+
+CollectiveInfo ProgramBuilder::InfoOf(const Node& node) const {
+  CollectiveInfo info;
+  info.op = OpOf(node);
+  info.axis = node.attr<std::string>("axis");
+  info.mesh_axis = MeshAxisOf(node);
+  const bool reduces = info.op == CollectiveOp::kAllReduce || info.op == CollectiveOp::kReduceScatter;
+  if (reduces) info.kind = *ReduceKindFromName(node.attr<std::string>("kind"));
+  if (info.op == CollectiveOp::kBroadcast) info.root = static_cast<int>(node.attr<int64_t>("root"));
+  info.dtype = node.operand(0).dtype();
+  return info;
+}
+
+bool ProgramBuilder::IsContiguous(const Node& node) {
+  if (!node.Is("all_gather") && !node.Is("reduce_scatter")) return true;
+  const int64_t dim = node.attr<int64_t>("dim");
+  for (int64_t i = 0; i < dim; ++i) {
+    if (node.operand(0).shape()[i] != 1) return false;
+  }
+  return true;
+}
+
+void ProgramBuilder::AddCollective(const Node& node, CollectiveInfo info, std::vector<int> reads,
+                                   std::vector<int> writes) {
+  Instruction instruction;
+  instruction.kind = Instruction::Kind::kCollective;
+  instruction.source = node.source();
+  instruction.collective = std::move(info);
+  instruction.reads = std::move(reads);
+  instruction.writes = std::move(writes);
+  program_.instructions.push_back(std::move(instruction));
+}
+
+absl::Status ProgramBuilder::LowerCollective(const Node& node) {
+  if (!node.Is("all_reduce")) {
+    const int read = Find(node.operand(0), "");
+    if (read < 0) return Internal() << node.Describe() << ": the operand is not row-major";
+    AddCollective(node, InfoOf(node), {read}, {Define(const_cast<Node&>(node).result())});
+    return absl::OkStatus();
+  }
+  // A bucket holds one dtype. An all_reduce does not care how elements lie: it takes operands as they were produced.
+  std::map<DType, std::pair<std::vector<int>, std::vector<int>>> by_dtype;
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    const int read = StoragesOf(node.operand(i)).front();
+    const std::string layout = program_.storage(read).layout;
+    const uint64_t bytes = program_.storage(read).bytes;
+    auto& [reads, writes] = by_dtype[node.operand(i).dtype()];
+    reads.push_back(read);
+    writes.push_back(Define(const_cast<Node&>(node).result(i), layout, bytes));
+  }
+  for (auto& [dtype, operands] : by_dtype) {
+    CollectiveInfo info = InfoOf(node);
+    info.dtype = dtype;
+    AddCollective(node, std::move(info), std::move(operands.first), std::move(operands.second));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Program> ProgramBuilder::Finish(
+    const std::function<absl::StatusOr<int>(Value, const std::string& layout)>& in_layout) {
+  for (const Result& result : graph_.results()) {
+    ProgramResult outcome;
+    outcome.name = result.name;
+    std::string layout;
+    if (result.is_state) {
+      const Storage& state = program_.storage(StoragesOf(graph_.FindInput(result.name)->value).front());
+      outcome.state = state.index;
+      layout = state.layout;
+    } else {
+      outcome.info = static_cast<int>(program_.results.size());
+      program_.results.push_back(Describe(result.name, result.value, result.placements, graph_.mesh()));
+    }
+    outcome.storage = Find(result.value, layout);
+    if (outcome.storage < 0) {
+      ASSIGN_OR_RETURN(outcome.storage, in_layout(result.value, layout));
+    }
+    program_.outcomes.push_back(std::move(outcome));
+  }
+  return std::move(program_);
+}
+
+}  // namespace lockstep

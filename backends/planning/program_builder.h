@@ -1,0 +1,71 @@
+// How a backend writes a Program: it walks the graph, asks where the operands are, and adds a kernel with the storages of the
+// results. What needs no kernel is done here: constants, reshapes (another name for the same bytes), collectives.
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "backends/planning/program.h"
+#include "core/graph.h"
+#include "core/status.h"
+
+namespace lockstep {
+
+class ProgramBuilder {
+ public:
+  // Starts with a storage for each input and state of `graph`, which outlives the builder.
+  explicit ProgramBuilder(const Graph& graph);
+
+  // The position in the mesh of the axis that the node's attribute names.
+  int MeshAxisOf(const Node& node) const;
+
+  // Lowers `node` if it needs no kernel of the backend; false if it does.
+  absl::StatusOr<bool> LowerCommon(const Node& node);
+
+  // The storages that hold `value`, one for each layout in which it exists, the one in which it was produced first.
+  const std::vector<int>& StoragesOf(Value value) const;
+  // The one of them in `layout`, or -1.
+  int Find(Value value, const std::string& layout) const;
+  const Storage& storage(int id) const { return program_.storage(id); }
+
+  // A new storage that will hold `value`. `bytes` may exceed those of the type, for padding.
+  int Define(Value value, std::string layout, uint64_t bytes);
+  int Define(Value value) { return Define(value, "", value.type().num_bytes()); }
+  // A storage of no value of the graph.
+  int DefineTemporary(std::string name, DType dtype, std::string layout, uint64_t bytes);
+  // `value` is the bytes of `storage`.
+  void DefineAlias(Value value, int storage, std::string layout);
+
+  // Adds a kernel; its source is the node's.
+  Instruction& Add(const Node& node, Kernel kernel, std::vector<int> reads, std::vector<int> writes);
+
+  // Adds a collective between storages: what its node says to the communicator, with the dtype of operand 0.
+  CollectiveInfo InfoOf(const Node& node) const;
+  void AddCollective(const Node& node, CollectiveInfo info, std::vector<int> reads, std::vector<int> writes);
+  // Whether the ranks' slices of an all_gather or reduce_scatter are contiguous in memory, as the communicator wants them. For others the
+  // backend moves elements before or behind the collective.
+  static bool IsContiguous(const Node& node);
+
+  // Gives a state a layout of its own. Before anything reads the state.
+  void SetStateLayout(Value state, std::shared_ptr<const StateLayout> layout);
+
+  // The program, with its outcomes. `in_layout` is called for an outcome that does not exist in the layout that it must have
+  // (a state's own, else row-major) and returns a storage that does.
+  absl::StatusOr<Program> Finish(const std::function<absl::StatusOr<int>(Value, const std::string& layout)>& in_layout);
+
+ private:
+  absl::Status LowerConstant(const Node& node);
+  absl::Status LowerCollective(const Node& node);
+  // Along an axis of one rank each result is its operand, as it lies in memory.
+  bool IsAlongOneRank(const Node& node) const;
+
+  const Graph& graph_;
+  Program program_;
+  std::unordered_map<Value, std::vector<int>, ValueHash> storages_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,106 @@
+// Which operands a kernel's result may take the place of, and each reason why not.
+
+#include "backends/planning/reuse_operands.h"
+
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+// %x is an input; %a, %b and %c are temporaries of as many bytes; x -> a -> b -> c, each kernel ready to overwrite what it reads.
+enum : int { kX, kA, kB, kC };
+
+Instruction Kernel(std::vector<int> reads, int write, bool may_overwrite = true) {
+  Instruction instruction;
+  instruction.reads = std::move(reads);
+  instruction.writes = {write};
+  if (may_overwrite) instruction.may_overwrite = {{0, 0}};
+  return instruction;
+}
+
+Program Chain() {
+  Program program;
+  for (const char* name : {"x", "a", "b", "c"}) {
+    Storage storage;
+    storage.kind = program.storages.empty() ? Storage::Kind::kInput : Storage::Kind::kTemporary;
+    storage.name = name;
+    storage.bytes = 64;
+    program.AddStorage(storage);
+  }
+  for (int from : {kX, kA, kB}) program.instructions.push_back(Kernel({from}, from + 1));
+  return program;
+}
+
+TEST(ReuseOperands, AChainLiesInOnePlace) {
+  Program program = Chain();
+  ReuseOperands(program);
+  EXPECT_EQ(program.Root(kA), kA);  // an input is the caller's
+  EXPECT_EQ(program.Root(kB), kA);
+  EXPECT_EQ(program.Root(kC), kA);
+  EXPECT_EQ(Lifetimes(program)[kA].end(), 2);
+}
+
+TEST(ReuseOperands, NotWhereTheKernelReadsElsewhereThanItWrites) {
+  Program program = Chain();
+  program.instructions[1].may_overwrite.clear();
+  ReuseOperands(program);
+  EXPECT_EQ(program.Root(kB), kB);
+  EXPECT_EQ(program.Root(kC), kB);
+}
+
+TEST(ReuseOperands, NotWhatIsReadLater) {
+  Program program = Chain();
+  program.instructions.push_back(Kernel({kA}, program.AddStorage(program.storage(kC)), false));
+  ReuseOperands(program);
+  EXPECT_EQ(program.Root(kB), kB);
+}
+
+// %b takes the place of %a, whose other name is read later.
+TEST(ReuseOperands, NotWhatIsReadLaterByAnotherName) {
+  Program program = Chain();
+  Storage reshaped = program.storage(kA);
+  reshaped.alias_of = kA;
+  const int name = program.AddStorage(reshaped);
+  program.instructions.push_back(Kernel({name}, program.AddStorage(program.storage(kC)), false));
+  ReuseOperands(program);
+  EXPECT_EQ(program.Root(kB), kB);
+}
+
+TEST(ReuseOperands, NotWhatTheKernelReadsTwice) {
+  Program program = Chain();
+  program.instructions[1].reads = {kA, kA};
+  ReuseOperands(program);
+  EXPECT_EQ(program.Root(kB), kB);
+}
+
+TEST(ReuseOperands, NotTheBytesOfAnotherSize) {
+  Program program = Chain();
+  program.storage(kB).bytes = 128;
+  ReuseOperands(program);
+  EXPECT_EQ(program.Root(kB), kB);
+  EXPECT_EQ(program.Root(kC), kC);
+}
+
+TEST(ReuseOperands, NotWhatHasItsPlace) {
+  for (int Storage::* place : {&Storage::bucket, &Storage::state, &Storage::result}) {
+    Program program = Chain();
+    program.storage(kB).*place = 0;
+    ReuseOperands(program);
+    EXPECT_EQ(program.Root(kB), kB);  // it stays there
+    EXPECT_EQ(program.Root(kC), kC);  // and nothing else goes there
+  }
+}
+
+// Two results of a kernel cannot both take the place of the one operand.
+TEST(ReuseOperands, NotTwice) {
+  Program program = Chain();
+  program.instructions[1].writes = {kB, kC};
+  program.instructions[1].may_overwrite = {{0, 0}, {1, 0}};
+  program.instructions.pop_back();
+  ReuseOperands(program);
+  EXPECT_EQ(program.Root(kB), kA);
+  EXPECT_EQ(program.Root(kC), kC);
+}
+
+}  // namespace
+}  // namespace lockstep

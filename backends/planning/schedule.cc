@@ -1,0 +1,163 @@
+#include "backends/planning/schedule.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace lockstep {
+namespace {
+
+class Scheduler {
+ public:
+  explicit Scheduler(Program& program) : program_(program), lifetimes_(Lifetimes(program)) {
+    for (const ProgramResult& outcome : program.outcomes) outcome_roots_.insert(program.Root(outcome.storage));
+  }
+
+  void Run() {
+    std::vector<Instruction> instructions = std::move(program_.instructions);
+    std::multimap<int, Instruction> starts = PlaceStarts(instructions);
+    program_.instructions.clear();
+    for (size_t i = 0; i < instructions.size(); ++i) {
+      AppendStarts(starts, static_cast<int>(i));
+      if (instructions[i].kind != Instruction::Kind::kCollective) Append(std::move(instructions[i]));
+    }
+    AppendStarts(starts, static_cast<int>(instructions.size()));
+    while (!waits_.empty()) AppendWait(waits_.begin()->first);
+  }
+
+ private:
+  // For each collective the position before which it can start: its operands are complete, and its predecessors started.
+  std::multimap<int, Instruction> PlaceStarts(std::vector<Instruction>& instructions) {
+    std::multimap<int, Instruction> starts;
+    int previous = 0;
+    for (size_t i = 0; i < instructions.size(); ++i) {
+      Instruction& instruction = instructions[i];
+      if (instruction.kind != Instruction::Kind::kCollective) continue;
+      const int position = static_cast<int>(i);
+      int start = previous;
+      for (int id : instruction.reads) {
+        const Lifetime& lifetime = lifetimes_[static_cast<size_t>(program_.Root(id))];
+        start = std::max(start, lifetime.last_write + 1);
+        // The result of an all_reduce takes the operand's place: whoever reads the operand before it, does so first.
+        if (instruction.collective.op == CollectiveOp::kAllReduce && lifetime.last_read == position) {
+          start = std::max(start, LastReadBefore(instructions, id, position) + 1);
+        }
+      }
+      previous = start;
+      instruction.kind = Instruction::Kind::kStart;
+      instruction.collective.id = program_.num_collectives++;
+      copies_.emplace_back();
+      if (instruction.collective.op == CollectiveOp::kAllReduce) FillBucket(instruction, position);
+      else Label(instruction);
+      starts.emplace(start, std::move(instruction));
+      instruction.kind = Instruction::Kind::kCollective;  // it has moved
+    }
+    return starts;
+  }
+
+  int LastReadBefore(const std::vector<Instruction>& instructions, int id, int position) const {
+    for (int i = position - 1; i >= 0; --i) {
+      for (int read : instructions[static_cast<size_t>(i)].reads) {
+        if (program_.Root(read) == program_.Root(id)) return i;
+      }
+    }
+    return -1;
+  }
+
+  bool CanLiveInBucket(int id, int position) const {
+    const int root = program_.Root(id);
+    const Storage& storage = program_.storage(root);
+    return storage.kind == Storage::Kind::kTemporary && storage.bucket < 0 && !outcome_roots_.contains(root) &&
+           lifetimes_[static_cast<size_t>(root)].last_read <= position;
+  }
+
+  // Gives every operand its place, one after the other, and the results the same places.
+  void FillBucket(Instruction& instruction, int position) {
+    const int bucket = program_.num_buckets++;
+    uint64_t end = 0;
+    std::string contents;
+    for (size_t i = 0; i < instruction.reads.size(); ++i) {
+      int& read = instruction.reads[i];
+      if (!CanLiveInBucket(read, position)) read = CopyOf(read);
+      Storage& storage = program_.storage(program_.Root(read));
+      storage.bucket = bucket;
+      storage.bucket_offset = AlignUp(end);
+      end = storage.bucket_offset + storage.bytes;
+      contents += (i ? ", %" : "%") + storage.name;
+      program_.storage(instruction.writes[i]).alias_of = read;
+    }
+    // One contiguous range: the gaps between operands hold zeros on all ranks, and keep them.
+    instruction.collective.count = static_cast<int64_t>(end / SizeOf(instruction.collective.dtype));
+    instruction.collective.label = "bucket " + std::to_string(bucket) + " (" + contents + ")";
+  }
+
+  int CopyOf(int id) {
+    Storage copy = program_.storage(id);
+    copy.kind = Storage::Kind::kTemporary;
+    copy.index = copy.alias_of = copy.bucket = -1;
+    Instruction instruction;
+    instruction.kind = Instruction::Kind::kCopy;
+    instruction.reads = {id};
+    const int target = program_.AddStorage(std::move(copy));
+    instruction.writes = {target};
+    copies_.back().push_back(std::move(instruction));
+    return target;
+  }
+
+  void Label(Instruction& instruction) {
+    CollectiveInfo& info = instruction.collective;
+    const bool slices_are_results = info.op == CollectiveOp::kReduceScatter;
+    const int id = slices_are_results ? instruction.writes[0] : instruction.reads[0];
+    info.count = static_cast<int64_t>(program_.storage(id).bytes / SizeOf(info.dtype));
+    info.label = "%" + program_.storage(instruction.reads[0]).name;
+  }
+
+  void AppendStarts(std::multimap<int, Instruction>& starts, int position) {
+    const auto [begin, end] = starts.equal_range(position);
+    for (auto it = begin; it != end; ++it) {
+      const int id = it->second.collective.id;
+      for (Instruction& copy : copies_[static_cast<size_t>(id)]) Append(std::move(copy));
+      Append(std::move(it->second));
+    }
+  }
+
+  // Appends an instruction, behind the waits for what it touches.
+  void Append(Instruction instruction) {
+    std::set<int> touched;
+    for (int id : instruction.reads) touched.insert(program_.Root(id));
+    for (int id : instruction.writes) touched.insert(program_.Root(id));
+    std::vector<int> due;
+    for (const auto& [id, wait] : waits_) {
+      const auto in_flight = [&](int storage) { return touched.contains(program_.Root(storage)); };
+      if (std::any_of(wait.writes.begin(), wait.writes.end(), in_flight)) due.push_back(id);
+    }
+    for (int id : due) AppendWait(id);
+    if (instruction.kind == Instruction::Kind::kStart) {
+      Instruction wait;
+      wait.kind = Instruction::Kind::kWait;
+      wait.source = instruction.source;
+      wait.reads = instruction.reads;
+      wait.writes = instruction.writes;
+      wait.collective = instruction.collective;
+      waits_.emplace(wait.collective.id, std::move(wait));
+    }
+    program_.instructions.push_back(std::move(instruction));
+  }
+
+  void AppendWait(int id) {
+    program_.instructions.push_back(std::move(waits_.at(id)));
+    waits_.erase(id);
+  }
+
+  Program& program_;
+  const std::vector<Lifetime> lifetimes_;
+  std::set<int> outcome_roots_;
+  std::vector<std::vector<Instruction>> copies_;  // into the bucket, by collective
+  std::map<int, Instruction> waits_;              // for what is in flight, by collective
+};
+
+}  // namespace
+
+void ScheduleCollectives(Program& program) { Scheduler(program).Run(); }
+
+}  // namespace lockstep

@@ -1,0 +1,27 @@
+#include "passes/legalize/legalize.h"
+
+#include "core/op_def.h"
+#include "passes/legalize/decompose.h"
+
+namespace lockstep::passes {
+
+Pass Legalize(std::function<bool(const Node&)> supports) {
+  return {"legalize", [supports = std::move(supports)](Graph& graph) -> absl::StatusOr<bool> {
+            bool changed = false;
+            for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
+              if (supports(*it)) {
+                ++it;
+                continue;
+              }
+              if (!it->op().decompose()) {
+                return Unimplemented() << "the target has no kernel for " << it->Describe()
+                                       << ", and the op has no decomposition";
+              }
+              ASSIGN_OR_RETURN(it, ReplaceByDecomposition(graph, it));
+              changed = true;
+            }
+            return changed;
+          }};
+}
+
+}  // namespace lockstep::passes

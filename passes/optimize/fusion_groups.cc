@@ -1,0 +1,313 @@
+#include "passes/optimize/fusion_groups.h"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "core/op_def.h"
+
+namespace lockstep::passes {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+bool IsReduction(const Node& node) {
+  return node.Is("reduce_sum") || node.Is("reduce_max") || node.Is("reduce_min") || node.Is("reduce_prod");
+}
+
+bool IsElementwise(const Node& node) { return node.op().has_trait(kElementwise) && node.num_results() == 1; }
+
+bool IsMover(const Node& node) { return node.Is("reshape") || node.Is("transpose") || node.Is("slice"); }
+
+// What a group's loop runs over.
+struct Loop {
+  Shape shape;  // of the elementwise values, and of what is reduced
+  bool reduces = false;
+  Ints dims;   // that are reduced
+  Shape kept;  // what the reductions leave
+};
+
+struct Group {
+  std::vector<size_t> nodes;  // positions, ascending
+  Loop loop;
+  bool is_fusible = false;
+  bool feeds_collective = false;
+};
+
+class Grouping {
+ public:
+  Grouping(const Graph& graph, const FusionOptions& options);
+
+  void JoinProducersAndConsumers();
+  void JoinReadersOfOneValue();
+  std::vector<std::vector<Node*>> TakeGroups() const;
+
+ private:
+  void AddNode(Node& node);
+  void AddDependencies();
+  Group& GroupOf(size_t position) { return groups_[group_of_[position]]; }
+
+  // The nodes that `value` comes from when copied nodes are looked through: none for an input.
+  std::optional<size_t> Producer(Value value) const;
+  bool IsResult(Value value) const { return results_.contains(value); }
+
+  // Joins the groups if the rules allow it.
+  bool Join(size_t a, size_t b);
+  std::optional<Loop> JointLoop(const Group& a, const Group& b) const;
+  bool LinksFit(const Group& producer, const Group& consumer, const Loop& loop) const;
+  bool WithinLimits(const Group& a, const Group& b) const;
+  // Whether b needs, by way of a third group, what a computes.
+  bool DependsThroughOthers(size_t a, size_t b) const;
+
+  const FusionOptions& options_;
+  std::vector<Node*> nodes_;  // copied nodes are among them, in groups of their own that are not fusible
+  std::unordered_map<const Node*, size_t> position_;
+  std::unordered_set<Value, ValueHash> results_;
+  std::vector<std::vector<size_t>> successors_;  // of a node: who depends on it, looking through copied nodes
+  std::vector<size_t> group_of_;
+  std::vector<Group> groups_;  // one for each node at first; those that were joined to another are empty
+};
+
+Grouping::Grouping(const Graph& graph, const FusionOptions& options) : options_(options) {
+  for (const Result& result : graph.results()) results_.insert(result.value);
+  for (const Node& node : graph.nodes()) AddNode(const_cast<Node&>(node));
+  AddDependencies();
+}
+
+void Grouping::AddNode(Node& node) {
+  const size_t position = nodes_.size();
+  position_[&node] = position;
+  nodes_.push_back(&node);
+  group_of_.push_back(position);
+  Group& group = groups_.emplace_back();
+  group.nodes = {position};
+  for (const Node* user : node.users())
+    group.feeds_collective = group.feeds_collective || user->op().has_trait(kCollective);
+  if (node.num_results() != 1 || node.type(0).num_elements() == 0 || IsCopiedIntoBodies(node)) return;
+  if (IsReduction(node)) {
+    if (node.operand(0).type().num_elements() == 0) return;
+    group.is_fusible = true;
+    group.loop = {node.operand(0).shape(), true, node.attr<Ints>("dims"), node.type(0).shape};
+  } else if (IsElementwise(node) || IsMover(node)) {
+    group.is_fusible = true;
+    group.loop.shape = node.type(0).shape;
+  }
+}
+
+std::optional<size_t> Grouping::Producer(Value value) const {
+  while (IsCopiedIntoBodies(*value.node)) {
+    if (value.node->operands().empty()) return std::nullopt;
+    value = value.node->operand(0);
+  }
+  const auto it = position_.find(value.node);
+  return it == position_.end() ? std::nullopt : std::optional(it->second);
+}
+
+void Grouping::AddDependencies() {
+  successors_.resize(nodes_.size());
+  std::optional<size_t> last_collective;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    for (Value operand : nodes_[i]->operands()) {
+      if (const std::optional<size_t> producer = Producer(operand)) successors_[*producer].push_back(i);
+    }
+    if (!nodes_[i]->op().has_trait(kCollective)) continue;
+    if (last_collective) successors_[*last_collective].push_back(i);
+    last_collective = i;
+  }
+}
+
+bool Grouping::DependsThroughOthers(size_t a, size_t b) const {
+  std::vector<bool> reached(groups_.size(), false);
+  std::vector<size_t> open = {a};
+  reached[a] = true;
+  while (!open.empty()) {
+    const size_t group = open.back();
+    open.pop_back();
+    for (size_t node : groups_[group].nodes) {
+      for (size_t successor : successors_[node]) {
+        const size_t next = group_of_[successor];
+        if (next == b && group != a) return true;
+        if (next == b || reached[next]) continue;
+        reached[next] = true;
+        open.push_back(next);
+      }
+    }
+  }
+  return false;
+}
+
+// Whether what a loop reduces may be broadcast back into it: every row is reduced on its own, in one unit of work, and there is
+// work for several threads unless there is little.
+bool RowsAreOwnUnits(const Loop& loop, const FusionOptions& options) {
+  const int64_t rank = loop.shape.rank();
+  for (size_t i = 0; i < loop.dims.size(); ++i) {
+    if (loop.dims[i] != rank - static_cast<int64_t>(loop.dims.size() - i)) return false;  // not the last dimensions
+  }
+  const int64_t rows = loop.kept.num_elements(), row = loop.shape.num_elements() / rows;
+  return row <= options.max_row && (rows >= 8 || rows * row <= 16384);
+}
+
+std::optional<Loop> Grouping::JointLoop(const Group& a, const Group& b) const {
+  const Loop &first = a.loop, &second = b.loop;
+  if (!first.reduces && !second.reduces) {
+    if (first.shape.num_elements() != second.shape.num_elements()) return std::nullopt;
+    return second;
+  }
+  Loop loop = first.reduces ? first : second;
+  if (first.reduces && second.reduces) {
+    if (first.shape != second.shape || first.dims != second.dims) return std::nullopt;
+    return loop;
+  }
+  const Shape& other = first.reduces ? second.shape : first.shape;
+  if (other != loop.shape && other != loop.kept) return std::nullopt;
+  return loop;
+}
+
+// Whether `node` undoes the loop's reductions: a broadcast of what is kept to the whole shape.
+bool BroadcastsBack(const Node& node, const Loop& loop) {
+  if (!node.Is("broadcast") || !loop.reduces || node.type(0).shape != loop.shape ||
+      node.operand(0).shape() != loop.kept)
+    return false;
+  for (int64_t dim : node.attr<Ints>("dims")) {
+    if (std::find(loop.dims.begin(), loop.dims.end(), dim) != loop.dims.end()) return false;
+  }
+  return true;
+}
+
+bool Grouping::LinksFit(const Group& producer, const Group& consumer, const Loop& loop) const {
+  for (size_t position : consumer.nodes) {
+    const Node& node = *nodes_[position];
+    for (Value operand : node.operands()) {
+      const std::optional<size_t> from = Producer(operand);
+      if (!from || &groups_[group_of_[*from]] != &producer) continue;
+      const bool is_direct = operand.node == nodes_[*from];
+      if (is_direct) {
+        if (node.Is("transpose") || node.Is("slice") || (IsMover(node) && loop.reduces)) return false;
+        if (IsReduction(node) && operand.shape() != loop.shape) return false;
+        continue;
+      }
+      // Through a broadcast: what was reduced, for each element of its row. Other values would be computed again and again.
+      if (!BroadcastsBack(*operand.node, loop) || operand.node->operand(0).node != nodes_[*from]) return false;
+      if (!producer.loop.reduces || !RowsAreOwnUnits(loop, options_)) return false;
+    }
+  }
+  return true;
+}
+
+bool Grouping::WithinLimits(const Group& a, const Group& b) const {
+  if (static_cast<int64_t>(a.nodes.size() + b.nodes.size()) > options_.max_nodes) return false;
+  std::unordered_set<Value, ValueHash> operands;
+  std::unordered_set<const Node*> inside;
+  for (const Group* group : {&a, &b}) {
+    for (size_t position : group->nodes) inside.insert(nodes_[position]);
+  }
+  int64_t results = 0;
+  for (const Group* group : {&a, &b}) {
+    for (size_t position : group->nodes) {
+      Node& node = *nodes_[position];
+      for (Value operand : node.operands()) {
+        while (IsCopiedIntoBodies(*operand.node) && !operand.node->operands().empty())
+          operand = operand.node->operand(0);
+        if (!inside.contains(operand.node) && !IsCopiedIntoBodies(*operand.node)) operands.insert(operand);
+      }
+      results += LeavesGroup(node.result(), inside, results_);
+    }
+  }
+  return static_cast<int64_t>(operands.size()) <= options_.max_operands && results <= options_.max_results;
+}
+
+bool Grouping::Join(size_t a, size_t b) {
+  if (a == b) return false;
+  Group &first = groups_[a], &second = groups_[b];
+  if (!first.is_fusible || !second.is_fusible) return false;
+  const std::optional<Loop> loop = JointLoop(first, second);
+  if (!loop || !LinksFit(first, second, *loop) || !LinksFit(second, first, *loop) || !WithinLimits(first, second))
+    return false;
+  if (DependsThroughOthers(a, b) || DependsThroughOthers(b, a)) return false;
+  for (size_t position : second.nodes) group_of_[position] = a;
+  std::vector<size_t> nodes;
+  std::merge(first.nodes.begin(), first.nodes.end(), second.nodes.begin(), second.nodes.end(),
+             std::back_inserter(nodes));
+  first.nodes = std::move(nodes);
+  first.loop = *loop;
+  first.feeds_collective = first.feeds_collective || second.feeds_collective;
+  second = Group();
+  return true;
+}
+
+// From the last consumer to the first, so that a node is rather joined with what needs it than with what it needs: what the
+// backward pass computes of a forward value stays in the backward pass, and is not stored on the way.
+void Grouping::JoinProducersAndConsumers() {
+  for (size_t consumer = nodes_.size(); consumer-- > 0;) {
+    if (IsMover(*nodes_[consumer]) && GroupOf(consumer).nodes.size() == 1) continue;
+    for (Value operand : nodes_[consumer]->operands()) {
+      const std::optional<size_t> producer = Producer(operand);
+      if (!producer || GroupOf(*producer).feeds_collective) continue;
+      Node& node = *nodes_[*producer];
+      // A view of memory costs nothing on its own: it is taken in where only this loop reads it.
+      if (IsMover(node) && (node.users().size() != 1 || IsResult(node.result()))) continue;
+      Join(group_of_[*producer], group_of_[consumer]);
+    }
+  }
+}
+
+void Grouping::JoinReadersOfOneValue() {
+  std::unordered_map<Value, size_t, ValueHash> last_reader;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (IsMover(*nodes_[i])) continue;
+    for (Value operand : nodes_[i]->operands()) {
+      if (operand.type().num_elements() < options_.min_shared_elements || IsCopiedIntoBodies(*operand.node)) continue;
+      const auto [it, is_first] = last_reader.try_emplace(operand, i);
+      if (is_first) continue;
+      const bool held_up = GroupOf(it->second).feeds_collective || GroupOf(i).feeds_collective;
+      if (!held_up) Join(group_of_[it->second], group_of_[i]);
+      it->second = i;
+    }
+  }
+}
+
+std::vector<std::vector<Node*>> Grouping::TakeGroups() const {
+  std::vector<std::vector<Node*>> taken;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Group& group = groups_[group_of_[i]];
+    if (group.nodes.empty() || group.nodes[0] != i || !group.is_fusible) continue;
+    std::vector<Node*> nodes;
+    bool reads_copies = false;
+    for (size_t position : group.nodes) {
+      nodes.push_back(nodes_[position]);
+      for (Value operand : nodes_[position]->operands())
+        reads_copies = reads_copies || IsCopiedIntoBodies(*operand.node);
+    }
+    const bool is_mover = nodes.size() == 1 && IsMover(*nodes[0]);
+    if (nodes.size() > 1 || (reads_copies && !is_mover)) taken.push_back(std::move(nodes));
+  }
+  return taken;
+}
+
+}  // namespace
+
+bool IsCopiedIntoBodies(const Node& node) {
+  if (node.Is("broadcast") || node.Is("iota")) return true;
+  return node.Is("constant") && node.attr<Tensor>("value").num_elements() > 0 &&
+         node.attr<Tensor>("value").AllElementsEqual();
+}
+
+bool LeavesGroup(Value value, const std::unordered_set<const Node*>& group,
+                 const std::unordered_set<Value, ValueHash>& results) {
+  if (results.contains(value)) return true;
+  for (Node* user : value.node->users()) {
+    if (group.contains(user)) continue;
+    if (!IsCopiedIntoBodies(*user) || LeavesGroup(user->result(), group, results)) return true;
+  }
+  return false;
+}
+
+std::vector<std::vector<Node*>> FusionGroups(const Graph& graph, const FusionOptions& options) {
+  Grouping grouping(graph, options);
+  grouping.JoinProducersAndConsumers();
+  grouping.JoinReadersOfOneValue();
+  return grouping.TakeGroups();
+}
+
+}  // namespace lockstep::passes

@@ -1,0 +1,73 @@
+#include "passes/training/training_mode.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/builder.h"
+#include "core/op_def.h"
+
+namespace lockstep::passes {
+namespace {
+
+bool IsState(const Graph& graph, Value value) {
+  if (!value.node->Is("input")) return false;
+  const Input* input = graph.FindInput(value.name());
+  return input != nullptr && input->is_state;
+}
+
+// The next value of the running statistic `state`; `batch` is that of this batch. Errors begin with `where`.
+absl::Status UpdateStatistic(Graph& graph, Builder& b, Value state, Value batch, double momentum, double correction,
+                             const std::string& where) {
+  const Value kept = b.Scale(state, momentum);
+  const Value next = b.Add(kept, b.Scale(batch, (1 - momentum) * correction));
+  RETURN_IF_ERROR(b.status());
+  graph.SetName(next, state.name() + ".next");
+  return Annotate(graph.AddStateResult(state.name(), next), where);
+}
+
+absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options) {
+  const Value x = node.operand(0), mean = node.operand(3), variance = node.operand(4);
+  const double momentum = options.momentum.value_or(node.attr<double>("momentum"));
+  Builder b(graph, &node, node.source());
+  const std::vector<Value> results =
+      b.Ops("batch_norm_training", {x, node.operand(1), node.operand(2)},
+            {{"epsilon", node.attr<double>("epsilon")}, {"statistics", options.statistics}});
+  RETURN_IF_ERROR(b.status());
+  // A single value per channel has no unbiased variance; PyTorch refuses it.
+  const int64_t count = x.shape().num_elements() / std::max<int64_t>(x.shape()[1], 1);
+  if (count < 2) {
+    return FailedPrecondition() << node.Describe() << " normalises " << x.type()
+                                << ", one value per channel; training needs at least two";
+  }
+  const double unbiased = static_cast<double>(count) / static_cast<double>(count - 1);
+  RETURN_IF_ERROR(UpdateStatistic(graph, b, mean, results[1], momentum, 1.0, node.Describe()));
+  RETURN_IF_ERROR(UpdateStatistic(graph, b, variance, results[2], momentum, unbiased, node.Describe()));
+  const std::string name = node.result_name();
+  graph.ReplaceUses(node.result(), results[0]);
+  graph.Erase(&node);
+  graph.SetName(results[0], name);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Pass TrainingMode(TrainingModeOptions options) {
+  return {"training-mode",
+          [options](Graph& graph) -> absl::StatusOr<bool> {
+            if (options.momentum && !(*options.momentum >= 0 && *options.momentum <= 1)) {
+              return InvalidArgument() << "momentum is " << *options.momentum << ", expected 0 to 1";
+            }
+            std::vector<Node*> nodes;
+            for (Node& node : graph.nodes()) {
+              if (node.Is("batch_norm_inference") && IsState(graph, node.operand(3)) && IsState(graph, node.operand(4)))
+                nodes.push_back(&node);
+            }
+            for (Node* node : nodes) {
+              RETURN_IF_ERROR(Train(graph, *node, options));
+            }
+            return !nodes.empty();
+          },
+          Keeps::kNothing};
+}
+
+}  // namespace lockstep::passes
