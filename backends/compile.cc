@@ -44,22 +44,20 @@ absl::Status CheckInputsAreShared(const Graph& graph, const Mesh& mesh) {
 }
 
 // The graph after all passes, for a backend.
-absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, const CompileOptions& options) {
-  const LoweringOptions lowering{options.threads, options.isa};
-  ASSIGN_OR_RETURN(Program program, backend.Lower(graph, lowering));  // kernels for nodes
+absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, const Target& target) {
+  ASSIGN_OR_RETURN(Program program, backend.Lower(graph, target));  // kernels for nodes
   ScheduleCollectives(program);                  // starts as early, waits as late as can be; gradients into buckets
   BindResults(program);                          // results and next states are written in place
   ReuseOperands(program);                        // where a kernel may write over what it read last
   const BufferPlan plan = PlanBuffers(program);  // the rest shares an arena by lifetimes
   StepList steps = EmitSteps(program, plan);
   ASSIGN_OR_RETURN(Certificate certificate, CertifyOrder(steps));
-  ASSIGN_OR_RETURN(const std::string fingerprint, backend.Fingerprint(lowering));
 
   Executable executable;
   executable.name = graph.name();
   executable.backend = backend.name();
   executable.mesh = graph.mesh();
-  executable.threads = options.threads;
+  executable.threads = target.threads;
   executable.buffers = plan.buffers;
   executable.constants = std::move(program.constants);
   executable.inputs = std::move(program.inputs);
@@ -68,7 +66,7 @@ absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, cons
   executable.steps = std::move(steps);
   executable.num_collectives = program.num_collectives;
   executable.certificate = std::move(certificate);
-  executable.fingerprint = "build " + BuildId() + "\n" + fingerprint;
+  executable.fingerprint = "build " + BuildId() + "\n" + target.fingerprint;
   executable.graph_text = graph.ToString();
   return executable;
 }
@@ -77,6 +75,7 @@ absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, cons
 
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
   ASSIGN_OR_RETURN(graph, ToGlobalTypes(graph));  // of a rank's program, the one that it is a part of
+  ASSIGN_OR_RETURN(const Target target, backend.MakeTarget({options.threads, options.isa}));
   passes::PipelineOptions pipeline;
   ASSIGN_OR_RETURN(pipeline.mesh, RemainingMesh(graph, options.mesh));
   if (!options.replicated) {
@@ -84,10 +83,11 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   }
   pipeline.buckets = {options.bucket_bytes};
   pipeline.supports = [&](const Node& node) { return backend.Supports(node); };
+  pipeline.fusion = target.fusion;
   pipeline.optimize = options.optimize;
   RETURN_IF_ERROR(
       passes::RunPasses(passes::MakePipeline(pipeline), graph, options.debug));  // verifies before and after
-  absl::StatusOr<Executable> executable = Emit(graph, backend, options);
+  absl::StatusOr<Executable> executable = Emit(graph, backend, target);
   if (executable.ok() || options.debug.reproducer_directory.empty()) return executable;
   return passes::WithReproducer(executable.status(), "emit", graph.name(), graph.ToString(), options.debug);
 }

@@ -1,7 +1,5 @@
 // What a failed call leaves: an executor as it was, or one that is spoilt until its states are assigned again.
 
-#include <omp.h>
-
 #include <barrier>
 
 #include "backends/executor_test_support.h"
@@ -109,22 +107,6 @@ TEST(TwoRanks, BothAreSpoilt) {
     return absl::OkStatus();
   });
   for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;
-}
-
-TEST(Threads, TheCallersSettingIsRestored) {
-  const auto all = StatusOfEach(1, [](Communicator& communicator, Device& device) -> absl::Status {
-    CompileOptions options;
-    options.threads = 2;
-    omp_set_num_threads(3);
-    ASSIGN_OR_RETURN(const auto executor, Load(kStep, communicator, device, options));
-    EXPECT_EQ(omp_get_max_threads(), 3);
-    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
-    EXPECT_EQ(omp_get_max_threads(), 3);
-    EXPECT_FALSE(executor->Run(BadBatch().inputs(), {}).ok());
-    EXPECT_EQ(omp_get_max_threads(), 3);
-    return absl::OkStatus();
-  });
-  EXPECT_TRUE(all[0].ok()) << all[0];
 }
 
 }  // namespace

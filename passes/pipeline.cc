@@ -7,13 +7,12 @@
 #include "passes/optimize/cse.h"
 #include "passes/optimize/dce.h"
 #include "passes/optimize/fold_constants.h"
-#include "passes/optimize/fuse_elementwise.h"
 #include "passes/simplify/simplify.h"
 
 namespace lockstep::passes {
 
 std::vector<Pass> MakePipeline(const PipelineOptions& options) {
-  FusionOptions fusion;
+  FusionOptions fusion = options.fusion;
   fusion.supports = options.supports;
   if (!options.optimize) return {Distribute(options.mesh), Dce(), Legalize(options.supports), Localize()};
   return {

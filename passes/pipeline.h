@@ -7,6 +7,7 @@
 
 #include "core/placement.h"
 #include "passes/distribute/merge_all_reduces.h"
+#include "passes/optimize/fuse_elementwise.h"
 #include "passes/pass.h"
 
 namespace lockstep::passes {
@@ -15,7 +16,8 @@ struct PipelineOptions {
   Mesh mesh;  // what the graph is to be distributed over; empty if that is done, or for one rank
   MergeOptions buckets;
   std::function<bool(const Node&)> supports;  // whether the target has a kernel for a node as it is
-  bool optimize = true;                       // false: only what is needed to run
+  FusionOptions fusion;  // which nodes the target makes one loop of; its `supports` is the one above
+  bool optimize = true;  // false: only what is needed to run
 };
 
 std::vector<Pass> MakePipeline(const PipelineOptions& options);

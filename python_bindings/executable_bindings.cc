@@ -61,6 +61,7 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
                             CompileOptions options, const ExecutorOptions& executor, const std::string& dump) {
   RETURN_IF_ERROR(CheckOptions(options, executor, *loaded.communicator));
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(backend_name));
+  ASSIGN_OR_RETURN(loaded.device, backend->MakeDevice());
   if (!dump.empty()) {
     const bool alone = loaded.communicator->size() == 1;
     const std::string rank = alone ? "" : ".rank" + std::to_string(loaded.communicator->rank());
@@ -85,7 +86,6 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   auto loaded = std::make_unique<LoadedExecutable>();
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
-  loaded->device = CreateHostDevice();
   loaded->origin = model.origin;
   CompileOptions options;
   if (bucket_bytes) options.bucket_bytes = *bucket_bytes;

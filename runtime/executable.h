@@ -87,22 +87,20 @@ struct AxisContext {
 class StepContext {
  public:
   StepContext(std::span<std::byte* const> buffers, Device& device, std::span<const AxisContext> axes,
-              std::span<Communicator::Ticket> tickets, int threads)
-      : buffers_(buffers), device_(device), axes_(axes), tickets_(tickets), threads_(threads) {}
+              std::span<Communicator::Ticket> tickets)
+      : buffers_(buffers), device_(device), axes_(axes), tickets_(tickets) {}
 
   std::byte* data(const BufferSlice& slice) const { return buffers_[static_cast<size_t>(slice.buffer)] + slice.offset; }
   Device& device() const { return device_; }
   Stream* stream() const { return device_.stream(); }
   const AxisContext& axis(int position) const { return axes_[static_cast<size_t>(position)]; }
   Communicator::Ticket& ticket(int id) const { return tickets_[static_cast<size_t>(id)]; }
-  int threads() const { return threads_; }
 
  private:
   std::span<std::byte* const> buffers_;
   Device& device_;
   std::span<const AxisContext> axes_;
   std::span<Communicator::Ticket> tickets_;
-  const int threads_;
 };
 
 class Step {

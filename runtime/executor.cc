@@ -1,7 +1,5 @@
 #include "runtime/executor.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -118,7 +116,7 @@ absl::Status Executor::CopyResultsToHost(std::span<const NamedResult> results) {
 }
 
 absl::Status Executor::RunSteps(size_t& begun) {
-  StepContext context(addresses_, device_, axes_, tickets_, executable_.threads);
+  StepContext context(addresses_, device_, axes_, tickets_);
   double before = Now();
   for (size_t i = 0; i < executable_.steps.size(); ++i) {
     Step& step = *executable_.steps[i];
@@ -152,12 +150,8 @@ absl::Status Executor::Run(std::span<const NamedInput> inputs, std::span<const N
   RETURN_IF_ERROR(CheckUsable());
   const double begin = Now();
   ++calls_;
-  // The kernels were made for this number of threads; the setting belongs to the calling thread.
-  const int threads_before = omp_get_max_threads();
-  if (threads_before != executable_.threads) omp_set_num_threads(executable_.threads);
   size_t begun = 0;  // steps
   const absl::Status status = RunAll(inputs, results, begun);
-  if (threads_before != executable_.threads) omp_set_num_threads(threads_before);
   has_results_ = status.ok();
   if (!status.ok()) {
     if (begun > first_update_) Spoil(status);

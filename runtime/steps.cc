@@ -18,8 +18,7 @@ class RunKernel : public Step {
     for (size_t i = 0; i < writes_.size(); ++i) writes_[i] = context.data(info().writes[i].slice);
     std::byte* scratch = info().scratch.bytes > 0 ? context.data(info().scratch) : nullptr;
     const int coordinate = kernel_.mesh_axis < 0 ? 0 : context.axis(kernel_.mesh_axis).coordinate;
-    return kernel_.run(
-        KernelArgs{reads_.data(), writes_.data(), scratch, context.stream(), context.threads(), coordinate});
+    return kernel_.run(KernelArgs{reads_.data(), writes_.data(), scratch, context.stream(), coordinate});
   }
 
  private:

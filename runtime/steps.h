@@ -15,7 +15,6 @@ struct KernelArgs {
   std::byte* const* writes;
   std::byte* scratch;  // aligned to kBufferAlignment; null if the kernel asked for none
   Stream* stream;
-  int threads;
   int coordinate;  // of the rank along the kernel's axis
 
   template <typename T>

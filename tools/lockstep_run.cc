@@ -127,7 +127,7 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
   if (print) std::printf("compiled in %.0f ms\n", (Now() - begin) * 1e3);
   if (print && absl::GetFlag(FLAGS_print_graph)) std::printf("%s\n", executable.graph_text.c_str());
   if (print && absl::GetFlag(FLAGS_print_steps)) std::printf("%s\n", executable.ToString().c_str());
-  const std::unique_ptr<Device> device = CreateHostDevice();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, backend.MakeDevice());
   ASSIGN_OR_RETURN(const auto executor,
                    Executor::Load(std::move(executable), &communicator, device.get(), {absl::GetFlag(FLAGS_profile)}));
   ASSIGN_OR_RETURN(results, RunOnce(*executor, graph, inputs));

@@ -3,7 +3,7 @@
 
 #include "backends/backend.h"
 #include "backends/compile.h"
-#include "backends/cpu/compare_with_interpreter.h"
+#include "backends/conformance/compare_with_interpreter.h"
 #include "core/printer.h"
 #include "core/random_tensor.h"
 #include "gtest/gtest.h"

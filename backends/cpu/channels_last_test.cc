@@ -9,7 +9,7 @@
 
 #include "backends/backend.h"
 #include "backends/compile.h"
-#include "backends/cpu/compare_with_interpreter.h"
+#include "backends/conformance/compare_with_interpreter.h"
 #include "backends/run_in_process.h"
 #include "core/printer.h"
 #include "gtest/gtest.h"

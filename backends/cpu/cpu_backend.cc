@@ -1,10 +1,9 @@
 #include "backends/cpu/cpu_backend.h"
 
-#include <omp.h>
-
 #include "backends/cpu/emit_context.h"
 #include "backends/cpu/emitters.h"
 #include "backends/cpu/processor.h"
+#include "backends/cpu/scoped_threads.h"
 #include "core/op_def.h"
 
 namespace lockstep {
@@ -12,21 +11,19 @@ namespace {
 
 using cpu::EmitContext;
 
-// oneDNN plans a primitive for the number of threads that is set when it is created.
-class ScopedThreads {
- public:
-  explicit ScopedThreads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
-  ~ScopedThreads() { omp_set_num_threads(before_); }
-  ScopedThreads(const ScopedThreads&) = delete;
-  ScopedThreads& operator=(const ScopedThreads&) = delete;
-
- private:
-  const int before_;
-};
-
 class CpuBackend : public Backend {
  public:
   std::string_view name() const override { return "cpu"; }
+
+  absl::StatusOr<Target> MakeTarget(const TargetOptions& options) const override {
+    if (options.threads < 1) return InvalidArgument() << "threads is " << options.threads << ", expected at least 1";
+    RETURN_IF_ERROR(cpu::SetInstructionSet(options.isa));
+    Target target{options.threads, options.isa, {}, {}};
+    ASSIGN_OR_RETURN(target.fingerprint, cpu::ProcessorFingerprint(options.isa));
+    return target;
+  }
+
+  absl::StatusOr<std::unique_ptr<Device>> MakeDevice() const override { return CreateHostDevice(); }
 
   bool Supports(const Node& node) const override {
     if (node.Is("constant") || node.Is("reshape") || node.op().has_trait(kCollective)) return true;
@@ -34,12 +31,11 @@ class CpuBackend : public Backend {
     return node.op().eval() && !node.op().decompose();  // simpler ops are quicker than the reference meaning
   }
 
-  absl::StatusOr<Program> Lower(const Graph& graph, const LoweringOptions& options) const override {
-    RETURN_IF_ERROR(cpu::SetInstructionSet(options.isa));
-    const ScopedThreads threads(options.threads);
+  absl::StatusOr<Program> Lower(const Graph& graph, const Target& target) const override {
+    const cpu::ScopedThreads threads(target.threads);
     ASSIGN_OR_RETURN(const dnnl::engine engine,
                      cpu::CallOneDnn("engine", [] { return dnnl::engine(dnnl::engine::kind::cpu, 0); }));
-    EmitContext c(graph, options, engine);
+    EmitContext c(graph, target, engine);
     for (const Node& node : graph.nodes()) {
       if (!c.IsDone(&node)) RETURN_IF_ERROR(EmitNode(node, c));
     }
@@ -50,10 +46,6 @@ class CpuBackend : public Backend {
     if (!program.ok()) return program.status();
     RETURN_IF_ERROR(c.CompileLoops());
     return program;
-  }
-
-  absl::StatusOr<std::string> Fingerprint(const LoweringOptions& options) const override {
-    return cpu::ProcessorFingerprint(options.isa);
   }
 
  private:

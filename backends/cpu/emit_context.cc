@@ -70,7 +70,7 @@ std::shared_ptr<LoopCode> EmitContext::AddLoop(Graph body) {
 
 absl::Status EmitContext::CompileLoops() {
   if (loop_bodies_.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(std::shared_ptr<LoopCompiler> compiler, LoopCompiler::Create(LoopOptionsFor(options_.isa)));
+  ASSIGN_OR_RETURN(std::shared_ptr<LoopCompiler> compiler, LoopCompiler::Create(LoopOptionsFor(target_.isa)));
   std::vector<const Graph*> bodies;
   for (const Graph& body : loop_bodies_) bodies.push_back(&body);
   ASSIGN_OR_RETURN(std::vector<CompiledLoop> compiled, compiler->Compile(std::span<const Graph* const>(bodies)));

@@ -27,12 +27,12 @@ struct LoopCode {
 
 class EmitContext {
  public:
-  EmitContext(const Graph& graph, const LoweringOptions& options, const dnnl::engine& engine)
-      : builder_(graph), options_(options), engine_(engine) {}
+  EmitContext(const Graph& graph, const Target& target, const dnnl::engine& engine)
+      : builder_(graph), target_(target), engine_(engine) {}
 
   ProgramBuilder& builder() { return builder_; }
   const dnnl::engine& engine() const { return engine_; }
-  int threads() const { return options_.threads; }
+  int threads() const { return target_.threads; }
 
   // The loop that `body` will be once CompileLoops has run. Shared by the kernel that runs it.
   std::shared_ptr<LoopCode> AddLoop(Graph body);
@@ -84,7 +84,7 @@ class EmitContext {
 
  private:
   ProgramBuilder builder_;
-  const LoweringOptions options_;
+  const Target target_;
   const dnnl::engine engine_;
   std::vector<Graph> loop_bodies_;
   std::vector<std::shared_ptr<LoopCode>> loops_;

@@ -80,9 +80,10 @@ std::vector<std::string> DivisionMessages(const Graph& body) {
 // Runs the units of a loop on the threads of the rank.
 class LoopRunner {
  public:
-  LoopRunner(std::shared_ptr<LoopCode> code, std::vector<std::string> division_messages, size_t num_reads,
+  LoopRunner(std::shared_ptr<LoopCode> code, int threads, std::vector<std::string> division_messages, size_t num_reads,
              size_t num_writes)
       : code_(std::move(code)),
+        threads_(threads),
         division_messages_(std::move(division_messages)),
         num_reads_(num_reads),
         buffers_(num_reads + num_writes) {}
@@ -93,7 +94,7 @@ class LoopRunner {
     }
     const CompiledLoop& loop = code_->loop;
     const int64_t grains = loop.info.grain > 0 ? loop.info.extent / loop.info.grain : 1;
-    const int threads = static_cast<int>(std::min<int64_t>(args.threads, grains));
+    const int threads = static_cast<int>(std::min<int64_t>(threads_, grains));
     if (threads <= 1) return ToStatus(loop.RunAll(buffers_.data(), args.scratch));
     int32_t error = kLoopOk;  // if several threads have one, that of the node furthest down
 #pragma omp parallel num_threads(threads) reduction(max : error)
@@ -113,6 +114,7 @@ class LoopRunner {
   }
 
   std::shared_ptr<LoopCode> code_;
+  int threads_;
   std::vector<std::string> division_messages_;
   size_t num_reads_;
   std::vector<void*> buffers_;
@@ -142,7 +144,8 @@ absl::Status EmitLoop(const Node& node, EmitContext& c) {
   kernel.name = "llvm." + node.op_name();
   kernel.scratch_bytes = static_cast<uint64_t>(loop.info.scratch_bytes);
   std::vector<std::string> messages = DivisionMessages(loop.body);
-  kernel.run = LoopRunner(c.AddLoop(std::move(loop.body)), std::move(messages), reads.size(), writes.size());
+  kernel.run =
+      LoopRunner(c.AddLoop(std::move(loop.body)), c.threads(), std::move(messages), reads.size(), writes.size());
   Instruction& instruction = c.Add(node, std::move(kernel), std::move(reads), std::move(writes));
   for (size_t result = 0; result < loop.info.in_place.size(); ++result) {
     for (int operand : loop.info.in_place[result])

@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "backends/cpu/scoped_threads.h"
+
 namespace lockstep::cpu {
 
 std::optional<dnnl::memory::data_type> OneDnnType(DType dtype) {
@@ -66,12 +68,13 @@ class PrimitiveRunner {
  public:
   PrimitiveRunner(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, const dnnl::engine& engine,
                   std::vector<PrimitiveArg> args)
-      : primitive_(primitive), stream_(engine), args_(std::move(args)) {
+      : primitive_(primitive), stream_(engine), args_(std::move(args)), threads_(omp_get_max_threads()) {
     for (const PrimitiveArg& arg : args_) AddMemory(arg.arg, arg.desc, engine);
     if (scratchpad.get_size() > 0) AddMemory(DNNL_ARG_SCRATCHPAD, scratchpad, engine);
   }
 
   absl::Status operator()(const KernelArgs& args) {
+    const ScopedThreads threads(threads_);
     dnnl_status_t status = dnnl_success;
     for (size_t i = 0; i < memories_.size() && status == dnnl_success; ++i) {
       status = dnnl_memory_set_data_handle(memories_[i].get(), Address(args, i));
@@ -99,6 +102,7 @@ class PrimitiveRunner {
   dnnl::primitive primitive_;
   dnnl::stream stream_;
   std::vector<PrimitiveArg> args_;
+  int threads_;  // that the primitive was planned for
   std::vector<dnnl::memory> memories_;
   std::vector<dnnl_exec_arg_t> exec_args_;
 };

@@ -50,7 +50,7 @@ struct PrimitiveArg {
   uint64_t offset = 0;  // bytes
 };
 
-// A kernel that executes `primitive`. Its scratchpad (to be created with user-managed scratchpad mode) lies in the kernel's
+// A kernel that executes `primitive` with as many threads as are set now (scoped_threads.h). Its scratchpad (to be created with user-managed scratchpad mode) lies in the kernel's
 // scratch memory.
 Kernel PrimitiveKernel(std::string name, const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
                        const dnnl::engine& engine, const std::vector<PrimitiveArg>& args);

@@ -94,12 +94,12 @@ void AddForward(const Node& node, const MaxPool& pool, const dnnl::pooling_forwa
   std::vector<PrimitiveArg> args = {{DNNL_ARG_SRC, false, 0, pool.x}, {DNNL_ARG_DST, true, 0, pool.y}};
   if (train) args.push_back({DNNL_ARG_WORKSPACE, true, 1, pd.workspace_desc(), kTaps});
   Kernel kernel = PrimitiveKernel("onednn.max_pool", dnnl::pooling_forward(pd), pd.scratchpad_desc(), c.engine(), args);
-  kernel.run = [loop = pool.loop, dtype = pool.dtype, count = pool.x_elements(), train,
+  kernel.run = [loop = pool.loop, dtype = pool.dtype, count = pool.x_elements(), train, threads = c.threads(),
                 primitive = std::move(kernel.run)](const KernelArgs& k) mutable -> absl::Status {
-    const bool by_loop = HoldsNanOrMinusInfinity(dtype, k.reads[0], count, k.threads);
+    const bool by_loop = HoldsNanOrMinusInfinity(dtype, k.reads[0], count, threads);
     if (train) *k.write<int32_t>(1) = by_loop ? 1 : 0;
     if (!by_loop) return primitive(k);
-    loop.Forward(dtype, k.reads[0], k.writes[0], train ? k.writes[1] + kTaps : nullptr, k.threads);
+    loop.Forward(dtype, k.reads[0], k.writes[0], train ? k.writes[1] + kTaps : nullptr, threads);
     return absl::OkStatus();
   };
   std::vector<int> writes = {y};
@@ -153,10 +153,10 @@ absl::Status EmitMaxPoolGrad(const Node& node, EmitContext& c) {
                                   {{DNNL_ARG_DIFF_DST, false, 0, pool.y},
                                    {DNNL_ARG_WORKSPACE, false, 1, forward.workspace_desc(), kTaps},
                                    {DNNL_ARG_DIFF_SRC, true, 0, pool.x}});
-  kernel.run = [loop = pool.loop, dtype = pool.dtype,
+  kernel.run = [loop = pool.loop, dtype = pool.dtype, threads = c.threads(),
                 primitive = std::move(kernel.run)](const KernelArgs& k) mutable -> absl::Status {
     if (*k.read<int32_t>(1) == 0) return primitive(k);
-    loop.Backward(dtype, k.reads[1] + kTaps, k.reads[0], k.writes[0], k.threads);
+    loop.Backward(dtype, k.reads[1] + kTaps, k.reads[0], k.writes[0], threads);
     return absl::OkStatus();
   };
   c.Add(node, std::move(kernel), {dy_storage, maxima}, {dx});

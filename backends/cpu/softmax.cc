@@ -72,8 +72,8 @@ absl::Status WithLabels(const KernelArgs& args, bool wide, F f) {
   return wide ? f(args.read<int64_t>(1)) : f(args.read<int32_t>(1));
 }
 
-auto RunWithOneDnn(CrossEntropy loss, bool wide_labels, Kernel softmax) {
-  return [loss, wide_labels, softmax = std::move(softmax)](const KernelArgs& args) mutable -> absl::Status {
+auto RunWithOneDnn(CrossEntropy loss, bool wide_labels, int threads, Kernel softmax) {
+  return [loss, wide_labels, threads, softmax = std::move(softmax)](const KernelArgs& args) mutable -> absl::Status {
     std::byte* const writes[] = {args.writes[1]};
     KernelArgs inner = args;
     inner.writes = writes;
@@ -81,7 +81,7 @@ auto RunWithOneDnn(CrossEntropy loss, bool wide_labels, Kernel softmax) {
     RETURN_IF_ERROR(softmax.run(inner));
     return WithLabels(args, wide_labels, [&](const auto* labels) {
       return loss.Run(args.read<float>(0), labels, args.write<float>(1), args.write<float>(0),
-                      reinterpret_cast<double*>(args.scratch), args.threads);
+                      reinterpret_cast<double*>(args.scratch), threads);
     });
   };
 }
@@ -116,7 +116,7 @@ absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c) {
   Kernel kernel;
   kernel.name = "onednn.softmax_cross_entropy";
   kernel.scratch_bytes = AlignUp(static_cast<uint64_t>(loss.samples()) * sizeof(double)) + softmax.scratch_bytes;
-  kernel.run = RunWithOneDnn(loss, wide_labels, std::move(softmax));
+  kernel.run = RunWithOneDnn(loss, wide_labels, c.threads(), std::move(softmax));
   ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
   const int loss_storage = c.Write(node, 0), gradient_storage = c.Write(node, 1);
   c.Add(node, std::move(kernel), std::move(reads), {loss_storage, gradient_storage});

@@ -1,6 +1,6 @@
 // Whole training steps against the interpreter, on one rank and on several in this process, with gradients in buckets.
 
-#include "backends/cpu/compare_with_interpreter.h"
+#include "backends/conformance/compare_with_interpreter.h"
 #include "backends/run_in_process.h"
 #include "core/local_types.h"
 #include "core/printer.h"

@@ -1,8 +1,9 @@
-#include "backends/cpu/compare_with_interpreter.h"
+#include "backends/conformance/compare_with_interpreter.h"
 
 #include <cmath>
 #include <string>
 
+#include "backends/conformance/tested_backend.h"
 #include "backends/run_in_process.h"
 #include "core/interpreter.h"
 #include "gtest/gtest.h"
@@ -34,11 +35,9 @@ std::string Difference(const Tensor& actual, const Tensor& expected, double tole
 
 void ExpectAgreesWithInterpreter(const Graph& graph, const std::vector<std::vector<Tensor>>& inputs, double tolerance,
                                  const CompileOptions& options) {
-  const auto backend = CreateBackend("cpu");
-  ASSERT_TRUE(backend.ok()) << backend.status();
   const auto expected = Interpret(graph, inputs);
   ASSERT_TRUE(expected.ok()) << expected.status();
-  const auto actual = RunInProcess(graph, **backend, inputs, options);
+  const auto actual = RunInProcess(graph, TestedBackend(), inputs, options);
   ASSERT_TRUE(actual.ok()) << actual.status();
   ASSERT_EQ(actual->size(), expected->size());
   for (size_t rank = 0; rank < expected->size(); ++rank) {

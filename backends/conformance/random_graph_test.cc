@@ -1,4 +1,4 @@
-// Random graphs through the whole pipeline and on the CPU, against the interpreter on the graph as it was: what the passes make, the
+// Random graphs through the whole pipeline and on the backend, against the interpreter on the graph as it was: what the passes make, the
 // backend has kernels for, and they compute the same.
 
 #include "test/random_graph/random_graph.h"
@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "backends/backend.h"
+#include "backends/conformance/tested_backend.h"
 #include "backends/run_in_process.h"
 #include "core/interpreter.h"
 #include "core/local_types.h"
@@ -25,7 +26,7 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> RunOnRanks(const Graph& program
   std::vector<std::vector<Tensor>> results(inputs.size());
   RETURN_IF_ERROR(ForEachRank(static_cast<int>(inputs.size()), [&](Communicator& communicator) -> absl::Status {
     const auto rank = static_cast<size_t>(communicator.rank());
-    const std::unique_ptr<Device> device = CreateHostDevice();
+    ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, backend.MakeDevice());
     ASSIGN_OR_RETURN(Executable executable, Compile(program.Clone(), backend, options));
     ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, device.get()));
     ASSIGN_OR_RETURN(results[rank], RunOnce(*executor, local, inputs[rank]));
@@ -34,14 +35,12 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> RunOnRanks(const Graph& program
   return results;
 }
 
-class RandomGraphOnCpuTest : public testing::TestWithParam<uint64_t> {};
+class RandomGraphOnBackend : public testing::TestWithParam<uint64_t> {};
 
-TEST_P(RandomGraphOnCpuTest, AgreesWithTheInterpreter) {
-  const auto backend = CreateBackend("cpu");
-  ASSERT_TRUE(backend.ok()) << backend.status();
+TEST_P(RandomGraphOnBackend, AgreesWithTheInterpreter) {
   for (uint64_t seed = GetParam(); seed < GetParam() + 25; ++seed) {
     const RandomProgram program = MakeRandomProgram(seed, {.max_extent = 6});
-    const auto results = RunInProcess(program.graph, **backend, {program.inputs}, {});
+    const auto results = RunInProcess(program.graph, TestedBackend(), {program.inputs}, {});
     ASSERT_TRUE(results.ok()) << "seed " << seed << ": " << results.status() << "\n" << program.graph.ToString();
     const absl::Status status = CheckResults(program, (*results)[0]);
     ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status << "\n" << program.graph.ToString();
@@ -49,9 +48,7 @@ TEST_P(RandomGraphOnCpuTest, AgreesWithTheInterpreter) {
 }
 
 // On two and three ranks, each with its share, optimised and not: what one rank would give.
-TEST_P(RandomGraphOnCpuTest, OfSeveralRanksAgreesWithOne) {
-  const auto backend = CreateBackend("cpu");
-  ASSERT_TRUE(backend.ok()) << backend.status();
+TEST_P(RandomGraphOnBackend, OfSeveralRanksAgreesWithOne) {
   for (uint64_t seed = GetParam(); seed < GetParam() + 10; ++seed) {
     const RandomProgram program = MakeRandomProgram(seed, {.batch = 6});
     const auto expected = InterpretOneRank(program.graph, program.inputs);
@@ -66,7 +63,8 @@ TEST_P(RandomGraphOnCpuTest, OfSeveralRanksAgreesWithOne) {
       ASSERT_TRUE(placed.ok()) << "seed " << seed << ": " << placed.status() << "\n" << program.graph.ToString();
       const absl::StatusOr<Graph> local = ToLocalTypes(*placed);
       ASSERT_TRUE(local.ok()) << "seed " << seed << ": " << local.status() << "\n" << program.graph.ToString();
-      const auto found = RunOnRanks(program.graph, *local, **backend, SharesOfInputs(*local, program.inputs), options);
+      const auto found =
+          RunOnRanks(program.graph, *local, TestedBackend(), SharesOfInputs(*local, program.inputs), options);
       ASSERT_TRUE(found.ok()) << "seed " << seed << ": " << found.status() << "\n" << program.graph.ToString();
       ASSERT_EQ(found->size(), static_cast<size_t>(ranks));
       const absl::Status status = CheckShares(*local, *expected, *found, ToleranceOf(program.graph));
@@ -75,7 +73,7 @@ TEST_P(RandomGraphOnCpuTest, OfSeveralRanksAgreesWithOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomGraphOnCpuTest, testing::Values(0, 25, 50, 75));
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomGraphOnBackend, testing::Values(0, 25, 50, 75));
 
 }  // namespace
 }  // namespace lockstep

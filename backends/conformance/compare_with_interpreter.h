@@ -1,4 +1,4 @@
-// For tests: a graph compiled for the CPU and run, against the interpreter.
+// For tests: a graph compiled for the backend under test and run, against the interpreter.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// Expects that the CPU backend and the interpreter agree on every result of every rank: each element to `tolerance` times the
+// Expects that the backend and the interpreter agree on every result of every rank: each element to `tolerance` times the
 // largest magnitude of the result. `options.mesh` is the graph's.
 void ExpectAgreesWithInterpreter(const Graph& graph, const std::vector<std::vector<Tensor>>& inputs, double tolerance,
                                  const CompileOptions& options = {});

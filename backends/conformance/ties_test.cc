@@ -1,5 +1,6 @@
 // Which of several equal elements counts, by expected values: differences cannot tell. The interpreter and the compiled program.
 
+#include "backends/conformance/tested_backend.h"
 #include "backends/run_in_process.h"
 #include "core/interpreter.h"
 #include "core/printer.h"
@@ -20,9 +21,7 @@ void ExpectResults(std::string_view text, const std::vector<std::string>& wrt, c
   }
   const auto interpreted = InterpretOneRank(*graph, inputs);
   ASSERT_TRUE(interpreted.ok()) << interpreted.status();
-  const auto backend = CreateBackend("cpu");
-  ASSERT_TRUE(backend.ok()) << backend.status();
-  const auto compiled = RunInProcess(*graph, **backend, {inputs}, CompileOptions());
+  const auto compiled = RunInProcess(*graph, TestedBackend(), {inputs}, CompileOptions());
   ASSERT_TRUE(compiled.ok()) << compiled.status();
   ASSERT_EQ(interpreted->size(), expected.size());
   for (size_t i = 0; i < expected.size(); ++i) {

@@ -1,6 +1,7 @@
-// Every row of the table of op cases: the CPU backend against the interpreter, on one and on two threads.
+// Every row of the table of op cases: the backend against the interpreter, on one and on two threads.
 
-#include "backends/cpu/compare_with_interpreter.h"
+#include "backends/conformance/compare_with_interpreter.h"
+#include "backends/conformance/tested_backend.h"
 #include "backends/run_in_process.h"
 #include "core/interpreter.h"
 #include "gtest/gtest.h"
@@ -44,9 +45,7 @@ TEST_P(OpCases, TreatsSpecialValuesAsTheInterpreter) {
   for (const SpecialInputs& special : specials) inputs.push_back(special.inputs);
   CompileOptions options;
   options.threads = 2;
-  const auto backend = CreateBackend("cpu");
-  ASSERT_TRUE(backend.ok()) << backend.status();
-  const auto actual = RunSeveralInProcess(*graph, **backend, inputs, options);
+  const auto actual = RunSeveralInProcess(*graph, TestedBackend(), inputs, options);
   ASSERT_TRUE(actual.ok()) << actual.status();
   for (size_t k = 0; k < specials.size(); ++k) {
     const auto expected = Interpret(*graph, specials[k].inputs);

@@ -1,6 +1,6 @@
 // Meshes of two axes, of which one has one rank: collectives along either against the interpreter.
 
-#include "backends/cpu/compare_with_interpreter.h"
+#include "backends/conformance/compare_with_interpreter.h"
 #include "core/op_def.h"
 #include "gtest/gtest.h"
 #include "test/op_cases/op_case_graph.h"

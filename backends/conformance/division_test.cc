@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "backends/conformance/tested_backend.h"
 #include "backends/run_in_process.h"
 #include "core/interpreter.h"
 #include "core/printer.h"
@@ -17,12 +18,10 @@ using testing::HasSubstr;
 std::pair<std::string, std::string> Errors(std::string_view text, const std::vector<Tensor>& inputs, int threads) {
   const absl::StatusOr<Graph> graph = ParseGraph(text);
   EXPECT_TRUE(graph.ok()) << graph.status();
-  const auto backend = CreateBackend("cpu");
-  EXPECT_TRUE(backend.ok()) << backend.status();
   CompileOptions options;
   options.threads = threads;
   return {std::string(InterpretOneRank(*graph, inputs).status().message()),
-          std::string(RunInProcess(*graph, **backend, {inputs}, options).status().message())};
+          std::string(RunInProcess(*graph, TestedBackend(), {inputs}, options).status().message())};
 }
 
 Tensor Fives(Shape shape, std::optional<int64_t> zero_at = std::nullopt) {
