@@ -139,7 +139,7 @@ absl::StatusOr<ImportedModel> ImportModel(const onnx::ModelProto& model) {
   return ImportOnnx(path);
 }
 
-// Imports the case's model. In these tests even shapes and axes are inputs: where an operator must know one, the inputs behind
+// Imports the case's model. In these tests even shapes and axes are inputs: where an operator must know one, the inputs after
 // the first, and if that is not enough all, become initializers.
 absl::StatusOr<ImportedModel> ImportCase(const Case& c) {
   absl::StatusOr<ImportedModel> imported = ImportModel(c.model);

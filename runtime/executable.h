@@ -121,24 +121,12 @@ class Step {
 
 using StepList = std::vector<std::unique_ptr<Step>>;
 
-// How a state lies in memory if not row-major: what the executor needs to read and assign it.
-class StateLayout {
- public:
-  virtual ~StateLayout() = default;
-  virtual std::string ToString() const = 0;
-  virtual uint64_t bytes() const = 0;
-  // Between row-major host memory and host memory of bytes() in this layout. Padding becomes zero.
-  virtual absl::Status FromRowMajor(const std::byte* row_major, std::byte* laid_out) const = 0;
-  virtual absl::Status ToRowMajor(const std::byte* laid_out, std::byte* row_major) const = 0;
-};
-
 // An input, a result or a state, as the caller knows it.
 struct ValueInfo {
   std::string name;
   TensorType global_type, local_type;  // differ where a placement is split
   PlacementMap placements;
-  int32_t buffer = -1;
-  std::shared_ptr<const StateLayout> layout;  // null: row-major. Shared between the states that have it.
+  int32_t buffer = -1;  // dense, row-major
 };
 
 // The proof that ranks which run the same text cannot hang: made by backends/planning/certificate.h, compared at load.

@@ -214,15 +214,7 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
     RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, data));
   }
   std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
-  std::vector<std::byte> laid_out;
-  size_t bytes = info->local_type.num_bytes();
-  if (info->layout) {
-    laid_out.resize(info->layout->bytes());
-    RETURN_IF_ERROR(info->layout->FromRowMajor(data, laid_out.data()));
-    data = laid_out.data();
-    bytes = laid_out.size();
-  }
-  RETURN_IF_ERROR(device_.CopyToDevice(address, data, bytes));
+  RETURN_IF_ERROR(device_.CopyToDevice(address, data, info->local_type.num_bytes()));
   RETURN_IF_ERROR(device_.Synchronize());
   std::erase(unassigned_, info->name);
   witness_->StateAssigned();
@@ -236,14 +228,8 @@ absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor)
   RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, tensor.data));
   auto* out = static_cast<std::byte*>(tensor.data);
   const std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
-  if (!info->layout) {
-    RETURN_IF_ERROR(device_.CopyToHost(out, address, info->local_type.num_bytes()));
-    return device_.Synchronize();
-  }
-  std::vector<std::byte> laid_out(info->layout->bytes());
-  RETURN_IF_ERROR(device_.CopyToHost(laid_out.data(), address, laid_out.size()));
-  RETURN_IF_ERROR(device_.Synchronize());
-  return info->layout->ToRowMajor(laid_out.data(), out);
+  RETURN_IF_ERROR(device_.CopyToHost(out, address, info->local_type.num_bytes()));
+  return device_.Synchronize();
 }
 
 void Executor::ResetCounters() {

@@ -39,10 +39,7 @@ class CpuBackend : public Backend {
     for (const Node& node : graph.nodes()) {
       if (!c.IsDone(&node)) RETURN_IF_ERROR(EmitNode(node, c));
     }
-    absl::StatusOr<Program> program = c.builder().Finish([&](Value value, const std::string& layout) {
-      LOCKSTEP_CHECK(layout.empty()) << layout;
-      return c.RowMajorOf(*value.node, value);
-    });
+    absl::StatusOr<Program> program = c.builder().Finish([&](Value value) { return c.RowMajorOf(*value.node, value); });
     if (!program.ok()) return program.status();
     RETURN_IF_ERROR(c.CompileLoops());
     return program;

@@ -18,58 +18,58 @@ class Binder {
   }
 
   void Run() {
-    std::vector<const ProgramResult*> copied_results, copied_states;
-    for (const ProgramResult& outcome : program_.outcomes) {
-      if (outcome.state >= 0 && BindState(outcome)) continue;
-      if (outcome.state < 0 && BindResult(outcome)) continue;
-      (outcome.state < 0 ? copied_results : copied_states).push_back(&outcome);
+    std::vector<const ProgramOutput*> copied_results, copied_states;
+    for (const ProgramOutput& output : program_.outputs) {
+      if (output.state >= 0 && BindState(output)) continue;
+      if (output.state < 0 && BindResult(output)) continue;
+      (output.state < 0 ? copied_results : copied_states).push_back(&output);
     }
     // Results first: they may be old values. A state's old value that becomes another state's next goes through a temporary.
-    for (const ProgramResult* outcome : copied_results) {
-      Storage target = program_.storage(outcome->storage);
-      target.result = outcome->info;
+    for (const ProgramOutput* output : copied_results) {
+      Storage target = program_.storage(output->storage);
+      target.result = output->info;
       target.state = -1;
-      target.name = outcome->name;
-      Copy(outcome->storage, std::move(target));
+      target.name = output->name;
+      Copy(output->storage, std::move(target));
     }
-    std::vector<std::pair<const ProgramResult*, int>> sources;
-    for (const ProgramResult* outcome : copied_states) {
-      int source = outcome->storage;
+    std::vector<std::pair<const ProgramOutput*, int>> sources;
+    for (const ProgramOutput* output : copied_states) {
+      int source = output->storage;
       if (program_.storage(program_.Root(source)).kind == Storage::Kind::kState) {
         Storage temporary = program_.storage(source);
         source = Copy(source, std::move(temporary));
       }
-      sources.emplace_back(outcome, source);
+      sources.emplace_back(output, source);
     }
-    for (const auto& [outcome, source] : sources) {
+    for (const auto& [output, source] : sources) {
       Storage target = program_.storage(source);
-      target.state = outcome->state;
+      target.state = output->state;
       target.result = -1;
-      target.name = outcome->name;
+      target.name = output->name;
       Copy(source, std::move(target));
     }
   }
 
  private:
-  bool BindResult(const ProgramResult& outcome) {
-    const int root = program_.Root(outcome.storage);
+  bool BindResult(const ProgramOutput& output) {
+    const int root = program_.Root(output.storage);
     if (!program_.storage(root).InArena()) return false;
-    program_.storage(root).result = outcome.info;
+    program_.storage(root).result = output.info;
     return true;
   }
 
-  bool BindState(const ProgramResult& outcome) {
-    const int root = program_.Root(outcome.storage);
-    const int old = state_storages_[static_cast<size_t>(outcome.state)];
+  bool BindState(const ProgramOutput& output) {
+    const int root = program_.Root(output.storage);
+    const int old = state_storages_[static_cast<size_t>(output.state)];
     if (root == old) return true;  // unchanged
     if (!program_.storage(root).InArena() || program_.storage(root).bytes != program_.storage(old).bytes) return false;
-    for (const ProgramResult& other : program_.outcomes) {
+    for (const ProgramOutput& other : program_.outputs) {
       if (program_.Root(other.storage) == old) return false;  // the old value is needed at the end
     }
     const int written = lifetimes_[static_cast<size_t>(root)].first_write;
     const int read = lifetimes_[static_cast<size_t>(old)].last_read;
     if (read > written || (read == written && !MayOverwrite(written, root, old))) return false;
-    program_.storage(root).state = outcome.state;
+    program_.storage(root).state = output.state;
     return true;
   }
 

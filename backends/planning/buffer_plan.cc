@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// The smallest gap of `bytes` between the given [begin, end) ranges, or behind them.
+// The smallest gap of `bytes` between the given [begin, end) ranges, or after them.
 uint64_t BestFit(std::vector<std::pair<uint64_t, uint64_t>> taken, uint64_t bytes) {
   std::sort(taken.begin(), taken.end());
   uint64_t best = UINT64_MAX, best_gap = UINT64_MAX, end = 0;
@@ -28,9 +28,9 @@ class Planner {
   }
 
   BufferPlan Run() {
-    AddNamedBuffers(BufferKind::kInput, program_.inputs, inputs_, nullptr);
-    AddNamedBuffers(BufferKind::kResult, program_.results, results_, nullptr);
-    AddNamedBuffers(BufferKind::kState, program_.states, states_, &program_.state_bytes);
+    AddNamedBuffers(BufferKind::kInput, program_.inputs, inputs_);
+    AddNamedBuffers(BufferKind::kResult, program_.results, results_);
+    AddNamedBuffers(BufferKind::kState, program_.states, states_);
     for (size_t i = 0; i < program_.constants.size(); ++i) {
       constants_.push_back(AddBuffer(BufferKind::kConstant, std::to_string(i), program_.constants[i].num_bytes()));
     }
@@ -51,11 +51,10 @@ class Planner {
     return static_cast<int32_t>(plan_.buffers.size()) - 1;
   }
 
-  void AddNamedBuffers(BufferKind kind, std::vector<ValueInfo>& infos, std::vector<int32_t>& buffers,
-                       const std::vector<uint64_t>* bytes) {
-    for (size_t i = 0; i < infos.size(); ++i) {
-      infos[i].buffer = AddBuffer(kind, infos[i].name, bytes ? (*bytes)[i] : infos[i].local_type.num_bytes());
-      buffers.push_back(infos[i].buffer);
+  void AddNamedBuffers(BufferKind kind, std::vector<ValueInfo>& infos, std::vector<int32_t>& buffers) {
+    for (ValueInfo& info : infos) {
+      info.buffer = AddBuffer(kind, info.name, info.local_type.num_bytes());
+      buffers.push_back(info.buffer);
     }
   }
 

@@ -46,7 +46,7 @@ struct Instruction {
   CollectiveInfo collective;  // of the others; kCollective becomes kStart and kWait when it is scheduled
 };
 
-struct ProgramResult {
+struct ProgramOutput {
   std::string name;
   int storage = -1;
   int state = -1;  // it is the next value of this state; -1: a result
@@ -60,8 +60,7 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<Tensor> constants;
   std::vector<ValueInfo> inputs, states, results;  // buffers are not known yet
-  std::vector<uint64_t> state_bytes;               // by state, in its layout
-  std::vector<ProgramResult> outcomes;             // results and next values, in the graph's order
+  std::vector<ProgramOutput> outputs;              // results and next values, in the graph's order
   int num_buckets = 0;
   int num_collectives = 0;
 

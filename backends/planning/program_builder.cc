@@ -45,7 +45,6 @@ ProgramBuilder::ProgramBuilder(const Graph& graph) : graph_(graph) {
     storage.kind = input.is_state ? Storage::Kind::kState : Storage::Kind::kInput;
     storage.index = static_cast<int>(infos.size());
     infos.push_back(Describe(input.name(), input.value, input.placements(), graph.mesh()));
-    if (input.is_state) program_.state_bytes.push_back(storage.bytes);
     storages_[input.value].push_back(program_.AddStorage(std::move(storage)));
   }
 }
@@ -97,16 +96,6 @@ Instruction& ProgramBuilder::Add(const Node& node, Kernel kernel, std::vector<in
   instruction.writes = std::move(writes);
   program_.instructions.push_back(std::move(instruction));
   return program_.instructions.back();
-}
-
-void ProgramBuilder::SetStateLayout(Value state, std::shared_ptr<const StateLayout> layout) {
-  const int id = StoragesOf(state).front();
-  Storage& storage = program_.storage(id);
-  LOCKSTEP_CHECK(storage.kind == Storage::Kind::kState) << storage.name;
-  storage.layout = layout->ToString();
-  storage.bytes = layout->bytes();
-  program_.state_bytes[static_cast<size_t>(storage.index)] = storage.bytes;
-  program_.states[static_cast<size_t>(storage.index)].layout = std::move(layout);
 }
 
 absl::StatusOr<bool> ProgramBuilder::LowerCommon(const Node& node) {
@@ -208,25 +197,21 @@ absl::Status ProgramBuilder::LowerCollective(const Node& node) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Program> ProgramBuilder::Finish(
-    const std::function<absl::StatusOr<int>(Value, const std::string& layout)>& in_layout) {
+absl::StatusOr<Program> ProgramBuilder::Finish(const std::function<absl::StatusOr<int>(Value)>& row_major) {
   for (const Result& result : graph_.results()) {
-    ProgramResult outcome;
-    outcome.name = result.name;
-    std::string layout;
+    ProgramOutput output;
+    output.name = result.name;
     if (result.is_state) {
-      const Storage& state = program_.storage(StoragesOf(graph_.FindInput(result.name)->value).front());
-      outcome.state = state.index;
-      layout = state.layout;
+      output.state = program_.storage(StoragesOf(graph_.FindInput(result.name)->value).front()).index;
     } else {
-      outcome.info = static_cast<int>(program_.results.size());
+      output.info = static_cast<int>(program_.results.size());
       program_.results.push_back(Describe(result.name, result.value, result.placements, graph_.mesh()));
     }
-    outcome.storage = Find(result.value, layout);
-    if (outcome.storage < 0) {
-      ASSIGN_OR_RETURN(outcome.storage, in_layout(result.value, layout));
+    output.storage = Find(result.value, "");
+    if (output.storage < 0) {
+      ASSIGN_OR_RETURN(output.storage, row_major(result.value));
     }
-    program_.outcomes.push_back(std::move(outcome));
+    program_.outputs.push_back(std::move(output));
   }
   return std::move(program_);
 }

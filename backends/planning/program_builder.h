@@ -47,15 +47,12 @@ class ProgramBuilder {
   CollectiveInfo InfoOf(const Node& node) const;
   void AddCollective(const Node& node, CollectiveInfo info, std::vector<int> reads, std::vector<int> writes);
   // Whether the ranks' slices of an all_gather or reduce_scatter are contiguous in memory, as the communicator wants them. For others the
-  // backend moves elements before or behind the collective.
+  // backend moves elements before or after the collective.
   static bool IsContiguous(const Node& node);
 
-  // Gives a state a layout of its own. Before anything reads the state.
-  void SetStateLayout(Value state, std::shared_ptr<const StateLayout> layout);
-
-  // The program, with its outcomes. `in_layout` is called for an outcome that does not exist in the layout that it must have
-  // (a state's own, else row-major) and returns a storage that does.
-  absl::StatusOr<Program> Finish(const std::function<absl::StatusOr<int>(Value, const std::string& layout)>& in_layout);
+  // The program, with its outputs. `row_major` is called for an output that exists in other layouts only, and returns a storage
+  // that holds it row-major.
+  absl::StatusOr<Program> Finish(const std::function<absl::StatusOr<int>(Value)>& row_major);
 
  private:
   absl::Status LowerConstant(const Node& node);

@@ -10,7 +10,7 @@ namespace {
 class Scheduler {
  public:
   explicit Scheduler(Program& program) : program_(program), lifetimes_(Lifetimes(program)) {
-    for (const ProgramResult& outcome : program.outcomes) outcome_roots_.insert(program.Root(outcome.storage));
+    for (const ProgramOutput& output : program.outputs) output_roots_.insert(program.Root(output.storage));
   }
 
   void Run() {
@@ -67,7 +67,7 @@ class Scheduler {
   bool CanLiveInBucket(int id, int position) const {
     const int root = program_.Root(id);
     const Storage& storage = program_.storage(root);
-    return storage.kind == Storage::Kind::kTemporary && storage.bucket < 0 && !outcome_roots_.contains(root) &&
+    return storage.kind == Storage::Kind::kTemporary && storage.bucket < 0 && !output_roots_.contains(root) &&
            lifetimes_[static_cast<size_t>(root)].last_read <= position;
   }
 
@@ -121,7 +121,7 @@ class Scheduler {
     }
   }
 
-  // Appends an instruction, behind the waits for what it touches.
+  // Appends an instruction, after the waits for what it touches.
   void Append(Instruction instruction) {
     std::set<int> touched;
     for (int id : instruction.reads) touched.insert(program_.Root(id));
@@ -151,7 +151,7 @@ class Scheduler {
 
   Program& program_;
   const std::vector<Lifetime> lifetimes_;
-  std::set<int> outcome_roots_;
+  std::set<int> output_roots_;
   std::vector<std::vector<Instruction>> copies_;  // into the bucket, by collective
   std::map<int, Instruction> waits_;              // for what is in flight, by collective
 };

@@ -2,7 +2,7 @@
 //
 //   [4] matmul -> %dw          [4] matmul -> %dw, in bucket 0
 //   [5] sum -> %db             [5] sum -> %db, in bucket 0+4096
-//   [6] conv -> %dv     ==>        all_reduce.start bucket 0            complete here, behind [5]
+//   [6] conv -> %dv     ==>        all_reduce.start bucket 0            complete here, after [5]
 //   [7] all_reduce %dw, %db    [6] conv -> %dv
 //   [8] sgd %w, %dw'               all_reduce.wait bucket 0             before the first use
 //                              [8] sgd %w, %dw'

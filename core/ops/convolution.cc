@@ -304,7 +304,7 @@ void PlaceForm(PlacementContext& c, std::string_view a, std::string_view b, std:
 OpDef WithWindow(OpDef def) {
   return def.Attr<std::vector<int64_t>>("stride", "steps of the window, one per spatial dimension")
       .Attr<std::vector<int64_t>>("padding_low", "zeros before x, one per spatial dimension")
-      .Attr<std::vector<int64_t>>("padding_high", "zeros behind x, one per spatial dimension")
+      .Attr<std::vector<int64_t>>("padding_high", "zeros after x, one per spatial dimension")
       .Attr<std::vector<int64_t>>("dilation", "distances of the filter's taps, one per spatial dimension")
       .OptionalAttr<int64_t>("groups", 1, "filters and channels are split into this many groups that do not meet")
       .Constraint("C1", "x and filter have the same floating-point dtype")

@@ -199,7 +199,7 @@ OpDef WithWindow(OpDef def) {
   return def.Attr<Ints>("window", "extents of the window, one per spatial dimension")
       .Attr<Ints>("stride", "steps of the window, one per spatial dimension")
       .Attr<Ints>("padding_low", "padding before x, one per spatial dimension")
-      .Attr<Ints>("padding_high", "padding behind x, one per spatial dimension")
+      .Attr<Ints>("padding_high", "padding after x, one per spatial dimension")
       .Constraint("C1", "x has a floating-point dtype")
       .Constraint("C2", "x is [N, C, spatial...] with one to three spatial dimensions")
       .Constraint("C3", "window, stride, paddings and dilation have one value per spatial dimension")

@@ -165,7 +165,7 @@ void SoftmaxCrossEntropyVjp(VjpContext& c) {
 // Samples are independent: everything is split along a dimension of the samples, and the loss is then a partial sum.
 void PlaceSoftmaxCrossEntropy(PlacementContext& c) {
   const Placement &logits = c.operand(0), &labels = c.operand(1);
-  // Dimension d of the labels is dimension d of the logits, or d + 1 behind the classes.
+  // Dimension d of the labels is dimension d of the logits, or d + 1 after the classes.
   const auto to_labels = [](int64_t dim) { return dim == 0 ? 0 : dim - 1; };
   const auto to_logits = [](int64_t dim) { return dim == 0 ? 0 : dim + 1; };
   if (logits.is_local() || labels.is_local()) {

@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<int64_t>> CheckWindows(const NodeContext& c, const Sh
 std::array<WindowAxis, 3> ThreeAxes(const NodeContext& c, const Shape& x, const Shape& y,
                                     const std::vector<int64_t>& sizes);
 
-// The dimensions of an N,C,spatial shape behind the first two.
+// The dimensions of an N,C,spatial shape after the first two.
 std::vector<int64_t> SpatialDims(const Shape& shape);
 
 }  // namespace lockstep::ops

@@ -2,7 +2,7 @@
 // Internal to the frontend; lives while one node is converted.
 //
 // Attributes have sticky errors, as the builder's operations have: after a mistyped one the builder's status is the error, what is
-// built is null, and the import ends behind the converter. So a converter that reads a type of what it has built first does
+// built is null, and the import ends after the converter. So a converter that reads a type of what it has built first does
 //   RETURN_IF_ERROR(n.b().status());
 
 #pragma once

@@ -39,7 +39,7 @@ absl::Status AveragePool(OnnxNode& n) {
   Value x = n.input(0);
   RETURN_IF_ERROR(b.status());
   if (include_padding && windows.overhang != none) {
-    // The padding counts, what lies behind it does not: so the padding becomes part of x.
+    // The padding counts, what lies after it does not: so the padding becomes part of x.
     Ints low = {0, 0}, high = {0, 0};
     low.insert(low.end(), windows.padding_low.begin(), windows.padding_low.end());
     high.insert(high.end(), windows.padding_high.begin(), windows.padding_high.end());
@@ -56,7 +56,7 @@ absl::Status AveragePool(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// Reduces all dimensions behind the first two, which stay with extent 1.
+// Reduces all dimensions after the first two, which stay with extent 1.
 absl::Status GlobalPool(OnnxNode& n, bool mean) {
   RETURN_IF_ERROR(n.RequireRank(0, 3));
   const Value x = n.input(0);

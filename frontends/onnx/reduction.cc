@@ -20,9 +20,9 @@ absl::StatusOr<Ints> ReducedDims(OnnxNode& n, int64_t axes_input_since, const Sh
   return all;
 }
 
-// y = behind(reduce(before(x), dims), number of elements reduced).
-template <typename Before, typename Behind>
-absl::Status Reduce(OnnxNode& n, int64_t axes_input_since, std::string_view op, Before before, Behind behind) {
+// y = after(reduce(before(x), dims), number of elements reduced).
+template <typename Before, typename After>
+absl::Status Reduce(OnnxNode& n, int64_t axes_input_since, std::string_view op, Before before, After after) {
   Builder& b = n.b();
   const Value x = n.input(0);
   RETURN_IF_ERROR(b.status());
@@ -36,7 +36,7 @@ absl::Status Reduce(OnnxNode& n, int64_t axes_input_since, std::string_view op, 
   }
   Value result = before(b, x);
   if (!dims.empty()) result = b.Op(op, {result}, {{"dims", dims}});
-  result = behind(b, result, count);
+  result = after(b, result, count);
   n.SetOutput(0, keep ? b.Reshape(result, kept) : result);
   return absl::OkStatus();
 }

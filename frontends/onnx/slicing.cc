@@ -136,13 +136,13 @@ absl::Status Pad(OnnxNode& n) {
   }
   Ints low, high, start, limit;
   for (int64_t i = 0; i < rank; ++i) {
-    const int64_t before = amounts[At(i)], behind = amounts[At(i + rank)];
-    if (std::max(before, behind) > kMaxElements || std::min(before, behind) < -kMaxElements)
+    const int64_t before = amounts[At(i)], after = amounts[At(i + rank)];
+    if (std::max(before, after) > kMaxElements || std::min(before, after) < -kMaxElements)
       return n.Error() << "pads " << ListToString(amounts) << " are too large";
     low.push_back(std::max<int64_t>(before, 0));
-    high.push_back(std::max<int64_t>(behind, 0));
+    high.push_back(std::max<int64_t>(after, 0));
     start.push_back(low.back() - before);
-    limit.push_back(x.shape()[i] + low.back() + behind);
+    limit.push_back(x.shape()[i] + low.back() + after);
     if (limit.back() < start.back())
       return n.Error() << "pads " << ListToString(amounts) << " remove more than there is of " << x.type();
   }

@@ -11,7 +11,7 @@ namespace lockstep {
 // One entry for each spatial dimension of x.
 struct OnnxWindows {
   std::vector<int64_t> size, stride, dilation, padding_low, padding_high;
-  // How far windows reach behind the padding because of ceil_mode; the last one then is incomplete.
+  // How far windows reach after the padding because of ceil_mode; the last one then is incomplete.
   std::vector<int64_t> overhang;
 };
 

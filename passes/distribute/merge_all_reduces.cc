@@ -128,7 +128,7 @@ Pass MergeAllReduces(MergeOptions options) {
             }
             const std::vector<Bucket> buckets = FillBuckets(graph, options);
             for (const Bucket& bucket : buckets) RETURN_IF_ERROR(MergeBucket(graph, bucket, number++).status());
-            // The merged nodes stand at the end, behind their consumers.
+            // The merged nodes stand at the end, after their consumers.
             RepairOrder(graph);
             return !buckets.empty();
           },

@@ -1,4 +1,4 @@
-// The memory behind collectives: segments that the ranks of a group can all reach, and where operands lie in them.
+// The memory of collectives: segments that the ranks of a group can all reach, and where operands lie in them.
 // Ranks that are threads of one process reach everything; ranks that are processes map each other's segments, which are
 // anonymous files (memfd): nothing is left behind when a process dies, and no limit of /dev/shm applies. One rank's
 // PeerMemory is used by one thread at a time; segments may be freed by any thread.
