@@ -1,0 +1,305 @@
+// Collectives give what their contract says: against a plain loop, with every dtype and kind, many in flight, in any memory.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "core/dtype.h"
+#include "core/status.h"
+#include "core/tensor.h"
+#include "runtime/comm/conformance_support.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kCounts[] = {0, 1, 10, 1000, kMost};
+constexpr ReduceKind kKinds[] = {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax, ReduceKind::kProd,
+                                 ReduceKind::kMean};
+
+// Element i of rank r's input: values that show a wrong order of additions, overflow, and mixed up ranks or elements.
+template <typename T>
+T Input(int r, int64_t i) {
+  const uint64_t hash = (i * 7 + r * 1000003 + 12345) * 0x9e3779b97f4a7c15u;
+  if constexpr (std::is_same_v<T, bool>) return (hash >> 60) > 2;
+  else if constexpr (std::is_integral_v<T>) return static_cast<T>(hash >> 13);
+  else return static_cast<T>((static_cast<float>(hash >> 40) / (1 << 23) - 0.7f) * ((hash >> 8) % 5 == 0 ? 3.f : 1.f));
+}
+
+// The reduction as the header of Communicator defines it, one element at a time.
+template <typename T>
+T Expected(ReduceKind kind, int size, int64_t i) {
+  if constexpr (std::is_same_v<T, bool>) {
+    bool any = false, all = true;
+    for (int r = 0; r < size; ++r) any |= Input<T>(r, i), all &= Input<T>(r, i);
+    return kind == ReduceKind::kSum || kind == ReduceKind::kMax ? any : all;
+  } else {
+    using Wide = std::conditional_t<std::is_integral_v<T>, Accumulator<T>,
+                                    std::conditional_t<std::is_same_v<T, double>, double, float>>;
+    auto add = [](Wide a, Wide b) {
+      if constexpr (std::is_integral_v<T>)
+        return static_cast<Wide>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+      else return a + b;
+    };
+    auto multiply = [](Wide a, Wide b) {
+      if constexpr (std::is_integral_v<T>)
+        return static_cast<Wide>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+      else return a * b;
+    };
+    Wide sum = static_cast<Wide>(Input<T>(0, i));
+    for (int r = 1; r < size; ++r) {
+      const Wide x = static_cast<Wide>(Input<T>(r, i));
+      switch (kind) {
+        case ReduceKind::kSum:
+        case ReduceKind::kMean: sum = add(sum, x); break;
+        case ReduceKind::kMin: sum = std::min(sum, x); break;
+        case ReduceKind::kMax: sum = std::max(sum, x); break;
+        case ReduceKind::kProd: sum = multiply(sum, x); break;
+      }
+    }
+    if (kind == ReduceKind::kMean) sum = sum / static_cast<Wide>(size);
+    return static_cast<T>(sum);
+  }
+}
+
+template <typename T>
+absl::Status ExpectEqual(const Communicator& c, const T* found, const T* expected, int64_t count,
+                         const std::string& what) {
+  if (count == 0 || std::memcmp(found, expected, count * sizeof(T)) == 0) return absl::OkStatus();
+  for (int64_t i = 0; i < count; ++i) {
+    if (std::memcmp(found + i, expected + i, sizeof(T)) == 0) continue;
+    return Wrong(c, what) << "element " << i << " is " << DoubleToString(static_cast<double>(found[i])) << ", expected "
+                          << DoubleToString(static_cast<double>(expected[i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpectSameOnAllRanks(Communicator& c, const void* data, size_t bytes, const std::string& what) {
+  const size_t hash = std::hash<std::string_view>()({static_cast<const char*>(data), bytes});
+  ASSIGN_OR_RETURN(const std::vector<std::string> hashes, c.AllGatherBytes(std::to_string(hash), "hash of the result"));
+  for (int r = 0; r < c.size(); ++r) {
+    if (hashes[r] != hashes[0]) return Wrong(c, what) << "ranks 0 and " << r << " have different results";
+  }
+  return absl::OkStatus();
+}
+
+enum class Op { kAllReduce, kBroadcast, kAllGather, kReduceScatter };
+
+std::string Title(Op op, DType dtype, ReduceKind kind, int64_t count, bool registered, bool in_place) {
+  const char* const names[] = {"all_reduce", "broadcast", "all_gather", "reduce_scatter"};
+  std::ostringstream text;
+  text << names[static_cast<int>(op)] << " " << ReduceKindName(kind) << " " << dtype << " x " << count
+       << (registered ? ", registered" : ", not registered") << (in_place ? ", in place" : ", not in place");
+  return text.str();
+}
+
+// One collective with operands of at most `memory` bytes, checked against what this rank computes alone.
+template <typename T>
+absl::Status RunAndCheck(Communicator& c, Op op, ReduceKind kind, int64_t count, bool in_place, Operand& a, Operand& b,
+                         const std::string& title) {
+  const int n = c.size();
+  const int root = static_cast<int>(count % n);
+  const int64_t in_count = op == Op::kReduceScatter ? n * count : count;
+  const int64_t out_count = op == Op::kAllGather ? n * count : count;
+  T* const first = reinterpret_cast<T*>(a.data());
+  T* input = first;
+  T* output = reinterpret_cast<T*>(b.data());
+  if (in_place) output = op == Op::kReduceScatter ? first + c.rank() * count : first;
+  if (in_place && op == Op::kAllGather) input = first + c.rank() * count;
+  for (int64_t i = 0; i < in_count; ++i) input[i] = Input<T>(c.rank(), i);
+  const DType dtype = DTypeOf<T>();
+  const Communicator::Call call{.label = title};
+  // Of a long all_reduce each rank checks its own part, and that all ranks have the same everywhere.
+  const bool divided = op == Op::kAllReduce && count > 1000;
+  const int64_t check_begin = divided ? out_count * c.rank() / n : 0;
+  const int64_t check_end = divided ? out_count * (c.rank() + 1) / n : out_count;
+  const std::unique_ptr<T[]> expected(new T[out_count]);
+  switch (op) {
+    case Op::kAllReduce:
+      RETURN_IF_ERROR(c.AllReduce(input, output, count, dtype, kind, call));
+      for (int64_t i = check_begin; i < check_end; ++i) expected[i] = Expected<T>(kind, n, i);
+      break;
+    case Op::kBroadcast:
+      RETURN_IF_ERROR(c.Broadcast(c.rank() == root || in_place ? input : nullptr, output, count, dtype, root, call));
+      for (int64_t i = 0; i < count; ++i) expected[i] = Input<T>(root, i);
+      break;
+    case Op::kAllGather:
+      RETURN_IF_ERROR(c.AllGather(input, output, count, dtype, call));
+      for (int64_t i = 0; i < out_count; ++i) expected[i] = Input<T>(static_cast<int>(i / count), i % count);
+      break;
+    case Op::kReduceScatter:
+      RETURN_IF_ERROR(c.ReduceScatter(input, output, count, dtype, kind, call));
+      for (int64_t i = 0; i < count; ++i) expected[i] = Expected<T>(kind, n, c.rank() * count + i);
+      break;
+  }
+  RETURN_IF_ERROR(ExpectEqual(c, output + check_begin, expected.get() + check_begin, check_end - check_begin, title));
+  if (divided) RETURN_IF_ERROR(ExpectSameOnAllRanks(c, output, count * sizeof(T), title));
+  if (!in_place) {
+    for (int64_t i = 0; i < in_count; ++i) {
+      const T original = Input<T>(c.rank(), i);
+      if (std::memcmp(&input[i], &original, sizeof(T)) != 0) return Wrong(c, title) << "the input has changed at " << i;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Every dtype and kind, in place or not, registered or not, up to 1000 elements; of the million one variant per dtype.
+absl::Status Sweep(Communicator& c, Op op) {
+  const bool reduces = op == Op::kAllReduce || op == Op::kReduceScatter;
+  const bool shares = op == Op::kAllGather || op == Op::kReduceScatter;
+  int variant = 0;
+  for (int64_t count : kCounts) {
+    if (count > 1000 && shares) count /= c.size();  // a million in all
+    for (bool registered : {false, true}) {
+      const size_t bytes = count * sizeof(double) * (shares ? c.size() : 1);
+      ASSIGN_OR_RETURN(Operand a, Operand::Make(c, registered, bytes));
+      ASSIGN_OR_RETURN(Operand b, Operand::Make(c, registered, bytes));
+      for (DType dtype : kAllDTypes) {
+        for (ReduceKind kind : kKinds) {
+          if (!reduces && kind != ReduceKind::kSum) continue;
+          for (bool in_place : {false, true}) {
+            if (count > 1000) {
+              // A million elements: each dtype a few times, so that all combinations of the rest occur.
+              if (variant++ % (reduces ? 13 : 3) != 0) continue;
+            }
+            const std::string title = Title(op, dtype, kind, count, registered, in_place);
+            RETURN_IF_ERROR(DispatchDType(dtype, [&](auto tag) {
+              return RunAndCheck<typename decltype(tag)::type>(c, op, kind, count, in_place, a, b, title);
+            }));
+          }
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Roster(Communicator& c) {
+  EXPECT_THAT_OR_RETURN(c.rank() >= 0 && c.rank() < c.size(), "roster");
+  EXPECT_THAT_OR_RETURN(!c.transport().empty() && !c.host(c.rank()).empty(), "roster");
+  EXPECT_THAT_OR_RETURN(c.ranks_on_this_host() >= 1 && c.ranks_on_this_host() <= c.size(), "roster");
+  for (int length : {0, 1, 7, 100000}) {
+    // Of different lengths: rank r says r times `length` letters.
+    ASSIGN_OR_RETURN(std::vector<std::string> all,
+                     c.AllGatherBytes(std::string(c.rank() * length, 'a' + c.rank()), "roster"));
+    EXPECT_THAT_OR_RETURN(static_cast<int>(all.size()) == c.size(), "roster");
+    for (int r = 0; r < c.size(); ++r) EXPECT_THAT_OR_RETURN(all[r] == std::string(r * length, 'a' + r), "roster");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BarrierWaits(Communicator& c) {
+  for (int late = 0; late < c.size(); ++late) {
+    if (c.rank() == late) absl::SleepFor(absl::Milliseconds(20));
+    int64_t entered = absl::ToUnixNanos(absl::Now());
+    RETURN_IF_ERROR(c.Barrier("barrier"));
+    const int64_t left = absl::ToUnixNanos(absl::Now());
+    RETURN_IF_ERROR(c.AllReduce(&entered, &entered, 1, DType::kI64, ReduceKind::kMax, {.label = "last to enter"}));
+    EXPECT_THAT_OR_RETURN(left >= entered, "barrier");
+  }
+  return absl::OkStatus();
+}
+
+// Several buckets in flight, waited for in another order; more than the communicator has room for; some registered on
+// some ranks.
+absl::Status ManyInFlight(Communicator& c) {
+  for (int buckets : {3, 10, 200}) {
+    std::vector<Operand> operands;
+    std::vector<int64_t> counts;
+    for (int b = 0; b < buckets; ++b) {
+      counts.push_back((b * 977) % 5000);
+      const bool collective = b % 3 == 0;
+      ASSIGN_OR_RETURN(Operand operand, Operand::Make(c, collective, counts[b] * sizeof(float)));
+      operands.push_back(std::move(operand));
+    }
+    for (int round = 0; round < (buckets > 100 ? 2 : 10); ++round) {
+      std::vector<Communicator::Ticket> tickets;
+      for (int b = 0; b < buckets; ++b) {
+        float* x = reinterpret_cast<float*>(operands[b].data());
+        for (int64_t i = 0; i < counts[b]; ++i) x[i] = Input<float>(c.rank(), i + b);
+        ASSIGN_OR_RETURN(auto ticket, c.StartAllReduce(x, x, counts[b], DType::kF32, ReduceKind::kSum,
+                                                       {.label = "bucket " + std::to_string(b)}));
+        tickets.push_back(ticket);
+      }
+      for (int k = 0; k < buckets; ++k) {
+        const int b = round % 2 == 0 ? buckets - 1 - k : k;
+        RETURN_IF_ERROR(c.Wait(tickets[b]));
+        const float* x = reinterpret_cast<float*>(operands[b].data());
+        for (int64_t i = 0; i < counts[b]; ++i) {
+          if (x[i] != Expected<float>(ReduceKind::kSum, c.size(), i + b))
+            return Wrong(c, "in flight") << "bucket " << b << ", " << i;
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A rank may use registered memory where another does not, and an operand may lie anywhere in it.
+absl::Status MixedMemory(Communicator& c) {
+  constexpr int64_t kCount = 70000;
+  ASSIGN_OR_RETURN(Operand shared, Operand::Make(c, true, (kCount + 100) * sizeof(double)));
+  std::vector<double> own(kCount);
+  for (int turn = 0; turn < c.size(); ++turn) {
+    double* x = turn == c.rank() ? own.data() : reinterpret_cast<double*>(shared.data()) + turn * 3 + 1;
+    for (int64_t i = 0; i < kCount; ++i) x[i] = Input<double>(c.rank(), i);
+    RETURN_IF_ERROR(c.AllReduce(x, x, kCount, DType::kF64, ReduceKind::kSum, {.label = "mixed"}));
+    for (int64_t i = 0; i < kCount; ++i) {
+      if (x[i] != Expected<double>(ReduceKind::kSum, c.size(), i)) return Wrong(c, "mixed") << "element " << i;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MemoryComesAndGoes(Communicator& c) {
+  for (int round = 0; round < 20; ++round) {
+    const size_t count = (round * 37 + c.rank() * 11) % 100;  // every rank its own size
+    ASSIGN_OR_RETURN(Operand memory, Operand::Make(c, true, count * sizeof(int32_t)));
+    int32_t* x = reinterpret_cast<int32_t*>(memory.data());
+    for (size_t i = 0; i < count; ++i) EXPECT_THAT_OR_RETURN(x[i] == 0, "fresh memory");
+    const int64_t common = (round * 37) % 100 == 0 || c.size() > 1 ? 0 : static_cast<int64_t>(count);
+    RETURN_IF_ERROR(c.AllReduce(x, x, common, DType::kI32, ReduceKind::kSum, {.label = "short"}));
+    for (size_t i = 0; i < count; ++i) x[i] = 7;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BadArguments(Communicator& c) {
+  std::vector<float> x(100), y(100);
+  auto refused = [](const absl::Status& status) { return status.code() == absl::StatusCode::kInvalidArgument; };
+  const Communicator::Call call{.label = "bad"};
+  EXPECT_THAT_OR_RETURN(refused(c.AllReduce(nullptr, x.data(), 1, DType::kF32, ReduceKind::kSum, call)), "null");
+  EXPECT_THAT_OR_RETURN(refused(c.AllReduce(x.data(), x.data(), -1, DType::kF32, ReduceKind::kSum, call)), "negative");
+  EXPECT_THAT_OR_RETURN(refused(c.AllReduce(x.data(), x.data() + 5, 10, DType::kF32, ReduceKind::kSum, call)),
+                        "overlap");
+  EXPECT_THAT_OR_RETURN(refused(c.Broadcast(x.data(), x.data(), 10, DType::kF32, c.size(), call)), "root");
+  EXPECT_THAT_OR_RETURN(refused(c.Broadcast(x.data(), x.data(), 10, DType::kF32, -1, call)), "root");
+  EXPECT_THAT_OR_RETURN(!c.Wait({12345678}).ok(), "unknown ticket");
+  // Nothing was started by any of these.
+  x.assign(100, 1.f);
+  RETURN_IF_ERROR(c.AllReduce(x.data(), y.data(), 100, DType::kF32, ReduceKind::kSum, call));
+  EXPECT_THAT_OR_RETURN(y[99] == static_cast<float>(c.size()), "after bad arguments");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<ConformanceCase> CollectiveCases() {
+  return {
+      {"Roster", 1, kNormal, Roster},
+      {"AllReduce", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kAllReduce); }},
+      {"Broadcast", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kBroadcast); }},
+      {"AllGather", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kAllGather); }},
+      {"ReduceScatter", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kReduceScatter); }},
+      {"BarrierWaits", 1, kNormal, BarrierWaits},
+      {"ManyInFlight", 1, kNormal, ManyInFlight},
+      {"MixedMemory", 1, kNormal, MixedMemory},
+      {"MemoryComesAndGoes", 1, kNormal, MemoryComesAndGoes},
+      {"BadArguments", 1, kNormal, BadArguments},
+  };
+}
+
+}  // namespace lockstep
