@@ -68,20 +68,17 @@ absl::Status EmitConcat(const Node& node, EmitContext& c) {
   std::vector<uint64_t> bytes;  // of a run, by operand
   for (const Value& operand : node.operands())
     bytes.push_back(static_cast<uint64_t>(operand.shape()[dim]) * runs.inner);
-  const int64_t outer = runs.outer;
-  c.Add(node,
-        KernelOf("copy.concat",
-                 [outer, bytes](const KernelArgs& args) {
-                   std::byte* to = args.writes[0];
-                   for (int64_t i = 0; i < outer; ++i) {
-                     for (size_t x = 0; x < bytes.size(); ++x) {
-                       if (bytes[x] > 0) std::memcpy(to, args.reads[x] + static_cast<uint64_t>(i) * bytes[x], bytes[x]);
-                       to += bytes[x];
-                     }
-                   }
-                   return absl::OkStatus();
-                 }),
-        std::move(reads), {c.Write(node)});
+  const auto concat = [outer = runs.outer, bytes](const KernelArgs& args) {
+    std::byte* to = args.writes[0];
+    for (int64_t i = 0; i < outer; ++i) {
+      for (size_t x = 0; x < bytes.size(); ++x) {
+        if (bytes[x] > 0) std::memcpy(to, args.reads[x] + static_cast<uint64_t>(i) * bytes[x], bytes[x]);
+        to += bytes[x];
+      }
+    }
+    return absl::OkStatus();
+  };
+  c.Add(node, KernelOf("copy.concat", concat), std::move(reads), {c.Write(node)});
   return absl::OkStatus();
 }
 

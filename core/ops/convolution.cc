@@ -101,24 +101,26 @@ struct Loops {
   // Calls run(column_at, x_at, count, step) for runs of elements: columns[column_at + i] stands for x[x_at + i * step].
   template <typename Run>
   void ForEachRun(Run run) const {
+    const int64_t heights = axes[1].window.size, widths = axes[2].window.size;
+    for (int64_t row = 0; row < rows(); ++row) {
+      const int64_t tap = row % taps;
+      ForEachRunOfTap(row * positions, row / taps * plane, tap / widths / heights, tap / widths % heights, tap % widths,
+                      run);
+    }
+  }
+
+  // Of the row of columns that begins at `column`, for the channel of x that begins at `x`, and tap (i, j, k) of the filter.
+  template <typename Run>
+  void ForEachRunOfTap(int64_t column, int64_t x, int64_t i, int64_t j, int64_t k, Run& run) const {
     const auto& [depth, height, width] = axes;
-    int64_t row = 0;
-    for (int64_t channel = 0; channel < channels; ++channel) {
-      for (int64_t i = 0; i < depth.window.size; ++i) {
-        for (int64_t j = 0; j < height.window.size; ++j) {
-          for (int64_t k = 0; k < width.window.size; ++k, ++row) {
-            const int64_t begin = width.Begin(k), count = width.End(k) - begin;
-            for (int64_t d = depth.Begin(i); d < depth.End(i); ++d) {
-              for (int64_t h = height.Begin(j); h < height.End(j); ++h) {
-                const int64_t x_d = d * depth.window.stride + depth.Offset(i);
-                const int64_t x_h = h * height.window.stride + height.Offset(j);
-                const int64_t x_w = begin * width.window.stride + width.Offset(k);
-                run(row * positions + (d * height.output + h) * width.output + begin,
-                    channel * plane + (x_d * height.input + x_h) * width.input + x_w, count, width.window.stride);
-              }
-            }
-          }
-        }
+    const int64_t begin = width.Begin(k), count = width.End(k) - begin;
+    const int64_t x_w = begin * width.window.stride + width.Offset(k);
+    for (int64_t d = depth.Begin(i); d < depth.End(i); ++d) {
+      for (int64_t h = height.Begin(j); h < height.End(j); ++h) {
+        const int64_t x_d = d * depth.window.stride + depth.Offset(i);
+        const int64_t x_h = h * height.window.stride + height.Offset(j);
+        run(column + (d * height.output + h) * width.output + begin, x + (x_d * height.input + x_h) * width.input + x_w,
+            count, width.window.stride);
       }
     }
   }

@@ -91,28 +91,39 @@ absl::StatusOr<std::vector<Value>> AddGradients(Graph& graph, Value of, const st
   return Reverse(graph, wrt).Run(of, wrt);
 }
 
+namespace {
+
+// The inputs that `names` names, or every float state if there is none.
+absl::StatusOr<std::vector<Value>> InputsNamed(const Graph& graph, const std::vector<std::string>& names) {
+  std::vector<Value> inputs;
+  for (const std::string& name : names) {
+    const Input* input = graph.FindInput(name);
+    if (!input) return NotFound() << "graph @" << graph.name() << " has no input %" << name;
+    inputs.push_back(input->value);
+  }
+  for (const Input& input : graph.inputs()) {
+    if (names.empty() && input.is_state && IsFloat(input.value.dtype())) inputs.push_back(input.value);
+  }
+  return inputs;
+}
+
+absl::StatusOr<bool> AddGradientsAsResults(Graph& graph, const std::string& of, const std::vector<std::string>& wrt) {
+  const Result* loss = graph.FindResult(of);
+  if (!loss) return NotFound() << "graph @" << graph.name() << " has no result " << of;
+  ASSIGN_OR_RETURN(const std::vector<Value> inputs, InputsNamed(graph, wrt));
+  ASSIGN_OR_RETURN(const std::vector<Value> gradients, AddGradients(graph, loss->value, inputs));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!gradients[i]) return InvalidArgument() << "result " << of << " does not depend on %" << inputs[i].name();
+    RETURN_IF_ERROR(graph.AddResult("grad/" + inputs[i].name(), gradients[i]));
+  }
+  return !inputs.empty();
+}
+
+}  // namespace
+
 Pass Autodiff(std::string of, std::vector<std::string> wrt) {
   return {"autodiff",
-          [of = std::move(of), wrt = std::move(wrt)](Graph& graph) -> absl::StatusOr<bool> {
-            const Result* loss = graph.FindResult(of);
-            if (!loss) return NotFound() << "graph @" << graph.name() << " has no result " << of;
-            std::vector<Value> inputs;
-            for (const std::string& name : wrt) {
-              const Input* input = graph.FindInput(name);
-              if (!input) return NotFound() << "graph @" << graph.name() << " has no input %" << name;
-              inputs.push_back(input->value);
-            }
-            for (const Input& input : graph.inputs()) {
-              if (wrt.empty() && input.is_state && IsFloat(input.value.dtype())) inputs.push_back(input.value);
-            }
-            ASSIGN_OR_RETURN(const std::vector<Value> gradients, AddGradients(graph, loss->value, inputs));
-            for (size_t i = 0; i < inputs.size(); ++i) {
-              if (!gradients[i])
-                return InvalidArgument() << "result " << of << " does not depend on %" << inputs[i].name();
-              RETURN_IF_ERROR(graph.AddResult("grad/" + inputs[i].name(), gradients[i]));
-            }
-            return !inputs.empty();
-          },
+          [of = std::move(of), wrt = std::move(wrt)](Graph& graph) { return AddGradientsAsResults(graph, of, wrt); },
           Keeps::kResults};
 }
 

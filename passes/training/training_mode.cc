@@ -49,25 +49,25 @@ absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options)
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> TrainAll(Graph& graph, const TrainingModeOptions& options) {
+  if (options.momentum && !(*options.momentum >= 0 && *options.momentum <= 1)) {
+    return InvalidArgument() << "momentum is " << *options.momentum << ", expected 0 to 1";
+  }
+  std::vector<Node*> nodes;
+  for (Node& node : graph.nodes()) {
+    if (node.Is("batch_norm_inference") && IsState(graph, node.operand(3)) && IsState(graph, node.operand(4)))
+      nodes.push_back(&node);
+  }
+  for (Node* node : nodes) {
+    RETURN_IF_ERROR(Train(graph, *node, options));
+  }
+  return !nodes.empty();
+}
+
 }  // namespace
 
 Pass TrainingMode(TrainingModeOptions options) {
-  return {"training-mode",
-          [options](Graph& graph) -> absl::StatusOr<bool> {
-            if (options.momentum && !(*options.momentum >= 0 && *options.momentum <= 1)) {
-              return InvalidArgument() << "momentum is " << *options.momentum << ", expected 0 to 1";
-            }
-            std::vector<Node*> nodes;
-            for (Node& node : graph.nodes()) {
-              if (node.Is("batch_norm_inference") && IsState(graph, node.operand(3)) && IsState(graph, node.operand(4)))
-                nodes.push_back(&node);
-            }
-            for (Node* node : nodes) {
-              RETURN_IF_ERROR(Train(graph, *node, options));
-            }
-            return !nodes.empty();
-          },
-          Keeps::kNothing};
+  return {"training-mode", [options](Graph& graph) { return TrainAll(graph, options); }, Keeps::kNothing};
 }
 
 }  // namespace lockstep::passes

@@ -1,0 +1,184 @@
+// The life of a collective after its start, on the thread that makes progress: it is shown to the peers, waits for theirs, takes its
+// share of the work and is retired.
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "core/status.h"
+#include "runtime/comm/describe.h"
+#include "runtime/comm/rank_communicator.h"
+#include "runtime/comm/reduce.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kChunkBytes = 128 * 1024;         // of one rank's operand
+constexpr size_t kMessageChunkBytes = 256 * 1024;  // likewise, between hosts
+constexpr std::chrono::milliseconds kIdlePoll(20);
+
+}  // namespace
+
+void RankCommunicator::RunOldest() {
+  Op* op = progress_->queue.front();
+  op->result = Finish(Run(*op));
+  progress_->queue.pop_front();
+  op->done = true;
+}
+
+void RankCommunicator::ProgressLoop() {
+  Progress& p = *progress_;
+  std::unique_lock<std::mutex> lock(p.mutex);
+  for (;;) {
+    while (!p.stop && p.queue.empty()) {
+      if (chain_ == nullptr) {
+        p.changed.wait(lock);
+      } else if (p.changed.wait_for(lock, kIdlePoll) == std::cv_status::timeout) {
+        (void)chain_->Poll();  // a failure must spread though this rank computes
+      }
+    }
+    if (p.queue.empty()) break;
+    Op* op = p.queue.front();
+    lock.unlock();
+    absl::Status result = Finish(Run(*op));
+    lock.lock();
+    p.queue.pop_front();
+    op->result = std::move(result);
+    op->done = true;
+    p.changed.notify_all();
+  }
+}
+
+absl::Status RankCommunicator::Publish(Op& op) {
+  absl::Status status = Show(op);
+  return status.ok() ? status : group_->Fail(rank(), status);
+}
+
+// Finds the operands' places, or copies them to where peers can reach them, and shows the peers.
+absl::Status RankCommunicator::Show(Op& op) {
+  const OpDescription& d = op.description;
+  const size_t in_bytes = InputBytes(d, size());
+  const size_t out_bytes = OutputBytes(d, size());
+  PeerMemory& memory = group_->memory();
+  std::optional<PeerMemory::Located> output = memory.Find(op.output, out_bytes);
+  if (!output.has_value()) {
+    ASSIGN_OR_RETURN(output, memory.Stage(out_bytes));
+    op.staged_output = true;
+  }
+  std::optional<PeerMemory::Located> input =
+      op.input == op.output && in_bytes == out_bytes ? output : memory.Find(op.input, in_bytes);
+  if (!input.has_value()) {
+    ASSIGN_OR_RETURN(input, memory.Stage(in_bytes));
+  }
+  const bool staged_input = input->segment != nullptr && input->ref.segment % 2 == 1;
+  if (staged_input && (d.opcode != Opcode::kBroadcast || d.root == rank())) {
+    RETURN_IF_ERROR(group_->BeginWork());
+    std::memcpy(input->segment->data(), op.input, in_bytes);
+    group_->EndWork();
+  }
+  op.located_input = *std::move(input);
+  op.located_output = *std::move(output);
+  op.published = true;
+  return group_->Publish(op.sequence, d, op.located_input.ref, op.located_output.ref, op.label);
+}
+
+absl::Status RankCommunicator::Run(Op& op) {
+  RETURN_IF_ERROR(group_->failure());
+  if (!op.published) RETURN_IF_ERROR(Publish(op));
+  RETURN_IF_ERROR(group_->AwaitPosted(op.sequence));
+  if (chain_ != nullptr) RETURN_IF_ERROR(chain_->AwaitNeighbours(op.sequence, op.description, op.label));
+  RETURN_IF_ERROR(Work(op));
+  if (op.staged_output) {
+    RETURN_IF_ERROR(group_->BeginWork());
+    std::memcpy(op.output, op.located_output.segment->data(), OutputBytes(op.description, size()));
+    group_->EndWork();
+  }
+  op.located_input = {};
+  op.located_output = {};
+  group_->Retire(op.sequence);
+  return absl::OkStatus();
+}
+
+absl::Status RankCommunicator::Finish(absl::Status result) {
+  if (result.ok()) return result;
+  result = group_->Fail(rank(), result);
+  group_->AwaitUntouched();
+  return result;
+}
+
+absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
+  const OpDescription& d = op.description;
+  Operands operands{
+      .description = d, .world_size = size(), .first_rank = group_->first_rank(), .inputs = {}, .outputs = {}};
+  const size_t in_bytes = InputBytes(d, size());
+  const size_t out_bytes = OutputBytes(d, size());
+  for (int i = 0; i < group_->size(); ++i) {
+    if (i == group_->index() && op.located_input.segment != nullptr) {
+      operands.inputs.push_back(op.located_input.segment->data() + op.located_input.ref.offset);
+      operands.outputs.push_back(op.located_output.segment->data() + op.located_output.ref.offset);
+      continue;
+    }
+    const Post& post = group_->post(op.sequence, i);
+    ASSIGN_OR_RETURN(std::byte * input, group_->memory().Resolve(i, group_->process(i), post.input, in_bytes));
+    ASSIGN_OR_RETURN(std::byte * output, group_->memory().Resolve(i, group_->process(i), post.output, out_bytes));
+    operands.inputs.push_back(input);
+    operands.outputs.push_back(output);
+  }
+  return operands;
+}
+
+absl::Status RankCommunicator::Work(const Op& op) {
+  const Chunks chunks(op.description, size(), size(), chain_ == nullptr ? kChunkBytes : kMessageChunkBytes);
+  // Peers' operands are looked up only by a rank that has a chunk to do: until it has done it, no peer can be through
+  // with the collective and free them.
+  group_->BeginShare(op.sequence);
+  if (chain_ == nullptr) {
+    RETURN_IF_ERROR(TakeChunks(op, chunks));
+  } else if (static_cast<uint32_t>(group_->index()) < chunks.size()) {
+    ASSIGN_OR_RETURN(const Operands operands, Resolve(op));
+    RETURN_IF_ERROR(chain_->Run(op.sequence, operands, chunks, op.label));
+  }
+  group_->EndShare(op.sequence);
+  return AwaitFinished(op, chunks.size());
+}
+
+// Takes chunks until there are none left.
+absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
+  const OpDescription& d = op.description;
+  Slot& slot = group_->slot(op.sequence);
+  Operands operands;
+  std::vector<const std::byte*> inputs;
+  std::vector<std::byte*> outputs;
+  for (;;) {
+    const uint32_t index = slot.claimed.IncrementBelow(op.sequence, chunks.size());
+    if (index == chunks.size()) return absl::OkStatus();
+    if (operands.inputs.empty()) {
+      ASSIGN_OR_RETURN(operands, Resolve(op));
+    }
+    RETURN_IF_ERROR(group_->BeginWork());
+    const Chunk chunk = chunks.at(index);
+    ChunkOutputs(operands, chunk, &outputs);
+    if (IsReduction(d)) {
+      ChunkInputs(operands, chunk, &inputs);
+      Reduce({.kind = static_cast<ReduceKind>(d.kind),
+              .dtype = static_cast<DType>(d.dtype),
+              .count = chunk.count,
+              .world_size = size(),
+              .inputs = inputs,
+              .outputs = outputs});
+    } else {
+      CopyToAll(SourceAddress(operands, chunk), outputs, chunk.count * SizeOf(static_cast<DType>(d.dtype)));
+    }
+    group_->EndWork();
+    if (slot.finished.IncrementBelow(op.sequence, chunks.size()) + 1 == chunks.size()) group_->Notify();
+  }
+}
+
+absl::Status RankCommunicator::AwaitFinished(const Op& op, uint32_t chunks) {
+  const Slot& slot = group_->slot(op.sequence);
+  return group_->Await([&] { return slot.finished.Get(op.sequence) == chunks; },
+                       [&] { return group_->Unfinished(op.sequence, chain_ != nullptr); },
+                       Describe(op.description, op.label));
+}
+
+}  // namespace lockstep
