@@ -430,9 +430,9 @@ def test_a_dump_has_the_graph_after_each_pass(tmp_path: Path, monkeypatch: pytes
 
 def test_a_failed_compilation_leaves_a_reproducer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_DUMP", str(tmp_path))
-    with pytest.raises(ls.Error) as caught:
-        ls.compile(training(), threads=1, isa="mmx")
-    match = re.search(r"isa is .*mmx.* \(reproducer: (.*\.emit\.ir)\)", str(caught.value))
+    with pytest.raises(ls.Error) as caught:  # a batch of 6
+        ls.compile(training(), threads=1, world=ls.Communicator.in_process(4)[0])
+    match = re.search(r"shared evenly by the 4 ranks.* \(reproducer: (.*\.distribute\.ir)\)", str(caught.value))
     assert match, caught.value
     ls.parse(Path(match[1]).read_text())
 

@@ -80,6 +80,12 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.data.load_idx(wrong), []),
     (lambda wrong: ls.data.mnist(wrong), []),
     (lambda wrong: ls.data.mnist("nowhere", train=wrong), []),
+    (lambda wrong: ls.Communicator.in_process(wrong), [5]),
+    (lambda wrong: ls.Communicator.in_process(2, timeout=wrong), [5, 2.5]),
+    (lambda wrong: ls.Communicator.mpi(timeout=wrong), [5, 2.5]),
+    (lambda wrong: ls.Communicator.single().host(wrong), []),
+    (lambda wrong: ls.Communicator.single().gather_bytes(wrong), [b"bytes"]),
+    (lambda wrong: ls.Communicator.single().abort(wrong), ["text"]),
 ]
 
 
