@@ -58,6 +58,8 @@ class Communicator:
     def host(self, rank: int) -> str:
         """The name of the host on which a rank runs."""
 
+    def __repr__(self) -> str: ...
+
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
 
@@ -69,8 +71,6 @@ class Communicator:
         Makes what the other ranks wait in fail, with an Error that names this rank and the reason.
         An exception that ends a process under mpirun does this by itself.
         """
-
-    def __repr__(self) -> str: ...
 
 class Graph:
     """
