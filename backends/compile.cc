@@ -51,7 +51,7 @@ absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, cons
   ReuseOperands(program);                        // where a kernel may write over what it read last
   const BufferPlan plan = PlanBuffers(program);  // the rest shares an arena by lifetimes
   StepList steps = EmitSteps(program, plan);
-  ASSIGN_OR_RETURN(Certificate certificate, CertifyOrder(steps));
+  ASSIGN_OR_RETURN(Certificate certificate, CertifyOrder(steps, plan.buffers, graph.mesh()));
 
   Executable executable;
   executable.name = graph.name();

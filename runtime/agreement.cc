@@ -21,6 +21,18 @@ std::vector<std::string_view> Lines(std::string_view text) {
   return lines;
 }
 
+// The first rank that holds the same part of a value as `rank`: of its coordinates, those along axes that do not split the value become 0.
+size_t FirstWithSamePart(size_t rank, const PlacementMap& placements, const Mesh& mesh) {
+  size_t first = 0, stride = 1;
+  for (auto axis = mesh.axes().rbegin(); axis != mesh.axes().rend(); ++axis) {
+    const auto size = static_cast<size_t>(axis->size);
+    if (PlacementAlong(placements, axis->name).is_split()) first += rank % size * stride;
+    rank /= size;
+    stride *= size;
+  }
+  return first;
+}
+
 }  // namespace
 
 absl::Status AgreeOnText(Communicator& communicator, std::string_view what, const std::string& text,
@@ -48,12 +60,14 @@ absl::Status AgreeOnText(Communicator& communicator, std::string_view what, cons
 
 absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
   if (communicator.size() == 1) return absl::OkStatus();
+  const Mesh& mesh = executor.executable().mesh;
   std::vector<const ValueInfo*> replicas;
   std::string hashes;
   for (const ValueInfo& state : executor.executable().states) {
-    const bool replicated = std::all_of(state.placements.begin(), state.placements.end(),
-                                        [](const auto& placed) { return placed.second.is_replicated(); });
-    if (!replicated) continue;
+    const bool has_parts = std::all_of(state.placements.begin(), state.placements.end(), [](const auto& placed) {
+      return placed.second.is_replicated() || placed.second.is_split();
+    });
+    if (!has_parts) continue;
     Tensor value(state.local_type);
     RETURN_IF_ERROR(executor.ReadState(state.name, {state.local_type, value.mutable_bytes()}));
     replicas.push_back(&state);
@@ -62,9 +76,10 @@ absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
   ASSIGN_OR_RETURN(const std::vector<std::string> all, communicator.AllGatherBytes(hashes, "replicas of the states"));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     for (size_t i = 0; i < replicas.size(); ++i) {
-      if (all[rank].compare(8 * i, 8, all[0], 8 * i, 8) == 0) continue;
+      const size_t first = FirstWithSamePart(rank, replicas[i]->placements, mesh);
+      if (all[rank].compare(8 * i, 8, all[first], 8 * i, 8) == 0) continue;
       return FailedPrecondition() << "state " << replicas[i]->name << " (" << replicas[i]->local_type
-                                  << ") differs between rank 0 and rank " << rank;
+                                  << ") differs between rank " << first << " and rank " << rank;
     }
   }
   return absl::OkStatus();

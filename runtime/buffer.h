@@ -16,7 +16,7 @@ enum class BufferKind : uint8_t {
   kState,     // the executor's; keeps its contents between runs
   kConstant,  // the executable's; never written
   kArena,     // one for all temporary values and scratch memory, which share it by lifetimes
-  kBucket,    // given out by the communicator; collectives work in it without copies
+  kBucket,    // given out by the communicator of its axis; collectives work in it without copies
 };
 
 std::string_view BufferKindName(BufferKind kind);
@@ -29,6 +29,7 @@ struct Buffer {
   BufferKind kind = BufferKind::kArena;
   std::string name;  // of the input, result or state; "0", "1", … of a bucket; empty for the arena
   uint64_t bytes = 0;
+  int mesh_axis = 0;  // of a bucket: position in the mesh of the axis along which it is reduced
 
   std::string ToString() const;  // "state fc1.weight", "bucket 0", "arena"
 };

@@ -129,10 +129,10 @@ struct ValueInfo {
   int32_t buffer = -1;  // dense, row-major
 };
 
-// The proof that ranks which run the same text cannot hang: made by backends/planning/certificate.h, compared at load.
+// The proof that ranks which run the same text cannot hang, along whichever axes they communicate: made by backends/planning/certificate.h, compared at load.
 struct Certificate {
   uint64_t hash = 0;
-  std::vector<std::string> lines;  // the collectives in order: op, kind, dtype, count, contents of the bucket
+  std::vector<std::string> lines;  // the collectives of all axes in order: op, kind, dtype, count, axis, contents
 
   std::string ToString() const;  // "9f3c1a72": the first 32 bits
 };

@@ -74,8 +74,10 @@ struct StepProfile {
 
 class Executor {
  public:
-  // All ranks call it together. `communicator` must have as many ranks as the executable's mesh, and like `device` outlives
-  // the executor. Fails if the ranks' certificates differ, with the first op that does, and its two versions.
+  // All ranks call it together. `communicator` must have as many ranks as the executable's mesh, which rank r of it is in
+  // at the coordinates that Mesh::Coordinate gives; like `device` it outlives the executor. It is split into a
+  // communicator for each axis of more than one rank, unless that axis is all of the mesh. Fails if the ranks' certificates
+  // differ, with the first op that does, and its two versions.
   static absl::StatusOr<std::unique_ptr<Executor>> Load(Executable executable, Communicator* communicator,
                                                         Device* device, const ExecutorOptions& options = {});
   ~Executor();
@@ -110,7 +112,7 @@ class Executor {
   Executor(Executable executable, Communicator* communicator, Device* device, const ExecutorOptions& options);
   absl::Status Allocate();
   absl::Status Agree();
-  void MakeAxes();
+  absl::Status MakeAxes();
   absl::Status BindInputs(std::span<const NamedInput> inputs);
   absl::Status BindResults(std::span<const NamedResult> results);
   absl::Status CopyResultsToHost(std::span<const NamedResult> results);
@@ -138,7 +140,8 @@ class Executor {
   absl::Status spoilt_;                                     // why, while unassigned_ is not empty
   std::vector<std::string> unassigned_;                     // states to be assigned before the next run
   std::vector<Communicator::Ticket> tickets_;
-  std::vector<AxisContext> axes_;  // of the mesh
+  std::vector<std::unique_ptr<Communicator>> parts_;  // of the world, for axes that are not all of it
+  std::vector<AxisContext> axes_;                     // of the mesh
   std::unique_ptr<Witness> witness_;
   ExecutorCounters counters_;
   std::vector<double> step_seconds_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/check.h"
 #include "core/status.h"
 #include "runtime/agreement.h"
 #include "runtime/executor.h"
@@ -16,13 +17,23 @@ void ForEachWrite(const StepInfo& step, Visit&& visit) {
   if (step.collective) visit(step.collective->output.buffer);
 }
 
+// The position in mesh.Groups(axis) of the group that the rank is in.
+int GroupOf(int64_t rank, const Mesh& mesh, std::string_view axis) {
+  const std::vector<std::vector<int64_t>> groups = mesh.Groups(axis);
+  const auto group = std::find_if(groups.begin(), groups.end(), [&](const std::vector<int64_t>& ranks) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  });
+  LOCKSTEP_CHECK(group != groups.end()) << "rank " << rank << " in " << mesh.ToString();
+  return static_cast<int>(group - groups.begin());
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, Communicator* communicator,
                                                          Device* device, const ExecutorOptions& options) {
   std::unique_ptr<Executor> executor(new Executor(std::move(executable), communicator, device, options));
   absl::Status status = executor->Agree();
-  if (status.ok()) executor->MakeAxes();
+  if (status.ok()) status = executor->MakeAxes();
   if (status.ok()) status = executor->Allocate();
   if (!status.ok()) {
     if (communicator->size() > 1) communicator->Abort(status);
@@ -37,10 +48,6 @@ absl::Status Executor::Agree() {
     return InvalidArgument() << "@" << executable_.name << " is compiled for " << ranks << " ranks (mesh "
                              << executable_.mesh.ToString() << "), and the communicator has " << communicator_.size();
   }
-  int axes = 0;
-  for (const MeshAxis& axis : executable_.mesh.axes()) axes += axis.size > 1;
-  if (axes > 1) return Unimplemented() << "a mesh with more than one axis: " << executable_.mesh.ToString();
-
   std::string certificate;
   for (const std::string& line : executable_.certificate.lines) certificate += line + "\n";
   certificate += executable_.certificate.ToString();
@@ -58,13 +65,25 @@ absl::Status Executor::Agree() {
   return AgreeOnText(communicator_, "program @" + executable_.name, program);
 }
 
-void Executor::MakeAxes() {
-  for (const MeshAxis& axis : executable_.mesh.axes()) {
+absl::Status Executor::MakeAxes() {
+  const Mesh& mesh = executable_.mesh;
+  const int rank = communicator_.rank();
+  for (const MeshAxis& axis : mesh.axes()) {
     AxisContext context;
-    context.coordinate = static_cast<int>(executable_.mesh.Coordinate(communicator_.rank(), axis.name));
-    if (axis.size == communicator_.size()) context.communicator = &communicator_;
+    context.coordinate = static_cast<int>(mesh.Coordinate(rank, axis.name));
+    if (axis.size == communicator_.size()) {
+      context.communicator = &communicator_;
+    } else if (axis.size > 1) {
+      const std::string label = "axis " + axis.name + " of @" + executable_.name;
+      ASSIGN_OR_RETURN(auto part, communicator_.Split(GroupOf(rank, mesh, axis.name), label));
+      // Ranks keep their order, so a rank's number in its part is its coordinate, as roots and slices are.
+      LOCKSTEP_CHECK(part->size() == axis.size && part->rank() == context.coordinate) << label;
+      context.communicator = part.get();
+      parts_.push_back(std::move(part));
+    }
     axes_.push_back(context);
   }
+  return absl::OkStatus();
 }
 
 absl::Status Executor::Allocate() {
@@ -79,7 +98,8 @@ absl::Status Executor::Allocate() {
     const Buffer& buffer = executable_.buffers[i];
     if (buffer.kind == BufferKind::kResult || (buffer.kind == BufferKind::kInput && device_.is_host())) continue;
     if (buffer.kind == BufferKind::kBucket) {
-      ASSIGN_OR_RETURN(auto bucket, communicator_.Allocate(buffer.bytes, buffer.ToString()));
+      Communicator& communicator = *axes_[static_cast<size_t>(buffer.mesh_axis)].communicator;
+      ASSIGN_OR_RETURN(auto bucket, communicator.Allocate(buffer.bytes, buffer.ToString()));
       addresses_[i] = bucket->data();
       buckets_.push_back(std::move(bucket));
       continue;

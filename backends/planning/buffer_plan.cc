@@ -34,8 +34,10 @@ class Planner {
     for (size_t i = 0; i < program_.constants.size(); ++i) {
       constants_.push_back(AddBuffer(BufferKind::kConstant, std::to_string(i), program_.constants[i].num_bytes()));
     }
-    for (int i = 0; i < program_.num_buckets; ++i)
+    for (size_t i = 0; i < program_.bucket_axes.size(); ++i) {
       buckets_.push_back(AddBuffer(BufferKind::kBucket, std::to_string(i), 0));
+      plan_.buffers.back().mesh_axis = program_.bucket_axes[i];
+    }
     PlaceRoots();
     PlaceInArena();
     for (size_t id = 0; id < program_.storages.size(); ++id) {

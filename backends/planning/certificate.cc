@@ -46,6 +46,8 @@ bool MayOverwrite(const StepInfo& step, size_t write, size_t read) {
 
 class Checker {
  public:
+  Checker(std::span<const Buffer> buffers, const Mesh& mesh) : buffers_(buffers), mesh_(mesh) {}
+
   absl::Status Visit(size_t at, const StepInfo& step) {
     const bool is_start = step.kind == StepKind::kStart, is_wait = step.kind == StepKind::kWait;
     if (step.collective.has_value() != (is_start || is_wait)) return Error("O1", at, step) << "is half a collective";
@@ -101,7 +103,26 @@ class Checker {
     return absl::OkStatus();
   }
 
+  // (O6)
+  absl::Status CheckAxis(size_t at, const StepInfo& step) const {
+    const CollectiveInfo& collective = *step.collective;
+    const auto axis = static_cast<size_t>(collective.mesh_axis);
+    if (collective.mesh_axis < 0 || axis >= mesh_.axes().size() || mesh_.axes()[axis].name != collective.axis ||
+        mesh_.axes()[axis].size < 2) {
+      return Error("O6", at, step) << "is along axis " << collective.axis << ", number " << collective.mesh_axis
+                                   << " of the mesh " << mesh_.ToString();
+    }
+    if (collective.op != CollectiveOp::kAllReduce) return absl::OkStatus();
+    const Buffer& buffer = buffers_[static_cast<size_t>(collective.input.buffer)];
+    if (buffer.kind != BufferKind::kBucket || buffer.mesh_axis != collective.mesh_axis) {
+      return Error("O6", at, step) << "is along axis " << collective.axis << ", in " << buffer.ToString()
+                                   << ", which is no bucket of that axis";
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Start(size_t at, const StepInfo& step) {
+    RETURN_IF_ERROR(CheckAxis(at, step));
     const CollectiveInfo& collective = *step.collective;
     if (collective.id != next_id_) {
       return Error("O1", at, step) << "collective " << collective.id << " starts, expected " << next_id_;
@@ -130,7 +151,7 @@ class Checker {
       return Error("O2", at, step) << "collective " << collective.id << " is not in flight";
     }
     const CollectiveInfo& started = flying->second;
-    if (collective.op != started.op || collective.axis != started.axis || collective.input != started.input ||
+    if (collective.op != started.op || collective.mesh_axis != started.mesh_axis || collective.input != started.input ||
         collective.output != started.output) {
       return Error("O2", at, step) << "is for another collective than what started as number " << collective.id << ", "
                                    << started.ToString();
@@ -142,6 +163,8 @@ class Checker {
     return absl::OkStatus();
   }
 
+  const std::span<const Buffer> buffers_;
+  const Mesh& mesh_;
   int next_id_ = 0;
   std::map<int, CollectiveInfo> in_flight_;
   Certificate certificate_;
@@ -149,8 +172,8 @@ class Checker {
 
 }  // namespace
 
-absl::StatusOr<Certificate> CertifyOrder(const StepList& steps) {
-  Checker checker;
+absl::StatusOr<Certificate> CertifyOrder(const StepList& steps, std::span<const Buffer> buffers, const Mesh& mesh) {
+  Checker checker(buffers, mesh);
   for (size_t i = 0; i < steps.size(); ++i) RETURN_IF_ERROR(checker.Visit(i, steps[i]->info()));
   return checker.Finish();
 }

@@ -1,24 +1,33 @@
 // Proves from the final steps that ranks which run the same collectives cannot hang or race, and makes the order certificate that
 // ranks compare when they load. It trusts none of the stages before it and shares no code with them.
 //
-//  (O1) The starts are one total order, numbered without gaps: each collective starts once.
+//  (O1) The starts are one total order over all axes of the mesh, numbered without gaps: each collective starts once.
 //  (O2) Each start has exactly one wait, after it, for the same collective.
 //  (O3) Between start and wait no step writes the collective's input, nor reads or writes its output. Scratch memory counts as
 //       written, and what another collective takes and gives as read and written.
 //  (O4) A collective's operands lie in its slices. An all_reduce is in place; of the others, input and output are apart.
 //  (O5) Within a step a write, and its scratch memory, shares no byte with another operand, unless the step says that the write
 //       may overwrite a read: then they are the same bytes.
+//  (O6) A collective is along an axis of the mesh with more than one rank, whose communicator its start and its wait use. An all_reduce
+//       is in a bucket, and all that work in a bucket are along the bucket's axis, with whose communicator its memory is registered.
 //
-// The hash is over the collectives in order: op, kind, dtype, count, and each operand's name, offset and memory layout.
+// The hash is over the collectives of all axes in order: op, kind, dtype, count, axis, and each operand's name, offset and memory layout.
+//
+// Why equal certificates mean that no rank waits for ever, though an axis has a communicator of its own (docs/decisions/0009): a
+// collective completes once all ranks of its group have started it, and a start waits for nothing but collectives of earlier starts. Of
+// the ranks that wait, take one that has started the fewest collectives: what it waits for, all others have started.
 
 #pragma once
 
+#include <span>
+
+#include "core/placement.h"
 #include "core/status.h"
 #include "runtime/executable.h"
 
 namespace lockstep {
 
 // The error is Internal, and names the step and the rule.
-absl::StatusOr<Certificate> CertifyOrder(const StepList& steps);
+absl::StatusOr<Certificate> CertifyOrder(const StepList& steps, std::span<const Buffer> buffers, const Mesh& mesh);
 
 }  // namespace lockstep

@@ -65,10 +65,28 @@ std::vector<StepInfo> Good() {
   return infos;
 }
 
+// kFirst and kSecond are buckets along `data`; a third bucket is along `model`.
+constexpr BufferSlice kOfModel{3, 0, 64};
+
+std::vector<Buffer> Buffers() {
+  std::vector<Buffer> buffers(4);
+  buffers[0] = {BufferKind::kBucket, "0", 64, 0};
+  buffers[1] = {BufferKind::kBucket, "1", 128, 0};
+  buffers[3] = {BufferKind::kBucket, "2", 64, 2};
+  return buffers;
+}
+
 absl::StatusOr<Certificate> Certify(const std::vector<StepInfo>& infos) {
   StepList steps;
   for (const StepInfo& info : infos) steps.push_back(std::make_unique<Nothing>(info));
-  return CertifyOrder(steps);
+  return CertifyOrder(steps, Buffers(), Mesh({{"data", 2}, {"one", 1}, {"model", 2}}));
+}
+
+// The start and the wait are along `model`.
+StepInfo AlongModel(StepInfo info) {
+  info.collective->axis = "model";
+  info.collective->mesh_axis = 2;
+  return info;
 }
 
 void ExpectRefused(const std::vector<StepInfo>& infos, const std::string& rule) {
@@ -189,6 +207,49 @@ TEST(Certificate, RefusesOperandsOutsideTheBucket) {
   infos = Good();
   infos[4].writes[0].slice = kState;
   ExpectRefused(infos, "O4");
+}
+
+TEST(Certificate, ListsTheCollectivesOfAllAxesInOneOrder) {
+  const auto of = [](bool model_first) {
+    const std::vector<StepInfo> starts = {Start(model_first, kFirst), AlongModel(Start(!model_first, kOfModel))};
+    const std::vector<StepInfo> waits = {Wait(model_first, kFirst), AlongModel(Wait(!model_first, kOfModel))};
+    return Certify({starts[model_first], starts[!model_first], waits[0], waits[1]});
+  };
+  const auto data_first = of(false), model_first = of(true);
+  ASSERT_TRUE(data_first.ok()) << data_first.status();
+  ASSERT_TRUE(model_first.ok()) << model_first.status();
+  ASSERT_EQ(data_first->lines.size(), 2u);
+  EXPECT_EQ(data_first->lines[1], "all_reduce sum f32[16] along model, bucket 1: %g1@0+64");
+  // Along each axis there is one collective, whichever starts first; but ranks must not differ in that.
+  EXPECT_NE(data_first->hash, model_first->hash);
+}
+
+TEST(Certificate, RefusesAnAxisThatIsNotOfTheMesh) {
+  const auto refused = [](const std::function<void(CollectiveInfo&)>& change) {
+    StepInfo start = Start(0, kFirst), wait = Wait(0, kFirst);
+    change(*start.collective);
+    change(*wait.collective);
+    ExpectRefused({start, wait}, "O6");
+  };
+  refused([](CollectiveInfo& info) { info.axis = "other"; });
+  refused([](CollectiveInfo& info) { info.mesh_axis = 2; });  // called data
+  refused([](CollectiveInfo& info) { info.mesh_axis = 3; });
+  refused([](CollectiveInfo& info) { info.mesh_axis = -1; });
+  refused([](CollectiveInfo& info) {  // has no communicator
+    info.axis = "one";
+    info.mesh_axis = 1;
+  });
+}
+
+TEST(Certificate, RefusesABucketOfAnotherAxis) {
+  EXPECT_TRUE(Certify({AlongModel(Start(0, kOfModel)), AlongModel(Wait(0, kOfModel))}).ok());
+  ExpectRefused({Start(0, kOfModel), Wait(0, kOfModel)}, "O6");
+  ExpectRefused({AlongModel(Start(0, kFirst)), AlongModel(Wait(0, kFirst))}, "O6");
+  ExpectRefused({Start(0, kState), Wait(0, kState)}, "O6");  // in no bucket
+}
+
+TEST(Certificate, RefusesAWaitAlongAnotherAxis) {
+  ExpectRefused({Start(0, kFirst), AlongModel(Wait(0, kFirst))}, "O2");
 }
 
 // A collective whose result is elsewhere than what it takes.

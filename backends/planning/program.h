@@ -61,7 +61,7 @@ struct Program {
   std::vector<Tensor> constants;
   std::vector<ValueInfo> inputs, states, results;  // buffers are not known yet
   std::vector<ProgramOutput> outputs;              // results and next values, in the graph's order
-  int num_buckets = 0;
+  std::vector<int> bucket_axes;                    // by bucket: position in the mesh of its axis
   int num_collectives = 0;
 
   int AddStorage(Storage storage) {

@@ -73,7 +73,8 @@ class Scheduler {
 
   // Gives every operand its place, one after the other, and the results the same places.
   void FillBucket(Instruction& instruction, int position) {
-    const int bucket = program_.num_buckets++;
+    const int bucket = static_cast<int>(program_.bucket_axes.size());
+    program_.bucket_axes.push_back(instruction.collective.mesh_axis);
     uint64_t end = 0;
     std::string contents;
     for (size_t i = 0; i < instruction.reads.size(); ++i) {

@@ -1,0 +1,374 @@
+// Meshes of several axes of more than one rank: each collective runs on its axis' communicator, replicas are those ranks that hold
+// the same part of a value, and a failure in one part of the world is one of all of it.
+
+#include <barrier>
+#include <map>
+#include <random>
+
+#include "backends/executor_test_support.h"
+#include "core/interpreter.h"
+#include "core/local_part.h"
+#include "core/local_types.h"
+#include "core/printer.h"
+#include "core/random_tensor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "passes/distribute/distribute.h"
+#include "passes/training/train_step.h"
+#include "runtime/agreement.h"
+#include "runtime/executor.h"
+#include "test/meaning/meaning.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+const Mesh kGrid({{"data", 2}, {"model", 2}});
+
+// The rows of the batch are split over `data`; over `model` the columns of the first weight, and the rows of the second.
+constexpr char kMlp[] = R"(
+graph @mlp(%x: f32[8,6] split(0), state %w: f32[6,10] split(1, model), state %b: f32[10] split(0, model), state %u: f32[10,5] split(0, model), state %c: f32[5]) -> (logits: f32[8,5]) {
+  %z = matmul %x, %w : f32[8,10]
+  %bb = broadcast %b {dims=[1], shape=[8,10]} : f32[8,10]
+  %zb = add %z, %bb : f32[8,10]
+  %h = tanh %zb : f32[8,10]
+  %y = matmul %h, %u : f32[8,5]
+  %cc = broadcast %c {dims=[1], shape=[8,5]} : f32[8,5]
+  %logits = add %y, %cc : f32[8,5]
+  return %logits
+}
+)";
+
+Graph StepOf(std::string_view model) {
+  absl::StatusOr<Graph> graph = ParseGraph(model);
+  LOCKSTEP_CHECK(graph.ok()) << graph.status();
+  passes::TrainStepSpec spec;
+  spec.optimizer.learning_rate = 0.3;
+  const absl::Status status = passes::MakeTrainStep(*graph, spec);
+  LOCKSTEP_CHECK(status.ok()) << status;
+  return *std::move(graph);
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> LoadOnGrid(const std::string& text, Communicator& communicator,
+                                                     Device& device) {
+  CompileOptions options;
+  options.mesh = kGrid;
+  return Load(text, communicator, device, options);
+}
+
+// What training for some steps leaves: of each step the loss, and the states after it.
+struct History {
+  std::vector<Tensor> losses;
+  std::vector<std::map<std::string, Tensor>> states;
+};
+
+constexpr int kSteps = 4;
+
+// The global values of the inputs of each step, and of the states before the first.
+std::vector<Tensor> GlobalInputs(const Graph& step, int number) {
+  std::mt19937_64 random(static_cast<uint64_t>(number) + 5);
+  std::vector<Tensor> inputs;
+  for (const Input& input : step.inputs()) {
+    const TensorType& type = input.value.type();
+    inputs.push_back(IsFloat(type.dtype) ? RandomTensor(type, random, -0.5, 0.5) : RandomTensor(type, random, 0, 4));
+  }
+  return inputs;
+}
+
+// What one rank of `mesh` does, with its part of everything.
+absl::StatusOr<History> Train(const Graph& step, const Mesh& mesh, Communicator& communicator) {
+  const auto device = CreateHostDevice();
+  ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
+  CompileOptions options;
+  options.mesh = mesh;
+  options.bucket_bytes = 256;
+  ASSIGN_OR_RETURN(Executable executable, Compile(step.Clone(), *backend, options));
+  ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, device.get()));
+  History history;
+  for (int number = 0; number < kSteps; ++number) {
+    const std::vector<Tensor> whole = GlobalInputs(step, number);
+    std::vector<Tensor> parts;
+    std::vector<NamedInput> inputs;
+    parts.reserve(whole.size());
+    for (size_t i = 0; i < whole.size(); ++i) {
+      const Input& input = step.inputs()[i];
+      if (input.is_state) {
+        if (number == 0) RETURN_IF_ERROR(executor->AssignState(input.name(), {whole[i].type(), whole[i].bytes()}));
+        continue;
+      }
+      const Tensor& part = parts.emplace_back(LocalPart(whole[i], input.placements(), mesh, communicator.rank()));
+      inputs.push_back({input.name(), {part.type(), part.bytes()}});
+    }
+    Tensor& loss = history.losses.emplace_back(TensorType{DType::kF32, {}});
+    RETURN_IF_ERROR(executor->Run(inputs, std::vector<NamedResult>{{"loss", {loss.type(), loss.mutable_bytes()}}}));
+    std::map<std::string, Tensor>& states = history.states.emplace_back();
+    for (const ValueInfo& state : executor->executable().states) {
+      Tensor& value = states.emplace(state.name, state.local_type).first->second;
+      RETURN_IF_ERROR(executor->ReadState(state.name, {value.type(), value.mutable_bytes()}));
+    }
+  }
+  RETURN_IF_ERROR(CheckReplicas(*executor, communicator));
+  return history;
+}
+
+std::vector<History> TrainOnRanks(const Graph& step, const Mesh& mesh) {
+  std::vector<History> of_ranks(static_cast<size_t>(mesh.num_ranks()));
+  const absl::Status status = ForEachRank(static_cast<int>(of_ranks.size()), [&](Communicator& communicator) {
+    absl::StatusOr<History> history = Train(step, mesh, communicator);
+    if (history.ok()) of_ranks[static_cast<size_t>(communicator.rank())] = *std::move(history);
+    return history.status();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  return of_ranks;
+}
+
+// The same steps by the reference meanings, for the ranks of the mesh.
+std::vector<History> Interpreted(const Graph& step, const Mesh& mesh) {
+  const absl::StatusOr<Graph> placed = passes::DistributeGraph(step, mesh);
+  LOCKSTEP_CHECK(placed.ok()) << placed.status();
+  const Graph local = *ToLocalTypes(*placed);
+  std::vector<History> of_ranks(static_cast<size_t>(mesh.num_ranks()));
+  for (int number = 0; number < kSteps; ++number) {
+    auto inputs = SharesOfInputs(local, GlobalInputs(step, number));
+    for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+      for (size_t i = 0; i < local.inputs().size(); ++i) {
+        const Input& input = local.inputs()[i];
+        if (number > 0 && input.is_state) inputs[rank][i] = of_ranks[rank].states.back().at(input.name());
+      }
+    }
+    const auto results = Interpret(local, inputs);
+    LOCKSTEP_CHECK(results.ok()) << results.status();
+    for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+      std::map<std::string, Tensor>& states = of_ranks[rank].states.emplace_back();
+      for (size_t i = 0; i < local.results().size(); ++i) {
+        const Result& result = local.results()[i];
+        if (result.is_state) states.emplace(result.name, (*results)[rank][i]);
+        else of_ranks[rank].losses.push_back((*results)[rank][i]);
+      }
+    }
+  }
+  return of_ranks;
+}
+
+void ExpectClose(const Tensor& found, const Tensor& expected, const std::string& what) {
+  ASSERT_EQ(found.type(), expected.type()) << what;
+  for (int64_t i = 0; i < found.num_elements(); ++i) EXPECT_NEAR(found.At(i), expected.At(i), 2e-6) << what << " " << i;
+}
+
+// The two weights are split along `model`, and the step needs collectives along both axes.
+TEST(MeshAxes, TrainingWithSplitWeightsIsThatOfOneRank) {
+  const Graph step = StepOf(kMlp);
+  for (const Mesh& mesh : {kGrid, Mesh({{"model", 2}, {"data", 2}}), Mesh({{"data", 4}, {"model", 2}})}) {
+    SCOPED_TRACE(mesh.ToString());
+    const std::vector<History> found = TrainOnRanks(step, mesh), expected = Interpreted(step, mesh);
+    const std::vector<History> one = TrainOnRanks(step, Mesh({{"data", 1}}));
+    ASSERT_EQ(found.size(), static_cast<size_t>(mesh.num_ranks()));
+    for (size_t rank = 0; rank < found.size(); ++rank) {
+      ASSERT_EQ(found[rank].losses.size(), static_cast<size_t>(kSteps)) << rank;
+      for (size_t number = 0; number < kSteps; ++number) {
+        SCOPED_TRACE("rank " + std::to_string(rank) + ", step " + std::to_string(number));
+        EXPECT_EQ(found[rank].losses[number], found[0].losses[number]);
+        ExpectClose(found[rank].losses[number], expected[rank].losses[number], "the interpreter's loss");
+        ExpectClose(found[rank].losses[number], one[0].losses[number], "the loss of one rank");
+        for (const auto& [name, value] : found[rank].states[number]) {
+          const PlacementMap& placements = step.FindInput(name)->placements();
+          ExpectClose(value, expected[rank].states[number].at(name), "the interpreter's " + name);
+          const auto of_one = LocalPart(one[0].states[number].at(name), placements, mesh, static_cast<int64_t>(rank));
+          ExpectClose(value, of_one, "one rank's " + name);
+          for (size_t other = 0; other < rank; ++other) {  // bitwise
+            const bool same_part =
+                !placements.contains("model") || mesh.Coordinate(other, "model") == mesh.Coordinate(rank, "model");
+            if (!same_part) continue;
+            EXPECT_EQ(value, found[other].states[number].at(name)) << name << " of rank " << other;
+          }
+        }
+      }
+    }
+    EXPECT_NE(found[0].states.back().at("w"), found[0].states.front().at("w"));
+  }
+}
+
+TEST(MeshAxes, CollectivesAndBucketsAreOfBothAxes) {
+  const auto backend = CreateBackend("cpu");
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  CompileOptions options;
+  options.mesh = kGrid;
+  const auto executable = Compile(StepOf(kMlp), **backend, options);
+  ASSERT_TRUE(executable.ok()) << executable.status();
+  EXPECT_THAT(executable->certificate.lines, testing::Contains(HasSubstr("along model")));
+  EXPECT_THAT(executable->certificate.lines, testing::Contains(HasSubstr("along data")));
+  std::vector<int> axes;
+  for (const Buffer& buffer : executable->buffers) {
+    if (buffer.kind == BufferKind::kBucket) axes.push_back(buffer.mesh_axis);
+  }
+  EXPECT_THAT(axes, AllOf(testing::Contains(0), testing::Contains(1))) << executable->ToString();
+}
+
+// Rank 3 shares no communicator but the world with rank 0.
+TEST(MeshAxes, AFailureReachesRanksOfOtherParts) {
+  std::vector<absl::Status> runs(4);
+  std::barrier through(4);
+  const std::string step = StepOf(kMlp).ToString();
+  const auto all = StatusOfEach(4, [&](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, LoadOnGrid(step, communicator, device));
+    const Tensor x = Tensor::Full({DType::kF32, {4, 6}}, 0.5);
+    Tensor y({DType::kI64, {4}});
+    const std::vector<NamedInput> inputs = {{"x", {x.type(), x.bytes()}}, {"target", {y.type(), y.bytes()}}};
+    RETURN_IF_ERROR(executor->Run(inputs, {}));
+    through.arrive_and_wait();  // else the error may reach a peer in the run before
+    if (communicator.rank() == 3) y.mutable_data<int64_t>()[1] = 7;
+    absl::Status& run = runs[static_cast<size_t>(communicator.rank())];
+    run = executor->Run(inputs, {});
+    // Ranks 0 and 2 need nothing of the others after the forward pass: they may be through with that run.
+    if (run.ok() && communicator.rank() % 2 == 0) run = executor->Run(inputs, {});
+    return absl::OkStatus();  // an error would make ForEachRank abort
+  });
+  for (size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_TRUE(all[rank].ok()) << all[rank];
+    EXPECT_THAT(MessageOf(runs[rank]), HasSubstr("label 7 at position [1]")) << "rank " << rank;
+    EXPECT_TRUE(rank == 3 || MessageOf(runs[rank]).find("rank 3") != std::string::npos) << runs[rank];
+  }
+}
+
+constexpr char kTwoReductions[] = R"(
+mesh {data=2, model=2}
+graph @two(%x: f32[4] split(0), %y: f32[4] split(0, model)) -> (a: f32[], b: f32[]) {
+  FIRST
+  SECOND
+  return %a, %b
+}
+)";
+
+// Along each axis the ranks' collectives are the same; but two communicators could wait crosswise.
+TEST(MeshAxes, AnotherOrderOfTheAxesIsRefusedAtLoad) {
+  const std::string a =
+      "%p = reduce_sum %x {dims=[0]} : f32[] partial(sum)\n  %a = all_reduce %p {axis=data, kind=sum} : f32[]";
+  const std::string b =
+      "%q = reduce_sum %y {dims=[0]} : f32[] partial(sum, model)\n  %b = all_reduce %q {axis=model, kind=sum} : f32[]";
+  const auto all = StatusOfEach(4, [&](Communicator& communicator, Device& device) {
+    const bool other = communicator.rank() == 2;
+    std::string text = WithAll(kTwoReductions, "FIRST", other ? b : a);
+    text = WithAll(text, "SECOND", other ? a : b);
+    return LoadOnGrid(text, communicator, device).status();
+  });
+  for (const absl::Status& status : all) {
+    EXPECT_THAT(MessageOf(status), HasSubstr("different versions of the order certificate of @two"));
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("on rank 0: all_reduce sum f32[1] along data"),
+                                         HasSubstr("on rank 2: all_reduce sum f32[1] along model")));
+  }
+}
+
+// --- Replicas -------------------------------------------------------------------------------------------------------------
+
+constexpr char kPartsAndReplicas[] = R"(
+graph @parts(%x: f32[4] split(0), state %w: f32[6] split(0, model), state %v: f32[2]) -> (s: f32[], t: f32[], %w: f32[6], %v: f32[2]) {
+  %s = reduce_sum %x {dims=[0]} : f32[]
+  %t = reduce_sum %w {dims=[0]} : f32[]
+  return %s, %t, %w, %v
+}
+)";
+
+// Runs with the state `name` of one value on `rank`, and of another on all others. `checks`: what CheckReplicas says before.
+std::vector<absl::Status> RunWith(const std::string& name, const Tensor& usual, const Tensor& of_one, int rank,
+                                  std::vector<absl::Status>& checks) {
+  checks.resize(4);
+  std::barrier through(4);
+  return StatusOfEach(4, [&](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, LoadOnGrid(kPartsAndReplicas, communicator, device));
+    const Tensor& value = communicator.rank() == rank ? of_one : usual;
+    RETURN_IF_ERROR(executor->AssignState(name, {value.type(), value.bytes()}));
+    checks[static_cast<size_t>(communicator.rank())] = CheckReplicas(*executor, communicator);
+    through.arrive_and_wait();  // else the error of the run may reach a peer in the check
+    const Tensor x({DType::kF32, {2}});
+    const std::vector<NamedInput> inputs = {{"x", {x.type(), x.bytes()}}};
+    // A rank all of whose peers agree with it may be done before others differ, once.
+    RETURN_IF_ERROR(executor->Run(inputs, {}));
+    return executor->Run(inputs, {});
+  });
+}
+
+TEST(MeshAxes, PartsOfAStateAreComparedWithTheirReplicasAlone) {
+  const Tensor whole = Tensor::Of<float>({6}, {1, 2, 3, 4, 5, 6});
+  std::vector<absl::Status> checks;
+  // As they should be: two different parts, each on two ranks.
+  for (const absl::Status& status : RunWith("w", whole, whole, 3, checks)) EXPECT_TRUE(status.ok()) << status;
+  for (const absl::Status& status : checks) EXPECT_TRUE(status.ok()) << status;
+
+  // Rank 3 has a part of its own; its replica is rank 1, along `data`.
+  const Tensor other = Tensor::Of<float>({3}, {4, 5, 7});
+  for (const absl::Status& status : RunWith("w", whole, other, 3, checks)) {
+    EXPECT_THAT(MessageOf(status), HasSubstr("replicas of the states differ"));
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("rank 1"), HasSubstr("rank 3"), Not(HasSubstr("rank 0 "))));
+  }
+  for (const absl::Status& status : checks) {
+    EXPECT_THAT(MessageOf(status), HasSubstr("state w (f32[3]) differs between rank 1 and rank 3"));
+  }
+}
+
+// Along both axes: rank 2 differs from rank 0 along `data`, from rank 3 along `model`.
+TEST(MeshAxes, AStateThatIsReplicatedOnAllRanksIsComparedAlongEachAxis) {
+  std::vector<absl::Status> checks;
+  const Tensor usual = Tensor::Of<float>({2}, {1, 2}), other = Tensor::Of<float>({2}, {1, 3});
+  for (const absl::Status& status : RunWith("v", usual, other, 2, checks)) {
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("replicas of the states differ"), HasSubstr("rank 2")));
+  }
+  for (const absl::Status& status : checks) {
+    EXPECT_THAT(MessageOf(status), HasSubstr("state v (f32[2]) differs between rank 0 and rank 2"));
+  }
+}
+
+// --- States ---------------------------------------------------------------------------------------------------------------
+
+// Each rank takes its slice of a global value, and reads it back; a slice is taken as it is.
+void ExpectSlices(const Mesh& mesh, const std::string& placements, const std::vector<Tensor>& expected) {
+  SCOPED_TRACE(mesh.ToString() + placements);
+  const std::string text = WithAll(
+      "graph @keep(%x: f32[4] split(0), state %w: f32[4,2] PLACED) -> (s: f32[], %w: f32[4,2]) {\n"
+      "  %s = reduce_sum %x {dims=[0]} : f32[]\n  return %s, %w\n}\n",
+      "PLACED", placements);
+  const Tensor whole = Tensor::Of<float>({4, 2}, {0, 1, 2, 3, 4, 5, 6, 7});
+  const auto all = StatusOfEach(static_cast<int>(mesh.num_ranks()), [&](Communicator& communicator, Device& device) {
+    return [&]() -> absl::Status {
+      CompileOptions options;
+      options.mesh = mesh;
+      ASSIGN_OR_RETURN(const auto executor, Load(text, communicator, device, options));
+      const Tensor& mine = expected[static_cast<size_t>(communicator.rank())];
+      Tensor found(mine.type());
+      RETURN_IF_ERROR(executor->AssignState("w", {whole.type(), whole.bytes()}));
+      RETURN_IF_ERROR(executor->ReadState("w", {found.type(), found.mutable_bytes()}));
+      EXPECT_EQ(found, mine) << "rank " << communicator.rank();
+      const Tensor x(TensorType{DType::kF32, {4 / *mesh.axis_size("data")}});
+      RETURN_IF_ERROR(executor->Run(std::vector<NamedInput>{{"x", {x.type(), x.bytes()}}}, {}));
+      Tensor slice = Tensor::Full(mine.type(), 1 + communicator.rank());  // no replica of any other
+      RETURN_IF_ERROR(executor->AssignState("w", {slice.type(), slice.bytes()}));
+      RETURN_IF_ERROR(executor->ReadState("w", {found.type(), found.mutable_bytes()}));
+      EXPECT_EQ(found, slice) << "rank " << communicator.rank();
+      const Tensor narrow(TensorType{DType::kF32, {4, 3}});
+      EXPECT_THAT(MessageOf(executor->AssignState("w", {narrow.type(), narrow.bytes()})),
+                  HasSubstr("this rank's share of f32[4,2], found f32[4,3]"));
+      return absl::OkStatus();
+    }();
+  });
+  for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(MeshAxes, AGlobalValueGivesEachRankItsSliceOfASplitState) {
+  const Mesh two({{"data", 2}});
+  ExpectSlices(two, "split(0)", {Tensor::Of<float>({2, 2}, {0, 1, 2, 3}), Tensor::Of<float>({2, 2}, {4, 5, 6, 7})});
+  ExpectSlices(two, "split(1)", {Tensor::Of<float>({4, 1}, {0, 2, 4, 6}), Tensor::Of<float>({4, 1}, {1, 3, 5, 7})});
+  const Tensor even = Tensor::Of<float>({4, 1}, {0, 2, 4, 6}), odd = Tensor::Of<float>({4, 1}, {1, 3, 5, 7});
+  ExpectSlices(kGrid, "split(1, model)", {even, odd, even, odd});
+  ExpectSlices(kGrid, "split(1)", {even, even, odd, odd});
+  ExpectSlices(kGrid, "split(1) split(0, model)",
+               {Tensor::Of<float>({2, 1}, {0, 2}), Tensor::Of<float>({2, 1}, {4, 6}), Tensor::Of<float>({2, 1}, {1, 3}),
+                Tensor::Of<float>({2, 1}, {5, 7})});
+  ExpectSlices(kGrid, "split(0) split(0, model)",  // first along `data`, then each half along `model`
+               {Tensor::Of<float>({1, 2}, {0, 1}), Tensor::Of<float>({1, 2}, {2, 3}), Tensor::Of<float>({1, 2}, {4, 5}),
+                Tensor::Of<float>({1, 2}, {6, 7})});
+}
+
+}  // namespace
+}  // namespace lockstep
