@@ -23,15 +23,15 @@ absl::StatusOr<Mesh> RemainingMesh(const Graph& graph, const Mesh& mesh) {
   return Mesh();
 }
 
-// Ranks that all get the same inputs compute the same n times, and share nothing: seldom what is meant.
+// Ranks that all get the same inputs compute the same n times, and share nothing, unless they hold parts of a state: seldom what is meant.
 absl::Status CheckInputsAreShared(const Graph& graph, const Mesh& mesh) {
   if (mesh.num_ranks() < 2) return absl::OkStatus();
   std::string inputs, first;
   for (const Input& input : graph.inputs()) {
-    if (input.is_state) continue;
     for (const auto& [axis, placement] : input.placements()) {
       if (!placement.is_replicated()) return absl::OkStatus();
     }
+    if (input.is_state) continue;
     if (first.empty()) first = input.name();
     inputs += (inputs.empty() ? "" : ", ") + input.name() + " " + input.value.type().ToString();
   }

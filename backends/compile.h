@@ -26,7 +26,7 @@ struct CompileOptions {
 };
 
 // `graph` is the one-rank program over the global batch, or one that distribute has already made a rank's. With several
-// ranks and inputs of which none is split over them, every rank would compute the same: an error, unless
+// ranks and inputs and states of which none is split over them, every rank would compute the same: an error, unless
 // options.replicated.
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options);
 

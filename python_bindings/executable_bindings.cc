@@ -12,6 +12,7 @@
 #include "backends/compile.h"
 #include "core/printer.h"
 #include "frontends/onnx_exporter.h"
+#include "passes/distribute/split_inputs.h"
 #include "passes/dump.h"
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
@@ -58,7 +59,8 @@ absl::Status CheckOptions(const CompileOptions& options, const ExecutorOptions& 
 
 // Compiles and loads; a failure reaches the peers, which wait in Load for this rank.
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
-                            CompileOptions options, const ExecutorOptions& executor, const std::string& dump) {
+                            CompileOptions options, const passes::InputSplits& splits, const ExecutorOptions& executor,
+                            const std::string& dump) {
   RETURN_IF_ERROR(CheckOptions(options, executor, *loaded.communicator));
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(backend_name));
   ASSIGN_OR_RETURN(loaded.device, backend->MakeDevice());
@@ -67,7 +69,9 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
     const std::string rank = alone ? "" : ".rank" + std::to_string(loaded.communicator->rank());
     ASSIGN_OR_RETURN(options.debug, passes::DumpTo(dump, model.graph.name() + rank));
   }
-  ASSIGN_OR_RETURN(Executable executable, Compile(model.graph.Clone(), *backend, options));
+  Graph graph = model.graph.Clone();
+  RETURN_IF_ERROR(passes::SplitInputs(graph, splits, options.mesh));
+  ASSIGN_OR_RETURN(Executable executable, Compile(std::move(graph), *backend, options));
   ASSIGN_OR_RETURN(loaded.executor,
                    Executor::Load(std::move(executable), loaded.communicator, loaded.device.get(), executor));
   for (const ValueInfo& state : loaded.executor->executable().states) {
@@ -80,9 +84,9 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
 
 std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::string& backend, nb::object world,
                                                const std::vector<std::pair<std::string, int64_t>>& mesh,
-                                               int64_t threads, std::optional<int64_t> bucket_bytes, bool optimize,
-                                               bool replicated, int64_t check_every, const std::string& isa,
-                                               const std::string& dump) {
+                                               const passes::InputSplits& splits, int64_t threads,
+                                               std::optional<int64_t> bucket_bytes, bool optimize, bool replicated,
+                                               int64_t check_every, const std::string& isa, const std::string& dump) {
   auto loaded = std::make_unique<LoadedExecutable>();
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
@@ -103,7 +107,7 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   if (status.ok()) {
     options.threads = static_cast<int>(threads);
     options.mesh = *std::move(of_ranks);
-    status = CompileAndLoad(*loaded, model, backend, options, executor, dump);
+    status = CompileAndLoad(*loaded, model, backend, options, splits, executor, dump);
   }
   if (!status.ok()) loaded->communicator->Abort(status);
   ThrowIfError(status);
@@ -254,11 +258,12 @@ void BindExecutable(nb::module_& module) {
         return "<lockstep.Executable @" + executable.name + ", " + executable.backend + ", " +
                std::to_string(executable.steps.size()) + " steps>";
       });
-  module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "threads"_a, "bucket_bytes"_a,
-             "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "dump"_a,
+  module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "threads"_a,
+             "bucket_bytes"_a, "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "dump"_a,
              nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
                      "collections.abc.Sequence[tuple[str, int]], "
-                     "threads: int, bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, "
+                     "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], threads: int, "
+                     "bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, "
                      "isa: str, dump: str) -> Executable"));
 }
 

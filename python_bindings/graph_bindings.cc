@@ -13,6 +13,7 @@
 #include "core/printer.h"
 #include "core/verifier.h"
 #include "passes/distribute/distribute.h"
+#include "passes/distribute/split_inputs.h"
 #include "passes/optimize/dce.h"
 #include "passes/training/autodiff.h"
 #include "passes/training/train_step.h"
@@ -257,16 +258,18 @@ void BindGraph(nb::module_& module) {
       "graph"_a, "of"_a, "wrt"_a);
   module.def(
       "_distribute",
-      [](const Model& model, const std::vector<std::pair<std::string, int64_t>>& mesh) {
+      [](const Model& model, const std::vector<std::pair<std::string, int64_t>>& axes,
+         const passes::InputSplits& splits) {
         nb::gil_scoped_release release;
+        const Mesh mesh = ValueOrThrow(MeshOf(axes));
         Graph graph = model.graph.Clone();
+        ThrowIfError(passes::SplitInputs(graph, splits, mesh));
         // What nobody uses must not travel; and values that are used in slices alone need not be there as a whole.
-        const std::vector<passes::Pass> to_run = {passes::Dce(), passes::Distribute(ValueOrThrow(MeshOf(mesh))),
-                                                  passes::Dce()};
+        const std::vector<passes::Pass> to_run = {passes::Dce(), passes::Distribute(mesh), passes::Dce()};
         ThrowIfError(passes::RunPasses(to_run, graph));
         return model.With(std::move(graph));
       },
-      "graph"_a, "mesh"_a);
+      "graph"_a, "mesh"_a, "split"_a);
   module.def(
       "_interpret", &InterpretModel, "graph"_a, "inputs"_a,
       nb::sig("def _interpret(graph: Graph, inputs: collections.abc.Sequence[collections.abc.Mapping[str, object]]) -> "

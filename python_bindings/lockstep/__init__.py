@@ -146,6 +146,7 @@ def compile(
     world: Communicator | None = None,
     *,
     mesh: Mapping[str, int] | None = None,
+    split: Mapping[str, Mapping[str, int]] | None = None,
     threads: int | None = None,
     bucket_bytes: int | None = None,
     optimize: bool = True,
@@ -168,11 +169,15 @@ def compile(
       graph: a model (for inference) or a training step; the one-rank program over the global batch.
       backend: "cpu".
       world: the ranks; None is one.
-      mesh: the ranks as a grid with named axes; {"data": world.size} if None.
+      mesh: the ranks as a grid with named axes, the last one fastest: of `{"data": 2, "model": 2}` ranks 0 and 1 differ along
+        "model", ranks 0 and 2 along "data"; {"data": world.size} if None.
+      split: states and inputs that the ranks share along an axis, each with the dimension that is split: with
+        `{"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}` a rank holds a part of each. What the optimizer keeps for a
+        state goes with it. Inputs are split along "data" already, as `load_onnx` says.
       threads: of this rank; OMP_NUM_THREADS if that is set, else the cores of this process divided by the ranks on this host.
       bucket_bytes: gradients are reduced together in buckets of about this size; 4 MiB if None.
       optimize: False keeps only the passes that are needed to run.
-      replicated: True says that every rank is meant to get the same inputs. Without it a graph with inputs of which none
+      replicated: True says that every rank is meant to get the same inputs. Without it a graph of whose inputs and states none
         is split over several ranks is an error: each would compute the same, and none would learn from another.
       check_every: so many calls apart, ranks compare the contents of replicated inputs and states; 0 is never.
       isa: what kernels may use of the processor: "sse41", "avx2" or "avx512"; all that it has if empty. For ranks on different
@@ -190,6 +195,7 @@ def compile(
         _graph("the graph", graph)
         _check.text("backend", backend)
         axes = list(_check.extents("mesh", {"data": world.size} if mesh is None else mesh).items())
+        splits = _check.splits("split", {} if split is None else split)
         count = _default_threads(world) if threads is None else _check.integer("compile: threads", threads, 1)
         size = None if bucket_bytes is None else _check.integer("compile: bucket_bytes", bucket_bytes, 1)
         optimize, replicated = _check.flag("optimize", optimize), _check.flag("replicated", replicated)
@@ -201,7 +207,9 @@ def compile(
         if world.size > 1:
             world.abort(str(error))  # the other ranks wait for this one
         raise
-    return _lockstep._compile(graph, backend, world, axes, count, size, optimize, replicated, check_every, isa, dump)
+    return _lockstep._compile(
+        graph, backend, world, axes, splits, count, size, optimize, replicated, check_every, isa, dump
+    )
 
 
 def _default_threads(world: Communicator) -> int:
@@ -214,13 +222,15 @@ def _default_threads(world: Communicator) -> int:
     return int(outermost)
 
 
-def distribute(graph: Graph, mesh: Mapping[str, int]) -> Graph:
-    """The program placed on a mesh, such as `distribute(step, {"data": 4})`; `compile` does this by itself.
+def distribute(graph: Graph, mesh: Mapping[str, int], split: Mapping[str, Mapping[str, int]] | None = None) -> Graph:
+    """The program placed on a mesh, such as `distribute(step, {"data": 4})`; `compile`, which has the same `mesh` and `split`,
+    does this by itself.
 
     Shapes are still those of the whole. What comes out says of each value where it is, and holds the collectives; it can be
     printed, changed as text, and compiled.
     """
-    return _lockstep._distribute(_graph("the graph", graph), list(_check.extents("mesh", mesh).items()))
+    splits = _check.splits("split", {} if split is None else split)
+    return _lockstep._distribute(_graph("the graph", graph), list(_check.extents("mesh", mesh).items()), splits)
 
 
 def interpret(graph: Graph, inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, np.ndarray]]:

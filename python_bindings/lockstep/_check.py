@@ -71,6 +71,15 @@ def extents(what: str, value: Any) -> dict[str, int]:
     return {text(f"a name in {what}", name): integer(f"{what}: {name!r}", extent) for name, extent in value.items()}
 
 
+def splits(what: str, value: Any) -> dict[str, dict[str, int]]:
+    """A mapping from names to mappings from axes to dimensions."""
+    if not isinstance(value, Mapping):
+        raise Error(
+            f'{what} is {value!r}, expected names with axes and dimensions, such as {{"fc1.weight": {{"model": 0}}}}'
+        )
+    return {text(f"a name in {what}", name): extents(f"{what}: {name!r}", dims) for name, dims in value.items()}
+
+
 def choice(what: str, value: Any, choices: tuple[str | None, ...]) -> Any:
     if not (value is None or isinstance(value, str)) or value not in choices:
         shown = " or ".join(f'"{each}"' if each else "None" for each in choices)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import logging
+import math
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 
@@ -106,7 +107,13 @@ class Batches:
             yield tuple(array[rows] for array in self._arrays)
 
 
-def batches(*arrays: np.ndarray, size: int, world: Communicator | None = None, seed: int | None = None) -> Batches:
+def batches(
+    *arrays: np.ndarray,
+    size: int,
+    world: Communicator | None = None,
+    seed: int | None = None,
+    mesh: Mapping[str, int] | None = None,
+) -> Batches:
     """Cuts arrays into batches and gives this rank its share of each: rows rank*size/n to (rank+1)*size/n.
 
     All ranks must pass the same arrays. With a seed the samples are shuffled, by the same permutation on all ranks, which
@@ -118,6 +125,8 @@ def batches(*arrays: np.ndarray, size: int, world: Communicator | None = None, s
       size: the global batch, shared by all ranks.
       world: the ranks; None is one.
       seed: of the shuffle; None keeps the order. Pass another in each epoch.
+      mesh: what `compile` gets. Batches are shared along its axis "data" alone: ranks that differ along others get the same
+        rows. If None, all ranks share them.
 
     Returns:
       An iterable with a length, of tuples with one array each, of size/n rows.
@@ -132,6 +141,9 @@ def batches(*arrays: np.ndarray, size: int, world: Communicator | None = None, s
     if world is not None and not (hasattr(world, "rank") and hasattr(world, "size")):
         raise Error(f"batches: world is {world!r}, expected a lockstep.Communicator")
     rank, ranks = (world.rank, world.size) if world is not None else (0, 1)
+    is_first = rank == 0
+    if mesh is not None:
+        rank, ranks = _place_along_data(_check.extents("batches: mesh", mesh), rank, ranks)
     size = _check.integer("batches: size", size)
     seed = None if seed is None else _check.integer("batches: seed", seed, 0)
     if not arrays:
@@ -147,11 +159,22 @@ def batches(*arrays: np.ndarray, size: int, world: Communicator | None = None, s
     if size > lengths[0]:
         raise Error(f"batches: a batch of {size} is more than the {lengths[0]} samples there are")
     result = Batches(arrays, size, rank, ranks, seed)
-    if result.dropped and rank == 0:
+    if result.dropped and is_first:
         _warn_once(
             f"batches of {size}: the last {result.dropped} of {lengths[0]} samples do not fill a batch and are left out"
         )
     return result
+
+
+def _place_along_data(mesh: dict[str, int], rank: int, ranks: int) -> tuple[int, int]:
+    """The coordinate of a rank along the axis "data", and that axis' size; 0 and 1 if there is no such axis."""
+    if any(extent < 1 for extent in mesh.values()) or math.prod(mesh.values()) != ranks:
+        raise Error(f"batches: the mesh {mesh} is of {math.prod(mesh.values())} ranks, and the world has {ranks}")
+    if "data" not in mesh:
+        return 0, 1
+    axes = list(mesh)
+    inner = math.prod(mesh[axis] for axis in axes[axes.index("data") + 1 :])
+    return rank // inner % mesh["data"], mesh["data"]
 
 
 _warned: set[str] = set()

@@ -48,16 +48,25 @@ CASES = [
 ]
 
 
+# The first layer's outputs, the second one's inputs: what lies between them is split along "model" too.
+MLP_SPLIT = {"fc1.weight": {"model": 0}, "fc1.bias": {"model": 0}, "fc2.weight": {"model": 1}}
+
+
 def train(
-    case: Case, world: ls.Communicator, steps: int = STEPS, threads: int = 1
+    case: Case,
+    world: ls.Communicator,
+    steps: int = STEPS,
+    threads: int = 1,
+    mesh: dict[str, int] | None = None,
+    split: dict[str, dict[str, int]] | None = None,
 ) -> tuple[list[float], ls.Executable]:
     """Trains on this rank; returns the losses and the executable with its state."""
     model = ls.load_onnx(case.model, dims={"batch": BATCH})
     step = ls.train_step(model, loss=ls.loss.softmax_cross_entropy("logits", "label"), optimizer=case.optimizer)
-    exe = ls.compile(step, world=world, threads=threads)
+    exe = ls.compile(step, world=world, mesh=mesh, split=split, threads=threads)
     samples, labels = (array[: steps * BATCH] for array in case.data())
     losses = [
         float(exe(**{case.input: x}, label=y)["loss"])
-        for x, y in ls.data.batches(samples, labels, size=BATCH, world=world)
+        for x, y in ls.data.batches(samples, labels, size=BATCH, world=world, mesh=mesh)
     ]
     return losses, exe

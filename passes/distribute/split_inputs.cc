@@ -1,0 +1,78 @@
+#include "passes/distribute/split_inputs.h"
+
+#include <algorithm>
+
+#include "core/op_def.h"
+#include "core/placing.h"
+
+namespace lockstep::passes {
+namespace {
+
+absl::StatusOr<size_t> PositionOf(const Graph& graph, const std::string& name) {
+  const std::vector<Input>& inputs = graph.inputs();
+  const auto it = std::find_if(inputs.begin(), inputs.end(), [&](const Input& input) { return input.name() == name; });
+  if (it != inputs.end()) return static_cast<size_t>(it - inputs.begin());
+  ErrorStream error = NotFound() << "split: graph @" << graph.name() << " has no input or state '" << name << "'";
+  for (size_t i = 0; i < inputs.size(); ++i) error << (i ? ", " : "; there are ") << inputs[i].name();
+  return error;
+}
+
+absl::Status SplitInput(Graph& graph, size_t position, const std::map<std::string, int64_t>& dims, const Mesh& mesh) {
+  const Input& input = graph.inputs()[position];
+  const Shape& shape = input.value.shape();
+  PlacementMap placements = input.placements();
+  for (const auto& [axis, dim] : dims) {
+    const auto error = [&] {
+      return InvalidArgument() << "split: " << input.name() << " (" << input.value.type() << ") along axis " << axis
+                               << ": ";
+    };
+    if (!mesh.has_axis(axis)) return error() << "the mesh " << mesh.ToString() << " has no such axis";
+    if (!shape.has_dim(dim)) return error() << "there is no dimension " << dim;
+    placements[axis] = Placement::Split(dim);
+    if (!SplitsEvenly(shape, placements, mesh)) {
+      return error() << "the ranks of the mesh " << mesh.ToString() << " cannot share dimension " << dim << " evenly";
+    }
+  }
+  graph.set_input_placements(position, std::move(placements));
+  return absl::OkStatus();
+}
+
+// What optimizers keep for the state: other states of its type that an optimizer's node takes with it.
+std::vector<std::string> KeptFor(const Graph& graph, const Input& state) {
+  std::vector<std::string> names;
+  for (const Node* user : state.value.node->users()) {
+    if (!user->op().has_trait(kOptimizer) || user->operand(0) != state.value) continue;
+    for (Value operand : user->operands()) {
+      const Input* input = graph.FindInput(operand.name());
+      const bool is_kept = input != nullptr && input->value == operand && input->is_state;
+      if (is_kept && operand != state.value && operand.type() == state.value.type()) names.push_back(operand.name());
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+absl::Status SplitInputs(Graph& graph, const InputSplits& splits, const Mesh& mesh) {
+  if (splits.empty()) return absl::OkStatus();
+  if (!graph.mesh().empty()) {
+    return InvalidArgument() << "split: graph @" << graph.name() << " is distributed already, over "
+                             << graph.mesh().ToString();
+  }
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.size < 1)
+      return InvalidArgument() << "mesh axis " << axis.name << " has size " << axis.size << ", expected at least 1";
+  }
+  for (const auto& [name, dims] : splits) {
+    ASSIGN_OR_RETURN(const size_t position, PositionOf(graph, name));
+    RETURN_IF_ERROR(SplitInput(graph, position, dims, mesh));
+    for (const std::string& kept : KeptFor(graph, graph.inputs()[position])) {
+      if (splits.contains(kept)) continue;
+      ASSIGN_OR_RETURN(const size_t of_kept, PositionOf(graph, kept));
+      RETURN_IF_ERROR(SplitInput(graph, of_kept, dims, mesh));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::passes
