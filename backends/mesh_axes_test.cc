@@ -1,5 +1,5 @@
-// Meshes of several axes of more than one rank: each collective runs on its axis' communicator, replicas are those ranks that hold
-// the same part of a value, and a failure in one part of the world is one of all of it.
+// Meshes of several axes of more than one rank: each collective runs on its axis' communicator, replicas are those
+// ranks that hold the same part of a value, and a failure in one part of the world is one of all of it.
 
 #include <barrier>
 #include <map>
@@ -28,7 +28,8 @@ using testing::Not;
 
 const Mesh kGrid({{"data", 2}, {"model", 2}});
 
-// The rows of the batch are split over `data`; over `model` the columns of the first weight, and the rows of the second.
+// The rows of the batch are split over `data`; over `model` the columns of the first weight, and the rows of the
+// second.
 constexpr char kMlp[] = R"(
 graph @mlp(%x: f32[8,6] split(0), state %w: f32[6,10] split(1, model), state %b: f32[10] split(0, model), state %u: f32[10,5] split(0, model), state %c: f32[5]) -> (logits: f32[8,5]) {
   %z = matmul %x, %w : f32[8,10]
@@ -80,8 +81,8 @@ std::vector<Tensor> GlobalInputs(const Graph& step, int number) {
 
 // What one rank of `mesh` does, with its part of everything.
 absl::StatusOr<History> Train(const Graph& step, const Mesh& mesh, Communicator& communicator) {
-  const auto device = CreateHostDevice();
   ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
+  ASSIGN_OR_RETURN(const auto device, backend->MakeDevice());
   CompileOptions options;
   options.mesh = mesh;
   options.bucket_bytes = 256;
@@ -261,7 +262,7 @@ TEST(MeshAxes, AnotherOrderOfTheAxesIsRefusedAtLoad) {
   }
 }
 
-// --- Replicas -------------------------------------------------------------------------------------------------------------
+// --- Replicas -----------------------------------------------------------------------------------------------------
 
 constexpr char kPartsAndReplicas[] = R"(
 graph @parts(%x: f32[4] split(0), state %w: f32[6] split(0, model), state %v: f32[2]) -> (s: f32[], t: f32[], %w: f32[6], %v: f32[2]) {
@@ -271,7 +272,8 @@ graph @parts(%x: f32[4] split(0), state %w: f32[6] split(0, model), state %v: f3
 }
 )";
 
-// Runs with the state `name` of one value on `rank`, and of another on all others. `checks`: what CheckReplicas says before.
+// Runs with the state `name` of one value on `rank`, and of another on all others. `checks`: what CheckReplicas says
+// before.
 std::vector<absl::Status> RunWith(const std::string& name, const Tensor& usual, const Tensor& of_one, int rank,
                                   std::vector<absl::Status>& checks) {
   checks.resize(4);
@@ -320,7 +322,33 @@ TEST(MeshAxes, AStateThatIsReplicatedOnAllRanksIsComparedAlongEachAxis) {
   }
 }
 
-// --- States ---------------------------------------------------------------------------------------------------------------
+// --- What the other tests on meshes stand on ----------------------------------------------------------------------
+
+TEST(MeshAxes, RandomInputsOfReplicasAreEqualAndOthersAreNot) {
+  const absl::StatusOr<Graph> graph = ParseGraph(R"(
+mesh {data=2, model=2}
+local graph @inputs(%all: f32[4,4], %rows: f32[4,4] split(0), %columns: f32[4,4] split(1, model), %both: f32[4,4] split(0) split(1, model), %share: f32[4,4] partial(sum)) -> () {
+  return
+}
+)");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const auto inputs = RandomInputs(*graph);
+  ASSERT_EQ(inputs.size(), 4u);
+  // By input: of each rank the first that has the same.
+  const std::vector<std::vector<size_t>> first = {{0, 0, 0, 0}, {0, 0, 2, 2}, {0, 1, 0, 1}, {0, 1, 2, 3}, {0, 0, 2, 2}};
+  for (size_t i = 0; i < first.size(); ++i) {
+    const PlacementMap& placements = graph->inputs()[i].placements();
+    for (size_t rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(FirstReplica(placements, kGrid, static_cast<int64_t>(rank)), static_cast<int64_t>(first[i][rank]));
+      for (size_t other = 0; other < rank; ++other) {
+        EXPECT_EQ(inputs[rank][i] == inputs[other][i], first[i][rank] == first[i][other])
+            << graph->inputs()[i].name() << " of ranks " << other << " and " << rank;
+      }
+    }
+  }
+}
+
+// --- States -------------------------------------------------------------------------------------------------------
 
 // Each rank takes its slice of a global value, and reads it back; a slice is taken as it is.
 void ExpectSlices(const Mesh& mesh, const std::string& placements, const std::vector<Tensor>& expected) {

@@ -23,4 +23,14 @@ Tensor LocalPart(const Tensor& whole, const PlacementMap& placements, const Mesh
   return part;
 }
 
+int64_t FirstReplica(const PlacementMap& placements, const Mesh& mesh, int64_t rank) {
+  int64_t first = 0, stride = 1;
+  for (auto axis = mesh.axes().rbegin(); axis != mesh.axes().rend(); ++axis) {
+    if (!PlacementAlong(placements, axis->name).is_replicated()) first += rank % axis->size * stride;
+    rank /= axis->size;
+    stride *= axis->size;
+  }
+  return first;
+}
+
 }  // namespace lockstep

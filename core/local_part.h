@@ -11,4 +11,8 @@ namespace lockstep {
 // mesh's axes. Requires that the ranks share these dimensions evenly.
 Tensor LocalPart(const Tensor& whole, const PlacementMap& placements, const Mesh& mesh, int64_t rank);
 
+// The first rank that holds what `rank` holds of a value that is placed so: it has the same coordinates along all
+// axes but those along which the value is replicated, where it has 0.
+int64_t FirstReplica(const PlacementMap& placements, const Mesh& mesh, int64_t rank);
+
 }  // namespace lockstep

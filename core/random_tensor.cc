@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "core/local_part.h"
+
 namespace lockstep {
 
 Tensor RandomTensor(const TensorType& type, std::mt19937_64& random, double low, double high) {
@@ -23,10 +25,9 @@ std::vector<std::vector<Tensor>> RandomInputs(const Graph& graph, uint64_t seed)
   for (size_t rank = 0; rank < inputs.size(); ++rank) {
     for (size_t i = 0; i < graph.inputs().size(); ++i) {
       const Input& input = graph.inputs()[i];
-      bool replicated = true;
-      for (const auto& [axis, placement] : input.placements()) replicated = replicated && placement.is_replicated();
+      const int64_t first = FirstReplica(input.placements(), graph.mesh(), static_cast<int64_t>(rank));
       const TensorType& type = input.value.type();
-      std::mt19937_64 random(seed * 1'000'000 + i * 1'000 + (replicated ? 0 : rank));
+      std::mt19937_64 random(seed * 1'000'000 + i * 1'000 + static_cast<uint64_t>(first));
       inputs[rank].push_back(IsFloat(type.dtype) ? RandomTensor(type, random, -1, 1)
                                                  : RandomTensor(type, random, 0, 4));
     }

@@ -14,7 +14,8 @@ namespace lockstep {
 Tensor RandomTensor(const TensorType& type, std::mt19937_64& random, double low, double high);
 
 // One tensor for each input of `graph`, states among them, for each rank of its mesh: floats in [-1, 1], integers from 0 to 4.
-// Inputs that are replicated along every axis are equal on all ranks, the others differ.
+// Ranks that hold the same part of an input get equal values: they differ along no axis but those along which it is
+// replicated.
 std::vector<std::vector<Tensor>> RandomInputs(const Graph& graph, uint64_t seed = 1);
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/local_part.h"
 #include "core/tensor.h"
 #include "runtime/hash.h"
 
@@ -19,18 +20,6 @@ std::vector<std::string_view> Lines(std::string_view text) {
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return lines;
-}
-
-// The first rank that holds the same part of a value as `rank`: of its coordinates, those along axes that do not split the value become 0.
-size_t FirstWithSamePart(size_t rank, const PlacementMap& placements, const Mesh& mesh) {
-  size_t first = 0, stride = 1;
-  for (auto axis = mesh.axes().rbegin(); axis != mesh.axes().rend(); ++axis) {
-    const auto size = static_cast<size_t>(axis->size);
-    if (PlacementAlong(placements, axis->name).is_split()) first += rank % size * stride;
-    rank /= size;
-    stride *= size;
-  }
-  return first;
 }
 
 }  // namespace
@@ -76,7 +65,7 @@ absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
   ASSIGN_OR_RETURN(const std::vector<std::string> all, communicator.AllGatherBytes(hashes, "replicas of the states"));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     for (size_t i = 0; i < replicas.size(); ++i) {
-      const size_t first = FirstWithSamePart(rank, replicas[i]->placements, mesh);
+      const auto first = static_cast<size_t>(FirstReplica(replicas[i]->placements, mesh, static_cast<int64_t>(rank)));
       if (all[rank].compare(8 * i, 8, all[first], 8 * i, 8) == 0) continue;
       return FailedPrecondition() << "state " << replicas[i]->name << " (" << replicas[i]->local_type
                                   << ") differs between rank " << first << " and rank " << rank;

@@ -1,4 +1,4 @@
-// Meshes of two axes, of which one has one rank: collectives along either against the interpreter.
+// Meshes of two axes: collectives along either against the interpreter.
 
 #include "backends/conformance/compare_with_interpreter.h"
 #include "core/op_def.h"
@@ -14,11 +14,12 @@ class CollectiveOnMesh : public testing::TestWithParam<OpCase> {};
 TEST_P(CollectiveOnMesh, AgreesWithInterpreter) {
   const int64_t ranks = GetParam().ranks;
   std::vector<Mesh> meshes = {Mesh({{"data", ranks}, {"model", 1}}), Mesh({{"model", 1}, {"data", ranks}})};
-  if (ranks == 1) meshes.push_back(Mesh({{"data", 1}, {"model", 2}}));
+  // Groups of ranks next to each other, and of ranks that others are between.
+  if (ranks < 5) meshes.push_back(Mesh({{"data", ranks}, {"model", 2}}));
+  if (ranks < 5) meshes.push_back(Mesh({{"model", 2}, {"data", ranks}}));
   for (const Mesh& mesh : meshes) {
-    auto graph = CaseGraph(GetParam());
+    auto graph = CaseGraphOn(GetParam(), mesh);
     ASSERT_TRUE(graph.ok()) << graph.status();
-    graph->set_mesh(mesh, true);
     SCOPED_TRACE(graph->ToString());
     CompileOptions options;
     options.mesh = mesh;

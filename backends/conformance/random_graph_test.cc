@@ -5,12 +5,15 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+
 #include "backends/backend.h"
 #include "backends/conformance/tested_backend.h"
 #include "backends/run_in_process.h"
 #include "core/interpreter.h"
-#include "core/local_types.h"
-#include "passes/distribute/distribute.h"
+#include "core/op_def.h"
+#include "core/printer.h"
 #include "test/meaning/meaning.h"
 #include "test/random_graph/compare.h"
 
@@ -47,30 +50,38 @@ TEST_P(RandomGraphOnBackend, AgreesWithTheInterpreter) {
   }
 }
 
-// On two and three ranks, each with its share, optimised and not: what one rank would give.
+// On two and three ranks, and on meshes of two axes, each with its share, optimised and not: what one rank would give.
 TEST_P(RandomGraphOnBackend, OfSeveralRanksAgreesWithOne) {
+  std::set<std::string> along;  // the axes along which there were collectives
   for (uint64_t seed = GetParam(); seed < GetParam() + 10; ++seed) {
-    const RandomProgram program = MakeRandomProgram(seed, {.batch = 6});
-    const auto expected = InterpretOneRank(program.graph, program.inputs);
-    ASSERT_TRUE(expected.ok()) << expected.status();
-    for (const int64_t ranks : {2, 3}) {
+    for (const Mesh& mesh : {Mesh({{"data", 2}}), Mesh({{"data", 3}}), Mesh({{"data", 2}, {"model", 2}}),
+                             Mesh({{"model", 2}, {"data", 3}})}) {
+      const bool has_model = mesh.has_axis("model");
+      const RandomProgram program = MakeRandomProgram(seed, {.batch = 6, .model = has_model ? 2 : 0});
+      const auto expected = InterpretOneRank(program.graph, program.inputs);
+      ASSERT_TRUE(expected.ok()) << expected.status();
       CompileOptions options;
-      options.mesh = Mesh({{"data", ranks}});
+      options.mesh = mesh;
       options.bucket_bytes = 256;
       options.replicated = true;  // some graphs have inputs that cannot be split
       options.optimize = seed % 3 != 0;
-      const absl::StatusOr<Graph> placed = passes::DistributeGraph(program.graph, options.mesh);
-      ASSERT_TRUE(placed.ok()) << "seed " << seed << ": " << placed.status() << "\n" << program.graph.ToString();
-      const absl::StatusOr<Graph> local = ToLocalTypes(*placed);
+      const absl::StatusOr<Executable> compiled = Compile(program.graph.Clone(), TestedBackend(), options);
+      ASSERT_TRUE(compiled.ok()) << "seed " << seed << ": " << compiled.status() << "\n" << program.graph.ToString();
+      // Where results are also depends on what passes made of the program before they placed it.
+      const absl::StatusOr<Graph> local = ParseGraph(compiled->graph_text);
       ASSERT_TRUE(local.ok()) << "seed " << seed << ": " << local.status() << "\n" << program.graph.ToString();
+      for (const Node& node : local->nodes()) {
+        if (node.op().has_trait(kCollective)) along.insert(node.attr<std::string>("axis"));
+      }
       const auto found =
           RunOnRanks(program.graph, *local, TestedBackend(), SharesOfInputs(*local, program.inputs), options);
       ASSERT_TRUE(found.ok()) << "seed " << seed << ": " << found.status() << "\n" << program.graph.ToString();
-      ASSERT_EQ(found->size(), static_cast<size_t>(ranks));
+      ASSERT_EQ(found->size(), static_cast<size_t>(mesh.num_ranks()));
       const absl::Status status = CheckShares(*local, *expected, *found, ToleranceOf(program.graph));
       ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status << "\n" << program.graph.ToString();
     }
   }
+  EXPECT_EQ(along, (std::set<std::string>{"data", "model"}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomGraphOnBackend, testing::Values(0, 25, 50, 75));

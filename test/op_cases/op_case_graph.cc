@@ -30,18 +30,28 @@ Placement CollectiveOperandPlacement(const OpCase& row) {
 }
 
 absl::StatusOr<Graph> CaseGraph(const OpCase& row) {
+  return CaseGraphOn(row, row.ranks > 0 ? Mesh({{std::string(kDataAxis), row.ranks}}) : Mesh());
+}
+
+absl::StatusOr<Graph> CaseGraphOn(const OpCase& row, const Mesh& mesh) {
   Graph graph("case");
-  const Mesh mesh = row.ranks > 0 ? Mesh({{std::string(kDataAxis), row.ranks}}) : Mesh();
   graph.set_mesh(mesh, /*is_local=*/true);
+  const auto with_other_axes = [&](PlacementMap placements) {
+    for (const MeshAxis& axis : mesh.axes()) placements.emplace(axis.name, Placement::Local());
+    return placements;
+  };
   NodeSpec spec{&GetOp(row.op), {}, row.attributes, "case:/" + row.op, {}};
   for (size_t i = 0; i < row.operands.size(); ++i) {
     PlacementMap placements;
-    if (row.ranks > 0) placements.emplace(kDataAxis, CollectiveOperandPlacement(row));
+    if (row.ranks > 0) placements = with_other_axes({{std::string(kDataAxis), CollectiveOperandPlacement(row)}});
     ASSIGN_OR_RETURN(const Value input,
                      graph.AddInput("a" + std::to_string(i), row.operands[i].type, false, std::move(placements)));
     spec.operands.push_back(input);
   }
-  if (row.ranks > 0) spec.placements.resize(std::max<size_t>(row.operands.size(), 1), ResultPlacements(row));
+  // What no operand tells is the same along the other axes.
+  PlacementMap results = ResultPlacements(row);
+  if (!row.operands.empty()) results = with_other_axes(std::move(results));
+  if (row.ranks > 0) spec.placements.resize(std::max<size_t>(row.operands.size(), 1), results);
   ASSIGN_OR_RETURN(Node* const node, graph.Insert(std::move(spec)));
   for (size_t i = 0; i < node->num_results(); ++i)
     RETURN_IF_ERROR(graph.AddResult("r" + std::to_string(i), node->result(i), node->placements(i)));

@@ -12,6 +12,9 @@ namespace lockstep {
 // error is the op's.
 absl::StatusOr<Graph> CaseGraph(const OpCase& row);
 
+// That of a collective, on a mesh with more axes than its own: its operands and results differ along those.
+absl::StatusOr<Graph> CaseGraphOn(const OpCase& row, const Mesh& mesh);
+
 // Where a row of a collective has its operands: where the op takes them from, or different on all ranks if it takes that.
 Placement CollectiveOperandPlacement(const OpCase& row);
 

@@ -68,6 +68,7 @@ class Generator {
     const bool is_batch = type.shape.rank() > 0 && options_.batch > 0 && type.shape[0] == options_.batch;
     // A state that is split needs a next value that is split, and not every value of its type is.
     if (is_batch && !is_state && random_.Chance(80)) placements["data"] = Placement::Split(0);
+    if (options_.model > 0 && random_.Chance(80)) SplitAlongModel(type.shape, placements);
     const absl::StatusOr<Value> value =
         graph_.AddInput("x" + std::to_string(inputs_.size()), type, is_state, placements);
     LOCKSTEP_CHECK(value.ok()) << value.status();
@@ -80,16 +81,29 @@ class Generator {
     Remember(*value, std::move(tensor));
   }
 
+  void SplitAlongModel(const Shape& shape, PlacementMap& placements) {
+    Ints dims;
+    for (int64_t dim = placements.empty() ? 0 : 1; dim < shape.rank(); ++dim) {
+      if (shape[dim] % options_.model == 0) dims.push_back(dim);
+    }
+    if (!dims.empty()) placements["model"] = Placement::Split(random_.Of(dims));
+  }
+
   double RandomElement(DType dtype) {
     if (dtype == DType::kBool) return static_cast<double>(random_.Below(2));
     if (!IsFloat(dtype)) return std::floor(random_.In(IsSigned(dtype) ? -5 : 0, 6));
     return random_.In(-2, 2);
   }
 
+  int64_t RandomExtent() {
+    if (options_.model == 0 || random_.Chance(20)) return 1 + random_.Below(options_.max_extent);
+    return options_.model * (1 + random_.Below(options_.max_extent / options_.model));
+  }
+
   Shape RandomShape() {
     Ints extents;
     const int64_t rank = random_.Below(4);
-    for (int64_t i = 0; i < rank; ++i) extents.push_back(1 + random_.Below(options_.max_extent));
+    for (int64_t i = 0; i < rank; ++i) extents.push_back(RandomExtent());
     if (options_.batch > 0 && rank > 0 && random_.Chance(60)) extents[0] = options_.batch;
     return Shape(extents);
   }

@@ -18,8 +18,11 @@ namespace lockstep {
 struct RandomGraphOptions {
   int min_nodes = 3, max_nodes = 24;
   int64_t max_extent = 4;  // of a dimension
-  // If not 0: the first extent of many values. Most inputs of this extent are split along it; states are replicated.
+  // If not 0: the first extent of many values. Most inputs of this extent are split along it, states are not.
   int64_t batch = 0;
+  // If not 0, at most max_extent: many inputs and states are split along the axis `model` of so many ranks, along a
+  // dimension that it divides; an input that is split along `data` along another one.
+  int64_t model = 0;
 };
 
 struct RandomProgram {

@@ -81,10 +81,11 @@ INSTANTIATE_TEST_SUITE_P(Passes, RandomGraphTest,
                          });
 
 constexpr int64_t kBatch = 6;  // for 2 ranks and for 3
+constexpr int64_t kModelRanks = 2;
 
-passes::PipelineOptions OptionsOf(int64_t ranks, bool optimize) {
+passes::PipelineOptions OptionsOf(const Mesh& mesh, bool optimize) {
   passes::PipelineOptions options;
-  options.mesh = Mesh({{"data", ranks}});
+  options.mesh = mesh;
   options.buckets = {.max_bytes = 200, .first_bytes = 100};
   options.supports = [](const Node& node) {
     return node.op_name() != "softmax" && node.op_name() != "log_softmax" && node.op_name() != "sgd";
@@ -93,20 +94,22 @@ passes::PipelineOptions OptionsOf(int64_t ranks, bool optimize) {
   return options;
 }
 
-class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<int64_t, bool>> {
+class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, bool>> {
  protected:
   // Runs random graphs through the passes; how often each changed a graph.
   std::map<std::string, int> Run(const std::vector<passes::Pass>& passes) {
     std::map<std::string, int> num_changed;
     for (uint64_t seed = first_seed; seed < first_seed + num_graphs; ++seed) {
-      const RandomProgram program = MakeRandomProgram(seed, {.max_nodes = seed % 4 == 0 ? 6 : 24, .batch = kBatch});
+      const RandomProgram program = MakeRandomProgram(
+          seed,
+          {.max_nodes = seed % 4 == 0 ? 6 : 24, .batch = kBatch, .model = mesh().has_axis("model") ? kModelRanks : 0});
       if (CheckOnRanks(program, passes, &num_changed).ok()) continue;
       const RandomProgram smallest =
           Shrink(program, [&](const RandomProgram& smaller) { return !CheckOnRanks(smaller, passes).ok(); });
       std::string names;
       for (const passes::Pass& pass : passes) {
         names += (names.empty() ? "" : ",") + pass.name;
-        if (pass.name == passes::Distribute({}).name) names += "{data=" + std::to_string(ranks()) + "}";
+        if (pass.name == passes::Distribute({}).name) names += mesh().ToString();
       }
       const std::string path = WriteReproducer(smallest, names, "random_mesh." + std::to_string(seed));
       ADD_FAILURE() << "seed " << seed << ", passes " << names << ": " << CheckOnRanks(smallest, passes).message()
@@ -116,8 +119,8 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<int64_t, 
     }
     return num_changed;
   }
-  int64_t ranks() const { return std::get<0>(GetParam()); }
-  passes::PipelineOptions options() const { return OptionsOf(ranks(), std::get<1>(GetParam())); }
+  const Mesh& mesh() const { return std::get<0>(GetParam()); }
+  passes::PipelineOptions options() const { return OptionsOf(mesh(), std::get<1>(GetParam())); }
 };
 
 TEST_P(RandomGraphOnMeshTest, MeansTheSameAfterEachPassOfThePipeline) {
@@ -144,9 +147,15 @@ TEST_P(RandomGraphOnMeshTest, MeansTheSameAfterDistributeAndEachPass) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, RandomGraphOnMeshTest,
-                         testing::Combine(testing::Values<int64_t>(2, 3), testing::Bool()), [](const auto& info) {
-                           return std::to_string(std::get<0>(info.param)) + "Ranks" +
-                                  (std::get<1>(info.param) ? "Optimized" : "");
+                         testing::Combine(testing::Values(Mesh({{"data", 2}}), Mesh({{"data", 3}}),
+                                                          Mesh({{"data", 2}, {"model", kModelRanks}}),
+                                                          Mesh({{"model", kModelRanks}, {"data", 3}})),
+                                          testing::Bool()),
+                         [](const auto& info) {
+                           std::string name;
+                           for (const MeshAxis& axis : std::get<0>(info.param).axes())
+                             name += axis.name + std::to_string(axis.size);
+                           return name + (std::get<1>(info.param) ? "Optimized" : "");
                          });
 
 // The generator reaches the ops that it is meant to.
