@@ -23,7 +23,8 @@ absl::StatusOr<Mesh> RemainingMesh(const Graph& graph, const Mesh& mesh) {
   return Mesh();
 }
 
-// Ranks that all get the same inputs compute the same n times, and share nothing, unless they hold parts of a state: seldom what is meant.
+// Ranks that all get the same inputs compute the same n times, and share nothing, unless they hold parts of a state:
+// seldom what is meant.
 absl::Status CheckInputsAreShared(const Graph& graph, const Mesh& mesh) {
   if (mesh.num_ranks() < 2) return absl::OkStatus();
   std::string inputs, first;

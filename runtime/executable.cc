@@ -55,23 +55,32 @@ std::string StepToString(const StepInfo& info, const std::vector<Buffer>& buffer
 
 }  // namespace
 
-std::string_view CollectiveOpName(CollectiveOp op) {
+// Without a default, so that a collective that is missing is an error of the compiler.
+CollectiveTraits TraitsOf(CollectiveOp op) {
   switch (op) {
-    case CollectiveOp::kAllReduce: return "all_reduce";
-    case CollectiveOp::kBroadcast: return "broadcast";
-    case CollectiveOp::kAllGather: return "all_gather";
-    case CollectiveOp::kReduceScatter: return "reduce_scatter";
+    case CollectiveOp::kAllReduce:
+      return {.name = "all_reduce", .graph_op = "all_reduce", .reduces = true, .is_in_bucket = true};
+    case CollectiveOp::kBroadcast: return {.name = "broadcast", .graph_op = "collective_broadcast", .has_root = true};
+    case CollectiveOp::kAllGather: return {.name = "all_gather", .graph_op = "all_gather"};
+    case CollectiveOp::kReduceScatter:
+      return {.name = "reduce_scatter", .graph_op = "reduce_scatter", .reduces = true, .counts_results = true};
   }
-  return "?";
+  return {};
+}
+
+std::optional<CollectiveOp> CollectiveOpOf(std::string_view graph_op) {
+  // Enumerators have no gaps; what is after the last one has no name.
+  for (uint8_t i = 0; !TraitsOf(static_cast<CollectiveOp>(i)).name.empty(); ++i) {
+    if (TraitsOf(static_cast<CollectiveOp>(i)).graph_op == graph_op) return static_cast<CollectiveOp>(i);
+  }
+  return std::nullopt;
 }
 
 std::string CollectiveInfo::ToString() const {
-  std::string text(CollectiveOpName(op));
-  if (op == CollectiveOp::kBroadcast) {
-    text += " root=" + std::to_string(root);
-  } else if (op != CollectiveOp::kAllGather) {
-    text += " " + std::string(ReduceKindName(kind));
-  }
+  const CollectiveTraits traits = TraitsOf(op);
+  std::string text(traits.name);
+  if (traits.has_root) text += " root=" + std::to_string(root);
+  if (traits.reduces) text += " " + std::string(ReduceKindName(kind));
   text += " " + std::string(DTypeName(dtype)) + "[" + std::to_string(count) + "]";
   return text + " along " + axis + ", " + label;
 }

@@ -37,7 +37,18 @@ struct StepOperand {
 };
 
 enum class CollectiveOp : uint8_t { kAllReduce, kBroadcast, kAllGather, kReduceScatter };
-std::string_view CollectiveOpName(CollectiveOp op);  // "all_reduce"
+struct CollectiveTraits {
+  std::string_view name;      // "all_reduce"
+  std::string_view graph_op;  // of the op that it is in a graph
+  bool reduces = false;       // has a kind
+  bool has_root = false;      // that is, a coordinate along the axis
+  // Works in place in a bucket, on several operands; the others take one operand, and give one result.
+  bool is_in_bucket = false;
+  bool counts_results = false;  // the communicator counts the elements of the result, not of the operand
+};
+CollectiveTraits TraitsOf(CollectiveOp op);
+// By the name of the op in a graph.
+std::optional<CollectiveOp> CollectiveOpOf(std::string_view graph_op);
 
 // What a start or a wait says to the communicator, and what the order certificate is made of.
 struct CollectiveInfo {
@@ -129,7 +140,8 @@ struct ValueInfo {
   int32_t buffer = -1;  // dense, row-major
 };
 
-// The proof that ranks which run the same text cannot hang, along whichever axes they communicate: made by backends/planning/certificate.h, compared at load.
+// The proof that ranks which run the same text cannot hang, along whichever axes they communicate: made by
+// backends/planning/certificate.h, compared at load.
 struct Certificate {
   uint64_t hash = 0;
   std::vector<std::string> lines;  // the collectives of all axes in order: op, kind, dtype, count, axis, contents

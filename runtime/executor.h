@@ -74,10 +74,10 @@ struct StepProfile {
 
 class Executor {
  public:
-  // All ranks call it together. `communicator` must have as many ranks as the executable's mesh, which rank r of it is in
-  // at the coordinates that Mesh::Coordinate gives; like `device` it outlives the executor. It is split into a
-  // communicator for each axis of more than one rank, unless that axis is all of the mesh. Fails if the ranks' certificates
-  // differ, with the first op that does, and its two versions.
+  // All ranks call it together. `communicator` must have as many ranks as the executable's mesh, which rank r of it
+  // is in at the coordinates that Mesh::Coordinate gives; like `device` it outlives the executor. It is split into a
+  // communicator for each axis of more than one rank, unless that axis is all of the mesh. Fails if the ranks'
+  // certificates differ, with the first op that does, and its two versions.
   static absl::StatusOr<std::unique_ptr<Executor>> Load(Executable executable, Communicator* communicator,
                                                         Device* device, const ExecutorOptions& options = {});
   ~Executor();

@@ -8,14 +8,17 @@
 //  (O4) A collective's operands lie in its slices. An all_reduce is in place; of the others, input and output are apart.
 //  (O5) Within a step a write, and its scratch memory, shares no byte with another operand, unless the step says that the write
 //       may overwrite a read: then they are the same bytes.
-//  (O6) A collective is along an axis of the mesh with more than one rank, whose communicator its start and its wait use. An all_reduce
-//       is in a bucket, and all that work in a bucket are along the bucket's axis, with whose communicator its memory is registered.
+//  (O6) A collective is along an axis of the mesh with more than one rank, whose communicator its start and its wait
+//       use. An all_reduce is in a bucket, and all that work in a bucket are along the bucket's axis, with whose
+//       communicator its memory is registered.
 //
-// The hash is over the collectives of all axes in order: op, kind, dtype, count, axis, and each operand's name, offset and memory layout.
+// The hash is over the collectives of all axes in order: op, kind, dtype, count, axis, and each operand's name,
+// offset and memory layout.
 //
-// Why equal certificates mean that no rank waits for ever, though an axis has a communicator of its own (docs/decisions/0009): a
-// collective completes once all ranks of its group have started it, and a start waits for nothing but collectives of earlier starts. Of
-// the ranks that wait, take one that has started the fewest collectives: what it waits for, all others have started.
+// Why equal certificates mean that no rank waits for ever, though an axis has a communicator of its own
+// (docs/decisions/0009): a collective completes once all ranks of its group have started it, and a start waits for
+// nothing but collectives of earlier starts. Of the ranks that wait, take one that has started the fewest
+// collectives: what it waits for, all others have started.
 
 #pragma once
 

@@ -29,7 +29,7 @@ StepInfo Kernel(std::vector<StepOperand> reads, std::vector<StepOperand> writes)
 StepInfo Collective(StepKind kind, CollectiveOp op, int id, BufferSlice input, BufferSlice output) {
   StepInfo info;
   info.kind = kind;
-  info.name = std::string(CollectiveOpName(op)) + (kind == StepKind::kStart ? ".start" : ".wait");
+  info.name = std::string(TraitsOf(op).name) + (kind == StepKind::kStart ? ".start" : ".wait");
   CollectiveInfo collective;
   collective.id = id;
   collective.op = op;

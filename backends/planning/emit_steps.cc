@@ -14,11 +14,11 @@ std::vector<StepOperand> Operands(const std::vector<int>& ids, const Program& pr
   return operands;
 }
 
-// An all_reduce works on its whole bucket, in place; the others on one operand and one result.
+// What is in a bucket works on all of it, in place; the others on one operand and one result.
 void SetSlices(CollectiveInfo& info, const std::vector<StepOperand>& reads, const std::vector<StepOperand>& writes) {
   info.input = reads.front().slice;
   info.output = writes.front().slice;
-  if (info.op != CollectiveOp::kAllReduce) return;
+  if (!TraitsOf(info.op).is_in_bucket) return;
   const BufferSlice& last = reads.back().slice;
   info.input.bytes = info.output.bytes = last.offset + last.bytes - info.input.offset;
 }
@@ -49,7 +49,7 @@ StepList EmitSteps(Program& program, const BufferPlan& plan) {
       case Instruction::Kind::kWait: {
         const bool is_start = instruction.kind == Instruction::Kind::kStart;
         info.kind = is_start ? StepKind::kStart : StepKind::kWait;
-        info.name = std::string(CollectiveOpName(instruction.collective.op)) + (is_start ? ".start" : ".wait");
+        info.name = std::string(TraitsOf(instruction.collective.op).name) + (is_start ? ".start" : ".wait");
         info.collective = std::move(instruction.collective);
         SetSlices(*info.collective, info.reads, info.writes);
         // What a wait ends is known from its start; what it makes usable are its results.

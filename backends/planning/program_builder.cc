@@ -27,11 +27,9 @@ Storage StorageFor(Value value) {
 }
 
 CollectiveOp OpOf(const Node& node) {
-  if (node.Is("all_reduce")) return CollectiveOp::kAllReduce;
-  if (node.Is("all_gather")) return CollectiveOp::kAllGather;
-  if (node.Is("reduce_scatter")) return CollectiveOp::kReduceScatter;
-  LOCKSTEP_CHECK(node.Is("collective_broadcast")) << node.Describe();
-  return CollectiveOp::kBroadcast;
+  const std::optional<CollectiveOp> op = CollectiveOpOf(node.op_name());
+  LOCKSTEP_CHECK(op.has_value()) << node.Describe();
+  return *op;
 }
 
 }  // namespace
@@ -145,9 +143,9 @@ CollectiveInfo ProgramBuilder::InfoOf(const Node& node) const {
   info.op = OpOf(node);
   info.axis = node.attr<std::string>("axis");
   info.mesh_axis = MeshAxisOf(node);
-  const bool reduces = info.op == CollectiveOp::kAllReduce || info.op == CollectiveOp::kReduceScatter;
-  if (reduces) info.kind = *ReduceKindFromName(node.attr<std::string>("kind"));
-  if (info.op == CollectiveOp::kBroadcast) info.root = static_cast<int>(node.attr<int64_t>("root"));
+  const CollectiveTraits traits = TraitsOf(info.op);
+  if (traits.reduces) info.kind = *ReduceKindFromName(node.attr<std::string>("kind"));
+  if (traits.has_root) info.root = static_cast<int>(node.attr<int64_t>("root"));
   info.dtype = node.operand(0).dtype();
   return info;
 }
@@ -173,7 +171,7 @@ void ProgramBuilder::AddCollective(const Node& node, CollectiveInfo info, std::v
 }
 
 absl::Status ProgramBuilder::LowerCollective(const Node& node) {
-  if (!node.Is("all_reduce")) {
+  if (!TraitsOf(OpOf(node)).is_in_bucket) {
     const int read = Find(node.operand(0), "");
     if (read < 0) return Internal() << node.Describe() << ": the operand is not row-major";
     AddCollective(node, InfoOf(node), {read}, {Define(const_cast<Node&>(node).result())});

@@ -39,7 +39,7 @@ class Scheduler {
         const Lifetime& lifetime = lifetimes_[static_cast<size_t>(program_.Root(id))];
         start = std::max(start, lifetime.last_write + 1);
         // The result of an all_reduce takes the operand's place: whoever reads the operand before it, does so first.
-        if (instruction.collective.op == CollectiveOp::kAllReduce && lifetime.last_read == position) {
+        if (TraitsOf(instruction.collective.op).is_in_bucket && lifetime.last_read == position) {
           start = std::max(start, LastReadBefore(instructions, id, position) + 1);
         }
       }
@@ -47,7 +47,7 @@ class Scheduler {
       instruction.kind = Instruction::Kind::kStart;
       instruction.collective.id = program_.num_collectives++;
       copies_.emplace_back();
-      if (instruction.collective.op == CollectiveOp::kAllReduce) FillBucket(instruction, position);
+      if (TraitsOf(instruction.collective.op).is_in_bucket) FillBucket(instruction, position);
       else Label(instruction);
       starts.emplace(start, std::move(instruction));
       instruction.kind = Instruction::Kind::kCollective;  // it has moved
@@ -107,8 +107,7 @@ class Scheduler {
 
   void Label(Instruction& instruction) {
     CollectiveInfo& info = instruction.collective;
-    const bool slices_are_results = info.op == CollectiveOp::kReduceScatter;
-    const int id = slices_are_results ? instruction.writes[0] : instruction.reads[0];
+    const int id = TraitsOf(info.op).counts_results ? instruction.writes[0] : instruction.reads[0];
     info.count = static_cast<int64_t>(program_.storage(id).bytes / SizeOf(info.dtype));
     info.label = "%" + program_.storage(instruction.reads[0]).name;
   }

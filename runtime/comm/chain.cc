@@ -149,7 +149,7 @@ absl::Status Chain::AwaitNeighbours(uint64_t sequence, const OpDescription& desc
     return group_.Fail(neighbours[i], group_.Disagreement(sequence, group_.first_rank(), description, mine.label,
                                                           neighbours[i], other.description, other.label));
   }
-  if (description.opcode == Opcode::kBarrier || description.opcode == Opcode::kAllocate) {
+  if (!TraitsOf(description.opcode).moves_data) {
     const std::vector<int> below(neighbours.begin(), neighbours.begin() + (here_ > 0 ? 1 : 0));
     const std::vector<int> above(neighbours.begin() + below.size(), neighbours.end());
     RETURN_IF_ERROR(AwaitAllGroups(below, above, message, what));

@@ -12,23 +12,33 @@ constexpr int64_t kSmallestChunk = 4 * 1024;  // bytes
 
 size_t Width(const OpDescription& description) { return SizeOf(static_cast<DType>(description.dtype)); }
 
-bool HasShares(Opcode opcode) { return opcode == Opcode::kAllGather || opcode == Opcode::kReduceScatter; }
-
-bool MovesData(Opcode opcode) { return opcode != Opcode::kBarrier && opcode != Opcode::kAllocate; }
-
 }  // namespace
 
+// Without a default, so that an opcode that is missing is an error of the compiler.
+OpcodeTraits TraitsOf(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kBarrier: return {.name = "barrier", .moves_data = false};
+    case Opcode::kAllocate: return {.name = "allocate", .moves_data = false};
+    case Opcode::kAllReduce: return {.name = "all_reduce", .reduces = true};
+    case Opcode::kBroadcast: return {.name = "broadcast", .has_root = true};
+    case Opcode::kAllGather: return {.name = "all_gather", .gathers = true};
+    case Opcode::kReduceScatter: return {.name = "reduce_scatter", .reduces = true, .scatters = true};
+  }
+  return {};
+}
+
 size_t InputBytes(const OpDescription& d, int world_size) {
-  return (d.opcode == Opcode::kReduceScatter ? world_size : 1) * d.count * Width(d);
+  return (TraitsOf(d.opcode).scatters ? world_size : 1) * d.count * Width(d);
 }
 
 size_t OutputBytes(const OpDescription& d, int world_size) {
-  return (d.opcode == Opcode::kAllGather ? world_size : 1) * d.count * Width(d);
+  return (TraitsOf(d.opcode).gathers ? world_size : 1) * d.count * Width(d);
 }
 
 Chunks::Chunks(const OpDescription& d, int world_size, int workers, size_t max_bytes) : count_(d.count) {
-  if (d.count == 0 || !MovesData(d.opcode)) return;
-  shares_ = HasShares(d.opcode) ? world_size : 1;
+  const OpcodeTraits traits = TraitsOf(d.opcode);
+  if (d.count == 0 || !traits.moves_data) return;
+  shares_ = traits.gathers || traits.scatters ? world_size : 1;
   const int64_t width = static_cast<int64_t>(Width(d));
   const int64_t total = shares_ * d.count * width;
   const int64_t bytes = std::clamp(total / (4 * workers), kSmallestChunk, static_cast<int64_t>(max_bytes));
@@ -41,9 +51,7 @@ Chunk Chunks::at(uint32_t index) const {
   return {.share = static_cast<int>(index / per_share_), .begin = begin, .count = std::min(elements_, count_ - begin)};
 }
 
-bool IsReduction(const OpDescription& d) {
-  return d.opcode == Opcode::kAllReduce || d.opcode == Opcode::kReduceScatter;
-}
+bool IsReduction(const OpDescription& d) { return TraitsOf(d.opcode).reduces; }
 
 void ChunkInputs(const Operands& o, const Chunk& chunk, std::vector<const std::byte*>* addresses) {
   const int64_t offset = chunk.share * o.description.count + chunk.begin;  // all_reduce has share 0
@@ -54,7 +62,7 @@ void ChunkInputs(const Operands& o, const Chunk& chunk, std::vector<const std::b
 void ChunkOutputs(const Operands& o, const Chunk& chunk, std::vector<std::byte*>* addresses) {
   const size_t width = Width(o.description);
   addresses->clear();
-  if (o.description.opcode == Opcode::kReduceScatter) {
+  if (TraitsOf(o.description.opcode).scatters) {
     const int index = chunk.share - o.first_rank;
     if (index < 0 || index >= static_cast<int>(o.outputs.size())) return;
     addresses->push_back(o.outputs[index] + chunk.begin * width);
@@ -65,7 +73,7 @@ void ChunkOutputs(const Operands& o, const Chunk& chunk, std::vector<std::byte*>
 }
 
 int SourceRank(const OpDescription& d, const Chunk& chunk) {
-  return d.opcode == Opcode::kBroadcast ? d.root : chunk.share;
+  return TraitsOf(d.opcode).has_root ? d.root : chunk.share;
 }
 
 const std::byte* SourceAddress(const Operands& o, const Chunk& chunk) {

@@ -11,6 +11,17 @@
 
 namespace lockstep {
 
+// What an opcode is, for all who move its data and speak of it.
+struct OpcodeTraits {
+  const char* name = "?";
+  bool moves_data = true;
+  bool reduces = false;
+  bool has_root = false;  // whose input alone is read
+  bool gathers = false;   // the output holds a share of each rank
+  bool scatters = false;  // the input does, and the output is one of them
+};
+OpcodeTraits TraitsOf(Opcode opcode);
+
 // The bytes of a rank's operands.
 size_t InputBytes(const OpDescription& description, int world_size);
 size_t OutputBytes(const OpDescription& description, int world_size);

@@ -71,7 +71,7 @@ absl::Status RankCommunicator::Show(Op& op) {
     ASSIGN_OR_RETURN(input, memory.Stage(in_bytes));
   }
   const bool staged_input = input->segment != nullptr && input->ref.segment % 2 == 1;
-  if (staged_input && (d.opcode != Opcode::kBroadcast || d.root == rank())) {
+  if (staged_input && (!TraitsOf(d.opcode).has_root || d.root == rank())) {
     RETURN_IF_ERROR(group_->BeginWork());
     std::memcpy(input->segment->data(), op.input, in_bytes);
     group_->EndWork();

@@ -16,6 +16,7 @@
 
 namespace lockstep {
 
+// What an opcode moves where is in TraitsOf (chunks.h).
 enum class Opcode : uint8_t { kBarrier, kAllocate, kAllReduce, kBroadcast, kAllGather, kReduceScatter };
 
 // What must be the same on all ranks, besides the label.

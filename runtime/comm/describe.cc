@@ -6,34 +6,17 @@
 #include "core/dtype.h"
 #include "core/placement.h"
 #include "core/status.h"
+#include "runtime/comm/chunks.h"
 
 namespace lockstep {
-namespace {
-
-const char* OpcodeName(Opcode opcode) {
-  switch (opcode) {
-    case Opcode::kBarrier: return "barrier";
-    case Opcode::kAllocate: return "allocate";
-    case Opcode::kAllReduce: return "all_reduce";
-    case Opcode::kBroadcast: return "broadcast";
-    case Opcode::kAllGather: return "all_gather";
-    case Opcode::kReduceScatter: return "reduce_scatter";
-  }
-  return "?";
-}
-
-}  // namespace
 
 std::string Describe(const OpDescription& d, const std::string& label) {
   std::ostringstream text;
-  text << OpcodeName(d.opcode);
-  if (d.opcode == Opcode::kAllReduce || d.opcode == Opcode::kReduceScatter) {
-    text << " " << ReduceKindName(static_cast<ReduceKind>(d.kind));
-  }
-  if (d.opcode == Opcode::kBroadcast) text << " from rank " << d.root;
-  if (d.opcode != Opcode::kBarrier && d.opcode != Opcode::kAllocate) {
-    text << " " << DTypeName(static_cast<DType>(d.dtype)) << "[" << d.count << "]";
-  }
+  const OpcodeTraits traits = TraitsOf(d.opcode);
+  text << traits.name;
+  if (traits.reduces) text << " " << ReduceKindName(static_cast<ReduceKind>(d.kind));
+  if (traits.has_root) text << " from rank " << d.root;
+  if (traits.moves_data) text << " " << DTypeName(static_cast<DType>(d.dtype)) << "[" << d.count << "]";
   text << " `" << label << "`";
   return text.str();
 }

@@ -132,9 +132,10 @@ absl::Status RankCommunicator::CheckOperands(const OpDescription& d, const void*
   const std::byte* out = static_cast<const std::byte*>(output);
   const size_t in_bytes = InputBytes(d, size());
   const size_t out_bytes = OutputBytes(d, size());
-  const bool in_place = d.opcode == Opcode::kAllGather       ? in == out + rank() * in_bytes
-                        : d.opcode == Opcode::kReduceScatter ? out == in + rank() * out_bytes
-                                                             : in == out;
+  const OpcodeTraits traits = TraitsOf(d.opcode);
+  const bool in_place = traits.gathers    ? in == out + rank() * in_bytes
+                        : traits.scatters ? out == in + rank() * out_bytes
+                                          : in == out;
   if (!in_place && in < out + out_bytes && out < in + in_bytes)
     return where() << "input and output overlap, but not in place";
   return absl::OkStatus();

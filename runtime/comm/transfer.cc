@@ -33,7 +33,7 @@ absl::Status Transfer::Begin() {
   result_ = std::make_shared<std::vector<std::byte>>(chunk_.count * SizeOf(dtype));
   if (IsReduction()) {
     source_ = last_up_ = last_group;
-    last_down_ = d.opcode == Opcode::kReduceScatter ? context_.notices.GroupOf(chunk_.share) : 0;
+    last_down_ = TraitsOf(d.opcode).scatters ? context_.notices.GroupOf(chunk_.share) : 0;
     partial_ = std::make_shared<std::vector<std::byte>>(chunk_.count *
                                                         AccumulatorSize(dtype, static_cast<ReduceKind>(d.kind)));
     if (here_ == 0) {
