@@ -1,6 +1,7 @@
 #include "core/attributes.h"
 
 #include <cctype>
+#include <sstream>
 
 #include "core/graph.h"
 
@@ -56,6 +57,17 @@ std::string Region::ToString() const {
 std::string_view AttributeTypeName(const Attribute& attribute) {
   static constexpr std::string_view kNames[] = {"bool", "int", "float", "string", "ints", "dtype", "tensor", "region"};
   return kNames[attribute.index()];
+}
+
+bool NumberRange::Contains(double value) const {
+  return std::isfinite(value) && (includes_low ? value >= low : value > low) && value < below;
+}
+
+std::string NumberRange::ToString() const {
+  std::ostringstream text;
+  text << "a finite number " << (includes_low ? "of at least " : "above ") << low;
+  if (std::isfinite(below)) text << " and below " << below;
+  return text.str();
 }
 
 std::string AttributeToString(const Attribute& attribute) { return std::visit(ToText(), attribute); }

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -34,6 +35,19 @@ class Region {
 
 // Strings are identifiers such as `sum` or `data`, or any text in quotes.
 using Attribute = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, DType, Tensor, Region>;
+
+// Which numbers a float attribute may be; never NaN or an infinity.
+struct NumberRange {
+  double low = 0;
+  bool includes_low = true;
+  double below = HUGE_VAL;
+
+  bool Contains(double value) const;
+  std::string ToString() const;  // "a finite number of at least 0 and below 1"
+};
+
+inline NumberRange AtLeast(double low, double below = HUGE_VAL) { return {low, true, below}; }
+inline NumberRange Above(double low, double below = HUGE_VAL) { return {low, false, below}; }
 
 // Ordered, so that what is printed and hashed does not depend on the order of insertion.
 using AttributeMap = std::map<std::string, Attribute, std::less<>>;

@@ -43,6 +43,13 @@ OpDef& OpDef::PerDim(std::string_view attribute) {
   return *this;
 }
 
+OpDef& OpDef::In(NumberRange range) {
+  LOCKSTEP_CHECK(!attributes_.empty() && std::holds_alternative<double>(attributes_.back().example))
+      << name_ << " has no float before the range";
+  attributes_.back().range = range;
+  return *this;
+}
+
 const OpDef::AttributeDef* OpDef::FindAttribute(std::string_view name) const {
   for (const AttributeDef& attribute : attributes_) {
     if (attribute.name == name) return &attribute;

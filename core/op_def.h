@@ -13,6 +13,7 @@
 
 #include "core/attributes.h"
 #include "core/graph.h"
+#include "core/optimizer.h"
 #include "core/placement.h"
 #include "core/status.h"
 #include "core/tensor.h"
@@ -212,6 +213,7 @@ class OpDef {
     bool required = true;
     std::string doc;
     bool is_per_dim = false;
+    std::optional<NumberRange> range = {};  // of a float
   };
   struct ConstraintDef {
     std::string id, text;
@@ -246,6 +248,8 @@ class OpDef {
   // Entry d of the attribute, a list, counts elements along dimension d of the first result, such as a broadcast's `shape`:
   // where types are local it says the rank's share.
   OpDef& PerDim(std::string_view attribute);
+  // Which numbers the attribute before it, a float, may be. The op's inference checks it, by CheckRanges of core/ops/rules.h.
+  OpDef& In(NumberRange range);
   OpDef& Trait(OpTrait trait) { return traits_ |= trait, *this; }
   OpDef& Constraint(std::string id, std::string text) {
     return constraints_.push_back({std::move(id), std::move(text)}), *this;
@@ -257,6 +261,9 @@ class OpDef {
   OpDef& NoGradient(std::string reason) { return no_gradient_ = std::move(reason), *this; }
   OpDef& Place(PlaceFn fn) { return place_ = std::move(fn), *this; }
   OpDef& Decompose(DecomposeFn fn) { return decompose_ = std::move(fn), *this; }
+  // Of an optimizer: a state, in order of the operands, and a name by which users ask for it (core/optimizer.h).
+  OpDef& State(OptimizerState state) { return optimizer_.states.push_back(std::move(state)), *this; }
+  OpDef& KnownAs(OptimizerName name) { return optimizer_.names.push_back(std::move(name)), *this; }
 
   // --- Reading it. ---------------------------------------------------------------------------------------------------------
   const std::string& name() const { return name_; }
@@ -276,6 +283,7 @@ class OpDef {
   const std::string& no_gradient() const { return no_gradient_; }
   const PlaceFn& place() const { return place_; }
   const DecomposeFn& decompose() const { return decompose_; }  // empty for a primitive op
+  const OptimizerInfo& optimizer() const { return optimizer_; }
 
   // Fills in defaults; refuses unknown, missing or mistyped attributes (an int where a float is due is converted).
   absl::StatusOr<AttributeMap> CompleteAttributes(AttributeMap attributes) const;
@@ -299,6 +307,7 @@ class OpDef {
   std::string no_gradient_;
   PlaceFn place_;
   DecomposeFn decompose_;
+  OptimizerInfo optimizer_;
 };
 
 // The list of all ops, in the order of docs/ops.md; one line each in core/ops/op_list.h.

@@ -31,12 +31,15 @@ std::string OpSection(const OpDef& op) {
   for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
     text += "- `" + attribute.name + "`: " + std::string(AttributeTypeName(attribute.example));
     if (!attribute.required) text += ", default `" + AttributeToString(attribute.example) + "`";
-    text += attribute.doc.empty() ? "\n" : ". " + attribute.doc + "\n";
+    if (!attribute.doc.empty()) text += ". " + attribute.doc;
+    if (attribute.range) text += "; " + attribute.range->ToString();
+    text += "\n";
   }
   for (const OpDef::ConstraintDef& constraint : op.constraints())
     text += "- (" + constraint.id + ") " + constraint.text + "\n";
   if (const std::string traits = Traits(op); !traits.empty()) text += "- Traits: " + traits + "\n";
   text += op.vjp() ? "- Has a gradient\n" : "- No gradient: " + op.no_gradient() + "\n";
+  for (const OptimizerName& name : op.optimizer().names) text += "- Users ask for it as `" + name.name + "`\n";
   if (op.decompose()) text += "- Decomposes into simpler ops where a target has no kernel\n";
   return text + "\n";
 }

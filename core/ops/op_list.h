@@ -73,9 +73,10 @@
   OP(SoftmaxOp) \
   OP(LogSoftmaxOp) \
   OP(SoftmaxCrossEntropyOp) \
-  /* optimizer.cc */ \
+  /* sgd.cc */ \
   OP(SgdOp) \
   OP(SgdMomentumOp) \
+  /* adam.cc */ \
   OP(AdamOp) \
   /* collective.cc */ \
   OP(AllReduceOp) \

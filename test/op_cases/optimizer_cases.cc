@@ -1,63 +1,92 @@
+// Rows for every optimizer, from its block: options at their defaults and elsewhere, dtypes, and what must be refused. A new
+// optimizer has them by being listed.
+
+#include <cmath>
 #include <limits>
 
+#include "core/op_def.h"
 #include "test/op_cases/op_case.h"
 
 namespace lockstep {
 namespace {
 
-const CaseOperand kStep = Typed(DType::kI64, {}).In(1, 9);
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-std::vector<CaseOperand> Operands(const std::string& op, DType dtype, const Shape& shape) {
-  const CaseOperand value = Typed(dtype, shape), root = Typed(dtype, shape).In(0, 2);
-  if (op == "sgd") return {value, value};
-  if (op == "sgd_momentum") return {value, value, value};
-  return {value, value, root, kStep, value};
+// States that are no sums of squares may be negative too.
+bool MayBeNegative(const std::string& op, const std::string& operand) {
+  return operand == "w" || operand == "g" || (op == "sgd_momentum" && operand == "v") ||
+         (op == "adam" && operand == "m");
 }
 
-AttributeMap Attributes(const std::string& op, double learning_rate, double weight_decay) {
-  AttributeMap attributes = {{"learning_rate", learning_rate}, {"weight_decay", weight_decay}};
-  if (op == "sgd_momentum") attributes.emplace("momentum", 0.9);
-  return attributes;
+std::vector<CaseOperand> Operands(const OpDef& op, DType dtype, const Shape& shape) {
+  std::vector<CaseOperand> operands;
+  for (const std::string& name : op.operand_names()) {
+    if (name == "step") operands.push_back(Typed(DType::kI64, {}).In(1, 9));
+    else operands.push_back(Typed(dtype, shape).In(MayBeNegative(op.name(), name) ? -2 : 0, 2));
+  }
+  return operands;
+}
+
+// What must be given, and `changed`.
+AttributeMap Attributes(const OpDef& op, AttributeMap changed = {}) {
+  for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
+    if (attribute.required) changed.emplace(attribute.name, attribute.name == "learning_rate" ? 0.1 : 0.9);
+  }
+  return changed;
+}
+
+// Every attribute elsewhere than at its default: a flag, or a float that is in the range.
+void AppendAccepted(const OpDef& op, std::vector<OpCase>& rows) {
+  for (const AttributeMap& decay : {AttributeMap(), AttributeMap{{"weight_decay", 0.01}}}) {
+    rows.push_back(Case(op.name(), Operands(op, DType::kF64, {6, 2}), Attributes(op, decay)));
+    rows.push_back(Case(op.name(), Operands(op, DType::kF32, {12}), Attributes(op, decay)));
+    for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
+      AttributeMap changed = decay;
+      if (std::holds_alternative<bool>(attribute.example)) changed[attribute.name] = !std::get<bool>(attribute.example);
+      else changed[attribute.name] = 0.25;
+      rows.push_back(Case(op.name(), Operands(op, DType::kF32, {6, 2}), Attributes(op, std::move(changed))));
+    }
+  }
+  for (DType dtype : {DType::kBF16, DType::kF16})
+    rows.push_back(Case(op.name(), Operands(op, dtype, {6}), Attributes(op, {{"weight_decay", 0.01}})));
+  rows.push_back(Case(op.name(), Operands(op, DType::kF32, {2, 0}), Attributes(op)));
+}
+
+void AppendRefused(const OpDef& op, std::vector<OpCase>& rows) {
+  const auto refuse = [&](std::vector<CaseOperand> operands, AttributeMap changed, const std::string& constraint) {
+    rows.push_back(Case(op.name(), std::move(operands), Attributes(op, std::move(changed))).Refused(constraint));
+  };
+  const std::vector<CaseOperand> good = Operands(op, DType::kF32, {6});
+  refuse(Operands(op, DType::kI32, {6}), {}, "C1");
+  for (size_t i = 0; i < good.size(); ++i) {
+    const std::string& name = op.operand_names()[i];
+    std::vector<CaseOperand> wrong = good;
+    if (name == "step") {
+      for (const CaseOperand& step : {F32({}), I64({1})}) wrong[i] = step, refuse(wrong, {}, "C4");
+      wrong[i] = Tensor::Scalar(DType::kI64, 0), refuse(wrong, {}, "C5");
+    } else if (name != "w") {
+      for (const CaseOperand& other : {F32({5}), F64({6})}) wrong[i] = other, refuse(wrong, {}, "C2");
+    }
+  }
+  for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
+    if (!attribute.range) continue;
+    const NumberRange& range = *attribute.range;
+    refuse(good, {{attribute.name, range.low - 0.1}}, "C3");
+    refuse(good, {{attribute.name, kNan}}, "C3");
+    refuse(good, {{attribute.name, range.below}}, "C3");  // infinity, where there is no bound
+    if (!range.includes_low) refuse(good, {{attribute.name, range.low}}, "C3");
+  }
 }
 
 }  // namespace
 
 std::vector<OpCase> OptimizerCases() {
   std::vector<OpCase> rows;
-  for (const char* op : {"sgd", "sgd_momentum", "adam"}) {
-    for (double decay : {0.0, 0.01}) {
-      rows.push_back(Case(op, Operands(op, DType::kF64, {6, 2}), Attributes(op, 0.1, decay)));
-      rows.push_back(Case(op, Operands(op, DType::kF32, {12}), Attributes(op, 0.1, decay)));
-      const char* variant = std::string(op) == "adam" ? "decoupled" : "nesterov";
-      if (std::string(op) == "sgd") continue;
-      AttributeMap attributes = Attributes(op, 0.1, decay);
-      attributes.emplace(variant, true);
-      rows.push_back(Case(op, Operands(op, DType::kF32, {6, 2}), std::move(attributes)));
-    }
-    rows.push_back(Case(op, Operands(op, DType::kBF16, {6}), Attributes(op, 0.1, 0.01)));
-    rows.push_back(Case(op, Operands(op, DType::kF32, {2, 0}), Attributes(op, 0.1, 0.01)));
-
-    rows.push_back(Case(op, Operands(op, DType::kI32, {6}), Attributes(op, 0.1, 0)).Refused("C1"));
-    std::vector<CaseOperand> shorter = Operands(op, DType::kF32, {6}), wider = shorter;
-    shorter.back() = F32({5});
-    wider.back() = F64({6});
-    rows.push_back(Case(op, shorter, Attributes(op, 0.1, 0)).Refused("C2"));
-    rows.push_back(Case(op, wider, Attributes(op, 0.1, 0)).Refused("C2"));
-    rows.push_back(Case(op, Operands(op, DType::kF32, {6}), Attributes(op, -0.1, 0)).Refused("C3"));
-    rows.push_back(Case(op, Operands(op, DType::kF32, {6}), Attributes(op, std::numeric_limits<double>::quiet_NaN(), 0))
-                       .Refused("C3"));
-    rows.push_back(Case(op, Operands(op, DType::kF32, {6}), Attributes(op, 0.1, -1)).Refused("C3"));
+  for (const OpDef* op : AllOps()) {
+    if (!op->has_trait(kOptimizer)) continue;
+    AppendAccepted(*op, rows);
+    AppendRefused(*op, rows);
   }
-  AttributeMap beta = Attributes("adam", 0.1, 0);
-  beta.emplace("beta2", 1.0);
-  rows.push_back(Case("adam", Operands("adam", DType::kF32, {6}), beta).Refused("C3"));
-  std::vector<CaseOperand> step = Operands("adam", DType::kF32, {6});
-  step[3] = F32({});
-  rows.push_back(Case("adam", step, Attributes("adam", 0.1, 0)).Refused("C4"));
-  step[3] = I64({1});
-  rows.push_back(Case("adam", step, Attributes("adam", 0.1, 0)).Refused("C4"));
-  step[3] = Tensor::Scalar(DType::kI64, 0);
-  rows.push_back(Case("adam", step, Attributes("adam", 0.1, 0)).Refused("C5"));
   return rows;
 }
 
