@@ -53,9 +53,10 @@ bench: build ## Measure against PyTorch and MPI, where they are installed (ARGS=
 	.venv/bin/python benchmarks/run.py $(ARGS)
 	.venv/bin/python benchmarks/all_reduce.py
 
-docs: setup ## Write docs/ops.md from the ops' definitions
+docs: build ## Write docs/ops.md and the types of optimizers and losses from their definitions
 	$(BAZEL) build $(BAZEL_FLAGS) //tools:ops-document
 	bazel-bin/tools/ops-document > docs/ops.md
+	.venv/bin/python tools/python_stubs.py
 
 format: setup ## Format C++ and Python in place
 	clang-format-19 -i $(CPP_FILES)

@@ -101,27 +101,53 @@ absl::StatusOr<Pass> MakeAutodiff(PassOptions& options) {
   return Autodiff(std::move(of), options.GetList("wrt"));
 }
 
+// Those options of an optimizer or a loss that are given.
+absl::StatusOr<AttributeMap> TakeOptions(PassOptions& options, const std::vector<OptionDef>& defs) {
+  AttributeMap given;
+  for (const OptionDef& def : defs) {
+    if (!options.Has(def.name)) continue;
+    if (std::holds_alternative<bool>(def.example)) {
+      ASSIGN_OR_RETURN(given[def.name], options.GetBool(def.name, false));
+    } else {
+      ASSIGN_OR_RETURN(given[def.name], options.GetDouble(def.name, 0));
+    }
+  }
+  return given;
+}
+
+// An optimizer whose learning rate has no default takes that of OptimizerSpec.
 absl::StatusOr<Pass> MakeTrainStepPass(PassOptions& options) {
   TrainStepSpec spec;
-  const std::string optimizer = options.GetString("optimizer", "sgd");
-  if (optimizer == "adam") spec.optimizer.kind = OptimizerSpec::Kind::kAdam;
-  else if (optimizer == "adamw") spec.optimizer.kind = OptimizerSpec::Kind::kAdamW;
-  else if (optimizer != "sgd")
-    return InvalidArgument() << "unknown optimizer '" << optimizer << "'; there are sgd, adam, adamw";
-  ASSIGN_OR_RETURN(spec.optimizer.learning_rate, options.GetDouble("learning_rate", spec.optimizer.learning_rate));
-  ASSIGN_OR_RETURN(spec.optimizer.momentum, options.GetDouble("momentum", spec.optimizer.momentum));
-  ASSIGN_OR_RETURN(spec.optimizer.weight_decay, options.GetDouble("weight_decay", spec.optimizer.weight_decay));
-  const std::string loss = options.GetString("loss", "softmax_cross_entropy");
-  if (loss == "mean_squared_error") spec.loss.kind = LossSpec::Kind::kMeanSquaredError;
-  else if (loss == "result") spec.loss.kind = LossSpec::Kind::kResult;
-  else if (loss != "softmax_cross_entropy")
-    return InvalidArgument() << "unknown loss '" << loss
-                             << "'; there are softmax_cross_entropy, mean_squared_error, result";
+  ASSIGN_OR_RETURN(const Optimizer* const optimizer,
+                   FindOptimizer(options.GetString("optimizer", spec.optimizer.name)));
+  ASSIGN_OR_RETURN(AttributeMap given, TakeOptions(options, optimizer->options));
+  for (const OptionDef& option : optimizer->options) {
+    const auto it = spec.optimizer.options.find(option.name);
+    if (option.required && it != spec.optimizer.options.end()) given.insert(*it);
+  }
+  spec.optimizer = {optimizer->name->name, std::move(given)};
+  spec.loss.name = options.GetString("loss", spec.loss.name);
+  ASSIGN_OR_RETURN(const Loss* const loss, FindLoss(spec.loss.name));
+  ASSIGN_OR_RETURN(spec.loss.options, TakeOptions(options, loss->options));
   spec.loss.prediction = options.GetString("prediction", spec.loss.prediction);
   spec.loss.target = options.GetString("target", spec.loss.target);
   spec.trained = options.GetList("trained");
   spec.frozen = options.GetList("frozen");
   return TrainStep(std::move(spec));
+}
+
+// The options of train-step, for people: the names that there are, and what each takes beside.
+std::string TrainStepOptions() {
+  const auto names_of = [](const std::vector<OptionDef>& options, const std::string& name, std::string& text) {
+    std::string names;
+    for (const OptionDef& option : options) names += (names.empty() ? "" : ", ") + option.name;
+    text += (text.empty() ? "" : " | ") + name + (names.empty() ? "" : " (" + names + ")");
+  };
+  std::string optimizers, losses;
+  for (const Optimizer& optimizer : AllOptimizers()) names_of(optimizer.options, optimizer.name->name, optimizers);
+  for (const Loss& loss : AllLosses()) names_of(loss.options, loss.name, losses);
+  return "optimizer=" + optimizers + ", learning_rate=0.01, loss=" + losses +
+         ", prediction=logits, target=target, trained=w|b (default: every float state), frozen=";
 }
 
 absl::StatusOr<Pass> MakeTrainingMode(PassOptions& options) {
@@ -176,6 +202,7 @@ absl::StatusOr<Pass> MakeMergeAllReduces(PassOptions& options) {
 }  // namespace
 
 std::optional<std::string> PassOptions::Take(const std::string& name) {
+  asked_.insert(name);
   for (auto it = values_.begin(); it != values_.end(); ++it) {
     if (it->first != name) continue;
     std::string value = std::move(it->second);
@@ -183,6 +210,11 @@ std::optional<std::string> PassOptions::Take(const std::string& name) {
     return value;
   }
   return std::nullopt;
+}
+
+bool PassOptions::Has(const std::string& name) {
+  asked_.insert(name);
+  return std::any_of(values_.begin(), values_.end(), [&](const auto& value) { return value.first == name; });
 }
 
 std::string PassOptions::GetString(const std::string& name, std::string default_value) {
@@ -224,7 +256,11 @@ std::vector<std::pair<std::string, std::string>> PassOptions::TakeRest() {
 
 absl::Status PassOptions::CheckAllRead() const {
   if (values_.empty()) return absl::OkStatus();
-  return InvalidArgument() << "there is no option '" << values_.front().first << "'";
+  ErrorStream error = InvalidArgument() << "there is no option '" << values_.front().first << "'";
+  if (asked_.empty()) error << "; it has none";
+  const char* separator = "; there are ";
+  for (const std::string& name : asked_) error << std::exchange(separator, ", ") << name;
+  return error;
 }
 
 const std::vector<PassEntry>& PassTable() {
@@ -233,10 +269,7 @@ const std::vector<PassEntry>& PassTable() {
        MakeAutodiff},
       {"training-mode", "normalises by the batch's statistics and updates the running ones",
        "momentum (default: each node's own), statistics=global", MakeTrainingMode},
-      {"train-step", "adds the loss, its gradients and the optimizer's updates",
-       "optimizer=sgd, learning_rate=0.01, momentum=0, weight_decay=0, loss=softmax_cross_entropy, prediction=logits, "
-       "target=target, trained=w|b (default: every float state), frozen=",
-       MakeTrainStepPass},
+      {"train-step", "adds the loss, its gradients and the optimizer's updates", TrainStepOptions(), MakeTrainStepPass},
       Plain("simplify", "rewrites to a smaller program by local rules", Simplify),
       {"fold-constants", "evaluates what depends on constants alone", "max_elements=1024", MakeFoldConstants},
       Plain("cse", "merges nodes that compute the same", Cse),

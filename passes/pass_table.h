@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,6 +26,7 @@ class PassOptions {
   PassOptions() = default;
   explicit PassOptions(std::vector<std::pair<std::string, std::string>> values) : values_(std::move(values)) {}
 
+  bool Has(const std::string& name);
   std::string GetString(const std::string& name, std::string default_value);
   absl::StatusOr<int64_t> GetInt(const std::string& name, int64_t default_value);
   absl::StatusOr<double> GetDouble(const std::string& name, double default_value);
@@ -33,13 +35,14 @@ class PassOptions {
   // Every option that was not read yet, in the order in which they are written, e.g. the axes of a mesh.
   std::vector<std::pair<std::string, std::string>> TakeRest();
 
-  // InvalidArgument naming the first option that was not read.
+  // InvalidArgument naming the first option that was not read, and those that somebody asked for.
   absl::Status CheckAllRead() const;
 
  private:
   std::optional<std::string> Take(const std::string& name);
 
   std::vector<std::pair<std::string, std::string>> values_;
+  std::set<std::string> asked_;
 };
 
 struct PassEntry {

@@ -36,7 +36,8 @@ absl::StatusOr<Mesh> MeshOf(const std::vector<std::pair<std::string, int64_t>>& 
 // What a graph takes, holds, trains and gives, for people.
 std::string Summary(const Model& model);
 
-void BindGraph(nanobind::module_& module);  // Graph, parse, gradients, distribute, interpret, load_onnx, train_step
+void BindGraph(nanobind::module_& module);    // Graph, parse, gradients, distribute, interpret, load_onnx, train_step
+void BindChoices(nanobind::module_& module);  // the optimizers and losses that there are, and what they accept
 void BindCommunicator(nanobind::module_& module);  // Communicator
 void BindExecutable(nanobind::module_& module);    // Executable, compile, save_onnx
 

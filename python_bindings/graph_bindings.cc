@@ -21,6 +21,7 @@
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
+#include "python_bindings/options.h"
 
 namespace lockstep::python {
 
@@ -57,38 +58,6 @@ Model Imported(const std::string& path, const std::map<std::string, int64_t>& di
           std::move(imported.notes),
           std::move(imported.constants),
           std::move(imported.dropouts)};
-}
-
-passes::LossSpec LossOf(const std::string& kind, const std::string& prediction, const std::string& target) {
-  passes::LossSpec spec{.prediction = prediction, .target = target};
-  if (kind == "softmax_cross_entropy") spec.kind = passes::LossSpec::Kind::kSoftmaxCrossEntropy;
-  else if (kind == "mean_squared_error") spec.kind = passes::LossSpec::Kind::kMeanSquaredError;
-  else if (kind == "result") spec.kind = passes::LossSpec::Kind::kResult;
-  else
-    ThrowIfError(InvalidArgument() << "unknown loss '" << kind
-                                   << "'; lockstep.loss has softmax_cross_entropy, mean_squared_error and result");
-  return spec;
-}
-
-passes::OptimizerSpec OptimizerOf(const std::string& kind, const std::map<std::string, double>& options) {
-  passes::OptimizerSpec spec;
-  if (kind == "SGD") spec.kind = passes::OptimizerSpec::Kind::kSgd;
-  else if (kind == "Adam") spec.kind = passes::OptimizerSpec::Kind::kAdam;
-  else if (kind == "AdamW") spec.kind = passes::OptimizerSpec::Kind::kAdamW;
-  else ThrowIfError(InvalidArgument() << "unknown optimizer '" << kind << "'; lockstep.optim has SGD, Adam and AdamW");
-  const std::map<std::string, double*> fields = {{"learning_rate", &spec.learning_rate},
-                                                 {"weight_decay", &spec.weight_decay},
-                                                 {"momentum", &spec.momentum},
-                                                 {"beta1", &spec.beta1},
-                                                 {"beta2", &spec.beta2},
-                                                 {"epsilon", &spec.epsilon}};
-  for (const auto& [name, value] : options) {
-    const auto field = fields.find(name);
-    if (field != fields.end()) *field->second = value;
-    else if (name == "nesterov") spec.nesterov = value != 0;
-    else ThrowIfError(InvalidArgument() << "optimizer " << kind << " has no option " << name);
-  }
-  return spec;
 }
 
 Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const std::string& statistics) {
@@ -232,21 +201,20 @@ void BindGraph(nb::module_& module) {
   module.def("_load_onnx", &Imported, "path"_a, "dims"_a, "split"_a.none());
   module.def(
       "_train_step",
-      [](const Model& model, const std::tuple<std::string, std::string, std::string>& loss,
-         const std::string& optimizer, const std::map<std::string, double>& options,
-         const std::vector<std::string>& trained, const std::vector<std::string>& frozen, bool keep_results,
-         const std::string& statistics, bool dropout_off) {
-        passes::TrainStepSpec spec{.loss = LossOf(std::get<0>(loss), std::get<1>(loss), std::get<2>(loss)),
-                                   .optimizer = OptimizerOf(optimizer, options),
-                                   .trained = trained,
-                                   .frozen = frozen,
-                                   .keep_results = keep_results,
-                                   .dropouts = {},
-                                   .dropout_off = dropout_off};
+      [](const Model& model, const std::tuple<std::string, std::string, std::string, Options>& loss,
+         const std::pair<std::string, Options>& optimizer, const std::vector<std::string>& trained,
+         const std::vector<std::string>& frozen, bool keep_results, const std::string& statistics, bool dropout_off) {
+        passes::TrainStepSpec spec{
+            .loss = {std::get<0>(loss), std::get<1>(loss), std::get<2>(loss), AttributesOf(std::get<3>(loss))},
+            .optimizer = {optimizer.first, AttributesOf(optimizer.second)},
+            .trained = trained,
+            .frozen = frozen,
+            .keep_results = keep_results,
+            .dropouts = {},
+            .dropout_off = dropout_off};
         return TrainStepOf(model, std::move(spec), statistics);
       },
-      "model"_a, "loss"_a, "optimizer"_a, "options"_a, "trained"_a, "frozen"_a, "keep_results"_a, "statistics"_a,
-      "dropout_off"_a);
+      "model"_a, "loss"_a, "optimizer"_a, "trained"_a, "frozen"_a, "keep_results"_a, "statistics"_a, "dropout_off"_a);
   module.def(
       "_gradients",
       [](const Model& model, const std::string& of, const std::vector<std::string>& wrt) {

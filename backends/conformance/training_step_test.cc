@@ -66,7 +66,7 @@ graph @bn(%x: f32[8,3,4,4] split(0), state %k: f32[5,3,3,3], state %s: f32[5], s
 Graph ConvNetStep() {
   Graph graph = Parse(kConvNet);
   passes::TrainStepSpec spec;
-  spec.optimizer.momentum = 0.9;
+  spec.optimizer.options["momentum"] = 0.9;
   const absl::Status status = passes::MakeTrainStep(graph, spec);
   LOCKSTEP_CHECK(status.ok()) << status;
   return graph;

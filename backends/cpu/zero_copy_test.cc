@@ -85,16 +85,8 @@ TEST_P(ZeroCopy, GradientsLiveInTheirBuckets) {
   for (const std::string state : {"k", "c", "w", "b"}) EXPECT_TRUE(states_from_buckets.contains(state)) << state;
 }
 
-passes::OptimizerSpec Momentum() {
-  passes::OptimizerSpec spec;
-  spec.momentum = 0.9;
-  return spec;
-}
-passes::OptimizerSpec Adam() {
-  passes::OptimizerSpec spec;
-  spec.kind = passes::OptimizerSpec::Kind::kAdam;
-  return spec;
-}
+passes::OptimizerSpec Momentum() { return {"SGD", {{"learning_rate", 0.01}, {"momentum", 0.9}}}; }
+passes::OptimizerSpec Adam() { return {"Adam", {}}; }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, ZeroCopy, testing::Values(passes::OptimizerSpec(), Momentum(), Adam()));
 

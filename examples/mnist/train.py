@@ -51,7 +51,7 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def optimizer_of(name: str, learning_rate: float | None) -> ls.optim.SGD | ls.optim.Adam | ls.optim.AdamW:
+def optimizer_of(name: str, learning_rate: float | None) -> ls.optim.Optimizer:
     if name == "sgd":
         return ls.optim.SGD(0.05 if learning_rate is None else learning_rate, momentum=0.9)
     adam = ls.optim.Adam if name == "adam" else ls.optim.AdamW

@@ -22,30 +22,10 @@
 #include "core/status.h"
 #include "core/tensor.h"
 #include "passes/pass.h"
+#include "passes/training/loss.h"
+#include "passes/training/optimizer.h"
 
 namespace lockstep::passes {
-
-// A mean over the global batch, hence independent of the number of ranks.
-struct LossSpec {
-  enum class Kind {
-    kSoftmaxCrossEntropy,  // of the result `prediction` [N, C] and class labels `target` i64[N]
-    kMeanSquaredError,     // of the result `prediction` and the input `target` of its type
-    kResult,               // the model's own scalar result `prediction`
-  };
-  Kind kind = Kind::kSoftmaxCrossEntropy;
-  std::string prediction = "logits";
-  std::string target = "target";  // the name of the data input that is added (or used, if the model has it)
-};
-
-struct OptimizerSpec {
-  enum class Kind { kSgd, kAdam, kAdamW };
-  Kind kind = Kind::kSgd;
-  double learning_rate = 0.01;
-  double weight_decay = 0;
-  double momentum = 0;                                // SGD
-  bool nesterov = false;                              // SGD
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // Adam, AdamW
-};
 
 struct TrainStepSpec {
   LossSpec loss;
@@ -60,9 +40,8 @@ struct TrainStepSpec {
   bool dropout_off = false;
 };
 
-// Replaces the results of `graph` by `loss` and the next values of the trained states. The optimizer's states are named
-// <state>/momentum, <state>/adam_m, <state>/adam_v and optimizer/step, and start at zero. Batch normalisation must be in
-// training mode already (passes/training/training_mode.h).
+// Replaces the results of `graph` by `loss` and the next values of the trained states. The optimizer's states start as
+// zeros (passes/training/optimizer.h). Batch normalisation must be in training mode already (passes/training/training_mode.h).
 absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec);
 
 // The states that an optimizer updates, in order.
@@ -72,12 +51,6 @@ std::vector<std::string> StatesTrainedBy(const Graph& graph);
 // that matches no state. Returns what they held, by name. An error if a pattern matches neither a state nor a constant.
 absl::StatusOr<std::map<std::string, Tensor>> ConstantsToStates(Graph& graph, const std::vector<std::string>& patterns,
                                                                 const std::vector<std::string>& constants);
-
-// The two halves, for those who want one. AddLoss returns the scalar, and adds no result. AddOptimizer updates each state
-// by its gradient; gradients[i] has the type of states[i].
-absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec);
-absl::Status AddOptimizer(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients,
-                          const OptimizerSpec& spec);
 
 // MakeTrainStep as a pass, for lockstep-opt: `train-step` with the defaults of TrainStepSpec but for what is given.
 Pass TrainStep(TrainStepSpec spec);

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from . import _check, _lockstep, data, loss, optim
@@ -71,7 +70,7 @@ def parse(text: str) -> Graph:
 def train_step(
     model: Graph,
     loss: Loss,
-    optimizer: optim.SGD | optim.Adam | optim.AdamW,
+    optimizer: optim.Optimizer,
     *,
     trained: Sequence[str] = (),
     frozen: Sequence[str] = (),
@@ -110,13 +109,12 @@ def train_step(
     trained, frozen = _check.names("trained", trained), _check.names("frozen", frozen)
     _check.choice("batch_statistics", batch_statistics, ("global", "rank"))
     _check.choice("dropout", dropout, (None, "off"))
-    if not isinstance(optimizer, (optim.SGD, optim.Adam, optim.AdamW)):
-        raise Error(f"unknown optimizer {optimizer!r}; lockstep.optim has SGD, Adam and AdamW")
+    if not isinstance(optimizer, optim.Optimizer):
+        raise Error(f"unknown optimizer {optimizer!r}; lockstep.optim has {', '.join(optim.__all__[1:])}")
     return _lockstep._train_step(
         model,
-        (loss.kind, loss.prediction, loss.target),
-        type(optimizer).__name__,
-        {name: float(value) for name, value in asdict(optimizer).items()},
+        loss._choice(),
+        optimizer._choice(),
         trained,
         frozen,
         _check.flag("keep_results", keep_results),

@@ -93,10 +93,8 @@ def instance(what: str, value: Any, kind: type, expected: str) -> Any:
     return value
 
 
-def rate(
-    what: str, value: Any, *, above: float | None = None, least: float | None = None, below: float = math.inf
-) -> float:
-    """A finite number > above or >= least, and < below."""
+def number(what: str, value: Any) -> float:
+    """A number, which may be any float."""
     # A text that float() would read is still no number.
     try:
         number = math.nan if isinstance(value, (str, bytes)) else float(value)
@@ -104,9 +102,4 @@ def rate(
         number = math.nan
     if isinstance(value, (str, bytes)) or (math.isnan(number) and not isinstance(value, float)):
         raise Error(f"{what} is {value!r}, expected a number")
-    low = number > above if above is not None else number >= (least or 0.0)
-    if not (low and number < below and math.isfinite(number)):
-        bound = f"above {above:g}" if above is not None else f"of at least {least or 0.0:g}"
-        limit = f" and below {below:g}" if math.isfinite(below) else ""
-        raise Error(f"{what} is {value!r}, expected a finite number {bound}{limit}")
     return number

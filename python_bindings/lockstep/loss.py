@@ -1,10 +1,21 @@
-"""Losses: what a training step minimises. Each is a mean over the global batch, so it does not change with the ranks."""
+"""Losses: what a training step minimises. Each is a mean over the global batch, so it does not change with the ranks.
+
+There is a function for each loss that is compiled in. Its first argument names a result of the model; a `target` names the
+input that the step gets.
+
+Example:
+  >>> step = lockstep.train_step(model, loss=lockstep.loss.softmax_cross_entropy("logits", "label"), optimizer=...)
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
-from . import _check
+from . import _check, _choices, _lockstep
+from ._errors import Error
 
 
 @dataclass(frozen=True)
@@ -14,36 +25,38 @@ class Loss:
     kind: str
     prediction: str
     target: str = ""
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         _check.text(f"loss {self.kind}: the prediction", self.prediction)
         _check.text(f"loss {self.kind}: the target", self.target)
 
-
-def softmax_cross_entropy(logits: str = "logits", target: str = "label") -> Loss:
-    """The mean of -log softmax(logits)[label].
-
-    Args:
-      logits: a result of the model, f32[batch, classes].
-      target: the name of the input that the step gets for the labels, i64[batch], each in [0, classes).
-        `exe(image=..., label=...)` gives it by this name; a label out of range is an error that says where.
-
-    Example:
-      >>> step = lockstep.train_step(model, loss=lockstep.loss.softmax_cross_entropy("logits", "label"), optimizer=...)
-    """
-    return Loss("softmax_cross_entropy", logits, target)
+    def _choice(self) -> tuple[str, str, str, dict[str, Any]]:
+        """As the extension module takes it."""
+        return self.kind, self.prediction, self.target, self.options
 
 
-def mean_squared_error(prediction: str, target: str = "target") -> Loss:
-    """The mean of (prediction - target)**2 over all elements.
+def _function_of(definition: _choices.Definition) -> Callable[..., Loss]:
+    name, options = definition["name"], definition["options"]
+    names = [each for each in (definition["prediction"], definition["target"]) if each is not None]
+    signature = inspect.Signature(_choices.parameters(names) + _choices.parameters(options), return_annotation=Loss)
 
-    Args:
-      prediction: a float result of the model, of any shape with the batch first.
-      target: the name of the input that the step gets for the wanted values, of the prediction's dtype and shape.
-    """
-    return Loss("mean_squared_error", prediction, target)
+    def make(*args: Any, **kwargs: Any) -> Loss:
+        given = _choices.bind(name, signature, args, kwargs)
+        values = _choices.options(f"loss {name}", options, given)
+        _lockstep._check_loss(name, values)
+        for each in names:
+            if each["name"] not in given and "default" not in each:
+                raise Error(f"loss {name}: {each['name']} is missing")
+        return Loss(name, *(given.get(each["name"], each.get("default")) for each in names), options=values)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = _choices.docstring(definition["doc"], [*names, *options])
+    make.__signature__ = signature  # type: ignore[attr-defined]
+    return make
 
 
-def result(name: str) -> Loss:
-    """A float scalar that the model itself computes, under this name."""
-    return Loss("result", name)
+_FUNCTIONS = {each["name"]: _function_of(each) for each in _lockstep._losses()}
+globals().update(_FUNCTIONS)
+__all__ = ["Loss"]
+__all__.extend(_FUNCTIONS)

@@ -1,119 +1,121 @@
 """Optimizers: how a training step updates the trained states. The formulas, and the results, are PyTorch's.
 
-PyTorch's names of the options are understood too: `lr`, `betas` and `eps`. A value out of range is an `Error` at once.
+There is a class for each optimizer that is compiled in. PyTorch's names of the options are understood too: `lr`, `betas` and
+`eps`. A value out of range is an `Error` at once; None stands for an option's default.
+
+Example:
+  >>> lockstep.optim.SGD(0.05, momentum=0.9)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from . import _check
+from . import _choices, _lockstep
 from ._errors import Error
 
-
-@dataclass(frozen=True, init=False)
-class SGD:
-    """Stochastic gradient descent: g = gradient + weight_decay * w; v = momentum * v + g; w -= learning_rate * v.
-
-    With `nesterov` the step is along g + momentum * v. The velocity v of a state `w` is the state `w/momentum`; there is
-    none if momentum is 0.
-
-    Example:
-      >>> lockstep.optim.SGD(0.05, momentum=0.9)
-    """
-
-    learning_rate: float
-    momentum: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0
-
-    def __init__(
-        self,
-        learning_rate: float | None = None,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        weight_decay: float = 0.0,
-        *,
-        lr: float | None = None,
-    ) -> None:
-        rate = _one_of("SGD", "learning_rate", learning_rate, "lr", lr)
-        if rate is None:
-            raise Error("SGD: learning_rate is missing")
-        _set(self, learning_rate=rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
-        if self.nesterov and self.momentum == 0:
-            raise Error("SGD: nesterov needs a momentum")
+# Other spellings of an option, or of two options that are given as a pair.
+_SPELLINGS: dict[str, tuple[str, ...]] = {
+    "lr": ("learning_rate",),
+    "betas": ("beta1", "beta2"),
+    "eps": ("epsilon",),
+}
 
 
-@dataclass(frozen=True, init=False)
-class Adam:
-    """Adam (Kingma and Ba, 2015), with bias correction; weight decay is added to the gradient.
+class Optimizer:
+    """What the classes of this module have in common: frozen values, equal if their options are."""
 
-    The moments of a state `w` are the states `w/adam_m` and `w/adam_v`; the steps are counted in `optimizer/step`.
-    """
+    _definition: ClassVar[_choices.Definition]
 
-    learning_rate: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kind = type(self)
+        name = kind.__name__
+        if kind is Optimizer:
+            raise Error(f"{name} is no optimizer; lockstep.optim has {', '.join(_CLASSES)}")
+        given = _choices.bind(name, inspect.signature(kind), args, kwargs)
+        given = {key: value for key, value in given.items() if value is not None}
+        for spelling in [each for each in _SPELLINGS if each in given]:
+            _respell(name, spelling, given)
+        values = _choices.options(name, self._definition["options"], given)
+        _lockstep._check_optimizer(name, values)
+        for option, value in values.items():
+            object.__setattr__(self, option, value)
 
-    def __init__(
-        self,
-        learning_rate: float | None = None,
-        beta1: float | None = None,
-        beta2: float | None = None,
-        epsilon: float | None = None,
-        weight_decay: float | None = None,
-        *,
-        lr: float | None = None,
-        betas: tuple[float, float] | None = None,
-        eps: float | None = None,
-    ) -> None:
-        kind = type(self).__name__
-        first, second = _pair(kind, betas)
-        given = {
-            "learning_rate": _one_of(kind, "learning_rate", learning_rate, "lr", lr),
-            "beta1": _one_of(kind, "beta1", beta1, "betas", first),
-            "beta2": _one_of(kind, "beta2", beta2, "betas", second),
-            "epsilon": _one_of(kind, "epsilon", epsilon, "eps", eps),
-            "weight_decay": weight_decay,
-        }
-        defaults = {field.name: field.default for field in fields(self)}
-        _set(self, **{name: defaults[name] if value is None else value for name, value in given.items()})
+    def _choice(self) -> tuple[str, dict[str, Any]]:
+        """The name and the options, as the extension module takes them."""
+        names = [each["name"] for each in self._definition["options"]]
+        return self._definition["name"], {name: getattr(self, name) for name in names}
 
 
-@dataclass(frozen=True, init=False)
-class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): w -= learning_rate * weight_decay * w."""
-
-    weight_decay: float = 0.01
-
-
-# The range of each option that is not [0, infinity).
-_RANGES: dict[str, dict[str, float]] = {"beta1": {"below": 1.0}, "beta2": {"below": 1.0}, "epsilon": {"above": 0.0}}
-
-
-def _set(optimizer: Any, **options: Any) -> None:
-    kind = type(optimizer).__name__
-    for name, value in options.items():
-        what = f"{kind}: {name}"
-        checked = _check.flag(what, value) if name == "nesterov" else _check.rate(what, value, **_RANGES.get(name, {}))
-        object.__setattr__(optimizer, name, checked)
+def _respell(kind: str, spelling: str, given: dict[str, Any]) -> None:
+    """Puts the options in the place of another spelling of them."""
+    names = _SPELLINGS[spelling]
+    value = given.pop(spelling)
+    values = [value] if len(names) == 1 else _pair(kind, spelling, value)
+    for name, each in zip(names, values, strict=True):
+        if each is None:
+            continue
+        if name in given:
+            raise Error(f"{kind}: {name} and {spelling} are both given, and mean the same")
+        given[name] = each
 
 
-def _one_of(kind: str, name: str, value: Any, other: str, other_value: Any) -> Any:
-    """The one of two spellings of an option that is given; None if none is."""
-    if value is not None and other_value is not None:
-        raise Error(f"{kind}: {name} and {other} are both given, and mean the same")
-    return other_value if value is None else value
-
-
-def _pair(kind: str, betas: Any) -> tuple[Any, Any]:
-    if betas is None:
-        return None, None
+def _pair(kind: str, spelling: str, value: Any) -> Sequence[Any]:
     try:
-        first, second = betas
+        first, second = value
     except (TypeError, ValueError):
-        raise Error(f"{kind}: betas is {betas!r}, expected two numbers") from None
+        raise Error(f"{kind}: {spelling} is {value!r}, expected two numbers") from None
     return first, second
+
+
+def _states(definition: Mapping[str, Any]) -> list[str]:
+    """What the optimizer keeps, for help()."""
+    names = [f"`w/{suffix}`" for suffix in definition["states"]]
+    if not names:
+        return []
+    kept = f"Of a state `w` it keeps {' and '.join(names)}"
+    return [kept + ("; the steps are counted in `optimizer/step`." if definition["counts_steps"] else ".")]
+
+
+def _signature(options: Sequence[_choices.Definition]) -> inspect.Signature:
+    """The options in order, then their other spellings. One that must be given may be given by either."""
+    names = {each["name"] for each in options}
+    spelt = {spelling: meant for spelling, meant in _SPELLINGS.items() if set(meant) <= names}
+    either = {name for meant in spelt.values() if len(meant) == 1 for name in meant}
+    parameters = [
+        each.replace(default=None, annotation=float | None)
+        if each.name in either and each.default is inspect.Parameter.empty
+        else each
+        for each in _choices.parameters(options)
+    ]
+    for spelling, meant in spelt.items():
+        annotation = (float if len(meant) == 1 else tuple[float, float]) | None
+        keyword = inspect.Parameter(spelling, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        parameters.append(keyword)
+    return inspect.Signature(parameters)
+
+
+def _class_of(definition: _choices.Definition) -> type[Optimizer]:
+    options = definition["options"]
+    return dataclasses.make_dataclass(
+        definition["name"],
+        [(each["name"], bool if each["type"] == "bool" else float) for each in options],
+        bases=(Optimizer,),
+        namespace={
+            "__doc__": _choices.docstring(definition["doc"], options, _states(definition)),
+            "__module__": __name__,
+            "__signature__": _signature(options),
+            "_definition": definition,
+        },
+        frozen=True,
+        init=False,
+    )
+
+
+_CLASSES = {each["name"]: _class_of(each) for each in _lockstep._optimizers()}
+globals().update(_CLASSES)
+__all__ = ["Optimizer"]
+__all__.extend(_CLASSES)

@@ -11,7 +11,6 @@ import math
 import torch
 import torch.nn.functional as F
 
-torch.manual_seed(7)
 DTYPES = {torch.float64: "f64", torch.int64: "i64"}
 
 
@@ -194,8 +193,18 @@ def softmaxes():
         )  # fmt: skip
 
 
+# The states of an optimizer op, and what torch calls them; and the ops that count steps.
+OPTIMIZER_STATES = {
+    "sgd": {},
+    "sgd_momentum": {"v": "momentum_buffer"},
+    "adam": {"m": "exp_avg", "v": "exp_avg_sq"},
+}
+COUNTS_STEPS = {"adam"}
+
+
 def optimizers():
     """Three steps of an optimizer with given gradients; the state starts as zeros."""
+    adam = {"weight_decay": 0.05, "betas": (0.8, 0.99), "eps": 1e-3}
     for name, make, op, values in [
         ("SGD", torch.optim.SGD, "sgd", {}),
         ("SGD, decay", torch.optim.SGD, "sgd", {"weight_decay": 0.05}),
@@ -203,15 +212,10 @@ def optimizers():
         ("momentum, decay", torch.optim.SGD, "sgd_momentum", {"momentum": 0.9, "weight_decay": 0.05}),
         ("Nesterov, decay", torch.optim.SGD, "sgd_momentum", {"momentum": 0.8, "nesterov": True, "weight_decay": 0.05}),
         ("Adam", torch.optim.Adam, "adam", {}),
-        ("Adam, decay, betas", torch.optim.Adam, "adam", {"weight_decay": 0.05, "betas": (0.8, 0.99), "eps": 1e-3}),
+        ("Adam, decay, betas", torch.optim.Adam, "adam", adam),
         ("AdamW", torch.optim.AdamW, "adam", {"weight_decay": 0.05}),
         ("AdamW without decay", torch.optim.AdamW, "adam", {"weight_decay": 0.0}),
     ]:
-        w = random(6)
-        gradients = [random(6) for _ in range(3)]
-        inputs = {"w0": w, **{f"g{i + 1}": g for i, g in enumerate(gradients)}}
-        variable = torch.nn.Parameter(w.clone())
-        optimizer = make([variable], lr=0.125, **values)
         ours = {"learning_rate": 0.125, **values}
         if "betas" in ours:
             ours["beta1"], ours["beta2"] = ours.pop("betas")
@@ -219,31 +223,56 @@ def optimizers():
             ours["epsilon"] = ours.pop("eps")
         if make is torch.optim.AdamW:
             ours["decoupled"] = True
-        state = {"sgd": [], "sgd_momentum": ["v"], "adam": ["m", "v"]}[op]
-        inputs.update({f"{s}0": torch.zeros(6).double() for s in state})
-        lines, results = [], {}
-        for step, gradient in enumerate(gradients, start=1):
-            variable.grad = gradient.clone()
-            optimizer.step()
-            operands = ["w", *state]
-            count = ""
-            if op == "adam":
-                inputs[f"step{step}"] = torch.tensor(step)
-                count = f", %step{step}"
-            types = ", ".join(["f64[6]"] * len(operands))
-            lines.append(
-                ", ".join(f"%{s}{step}" for s in operands) + f" = {op} "
-                + ", ".join(f"%{s}{step - 1}" for s in operands) + f"{count}, %g{step} {attributes(ours)} : {types}"
-            )  # fmt: skip
-            results[f"w{step}"] = variable.detach().clone()
-        kept = optimizer.state[variable]
-        for s, key in {
-            "sgd": {},
-            "sgd_momentum": {"v": "momentum_buffer"},
-            "adam": {"m": "exp_avg", "v": "exp_avg_sq"},
-        }[op].items():
-            results[f"{s}3"] = kept[key]
-        emit(f"3 steps of {name}", inputs, lines, results)
+        optimizer_steps(name, lambda variable: make([variable], lr=0.125, **values), op, ours)  # noqa: B023
+
+
+def optimizer_steps(name, make, op, ours):
+    w = random(6)
+    gradients = [random(6) for _ in range(3)]
+    variable = torch.nn.Parameter(w.clone())
+    optimizer = make(variable)
+    states = OPTIMIZER_STATES[op]
+    inputs = {"w0": w, **{f"g{i + 1}": g for i, g in enumerate(gradients)}}
+    inputs.update({f"{s}0": torch.zeros(6).double() for s in states})
+    lines, results = [], {}
+    for step, gradient in enumerate(gradients, start=1):
+        variable.grad = gradient.clone()
+        optimizer.step()
+        operands = ["w", *states]
+        count = ""
+        if op in COUNTS_STEPS:
+            inputs[f"step{step}"] = torch.tensor(step)
+            count = f", %step{step}"
+        types = ", ".join(["f64[6]"] * len(operands))
+        lines.append(
+            ", ".join(f"%{s}{step}" for s in operands) + f" = {op} "
+            + ", ".join(f"%{s}{step - 1}" for s in operands) + f"{count}, %g{step} {attributes(ours)} : {types}"
+        )  # fmt: skip
+        results[f"w{step}"] = variable.detach().clone()
+    kept = optimizer.state[variable]
+    results.update({f"{s}3": kept[key] for s, key in states.items()})
+    emit(f"3 steps of {name}", inputs, lines, results)
+
+
+def losses():
+    """The losses of passes/training/losses.cc: of a prediction z, and a target of its shape."""
+    below, above = [-40, -3, -0.5, 0, 0.5, 2], [1, 3, 40, 0, 0, -1]
+    z = torch.tensor([below, above]).double()
+    probabilities = torch.tensor([[0, 1, 0.25, 0, 1, 0], [1, 0, 0.75, 1, 0.5, 0.5]]).double()
+    wanted = torch.tensor([[-41, -3.25, 0, 0, 1.5, 2], [1, 2.5, 42, -0.5, 0.5, 0]]).double()
+    for name, target, options, function in [
+        ("mean_squared_error", wanted, {}, F.mse_loss),
+    ]:
+        inputs = {"z": z.clone().requires_grad_(), "target": target}
+        loss = function(inputs["z"], inputs["target"])
+        loss.backward()
+        chosen = "".join(f'{{"{key}", {value}}}' for key, value in options.items())
+        expected = [loss, inputs["z"].grad]
+        print(f'{{"loss {name}{attributes(options) if options else ""}",')
+        print(f' "graph @f(%z: {typed(z)}) -> (prediction: {typed(z)}) {{ return %z }}",')
+        print(' {"z"},')
+        print(" {" + ",\n  ".join(numbers(value) for value in inputs.values()) + "},")
+        print(" {" + ",\n  ".join(numbers(value) for value in expected) + f'}}, "{name}", {{{chosen}}}}},')
 
 
 NAN, INF = float("nan"), float("inf")
@@ -318,10 +347,7 @@ def special_values():
 
 print(f"// Made by make_pytorch_expected.py with torch {torch.__version__}; not edited by hand.")
 print("// clang-format off")
-convolutions()
-poolings()
-normalizations()
-softmaxes()
-optimizers()
-special_values()
+for part in [convolutions, poolings, normalizations, softmaxes, optimizers, losses, special_values]:
+    torch.manual_seed(7)  # so that a new row changes no part but its own
+    part()
 print("// clang-format on")

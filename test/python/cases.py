@@ -20,7 +20,7 @@ class Case:
     name: str
     model: Path
     input: str
-    optimizer: ls.optim.SGD | ls.optim.Adam | ls.optim.AdamW
+    optimizer: ls.optim.Optimizer
 
     def data(self) -> tuple[np.ndarray, np.ndarray]:
         """Samples and labels of STEPS batches."""

@@ -173,8 +173,8 @@ class Momentum:
 @pytest.mark.parametrize(
     ("optimizer", "parts"),
     [
-        (Momentum(), ["unknown optimizer", "Momentum", "SGD, Adam and AdamW"]),
-        ("SGD", ["unknown optimizer 'SGD'", "SGD, Adam and AdamW"]),
+        (Momentum(), ["unknown optimizer", "Momentum", "SGD, Adam, AdamW"]),
+        ("SGD", ["unknown optimizer 'SGD'", "SGD, Adam, AdamW"]),
         (None, ["unknown optimizer None"]),
         (ls.optim.SGD, ["unknown optimizer", "SGD"]),
     ],

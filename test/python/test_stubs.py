@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,20 @@ def test_the_stub_is_what_stubgen_writes(tmp_path: Path) -> None:
     ]
     subprocess.run(command, check=True, timeout=60)
     assert (PACKAGE / "_lockstep.pyi").read_text() == (tmp_path / "new.pyi").read_text()
+
+
+def test_the_stubs_of_optimizers_and_losses_are_those_of_what_is_compiled_in() -> None:
+    path = PACKAGE.parents[1] / "tools" / "python_stubs.py"
+    spec = importlib.util.spec_from_file_location("python_stubs", path)
+    assert spec is not None and spec.loader is not None
+    stubs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stubs)
+    assert set(stubs.STUBS) == {"optim.pyi", "loss.pyi"}
+    for name, stub in stubs.STUBS.items():
+        assert (PACKAGE / name).read_text() == stub(), f"{name} is not current: run `make docs`"
+        ast.parse(stub())
+    assert "class AdamW(Optimizer):" in stubs.optim_stub()
+    assert "def mean_squared_error(prediction: str, target: str = 'target') -> Loss:" in stubs.loss_stub()
 
 
 def test_the_stub_types_every_public_name() -> None:

@@ -1,0 +1,79 @@
+#include "passes/training/loss.h"
+
+#include <numeric>
+
+namespace lockstep::passes {
+namespace {
+
+absl::StatusOr<Value> Target(Graph& graph, const std::string& name, const TensorType& type,
+                             const PlacementMap& placements) {
+  if (const Input* input = graph.FindInput(name)) {
+    if (input->value.type() != type) {
+      return InvalidArgument() << "loss target %" << name << " is " << input->value.type() << ", expected " << type;
+    }
+    return input->value;
+  }
+  return graph.AddInput(name, type, false, placements);
+}
+
+// The batch of a prediction is the batch of the model's data inputs: those with as many rows that are split along them.
+PlacementMap BatchPlacement(const Graph& graph, const Value prediction) {
+  for (const Input& input : graph.inputs()) {
+    const Placement placement = input.value.placement(kDataAxis);
+    if (input.is_state || !placement.is_split(0)) continue;
+    if (prediction.shape().rank() > 0 && prediction.shape()[0] == input.value.shape()[0])
+      return {{std::string(kDataAxis), placement}};
+  }
+  return {};
+}
+
+absl::StatusOr<Value> Prediction(const Graph& graph, const std::string& name) {
+  if (const Result* result = graph.FindResult(name)) return result->value;
+  std::vector<std::string> names;
+  for (const Result& r : graph.results()) names.push_back(r.name);
+  return NotFound() << "loss: the model has no result '" << name << "'; it has: " << Joined(names);
+}
+
+}  // namespace
+
+Value LossContext::Mean(Value x) const {
+  if (!x) return x;
+  std::vector<int64_t> dims(static_cast<size_t>(x.shape().rank()));
+  std::iota(dims.begin(), dims.end(), 0);
+  return b.ReduceMean(x, dims);
+}
+
+absl::StatusOr<const Loss*> FindLoss(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Loss& loss : AllLosses()) {
+    if (loss.name == name) return &loss;
+    names.push_back(loss.name);
+  }
+  return NotFound() << "unknown loss '" << name << "'; there are " << Joined(names);
+}
+
+absl::StatusOr<AttributeMap> ResolveLoss(const LossSpec& spec) {
+  ASSIGN_OR_RETURN(const Loss* const loss, FindLoss(spec.name));
+  return CompleteOptions("loss " + loss->name, loss->options, spec.options);
+}
+
+absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec) {
+  ASSIGN_OR_RETURN(const Loss* const loss, FindLoss(spec.name));
+  ASSIGN_OR_RETURN(const AttributeMap options, ResolveLoss(spec));
+  ASSIGN_OR_RETURN(const Value prediction, Prediction(graph, spec.prediction));
+  Value target;
+  if (loss->target_type) {
+    const std::string what = "loss " + loss->name + ": result " + spec.prediction + " is ";
+    if (!IsFloat(prediction.dtype())) return InvalidArgument() << what << prediction.type() << ", expected floats";
+    if (prediction.shape().rank() < 1) return InvalidArgument() << what << "the scalar " << prediction.type();
+    absl::StatusOr<TensorType> type = loss->target_type(prediction.type());
+    if (!type.ok()) return Annotate(type.status(), what + prediction.type().ToString());
+    ASSIGN_OR_RETURN(target, Target(graph, spec.target, *type, BatchPlacement(graph, prediction)));
+  }
+  Builder b(graph, nullptr, "loss");
+  const Value value = loss->build({b, prediction, target, options});
+  RETURN_IF_ERROR(b.status());
+  return value;
+}
+
+}  // namespace lockstep::passes

@@ -1,0 +1,120 @@
+#include "passes/training/optimizer.h"
+
+#include <algorithm>
+
+#include "core/builder.h"
+
+namespace lockstep::passes {
+namespace {
+
+std::vector<OptionDef> OptionsOf(const OpDef& op, const OptimizerName& name) {
+  std::vector<OptionDef> options;
+  for (OptionDef option : op.attribute_defs()) {
+    if (name.fixed.contains(option.name)) continue;
+    if (const auto it = name.defaults.find(option.name); it != name.defaults.end()) {
+      option.example = it->second;
+      option.required = false;
+    }
+    options.push_back(std::move(option));
+  }
+  return options;
+}
+
+// The attributes for the simpler op: those that it has. An option that has an effect only with the other op is an error.
+absl::StatusOr<OptimizerStep> Simpler(const Optimizer& optimizer, const AttributeMap& options) {
+  const OptimizerName& name = *optimizer.name;
+  OptimizerStep step{&GetOp(name.simpler), {}};
+  for (const OptionDef& option : optimizer.options) {
+    const Attribute& value = options.find(option.name)->second;
+    if (step.op->FindAttribute(option.name)) {
+      step.attributes.emplace(option.name, value);
+    } else if (option.name != name.unless && value != option.example) {
+      return InvalidArgument() << name.name << ": " << option.name << " needs a " << name.unless;
+    }
+  }
+  return step;
+}
+
+// `next` is the next value of `state`, and named so.
+absl::Status SetNext(Graph& graph, Value state, Value next) {
+  graph.SetName(next, state.name() + ".next");
+  return graph.AddStateResult(state.name(), next);
+}
+
+// The number of this step: that of the last one, a state that all updates share, plus 1.
+absl::StatusOr<Value> AddStep(Graph& graph, Builder& b) {
+  b.set_source("optimizer");
+  ASSIGN_OR_RETURN(const Value counter, graph.AddInput("optimizer/step", TensorType{DType::kI64, Shape()}, true));
+  const Value step = b.AddScalar(counter, 1);
+  RETURN_IF_ERROR(b.status());
+  RETURN_IF_ERROR(SetNext(graph, counter, step));
+  return step;
+}
+
+absl::Status AddUpdate(Graph& graph, Builder& b, Value variable, Value step, Value gradient,
+                       const OptimizerStep& update) {
+  b.set_source("optimizer of " + variable.name());
+  std::vector<Value> states = {variable};  // in order of the op's results
+  for (const OptimizerState& state : update.op->optimizer().states) {
+    ASSIGN_OR_RETURN(const Value input, graph.AddInput(variable.name() + "/" + state.suffix, variable.type(), true));
+    states.push_back(input);
+  }
+  std::vector<Value> operands = states;
+  if (step) operands.push_back(step);
+  operands.push_back(gradient);
+  const std::vector<Value> next = b.Ops(update.op->name(), std::move(operands), update.attributes);
+  RETURN_IF_ERROR(b.status());
+  for (size_t i = 0; i < states.size(); ++i) RETURN_IF_ERROR(SetNext(graph, states[i], next[i]));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool CountsSteps(const OpDef& op) {
+  const std::vector<std::string>& names = op.operand_names();
+  return std::find(names.begin(), names.end(), "step") != names.end();
+}
+
+const std::vector<Optimizer>& AllOptimizers() {
+  static const std::vector<Optimizer> all = [] {
+    std::vector<Optimizer> optimizers;
+    for (const OpDef* op : AllOps()) {
+      for (const OptimizerName& name : op->optimizer().names) optimizers.push_back({op, &name, OptionsOf(*op, name)});
+    }
+    return optimizers;
+  }();
+  return all;
+}
+
+absl::StatusOr<const Optimizer*> FindOptimizer(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Optimizer& optimizer : AllOptimizers()) {
+    if (EqualsIgnoringCase(optimizer.name->name, name)) return &optimizer;
+    names.push_back(optimizer.name->name);
+  }
+  return NotFound() << "unknown optimizer '" << name << "'; there are " << Joined(names);
+}
+
+absl::StatusOr<OptimizerStep> ResolveOptimizer(const OptimizerSpec& spec) {
+  ASSIGN_OR_RETURN(const Optimizer* const optimizer, FindOptimizer(spec.name));
+  const OptimizerName& name = *optimizer->name;
+  ASSIGN_OR_RETURN(AttributeMap options, CompleteOptions(name.name, optimizer->options, spec.options));
+  if (!name.unless.empty() && options.find(name.unless)->second == Attribute(0.0)) return Simpler(*optimizer, options);
+  options.insert(name.fixed.begin(), name.fixed.end());
+  return OptimizerStep{optimizer->op, std::move(options)};
+}
+
+absl::Status AddOptimizer(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients,
+                          const OptimizerSpec& spec) {
+  ASSIGN_OR_RETURN(const OptimizerStep update, ResolveOptimizer(spec));
+  Builder b(graph);
+  Value step;
+  if (CountsSteps(*update.op) && !states.empty()) {
+    ASSIGN_OR_RETURN(step, AddStep(graph, b));
+  }
+  for (size_t i = 0; i < states.size(); ++i)
+    RETURN_IF_ERROR(AddUpdate(graph, b, states[i], step, gradients[i], update));
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::passes

@@ -1,0 +1,51 @@
+// Optimizers by the names under which users ask for them. Which there are, with which options, is in the blocks of their ops
+// (core/ops/optimizer.h); nothing here knows any of them. Constant data; any thread.
+
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/graph.h"
+#include "core/op_def.h"
+#include "core/status.h"
+#include "passes/training/options.h"
+
+namespace lockstep::passes {
+
+struct Optimizer {
+  const OpDef* op;
+  const OptimizerName* name;
+  std::vector<OptionDef> options;  // in the order in which users give them
+};
+
+// Every name of every optimizer op, in the order of core/ops/op_list.h.
+const std::vector<Optimizer>& AllOptimizers();
+// By name, in upper or lower case. The error lists those that there are.
+absl::StatusOr<const Optimizer*> FindOptimizer(std::string_view name);
+
+// Whether an optimizer op has the operand `step`, the number of the step.
+bool CountsSteps(const OpDef& op);
+
+// What a user chooses.
+struct OptimizerSpec {
+  std::string name = "SGD";
+  AttributeMap options = {{"learning_rate", 0.01}};
+};
+
+// The op that a choice comes to, and its attributes.
+struct OptimizerStep {
+  const OpDef* op;
+  AttributeMap attributes;
+};
+
+// Errors name the optimizer and the option, its range, or the option without which it has no effect.
+absl::StatusOr<OptimizerStep> ResolveOptimizer(const OptimizerSpec& spec);
+
+// Updates each state by its gradient; gradients[i] has the type of states[i]. The optimizer's own states are added, and start as
+// zeros: <state>/<suffix> for each state that the op's block names, and one optimizer/step if it counts steps.
+absl::Status AddOptimizer(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients,
+                          const OptimizerSpec& spec);
+
+}  // namespace lockstep::passes

@@ -1,0 +1,79 @@
+"""Classes and functions made of data: what the optimizers and losses of `lockstep.optim` and `lockstep.loss` have in common.
+
+The extension module says what there is, with options, defaults and documentation; nothing in Python lists any of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import _check
+from ._errors import Error
+
+Definition = Mapping[str, Any]
+_TYPES = {"float": float, "bool": bool}
+_WIDTH = 114
+
+
+def parameters(definitions: Sequence[Definition]) -> list[inspect.Parameter]:
+    """Of a signature: the arguments or options, in order."""
+    return [
+        inspect.Parameter(
+            each["name"],
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=each.get("default", inspect.Parameter.empty),
+            annotation=_TYPES[each["type"]] if "type" in each else str,
+        )
+        for each in definitions
+    ]
+
+
+def bind(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name: those that are given.
+
+    Raises:
+      TypeError: as for any function; it names what `name` takes.
+    """
+    try:
+        return dict(signature.bind_partial(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise TypeError(f"{name}{signature}: {error}") from None
+
+
+def option(owner: str, definition: Definition, value: Any) -> float | bool:
+    """The value of an option, of its type; its range is for the extension module to check."""
+    what = f"{owner}: {definition['name']}"
+    return _check.flag(what, value) if definition["type"] == "bool" else _check.number(what, value)
+
+
+def options(owner: str, definitions: Sequence[Definition], given: Mapping[str, Any]) -> dict[str, float | bool]:
+    """The options with defaults filled in."""
+    values = {}
+    for definition in definitions:
+        name = definition["name"]
+        if name not in given and "default" not in definition:
+            raise Error(f"{owner}: {name} is missing")
+        values[name] = option(owner, definition, given[name]) if name in given else definition["default"]
+    return values
+
+
+def docstring(doc: str, arguments: Sequence[Definition], more: Sequence[str] = ()) -> str:
+    """The text of help(): what it is, its arguments, and further paragraphs."""
+    paragraphs = [textwrap.fill(paragraph, _WIDTH) for paragraph in doc.split("\n\n")]
+    paragraphs += [textwrap.fill(paragraph, _WIDTH) for paragraph in more]
+    if arguments:
+        paragraphs.append("\n".join(["Args:", *map(_argument, arguments)]))
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _argument(definition: Definition) -> str:
+    text = definition["doc"] + (f"; {definition['range']}" if definition.get("range") else "")
+    return textwrap.fill(
+        f"{definition['name']}: {text}.",
+        _WIDTH,
+        initial_indent="  ",
+        subsequent_indent="    ",
+    )

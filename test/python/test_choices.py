@@ -1,0 +1,130 @@
+"""Optimizers and losses as users see them: classes and functions made of what is compiled in, each by the same rules."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import pydoc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+from ranks import run_in_threads
+from test_errors import mlp, raises
+
+OPTIMIZERS = [getattr(ls.optim, name) for name in ls.optim.__all__ if name != "Optimizer"]
+LOSSES = [getattr(ls.loss, name) for name in ls.loss.__all__ if name not in ("Loss", "result")]
+
+
+def of(kind: type[ls.optim.Optimizer]) -> ls.optim.Optimizer:
+    return kind(learning_rate=0.01)
+
+
+def test_the_lists_have_what_users_know() -> None:
+    assert {"SGD", "Adam", "AdamW"} <= {kind.__name__ for kind in OPTIMIZERS}
+    assert {"softmax_cross_entropy", "mean_squared_error"} <= {loss.__name__ for loss in LOSSES}
+
+
+def test_signatures_and_documentation_read_well() -> None:
+    assert str(inspect.signature(ls.optim.SGD)) == (
+        "(learning_rate: float | None = None, momentum: float = 0.0, nesterov: bool = False, "
+        "weight_decay: float = 0.0, *, lr: float | None = None)"
+    )
+    assert str(inspect.signature(ls.optim.AdamW)) == (
+        "(learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, "
+        "weight_decay: float = 0.01, *, lr: float | None = None, betas: tuple[float, float] | None = None, "
+        "eps: float | None = None)"
+    )
+    help_text = pydoc.plain(pydoc.render_doc(ls.optim.Adam))
+    assert "class Adam(Optimizer)" in help_text
+    assert "beta1: the share of m that remains; a finite number of at least 0 and below 1." in help_text
+    assert "it keeps `w/adam_m` and `w/adam_v`; the steps are counted in `optimizer/step`." in help_text
+    softmax = inspect.signature(ls.loss.softmax_cross_entropy)
+    assert [(each.name, each.default) for each in softmax.parameters.values()] == [
+        ("logits", "logits"),
+        ("target", "label"),
+    ]
+    assert "each in [0, classes)" in pydoc.plain(pydoc.render_doc(ls.loss.softmax_cross_entropy))
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_an_optimizer_is_a_value(kind: type[ls.optim.Optimizer]) -> None:
+    made = of(kind)
+    assert made == of(kind) != kind(learning_rate=0.02)
+    assert hash(made) == hash(of(kind))
+    assert copy.deepcopy(made) == made == pickle.loads(pickle.dumps(made))
+    assert dataclasses.replace(made, weight_decay=0.5).weight_decay == 0.5
+    assert repr(made).startswith(f"{kind.__name__}(learning_rate=0.01, ")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.learning_rate = 1.0
+    assert made.learning_rate == 0.01
+    assert kind.__doc__ is not None
+    for each in dataclasses.fields(made):
+        assert f"  {each.name}: " in kind.__doc__
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_options_are_checked_where_they_are_given(kind: type[ls.optim.Optimizer]) -> None:
+    checked = 0
+    for each in dataclasses.fields(of(kind)):
+        if each.type is not float:
+            continue
+        for wrong in (-0.5, float("nan"), float("inf"), "0.1"):
+            with raises(f"{kind.__name__}: {each.name} is {wrong!r}", "expected a"):
+                kind(**{"learning_rate": 0.01, each.name: wrong})
+            checked += 1
+    assert checked >= 8
+    with pytest.raises(TypeError, match=rf"{kind.__name__}\(learning_rate.*unexpected keyword argument 'decay'"):
+        kind(learning_rate=0.01, decay=0.1)
+    assert kind(learning_rate=0.01, weight_decay=None) == of(kind)
+
+
+def test_the_class_of_all_is_no_optimizer() -> None:
+    with raises("Optimizer is no optimizer", "SGD, Adam"):
+        ls.optim.Optimizer()
+
+
+def batches(step: ls.Graph, count: int) -> list[dict[str, np.ndarray]]:
+    random = np.random.Generator(np.random.PCG64(3))
+
+    def value(info: ls.ValueInfo) -> np.ndarray:
+        if info.dtype == "i64":
+            return random.integers(0, 5, info.shape)
+        return random.random(info.shape).astype(np.float32)
+
+    return [{info.name: value(info) for info in step.inputs} for _ in range(count)]
+
+
+def trained(step: ls.Graph, world: ls.Communicator) -> tuple[list[float], dict[str, np.ndarray]]:
+    exe = ls.compile(step, world=world, threads=1)
+    losses = []
+    for batch in batches(step, 4):
+        share = {name: np.split(value, world.size)[world.rank] for name, value in batch.items()}
+        losses.append(float(exe(**share)["loss"]))
+    return losses, {name: np.array(value) for name, value in exe.state.items()}
+
+
+def expect_one_rank_results(step: ls.Graph) -> None:
+    losses, states = trained(step, ls.Communicator.single())
+    assert len(states) >= 2
+    assert all(np.isfinite(losses)) and len(set(losses)) == len(losses)
+    results: list[Any] = run_in_threads(2, lambda world: trained(step, world))
+    assert len(results) == 2
+    for of_rank, states_of_rank in results:
+        np.testing.assert_allclose(of_rank, losses, rtol=2e-5)
+        for name, value in states.items():
+            np.testing.assert_allclose(states_of_rank[name], value, rtol=1e-3, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_two_ranks_train_as_one_with_every_optimizer(kind: type[ls.optim.Optimizer]) -> None:
+    expect_one_rank_results(ls.train_step(mlp(), ls.loss.softmax_cross_entropy(), of(kind)))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_two_ranks_train_as_one_with_every_loss(loss: Any) -> None:
+    expect_one_rank_results(ls.train_step(mlp(), loss("logits"), ls.optim.SGD(0.1)))
