@@ -42,6 +42,29 @@ Loss SoftmaxCrossEntropy() {
           }};
 }
 
+//===-- binary_cross_entropy_with_logits ------------------------------------------------------------------------===//
+Loss BinaryCrossEntropyWithLogits() {
+  return {
+      .name = "binary_cross_entropy_with_logits",
+      .doc =
+          "The mean of -(target * log sigmoid(logits) + (1 - target) * log(1 - sigmoid(logits))).\n\n"
+          "Computed of the logits, so that no sigmoid close to 0 or 1 makes it infinite.",
+      .prediction = {"logits", "a float result of the model, of any shape with the batch first", "logits"},
+      .target = {"target",
+                 "the name of the input that the step gets for the labels or probabilities, of the logits' dtype and "
+                 "shape, each in [0, 1]",
+                 "target"},
+      .target_type = LikePrediction,
+      // max(z, 0) - z * t + log(1 + exp(-|z|)). The gradient of max is half at equal operands and that of abs 0, so that at z = 0 it is
+      // 1/2 - t, as everywhere sigmoid(z) - t.
+      .build = [](const LossContext& c) {
+        Builder& b = c.b;
+        const Value z = c.prediction;
+        const Value hinge = b.Sub(b.Max(z, b.SplatLike(0, z)), b.Mul(z, c.target));
+        return c.Mean(b.Add(hinge, b.Unary("log1p", b.Exp(b.Neg(b.Unary("abs", z))))));
+      }};
+}
+
 //===-- mean_squared_error --------------------------------------------------------------------------------------===//
 Loss MeanSquaredError() {
   return {.name = "mean_squared_error",
@@ -53,6 +76,26 @@ Loss MeanSquaredError() {
             const Value difference = c.b.Sub(c.prediction, c.target);
             return c.Mean(c.b.Mul(difference, difference));
           }};
+}
+
+//===-- huber ---------------------------------------------------------------------------------------------------===//
+Loss Huber() {
+  return {
+      .name = "huber",
+      .doc =
+          "The mean of d**2 / 2 where d = |prediction - target| is at most delta, else of delta * (d - delta / 2).\n\n"
+          "Outliers count in proportion to their distance, not to its square.",
+      .prediction = PredictionOfAnyShape(),
+      .target = WantedValues(),
+      .options = {{"delta", 1.0, false, "where the square goes over into a line", false, Above(0)}},
+      .target_type = LikePrediction,
+      // q * (d - q / 2) with q = min(d, delta); at d = delta the gradient is delta, however min shares it.
+      .build = [](const LossContext& c) {
+        Builder& b = c.b;
+        const Value d = b.Unary("abs", b.Sub(c.prediction, c.target));
+        const Value q = b.Min(d, b.SplatLike(c.option("delta"), d));
+        return c.Mean(b.Mul(q, b.Sub(d, b.Scale(q, 0.5))));
+      }};
 }
 
 //===-- result --------------------------------------------------------------------------------------------------===//
@@ -67,9 +110,7 @@ Loss ResultItself() {
 
 const std::vector<Loss>& AllLosses() {
   static const std::vector<Loss> losses = {
-      SoftmaxCrossEntropy(),
-      MeanSquaredError(),
-      ResultItself(),
+      SoftmaxCrossEntropy(), BinaryCrossEntropyWithLogits(), MeanSquaredError(), Huber(), ResultItself(),
   };
   return losses;
 }

@@ -31,12 +31,34 @@ def softmax_cross_entropy(logits: str = 'logits', target: str = 'label') -> Loss
       target: the name of the input that the step gets for the labels, i64[batch], each in [0, classes).
     """
 
+def binary_cross_entropy_with_logits(logits: str = 'logits', target: str = 'target') -> Loss:
+    """The mean of -(target * log sigmoid(logits) + (1 - target) * log(1 - sigmoid(logits))).
+
+    Computed of the logits, so that no sigmoid close to 0 or 1 makes it infinite.
+
+    Args:
+      logits: a float result of the model, of any shape with the batch first.
+      target: the name of the input that the step gets for the labels or probabilities, of the logits' dtype and
+        shape, each in [0, 1].
+    """
+
 def mean_squared_error(prediction: str, target: str = 'target') -> Loss:
     """The mean of (prediction - target)**2 over all elements.
 
     Args:
       prediction: a float result of the model, of any shape with the batch first.
       target: the name of the input that the step gets for the wanted values, of the prediction's dtype and shape.
+    """
+
+def huber(prediction: str, target: str = 'target', delta: float = 1.0) -> Loss:
+    """The mean of d**2 / 2 where d = |prediction - target| is at most delta, else of delta * (d - delta / 2).
+
+    Outliers count in proportion to their distance, not to its square.
+
+    Args:
+      prediction: a float result of the model, of any shape with the batch first.
+      target: the name of the input that the step gets for the wanted values, of the prediction's dtype and shape.
+      delta: where the square goes over into a line; a finite number above 0.
     """
 
 def result(name: str) -> Loss:

@@ -262,6 +262,9 @@ def losses():
     wanted = torch.tensor([[-41, -3.25, 0, 0, 1.5, 2], [1, 2.5, 42, -0.5, 0.5, 0]]).double()
     for name, target, options, function in [
         ("mean_squared_error", wanted, {}, F.mse_loss),
+        ("binary_cross_entropy_with_logits", probabilities, {}, F.binary_cross_entropy_with_logits),
+        ("huber", wanted, {}, F.huber_loss),
+        ("huber", wanted, {"delta": 0.5}, lambda x, y: F.huber_loss(x, y, delta=0.5)),
     ]:
         inputs = {"z": z.clone().requires_grad_(), "target": target}
         loss = function(inputs["z"], inputs["target"])
