@@ -78,6 +78,9 @@
   OP(SgdMomentumOp) \
   /* adam.cc */ \
   OP(AdamOp) \
+  /* rmsprop.cc */ \
+  OP(RmspropOp) \
+  OP(RmspropMomentumOp) \
   /* collective.cc */ \
   OP(AllReduceOp) \
   OP(ReduceScatterOp) \

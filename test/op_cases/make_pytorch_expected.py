@@ -198,6 +198,8 @@ OPTIMIZER_STATES = {
     "sgd": {},
     "sgd_momentum": {"v": "momentum_buffer"},
     "adam": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "rmsprop": {"square": "square_avg"},
+    "rmsprop_momentum": {"square": "square_avg", "v": "momentum_buffer"},
 }
 COUNTS_STEPS = {"adam"}
 
@@ -205,6 +207,7 @@ COUNTS_STEPS = {"adam"}
 def optimizers():
     """Three steps of an optimizer with given gradients; the state starts as zeros."""
     adam = {"weight_decay": 0.05, "betas": (0.8, 0.99), "eps": 1e-3}
+    rmsprop = {"alpha": 0.9, "eps": 1e-3, "weight_decay": 0.05}
     for name, make, op, values in [
         ("SGD", torch.optim.SGD, "sgd", {}),
         ("SGD, decay", torch.optim.SGD, "sgd", {"weight_decay": 0.05}),
@@ -215,6 +218,10 @@ def optimizers():
         ("Adam, decay, betas", torch.optim.Adam, "adam", adam),
         ("AdamW", torch.optim.AdamW, "adam", {"weight_decay": 0.05}),
         ("AdamW without decay", torch.optim.AdamW, "adam", {"weight_decay": 0.0}),
+        ("RMSprop", torch.optim.RMSprop, "rmsprop", {}),
+        ("RMSprop, decay, alpha", torch.optim.RMSprop, "rmsprop", rmsprop),
+        ("RMSprop, momentum", torch.optim.RMSprop, "rmsprop_momentum", {"momentum": 0.9}),
+        ("RMSprop, momentum, decay, alpha", torch.optim.RMSprop, "rmsprop_momentum", {"momentum": 0.9, **rmsprop}),
     ]:
         ours = {"learning_rate": 0.125, **values}
         if "betas" in ours:
