@@ -146,7 +146,7 @@ std::string TrainStepOptions() {
   std::string optimizers, losses;
   for (const Optimizer& optimizer : AllOptimizers()) names_of(optimizer.options, optimizer.name->name, optimizers);
   for (const Loss& loss : AllLosses()) names_of(loss.options, loss.name, losses);
-  return "optimizer=" + optimizers + ", learning_rate=0.01, loss=" + losses +
+  return "optimizer=" + optimizers + " (learning_rate=0.01 where it has no default), loss=" + losses +
          ", prediction=logits, target=target, trained=w|b (default: every float state), frozen=";
 }
 

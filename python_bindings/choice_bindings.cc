@@ -1,5 +1,5 @@
-// The optimizers and losses that are compiled in, as data of which lockstep.optim and lockstep.loss make their classes and functions;
-// and the checks of what a user gives them.
+// The optimizers and losses that are compiled in, as data of which lockstep.optim and lockstep.loss make their classes
+// and functions; and the checks of what a user gives them.
 
 #include "passes/training/loss.h"
 #include "passes/training/optimizer.h"

@@ -127,5 +127,19 @@ TEST(Losses, ErrorsNameTheLossAndWhatIsWrong) {
             "loss mean_squared_error has no option delta; it has none");
 }
 
+// In the text of a pass all options stand side by side.
+TEST(Choices, OptionsOfATextMeanOneThing) {
+  const std::set<std::string> of_pass = {"optimizer", "loss", "prediction", "target", "trained", "frozen"};
+  for (const Optimizer& optimizer : AllOptimizers()) {
+    for (const OptionDef& option : optimizer.options) {
+      EXPECT_FALSE(of_pass.contains(option.name)) << optimizer.name->name << ": " << option.name;
+      for (const Loss& loss : AllLosses()) {
+        for (const OptionDef& other : loss.options)
+          EXPECT_NE(option.name, other.name) << optimizer.name->name << ", " << loss.name;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::passes

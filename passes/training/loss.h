@@ -1,6 +1,6 @@
-// Losses: what a training step minimises, each a mean over the global batch, and so independent of the number of ranks. A loss is one
-// block in passes/training/losses.cc and a line in the list at its end; text options, the functions of lockstep.loss and their
-// documentation follow from it. Constant data; any thread.
+// Losses: what a training step minimises, each a mean over the global batch, and so independent of the number of ranks.
+// A loss is one block in passes/training/losses.cc and a line in the list at its end; text options, the functions of
+// lockstep.loss and their documentation follow from it. Constant data; any thread.
 
 #pragma once
 
@@ -39,7 +39,8 @@ struct Loss {
   LossArgument prediction;
   LossArgument target = {};  // without a name: none
   std::vector<OptionDef> options = {};
-  // The type of the target of a prediction of this type, which has at least one dimension; an error if there is none. Null: no target.
+  // The type of the target of a prediction of this type, which has at least one dimension; an error if there is none.
+  // Null: no target.
   std::function<absl::StatusOr<TensorType>(const TensorType& prediction)> target_type = nullptr;
   std::function<Value(const LossContext&)> build;  // a scalar of the prediction's dtype
 };
@@ -60,7 +61,8 @@ struct LossSpec {
 // The options, complete. Errors name the loss and the option.
 absl::StatusOr<AttributeMap> ResolveLoss(const LossSpec& spec);
 
-// Adds the loss, and the input for the target; returns the scalar, and adds no result. Errors name the loss, the result or the input.
+// Adds the loss, and the input for the target; returns the scalar, and adds no result. Errors name the loss, the result
+// or the input.
 absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec);
 
 }  // namespace lockstep::passes

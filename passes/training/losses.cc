@@ -55,8 +55,8 @@ Loss BinaryCrossEntropyWithLogits() {
                  "shape, each in [0, 1]",
                  "target"},
       .target_type = LikePrediction,
-      // max(z, 0) - z * t + log(1 + exp(-|z|)). The gradient of max is half at equal operands and that of abs 0, so that at z = 0 it is
-      // 1/2 - t, as everywhere sigmoid(z) - t.
+      // max(z, 0) - z * t + log(1 + exp(-|z|)). The gradient of max is half at equal operands and that of abs 0, so
+      // that at z = 0 it is 1/2 - t, as everywhere sigmoid(z) - t.
       .build = [](const LossContext& c) {
         Builder& b = c.b;
         const Value z = c.prediction;

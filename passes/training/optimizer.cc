@@ -20,7 +20,8 @@ std::vector<OptionDef> OptionsOf(const OpDef& op, const OptimizerName& name) {
   return options;
 }
 
-// The attributes for the simpler op: those that it has. An option that has an effect only with the other op is an error.
+// The attributes for the simpler op: those that it has. An option that has an effect only with the other op is an
+// error.
 absl::StatusOr<OptimizerStep> Simpler(const Optimizer& optimizer, const AttributeMap& options) {
   const OptimizerName& name = *optimizer.name;
   OptimizerStep step{&GetOp(name.simpler), {}};

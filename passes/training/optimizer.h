@@ -1,5 +1,5 @@
-// Optimizers by the names under which users ask for them. Which there are, with which options, is in the blocks of their ops
-// (core/ops/optimizer.h); nothing here knows any of them. Constant data; any thread.
+// Optimizers by the names under which users ask for them. Which there are, with which options, is in the blocks of
+// their ops (core/ops/optimizer.h); nothing here knows any of them. Constant data; any thread.
 
 #pragma once
 
@@ -43,8 +43,8 @@ struct OptimizerStep {
 // Errors name the optimizer and the option, its range, or the option without which it has no effect.
 absl::StatusOr<OptimizerStep> ResolveOptimizer(const OptimizerSpec& spec);
 
-// Updates each state by its gradient; gradients[i] has the type of states[i]. The optimizer's own states are added, and start as
-// zeros: <state>/<suffix> for each state that the op's block names, and one optimizer/step if it counts steps.
+// Updates each state by its gradient; gradients[i] has the type of states[i]. The optimizer's own states are added, and
+// start as zeros: <state>/<suffix> for each state that the op's block names, and one optimizer/step if it counts steps.
 absl::Status AddOptimizer(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients,
                           const OptimizerSpec& spec);
 

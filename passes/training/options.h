@@ -1,5 +1,5 @@
-// The options of what users choose by name, an optimizer or a loss: each has a default or must be given, and may have a range.
-// Shared by the two; what they accept is in their blocks. Any thread.
+// The options of what users choose by name, an optimizer or a loss: each has a default or must be given, and may have a
+// range. Shared by the two; what they accept is in their blocks. Any thread.
 
 #pragma once
 
@@ -14,9 +14,9 @@ namespace lockstep::passes {
 
 using OptionDef = OpDef::AttributeDef;
 
-// `given` with the defaults filled in. Errors start with `owner`, as in "SGD: learning_rate is -1, expected …": an option that there is
-// not, with those that there are; one that is missing, of another type, or out of its range. Whole numbers are floats where
-// floats are due.
+// `given` with the defaults filled in. Errors start with `owner`, as in "SGD: learning_rate is -1, expected …": an
+// option that there is not, with those that there are; one that is missing, of another type, or out of its range. Whole
+// numbers are floats where floats are due.
 absl::StatusOr<AttributeMap> CompleteOptions(std::string_view owner, const std::vector<OptionDef>& options,
                                              AttributeMap given);
 

@@ -1,5 +1,5 @@
-// Makes a training step of a model: the loss over the global batch, its gradients, and the optimizer's update of every trained
-// state. What comes out is still the one-rank program; distribute() then makes it the program of each rank.
+// Makes a training step of a model: the loss over the global batch, its gradients, and the optimizer's update of every
+// trained state. What comes out is still the one-rank program; distribute() then makes it the program of each rank.
 //
 //   graph @mlp(%x: f32[128,784] split(0), state %w: f32[784,10]) -> (logits: f32[128,10] split(0)) { … }
 // becomes, with softmax cross-entropy of logits and label, and SGD,
@@ -41,7 +41,8 @@ struct TrainStepSpec {
 };
 
 // Replaces the results of `graph` by `loss` and the next values of the trained states. The optimizer's states start as
-// zeros (passes/training/optimizer.h). Batch normalisation must be in training mode already (passes/training/training_mode.h).
+// zeros (passes/training/optimizer.h). Batch normalisation must be in training mode already
+// (passes/training/training_mode.h).
 absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec);
 
 // The states that an optimizer updates, in order.

@@ -1,4 +1,4 @@
-"""Classes and functions made of data: what the optimizers and losses of `lockstep.optim` and `lockstep.loss` have in common.
+"""Classes and functions made of data: what optimizers and losses of `lockstep.optim` and `lockstep.loss` have in common.
 
 The extension module says what there is, with options, defaults and documentation; nothing in Python lists any of it.
 """

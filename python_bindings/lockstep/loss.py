@@ -1,7 +1,7 @@
 """Losses: what a training step minimises. Each is a mean over the global batch, so it does not change with the ranks.
 
-There is a function for each loss that is compiled in. Its first argument names a result of the model; a `target` names the
-input that the step gets.
+There is a function for each loss that is compiled in. Its first argument names a result of the model; a `target` names
+the input that the step gets.
 
 Example:
   >>> step = lockstep.train_step(model, loss=lockstep.loss.softmax_cross_entropy("logits", "label"), optimizer=...)

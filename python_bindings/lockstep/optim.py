@@ -1,7 +1,7 @@
 """Optimizers: how a training step updates the trained states. The formulas, and the results, are PyTorch's.
 
-There is a class for each optimizer that is compiled in. PyTorch's names of the options are understood too: `lr`, `betas` and
-`eps`. A value out of range is an `Error` at once; None stands for an option's default.
+There is a class for each optimizer that is compiled in. PyTorch's names of the options are understood too: `lr`, `betas`
+and `eps`. A value out of range is an `Error` at once; None stands for an option's default.
 
 Example:
   >>> lockstep.optim.SGD(0.05, momentum=0.9)
