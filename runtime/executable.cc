@@ -55,27 +55,6 @@ std::string StepToString(const StepInfo& info, const std::vector<Buffer>& buffer
 
 }  // namespace
 
-// Without a default, so that a collective that is missing is an error of the compiler.
-CollectiveTraits TraitsOf(CollectiveOp op) {
-  switch (op) {
-    case CollectiveOp::kAllReduce:
-      return {.name = "all_reduce", .graph_op = "all_reduce", .reduces = true, .is_in_bucket = true};
-    case CollectiveOp::kBroadcast: return {.name = "broadcast", .graph_op = "collective_broadcast", .has_root = true};
-    case CollectiveOp::kAllGather: return {.name = "all_gather", .graph_op = "all_gather"};
-    case CollectiveOp::kReduceScatter:
-      return {.name = "reduce_scatter", .graph_op = "reduce_scatter", .reduces = true, .counts_results = true};
-  }
-  return {};
-}
-
-std::optional<CollectiveOp> CollectiveOpOf(std::string_view graph_op) {
-  // Enumerators have no gaps; what is after the last one has no name.
-  for (uint8_t i = 0; !TraitsOf(static_cast<CollectiveOp>(i)).name.empty(); ++i) {
-    if (TraitsOf(static_cast<CollectiveOp>(i)).graph_op == graph_op) return static_cast<CollectiveOp>(i);
-  }
-  return std::nullopt;
-}
-
 std::string CollectiveInfo::ToString() const {
   const CollectiveTraits traits = TraitsOf(op);
   std::string text(traits.name);

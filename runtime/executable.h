@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/collective_op.h"
 #include "core/placement.h"
 #include "core/shape.h"
 #include "core/status.h"
@@ -35,20 +36,6 @@ struct StepOperand {
   std::string layout;  // empty: dense row-major
   BufferSlice slice;
 };
-
-enum class CollectiveOp : uint8_t { kAllReduce, kBroadcast, kAllGather, kReduceScatter };
-struct CollectiveTraits {
-  std::string_view name;      // "all_reduce"
-  std::string_view graph_op;  // of the op that it is in a graph
-  bool reduces = false;       // has a kind
-  bool has_root = false;      // that is, a coordinate along the axis
-  // Works in place in a bucket, on several operands; the others take one operand, and give one result.
-  bool is_in_bucket = false;
-  bool counts_results = false;  // the communicator counts the elements of the result, not of the operand
-};
-CollectiveTraits TraitsOf(CollectiveOp op);
-// By the name of the op in a graph.
-std::optional<CollectiveOp> CollectiveOpOf(std::string_view graph_op);
 
 // What a start or a wait says to the communicator, and what the order certificate is made of.
 struct CollectiveInfo {

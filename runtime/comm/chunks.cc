@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/collective_op.h"
 #include "core/dtype.h"
 
 namespace lockstep {
@@ -19,10 +20,11 @@ OpcodeTraits TraitsOf(Opcode opcode) {
   switch (opcode) {
     case Opcode::kBarrier: return {.name = "barrier", .moves_data = false};
     case Opcode::kAllocate: return {.name = "allocate", .moves_data = false};
-    case Opcode::kAllReduce: return {.name = "all_reduce", .reduces = true};
-    case Opcode::kBroadcast: return {.name = "broadcast", .has_root = true};
-    case Opcode::kAllGather: return {.name = "all_gather", .gathers = true};
-    case Opcode::kReduceScatter: return {.name = "reduce_scatter", .reduces = true, .scatters = true};
+    case Opcode::kAllReduce: return {.name = CollectiveOpName(CollectiveOp::kAllReduce), .reduces = true};
+    case Opcode::kBroadcast: return {.name = CollectiveOpName(CollectiveOp::kBroadcast), .has_root = true};
+    case Opcode::kAllGather: return {.name = CollectiveOpName(CollectiveOp::kAllGather), .gathers = true};
+    case Opcode::kReduceScatter:
+      return {.name = CollectiveOpName(CollectiveOp::kReduceScatter), .reduces = true, .scatters = true};
   }
   return {};
 }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "runtime/comm/control_block.h"
@@ -13,7 +14,7 @@ namespace lockstep {
 
 // What an opcode is, for all who move its data and speak of it.
 struct OpcodeTraits {
-  const char* name = "?";
+  std::string_view name = "?";
   bool moves_data = true;
   bool reduces = false;
   bool has_root = false;  // whose input alone is read

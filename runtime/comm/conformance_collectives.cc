@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "core/collective_op.h"
 #include "core/dtype.h"
 #include "core/status.h"
 #include "core/tensor.h"
@@ -86,12 +87,11 @@ absl::Status ExpectSameOnAllRanks(Communicator& c, const void* data, size_t byte
   return absl::OkStatus();
 }
 
-enum class Op { kAllReduce, kBroadcast, kAllGather, kReduceScatter };
+using Op = CollectiveOp;
 
 std::string Title(Op op, DType dtype, ReduceKind kind, int64_t count, bool registered, bool in_place) {
-  const char* const names[] = {"all_reduce", "broadcast", "all_gather", "reduce_scatter"};
   std::ostringstream text;
-  text << names[static_cast<int>(op)] << " " << ReduceKindName(kind) << " " << dtype << " x " << count
+  text << CollectiveOpName(op) << " " << ReduceKindName(kind) << " " << dtype << " x " << count
        << (registered ? ", registered" : ", not registered") << (in_place ? ", in place" : ", not in place");
   return text.str();
 }
