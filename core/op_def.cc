@@ -34,6 +34,21 @@ PlacementContext::PlacementContext(const OpDef& op, const AttributeMap& attribut
       required_(operands.begin(), operands.end()),
       results_(result_types.size()) {}
 
+IndexContext::IndexContext(const Node& node)
+    : NodeContext(node.op(), node.attributes()),
+      operand_(node.operands().empty() ? node.type().shape : node.operand(0).shape()),
+      result_(node.type().shape) {}
+
+IndexMap IndexMapOf(const Node& node) { return node.op().index_map()(IndexContext(node)); }
+
+Affine CountOf(const Node& node) { return node.op().count()(IndexContext(node)); }
+
+OpDef& OpDef::Reduces(ReduceKind kind) {
+  LOCKSTEP_CHECK(kind != ReduceKind::kMean) << name_ << ": a mean is a sum that is divided";
+  reduction_ = kind;
+  return Trait(kReduction);
+}
+
 OpDef& OpDef::PerDim(std::string_view attribute) {
   const auto it = std::find_if(attributes_.begin(), attributes_.end(),
                                [&](const AttributeDef& def) { return def.name == attribute; });
@@ -88,6 +103,27 @@ absl::StatusOr<std::vector<TensorType>> OpDef::InferTypes(std::span<const Tensor
   InferContext context(*this, attributes, operands, mesh, is_local);
   RETURN_IF_ERROR(infer_(context));
   return std::move(context.results());
+}
+
+const std::vector<OpTraitName>& AllOpTraits() {
+  static const std::vector<OpTraitName> names = {
+      {kElementwise, "elementwise"},
+      {kMovement, "movement"},
+      {kGenerator, "generator"},
+      {kReduction, "reduction"},
+      {kCollective, "collective"},
+      {kOptimizer, "optimizer"},
+      {kOpaque, "opaque"},
+      {kCommutative, "commutative"},
+      {kIdempotent, "idempotent"},
+      {kInvolution, "involution"},
+      {kKeepsOrder, "keeps the order"},
+      {kRematerialised, "rematerialised"},
+      {kOneRankIdentity, "identity on one rank"},
+      {kHeavy, "heavy"},
+      {kSteps, "steps"},
+  };
+  return names;
 }
 
 const OpDef& InputOp() {

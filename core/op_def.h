@@ -11,8 +11,11 @@
 #include <string_view>
 #include <vector>
 
+#include "core/affine.h"
 #include "core/attributes.h"
+#include "core/collective_op.h"
 #include "core/graph.h"
+#include "core/op_traits.h"
 #include "core/optimizer.h"
 #include "core/placement.h"
 #include "core/status.h"
@@ -198,11 +201,21 @@ class PlacementContext : public NodeContext {
   std::string failure_;
 };
 
-enum OpTrait : uint32_t {
-  kElementwise = 1,  // result element i depends on element i of each operand alone; all shapes equal
-  kCommutative = 2,  // of its two operands
-  kCollective = 4,   // all ranks of a mesh axis take part: never duplicated, removed only everywhere, kept in order
-  kOptimizer = 8,    // results are next values of the leading operands, which it may overwrite
+// What the index functions of an op are asked about: its attributes, and the shapes of its first operand, if it has
+// one, and of its first result.
+class IndexContext : public NodeContext {
+ public:
+  explicit IndexContext(const Node& node);
+  const Shape& operand() const { return operand_; }
+  const Shape& result() const { return result_; }
+
+ private:
+  const Shape &operand_, &result_;
+};
+
+// The least and the largest element of an operand.
+struct ValueRange {
+  double low, high;
 };
 
 class OpDef {
@@ -224,6 +237,9 @@ class OpDef {
   using VjpFn = std::function<void(VjpContext&)>;
   using DecomposeFn = std::function<std::vector<Value>(DecomposeContext&)>;
   using PlaceFn = std::function<void(PlacementContext&)>;
+  using MoveFn = std::function<IndexMap(const IndexContext&)>;
+  using CountFn = std::function<Affine(const IndexContext&)>;
+  using DomainFn = std::function<bool(std::span<const ValueRange> operands)>;
 
   explicit OpDef(std::string name) : name_(std::move(name)) {}
 
@@ -251,6 +267,22 @@ class OpDef {
   // Which numbers the attribute before it, a float, may be. The op's inference checks it, by CheckRanges of core/ops/rules.h.
   OpDef& In(NumberRange range);
   OpDef& Trait(OpTrait trait) { return traits_ |= trait, *this; }
+  // A movement of one operand: result element i is the operand's element at this map of i. Loops then fuse the op by
+  // themselves.
+  OpDef& MovesFrom(MoveFn fn) { return index_map_ = std::move(fn), Trait(kMovement); }
+  // A generator: result element i is this number, in the result's dtype.
+  OpDef& Counts(CountFn fn) { return count_ = std::move(fn), Trait(kGenerator); }
+  // Combines by `kind`, which is no mean, the elements of its one operand along the dimensions of the attribute
+  // `dims`, a list that increases, and removes these.
+  OpDef& Reduces(ReduceKind kind);
+  // What the communicator has to do for it. Its attribute `axis` names the mesh axis; a reduction's `kind`, a
+  // broadcast's `root` and the `dim` of what gathers or scatters are attributes too.
+  OpDef& Communicates(CollectiveOp op) { return collective_ = op, Trait(kCollective).Trait(kOneRankIdentity); }
+  // In f32 a backend's results are at most so many units in the last place from the reference meaning; without this,
+  // none.
+  OpDef& F32Error(int64_t ulps) { return f32_ulps_ = ulps, *this; }
+  // Whether the op is defined, and not steep, for operands in these ranges: tests that draw operands stay where it is.
+  OpDef& Domain(DomainFn fn) { return domain_ = std::move(fn), *this; }
   OpDef& Constraint(std::string id, std::string text) {
     return constraints_.push_back({std::move(id), std::move(text)}), *this;
   }
@@ -277,6 +309,14 @@ class OpDef {
   const AttributeDef* FindAttribute(std::string_view name) const;
   const std::vector<ConstraintDef>& constraints() const { return constraints_; }
   bool has_trait(OpTrait trait) const { return (traits_ & trait) != 0; }
+  const MoveFn& index_map() const { return index_map_; }  // empty for an op that is not MovesFrom; see IndexMapOf
+  const CountFn& count() const { return count_; }         // empty for an op that is not Counts; see CountOf
+  // Whether each result element is one of the one operand, of which others can say where it is.
+  bool is_mover() const { return index_map_ || has_trait(kKeepsOrder); }
+  std::optional<ReduceKind> reduction() const { return reduction_; }
+  std::optional<CollectiveOp> collective() const { return collective_; }
+  int64_t f32_ulps() const { return f32_ulps_; }
+  bool InDomain(std::span<const ValueRange> operands) const { return !domain_ || domain_(operands); }
   const EvalFn& eval() const { return eval_; }
   const RanksEvalFn& ranks_eval() const { return ranks_eval_; }
   const VjpFn& vjp() const { return vjp_; }  // empty: see no_gradient()
@@ -300,6 +340,12 @@ class OpDef {
   std::vector<AttributeDef> attributes_;
   std::vector<ConstraintDef> constraints_;
   uint32_t traits_ = 0;
+  MoveFn index_map_;
+  CountFn count_;
+  std::optional<ReduceKind> reduction_;
+  std::optional<CollectiveOp> collective_;
+  int64_t f32_ulps_ = 0;
+  DomainFn domain_;
   InferFn infer_;
   EvalFn eval_;
   RanksEvalFn ranks_eval_;
@@ -309,6 +355,10 @@ class OpDef {
   DecomposeFn decompose_;
   OptimizerInfo optimizer_;
 };
+
+// The functions of the node's op, for this node. They require that it has them.
+IndexMap IndexMapOf(const Node& node);
+Affine CountOf(const Node& node);
 
 // The list of all ops, in the order of docs/ops.md; one line each in core/ops/op_list.h.
 const std::vector<const OpDef*>& AllOps();

@@ -13,13 +13,9 @@ std::string Joined(const std::vector<std::string>& names, bool is_variadic) {
 
 std::string Traits(const OpDef& op) {
   std::string text;
-  const auto add = [&](OpTrait trait, const std::string& name) {
-    if (op.has_trait(trait)) text += (text.empty() ? "" : ", ") + name;
-  };
-  add(kElementwise, "elementwise");
-  add(kCommutative, "commutative");
-  add(kCollective, "collective");
-  add(kOptimizer, "optimizer");
+  for (const auto& [trait, name] : AllOpTraits()) {
+    if (op.has_trait(trait)) text += (text.empty() ? "" : ", ") + std::string(name);
+  }
   return text;
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "backends/codegen/loop_compiler.h"
+#include "backends/loops/loop_info.h"
 #include "llvm/IR/Intrinsics.h"
 #include "llvm/IR/Module.h"
 
@@ -104,22 +104,20 @@ llvm::Value* ElementEmitter::Power(DType dtype, llvm::Value* x, llvm::Value* y) 
   return b_.CreateTrunc(CallForEachLane(IsSigned(dtype) ? "lockstep_pow_i64" : "lockstep_pow_u64", both), x->getType());
 }
 
-llvm::Value* ElementEmitter::Compare(DType dtype, std::string_view direction, llvm::Value* x, llvm::Value* y) {
+llvm::Value* ElementEmitter::Compare(DType dtype, Comparison comparison, llvm::Value* x, llvm::Value* y) {
   using P = llvm::CmpInst::Predicate;
-  struct Row {
-    std::string_view name;
-    P on_floats, on_signed, on_unsigned;
+  const auto either = [&](P on_floats, P on_signed, P on_unsigned) {
+    return b_.CreateCmp(IsFloat(dtype) ? on_floats : IsSigned(dtype) ? on_signed : on_unsigned, x, y);
   };
-  static constexpr Row kRows[] = {
-      {"eq", P::FCMP_OEQ, P::ICMP_EQ, P::ICMP_EQ},   {"ne", P::FCMP_UNE, P::ICMP_NE, P::ICMP_NE},
-      {"lt", P::FCMP_OLT, P::ICMP_SLT, P::ICMP_ULT}, {"le", P::FCMP_OLE, P::ICMP_SLE, P::ICMP_ULE},
-      {"gt", P::FCMP_OGT, P::ICMP_SGT, P::ICMP_UGT}, {"ge", P::FCMP_OGE, P::ICMP_SGE, P::ICMP_UGE},
-  };
-  for (const Row& row : kRows) {
-    if (row.name != direction) continue;
-    return b_.CreateCmp(IsFloat(dtype) ? row.on_floats : IsSigned(dtype) ? row.on_signed : row.on_unsigned, x, y);
+  switch (comparison) {
+    case Comparison::kEq: return either(P::FCMP_OEQ, P::ICMP_EQ, P::ICMP_EQ);
+    case Comparison::kNe: return either(P::FCMP_UNE, P::ICMP_NE, P::ICMP_NE);
+    case Comparison::kLt: return either(P::FCMP_OLT, P::ICMP_SLT, P::ICMP_ULT);
+    case Comparison::kLe: return either(P::FCMP_OLE, P::ICMP_SLE, P::ICMP_ULE);
+    case Comparison::kGt: return either(P::FCMP_OGT, P::ICMP_SGT, P::ICMP_UGT);
+    case Comparison::kGe: return either(P::FCMP_OGE, P::ICMP_SGE, P::ICMP_UGE);
   }
-  LOCKSTEP_CHECK(false) << "direction " << direction;
+  LOCKSTEP_CHECK(false) << "comparison " << static_cast<int>(comparison);
   return nullptr;
 }
 
@@ -181,8 +179,9 @@ llvm::Value* Intrinsic(ElementEmitter& e, const Node&, DType, Arguments a) {
 llvm::Value* Sign(ElementEmitter& e, const Node&, DType dtype, Arguments a) {
   auto& b = e.b();
   llvm::Value *x = a[0], *zero = e.Constant(x, 0), *one = e.Constant(x, 1), *minus_one = e.Constant(x, -1);
-  llvm::Value* above = e.Compare(dtype, "gt", x, zero);
-  llvm::Value* sign = b.CreateSelect(above, one, b.CreateSelect(e.Compare(dtype, "lt", x, zero), minus_one, zero));
+  llvm::Value* above = e.Compare(dtype, Comparison::kGt, x, zero);
+  llvm::Value* sign =
+      b.CreateSelect(above, one, b.CreateSelect(e.Compare(dtype, Comparison::kLt, x, zero), minus_one, zero));
   return IsFloat(dtype) ? b.CreateSelect(b.CreateFCmpUNO(x, x), x, sign) : sign;
 }
 
@@ -196,7 +195,6 @@ llvm::Value* Sigmoid(ElementEmitter& e, const Node&, DType dtype, Arguments a) {
 struct Row {
   std::string_view op;
   EmitFn emit;
-  bool heavy = false;  // tens of instructions an element, so that few elements are worth a thread
 };
 
 // Null if there is no code for the op.
@@ -215,12 +213,12 @@ const Row* FindRow(std::string_view op) {
          return e.b().CreateBinaryIntrinsic(llvm::Intrinsic::abs, a[0], e.b().getFalse());
        }},
       {"sign", Sign},
-      {"exp", Transcendental<&MathEmitter::Exp>, true},
-      {"log", Transcendental<&MathEmitter::Log>, true},
-      {"log1p", Transcendental<&MathEmitter::Log1p>, true},
-      {"tanh", Transcendental<&MathEmitter::Tanh>, true},
-      {"erf", Transcendental<&MathEmitter::Erf>, true},
-      {"sigmoid", Sigmoid, true},
+      {"exp", Transcendental<&MathEmitter::Exp>},
+      {"log", Transcendental<&MathEmitter::Log>},
+      {"log1p", Transcendental<&MathEmitter::Log1p>},
+      {"tanh", Transcendental<&MathEmitter::Tanh>},
+      {"erf", Transcendental<&MathEmitter::Erf>},
+      {"sigmoid", Sigmoid},
       {"softsign",
        [](ElementEmitter& e, const Node&, DType, Arguments a) -> llvm::Value* {
          auto& b = e.b();
@@ -233,7 +231,7 @@ const Row* FindRow(std::string_view op) {
        }},
       {"relu",
        [](ElementEmitter& e, const Node&, DType d, Arguments a) -> llvm::Value* {
-         return e.b().CreateSelect(e.Compare(d, "lt", a[0], e.Constant(a[0], 0)), e.Constant(a[0], 0), a[0]);
+         return e.b().CreateSelect(e.Compare(d, Comparison::kLt, a[0], e.Constant(a[0], 0)), e.Constant(a[0], 0), a[0]);
        }},
       {"floor", Intrinsic<floor>},
       {"ceil", Intrinsic<ceil>},
@@ -247,12 +245,12 @@ const Row* FindRow(std::string_view op) {
       {"div", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Divide(d, a[0], a[1]); }},
       {"max", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Max(d, a[0], a[1]); }},
       {"min", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Min(d, a[0], a[1]); }},
-      {"pow", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Power(d, a[0], a[1]); }, true},
+      {"pow", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Power(d, a[0], a[1]); }},
       {"and", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateAnd(a[0], a[1]); }},
       {"or", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateOr(a[0], a[1]); }},
       {"compare",
        [](ElementEmitter& e, const Node& n, DType, Arguments a) {
-         return e.Compare(n.operand(0).dtype(), n.attr<std::string>("direction"), a[0], a[1]);
+         return e.Compare(n.operand(0).dtype(), *ComparisonFromName(n.attr<std::string>("direction")), a[0], a[1]);
        }},
       {"select",
        [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateSelect(a[0], a[1], a[2]); }},
@@ -266,11 +264,6 @@ const Row* FindRow(std::string_view op) {
 }  // namespace
 
 bool ElementEmitter::Supports(const OpDef& op) { return FindRow(op.name()) != nullptr; }
-
-bool ElementEmitter::IsHeavy(const OpDef& op) {
-  const Row* row = FindRow(op.name());
-  return row != nullptr && row->heavy;
-}
 
 llvm::Value* ElementEmitter::EmitOp(const Node& node, Arguments arguments, int32_t error_code) {
   error_code_ = error_code;

@@ -8,8 +8,10 @@
 #include <span>
 
 #include "backends/codegen/emit_math.h"
+#include "core/comparison.h"
 #include "core/graph.h"
 #include "core/op_def.h"
+#include "core/placement.h"
 
 namespace lockstep {
 
@@ -32,8 +34,6 @@ class ElementEmitter {
 
   // Whether EmitOp knows the op.
   static bool Supports(const OpDef& op);
-  // Whether the op is so much work that few elements of it are worth a thread.
-  static bool IsHeavy(const OpDef& op);
   // Requires Supports(node.op()). The arguments are register values; `error_code` is not kLoopOk.
   llvm::Value* EmitOp(const Node& node, std::span<llvm::Value* const> arguments, int32_t error_code);
   llvm::Value* Convert(llvm::Value* x, DType from, DType to);
@@ -47,7 +47,7 @@ class ElementEmitter {
   llvm::Value* Min(DType dtype, llvm::Value* x, llvm::Value* y);
   llvm::Value* Divide(DType dtype, llvm::Value* x, llvm::Value* y);
   llvm::Value* Power(DType dtype, llvm::Value* x, llvm::Value* y);
-  llvm::Value* Compare(DType dtype, std::string_view direction, llvm::Value* x, llvm::Value* y);
+  llvm::Value* Compare(DType dtype, Comparison comparison, llvm::Value* x, llvm::Value* y);
   // The function `name` of libm, or with the suffix f, for every lane.
   llvm::Value* CallForEachLane(const char* name, std::span<llvm::Value* const> arguments);
   llvm::Value* Constant(llvm::Value* like, double value);  // float or integer

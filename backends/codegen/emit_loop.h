@@ -6,7 +6,7 @@
 #include <string>
 
 #include "backends/codegen/emit_element.h"
-#include "backends/codegen/loop_plan.h"
+#include "backends/loops/loop_plan.h"
 
 namespace lockstep {
 

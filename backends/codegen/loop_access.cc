@@ -118,7 +118,7 @@ void LoopFunction::EmitUniforms(const std::vector<bool>& needed) {
     switch (element.kind) {
       case Element::Kind::kLoad:
       case Element::Kind::kConstant: scalars_[e] = Load(element, nullptr); break;
-      case Element::Kind::kIota: scalars_[e] = emit_.Convert(Position(element.at), DType::kI64, element.dtype); break;
+      case Element::Kind::kCount: scalars_[e] = emit_.Convert(Position(element.at), DType::kI64, element.dtype); break;
       case Element::Kind::kReduced: {
         const auto r = static_cast<size_t>(element.index);
         if (plan_.reductions[r].phase >= reduced_known_) continue;
@@ -152,7 +152,7 @@ LoopFunction::Values LoopFunction::EmitVectors(const std::vector<bool>& needed, 
     switch (element.kind) {
       case Element::Kind::kLoad:
       case Element::Kind::kConstant: vectors[e] = Load(element, mask); break;
-      case Element::Kind::kIota: {
+      case Element::Kind::kCount: {
         std::vector<llvm::Constant*> offsets;
         const auto stride = static_cast<uint64_t>(element.at.strides.back());
         for (unsigned lane = 0; lane < plan_.lanes; ++lane) offsets.push_back(b_.getInt64(lane * stride));

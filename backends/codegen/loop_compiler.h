@@ -10,8 +10,7 @@
 //   loop.run(buffers, scratch, begin, end);                 // units [begin, end); on each thread its own range
 //   if (loop.finish) loop.finish(buffers, scratch);         // once, after all of them
 //
-// Both return kLoopOk, or if an integer was divided by zero, LoopDivisionByZero of the node of the body that did it first; the quotient
-// is 0 then.
+// Both return kLoopOk or an error (backends/loops/loop_info.h).
 
 #pragma once
 
@@ -22,29 +21,15 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/loops/loop_info.h"
 #include "core/graph.h"
 #include "core/status.h"
 
 namespace lockstep {
 
-inline constexpr int32_t kLoopOk = 0;
-// What a loop returns if the node at `position` in its body divides by zero, and that position from what it returned.
-constexpr int32_t LoopDivisionByZero(size_t position) { return static_cast<int32_t>(position) + 1; }
-constexpr size_t PositionOfDivision(int32_t error) { return static_cast<size_t>(error - 1); }
-
-// What is known of a loop before it is compiled.
-struct LoopInfo {
-  // For each result the operands (by position among the inputs) whose buffer it may be given: each element is read before it
-  // is overwritten. One operand may be overwritten by one result. No other overlap of a result with anything is allowed.
-  std::vector<std::vector<int>> in_place;
-  int64_t extent = 0;         // number of units; 0 if there is nothing to do
-  int64_t grain = 1;          // so many units are worth a thread of their own
-  int64_t scratch_bytes = 0;  // memory that run() and finish() share, aligned to 64 bytes, with any content
-  bool has_finish = false;
-};
-
-// Says whether a loop can be made of `body`, and of what kind; fails with Unimplemented where not, naming the node. Supported are
-// the elementwise ops, broadcast, constant, iota, reshape, transpose, slice, and reduce_sum, _max, _min, _prod, where
+// Says whether a loop can be made of `body`, and of what kind; fails with Unimplemented where not, naming the node.
+// Supported are elementwise ops, constants, ops that move the elements of one operand or count (OpDef::is_mover,
+// Counts), and reductions, where
 //  - without reductions, all results have the same number of elements;
 //  - with reductions, all of them reduce the same dims of the same shape, and each result has as many elements as the operand
 //    of the reductions or as their result. Reduced values may be computed with and broadcast back (softmax).

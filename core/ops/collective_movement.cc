@@ -102,7 +102,8 @@ const OpDef& CollectiveBroadcastOp() {
                                .Operand("x")
                                .Attr<std::string>("axis", "of the mesh")
                                .Attr<int64_t>("root", "a coordinate along axis")
-                               .Trait(kCollective)
+                               .Communicates(CollectiveOp::kBroadcast)
+                               .Trait(kMovement)
                                .Constraint("C1", ops::kAxisConstraint)
                                .Constraint("C2", "root is at least 0 and below the size of axis")
                                .Infer([](InferContext& c) -> absl::Status {
@@ -125,7 +126,8 @@ const OpDef& AllGatherOp() {
                                .Operand("x")
                                .Attr<std::string>("axis", "of the mesh")
                                .Attr<int64_t>("dim", "along which to concatenate")
-                               .Trait(kCollective)
+                               .Communicates(CollectiveOp::kAllGather)
+                               .Trait(kMovement)
                                .Constraint("C1", ops::kAxisConstraint)
                                .Constraint("C2", "dim is a dimension of x")
                                .Constraint("C3", "the result is not too large")
@@ -159,6 +161,8 @@ const OpDef& ShardOp() {
           .Operand("x")
           .Attr<std::string>("axis", "of the mesh")
           .Attr<int64_t>("dim", "along which to slice")
+          .Trait(kMovement)
+          .Trait(kOneRankIdentity)
           .Constraint("C1", ops::kAxisConstraint)
           .Constraint("C2", "dim is a dimension of x")
           .Constraint("C3", "the extent of dim is divisible by the size of axis")
@@ -177,6 +181,7 @@ const OpDef& AxisIndexOp() {
   static const OpDef def = OpDef("axis_index")
                                .Doc("This rank's coordinate along a mesh axis: i64[].")
                                .Attr<std::string>("axis", "of the mesh")
+                               .Trait(kGenerator)
                                .Constraint("C1", ops::kAxisConstraint)
                                .Infer([](InferContext& c) -> absl::Status {
                                  RETURN_IF_ERROR(ops::CheckAxis(c).status());

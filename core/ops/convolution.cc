@@ -336,6 +336,7 @@ const OpDef& ConvolutionOp() {
                           "k of x[n,c,p*stride + k*dilation - padding_low] * filter[o,c,k], x being zero outside.")
                      .Operand("x")
                      .Operand("filter"))
+          .Trait(kOpaque)
           .Infer(InferConvolution)
           .Eval(EvalConvolution)
           .Vjp(ConvolutionVjp)
@@ -355,6 +356,7 @@ const OpDef& ConvolutionGradInputOp() {
               .Attr<std::vector<int64_t>>("input_shape", "the shape of x")
               .PerDim("input_shape"),
           "input_shape")
+          .Trait(kOpaque)
           .Infer(InferConvolutionGradInput)
           .Eval(EvalConvolutionGradInput)
           .Vjp(ConvolutionGradInputVjp)
@@ -374,6 +376,7 @@ const OpDef& ConvolutionGradFilterOp() {
               .Attr<std::vector<int64_t>>("filter_shape", "the shape of filter")
               .PerDim("filter_shape"),
           "filter_shape")
+          .Trait(kOpaque)
           .Infer(InferConvolutionGradFilter)
           .Eval(EvalConvolutionGradFilter)
           .Vjp(ConvolutionGradFilterVjp)

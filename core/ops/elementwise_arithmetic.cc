@@ -184,6 +184,8 @@ const OpDef& DivOp() {
   static const OpDef def =
       Arithmetic<Div>("div", "x / y. Integers truncate toward zero; dividing them by zero is an error.",
                       ops::Linearity::kFirst)
+          .Domain(
+              [](std::span<const ValueRange> operands) { return operands[1].low >= 0.2 || operands[1].high <= -0.2; })
           .Vjp([](VjpContext& c) {  // dx = g / y, dy = -dx (x / y)
             const Value dx = c.b().Div(c.grad(), c.operand(1));
             c.Contribute(0, dx);
@@ -220,6 +222,11 @@ const OpDef& MinOp() {
 const OpDef& PowOp() {
   static const OpDef def =
       Arithmetic<Pow>("pow", "x to the power y. An integer to a negative power is truncated; that of zero is an error.")
+          .Trait(kHeavy)
+          .F32Error(1)
+          .Domain([](std::span<const ValueRange> operands) {
+            return operands[0].low >= 0.2 && operands[1].low >= 0 && operands[1].high <= 3;
+          })
           .Vjp(PowVjp);
   return def;
 }

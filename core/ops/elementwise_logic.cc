@@ -1,6 +1,7 @@
 // Elementwise ops that decide: logic, comparison, selection; and conversion between dtypes.
 
 #include "core/builder.h"
+#include "core/comparison.h"
 #include "core/ops/op_list.h"
 #include "core/ops/rules.h"
 
@@ -31,34 +32,34 @@ OpDef BinaryLogic(const char* name, const char* doc, bool (*f)(bool, bool)) {
   });
 }
 
-constexpr std::string_view kDirections[] = {"eq", "ne", "lt", "le", "gt", "ge"};
-
 template <typename T>
-bool Holds(std::string_view direction, T x, T y) {
-  if (direction == "eq") return x == y;
-  if (direction == "ne") return x != y;
-  if (direction == "lt") return x < y;
-  if (direction == "le") return x <= y;
-  if (direction == "gt") return x > y;
-  return x >= y;
+bool Holds(Comparison comparison, T x, T y) {
+  switch (comparison) {
+    case Comparison::kEq: return x == y;
+    case Comparison::kNe: return x != y;
+    case Comparison::kLt: return x < y;
+    case Comparison::kLe: return x <= y;
+    case Comparison::kGt: return x > y;
+    case Comparison::kGe: return x >= y;
+  }
+  LOCKSTEP_CHECK(false) << "comparison " << static_cast<int>(comparison);
+  return false;
 }
 
 absl::Status InferCompare(InferContext& c) {
   RETURN_IF_ERROR(ops::CheckSameTypes(c, "C1"));
   const std::string& direction = c.attr<std::string>("direction");
-  for (std::string_view known : kDirections) {
-    if (direction == known) return c.SetResult(DType::kBool, c.shape(0));
-  }
+  if (ComparisonFromName(direction)) return c.SetResult(DType::kBool, c.shape(0));
   return c.Error("C2") << "direction '" << direction << "', expected eq, ne, lt, le, gt or ge";
 }
 
 absl::Status EvalCompare(EvalContext& c) {
-  const std::string& direction = c.attr<std::string>("direction");
+  const Comparison comparison = *ComparisonFromName(c.attr<std::string>("direction"));  // (C2)
   const auto out = c.result().mutable_data<bool>();
   DispatchDType(c.operand(0).dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto x = c.operand(0).data<T>(), y = c.operand(1).data<T>();
-    for (size_t i = 0; i < out.size(); ++i) out[i] = Holds<T>(direction, x[i], y[i]);
+    for (size_t i = 0; i < out.size(); ++i) out[i] = Holds<T>(comparison, x[i], y[i]);
   });
   return absl::OkStatus();
 }
@@ -96,12 +97,13 @@ void PlaceSelect(PlacementContext& c) {
 
 //===-- not -------------------------------------------------------------------------------------------------------===//
 const OpDef& NotOp() {
-  static const OpDef def = Logic("not", "True where x is false.").Operand("x").Eval([](EvalContext& c) {
-    const auto x = c.operand(0).data<bool>();
-    const auto out = c.result().mutable_data<bool>();
-    for (size_t i = 0; i < out.size(); ++i) out[i] = !x[i];
-    return absl::OkStatus();
-  });
+  static const OpDef def =
+      Logic("not", "True where x is false.").Operand("x").Trait(kInvolution).Eval([](EvalContext& c) {
+        const auto x = c.operand(0).data<bool>();
+        const auto out = c.result().mutable_data<bool>();
+        for (size_t i = 0; i < out.size(); ++i) out[i] = !x[i];
+        return absl::OkStatus();
+      });
   return def;
 }
 

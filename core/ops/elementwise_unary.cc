@@ -49,6 +49,11 @@ OpDef Unary(const char* name, const char* doc, FloatFunction on_floats, IntegerF
 // Wraps around for the lowest integer, which has no positive counterpart.
 int64_t Negated(int64_t x) { return static_cast<int64_t>(0 - static_cast<uint64_t>(x)); }
 
+// The domain of an op that is defined, and not steep, from `low` on.
+OpDef::DomainFn From(double low) {
+  return [low](std::span<const ValueRange> operands) { return operands[0].low >= low; };
+}
+
 constexpr char kStepFunction[] =
     "it is a step function: its derivative is zero wherever it exists, which nobody trains with on purpose";
 
@@ -58,6 +63,7 @@ constexpr char kStepFunction[] =
 const OpDef& NegOp() {
   static const OpDef def = Unary(
                                "neg", "-x.", [](double x) { return -x; }, Negated, ops::Linearity::kAll)
+                               .Trait(kInvolution)
                                .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Neg(c.grad())); });
   return def;
 }
@@ -68,6 +74,7 @@ const OpDef& AbsOp() {
       Unary(
           "abs", "The absolute value of x; its gradient at 0 is 0.", [](double x) { return std::fabs(x); },
           [](int64_t x) { return x < 0 ? Negated(x) : x; })
+          .Trait(kIdempotent)
           .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Mul(c.grad(), c.b().Unary("sign", c.operand(0)))); });
   return def;
 }
@@ -78,6 +85,8 @@ const OpDef& SignOp() {
                                "sign", "-1, 0 or 1, as x is below, equal to or above 0; NaN for NaN.",
                                [](double x) { return std::isnan(x) ? x : static_cast<double>((x > 0) - (x < 0)); },
                                [](int64_t x) { return static_cast<int64_t>((x > 0) - (x < 0)); })
+                               .Trait(kIdempotent)
+                               .Trait(kSteps)
                                .NoGradient(kStepFunction);
   return def;
 }
@@ -86,6 +95,8 @@ const OpDef& SignOp() {
 const OpDef& ExpOp() {
   static const OpDef def = Unary(
                                "exp", "e to the power x.", [](double x) { return std::exp(x); }, nullptr)
+                               .Trait(kHeavy)
+                               .F32Error(2)
                                .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Mul(c.grad(), c.result())); });
   return def;
 }
@@ -94,6 +105,9 @@ const OpDef& ExpOp() {
 const OpDef& LogOp() {
   static const OpDef def = Unary(
                                "log", "The natural logarithm of x.", [](double x) { return std::log(x); }, nullptr)
+                               .Trait(kHeavy)
+                               .F32Error(2)
+                               .Domain(From(0.2))
                                .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Div(c.grad(), c.operand(0))); });
   return def;
 }
@@ -103,6 +117,9 @@ const OpDef& Log1pOp() {
   static const OpDef def =
       Unary(
           "log1p", "The natural logarithm of 1 + x, exact near 0.", [](double x) { return std::log1p(x); }, nullptr)
+          .Trait(kHeavy)
+          .F32Error(3)
+          .Domain(From(-0.8))
           .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Div(c.grad(), c.b().AddScalar(c.operand(0), 1.0))); });
   return def;
 }
@@ -111,6 +128,7 @@ const OpDef& Log1pOp() {
 const OpDef& SqrtOp() {
   static const OpDef def = Unary(
                                "sqrt", "The square root of x.", [](double x) { return std::sqrt(x); }, nullptr)
+                               .Domain(From(0.2))
                                .Vjp([](VjpContext& c) {  // g / (2 sqrt(x))
                                  c.Contribute(0, c.b().Div(c.b().Scale(c.grad(), 0.5), c.result()));
                                });
@@ -122,6 +140,8 @@ const OpDef& RsqrtOp() {
   static const OpDef def =
       Unary(
           "rsqrt", "1 over the square root of x.", [](double x) { return 1.0 / std::sqrt(x); }, nullptr)
+          .F32Error(2)
+          .Domain(From(0.2))
           .Vjp([](VjpContext& c) {  // -g r^3 / 2
             Builder& b = c.b();
             const Value r = c.result();
@@ -134,6 +154,8 @@ const OpDef& RsqrtOp() {
 const OpDef& TanhOp() {
   static const OpDef def = Unary(
                                "tanh", "The hyperbolic tangent of x.", [](double x) { return std::tanh(x); }, nullptr)
+                               .Trait(kHeavy)
+                               .F32Error(3)
                                .Vjp([](VjpContext& c) {  // g (1 - y^2)
                                  Builder& b = c.b();
                                  const Value y = c.result();
@@ -147,6 +169,8 @@ const OpDef& SigmoidOp() {
   static const OpDef def =
       Unary(
           "sigmoid", "1 / (1 + exp(-x)).", [](double x) { return 1.0 / (1.0 + std::exp(-x)); }, nullptr)
+          .Trait(kHeavy)
+          .F32Error(3)
           .Vjp([](VjpContext& c) {  // g y (1 - y)
             Builder& b = c.b();
             const Value y = c.result();
@@ -160,6 +184,7 @@ const OpDef& SoftsignOp() {
   static const OpDef def = Unary(
                                "softsign", "x / (1 + |x|), between -1 and 1; NaN for infinities.",
                                [](double x) { return x / (1.0 + std::fabs(x)); }, nullptr)
+                               .F32Error(2)
                                .Vjp([](VjpContext& c) {  // g / (1 + |x|)^2
                                  // From x: 1 - |y| would say the same, but has few digits where y is near 1.
                                  Builder& b = c.b();
@@ -174,6 +199,8 @@ const OpDef& SoftsignOp() {
 const OpDef& ErfOp() {
   static const OpDef def = Unary(
                                "erf", "The error function of x.", [](double x) { return std::erf(x); }, nullptr)
+                               .Trait(kHeavy)
+                               .F32Error(3)
                                .Vjp([](VjpContext& c) {  // g 2 / sqrt(pi) exp(-x^2)
                                  Builder& b = c.b();
                                  const Value x = c.operand(0);
@@ -188,6 +215,7 @@ const OpDef& ReluOp() {
   static const OpDef def = Unary(
                                "relu", "The larger of x and 0; NaN for NaN. Its gradient at 0 is 0.",
                                [](double x) { return x < 0 ? 0.0 : x; }, nullptr)
+                               .Trait(kIdempotent)
                                .Vjp([](VjpContext& c) {
                                  // From the result, so that x need not be kept until the backward pass.
                                  Builder& b = c.b();
@@ -202,6 +230,8 @@ const OpDef& FloorOp() {
   static const OpDef def =
       Unary(
           "floor", "The largest whole number that is at most x.", [](double x) { return std::floor(x); }, nullptr)
+          .Trait(kIdempotent)
+          .Trait(kSteps)
           .NoGradient(kStepFunction);
   return def;
 }
@@ -211,6 +241,8 @@ const OpDef& CeilOp() {
   static const OpDef def =
       Unary(
           "ceil", "The smallest whole number that is at least x.", [](double x) { return std::ceil(x); }, nullptr)
+          .Trait(kIdempotent)
+          .Trait(kSteps)
           .NoGradient(kStepFunction);
   return def;
 }

@@ -82,6 +82,7 @@ const OpDef& FusionOp() {
                                .Constraint("C2", "no input of the body is a state")
                                .Constraint("C3", "the body holds no collective")
                                .Constraint("C4", "the body has a result")
+                               .Trait(kOpaque)
                                .Infer(InferFusion)
                                .Eval(EvalFusion)
                                .Decompose(DecomposeFusion)

@@ -131,6 +131,7 @@ const OpDef& MatMulOp() {
           .Constraint("C2", "x and y have the same rank, at least 2")
           .Constraint("C3", "the batch dimensions are equal")
           .Constraint("C4", "the dimensions that are summed over are equal")
+          .Trait(kOpaque)
           .Infer(InferMatMul)
           .Eval(EvalMatMul)
           .Vjp(MatMulVjp)

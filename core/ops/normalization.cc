@@ -380,6 +380,7 @@ const OpDef& BatchNormInferenceOp() {
           .Doc(
               "(x - mean) / sqrt(variance + epsilon) * scale + bias, with one mean, variance, "
               "scale and bias per channel.")
+          .Trait(kOpaque)
           .Infer(InferBatchNormInference)
           .Eval(EvalBatchNormInference)
           .Vjp(BatchNormInferenceVjp)
@@ -398,6 +399,7 @@ const OpDef& BatchNormTrainingOp() {
                                .Result("y")
                                .Result("mean")
                                .Result("variance")
+                               .Trait(kOpaque)
                                .Infer(InferBatchNormTraining)
                                .Eval(EvalBatchNormTraining)
                                .Vjp(BatchNormTrainingVjp)
@@ -419,6 +421,7 @@ const OpDef& BatchNormGradOp() {
           .Result("dscale")
           .Result("dbias")
           .Constraint("C8", "dy has the type of x")
+          .Trait(kOpaque)
           .Infer(InferBatchNormGrad)
           .Eval(EvalBatchNormGrad)
           .NoGradient("second derivatives of batch normalisation are not needed by any optimizer here")

@@ -222,6 +222,7 @@ OpDef WithDivisor(OpDef def) {
 const OpDef& MaxPoolOp() {
   static const OpDef def = WithDilation(WithWindow(OpDef("max_pool").Operand("x")))
                                .Doc("The maximum of x under each position of a sliding window, padding being -inf.")
+                               .Trait(kOpaque)
                                .Infer(InferPool)
                                .Eval(EvalMaxPool)
                                .Vjp(MaxPoolVjp)
@@ -237,6 +238,7 @@ const OpDef& MaxPoolGradOp() {
               "The gradient of max_pool(x), dy being that of its result: it goes to the first maximum of each window, "
               "in row-major order.")
           .Constraint("C7", "dy has the type of the pooling's result")
+          .Trait(kOpaque)
           .Infer(InferMaxPoolGrad)
           .Eval(EvalMaxPoolGrad)
           .NoGradient("second derivatives of max_pool need a gather at the maxima, which is not an op")
@@ -248,6 +250,7 @@ const OpDef& MaxPoolGradOp() {
 const OpDef& AvgPoolOp() {
   static const OpDef def = WithDivisor(WithWindow(OpDef("avg_pool").Operand("x")))
                                .Doc("The mean of x under each position of a sliding window, padding being zero.")
+                               .Trait(kOpaque)
                                .Infer(InferPool)
                                .Eval(EvalAvgPool)
                                .Vjp(AvgPoolVjp)
@@ -266,6 +269,7 @@ const OpDef& AvgPoolGradOp() {
                                .PerDim("input_shape")
                                .Constraint("C7", "dy has the type of the pooling's result")
                                .Constraint("C8", "input_shape has no negative extent")
+                               .Trait(kOpaque)
                                .Infer(InferAvgPoolGrad)
                                .Eval(EvalAvgPoolGrad)
                                .Vjp(AvgPoolGradVjp)

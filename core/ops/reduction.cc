@@ -75,6 +75,7 @@ OpDef Reduction(const char* name, const char* doc, ReduceKind kind) {
       .Doc(doc)
       .Operand("x")
       .Attr<Ints>("dims", "the dimensions to reduce over")
+      .Reduces(kind)
       .Constraint("C1", "dims are dimensions of x, strictly increasing")
       .Constraint("C2", "x is not bool")
       .Infer([](InferContext& c) -> absl::Status {
@@ -214,6 +215,7 @@ const OpDef& ArgMaxOp() {
                                .Operand("x")
                                .Attr<int64_t>("dim", "the dimension to search; it is removed")
                                .OptionalAttr<DType>("dtype", DType::kI64, "of the result")
+                               .Trait(kOpaque)
                                .Constraint("C1", "dim is a dimension of x")
                                .Constraint("C2", "the dimension is not empty")
                                .Constraint("C3", "dtype is an integer dtype")

@@ -51,6 +51,8 @@ absl::Status EvalIota(EvalContext& c) {
   return absl::OkStatus();
 }
 
+Affine CountOfIota(const IndexContext& c) { return Affine::Index(At(c.result().rank()), At(c.attr<int64_t>("dim"))); }
+
 void PlaceIota(PlacementContext& c) {
   // A slice along another dimension is a smaller iota; one along its own would need the rank: the caller takes a shard.
   if (!c.wanted() || !c.wanted()->is_split() || c.wanted()->is_split(c.attr<int64_t>("dim"))) return;
@@ -129,6 +131,13 @@ absl::Status EvalTranspose(EvalContext& c) {
   return absl::OkStatus();
 }
 
+IndexMap SourceOfTranspose(const IndexContext& c) {
+  IndexMap source;
+  for (int64_t dim : Inverse(c.attr<Ints>("permutation")))
+    source.push_back(Affine::Index(At(c.result().rank()), At(dim)));
+  return source;
+}
+
 void PlaceTranspose(PlacementContext& c) {
   const Ints& permutation = c.attr<Ints>("permutation");
   ops::PlaceDataMovement(
@@ -166,6 +175,12 @@ absl::Status EvalBroadcast(EvalContext& c) {
   return absl::OkStatus();
 }
 
+IndexMap SourceOfBroadcast(const IndexContext& c) {
+  IndexMap source;
+  for (int64_t dim : c.attr<Ints>("dims")) source.push_back(Affine::Index(At(c.result().rank()), At(dim)));
+  return source;
+}
+
 int64_t IndexOf(const Ints& list, int64_t value) {
   const auto it = std::find(list.begin(), list.end(), value);
   return it == list.end() ? -1 : it - list.begin();
@@ -200,6 +215,7 @@ const OpDef& ConstantOp() {
   static const OpDef def = OpDef("constant")
                                .Doc("A tensor that is part of the program.")
                                .Attr<Tensor>("value")
+                               .Trait(kMovement)
                                .Infer([](InferContext& c) { return c.SetResult(c.attr<Tensor>("value").type()); })
                                .Eval([](EvalContext& c) {
                                  c.result() = c.attr<Tensor>("value");
@@ -218,6 +234,8 @@ const OpDef& IotaOp() {
                                .PerDim("shape")
                                .Attr<DType>("dtype", "of the result")
                                .Attr<int64_t>("dim", "the dimension along which to count")
+                               .Counts(CountOfIota)
+                               .Trait(kRematerialised)
                                .Constraint("C1", "the extents of shape are at least 0, and not too large")
                                .Constraint("C2", "dim is a dimension of shape")
                                .Constraint("C3", "dtype is not bool")
@@ -236,6 +254,8 @@ const OpDef& ReshapeOp() {
           .Operand("x")
           .Attr<Ints>("shape", "of the result")
           .PerDim("shape")
+          .Trait(kMovement)
+          .Trait(kKeepsOrder)
           .Constraint("C1", "the extents of shape are at least 0, and not too large")
           .Constraint("C2", "shape has as many elements as x")
           .Infer(InferReshape)
@@ -255,6 +275,7 @@ const OpDef& TransposeOp() {
           .Doc("Dimension i of the result is dimension permutation[i] of x.")
           .Operand("x")
           .Attr<Ints>("permutation")
+          .MovesFrom(SourceOfTranspose)
           .Constraint("C1", "permutation is a permutation of the dimensions of x")
           .Infer(InferTranspose)
           .Eval(EvalTranspose)
@@ -275,6 +296,8 @@ const OpDef& BroadcastOp() {
           .Attr<Ints>("shape", "of the result")
           .PerDim("shape")
           .Attr<Ints>("dims", "where the dimensions of x go")
+          .MovesFrom(SourceOfBroadcast)
+          .Trait(kRematerialised)
           .Constraint("C1", "the extents of shape are at least 0, and not too large")
           .Constraint("C2",
                       "dims has one entry for each dimension of x, strictly increasing, each a dimension of shape")

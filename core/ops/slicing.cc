@@ -113,6 +113,13 @@ absl::Status EvalSlice(EvalContext& c) {
   return absl::OkStatus();
 }
 
+IndexMap SourceOfSlice(const IndexContext& c) {
+  const Ints &start = c.attr<Ints>("start"), &stride = c.attr<Ints>("stride");
+  IndexMap source;
+  for (size_t i = 0; i < start.size(); ++i) source.push_back(Affine::Index(start.size(), i, stride[i], start[i]));
+  return source;
+}
+
 // Puts stride - 1 zeros between neighbours of x along `dim`: of extent n becomes (n - 1) * stride + 1.
 Value Spread(Builder& b, Value x, int64_t dim, int64_t stride) {
   if (!x || stride == 1 || x.shape()[dim] == 1) return x;
@@ -204,6 +211,7 @@ const OpDef& ConcatOp() {
                                .Doc("The operands one after the other along dimension dim.")
                                .Variadic("xs")
                                .Attr<int64_t>("dim")
+                               .Trait(kMovement)
                                .Constraint("C1", "dim is a dimension of the operands")
                                .Constraint("C2", "the operands have the same dtype, and the same extents but for dim")
                                .Constraint("C3", "the result is not too large")
@@ -223,6 +231,7 @@ const OpDef& SliceOp() {
                                .Attr<Ints>("limit", "exclusive")
                                .PerDim("limit")
                                .Attr<Ints>("stride")
+                               .MovesFrom(SourceOfSlice)
                                .Constraint("C1", "start, limit and stride have one entry for each dimension of x")
                                .Constraint("C2", "0 <= start <= limit <= the extent of x, in each dimension")
                                .Constraint("C3", "stride is at least 1")
@@ -242,6 +251,7 @@ const OpDef& PadOp() {
           .Attr<Ints>("low")
           .Attr<Ints>("high")
           .OptionalAttr<double>("value", 0.0, "converted to the dtype of x")
+          .Trait(kMovement)
           .Constraint("C1", "low and high have one entry for each dimension of x")
           .Constraint("C2", "low and high are at least 0")
           .Constraint("C3", "the result is not too large")

@@ -1,10 +1,11 @@
-#include "backends/codegen/loop_plan.h"
+#include "backends/loops/loop_plan.h"
 
 #include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
 
+#include "backends/loops/positions.h"
 #include "core/op_def.h"
 
 namespace lockstep {
@@ -12,14 +13,6 @@ namespace lockstep {
 void CutLoop(LoopPlan& plan, const Graph& body);  // loop_cut.cc
 
 namespace {
-
-std::optional<ReduceKind> ReductionKind(const Node& node) {
-  if (node.Is("reduce_sum")) return ReduceKind::kSum;
-  if (node.Is("reduce_max")) return ReduceKind::kMax;
-  if (node.Is("reduce_min")) return ReduceKind::kMin;
-  if (node.Is("reduce_prod")) return ReduceKind::kProd;
-  return std::nullopt;
-}
 
 Element Leaf(Element::Kind kind, const Node* node, int index, Affine at, DType dtype) {
   Element element;
@@ -103,7 +96,7 @@ class Walk {
       const bool splat = node.attr<Tensor>("value").AllElementsEqual();
       return Add(Leaf(Element::Kind::kConstant, &node, 0, splat ? Affine::Zero(at.strides.size()) : at, value.dtype()));
     }
-    if (ReductionKind(node)) return MakeReduced(node, at);
+    if (node.op().reduction()) return MakeReduced(node, at);
     if (node.op().has_trait(kElementwise)) {
       Element element = Leaf(Element::Kind::kOp, &node, 0, Affine::Zero(at.strides.size()), value.dtype());
       for (Value operand : node.operands()) {
@@ -116,11 +109,11 @@ class Walk {
     return MakeMoved(node, at);
   }
 
-  // Ops that only move elements: the operand at another position.
+  // Ops that only move elements: the operand at another position. Generators: a number that follows from the position.
   absl::StatusOr<int> MakeMoved(const Node& node, const Affine& at) {
-    if (node.Is("reshape")) return Visit(node.operand(0), at);
-    const bool known = node.Is("iota") || node.Is("broadcast") || node.Is("transpose") || node.Is("slice");
-    if (!known) return Unimplemented() << "fusion: no loop is made of " << node.Describe();
+    if (node.op().has_trait(kKeepsOrder)) return Visit(node.operand(0), at);
+    if (!node.op().index_map() && !node.op().count())
+      return Unimplemented() << "fusion: no loop is made of " << node.Describe();
     const auto taken_apart = IndicesOf(at, node.type().shape, plan_.extents);
     if (std::holds_alternative<SplitDim>(taken_apart)) {
       split_ = std::get<SplitDim>(taken_apart);
@@ -131,26 +124,24 @@ class Walk {
                              << " does not divide the loop's";
     }
     const auto& indices = std::get<std::vector<Affine>>(taken_apart);
-    if (node.Is("iota")) {
-      const auto dim = static_cast<size_t>(node.attr<int64_t>("dim"));
-      return Add(Leaf(Element::Kind::kIota, &node, 0, indices[dim], node.type().dtype));
-    }
-    const std::vector<int64_t> strides = StridesOf(node.operand(0).shape());
+    if (node.op().count())
+      return Add(Leaf(Element::Kind::kCount, &node, 0, Composed(CountOf(node), indices), node.type().dtype));
+    const Shape& shape = node.operand(0).shape();
+    const std::vector<int64_t> strides = StridesOf(shape);
+    const IndexMap map = IndexMapOf(node);
     Affine moved = Affine::Zero(plan_.extents.size());
     for (size_t i = 0; i < strides.size(); ++i) {
-      if (node.operand(0).shape().dims()[i] == 1) continue;
-      if (node.Is("broadcast")) {
-        moved = moved.Plus(indices[static_cast<size_t>(node.attr<std::vector<int64_t>>("dims")[i])], strides[i]);
-      } else if (node.Is("transpose")) {
-        const auto& permutation = node.attr<std::vector<int64_t>>("permutation");
-        const auto j = std::find(permutation.begin(), permutation.end(), static_cast<int64_t>(i)) - permutation.begin();
-        moved = moved.Plus(indices[static_cast<size_t>(j)], strides[i]);
-      } else {
-        moved.constant += node.attr<std::vector<int64_t>>("start")[i] * strides[i];
-        moved = moved.Plus(indices[i], node.attr<std::vector<int64_t>>("stride")[i] * strides[i]);
-      }
+      if (shape.dims()[i] != 1) moved = moved.Plus(Composed(map[i], indices), strides[i]);
     }
     return Visit(node.operand(0), moved);
+  }
+
+  // `outer` of indices that are functions of the loop's.
+  Affine Composed(const Affine& outer, const std::vector<Affine>& indices) const {
+    Affine composed = Affine::Zero(plan_.extents.size());
+    composed.constant = outer.constant;
+    for (size_t d = 0; d < indices.size(); ++d) composed = composed.Plus(indices[d], outer.strides[d]);
+    return composed;
   }
 
   absl::StatusOr<int> MakeReduced(const Node& node, const Affine& at) {
@@ -160,7 +151,7 @@ class Walk {
     if (split_) return -1;
     Reduction reduction;
     reduction.node = &node;
-    reduction.kind = *ReductionKind(node);
+    reduction.kind = *node.op().reduction();
     reduction.operand = operand;
     reduction.dtype = node.type().dtype;
     reduction.phase = plan_.elements[static_cast<size_t>(operand)].phase;
@@ -207,7 +198,7 @@ class Walk {
 absl::StatusOr<const Node*> FindReduction(const Graph& body) {
   const Node* first = nullptr;
   for (const Node& node : body.nodes()) {
-    if (!ReductionKind(node)) continue;
+    if (!node.op().reduction()) continue;
     if (!first) first = &node;
     if (node.operand(0).shape() != first->operand(0).shape() ||
         node.attr<std::vector<int64_t>>("dims") != first->attr<std::vector<int64_t>>("dims")) {

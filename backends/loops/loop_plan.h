@@ -1,30 +1,34 @@
-// The plan of a loop: what a fusion's body computes at each point of a nest of loops, which loops reduce, and how the nest is
-// cut into units of work. Made from the body alone, without LLVM; emit_loop.cc turns it into code. Plain values; any thread.
+// The plan of a loop: what a fusion's body computes at each point of a nest of loops, which loops reduce, and how the
+// nest is cut into units of work. Made from the body alone; an emitter turns it into code (backends/codegen/ with
+// LLVM). Plain values; any thread.
 //
-// Ops that only move elements (broadcast, reshape, transpose, slice) vanish: what remains is a list of scalar computations, each at an
-// affine position. The nest's dimensions are those of the results, or of the reductions' operand; neighbours are merged
-// where every position allows it, so that most loops have one or two.
+// Ops that only move elements (OpDef::is_mover) vanish: what remains is a list of scalar computations, each at an
+// affine position. The nest's dimensions are those of the results, or of the reductions' operand; neighbours are
+// merged where every position allows it, so that most loops have one or two.
 //
-// Reductions come in phases: phase 1 may use what phase 0 reduced (softmax: maximum, then sum of exponentials, then the quotients).
+// Reductions come in phases: phase 1 may use what phase 0 reduced (softmax: maximum, then sum of exponentials, then
+// the quotients).
 
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "backends/codegen/index_map.h"
-#include "backends/codegen/loop_compiler.h"
+#include "backends/loops/loop_info.h"
+#include "core/affine.h"
 #include "core/graph.h"
+#include "core/placement.h"
+#include "core/status.h"
 
 namespace lockstep {
 
 // One scalar computation.
 struct Element {
-  enum class Kind : uint8_t { kLoad, kConstant, kIota, kOp, kReduced };
+  enum class Kind : uint8_t { kLoad, kConstant, kCount, kOp, kReduced };
   Kind kind = Kind::kOp;
-  const Node* node = nullptr;  // of constant, iota and op
+  const Node* node = nullptr;  // of constant, count and op
   int index = 0;               // kLoad: of the input; kReduced: of the reduction
-  Affine at;                   // kLoad and kConstant: position in the tensor; kIota: the value
+  Affine at;  // kLoad and kConstant: position in the tensor; kCount: the value, before it is converted to dtype
   std::vector<int> arguments;  // elements before this one
   DType dtype = DType::kF32;
   int phase = 0;              // the first phase in which it is known
@@ -39,7 +43,8 @@ struct Reduction {
   int phase = 0;
 };
 
-// A result of the body: element `element`, stored at `at`; in the loop of `phase`, or after all phases if `after_reduction`.
+// A result of the body: element `element`, stored at `at`; in the loop of `phase`, or after all phases if
+// `after_reduction`.
 struct Output {
   int result = 0;
   int element = -1;
@@ -57,8 +62,9 @@ struct LoopPlan {
   std::vector<Output> outputs;
   int num_phases = 1;
 
-  // A unit is one index of each kept dimension but the last, one block of `block` indices of the last if that is kept, and
-  // one chunk of `chunk_length` indices of `chunk_dim`. With more than one chunk, partial results meet in the scratch memory.
+  // A unit is one index of each kept dimension but the last, one block of `block` indices of the last if that is
+  // kept, and one chunk of `chunk_length` indices of `chunk_dim`. With more than one chunk, partial results meet in
+  // the scratch memory.
   int64_t block = 0;
   int64_t chunk_dim = -1;  // -1 if num_chunks is 1
   int64_t num_chunks = 1, chunk_length = 0;
@@ -77,6 +83,8 @@ struct LoopPlan {
   std::vector<bool> NeededIn(int phase) const;
 };
 
+// Fails with Unimplemented, naming the node, where no loop can be made of the body. Whether there is code for each of
+// its elementwise ops is the emitter's to say.
 absl::StatusOr<LoopPlan> PlanLoop(const Graph& body);
 
 }  // namespace lockstep

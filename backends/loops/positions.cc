@@ -1,4 +1,4 @@
-#include "backends/codegen/index_map.h"
+#include "backends/loops/positions.h"
 
 #include <algorithm>
 
@@ -16,29 +16,29 @@ std::vector<int64_t> StridesOf(const Shape& shape) {
   return strides;
 }
 
-Affine Affine::Plus(const Affine& other, int64_t factor) const {
-  Affine sum = *this;
-  sum.constant += factor * other.constant;
-  for (size_t k = 0; k < strides.size(); ++k) sum.strides[k] += factor * other.strides[k];
-  return sum;
-}
-
 std::variant<std::vector<Affine>, SplitDim, NotAffine> IndicesOf(const Affine& position, const Shape& shape,
                                                                  const std::vector<int64_t>& extents) {
   const std::vector<int64_t> strides = StridesOf(shape);
   const size_t rank = strides.size();
+  // Along a negative stride one counts from the other end: index k is extents[k] - 1 less the index from there.
+  Affine upwards = position;
+  for (size_t k = 0; k < extents.size(); ++k) {
+    if (position.strides[k] >= 0 || extents[k] <= 1) continue;
+    upwards.constant += position.strides[k] * (extents[k] - 1);
+    upwards.strides[k] = -position.strides[k];
+  }
   std::vector<Affine> indices(rank, Affine::Zero(extents.size()));
   std::vector<int64_t> largest(rank, 0);
   for (size_t j = 0; j < rank; ++j) {
-    indices[j].constant = largest[j] = position.constant / strides[j] % Extent(shape, j);
+    indices[j].constant = largest[j] = upwards.constant / strides[j] % Extent(shape, j);
   }
   for (size_t k = 0; k < extents.size(); ++k) {
-    const int64_t stride = position.strides[k];
+    const int64_t stride = upwards.strides[k];
     if (stride == 0 || extents[k] <= 1) continue;
     // The dimension whose steps are the largest that are not above this one's.
     size_t j = 0;
     while (j < rank && (strides[j] > stride || Extent(shape, j) == 1)) ++j;
-    if (stride < 0 || j == rank || stride % strides[j] != 0) return NotAffine();
+    if (j == rank || stride % strides[j] != 0) return NotAffine();
     const int64_t whole = strides[j] * Extent(shape, j);
     if (stride >= whole) return NotAffine();
     if (stride * (extents[k] - 1) >= whole) {  // the loop dimension runs over several of the shape's
@@ -50,6 +50,13 @@ std::variant<std::vector<Affine>, SplitDim, NotAffine> IndicesOf(const Affine& p
   }
   for (size_t j = 0; j < rank; ++j) {
     if (largest[j] >= Extent(shape, j)) return NotAffine();  // a carry into the next dimension
+  }
+  for (size_t k = 0; k < extents.size(); ++k) {
+    if (position.strides[k] >= 0 || extents[k] <= 1) continue;
+    for (Affine& index : indices) {
+      index.constant += index.strides[k] * (extents[k] - 1);
+      index.strides[k] = -index.strides[k];
+    }
   }
   return indices;
 }

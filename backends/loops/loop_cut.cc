@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "backends/codegen/emit_element.h"
-#include "backends/codegen/loop_plan.h"
+#include "backends/loops/loop_plan.h"
 #include "core/op_def.h"
 
 namespace lockstep {
@@ -17,7 +16,7 @@ constexpr int64_t kUnits = 64;               // and into at most about so many u
 constexpr int64_t kGrain = 32768;            // elements of light work that are worth a thread
 
 bool IsHeavy(const Element& element) {
-  return element.kind == Element::Kind::kOp && ElementEmitter::IsHeavy(element.node->op());
+  return element.kind == Element::Kind::kOp && element.node->op().has_trait(kHeavy);
 }
 
 // Reduced dimensions are cut where the kept ones give too few units, or long sums would lose accuracy.
@@ -42,7 +41,8 @@ void CutReduction(LoopPlan& plan, int64_t units) {
   plan.num_chunks = (extent + length - 1) / length;
 }
 
-// A result may overwrite an operand that is read at the position that is written, of elements as large, and never later.
+// A result may overwrite an operand that is read at the position that is written, of elements as large, and never
+// later.
 std::vector<int> OverwritableBy(const LoopPlan& plan, const Output& output, const Graph& body) {
   std::vector<int> operands;
   for (size_t i = 0; i < body.inputs().size(); ++i) {

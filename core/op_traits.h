@@ -1,0 +1,44 @@
+// What an op says of itself in one word, so that a pass or a backend asks for what it needs to know and not for the
+// op's name (docs/decisions/0009). What takes more than a word is said by functions of the op's block: see OpDef in
+// core/op_def.h. test/op_cases/op_traits_test.cc compares all of it with the op's reference meaning.
+
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+enum OpTrait : uint32_t {
+  // --- What the op does. Each op has one of these, or more: op_traits_test.cc asks for it.
+  kElementwise = 1u << 0,  // result element i depends on element i of each operand alone; all shapes equal
+  kMovement =
+      1u
+      << 1,  // computes nothing: each element of a result is an element of an operand or of an attribute, bit for bit
+  kGenerator = 1u << 2,  // an element follows from its index (and the rank): see OpDef::Counts
+  kReduction = 1u << 3,  // see OpDef::Reduces
+  kCollective =
+      1u << 4,           // all ranks of a mesh axis take part: never duplicated, removed only everywhere, kept in order
+  kOptimizer = 1u << 5,  // results are next values of the leading operands, which it may overwrite
+  kOpaque = 1u << 6,     // of how its elements depend on each other nothing is known that others could use
+
+  // --- What else holds of it.
+  kCommutative = 1u << 7,       // of its two operands
+  kIdempotent = 1u << 8,        // of its one operand: f(f(x)) is f(x), for equal attributes
+  kInvolution = 1u << 9,        // of its one operand: f(f(x)) is x, for equal attributes
+  kKeepsOrder = 1u << 10,       // a movement that keeps row-major order: the result may be the operand's memory
+  kRematerialised = 1u << 11,   // an element is made where it is read, rather than made once, stored and loaded
+  kOneRankIdentity = 1u << 12,  // along a mesh axis of one rank, result i is operand i
+  kHeavy = 1u << 13,            // elementwise, tens of instructions an element: few elements are worth a thread
+  kSteps = 1u << 14,            // elementwise, constant between integers: rounding may carry its operand across a step
+};
+
+// All of them, each with the word that docs/ops.md has for it.
+struct OpTraitName {
+  OpTrait trait;
+  std::string_view name;
+};
+const std::vector<OpTraitName>& AllOpTraits();
+
+}  // namespace lockstep

@@ -1,0 +1,280 @@
+// What ops say of themselves (core/op_traits.h, and the index functions of core/op_def.h) against what they do: their
+// reference meanings on the rows of the table.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "core/interpreter.h"
+#include "gtest/gtest.h"
+#include "test/op_cases/op_case_graph.h"
+
+namespace lockstep {
+namespace {
+
+constexpr OpTrait kWhatAnOpDoes[] = {kElementwise, kMovement, kGenerator, kReduction, kCollective, kOptimizer, kOpaque};
+
+TEST(OpTraits, EveryOpSaysWhatItDoes) {
+  for (const OpDef* op : AllOps()) {
+    SCOPED_TRACE(op->name());
+    const auto count = std::count_if(std::begin(kWhatAnOpDoes), std::end(kWhatAnOpDoes),
+                                     [&](OpTrait trait) { return op->has_trait(trait); });
+    EXPECT_GE(count, 1) << "the block says nothing of what the op does: see core/op_traits.h";
+    if (op->has_trait(kOpaque)) {
+      EXPECT_EQ(count, 1);
+    }
+    const size_t operands = op->is_variadic() ? 0 : op->operand_names().size();
+    if (op->is_mover()) {
+      EXPECT_TRUE(op->has_trait(kMovement) && operands == 1);
+    }
+    if (op->count()) {
+      EXPECT_TRUE(op->has_trait(kGenerator) && op->operand_names().empty());
+    }
+    if (op->has_trait(kRematerialised)) {
+      EXPECT_TRUE(op->is_mover() || op->count());
+    }
+    if (op->has_trait(kIdempotent) || op->has_trait(kInvolution)) {
+      EXPECT_EQ(operands, 1U);
+    }
+    if (op->has_trait(kCommutative)) {
+      EXPECT_EQ(operands, 2U);
+    }
+    if (op->has_trait(kHeavy) || op->has_trait(kSteps)) {
+      EXPECT_TRUE(op->has_trait(kElementwise));
+    }
+    EXPECT_EQ(op->has_trait(kReduction), op->reduction().has_value());
+    EXPECT_EQ(op->has_trait(kCollective), op->collective().has_value());
+    if (op->reduction()) {
+      EXPECT_TRUE(op->FindAttribute("dims") != nullptr && operands == 1);
+    }
+    if (op->collective()) {
+      EXPECT_TRUE(op->FindAttribute("axis") != nullptr && op->ranks_eval());
+    }
+  }
+}
+
+// --- On rows ------------------------------------------------------------------------------------------------------------
+
+// A row's one node, and what it makes of inputs.
+struct Evaluated {
+  Graph graph;
+  std::vector<std::vector<Tensor>> inputs, results;  // of each rank
+  const Node& node() const { return graph.nodes().front(); }
+};
+
+absl::StatusOr<Evaluated> Evaluate(const OpCase& row) {
+  Evaluated evaluated;
+  ASSIGN_OR_RETURN(evaluated.graph, CaseGraph(row));
+  evaluated.inputs = RankInputs(row);
+  ASSIGN_OR_RETURN(evaluated.results, Interpret(evaluated.graph, evaluated.inputs));
+  return evaluated;
+}
+
+// Calls check(op, evaluated) for the accepted rows of the ops that `holds` is true of, and says how many of those had
+// a row with elements: a check that nothing ran is none.
+template <typename Holds, typename Check>
+void ForRowsOf(const Holds& holds, const Check& check) {
+  std::set<std::string> wanted, seen;
+  for (const OpDef* op : AllOps()) {
+    if (holds(*op)) wanted.insert(op->name());
+  }
+  EXPECT_FALSE(wanted.empty());
+  for (const OpCase& row : AcceptedOpCases()) {
+    if (!wanted.contains(row.op)) continue;
+    SCOPED_TRACE(row.ToString());
+    const absl::StatusOr<Evaluated> evaluated = Evaluate(row);
+    ASSERT_TRUE(evaluated.ok()) << evaluated.status();
+    check(GetOp(row.op), *evaluated);
+    if (!evaluated->results[0].empty() && evaluated->results[0][0].num_elements() > 0) seen.insert(row.op);
+  }
+  EXPECT_EQ(seen, wanted);
+}
+
+auto Has(OpTrait trait) {
+  return [trait](const OpDef& op) { return op.has_trait(trait); };
+}
+
+std::vector<int64_t> IndexAt(int64_t at, const Shape& shape) {
+  std::vector<int64_t> index(shape.dims().size());
+  for (size_t d = index.size(); d-- > 0; at /= shape.dims()[d]) index[d] = at % shape.dims()[d];
+  return index;
+}
+
+std::string Bits(const Tensor& tensor, int64_t at) {
+  const size_t size = SizeOf(tensor.dtype());
+  return std::string(reinterpret_cast<const char*>(tensor.bytes()) + static_cast<size_t>(at) * size, size);
+}
+
+TEST(OpTraits, MoversMoveAsTheirMapSays) {
+  ForRowsOf([](const OpDef& op) { return static_cast<bool>(op.index_map()); },
+            [](const OpDef&, const Evaluated& row) {
+              const IndexMap map = IndexMapOf(row.node());
+              const Tensor &x = row.inputs[0][0], &y = row.results[0][0];
+              ASSERT_EQ(map.size(), static_cast<size_t>(x.shape().rank()));
+              // The position of each element, moved by the map; then the elements themselves.
+              for (int64_t at = 0; at < y.num_elements(); ++at) {
+                int64_t from = 0;
+                for (size_t d = 0; d < map.size(); ++d) {
+                  const int64_t index = map[d].At(IndexAt(at, y.shape()));
+                  ASSERT_TRUE(index >= 0 && index < x.shape().dims()[d]) << "dimension " << d << " index " << index;
+                  from = from * x.shape().dims()[d] + index;
+                }
+                ASSERT_EQ(Bits(y, at), Bits(x, from)) << "element " << at;
+              }
+            });
+}
+
+TEST(OpTraits, WhatKeepsTheOrderIsTheSameMemory) {
+  ForRowsOf(Has(kKeepsOrder), [](const OpDef&, const Evaluated& row) {
+    const Tensor &x = row.inputs[0][0], &y = row.results[0][0];
+    ASSERT_EQ(x.num_bytes(), y.num_bytes());
+    EXPECT_EQ(std::memcmp(x.bytes(), y.bytes(), x.num_bytes()), 0);
+  });
+}
+
+TEST(OpTraits, MovementsComputeNothing) {
+  ForRowsOf(Has(kMovement), [](const OpDef&, const Evaluated& row) {
+    std::set<std::string> known;
+    const auto add = [&](const Tensor& tensor) {
+      for (int64_t at = 0; at < tensor.num_elements(); ++at) known.insert(Bits(tensor, at));
+    };
+    for (const auto& of_rank : row.inputs) std::for_each(of_rank.begin(), of_rank.end(), add);
+    for (const auto& [name, attribute] : row.node().attributes()) {
+      if (const auto* tensor = std::get_if<Tensor>(&attribute)) add(*tensor);
+      if (const auto* number = std::get_if<double>(&attribute)) add(Tensor::Scalar(row.node().type().dtype, *number));
+    }
+    for (const auto& of_rank : row.results) {
+      for (int64_t at = 0; at < of_rank[0].num_elements(); ++at)
+        ASSERT_TRUE(known.contains(Bits(of_rank[0], at))) << "element " << at;
+    }
+  });
+}
+
+TEST(OpTraits, GeneratorsCountAsTheySay) {
+  ForRowsOf([](const OpDef& op) { return static_cast<bool>(op.count()); },
+            [](const OpDef&, const Evaluated& row) {
+              const Affine count = CountOf(row.node());
+              const Tensor& y = row.results[0][0];
+              for (int64_t at = 0; at < y.num_elements(); ++at) {
+                const Tensor expected = Tensor::Of<int64_t>({}, {count.At(IndexAt(at, y.shape()))});
+                ASSERT_EQ(Bits(y, at), Bits(expected.Converted(y.dtype()), 0)) << "element " << at;
+              }
+            });
+}
+
+// In T, of which integers wrap around.
+template <typename T>
+T Combined(ReduceKind kind, T a, T b) {
+  switch (kind) {
+    case ReduceKind::kSum: return a + b;
+    case ReduceKind::kProd: return a * b;
+    case ReduceKind::kMin: return std::min(a, b);
+    case ReduceKind::kMax: return std::max(a, b);
+    case ReduceKind::kMean: break;
+  }
+  ADD_FAILURE() << "a mean is no reduction";
+  return a;
+}
+
+// x reduced over dims.
+template <typename T>
+std::vector<T> Reduced(ReduceKind kind, const Tensor& x, const std::vector<int64_t>& dims, int64_t count) {
+  std::vector<T> reduced(static_cast<size_t>(count));
+  std::vector<bool> started(reduced.size());
+  for (int64_t at = 0; at < x.num_elements(); ++at) {
+    const std::vector<int64_t> index = IndexAt(at, x.shape());
+    size_t to = 0;
+    for (size_t d = 0; d < index.size(); ++d) {
+      if (std::find(dims.begin(), dims.end(), static_cast<int64_t>(d)) == dims.end())
+        to = to * static_cast<size_t>(x.shape().dims()[d]) + static_cast<size_t>(index[d]);
+    }
+    const auto element = static_cast<T>(x.At(at));
+    reduced[to] = started[to] ? Combined(kind, reduced[to], element) : element;
+    started[to] = true;
+  }
+  return reduced;
+}
+
+TEST(OpTraits, ReductionsCombineAsTheirKindSays) {
+  ForRowsOf(Has(kReduction), [](const OpDef& op, const Evaluated& row) {
+    const Tensor &x = row.inputs[0][0], &y = row.results[0][0];
+    if (x.num_elements() == 0) return;  // what nothing is reduced to, the op's documentation says
+    const auto& dims = row.node().attr<std::vector<int64_t>>("dims");
+    ASSERT_EQ(y.shape(), x.shape().Without(dims));
+    const auto check = [&](const auto& expected, double tolerance) {
+      using T = typename std::decay_t<decltype(expected)>::value_type;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        const double rounded = Tensor::Of<T>({}, {expected[i]}).Converted(y.dtype()).At(0);
+        EXPECT_NEAR(y.At(static_cast<int64_t>(i)), rounded, tolerance * std::fabs(rounded)) << "element " << i;
+      }
+    };
+    if (IsFloat(x.dtype())) check(Reduced<double>(*op.reduction(), x, dims, y.num_elements()), 1e-12);
+    else check(Reduced<int64_t>(*op.reduction(), x, dims, y.num_elements()), 0);
+  });
+}
+
+// --- Collectives --------------------------------------------------------------------------------------------------------
+
+double Total(const std::vector<std::vector<Tensor>>& tensors) {
+  double total = 0;
+  for (const auto& of_rank : tensors) {
+    for (int64_t at = 0; at < of_rank[0].num_elements(); ++at) total += of_rank[0].At(at);
+  }
+  return total;
+}
+
+TEST(OpTraits, CollectivesCommunicateAsTheySay) {
+  ForRowsOf(Has(kCollective), [](const OpDef& op, const Evaluated& row) {
+    const auto ranks = static_cast<int64_t>(row.inputs.size());
+    const int64_t before = row.inputs[0][0].num_elements(), after = row.results[0][0].num_elements();
+    const bool scatters = op.collective() == CollectiveOp::kReduceScatter;
+    for (const auto& of_rank : row.results) EXPECT_TRUE(scatters || of_rank == row.results[0]) << "ranks differ";
+    const auto kind = row.node().attributes().find("kind");
+    const bool sums = kind != row.node().attributes().end() && std::get<std::string>(kind->second) == "sum";
+    const double total = Total(row.inputs);
+    switch (*op.collective()) {
+      case CollectiveOp::kAllReduce:
+        EXPECT_EQ(after, before);
+        if (sums) {
+          EXPECT_NEAR(row.results.size() * total, Total(row.results), 0.05 * std::fabs(total) + 0.05);
+        }
+        break;
+      case CollectiveOp::kReduceScatter:
+        EXPECT_EQ(after * ranks, before);
+        if (sums) {
+          EXPECT_NEAR(total, Total(row.results), 0.05 * std::fabs(total) + 0.05);
+        }
+        break;
+      case CollectiveOp::kAllGather: EXPECT_EQ(after, before * ranks); break;
+      case CollectiveOp::kBroadcast:
+        EXPECT_EQ(row.results[0], row.inputs[static_cast<size_t>(row.node().attr<int64_t>("root"))]);
+    }
+  });
+}
+
+TEST(OpTraits, AlongOneRankResultsAreOperands) {
+  std::set<std::string> seen, wanted;
+  for (const OpDef* op : AllOps()) {
+    if (op->has_trait(kOneRankIdentity)) wanted.insert(op->name());
+  }
+  for (OpCase row : AcceptedOpCases()) {
+    if (!wanted.contains(row.op)) continue;
+    row.ranks = 1;
+    const absl::StatusOr<Evaluated> evaluated = Evaluate(row);
+    if (!evaluated.ok()) continue;  // a broadcast from a rank that is not there
+    seen.insert(row.op);
+    EXPECT_EQ(evaluated->results, evaluated->inputs) << row.ToString();
+  }
+  EXPECT_EQ(seen, wanted);
+}
+
+TEST(OpTraits, OptimizersResultsAreNextValuesOfTheLeadingOperands) {
+  ForRowsOf(Has(kOptimizer), [](const OpDef&, const Evaluated& row) {
+    for (size_t i = 0; i < row.results[0].size(); ++i)
+      EXPECT_EQ(row.results[0][i].type(), row.inputs[0][i].type()) << "result " << i;
+  });
+}
+
+}  // namespace
+}  // namespace lockstep
