@@ -46,49 +46,37 @@ class Rewriter {
   }
 
   absl::Status Copy(const Node& node, Graph& graph) {
+    bool reads_moved = false, makes_moved = false;  // values that lie otherwise now
+    for (Value operand : node.operands()) reads_moved = reads_moved || IsMoved(operand.shape());
+    for (size_t i = 0; i < node.num_results(); ++i) makes_moved = makes_moved || IsMoved(node.type(i).shape);
     NodeSpec spec = CopyOf(node, values_);
-    bool moves = false;  // whether the node has to do with a value that lies otherwise now
-    for (size_t i = 0; i < node.num_results(); ++i) moves = moves || IsMoved(node.type(i).shape);
-    for (Value operand : node.operands()) moves = moves || IsMoved(operand.shape());
-    if (moves) RETURN_IF_ERROR(Rewrite(node, graph, spec));
+    const bool transposed = makes_moved && !reads_moved && node.op().has_trait(kRematerialised);
+    if ((makes_moved || reads_moved) && !transposed) RETURN_IF_ERROR(Rewrite(node, spec));
     ASSIGN_OR_RETURN(Node * copy, graph.Insert(std::move(spec)));
+    if (transposed) {
+      // What is made where it is read is made at another index: no loop has a transpose in it.
+      ASSIGN_OR_RETURN(
+          copy,
+          graph.Insert({&GetOp("transpose"), {copy->result()}, {{"permutation", Permutation()}}, node.source(), {}}));
+    }
     for (size_t i = 0; i < node.num_results(); ++i) {
       values_[{const_cast<Node*>(&node), static_cast<int>(i)}] = copy->result(i);
     }
     return absl::OkStatus();
   }
 
-  absl::Status Rewrite(const Node& node, Graph& graph, NodeSpec& spec) const {
-    if (node.op().has_trait(kElementwise)) return absl::OkStatus();
-    if (node.Is("broadcast") && !IsMoved(node.operand(0).shape())) return RewriteBroadcast(node, graph, spec);
-    if (node.Is("iota")) {
-      spec.attributes["dim"] = Moved(node.attr<int64_t>("dim"), rank_);
-      spec.attributes["shape"] = Permuted(shape_).dims();
-      return absl::OkStatus();
-    }
-    if (node.op_name().starts_with("reduce_") && node.attributes().contains("dims"))
-      return RewriteReduction(node, spec);
-    return Unimplemented() << "no channels-last form of " << node.Describe();
+  // N, C, spatial to N, spatial, C.
+  Ints Permutation() const {
+    Ints permutation(static_cast<size_t>(rank_));
+    std::iota(permutation.begin(), permutation.end(), int64_t{0});
+    std::rotate(permutation.begin() + 1, permutation.begin() + 2, permutation.end());
+    return permutation;
   }
 
-  // Dims of a broadcast increase: the operand is transposed where they would not.
-  absl::Status RewriteBroadcast(const Node& node, Graph& graph, NodeSpec& spec) const {
-    Ints dims = node.attr<Ints>("dims");
-    for (int64_t& dim : dims) dim = Moved(dim, rank_);
-    Ints order(dims.size());
-    std::iota(order.begin(), order.end(), int64_t{0});
-    std::sort(order.begin(), order.end(),
-              [&](int64_t a, int64_t b) { return dims[static_cast<size_t>(a)] < dims[static_cast<size_t>(b)]; });
-    if (!std::is_sorted(order.begin(), order.end())) {
-      ASSIGN_OR_RETURN(
-          Node * transpose,
-          graph.Insert({&GetOp("transpose"), {spec.operands[0]}, {{"permutation", order}}, node.source(), {}}));
-      spec.operands[0] = transpose->result();
-      std::sort(dims.begin(), dims.end());
-    }
-    spec.attributes["dims"] = std::move(dims);
-    spec.attributes["shape"] = Permuted(shape_).dims();
-    return absl::OkStatus();
+  absl::Status Rewrite(const Node& node, NodeSpec& spec) const {
+    if (node.op().has_trait(kElementwise)) return absl::OkStatus();
+    if (node.op().reduction()) return RewriteReduction(node, spec);
+    return Unimplemented() << "no channels-last form of " << node.Describe();
   }
 
   absl::Status RewriteReduction(const Node& node, NodeSpec& spec) const {

@@ -18,13 +18,15 @@ namespace lockstep::cpu {
 //   }
 // becomes
 //   graph @f(%x: f32[8,4,4,5], %b: f32[5]) -> (y: f32[8,4,4,5], s: f32[5]) {
-//     %bb = broadcast %b {dims=[3], shape=[8,4,4,5]} : f32[8,4,4,5]
-//     %y = add %x, %bb : f32[8,4,4,5]
+//     %bb = broadcast %b {dims=[1], shape=[8,5,4,4]} : f32[8,5,4,4]
+//     %bt = transpose %bb {permutation=[0,2,3,1]} : f32[8,4,4,5]
+//     %y = add %x, %bt : f32[8,4,4,5]
 //     %s = reduce_sum %y {dims=[0,1,2]} : f32[5]
 //     return %y, %s
 //   }
-// Requires a shape of at least 3 dimensions. Unimplemented where a value of `shape` is reshaped, transposed or sliced, and where a
-// reduction would leave its dimensions in another order.
+// Requires a shape of at least 3 dimensions. Unimplemented where an op that is neither elementwise nor a reduction
+// reads or makes a value of `shape`, unless it is kRematerialised, and where a reduction would leave its dimensions
+// in another order.
 absl::StatusOr<Graph> ChannelsLastBody(const Graph& body, const Shape& shape);
 
 }  // namespace lockstep::cpu

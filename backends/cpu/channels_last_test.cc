@@ -62,13 +62,15 @@ graph @f(%x: f32[8,5,3,4], %b: f32[5], %r: f32[5,3], %n: f32[8]) -> (y: f32[8,5,
   ASSERT_TRUE(moved.ok()) << moved.status();
   const Graph expected = Parse(R"(
 graph @f(%x: f32[8,3,4,5], %b: f32[5], %r: f32[5,3], %n: f32[8]) -> (y: f32[8,3,4,5], s: f32[8,5], t: f32[8]) {
-  %bb = broadcast %b {dims=[3], shape=[8,3,4,5]} : f32[8,3,4,5]
-  %0 = transpose %r {permutation=[1,0]} : f32[3,5]
-  %rr = broadcast %0 {dims=[1,3], shape=[8,3,4,5]} : f32[8,3,4,5]
-  %i = iota {dim=1, dtype=f32, shape=[8,3,4,5]} : f32[8,3,4,5]
-  %a = add %x, %bb : f32[8,3,4,5]
-  %c = mul %a, %rr : f32[8,3,4,5]
-  %y = sub %c, %i : f32[8,3,4,5]
+  %bb = broadcast %b {dims=[1], shape=[8,5,3,4]} : f32[8,5,3,4]
+  %0 = transpose %bb {permutation=[0,2,3,1]} : f32[8,3,4,5]
+  %rr = broadcast %r {dims=[1,2], shape=[8,5,3,4]} : f32[8,5,3,4]
+  %1 = transpose %rr {permutation=[0,2,3,1]} : f32[8,3,4,5]
+  %i = iota {dim=2, dtype=f32, shape=[8,5,3,4]} : f32[8,5,3,4]
+  %2 = transpose %i {permutation=[0,2,3,1]} : f32[8,3,4,5]
+  %a = add %x, %0 : f32[8,3,4,5]
+  %c = mul %a, %1 : f32[8,3,4,5]
+  %y = sub %c, %2 : f32[8,3,4,5]
   %s = reduce_sum %y {dims=[1,2]} : f32[8,5]
   %t = neg %n : f32[8]
   return %y, %s, %t

@@ -26,7 +26,7 @@ class CpuBackend : public Backend {
   absl::StatusOr<std::unique_ptr<Device>> MakeDevice() const override { return CreateHostDevice(); }
 
   bool Supports(const Node& node) const override {
-    if (node.Is("constant") || node.Is("reshape") || node.op().has_trait(kCollective)) return true;
+    if (node.Is("constant") || node.op().has_trait(kKeepsOrder) || node.op().has_trait(kCollective)) return true;
     if (cpu::FindEmitter(node.op_name()) != nullptr || cpu::SupportsLoop(node)) return true;
     return node.op().eval() && !node.op().decompose();  // simpler ops are quicker than the reference meaning
   }
@@ -48,7 +48,8 @@ class CpuBackend : public Backend {
  private:
   absl::Status EmitNode(const Node& node, EmitContext& c) const {
     // What takes bytes for elements in their order. An all_reduce does not: LowerCommon.
-    if (node.Is("reshape") || (node.op().has_trait(kCollective) && !node.Is("all_reduce"))) {
+    const bool reduces_all = node.op().collective() == CollectiveOp::kAllReduce;
+    if (node.op().has_trait(kKeepsOrder) || (node.op().has_trait(kCollective) && !reduces_all)) {
       RETURN_IF_ERROR(c.ReadAll(node).status());
     }
     ASSIGN_OR_RETURN(const bool done, c.builder().LowerCommon(node));

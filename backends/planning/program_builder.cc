@@ -26,12 +26,6 @@ Storage StorageFor(Value value) {
   return storage;
 }
 
-CollectiveOp OpOf(const Node& node) {
-  const std::optional<CollectiveOp> op = CollectiveOpOf(node.op_name());
-  LOCKSTEP_CHECK(op.has_value()) << node.Describe();
-  return *op;
-}
-
 }  // namespace
 
 ProgramBuilder::ProgramBuilder(const Graph& graph) : graph_(graph) {
@@ -105,9 +99,9 @@ absl::StatusOr<bool> ProgramBuilder::LowerCommon(const Node& node) {
       const std::string layout = program_.storage(read).layout;
       DefineAlias(const_cast<Node&>(node).result(i), read, layout);
     }
-  } else if (node.Is("reshape") && Find(node.operand(0), "") >= 0) {
+  } else if (node.op().has_trait(kKeepsOrder) && Find(node.operand(0), "") >= 0) {
     DefineAlias(const_cast<Node&>(node).result(), Find(node.operand(0), ""), "");
-  } else if (node.op().has_trait(kCollective) && IsContiguous(node)) {
+  } else if (node.op().collective() && IsContiguous(node)) {
     RETURN_IF_ERROR(LowerCollective(node));
   } else {
     return false;
@@ -134,13 +128,13 @@ int ProgramBuilder::MeshAxisOf(const Node& node) const {
 }
 
 bool ProgramBuilder::IsAlongOneRank(const Node& node) const {
-  if (!node.op().has_trait(kCollective) && !node.Is("shard")) return false;
+  if (!node.op().has_trait(kOneRankIdentity)) return false;
   return program_.mesh.axes()[static_cast<size_t>(MeshAxisOf(node))].size == 1;
 }
 
 CollectiveInfo ProgramBuilder::InfoOf(const Node& node) const {
   CollectiveInfo info;
-  info.op = OpOf(node);
+  info.op = *node.op().collective();
   info.axis = node.attr<std::string>("axis");
   info.mesh_axis = MeshAxisOf(node);
   const CollectiveTraits traits = TraitsOf(info.op);
@@ -151,7 +145,8 @@ CollectiveInfo ProgramBuilder::InfoOf(const Node& node) const {
 }
 
 bool ProgramBuilder::IsContiguous(const Node& node) {
-  if (!node.Is("all_gather") && !node.Is("reduce_scatter")) return true;
+  const CollectiveOp op = *node.op().collective();
+  if (op != CollectiveOp::kAllGather && op != CollectiveOp::kReduceScatter) return true;
   const int64_t dim = node.attr<int64_t>("dim");
   for (int64_t i = 0; i < dim; ++i) {
     if (node.operand(0).shape()[i] != 1) return false;
@@ -171,7 +166,7 @@ void ProgramBuilder::AddCollective(const Node& node, CollectiveInfo info, std::v
 }
 
 absl::Status ProgramBuilder::LowerCollective(const Node& node) {
-  if (!TraitsOf(OpOf(node)).is_in_bucket) {
+  if (!TraitsOf(*node.op().collective()).is_in_bucket) {
     const int read = Find(node.operand(0), "");
     if (read < 0) return Internal() << node.Describe() << ": the operand is not row-major";
     AddCollective(node, InfoOf(node), {read}, {Define(const_cast<Node&>(node).result())});
