@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/local_types.h"
+#include "core/op_def.h"
 #include "passes/topological_order.h"
 
 namespace lockstep::passes {
@@ -17,6 +18,8 @@ namespace {
 // other. All-reduces that no other one needs may be merged with each other at any depth: they share the depth kFinal.
 using BucketKey = std::tuple<std::string, std::string, DType, int64_t>;  // axis, kind, dtype, depth
 constexpr int64_t kFinal = -1;
+
+bool IsAllReduce(const Node& node) { return node.op().collective() == CollectiveOp::kAllReduce; }
 
 struct Bucket {
   std::vector<Node*> nodes;
@@ -29,7 +32,7 @@ std::unordered_map<const Node*, int64_t> AllReduceDepths(const Graph& graph) {
     int64_t& own = depth[&node];
     for (Value operand : node.operands()) {
       const auto it = depth.find(operand.node);
-      if (it != depth.end()) own = std::max(own, it->second + (operand.node->Is("all_reduce") ? 1 : 0));
+      if (it != depth.end()) own = std::max(own, it->second + (IsAllReduce(*operand.node) ? 1 : 0));
     }
   }
   return depth;
@@ -40,7 +43,7 @@ std::unordered_map<const Node*, bool> ReachesAllReduce(Graph& graph) {
   std::unordered_map<const Node*, bool> reaches;
   for (auto it = graph.nodes().rbegin(); it != graph.nodes().rend(); ++it) {
     bool& own = reaches[&*it];
-    for (const Node* user : it->users()) own = own || user->Is("all_reduce") || reaches[user];
+    for (const Node* user : it->users()) own = own || IsAllReduce(*user) || reaches[user];
   }
   return reaches;
 }
@@ -63,7 +66,7 @@ std::vector<Bucket> FillBuckets(Graph& graph, const MergeOptions& options) {
   std::vector<std::pair<int64_t, Node*>> by_readiness;
   for (Node& node : graph.nodes()) {
     position.emplace(&node, static_cast<int64_t>(position.size()));
-    if (!node.Is("all_reduce") || node.attr<int64_t>("bucket") >= 0) continue;
+    if (!IsAllReduce(node) || node.attr<int64_t>("bucket") >= 0) continue;
     int64_t ready = -1;
     for (Value operand : node.operands()) {
       const auto it = position.find(operand.node);  // an input has no position: it is ready at once
@@ -124,7 +127,7 @@ Pass MergeAllReduces(MergeOptions options) {
           [options](Graph& graph) -> absl::StatusOr<bool> {
             int64_t number = 0;
             for (const Node& node : graph.nodes()) {
-              if (node.Is("all_reduce")) number = std::max(number, node.attr<int64_t>("bucket") + 1);
+              if (IsAllReduce(node)) number = std::max(number, node.attr<int64_t>("bucket") + 1);
             }
             const std::vector<Bucket> buckets = FillBuckets(graph, options);
             for (const Bucket& bucket : buckets) RETURN_IF_ERROR(MergeBucket(graph, bucket, number++).status());

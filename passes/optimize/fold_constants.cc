@@ -88,8 +88,8 @@ absl::StatusOr<bool> FoldSplat(Graph& graph, Node& node) {
 }
 
 bool MayFold(const Node& node) {
-  // A constant is folded already; a broadcast or an iota says the same in fewer words.
-  if (node.Is("constant") || node.Is("broadcast") || node.Is("iota")) return false;
+  // What is rematerialised, such as a broadcast, says the same in fewer words; a constant has no operands.
+  if (node.op().has_trait(kRematerialised)) return false;
   return node.op().eval() && !node.op().has_trait(kCollective) && !node.operands().empty();
 }
 

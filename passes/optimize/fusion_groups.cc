@@ -12,13 +12,11 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-bool IsReduction(const Node& node) {
-  return node.Is("reduce_sum") || node.Is("reduce_max") || node.Is("reduce_min") || node.Is("reduce_prod");
-}
+bool IsReduction(const Node& node) { return node.op().reduction().has_value(); }
 
 bool IsElementwise(const Node& node) { return node.op().has_trait(kElementwise) && node.num_results() == 1; }
 
-bool IsMover(const Node& node) { return node.Is("reshape") || node.Is("transpose") || node.Is("slice"); }
+bool IsMover(const Node& node) { return node.op().is_mover() && !node.op().has_trait(kRematerialised); }
 
 // What a group's loop runs over.
 struct Loop {
@@ -164,15 +162,18 @@ std::optional<Loop> Grouping::JointLoop(const Group& a, const Group& b) const {
   return loop;
 }
 
-// Whether `node` undoes the loop's reductions: a broadcast of what is kept to the whole shape.
+// Whether `node` undoes the loop's reductions: what is kept, at each index of the whole shape.
 bool BroadcastsBack(const Node& node, const Loop& loop) {
-  if (!node.Is("broadcast") || !loop.reduces || node.type(0).shape != loop.shape ||
+  if (!node.op().index_map() || !loop.reduces || node.type(0).shape != loop.shape ||
       node.operand(0).shape() != loop.kept)
     return false;
-  for (int64_t dim : node.attr<Ints>("dims")) {
-    if (std::find(loop.dims.begin(), loop.dims.end(), dim) != loop.dims.end()) return false;
+  IndexMap kept;
+  const auto rank = static_cast<size_t>(loop.shape.rank());
+  for (size_t dim = 0; dim < rank; ++dim) {
+    if (std::find(loop.dims.begin(), loop.dims.end(), static_cast<int64_t>(dim)) == loop.dims.end())
+      kept.push_back(Affine::Index(rank, dim));
   }
-  return true;
+  return IndexMapOf(node) == kept;
 }
 
 bool Grouping::LinksFit(const Group& producer, const Group& consumer, const Loop& loop) const {
@@ -183,7 +184,7 @@ bool Grouping::LinksFit(const Group& producer, const Group& consumer, const Loop
       if (!from || &groups_[group_of_[*from]] != &producer) continue;
       const bool is_direct = operand.node == nodes_[*from];
       if (is_direct) {
-        if (node.Is("transpose") || node.Is("slice") || (IsMover(node) && loop.reduces)) return false;
+        if (IsMover(node) && (loop.reduces || !node.op().has_trait(kKeepsOrder))) return false;
         if (IsReduction(node) && operand.shape() != loop.shape) return false;
         continue;
       }
@@ -288,7 +289,7 @@ std::vector<std::vector<Node*>> Grouping::TakeGroups() const {
 }  // namespace
 
 bool IsCopiedIntoBodies(const Node& node) {
-  if (node.Is("broadcast") || node.Is("iota")) return true;
+  if (node.op().has_trait(kRematerialised)) return true;
   return node.Is("constant") && node.attr<Tensor>("value").num_elements() > 0 &&
          node.attr<Tensor>("value").AllElementsEqual();
 }

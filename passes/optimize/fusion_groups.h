@@ -3,7 +3,8 @@
 //  - without reductions, every node has as many elements as the loop;
 //  - with reductions, all of them reduce the same dims of the same shape; every node has that shape, or the one that is left. What
 //    was reduced may be broadcast back (softmax) where each row is reduced on its own and is short;
-//  - transpose and slice are read by the group alone; reshape too, and without reductions it may be in the middle;
+//  - ops that move elements (transpose, slice) are read by the group alone; those that keep the order (reshape) too, and without reductions
+//    they may be in the middle;
 //  - no value leaves a group and comes back: groups, and collectives in their order, depend on each other without a cycle;
 //  - a group that a collective reads takes in nothing that comes after it.
 //
@@ -19,7 +20,8 @@
 
 namespace lockstep::passes {
 
-// Whether the node is copied into every body that uses it: a broadcast, an iota or a constant of equal elements.
+// Whether the node is copied into every body that uses it: an op that is kRematerialised, or a constant of equal
+// elements.
 bool IsCopiedIntoBodies(const Node& node);
 
 // Whether anybody but the group needs `value`, the result of one of its nodes. Copied nodes are looked through.

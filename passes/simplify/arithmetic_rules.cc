@@ -46,11 +46,32 @@ Value ConstantSecond(Node& node, Builder& b) {
   return b.Op(node.op_name(), {node.operand(1), node.operand(0)}, node.attributes());
 }
 
+// The node's operand, if the same op made it with the same attributes.
+Value OfItsOwnKind(const Node& node) {
+  Node* inner = MadeBy(node.operand(0), node.op());
+  if (!inner) return Value();
+  for (const auto& [name, attribute] : node.attributes()) {
+    if (!SameAttribute(attribute, inner->attributes().at(name))) return Value();
+  }
+  return node.operand(0);
+}
+
+// f(f(x)) ==> f(x), such as relu(relu(x))
+Value Idempotent(Node& node, Builder&) { return OfItsOwnKind(node); }
+
+// f(f(x)) ==> x, such as neg(neg(x))
+Value Involution(Node& node, Builder&) {
+  const Value inner = OfItsOwnKind(node);
+  return inner ? inner.node->operand(0) : inner;
+}
+
 }  // namespace
 
 std::vector<SimplifyRule> ArithmeticRules() {
   return {
       {"constant_second", kCommutative, ConstantSecond},
+      {"idempotent", kIdempotent, Idempotent},
+      {"involution", kInvolution, Involution},
 
       {"add_zero", kFloats, x + -0.0, x},  // -0.0 + 0.0 is 0.0
       {"add_integer_zero", kIntegers, x + 0, x},
@@ -72,18 +93,13 @@ std::vector<SimplifyRule> ArithmeticRules() {
       {"div_one", kAll, x / 1, x},
       {"div_power_of_two", kFloats, x / c0, x * Fold(1 / c0), HasExactInverse(c0)},
 
-      {"neg_neg", kAll, -(-x), x},
       {"neg_of_scaled", kFloats, -Only(x * c0), x * Fold(-c0)},
 
       {"max_self", kAll, Max(x, x), x},
       {"min_self", kAll, Min(x, x), x},
       {"pow_one", kAll, Pow(x, 1), x},
       {"pow_two", kAll, Pow(x, 2), x * x},
-      {"relu_relu", kAll, Relu(As(y, Relu(x))), y},
-      {"abs_abs", kAll, Abs(As(y, Abs(x))), y},
       {"abs_neg", kAll, Abs(-x), Abs(x)},
-      {"floor_floor", kAll, Floor(As(y, Floor(x))), y},
-      {"ceil_ceil", kAll, Ceil(As(y, Ceil(x))), y},
   };
 }
 

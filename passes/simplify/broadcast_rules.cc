@@ -25,6 +25,13 @@ Value ConstantSplat(Node& node, Builder& b) {
   return scalar ? Splat(b, *scalar, node.type(0).shape) : Value();
 }
 
+// constant of equal elements, moved ==> such a constant
+Value MovedSplat(Node& node, Builder& b) {
+  if (!node.op().is_mover() || MadeBy(node.result(), BroadcastOp())) return Value();
+  const std::optional<Tensor> scalar = SplatOf(node.operand(0));
+  return scalar ? Splat(b, *scalar, node.type(0).shape) : Value();
+}
+
 // f(broadcast(x), broadcast(y), splat) ==> broadcast(f(x, y, splat)), for an elementwise f
 Value ElementwiseOfBroadcasts(Node& node, Builder& b) {
   Node* first = nullptr;  // the broadcast that all others must be like
@@ -54,9 +61,7 @@ std::vector<SimplifyRule> BroadcastRules() {
       {"broadcast_broadcast", kAll, Broadcast(Broadcast(x, p), q), Broadcast(x, q[p])},
 
       {"constant_splat", ConstantOp(), ConstantSplat},
-      {"reshape_splat", kAll, Reshape(c0), c0},
-      {"transpose_splat", kAll, Transpose(c0, p), c0},
-      {"slice_splat", kAll, Slice(c0, p, q), c0},
+      {"moved_splat", kMovement, MovedSplat},
       {"pad_splat", kAll, Pad(c0, p, q, value), c0, Equals(c0, value)},
 
       {"elementwise_of_broadcasts", kElementwise, ElementwiseOfBroadcasts},

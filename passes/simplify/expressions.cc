@@ -31,10 +31,6 @@ bool HasThatDType(Value x, const AttributeMap& attributes) {
 
 bool ReducesNothing(Value, const AttributeMap& attributes) { return std::get<Ints>(attributes.at("dims")).empty(); }
 
-Expr Reduction(const OpDef& op, Expr x, const IntsExpr& dims) {
-  return Expr(op, {std::move(x)}, {Attr("dims", dims)}, ReducesNothing);
-}
-
 template <typename F>
 IntsExpr ElementByElement(IntsExpr a, IntsExpr b, F f) {
   return {[a = std::move(a), b = std::move(b), f](const Match& m) {
@@ -105,8 +101,6 @@ Expr Min(Expr x, Expr y) { return Expr(MinOp(), {std::move(x), std::move(y)}); }
 Expr Pow(Expr x, Expr y) { return Expr(PowOp(), {std::move(x), std::move(y)}); }
 Expr Abs(Expr x) { return Expr(AbsOp(), {std::move(x)}); }
 Expr Relu(Expr x) { return Expr(ReluOp(), {std::move(x)}); }
-Expr Floor(Expr x) { return Expr(FloorOp(), {std::move(x)}); }
-Expr Ceil(Expr x) { return Expr(CeilOp(), {std::move(x)}); }
 
 Expr Compare(Expr x, Expr y, AttrExpr<std::string> direction) {
   return Expr(CompareOp(), {std::move(x), std::move(y)}, {Attr("direction", direction)});
@@ -124,10 +118,12 @@ Expr Concat(std::vector<Expr> xs, AttrExpr<int64_t> dim) { return Expr(ConcatOp(
 Expr Pad(Expr x, IntsExpr low, IntsExpr high, AttrExpr<double> value) {
   return Expr(PadOp(), {std::move(x)}, {Attr("low", low), Attr("high", high), Attr("value", value)});
 }
-Expr ReduceSum(Expr x, IntsExpr dims) { return Reduction(ReduceSumOp(), std::move(x), dims); }
-Expr ReduceMax(Expr x, IntsExpr dims) { return Reduction(ReduceMaxOp(), std::move(x), dims); }
-Expr ReduceMin(Expr x, IntsExpr dims) { return Reduction(ReduceMinOp(), std::move(x), dims); }
-Expr ReduceProd(Expr x, IntsExpr dims) { return Reduction(ReduceProdOp(), std::move(x), dims); }
+Expr Reduce(const OpDef& op, Expr x, IntsExpr dims) {
+  return Expr(op, {std::move(x)}, {Attr("dims", dims)}, ReducesNothing);
+}
+Expr ReduceSum(Expr x, IntsExpr dims) { return Reduce(ReduceSumOp(), std::move(x), dims); }
+Expr ReduceMax(Expr x, IntsExpr dims) { return Reduce(ReduceMaxOp(), std::move(x), dims); }
+Expr ReduceMin(Expr x, IntsExpr dims) { return Reduce(ReduceMinOp(), std::move(x), dims); }
 Expr MatMul(Expr x, Expr y, BoolExpr transpose_a, BoolExpr transpose_b) {
   return Expr(MatMulOp(), {std::move(x), std::move(y)},
               {Attr("transpose_a", transpose_a), Attr("transpose_b", transpose_b)});

@@ -58,8 +58,6 @@ Condition LosesNothing(AnyValue x, AnyAttr<DType> between, AnyAttr<DType> to) {
 
 std::vector<SimplifyRule> LogicRules() {
   return {
-      {"not_not", kAll, !!x, x},
-
       {"and_true", kAll, x & true, x, GlobalTypes()},
       {"and_false", kAll, x & false, false, GlobalTypes()},
       {"and_self", kAll, x & x, x, GlobalTypes()},

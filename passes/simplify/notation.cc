@@ -7,13 +7,13 @@
 #include "passes/simplify/constants.h"
 
 namespace lockstep::passes {
-namespace {
 
-// Of floats bit by bit: -0.0 is not 0.0, and a NaN is itself.
 bool SameAttribute(const Attribute& a, const Attribute& b) {
   const double *x = std::get_if<double>(&a), *y = std::get_if<double>(&b);
   return x && y ? std::bit_cast<uint64_t>(*x) == std::bit_cast<uint64_t>(*y) : a == b;
 }
+
+namespace {
 
 int CountCommutative(const Expr& e) {
   int count = e.kind() == Expr::Kind::kOp && e.op().has_trait(kCommutative);

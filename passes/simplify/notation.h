@@ -78,6 +78,9 @@ class Match {
   std::vector<Value> numbers_;  // the constants that numbers were found to be
 };
 
+// Of the same type and bits: of floats -0.0 is not 0.0, and a NaN is itself.
+bool SameAttribute(const Attribute& a, const Attribute& b);
+
 // --- Attributes ------------------------------------------------------------------------------------------------------
 
 // A letter, or a computation from what the letters are.
@@ -184,8 +187,6 @@ Expr Min(Expr x, Expr y);
 Expr Pow(Expr x, Expr y);
 Expr Abs(Expr x);
 Expr Relu(Expr x);
-Expr Floor(Expr x);
-Expr Ceil(Expr x);
 Expr Compare(Expr x, Expr y, AttrExpr<std::string> direction);
 Expr Select(Expr condition, Expr x, Expr y);
 Expr Convert(Expr x, AttrExpr<DType> dtype);
@@ -195,7 +196,7 @@ Expr Pad(Expr x, IntsExpr low, IntsExpr high, AttrExpr<double> value);
 Expr ReduceSum(Expr x, IntsExpr dims);
 Expr ReduceMax(Expr x, IntsExpr dims);
 Expr ReduceMin(Expr x, IntsExpr dims);
-Expr ReduceProd(Expr x, IntsExpr dims);
+Expr Reduce(const OpDef& op, Expr x, IntsExpr dims);  // of any op that is a reduction
 Expr MatMul(Expr x, Expr y, BoolExpr transpose_a, BoolExpr transpose_b);
 
 // Of these the shape of the result is implied: of a replacement it is the shape of what is replaced.

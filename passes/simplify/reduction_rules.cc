@@ -118,13 +118,10 @@ std::vector<SimplifyRule> ReductionRules() {
       {"matmul_by_transpose", kAll, MatMul(x, Transpose(y, p), s, t), MatMul(x, y, s, !t), SwapsLastTwo(p)},
       {"transpose_of_matmul", kAll, Transpose(Only(MatMul(x, y, s, t)), p), MatMul(y, x, !t, !s), SwapsLastTwo(p)},
   };
-  static constexpr struct {
-    std::string_view name;
-    Expr (*reduce)(Expr x, IntsExpr dims);
-  } kReductions[] = {
-      {"reduce_sum", ReduceSum}, {"reduce_max", ReduceMax}, {"reduce_min", ReduceMin}, {"reduce_prod", ReduceProd}};
-  for (const auto& [op, reduce] : kReductions) {
-    const std::string name(op);
+  for (const OpDef* op : AllOps()) {
+    if (!op->reduction()) continue;
+    const std::string& name = op->name();
+    const auto reduce = [op](Expr x, AttrExpr<Ints> dims) { return Reduce(*op, std::move(x), std::move(dims)); };
     rules.push_back({name + "_nothing", kAll, reduce(x, p), x, IsEmpty(p)});
     rules.push_back({name + "_unit_dims", kAll, reduce(x, p), Reshape(x), GlobalTypes(), HaveExtentOne(x, p)});
     rules.push_back({name + "_" + name, kAll, reduce(Only(reduce(x, p)), q), reduce(x, OneAfterTheOther(p, q))});
