@@ -6,7 +6,7 @@
 #include "core/interpreter.h"
 #include "core/local_part.h"
 #include "core/local_types.h"
-#include "core/ops/op_list.h"
+#include "core/op_def.h"
 #include "core/random_tensor.h"
 
 namespace lockstep {
@@ -52,10 +52,8 @@ absl::StatusOr<RankTensors> InterpretSomehow(const Graph& graph, RankTensors& in
 // Whether all that the graph does is elementwise, or moves elements: then a zero has the sign that it should have. Of a
 // sum it depends on where the addition starts.
 bool ZerosHaveSigns(const Graph& graph) {
-  const std::vector<const OpDef*> movers = {&ConstantOp(),  &IotaOp(),   &ReshapeOp(), &TransposeOp(),
-                                            &BroadcastOp(), &ConcatOp(), &SliceOp(),   &PadOp()};
   return std::all_of(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) {
-    return node.op().has_trait(kElementwise) || std::find(movers.begin(), movers.end(), &node.op()) != movers.end();
+    return node.op().has_trait(kElementwise) || node.op().has_trait(kMovement) || node.op().has_trait(kGenerator);
   });
 }
 

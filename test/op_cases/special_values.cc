@@ -85,10 +85,8 @@ bool HasPadding(const OpCase& row) {
 // Where the sign of a zero is part of an op's meaning, as it is for PyTorch: what is computed element by element, or copied.
 // The zero that a sum gives has no sign that one could count on.
 bool DefinesZeroSigns(const OpCase& row) {
-  constexpr std::string_view kMovers[] = {"reshape", "transpose",  "broadcast", "concat",
-                                          "slice",   "all_gather", "shard",     "collective_broadcast"};
-  return GetOp(row.op).has_trait(kElementwise) ||
-         std::find(std::begin(kMovers), std::end(kMovers), row.op) != std::end(kMovers);
+  const OpDef& op = GetOp(row.op);
+  return op.has_trait(kElementwise) || op.has_trait(kMovement);
 }
 
 // Puts special values among the elements of `tensor`: about one in seven, and one at least.

@@ -7,6 +7,7 @@
 
 #include "core/builder.h"
 #include "core/interpreter.h"
+#include "core/op_def.h"
 #include "test/op_cases/op_case_graph.h"
 
 namespace lockstep {
@@ -35,6 +36,16 @@ class Random {
   }
   uint64_t state_;
 };
+
+// Sums come twice.
+std::vector<std::string> Reductions() {
+  std::vector<std::string> names;
+  for (const OpDef* op : AllOps()) {
+    if (op->reduction()) names.push_back(op->name());
+    if (op->reduction() == ReduceKind::kSum) names.push_back(op->name());
+  }
+  return names;
+}
 
 // How far from a jump a value of this dtype must be, so that rounding does not carry it across.
 double Margin(DType dtype) {
@@ -148,6 +159,12 @@ class Generator {
     for (int64_t i = 1; i < tensor.num_elements(); ++i) found = choose(found, tensor.At(i));
     return found;
   }
+  // Whether the op is defined and not steep for these operands.
+  bool InDomain(const OpDef& op, const std::vector<Value>& operands) const {
+    std::vector<ValueRange> ranges;
+    for (Value operand : operands) ranges.push_back({Smallest(operand), Largest(operand)});
+    return op.InDomain(ranges);
+  }
   // Whether rounding could carry an element across a multiple of 1/2 (an integer, for floor and for conversion).
   bool NearJump(Value value) const {
     const Tensor& tensor = tensors_.at(value);
@@ -169,29 +186,24 @@ class Generator {
   // Each returns a new value, or null if there were no fitting operands.
   Value Unary() {
     static const std::vector<std::string> ops = ElementwiseOpsOfFloats(1);
-    const std::string& op = random_.Of(ops);
-    const Value x =
-        op == "neg" || op == "abs" ? Pick([](Value value) { return IsSigned(value.dtype()); }) : PickFloat();
-    if (!x) return x;
-    if ((op == "log" || op == "sqrt" || op == "rsqrt") && Smallest(x) < 0.2) return Value();
-    if (op == "log1p" && Smallest(x) < -0.8) return Value();
-    if ((op == "sign" || op == "floor" || op == "ceil") && NearJump(x)) return Value();
-    return b_.Unary(op, x);
+    const OpDef& op = GetOp(random_.Of(ops));
+    const Value x = Pick([&](Value value) {
+      const TensorType type = value.type();
+      return op.InferTypes({&type, 1}, {}).ok();
+    });
+    if (!x || !InDomain(op, {x})) return Value();
+    if (op.has_trait(kSteps) && IsFloat(x.dtype()) && NearJump(x)) return Value();
+    return b_.Unary(op.name(), x);
   }
 
   Value Binary() {
     static const std::vector<std::string> ops = ElementwiseOpsOfFloats(2);
-    const std::string& op = random_.Of(ops);
+    const OpDef& op = GetOp(random_.Of(ops));
     const Value x = PickNumber();
     if (!x) return x;
     Value y = random_.Chance(40) ? Constant(x.type()) : PickOf(x.type());
-    const bool is_float = IsFloat(x.dtype());
-    if (op == "div" &&
-        (is_float ? std::min(std::abs(Smallest(y)), std::abs(Largest(y))) < 0.2 || Smallest(y) * Largest(y) < 0
-                  : Smallest(y) <= 0))
-      return Value();
-    if (op == "pow" && (Smallest(x) < 0.2 || Largest(y) > 3 || Smallest(y) < 0)) return Value();
-    return random_.Chance(50) || op == "div" || op == "pow" ? b_.Op(op, {x, y}) : b_.Op(op, {y, x});
+    if (random_.Chance(50) && InDomain(op, {y, x})) return b_.Op(op.name(), {y, x});
+    return InDomain(op, {x, y}) ? b_.Op(op.name(), {x, y}) : Value();
   }
 
   // A splat of a number that rules look for, or other elements.
@@ -309,7 +321,7 @@ class Generator {
   }
 
   Value Reduce() {
-    static const std::vector<std::string> ops = {"reduce_sum", "reduce_sum", "reduce_max", "reduce_min", "reduce_prod"};
+    static const std::vector<std::string> ops = Reductions();
     const Value x = PickNumber();
     if (!x) return x;
     Ints dims;
