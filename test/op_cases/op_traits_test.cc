@@ -54,6 +54,20 @@ TEST(OpTraits, EveryOpSaysWhatItDoes) {
   }
 }
 
+// A program asks a collective's node for what its kind needs.
+TEST(OpTraits, CollectivesHaveTheAttributesOfTheirKind) {
+  for (const OpDef* op : AllOps()) {
+    if (!op->collective()) continue;
+    SCOPED_TRACE(op->name());
+    const CollectiveOp kind = *op->collective();
+    const bool reduces = kind == CollectiveOp::kAllReduce || kind == CollectiveOp::kReduceScatter;
+    const bool moves = kind == CollectiveOp::kAllGather || kind == CollectiveOp::kReduceScatter;
+    EXPECT_EQ(op->FindAttribute("kind") != nullptr, reduces);
+    EXPECT_EQ(op->FindAttribute("dim") != nullptr, moves);
+    EXPECT_EQ(op->FindAttribute("root") != nullptr, kind == CollectiveOp::kBroadcast);
+  }
+}
+
 // --- On rows ------------------------------------------------------------------------------------------------------------
 
 // A row's one node, and what it makes of inputs.
