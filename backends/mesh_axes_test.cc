@@ -322,6 +322,21 @@ TEST(MeshAxes, AStateThatIsReplicatedOnAllRanksIsComparedAlongEachAxis) {
   }
 }
 
+// Rows of the batch are shared along `data` alone: ranks 0 and 1 must get the same.
+TEST(MeshAxes, AnInputThatDiffersAlongTheAxisThatDoesNotShareItIsFound) {
+  const auto all = StatusOfEach(4, [&](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, LoadOnGrid(kPartsAndReplicas, communicator, device));
+    const Tensor x = Tensor::Full({DType::kF32, {2}}, communicator.rank() == 1 ? 2 : 1);
+    const std::vector<NamedInput> inputs = {{"x", {x.type(), x.bytes()}}};
+    RETURN_IF_ERROR(executor->Run(inputs, {}));
+    return executor->Run(inputs, {});
+  });
+  for (const absl::Status& status : all) {
+    EXPECT_THAT(MessageOf(status), HasSubstr("inputs that are replicated have different contents"));
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("rank 0"), HasSubstr("rank 1")));
+  }
+}
+
 // --- What the other tests on meshes stand on ----------------------------------------------------------------------
 
 TEST(MeshAxes, RandomInputsOfReplicasAreEqualAndOthersAreNot) {
