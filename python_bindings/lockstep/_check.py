@@ -103,3 +103,16 @@ def number(what: str, value: Any) -> float:
     if isinstance(value, (str, bytes)) or (math.isnan(number) and not isinstance(value, float)):
         raise Error(f"{what} is {value!r}, expected a number")
     return number
+
+
+def rate(
+    what: str, value: Any, *, above: float | None = None, least: float | None = None, below: float = math.inf
+) -> float:
+    """A finite number > above or >= least, and < below."""
+    checked = number(what, value)
+    low = checked > above if above is not None else checked >= (least or 0.0)
+    if not (low and checked < below and math.isfinite(checked)):
+        bound = f"above {above:g}" if above is not None else f"of at least {least or 0.0:g}"
+        limit = f" and below {below:g}" if math.isfinite(below) else ""
+        raise Error(f"{what} is {value!r}, expected a finite number {bound}{limit}")
+    return checked
