@@ -13,13 +13,12 @@ namespace lockstep {
 enum OpTrait : uint32_t {
   // --- What the op does. Each op has one of these, or more: op_traits_test.cc asks for it.
   kElementwise = 1u << 0,  // result element i depends on element i of each operand alone; all shapes equal
-  kMovement =
-      1u
-      << 1,  // computes nothing: each element of a result is an element of an operand or of an attribute, bit for bit
+  // Computes nothing: each element of a result is one of an operand or of an attribute, bit for bit.
+  kMovement = 1u << 1,
   kGenerator = 1u << 2,  // an element follows from its index (and the rank): see OpDef::Counts
   kReduction = 1u << 3,  // see OpDef::Reduces
-  kCollective =
-      1u << 4,           // all ranks of a mesh axis take part: never duplicated, removed only everywhere, kept in order
+  // All ranks of a mesh axis take part: never duplicated, removed only everywhere, kept in order.
+  kCollective = 1u << 4,
   kOptimizer = 1u << 5,  // results are next values of the leading operands, which it may overwrite
   kOpaque = 1u << 6,     // of how its elements depend on each other nothing is known that others could use
 
