@@ -6,7 +6,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lockstep/bazel
 BAZEL ?= bazel
 BAZEL_FLAGS ?= --disk_cache=$(CACHE)
 RANKS ?= 2
-PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python benchmarks tools frontends)
+PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants benchmarks tools frontends)
 # The extension module and the tools; the tests are built by `make test`.
 BUILD_TARGETS = $(or $(strip $(if $(wildcard python_bindings/BUILD),//python_bindings:_lockstep) $(if $(wildcard tools/BUILD),//tools/...)),//...)
 CPP_FILES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.inc')
@@ -49,6 +49,9 @@ test-asan: setup ## The C++ tests under the address and undefined-behaviour sani
 test-tsan: setup ## The runtime's tests under the thread sanitizer
 	@bazel/run_tests.py --suite=cpp --config=tsan $(if $(wildcard runtime/BUILD),//runtime/...,//bazel/...)
 
+mutants: setup ## Count the mistakes in a source that the C++ tests notice (ARGS="--sample 15 core/ops/rules.cc")
+	@.venv/bin/python test/mutants/mutants.py $(ARGS)
+
 bench: build ## Measure against PyTorch and MPI, where they are installed (ARGS=…)
 	.venv/bin/python benchmarks/run.py $(ARGS)
 	.venv/bin/python benchmarks/all_reduce.py
@@ -78,4 +81,4 @@ clean: ## Remove what building and training made (not .venv, not the cache)
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so
 
-.PHONY: help setup build train test test-asan test-tsan bench docs format lint tidy clean
+.PHONY: help setup build train test test-asan test-tsan mutants bench docs format lint tidy clean

@@ -1,0 +1,181 @@
+"""The tests that can see a file: which they are, how they run outside Bazel, and what they say of a mutant."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from xml.etree import ElementTree
+
+from checkout import TREE, ask_bazel, label_of
+
+MOST_MEMORY = 16 << 30  # bytes of address space: a mutant must not take the machine's memory
+MOST_SECONDS = 900  # of a test without mistakes
+SLOWER, SLACK = 5, 10  # a mutant may take so many times as long as the code without mistakes, and so many seconds more
+
+
+@dataclasses.dataclass
+class Run:
+    """One run of a test: 'passed', 'failed' or 'timed out', and the case that failed, where the test says so."""
+
+    outcome: str
+    seconds: float
+    failed_case: str = ""
+    output: str = ""
+
+
+class Test:
+    """A test target, run as Bazel runs it but for shards and reports."""
+
+    def __init__(self, label: str, arguments: list[str]):
+        self.label = label
+        self.package, _, self.name = label.removeprefix("//").partition(":")
+        self.arguments = [re.sub(r"\$\(\w*location (\S+)\)", self.location, each) for each in arguments]
+        self.seconds = 0.0  # without mistakes
+        self.reached: set[int] = set()
+
+    def location(self, match: re.Match) -> str:
+        package, _, name = match[1].removeprefix("//").partition(":")
+        return f"{package or self.package}/{name}"
+
+    @property
+    def limit(self) -> float:
+        return SLOWER * self.seconds + SLACK
+
+    def run(self, environment: dict[str, str], limit: float) -> Run:
+        """Runs it, and ends every process that it leaves."""
+        binary = TREE / "bazel-bin" / self.package / self.name
+        runfiles = binary.with_name(self.name + ".runfiles")
+        with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, tempfile.TemporaryFile() as output:
+            started = time.monotonic()
+            process = subprocess.Popen(
+                [str(binary), *self.arguments],
+                cwd=runfiles / "lockstep",
+                env=test_environment(runfiles, scratch) | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+            resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
+            try:
+                outcome = "passed" if process.wait(timeout=limit) == 0 else "failed"
+            except subprocess.TimeoutExpired:
+                outcome = "timed out"
+            seconds = time.monotonic() - started
+            end_session(process)
+            output.seek(0)
+            text = output.read().decode(errors="replace")
+        case = re.search(r"^\[  FAILED  \] ([\w/.]+)", text, re.MULTILINE) or re.search(
+            r"^FAILED:? (.+)", text, re.MULTILINE
+        )
+        return Run(outcome, seconds, case[1] if case and outcome != "passed" else "", text)
+
+
+def test_environment(runfiles: pathlib.Path, scratch: str) -> dict[str, str]:
+    """Returns what Bazel gives to a test, with what .bazelrc adds."""
+    settings = re.findall(r"^build .*--test_env=.*$", (TREE / ".bazelrc").read_text(), re.MULTILINE)
+    added = dict(re.findall(r"--test_env=(\w+)=(\S+)", "\n".join(settings)))
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LANG") if name in os.environ}
+    return {
+        **kept,
+        **added,
+        "TEST_SRCDIR": str(runfiles),
+        "RUNFILES_DIR": str(runfiles),
+        "TEST_WORKSPACE": "lockstep",
+        "TEST_TMPDIR": scratch,
+        "TMPDIR": scratch,
+        "GTEST_FAIL_FAST": "1",
+        "GTEST_COLOR": "no",
+    }
+
+
+def end_session(process: subprocess.Popen) -> None:
+    """Ends what is left of the session that `process` leads: first politely, because mpirun tidies up after itself."""
+    for sent, wait in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 1.0)):
+        until = time.monotonic() + wait
+        left = members(process.pid)
+        for pid in left:
+            try:
+                os.kill(pid, sent)
+            except ProcessLookupError:
+                pass
+        while left and time.monotonic() < until:
+            time.sleep(0.05)
+            process.poll()
+            left = members(process.pid)
+    process.wait()
+
+
+def members(session: int) -> list[int]:
+    """Returns the living processes of a session."""
+    found = []
+    for path in pathlib.Path("/proc").iterdir():
+        if not path.name.isdigit():
+            continue
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(path.name))
+    return found
+
+
+def tests_of(files: list[str]) -> list[Test]:
+    """Returns the test targets that are built from any of the files."""
+    labels = " + ".join(label_of(file) for file in files)
+    answer = ask_bazel("query", f"tests(rdeps(//..., {labels}))", "--output=xml")
+    tests = []
+    for rule in ElementTree.fromstring(answer).iter("rule"):
+        arguments = [each.get("value", "") for each in rule.findall("./list[@name='args']/string")]
+        tests.append(Test(rule.get("name", ""), arguments))
+    return sorted(tests, key=lambda test: test.label)
+
+
+def measure(tests: list[Test], number_of_mutants: int, remembered: pathlib.Path, state: str) -> list[Test]:
+    """Notes what each test takes without mistakes and which mutants it reaches: by a run, or as remembered of this state.
+
+    Returns the tests in the order in which they are worth running: what is quick first. Ends the program if one fails, as it
+    would notice everything.
+    """
+    memory = json.loads(remembered.read_text()) if remembered.is_file() else {}
+    if memory.get("state") != state:
+        memory = {"state": state}
+    for test in tests:
+        if test.label not in memory:
+            memory[test.label] = measure_one(test, number_of_mutants)
+            remembered.write_text(json.dumps(memory))
+        test.seconds, reached = memory[test.label]
+        test.reached = set(reached)
+        print(f"mutants: {test.label}: {test.seconds:.1f} s, reaches {len(reached)}", flush=True)
+    return sorted(tests, key=lambda test: test.seconds)
+
+
+def measure_one(test: Test, number_of_mutants: int) -> tuple[float, list[int]]:
+    with tempfile.NamedTemporaryFile(prefix="mutants-") as file:
+        file.write(bytes(max(1, number_of_mutants)))
+        file.flush()
+        run = test.run({"LOCKSTEP_MUTANTS_REACHED": file.name}, MOST_SECONDS)
+        if run.outcome != "passed":
+            sys.exit(f"mutants: {test.label} {run.outcome} without any mistake:\n{run.output[-3000:]}")
+        file.seek(0)
+        return run.seconds, [number for number, byte in enumerate(file.read()) if byte]
+
+
+def judge(tests: list[Test], number: int) -> tuple[str, str]:
+    """Returns what becomes of a mutant, and the test (and its case) that noticed it."""
+    reaching = [test for test in tests if number in test.reached]
+    for test in reaching:
+        run = test.run({"LOCKSTEP_MUTANT": str(number)}, test.limit)
+        if run.outcome != "passed":
+            outcome = "noticed" if run.outcome == "failed" else "timed out"
+            return outcome, f"{test.label} {run.failed_case}".strip()
+    return ("survived" if reaching else "not reached"), ""
