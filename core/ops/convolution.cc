@@ -274,6 +274,7 @@ Placement PlacementOf(std::string_view dims, char index, Placement if_absent) {
 // An index that is split in one operand is split in the other that has it; the result is split along it, or is a
 // partial sum if it was summed over. Channels of a grouped convolution and spatial dimensions are never split.
 void PlaceForm(PlacementContext& c, std::string_view a, std::string_view b, std::string_view result) {
+  if (ops::PlaceLocal(c)) return;
   const bool grouped = c.attr<int64_t>("groups") != 1;
   const auto split_index = [&](size_t i, std::string_view dims) -> char {
     if (!c.operand(i).is_split() || c.operand(i).dim() > 1) return 0;
@@ -283,12 +284,7 @@ void PlaceForm(PlacementContext& c, std::string_view a, std::string_view b, std:
   const char in_a = split_index(0, a), in_b = split_index(1, b);
   const char index = in_b == 'n' || in_a == 0 ? in_b : in_a;
   const Placement whole = Placement::Replicated();
-  if (c.operand(0).is_local() || c.operand(1).is_local()) {
-    for (size_t i = 0; i < 2; ++i) {
-      if (!c.operand(i).is_local() && (i == 0 ? in_a : in_b) != 'n') c.Require(i, whole);
-    }
-    c.Result(Placement::Local());
-  } else if (index != 0) {
+  if (index != 0) {
     c.Require(0, PlacementOf(a, index, whole));
     c.Require(1, PlacementOf(b, index, whole));
     c.Result(PlacementOf(result, index, Placement::Partial(ReduceKind::kSum)));

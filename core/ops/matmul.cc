@@ -74,6 +74,7 @@ absl::Status EvalMatMul(EvalContext& c) {
 }
 
 void PlaceMatMul(PlacementContext& c) {
+  if (ops::PlaceLocal(c)) return;
   const int64_t rank = c.shape(0).rank();
   const MatMulDims dims = DimsOf(c, rank);
   const Placement &a = c.operand(0), &b = c.operand(1);
@@ -83,9 +84,7 @@ void PlaceMatMul(PlacementContext& c) {
     c.Result(result);
   };
   const Placement whole = Placement::Replicated();
-  if (a.is_local() || b.is_local()) {
-    require(a.is_partial() ? whole : a, b.is_partial() ? whole : b, Placement::Local());
-  } else if (a.is_split(dims.contracted_a) || b.is_split(dims.contracted_b)) {
+  if (a.is_split(dims.contracted_a) || b.is_split(dims.contracted_b)) {
     // Each rank holds a slice of the sum.
     require(Placement::Split(dims.contracted_a), Placement::Split(dims.contracted_b),
             Placement::Partial(ReduceKind::kSum));

@@ -288,34 +288,21 @@ void BatchNormTrainingVjp(VjpContext& c) {
 
 // The operands per channel are whole, and what has the shape of x is where x is; split channels split everything.
 void PlaceBatchNormInference(PlacementContext& c) {
+  if (ops::PlaceLocal(c)) return;
   const Placement& x = c.operand(0);
-  bool any_local = false;
-  for (size_t i = 0; i < c.num_operands(); ++i) any_local |= c.operand(i).is_local();
-  for (size_t i = 0; i < c.num_operands(); ++i) {
-    if (c.operand(i).is_local()) continue;
-    const bool keep = i == 0 && x.is_split() && (!any_local || x.dim() != 1);
-    if (i == 0) c.Require(0, keep ? x : Placement::Replicated());
-    else c.Require(i, !any_local && x.is_split(1) ? Placement::Split(0) : Placement::Replicated());
-  }
-  if (any_local) c.Result(Placement::Local());
-  else c.Result(x.is_split() ? x : Placement::Replicated());
+  const Placement of_x = x.is_split() ? x : Placement::Replicated();
+  c.RequireAll(x.is_split(1) ? Placement::Split(0) : Placement::Replicated());
+  c.Require(0, of_x);
+  c.Result(of_x);
 }
 
 // Of batch_norm_training and batch_norm_grad: places nothing split, channels split, and local values, which is the same for
 // both. Returns how x is split if it is otherwise. has_x_shape[i]: operand i has the shape of x, not a value per channel.
 std::optional<Placement> SplitOverSamples(PlacementContext& c, const std::vector<bool>& has_x_shape) {
+  if (ops::PlaceLocal(c)) return std::nullopt;
   std::optional<Placement> split;
-  bool any_local = false;
   for (size_t i = 0; i < c.num_operands(); ++i) {
-    any_local |= c.operand(i).is_local();
     if (!split && has_x_shape[i] && c.operand(i).is_split()) split = c.operand(i);
-  }
-  if (any_local) {
-    for (size_t i = 0; i < c.num_operands(); ++i) {
-      if (c.operand(i).is_partial()) c.Require(i, Placement::Replicated());
-    }
-    c.Result(Placement::Local());
-    return std::nullopt;
   }
   if (split && split->dim() != 1) return split;
   for (size_t i = 0; i < c.num_operands(); ++i) {

@@ -68,6 +68,17 @@ bool IsLinearPartial(const Placement& placement, DType dtype) {
   return placement.is_partial(ReduceKind::kSum) || (placement.is_partial(ReduceKind::kMean) && IsFloat(dtype));
 }
 
+bool PlaceLocal(PlacementContext& c) {
+  bool any_local = false;
+  for (size_t i = 0; i < c.num_operands(); ++i) any_local |= c.operand(i).is_local();
+  if (!any_local) return false;
+  for (size_t i = 0; i < c.num_operands(); ++i) {
+    if (!c.operand(i).is_local()) c.Require(i, Placement::Replicated());
+  }
+  c.Result(Placement::Local());
+  return true;
+}
+
 namespace {
 
 // The placement of a result that is still partial, if the operands allow that.
@@ -92,20 +103,15 @@ std::optional<Placement> PassPartial(const PlacementContext& c, Linearity linear
 }  // namespace
 
 void PlaceElementwise(PlacementContext& c, Linearity linearity) {
-  bool any_local = false, all_replicated = true;
+  if (PlaceLocal(c)) return;
+  bool all_replicated = true;
   std::optional<Placement> split;
   for (size_t i = 0; i < c.num_operands(); ++i) {
-    any_local |= c.operand(i).is_local();
     all_replicated &= c.operand(i).is_replicated();
     if (!split && c.operand(i).is_split()) split = c.operand(i);
   }
   if (all_replicated && c.wanted() && c.wanted()->is_split()) split = c.wanted();
-  if (any_local) {
-    for (size_t i = 0; i < c.num_operands(); ++i) {
-      if (c.operand(i).is_partial()) c.Require(i, Placement::Replicated());
-    }
-    c.Result(Placement::Local());
-  } else if (split) {
+  if (split) {
     c.RequireAll(*split);
     c.Result(*split);
   } else if (const std::optional<Placement> partial = PassPartial(c, linearity)) {
@@ -134,18 +140,10 @@ void PlaceDataMovement(PlacementContext& c, const std::function<int64_t(int64_t)
 }
 
 void PlaceIndependentRows(PlacementContext& c, const std::function<bool(int64_t dim)>& independent) {
+  if (PlaceLocal(c)) return;
   std::optional<Placement> split;
-  bool any_local = false;
   for (size_t i = 0; i < c.num_operands(); ++i) {
-    any_local |= c.operand(i).is_local();
     if (!split && c.operand(i).is_split() && independent(c.operand(i).dim())) split = c.operand(i);
-  }
-  if (any_local) {
-    for (size_t i = 0; i < c.num_operands(); ++i) {
-      if (!c.operand(i).is_local()) c.Require(i, c.operand(i).is_partial() ? Placement::Replicated() : c.operand(i));
-    }
-    c.Result(Placement::Local());
-    return;
   }
   c.RequireAll(split.value_or(Placement::Replicated()));
   c.Result(split.value_or(Placement::Replicated()));

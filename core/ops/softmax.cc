@@ -164,16 +164,12 @@ void SoftmaxCrossEntropyVjp(VjpContext& c) {
 
 // Samples are independent: everything is split along a dimension of the samples, and the loss is then a partial sum.
 void PlaceSoftmaxCrossEntropy(PlacementContext& c) {
+  if (ops::PlaceLocal(c)) return;
   const Placement &logits = c.operand(0), &labels = c.operand(1);
   // Dimension d of the labels is dimension d of the logits, or d + 1 after the classes.
   const auto to_labels = [](int64_t dim) { return dim == 0 ? 0 : dim - 1; };
   const auto to_logits = [](int64_t dim) { return dim == 0 ? 0 : dim + 1; };
-  if (logits.is_local() || labels.is_local()) {
-    for (size_t i = 0; i < 2; ++i) {
-      if (c.operand(i).is_partial()) c.Require(i, Placement::Replicated());
-    }
-    c.Result(Placement::Local());
-  } else if ((logits.is_split() && logits.dim() != 1) || labels.is_split()) {
+  if ((logits.is_split() && logits.dim() != 1) || labels.is_split()) {
     const int64_t dim = logits.is_split() && logits.dim() != 1 ? logits.dim() : to_logits(labels.dim());
     c.Require(0, Placement::Split(dim));
     c.Require(1, Placement::Split(to_labels(dim)));

@@ -1,0 +1,129 @@
+// Local values: what a rank has to itself has on each rank the shape of the whole. Wherever the other operands are, an op of a local
+// value computes on each rank what one rank would with that rank's own value.
+
+#include <algorithm>
+
+#include "core/interpreter.h"
+#include "core/local_part.h"
+#include "core/local_types.h"
+#include "core/verifier.h"
+#include "gtest/gtest.h"
+#include "passes/distribute/distribute.h"
+#include "test/op_cases/op_case_graph.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kRanks = 2;
+const std::string kAxis(kDataAxis);
+
+Mesh TwoRanks() { return Mesh({{kAxis, kRanks}}); }
+
+// What `rank` has of a local operand: rank 0 the row's, the other one its elements in the opposite order.
+Tensor OwnOf(const Tensor& whole, int64_t rank) {
+  Tensor own = whole;
+  if (rank == 0) return own;
+  DispatchDType(whole.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const std::span<T> elements = own.mutable_data<T>();
+    std::reverse(elements.begin(), elements.end());
+  });
+  return own;
+}
+
+// What `rank` holds of an operand. Of a sum rank 0 holds everything.
+Tensor OnRank(const Tensor& whole, const Placement& placement, int64_t rank) {
+  if (placement.is_local()) return OwnOf(whole, rank);
+  if (placement.is_partial()) return rank == 0 ? whole : Tensor(whole.type());
+  return LocalPart(whole, {{kAxis, placement}}, TwoRanks(), rank);
+}
+
+std::vector<Placement> PlacementsBeside(const TensorType& type) {
+  std::vector<Placement> placements = {Placement::Replicated()};
+  for (int64_t dim = 0; dim < type.shape.rank(); ++dim) {
+    if (type.shape[dim] % kRanks == 0) placements.push_back(Placement::Split(dim));
+  }
+  if (IsFloat(type.dtype)) placements.push_back(Placement::Partial(ReduceKind::kSum));
+  return placements;
+}
+
+// One operand local, at most one of the others anywhere else than on all ranks.
+std::vector<std::vector<Placement>> PlacementsWithALocal(const OpCase& row) {
+  std::vector<std::vector<Placement>> all;
+  for (size_t local = 0; local < row.operands.size(); ++local) {
+    std::vector<Placement> placements(row.operands.size());
+    placements[local] = Placement::Local();
+    all.push_back(placements);
+    for (size_t other = 0; other < row.operands.size(); ++other) {
+      if (other == local) continue;
+      for (const Placement& beside : PlacementsBeside(row.operands[other].type)) {
+        all.push_back(placements);
+        all.back()[other] = beside;
+      }
+    }
+  }
+  return all;
+}
+
+void ExpectEachRanksOwn(const OpCase& row, const std::vector<Placement>& placements) {
+  Graph graph = *CaseGraph(row);
+  const std::vector<Tensor> inputs = CaseInputs(row);
+  for (size_t i = 0; i < placements.size(); ++i) graph.set_input_placements(i, {{kAxis, placements[i]}});
+  const absl::StatusOr<Graph> placed = passes::DistributeGraph(graph, TwoRanks());
+  ASSERT_TRUE(placed.ok()) << placed.status();
+  ASSERT_TRUE(Verify(*placed).ok()) << Verify(*placed) << "\n" << placed->ToString();
+  const absl::StatusOr<Graph> local = ToLocalTypes(*placed);
+  ASSERT_TRUE(local.ok()) << local.status() << "\n" << placed->ToString();
+  ASSERT_TRUE(Verify(*local).ok()) << Verify(*local);
+
+  std::vector<std::vector<Tensor>> rank_inputs(kRanks), own_inputs(kRanks, inputs);
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    const auto r = static_cast<size_t>(rank);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      rank_inputs[r].push_back(OnRank(inputs[i], placements[i], rank));
+      if (placements[i].is_local()) own_inputs[r][i] = OwnOf(inputs[i], rank);
+    }
+  }
+  const auto results = Interpret(*local, rank_inputs);
+  ASSERT_TRUE(results.ok()) << results.status();
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    const auto r = static_cast<size_t>(rank);
+    const auto expected = InterpretOneRank(*CaseGraph(row), own_inputs[r]);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (size_t i = 0; i < expected->size(); ++i) {
+      const Placement placement = PlacementAlong(local->results()[i].placements, kAxis);
+      // The results of a fusion need not depend on all operands.
+      EXPECT_TRUE(placement.is_local() || row.op == "fusion") << local->ToString();
+      const Tensor& whole = (*expected)[i];
+      const Tensor own = placement.is_local() ? whole : LocalPart(whole, {{kAxis, placement}}, TwoRanks(), rank);
+      EXPECT_LE(RelativeDifference((*results)[r][i], own), 1e-9) << "result " << i << " on rank " << r;
+    }
+  }
+}
+
+std::vector<OpCase> RowsWithOperands() {
+  std::vector<OpCase> rows;
+  for (const OpCase& row : AllOpCases()) {
+    const bool placeable = row.refused.empty() && row.ranks == 0 && !row.operands.empty();
+    if (placeable && !GetOp(row.op).has_trait(kOptimizer)) rows.push_back(InDouble(row));
+  }
+  return rows;
+}
+
+class LocalOperandTest : public testing::TestWithParam<OpCase> {};
+
+TEST_P(LocalOperandTest, EachRankComputesWithItsOwn) {
+  for (const std::vector<Placement>& placements : PlacementsWithALocal(GetParam())) {
+    std::string places;
+    for (const Placement& placement : placements) places += (places.empty() ? "" : ", ") + placement.ToString();
+    SCOPED_TRACE(GetParam().ToString() + " of " + places);
+    ExpectEachRanksOwn(GetParam(), placements);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, LocalOperandTest, testing::ValuesIn(RowsWithOperands()),
+                         [](const auto& info) { return info.param.op + "_" + std::to_string(info.index); });
+
+}  // namespace
+}  // namespace lockstep
