@@ -309,5 +309,107 @@ TEST(Certificate, HashCoversOrderKindsCountsContentsAndLayouts) {
   EXPECT_TRUE(changed([](StepInfo& start) { start.reads[0].name = "other"; }));
 }
 
+TEST(Certificate, HashIsOfTheLines) {
+  const auto certificate = Certify(Good());
+  ASSERT_TRUE(certificate.ok()) << certificate.status();
+  uint64_t expected = 14695981039346656037u;  // FNV-1a
+  for (const std::string& line : certificate->lines) {
+    for (char c : line + "\n") expected = (expected ^ static_cast<uint64_t>(c)) * 1099511628211u;
+  }
+  EXPECT_EQ(certificate->hash, expected);
+}
+
+TEST(Certificate, RefusesHalfACollective) {
+  auto infos = Good();
+  infos[1].collective.reset();
+  ExpectRefused(infos, "O1");
+  infos = Good();
+  infos[2].collective = infos[1].collective;  // a kernel
+  ExpectRefused(infos, "O1");
+}
+
+// Each thing in which a wait can differ from its start, alone.
+TEST(Certificate, RefusesAWaitThatDiffersFromItsStart) {
+  const std::vector<std::function<void(CollectiveInfo&)>> changes = {
+      [](CollectiveInfo& wait) { wait.op = CollectiveOp::kBroadcast; },
+      [](CollectiveInfo& wait) { wait.axis = "model"; },
+      [](CollectiveInfo& wait) { wait.input = kSecond; },
+      [](CollectiveInfo& wait) { wait.output = kSecond; },
+  };
+  for (const auto& change : changes) {
+    auto infos = Good();
+    change(*infos[4].collective);
+    ExpectRefused(infos, "O2");
+  }
+}
+
+TEST(Certificate, RefusesAnAllReduceThatIsNotInPlace) {
+  ExpectRefused({Collective(StepKind::kStart, CollectiveOp::kAllReduce, 0, kFirst, kSecond),
+                 Collective(StepKind::kWait, CollectiveOp::kAllReduce, 0, kFirst, kSecond)},
+                "O4");
+}
+
+TEST_P(OutOfPlace, OutputSharesNoByteWithTheInput) {
+  const BufferSlice from{0, 0, 64}, to{0, 60, 64};
+  ExpectRefused(
+      {Collective(StepKind::kStart, GetParam(), 0, from, to), Collective(StepKind::kWait, GetParam(), 0, from, to)},
+      "O4");
+}
+
+// A bucket that does not begin where its buffer does.
+TEST(Certificate, OperandsAreFromTheBucketsBegin) {
+  const BufferSlice bucket{0, 64, 64};
+  const auto with = [&](BufferSlice read, BufferSlice write) {
+    std::vector<StepInfo> infos = {Start(0, bucket), Wait(0, bucket)};
+    infos[0].reads[0].slice = read;
+    infos[1].writes[0].slice = write;
+    return infos;
+  };
+  const BufferSlice inside{0, 96, 16}, before{0, 48, 32}, after{0, 112, 32}, around{0, 32, 128};
+  const auto certificate = Certify(with(inside, inside));
+  ASSERT_TRUE(certificate.ok()) << certificate.status();
+  EXPECT_NE(certificate->lines[0].find("%g0@32+16"), std::string::npos) << certificate->lines[0];
+  for (const BufferSlice& outside : {before, after, around}) {
+    ExpectRefused(with(outside, inside), "O4");
+    ExpectRefused(with(inside, outside), "O4");
+  }
+}
+
+// What a collective takes and gives counts, also where no operand of a step lies.
+TEST_P(OutOfPlace, TwoInFlightShareNothingThatOneWrites) {
+  const BufferSlice a{0, 0, 64}, b{1, 0, 64}, rest_of_b{1, 64, 64}, c{2, 0, 64}, d{3, 0, 64};
+  const auto both = [&](BufferSlice first_output, BufferSlice second_input, BufferSlice second_output) {
+    std::vector<StepInfo> infos;
+    for (StepKind kind : {StepKind::kStart, StepKind::kWait}) {
+      infos.push_back(Collective(kind, GetParam(), 0, a, first_output));
+      infos.push_back(Collective(kind, GetParam(), 1, second_input, second_output));
+    }
+    for (StepInfo& info : infos) info.reads.clear();
+    infos[2].writes[0].slice = rest_of_b;
+    return infos;
+  };
+  const BufferSlice whole_b{1, 0, 128};
+  EXPECT_TRUE(Certify(both(whole_b, c, d)).ok()) << Certify(both(whole_b, c, d)).status();
+  EXPECT_TRUE(Certify(both(whole_b, a, d)).ok()) << "both read the same";
+  ExpectRefused(both(whole_b, b, d), "O3");  // the second reads what the first writes
+  ExpectRefused(both(whole_b, c, a), "O3");  // the second writes what the first reads
+  ExpectRefused(both(whole_b, c, b), "O3");  // both write
+}
+
+TEST(Certificate, RefusesOneByteOfScratchMemoryInABucketInFlight) {
+  auto infos = Good();
+  infos[2].scratch = {0, 32, 1};
+  ExpectRefused(infos, "O3");
+}
+
+// (write, read), in this order.
+TEST(Certificate, WhatMayOverwriteIsAPairOfAWriteAndARead) {
+  StepInfo step = Kernel({{"x", "", kOther}, {"y", "", kState}}, {{"z", "", kState}, {"u", "", kFirst}});
+  step.may_overwrite = {{0, 1}};
+  EXPECT_TRUE(Certify({step}).ok()) << Certify({step}).status();
+  step.may_overwrite = {{1, 0}};
+  ExpectRefused({step}, "O5");
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -9,7 +9,8 @@
 It works on a copy of the checkout, build/mutants/tree. All mistakes of the files are compiled into it at once, each behind a
 switch, so that there is one build; those that do not compile are left out. A run of the tests without any says which tests
 reach which mistake; each mistake is then tried with these, the quick ones first, until one fails or takes too long.
-The C++ tests count, not the Python ones. A run that is ended goes on where it was, until a source changes.
+What survives wants a test, or a place in equivalent.txt with the reason. The C++ tests count, not the Python ones. A run that
+is ended goes on where it was, until a source changes.
 """
 
 import argparse
@@ -19,8 +20,10 @@ import importlib
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import threading
 
 import checkout
 import suite
@@ -93,25 +96,26 @@ def chosen(mutants: list[Mutant], arguments: argparse.Namespace) -> list[Mutant]
 
 def build(tests: list) -> None:
     print(f"mutants: building {len(tests)} tests", flush=True)
-    options = ["--noshow_progress", "--keep_going"]
+    options = ["--noshow_progress", "--keep_going", "--output_filter=^//nothing"]  # the switches are full of warnings
     done = checkout.bazel("build", *options, *[test.label for test in tests], capture=False)
     if done.returncode != 0:
         sys.exit("mutants: the copy does not build")
 
 
 def run_all(tests: list, numbered: dict[int, Mutant], journal: Journal, jobs: int) -> list[Verdict]:
-    def one(number: int, mutant: Mutant) -> Verdict:
-        outcome, by = suite.judge(tests, number)
-        return Verdict(mutant, outcome, by)
-
+    stop = threading.Event()
     verdicts = []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        tasks = [pool.submit(one, number, mutant) for number, mutant in numbered.items()]
-        for task in concurrent.futures.as_completed(tasks):
-            verdict = task.result()
-            journal.add(verdict.mutant.key, verdict.outcome, verdict.by)
-            print(f"[{len(verdicts) + 1}/{len(tasks)}] {verdict}", flush=True)
-            verdicts.append(verdict)
+        tasks = {pool.submit(suite.judge, tests, number, stop): mutant for number, mutant in numbered.items()}
+        try:
+            for task in concurrent.futures.as_completed(tasks):
+                verdict = Verdict(tasks[task], *task.result())
+                journal.add(verdict.mutant.key, verdict.outcome, verdict.by)
+                verdicts.append(verdict)
+                print(f"[{len(verdicts)}/{len(tasks)}] {verdict}", flush=True)
+        finally:  # nothing that was started stays
+            stop.set()
+            pool.shutdown(cancel_futures=True)
     return verdicts
 
 
@@ -148,6 +152,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse_arguments()
+    for end in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(end, lambda *_: sys.exit("mutants: ended; the same command goes on from here"))
     state = checkout.copy_checkout()
     output_base = checkout.ask_bazel("info", "output_base").strip()
     compilations = [checkout.Compilation(file, output_base) for file in arguments.files]

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from xml.etree import ElementTree
 
@@ -48,8 +49,8 @@ class Test:
     def limit(self) -> float:
         return SLOWER * self.seconds + SLACK
 
-    def run(self, environment: dict[str, str], limit: float) -> Run:
-        """Runs it, and ends every process that it leaves."""
+    def run(self, environment: dict[str, str], limit: float, stop: threading.Event) -> Run:
+        """Runs it, until it ends, the time is over or `stop` is set; ends every process that it leaves."""
         binary = TREE / "bazel-bin" / self.package / self.name
         runfiles = binary.with_name(self.name + ".runfiles")
         with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, tempfile.TemporaryFile() as output:
@@ -66,17 +67,23 @@ class Test:
             resource.prlimit(process.pid, resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
             resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
             try:
-                outcome = "passed" if process.wait(timeout=limit) == 0 else "failed"
-            except subprocess.TimeoutExpired:
-                outcome = "timed out"
+                outcome = outcome_of(process, started + limit, stop)
+            finally:
+                end_session(process)
             seconds = time.monotonic() - started
-            end_session(process)
             output.seek(0)
             text = output.read().decode(errors="replace")
         case = re.search(r"^\[  FAILED  \] ([\w/.]+)", text, re.MULTILINE) or re.search(
             r"^FAILED:? (.+)", text, re.MULTILINE
         )
         return Run(outcome, seconds, case[1] if case and outcome != "passed" else "", text)
+
+
+def outcome_of(process: subprocess.Popen, until: float, stop: threading.Event) -> str:
+    while process.poll() is None:
+        if time.monotonic() > until or stop.wait(0.01):
+            return "timed out"
+    return "passed" if process.returncode == 0 else "failed"
 
 
 def test_environment(runfiles: pathlib.Path, scratch: str) -> dict[str, str]:
@@ -163,18 +170,20 @@ def measure_one(test: Test, number_of_mutants: int) -> tuple[float, list[int]]:
     with tempfile.NamedTemporaryFile(prefix="mutants-") as file:
         file.write(bytes(max(1, number_of_mutants)))
         file.flush()
-        run = test.run({"LOCKSTEP_MUTANTS_REACHED": file.name}, MOST_SECONDS)
+        run = test.run({"LOCKSTEP_MUTANTS_REACHED": file.name}, MOST_SECONDS, threading.Event())
         if run.outcome != "passed":
             sys.exit(f"mutants: {test.label} {run.outcome} without any mistake:\n{run.output[-3000:]}")
         file.seek(0)
         return run.seconds, [number for number, byte in enumerate(file.read()) if byte]
 
 
-def judge(tests: list[Test], number: int) -> tuple[str, str]:
+def judge(tests: list[Test], number: int, stop: threading.Event) -> tuple[str, str]:
     """Returns what becomes of a mutant, and the test (and its case) that noticed it."""
     reaching = [test for test in tests if number in test.reached]
     for test in reaching:
-        run = test.run({"LOCKSTEP_MUTANT": str(number)}, test.limit)
+        run = test.run({"LOCKSTEP_MUTANT": str(number)}, test.limit, stop)
+        if stop.is_set():
+            return "not tried", ""
         if run.outcome != "passed":
             outcome = "noticed" if run.outcome == "failed" else "timed out"
             return outcome, f"{test.label} {run.failed_case}".strip()
