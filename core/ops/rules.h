@@ -37,8 +37,8 @@ int64_t Offset(const Shape& shape, const std::vector<int64_t>& index);
 // not the sum of means.
 bool IsLinearPartial(const Placement& placement, DType dtype);
 
-// Of an op of which an operand is local: its type is global, so each rank computes the whole with its own, the other operands are
-// needed whole, and every result is local. Returns whether that is so; otherwise it does nothing.
+// Of an op of which an operand is local: its type is global, so each rank computes the whole with its own, the other
+// operands are needed whole, and every result is local. Returns whether that is so; otherwise it does nothing.
 bool PlaceLocal(PlacementContext& c);
 
 // How an elementwise op treats an operand that is partial(sum) or partial(mean).

@@ -1,4 +1,4 @@
-"""A copy of the checkout in which mutants are built, with a Bazel output of its own; the checkout itself is never changed."""
+"""A copy of the checkout in which mutants are built, with a Bazel output of its own; the checkout is never changed."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ CLANG_ARGUMENTS = ["-xc++", "-ferror-limit=0", "-U__SSE2__", "-U__SSE3__", "-U__
 
 
 def copy_checkout() -> str:
-    """Makes the copy equal to the checkout, what is not committed included; returns a hash of all that tests are built from."""
+    """Makes the copy equal to the checkout, with what is not committed; returns a hash of what tests are made of."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

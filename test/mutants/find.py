@@ -12,36 +12,8 @@ import pathlib
 from clang import cindex
 from clang.cindex import Cursor, CursorKind, TypeKind
 from source import Kind, Mutant, make_mutant, numbered
+from tables import COMPARISONS, FUNCTIONS, LOGICAL, LOOSER, OPERATORS, SKIPPED_MACROS
 
-OPERATORS = {
-    "<": ["<=", ">="],
-    "<=": ["<", ">"],
-    ">": [">=", "<="],
-    ">=": [">", "<"],
-    "==": ["!="],
-    "!=": ["=="],
-    "&&": ["||"],
-    "||": ["&&"],
-    "+": ["-"],
-    "-": ["+"],
-    "*": ["+"],
-    "/": ["*"],
-    "%": ["/"],
-    "&": ["|"],
-    "|": ["&"],
-    "<<": [">>"],
-    ">>": ["<<"],
-    "+=": ["-="],
-    "-=": ["+="],
-    "*=": ["+="],
-    "&=": ["|="],
-    "|=": ["&="],
-}
-LOGICAL = {"&&", "||"}
-COMPARISONS = {"<", "<=", ">", ">=", "==", "!="}
-LOOSER = {"||", "+", "-", "|"}  # may bind less than what they stand for, so that they need parentheses
-FUNCTIONS = {"min": "max", "max": "min", "any_of": "all_of", "all_of": "any_of", "none_of": "any_of"}
-SKIPPED_MACROS = {"LOCKSTEP_CHECK", "assert"}
 DECLARES_FUNCTION = {
     CursorKind.FUNCTION_DECL,
     CursorKind.FUNCTION_TEMPLATE,
@@ -81,7 +53,7 @@ def unwrap(cursor: Cursor) -> Cursor:
 
 
 class Finder:
-    """Walks one file. Cursors that a macro's body made have the range of the macro's use and are only walked through."""
+    """Walks one file. Cursors that a macro's body made have the range of its use, and are only walked through."""
 
     def __init__(self, file: str, source: bytes, unit: cindex.TranslationUnit):
         self.file, self.source = file, source

@@ -40,8 +40,10 @@ def read_equivalent(text: str) -> dict[tuple[str, str, str, str], str]:
 
 
 class Journal:
-    """The outcomes so far, a line each, so that a run that was ended goes on where it was. They hold for one state of the
-    sources: those of another one are dropped."""
+    """The outcomes so far, a line each, so that a run that was ended goes on where it was.
+
+    They hold for one state of the sources: those of another one are dropped.
+    """
 
     def __init__(self, path: pathlib.Path, state: str, fresh: bool = False):
         self.path = path

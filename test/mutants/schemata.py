@@ -1,7 +1,8 @@
 """All mutants of a file in one source, each behind a switch: one build serves all of them.
 
-A program runs as mutant n with LOCKSTEP_MUTANT=n in its environment, and as itself without. Where LOCKSTEP_MUTANTS_REACHED
-names a file, byte n of it becomes 1 when the place of mutant n is reached, by this process or by one that it started.
+A program runs as mutant n with LOCKSTEP_MUTANT=n in its environment, and as itself without. Where
+LOCKSTEP_MUTANTS_REACHED names a file, byte n of it becomes 1 when the place of mutant n is reached, by this process or
+by one that it started.
 """
 
 import bisect

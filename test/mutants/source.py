@@ -1,7 +1,7 @@
 """Plausible single mistakes in a C++ source: the values that the other modules pass around.
 
-A mutant replaces one range of a file, in bytes from its start: an EXPRESSION by another; a CONDITION, which is asked for true
-or false, by another; a STATEMENT, with its semicolon, by another or by nothing.
+A mutant replaces one range of a file, in bytes from its start: an EXPRESSION by another; a CONDITION, which is asked
+for true or false, by another; a STATEMENT, with its semicolon, by another or by nothing.
 """
 
 import dataclasses

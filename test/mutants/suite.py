@@ -148,10 +148,10 @@ def tests_of(files: list[str]) -> list[Test]:
 
 
 def measure(tests: list[Test], number_of_mutants: int, remembered: pathlib.Path, state: str) -> list[Test]:
-    """Notes what each test takes without mistakes and which mutants it reaches: by a run, or as remembered of this state.
+    """Notes what each test takes without mistakes, and which mutants it reaches: by a run, or as remembered.
 
-    Returns the tests in the order in which they are worth running: what is quick first. Ends the program if one fails, as it
-    would notice everything.
+    Returns the tests in the order in which they are worth running: what is quick first. Ends the program if one fails,
+    as it would notice everything.
     """
     memory = json.loads(remembered.read_text()) if remembered.is_file() else {}
     if memory.get("state") != state:

@@ -16,8 +16,8 @@
 
 namespace lockstep_mutants {
 
-// The file that LOCKSTEP_MUTANTS_REACHED names, a byte for each mutant, shared with every process that is started from here;
-// null if there is none.
+// The file that LOCKSTEP_MUTANTS_REACHED names, a byte for each mutant, shared with every process that is started from
+// here; null if there is none.
 inline unsigned char* Reached() {
   const char* const path = std::getenv("LOCKSTEP_MUTANTS_REACHED");
   const int file = path == nullptr ? -1 : open(path, O_RDWR);

@@ -1,5 +1,5 @@
-// Local values: what a rank has to itself has on each rank the shape of the whole. Wherever the other operands are, an op of a local
-// value computes on each rank what one rank would with that rank's own value.
+// Local values: what a rank has to itself has on each rank the shape of the whole. Wherever the other operands are, an
+// op of a local value computes on each rank what one rank would with that rank's own value.
 
 #include <algorithm>
 
