@@ -47,7 +47,7 @@ Graph StepOf(std::string_view model) {
   absl::StatusOr<Graph> graph = ParseGraph(model);
   LOCKSTEP_CHECK(graph.ok()) << graph.status();
   passes::TrainStepSpec spec;
-  spec.optimizer.learning_rate = 0.3;
+  spec.optimizer = {"SGD", {{"learning_rate", 0.3}}};
   const absl::Status status = passes::MakeTrainStep(*graph, spec);
   LOCKSTEP_CHECK(status.ok()) << status;
   return *std::move(graph);

@@ -1,5 +1,5 @@
 // What an op says of itself in one word, so that a pass or a backend asks for what it needs to know and not for the
-// op's name (docs/decisions/0009). What takes more than a word is said by functions of the op's block: see OpDef in
+// op's name (docs/decisions/0011). What takes more than a word is said by functions of the op's block: see OpDef in
 // core/op_def.h. test/op_cases/op_traits_test.cc compares all of it with the op's reference meaning.
 
 #pragma once

@@ -34,8 +34,8 @@ TEST(Optimizers, NamesSayWhatTheirOpsHave) {
       const bool is_float = std::holds_alternative<double>(option.example);
       EXPECT_TRUE(is_float || std::holds_alternative<bool>(option.example)) << option.name;
       EXPECT_EQ(is_float, option.range.has_value()) << option.name;
-      if (is_float && !option.required)
-        EXPECT_TRUE(option.range->Contains(std::get<double>(option.example))) << option.name;
+      if (!is_float || option.required) continue;
+      EXPECT_TRUE(option.range->Contains(std::get<double>(option.example))) << option.name;
     }
     for (const auto& [option, value] : name.defaults) EXPECT_NE(OptionOf(optimizer, option), nullptr) << option;
     for (const auto& [attribute, value] : name.fixed) EXPECT_NE(optimizer.op->FindAttribute(attribute), nullptr);
