@@ -40,7 +40,7 @@ class Builder {
   // A node like `node`, of this graph or another, with its operands through `map`, to which its results are added.
   void Copy(const Node& node, ValueMap& map);
 
-  // --- Constants and shapes ------------------------------------------------------------------------------------------------
+  // --- Constants and shapes ------------------------------------------------------------------------------------------
   Value Constant(Tensor value);
   Value Splat(double value, const TensorType& type);  // a scalar constant, broadcast
   Value SplatLike(double value, Value like) { return like ? Splat(value, like.type()) : Value(); }
@@ -58,7 +58,7 @@ class Builder {
   Value Slice(Value x, std::vector<int64_t> start, std::vector<int64_t> limit, std::vector<int64_t> stride = {});
   Value Pad(Value x, std::vector<int64_t> low, std::vector<int64_t> high, double value = 0.0);
 
-  // --- Elementwise -----------------------------------------------------------------------------------------------------------
+  // --- Elementwise ---------------------------------------------------------------------------------------------------
   Value Unary(std::string_view op, Value x) { return Op(op, {x}); }
   Value Neg(Value x) { return Op("neg", {x}); }
   Value Exp(Value x) { return Op("exp", {x}); }
@@ -79,7 +79,7 @@ class Builder {
   }
   Value Select(Value condition, Value yes, Value no) { return Op("select", {condition, yes, no}); }
 
-  // --- Reductions and products ----------------------------------------------------------------------------------------------
+  // --- Reductions and products ---------------------------------------------------------------------------------------
   Value ReduceSum(Value x, std::vector<int64_t> dims);  // x itself if dims is empty
   Value ReduceMax(Value x, std::vector<int64_t> dims) { return Op("reduce_max", {x}, {{"dims", std::move(dims)}}); }
   Value ReduceMean(Value x, const std::vector<int64_t>& dims);
@@ -87,7 +87,7 @@ class Builder {
     return Op("matmul", {a, b}, {{"transpose_a", transpose_a}, {"transpose_b", transpose_b}});
   }
 
-  // --- Collectives -------------------------------------------------------------------------------------------------------------
+  // --- Collectives ---------------------------------------------------------------------------------------------------
   Value AllReduce(Value x, std::string_view axis, ReduceKind kind);
   Value AllGather(Value x, std::string_view axis, int64_t dim);
   Value ReduceScatter(Value x, std::string_view axis, int64_t dim, ReduceKind kind);

@@ -167,7 +167,7 @@ class Graph {
   const Mesh& type_mesh() const { return type_mesh_; }
   int64_t num_ranks() const { return type_mesh_.num_ranks(); }
 
-  // --- Inputs and results -----------------------------------------------------------------------------------------------
+  // --- Inputs and results --------------------------------------------------------------------------------------------
   absl::StatusOr<Value> AddInput(std::string name, TensorType type, bool is_state = false,
                                  PlacementMap placements = {});
   const std::vector<Input>& inputs() const { return inputs_; }
@@ -184,7 +184,7 @@ class Graph {
   void set_result_placements(size_t i, PlacementMap placements) { results_[i].placements = std::move(placements); }
   void RemoveResult(size_t i) { results_.erase(results_.begin() + static_cast<std::ptrdiff_t>(i)); }
 
-  // --- Nodes ------------------------------------------------------------------------------------------------------------
+  // --- Nodes ---------------------------------------------------------------------------------------------------------
   // In execution order. Changing the list goes through the members below.
   const std::list<Node>& nodes() const { return *nodes_; }
   std::list<Node>& nodes() { return *nodes_; }

@@ -243,7 +243,7 @@ class OpDef {
 
   explicit OpDef(std::string name) : name_(std::move(name)) {}
 
-  // --- Writing an op. Every setter returns *this by value-friendly reference, for one chained block. ---------------------
+  // --- Writing an op. Every setter returns *this by value-friendly reference, for one chained block. -----------------
   OpDef& Doc(std::string text) { return doc_ = std::move(text), *this; }
   OpDef& Operand(std::string name) { return operands_.push_back(std::move(name)), *this; }
   OpDef& Variadic(std::string name) {
@@ -297,7 +297,7 @@ class OpDef {
   OpDef& State(OptimizerState state) { return optimizer_.states.push_back(std::move(state)), *this; }
   OpDef& KnownAs(OptimizerName name) { return optimizer_.names.push_back(std::move(name)), *this; }
 
-  // --- Reading it. ---------------------------------------------------------------------------------------------------------
+  // --- Reading it. ---------------------------------------------------------------------------------------------------
   const std::string& name() const { return name_; }
   const std::string& doc() const { return doc_; }
   const std::vector<std::string>& operand_names() const { return operands_; }

@@ -100,7 +100,7 @@ ModelProto MatMulModel() {
   return model;
 }
 
-// --- What is imported ------------------------------------------------------------------------------------------------------
+// --- What is imported ------------------------------------------------------------------------------------------------
 
 TEST(OnnxImporterTest, ParametersBecomeStatesAndTheBatchIsSplit) {
   const auto model = Import(MatMulModel(), {{"n", 2}});
@@ -233,7 +233,7 @@ TEST(OnnxImporterTest, BatchNormalizationOfTrainingFormIsImportedInInferenceForm
   EXPECT_EQ(imported->graph.FindResult("next_mean")->value.name(), "mean");
 }
 
-// --- External data -----------------------------------------------------------------------------------------------------------
+// --- External data ---------------------------------------------------------------------------------------------------
 
 void SetExternal(TensorProto& tensor, const std::string& location, const std::string& offset,
                  const std::string& length) {
@@ -285,7 +285,7 @@ TEST(OnnxImporterTest, ExternalDataMustLieBesideTheModelAndBeComplete) {
   }
 }
 
-// --- Errors ------------------------------------------------------------------------------------------------------------------
+// --- Errors ----------------------------------------------------------------------------------------------------------
 
 std::string ErrorOf(const absl::StatusOr<ImportedModel>& model) {
   return model.ok() ? "imported" : std::string(model.status().message());

@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-// --- What compiled code calls -----------------------------------------------------------------------------------------------
+// --- What compiled code calls ----------------------------------------------------------------------------------------
 
 uint64_t PowUnsigned(uint64_t x, uint64_t y) {
   uint64_t power = 1;

@@ -24,7 +24,7 @@ class LoopFunction {
  private:
   using Values = std::vector<llvm::Value*>;
 
-  // --- loop_function.cc: the nest ----------------------------------------------------------------------------------------
+  // --- loop_function.cc: the nest ------------------------------------------------------------------------------------
   // for (i = low; i < high; i += step) body(i)
   void For(llvm::Value* low, llvm::Value* high, int64_t step, const std::function<void(llvm::Value*)>& body);
   // body(i, null) for every whole vector from low to high, then body(i, mask) for what is left.
@@ -40,7 +40,7 @@ class LoopFunction {
   void CombineChunks();
   void Return();
 
-  // --- loop_access.cc: elements, memory, accumulators -----------------------------------------------------------------------
+  // --- loop_access.cc: elements, memory, accumulators ----------------------------------------------------------------
   // Computes as scalars those of `needed` that are the same for all lanes and whose indices are known.
   void EmitUniforms(const std::vector<bool>& needed);
   llvm::Value* Uniform(int element);

@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// --- Inference ----------------------------------------------------------------------------------------------------------
+// --- Inference -------------------------------------------------------------------------------------------------------
 
 absl::Status CheckKind(const InferContext& c, std::string_view id, std::string_view bool_id) {
   const std::string& name = c.attr<std::string>("kind");
@@ -37,7 +37,7 @@ absl::Status InferAllReduce(InferContext& c) {
   return c.SetResults(std::move(types));
 }
 
-// --- Reference meaning --------------------------------------------------------------------------------------------------
+// --- Reference meaning -----------------------------------------------------------------------------------------------
 
 template <typename Context>
 ReduceKind KindOf(const Context& c) {
@@ -90,7 +90,7 @@ absl::Status EvalReduceScatter(RanksEvalContext& c) {
   return absl::OkStatus();
 }
 
-// --- Gradients ----------------------------------------------------------------------------------------------------------
+// --- Gradients -------------------------------------------------------------------------------------------------------
 
 // The gradient of y = all_reduce(x) of the kinds that are not linear; g is already summed over the ranks.
 Value NonlinearAllReduceGradient(Builder& b, std::string_view axis, ReduceKind kind, Value x, Value y, Value g) {
@@ -133,7 +133,7 @@ void ReduceScatterVjp(VjpContext& c) {
   c.Contribute(0, kind == ReduceKind::kMean ? b.Scale(whole, 1.0 / ranks) : whole);
 }
 
-// --- Placement ----------------------------------------------------------------------------------------------------------
+// --- Placement -------------------------------------------------------------------------------------------------------
 
 bool IsLinear(ReduceKind kind) { return kind == ReduceKind::kSum || kind == ReduceKind::kMean; }
 

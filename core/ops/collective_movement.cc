@@ -11,7 +11,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// --- Reference meaning --------------------------------------------------------------------------------------------------
+// --- Reference meaning -----------------------------------------------------------------------------------------------
 
 absl::Status EvalCollectiveBroadcast(RanksEvalContext& c) {
   // The one rank of the one-rank program is all of them.
@@ -41,7 +41,7 @@ absl::Status EvalAxisIndex(RanksEvalContext& c) {
   return absl::OkStatus();
 }
 
-// --- Gradients ----------------------------------------------------------------------------------------------------------
+// --- Gradients -------------------------------------------------------------------------------------------------------
 
 void CollectiveBroadcastVjp(VjpContext& c) {
   Builder& b = c.b();
@@ -72,7 +72,7 @@ void ShardVjp(VjpContext& c) {
   c.Contribute(0, b.Reshape(b.Select(is_mine, copies, b.SplatLike(0.0, copies)), whole));
 }
 
-// --- Placement ----------------------------------------------------------------------------------------------------------
+// --- Placement -------------------------------------------------------------------------------------------------------
 
 void PlaceAllGather(PlacementContext& c) {
   if (!ops::IsOwnAxis(c)) return ops::PlaceMovementAlongOtherAxis(c);

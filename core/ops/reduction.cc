@@ -117,7 +117,7 @@ void ProductVjp(VjpContext& c) {
   c.Contribute(0, b.Mul(b.BroadcastOver(c.grad(), x.shape(), dims), others));
 }
 
-// --- argmax -------------------------------------------------------------------------------------------------------------
+// --- argmax ----------------------------------------------------------------------------------------------------------
 
 absl::Status InferArgMax(InferContext& c) {
   const int64_t dim = c.attr<int64_t>("dim");

@@ -9,7 +9,7 @@
 
 namespace lockstep::ops {
 
-// --- Inference ----------------------------------------------------------------------------------------------------------
+// --- Inference -------------------------------------------------------------------------------------------------------
 
 // Error `id` unless all operands have the type of the first.
 absl::Status CheckSameTypes(const InferContext& c, std::string_view id);
@@ -24,14 +24,14 @@ absl::Status CheckIncreasingDims(const InferContext& c, std::string_view id, con
 // Error `id` unless every attribute that has a range is in it.
 absl::Status CheckRanges(const InferContext& c, std::string_view id);
 
-// --- Reference loops ----------------------------------------------------------------------------------------------------
+// --- Reference loops -------------------------------------------------------------------------------------------------
 
 // Calls f(index) for every multi-index of `shape` in row-major order; for a scalar once with the empty index.
 void ForEachIndex(const Shape& shape, const std::function<void(const std::vector<int64_t>&)>& f);
 // The row-major position of `index` in `shape`.
 int64_t Offset(const Shape& shape, const std::vector<int64_t>& index);
 
-// --- Placement ----------------------------------------------------------------------------------------------------------
+// --- Placement -------------------------------------------------------------------------------------------------------
 
 // Partial by a sum, or by a mean of floats: what a linear op passes on. The mean of integers is truncated, so that the mean of sums is
 // not the sum of means.

@@ -28,7 +28,7 @@ void CopyElements(const Tensor& x, Tensor& result, const Shape& shape, F f) {
   });
 }
 
-// --- iota ---------------------------------------------------------------------------------------------------------------
+// --- iota ------------------------------------------------------------------------------------------------------------
 
 absl::Status InferIota(InferContext& c) {
   const Ints& extents = c.attr<Ints>("shape");
@@ -59,7 +59,7 @@ void PlaceIota(PlacementContext& c) {
   c.Result(*c.wanted());
 }
 
-// --- reshape ------------------------------------------------------------------------------------------------------------
+// --- reshape ---------------------------------------------------------------------------------------------------------
 
 absl::Status InferReshape(InferContext& c) {
   const Ints& extents = c.attr<Ints>("shape");
@@ -100,7 +100,7 @@ void PlaceReshape(PlacementContext& c) {
       [&](int64_t e) { return DimAfterReshape(to, e, from, c.axis_size()); });
 }
 
-// --- transpose ----------------------------------------------------------------------------------------------------------
+// --- transpose -------------------------------------------------------------------------------------------------------
 
 absl::Status InferTranspose(InferContext& c) {
   const Ints& permutation = c.attr<Ints>("permutation");
@@ -144,7 +144,7 @@ void PlaceTranspose(PlacementContext& c) {
       c, [&](int64_t d) { return Inverse(permutation)[At(d)]; }, [&](int64_t e) { return permutation[At(e)]; });
 }
 
-// --- broadcast ----------------------------------------------------------------------------------------------------------
+// --- broadcast -------------------------------------------------------------------------------------------------------
 
 absl::Status InferBroadcast(InferContext& c) {
   const Ints &extents = c.attr<Ints>("shape"), &dims = c.attr<Ints>("dims");

@@ -38,7 +38,7 @@ absl::Status CheckEntryPerDim(const InferContext& c, const char* name) {
                        << ", expected one entry for each dimension";
 }
 
-// --- concat -------------------------------------------------------------------------------------------------------------
+// --- concat ----------------------------------------------------------------------------------------------------------
 
 absl::Status InferConcat(InferContext& c) {
   const int64_t dim = c.attr<int64_t>("dim");
@@ -87,7 +87,7 @@ void PlaceConcat(PlacementContext& c) {
   ops::PlaceIndependentRows(c, [dim](int64_t split) { return split != dim; });
 }
 
-// --- slice --------------------------------------------------------------------------------------------------------------
+// --- slice -----------------------------------------------------------------------------------------------------------
 
 absl::Status InferSlice(InferContext& c) {
   for (const char* name : {"start", "limit", "stride"}) RETURN_IF_ERROR(CheckEntryPerDim(c, name));
@@ -154,7 +154,7 @@ void PlaceSlice(PlacementContext& c) {
   ops::PlaceDataMovement(c, same_if_whole, same_if_whole);
 }
 
-// --- pad ----------------------------------------------------------------------------------------------------------------
+// --- pad -------------------------------------------------------------------------------------------------------------
 
 absl::Status InferPad(InferContext& c) {
   for (const char* name : {"low", "high"}) RETURN_IF_ERROR(CheckEntryPerDim(c, name));

@@ -37,7 +37,7 @@ class OnnxNode {
   void AddNote(std::string note) { model_.notes.push_back(std::move(note)); }
   void AddDropout(std::string dropout) { model_.dropouts.push_back(std::move(dropout)); }
 
-  // --- Inputs. The table of operators says how many are required; only later ones may be absent. ------------------------
+  // --- Inputs. The table of operators says how many are required; only later ones may be absent. ---------------------
   int num_inputs() const { return proto_.input_size(); }
   bool has_input(int i) const { return i < proto_.input_size() && !proto_.input(i).empty(); }
   Value input(int i);                                        // null only if the builder has failed
@@ -49,7 +49,7 @@ class OnnxNode {
   absl::StatusOr<std::vector<int64_t>> IntsInput(int i);  // of rank 0 or 1
   absl::StatusOr<double> FloatInput(int i);               // of one element; an initializer of one will do
 
-  // --- Attributes. An attribute that no converter asks for is an error: its meaning would be lost. ----------------------
+  // --- Attributes. An attribute that no converter asks for is an error: its meaning would be lost. -------------------
   bool has_attr(std::string_view name) const { return Find(name) != nullptr; }
   int64_t Int(std::string_view name, int64_t default_value);
   bool Flag(std::string_view name, bool default_value) { return Int(name, default_value ? 1 : 0) != 0; }
@@ -64,13 +64,13 @@ class OnnxNode {
   // Ints from the attribute `name` up to opset `since` - 1, from input `i` from then on; nothing if absent.
   absl::StatusOr<std::optional<std::vector<int64_t>>> IntsAttrOrInput(std::string_view name, int64_t since, int i);
 
-  // --- Outputs ----------------------------------------------------------------------------------------------------------
+  // --- Outputs -------------------------------------------------------------------------------------------------------
   int num_outputs() const { return proto_.output_size(); }
   bool has_output(int i) const { return i < proto_.output_size() && !proto_.output(i).empty(); }
   void SetOutput(int i, Value value);  // no effect if the node has no output i, or the value is null
   const std::vector<Value>& outputs() const { return outputs_; }
 
-  // --- Errors and checks ------------------------------------------------------------------------------------------------
+  // --- Errors and checks ---------------------------------------------------------------------------------------------
   // "Conv: <message>"; the importer appends the source.
   ErrorStream Error() const;
   ErrorStream Unsupported() const;

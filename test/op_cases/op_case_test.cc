@@ -28,7 +28,7 @@ std::string RowName(const testing::TestParamInfo<OpCase>& info) {
          (info.param.refused.empty() ? "" : "_" + info.param.refused);
 }
 
-// --- Accepted rows ------------------------------------------------------------------------------------------------------
+// --- Accepted rows ---------------------------------------------------------------------------------------------------
 
 class OpCaseTest : public testing::TestWithParam<OpCase> {
  protected:
@@ -61,7 +61,7 @@ TEST_P(OpCaseTest, TextParsesBackToTheSameText) {
 
 INSTANTIATE_TEST_SUITE_P(Rows, OpCaseTest, testing::ValuesIn(AcceptedOpCases()), RowName);
 
-// --- Refused rows -------------------------------------------------------------------------------------------------------
+// --- Refused rows ----------------------------------------------------------------------------------------------------
 
 class RefusedOpCaseTest : public testing::TestWithParam<OpCase> {};
 
@@ -76,7 +76,7 @@ TEST_P(RefusedOpCaseTest, NamesTheConstraint) {
 
 INSTANTIATE_TEST_SUITE_P(Rows, RefusedOpCaseTest, testing::ValuesIn(RefusedOpCases()), RowName);
 
-// --- Gradients ----------------------------------------------------------------------------------------------------------
+// --- Gradients -------------------------------------------------------------------------------------------------------
 
 // graph(operands, cotangents) -> loss and the gradients of the float operands, where the loss is the sum of all float
 // results, weighted by cotangents of their types. On several ranks each has its loss, and the gradients are those of
@@ -178,7 +178,7 @@ TEST_P(GradientTest, AgreesWithCentralDifferencesAndIsNotZero) {
 
 INSTANTIATE_TEST_SUITE_P(Rows, GradientTest, testing::ValuesIn(RowsWithGradient()), RowName);
 
-// --- Completeness -------------------------------------------------------------------------------------------------------
+// --- Completeness ----------------------------------------------------------------------------------------------------
 
 TEST(Completeness, EveryOpIsWhollyDefined) {
   ASSERT_GT(AllOps().size(), 40U);

@@ -155,7 +155,7 @@ std::string RowName(const testing::TestParamInfo<OpCase>& info) {
   return info.param.op + "_" + std::to_string(info.index);
 }
 
-// --- Ops on one rank ----------------------------------------------------------------------------------------------------
+// --- Ops on one rank -------------------------------------------------------------------------------------------------
 
 class PlacementTest : public testing::TestWithParam<OpCase> {};
 
@@ -355,7 +355,7 @@ TEST(BatchNorm, StatisticsOfRanksAreThoseOfGroups) {
   EXPECT_GE(compared, 12);
 }
 
-// --- Collectives --------------------------------------------------------------------------------------------------------
+// --- Collectives -----------------------------------------------------------------------------------------------------
 
 class CollectivePlacementTest : public testing::TestWithParam<OpCase> {};
 

@@ -68,7 +68,7 @@ TEST(OpTraits, CollectivesHaveTheAttributesOfTheirKind) {
   }
 }
 
-// --- On rows ------------------------------------------------------------------------------------------------------------
+// --- On rows ---------------------------------------------------------------------------------------------------------
 
 // A row's one node, and what it makes of inputs.
 struct Evaluated {
@@ -228,7 +228,7 @@ TEST(OpTraits, ReductionsCombineAsTheirKindSays) {
   });
 }
 
-// --- Collectives --------------------------------------------------------------------------------------------------------
+// --- Collectives -----------------------------------------------------------------------------------------------------
 
 double Total(const std::vector<std::vector<Tensor>>& tensors) {
   double total = 0;

@@ -119,7 +119,7 @@ class Generator {
     return Shape(extents);
   }
 
-  // --- Choosing operands ---------------------------------------------------------------------------------------------------
+  // --- Choosing operands ---------------------------------------------------------------------------------------------
 
   using Filter = std::function<bool(Value)>;
   Value Pick(const Filter& filter) {
@@ -181,7 +181,7 @@ class Generator {
     return false;
   }
 
-  // --- Making nodes --------------------------------------------------------------------------------------------------------
+  // --- Making nodes --------------------------------------------------------------------------------------------------
 
   // Each returns a new value, or null if there were no fitting operands.
   Value Unary() {
