@@ -1,6 +1,7 @@
-// What a backend is: it owns a machine. It says what that machine is and what there are kernels for, lowers a graph that keeps to
-// that into a Program of kernels over storages, and makes the devices on which they run. Everything else, from the pipeline before
-// to buffers, certificate and steps after, is shared (compile.cc). Backends hold no state between calls; any thread may use one.
+// What a backend is: it owns a machine. It says what that machine is and what there are kernels for, lowers a graph
+// that keeps to that into a Program of kernels over storages, and makes the devices on which they run. Everything else,
+// from the pipeline before to buffers, certificate and steps after, is shared (compile.cc). Backends hold no state
+// between calls; any thread may use one.
 
 #pragma once
 
@@ -30,8 +31,8 @@ struct Target {
   int threads = 1;
   std::string isa;
   passes::FusionOptions fusion;  // which nodes become one loop
-  // Lines about the processor and the libraries behind the kernels: where two processes have the same, equal programs compute
-  // equal bits.
+  // Lines about the processor and the libraries behind the kernels: where two processes have the same, equal programs
+  // compute equal bits.
   std::string fingerprint;
 };
 
@@ -50,8 +51,8 @@ class Backend {
   // Whether there is a kernel for the node as it is; the pipeline decomposes the others where it can.
   virtual bool Supports(const Node& node) const = 0;
 
-  // One or more instructions for each node, in the graph's order. An op without a kernel is an error that names it. Kernels keep
-  // what they need to know of `target`, such as how many threads they were made for.
+  // One or more instructions for each node, in the graph's order. An op without a kernel is an error that names it.
+  // Kernels keep what they need to know of `target`, such as how many threads they were made for.
   virtual absl::StatusOr<Program> Lower(const Graph& graph, const Target& target) const = 0;
 };
 

@@ -1,5 +1,6 @@
-// Compiles a graph for a backend: the whole way from a program to an Executable, told in compile.cc. Python, the tools and
-// tests call it. The result depends on the arguments alone, so ranks that compile the same graph get the same certificate.
+// Compiles a graph for a backend: the whole way from a program to an Executable, told in compile.cc. Python, the tools
+// and tests call it. The result depends on the arguments alone, so ranks that compile the same graph get the same
+// certificate.
 
 #pragma once
 

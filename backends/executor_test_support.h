@@ -25,7 +25,8 @@ graph @step(%x: f32[4,3] split(0), %y: i64[4] split(0), state %w: f32[3,5], stat
 }
 )";
 
-// Compiles `text` for all ranks of the communicator along the axis `data`, unless `options` has a mesh; Load also loads it.
+// Compiles `text` for all ranks of the communicator along the axis `data`, unless `options` has a mesh; Load also loads
+// it.
 absl::StatusOr<Executable> CompileFor(const std::string& text, const Communicator& communicator,
                                       CompileOptions options = {});
 absl::StatusOr<std::unique_ptr<Executor>> Load(const std::string& text, Communicator& communicator, Device& device,

@@ -28,8 +28,8 @@ EXPORTED const char* __tsan_default_suppressions() {
          "called_from_lib:libdnnl.so.3\n"
          "called_from_lib:libgomp.so.1\n"
          "called_from_lib:libLLVM.so.19.1\n"
-         // Open MPI's plugins order their locks as they please, and unlock in destructors what was never locked. Whichever
-         // thread calls MPI moves the data of all.
+         // Open MPI's plugins order their locks as they please, and unlock in destructors what was never locked.
+         // Whichever thread calls MPI moves the data of all.
          "deadlock:mca_\n"
          "mutex:mca_\n"
          "race:mca_\n"

@@ -1,5 +1,5 @@
-// Compiled loops against plain C++ loops and against the memory's bandwidth, on one thread; and the time to compile them. bytes_per_second
-// counts what a loop has to read and write, once.
+// Compiled loops against plain C++ loops and against the memory's bandwidth, on one thread; and the time to compile
+// them. bytes_per_second counts what a loop has to read and write, once.
 
 #include <algorithm>
 #include <cmath>

@@ -1,9 +1,9 @@
-// Makes nodes by name: the language in which gradients, decompositions, frontends and passes write graphs. A Builder holds
-// the first error and from then on returns null Values and takes them as operands, so that an expression need not check each step;
-// whoever made the builder looks at status() before using what was built.
+// Makes nodes by name: the language in which gradients, decompositions, frontends and passes write graphs. A Builder
+// holds the first error and from then on returns null Values and takes them as operands, so that an expression need not
+// check each step; whoever made the builder looks at status() before using what was built.
 //
-// In a placed graph new nodes are placed by their ops' rules; where one wants a slice of what all ranks hold, it is taken. A node
-// that would need communication is an error.
+// In a placed graph new nodes are placed by their ops' rules; where one wants a slice of what all ranks hold, it is
+// taken. A node that would need communication is an error.
 //
 // Elementwise functions require equal types; there is no implicit broadcasting.
 

@@ -1,5 +1,5 @@
-// What ranks do together: the collectives that a communicator offers (runtime/communicator.h), and what the compiler has to know
-// of each. Plain values; any thread.
+// What ranks do together: the collectives that a communicator offers (runtime/communicator.h), and what the compiler
+// has to know of each. Plain values; any thread.
 
 #pragma once
 

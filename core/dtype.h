@@ -96,7 +96,8 @@ decltype(auto) DispatchDType(DType dtype, F&& f) {
   __builtin_unreachable();
 }
 
-// The type in which a reference computation of T accumulates: double for floats, a 64-bit integer for integers and bool.
+// The type in which a reference computation of T accumulates: double for floats, a 64-bit integer for integers and
+// bool.
 template <typename T>
 using Accumulator =
     std::conditional_t<std::is_floating_point_v<T> || std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>, double,

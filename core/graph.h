@@ -1,12 +1,13 @@
 // The program: a Graph owns its Nodes in one list that is always a valid execution order. Frontends and the parser make
 // graphs, passes change them, backends and the interpreter read them. One thread at a time may use a Graph.
 //
-// There is one Node class for all ops: an op, operands, attributes, results. Result types are inferred on insertion, and
-// inference is verification: a node that exists is well-typed.
+// There is one Node class for all ops: an op, operands, attributes, results. Result types are inferred on insertion,
+// and inference is verification: a node that exists is well-typed.
 //
 // A program has three forms (docs/decisions/0007):
 //  * without a mesh: what a user writes, the one-rank program over the global batch;
-//  * placed: a mesh, and for every value where it is along each axis. Types are still those of the one-rank program, and a
+//  * placed: a mesh, and for every value where it is along each axis. Types are still those of the one-rank program,
+//  and a
 //    collective is a node that changes where a value is, not what it is. New nodes are placed by their ops' rules;
 //  * local: the same with the types of what one rank holds, which is what runs (core/local_types.h goes both ways).
 
@@ -89,7 +90,8 @@ class Node {
   // Where the node comes from in the model, such as "onnx:/fc1/MatMul"; may be empty.
   const std::string& source() const { return source_; }
 
-  // The nodes that have a result of this one as an operand, once for each such operand. Results of the graph are not users.
+  // The nodes that have a result of this one as an operand, once for each such operand. Results of the graph are not
+  // users.
   const std::vector<Node*>& users() const { return users_; }
 
   // "matmul %z" or "matmul %z (at onnx:/fc1/MatMul)": how messages name a node.
@@ -113,8 +115,8 @@ inline const TensorType& Value::type() const { return node->type(static_cast<siz
 inline const std::string& Value::name() const { return node->result_name(static_cast<size_t>(index)); }
 inline const PlacementMap& Value::placements() const { return node->placements(static_cast<size_t>(index)); }
 
-// An input of a graph. Data inputs are given at each call; state inputs (trained variables, optimizer state) live with the
-// executable, which updates those that have a next value among the results.
+// An input of a graph. Data inputs are given at each call; state inputs (trained variables, optimizer state) live with
+// the executable, which updates those that have a next value among the results.
 struct Input {
   Value value;  // of a node of op `input` that is not in nodes()
   bool is_state = false;
@@ -189,7 +191,8 @@ class Graph {
   const std::list<Node>& nodes() const { return *nodes_; }
   std::list<Node>& nodes() { return *nodes_; }
 
-  // Inserts a node before `before` (at the end if null), inferring its result types. The error is the op's, with the source.
+  // Inserts a node before `before` (at the end if null), inferring its result types. The error is the op's, with the
+  // source.
   absl::StatusOr<Node*> Insert(NodeSpec spec, Node* before = nullptr);
   // Inserts CopyOf(node, map), and adds its results to the map.
   absl::StatusOr<Node*> InsertCopy(const Node& node, ValueMap& map, Node* before = nullptr);

@@ -1,6 +1,6 @@
-// Runs a graph by the ops' reference meanings: the oracle for every backend and for every distributed test. All ranks of the
-// graph's mesh run in lock step in one thread: each value has one tensor per rank, nodes are evaluated one by one, and a
-// collective is a pure function over the ranks' tensors. Slow, deterministic.
+// Runs a graph by the ops' reference meanings: the oracle for every backend and for every distributed test. All ranks
+// of the graph's mesh run in lock step in one thread: each value has one tensor per rank, nodes are evaluated one by
+// one, and a collective is a pure function over the ranks' tensors. Slow, deterministic.
 
 #pragma once
 
@@ -13,8 +13,9 @@
 namespace lockstep {
 
 // inputs[rank][i] is the value of graph.inputs()[i] on that rank; the result likewise for graph.results(). There are
-// graph.num_ranks() ranks: those of the mesh for a local graph, else one. So a placed graph is the one-rank program that it
-// stands for, in which collectives change nothing; ToLocalTypes gives what its ranks run. Errors name the input, or the op with its source (a label out of range).
+// graph.num_ranks() ranks: those of the mesh for a local graph, else one. So a placed graph is the one-rank program
+// that it stands for, in which collectives change nothing; ToLocalTypes gives what its ranks run. Errors name the
+// input, or the op with its source (a label out of range).
 absl::StatusOr<std::vector<std::vector<Tensor>>> Interpret(const Graph& graph,
                                                            const std::vector<std::vector<Tensor>>& inputs);
 

@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-// The elements of `whole` that `rank` holds: one dimension after the other is cut where a placement splits it, in the order of the
-// mesh's axes. Requires that the ranks share these dimensions evenly.
+// The elements of `whole` that `rank` holds: one dimension after the other is cut where a placement splits it, in the
+// order of the mesh's axes. Requires that the ranks share these dimensions evenly.
 Tensor LocalPart(const Tensor& whole, const PlacementMap& placements, const Mesh& mesh, int64_t rank);
 
 // The first rank that holds what `rank` holds of a value that is placed so: it has the same coordinates along all

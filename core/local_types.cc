@@ -24,7 +24,8 @@ TensorType Rescaled(const TensorType& type, const PlacementMap& placements, cons
   return {type.dtype, Shape(Rescaled(type.shape.dims(), placements, mesh, direction))};
 }
 
-// Copies a graph, with the types of the other form. `mesh` is the graph's, or that of the graph in which it is a region.
+// Copies a graph, with the types of the other form. `mesh` is the graph's, or that of the graph in which it is a
+// region.
 class Rescaling {
  public:
   Rescaling(const Graph& from, const Mesh& mesh, Direction direction)

@@ -1,5 +1,5 @@
-// From types of the one-rank program to types of what one rank holds, and back. Placements say all that is needed, so both
-// directions are exact, and each undoes the other. Mechanical: no rule is asked, nothing is decided.
+// From types of the one-rank program to types of what one rank holds, and back. Placements say all that is needed, so
+// both directions are exact, and each undoes the other. Mechanical: no rule is asked, nothing is decided.
 
 #pragma once
 
@@ -13,8 +13,8 @@ TensorType LocalType(const TensorType& type, const PlacementMap& placements, con
 // The type of the value of which ranks hold `type`.
 TensorType GlobalType(const TensorType& type, const PlacementMap& placements, const Mesh& mesh);
 
-// The program that a rank runs, of a placed graph; a graph without a mesh, or that is local, is copied. The error is Internal:
-// a placement rule, or an op's inference, that contradicts the other.
+// The program that a rank runs, of a placed graph; a graph without a mesh, or that is local, is copied. The error is
+// Internal: a placement rule, or an op's inference, that contradicts the other.
 absl::StatusOr<Graph> ToLocalTypes(const Graph& graph);
 
 // The placed graph of a local one; any other is copied. An error if the local types are no share of global ones.

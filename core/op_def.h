@@ -92,7 +92,8 @@ class EvalContext : public NodeContext {
   std::span<Tensor> results_;
 };
 
-// Reference meaning of a collective: the tensors of all ranks of one group along the mesh axis, in order of the coordinate.
+// Reference meaning of a collective: the tensors of all ranks of one group along the mesh axis, in order of the
+// coordinate.
 class RanksEvalContext : public NodeContext {
  public:
   RanksEvalContext(const OpDef& op, const AttributeMap& attributes,
@@ -108,8 +109,9 @@ class RanksEvalContext : public NodeContext {
   std::span<std::vector<Tensor>> results_;
 };
 
-// Gradient (vector-Jacobian product). grad(i) is the gradient of the loss with respect to result i, of the result's type;
-// it is null where nothing flows back through that result. Contribute(i, v) adds v to the gradient of operand i. Errors stay in the builder.
+// Gradient (vector-Jacobian product). grad(i) is the gradient of the loss with respect to result i, of the result's
+// type; it is null where nothing flows back through that result. Contribute(i, v) adds v to the gradient of operand i.
+// Errors stay in the builder.
 class VjpContext : public NodeContext {
  public:
   VjpContext(Node& node, std::span<const Value> grads, Builder& builder, std::vector<std::vector<Value>>& contributions)
@@ -150,12 +152,12 @@ class DecomposeContext : public NodeContext {
 };
 
 // Placement rule, for one mesh axis at a time. Given where the operands are, the rule says where the op needs them
-// (default: where they are) and where its results then are (default: replicated). Types are those of the one-rank program,
-// whoever asks: the distribute pass, which moves operands to where they are required; a placed graph, when a node is
-// inserted; the verifier, which refuses a node whose operands are elsewhere.
+// (default: where they are) and where its results then are (default: replicated). Types are those of the one-rank
+// program, whoever asks: the distribute pass, which moves operands to where they are required; a placed graph, when a
+// node is inserted; the verifier, which refuses a node whose operands are elsewhere.
 //
-// wanted() is set when a consumer wants the result split although all operands are replicated: a cheap op such as `broadcast`
-// then may produce just its slice by Require and Result; an op that ignores it gets a `shard` after it.
+// wanted() is set when a consumer wants the result split although all operands are replicated: a cheap op such as
+// `broadcast` then may produce just its slice by Require and Result; an op that ignores it gets a `shard` after it.
 class PlacementContext : public NodeContext {
  public:
   // All that is given is borrowed, and outlives the context.
@@ -261,10 +263,11 @@ class OpDef {
     attributes_.push_back({std::move(name), Attribute(std::move(default_value)), false, std::move(doc)});
     return *this;
   }
-  // Entry d of the attribute, a list, counts elements along dimension d of the first result, such as a broadcast's `shape`:
-  // where types are local it says the rank's share.
+  // Entry d of the attribute, a list, counts elements along dimension d of the first result, such as a broadcast's
+  // `shape`: where types are local it says the rank's share.
   OpDef& PerDim(std::string_view attribute);
-  // Which numbers the attribute before it, a float, may be. The op's inference checks it, by CheckRanges of core/ops/rules.h.
+  // Which numbers the attribute before it, a float, may be. The op's inference checks it, by CheckRanges of
+  // core/ops/rules.h.
   OpDef& In(NumberRange range);
   OpDef& Trait(OpTrait trait) { return traits_ |= trait, *this; }
   // A movement of one operand: result element i is the operand's element at this map of i. Loops then fuse the op by

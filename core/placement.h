@@ -1,4 +1,5 @@
-// Where the elements of a value live: a mesh of ranks with named axes, and per axis a placement. Plain values; any thread.
+// Where the elements of a value live: a mesh of ranks with named axes, and per axis a placement. Plain values; any
+// thread.
 //
 //   replicated   every rank along the axis holds the whole value
 //   split(d)     rank i holds the i-th of n equal slices of dimension d
@@ -88,7 +89,8 @@ class Mesh {
   // The coordinate of `rank` along `axis`. Requires has_axis(axis) and 0 <= rank < num_ranks().
   int64_t Coordinate(int64_t rank, std::string_view axis) const;
 
-  // The ranks that differ from each other along `axis` alone, each group in order of that coordinate. Requires has_axis(axis).
+  // The ranks that differ from each other along `axis` alone, each group in order of that coordinate. Requires
+  // has_axis(axis).
   std::vector<std::vector<int64_t>> Groups(std::string_view axis) const;
 
   bool operator==(const Mesh&) const = default;

@@ -1,5 +1,5 @@
-// Where the values of a placed graph are: asks the ops' placement rules, axis by axis, and moves values to where a node needs
-// them. Graphs, builders and the distribute pass place nodes with it, and the verifier checks them.
+// Where the values of a placed graph are: asks the ops' placement rules, axis by axis, and moves values to where a node
+// needs them. Graphs, builders and the distribute pass place nodes with it, and the verifier checks them.
 
 #pragma once
 
@@ -38,7 +38,8 @@ PlacementRuling AskPlacementRule(const NodeToPlace& node, const MeshAxis& axis,
                                  std::optional<Placement> wanted = std::nullopt,
                                  std::optional<std::vector<Placement>> operands = std::nullopt);
 
-// Where the results of a node are, by its op's rule. The error names the op and the operand that is not where it must be.
+// Where the results of a node are, by its op's rule. The error names the op and the operand that is not where it must
+// be.
 absl::StatusOr<std::vector<PlacementMap>> PlaceResults(const OpDef& op, const AttributeMap& attributes,
                                                        std::span<const Value> operands,
                                                        std::span<const TensorType> results, const Mesh& mesh);
@@ -61,9 +62,11 @@ class PlacementMover {
       : graph_(graph), axis_(std::move(axis)), before_(before), may_communicate_(may_communicate) {}
 
   // `value`, placed as `to` along the axis:
-  //   partial(k) -> replicated   all_reduce          replicated -> split(d)   the slice alone is computed where that is cheap,
-  //   partial(k) -> split(d)     reduce_scatter                               else `shard` takes it
-  //   split(d)   -> replicated   all_gather          split(c) -> split(d)     all_gather, shard
+  //   partial(k) -> replicated   all_reduce
+  //   partial(k) -> split(d)     reduce_scatter
+  //   split(d)   -> replicated   all_gather
+  //   split(c)   -> split(d)     all_gather, shard
+  //   replicated -> split(d)     the slice alone is computed where that is cheap, else `shard` takes it
   // `consumer` is for the message where that cannot be.
   absl::StatusOr<Value> Move(Value value, const Placement& to, std::string_view consumer);
 
@@ -84,8 +87,8 @@ class PlacementMover {
 absl::Status SliceOperands(Graph& graph, const OpDef& op, const AttributeMap& attributes, std::vector<Value>& operands,
                            Node* before);
 
-// `value`, which is to take the place of one that is placed as `to`: itself, or a slice of it. An error if the ranks would have
-// to communicate.
+// `value`, which is to take the place of one that is placed as `to`: itself, or a slice of it. An error if the ranks
+// would have to communicate.
 absl::StatusOr<Value> PlacedLike(Graph& graph, Value value, const PlacementMap& to, Node* before);
 
 }  // namespace lockstep

@@ -19,7 +19,8 @@
 //
 // Attributes that have their default value are left out. `split(0)` is along the axis `data`; another axis is named:
 // `split(1, model)`. In the result list, `%w` is the next value of state `%w`. A name with characters outside
-// [A-Za-z0-9_./] is quoted: %"a b". `//` starts a comment. A float attribute may be written as a quotient: `scale=1/128`.
+// [A-Za-z0-9_./] is quoted: %"a b". `//` starts a comment. A float attribute may be written as a quotient:
+// `scale=1/128`.
 
 #pragma once
 
@@ -42,8 +43,8 @@ std::string PrintGraph(const Graph& graph, const PrintOptions& options = {});
 // One node, without indentation or newline: one line, but for the graph within it.
 std::string PrintNode(const Node& node, const PrintOptions& options = {});
 
-// Errors are InvalidArgument with "line 3, column 7: " before the message. Among them: a text that is not UTF-8, graphs more
-// than 16 deep in each other, constants of more than 1 GiB in all whose elements are written once.
+// Errors are InvalidArgument with "line 3, column 7: " before the message. Among them: a text that is not UTF-8, graphs
+// more than 16 deep in each other, constants of more than 1 GiB in all whose elements are written once.
 absl::StatusOr<Graph> ParseGraph(std::string_view text);
 
 }  // namespace lockstep

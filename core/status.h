@@ -1,5 +1,5 @@
-// How our code reports causes outside the code: absl::Status, with messages streamed into an ErrorStream, and two macros
-// that pass errors on. A message names the op, its source in the model, what was expected and what was found.
+// How our code reports causes outside the code: absl::Status, with messages streamed into an ErrorStream, and two
+// macros that pass errors on. A message names the op, its source in the model, what was expected and what was found.
 
 #pragma once
 
@@ -12,7 +12,8 @@
 
 namespace lockstep {
 
-// Collects a message and turns into an absl::Status or an absl::StatusOr<T>:  return InvalidArgument() << "dim " << dim;
+// Collects a message and turns into an absl::Status or an absl::StatusOr<T>:  return InvalidArgument() << "dim " <<
+// dim;
 class ErrorStream {
  public:
   explicit ErrorStream(absl::StatusCode code) : code_(code) {}

@@ -1,6 +1,6 @@
-// A dense row-major tensor in host memory: the values of constants, of the interpreter, and of parameters at the edges of
-// the system. The compiled program works on buffers of runtime/ instead. A Tensor is a value: copies are independent.
-// Any thread may read a Tensor; writing needs exclusive use of that copy.
+// A dense row-major tensor in host memory: the values of constants, of the interpreter, and of parameters at the edges
+// of the system. The compiled program works on buffers of runtime/ instead. A Tensor is a value: copies are
+// independent. Any thread may read a Tensor; writing needs exclusive use of that copy.
 
 #pragma once
 
@@ -39,7 +39,8 @@ class Tensor {
   int64_t num_elements() const { return type_.num_elements(); }
   size_t num_bytes() const { return type_.num_bytes(); }
 
-  // The elements; T must be the C++ type of dtype(). mutable_data() and mutable_bytes() first make the storage this copy's own.
+  // The elements; T must be the C++ type of dtype(). mutable_data() and mutable_bytes() first make the storage this
+  // copy's own.
   template <typename T>
   std::span<const T> data() const {
     LOCKSTEP_CHECK(DTypeOf<T>() == dtype()) << "data of " << type_.ToString();
@@ -84,7 +85,8 @@ absl::Status CheckFitsInMemory(const TensorType& type, std::string_view what);
 template <typename To, typename From>
 To ConvertElement(From from);
 
-// The shortest decimal text that parses back to the same double, with a '.' or exponent: "1.0", "0.1", "1e-05", "nan", "-inf".
+// The shortest decimal text that parses back to the same double, with a '.' or exponent: "1.0", "0.1", "1e-05", "nan",
+// "-inf".
 std::string DoubleToString(double value);
 
 }  // namespace lockstep

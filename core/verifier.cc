@@ -52,8 +52,8 @@ absl::Status CheckResult(const Graph& graph, const Result& result, std::string_v
                            << Missing(is, state) << "; state %" << result.name << " would diverge between ranks";
 }
 
-// Of one value: axes exist, dimensions that are split exist, and the global type of a local one can be computed. who() begins
-// the message.
+// Of one value: axes exist, dimensions that are split exist, and the global type of a local one can be computed. who()
+// begins the message.
 template <typename Who>
 absl::Status CheckPlaced(const Graph& graph, const TensorType& type, const PlacementMap& placements, Who who) {
   for (const auto& [axis, placement] : placements) {

@@ -1,5 +1,5 @@
-// Damaged files: whatever bytes a file has, importing it ends in a model or in an error that names the file. The address
-// and undefined-behaviour sanitizers watch where they are on.
+// Damaged files: whatever bytes a file has, importing it ends in a model or in an error that names the file. The
+// address and undefined-behaviour sanitizers watch where they are on.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// Reads an ONNX file: the first stage of every compilation. The graph is the one-rank program over the global batch; what
-// the file calls initializers become its states. ONNX opsets 9 to 28 of the default domain, IR versions 3 to 14; the
-// operators are those of the tables in frontends/onnx/. Any thread may import.
+// Reads an ONNX file: the first stage of every compilation. The graph is the one-rank program over the global batch;
+// what the file calls initializers become its states. ONNX opsets 9 to 28 of the default domain, IR versions 3 to 14;
+// the operators are those of the tables in frontends/onnx/. Any thread may import.
 //
 //   MatMul(x: float[batch,784], fc1.weight)        dims={"batch": 128}
 //     ==>
@@ -58,8 +58,8 @@ struct ImportedModel {
 
   OnnxOrigin origin;
 
-  // What the import changed and a user may want to know, one sentence each: Dropout is the identity, batch normalisation
-  // is imported in inference form (passes/training/training_mode.h turns it).
+  // What the import changed and a user may want to know, one sentence each: Dropout is the identity, batch
+  // normalisation is imported in inference form (passes/training/training_mode.h turns it).
   std::vector<std::string> notes;
 };
 

@@ -1,6 +1,6 @@
-// ONNX's own tests of its operators as an oracle: each case is a model of one operator (or of what the operator expands to) with
-// inputs and outputs. Every case whose operators are all in our tables is imported, interpreted and compared, but for those
-// listed here with a reason. And our own models against ONNX's reference evaluator.
+// ONNX's own tests of its operators as an oracle: each case is a model of one operator (or of what the operator expands
+// to) with inputs and outputs. Every case whose operators are all in our tables is imported, interpreted and compared,
+// but for those listed here with a reason. And our own models against ONNX's reference evaluator.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -139,8 +139,8 @@ absl::StatusOr<ImportedModel> ImportModel(const onnx::ModelProto& model) {
   return ImportOnnx(path);
 }
 
-// Imports the case's model. In these tests even shapes and axes are inputs: where an operator must know one, the inputs after
-// the first, and if that is not enough all, become initializers.
+// Imports the case's model. In these tests even shapes and axes are inputs: where an operator must know one, the inputs
+// after the first, and if that is not enough all, become initializers.
 absl::StatusOr<ImportedModel> ImportCase(const Case& c) {
   absl::StatusOr<ImportedModel> imported = ImportModel(c.model);
   for (int first : {1, 0}) {

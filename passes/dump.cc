@@ -11,7 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Creates <directory>/<name>, or the first <directory>/<name>.<n> that is free; other processes may do the same meanwhile.
+// Creates <directory>/<name>, or the first <directory>/<name>.<n> that is free; other processes may do the same
+// meanwhile.
 absl::StatusOr<fs::path> NewFolder(const fs::path& directory, std::string_view name) {
   std::error_code error;
   fs::create_directories(directory, error);

@@ -19,8 +19,8 @@
 
 namespace lockstep::passes {
 
-// The options of one pass, as written between braces: option=value, separated by commas. An entry's Make reads each option
-// once; what nobody read is an error, so that a misspelt option is not silently ignored.
+// The options of one pass, as written between braces: option=value, separated by commas. An entry's Make reads each
+// option once; what nobody read is an error, so that a misspelt option is not silently ignored.
 class PassOptions {
  public:
   PassOptions() = default;

@@ -1,4 +1,5 @@
-// The passes between a program and a backend, in order: one list, with the reason for each place in it. compile.cc runs it.
+// The passes between a program and a backend, in order: one list, with the reason for each place in it. compile.cc runs
+// it.
 
 #pragma once
 

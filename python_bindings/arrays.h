@@ -18,8 +18,8 @@ namespace nb = nanobind;
 // An array of the CPU in row-major order; one of another order is copied by the conversion to this type.
 using InputArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
-// The type and the memory of `array`, which must outlive the reference. Raises lockstep.Error naming `what` for a dtype that we do not
-// have.
+// The type and the memory of `array`, which must outlive the reference. Raises lockstep.Error naming `what` for a dtype
+// that we do not have.
 ConstTensorRef BorrowArray(const InputArray& array, const std::string& what);
 
 // `handle` as an array; raises lockstep.Error naming `what` if it is none.

@@ -16,11 +16,13 @@
 
 namespace lockstep::python {
 
-// What Python calls a Graph: the graph, the initial values of its states (those without one start at zero), and where it is from.
+// What Python calls a Graph: the graph, the initial values of its states (those without one start at zero), and where
+// it is from.
 struct Model {
   Graph graph;
   std::map<std::string, Tensor> values;
-  // Immutable, and shared by the model, the steps made of it and the executables compiled from those. Null if it was not imported.
+  // Immutable, and shared by the model, the steps made of it and the executables compiled from those. Null if it was
+  // not imported.
   std::shared_ptr<const OnnxOrigin> origin;
   std::vector<std::string> notes;
   // As in ImportedModel: what a training step may make states of, and what it must refuse.

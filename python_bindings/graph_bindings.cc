@@ -76,7 +76,8 @@ Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const std::str
   return step;
 }
 
-// The value of an input of a rank's program: given, or its part of a state's initial value, or zero for a state without one.
+// The value of an input of a rank's program: given, or its part of a state's initial value, or zero for a state without
+// one.
 Tensor InterpreterInput(const Model& model, const Graph& local, const Input& input,
                         const std::map<std::string, nb::object>& given, size_t rank) {
   const auto it = given.find(input.name());

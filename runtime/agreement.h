@@ -1,5 +1,5 @@
-// What ranks compare before they rely on each other: that they run the same program, and that replicas of a state are equal.
-// All ranks call these functions together; all get the same verdict.
+// What ranks compare before they rely on each other: that they run the same program, and that replicas of a state are
+// equal. All ranks call these functions together; all get the same verdict.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// FailedPrecondition if the ranks' texts differ, with the first line that does, its two versions, and `advice`; `what` names the text.
-// Costs one small message unless there is a difference.
+// FailedPrecondition if the ranks' texts differ, with the first line that does, its two versions, and `advice`; `what`
+// names the text. Costs one small message unless there is a difference.
 absl::Status AgreeOnText(Communicator& communicator, std::string_view what, const std::string& text,
                          std::string_view advice = "");
 

@@ -1,5 +1,5 @@
-// How steps name memory: a buffer is a number in an executable's table, a slice is a range of bytes in a buffer. Addresses
-// appear only when an executor has given each buffer its memory. Plain values; any thread.
+// How steps name memory: a buffer is a number in an executable's table, a slice is a range of bytes in a buffer.
+// Addresses appear only when an executor has given each buffer its memory. Plain values; any thread.
 
 #pragma once
 
@@ -21,8 +21,8 @@ enum class BufferKind : uint8_t {
 
 std::string_view BufferKindName(BufferKind kind);
 
-// Every buffer lies at an address that is a multiple of this, but for inputs and results in the caller's memory: those are
-// aligned to their elements.
+// Every buffer lies at an address that is a multiple of this, but for inputs and results in the caller's memory: those
+// are aligned to their elements.
 inline constexpr uint64_t kBufferAlignment = 64;
 
 struct Buffer {

@@ -1,6 +1,6 @@
-// The memory in which an executable's buffers lie, and how bytes get there and back. The executor asks a Device for memory
-// and never touches device memory itself; kernels know what kind of device they were compiled for. A Device may be shared by
-// executors of one thread; the host's may be used by any number of threads.
+// The memory in which an executable's buffers lie, and how bytes get there and back. The executor asks a Device for
+// memory and never touches device memory itself; kernels know what kind of device they were compiled for. A Device may
+// be shared by executors of one thread; the host's may be used by any number of threads.
 
 #pragma once
 

@@ -5,8 +5,8 @@
 //     [ 7] onednn.matmul     reads %x in input x, %dz in arena+8192   writes %dw in bucket 0+8192   // onnx:/fc1/MatMul
 //     [ 8] all_reduce.start  bucket 1
 //
-// An executable knows no addresses and no communicator. Its steps may keep what they need between runs (a primitive with its
-// memory descriptors), so one executor owns it and one thread at a time runs it.
+// An executable knows no addresses and no communicator. Its steps may keep what they need between runs (a primitive
+// with its memory descriptors), so one executor owns it and one thread at a time runs it.
 
 #pragma once
 
@@ -67,7 +67,8 @@ struct StepInfo {
   std::string source;                      // where the op comes from in the model; may be empty
   std::vector<StepOperand> reads, writes;  // a wait reads nothing and writes what becomes usable
   BufferSlice scratch;                     // of a kernel, with any content before and after; of 0 bytes if it has none
-  // (write, read) positions: that write may lie in exactly the bytes of that read. No other operands of a step share memory.
+  // (write, read) positions: that write may lie in exactly the bytes of that read. No other operands of a step share
+  // memory.
   std::vector<std::pair<int, int>> may_overwrite;
   std::optional<CollectiveInfo> collective;  // of a start and a wait
 
@@ -147,9 +148,9 @@ struct Executable {
   StepList steps;
   int num_collectives = 0;
   Certificate certificate;
-  std::string
-      fingerprint;  // lines about build, libraries and processor: where they are equal, so are the bits of equal programs
-  std::string graph_text;  // of the program that a rank runs, after all passes
+  std::string fingerprint;  // lines about build, libraries and processor: where they are equal, so are the bits of
+                            // equal programs
+  std::string graph_text;   // of the program that a rank runs, after all passes
 
   // Bytes of all buffers of a kind.
   uint64_t BytesOf(BufferKind kind) const;

@@ -1,6 +1,6 @@
-// Runs an executable: holds its buffers, its state, and borrows the communicator. One thread at a time uses an Executor;
-// with several ranks in a process each has its own, on its own thread. A thread that calls Run, AssignState or
-// ReadState while another one is in such a call, or in a Run with the same communicator of several ranks, gets
+// Runs an executable: holds its buffers, its state, and borrows the communicator. One thread at a time uses an
+// Executor; with several ranks in a process each has its own, on its own thread. A thread that calls Run, AssignState
+// or ReadState while another one is in such a call, or in a Run with the same communicator of several ranks, gets
 // FailedPrecondition, and nothing else happens.
 //
 //   ASSIGN_OR_RETURN(auto executor, Executor::Load(std::move(executable), communicator, device));
@@ -8,16 +8,17 @@
 //   RETURN_IF_ERROR(executor->Run({{"image", {image_type, image}}, {"label", {label_type, label}}}, {{"loss", …}}));
 //
 // When a call that all ranks take part in (Load, Run) fails on one rank, that rank aborts the communicator, so that its
-// peers get an error that names it instead of waiting; a communicator that failed stays so. With one rank there is nobody to tell.
+// peers get an error that names it instead of waiting; a communicator that failed stays so. With one rank there is
+// nobody to tell.
 //
-// Replicas that part are found by the collectives of a Run, which compare what the ranks say of themselves (runtime/witness.h): the
-// program that each runs, how often a state was assigned, and, every ExecutorOptions::check_every runs, the contents of inputs and
-// states that are replicated. The error names two ranks and what differs. A program without collectives compares nothing:
-// each rank may run it as often as it likes.
+// Replicas that part are found by the collectives of a Run, which compare what the ranks say of themselves
+// (runtime/witness.h): the program that each runs, how often a state was assigned, and, every
+// ExecutorOptions::check_every runs, the contents of inputs and states that are replicated. The error names two ranks
+// and what differs. A program without collectives compares nothing: each rank may run it as often as it likes.
 //
-// A Run that fails before the first step that may write a state leaves the states as they were, and may be tried again. One that
-// fails there or later may have updated some states and not others: the executor is then *spoilt*, and every Run fails with the
-// cause until each state that the steps update has been assigned again.
+// A Run that fails before the first step that may write a state leaves the states as they were, and may be tried again.
+// One that fails there or later may have updated some states and not others: the executor is then *spoilt*, and every
+// Run fails with the cause until each state that the steps update has been assigned again.
 
 #pragma once
 
@@ -53,8 +54,8 @@ struct NamedResult {
 
 struct ExecutorOptions {
   bool profile = false;  // keep the time of each step
-  // In the first run and every so many after it, ranks compare hashes of the inputs and states that are replicated; states also
-  // in the run after an assignment. 0: never. Equal on all ranks.
+  // In the first run and every so many after it, ranks compare hashes of the inputs and states that are replicated;
+  // states also in the run after an assignment. 0: never. Equal on all ranks.
   int64_t check_every = 512;
 };
 
@@ -86,21 +87,23 @@ class Executor {
 
   const Executable& executable() const { return executable_; }
 
-  // Runs all steps once. `inputs` must name every input once, in local types; they are read in place where the device is the
-  // host. A result that is named here is written to the caller's memory, the others to the executor's. FailedPrecondition if
-  // an earlier call has spoilt the executor: the message says which, why, and which states are still to be assigned.
+  // Runs all steps once. `inputs` must name every input once, in local types; they are read in place where the device
+  // is the host. A result that is named here is written to the caller's memory, the others to the executor's.
+  // FailedPrecondition if an earlier call has spoilt the executor: the message says which, why, and which states are
+  // still to be assigned.
   absl::Status Run(std::span<const NamedInput> inputs, std::span<const NamedResult> results);
 
-  // OK, or the error that Run would return because the executor is spoilt. Who keeps states for later (a file) asks first.
+  // OK, or the error that Run would return because the executor is spoilt. Who keeps states for later (a file) asks
+  // first.
   absl::Status CheckUsable() const;
 
-  // A result of the last run that was not given memory: valid until the next. NotFound if there is none, FailedPrecondition
-  // if that run failed.
+  // A result of the last run that was not given memory: valid until the next. NotFound if there is none,
+  // FailedPrecondition if that run failed.
   absl::StatusOr<ConstTensorRef> ResultOfLastRun(std::string_view name);
 
   // State by name, on all ranks alike: a state that only some ranks have assigned is an error of the next
-  // Run. All states are zero at first. A spoilt executor's states can be read, to look at them. `tensor.type` must be the local type, or (assign) the global one, of which
-  // this rank then takes its part.
+  // Run. All states are zero at first. A spoilt executor's states can be read, to look at them. `tensor.type` must be
+  // the local type, or (assign) the global one, of which this rank then takes its part.
   absl::Status AssignState(std::string_view name, const ConstTensorRef& tensor);
   absl::Status ReadState(std::string_view name, const TensorRef& tensor);
 

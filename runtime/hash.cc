@@ -5,13 +5,13 @@
 namespace lockstep {
 namespace {
 
-// Independent chains in vectors, so that the additions of one do not wait for those of another. Compilers cut them to what the
-// processor has.
+// Independent chains in vectors, so that the additions of one do not wait for those of another. Compilers cut them to
+// what the processor has.
 using Lanes [[gnu::vector_size(64)]] = uint64_t;
 constexpr size_t kVectors = 4, kBlock = kVectors * sizeof(Lanes);
 
-// For a given word a bijection of the lane, for a given lane a bijection of the word. No multiplication: SSE2 and AVX2 have none
-// of 64 bits.
+// For a given word a bijection of the lane, for a given lane a bijection of the word. No multiplication: SSE2 and AVX2
+// have none of 64 bits.
 void AbsorbBlock(Lanes (&lanes)[kVectors], const std::byte* block) {
   Lanes words[kVectors];
   std::memcpy(words, block, kBlock);

@@ -1,4 +1,5 @@
-// The reference of all ops, docs/ops.md, made from their definitions: `make docs` writes it, a test keeps it up to date.
+// The reference of all ops, docs/ops.md, made from their definitions: `make docs` writes it, a test keeps it up to
+// date.
 
 #pragma once
 

@@ -1,7 +1,9 @@
-// Code for one element, or one vector of elements, of each elementwise op: the part of the generator that is the same for every
-// target. emit_loop.cc calls it with values of scalar or vector types; what comes out has as many lanes as what goes in.
+// Code for one element, or one vector of elements, of each elementwise op: the part of the generator that is the same
+// for every target. emit_loop.cc calls it with values of scalar or vector types; what comes out has as many lanes as
+// what goes in.
 //
-// In registers f16 and bf16 are f32 and bool is i1; they are narrowed when stored, and by `convert`. Integers wrap around.
+// In registers f16 and bf16 are f32 and bool is i1; they are narrowed when stored, and by `convert`. Integers wrap
+// around.
 
 #pragma once
 
@@ -17,7 +19,8 @@ namespace lockstep {
 
 class ElementEmitter {
  public:
-  // `error` points to an i32 that becomes the error code of the op, unless it is one already, when an integer is divided by zero.
+  // `error` points to an i32 that becomes the error code of the op, unless it is one already, when an integer is
+  // divided by zero.
   ElementEmitter(llvm::IRBuilderBase& builder, bool has_fma, llvm::Value* error)
       : b_(builder), math_(builder, has_fma), error_(error) {}
 

@@ -1,5 +1,6 @@
-// Code for a planned loop on a CPU: a function that runs a range of units, and one that combines the chunks of reductions.
-// The nest is written with vectors already in it, so that what LLVM is left to do is small and the order of every sum is known.
+// Code for a planned loop on a CPU: a function that runs a range of units, and one that combines the chunks of
+// reductions. The nest is written with vectors already in it, so that what LLVM is left to do is small and the order of
+// every sum is known.
 
 #pragma once
 
@@ -14,8 +15,8 @@ struct EmitTarget {
   bool has_fma = false;
 };
 
-// Adds to `module` the functions that CompiledLoop::run and CompiledLoop::finish point to; the second one if plan.info.has_finish.
-// Fails for an op that EmitElement does not know.
+// Adds to `module` the functions that CompiledLoop::run and CompiledLoop::finish point to; the second one if
+// plan.info.has_finish. Fails for an op that EmitElement does not know.
 absl::Status EmitLoop(const Graph& body, const LoopPlan& plan, const EmitTarget& target, const std::string& run_name,
                       const std::string& finish_name, llvm::Module& module);
 

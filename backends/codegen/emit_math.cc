@@ -68,7 +68,8 @@ Value* MathEmitter::Log(Value* x) {
   Value* m = b_.CreateBitCast(b_.CreateSub(bits, b_.CreateShl(e, Whole(x, 23))), x->getType());
   e = b_.CreateSub(e, b_.CreateSelect(small, Whole(x, 25), Whole(x, 0)));
   Value* exponent = b_.CreateSIToFP(e, x->getType());
-  // With f = m - 1 and s = f / (2 + f), log(m) = 2 artanh(s) = f - (f^2/2 - s (f^2/2 + R(s^2))), whose large part is exact.
+  // With f = m - 1 and s = f / (2 + f), log(m) = 2 artanh(s) = f - (f^2/2 - s (f^2/2 + R(s^2))), whose large part is
+  // exact.
   Value* f = b_.CreateFSub(m, Real(x, 1.0));
   Value* s = b_.CreateFDiv(f, b_.CreateFAdd(f, Real(x, 2.0)));
   Value* z = b_.CreateFMul(s, s);

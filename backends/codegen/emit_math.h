@@ -1,6 +1,7 @@
-// Code for the transcendental functions of f32, on scalars or vectors alike. Polynomials, so that a loop has one piece of code for
-// all its elements: every lane of every width has the same bits, and there is no call in a loop. Infinities, NaN, signed zeros
-// and denormals come out as in libm; the bounds of the errors are in emit_math.cc and tested by loop_compiler_test.cc.
+// Code for the transcendental functions of f32, on scalars or vectors alike. Polynomials, so that a loop has one piece
+// of code for all its elements: every lane of every width has the same bits, and there is no call in a loop.
+// Infinities, NaN, signed zeros and denormals come out as in libm; the bounds of the errors are in emit_math.cc and
+// tested by loop_compiler_test.cc.
 
 #pragma once
 

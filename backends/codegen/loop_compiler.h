@@ -1,10 +1,11 @@
-// Compiles the body of a `fusion` node (core/ops/fusion.cc) to machine code for the host: one pass over memory for a chain of
-// elementwise ops, with the reductions at its end. The CPU backend calls it when it emits an executable; the code lives as
-// long as the compiler. One thread at a time may use a LoopCompiler; any number may run its loops.
+// Compiles the body of a `fusion` node (core/ops/fusion.cc) to machine code for the host: one pass over memory for a
+// chain of elementwise ops, with the reductions at its end. The CPU backend calls it when it emits an executable; the
+// code lives as long as the compiler. One thread at a time may use a LoopCompiler; any number may run its loops.
 //
-// A loop is cut into `extent` units of work. The caller runs every unit exactly once, in any order and on any threads, and
-// then calls finish(), if there is one. The results have the same bits however that is done: a unit is a fixed part of the
-// index space, and a reduction's order of summation depends on shapes alone, not on threads nor on the width of the vectors.
+// A loop is cut into `extent` units of work. The caller runs every unit exactly once, in any order and on any threads,
+// and then calls finish(), if there is one. The results have the same bits however that is done: a unit is a fixed part
+// of the index space, and a reduction's order of summation depends on shapes alone, not on threads nor on the width of
+// the vectors.
 //
 //   void* buffers[] = {w, g, new_w};                        // the body's inputs, then its results
 //   loop.run(buffers, scratch, begin, end);                 // units [begin, end); on each thread its own range
@@ -31,7 +32,8 @@ namespace lockstep {
 // Supported are elementwise ops, constants, ops that move the elements of one operand or count (OpDef::is_mover,
 // Counts), and reductions, where
 //  - without reductions, all results have the same number of elements;
-//  - with reductions, all of them reduce the same dims of the same shape, and each result has as many elements as the operand
+//  - with reductions, all of them reduce the same dims of the same shape, and each result has as many elements as the
+//  operand
 //    of the reductions or as their result. Reduced values may be computed with and broadcast back (softmax).
 absl::StatusOr<LoopInfo> AnalyzeLoop(const Graph& body);
 

@@ -141,7 +141,8 @@ TEST(LoopCompiler, MovedOperands) {
        }) {
     CheckLoop({body});
   }
-  // A transpose between reshapes that do not divide one another's dimensions evenly in one nest of loops of two dimensions.
+  // A transpose between reshapes that do not divide one another's dimensions evenly in one nest of loops of two
+  // dimensions.
   CheckLoop({R"(graph @f(%x: f32[12,10], %y: f32[120]) -> (z: f32[120]) {
     %t = transpose %x {permutation=[1,0]} : f32[10,12]
     %r = reshape %t {shape=[120]} : f32[120]

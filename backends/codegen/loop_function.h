@@ -1,5 +1,5 @@
-// Writes one of the two functions of a loop (see emit_loop.h): the state of the nest while it is being written, from the unit down to the
-// vector. Used by emit_loop.cc alone.
+// Writes one of the two functions of a loop (see emit_loop.h): the state of the nest while it is being written, from
+// the unit down to the vector. Used by emit_loop.cc alone.
 
 #pragma once
 

@@ -1,5 +1,6 @@
-// For tests of compiled loops: runs a body given as text, compares it with the interpreter, and checks what LoopCompiler promises of
-// every loop: the same bits however the units are divided, results in the place of operands, nothing written outside.
+// For tests of compiled loops: runs a body given as text, compares it with the interpreter, and checks what
+// LoopCompiler promises of every loop: the same bits however the units are divided, results in the place of operands,
+// nothing written outside.
 
 #pragma once
 
@@ -21,8 +22,8 @@ enum class Values {
 
 Tensor RandomTensor(const TensorType& type, Values values, uint64_t seed);
 
-// The distance of a and b in units of the last place of their dtype, in the order of their bits; 0 if both are NaN, and between -0.0 and
-// 0.0. For integers 0 or 1.
+// The distance of a and b in units of the last place of their dtype, in the order of their bits; 0 if both are NaN, and
+// between -0.0 and 0.0. For integers 0 or 1.
 int64_t UlpDistance(const Tensor& a, const Tensor& b, int64_t at);
 
 struct LoopCase {

@@ -39,7 +39,8 @@ void ModuleCompiler::Optimize(llvm::Module& module) {
   builder.registerLoopAnalyses(loops);
   builder.crossRegisterProxies(loops, functions, components, modules);
   llvm::ModulePassManager passes;
-  // Accumulators into registers, common code once, invariant code out of loops. Vectors and unrolling are there already.
+  // Accumulators into registers, common code once, invariant code out of loops. Vectors and unrolling are there
+  // already.
   llvm::cantFail(builder.parsePassPipeline(passes,
                                            "function(sroa,early-cse<memssa>,instcombine<no-verify-fixpoint>,"
                                            "simplifycfg,loop-mssa(licm),early-cse,simplifycfg)"));

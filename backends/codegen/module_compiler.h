@@ -1,5 +1,5 @@
-// From an LLVM module to an object file for one target: the few passes that the emitter leaves to do, and instruction selection.
-// Used by loop_compiler.cc; one thread at a time may use a ModuleCompiler.
+// From an LLVM module to an object file for one target: the few passes that the emitter leaves to do, and instruction
+// selection. Used by loop_compiler.cc; one thread at a time may use a ModuleCompiler.
 
 #pragma once
 

@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-// Expects that the backend and the interpreter agree on every result of every rank: each element to `tolerance` times the
-// largest magnitude of the result. `options.mesh` is the graph's.
+// Expects that the backend and the interpreter agree on every result of every rank: each element to `tolerance` times
+// the largest magnitude of the result. `options.mesh` is the graph's.
 void ExpectAgreesWithInterpreter(const Graph& graph, const std::vector<std::vector<Tensor>>& inputs, double tolerance,
                                  const CompileOptions& options = {});
 

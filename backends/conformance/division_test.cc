@@ -1,4 +1,5 @@
-// Integers that are divided by zero: the compiled program fails as the interpreter does, and names the node that divided.
+// Integers that are divided by zero: the compiled program fails as the interpreter does, and names the node that
+// divided.
 
 #include <optional>
 

@@ -1,5 +1,5 @@
-// Random graphs through the whole pipeline and on the backend, against the interpreter on the graph as it was: what the passes make, the
-// backend has kernels for, and they compute the same.
+// Random graphs through the whole pipeline and on the backend, against the interpreter on the graph as it was: what the
+// passes make, the backend has kernels for, and they compute the same.
 
 #include "test/random_graph/random_graph.h"
 
@@ -20,8 +20,8 @@
 namespace lockstep {
 namespace {
 
-// Compiles the one-rank program for the ranks of options.mesh and runs it. `local` says what each rank holds of the inputs and
-// of the results.
+// Compiles the one-rank program for the ranks of options.mesh and runs it. `local` says what each rank holds of the
+// inputs and of the results.
 absl::StatusOr<std::vector<std::vector<Tensor>>> RunOnRanks(const Graph& program, const Graph& local,
                                                             const Backend& backend,
                                                             const std::vector<std::vector<Tensor>>& inputs,

@@ -1,4 +1,5 @@
-// Which of several equal elements counts, by expected values: differences cannot tell. The interpreter and the compiled program.
+// Which of several equal elements counts, by expected values: differences cannot tell. The interpreter and the compiled
+// program.
 
 #include "backends/conformance/tested_backend.h"
 #include "backends/run_in_process.h"

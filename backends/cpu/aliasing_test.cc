@@ -1,5 +1,6 @@
-// Values that share memory, through the compiler and the executor: where a value is still needed, nothing is written over it. Each
-// graph is one in which a single condition of the planner keeps two values apart; the steps show that it is still such a graph.
+// Values that share memory, through the compiler and the executor: where a value is still needed, nothing is written
+// over it. Each graph is one in which a single condition of the planner keeps two values apart; the steps show that it
+// is still such a graph.
 
 #include "backends/backend.h"
 #include "backends/compile.h"

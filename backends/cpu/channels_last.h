@@ -1,5 +1,6 @@
-// Loops over values of N,C,spatial that lie channels-last in memory: as N,spatial,C, row-major. A loop compiler knows row-major values
-// alone, so the loop's body is rewritten to the shapes that memory has. Called by loop.cc; any thread may.
+// Loops over values of N,C,spatial that lie channels-last in memory: as N,spatial,C, row-major. A loop compiler knows
+// row-major values alone, so the loop's body is rewritten to the shapes that memory has. Called by loop.cc; any thread
+// may.
 
 #pragma once
 
@@ -8,7 +9,8 @@
 
 namespace lockstep::cpu {
 
-// The body of a loop that does the same as `body` where each value of `shape` lies channels-last; the others stay as they are.
+// The body of a loop that does the same as `body` where each value of `shape` lies channels-last; the others stay as
+// they are.
 //
 //   graph @f(%x: f32[8,5,4,4], %b: f32[5]) -> (y: f32[8,5,4,4], s: f32[5]) {
 //     %bb = broadcast %b {dims=[1], shape=[8,5,4,4]} : f32[8,5,4,4]

@@ -1,5 +1,5 @@
-// Values that lie channels-last: how a loop's body is rewritten, which steps a convolutional network becomes, and what loops, pools,
-// copies and collectives make of such operands, against the interpreter.
+// Values that lie channels-last: how a loop's body is rewritten, which steps a convolutional network becomes, and what
+// loops, pools, copies and collectives make of such operands, against the interpreter.
 
 #include "backends/cpu/channels_last.h"
 
@@ -129,7 +129,8 @@ TEST(ChannelsLastSteps, NoReorderBetweenConvolutionLoopAndPool) {
   for (const auto& step : executable.steps) {
     const StepInfo& info = step->info();
     if (info.name == "onednn.reorder") {
-      // Filters, and the border to what is row-major: the last pool's result before the reshape, and its gradient after it.
+      // Filters, and the border to what is row-major: the last pool's result before the reshape, and its gradient after
+      // it.
       const std::string& name = info.reads[0].name;
       const bool is_filter = name == "k1" || name == "k2" || name == "grad/k1" || name == "grad/k2";
       if (is_filter) continue;

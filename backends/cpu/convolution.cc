@@ -1,6 +1,6 @@
-// Convolution and its two gradients by oneDNN. Values are taken and given channels-last, as the loops and pools around them do
-// (docs/decisions/0006), and oneDNN chooses the layouts of filters, to which they are reordered at each step; a gradient of a filter
-// is row-major in the end, as its optimizer wants it.
+// Convolution and its two gradients by oneDNN. Values are taken and given channels-last, as the loops and pools around
+// them do (docs/decisions/0006), and oneDNN chooses the layouts of filters, to which they are reordered at each step; a
+// gradient of a filter is row-major in the end, as its optimizer wants it.
 
 #include "backends/cpu/emitters.h"
 

@@ -1,5 +1,5 @@
-// What an emitter works with: the program that is being built, oneDNN's engine, the loop compiler, and the memory layouts of values.
-// An emitter is a function that turns one node into one or more kernels; emitters.h lists them all.
+// What an emitter works with: the program that is being built, oneDNN's engine, the loop compiler, and the memory
+// layouts of values. An emitter is a function that turns one node into one or more kernels; emitters.h lists them all.
 
 #pragma once
 

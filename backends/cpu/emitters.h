@@ -1,5 +1,5 @@
-// The table from op to emitter: one file per family. An op that is not in it, is not lowered by ProgramBuilder and is no loop
-// has no kernel here: the pipeline decomposes it, or it runs by its reference meaning.
+// The table from op to emitter: one file per family. An op that is not in it, is not lowered by ProgramBuilder and is
+// no loop has no kernel here: the pipeline decomposes it, or it runs by its reference meaning.
 
 #pragma once
 
@@ -12,7 +12,8 @@ namespace lockstep::cpu {
 struct Emitter {
   std::string_view op;
   absl::Status (*emit)(const Node& node, EmitContext& c);
-  // What to do when `emit` says Unimplemented, having added nothing: oneDNN lacks the element type, or takes no empty tensors.
+  // What to do when `emit` says Unimplemented, having added nothing: oneDNN lacks the element type, or takes no empty
+  // tensors.
   absl::Status (*fallback)(const Node& node, EmitContext& c) = nullptr;
 };
 

@@ -27,8 +27,8 @@ absl::StatusOr<Graph> BodyOf(const Node& node) {
   return body;
 }
 
-// The shape whose values the loop should take and give channels-last: that of an operand which was produced so, unless more
-// operands of that shape were not. Nothing if there is none.
+// The shape whose values the loop should take and give channels-last: that of an operand which was produced so, unless
+// more operands of that shape were not. Nothing if there is none.
 std::optional<Shape> ChannelsLastShape(const Node& node, const EmitContext& c) {
   const auto& operands = node.operands();
   const auto first =
@@ -67,7 +67,8 @@ absl::StatusOr<Loop> LoopOf(const Node& node, const EmitContext& c) {
   return Loop{std::move(body), std::move(*info), std::nullopt};
 }
 
-// What the nodes of a body are called when one of them divides by zero: as the interpreter does, with their source in the model.
+// What the nodes of a body are called when one of them divides by zero: as the interpreter does, with their source in
+// the model.
 std::vector<std::string> DivisionMessages(const Graph& body) {
   std::vector<std::string> messages;
   for (const Node& node : body.nodes()) {

@@ -1,6 +1,6 @@
-// Max pooling by plain loops, for what oneDNN's does not do: NaN is passed over there, and -inf is taken for the lowest finite
-// number. Here a NaN is the maximum of its window, as it is for the op. pooling.cc looks whether x holds such a value and then takes
-// this in place of the primitive.
+// Max pooling by plain loops, for what oneDNN's does not do: NaN is passed over there, and -inf is taken for the lowest
+// finite number. Here a NaN is the maximum of its window, as it is for the op. pooling.cc looks whether x holds such a
+// value and then takes this in place of the primitive.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// Max pooling and its gradient in one program, where the one remembers the maxima for the other, against the interpreter: with NaN, with
-// windows of nothing but -inf, and with ordinary values again afterwards.
+// Max pooling and its gradient in one program, where the one remembers the maxima for the other, against the
+// interpreter: with NaN, with windows of nothing but -inf, and with ordinary values again afterwards.
 
 #include <limits>
 #include <random>

@@ -62,8 +62,8 @@ dnnl::primitive_attr DefaultAttributes() {
 
 namespace {
 
-// The state of one kernel: memory objects whose addresses are set at each run, and the argument list of the C interface,
-// which unlike the C++ one allocates nothing.
+// The state of one kernel: memory objects whose addresses are set at each run, and the argument list of the C
+// interface, which unlike the C++ one allocates nothing.
 class PrimitiveRunner {
  public:
   PrimitiveRunner(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, const dnnl::engine& engine,

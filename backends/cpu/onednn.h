@@ -1,5 +1,5 @@
-// oneDNN's objects as this backend uses them: memory descriptors for our types, primitives as kernels, exceptions as Status.
-// For the emitters of backends/cpu alone.
+// oneDNN's objects as this backend uses them: memory descriptors for our types, primitives as kernels, exceptions as
+// Status. For the emitters of backends/cpu alone.
 
 #pragma once
 
@@ -22,14 +22,16 @@ std::optional<dnnl::memory::data_type> OneDnnType(DType dtype);
 // A dense row-major tensor. Requires OneDnnType(type.dtype).
 dnnl::memory::desc RowMajor(const TensorType& type);
 
-// A dense tensor of N,C,spatial whose memory is N,spatial,C. Requires OneDnnType(type.dtype), and at least 3 dimensions.
+// A dense tensor of N,C,spatial whose memory is N,spatial,C. Requires OneDnnType(type.dtype), and at least 3
+// dimensions.
 dnnl::memory::desc ChannelsLast(const TensorType& type);
 
-// The name of a layout, "" for row-major: equal descriptors have equal names. Such as "blk16b,s=9216,256,16,1" or "s=…".
+// The name of a layout, "" for row-major: equal descriptors have equal names. Such as "blk16b,s=9216,256,16,1" or
+// "s=…".
 std::string LayoutName(const dnnl::memory::desc& desc);
 
-// Calls f(), which uses oneDNN, and returns its result; an exception becomes an error with `what` before it: Unimplemented
-// where oneDNN has no implementation for what was asked.
+// Calls f(), which uses oneDNN, and returns its result; an exception becomes an error with `what` before it:
+// Unimplemented where oneDNN has no implementation for what was asked.
 template <typename F>
 auto CallOneDnn(std::string_view what, F&& f) -> absl::StatusOr<decltype(f())> {
   try {
@@ -50,8 +52,8 @@ struct PrimitiveArg {
   uint64_t offset = 0;  // bytes
 };
 
-// A kernel that executes `primitive` with as many threads as are set now (scoped_threads.h). Its scratchpad (to be created with user-managed scratchpad mode) lies in the kernel's
-// scratch memory.
+// A kernel that executes `primitive` with as many threads as are set now (scoped_threads.h). Its scratchpad (to be
+// created with user-managed scratchpad mode) lies in the kernel's scratch memory.
 Kernel PrimitiveKernel(std::string name, const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
                        const dnnl::engine& engine, const std::vector<PrimitiveArg>& args);
 

@@ -1,5 +1,5 @@
-// Max and average pooling and their gradients by oneDNN, in the layout in which their operand comes. Max pooling whose gradient
-// is taken too remembers where the maxima were: its gradient then reads no x.
+// Max and average pooling and their gradients by oneDNN, in the layout in which their operand comes. Max pooling whose
+// gradient is taken too remembers where the maxima were: its gradient then reads no x.
 
 #include <algorithm>
 
@@ -74,8 +74,8 @@ struct MaxPool {
   int64_t x_elements() const { return Shape(x.get_dims()).num_elements(); }
 };
 
-// What max pooling keeps for its gradient: an int32 that says whether the loop has run, and from kTaps on the loop's taps or the
-// primitive's workspace.
+// What max pooling keeps for its gradient: an int32 that says whether the loop has run, and from kTaps on the loop's
+// taps or the primitive's workspace.
 constexpr uint64_t kTaps = kBufferAlignment;
 
 absl::StatusOr<dnnl::pooling_forward::primitive_desc> ForwardPrimitive(const MaxPool& pool, bool train,

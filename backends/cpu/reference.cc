@@ -1,5 +1,6 @@
-// An op by its reference meaning: the same function that the interpreter calls, on copies of the operands. For element types and shapes for
-// which there is no kernel, and for ops that have neither a kernel nor a decomposition. One thread; not quick.
+// An op by its reference meaning: the same function that the interpreter calls, on copies of the operands. For element
+// types and shapes for which there is no kernel, and for ops that have neither a kernel nor a decomposition. One
+// thread; not quick.
 
 #include <cstring>
 

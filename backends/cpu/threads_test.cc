@@ -1,4 +1,5 @@
-// Kernels run with as many threads as they were made for, whatever OpenMP's setting of the calling thread, and leave that as it was.
+// Kernels run with as many threads as they were made for, whatever OpenMP's setting of the calling thread, and leave
+// that as it was.
 
 #include <omp.h>
 
@@ -14,7 +15,8 @@
 namespace lockstep {
 namespace {
 
-// Convolutions, pooling and a matrix product by oneDNN and their gradients, and loops by LLVM, each worth several threads.
+// Convolutions, pooling and a matrix product by oneDNN and their gradients, and loops by LLVM, each worth several
+// threads.
 constexpr char kModel[] = R"(
 graph @model(%x: f32[16,3,32,32] split(0), state %k1: f32[32,3,3,3], state %k2: f32[32,32,3,3], state %w: f32[8192,10]) -> (logits: f32[16,10] split(0)) {
   %z1 = convolution %x, %k1 {dilation=[1,1], padding_high=[1,1], padding_low=[1,1], stride=[1,1]} : f32[16,32,32,32]
@@ -33,7 +35,8 @@ size_t NumThreadsOfProcess() {
   return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
 }
 
-// Runs a training step on a new thread whose OpenMP setting is 4, and returns how many threads that added to the process.
+// Runs a training step on a new thread whose OpenMP setting is 4, and returns how many threads that added to the
+// process.
 size_t ThreadsAddedBy(int threads) {
   size_t added = 0;
   std::thread([&] {

@@ -1,5 +1,5 @@
-// Proves from an executable's steps that a gradient's bytes are never copied between the kernel that computes them and the optimizer: the
-// kernel writes into the bucket, the collective works there, and the optimizer reads there.
+// Proves from an executable's steps that a gradient's bytes are never copied between the kernel that computes them and
+// the optimizer: the kernel writes into the bucket, the collective works there, and the optimizer reads there.
 
 #include <map>
 #include <set>

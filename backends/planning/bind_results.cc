@@ -24,7 +24,8 @@ class Binder {
       if (output.state < 0 && BindResult(output)) continue;
       (output.state < 0 ? copied_results : copied_states).push_back(&output);
     }
-    // Results first: they may be old values. A state's old value that becomes another state's next goes through a temporary.
+    // Results first: they may be old values. A state's old value that becomes another state's next goes through a
+    // temporary.
     for (const ProgramOutput* output : copied_results) {
       Storage target = program_.storage(output->storage);
       target.result = output->info;

@@ -1,10 +1,10 @@
-// Gives results and next values of states their buffers. The kernel that produces a result writes into the result's buffer, and the
-// one that produces a state's next value writes over the state, if nobody needs the old value any more:
+// Gives results and next values of states their buffers. The kernel that produces a result writes into the result's
+// buffer, and the one that produces a state's next value writes over the state, if nobody needs the old value any more:
 //
 //   sgd %w, %g -> %w1      ==>     sgd %w, %g -> %w1 in state w
 //
-// Where that cannot be, a copy at the end does it: the value is an input, a state or a constant, lies in a bucket, has two
-// names, or the old value is still read.
+// Where that cannot be, a copy at the end does it: the value is an input, a state or a constant, lies in a bucket, has
+// two names, or the old value is still read.
 
 #pragma once
 

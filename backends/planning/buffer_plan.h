@@ -1,5 +1,5 @@
-// Gives every storage of a scheduled program its slice of a buffer. Inputs, states, constants, results and buckets are buffers of
-// their own; all other values and the kernels' scratch memory share one arena by their lifetimes.
+// Gives every storage of a scheduled program its slice of a buffer. Inputs, states, constants, results and buckets are
+// buffers of their own; all other values and the kernels' scratch memory share one arena by their lifetimes.
 
 #pragma once
 
@@ -24,9 +24,9 @@ struct ArenaRequest {
   int begin = 0, end = 0;
 };
 
-// Offsets, aligned to kBufferAlignment, such that requests whose lifetimes meet do not overlap: the largest first, each in the
-// smallest gap that holds it (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, greedy by size).
-// `total` becomes the size of the arena.
+// Offsets, aligned to kBufferAlignment, such that requests whose lifetimes meet do not overlap: the largest first, each
+// in the smallest gap that holds it (Pisarchyk and Lee, "Efficient memory management for deep neural net inference",
+// 2020, greedy by size). `total` becomes the size of the arena.
 std::vector<uint64_t> PlanArena(const std::vector<ArenaRequest>& requests, uint64_t& total);
 
 }  // namespace lockstep

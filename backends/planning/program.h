@@ -1,6 +1,7 @@
-// The form between a graph and an executable: a list of instructions over storages. A storage is a place for one value in one
-// memory layout; an instruction is a kernel, a copy or a collective that reads and writes storages. Backends make programs
-// (program_builder.h), and what follows schedules them, places the storages in buffers and turns the instructions into steps.
+// The form between a graph and an executable: a list of instructions over storages. A storage is a place for one value
+// in one memory layout; an instruction is a kernel, a copy or a collective that reads and writes storages. Backends
+// make programs (program_builder.h), and what follows schedules them, places the storages in buffers and turns the
+// instructions into steps.
 
 #pragma once
 
@@ -25,7 +26,8 @@ struct Storage {
   int index = -1;     // among the program's inputs, states or constants
   int alias_of = -1;  // these are the bytes of another storage: a reshape, or the result of an in-place collective
 
-  // Where a temporary lies, if not in the arena. At most one of the three is set, and only on a storage that is no alias.
+  // Where a temporary lies, if not in the arena. At most one of the three is set, and only on a storage that is no
+  // alias.
   int bucket = -1;  // at bucket_offset of this bucket
   uint64_t bucket_offset = 0;
   int state = -1;   // it is the next value of this state, and lies in its buffer

@@ -1,5 +1,6 @@
-// How a backend writes a Program: it walks the graph, asks where the operands are, and adds a kernel with the storages of the
-// results. What needs no kernel is done here: constants, reshapes (another name for the same bytes), collectives.
+// How a backend writes a Program: it walks the graph, asks where the operands are, and adds a kernel with the storages
+// of the results. What needs no kernel is done here: constants, reshapes (another name for the same bytes),
+// collectives.
 
 #pragma once
 
@@ -46,12 +47,12 @@ class ProgramBuilder {
   // Adds a collective between storages: what its node says to the communicator, with the dtype of operand 0.
   CollectiveInfo InfoOf(const Node& node) const;
   void AddCollective(const Node& node, CollectiveInfo info, std::vector<int> reads, std::vector<int> writes);
-  // Whether the ranks' slices of an all_gather or reduce_scatter are contiguous in memory, as the communicator wants them. For others the
-  // backend moves elements before or after the collective.
+  // Whether the ranks' slices of an all_gather or reduce_scatter are contiguous in memory, as the communicator wants
+  // them. For others the backend moves elements before or after the collective.
   static bool IsContiguous(const Node& node);
 
-  // The program, with its outputs. `row_major` is called for an output that exists in other layouts only, and returns a storage
-  // that holds it row-major.
+  // The program, with its outputs. `row_major` is called for an output that exists in other layouts only, and returns a
+  // storage that holds it row-major.
   absl::StatusOr<Program> Finish(const std::function<absl::StatusOr<int>(Value)>& row_major);
 
  private:

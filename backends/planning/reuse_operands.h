@@ -2,8 +2,8 @@
 //
 //   llvm.fusion reads %z, %b writes %h     ==>     %h is another name for the bytes of %z
 //
-// What is written is then in the cache already, and the arena is smaller. After BindResults: what lies in a bucket, a state or a
-// result stays there.
+// What is written is then in the cache already, and the arena is smaller. After BindResults: what lies in a bucket, a
+// state or a result stays there.
 
 #pragma once
 

@@ -7,7 +7,8 @@
 namespace lockstep {
 namespace {
 
-// %x is an input; %a, %b and %c are temporaries of as many bytes; x -> a -> b -> c, each kernel ready to overwrite what it reads.
+// %x is an input; %a, %b and %c are temporaries of as many bytes; x -> a -> b -> c, each kernel ready to overwrite what
+// it reads.
 enum : int { kX, kA, kB, kC };
 
 Instruction Kernel(std::vector<int> reads, int write, bool may_overwrite = true) {

@@ -26,7 +26,8 @@ class Scheduler {
   }
 
  private:
-  // For each collective the position before which it can start: its operands are complete, and its predecessors started.
+  // For each collective the position before which it can start: its operands are complete, and its predecessors
+  // started.
   std::multimap<int, Instruction> PlaceStarts(std::vector<Instruction>& instructions) {
     std::multimap<int, Instruction> starts;
     int previous = 0;

@@ -1,4 +1,5 @@
-// Turns each collective of a program into a start and a wait, and gives the operands of all_reduces their places in buckets.
+// Turns each collective of a program into a start and a wait, and gives the operands of all_reduces their places in
+// buckets.
 //
 //   [4] matmul -> %dw          [4] matmul -> %dw, in bucket 0
 //   [5] sum -> %db             [5] sum -> %db, in bucket 0+4096
@@ -7,8 +8,8 @@
 //   [8] sgd %w, %dw'               all_reduce.wait bucket 0             before the first use
 //                              [8] sgd %w, %dw'
 //
-// Instructions and collectives keep their order. An operand is copied into its bucket only where it cannot live there: it is no
-// temporary, is in another bucket, or is read after the start.
+// Instructions and collectives keep their order. An operand is copied into its bucket only where it cannot live there:
+// it is no temporary, is in another bucket, or is read after the start.
 
 #pragma once
 

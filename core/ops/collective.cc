@@ -137,8 +137,8 @@ void ReduceScatterVjp(VjpContext& c) {
 
 bool IsLinear(ReduceKind kind) { return kind == ReduceKind::kSum || kind == ReduceKind::kMean; }
 
-// Along its own axis a reduction of operand i gives `result`: what was shares of that reduction, or differed between ranks. What
-// all ranks hold may be reduced by a kind that leaves it as it is.
+// Along its own axis a reduction of operand i gives `result`: what was shares of that reduction, or differed between
+// ranks. What all ranks hold may be reduced by a kind that leaves it as it is.
 void PlaceReductionOverRanks(PlacementContext& c, size_t i, Placement result) {
   const Placement& x = c.operand(i);
   const ReduceKind kind = KindOf(c);
@@ -150,8 +150,8 @@ void PlaceReductionOverRanks(PlacementContext& c, size_t i, Placement result) {
   c.Result(i, result);
 }
 
-// Along another axis it is elementwise: shares of one reduction may pass another that it commutes with. The truncated mean of integers
-// commutes with nothing, itself included.
+// Along another axis it is elementwise: shares of one reduction may pass another that it commutes with. The truncated
+// mean of integers commutes with nothing, itself included.
 void PlaceReductionAlongOtherAxis(PlacementContext& c, size_t i) {
   const Placement& x = c.operand(i);
   const auto truncates = [&](ReduceKind kind) { return kind == ReduceKind::kMean && !IsFloat(c.dtype(i)); };

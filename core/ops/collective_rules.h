@@ -12,8 +12,8 @@ inline constexpr char kAxisConstraint[] = "axis is an axis of the mesh";
 absl::StatusOr<int64_t> CheckAxis(const InferContext& c);
 // Error C2 unless the attribute `dim` is a dimension of the first operand.
 absl::Status CheckDim(const InferContext& c);
-// The type of one of n equal slices along `dim`; errors C1, C2, and C3 if the extent is not divisible. In global types the slices
-// of all ranks have the type of the whole.
+// The type of one of n equal slices along `dim`; errors C1, C2, and C3 if the extent is not divisible. In global types
+// the slices of all ranks have the type of the whole.
 absl::StatusOr<TensorType> InferSlice(const InferContext& c);
 
 // Copies `slice`, the `rank`-th of equal slices along `dim` of `whole`, into it or out of it.

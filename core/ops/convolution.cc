@@ -67,9 +67,10 @@ absl::Status InferConvolutionGradFilter(InferContext& c) {
 
 // --- Evaluation --------------------------------------------------------------------------------------------------
 
-// The loops of the three evaluations. One image of one group is lowered to a matrix of columns: row (channel, tap) and column
-// (output position) hold the element of x under that tap, or zero in the padding. Each evaluation is then a matrix product
-// per image and group, in f64, as Accumulator<T> of every floating-point T is; this keeps the interpreter quick enough for LeNet.
+// The loops of the three evaluations. One image of one group is lowered to a matrix of columns: row (channel, tap) and
+// column (output position) hold the element of x under that tap, or zero in the padding. Each evaluation is then a
+// matrix product per image and group, in f64, as Accumulator<T> of every floating-point T is; this keeps the
+// interpreter quick enough for LeNet.
 struct Loops {
   std::array<ops::WindowAxis, 3> axes;
   int64_t batch, groups, channels, filters;    // channels and filters of one group
@@ -109,7 +110,8 @@ struct Loops {
     }
   }
 
-  // Of the row of columns that begins at `column`, for the channel of x that begins at `x`, and tap (i, j, k) of the filter.
+  // Of the row of columns that begins at `column`, for the channel of x that begins at `x`, and tap (i, j, k) of the
+  // filter.
   template <typename Run>
   void ForEachRunOfTap(int64_t column, int64_t x, int64_t i, int64_t j, int64_t k, Run& run) const {
     const auto& [depth, height, width] = axes;

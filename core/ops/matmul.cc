@@ -7,7 +7,8 @@
 namespace lockstep {
 namespace {
 
-// Which dimension of operand i holds the rows of the result (operand 0) or its columns (operand 1), and which is summed over.
+// Which dimension of operand i holds the rows of the result (operand 0) or its columns (operand 1), and which is summed
+// over.
 struct MatMulDims {
   int64_t rows, columns, contracted_a, contracted_b, batch_rank;
 };

@@ -183,8 +183,8 @@ absl::Status EvalBatchNormGrad(EvalContext& c) {
 
 // --- Decomposition and gradients ---------------------------------------------------------------------------------
 
-// Expressions over values of one N,C,spatial shape and values per channel [C]. With several groups the batch is two dimensions,
-// group and sample, and statistics are per group and channel [groups, C].
+// Expressions over values of one N,C,spatial shape and values per channel [C]. With several groups the batch is two
+// dimensions, group and sample, and statistics are per group and channel [groups, C].
 struct ChannelMath {
   Builder& b;
   Shape x, shape;  // of x, and with the groups
@@ -296,8 +296,9 @@ void PlaceBatchNormInference(PlacementContext& c) {
   c.Result(of_x);
 }
 
-// Of batch_norm_training and batch_norm_grad: places nothing split, channels split, and local values, which is the same for
-// both. Returns how x is split if it is otherwise. has_x_shape[i]: operand i has the shape of x, not a value per channel.
+// Of batch_norm_training and batch_norm_grad: places nothing split, channels split, and local values, which is the same
+// for both. Returns how x is split if it is otherwise. has_x_shape[i]: operand i has the shape of x, not a value per
+// channel.
 std::optional<Placement> SplitOverSamples(PlacementContext& c, const std::vector<bool>& has_x_shape) {
   if (ops::PlaceLocal(c)) return std::nullopt;
   std::optional<Placement> split;
@@ -314,8 +315,8 @@ std::optional<Placement> SplitOverSamples(PlacementContext& c, const std::vector
   return std::nullopt;
 }
 
-// The decomposition is distributed: its sums become partial, and counts are of the global batch. Statistics of each rank are
-// those of as many groups as there are ranks, which need no communication.
+// The decomposition is distributed: its sums become partial, and counts are of the global batch. Statistics of each
+// rank are those of as many groups as there are ranks, which need no communication.
 void PlaceSplitSamples(PlacementContext& c, const std::vector<bool>& has_x_shape) {
   const std::optional<Placement> split = SplitOverSamples(c, has_x_shape);
   if (!split) return;

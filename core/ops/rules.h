@@ -33,8 +33,8 @@ int64_t Offset(const Shape& shape, const std::vector<int64_t>& index);
 
 // --- Placement -------------------------------------------------------------------------------------------------------
 
-// Partial by a sum, or by a mean of floats: what a linear op passes on. The mean of integers is truncated, so that the mean of sums is
-// not the sum of means.
+// Partial by a sum, or by a mean of floats: what a linear op passes on. The mean of integers is truncated, so that the
+// mean of sums is not the sum of means.
 bool IsLinearPartial(const Placement& placement, DType dtype);
 
 // Of an op of which an operand is local: its type is global, so each rank computes the whole with its own, the other
@@ -49,18 +49,19 @@ enum class Linearity {
   kOne,    // linear in each operand alone, the others being replicated: mul
 };
 
-// Operands and results have equal shapes; they are split alike, or not at all. Partial operands are made whole unless `linearity`
-// lets them pass.
+// Operands and results have equal shapes; they are split alike, or not at all. Partial operands are made whole unless
+// `linearity` lets them pass.
 void PlaceElementwise(PlacementContext& c, Linearity linearity = Linearity::kNone);
 
-// Maps an operand dimension to a result dimension, or -1 if it has none (reduced, merged, sliced): an operand split along a
-// mapped dimension gives a result split along the other; along an unmapped one it is made whole. One operand, data moved but
-// not computed with, so partial passes. `to_operand` is the inverse, for a slice that a consumer wants; -1 if it has none.
+// Maps an operand dimension to a result dimension, or -1 if it has none (reduced, merged, sliced): an operand split
+// along a mapped dimension gives a result split along the other; along an unmapped one it is made whole. One operand,
+// data moved but not computed with, so partial passes. `to_operand` is the inverse, for a slice that a consumer wants;
+// -1 if it has none.
 void PlaceDataMovement(PlacementContext& c, const std::function<int64_t(int64_t)>& to_result,
                        const std::function<int64_t(int64_t)>& to_operand);
 
-// Everything replicated, or everything split along the same dimension if `independent` says that slices along it do not meet
-// (softmax: any dimension but the one that it normalises over).
+// Everything replicated, or everything split along the same dimension if `independent` says that slices along it do not
+// meet (softmax: any dimension but the one that it normalises over).
 void PlaceIndependentRows(PlacementContext& c, const std::function<bool(int64_t dim)>& independent);
 
 }  // namespace lockstep::ops

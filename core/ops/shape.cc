@@ -83,8 +83,8 @@ bool SlicesAgree(const Shape& from, int64_t d, const Shape& to, int64_t e, int64
   return from[d] % ranks == 0 && to[e] % ranks == 0 && ProductBefore(from, d) == ProductBefore(to, e);
 }
 
-// The dimension of `to` along which a split of `from` along d can be kept, -1 if there is none. Dimensions of extent 1 do not
-// divide, so there is at most one.
+// The dimension of `to` along which a split of `from` along d can be kept, -1 if there is none. Dimensions of extent 1
+// do not divide, so there is at most one.
 int64_t DimAfterReshape(const Shape& from, int64_t d, const Shape& to, int64_t ranks) {
   if (from.num_elements() == 0) return -1;
   for (int64_t e = 0; e < to.rank(); ++e) {

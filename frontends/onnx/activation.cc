@@ -1,5 +1,5 @@
-// Activation functions: one op each, or a few elementwise ones. Where a branch would overflow, its argument is limited first,
-// so that the gradient of the branch that is not taken stays finite.
+// Activation functions: one op each, or a few elementwise ones. Where a branch would overflow, its argument is limited
+// first, so that the gradient of the branch that is not taken stays finite.
 
 #include <cmath>
 

@@ -1,4 +1,5 @@
-// Values that are known before the program runs: constants, and shapes as values. Arithmetic on them is folded by the importer.
+// Values that are known before the program runs: constants, and shapes as values. Arithmetic on them is folded by the
+// importer.
 
 #include <cmath>
 

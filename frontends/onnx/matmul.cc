@@ -41,7 +41,8 @@ absl::StatusOr<Shape> BatchShape(OnnxNode& n, const Shape& x, const Shape& y) {
   return n.CheckedShape(std::move(dims));
 }
 
-// NumPy's matmul: a vector is a row on the left and a column on the right, and its dimension is dropped from the result.
+// NumPy's matmul: a vector is a row on the left and a column on the right, and its dimension is dropped from the
+// result.
 absl::Status MatMul(OnnxNode& n) {
   Builder& b = n.b();
   RETURN_IF_ERROR(n.RequireRank(0, 1));

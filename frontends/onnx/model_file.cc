@@ -75,7 +75,8 @@ onnx::NodeProto IdentityNode(const std::string& input, const std::string& output
   return node;
 }
 
-// Makes a batch normalisation use its running statistics. Its other outputs become what they are in inference: those statistics.
+// Makes a batch normalisation use its running statistics. Its other outputs become what they are in inference: those
+// statistics.
 void NormalizeWithRunningStatistics(onnx::NodeProto& node, std::vector<onnx::NodeProto>& added) {
   for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
     if (attribute.name() == "training_mode") attribute.set_i(0);

@@ -18,7 +18,8 @@ struct ModelFile {
   int64_t opset = 0;  // of the default domain
 };
 
-// The model of the file `path`, with external data read in. Errors say what is wrong with the file, but not its name: the caller knows it.
+// The model of the file `path`, with external data read in. Errors say what is wrong with the file, but not its name:
+// the caller knows it.
 absl::StatusOr<ModelFile> ReadModelFile(const std::string& path);
 
 // An error if a name in the graph is no text (core/text.h): it could not be printed.

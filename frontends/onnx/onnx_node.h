@@ -1,8 +1,9 @@
-// What a converter sees of the ONNX node that it converts: inputs, attributes, the builder to write to, and outputs to set.
-// Internal to the frontend; lives while one node is converted.
+// What a converter sees of the ONNX node that it converts: inputs, attributes, the builder to write to, and outputs to
+// set. Internal to the frontend; lives while one node is converted.
 //
-// Attributes have sticky errors, as the builder's operations have: after a mistyped one the builder's status is the error, what is
-// built is null, and the import ends after the converter. So a converter that reads a type of what it has built first does
+// Attributes have sticky errors, as the builder's operations have: after a mistyped one the builder's status is the
+// error, what is built is null, and the import ends after the converter. So a converter that reads a type of what it
+// has built first does
 //   RETURN_IF_ERROR(n.b().status());
 
 #pragma once
@@ -100,7 +101,8 @@ class OnnxNode {
 
 // NumPy's broadcasting, which ONNX calls multidirectional: the common shape, or an error with the shapes.
 absl::StatusOr<Shape> BroadcastShapes(const OnnxNode& n, const std::vector<Value>& values);
-// `x` with its dimensions of extent 1 stretched, and with new leading dimensions. Requires that `shape` comes from BroadcastShapes.
+// `x` with its dimensions of extent 1 stretched, and with new leading dimensions. Requires that `shape` comes from
+// BroadcastShapes.
 Value BroadcastTo(Builder& b, Value x, const Shape& shape);
 // All inputs of `n` with their common shape.
 absl::StatusOr<std::vector<Value>> BroadcastInputs(OnnxNode& n);

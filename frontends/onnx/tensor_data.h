@@ -15,7 +15,8 @@ namespace lockstep {
 // bits, so shape arithmetic on a malformed file cannot overflow.
 inline constexpr int64_t kMaxElements = int64_t{1} << 31;
 
-// The element type of TensorProto::DataType `type`; an error for strings, 4- and 8-bit floats and other types that we lack.
+// The element type of TensorProto::DataType `type`; an error for strings, 4- and 8-bit floats and other types that we
+// lack.
 absl::StatusOr<DType> DTypeFromOnnx(int type);
 int DTypeToOnnx(DType dtype);
 
@@ -32,7 +33,8 @@ void EncodeTensor(const Tensor& value, onnx::TensorProto& tensor);
 void ClearData(onnx::TensorProto& tensor);
 bool HasData(const onnx::TensorProto& tensor);
 
-// Replaces a reference to a file by that file's bytes. The file must lie in `directory` or below, also after following links.
+// Replaces a reference to a file by that file's bytes. The file must lie in `directory` or below, also after following
+// links.
 absl::Status InlineExternalData(const std::string& directory, onnx::TensorProto& tensor);
 
 }  // namespace lockstep

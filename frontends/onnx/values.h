@@ -32,7 +32,8 @@ class OnnxValues {
   const Tensor* FindConstant(const std::string& name) const;
   const Tensor* FindInitialValue(const std::string& name) const;  // the same, and the initial value of a state
 
-  // Evaluates `node`, an integer or boolean computation on known small values such as shapes, and remembers its results.
+  // Evaluates `node`, an integer or boolean computation on known small values such as shapes, and remembers its
+  // results.
   absl::Status Fold(const Node& node);
 
  private:

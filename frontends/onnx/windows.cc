@@ -25,8 +25,8 @@ int64_t SamePadding(int64_t input, int64_t span, int64_t stride) {
   return std::max<int64_t>((output - 1) * stride + span - input, 0);
 }
 
-// By how much the last window ends after the padded input if the number of windows is rounded up. A window that would begin
-// after the input does not count.
+// By how much the last window ends after the padded input if the number of windows is rounded up. A window that would
+// begin after the input does not count.
 int64_t CeilOverhang(int64_t padded, int64_t low_and_input, int64_t span, int64_t stride) {
   if (padded < span) return 0;
   int64_t output = (padded - span + stride - 1) / stride + 1;

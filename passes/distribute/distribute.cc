@@ -97,7 +97,8 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
       RETURN_IF_ERROR(Annotate(from_.SetAttribute(&node, name, value), node.Describe()));
     return ReplaceByDecomposition(from_, it);
   }
-  // A dimension that the ranks cannot share, such as a batch merged with something odd: compute the whole on every rank.
+  // A dimension that the ranks cannot share, such as a batch merged with something odd: compute the whole on every
+  // rank.
   if (ruling.failure.empty() && !AllDivide(node, ruling))
     ruling = AskPlacementRule(to_place, axis_, std::nullopt, std::vector<Placement>(operands.size()));
   RETURN_IF_ERROR(PlaceByRule(node, ruling));

@@ -1,6 +1,7 @@
-// Places a program on a mesh: decides for every value of the one-rank program over the global batch where it is, and puts a
-// collective exactly where that must change. Types stay global, so that what comes out can be read as the program that went in;
-// n ranks then compute what one rank would, up to rounding. localize.h makes the types of each rank of it.
+// Places a program on a mesh: decides for every value of the one-rank program over the global batch where it is, and
+// puts a collective exactly where that must change. Types stay global, so that what comes out can be read as the
+// program that went in; n ranks then compute what one rank would, up to rounding. localize.h makes the types of each
+// rank of it.
 //
 //   graph @step(%x: f32[128,784] split(0), %dz: f32[128,10] split(0), state %w: f32[784,10]) -> (%w: f32[784,10]) {
 //     %dw = matmul %x, %dz {transpose_a=true} : f32[784,10]
@@ -16,11 +17,13 @@
 //     return %w1
 //   }
 //
-// How: one mesh axis after the other. Placements are derived from the inputs' by the ops' rules (core/op_def.h, PlacementContext);
-// where an op requires another placement than its operand has, the operand is moved (core/placing.h, PlacementMover).
+// How: one mesh axis after the other. Placements are derived from the inputs' by the ops' rules (core/op_def.h,
+// PlacementContext); where an op requires another placement than its operand has, the operand is moved (core/placing.h,
+// PlacementMover).
 //
-// A local value that would reach a state is an error that names the op. States end as they began; a result that is split stays
-// split, and says so. Axes of size 1 disappear: on one rank there is no collective. Fusions are taken apart first.
+// A local value that would reach a state is an error that names the op. States end as they began; a result that is
+// split stays split, and says so. Axes of size 1 disappear: on one rank there is no collective. Fusions are taken apart
+// first.
 
 #pragma once
 
@@ -30,8 +33,8 @@
 
 namespace lockstep::passes {
 
-// `graph` must have no mesh yet, unless `mesh` is empty, which changes nothing. An input whose split dimension the axis size
-// does not divide is an error naming it.
+// `graph` must have no mesh yet, unless `mesh` is empty, which changes nothing. An input whose split dimension the axis
+// size does not divide is an error naming it.
 absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh);
 
 Pass Distribute(Mesh mesh);

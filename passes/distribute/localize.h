@@ -1,4 +1,5 @@
-// Gives a placed program the types of what each rank holds. Mechanical: placements say all that is needed (core/local_types.h).
+// Gives a placed program the types of what each rank holds. Mechanical: placements say all that is needed
+// (core/local_types.h).
 //
 //   mesh {data=4}
 //   graph @f(%x: f32[128,784] split(0), %w: f32[784,10]) -> (z: f32[128,10] split(0)) {
@@ -12,7 +13,8 @@
 //     return %z
 //   }
 //
-// Passes that make new nodes with gradients, decompositions or rules come before it: in a local graph no rule places a node.
+// Passes that make new nodes with gradients, decompositions or rules come before it: in a local graph no rule places a
+// node.
 
 #pragma once
 

@@ -14,8 +14,9 @@
 namespace lockstep::passes {
 namespace {
 
-// What must agree within a bucket. `depth` is the number of all-reduces on the longest path before this one; those of equal depth do not need each
-// other. All-reduces that no other one needs may be merged with each other at any depth: they share the depth kFinal.
+// What must agree within a bucket. `depth` is the number of all-reduces on the longest path before this one; those of
+// equal depth do not need each other. All-reduces that no other one needs may be merged with each other at any depth:
+// they share the depth kFinal.
 using BucketKey = std::tuple<std::string, std::string, DType, int64_t>;  // axis, kind, dtype, depth
 constexpr int64_t kFinal = -1;
 

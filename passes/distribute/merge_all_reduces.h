@@ -1,11 +1,15 @@
-// Merges all-reduces of one axis, kind and dtype into one over a bucket, so that latency is paid once for many small gradients:
+// Merges all-reduces of one axis, kind and dtype into one over a bucket, so that latency is paid once for many small
+// gradients:
 //
-//   %a = all_reduce %x {axis=data, kind=sum} : f32[2]       ==>     %a, %b = all_reduce %x, %y {axis=data, bucket=0, kind=sum} : f32[2], f32[3]
+//   %a = all_reduce %x {axis=data, kind=sum} : f32[2]
 //   %b = all_reduce %y {axis=data, kind=sum} : f32[3]
+// becomes
+//   %a, %b = all_reduce %x, %y {axis=data, bucket=0, kind=sum} : f32[2], f32[3]
 //
-// No data moves: the bucket is a place in memory that the buffer planner gives %x and %y. Buckets are filled in the order in which
-// their operands are computed, so that the first bucket is complete early and is reduced while the backward pass goes on.
-// All-reduces that others wait for (batch statistics) are merged only when neither needs the other.
+// No data moves: the bucket is a place in memory that the buffer planner gives %x and %y. Buckets are filled in the
+// order in which their operands are computed, so that the first bucket is complete early and is reduced while the
+// backward pass goes on. All-reduces that others wait for (batch statistics) are merged only when neither needs the
+// other.
 
 #pragma once
 

@@ -12,7 +12,8 @@ namespace {
 
 bool IsCollective(const Node& node) { return node.op().has_trait(kCollective); }
 
-// The collectives whose results other collectives need are on the way of the computation, not after it: their consumers are not put off.
+// The collectives whose results other collectives need are on the way of the computation, not after it: their consumers
+// are not put off.
 std::unordered_map<const Node*, bool> NeededByCollective(Graph& graph) {
   std::unordered_map<const Node*, bool> needed;
   for (auto it = graph.nodes().rbegin(); it != graph.nodes().rend(); ++it) {

@@ -1,5 +1,5 @@
-// Orders the graph so that communication runs beside computation: each collective comes as soon as its operands are computed, and
-// what consumes its results comes as late as it can, in the order in which the collectives complete.
+// Orders the graph so that communication runs beside computation: each collective comes as soon as its operands are
+// computed, and what consumes its results comes as late as it can, in the order in which the collectives complete.
 //
 //   %g2 = matmul …                                 %g2 = matmul …
 //   %g1 = matmul …                                 %r2 = all_reduce %g2 {bucket=0}      starts here
@@ -8,7 +8,8 @@
 //   %w1 = sgd %w, %r1                              %v1 = sgd %v, %r2                    waits for bucket 0 alone
 //   %v1 = sgd %v, %r2                              %w1 = sgd %w, %r1
 //
-// The order is the same on all ranks, since it depends on the graph alone. Every later stage keeps the order of collectives.
+// The order is the same on all ranks, since it depends on the graph alone. Every later stage keeps the order of
+// collectives.
 
 #pragma once
 

@@ -9,8 +9,8 @@
 namespace lockstep::passes {
 namespace {
 
-// Equal keys compute the same. The attributes are text, in which they compare bit by bit: -0.0 differs from 0.0, NaN equals
-// NaN. A constant's elements are many: they are compared as bytes.
+// Equal keys compute the same. The attributes are text, in which they compare bit by bit: -0.0 differs from 0.0, NaN
+// equals NaN. A constant's elements are many: they are compared as bytes.
 struct Key {
   const OpDef* op;
   std::vector<std::pair<int64_t, int>> operands;  // node ids, result indices

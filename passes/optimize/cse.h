@@ -1,6 +1,6 @@
-// Merges nodes that compute the same: equal op, attributes and operands, where the operands of a commutative op may stand in
-// either order. The first node stays, with its names and its source. Collectives are left alone: which transfers a program
-// makes is the business of the passes about them.
+// Merges nodes that compute the same: equal op, attributes and operands, where the operands of a commutative op may
+// stand in either order. The first node stays, with its names and its source. Collectives are left alone: which
+// transfers a program makes is the business of the passes about them.
 //
 //   %a = add %x, %y : f32[2]          %a = add %x, %y : f32[2]
 //   %b = add %y, %x : f32[2]    ==>   %c = mul %a, %a : f32[2]

@@ -1,5 +1,5 @@
-// Removes nodes whose results nobody uses. Collectives go like all others: every rank runs the same graph, so every rank
-// drops them. Inputs stay, since callers give them.
+// Removes nodes whose results nobody uses. Collectives go like all others: every rank runs the same graph, so every
+// rank drops them. Inputs stay, since callers give them.
 //
 //   graph @f(%x: f32[2]) -> (a: f32[2]) {          graph @f(%x: f32[2]) -> (a: f32[2]) {
 //     %a = exp %x : f32[2]                           %a = exp %x : f32[2]

@@ -48,7 +48,8 @@ class BodyBuilder {
   std::vector<Value> operands_, results_;
 };
 
-// Puts one fusion in the place of the group's first node, unless nobody needs it or the target cannot. The order of the graph is to be restored afterwards.
+// Puts one fusion in the place of the group's first node, unless nobody needs it or the target cannot. The order of the
+// graph is to be restored afterwards.
 absl::StatusOr<bool> Fuse(Graph& graph, const std::vector<Node*>& nodes, const FusionOptions& options) {
   const NodeSet group(nodes.begin(), nodes.end());
   BodyBuilder body(group);

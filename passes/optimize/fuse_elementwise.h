@@ -1,5 +1,5 @@
-// Groups elementwise nodes, what feeds them cheaply and the reductions that they feed into nodes of op `fusion`, each of which
-// a backend compiles to one loop: values inside a group never reach memory.
+// Groups elementwise nodes, what feeds them cheaply and the reductions that they feed into nodes of op `fusion`, each
+// of which a backend compiles to one loop: values inside a group never reach memory.
 //
 //   %b1 = broadcast %b {dims=[1], shape=[32, 10]} : f32[32,10]
 //   %s  = add %z, %b1 : f32[32,10]                                 ==>
@@ -12,8 +12,8 @@
 //     return %y
 //   }} : f32[32,10]
 //
-// Which nodes share a loop is decided in fusion_groups.h. Broadcasts, splats and iotas are copied into every body that reads them.
-// Collectives keep their order, and what they take is not held up by what comes after it.
+// Which nodes share a loop is decided in fusion_groups.h. Broadcasts, splats and iotas are copied into every body that
+// reads them. Collectives keep their order, and what they take is not held up by what comes after it.
 
 #pragma once
 
@@ -32,7 +32,8 @@ struct FusionOptions {
   int64_t min_shared_elements = 4096;
   // The longest row (elements) of a loop that reduces its rows and then computes with them again (softmax).
   int64_t max_row = 65536;
-  // Whether the target makes a loop of a `fusion` node; if it does not, the nodes stay as they are. Empty: of every one.
+  // Whether the target makes a loop of a `fusion` node; if it does not, the nodes stay as they are. Empty: of every
+  // one.
   std::function<bool(const Node&)> supports;
 };
 

@@ -135,8 +135,8 @@ bool Grouping::DependsThroughOthers(size_t a, size_t b) const {
   return false;
 }
 
-// Whether what a loop reduces may be broadcast back into it: every row is reduced on its own, in one unit of work, and there is
-// work for several threads unless there is little.
+// Whether what a loop reduces may be broadcast back into it: every row is reduced on its own, in one unit of work, and
+// there is work for several threads unless there is little.
 bool RowsAreOwnUnits(const Loop& loop, const FusionOptions& options) {
   const int64_t rank = loop.shape.rank();
   for (size_t i = 0; i < loop.dims.size(); ++i) {
@@ -188,7 +188,8 @@ bool Grouping::LinksFit(const Group& producer, const Group& consumer, const Loop
         if (IsReduction(node) && operand.shape() != loop.shape) return false;
         continue;
       }
-      // Through a broadcast: what was reduced, for each element of its row. Other values would be computed again and again.
+      // Through a broadcast: what was reduced, for each element of its row. Other values would be computed again and
+      // again.
       if (!BroadcastsBack(*operand.node, loop) || operand.node->operand(0).node != nodes_[*from]) return false;
       if (!producer.loop.reduces || !RowsAreOwnUnits(loop, options_)) return false;
     }
@@ -237,8 +238,8 @@ bool Grouping::Join(size_t a, size_t b) {
   return true;
 }
 
-// From the last consumer to the first, so that a node is rather joined with what needs it than with what it needs: what the
-// backward pass computes of a forward value stays in the backward pass, and is not stored on the way.
+// From the last consumer to the first, so that a node is rather joined with what needs it than with what it needs: what
+// the backward pass computes of a forward value stays in the backward pass, and is not stored on the way.
 void Grouping::JoinProducersAndConsumers() {
   for (size_t consumer = nodes_.size(); consumer-- > 0;) {
     if (IsMover(*nodes_[consumer]) && GroupOf(consumer).nodes.size() == 1) continue;

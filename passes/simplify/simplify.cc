@@ -8,7 +8,8 @@
 namespace lockstep::passes {
 namespace {
 
-// Every rule makes the program smaller or more canonical, so that a chain of rewrites is about as long as the program is deep.
+// Every rule makes the program smaller or more canonical, so that a chain of rewrites is about as long as the program
+// is deep.
 constexpr int kMaxSweeps = 200;
 
 bool IsUsed(const Graph& graph, Node* node) {

@@ -14,8 +14,9 @@
 //     return %1, %4
 //   }
 //
-// A gradient flows through values of float dtypes alone: what an integer or a bool depends on gets none through it. An op on the way that has
-// no gradient is an error that names the op, its source and its reason; it is never a silent zero.
+// A gradient flows through values of float dtypes alone: what an integer or a bool depends on gets none through it. An
+// op on the way that has no gradient is an error that names the op, its source and its reason; it is never a silent
+// zero.
 
 #pragma once
 
@@ -26,12 +27,12 @@
 
 namespace lockstep::passes {
 
-// Appends nodes that compute the gradient of the float scalar `of` with respect to each of `wrt` (values of float dtypes). The
-// i-th value is of the type of wrt[i], or null if `of` does not depend on it.
+// Appends nodes that compute the gradient of the float scalar `of` with respect to each of `wrt` (values of float
+// dtypes). The i-th value is of the type of wrt[i], or null if `of` does not depend on it.
 absl::StatusOr<std::vector<Value>> AddGradients(Graph& graph, Value of, const std::vector<Value>& wrt);
 
-// Adds a result grad/<name> for each input named in `wrt` (all float states if empty). An input that the result `of` does not
-// depend on is an error.
+// Adds a result grad/<name> for each input named in `wrt` (all float states if empty). An input that the result `of`
+// does not depend on is an error.
 Pass Autodiff(std::string of, std::vector<std::string> wrt = {});
 
 }  // namespace lockstep::passes

@@ -12,7 +12,8 @@
 //     %v.next = momentum * %v + (1 - momentum) * n / (n - 1) * %variance
 //     return %y, %m.next, %v.next
 //   }
-// The running variance is the unbiased one, as in PyTorch. A batch_norm_inference whose mean or variance is no state stays.
+// The running variance is the unbiased one, as in PyTorch. A batch_norm_inference whose mean or variance is no state
+// stays.
 
 #pragma once
 

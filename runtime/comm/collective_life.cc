@@ -1,5 +1,5 @@
-// The life of a collective after its start, on the thread that makes progress: it is shown to the peers, waits for theirs, takes its
-// share of the work and is retired.
+// The life of a collective after its start, on the thread that makes progress: it is shown to the peers, waits for
+// theirs, takes its share of the work and is retired.
 
 #include <chrono>
 #include <cstring>

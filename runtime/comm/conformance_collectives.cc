@@ -1,4 +1,5 @@
-// Collectives give what their contract says: against a plain loop, with every dtype and kind, many in flight, in any memory.
+// Collectives give what their contract says: against a plain loop, with every dtype and kind, many in flight, in any
+// memory.
 
 #include <algorithm>
 #include <cstring>

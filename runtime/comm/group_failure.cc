@@ -1,4 +1,5 @@
-// What a failure does to a group: who declares it first counts, all see it, and operands are not touched any more after it.
+// What a failure does to a group: who declares it first counts, all see it, and operands are not touched any more after
+// it.
 
 #include <sched.h>
 

@@ -1,4 +1,5 @@
-// Waiting for peers: looking meanwhile for failures, for processes that are gone, and for who is to blame when it takes too long.
+// Waiting for peers: looking meanwhile for failures, for processes that are gone, and for who is to blame when it takes
+// too long.
 
 #include <algorithm>
 #include <optional>

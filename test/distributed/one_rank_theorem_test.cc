@@ -1,5 +1,5 @@
-// The theorem of the distribute pass, checked on the interpreter: a training step distributed over n ranks gives the losses and
-// the states of the one-rank program, and the states are bitwise equal on all ranks.
+// The theorem of the distribute pass, checked on the interpreter: a training step distributed over n ranks gives the
+// losses and the states of the one-rank program, and the states are bitwise equal on all ranks.
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,10 @@
-// Runs the golden files of this folder, one test per case. To write what comes out into the files as the new expectations:
+// Runs the golden files of this folder, one test per case. To write what comes out into the files as the new
+// expectations:
 //
 //   bazel run //test/golden:golden_test -- --update        then read the diff: it is what you are about to promise
 //
-// An error becomes an expectation only where `// ==> error:` stands already: a pass that broke does not update its tests.
+// An error becomes an expectation only where `// ==> error:` stands already: a pass that broke does not update its
+// tests.
 
 #include <gtest/gtest.h>
 

@@ -30,13 +30,13 @@ std::vector<std::vector<Tensor>> SharesOfInputs(const Graph& graph, const std::v
 absl::Status CheckShares(const Graph& graph, const std::vector<Tensor>& expected,
                          const std::vector<std::vector<Tensor>>& found, double tolerance);
 
-// Whether the graph, in whichever form it is, gives of global values of its inputs what one rank gave: a placed one on one
-// rank and, in local types, on all of them.
+// Whether the graph, in whichever form it is, gives of global values of its inputs what one rank gave: a placed one on
+// one rank and, in local types, on all of them.
 absl::Status CheckAgainstOneRank(const Graph& graph, const std::vector<Tensor>& inputs,
                                  const std::vector<Tensor>& expected, double tolerance);
 
-// Runs both graphs on random inputs and compares what the pass promises to keep. Sets `num_compared` to how many tensors
-// were compared: 0 for a pass that keeps nothing.
+// Runs both graphs on random inputs and compares what the pass promises to keep. Sets `num_compared` to how many
+// tensors were compared: 0 for a pass that keeps nothing.
 absl::Status CheckSameMeaning(const Graph& before, const Graph& after, passes::Keeps keeps, int* num_compared);
 
 }  // namespace lockstep

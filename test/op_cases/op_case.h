@@ -4,8 +4,8 @@
 //
 //   Case("matmul", {F32({2, 3}), F32({3, 4})}),
 //   Case("log", {F64({5}).In(0.1, 3)}),
-//   Case("max_pool", {F32({1, 2, 4, 4})}, {{"window", Ints{2, 2}}}).NoGradient("why this row's gradient is not compared"),
-//   Case("matmul", {F32({2, 3}), F64({3, 4})}).Refused("C1"),     // a negative row: inference names that constraint
+//   Case("max_pool", {F32({1, 2, 4, 4})}, {{"window", Ints{2, 2}}}).NoGradient("why it is not compared"),
+//   Case("matmul", {F32({2, 3}), F64({3, 4})}).Refused("C1"),  // a negative row: inference names that constraint
 
 #pragma once
 

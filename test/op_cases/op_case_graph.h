@@ -8,14 +8,15 @@
 
 namespace lockstep {
 
-// graph @case(%a0: ..., %a1: ...) -> (r0: ..., ...) with the one node; that of a collective is local, on the row's mesh. The
-// error is the op's.
+// graph @case(%a0: ..., %a1: ...) -> (r0: ..., ...) with the one node; that of a collective is local, on the row's
+// mesh. The error is the op's.
 absl::StatusOr<Graph> CaseGraph(const OpCase& row);
 
 // That of a collective, on a mesh with more axes than its own: its operands and results differ along those.
 absl::StatusOr<Graph> CaseGraphOn(const OpCase& row, const Mesh& mesh);
 
-// Where a row of a collective has its operands: where the op takes them from, or different on all ranks if it takes that.
+// Where a row of a collective has its operands: where the op takes them from, or different on all ranks if it takes
+// that.
 Placement CollectiveOperandPlacement(const OpCase& row);
 
 // The row with every float dtype, of operands and attributes, replaced by f64: what gradients are compared in.

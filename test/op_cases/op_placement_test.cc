@@ -97,7 +97,8 @@ bool CanBePartial(const CaseOperand& operand, ReduceKind kind) {
   return kind != ReduceKind::kMean || AllBelow(*operand.value, 0x1p60);
 }
 
-// The placements that an operand can have along an axis of `ranks`. Infinities and NaN are no sum of shares; bool has no sums.
+// The placements that an operand can have along an axis of `ranks`. Infinities and NaN are no sum of shares; bool has
+// no sums.
 std::vector<Placement> PlacementsOf(const CaseOperand& operand, int64_t ranks) {
   const TensorType& type = operand.type;
   std::vector<Placement> placements = {Placement::Replicated()};
@@ -261,8 +262,8 @@ TEST_P(PlacementTest, ResultsCanBeHadSplit) {
 
 INSTANTIATE_TEST_SUITE_P(Rows, PlacementTest, testing::ValuesIn(PlaceableRows()), RowName);
 
-// Whether the op works on slices once the row's graph is distributed with its operands placed so: whether some node of the op has a smaller
-// operand or result than the row.
+// Whether the op works on slices once the row's graph is distributed with its operands placed so: whether some node of
+// the op has a smaller operand or result than the row.
 bool WorksOnSlices(const OpCase& row, const Graph& whole, const Graph& local) {
   const Node& before = whole.nodes().front();
   for (const Node& node : local.nodes()) {
@@ -277,7 +278,8 @@ bool WorksOnSlices(const OpCase& row, const Graph& whole, const Graph& local) {
   return false;
 }
 
-// A rule that splits is tested only where its row's sizes can be shared: otherwise the op is computed whole, which hides a wrong rule.
+// A rule that splits is tested only where its row's sizes can be shared: otherwise the op is computed whole, which
+// hides a wrong rule.
 TEST(Placement, EveryRuleThatSplitsIsUsedWithASplit) {
   // What has no split of its own.
   const std::set<std::string> whole = {"constant", "fusion"};

@@ -1,5 +1,5 @@
-// Rows for every optimizer, from its block: options at their defaults and elsewhere, dtypes, and what must be refused. A new
-// optimizer has them by being listed.
+// Rows for every optimizer, from its block: options at their defaults and elsewhere, dtypes, and what must be refused.
+// A new optimizer has them by being listed.
 
 #include <cmath>
 #include <limits>

@@ -33,13 +33,8 @@ const Geometry kPlain = {{6, 2, 4, 4}, {6, 2, 2, 2}, {2, 2}, {2, 2}, {0, 0}, {0,
 std::vector<Geometry> Geometries() {
   return {
       kPlain,
-      {{1, 6, 5, 4},
-       {1, 6, 3, 4},
-       {3, 2},
-       {1, 1},
-       {0, 0},
-       {0, 1},
-       {1, 1}},  // overlapping windows, channels that ranks share
+      {{1, 6, 5, 4}, {1, 6, 3, 4}, {3, 2}, {1, 1}, {0, 0}, {0, 1}, {1, 1}},  // overlapping windows, channels that ranks
+                                                                             // share
       {{6, 1, 6, 5}, {6, 1, 3, 3}, {3, 2}, {2, 2}, {1, 1}, {0, 0}, {1, 1}},  // low padding
       {{2, 1, 7}, {2, 1, 3}, {2}, {3}, {1}, {1}, {1}},                       // one spatial dimension; elements left out
       {{2, 1, 3, 4, 2}, {2, 1, 2, 2, 1}, {2, 2, 2}, {1, 2, 2}, {0, 0, 0}, {0, 0, 0}, {1, 1, 1}},  // and three

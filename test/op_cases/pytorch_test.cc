@@ -1,5 +1,5 @@
-// Reference meanings, gradients and decompositions against an independent oracle: the numbers that PyTorch computes in f64.
-// pytorch_expected.inc holds them, made by make_pytorch_expected.py.
+// Reference meanings, gradients and decompositions against an independent oracle: the numbers that PyTorch computes in
+// f64. pytorch_expected.inc holds them, made by make_pytorch_expected.py.
 
 #include <gtest/gtest.h>
 

@@ -82,8 +82,8 @@ bool HasPadding(const OpCase& row) {
   return false;
 }
 
-// Where the sign of a zero is part of an op's meaning, as it is for PyTorch: what is computed element by element, or copied.
-// The zero that a sum gives has no sign that one could count on.
+// Where the sign of a zero is part of an op's meaning, as it is for PyTorch: what is computed element by element, or
+// copied. The zero that a sum gives has no sign that one could count on.
 bool DefinesZeroSigns(const OpCase& row) {
   const OpDef& op = GetOp(row.op);
   return op.has_trait(kElementwise) || op.has_trait(kMovement);

@@ -1,5 +1,5 @@
-// The rows of the table once more with NaN, infinities, zeros of both signs and denormals among their operands: what a backend makes
-// of those must be what the interpreter, and with it PyTorch, makes of them.
+// The rows of the table once more with NaN, infinities, zeros of both signs and denormals among their operands: what a
+// backend makes of those must be what the interpreter, and with it PyTorch, makes of them.
 
 #pragma once
 
@@ -15,9 +15,9 @@ struct SpecialInputs {
   std::vector<std::vector<Tensor>> inputs;  // as RankInputs gives them
 };
 
-// For each special value the inputs of every rank, where about every seventh element of each operand of floats is that value; one
-// set with all values among each other; and one of nothing but -inf. The same at each call. Without what the row is exempt from;
-// empty if it has no elements of floats.
+// For each special value the inputs of every rank, where about every seventh element of each operand of floats is that
+// value; one set with all values among each other; and one of nothing but -inf. The same at each call. Without what the
+// row is exempt from; empty if it has no elements of floats.
 std::vector<SpecialInputs> SpecialRankInputs(const OpCase& row);
 
 // What special values have no agreed meaning for, or are not kept apart by any kernel for the op.
@@ -29,9 +29,10 @@ enum class Exemption {
 // Whether the row is exempt. The list, with the reasons, is in special_values.cc.
 bool IsExempt(const OpCase& row, Exemption exemption);
 
-// What differs between two tensors if one looks at more than numbers, or the empty string. NaN equals NaN; infinities must be
-// the same; a zero has the sign of the expected one where the row's op defines it; where a denormal is expected, none is taken for
-// zero. Other elements may differ by `tolerance` times the largest finite magnitude expected.
+// What differs between two tensors if one looks at more than numbers, or the empty string. NaN equals NaN; infinities
+// must be the same; a zero has the sign of the expected one where the row's op defines it; where a denormal is
+// expected, none is taken for zero. Other elements may differ by `tolerance` times the largest finite magnitude
+// expected.
 std::string SpecialDifference(const OpCase& row, const Tensor& actual, const Tensor& expected, double tolerance);
 
 }  // namespace lockstep

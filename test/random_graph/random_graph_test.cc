@@ -1,4 +1,5 @@
-// Random graphs mean the same before and after each pass, and all of them. Two hundred of each in CI; for a longer hunt:
+// Random graphs mean the same before and after each pass, and all of them. Two hundred of each in CI; for a longer
+// hunt:
 //
 //   bazel run //test/random_graph:random_graph_test -- --graphs=100000 --first_seed=1000
 
