@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/loops/loop_sizes.h"
 #include "backends/planning/program.h"
 #include "core/graph.h"
 #include "core/status.h"
@@ -30,7 +31,8 @@ struct TargetOptions {
 struct Target {
   int threads = 1;
   std::string isa;
-  passes::FusionOptions fusion;  // which nodes become one loop
+  passes::FusionOptions fusion;  // which nodes become one loop,
+  LoopSizes loops;               // and how that is cut for vectors, caches and threads
   // Lines about the processor and the libraries behind the kernels: where two processes have the same, equal programs
   // compute equal bits.
   std::string fingerprint;

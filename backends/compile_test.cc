@@ -21,7 +21,7 @@ class EmptyBackend : public Backend {
   std::string_view name() const override { return "empty"; }
   absl::StatusOr<Target> MakeTarget(const TargetOptions& options) const override {
     if (options.isa == "mmx") return InvalidArgument() << "there is no mmx";
-    return Target{options.threads, options.isa, {}, "empty"};
+    return Target{.threads = options.threads, .isa = options.isa, .fusion = {}, .loops = {}, .fingerprint = "empty"};
   }
   absl::StatusOr<std::unique_ptr<Device>> MakeDevice() const override { return CreateHostDevice(); }
   bool Supports(const Node&) const override { return true; }

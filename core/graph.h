@@ -7,8 +7,8 @@
 // A program has three forms (docs/decisions/0007):
 //  * without a mesh: what a user writes, the one-rank program over the global batch;
 //  * placed: a mesh, and for every value where it is along each axis. Types are still those of the one-rank program,
-//  and a
-//    collective is a node that changes where a value is, not what it is. New nodes are placed by their ops' rules;
+//    and a collective is a node that changes where a value is, not what it is. New nodes are placed by their ops'
+//    rules;
 //  * local: the same with the types of what one rank holds, which is what runs (core/local_types.h goes both ways).
 
 #pragma once

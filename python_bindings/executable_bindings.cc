@@ -191,19 +191,10 @@ nb::dict Counters(const LoadedExecutable& self) {
   return dict;
 }
 
-}  // namespace
+using Class = nb::class_<LoadedExecutable>;
 
-void BindExecutable(nb::module_& module) {
-  nb::class_<LoadedExecutable>(module, "Executable",
-                               "A compiled program on this rank, with its state. Called with the inputs by name, it "
-                               "returns the results by name.\n"
-                               "All ranks call it together. Arrays are this rank's share, and are read without copies "
-                               "if they are in row-major order.\n\n"
-                               "A call that fails before the first step which writes a state, such as for an input of "
-                               "another shape, changes nothing. One that fails later may have updated some states and "
-                               "not others: every call then raises an Error with the cause, until all states that the "
-                               "program updates have been assigned again.")
-      .def("__call__", &Call, nb::sig("def __call__(self, **inputs: typing.Any) -> dict[str, numpy.ndarray]"))
+void BindCalls(Class& executable) {
+  executable.def("__call__", &Call, nb::sig("def __call__(self, **inputs: typing.Any) -> dict[str, numpy.ndarray]"))
       .def_prop_ro(
           "state", [](nb::object self) { return nb::module_::import_("lockstep._values").attr("State")(self); },
           "The state on this rank by name: read it, assign it.", nb::sig("def state(self) -> lockstep._values.State"))
@@ -221,6 +212,24 @@ void BindExecutable(nb::module_& module) {
              for (const ValueInfo& state : self.executor->executable().states) names.push_back(state.name);
              return names;
            })
+      .def(
+          "_world", [](const LoadedExecutable& self) { return self.world; },
+          nb::sig("def _world(self) -> Communicator"))
+      .def(
+          "check_replicas",
+          [](LoadedExecutable& self) {
+            nb::gil_scoped_release release;
+            const ExclusiveUse use(self.communicator->in_use());
+            if (!use.ok()) ThrowIfError(use.Error("check_replicas: the communicator"));
+            ThrowIfError(CheckReplicas(*self.executor, *self.communicator));
+          },
+          "Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call "
+          "it.")
+      .def("_save_onnx", &SaveOnnx, "path"_a);
+}
+
+void BindViews(Class& executable) {
+  executable
       .def_prop_ro(
           "graph",
           [](const LoadedExecutable& self) {
@@ -239,25 +248,27 @@ void BindExecutable(nb::module_& module) {
       .def_prop_ro("counters", &Counters,
                    "Seconds since loading: total in calls, in kernels, in communication; and the number of runs.",
                    nb::sig("def counters(self) -> dict[str, float]"))
-      .def(
-          "_world", [](const LoadedExecutable& self) { return self.world; },
-          nb::sig("def _world(self) -> Communicator"))
-      .def(
-          "check_replicas",
-          [](LoadedExecutable& self) {
-            nb::gil_scoped_release release;
-            const ExclusiveUse use(self.communicator->in_use());
-            if (!use.ok()) ThrowIfError(use.Error("check_replicas: the communicator"));
-            ThrowIfError(CheckReplicas(*self.executor, *self.communicator));
-          },
-          "Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call "
-          "it.")
-      .def("_save_onnx", &SaveOnnx, "path"_a)
       .def("__repr__", [](const LoadedExecutable& self) {
         const Executable& executable = self.executor->executable();
         return "<lockstep.Executable @" + executable.name + ", " + executable.backend + ", " +
                std::to_string(executable.steps.size()) + " steps>";
       });
+}
+
+}  // namespace
+
+void BindExecutable(nb::module_& module) {
+  Class executable(module, "Executable",
+                   "A compiled program on this rank, with its state. Called with the inputs by name, it "
+                   "returns the results by name.\n"
+                   "All ranks call it together. Arrays are this rank's share, and are read without copies "
+                   "if they are in row-major order.\n\n"
+                   "A call that fails before the first step which writes a state, such as for an input of "
+                   "another shape, changes nothing. One that fails later may have updated some states and "
+                   "not others: every call then raises an Error with the cause, until all states that the "
+                   "program updates have been assigned again.");
+  BindCalls(executable);
+  BindViews(executable);
   module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "threads"_a,
              "bucket_bytes"_a, "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "dump"_a,
              nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "

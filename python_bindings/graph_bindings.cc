@@ -119,12 +119,10 @@ nb::list InterpretModel(const Model& model, const std::vector<std::map<std::stri
   return ranks;
 }
 
-}  // namespace
+using Class = nb::class_<Model>;
 
-void BindGraph(nb::module_& module) {
-  nb::class_<Model>(module, "Graph",
-                    "A program: typed inputs, states (what training changes) and results. str() is its text form.")
-      .def_prop_ro("name", [](const Model& self) { return self.graph.name(); })
+void BindFacts(Class& graph) {
+  graph.def_prop_ro("name", [](const Model& self) { return self.graph.name(); })
       .def_prop_ro(
           "inputs", [](const Model& self) { return DescribeInputs(self.graph, false); },
           "The data inputs, given at each call.", nb::sig("def inputs(self) -> list[lockstep._values.ValueInfo]"))
@@ -164,8 +162,11 @@ void BindGraph(nb::module_& module) {
             return ToNumpy(value == self.values.end() ? Tensor(input->value.type()) : value->second);
           },
           "state"_a.none(), "The value with which a state starts; zeros unless the model gives one.",
-          nb::sig("def initial_value(self, state: str) -> numpy.ndarray"))
-      .def("__str__", [](const Model& self) { return self.graph.ToString(); })
+          nb::sig("def initial_value(self, state: str) -> numpy.ndarray"));
+}
+
+void BindTexts(Class& graph) {
+  graph.def("__str__", [](const Model& self) { return self.graph.ToString(); })
       .def(
           "short", [](const Model& self) { return PrintGraph(self.graph, {.brief = true}); },
           "The graph for people: a line for each node, in which a fusion is the list of its ops, and no sources. str() "
@@ -190,7 +191,9 @@ void BindGraph(nb::module_& module) {
       .def("__repr__", [](const Model& self) {
         return "<lockstep.Graph @" + self.graph.name() + ", " + std::to_string(self.graph.nodes().size()) + " nodes>";
       });
+}
 
+void BindFunctions(nb::module_& module) {
   module.def(
       "_parse",
       [](const std::string& text) {
@@ -243,6 +246,16 @@ void BindGraph(nb::module_& module) {
       "_interpret", &InterpretModel, "graph"_a, "inputs"_a,
       nb::sig("def _interpret(graph: Graph, inputs: collections.abc.Sequence[collections.abc.Mapping[str, object]]) -> "
               "list[dict[str, numpy.ndarray]]"));
+}
+
+}  // namespace
+
+void BindGraph(nb::module_& module) {
+  Class graph(module, "Graph",
+              "A program: typed inputs, states (what training changes) and results. str() is its text form.");
+  BindFacts(graph);
+  BindTexts(graph);
+  BindFunctions(module);
 }
 
 }  // namespace lockstep::python

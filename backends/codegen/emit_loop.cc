@@ -17,8 +17,8 @@ absl::Status CheckSupported(const LoopPlan& plan) {
 }  // namespace
 
 // Here, because what can be planned but has no code is no loop either.
-absl::StatusOr<LoopInfo> AnalyzeLoop(const Graph& body) {
-  ASSIGN_OR_RETURN(const LoopPlan plan, PlanLoop(body));
+absl::StatusOr<LoopInfo> AnalyzeLoop(const Graph& body, const LoopSizes& sizes) {
+  ASSIGN_OR_RETURN(const LoopPlan plan, PlanLoop(body, sizes));
   RETURN_IF_ERROR(CheckSupported(plan));
   return plan.info;
 }

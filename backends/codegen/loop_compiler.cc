@@ -103,8 +103,8 @@ llvm::Expected<llvm::orc::JITTargetMachineBuilder> TargetBuilder(const LoopCompi
 
 class LoopCompiler::Impl {
  public:
-  Impl(llvm::orc::JITTargetMachineBuilder target, std::unique_ptr<llvm::orc::LLJIT> jit)
-      : target_(std::move(target)), jit_(std::move(jit)) {}
+  Impl(llvm::orc::JITTargetMachineBuilder target, std::unique_ptr<llvm::orc::LLJIT> jit, const LoopSizes& sizes)
+      : target_(std::move(target)), jit_(std::move(jit)), sizes_(sizes) {}
 
   absl::StatusOr<std::vector<CompiledLoop>> Compile(std::span<const Graph* const> bodies) {
     struct Job {
@@ -119,7 +119,7 @@ class LoopCompiler::Impl {
     for (const Graph* body : bodies) {
       const std::string& key = keys.emplace_back(Fingerprint(*body));
       if (compiled_.contains(key) || jobs.contains(key)) continue;
-      ASSIGN_OR_RETURN(LoopPlan plan, PlanLoop(*body));
+      ASSIGN_OR_RETURN(LoopPlan plan, PlanLoop(*body, sizes_));
       jobs[key] = {body, "loop" + std::to_string(next_name_++), std::move(plan), absl::OkStatus(), nullptr};
     }
     std::vector<Job*> todo;
@@ -179,6 +179,7 @@ class LoopCompiler::Impl {
 
   llvm::orc::JITTargetMachineBuilder target_;
   std::unique_ptr<llvm::orc::LLJIT> jit_;
+  const LoopSizes sizes_;
   std::map<std::string, CompiledLoop> compiled_;
   int64_t next_name_ = 0;
 };
@@ -195,7 +196,8 @@ absl::StatusOr<std::unique_ptr<LoopCompiler>> LoopCompiler::Create(Options optio
       llvm::orc::DynamicLibrarySearchGenerator::GetForCurrentProcess((*jit)->getDataLayout().getGlobalPrefix());
   if (!process) return ToStatus(process.takeError(), "searching the process");
   library.addGenerator(std::move(*process));
-  return std::unique_ptr<LoopCompiler>(new LoopCompiler(std::make_unique<Impl>(std::move(*target), std::move(*jit))));
+  return std::unique_ptr<LoopCompiler>(
+      new LoopCompiler(std::make_unique<Impl>(std::move(*target), std::move(*jit), options.sizes)));
 }
 
 LoopCompiler::LoopCompiler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

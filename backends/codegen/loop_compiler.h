@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "backends/loops/loop_info.h"
+#include "backends/loops/loop_sizes.h"
 #include "core/graph.h"
 #include "core/status.h"
 
@@ -32,10 +33,10 @@ namespace lockstep {
 // Supported are elementwise ops, constants, ops that move the elements of one operand or count (OpDef::is_mover,
 // Counts), and reductions, where
 //  - without reductions, all results have the same number of elements;
-//  - with reductions, all of them reduce the same dims of the same shape, and each result has as many elements as the
-//  operand
-//    of the reductions or as their result. Reduced values may be computed with and broadcast back (softmax).
-absl::StatusOr<LoopInfo> AnalyzeLoop(const Graph& body);
+//  - with reductions, all of them reduce the same dims of the same shape, and each result has as many elements as
+//    the operand of the reductions or as their result. Reduced values may be computed with and broadcast back
+//    (softmax).
+absl::StatusOr<LoopInfo> AnalyzeLoop(const Graph& body, const LoopSizes& sizes = {});
 
 // Plain data: copies are cheap and all refer to the compiler's code.
 struct CompiledLoop {
@@ -59,6 +60,7 @@ class LoopCompiler {
   struct Options {
     std::string cpu;       // LLVM's name of a processor; empty: the host, with the features that it has
     std::string features;  // LLVM's list such as "+avx2,+fma", only with `cpu`
+    LoopSizes sizes;
   };
   static absl::StatusOr<std::unique_ptr<LoopCompiler>> Create(Options options);
   static absl::StatusOr<std::unique_ptr<LoopCompiler>> Create() { return Create(Options()); }

@@ -400,7 +400,7 @@ TEST(LoopCompiler, EqualBodiesShareCode) {
 TEST(LoopCompiler, OlderProcessors) {
   for (const auto& [cpu, features] : {std::pair("x86-64", ""), {"x86-64-v2", ""}, {"haswell", ""}}) {
     SCOPED_TRACE(cpu);
-    auto compiler = LoopCompiler::Create({cpu, features}).value();
+    auto compiler = LoopCompiler::Create({.cpu = cpu, .features = features, .sizes = {}}).value();
     for (const std::string& text :
          {Unary("tanh", DType::kF32, 1003), Unary("floor", DType::kF32, 1003), Unary("neg", DType::kF16, 1003),
           Reduce("reduce_sum", DType::kF32, "[64,100]", "[0]", "[100]")}) {

@@ -18,7 +18,7 @@ class CpuBackend : public Backend {
   absl::StatusOr<Target> MakeTarget(const TargetOptions& options) const override {
     if (options.threads < 1) return InvalidArgument() << "threads is " << options.threads << ", expected at least 1";
     RETURN_IF_ERROR(cpu::SetInstructionSet(options.isa));
-    Target target{options.threads, options.isa, {}, {}};
+    Target target{.threads = options.threads, .isa = options.isa, .fusion = {}, .loops = {}, .fingerprint = ""};
     ASSIGN_OR_RETURN(target.fingerprint, cpu::ProcessorFingerprint(options.isa));
     return target;
   }

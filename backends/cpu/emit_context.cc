@@ -70,7 +70,9 @@ std::shared_ptr<LoopCode> EmitContext::AddLoop(Graph body) {
 
 absl::Status EmitContext::CompileLoops() {
   if (loop_bodies_.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(std::shared_ptr<LoopCompiler> compiler, LoopCompiler::Create(LoopOptionsFor(target_.isa)));
+  LoopCompiler::Options options = LoopOptionsFor(target_.isa);
+  options.sizes = target_.loops;
+  ASSIGN_OR_RETURN(std::shared_ptr<LoopCompiler> compiler, LoopCompiler::Create(options));
   std::vector<const Graph*> bodies;
   for (const Graph& body : loop_bodies_) bodies.push_back(&body);
   ASSIGN_OR_RETURN(std::vector<CompiledLoop> compiled, compiler->Compile(std::span<const Graph* const>(bodies)));

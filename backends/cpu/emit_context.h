@@ -33,6 +33,7 @@ class EmitContext {
   ProgramBuilder& builder() { return builder_; }
   const dnnl::engine& engine() const { return engine_; }
   int threads() const { return target_.threads; }
+  const LoopSizes& loop_sizes() const { return target_.loops; }
 
   // The loop that `body` will be once CompileLoops has run. Shared by the kernel that runs it.
   std::shared_ptr<LoopCode> AddLoop(Graph body);

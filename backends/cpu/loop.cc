@@ -58,11 +58,11 @@ absl::StatusOr<Loop> LoopOf(const Node& node, const EmitContext& c) {
   ASSIGN_OR_RETURN(Graph body, BodyOf(node));
   if (const std::optional<Shape> shape = ChannelsLastShape(node, c)) {
     absl::StatusOr<Graph> moved = ChannelsLastBody(body, *shape);
-    absl::StatusOr<LoopInfo> info = moved.ok() ? AnalyzeLoop(*moved) : moved.status();
+    absl::StatusOr<LoopInfo> info = moved.ok() ? AnalyzeLoop(*moved, c.loop_sizes()) : moved.status();
     if (info.ok()) return Loop{std::move(*moved), std::move(*info), shape};
     if (!absl::IsUnimplemented(info.status())) return Annotate(info.status(), node.Describe());
   }
-  absl::StatusOr<LoopInfo> info = AnalyzeLoop(body);
+  absl::StatusOr<LoopInfo> info = AnalyzeLoop(body, c.loop_sizes());
   if (!info.ok()) return Annotate(info.status(), node.Describe());
   return Loop{std::move(body), std::move(*info), std::nullopt};
 }

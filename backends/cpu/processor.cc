@@ -56,7 +56,7 @@ absl::Status SetInstructionSet(std::string_view isa) {
 
 LoopCompiler::Options LoopOptionsFor(std::string_view isa) {
   const InstructionSet* set = Find(isa);
-  return set == nullptr ? LoopCompiler::Options{} : LoopCompiler::Options{std::string(set->llvm), ""};
+  return {.cpu = set == nullptr ? "" : std::string(set->llvm), .features = "", .sizes = {}};
 }
 
 absl::StatusOr<std::string> ProcessorFingerprint(std::string_view isa) {

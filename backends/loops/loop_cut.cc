@@ -8,23 +8,16 @@
 namespace lockstep {
 namespace {
 
-// Sizes in elements. They decide the order in which sums are taken, so changing them changes results in the last bits.
-constexpr int64_t kElementwiseBlock = 4096;  // 16 KiB of f32
-constexpr int64_t kColumnBlock = 256;        // accumulators of a block of columns stay in the first-level cache
-constexpr int64_t kChunk = 16384;            // a reduction with few results is cut into chunks of at least this
-constexpr int64_t kUnits = 64;               // and into at most about so many units
-constexpr int64_t kGrain = 32768;            // elements of light work that are worth a thread
-
 bool IsHeavy(const Element& element) {
   return element.kind == Element::Kind::kOp && element.node->op().has_trait(kHeavy);
 }
 
 // Reduced dimensions are cut where the kept ones give too few units, or long sums would lose accuracy.
-void CutReduction(LoopPlan& plan, int64_t units) {
+void CutReduction(LoopPlan& plan, int64_t units, const LoopSizes& sizes) {
   int64_t total = 1;
   for (int64_t extent : plan.extents) total *= extent;
   if (plan.num_phases > 1 || units == 0 || units >= 16) return;
-  const int64_t wanted = std::min(kUnits / units, total / units / kChunk);
+  const int64_t wanted = std::min(sizes.units / units, total / units / sizes.chunk);
   if (wanted < 2) return;
   // The outermost that is long enough, else the longest.
   int64_t dim = -1;
@@ -64,25 +57,26 @@ std::vector<int> OverwritableBy(const LoopPlan& plan, const Output& output, cons
 
 }  // namespace
 
-void CutLoop(LoopPlan& plan, const Graph& body) {
+void CutLoop(LoopPlan& plan, const Graph& body, const LoopSizes& sizes) {
   const int64_t heavy = std::count_if(plan.elements.begin(), plan.elements.end(), IsHeavy);
   const int64_t last = plan.extents.back();
   // Several vectors at once hide the latency of a reduction's chain of additions.
-  if (plan.vector_reduced() && last >= 64) plan.lanes = heavy ? 32 : 64;
-  plan.block = std::max<int64_t>(std::min(last, plan.reductions.empty() ? kElementwiseBlock : kColumnBlock), 1);
+  const bool several = plan.vector_reduced() && last >= 4 * sizes.lanes;
+  plan.lanes = several ? (heavy ? 2 : 4) * sizes.lanes : sizes.lanes;
+  plan.block = std::max<int64_t>(std::min(last, plan.reductions.empty() ? sizes.block : sizes.column_block), 1);
 
   int64_t units = plan.num_blocks(), total = 1;
   for (size_t k = 0; k < plan.extents.size(); ++k) {
     total *= plan.extents[k];
     if (!plan.reduced[k] && static_cast<int64_t>(k) != plan.vector_dim()) units *= plan.extents[k];
   }
-  if (!plan.reductions.empty()) CutReduction(plan, units);
+  if (!plan.reductions.empty()) CutReduction(plan, units, sizes);
 
   LoopInfo& info = plan.info;
   info.extent = units * plan.num_chunks;
   const int64_t work =
       info.extent == 0 ? 1 : std::max<int64_t>(total / info.extent * (1 + 4 * heavy) * plan.num_phases, 1);
-  info.grain = std::max<int64_t>(kGrain / work, 1);
+  info.grain = std::max<int64_t>(sizes.grain / work, 1);
   info.has_finish = plan.num_chunks > 1;
   if (info.has_finish) info.scratch_bytes = plan.scratch_stride() * static_cast<int64_t>(plan.reductions.size());
   info.in_place.resize(body.results().size());

@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-void CutLoop(LoopPlan& plan, const Graph& body);  // loop_cut.cc
+void CutLoop(LoopPlan& plan, const Graph& body, const LoopSizes& sizes);  // loop_cut.cc
 
 namespace {
 
@@ -263,7 +263,7 @@ std::vector<bool> LoopPlan::NeededIn(int phase) const {
   return needed;
 }
 
-absl::StatusOr<LoopPlan> PlanLoop(const Graph& body) {
+absl::StatusOr<LoopPlan> PlanLoop(const Graph& body, const LoopSizes& sizes) {
   if (body.results().empty()) return Unimplemented() << "fusion: the body has no results";
   ASSIGN_OR_RETURN(const Node* reduction, FindReduction(body));
   std::vector<int64_t> extents =
@@ -284,7 +284,7 @@ absl::StatusOr<LoopPlan> PlanLoop(const Graph& body) {
     RETURN_IF_ERROR(walk.Run(reduction));
     if (!walk.split()) {
       MergeDims(plan);
-      CutLoop(plan, body);
+      CutLoop(plan, body, sizes);
       return plan;
     }
     // Every split makes the nest finer by a factor above 1, so this ends.

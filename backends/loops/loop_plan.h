@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "backends/loops/loop_info.h"
+#include "backends/loops/loop_sizes.h"
 #include "core/affine.h"
 #include "core/graph.h"
 #include "core/placement.h"
@@ -68,7 +69,7 @@ struct LoopPlan {
   int64_t block = 0;
   int64_t chunk_dim = -1;  // -1 if num_chunks is 1
   int64_t num_chunks = 1, chunk_length = 0;
-  unsigned lanes = 16;  // of the vectors
+  unsigned lanes = 0;  // of the vectors
   LoopInfo info;
 
   int64_t vector_dim() const { return static_cast<int64_t>(extents.size()) - 1; }
@@ -85,6 +86,6 @@ struct LoopPlan {
 
 // Fails with Unimplemented, naming the node, where no loop can be made of the body. Whether there is code for each of
 // its elementwise ops is the emitter's to say.
-absl::StatusOr<LoopPlan> PlanLoop(const Graph& body);
+absl::StatusOr<LoopPlan> PlanLoop(const Graph& body, const LoopSizes& sizes = {});
 
 }  // namespace lockstep

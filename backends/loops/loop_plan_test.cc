@@ -43,6 +43,26 @@ TEST(PlanLoop, AGeneratorIsACountOfTheLoopsIndices) {
   EXPECT_EQ(counts[0].at, (Affine{0, {1, 0}}));
 }
 
+// Rows of 1,000 and columns of sums, for a target with other vectors and caches.
+TEST(PlanLoop, ATargetsSizesCutIt) {
+  const Graph body = ParseGraph(R"(graph @f(%x: f32[1000,300]) -> (y: f32[300]) {
+    %e = neg %x : f32[1000,300]
+    %y = reduce_sum %e {dims=[0]} : f32[300]
+    return %y
+  })")
+                         .value();
+  const LoopPlan usual = PlanLoop(body).value();
+  EXPECT_EQ(usual.lanes, 16U);
+  EXPECT_EQ(usual.num_blocks(), 2);
+  EXPECT_EQ(usual.num_chunks, 9);
+  const LoopSizes sizes{.lanes = 32, .block = 64, .column_block = 100, .chunk = 30000, .units = 64, .grain = 1};
+  const LoopPlan other = PlanLoop(body, sizes).value();
+  EXPECT_EQ(other.lanes, 32U);
+  EXPECT_EQ(other.num_blocks(), 3);
+  EXPECT_EQ(other.num_chunks, 3);
+  EXPECT_EQ(other.info.grain, 1);
+}
+
 // The planner knows no op by name: what an op says of itself is enough.
 TEST(PlanLoop, OpsThatItHasNeverSeen) {
   const OpDef reversed = OpDef("reversed")

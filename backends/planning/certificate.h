@@ -4,12 +4,11 @@
 //  (O1) The starts are one total order over all axes of the mesh, numbered without gaps: each collective starts once.
 //  (O2) Each start has exactly one wait, after it, for the same collective.
 //  (O3) Between start and wait no step writes the collective's input, nor reads or writes its output. Scratch memory
-//  counts as
-//       written, and what another collective takes and gives as read and written.
+//       counts as written, and what another collective takes and gives as read and written.
 //  (O4) A collective's operands lie in its slices. An all_reduce is in place; of the others, input and output are
-//  apart. (O5) Within a step a write, and its scratch memory, shares no byte with another operand, unless the step says
-//  that the write
-//       may overwrite a read: then they are the same bytes.
+//       apart.
+//  (O5) Within a step a write, and its scratch memory, shares no byte with another operand, unless the step says that
+//       the write may overwrite a read: then they are the same bytes.
 //  (O6) A collective is along an axis of the mesh with more than one rank, whose communicator its start and its wait
 //       use. An all_reduce is in a bucket, and all that work in a bucket are along the bucket's axis, with whose
 //       communicator its memory is registered.

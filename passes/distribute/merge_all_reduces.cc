@@ -121,22 +121,22 @@ absl::StatusOr<Node*> MergeBucket(Graph& graph, const Bucket& bucket, int64_t nu
   return merged;
 }
 
+absl::StatusOr<bool> Merge(Graph& graph, const MergeOptions& options) {
+  int64_t number = 0;
+  for (const Node& node : graph.nodes()) {
+    if (IsAllReduce(node)) number = std::max(number, node.attr<int64_t>("bucket") + 1);
+  }
+  const std::vector<Bucket> buckets = FillBuckets(graph, options);
+  for (const Bucket& bucket : buckets) RETURN_IF_ERROR(MergeBucket(graph, bucket, number++).status());
+  // The merged nodes stand at the end, after their consumers.
+  RepairOrder(graph);
+  return !buckets.empty();
+}
+
 }  // namespace
 
 Pass MergeAllReduces(MergeOptions options) {
-  return {"merge-all-reduces",
-          [options](Graph& graph) -> absl::StatusOr<bool> {
-            int64_t number = 0;
-            for (const Node& node : graph.nodes()) {
-              if (IsAllReduce(node)) number = std::max(number, node.attr<int64_t>("bucket") + 1);
-            }
-            const std::vector<Bucket> buckets = FillBuckets(graph, options);
-            for (const Bucket& bucket : buckets) RETURN_IF_ERROR(MergeBucket(graph, bucket, number++).status());
-            // The merged nodes stand at the end, after their consumers.
-            RepairOrder(graph);
-            return !buckets.empty();
-          },
-          Keeps::kEveryValue};
+  return {"merge-all-reduces", [options](Graph& graph) { return Merge(graph, options); }, Keeps::kEveryValue};
 }
 
 }  // namespace lockstep::passes

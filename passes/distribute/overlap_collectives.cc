@@ -23,43 +23,53 @@ std::unordered_map<const Node*, bool> NeededByCollective(Graph& graph) {
   return needed;
 }
 
+std::unordered_map<const Node*, int64_t> PositionsIn(const Graph& graph) {
+  std::unordered_map<const Node*, int64_t> position;
+  for (const Node& node : graph.nodes()) position.emplace(&node, static_cast<int64_t>(position.size()));
+  return position;
+}
+
+// Collectives as soon as their operands are there, and everything else as it stands.
+void StartEarly(Graph& graph) {
+  const auto position = PositionsIn(graph);
+  const int64_t size = static_cast<int64_t>(position.size());
+  ReorderTopologically(
+      graph, [&](const Node& node) { return IsCollective(node) ? position.at(&node) - size : position.at(&node); });
+}
+
+// The consumers of final collectives to the end, those of the first collective first.
+void UseLate(Graph& graph) {
+  const auto position = PositionsIn(graph);
+  const int64_t size = static_cast<int64_t>(position.size());
+  auto needed = NeededByCollective(graph);
+  std::unordered_map<const Node*, int64_t> last_final;  // the last final collective before a node, counted from 1
+  int64_t finals = 0;
+  for (const Node& node : graph.nodes()) {
+    int64_t& own = last_final[&node];
+    for (Value operand : node.operands()) {
+      const auto it = last_final.find(operand.node);
+      if (it != last_final.end()) own = std::max(own, it->second);
+    }
+    if (IsCollective(node) && !needed[&node]) own = ++finals;
+  }
+  ReorderTopologically(graph, [&](const Node& node) {
+    const bool is_consumer = !IsCollective(node) && last_final.at(&node) > 0;
+    return position.at(&node) + (is_consumer ? last_final.at(&node) * size : 0);
+  });
+}
+
+bool Overlap(Graph& graph) {
+  const std::string before = graph.ToString();
+  StartEarly(graph);
+  UseLate(graph);
+  return graph.ToString() != before;
+}
+
 }  // namespace
 
 Pass OverlapCollectives() {
-  return {
-      "overlap-collectives",
-      [](Graph& graph) -> absl::StatusOr<bool> {
-        const std::string before = graph.ToString();
-        auto needed = NeededByCollective(graph);
-        const int64_t size = static_cast<int64_t>(graph.nodes().size());
-
-        // First by readiness: collectives as soon as their operands are there, and everything else as it stands.
-        std::unordered_map<const Node*, int64_t> position;
-        for (const Node& node : graph.nodes()) position.emplace(&node, static_cast<int64_t>(position.size()));
-        ReorderTopologically(graph, [&](const Node& node) {
-          return IsCollective(node) ? position.at(&node) - size : position.at(&node);
-        });
-
-        // Then the consumers of final collectives to the end, those of the first collective first.
-        position.clear();
-        std::unordered_map<const Node*, int64_t> last_final;  // the last final collective before a node, counted from 1
-        int64_t finals = 0;
-        for (const Node& node : graph.nodes()) {
-          position.emplace(&node, static_cast<int64_t>(position.size()));
-          int64_t& own = last_final[&node];
-          for (Value operand : node.operands()) {
-            const auto it = last_final.find(operand.node);
-            if (it != last_final.end()) own = std::max(own, it->second);
-          }
-          if (IsCollective(node) && !needed[&node]) own = ++finals;
-        }
-        ReorderTopologically(graph, [&](const Node& node) {
-          const bool is_consumer = !IsCollective(node) && last_final.at(&node) > 0;
-          return position.at(&node) + (is_consumer ? last_final.at(&node) * size : 0);
-        });
-        return graph.ToString() != before;
-      },
-      Keeps::kEveryValue};
+  return {"overlap-collectives", [](Graph& graph) -> absl::StatusOr<bool> { return Overlap(graph); },
+          Keeps::kEveryValue};
 }
 
 }  // namespace lockstep::passes

@@ -36,7 +36,7 @@ class BodyBuilder {
   // Brings a value into the body, if it is not there: as a copy, or as an input.
   absl::Status Enter(Value value) {
     if (inner_.contains(value)) return absl::OkStatus();
-    if (!group_.contains(value.node) && IsCopiedIntoBodies(*value.node)) return Add(*value.node);
+    if (!group_.contains(value.node) && IsRematerializable(*value.node)) return Add(*value.node);
     ASSIGN_OR_RETURN(inner_[value], body_.AddInput(value.name(), value.type(), false, value.placements()));
     operands_.push_back(value);
     return absl::OkStatus();
@@ -58,7 +58,7 @@ absl::StatusOr<bool> Fuse(Graph& graph, const std::vector<Node*>& nodes, const F
   std::unordered_set<Value, ValueHash> graph_results;
   for (const Result& result : graph.results()) graph_results.insert(result.value);
   for (Node* node : nodes) {
-    if (!LeavesGroup(node->result(), group, graph_results)) continue;
+    if (!IsLiveOut(node->result(), group, graph_results)) continue;
     RETURN_IF_ERROR(body.AddResult(node->result()));
     names.push_back(node->result_name(0));
   }
@@ -79,22 +79,22 @@ absl::StatusOr<bool> Fuse(Graph& graph, const std::vector<Node*>& nodes, const F
   return true;
 }
 
+absl::StatusOr<bool> FuseAll(Graph& graph, const FusionOptions& options) {
+  // First, so that what a fusion leaves behind is all that is dead then, and no node of a later group.
+  bool changed = RemoveDeadNodes(graph);
+  const std::vector<std::vector<Node*>> groups = FusionGroups(graph, options);
+  for (const std::vector<Node*>& group : groups) {
+    ASSIGN_OR_RETURN(const bool fused, Fuse(graph, group, options));
+    changed = changed || fused;
+  }
+  if (changed) RepairOrder(graph, /*keep_collectives=*/true);
+  return changed;
+}
+
 }  // namespace
 
 Pass FuseElementwise(FusionOptions options) {
-  return {"fuse-elementwise",
-          [options](Graph& graph) -> absl::StatusOr<bool> {
-            // First, so that what a fusion leaves behind is all that is dead then, and no node of a later group.
-            bool changed = RemoveDeadNodes(graph);
-            const std::vector<std::vector<Node*>> groups = FusionGroups(graph, options);
-            for (const std::vector<Node*>& group : groups) {
-              ASSIGN_OR_RETURN(const bool fused, Fuse(graph, group, options));
-              changed = changed || fused;
-            }
-            if (changed) RepairOrder(graph, /*keep_collectives=*/true);
-            return changed;
-          },
-          Keeps::kEveryValue};
+  return {"fuse-elementwise", [options](Graph& graph) { return FuseAll(graph, options); }, Keeps::kEveryValue};
 }
 
 }  // namespace lockstep::passes

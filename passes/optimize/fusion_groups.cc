@@ -82,7 +82,7 @@ void Grouping::AddNode(Node& node) {
   group.nodes = {position};
   for (const Node* user : node.users())
     group.feeds_collective = group.feeds_collective || user->op().has_trait(kCollective);
-  if (node.num_results() != 1 || node.type(0).num_elements() == 0 || IsCopiedIntoBodies(node)) return;
+  if (node.num_results() != 1 || node.type(0).num_elements() == 0 || IsRematerializable(node)) return;
   if (IsReduction(node)) {
     if (node.operand(0).type().num_elements() == 0) return;
     group.is_fusible = true;
@@ -94,7 +94,7 @@ void Grouping::AddNode(Node& node) {
 }
 
 std::optional<size_t> Grouping::Producer(Value value) const {
-  while (IsCopiedIntoBodies(*value.node)) {
+  while (IsRematerializable(*value.node)) {
     if (value.node->operands().empty()) return std::nullopt;
     value = value.node->operand(0);
   }
@@ -209,11 +209,11 @@ bool Grouping::WithinLimits(const Group& a, const Group& b) const {
     for (size_t position : group->nodes) {
       Node& node = *nodes_[position];
       for (Value operand : node.operands()) {
-        while (IsCopiedIntoBodies(*operand.node) && !operand.node->operands().empty())
+        while (IsRematerializable(*operand.node) && !operand.node->operands().empty())
           operand = operand.node->operand(0);
-        if (!inside.contains(operand.node) && !IsCopiedIntoBodies(*operand.node)) operands.insert(operand);
+        if (!inside.contains(operand.node) && !IsRematerializable(*operand.node)) operands.insert(operand);
       }
-      results += LeavesGroup(node.result(), inside, results_);
+      results += IsLiveOut(node.result(), inside, results_);
     }
   }
   return static_cast<int64_t>(operands.size()) <= options_.max_operands && results <= options_.max_results;
@@ -259,7 +259,7 @@ void Grouping::JoinReadersOfOneValue() {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     if (IsMover(*nodes_[i])) continue;
     for (Value operand : nodes_[i]->operands()) {
-      if (operand.type().num_elements() < options_.min_shared_elements || IsCopiedIntoBodies(*operand.node)) continue;
+      if (operand.type().num_elements() < options_.min_shared_elements || IsRematerializable(*operand.node)) continue;
       const auto [it, is_first] = last_reader.try_emplace(operand, i);
       if (is_first) continue;
       const bool held_up = GroupOf(it->second).feeds_collective || GroupOf(i).feeds_collective;
@@ -279,7 +279,7 @@ std::vector<std::vector<Node*>> Grouping::TakeGroups() const {
     for (size_t position : group.nodes) {
       nodes.push_back(nodes_[position]);
       for (Value operand : nodes_[position]->operands())
-        reads_copies = reads_copies || IsCopiedIntoBodies(*operand.node);
+        reads_copies = reads_copies || IsRematerializable(*operand.node);
     }
     const bool is_mover = nodes.size() == 1 && IsMover(*nodes[0]);
     if (nodes.size() > 1 || (reads_copies && !is_mover)) taken.push_back(std::move(nodes));
@@ -289,18 +289,18 @@ std::vector<std::vector<Node*>> Grouping::TakeGroups() const {
 
 }  // namespace
 
-bool IsCopiedIntoBodies(const Node& node) {
+bool IsRematerializable(const Node& node) {
   if (node.op().has_trait(kRematerialised)) return true;
   return node.Is("constant") && node.attr<Tensor>("value").num_elements() > 0 &&
          node.attr<Tensor>("value").AllElementsEqual();
 }
 
-bool LeavesGroup(Value value, const std::unordered_set<const Node*>& group,
-                 const std::unordered_set<Value, ValueHash>& results) {
+bool IsLiveOut(Value value, const std::unordered_set<const Node*>& group,
+               const std::unordered_set<Value, ValueHash>& results) {
   if (results.contains(value)) return true;
   for (Node* user : value.node->users()) {
     if (group.contains(user)) continue;
-    if (!IsCopiedIntoBodies(*user) || LeavesGroup(user->result(), group, results)) return true;
+    if (!IsRematerializable(*user) || IsLiveOut(user->result(), group, results)) return true;
   }
   return false;
 }

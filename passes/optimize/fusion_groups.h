@@ -2,13 +2,11 @@
 //
 //  - without reductions, every node has as many elements as the loop;
 //  - with reductions, all of them reduce the same dims of the same shape; every node has that shape, or the one that is
-//  left. What
-//    was reduced may be broadcast back (softmax) where each row is reduced on its own and is short;
+//    left. What was reduced may be broadcast back (softmax) where each row is reduced on its own and is short;
 //  - ops that move elements (transpose, slice) are read by the group alone; those that keep the order (reshape) too,
-//  and without reductions
-//    they may be in the middle;
+//    and without reductions they may be in the middle;
 //  - no value leaves a group and comes back: groups, and collectives in their order, depend on each other without a
-//  cycle;
+//    cycle;
 //  - a group that a collective reads takes in nothing that comes after it.
 //
 // First a producer and its consumer are joined, then groups that read the same large value.
@@ -25,11 +23,11 @@ namespace lockstep::passes {
 
 // Whether the node is copied into every body that uses it: an op that is kRematerialised, or a constant of equal
 // elements.
-bool IsCopiedIntoBodies(const Node& node);
+bool IsRematerializable(const Node& node);
 
 // Whether anybody but the group needs `value`, the result of one of its nodes. Copied nodes are looked through.
-bool LeavesGroup(Value value, const std::unordered_set<const Node*>& group,
-                 const std::unordered_set<Value, ValueHash>& results);
+bool IsLiveOut(Value value, const std::unordered_set<const Node*>& group,
+               const std::unordered_set<Value, ValueHash>& results);
 
 // Groups in the order of their first nodes, the nodes of each in the graph's order. Nodes that are alone are not
 // listed.

@@ -173,6 +173,15 @@ class Executable:
 
     def _state_names(self) -> list[str]: ...
 
+    def _world(self) -> Communicator: ...
+
+    def check_replicas(self) -> None:
+        """
+        Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call it.
+        """
+
+    def _save_onnx(self, path: str) -> None: ...
+
     @property
     def graph(self) -> Graph:
         """The program of a rank, after all passes."""
@@ -196,15 +205,6 @@ class Executable:
         """
         Seconds since loading: total in calls, in kernels, in communication; and the number of runs.
         """
-
-    def _world(self) -> Communicator: ...
-
-    def check_replicas(self) -> None:
-        """
-        Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call it.
-        """
-
-    def _save_onnx(self, path: str) -> None: ...
 
     def __repr__(self) -> str: ...
 

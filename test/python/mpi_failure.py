@@ -1,4 +1,4 @@
-"""One rank of test_errors: all train for two steps, then rank 1 does what the argument says while the others train on.
+"""One rank of test_rank_errors: all train for two steps, then rank 1 does what the argument says while the others train on.
 
 Writes <folder>/<rank>.json with the seconds from then until this rank's Error, and its message; and <folder>/failed-at, the time.
 """

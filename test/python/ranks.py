@@ -99,3 +99,10 @@ def mpirun(
             if alone_since is not None and now - alone_since > LINGER:
                 job.kill()
     return subprocess.CompletedProcess(command, job.returncode, stdout, stderr)
+
+
+def errors_of(n: int, body: Callable[[ls.Communicator], Any]) -> list[str]:
+    """The messages of the ls.Error that every one of n ranks raises."""
+    results = run_in_threads(n, body, timeout=30)
+    assert [type(result) for result in results] == [ls.Error] * n, results
+    return [str(result) for result in results]

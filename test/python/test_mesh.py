@@ -11,8 +11,8 @@ import pytest
 
 import lockstep as ls
 from cases import CASES, MLP_SPLIT, train
-from ranks import mpirun, run_in_threads
-from test_errors import LABELS, X, errors_of, mlp, raises, training
+from ranks import errors_of, mpirun, run_in_threads
+from test_errors import LABELS, X, mlp, raises, training
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "pytorch_losses.json").read_text())["mlp"]

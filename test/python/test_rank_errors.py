@@ -1,0 +1,212 @@
+"""Several ranks, of which one is wrong, differs, or goes: each gets a lockstep.Error that names rank and cause, soon."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import lockstep as ls
+from ranks import errors_of, mpirun
+from test_errors import HERE, LABELS, MLP, X, mlp, raises, training
+
+LIMIT = 5.0  # seconds in which ranks notice that one of them is gone
+
+
+# Several ranks, as threads
+
+
+def test_a_batch_that_ranks_cannot_share() -> None:
+    for message in errors_of(4, lambda world: ls.compile(training(), world=world)):
+        assert re.search(r"input %x .*6.*shared evenly by the 4 ranks", message)
+    with raises("dimension 0 of input %x", "shared evenly by the 4 ranks"):
+        ls.distribute(training(), {"data": 4})
+    for message in errors_of(4, lambda world: ls.data.batches(X, LABELS, size=6, world=world)):
+        assert "a batch of 6 cannot be shared evenly by 4 ranks" in message
+    with raises("different lengths", "[6, 5]"):
+        ls.data.batches(X, LABELS[:5], size=2)
+    with raises("a batch of 7", "6 samples"):
+        ls.data.batches(X, LABELS, size=7)
+    with raises("a batch of 0"):
+        ls.data.batches(X, LABELS, size=0)
+
+
+@pytest.mark.parametrize("mesh", [{"data": 3}, {"data": 1}, {"data": 2, "model": 2}, {"data": 0}])
+def test_a_mesh_that_does_not_fit_the_world(mesh: dict[str, int]) -> None:
+    for message in errors_of(2, lambda world: ls.compile(training(), world=world, mesh=mesh)):
+        assert re.search(r"mesh \{data=\d.*\} is of \d ranks, and the world has 2", message)
+
+
+def test_a_distributed_graph_in_a_world_of_another_size() -> None:
+    placed = ls.distribute(training(), {"data": 3})
+    for message in errors_of(2, lambda world: ls.compile(placed, world=world)):
+        assert "{data=3}" in message
+        assert "{data=2}" in message
+
+
+def test_a_label_out_of_range_on_one_rank() -> None:
+    def body(world: ls.Communicator) -> None:
+        exe = ls.compile(training(), world=world, threads=1)
+        exe(x=X[:3], label=np.array([0, 9 if world.rank == 1 else 1, 2]))
+
+    other, culprit = errors_of(2, body)
+    assert re.search(r"at loss.*label 9 at position \[1\]", culprit)
+    assert re.search(r"rank 1 on host .* gave up.*label 9 at position \[1\]", other)
+
+
+def with_other_values(folder: Path) -> ls.Graph:
+    """The MLP with one initial value that differs."""
+    model = onnx.load(MLP)
+    initializer = next(tensor for tensor in model.graph.initializer if tensor.name == "fc2.weight")
+    value = numpy_helper.to_array(initializer).copy()
+    value[3, 3] += 1e-3
+    initializer.CopyFrom(numpy_helper.from_array(value, "fc2.weight"))
+    onnx.save(model, folder / "other.onnx")
+    return ls.load_onnx(folder / "other.onnx", dims={"batch": 6})
+
+
+DIFFERENCES = {
+    "a model and its training step": (lambda _: mlp(), {}, ["rank 0: all_reduce", "rank 1"]),
+    "learning rates": (lambda _: training(ls.optim.SGD(0.2)), {}, ["rank 0", "0.1", "rank 1", "0.2"]),
+    "optimizers": (
+        lambda _: training(ls.optim.SGD(0.1, momentum=0.9)),
+        {},
+        ["program @mlp", "rank 0", "rank 1", "momentum"],
+    ),
+    "initial values": (
+        lambda folder: training(model=with_other_values(folder)),
+        {},
+        ["fc2.weight", "rank 0", "rank 1"],
+    ),
+    "bucket sizes": (lambda _: training(), {"bucket_bytes": 64}, ["rank 0", "bucket 0", "rank 1", "bucket 0"]),
+    "batches": (
+        lambda _: training(model=ls.load_onnx(MLP, {"batch": 8})),
+        {},
+        ["rank 0", "f32[3,12]", "rank 1", "f32[4,12]"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENCES)
+def test_ranks_with_different(what: str, tmp_path: Path) -> None:
+    make, options, parts = DIFFERENCES[what]
+
+    def body(world: ls.Communicator) -> ls.Executable:
+        if world.rank == 1:
+            return ls.compile(make(tmp_path), world=world, threads=1, **options)
+        return ls.compile(training(), world=world, threads=1)
+
+    for message in errors_of(2, body):
+        assert re.search(".*".join(map(re.escape, parts)), message, re.DOTALL), message
+
+
+def test_one_rank_without_the_backend() -> None:
+    other, culprit = errors_of(2, lambda world: ls.compile(training(), "gpu" if world.rank == 1 else "cpu", world))
+    assert 'no backend "gpu"' in culprit
+    assert re.search(r'rank 1 on host .* gave up: .*"gpu"', other)
+
+
+def test_a_rank_that_raises_while_others_wait() -> None:
+    def raise_(world: ls.Communicator) -> None:
+        if world.rank == 1:
+            raise ls.Error("no more data")
+        world.barrier()
+
+    messages = errors_of(3, raise_)
+    assert all(re.search(r"rank 1 on host .* gave up: no more data", messages[rank]) for rank in (0, 2))
+
+
+def test_a_rank_that_leaves_while_others_wait() -> None:
+    worlds = ls.Communicator.in_process(3)
+    left = worlds.pop(1)
+    threading.Timer(0.2, lambda world: world.rank, [left]).start()  # holds it until then
+    del left
+    begin = time.monotonic()
+    with raises("rank 1 on host", "has left"):
+        worlds[0].barrier()
+    assert 0.1 < time.monotonic() - begin < LIMIT
+
+
+def test_a_missing_rank_is_named_after_the_timeout() -> None:
+    worlds = ls.Communicator.in_process(3, timeout=0.3)
+    begin = time.monotonic()
+    with raises("for rank 1", "rank 2", "not arrived"):
+        worlds[0].barrier()
+    assert time.monotonic() - begin < LIMIT
+
+
+# An all_reduce removed by hand
+
+DISTRIBUTED = str(ls.distribute(training(), {"data": 2}))
+ALL_REDUCES = re.findall(r"^  (%\S+) = all_reduce (%\S+) .*\n", DISTRIBUTED, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("reduced", "partial"), ALL_REDUCES)
+def test_a_removed_all_reduce(reduced: str, partial: str) -> None:
+    lines = [line for line in DISTRIBUTED.splitlines() if not line.startswith(f"  {reduced} = ")]
+    text = re.sub(rf"{re.escape(reduced)}(?![\w./])", partial, "\n".join(lines))
+    assert reduced not in text.replace(DISTRIBUTED.splitlines()[1], "")
+    graph = ls.parse(text + "\n")
+    variable = partial.removeprefix("%grad/")
+    wanted = ["result loss"] if partial == "%loss" else ["sgd", f"optimizer of {variable}", f"state %{variable}"]
+    for message in errors_of(2, lambda world: ls.compile(graph, world=world, threads=1)):
+        assert "partial(sum)" in message
+        assert re.search(".*".join(map(re.escape, wanted)), message), message
+
+
+def test_all_of_them_were_tried() -> None:
+    assert len(ALL_REDUCES) == 7  # six parameters and the loss
+
+
+# Several ranks, as processes
+
+
+def fail(mode: str, n: int, folder: Path) -> tuple[str, dict[int, str], float]:
+    """What all ranks wrote to stderr, the messages of those that got an Error, and how long after the failure all had ended."""
+    done = mpirun(n, HERE / "mpi_failure.py", mode, folder, timeout=60)
+    end = time.time()
+    assert done.returncode != 0
+    reports = {
+        rank: json.loads((folder / f"{rank}.json").read_text())
+        for rank in range(n)
+        if (folder / f"{rank}.json").exists()
+    }
+    for rank, report in reports.items():
+        assert report["seconds"] < LIMIT, f"rank {rank} waited for {report['seconds']} s"
+    failed_at = folder / "failed-at"
+    seconds = end - float(failed_at.read_text()) if failed_at.exists() else 0.0
+    return done.stderr, {rank: report["message"] for rank, report in reports.items()}, seconds
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [
+        ("kill", "died"),
+        ("raise", "gave up: ValueError: no more data"),
+        ("exit", "has left"),
+        ("label", "gave up: .*label 9 at position \\[1\\]"),
+    ],
+)
+def test_processes_that_lose_a_rank(mode: str, reason: str, tmp_path: Path) -> None:
+    stderr, messages, seconds = fail(mode, 3, tmp_path)
+    culprit = f"rank 1 on host {re.escape(socket.gethostname())}"
+    assert re.search(f"{culprit}.*{reason}", stderr), stderr
+    assert {0, 2} <= messages.keys()
+    for rank in (0, 2):
+        assert re.search(f"{culprit}.*{reason}", messages[rank])
+    assert seconds < LIMIT
+
+
+def test_processes_with_different_learning_rates(tmp_path: Path) -> None:
+    _, messages, _ = fail("learning_rate", 2, tmp_path)
+    assert messages.keys() == {0, 1}
+    for message in messages.values():
+        assert re.search(r"on rank 0: .*0\.1.*on rank 1: .*0\.2", message, re.DOTALL)
