@@ -58,12 +58,6 @@ void ForEachIndex(const Shape& shape, const std::function<void(const std::vector
   }
 }
 
-int64_t Offset(const Shape& shape, const std::vector<int64_t>& index) {
-  int64_t offset = 0;
-  for (int64_t dim = 0; dim < shape.rank(); ++dim) offset = offset * shape[dim] + index[static_cast<size_t>(dim)];
-  return offset;
-}
-
 bool IsLinearPartial(const Placement& placement, DType dtype) {
   return placement.is_partial(ReduceKind::kSum) || (placement.is_partial(ReduceKind::kMean) && IsFloat(dtype));
 }

@@ -28,8 +28,6 @@ absl::Status CheckRanges(const InferContext& c, std::string_view id);
 
 // Calls f(index) for every multi-index of `shape` in row-major order; for a scalar once with the empty index.
 void ForEachIndex(const Shape& shape, const std::function<void(const std::vector<int64_t>&)>& f);
-// The row-major position of `index` in `shape`.
-int64_t Offset(const Shape& shape, const std::vector<int64_t>& index);
 
 // --- Placement -------------------------------------------------------------------------------------------------------
 
