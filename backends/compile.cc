@@ -23,25 +23,36 @@ absl::StatusOr<Mesh> RemainingMesh(const Graph& graph, const Mesh& mesh) {
   return Mesh();
 }
 
-// Ranks that all get the same inputs compute the same n times, and share nothing, unless they hold parts of a state:
-// seldom what is meant.
+// Whether some input or state is split along the axis.
+bool IsShared(const Graph& graph, const std::string& axis) {
+  for (const Input& input : graph.inputs()) {
+    const PlacementMap& placements = input.placements();
+    const auto it = placements.find(axis);
+    if (it != placements.end() && !it->second.is_replicated()) return true;
+  }
+  return false;
+}
+
+// Ranks along an axis that get the same inputs and hold the same states compute the same as often as there are ranks,
+// and share nothing: seldom what is meant.
 absl::Status CheckInputsAreShared(const Graph& graph, const Mesh& mesh) {
-  if (mesh.num_ranks() < 2) return absl::OkStatus();
   std::string inputs, first;
   for (const Input& input : graph.inputs()) {
-    for (const auto& [axis, placement] : input.placements()) {
-      if (!placement.is_replicated()) return absl::OkStatus();
-    }
     if (input.is_state) continue;
     if (first.empty()) first = input.name();
     inputs += (inputs.empty() ? "" : ", ") + input.name() + " " + input.value.type().ToString();
   }
   if (inputs.empty()) return absl::OkStatus();
-  return InvalidArgument() << "graph @" << graph.name() << " is compiled for " << mesh.num_ranks()
-                           << " ranks, and none of its inputs is split over them: " << inputs
-                           << "; every rank would get the same and compute the same. Say which dimension is the batch "
-                           << "when the model is loaded, by dims={\"" << first << ":0\": 128} or split={\"" << first
-                           << "\": 0}; or that it is meant, by replicated=True when it is compiled";
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.size < 2 || IsShared(graph, axis.name)) continue;
+    return InvalidArgument() << "graph @" << graph.name() << " is compiled for " << axis.size << " ranks along axis "
+                             << axis.name << ", and none of its inputs is split over them: " << inputs
+                             << "; every rank would get the same and compute the same. Say which dimension is the "
+                             << "batch when the model is loaded, by dims={\"" << first << ":0\": 128} or split={\""
+                             << first << "\": 0}; or which weights the ranks share, by split={\"fc1.weight\": {\""
+                             << axis.name << "\": 0}}, or that it is meant, by replicated=True, when it is compiled";
+  }
+  return absl::OkStatus();
 }
 
 // The graph after all passes, for a backend.

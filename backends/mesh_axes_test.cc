@@ -377,6 +377,7 @@ void ExpectSlices(const Mesh& mesh, const std::string& placements, const std::ve
     return [&]() -> absl::Status {
       CompileOptions options;
       options.mesh = mesh;
+      options.replicated = true;  // along the axis that the state is not split along
       ASSIGN_OR_RETURN(const auto executor, Load(text, communicator, device, options));
       const Tensor& mine = expected[static_cast<size_t>(communicator.rank())];
       Tensor found(mine.type());

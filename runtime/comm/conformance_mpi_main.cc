@@ -1,4 +1,4 @@
-// One rank of the conformance suite over MPI; mpi_test.py starts it under mpirun and counts the ranks.
+// One rank of the conformance suite over MPI; mpi_test.sh starts it under mpirun and counts the ranks.
 //   conformance_mpi_main RANKS [max_group=N] [die=R] [stop=R [after=MS]] [late_Init=R] [late_Finalize=R]
 // Prints "rank R of N on HOST: K cases passed" and exits with 0, or says what failed. With die=R rank R kills itself in
 // the midst of a collective, and the others print what they learn. With stop=R rank R is stopped (SIGSTOP) before a

@@ -162,3 +162,9 @@ def test_batches_of_a_mesh() -> None:
         ls.data.batches(X, LABELS, size=2, mesh=MESH)
     with raises("batches: the mesh", "is of 0 ranks, and the world has 1"):
         ls.data.batches(X, LABELS, size=2, mesh={"data": 0})
+
+
+@pytest.mark.parametrize(("mesh", "axis"), [({"data": 1, "model": 4}, "model"), ({"data": 2, "model": 2}, "model")])
+def test_an_axis_along_which_nothing_is_split(mesh: dict[str, int], axis: str) -> None:
+    for message in errors_of(4, lambda world: ls.compile(training(), world=world, mesh=mesh)):
+        assert f"ranks along axis {axis}, and none of its inputs is split over them" in message
