@@ -27,8 +27,7 @@ nb::object Checked(const char* check, const char* what, nb::handle value) {
 }
 
 Communicator::Options OptionsOf(nb::handle timeout) {
-  const nb::object seconds = nb::module_::import_("lockstep._check").attr("rate")("timeout", timeout, "above"_a = 0.0);
-  return {.timeout = absl::Seconds(nb::cast<double>(seconds))};
+  return {.timeout = absl::Seconds(nb::cast<double>(Checked("seconds", "timeout", timeout)))};
 }
 
 nb::object MakeMpi(nb::handle timeout) {

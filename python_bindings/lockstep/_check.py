@@ -105,14 +105,9 @@ def number(what: str, value: Any) -> float:
     return number
 
 
-def rate(
-    what: str, value: Any, *, above: float | None = None, least: float | None = None, below: float = math.inf
-) -> float:
-    """A finite number > above or >= least, and < below."""
+def seconds(what: str, value: Any) -> float:
+    """A finite number above 0."""
     checked = number(what, value)
-    low = checked > above if above is not None else checked >= (least or 0.0)
-    if not (low and checked < below and math.isfinite(checked)):
-        bound = f"above {above:g}" if above is not None else f"of at least {least or 0.0:g}"
-        limit = f" and below {below:g}" if math.isfinite(below) else ""
-        raise Error(f"{what} is {value!r}, expected a finite number {bound}{limit}")
+    if not (checked > 0 and math.isfinite(checked)):
+        raise Error(f"{what} is {value!r}, expected a finite number above 0")
     return checked
