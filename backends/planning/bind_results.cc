@@ -86,15 +86,8 @@ class Binder {
   }
 
   int Copy(int source, Storage target) {
-    target.kind = Storage::Kind::kTemporary;
-    target.index = target.alias_of = target.bucket = -1;
-    Instruction instruction;
-    instruction.kind = Instruction::Kind::kCopy;
-    instruction.reads = {source};
-    const int id = program_.AddStorage(std::move(target));
-    instruction.writes = {id};
-    program_.instructions.push_back(std::move(instruction));
-    return id;
+    program_.instructions.push_back(program_.CopyTo(std::move(target), source));
+    return program_.instructions.back().writes[0];
   }
 
   Program& program_;

@@ -2,6 +2,16 @@
 
 namespace lockstep {
 
+Instruction Program::CopyTo(Storage target, int source) {
+  target.kind = Storage::Kind::kTemporary;
+  target.index = target.alias_of = target.bucket = -1;
+  Instruction instruction;
+  instruction.kind = Instruction::Kind::kCopy;
+  instruction.reads = {source};
+  instruction.writes = {AddStorage(std::move(target))};
+  return instruction;
+}
+
 std::vector<Lifetime> Lifetimes(const Program& program) {
   std::vector<Lifetime> lifetimes(program.storages.size());
   for (size_t i = 0; i < program.instructions.size(); ++i) {

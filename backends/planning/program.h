@@ -70,6 +70,8 @@ struct Program {
     storages.push_back(std::move(storage));
     return static_cast<int>(storages.size()) - 1;
   }
+  // The copy of `source` to a new temporary like `target`, which is added; the instruction is for the caller to place.
+  Instruction CopyTo(Storage target, int source);
   Storage& storage(int id) { return storages[static_cast<size_t>(id)]; }
   const Storage& storage(int id) const { return storages[static_cast<size_t>(id)]; }
   // The storage whose bytes `id` is.

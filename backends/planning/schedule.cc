@@ -94,16 +94,8 @@ class Scheduler {
   }
 
   int CopyOf(int id) {
-    Storage copy = program_.storage(id);
-    copy.kind = Storage::Kind::kTemporary;
-    copy.index = copy.alias_of = copy.bucket = -1;
-    Instruction instruction;
-    instruction.kind = Instruction::Kind::kCopy;
-    instruction.reads = {id};
-    const int target = program_.AddStorage(std::move(copy));
-    instruction.writes = {target};
-    copies_.back().push_back(std::move(instruction));
-    return target;
+    copies_.back().push_back(program_.CopyTo(program_.storage(id), id));
+    return copies_.back().back().writes[0];
   }
 
   void Label(Instruction& instruction) {
