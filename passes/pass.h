@@ -28,6 +28,7 @@ struct Pass {
   std::function<absl::StatusOr<bool>(Graph&)>
       run;  // true if it changed the graph; on an error the graph is unspecified
   Keeps keeps = Keeps::kMeaning;
+  bool needs_mesh = false;  // makes a placed program or works on one: it has nothing to do on one rank
 };
 
 // What RunPasses does besides running the passes.

@@ -194,12 +194,14 @@ absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh) {
 }
 
 Pass Distribute(Mesh mesh) {
-  return {"distribute", [mesh = std::move(mesh)](Graph& graph) -> absl::StatusOr<bool> {
+  return {"distribute",
+          [mesh = std::move(mesh)](Graph& graph) -> absl::StatusOr<bool> {
             ASSIGN_OR_RETURN(Graph distributed, DistributeGraph(graph, mesh));
             const bool changed = !(distributed.mesh() == graph.mesh());
             if (changed) graph = std::move(distributed);
             return changed;
-          }};
+          },
+          Keeps::kMeaning, /*needs_mesh=*/true};
 }
 
 }  // namespace lockstep::passes

@@ -5,11 +5,13 @@
 namespace lockstep::passes {
 
 Pass Localize() {
-  return {"localize", [](Graph& graph) -> absl::StatusOr<bool> {
+  return {"localize",
+          [](Graph& graph) -> absl::StatusOr<bool> {
             if (!graph.is_placed()) return false;
             ASSIGN_OR_RETURN(graph, ToLocalTypes(graph));
             return true;
-          }};
+          },
+          Keeps::kMeaning, /*needs_mesh=*/true};
 }
 
 }  // namespace lockstep::passes

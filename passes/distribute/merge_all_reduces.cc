@@ -136,7 +136,8 @@ absl::StatusOr<bool> Merge(Graph& graph, const MergeOptions& options) {
 }  // namespace
 
 Pass MergeAllReduces(MergeOptions options) {
-  return {"merge-all-reduces", [options](Graph& graph) { return Merge(graph, options); }, Keeps::kEveryValue};
+  return {"merge-all-reduces", [options](Graph& graph) { return Merge(graph, options); }, Keeps::kEveryValue,
+          /*needs_mesh=*/true};
 }
 
 }  // namespace lockstep::passes

@@ -69,7 +69,7 @@ bool Overlap(Graph& graph) {
 
 Pass OverlapCollectives() {
   return {"overlap-collectives", [](Graph& graph) -> absl::StatusOr<bool> { return Overlap(graph); },
-          Keeps::kEveryValue};
+          Keeps::kEveryValue, /*needs_mesh=*/true};
 }
 
 }  // namespace lockstep::passes

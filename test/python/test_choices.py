@@ -57,7 +57,7 @@ def test_an_optimizer_is_a_value(kind: type[ls.optim.Optimizer]) -> None:
     assert made == of(kind) != kind(learning_rate=0.02)
     assert hash(made) == hash(of(kind))
     assert copy.deepcopy(made) == made == pickle.loads(pickle.dumps(made))
-    assert dataclasses.replace(made, weight_decay=0.5).weight_decay == 0.5
+    assert dataclasses.replace(made, learning_rate=0.5) == kind(learning_rate=0.5)
     assert repr(made).startswith(f"{kind.__name__}(learning_rate=0.01, ")
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.learning_rate = 1.0
@@ -77,10 +77,11 @@ def test_options_are_checked_where_they_are_given(kind: type[ls.optim.Optimizer]
             with raises(f"{kind.__name__}: {each.name} is {wrong!r}", "expected a"):
                 kind(**{"learning_rate": 0.01, each.name: wrong})
             checked += 1
-    assert checked >= 8
+    assert checked >= 4  # the learning rate at least
     with pytest.raises(TypeError, match=rf"{kind.__name__}\(learning_rate.*unexpected keyword argument 'decay'"):
         kind(learning_rate=0.01, decay=0.1)
-    assert kind(learning_rate=0.01, weight_decay=None) == of(kind)
+    unset = {each.name: None for each in dataclasses.fields(of(kind)) if each.name != "learning_rate"}
+    assert kind(learning_rate=0.01, **unset) == of(kind)
 
 
 def test_the_class_of_all_is_no_optimizer() -> None:

@@ -72,14 +72,13 @@ TEST_P(RandomGraphTest, MeansTheSame) {
 
 // Every pass of the table that keeps the meaning of a graph on one rank, and many of them in a row.
 std::vector<std::string> PassesOfOneRank() {
-  const std::set<std::string> of_meshes = {"distribute", "merge-all-reduces", "localize", "overlap-collectives"};
   std::vector<std::string> names;
   for (const passes::PassEntry& entry : passes::PassTable()) {
     passes::PassOptions options;
     const absl::StatusOr<passes::Pass> pass = entry.make(options);
     LOCKSTEP_CHECK(pass.ok()) << pass.status();
     if (pass->keeps == passes::Keeps::kNothing || pass->keeps == passes::Keeps::kResults) continue;
-    if (!of_meshes.contains(entry.name)) names.push_back(entry.name == "legalize" ? kLegalizeAll : entry.name);
+    if (!pass->needs_mesh) names.push_back(entry.name == "legalize" ? kLegalizeAll : entry.name);
   }
   names.push_back(std::string("simplify,fold-constants,simplify,cse,dce,") + kLegalizeAll +
                   ",cse,simplify,dce,fuse-elementwise,dce");
