@@ -1,5 +1,6 @@
-// The table from op to emitter: one file per family. An op that is not in it, is not lowered by ProgramBuilder and is
-// no loop has no kernel here: the pipeline decomposes it, or it runs by its reference meaning.
+// The table from op to emitter, and the emitters, which are in a file for each family. An op that is not in it, is not
+// lowered by ProgramBuilder and is no loop has no kernel here: the pipeline decomposes it, or it runs by its reference
+// meaning.
 
 #pragma once
 
@@ -17,7 +18,7 @@ struct Emitter {
   absl::Status (*fallback)(const Node& node, EmitContext& c) = nullptr;
 };
 
-// Null if there is none.
+// Of kEmitters, below; null if there is none.
 const Emitter* FindEmitter(std::string_view op);
 
 // Whether oneDNN takes the node's types at all. Unimplemented if not.
@@ -46,5 +47,23 @@ absl::Status EmitReduceScatter(const Node& node, EmitContext& c);  // along an i
 // loop.cc: fusions, and whatever else the loop compiler takes as a body of one node
 bool SupportsLoop(const Node& node);
 absl::Status EmitLoop(const Node& node, EmitContext& c);
+
+inline constexpr Emitter kEmitters[] = {
+    {"matmul", EmitMatMul, EmitMatMulLoop},
+    {"convolution", EmitConvolution, EmitReference},
+    {"convolution_grad_input", EmitConvolutionGradInput, EmitReference},
+    {"convolution_grad_filter", EmitConvolutionGradFilter, EmitReference},
+    {"max_pool", EmitMaxPool, EmitReference},
+    {"max_pool_grad", EmitMaxPoolGrad, EmitReference},
+    {"avg_pool", EmitAvgPool, EmitReference},
+    {"avg_pool_grad", EmitAvgPoolGrad, EmitReference},
+    {"softmax_cross_entropy", EmitSoftmaxCrossEntropy, EmitReference},
+    {"concat", EmitConcat},
+    {"pad", EmitPad},
+    {"shard", EmitShard},
+    {"axis_index", EmitAxisIndex},
+    {"all_gather", EmitAllGather},
+    {"reduce_scatter", EmitReduceScatter},
+};
 
 }  // namespace lockstep::cpu
