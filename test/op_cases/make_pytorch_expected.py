@@ -360,4 +360,4 @@ print("// clang-format off")
 for part in [convolutions, poolings, normalizations, softmaxes, optimizers, losses, special_values]:
     torch.manual_seed(7)  # so that a new row changes no part but its own
     part()
-print("// clang-format on")
+print("    // clang-format on")  # where `make format` puts it
