@@ -353,6 +353,18 @@ TEST(OnnxImporterTest, WrongShapesNameTheNode) {
               HasSubstr("Add: shapes do not broadcast: f32[2,4] f32[3], at onnx:Add_0"));
 }
 
+TEST(OnnxImporterTest, AnAxisThatIsAnInputIsOneOfTheAxes) {
+  ModelProto model = EmptyModel();
+  AddInitializer(model, "axis", Tensor::Of<int64_t>({2}, {0, 1}));
+  AddNode(model, "CumSum", {"x", "axis"}, {"y"});
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("CumSum: axis [0, 1], expected one axis, at onnx:CumSum_0"));
+  model.mutable_graph()->clear_initializer();
+  AddInitializer(model, "axis", Tensor::Of<int64_t>({1}, {2}));
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("CumSum: axis 2 is outside a tensor of rank 2, at onnx:CumSum_0"));
+}
+
 TEST(OnnxImporterTest, AttributesThatNobodyUnderstands) {
   ModelProto model = EmptyModel();
   NodeProto& node = AddNode(model, "Relu", {"x"}, {"y"});

@@ -35,6 +35,8 @@ absl::Status EmitAvgPool(const Node& node, EmitContext& c);
 absl::Status EmitAvgPoolGrad(const Node& node, EmitContext& c);
 // reference.cc: any op but collectives, by its meaning for the interpreter
 absl::Status EmitReference(const Node& node, EmitContext& c);
+// cumulative_sum.cc
+absl::Status EmitCumulativeSum(const Node& node, EmitContext& c);
 // softmax.cc
 absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c);
 // data_movement.cc: what is copies of rows
@@ -58,6 +60,7 @@ inline constexpr Emitter kEmitters[] = {
     {"avg_pool", EmitAvgPool, EmitReference},
     {"avg_pool_grad", EmitAvgPoolGrad, EmitReference},
     {"softmax_cross_entropy", EmitSoftmaxCrossEntropy, EmitReference},
+    {"cumulative_sum", EmitCumulativeSum},
     {"concat", EmitConcat},
     {"pad", EmitPad},
     {"shard", EmitShard},

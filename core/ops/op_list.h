@@ -54,6 +54,8 @@
   OP(ReduceMinOp) \
   OP(ReduceProdOp) \
   OP(ArgMaxOp) \
+  /* cumulative.cc */ \
+  OP(CumulativeSumOp) \
   /* matmul.cc */ \
   OP(MatMulOp) \
   /* convolution.cc */ \

@@ -1,4 +1,4 @@
-// Reductions over axes.
+// Reductions over axes, and along one.
 
 #include <algorithm>
 
@@ -87,6 +87,17 @@ absl::Status ArgMax(OnnxNode& n) {
   return absl::OkStatus();
 }
 
+absl::Status CumSum(OnnxNode& n) {
+  ASSIGN_OR_RETURN(const Ints axes, n.IntsInput(1));
+  if (axes.size() != 1) return n.Error() << "axis " << ListToString(axes) << ", expected one axis";
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(n.b().status());
+  ASSIGN_OR_RETURN(const int64_t axis, n.Axis(axes[0], x.shape().rank()));
+  const bool exclusive = n.Flag("exclusive", false), reverse = n.Flag("reverse", false);
+  n.SetOutput(0, n.b().Op("cumulative_sum", {x}, {{"dim", axis}, {"exclusive", exclusive}, {"reverse", reverse}}));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::vector<OnnxOp> ReductionOps() {
@@ -110,6 +121,7 @@ std::vector<OnnxOp> ReductionOps() {
       {"ReduceLogSum", 1, 17, 1, 1, ReduceLogSum},
       {"ReduceLogSum", 18, kNoEnd, 1, 2, ReduceLogSum},
       {"ArgMax", 1, kNoEnd, 1, 1, ArgMax},
+      {"CumSum", 11, kNoEnd, 2, 2, CumSum},
   };
 }
 

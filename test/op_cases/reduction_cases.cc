@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "test/op_cases/op_case.h"
 
 namespace lockstep {
@@ -5,6 +7,37 @@ namespace {
 
 AttributeMap Over(Ints dims) { return {{"dims", std::move(dims)}}; }
 AttributeMap ArgMaxOver(int64_t dim) { return {{"dim", dim}}; }
+
+void AppendCumulativeSums(std::vector<OpCase>& rows) {
+  const std::string op = "cumulative_sum";
+  const auto along = [](int64_t dim, bool exclusive = false, bool reverse = false) {
+    return AttributeMap{{"dim", dim}, {"exclusive", exclusive}, {"reverse", reverse}};
+  };
+  for (bool exclusive : {false, true}) {
+    for (bool reverse : {false, true}) {
+      for (int64_t dim : {0, 1, 2}) rows.push_back(Case(op, {F64({6, 2, 6})}, along(dim, exclusive, reverse)));
+      rows.push_back(Case(op, {F32({6, 5})}, along(1, exclusive, reverse)));
+      rows.push_back(Case(op, {I32({6})}, along(0, exclusive, reverse)));
+    }
+  }
+  for (DType dtype : {DType::kBF16, DType::kF16})
+    rows.push_back(Case(op, {Typed(dtype, {6, 4})}, along(0)).Tolerance(1e-6, 0.02));
+  rows.push_back(Case(op, {U8({6, 2})}, along(0)));
+  // Integers wrap around.
+  rows.push_back(Case(op, {Tensor::Of<int8_t>({4}, {100, 100, -128, 1})}, along(0)));
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  rows.push_back(Case(op, {Tensor::Of<int64_t>({4}, {kMost, kMost, 3, -1})}, along(0, false, true)));
+  // In f32 step by step 2^25 + 1 + 1 + ... stays 2^25.
+  rows.push_back(
+      Case(op, {Tensor::Of<float>({6}, {0x1p25f, 1, 1, 1, 1, 1})}, along(0)).NoGradient("differences vanish"));
+  // Enough for several threads, and more columns than a kernel may take at once.
+  rows.push_back(Case(op, {F32({2, 150, 130})}, along(1)).NoGradient("large, and as the others"));
+  rows.push_back(Case(op, {F32({390, 100})}, along(1, true, true)).NoGradient("large, and as the others"));
+  for (int64_t dim : {0, 1}) rows.push_back(Case(op, {F32({6, 0})}, along(dim)).NoGradient("no elements"));
+  for (int64_t dim : {-1, 2}) rows.push_back(Case(op, {F32({2, 3})}, along(dim)).Refused("C1"));
+  rows.push_back(Case(op, {F32({})}, along(0)).Refused("C1"));
+  rows.push_back(Case(op, {Bool({2, 3})}, along(1)).Refused("C2"));
+}
 
 }  // namespace
 
@@ -42,6 +75,8 @@ std::vector<OpCase> ReductionCases() {
   rows.push_back(Case("argmax", {F32({2, 0})}, ArgMaxOver(1)).Refused("C2"));
   rows.push_back(Case("argmax", {F32({2, 3})}, {{"dim", int64_t{0}}, {"dtype", DType::kF32}}).Refused("C3"));
   rows.push_back(Case("argmax", {Bool({2, 3})}, ArgMaxOver(1)).Refused("C4"));
+
+  AppendCumulativeSums(rows);
   return rows;
 }
 
