@@ -6,6 +6,9 @@
 //   Case("log", {F64({5}).In(0.1, 3)}),
 //   Case("max_pool", {F32({1, 2, 4, 4})}, {{"window", Ints{2, 2}}}).NoGradient("why it is not compared"),
 //   Case("matmul", {F32({2, 3}), F64({3, 4})}).Refused("C1"),  // a negative row: inference names that constraint
+//
+// Of each op there must be a row whose gradient is compared (if it has one), one without elements, and a negative row
+// for each constraint. The placement test runs rows on 2 and 3 ranks and splits what they divide: extents of 6.
 
 #pragma once
 
