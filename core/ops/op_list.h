@@ -83,6 +83,8 @@
   /* rmsprop.cc */ \
   OP(RmspropOp) \
   OP(RmspropMomentumOp) \
+  /* adagrad.cc */ \
+  OP(AdagradOp) \
   /* collective.cc */ \
   OP(AllReduceOp) \
   OP(ReduceScatterOp) \

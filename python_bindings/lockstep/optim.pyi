@@ -102,3 +102,25 @@ class RMSprop(Optimizer):
     momentum: float
 
     def __init__(self, learning_rate: float = 0.01, alpha: float = 0.99, epsilon: float = 1e-08, weight_decay: float = 0.0, momentum: float = 0.0, *, lr: float | None = None, eps: float | None = None) -> None: ...
+
+@dataclass(frozen=True, init=False)
+class Adagrad(Optimizer):
+    """Adagrad (Duchi, Hazan and Singer, 2011): the gradient is divided by the root of the sum of its squares so far.
+
+    Of a state `w` it keeps `w/adagrad_sum`; the steps are counted in `optimizer/step`.
+
+    Args:
+      learning_rate: fixed when the program is compiled; a finite number of at least 0.
+      lr_decay: how fast the learning rate falls: by 1 / (1 + steps * lr_decay); a finite number of at least 0.
+      weight_decay: weight of the L2 penalty; a finite number of at least 0.
+      initial_accumulator_value: added to the sum of squares, which leaves it out; a finite number of at least 0.
+      epsilon: added to the root, against division by zero; a finite number above 0.
+    """
+
+    learning_rate: float
+    lr_decay: float
+    weight_decay: float
+    initial_accumulator_value: float
+    epsilon: float
+
+    def __init__(self, learning_rate: float = 0.01, lr_decay: float = 0.0, weight_decay: float = 0.0, initial_accumulator_value: float = 0.0, epsilon: float = 1e-10, *, lr: float | None = None, eps: float | None = None) -> None: ...

@@ -200,14 +200,16 @@ OPTIMIZER_STATES = {
     "adam": {"m": "exp_avg", "v": "exp_avg_sq"},
     "rmsprop": {"square": "square_avg"},
     "rmsprop_momentum": {"square": "square_avg", "v": "momentum_buffer"},
+    "adagrad": {"sum": "sum"},
 }
-COUNTS_STEPS = {"adam"}
+COUNTS_STEPS = {"adam", "adagrad"}
 
 
 def optimizers():
     """Three steps of an optimizer with given gradients; the state starts as zeros."""
     adam = {"weight_decay": 0.05, "betas": (0.8, 0.99), "eps": 1e-3}
     rmsprop = {"alpha": 0.9, "eps": 1e-3, "weight_decay": 0.05}
+    adagrad = {"lr_decay": 0.25, "eps": 1e-3, "weight_decay": 0.05}
     for name, make, op, values in [
         ("SGD", torch.optim.SGD, "sgd", {}),
         ("SGD, decay", torch.optim.SGD, "sgd", {"weight_decay": 0.05}),
@@ -222,6 +224,9 @@ def optimizers():
         ("RMSprop, decay, alpha", torch.optim.RMSprop, "rmsprop", rmsprop),
         ("RMSprop, momentum", torch.optim.RMSprop, "rmsprop_momentum", {"momentum": 0.9}),
         ("RMSprop, momentum, decay, alpha", torch.optim.RMSprop, "rmsprop_momentum", {"momentum": 0.9, **rmsprop}),
+        ("Adagrad", torch.optim.Adagrad, "adagrad", {}),
+        ("Adagrad, both decays", torch.optim.Adagrad, "adagrad", adagrad),
+        ("Adagrad, initial value", torch.optim.Adagrad, "adagrad", {"initial_accumulator_value": 0.75, **adagrad}),
     ]:
         ours = {"learning_rate": 0.125, **values}
         if "betas" in ours:
@@ -256,8 +261,10 @@ def optimizer_steps(name, make, op, ours):
             + ", ".join(f"%{s}{step - 1}" for s in operands) + f"{count}, %g{step} {attributes(ours)} : {types}"
         )  # fmt: skip
         results[f"w{step}"] = variable.detach().clone()
+    # torch's Adagrad starts its sum at the initial value, which ours leaves out.
+    outside = {"sum": ours.get("initial_accumulator_value", 0)}
     kept = optimizer.state[variable]
-    results.update({f"{s}3": kept[key] for s, key in states.items()})
+    results.update({f"{s}3": kept[key] - outside.get(s, 0) for s, key in states.items()})
     emit(f"3 steps of {name}", inputs, lines, results)
 
 
