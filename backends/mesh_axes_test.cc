@@ -337,6 +337,43 @@ TEST(MeshAxes, AnInputThatDiffersAlongTheAxisThatDoesNotShareItIsFound) {
   }
 }
 
+// Along `data` there is an all_reduce; along `model`, where all is replicated, nothing.
+constexpr char kQuietModel[] = R"(
+graph @quiet(%x: f32[4] split(0), state %v: f32[2]) -> (s: f32[], %v: f32[2]) {
+  %s = reduce_sum %x {dims=[0]} : f32[]
+  %v1 = add %v, %v : f32[2]
+  return %s, %v1
+}
+)";
+
+// What each rank ends with when ranks 1 and 3, which `data` connects, have other values than 0 and 2.
+std::vector<absl::Status> RunQuiet(double other_x, double other_v) {
+  return StatusOfEach(4, [&](Communicator& communicator, Device& device) -> absl::Status {
+    CompileOptions options;
+    options.mesh = kGrid;
+    options.replicated = true;
+    ASSIGN_OR_RETURN(const auto executor, Load(kQuietModel, communicator, device, options));
+    for (const std::string& line : executor->executable().certificate.lines) EXPECT_THAT(line, Not(HasSubstr("model")));
+    const bool is_other = communicator.rank() % 2 == 1;
+    const Tensor v = Tensor::Full({DType::kF32, {2}}, is_other ? other_v : 1);
+    RETURN_IF_ERROR(executor->AssignState("v", {v.type(), v.bytes()}));
+    const Tensor x = Tensor::Full({DType::kF32, {2}}, is_other ? other_x : 1);
+    return executor->Run(std::vector<NamedInput>{{"x", {x.type(), x.bytes()}}}, {});
+  });
+}
+
+TEST(MeshAxes, AnAxisWithoutCollectivesIsComparedToo) {
+  for (const absl::Status& status : RunQuiet(1, 1)) EXPECT_TRUE(status.ok()) << status;
+  const auto named = testing::AnyOf(AllOf(HasSubstr("rank 0 on host"), HasSubstr("rank 1 on host")),
+                                    AllOf(HasSubstr("rank 2 on host"), HasSubstr("rank 3 on host")));
+  for (const absl::Status& status : RunQuiet(2, 1)) {
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("inputs that are replicated have different contents"), named));
+  }
+  for (const absl::Status& status : RunQuiet(1, 2)) {
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("replicas of the states differ"), named));
+  }
+}
+
 // --- What the other tests on meshes stand on ----------------------------------------------------------------------
 
 TEST(MeshAxes, RandomInputsOfReplicasAreEqualAndOthersAreNot) {

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/executor.h"
+#include "runtime/witness.h"
 
 namespace lockstep {
 namespace {
@@ -49,6 +50,7 @@ class Replicas : public testing::TestWithParam<int> {
     for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;
   }
 
+  std::string Last() const { return "rank " + std::to_string(GetParam() - 1); }
   std::string Step() const { return StepFor(GetParam()); }
   std::string StepWithDecay() const { return WithAll(kWithDecay, "[4", "[" + std::to_string(4 * GetParam())); }
 };
@@ -56,6 +58,11 @@ class Replicas : public testing::TestWithParam<int> {
 absl::Status AssignWeight(Executor& executor, double value) {
   const Tensor w = Tensor::Full({DType::kF32, {3, 5}}, value);
   return executor.AssignState("w", {w.type(), w.bytes()});
+}
+
+absl::Status AssignUnused(Executor& executor) {
+  const Tensor unused(TensorType{DType::kF32, {2}});
+  return executor.AssignState("unused", {unused.type(), unused.bytes()});
 }
 
 absl::Status RunWithDecay(Executor& executor, double decay) {
@@ -85,14 +92,45 @@ TEST_P(Replicas, AnotherProgram) {
 }
 
 TEST_P(Replicas, AStateAssignedOnOneRankAlone) {
-  ExpectDisagreement(
-      "a state was assigned on one of them", [&](Communicator& communicator, Device& device, bool is_last) {
-        ASSIGN_OR_RETURN(const auto executor, LoadChecked(Step(), communicator, device, 0));  // needs no hash
-        RETURN_IF_ERROR(AssignWeight(*executor, 1));
-        RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
-        if (is_last) RETURN_IF_ERROR(AssignWeight(*executor, 1));
-        return executor->Run(Batch(4).inputs(), {});
-      });
+  const std::string cause = "different states were assigned on them (rank 0: none; " + Last() + ": w)";
+  ExpectDisagreement(cause, [&](Communicator& communicator, Device& device, bool is_last) {
+    ASSIGN_OR_RETURN(const auto executor, LoadChecked(Step(), communicator, device, 0));  // needs no hash
+    RETURN_IF_ERROR(AssignWeight(*executor, 1));
+    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    if (is_last) RETURN_IF_ERROR(AssignWeight(*executor, 1));
+    return executor->Run(Batch(4).inputs(), {});
+  });
+}
+
+// Each rank assigns one state.
+TEST_P(Replicas, AnotherStateAssigned) {
+  const std::string cause = "different states were assigned on them (rank 0: w; " + Last() + ": unused)";
+  ExpectDisagreement(cause, [&](Communicator& communicator, Device& device, bool is_last) {
+    ASSIGN_OR_RETURN(const auto executor, LoadChecked(Step(), communicator, device, 0));
+    RETURN_IF_ERROR(is_last ? AssignUnused(*executor) : AssignWeight(*executor, 0));  // as they are
+    return executor->Run(Batch(4).inputs(), {});
+  });
+}
+
+TEST_P(Replicas, AStateAssignedMoreOftenOnOneRank) {
+  const std::string cause = "different states were assigned on them (rank 0: all; " + Last() + ": w (2 times), unused)";
+  ExpectDisagreement(cause, [&](Communicator& communicator, Device& device, bool is_last) {
+    ASSIGN_OR_RETURN(const auto executor, LoadChecked(Step(), communicator, device, 0));
+    for (int i = 0; i < (is_last ? 2 : 1); ++i) RETURN_IF_ERROR(AssignWeight(*executor, 1));
+    RETURN_IF_ERROR(AssignUnused(*executor));
+    return executor->Run(Batch(4).inputs(), {});
+  });
+}
+
+// Ranks may take their states from a table without an order.
+TEST_P(Replicas, TheOrderOfAssignmentsDoesNotMatter) {
+  ExpectOk([&](Communicator& communicator, Device& device, bool is_last) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, LoadChecked(Step(), communicator, device, 0));
+    if (is_last) RETURN_IF_ERROR(AssignUnused(*executor));
+    RETURN_IF_ERROR(AssignWeight(*executor, 1));
+    if (!is_last) RETURN_IF_ERROR(AssignUnused(*executor));
+    return executor->Run(Batch(4).inputs(), {});
+  });
 }
 
 TEST_P(Replicas, AStateAssignedWithAnotherValue) {
@@ -143,22 +181,108 @@ TEST_P(Replicas, TheIntervalIsAgreedAtLoad) {
   });
 }
 
-TEST_P(Replicas, WithoutCollectivesEachRankIsOnItsOwn) {
-  const std::string alone = R"(
+TEST(Assigned, IsDescribedShortly) {
+  std::vector<ValueInfo> states(5);
+  for (size_t i = 0; i < states.size(); ++i) states[i].name = std::string(1, static_cast<char>('a' + i));
+  EXPECT_EQ(DescribeAssigned(states, {0, 0, 0, 0, 0}, 40), "none");
+  EXPECT_EQ(DescribeAssigned(states, {0, 1, 0, 1, 0}, 40), "b, d");
+  EXPECT_EQ(DescribeAssigned(states, {1, 1, 0, 1, 1}, 40), "all but c");
+  EXPECT_EQ(DescribeAssigned(states, {1, 1, 1, 1, 1}, 40), "all");
+  EXPECT_EQ(DescribeAssigned(states, {1, 1, 3, 1, 1}, 40), "a, b, c (3 times), d, e");
+  EXPECT_EQ(DescribeAssigned(states, {1, 1, 3, 1, 1}, 22), "a, b and 3 more");
+  states[0].name = "a.long.name.of.a.state";
+  EXPECT_EQ(DescribeAssigned(states, {1, 1, 0, 0, 0}, 22), "a.long.n... and 1 more");
+  EXPECT_EQ(DescribeAssigned({states[0]}, {1}, 22), "a.long.name.of.a.state");
+  EXPECT_EQ(DescribeAssigned({states[0]}, {1}, 12), "a.long.na...");
+}
+
+// --- Programs without collectives ---------------------------------------------------------------------------------
+
+constexpr char kCount[] = R"(
 graph @count(%x: f32[], state %n: f32[]) -> (%n: f32[]) {
   %n1 = add %n, %x : f32[]
   return %n1
 }
 )";
+constexpr char kLook[] = R"(
+graph @look(%x: f32[], state %n: f32[]) -> (y: f32[]) {
+  %y = add %n, %x : f32[]
+  return %y
+}
+)";
+
+absl::StatusOr<std::unique_ptr<Executor>> LoadReplicated(const std::string& text, Communicator& communicator,
+                                                         Device& device) {
+  CompileOptions options;
+  options.replicated = true;
+  return Load(text, communicator, device, options);
+}
+
+absl::Status RunOn(Executor& executor, double value) {
+  const Tensor x = Tensor::Scalar(DType::kF32, value);
+  return executor.Run(std::vector<NamedInput>{{"x", {x.type(), x.bytes()}}}, {});
+}
+
+absl::Status AssignN(Executor& executor, double value) {
+  const Tensor n = Tensor::Scalar(DType::kF32, value);
+  return executor.AssignState("n", {n.type(), n.bytes()});
+}
+
+// They hold replicas of a state, and would part.
+TEST_P(Replicas, WithoutCollectivesInputsOfAnUpdateAreCompared) {
+  ExpectDisagreement("inputs that are replicated", [&](Communicator& communicator, Device& device, bool is_last) {
+    ASSIGN_OR_RETURN(const auto executor, LoadReplicated(kCount, communicator, device));
+    return RunOn(*executor, is_last ? 1 : 2);
+  });
+}
+
+TEST_P(Replicas, WithoutCollectivesAssignmentsBeforeAnUpdateAreCompared) {
+  const std::string cause = "different states were assigned on them (rank 0: none; " + Last() + ": n)";
+  ExpectDisagreement(cause, [&](Communicator& communicator, Device& device, bool is_last) {
+    ASSIGN_OR_RETURN(const auto executor, LoadReplicated(kCount, communicator, device));
+    RETURN_IF_ERROR(RunOn(*executor, 1));
+    if (is_last) RETURN_IF_ERROR(AssignN(*executor, 1));
+    return RunOn(*executor, 1);
+  });
+  ExpectDisagreement("replicas of the states differ", [&](Communicator& communicator, Device& device, bool is_last) {
+    ASSIGN_OR_RETURN(const auto executor, LoadReplicated(kCount, communicator, device));
+    RETURN_IF_ERROR(RunOn(*executor, 1));
+    RETURN_IF_ERROR(AssignN(*executor, is_last ? 1 : 2));
+    return RunOn(*executor, 1);
+  });
+}
+
+TEST_P(Replicas, WithoutCollectivesADisagreementLeavesTheStates) {
+  ExpectDisagreement("inputs that are replicated", [&](Communicator& communicator, Device& device, bool is_last) {
+    ASSIGN_OR_RETURN(const auto executor, LoadReplicated(kCount, communicator, device));
+    const absl::Status status = RunOn(*executor, is_last ? 1 : 2);
+    Tensor n = Tensor::Scalar(DType::kF32, 7);
+    EXPECT_TRUE(executor->ReadState("n", {n.type(), n.mutable_bytes()}).ok());
+    EXPECT_EQ(n.At(0), 0);
+    EXPECT_TRUE(executor->CheckUsable().ok());
+    return status;
+  });
+}
+
+TEST_P(Replicas, WithoutCollectivesAnUpdateTooManyIsNoticed) {
+  const int last = GetParam() - 1;
+  std::barrier through(GetParam());
+  const auto all = StatusOfEach(GetParam(), [&](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, LoadReplicated(kCount, communicator, device));
+    EXPECT_TRUE(RunOn(*executor, 1).ok());
+    through.arrive_and_wait();  // else the error may reach a peer in the run before
+    return communicator.rank() == last ? RunOn(*executor, 1) : absl::OkStatus();
+  });
+  for (int rank = 0; rank < last; ++rank) EXPECT_TRUE(all[static_cast<size_t>(rank)].ok()) << all[0];
+  EXPECT_THAT(MessageOf(all.back()), AllOf(HasSubstr("rank "), HasSubstr("has left")));
+}
+
+// An evaluation, say: each rank may run it as often as it likes, or not at all.
+TEST_P(Replicas, WithoutCollectivesAndUpdatesEachRankIsOnItsOwn) {
   ExpectOk([&](Communicator& communicator, Device& device, bool is_last) -> absl::Status {
-    CompileOptions options;
-    options.replicated = true;
-    ASSIGN_OR_RETURN(const auto executor, Load(alone, communicator, device, options));
-    const Tensor x = Tensor::Scalar(DType::kF32, is_last ? 1 : 2);
-    for (int run = 0; run < (is_last ? 5 : 2); ++run) {
-      RETURN_IF_ERROR(executor->Run(std::vector<NamedInput>{{"x", {x.type(), x.bytes()}}}, {}));
-    }
-    if (is_last) RETURN_IF_ERROR(executor->AssignState("n", {x.type(), x.bytes()}));
+    ASSIGN_OR_RETURN(const auto executor, LoadReplicated(kLook, communicator, device));
+    if (is_last) RETURN_IF_ERROR(AssignN(*executor, 1));
+    for (int run = 0; run < (is_last ? 5 : communicator.rank()); ++run) RETURN_IF_ERROR(RunOn(*executor, run));
     return absl::OkStatus();
   });
 }

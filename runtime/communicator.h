@@ -31,6 +31,7 @@
 
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -83,9 +84,11 @@ class Communicator {
   // collective; zeros compare like any number.
   struct Evidence {
     uint64_t program = 0;      // hash of what the ranks run
-    uint64_t assignments = 0;  // how many times a state was assigned
+    uint64_t assignments = 0;  // hash of how often each state was assigned since the last run; 0: none was
     uint64_t inputs = 0;       // hash of the inputs that are replicated
     uint64_t states = 0;       // hash of the states that are replicated
+    // Which states were assigned, for the message: a text with a final 0; empty: none.
+    std::array<char, 128> assigned = {};
     bool operator==(const Evidence&) const = default;
   };
 

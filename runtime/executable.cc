@@ -71,6 +71,13 @@ std::string StepInfo::ToString() const {
   return text;
 }
 
+std::vector<int32_t> BuffersWritten(const StepInfo& step) {
+  std::vector<int32_t> buffers;
+  for (const StepOperand& write : step.writes) buffers.push_back(write.slice.buffer);
+  if (step.collective) buffers.push_back(step.collective->output.buffer);
+  return buffers;
+}
+
 std::string Certificate::ToString() const { return HexPrefix(hash); }
 
 uint64_t Executable::BytesOf(BufferKind kind) const {

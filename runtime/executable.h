@@ -75,11 +75,15 @@ struct StepInfo {
   std::string ToString() const;
 };
 
+// The buffers that a step may write, some perhaps twice. A collective writes its output from its start on.
+std::vector<int32_t> BuffersWritten(const StepInfo& step);
+
 // A rank's end of one axis of the mesh, in the current run.
 struct AxisContext {
   Communicator* communicator = nullptr;  // of the ranks along the axis; null where that is this rank alone
   int coordinate = 0;                    // of this rank
   Communicator::Evidence evidence;
+  Communicator::Ticket witness;  // of the collective that carries it, if the program has none along the axis
 };
 
 // What a running step sees of its executor.

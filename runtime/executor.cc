@@ -118,7 +118,14 @@ absl::Status Executor::CopyResultsToHost(std::span<const NamedResult> results) {
 absl::Status Executor::RunSteps(size_t& begun) {
   StepContext context(addresses_, device_, axes_, tickets_);
   double before = Now();
-  for (size_t i = 0; i < executable_.steps.size(); ++i) {
+  for (size_t i = 0; i <= executable_.steps.size(); ++i) {
+    if (i == first_update_) {  // ranks that disagree have their states as they were
+      RETURN_IF_ERROR(WaitForWitnesses());
+      const double after = Now();
+      counters_.communication += after - before;
+      before = after;
+    }
+    if (i == executable_.steps.size()) break;
     Step& step = *executable_.steps[i];
     begun = i + 1;
     const absl::Status status = step.Run(context);
@@ -131,11 +138,31 @@ absl::Status Executor::RunSteps(size_t& begun) {
   return absl::OkStatus();
 }
 
+absl::Status Executor::StartWitnesses() {
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (!witness_->quiet()[i]) continue;
+    const std::string label = "what ranks have in common along " + executable_.mesh.axes()[i].name;
+    ASSIGN_OR_RETURN(axes_[i].witness,
+                     axes_[i].communicator->StartAllReduce(nullptr, nullptr, 0, DType::kU8, ReduceKind::kSum,
+                                                           {label, device_.stream(), axes_[i].evidence}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::WaitForWitnesses() {
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (!witness_->quiet()[i]) continue;
+    RETURN_IF_ERROR(axes_[i].communicator->Wait(axes_[i].witness, device_.stream()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Executor::RunAll(std::span<const NamedInput> inputs, std::span<const NamedResult> results, size_t& begun) {
   RETURN_IF_ERROR(BindInputs(inputs));
   RETURN_IF_ERROR(BindResults(results));
   ASSIGN_OR_RETURN(const std::vector<Communicator::Evidence> evidence, witness_->Begin(addresses_, device_));
   for (size_t i = 0; i < axes_.size(); ++i) axes_[i].evidence = evidence[i];
+  RETURN_IF_ERROR(StartWitnesses());
   RETURN_IF_ERROR(RunSteps(begun));
   RETURN_IF_ERROR(CopyResultsToHost(results));
   return device_.Synchronize();
@@ -217,7 +244,7 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   RETURN_IF_ERROR(device_.CopyToDevice(address, data, info->local_type.num_bytes()));
   RETURN_IF_ERROR(device_.Synchronize());
   std::erase(unassigned_, info->name);
-  witness_->StateAssigned();
+  witness_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
   return absl::OkStatus();
 }
 

@@ -12,9 +12,10 @@
 // nobody to tell.
 //
 // Replicas that part are found by the collectives of a Run, which compare what the ranks say of themselves
-// (runtime/witness.h): the program that each runs, how often a state was assigned, and, every
-// ExecutorOptions::check_every runs, the contents of inputs and states that are replicated. The error names two ranks
-// and what differs. A program without collectives compares nothing: each rank may run it as often as it likes.
+// (runtime/witness.h): the program that each runs, which states were assigned, and, every ExecutorOptions::check_every
+// runs, the contents of inputs and states that are replicated. The error names two ranks and what differs. An axis
+// along which the program has no collective gets one for that. Only a program that has no collective at all and updates
+// no state that is replicated, such as an evaluation, compares nothing: each rank may run it as often as it likes.
 //
 // A Run that fails before the first step that may write a state leaves the states as they were, and may be tried again.
 // One that fails there or later may have updated some states and not others: the executor is then *spoilt*, and every
@@ -119,6 +120,10 @@ class Executor {
   absl::Status BindInputs(std::span<const NamedInput> inputs);
   absl::Status BindResults(std::span<const NamedResult> results);
   absl::Status CopyResultsToHost(std::span<const NamedResult> results);
+  // Along each axis on which ranks compare their evidence and the program has no collective, one without elements.
+  // It is under way until the first step that may write a state.
+  absl::Status StartWitnesses();
+  absl::Status WaitForWitnesses();
   // `begun` becomes the number of steps that have begun, also on an error.
   absl::Status RunSteps(size_t& begun);
   absl::Status RunAll(std::span<const NamedInput> inputs, std::span<const NamedResult> results, size_t& begun);

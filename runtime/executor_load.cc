@@ -10,13 +10,6 @@
 namespace lockstep {
 namespace {
 
-// Calls visit with each buffer that a step may write. A collective writes its output from its start on.
-template <typename Visit>
-void ForEachWrite(const StepInfo& step, Visit&& visit) {
-  for (const StepOperand& write : step.writes) visit(write.slice.buffer);
-  if (step.collective) visit(step.collective->output.buffer);
-}
-
 // The position in mesh.Groups(axis) of the group that the rank is in.
 int GroupOf(int64_t rank, const Mesh& mesh, std::string_view axis) {
   const std::vector<std::vector<int64_t>> groups = mesh.Groups(axis);
@@ -119,11 +112,11 @@ void Executor::FindUpdates() {
   std::vector<bool> updated(executable_.buffers.size(), false);
   first_update_ = executable_.steps.size();
   for (size_t i = 0; i < executable_.steps.size(); ++i) {
-    ForEachWrite(executable_.steps[i]->info(), [&](int32_t buffer) {
-      if (executable_.buffers[static_cast<size_t>(buffer)].kind != BufferKind::kState) return;
+    for (int32_t buffer : BuffersWritten(executable_.steps[i]->info())) {
+      if (executable_.buffers[static_cast<size_t>(buffer)].kind != BufferKind::kState) continue;
       updated[static_cast<size_t>(buffer)] = true;
       first_update_ = std::min(first_update_, i);
-    });
+    }
   }
   for (const ValueInfo& state : executable_.states) {
     if (updated[static_cast<size_t>(state.buffer)]) updated_states_.push_back(state.name);

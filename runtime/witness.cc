@@ -5,37 +5,104 @@
 #include "runtime/hash.h"
 
 namespace lockstep {
+namespace {
+
+// As many of `parts` as fit into `bytes`, and how many more there are. Of the first at least its begin.
+std::string Shortened(const std::vector<std::string>& parts, size_t bytes) {
+  const auto more = [&](size_t shown) {
+    return shown == parts.size() ? "" : " and " + std::to_string(parts.size() - shown) + " more";
+  };
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string longer = text + (i ? ", " : "") + parts[i];
+    if (longer.size() + more(i + 1).size() > bytes) {
+      if (i > 0) return text + more(i);
+      constexpr std::string_view kCut = "...";
+      const size_t rest = kCut.size() + more(1).size();
+      return parts[0].substr(0, bytes - std::min(bytes, rest)) + std::string(kCut) + more(1);
+    }
+    text = longer;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string DescribeAssigned(const std::vector<ValueInfo>& states, const std::vector<int64_t>& times, size_t bytes) {
+  std::vector<std::string> assigned, others;
+  bool once = true;
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (times[i] == 0) others.push_back(states[i].name);
+    else assigned.push_back(states[i].name + (times[i] > 1 ? " (" + std::to_string(times[i]) + " times)" : ""));
+    once = once && times[i] <= 1;
+  }
+  if (assigned.empty()) return "none";
+  if (!once || states.size() == 1) return Shortened(assigned, bytes);
+  if (others.empty()) return "all";
+  const std::string all_but = "all but ";
+  if (others.size() < assigned.size()) return all_but + Shortened(others, bytes - all_but.size());
+  return Shortened(assigned, bytes);
+}
 
 Witness::Witness(const Executable& executable, int64_t check_every, const std::string& program)
-    : executable_(executable), check_every_(check_every), program_(HashText(program)) {
+    : executable_(executable),
+      check_every_(check_every),
+      program_(HashText(program)),
+      assigned_(executable.states.size(), 0) {
+  std::vector<bool> updated(executable.buffers.size(), false);
+  for (const std::unique_ptr<Step>& step : executable.steps) {
+    for (int32_t buffer : BuffersWritten(step->info())) updated[static_cast<size_t>(buffer)] = true;
+  }
+  const auto& steps = executable.steps;
+  const bool communicates = std::any_of(steps.begin(), steps.end(), [](const std::unique_ptr<Step>& step) {
+    return step->info().collective.has_value();
+  });
   for (const MeshAxis& axis : executable.mesh.axes()) {
-    has_collectives_.push_back(
-        std::any_of(executable.steps.begin(), executable.steps.end(), [&](const std::unique_ptr<Step>& step) {
-          return step->info().collective && step->info().collective->axis == axis.name;
-        }));
+    const bool updates_replicas =
+        std::any_of(executable.states.begin(), executable.states.end(), [&](const ValueInfo& state) {
+          return updated[static_cast<size_t>(state.buffer)] &&
+                 PlacementAlong(state.placements, axis.name).is_replicated();
+        });
+    const bool has_collectives = std::any_of(steps.begin(), steps.end(), [&](const std::unique_ptr<Step>& step) {
+      return step->info().collective && step->info().collective->axis == axis.name;
+    });
+    compared_.push_back(axis.size > 1 && (communicates || updates_replicas));
+    quiet_.push_back(compared_.back() && !has_collectives);
   }
 }
 
-void Witness::StateAssigned() {
-  ++assignments_;
+void Witness::StateAssigned(size_t state) {
+  ++assigned_[state];
   states_due_ = true;
+}
+
+void Witness::AddAssignments(Communicator::Evidence& evidence) const {
+  for (int64_t times : assigned_) {
+    evidence.assignments = HashCombine(evidence.assignments, static_cast<uint64_t>(times));
+  }
+  const std::string names = DescribeAssigned(executable_.states, assigned_, evidence.assigned.size() - 1);
+  names.copy(evidence.assigned.data(), evidence.assigned.size() - 1);
 }
 
 absl::StatusOr<std::vector<Communicator::Evidence>> Witness::Begin(std::span<std::byte* const> addresses,
                                                                    Device& device) {
-  std::vector<Communicator::Evidence> evidence(has_collectives_.size());
+  std::vector<Communicator::Evidence> evidence(compared_.size());
   for (size_t axis = 0; axis < evidence.size(); ++axis) {
-    if (has_collectives_[axis]) evidence[axis] = {.program = program_, .assignments = assignments_};
+    if (!compared_[axis]) continue;
+    evidence[axis].program = program_;
+    if (states_due_) AddAssignments(evidence[axis]);
   }
+  const bool states_due = states_due_;
+  states_due_ = false;
+  if (states_due) std::fill(assigned_.begin(), assigned_.end(), 0);
   if (check_every_ > 0) {
     const bool due = run_++ % check_every_ == 0;
     if (due) {
       RETURN_IF_ERROR(AddHashes(executable_.inputs, &Communicator::Evidence::inputs, addresses, device, evidence));
     }
-    if (due || states_due_) {
+    if (due || states_due) {
       RETURN_IF_ERROR(AddHashes(executable_.states, &Communicator::Evidence::states, addresses, device, evidence));
     }
-    states_due_ = false;
   }
   return evidence;
 }
@@ -46,7 +113,7 @@ absl::Status Witness::AddHashes(const std::vector<ValueInfo>& values, uint64_t C
   const std::vector<MeshAxis>& axes = executable_.mesh.axes();
   for (const ValueInfo& value : values) {
     const auto counts = [&](size_t axis) {
-      return has_collectives_[axis] && PlacementAlong(value.placements, axes[axis].name).is_replicated();
+      return compared_[axis] && PlacementAlong(value.placements, axes[axis].name).is_replicated();
     };
     std::vector<size_t> along;
     for (size_t axis = 0; axis < axes.size(); ++axis) {

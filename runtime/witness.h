@@ -1,6 +1,8 @@
-// What a rank tells its peers about itself with every collective, so that replicas which part are found and named:
-// which program it runs, how often a state was assigned, and from time to time hashes of the inputs and states that
-// must be equal. The communicator compares it at no extra message (Communicator::Evidence). An Executor owns one.
+// What a rank tells its peers about itself in every run, so that replicas which part are found and named: which program
+// it runs, which states were assigned, and from time to time hashes of the inputs and states that must be equal. It
+// travels with the collectives of the program, which the communicator compares at no extra message
+// (Communicator::Evidence); along an axis without collectives, with one of no elements that is made for it. An Executor
+// owns one.
 
 #pragma once
 
@@ -24,10 +26,18 @@ class Witness {
   // on.
   Witness(const Executable& executable, int64_t check_every, const std::string& program);
 
-  void StateAssigned();
+  // Along which axes of the mesh ranks compare their evidence: of several ranks, all axes if the program has a
+  // collective, else those along which it updates a replicated state. What neither communicates nor updates replicas
+  // each rank may run as often as it likes, so nobody may wait for it.
+  const std::vector<bool>& compared() const { return compared_; }
+  // Those of them without a collective of the program.
+  const std::vector<bool>& quiet() const { return quiet_; }
+
+  // `state` is a position in the executable's states.
+  void StateAssigned(size_t state);
 
   // The evidence of the run that begins now, for each axis of the mesh: a value counts for an axis along which it is
-  // replicated. `addresses` are those of the executable's buffers. Zero, and free, for an axis without collectives.
+  // replicated. `addresses` are those of the executable's buffers. Zero, and free, where nothing is compared.
   absl::StatusOr<std::vector<Communicator::Evidence>> Begin(std::span<std::byte* const> addresses, Device& device);
 
  private:
@@ -36,14 +46,20 @@ class Witness {
   absl::Status AddHashes(const std::vector<ValueInfo>& values, uint64_t Communicator::Evidence::* field,
                          std::span<std::byte* const> addresses, Device& device,
                          std::vector<Communicator::Evidence>& evidence) const;
+  // What was assigned since the last run.
+  void AddAssignments(Communicator::Evidence& evidence) const;
 
   const Executable& executable_;
   const int64_t check_every_;
   const uint64_t program_;
-  std::vector<bool> has_collectives_;  // by axis
+  std::vector<bool> compared_, quiet_;  // by axis
   int64_t run_ = 0;
-  uint64_t assignments_ = 0;
+  std::vector<int64_t> assigned_;  // by state: how often since the last run
   bool states_due_ = false;
 };
+
+// Which states were assigned, where `times` says how often each: "a, b (2 times)", "all", "all but c", "none". Of many
+// names as many as fit into `bytes`, and the number of the others.
+std::string DescribeAssigned(const std::vector<ValueInfo>& states, const std::vector<int64_t>& times, size_t bytes);
 
 }  // namespace lockstep

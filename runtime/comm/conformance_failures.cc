@@ -60,12 +60,16 @@ absl::Status DifferentLabels(Communicator& c) {
 // All ranks make the same calls, but the last rank's second has other evidence.
 absl::Status DifferentEvidence(Communicator& c, uint64_t Communicator::Evidence::* field,
                                const std::vector<std::string>& words) {
-  Communicator::Evidence evidence{.program = 0x12, .assignments = 3, .inputs = 0xfedcba9876543210, .states = 9};
+  Communicator::Evidence evidence{
+      .program = 0x12, .assignments = 3, .inputs = 0xfedcba9876543210, .states = 9, .assigned = {"w, b"}};
   float x = 1;
   const absl::Time begin = absl::Now();
   absl::Status status = c.AllReduce(&x, &x, 1, DType::kF32, ReduceKind::kSum, {.label = "first", .evidence = evidence});
   const int last = c.size() - 1;
-  if (c.rank() == last) evidence.*field = 0;
+  if (c.rank() == last) {
+    evidence.*field = 0;
+    evidence.assigned = {};
+  }
   // A slow rank may learn from the first what a quick one has met in the second: an error is everybody's.
   if (status.ok()) {
     EXPECT_THAT_OR_RETURN(x == static_cast<float>(c.size()), "equal evidence");
@@ -204,7 +208,8 @@ std::vector<ConformanceCase> FailureCases() {
       {"DifferentAssignments", 2, kNormal,
        [](Communicator& c) {
          return DifferentEvidence(c, &Evidence::assignments,
-                                  {"a state was assigned on one of them alone (3 assignments and 0)"});
+                                  {"different states were assigned on them (rank ",
+                                   ": w, b; rank " + std::to_string(c.size() - 1) + ": none)"});
        }},
       {"DifferentInputs", 2, kNormal,
        [](Communicator& c) {

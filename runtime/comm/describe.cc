@@ -21,12 +21,13 @@ std::string Describe(const OpDescription& d, const std::string& label) {
   return text.str();
 }
 
-std::string DifferenceOf(const Communicator::Evidence& a, const Communicator::Evidence& b) {
+std::string DifferenceOf(int rank_a, const Communicator::Evidence& a, int rank_b, const Communicator::Evidence& b) {
+  auto states = [](const Communicator::Evidence& e) { return e.assigned[0] == 0 ? "none" : e.assigned.data(); };
   auto hashes = [](uint64_t x, uint64_t y) { return absl::StrFormat(" (0x%016x and 0x%016x)", x, y); };
   if (a.program != b.program) return "they run different programs" + hashes(a.program, b.program);
   if (a.assignments != b.assignments) {
-    return absl::StrFormat("a state was assigned on one of them alone (%d assignments and %d)", a.assignments,
-                           b.assignments);
+    return absl::StrFormat("different states were assigned on them (rank %d: %s; rank %d: %s)", rank_a, states(a),
+                           rank_b, states(b));
   }
   if (a.inputs != b.inputs) return "inputs that are replicated have different contents" + hashes(a.inputs, b.inputs);
   if (a.states != b.states) return "replicas of the states differ" + hashes(a.states, b.states);

@@ -11,7 +11,7 @@ namespace lockstep {
 // "all_reduce sum f32[10] `bucket 0`".
 std::string Describe(const OpDescription& description, const std::string& label);
 
-// What the first field means in which the evidence of two ranks differs; "" if none does.
-std::string DifferenceOf(const Communicator::Evidence& a, const Communicator::Evidence& b);
+// What the first field means in which the evidence of two ranks, of these numbers, differs; "" if none does.
+std::string DifferenceOf(int rank_a, const Communicator::Evidence& a, int rank_b, const Communicator::Evidence& b);
 
 }  // namespace lockstep

@@ -115,7 +115,7 @@ absl::Status Group::AwaitPosted(uint64_t sequence) {
 absl::Status Group::Disagreement(uint64_t sequence, int rank_a, const OpDescription& a, const std::string& label_a,
                                  int rank_b, const OpDescription& b, const std::string& label_b) const {
   if (rank_b < rank_a) return Disagreement(sequence, rank_b, b, label_b, rank_a, a, label_a);
-  const std::string cause = DifferenceOf(a.evidence, b.evidence);
+  const std::string cause = DifferenceOf(NumberInWorld(rank_a), a.evidence, NumberInWorld(rank_b), b.evidence);
   OpDescription b_with_evidence_of_a = b;
   b_with_evidence_of_a.evidence = a.evidence;
   if (a == b_with_evidence_of_a && label_a == label_b) {
