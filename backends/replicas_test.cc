@@ -287,6 +287,19 @@ TEST_P(Replicas, WithoutCollectivesAndUpdatesEachRankIsOnItsOwn) {
   });
 }
 
+// --- At load ------------------------------------------------------------------------------------------------------
+
+// What a team of threads sums is cut by their number.
+TEST_P(Replicas, AnotherNumberOfThreads) {
+  ExpectDisagreement("threads=", [&](Communicator& communicator, Device& device, bool is_last) {
+    CompileOptions options;
+    options.threads = is_last ? 2 : 1;
+    const absl::Status status = Load(Step(), communicator, device, options).status();
+    EXPECT_THAT(MessageOf(status), HasSubstr("on rank 0: 1\n  on " + Last() + ": 2"));
+    return status;
+  });
+}
+
 TEST_P(Replicas, AnotherProcessor) {
   ExpectDisagreement("isa=\"avx2\"", [&](Communicator& communicator, Device& device, bool is_last) -> absl::Status {
     ASSIGN_OR_RETURN(Executable executable, CompileFor(Step(), communicator));

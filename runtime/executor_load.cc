@@ -49,7 +49,11 @@ absl::Status Executor::Agree() {
       "checked every " + std::to_string(options_.check_every) + " runs\n" + executable_.graph_text;
   witness_ = std::make_unique<Witness>(executable_, options_.check_every, certificate + program);
   if (ranks == 1) return absl::OkStatus();
-  // First, since kernels of another processor may also want another layout in a bucket.
+  // First, since kernels for other threads or of another processor may also want another layout in a bucket.
+  RETURN_IF_ERROR(
+      AgreeOnText(communicator_, "threads of a rank of @" + executable_.name, std::to_string(executable_.threads),
+                  "What a team of threads adds up is cut by their number, so bits may differ. Give the same "
+                  "number on all ranks (threads=1, say), or OMP_NUM_THREADS."));
   RETURN_IF_ERROR(
       AgreeOnText(communicator_, "processor and libraries of @" + executable_.name, executable_.fingerprint,
                   "Their kernels round differently. Run the same build everywhere; where the processors differ, "

@@ -16,6 +16,7 @@ Every error is an `Error`, whose message names the file, op, input, option or ra
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -155,9 +156,10 @@ def compile(
     """Compiles a graph for this rank, and loads it; the distribute pass runs in here. All ranks of `world` call it.
 
     The ranks compare what they compiled: different models, values or options are an error that shows the first difference, and
-    so are builds, libraries and processors whose kernels may compute different bits. Later calls compare more, with the
-    collectives that they do anyway: that all ranks call the same program, and have assigned states equally often, and, in the
-    first call and every `check_every`-th, that inputs and states which should be equal are.
+    so are builds, libraries, processors and numbers of threads, whose kernels may compute different bits. Later calls compare
+    more: that all ranks call the same program and have assigned the same states, and, in the first call and every
+    `check_every`-th, that inputs and states which should be equal are. Only what neither communicates nor updates states that
+    ranks have in common, such as an evaluation, each rank may call as often as it likes.
 
     With `LOCKSTEP_DUMP=directory` in the environment the graph after each pass that changed it is written to a new folder there,
     `<graph>` or, of several ranks, `<graph>.rank<r>`; a compilation that fails also leaves the graph on which it failed, which
@@ -172,7 +174,8 @@ def compile(
       split: states and inputs that the ranks share along an axis, each with the dimension that is split: with
         `{"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}` a rank holds a part of each. What the optimizer keeps for a
         state goes with it. Inputs are split along "data" already, as `load_onnx` says.
-      threads: of this rank; OMP_NUM_THREADS if that is set, else the cores of this process divided by the ranks on this host.
+      threads: of this rank, equal on all; OMP_NUM_THREADS if that is set, else the cores of this process divided by the ranks
+        of the host that has most.
       bucket_bytes: gradients are reduced together in buckets of about this size; 4 MiB if None.
       optimize: False keeps only the passes that are needed to run.
       replicated: True says that every rank is meant to get the same inputs. Without it a graph of whose inputs and states none
@@ -213,7 +216,8 @@ def compile(
 def _default_threads(world: Communicator) -> int:
     setting = os.environ.get("OMP_NUM_THREADS", "")
     if not setting:
-        return max(1, len(os.sched_getaffinity(0)) // world.ranks_on_this_host)
+        ranks = Counter(world.host(rank) for rank in range(world.size))
+        return max(1, len(os.sched_getaffinity(0)) // max(ranks.values()))  # equal on all hosts, as it must be
     outermost = setting.split(",")[0]  # OpenMP allows a list, for nested parallel regions
     if not outermost.strip().isdecimal():
         raise Error(f"the environment's OMP_NUM_THREADS is {setting!r}, expected a number")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import lockstep as ls
-from ranks import mpirun, run_in_threads
+from ranks import errors_of, mpirun, run_in_threads
 
 HERE = Path(__file__).parent
 
@@ -49,6 +51,22 @@ def test_ranks_on_different_processors(tmp_path: Path) -> None:
 
 def test_the_way_out_of_different_processors(tmp_path: Path) -> None:
     assert messages_of(2, "isa given", tmp_path) == ["none", "none"]
+
+
+def test_ranks_with_different_numbers_of_threads() -> None:
+    graph = ls.parse(GRAPH.replace("[4", "[8"))
+    for message in errors_of(2, lambda world: ls.compile(graph, world=world, threads=1 + world.rank)):
+        assert re.search(r"threads of a rank.*on rank 0: 1\n.*on rank 1: 2\n.*threads=1", message, re.DOTALL), message
+
+
+def test_threads_are_equal_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts of 12 cores, with two ranks and with one."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(12))
+    hosts = ["a", "a", "b"]
+    for here in (2, 1):
+        world = SimpleNamespace(size=3, host=hosts.__getitem__, ranks_on_this_host=here)
+        assert ls._default_threads(world) == 6
 
 
 GRAPH = """
