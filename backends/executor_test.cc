@@ -2,10 +2,14 @@
 
 #include "runtime/executor.h"
 
+#include <barrier>
+#include <thread>
+
 #include "backends/executor_test_support.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/agreement.h"
+#include "runtime/exclusive_use.h"
 
 namespace lockstep {
 namespace {
@@ -174,6 +178,54 @@ TEST(Ranks, ProgramsThatDifferInAnAttributeAreRefusedAtLoad) {
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(MessageOf(status), HasSubstr("different versions of the program @step")) << status;
   }
+}
+
+// Calls f when another thread uses the communicator.
+void WhenInUse(Communicator& communicator, const std::function<void()>& f) {
+  std::barrier steps(2);
+  std::thread other([&] {
+    const ExclusiveUse use(communicator.in_use());
+    EXPECT_TRUE(use.ok());
+    steps.arrive_and_wait();  // in use
+    steps.arrive_and_wait();  // no longer needed
+  });
+  steps.arrive_and_wait();
+  f();
+  steps.arrive_and_wait();
+  other.join();
+}
+
+TEST(Ranks, ACallWhileAnotherThreadUsesTheCommunicatorIsRefused) {
+  const auto all = StatusOfEach(2, [](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, Load(StepFor(2), communicator, device));
+    Tensor w(TensorType{DType::kF32, {3, 5}});
+    const Tensor ones = Tensor::Full(w.type(), 1);
+    WhenInUse(communicator, [&] {
+      const std::vector<absl::Status> refused = {
+          executor->Run(Batch(4).inputs(), {}),
+          executor->AssignState("w", {w.type(), ones.bytes()}),
+          executor->ReadState("w", {w.type(), w.mutable_bytes()}),
+          CheckReplicas(*executor, communicator),
+          Load(StepFor(2), communicator, device).status(),
+      };
+      for (const absl::Status& status : refused) {
+        EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+        EXPECT_THAT(MessageOf(status), HasSubstr("in use by another thread"));
+      }
+    });
+    RETURN_IF_ERROR(executor->ReadState("w", {w.type(), w.mutable_bytes()}));
+    EXPECT_EQ(w, Tensor(w.type()));  // not assigned
+    {                                // A caller that holds it for several calls, on the thread that makes them.
+      const ExclusiveUse use(communicator.in_use());
+      EXPECT_TRUE(use.ok());
+      RETURN_IF_ERROR(executor->AssignState("w", {w.type(), ones.bytes()}));
+      RETURN_IF_ERROR(executor->ReadState("w", {w.type(), w.mutable_bytes()}));
+      RETURN_IF_ERROR(CheckReplicas(*executor, communicator));
+    }
+    EXPECT_EQ(w, ones);
+    return executor->Run(Batch(4).inputs(), {});
+  });
+  for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(Ranks, AReplicaThatDiffersIsNamed) {

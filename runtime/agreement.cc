@@ -49,6 +49,8 @@ absl::Status AgreeOnText(Communicator& communicator, std::string_view what, cons
 
 absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
   if (communicator.size() == 1) return absl::OkStatus();
+  const ExclusiveUse use(communicator.in_use());
+  if (!use.ok()) return use.Error("the communicator of executor @" + executor.executable().name);
   const Mesh& mesh = executor.executable().mesh;
   std::vector<const ValueInfo*> replicas;
   std::string hashes;

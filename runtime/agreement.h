@@ -17,9 +17,9 @@ namespace lockstep {
 absl::Status AgreeOnText(Communicator& communicator, std::string_view what, const std::string& text,
                          std::string_view advice = "");
 
-// FailedPrecondition naming the first state whose bits differ between ranks that hold the same part of it, and the
-// ranks: all ranks if it is replicated along every axis of the mesh, those with the same coordinates along the axes
-// that split it otherwise.
+// FailedPrecondition if another thread uses the communicator, or naming the first state whose bits differ between ranks
+// that hold the same part of it, and the ranks: all ranks if it is replicated along every axis of the mesh, those with
+// the same coordinates along the axes that split it otherwise.
 absl::Status CheckReplicas(Executor& executor, Communicator& communicator);
 
 }  // namespace lockstep

@@ -32,7 +32,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -45,6 +44,7 @@
 #include "absl/time/time.h"
 #include "core/dtype.h"
 #include "core/placement.h"
+#include "runtime/exclusive_use.h"
 
 namespace lockstep {
 
@@ -115,9 +115,9 @@ class Communicator {
   int size() const { return static_cast<int>(hosts_.size()); }
   const std::string& transport() const { return transport_; }       // "in_process", "shared_memory", "mpi", …
   const std::string& host(int rank) const { return hosts_[rank]; }  // the name of that rank's host
-  // For callers that cannot know whether another thread uses this object: runtime/exclusive_use.h. Held by
-  // Executor::Run.
-  std::atomic_flag& in_use() { return in_use_; }
+  // For callers that cannot know whether another thread uses this object: runtime/exclusive_use.h. Held by the calls of
+  // an Executor.
+  ExclusiveUse::Flag& in_use() { return in_use_; }
   int ranks_on_this_host() const;  // how many ranks share this one's host, itself included
 
   // Gives out at least `bytes` (0 is fine) of registered memory. Collective: all ranks call it, each with its own size.
@@ -177,7 +177,7 @@ class Communicator {
   const int rank_;
   const std::vector<std::string> hosts_;  // by rank
   const std::string transport_;
-  std::atomic_flag in_use_;
+  ExclusiveUse::Flag in_use_;
 };
 
 }  // namespace lockstep

@@ -39,6 +39,24 @@ absl::Status CheckTensor(const char* what, const ValueInfo& info, const TensorTy
 
 }  // namespace
 
+// Holds the executor, and its communicator unless there is nobody to talk to, for one call.
+class Executor::CallAlone {
+ public:
+  explicit CallAlone(Executor& executor)
+      : use_(executor.in_use_),
+        communicator_use_(executor.communicator_.size() > 1 ? executor.communicator_.in_use() : unshared_) {
+    const std::string& name = executor.executable_.name;
+    if (!use_.ok()) status_ = use_.Error("executor @" + name);
+    else if (!communicator_use_.ok()) status_ = communicator_use_.Error("the communicator of executor @" + name);
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  ExclusiveUse::Flag unshared_;
+  const ExclusiveUse use_, communicator_use_;
+  absl::Status status_;
+};
+
 Executor::Executor(Executable executable, Communicator* communicator, Device* device, const ExecutorOptions& options)
     : executable_(std::move(executable)), communicator_(*communicator), device_(*device), options_(options) {}
 
@@ -169,11 +187,8 @@ absl::Status Executor::RunAll(std::span<const NamedInput> inputs, std::span<cons
 }
 
 absl::Status Executor::Run(std::span<const NamedInput> inputs, std::span<const NamedResult> results) {
-  const ExclusiveUse use(in_use_);
-  if (!use.ok()) return use.Error("executor @" + executable_.name);
-  std::atomic_flag unshared;  // with one rank there is nobody to talk to
-  const ExclusiveUse communicator_use(communicator_.size() > 1 ? communicator_.in_use() : unshared);
-  if (!communicator_use.ok()) return communicator_use.Error("the communicator of executor @" + executable_.name);
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
   RETURN_IF_ERROR(CheckUsable());
   const double begin = Now();
   ++calls_;
@@ -227,8 +242,8 @@ absl::StatusOr<const ValueInfo*> Executor::FindState(std::string_view name) cons
 }
 
 absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& tensor) {
-  const ExclusiveUse use(in_use_);
-  if (!use.ok()) return use.Error("executor @" + executable_.name);
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
   const auto* data = static_cast<const std::byte*>(tensor.data);
   Tensor part;
@@ -249,8 +264,8 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
 }
 
 absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor) {
-  const ExclusiveUse use(in_use_);
-  if (!use.ok()) return use.Error("executor @" + executable_.name);
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
   RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, tensor.data));
   auto* out = static_cast<std::byte*>(tensor.data);

@@ -1,7 +1,7 @@
 // Runs an executable: holds its buffers, its state, and borrows the communicator. One thread at a time uses an
-// Executor; with several ranks in a process each has its own, on its own thread. A thread that calls Run, AssignState
-// or ReadState while another one is in such a call, or in a Run with the same communicator of several ranks, gets
-// FailedPrecondition, and nothing else happens.
+// Executor; with several ranks in a process each has its own, on its own thread. A thread that calls Load, Run,
+// AssignState or ReadState while another one is in such a call of the same executor, or of any with the same
+// communicator of several ranks, gets FailedPrecondition, and nothing else happens.
 //
 //   ASSIGN_OR_RETURN(auto executor, Executor::Load(std::move(executable), communicator, device));
 //   RETURN_IF_ERROR(executor->AssignState("fc1.weight", {type, data}));
@@ -23,13 +23,13 @@
 
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/exclusive_use.h"
 #include "runtime/executable.h"
 #include "runtime/witness.h"
 
@@ -114,6 +114,7 @@ class Executor {
   std::vector<StepProfile> profile() const;  // in order of the steps; empty unless options.profile
 
  private:
+  class CallAlone;
   Executor(Executable executable, Communicator* communicator, Device* device, const ExecutorOptions& options);
   absl::Status Allocate();
   absl::Status Agree();
@@ -136,7 +137,7 @@ class Executor {
   Communicator& communicator_;
   Device& device_;
   const ExecutorOptions options_;
-  std::atomic_flag in_use_;
+  ExclusiveUse::Flag in_use_;
   std::vector<std::byte*> addresses_;                  // of each buffer; of inputs and results, for the current run
   std::vector<std::unique_ptr<DeviceMemory>> memory_;  // what the executor owns
   std::vector<std::unique_ptr<RegisteredMemory>> buckets_;  // what the communicator gave

@@ -24,6 +24,8 @@ int GroupOf(int64_t rank, const Mesh& mesh, std::string_view axis) {
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, Communicator* communicator,
                                                          Device* device, const ExecutorOptions& options) {
+  const ExclusiveUse use(communicator->in_use());
+  if (!use.ok()) return use.Error("the communicator for executor @" + executable.name);
   std::unique_ptr<Executor> executor(new Executor(std::move(executable), communicator, device, options));
   absl::Status status = executor->Agree();
   if (status.ok()) status = executor->MakeAxes();
