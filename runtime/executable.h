@@ -51,6 +51,7 @@ struct CollectiveInfo {
   std::string label;          // "bucket 0 (%dw, %db)": what messages call it
 
   std::string ToString() const;  // one line, equal on ranks that run the same program
+  bool operator==(const CollectiveInfo&) const = default;
 };
 
 enum class StepKind : uint8_t {
@@ -136,7 +137,7 @@ struct ValueInfo {
 // backends/planning/certificate.h, compared at load.
 struct Certificate {
   uint64_t hash = 0;
-  std::vector<std::string> lines;  // the collectives of all axes in order: op, kind, dtype, count, axis, contents
+  std::vector<std::string> lines;  // the collectives of all axes in order: op, root, kind, dtype, count, axis, contents
 
   std::string ToString() const;  // "9f3c1a72": the first 32 bits
 };

@@ -151,8 +151,7 @@ class Checker {
       return Error("O2", at, step) << "collective " << collective.id << " is not in flight";
     }
     const CollectiveInfo& started = flying->second;
-    if (collective.op != started.op || collective.axis != started.axis || collective.mesh_axis != started.mesh_axis ||
-        collective.input != started.input || collective.output != started.output) {
+    if (collective != started) {
       return Error("O2", at, step) << "is for another collective than what started as number " << collective.id << ", "
                                    << started.ToString();
     }

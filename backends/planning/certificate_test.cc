@@ -290,23 +290,44 @@ TEST_P(OutOfPlace, OperandsLieInTheSlices) {
   ExpectRefused(infos, "O4");
 }
 
+TEST_P(OutOfPlace, OperandsMayLieInABucketOfAnotherAxis) {
+  std::vector<StepInfo> infos = {Collective(StepKind::kStart, GetParam(), 0, kOfModel, kState),
+                                 Collective(StepKind::kWait, GetParam(), 0, kOfModel, kState)};
+  EXPECT_TRUE(Certify(infos).ok()) << Certify(infos).status();
+}
+
 INSTANTIATE_TEST_SUITE_P(Ops, OutOfPlace, testing::Values(CollectiveOp::kAllGather, CollectiveOp::kReduceScatter));
 
-TEST(Certificate, HashCoversOrderKindsCountsContentsAndLayouts) {
-  const uint64_t hash = Certify(Good())->hash;
-  EXPECT_EQ(Certify(Good())->hash, hash);
-  const auto changed = [&](const std::function<void(StepInfo&)>& change) {
-    auto infos = Good();
-    change(infos[1]);
+TEST(Certificate, HashCoversAllThatRanksMustAgreeOn) {
+  using Change = std::function<void(StepInfo&)>;
+  // A reduction, and a broadcast, whose root counts; each with its wait.
+  const auto hash_of = [](const Change& change, CollectiveOp op) -> uint64_t {
+    const BufferSlice& output = op == CollectiveOp::kBroadcast ? kSecond : kFirst;
+    std::vector<StepInfo> infos = {Collective(StepKind::kStart, op, 0, kFirst, output),
+                                   Collective(StepKind::kWait, op, 0, kFirst, output)};
+    for (StepInfo& info : infos) change(info);
     const auto certificate = Certify(infos);
-    return certificate.ok() && certificate->hash != hash;
+    EXPECT_TRUE(certificate.ok()) << certificate.status();
+    return certificate.ok() ? certificate->hash : 0;
   };
-  EXPECT_TRUE(changed([](StepInfo& start) { start.collective->kind = ReduceKind::kMax; }));
-  EXPECT_TRUE(changed([](StepInfo& start) { start.collective->count = 15; }));
-  EXPECT_TRUE(changed([](StepInfo& start) { start.collective->dtype = DType::kI32; }));
-  EXPECT_TRUE(changed([](StepInfo& start) { start.reads[0].layout = "16a"; }));
-  EXPECT_TRUE(changed([](StepInfo& start) { start.reads[0].slice.bytes = 32; }));
-  EXPECT_TRUE(changed([](StepInfo& start) { start.reads[0].name = "other"; }));
+  const auto expect_changed = [&](const Change& change, CollectiveOp op = CollectiveOp::kAllReduce) {
+    EXPECT_NE(hash_of(change, op), hash_of([](StepInfo&) {}, op));
+  };
+  expect_changed([](StepInfo& info) { info.collective->kind = ReduceKind::kMax; });
+  expect_changed([](StepInfo& info) { info.collective->count = 15; });
+  expect_changed([](StepInfo& info) { info.collective->dtype = DType::kI32; });
+  expect_changed([](StepInfo& info) { info.collective->label = "bucket 7"; });
+  expect_changed([](StepInfo& info) { info.collective->root = 1; }, CollectiveOp::kBroadcast);
+  expect_changed([](StepInfo& info) { info = AlongModel(info); }, CollectiveOp::kBroadcast);
+  const auto of_read = [](const std::function<void(StepOperand&)>& change) {
+    return [change](StepInfo& info) {
+      if (!info.reads.empty()) change(info.reads[0]);
+    };
+  };
+  expect_changed(of_read([](StepOperand& read) { read.layout = "16a"; }));
+  expect_changed(of_read([](StepOperand& read) { read.slice.bytes = 32; }));
+  expect_changed(of_read([](StepOperand& read) { read.slice = {0, 32, 32}; }));
+  expect_changed(of_read([](StepOperand& read) { read.name = "other"; }));
 }
 
 TEST(Certificate, HashIsOfTheLines) {
@@ -335,6 +356,11 @@ TEST(Certificate, RefusesAWaitThatDiffersFromItsStart) {
       [](CollectiveInfo& wait) { wait.axis = "model"; },
       [](CollectiveInfo& wait) { wait.input = kSecond; },
       [](CollectiveInfo& wait) { wait.output = kSecond; },
+      [](CollectiveInfo& wait) { wait.kind = ReduceKind::kMax; },
+      [](CollectiveInfo& wait) { wait.dtype = DType::kI32; },
+      [](CollectiveInfo& wait) { wait.count = 15; },
+      [](CollectiveInfo& wait) { wait.root = 1; },
+      [](CollectiveInfo& wait) { wait.label = "bucket 7"; },
   };
   for (const auto& change : changes) {
     auto infos = Good();
