@@ -87,6 +87,32 @@ TEST(OneRank, AFailureAfterAnUpdateSpoilsUntilAllUpdatedStatesAreAssigned) {
   EXPECT_TRUE(all[0].ok()) << all[0];
 }
 
+TEST(OneRank, ARunThatFailsCountsForNothing) {
+  const auto all = StatusOfEach(1, [](Communicator& communicator, Device& device) -> absl::Status {
+    ExecutorOptions options;
+    options.profile = true;
+    ASSIGN_OR_RETURN(const auto executor, Load(kStep, communicator, device, {}, options));
+    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    const ExecutorCounters before = executor->counters();
+    const std::vector<StepProfile> steps = executor->profile();
+    EXPECT_EQ(before.runs, 1);
+    EXPECT_GT(before.kernels, 0);
+    EXPECT_GE(before.outside_kernels(), 0);
+    EXPECT_FALSE(executor->Run(BadBatch().inputs(), {}).ok());
+    EXPECT_EQ(executor->counters().runs, 1);
+    EXPECT_EQ(executor->counters().total, before.total);
+    EXPECT_EQ(executor->counters().kernels, before.kernels);
+    EXPECT_EQ(executor->counters().communication, before.communication);
+    for (size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(executor->profile()[i].seconds, steps[i].seconds);
+    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    EXPECT_EQ(executor->counters().runs, 2);
+    EXPECT_GT(executor->counters().kernels, before.kernels);
+    EXPECT_GE(executor->counters().outside_kernels(), 0);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(all[0].ok()) << all[0];
+}
+
 // The peer fails in the collective for which the first rank never comes, and has made the early update as well.
 TEST(TwoRanks, BothAreSpoilt) {
   const std::string text = WithAll(kEarlyUpdate, "[4", "[8");

@@ -246,7 +246,8 @@ void BindViews(Class& executable) {
           "threads", [](const LoadedExecutable& self) { return self.executor->executable().threads; },
           "Threads of this rank.")
       .def_prop_ro("counters", &Counters,
-                   "Seconds since loading: total in calls, in kernels, in communication; and the number of runs.",
+                   "Seconds since loading, in calls that succeeded: total, in kernels, in communication; and their "
+                   "number, runs.",
                    nb::sig("def counters(self) -> dict[str, float]"))
       .def("__repr__", [](const LoadedExecutable& self) {
         const Executable& executable = self.executor->executable();

@@ -140,7 +140,7 @@ absl::Status Executor::RunSteps(size_t& begun) {
     if (i == first_update_) {  // ranks that disagree have their states as they were
       RETURN_IF_ERROR(WaitForWitnesses());
       const double after = Now();
-      counters_.communication += after - before;
+      witness_seconds_ = after - before;
       before = after;
     }
     if (i == executable_.steps.size()) break;
@@ -149,8 +149,7 @@ absl::Status Executor::RunSteps(size_t& begun) {
     const absl::Status status = step.Run(context);
     if (!status.ok()) return Annotate(status, step.info().ToString());
     const double after = Now();
-    (step.info().collective ? counters_.communication : counters_.kernels) += after - before;
-    if (options_.profile) step_seconds_[i] += after - before;
+    seconds_of_run_[i] = after - before;
     before = after;
   }
   return absl::OkStatus();
@@ -200,9 +199,19 @@ absl::Status Executor::Run(std::span<const NamedInput> inputs, std::span<const N
     if (communicator_.size() > 1) communicator_.Abort(status);
     return status;
   }
-  counters_.total += Now() - begin;
-  ++counters_.runs;
+  Count(Now() - begin);
   return absl::OkStatus();
+}
+
+void Executor::Count(double total) {
+  ++counters_.runs;
+  counters_.total += total;
+  counters_.communication += witness_seconds_;
+  for (size_t i = 0; i < executable_.steps.size(); ++i) {
+    const bool is_collective = executable_.steps[i]->info().collective.has_value();
+    (is_collective ? counters_.communication : counters_.kernels) += seconds_of_run_[i];
+    if (options_.profile) step_seconds_[i] += seconds_of_run_[i];
+  }
 }
 
 void Executor::Spoil(const absl::Status& cause) {

@@ -60,7 +60,8 @@ struct ExecutorOptions {
   int64_t check_every = 512;
 };
 
-// Seconds since Load, or since ResetCounters.
+// Seconds since Load, or since ResetCounters, of the runs that succeeded. One that fails adds to none of them: it may
+// have stopped anywhere, or waited for a peer until the time was up.
 struct ExecutorCounters {
   int64_t runs = 0;
   double total = 0;                                                           // in Run, all of it
@@ -71,7 +72,7 @@ struct ExecutorCounters {
 
 struct StepProfile {
   const StepInfo* step;
-  double seconds = 0;  // over all runs
+  double seconds = 0;  // over all runs that succeeded
 };
 
 class Executor {
@@ -129,6 +130,7 @@ class Executor {
   // `begun` becomes the number of steps that have begun, also on an error.
   absl::Status RunSteps(size_t& begun);
   absl::Status RunAll(std::span<const NamedInput> inputs, std::span<const NamedResult> results, size_t& begun);
+  void Count(double total);  // a run that succeeded
   void FindUpdates();
   void Spoil(const absl::Status& cause);
   absl::StatusOr<const ValueInfo*> FindState(std::string_view name) const;
@@ -154,7 +156,9 @@ class Executor {
   std::vector<AxisContext> axes_;                     // of the mesh
   std::unique_ptr<Witness> witness_;
   ExecutorCounters counters_;
-  std::vector<double> step_seconds_;
+  std::vector<double> step_seconds_;    // of all runs, if they are profiled
+  std::vector<double> seconds_of_run_;  // of the current run, by step
+  double witness_seconds_ = 0;          // of the current run, in WaitForWitnesses
 };
 
 }  // namespace lockstep

@@ -89,6 +89,7 @@ absl::Status Executor::Allocate() {
   addresses_.assign(executable_.buffers.size(), nullptr);
   tickets_.resize(static_cast<size_t>(executable_.num_collectives));
   step_seconds_.assign(executable_.steps.size(), 0.0);
+  seconds_of_run_.assign(executable_.steps.size(), 0.0);
   own_results_.assign(executable_.results.size(), nullptr);
   result_is_own_.assign(executable_.results.size(), false);
   FindUpdates();

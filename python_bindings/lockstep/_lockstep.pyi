@@ -203,7 +203,7 @@ class Executable:
     @property
     def counters(self) -> dict[str, float]:
         """
-        Seconds since loading: total in calls, in kernels, in communication; and the number of runs.
+        Seconds since loading, in calls that succeeded: total, in kernels, in communication; and their number, runs.
         """
 
     def __repr__(self) -> str: ...
