@@ -1,7 +1,8 @@
 // What a backend is: it owns a machine. It says what that machine is and what there are kernels for, lowers a graph
 // that keeps to that into a Program of kernels over storages, and makes the devices on which they run. Everything else,
-// from the pipeline before to buffers, certificate and steps after, is shared (compile.cc). Backends hold no state
-// between calls; any thread may use one.
+// from the pipeline before to buffers, certificate and steps after, is shared (compile.cc). A Backend holds no state
+// between calls; any thread may use one. The libraries under it may: an instruction set that is asked for
+// (TargetOptions::isa) holds for the whole process from its first compilation on, and another one is then an error.
 
 #pragma once
 

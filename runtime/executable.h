@@ -1,9 +1,11 @@
 // A compiled program: a linear list of steps over a table of buffers. Backends make executables, an Executor runs them.
 // It prints as text, since that is what one debugs at run time:
 //
-//   executable @step backend=cpu ranks=4 arena=438KiB certificate=9f3c1a72
-//     [ 7] onednn.matmul     reads %x in input x, %dz in arena+8192   writes %dw in bucket 0+8192   // onnx:/fc1/MatMul
-//     [ 8] all_reduce.start  bucket 1
+//   executable @step backend=cpu ranks=4 threads=2 arena=438KiB states=31KiB buckets=31KiB certificate=9f3c1a72
+//     [0] onednn.matmul         reads %x, %dz in arena+8192  writes %dw in bucket 0+0  // onnx:/fc1/MatMul
+//     [1] all_reduce.start      bucket 0 (%dw)
+//     [2] all_reduce.wait       bucket 0 (%dw)
+//     [3] llvm.sgd              reads %w, %g in bucket 0+0  writes %w.next in state w
 //
 // An executable knows no addresses and no communicator. Its steps may keep what they need between runs (a primitive
 // with its memory descriptors), so one executor owns it and one thread at a time runs it.
