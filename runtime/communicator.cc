@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-Communicator::Communicator(int rank, std::vector<std::string> hosts, std::string transport)
-    : rank_(rank), hosts_(std::move(hosts)), transport_(std::move(transport)) {}
+Communicator::Communicator(int rank, std::vector<std::string> hosts, std::string transport, bool is_host)
+    : rank_(rank), hosts_(std::move(hosts)), transport_(std::move(transport)), is_host_(is_host) {}
 
 int Communicator::ranks_on_this_host() const {
   return static_cast<int>(std::count(hosts_.begin(), hosts_.end(), hosts_[rank_]));

@@ -113,7 +113,9 @@ class Communicator {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(hosts_.size()); }
-  const std::string& transport() const { return transport_; }       // "in_process", "shared_memory", "mpi", …
+  const std::string& transport() const { return transport_; }  // "in_process", "shared_memory", "mpi", …
+  // Whether the memory that it gives out is the host's, like Device::is_host(); else it is of this rank's device.
+  bool is_host() const { return is_host_; }
   const std::string& host(int rank) const { return hosts_[rank]; }  // the name of that rank's host
   // For callers that cannot know whether another thread uses this object: runtime/exclusive_use.h. Held by the calls of
   // an Executor.
@@ -171,12 +173,13 @@ class Communicator {
                              const Call& call);
 
  protected:
-  Communicator(int rank, std::vector<std::string> hosts, std::string transport);
+  Communicator(int rank, std::vector<std::string> hosts, std::string transport, bool is_host = true);
 
  private:
   const int rank_;
   const std::vector<std::string> hosts_;  // by rank
   const std::string transport_;
+  const bool is_host_;
   ExclusiveUse::Flag in_use_;
 };
 

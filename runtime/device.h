@@ -46,7 +46,8 @@ class Device {
   // True if device memory is host memory: inputs are then read, and results written, in the caller's memory.
   bool is_host() const { return is_host_; }
 
-  // The queue in which the executor's steps run. Null if there is none: then a step is done when its Run returns.
+  // The queue in which the executor's steps run. Null if there is none: then a step is done when its Run returns. An
+  // executor that returns to its caller, with an error too, has synchronized it.
   virtual Stream* stream() = 0;
 
   // Zeroed memory; 0 bytes are fine. `label` appears in the message when there is not enough.

@@ -196,7 +196,7 @@ absl::Status Executor::Run(std::span<const NamedInput> inputs, std::span<const N
   has_results_ = status.ok();
   if (!status.ok()) {
     if (begun > first_update_) Spoil(status);
-    if (communicator_.size() > 1) communicator_.Abort(status);
+    GiveUp(status);
     return status;
   }
   Count(Now() - begin);
@@ -212,6 +212,12 @@ void Executor::Count(double total) {
     (is_collective ? counters_.communication : counters_.kernels) += seconds_of_run_[i];
     if (options_.profile) step_seconds_[i] += seconds_of_run_[i];
   }
+}
+
+void Executor::GiveUp(const absl::Status& cause) {
+  if (communicator_.size() > 1) communicator_.Abort(cause);
+  // What the device's queue still holds may use memory of the caller. After the abort, as it may wait for peers.
+  (void)device_.Synchronize();
 }
 
 void Executor::Spoil(const absl::Status& cause) {
@@ -237,8 +243,11 @@ absl::StatusOr<ConstTensorRef> Executor::ResultOfLastRun(std::string_view name) 
     if (calls_ == 0) return FailedPrecondition() << "result " << name << ": nothing has run yet";
     if (!has_results_) return FailedPrecondition() << "result " << name << ": the last run failed";
     if (!result_is_own_[i]) return NotFound() << "result " << name << " was written to the caller's memory";
-    if (!device_.is_host()) return Unimplemented() << "result " << name << " is in the memory of " << device_.name();
-    return ConstTensorRef{info.local_type, own_results_[i]};
+    if (device_.is_host()) return ConstTensorRef{info.local_type, own_results_[i]};
+    Tensor& copy = copied_results_[i] = Tensor(info.local_type);
+    RETURN_IF_ERROR(device_.CopyToHost(copy.mutable_bytes(), own_results_[i], copy.num_bytes()));
+    RETURN_IF_ERROR(device_.Synchronize());
+    return ConstTensorRef{info.local_type, copy.bytes()};
   }
   return NotFound() << "there is no result " << name << "; results are " << NamesOf(executable_.results);
 }

@@ -130,6 +130,8 @@ class Executor {
   // `begun` becomes the number of steps that have begun, also on an error.
   absl::Status RunSteps(size_t& begun);
   absl::Status RunAll(std::span<const NamedInput> inputs, std::span<const NamedResult> results, size_t& begun);
+  // After an error: tells the peers, and leaves nothing in the device's queue.
+  void GiveUp(const absl::Status& cause);
   void Count(double total);  // a run that succeeded
   void FindUpdates();
   void Spoil(const absl::Status& cause);
@@ -145,6 +147,7 @@ class Executor {
   std::vector<std::unique_ptr<RegisteredMemory>> buckets_;  // what the communicator gave
   std::vector<std::byte*> own_results_;                     // by result; null until it is needed
   std::vector<bool> result_is_own_;                         // in the last run
+  std::vector<Tensor> copied_results_;                      // by result: what ResultOfLastRun took from a device
   bool has_results_ = false;                                // the last run succeeded
   int64_t calls_ = 0;                                       // of Run since Load
   size_t first_update_ = 0;                                 // the first step that may write a state

@@ -30,11 +30,9 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, 
   absl::Status status = executor->Agree();
   if (status.ok()) status = executor->MakeAxes();
   if (status.ok()) status = executor->Allocate();
-  if (!status.ok()) {
-    if (communicator->size() > 1) communicator->Abort(status);
-    return status;
-  }
-  return executor;
+  if (status.ok()) return executor;
+  executor->GiveUp(status);
+  return status;
 }
 
 absl::Status Executor::Agree() {
@@ -42,6 +40,12 @@ absl::Status Executor::Agree() {
   if (ranks != communicator_.size()) {
     return InvalidArgument() << "@" << executable_.name << " is compiled for " << ranks << " ranks (mesh "
                              << executable_.mesh.ToString() << "), and the communicator has " << communicator_.size();
+  }
+  if (ranks > 1 && device_.is_host() != communicator_.is_host()) {
+    return InvalidArgument() << "@" << executable_.name << " runs in the memory of " << device_.name()
+                             << ", and the communicator (" << communicator_.transport() << ") gives out memory of "
+                             << (communicator_.is_host() ? "the host" : "a device") << "; it has to be one for "
+                             << device_.name();
   }
   std::string certificate;
   for (const std::string& line : executable_.certificate.lines) certificate += line + "\n";
@@ -92,6 +96,7 @@ absl::Status Executor::Allocate() {
   seconds_of_run_.assign(executable_.steps.size(), 0.0);
   own_results_.assign(executable_.results.size(), nullptr);
   result_is_own_.assign(executable_.results.size(), false);
+  copied_results_.resize(executable_.results.size());
   FindUpdates();
   size_t constant = 0;
   for (size_t i = 0; i < executable_.buffers.size(); ++i) {

@@ -9,7 +9,8 @@
 
 namespace lockstep {
 
-// The addresses of one run of a kernel, in the order of its step's reads and writes.
+// The addresses of one run of a kernel, in the order of its step's reads and writes: of its device. The arrays last as
+// long as the call; a kernel that puts its work into the stream takes the addresses out of them.
 struct KernelArgs {
   std::byte* const* reads;
   std::byte* const* writes;

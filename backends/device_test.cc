@@ -1,0 +1,293 @@
+// Programs on a device whose memory is not the host's: they compute what the host does, an executor that returns leaves
+// nothing in the queue, and what is not memory of the device is refused.
+
+#include "runtime/device.h"
+
+#include <cstring>
+
+#include "backends/executor_test_support.h"
+#include "backends/simulated_device.h"
+#include "core/local_part.h"
+#include "core/printer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "passes/training/train_step.h"
+#include "runtime/agreement.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr char kMlp[] = R"(
+graph @mlp(%x: f32[8,6] split(0), state %w: f32[6,10] split(1, model), state %b: f32[10] split(0, model), state %u: f32[10,5] split(0, model)) -> (logits: f32[8,5]) {
+  %z = matmul %x, %w : f32[8,10]
+  %bb = broadcast %b {dims=[1], shape=[8,10]} : f32[8,10]
+  %zb = add %z, %bb : f32[8,10]
+  %h = tanh %zb : f32[8,10]
+  %logits = matmul %h, %u : f32[8,5]
+  return %logits
+}
+)";
+const Mesh kGrid({{"data", 2}, {"model", 2}});
+
+Graph MlpStep() {
+  absl::StatusOr<Graph> graph = ParseGraph(kMlp);
+  LOCKSTEP_CHECK(graph.ok()) << graph.status();
+  passes::TrainStepSpec spec;
+  spec.optimizer = {"SGD", {{"learning_rate", 0.3}, {"momentum", 0.9}}};
+  const absl::Status status = passes::MakeTrainStep(*graph, spec);
+  LOCKSTEP_CHECK(status.ok()) << status;
+  return *std::move(graph);
+}
+
+Graph SmallStep(int ranks) {
+  absl::StatusOr<Graph> graph = ParseGraph(StepFor(ranks));
+  LOCKSTEP_CHECK(graph.ok()) << graph.status();
+  return *std::move(graph);
+}
+
+// One rank of a program, on the host or on a simulated device.
+class Rank {
+ public:
+  static absl::StatusOr<std::unique_ptr<Rank>> Load(const Graph& graph, const Mesh& mesh, bool on_host,
+                                                    Communicator& world, int* splits = nullptr) {
+    auto rank = std::make_unique<Rank>();
+    ASSIGN_OR_RETURN(const auto backend, on_host ? CreateBackend("cpu") : CreateSimulatedBackend());
+    ASSIGN_OR_RETURN(rank->device, backend->MakeDevice());
+    Communicator* communicator = &world;
+    if (!on_host) {
+      rank->communicator = CreateSimulatedCommunicator(world, static_cast<SimulatedDevice&>(*rank->device), splits);
+      communicator = rank->communicator.get();
+    }
+    CompileOptions options;
+    options.mesh = mesh;
+    options.bucket_bytes = 256;
+    ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), *backend, options));
+    ASSIGN_OR_RETURN(rank->executor, Executor::Load(std::move(executable), communicator, rank->device.get()));
+    return rank;
+  }
+
+  size_t queued() const { return device->stream() == nullptr ? 0 : device->stream()->size(); }
+
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Communicator> communicator;  // of simulated devices
+  std::unique_ptr<Executor> executor;
+};
+
+// Values that depend on the type and `salt`; whole numbers are classes.
+Tensor Values(const TensorType& type, int salt) {
+  Tensor tensor(type);
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+    if (type.dtype == DType::kI64) tensor.mutable_data<int64_t>()[i] = (i + salt) % 5;
+    else tensor.mutable_data<float>()[i] = static_cast<float>((i * 7 + salt * 3) % 11 - 5) / 8;
+  }
+  return tensor;
+}
+
+// Assigns the states and runs three times. What comes out: of each run the results, the first in memory of the caller,
+// and the states after it.
+absl::StatusOr<std::vector<Tensor>> Train(Rank& rank, int number, const Mesh& mesh) {
+  Executor& executor = *rank.executor;
+  const Executable& executable = executor.executable();
+  for (const ValueInfo& state : executable.states) {
+    Tensor value = Values(state.global_type, 1);
+    RETURN_IF_ERROR(executor.AssignState(state.name, {value.type(), value.bytes()}));
+    std::memset(value.mutable_bytes(), 0xff, value.num_bytes());  // no longer needed
+  }
+  std::vector<Tensor> found;
+  for (int run = 0; run < 3; ++run) {
+    std::vector<Tensor> parts;
+    std::vector<NamedInput> inputs;
+    parts.reserve(executable.inputs.size());
+    for (const ValueInfo& input : executable.inputs) {
+      const Tensor& part =
+          parts.emplace_back(LocalPart(Values(input.global_type, run), input.placements, mesh, number));
+      inputs.push_back({input.name, {part.type(), part.bytes()}});
+    }
+    Tensor given(executable.results[0].local_type);
+    const std::vector<NamedResult> results = {{executable.results[0].name, {given.type(), given.mutable_bytes()}}};
+    RETURN_IF_ERROR(executor.Run(inputs, results));
+    EXPECT_EQ(rank.queued(), 0u);
+    found.push_back(given);
+    for (size_t i = 1; i < executable.results.size(); ++i) {
+      ASSIGN_OR_RETURN(const ConstTensorRef own, executor.ResultOfLastRun(executable.results[i].name));
+      Tensor& copy = found.emplace_back(own.type);
+      std::memcpy(copy.mutable_bytes(), own.data, copy.num_bytes());
+    }
+    for (const ValueInfo& state : executable.states) {
+      Tensor& value = found.emplace_back(state.local_type);
+      RETURN_IF_ERROR(executor.ReadState(state.name, {value.type(), value.mutable_bytes()}));
+    }
+  }
+  return found;
+}
+
+// What each rank finds; and how often its communicator was split.
+std::vector<std::vector<Tensor>> TrainOnRanks(const Graph& graph, const Mesh& mesh, bool on_host,
+                                              int expected_splits = 0) {
+  std::vector<std::vector<Tensor>> of_ranks(static_cast<size_t>(mesh.num_ranks()));
+  const absl::Status status = ForEachRank(static_cast<int>(of_ranks.size()), [&](Communicator& world) -> absl::Status {
+    int splits = 0;
+    ASSIGN_OR_RETURN(const auto rank, Rank::Load(graph, mesh, on_host, world, &splits));
+    EXPECT_EQ(splits, on_host ? 0 : expected_splits);
+    ASSIGN_OR_RETURN(of_ranks[static_cast<size_t>(world.rank())], Train(*rank, world.rank(), mesh));
+    return CheckReplicas(*rank->executor, on_host ? world : *rank->communicator);
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  return of_ranks;
+}
+
+TEST(Device, ComputesWhatTheHostDoes) {
+  for (int ranks : {1, 2, 3}) {
+    const Mesh mesh({{"data", ranks}});
+    const auto expected = TrainOnRanks(SmallStep(ranks), mesh, /*on_host=*/true);
+    // A mesh of one axis is the world itself, of which there are no parts.
+    const auto found = TrainOnRanks(SmallStep(ranks), mesh, /*on_host=*/false, /*expected_splits=*/0);
+    EXPECT_EQ(found, expected) << ranks << " ranks";
+    ASSERT_EQ(found[0].size(), 3u * 4);  // the loss, the old state, two states
+    EXPECT_NE(found[0][2], found[0][6]) << "nothing was learnt";
+  }
+}
+
+TEST(Device, ComputesOnAGridWhatTheHostDoes) {
+  const auto expected = TrainOnRanks(MlpStep(), kGrid, /*on_host=*/true);
+  const auto found = TrainOnRanks(MlpStep(), kGrid, /*on_host=*/false, /*expected_splits=*/2);
+  EXPECT_EQ(found, expected);
+  EXPECT_NE(found[0], found[1]) << "of weights that are split";
+}
+
+TEST(Device, ReplicasThatPartAreNamed) {
+  std::vector<absl::Status> all;
+  (void)ForEachRank(
+      2,
+      [](Communicator& world) -> absl::Status {
+        ASSIGN_OR_RETURN(const auto rank, Rank::Load(SmallStep(2), Mesh({{"data", 2}}), /*on_host=*/false, world));
+        const Tensor w = Tensor::Full({DType::kF32, {3, 5}}, 1 + world.rank());
+        RETURN_IF_ERROR(rank->executor->AssignState("w", {w.type(), w.bytes()}));
+        const absl::Status status = rank->executor->Run(Batch(4).inputs(), {});
+        EXPECT_EQ(rank->queued(), 0u);
+        return status;
+      },
+      &all);
+  for (const absl::Status& status : all) {
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("replicas of the states differ"), HasSubstr("rank 1")));
+  }
+}
+
+// --- Calls that fail ----------------------------------------------------------------------------------------------
+
+// The caller may free its memory, which copies in the queue would read.
+TEST(Device, ACallThatFailsLeavesNothingInTheQueue) {
+  const absl::Status status = ForEachRank(1, [](Communicator& world) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto rank, Rank::Load(SmallStep(1), Mesh({{"data", 1}}), /*on_host=*/false, world));
+    Executor& executor = *rank->executor;
+    std::vector<NamedInput> inputs;
+    {
+      const Batch batch(4);
+      inputs = batch.inputs();
+      inputs.pop_back();  // y, when x is on its way
+      EXPECT_THAT(MessageOf(executor.Run(inputs, {})), HasSubstr("input y is missing"));
+      EXPECT_EQ(rank->queued(), 0u);
+    }
+    Batch bad(4);
+    bad.y.mutable_data<int64_t>()[1] = 5;
+    EXPECT_THAT(MessageOf(executor.Run(bad.inputs(), {})), HasSubstr("label 5 at position [1]"));
+    EXPECT_EQ(rank->queued(), 0u);
+    // All steps had begun when the device said so: what they have updated nobody knows.
+    EXPECT_THAT(MessageOf(executor.CheckUsable()), HasSubstr("assign the states w"));
+    const Tensor w = Tensor::Full({DType::kF32, {3, 5}}, 1);
+    RETURN_IF_ERROR(executor.AssignState("w", {w.type(), w.bytes()}));
+    return executor.Run(Batch(4).inputs(), {});
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(Device, AFailureReachesThePeers) {
+  std::vector<absl::Status> all;
+  (void)ForEachRank(
+      3,
+      [](Communicator& world) -> absl::Status {
+        ASSIGN_OR_RETURN(const auto rank, Rank::Load(SmallStep(3), Mesh({{"data", 3}}), /*on_host=*/false, world));
+        Batch batch(4);
+        if (world.rank() == 1) batch.y.mutable_data<int64_t>()[0] = -1;
+        const absl::Status status = rank->executor->Run(batch.inputs(), {});
+        EXPECT_EQ(rank->queued(), 0u);
+        return status;
+      },
+      &all);
+  for (const absl::Status& status : all) EXPECT_THAT(MessageOf(status), HasSubstr("label -1"));
+}
+
+TEST(Device, ACommunicatorOfTheHostIsRefused) {
+  std::vector<absl::Status> all;
+  (void)ForEachRank(
+      2,
+      [](Communicator& world) -> absl::Status {
+        ASSIGN_OR_RETURN(Graph graph, ParseGraph(StepFor(2)));
+        const auto backend = CreateSimulatedBackend();
+        ASSIGN_OR_RETURN(const auto device, backend->MakeDevice());
+        CompileOptions options;
+        options.mesh = Mesh({{"data", 2}});
+        ASSIGN_OR_RETURN(Executable executable, Compile(std::move(graph), *backend, options));
+        return Executor::Load(std::move(executable), &world, device.get()).status();
+      },
+      &all);
+  for (const absl::Status& status : all) {
+    EXPECT_THAT(MessageOf(status), HasSubstr("@step runs in the memory of simulated, and the communicator (in_process) "
+                                             "gives out memory of the host"));
+  }
+}
+
+// --- What the tests above stand on --------------------------------------------------------------------------------
+
+TEST(SimulatedDevice, RefusesWhatIsNotItsMemory) {
+  SimulatedDevice device, other;
+  auto memory = *device.Allocate(64, "memory");
+  const auto of_other = *other.Allocate(64, "memory");
+  std::byte host[64] = {};
+  EXPECT_TRUE(device.CopyToDevice(memory->data(), host, 64).ok());
+  for (std::byte* wrong : {host, of_other->data(), memory->data() + 1}) {
+    EXPECT_THAT(MessageOf(device.CopyToDevice(wrong, host, 64)), HasSubstr("not memory of the device simulated"));
+    EXPECT_THAT(MessageOf(device.CopyToHost(host, wrong, 64)), HasSubstr("not memory of the device simulated"));
+    EXPECT_FALSE(device.CopyWithin(wrong, memory->data(), 64).ok());
+    EXPECT_FALSE(device.CopyWithin(memory->data(), wrong, 64).ok());
+  }
+  std::byte* freed = memory->data();
+  memory.reset();
+  EXPECT_FALSE(device.CopyToHost(host, freed, 64).ok());
+}
+
+TEST(SimulatedDevice, DoesNothingBeforeItIsSynchronized) {
+  SimulatedDevice device;
+  const auto memory = *device.Allocate(4, "memory");
+  int value = 1, found = 7;
+  ASSERT_TRUE(device.CopyToDevice(memory->data(), reinterpret_cast<std::byte*>(&value), 4).ok());
+  ASSERT_TRUE(device.CopyToHost(reinterpret_cast<std::byte*>(&found), memory->data(), 4).ok());
+  value = 2;
+  EXPECT_EQ(found, 7);
+  ASSERT_TRUE(device.Synchronize().ok());
+  EXPECT_EQ(found, 2);
+  EXPECT_DEATH((void)*reinterpret_cast<volatile int*>(memory->data()), "");  // the host touches it
+}
+
+TEST(SimulatedDevice, KernelsRefuseHostPointers) {
+  const auto backend = CreateSimulatedBackend();
+  absl::StatusOr<Graph> graph =
+      ParseGraph("graph @neg(%x: f32[2]) -> (y: f32[2]) {\n  %y = neg %x : f32[2]\n  return %y\n}\n");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  absl::StatusOr<Executable> executable = Compile(*std::move(graph), *backend, {});
+  ASSERT_TRUE(executable.ok()) << executable.status();
+  SimulatedDevice device;
+  float x[2] = {1, 2}, y[2] = {};
+  std::vector<std::byte*> addresses(executable->buffers.size(), reinterpret_cast<std::byte*>(x));
+  addresses[static_cast<size_t>(executable->results[0].buffer)] = reinterpret_cast<std::byte*>(y);
+  StepContext context(addresses, device, {}, {});
+  ASSERT_EQ(executable->steps.size(), 1u);
+  EXPECT_THAT(MessageOf(executable->steps[0]->Run(context)), HasSubstr("not memory of the device simulated"));
+  EXPECT_EQ(device.stream()->size(), 0u);
+}
+
+}  // namespace
+}  // namespace lockstep
