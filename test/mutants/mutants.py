@@ -9,7 +9,7 @@
 It works on a copy of the checkout, build/mutants/tree. All mistakes of the files are compiled into it at once, each
 behind a switch, so that there is one build; those that do not compile are left out. A run of the tests without any says
 which tests reach which mistake; each mistake is then tried with these, the quick ones first, until one fails or takes
-too long. What survives wants a test, or a place in equivalent.txt with the reason. The C++ tests count, not the Python
+longer than Bazel lets it. What survives wants a test, or a place in equivalent.txt with the reason. The C++ tests count, not the Python
 ones. A run that is ended goes on where it was, until a source changes.
 """
 

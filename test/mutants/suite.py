@@ -17,8 +17,9 @@ from xml.etree import ElementTree
 from checkout import TREE, ask_bazel, label_of
 
 MOST_MEMORY = 16 << 30  # bytes of address space: a mutant must not take the machine's memory
-MOST_SECONDS = 900  # of a test without mistakes
-SLOWER, SLACK = 5, 10  # a mutant may take so many times as long as the code without mistakes, and so many seconds more
+# How long Bazel lets a test run: what takes longer fails in the suite too, and what takes shorter does not.
+TIMEOUTS = {"short": 60, "moderate": 300, "long": 900, "eternal": 3600}
+TIMEOUT_OF_SIZE = {"small": "short", "medium": "moderate", "large": "long", "enormous": "eternal"}
 
 
 @dataclasses.dataclass
@@ -34,8 +35,9 @@ class Run:
 class Test:
     """A test target, run as Bazel runs it but for shards and reports."""
 
-    def __init__(self, label: str, arguments: list[str]):
+    def __init__(self, label: str, arguments: list[str], limit: float):
         self.label = label
+        self.limit = limit  # seconds
         self.package, _, self.name = label.removeprefix("//").partition(":")
         self.arguments = [re.sub(r"\$\(\w*location (\S+)\)", self.location, each) for each in arguments]
         self.seconds = 0.0  # without mistakes
@@ -44,10 +46,6 @@ class Test:
     def location(self, match: re.Match) -> str:
         package, _, name = match[1].removeprefix("//").partition(":")
         return f"{package or self.package}/{name}"
-
-    @property
-    def limit(self) -> float:
-        return SLOWER * self.seconds + SLACK
 
     def run(self, environment: dict[str, str], limit: float, stop: threading.Event) -> Run:
         """Runs it, until it ends, the time is over or `stop` is set; ends every process that it leaves."""
@@ -143,7 +141,9 @@ def tests_of(files: list[str]) -> list[Test]:
     tests = []
     for rule in ElementTree.fromstring(answer).iter("rule"):
         arguments = [each.get("value", "") for each in rule.findall("./list[@name='args']/string")]
-        tests.append(Test(rule.get("name", ""), arguments))
+        text = {each.get("name"): each.get("value", "") for each in rule.findall("./string")}
+        timeout = text.get("timeout") or TIMEOUT_OF_SIZE[text.get("size", "medium")]
+        tests.append(Test(rule.get("name", ""), arguments, TIMEOUTS[timeout]))
     return sorted(tests, key=lambda test: test.label)
 
 
@@ -170,7 +170,7 @@ def measure_one(test: Test, number_of_mutants: int) -> tuple[float, list[int]]:
     with tempfile.NamedTemporaryFile(prefix="mutants-") as file:
         file.write(bytes(max(1, number_of_mutants)))
         file.flush()
-        run = test.run({"LOCKSTEP_MUTANTS_REACHED": file.name}, MOST_SECONDS, threading.Event())
+        run = test.run({"LOCKSTEP_MUTANTS_REACHED": file.name}, test.limit, threading.Event())
         if run.outcome != "passed":
             sys.exit(f"mutants: {test.label} {run.outcome} without any mistake:\n{run.output[-3000:]}")
         file.seek(0)
