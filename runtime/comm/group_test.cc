@@ -84,5 +84,45 @@ TEST_F(GroupTest, AWaitForNobodyIsBounded) {
   EXPECT_TRUE(absl::StrContains(status.message(), "rank 0 on host a waited 50ms in something")) << status;
 }
 
+// What others learn who ask for whom it waits.
+TEST_F(GroupTest, ARankSaysForWhomItWaits) {
+  auto group = Rank(0, absl::Seconds(10));
+  std::vector<int> said;
+  group->OnIdle([&] { said.push_back(group->waits_for()); }, nullptr);
+  EXPECT_LT(group->waits_for(), 0);
+  for (const std::vector<int>& late : {std::vector<int>{1}, std::vector<int>{}}) {
+    said.clear();
+    int looks = 0;
+    const absl::Status status =
+        group->Await([&] { return said.size() >= 2 && ++looks > 2; }, [&] { return late; }, "something");
+    EXPECT_TRUE(status.ok()) << status;
+    ASSERT_GE(said.size(), 2u);
+    for (int rank : said) EXPECT_EQ(rank, late.empty() ? -1 : 1);
+    EXPECT_LT(group->waits_for(), 0);
+  }
+}
+
+// A share that was done for one collective is not done for a later one.
+TEST_F(GroupTest, UnfinishedAreThoseWhoWorkOnThisCollective) {
+  auto first = Rank(0, absl::Seconds(10)), second = Rank(1, absl::Seconds(10));
+  const std::vector<int> nobody, other = {1};
+  first->BeginShare(7);  // its own is not asked for
+  EXPECT_EQ(first->Unfinished(7, /*given=*/true), other);
+  EXPECT_EQ(first->Unfinished(7, /*given=*/false), nobody);
+  for (uint64_t sequence : {7, 8, 9, 12}) {
+    second->BeginShare(sequence);
+    EXPECT_EQ(first->Unfinished(sequence, true), other) << sequence;
+    EXPECT_EQ(first->Unfinished(sequence, false), other) << sequence;
+    EXPECT_EQ(first->Unfinished(sequence - 1, true), nobody) << sequence;
+    second->EndShare(sequence);
+    EXPECT_EQ(first->Unfinished(sequence, true), nobody) << sequence;
+    EXPECT_EQ(first->Unfinished(sequence, false), nobody) << sequence;
+    EXPECT_EQ(first->Unfinished(sequence + 1, true), other) << sequence;
+    EXPECT_EQ(first->Unfinished(sequence + 1, false), nobody) << sequence;
+  }
+  (void)second->Leave();
+  EXPECT_EQ(first->Unfinished(13, true), nobody);
+}
+
 }  // namespace
 }  // namespace lockstep
