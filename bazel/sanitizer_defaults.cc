@@ -20,6 +20,10 @@ EXPORTED const char* __lsan_default_suppressions() {
          "leak:libfabric\n";
 }
 
+// At its end each process sleeps, by default for a second, in case a thread still runs into something: tests of ranks
+// start hundreds.
+EXPORTED const char* __tsan_default_options() { return "atexit_sleep_ms=50"; }
+
 // The locks inside these libraries are invisible to the thread sanitizer.
 EXPORTED const char* __tsan_default_suppressions() {
   return "called_from_lib:libmpi.so.40\n"

@@ -14,4 +14,10 @@ std::vector<ConformanceCase> ConformanceCases() {
   return all;
 }
 
+std::vector<ConformanceCase> SleepingCases() {
+  std::vector<ConformanceCase> all = ConformanceCases();
+  std::erase_if(all, [](const ConformanceCase& test) { return !test.sleeps; });
+  return all;
+}
+
 }  // namespace lockstep

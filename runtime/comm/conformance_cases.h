@@ -20,11 +20,15 @@ struct ConformanceCase {
   Communicator::Options options;
   // Runs one rank's part. OK, or what was wrong.
   std::function<absl::Status(Communicator&)> run;
+  // It does hardly anything else: drivers run it at the same time in several worlds.
+  bool sleeps = false;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const ConformanceCase& test) { return out << test.name; }
 
 // Each case needs a world of its own: some leave it in error.
 std::vector<ConformanceCase> ConformanceCases();
+// Those of them that sleep.
+std::vector<ConformanceCase> SleepingCases();
 
 }  // namespace lockstep

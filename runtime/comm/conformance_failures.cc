@@ -152,12 +152,12 @@ absl::Status OperandsAreFreeAfterAnAbort(Communicator& c) {
   for (size_t i = 0; c.rank() != 0 && i < tickets.size() && status.ok(); ++i) status = c.Wait(tickets[i]);
   if (status.ok()) status = c.Barrier("after");
   EXPECT_THAT_OR_RETURN(!status.ok() && absl::StrContains(status.message(), "enough"), "abort");
-  for (Operand& operand : operands) std::memset(operand.data(), 0x77, kCount * sizeof(float));
+  const std::vector<std::byte> own(kCount * sizeof(float), std::byte{0x77});
+  for (Operand& operand : operands) std::memcpy(operand.data(), own.data(), own.size());
   absl::SleepFor(absl::Milliseconds(20));
   for (Operand& operand : operands) {
-    for (size_t i = 0; i < kCount * sizeof(float); ++i) {
-      EXPECT_THAT_OR_RETURN(operand.data()[i] == std::byte{0x77}, "somebody wrote into an operand after the abort");
-    }
+    EXPECT_THAT_OR_RETURN(std::memcmp(operand.data(), own.data(), own.size()) == 0,
+                          "somebody wrote into an operand after the abort");
   }
   return absl::OkStatus();
 }
@@ -224,9 +224,11 @@ std::vector<ConformanceCase> FailureCases() {
        }},
       {"AbortReachesPeers", 2, kNormal, AbortReachesPeers},
       {"OperandsAreFreeAfterAnAbort", 1, kNormal, OperandsAreFreeAfterAnAbort},
-      {"LateFirstRankIsNamed", 2, hurried, [](Communicator& c) { return LateRankIsNamed(c, 0); }},
-      {"LateMiddleRankIsNamed", 3, hurried, [](Communicator& c) { return LateRankIsNamed(c, c.size() / 2); }},
-      {"LateLastRankIsNamed", 2, hurried, [](Communicator& c) { return LateRankIsNamed(c, c.size() - 1); }},
+      {"LateFirstRankIsNamed", 2, hurried, [](Communicator& c) { return LateRankIsNamed(c, 0); }, /*sleeps=*/true},
+      {"LateMiddleRankIsNamed", 3, hurried, [](Communicator& c) { return LateRankIsNamed(c, c.size() / 2); },
+       /*sleeps=*/true},
+      {"LateLastRankIsNamed", 2, hurried, [](Communicator& c) { return LateRankIsNamed(c, c.size() - 1); },
+       /*sleeps=*/true},
       {"RankThatLeavesIsNamed", 2, kNormal, RankThatLeavesIsNamed},
       {"LeavingInFlightIsAnAbort", 2, kNormal, LeavingInFlightIsAnAbort},
   };

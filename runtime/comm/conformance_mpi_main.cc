@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -81,46 +82,63 @@ absl::Status ComeAndGo(const MpiOptions& options, int late_init, int late_finali
   return absl::OkStatus();
 }
 
-int RunCases(MpiOptions options, int ranks) {
-  int passed = 0, failed = 0, rank = -1;
+// A world for a case, which all ranks make at about the same time: a hurried one cannot be made otherwise.
+absl::StatusOr<std::unique_ptr<Communicator>> MakeWorld(MpiOptions options, const ConformanceCase& test) {
+  MpiOptions patient = options;
+  patient.communicator = {};
+  absl::StatusOr<std::unique_ptr<Communicator>> meeting = CreateMpi(patient);
+  if (meeting.ok()) (void)(*meeting)->Barrier("before a case");
+  options.communicator = test.options;
+  return CreateMpi(options);
+}
+
+// Runs this rank's part of a case, and destroys the world.
+bool RunCase(const ConformanceCase& test, std::unique_ptr<Communicator> world, int ranks) {
+  Watchdog watchdog;
+  const int rank = world->rank();
+  watchdog.Begin(rank, test.name);
+  const absl::Time begin = absl::Now();
+  absl::Status status = absl::OkStatus();
+  if (world->size() != ranks) status = absl::InternalError("a world of " + std::to_string(world->size()) + " ranks");
+  if (status.ok()) status = test.run(*world);
+  if (!status.ok()) world->Abort(status);
+  world.reset();
+  watchdog.End(rank);
+  if (std::getenv("LOCKSTEP_TEST_TIMES") != nullptr) {
+    std::printf("rank %d: %s took %s\n", rank, test.name.c_str(), absl::FormatDuration(absl::Now() - begin).c_str());
+  }
+  if (!status.ok()) std::printf("rank %d: %s: %s\n", rank, test.name.c_str(), status.ToString().c_str());
+  return status.ok();
+}
+
+int RunCases(const MpiOptions& options, int ranks) {
+  std::atomic<int> passed{0}, failed{0};
+  int rank = -1;
   std::string host;
+  std::vector<std::thread> asleep;  // cases that sleep meanwhile
   Watchdog watchdog;
   const char* number = std::getenv("OMPI_COMM_WORLD_RANK");
   const int watched = number == nullptr ? 0 : std::atoi(number);
   for (const ConformanceCase& test : ConformanceCases()) {
     if (ranks < test.min_ranks) continue;
     watchdog.Begin(watched, test.name);
-    // A hurried world can only be made by ranks that come at the same time.
-    MpiOptions patient = options;
-    patient.communicator = {};
-    {
-      absl::StatusOr<std::unique_ptr<Communicator>> meeting = CreateMpi(patient);
-      if (meeting.ok()) (void)(*meeting)->Barrier("before a case");
+    absl::StatusOr<std::unique_ptr<Communicator>> world = MakeWorld(options, test);
+    watchdog.End(watched);
+    if (!world.ok()) {
+      std::printf("%s: %s\n", test.name.c_str(), world.status().ToString().c_str());
+      ++failed;
+      continue;
     }
-    options.communicator = test.options;
-    absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
-    absl::Status status = world.status();
-    if (status.ok()) {
-      rank = (*world)->rank();
-      host = (*world)->host(rank);
-      if ((*world)->size() != ranks) {
-        std::printf("a world of %d ranks, expected %d\n", (*world)->size(), ranks);
-        return 1;
-      }
-      const absl::Time begin = absl::Now();
-      status = test.run(**world);
-      if (!status.ok()) (*world)->Abort(status);
-      world->reset();
-      if (std::getenv("LOCKSTEP_TEST_TIMES") != nullptr) {
-        std::printf("rank %d: %s took %s\n", rank, test.name.c_str(),
-                    absl::FormatDuration(absl::Now() - begin).c_str());
-      }
-    }
-    if (status.ok()) ++passed;
-    else ++failed, std::printf("rank %d: %s: %s\n", rank, test.name.c_str(), status.ToString().c_str());
+    rank = (*world)->rank();
+    host = (*world)->host(rank);
+    auto run = [&passed, &failed, ranks, test, communicator = *std::move(world)]() mutable {
+      ++(RunCase(test, std::move(communicator), ranks) ? passed : failed);
+    };
+    if (test.sleeps) asleep.emplace_back(std::move(run));
+    else run();
   }
-  watchdog.End(watched);
-  std::printf("rank %d of %d on %s: %d cases passed\n", rank, ranks, host.c_str(), passed);
+  for (std::thread& thread : asleep) thread.join();
+  std::printf("rank %d of %d on %s: %d cases passed\n", rank, ranks, host.c_str(), passed.load());
   return failed == 0 && passed > 0 ? 0 : 1;
 }
 

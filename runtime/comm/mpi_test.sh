@@ -60,21 +60,33 @@ echo "a dead rank is named by $named survivors, all over after $took ms"
 timeout 60 mpirun --oversubscribe -np 3 "$program" 3 die=1 >"$out" 2>&1 && fail "rank 1 died: exit status 0"
 grep -qE 'rank 1 |died while rank' "$out" || fail "rank 1 died: nobody says so"
 
+# Awaits what was started in the background, each of which says what is wrong, and has then a status other than 0.
+await_all() {
+  local job
+  for job in $(jobs -p); do wait "$job" || failures=$((failures + 1)); done
+}
+
 # stopped rank, ranks, further arguments: a stopped rank, and it alone, is named by all others.
 stop() {
-  local victim=$1 ranks=$2 named
+  local victim=$1 ranks=$2 failures=0 named out
   shift 2
+  out=$(mktemp)
   timeout 60 mpirun --oversubscribe --enable-recovery -np "$ranks" "$program" "$ranks" "stop=$victim" "$@" >"$out" 2>&1
   named=$(grep -cE "^rank [0-9]+ learns: DEADLINE_EXCEEDED: rank [0-9]+ on host [^ ]+ waited 2s in all_reduce max [^;]* for rank $victim on host [^ ;]+: [a-z, ]+$" "$out")
   [ "$named" -eq $((ranks - 1)) ] || fail "rank $victim of $ranks stopped ($*): $named of the others blamed it alone"
   echo "a stopped rank $victim of $ranks is named by $named others ($*): $(grep -m1 learns "$out")"
+  rm -f "$out"
+  [ "$failures" -eq 0 ]
 }
-# Before its collective and in the midst of large ones; with and without groups, of which it is the first or not.
+# Before its collective and in the midst of large ones; with and without groups, of which it is the first or not. Two at
+# a time, as all but one of the ranks wait.
 for after in $moments; do
-  stop 1 3 after=$after
-  stop 3 4 max_group=2 after=$after
-  stop 2 4 max_group=2 after=$after
-  stop 1 3 max_group=1 after=$after
+  stop 1 3 after=$after &
+  stop 3 4 max_group=2 after=$after &
+  await_all
+  stop 2 4 max_group=2 after=$after &
+  stop 1 3 max_group=1 after=$after &
+  await_all
 done
 
 # Ranks of one host that cannot open each other's memory talk as if they were on two hosts, and say so once. Arguments:
@@ -96,11 +108,18 @@ else
 fi
 
 # Ranks that are late for MPI_Init, or that MPI_Finalize waits for, are named meanwhile.
-for call in Init Finalize; do
+late() {
+  local call=$1 failures=0 named out
+  out=$(mktemp)
   timeout 60 mpirun --oversubscribe -np 3 "$program" 3 "late_$call=1" >"$out" 2>&1 || fail "late for MPI_$call: exit status $?"
   named=$(grep -cE "^lockstep: rank [02] on host .* has waited 3 s in MPI_$call for rank 1$" "$out")
   [ "$named" -eq 2 ] || fail "rank 1 is late for MPI_$call: $named of 2 named it"
   echo "a rank that is late for MPI_$call is named by $named others"
-done
+  rm -f "$out"
+  [ "$failures" -eq 0 ]
+}
+late Init &
+late Finalize &
+await_all
 
 exit $((failures > 0))

@@ -33,13 +33,18 @@ struct Ended {
   std::string report;  // what the rank wrote
 };
 
-// Runs `rank_main` in a process for each rank, and returns how they ended, by rank. A rank that succeeds reports "ran".
-std::vector<Ended> RunRanks(int ranks, const Communicator::Options& options,
-                            const std::function<absl::Status(Communicator&)>& rank_main) {
+// The ranks of a world, each a process.
+struct Ranks {
+  std::vector<pid_t> processes;
+  std::vector<int> pipes;  // through which they report
+};
+
+// Starts a process for each rank that runs `rank_main`. One that succeeds reports "ran".
+Ranks StartRanks(int ranks, const Communicator::Options& options,
+                 const std::function<absl::Status(Communicator&)>& rank_main) {
   absl::StatusOr<SharedMemoryWorld> world = SharedMemoryWorld::Create(ranks);
   EXPECT_TRUE(world.ok()) << world.status();
-  std::vector<pid_t> processes;
-  std::vector<int> pipes;
+  Ranks started;
   for (int r = 0; r < ranks; ++r) {
     int ends[2];
     EXPECT_EQ(pipe(ends), 0);
@@ -62,36 +67,51 @@ std::vector<Ended> RunRanks(int ranks, const Communicator::Options& options,
       _exit(status.ok() ? 0 : 1);
     }
     close(ends[1]);
-    processes.push_back(process);
-    pipes.push_back(ends[0]);
+    started.processes.push_back(process);
+    started.pipes.push_back(ends[0]);
   }
-  std::vector<Ended> ended(ranks);
-  for (int r = 0; r < ranks; ++r) {
+  return started;
+}
+
+// Waits until all have ended, and returns how, by rank.
+std::vector<Ended> AwaitRanks(const Ranks& started) {
+  std::vector<Ended> ended(started.processes.size());
+  for (size_t r = 0; r < ended.size(); ++r) {
     char buffer[4096];
-    for (ssize_t n; (n = read(pipes[r], buffer, sizeof(buffer))) > 0;) ended[r].report.append(buffer, n);
-    close(pipes[r]);
-    waitpid(processes[r], &ended[r].status, 0);
+    for (ssize_t n; (n = read(started.pipes[r], buffer, sizeof(buffer))) > 0;) ended[r].report.append(buffer, n);
+    close(started.pipes[r]);
+    waitpid(started.processes[r], &ended[r].status, 0);
   }
   return ended;
 }
+
+std::vector<Ended> RunRanks(int ranks, const Communicator::Options& options,
+                            const std::function<absl::Status(Communicator&)>& rank_main) {
+  return AwaitRanks(StartRanks(ranks, options, rank_main));
+}
+
+void ExpectAllSucceeded(const std::vector<Ended>& ended, int ranks) {
+  ASSERT_EQ(static_cast<int>(ended.size()), ranks);
+  for (int r = 0; r < ranks; ++r) {
+    EXPECT_EQ(ended[r].status, 0) << "rank " << r << " of " << ranks;
+    EXPECT_EQ(ended[r].report, "ran") << "rank " << r << " of " << ranks;
+  }
+}
+
+constexpr int kNumbersOfRanks[] = {1, 2, 3, 4, 7};
 
 class Conformance : public ::testing::TestWithParam<std::tuple<int, ConformanceCase>> {};
 
 TEST_P(Conformance, AllRanksSucceed) {
   const auto& [ranks, test] = GetParam();
-  const std::vector<Ended> ended = RunRanks(ranks, test.options, test.run);
-  ASSERT_EQ(static_cast<int>(ended.size()), ranks);
-  for (int r = 0; r < ranks; ++r) {
-    EXPECT_EQ(ended[r].status, 0) << "rank " << r;
-    EXPECT_EQ(ended[r].report, "ran") << "rank " << r;
-  }
+  ExpectAllSucceeded(RunRanks(ranks, test.options, test.run), ranks);
 }
 
 std::vector<std::tuple<int, ConformanceCase>> Table() {
   std::vector<std::tuple<int, ConformanceCase>> table;
-  for (int ranks : {1, 2, 3, 4, 7}) {
+  for (int ranks : kNumbersOfRanks) {
     for (ConformanceCase& test : ConformanceCases()) {
-      if (ranks >= test.min_ranks) table.emplace_back(ranks, std::move(test));
+      if (ranks >= test.min_ranks && !test.sleeps) table.emplace_back(ranks, std::move(test));
     }
   }
   return table;
@@ -100,6 +120,22 @@ std::vector<std::tuple<int, ConformanceCase>> Table() {
 INSTANTIATE_TEST_SUITE_P(All, Conformance, ::testing::ValuesIn(Table()), [](const auto& info) {
   return "SharedMemory" + std::to_string(std::get<0>(info.param)) + std::get<1>(info.param).name;
 });
+
+// A case that sleeps, with all numbers of ranks at once.
+class ConformanceAsleep : public ::testing::TestWithParam<ConformanceCase> {};
+
+TEST_P(ConformanceAsleep, AllRanksOfAllWorldsSucceed) {
+  const ConformanceCase& test = GetParam();
+  std::vector<Ranks> worlds;
+  for (int ranks : kNumbersOfRanks) {
+    if (ranks >= test.min_ranks) worlds.push_back(StartRanks(ranks, test.options, test.run));
+  }
+  EXPECT_GE(worlds.size(), 3u);
+  for (const Ranks& world : worlds) ExpectAllSucceeded(AwaitRanks(world), static_cast<int>(world.processes.size()));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ConformanceAsleep, ::testing::ValuesIn(SleepingCases()),
+                         [](const auto& info) { return info.param.name; });
 
 // Ranks look whether their peers live while these end.
 TEST(FactsOfProcess, TellsAProcessThatEndsMeanwhile) {
