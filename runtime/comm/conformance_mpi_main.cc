@@ -1,10 +1,11 @@
 // One rank of the conformance suite over MPI; mpi_test.sh starts it under mpirun and counts the ranks.
-//   conformance_mpi_main RANKS [max_group=N] [die=R] [stop=R [after=MS]] [late_Init=R] [late_Finalize=R]
+//   conformance_mpi_main RANKS [max_group=N] [die=R] [stop=R [after=MS]] [late_Init=R] [late_Finalize=R] [single=R]
 // Prints "rank R of N on HOST: K cases passed" and exits with 0, or says what failed. With die=R rank R kills itself in
 // the midst of a collective, and the others print what they learn. With stop=R rank R is stopped (SIGSTOP) before a
 // collective, or `after` so many milliseconds of large ones. With late_Init=R and late_Finalize=R rank R comes and goes
-// 5 s late.
+// 5 s late. With single=R rank R has initialised MPI itself, for one thread, and all print what they learn.
 
+#include <mpi.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -82,6 +83,18 @@ absl::Status ComeAndGo(const MpiOptions& options, int late_init, int late_finali
   return absl::OkStatus();
 }
 
+// Rank `single` initialises MPI itself, for one thread; all try to create a communicator.
+absl::Status InitializeForOneThread(const MpiOptions& options, int single) {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (rank == nullptr) return absl::FailedPreconditionError("not under mpirun");
+  const bool is_single = std::atoi(rank) == single;
+  int provided = 0;
+  if (is_single) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SINGLE, &provided);
+  std::printf("rank %s learns: %s\n", rank, CreateMpi(options).status().ToString().c_str());
+  if (is_single) MPI_Finalize();
+  return absl::OkStatus();
+}
+
 // A world for a case, which all ranks make at about the same time: a hurried one cannot be made otherwise.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeWorld(MpiOptions options, const ConformanceCase& test) {
   MpiOptions patient = options;
@@ -145,7 +158,7 @@ int RunCases(const MpiOptions& options, int ranks) {
 int Main(int argc, char** argv) {
   MpiOptions options;
   int ranks = argc > 1 ? std::atoi(argv[1]) : 0;
-  int victim = -1, stopped = -1, after = 0, late_init = -1, late_finalize = -1;
+  int victim = -1, stopped = -1, after = 0, late_init = -1, late_finalize = -1, single = -1;
   for (int i = 2; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument.rfind("max_group=", 0) == 0) options.max_group = std::stoi(argument.substr(10));
@@ -154,7 +167,9 @@ int Main(int argc, char** argv) {
     if (argument.rfind("after=", 0) == 0) after = std::stoi(argument.substr(6));
     if (argument.rfind("late_Init=", 0) == 0) late_init = std::stoi(argument.substr(10));
     if (argument.rfind("late_Finalize=", 0) == 0) late_finalize = std::stoi(argument.substr(14));
+    if (argument.rfind("single=", 0) == 0) single = std::stoi(argument.substr(7));
   }
+  if (single >= 0) return InitializeForOneThread(options, single).ok() ? 0 : 1;
   if (late_init >= 0 || late_finalize >= 0) return ComeAndGo(options, late_init, late_finalize).ok() ? 0 : 1;
   if (stopped >= 0) return StopInACollective(options, stopped, after).ok() ? 0 : 1;
   if (victim >= 0) return DieInACollective(options, victim).ok() ? 0 : 1;

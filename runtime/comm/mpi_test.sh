@@ -122,4 +122,10 @@ late Init &
 late Finalize &
 await_all
 
+# One rank cannot be in a group of its own, as MPI was initialised for one thread: all are told, and whose fault it is.
+timeout 60 mpirun --oversubscribe -np 2 "$program" 2 max_group=1 single=1 >"$out" 2>&1 || fail "one thread: exit status $?"
+named=$(grep -cE "^rank [01] learns: FAILED_PRECONDITION: rank 1: ranks on several hosts need MPI_THREAD_MULTIPLE, .* thread level 0;" "$out")
+[ "$named" -eq 2 ] || fail "rank 1 has MPI for one thread: $named of 2 named it"
+echo "a rank that has MPI for one thread is named by $named"
+
 exit $((failures > 0))
