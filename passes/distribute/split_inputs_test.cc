@@ -1,0 +1,79 @@
+// Which inputs and states ranks share: what a user says, what follows an optimizer's state, and what is refused.
+
+#include "passes/distribute/split_inputs.h"
+
+#include "core/printer.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::passes {
+namespace {
+
+// An optimizer that keeps two states for a variable beside the number of steps, and one that keeps none.
+constexpr char kStep[] = R"(
+graph @step(%x: f32[8,4] split(0), %g: f32[4,6], state %w: f32[4,6], state %m: f32[4,6], state %v: f32[4,6], state %n: i64[], state %u: f32[4,6]) -> (%w: f32[4,6], %m: f32[4,6], %v: f32[4,6], %u: f32[4,6]) {
+  %w1, %m1, %v1 = adam %w, %m, %v, %n, %g {learning_rate=0.1} : f32[4,6], f32[4,6], f32[4,6]
+  %u1 = sgd %u, %g {learning_rate=0.1} : f32[4,6]
+  return %w1, %m1, %v1, %u1
+}
+)";
+
+const Mesh& TwoByThree() {
+  static const Mesh mesh({{"data", 2}, {"model", 3}});
+  return mesh;
+}
+
+// The placements of all inputs after a split, as "x split(0), w split(1, model)", or the error.
+std::string Split(const InputSplits& splits, const Mesh& mesh = TwoByThree(), const char* text = kStep) {
+  absl::StatusOr<Graph> graph = ParseGraph(text);
+  if (!graph.ok()) return graph.status().ToString();
+  const absl::Status status = SplitInputs(*graph, splits, mesh);
+  if (!status.ok()) return std::string(status.message());
+  std::string placed;
+  for (const Input& input : graph->inputs()) {
+    for (const auto& [axis, placement] : input.placements())
+      placed += (placed.empty() ? "" : ", ") + input.name() + " " + axis + "=" + placement.ToString();
+  }
+  return placed;
+}
+
+TEST(SplitInputs, NothingSaidChangesNothing) { EXPECT_EQ(Split({}), "x data=split(0)"); }
+
+TEST(SplitInputs, AStateAndWhatItsOptimizerKeepsAreSplitAlike) {
+  EXPECT_EQ(Split({{"w", {{"model", 1}}}}), "x data=split(0), w model=split(1), m model=split(1), v model=split(1)");
+  EXPECT_EQ(Split({{"w", {{"data", 0}, {"model", 1}}}}),
+            "x data=split(0), w data=split(0), w model=split(1), m data=split(0), m model=split(1), "
+            "v data=split(0), v model=split(1)");
+}
+
+TEST(SplitInputs, WhatIsSaidOfAKeptStateGoesBeforeWhatFollows) {
+  EXPECT_EQ(Split({{"w", {{"model", 1}}}, {"v", {{"data", 0}}}}),
+            "x data=split(0), w model=split(1), m model=split(1), v data=split(0)");
+}
+
+TEST(SplitInputs, NothingFollowsDataAKeptStateOrAStateThatNothingIsKeptFor) {
+  EXPECT_EQ(Split({{"g", {{"model", 1}}}}), "x data=split(0), g model=split(1)");
+  EXPECT_EQ(Split({{"m", {{"model", 1}}}}), "x data=split(0), m model=split(1)");
+  EXPECT_EQ(Split({{"u", {{"model", 1}}}}), "x data=split(0), u model=split(1)");
+}
+
+TEST(SplitInputs, ErrorsNameTheInputAndTheAxis) {
+  EXPECT_EQ(Split({{"b", {{"model", 0}}}}),
+            "split: graph @step has no input or state 'b'; there are x, g, w, m, v, n, u");
+  EXPECT_EQ(Split({{"w", {{"rows", 0}}}}),
+            "split: w (f32[4,6]) along axis rows: the mesh {data=2, model=3} has no such axis");
+  EXPECT_EQ(Split({{"w", {{"data", 2}}}}), "split: w (f32[4,6]) along axis data: there is no dimension 2");
+  EXPECT_EQ(Split({{"w", {{"model", 0}}}}),
+            "split: w (f32[4,6]) along axis model: the ranks of the mesh {data=2, model=3} cannot share dimension 0 "
+            "evenly");
+  EXPECT_EQ(Split({{"w", {{"model", 1}}}}, Mesh({{"data", 2}, {"model", 0}})),
+            "mesh axis model has size 0, expected at least 1");
+}
+
+TEST(SplitInputs, WhatIsDistributedAlreadyIsRefused) {
+  constexpr char kPlaced[] = "mesh {data=2}\ngraph @placed(%x: f32[4]) -> (y: f32[4]) {\n  return %x\n}\n";
+  EXPECT_EQ(Split({{"x", {{"data", 0}}}}, Mesh({{"data", 2}}), kPlaced),
+            "split: graph @placed is distributed already, over {data=2}");
+}
+
+}  // namespace
+}  // namespace lockstep::passes

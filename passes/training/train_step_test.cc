@@ -1,0 +1,96 @@
+// What MakeTrainStep is told beyond what its pass takes: dropout, results that stay, constants that are to be learnt.
+
+#include "passes/training/train_step.h"
+
+#include "core/printer.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::passes {
+namespace {
+
+constexpr char kModel[] = R"(
+graph @model(%x: f32[8,3] split(0), state %w: f32[3,2]) -> (logits: f32[8,2] split(0)) {
+  %slope = constant {value=dense<f32[]: 0.25>} : f32[]
+  %shift = constant {value=dense<f32[]: 0.5>} : f32[]
+  %z = matmul %x, %w : f32[8,2]
+  %a = broadcast %slope {dims=[], shape=[8,2]} : f32[8,2]
+  %b = broadcast %shift {dims=[], shape=[8,2]} : f32[8,2]
+  %s = mul %z, %a : f32[8,2]
+  %y = add %s, %b : f32[8,2]
+  return %y
+}
+)";
+
+Graph Model() { return *ParseGraph(kModel); }
+
+std::string ErrorOf(const TrainStepSpec& spec) {
+  Graph graph = Model();
+  return std::string(MakeTrainStep(graph, spec).message());
+}
+
+TEST(TrainStep, DropoutIsRefusedUnlessItIsOff) {
+  TrainStepSpec spec;
+  EXPECT_EQ(ErrorOf(spec), "");
+  spec.dropouts = {"/drop1", "/drop2"};
+  EXPECT_EQ(ErrorOf(spec),
+            "the model drops values at random when it is trained, which is not supported yet: /drop1, /drop2; "
+            "dropout=\"off\" trains it without");
+  spec.dropout_off = true;
+  EXPECT_EQ(ErrorOf(spec), "");
+}
+
+TEST(TrainStep, ResultsOfTheModelStayIfThatIsAsked) {
+  for (const bool keep : {false, true}) {
+    Graph graph = Model();
+    TrainStepSpec spec;
+    spec.keep_results = keep;
+    ASSERT_TRUE(MakeTrainStep(graph, spec).ok());
+    EXPECT_EQ(graph.FindResult("logits") != nullptr, keep);
+    EXPECT_NE(graph.FindResult("loss"), nullptr);
+    EXPECT_EQ(StatesTrainedBy(graph), std::vector<std::string>{"w"});
+  }
+}
+
+TEST(TrainStep, WhatIsNamedByBothListsIsAnError) {
+  TrainStepSpec spec;
+  spec.trained = {"w"};
+  spec.frozen = {"w"};
+  EXPECT_EQ(ErrorOf(spec), "state %w is named by trained and by frozen");
+}
+
+TEST(ConstantsToStates, ConstantsThatAreNamedBecomeStates) {
+  Graph graph = Model();
+  const auto values = ConstantsToStates(graph, {"w", "sl*"}, {"slope", "shift"});
+  ASSERT_TRUE(values.ok()) << values.status();
+  ASSERT_EQ(values->size(), 1u);
+  EXPECT_EQ(values->at("slope"), Tensor::Scalar(DType::kF32, 0.25));
+  const Input* const state = graph.FindInput("slope");
+  ASSERT_NE(state, nullptr);
+  EXPECT_TRUE(state->is_state);
+  EXPECT_EQ(graph.FindInput("shift"), nullptr);
+  ASSERT_TRUE(MakeTrainStep(graph, {}).ok());
+  EXPECT_EQ(StatesTrainedBy(graph), (std::vector<std::string>{"w", "slope"}));
+}
+
+TEST(ConstantsToStates, OnlyThoseOfTheListAndOnlyIfNoStateMatches) {
+  Graph graph = Model();
+  auto values = ConstantsToStates(graph, {"s*"}, {"shift"});
+  ASSERT_TRUE(values.ok()) << values.status();
+  EXPECT_EQ(values->size(), 1u);
+  EXPECT_TRUE(values->contains("shift"));
+  values = ConstantsToStates(graph, {"s*"}, {"slope"});  // shift is a state that matches now
+  ASSERT_TRUE(values.ok()) << values.status();
+  EXPECT_TRUE(values->empty());
+}
+
+TEST(ConstantsToStates, AnErrorListsWhatThereIs) {
+  Graph graph = Model();
+  EXPECT_EQ(ConstantsToStates(graph, {"w", "gain"}, {"slope", "shift"}).status().message(),
+            "trained: nothing in graph @model is named 'gain' or matches it; its states are w; its constants are "
+            "slope, shift");
+  EXPECT_EQ(ConstantsToStates(graph, {"x"}, {}).status().message(),
+            "trained: nothing in graph @model is named 'x' or matches it; its states are w");
+}
+
+}  // namespace
+}  // namespace lockstep::passes
