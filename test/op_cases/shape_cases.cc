@@ -38,6 +38,7 @@ std::vector<OpCase> ShapeCases() {
       Case("iota", {}, IotaOf({2, 0}, DType::kF32, 0)),
       Case("iota", {}, IotaOf({2, -1}, DType::kF32, 0)).Refused("C1"),
       Case("iota", {}, IotaOf({kHuge, kHuge}, DType::kF32, 0)).Refused("C1"),
+      Case("iota", {}, IotaOf(Ints(64, 2), DType::kF32, 0)).Refused("C1"),  // 2^64
       Case("iota", {}, IotaOf({2}, DType::kF32, 1)).Refused("C2"),
       Case("iota", {}, IotaOf({}, DType::kF32, 0)).Refused("C2"),
       Case("iota", {}, IotaOf({2}, DType::kBool, 0)).Refused("C3"),
@@ -56,6 +57,7 @@ std::vector<OpCase> ShapeCases() {
       Case("reshape", {F32({3, 2})}, ReshapeTo({3, 1, 2})),
       Case("reshape", {I32({0, 2})}, ReshapeTo({5, 0})),
       Case("reshape", {F32({2, 3})}, ReshapeTo({-1, 6})).Refused("C1"),
+      Case("reshape", {F32({0})}, ReshapeTo({int64_t{1} << 32, int64_t{1} << 32})).Refused("C1"),  // 2^64
       Case("reshape", {F32({2, 3})}, ReshapeTo({5})).Refused("C2"),
 
       Case("transpose", {F64({2, 3})}, Permute({1, 0})),
