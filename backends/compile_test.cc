@@ -1,4 +1,4 @@
-// What Compile makes of a backend that fails.
+// What Compile says without a machine: of ranks that share nothing, and of a backend that fails.
 
 #include "backends/compile.h"
 
@@ -14,8 +14,9 @@ namespace lockstep {
 namespace {
 
 using testing::ContainsRegex;
+using testing::HasSubstr;
 
-// Says that it has kernels for everything, and then has none.
+// Says that it has kernels for everything, and then has none: what it can lower is no op.
 class EmptyBackend : public Backend {
  public:
   std::string_view name() const override { return "empty"; }
@@ -26,6 +27,7 @@ class EmptyBackend : public Backend {
   absl::StatusOr<std::unique_ptr<Device>> MakeDevice() const override { return CreateHostDevice(); }
   bool Supports(const Node&) const override { return true; }
   absl::StatusOr<Program> Lower(const Graph& graph, const Target&) const override {
+    if (graph.nodes().empty()) return Program();
     return Unimplemented() << "there is no kernel for " << graph.nodes().front().Describe();
   }
 };
@@ -59,6 +61,36 @@ TEST(Compile, AMachineThatIsNotThereIsAnErrorBeforeAnyPass) {
   CompileOptions options;
   options.isa = "mmx";
   EXPECT_EQ(Compile(graph->Clone(), EmptyBackend(), options).status().message(), "there is no mmx");
+}
+
+TEST(Compile, AnExecutableSaysWhichBackendMadeIt) {
+  const absl::StatusOr<Executable> executable = Compile(Graph("nothing"), EmptyBackend(), {});
+  ASSERT_TRUE(executable.ok()) << executable.status();
+  EXPECT_EQ(executable->backend, "empty");
+  EXPECT_THAT(executable->ToString(), HasSubstr("executable @nothing backend=empty ranks=1 "));
+}
+
+// What two ranks get when a graph with these inputs is compiled for them.
+std::string MessageFor(const std::string& inputs, bool replicated = false) {
+  const absl::StatusOr<Graph> graph =
+      ParseGraph("graph @g(" + inputs + ") -> (z: f32[4]) {\n  %z = exp %w : f32[4]\n  return %z\n}\n");
+  if (!graph.ok()) return std::string(graph.status().message());
+  CompileOptions options;
+  options.mesh = Mesh({{"data", 2}});
+  options.replicated = replicated;
+  return std::string(Compile(graph->Clone(), EmptyBackend(), options).status().message());
+}
+
+TEST(Compile, RanksThatShareNoInputAreRefusedUnlessThatIsMeant) {
+  const std::string shared_nothing = "state %w: f32[4], %x: f32[8,3], %y: i64[8], state %v: f32[2]";
+  EXPECT_THAT(MessageFor(shared_nothing),
+              HasSubstr("2 ranks along axis data, and none of its inputs is split over them: x f32[8,3], y i64[8];"));
+  EXPECT_THAT(MessageFor(shared_nothing), HasSubstr("dims={\"x:0\": 128}"));
+  const std::string compiled = "there is no kernel for exp %z";
+  EXPECT_THAT(MessageFor(shared_nothing, /*replicated=*/true), HasSubstr(compiled));
+  EXPECT_THAT(MessageFor("state %w: f32[4] split(0), %x: f32[8,3]"), HasSubstr(compiled));
+  EXPECT_THAT(MessageFor("state %w: f32[4], %x: f32[8,3] split(0)"), HasSubstr(compiled));
+  EXPECT_THAT(MessageFor("state %w: f32[4]"), HasSubstr(compiled));  // which gets nothing
 }
 
 }  // namespace
