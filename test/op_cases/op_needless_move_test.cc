@@ -1,0 +1,252 @@
+// No placement rule makes the ranks communicate where they need not. A rule that makes everything whole is right, and
+// no test of meanings sees what it costs. Where a rule wants a slice or a share moved, each rank evaluates the op on
+// what it has; if the results are slices or shares of those of one rank, the move was for nothing.
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/interpreter.h"
+#include "core/local_part.h"
+#include "core/local_types.h"
+#include "core/ops/combine.h"
+#include "core/placing.h"
+#include "gtest/gtest.h"
+#include "test/op_cases/op_case_graph.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kRanks = 2;
+const std::string kAxis(kDataAxis);
+
+Mesh TwoRanks() { return Mesh({{kAxis, kRanks}}); }
+
+// What `rank` holds of operand i, which is `whole`. Shares have nothing in common, so that nothing fits by chance.
+Tensor OnRank(const Tensor& whole, size_t i, const Placement& placement, int64_t rank) {
+  if (!placement.is_partial()) return LocalPart(whole, {{kAxis, placement}}, TwoRanks(), rank);
+  Tensor share = whole;
+  double at = 1 + 0.37 * static_cast<double>(i);
+  for (double& element : share.mutable_data<double>()) {
+    const double other = 1.5 + std::sin(at++);
+    element = rank == 0 ? element - other : other;
+  }
+  return share;
+}
+
+// Whether `of_ranks` are, placed so, together `whole`.
+bool Are(const std::vector<Tensor>& of_ranks, const Placement& placement, const Tensor& whole) {
+  constexpr double kClose = 1e-9;
+  if (!placement.is_partial()) {
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      const Tensor expected = LocalPart(whole, {{kAxis, placement}}, TwoRanks(), rank);
+      if (RelativeDifference(of_ranks[static_cast<size_t>(rank)], expected) > kClose) return false;
+    }
+    return true;
+  }
+  if (of_ranks[0].type() != whole.type() || whole.dtype() != DType::kF64) return false;
+  Tensor reduced = of_ranks[0];
+  int64_t at = 0;
+  for (double& element : reduced.mutable_data<double>())
+    element = ops::Combine(placement.reduce(), element, of_ranks[1].At(at++));
+  return RelativeDifference(reduced, whole) <= kClose;
+}
+
+std::vector<Placement> SplitsOf(const TensorType& type) {
+  std::vector<Placement> splits;
+  for (int64_t dim = 0; dim < type.shape.rank(); ++dim) {
+    if (type.shape[dim] % kRanks == 0) splits.push_back(Placement::Split(dim));
+  }
+  return splits;
+}
+
+// A row with what one rank computes.
+struct Whole {
+  OpCase row;
+  Graph graph;
+  std::vector<Tensor> inputs, results;
+};
+
+// What the ranks compute of their parts of the operands, [rank][result], with the attributes of a result that is placed
+// so; nothing if the op refuses them.
+std::vector<std::vector<Tensor>> OfParts(const Whole& whole, const std::vector<Placement>& operands,
+                                         const Placement& result) {
+  AttributeMap attributes = whole.row.attributes;
+  for (const OpDef::AttributeDef& def : GetOp(whole.row.op).attribute_defs()) {
+    const auto it = attributes.find(def.name);
+    if (!def.is_per_dim || it == attributes.end()) continue;
+    it->second =
+        LocalType({DType::kF64, Shape(std::get<Ints>(it->second))}, {{kAxis, result}}, TwoRanks()).shape.dims();
+  }
+  std::vector<std::vector<Tensor>> results;
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    OpCase part = whole.row;
+    part.attributes = attributes;
+    std::vector<Tensor> inputs;
+    for (size_t i = 0; i < operands.size(); ++i) {
+      inputs.push_back(OnRank(whole.inputs[i], i, operands[i], rank));
+      part.operands[i] = inputs.back();
+    }
+    const absl::StatusOr<Graph> graph = CaseGraph(part);
+    if (!graph.ok()) return {};
+    absl::StatusOr<std::vector<Tensor>> of_rank = InterpretOneRank(*graph, inputs);
+    if (!of_rank.ok()) return {};
+    results.push_back(*std::move(of_rank));
+  }
+  return results;
+}
+
+// Where the results of the op are if each rank evaluates it on what it has; "" if they are no parts of the whole. What
+// is the same on both ranks does not depend on what was shared, and says nothing.
+std::string ResultsOfParts(const Whole& whole, const std::vector<Placement>& operands) {
+  std::vector<std::vector<Placement>> candidates;
+  for (const Tensor& result : whole.results) {
+    std::vector<Placement>& of_result = candidates.emplace_back(SplitsOf(result.type()));
+    of_result.push_back(Placement::Partial(GetOp(whole.row.op).reduction().value_or(ReduceKind::kSum)));
+    of_result.push_back(Placement::Partial(ReduceKind::kSum));
+  }
+  for (const Placement& first : candidates[0]) {
+    const std::vector<std::vector<Tensor>> parts = OfParts(whole, operands, first);
+    if (parts.empty()) continue;
+    std::string found;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      const auto fits = [&](const Placement& p) { return Are({parts[0][i], parts[1][i]}, p, whole.results[i]); };
+      const auto it = std::find_if(candidates[i].begin(), candidates[i].end(), fits);
+      if (it == candidates[i].end()) break;
+      found += (i ? ", " : "") + it->ToString();
+      if (i + 1 == candidates.size()) return found;
+    }
+  }
+  return "";
+}
+
+// All ways to place the operands, each as one of its options.
+std::vector<std::vector<Placement>> Products(const std::vector<std::vector<Placement>>& options) {
+  std::vector<std::vector<Placement>> all = {{}};
+  for (const std::vector<Placement>& of_one : options) {
+    std::vector<std::vector<Placement>> longer;
+    for (const std::vector<Placement>& begun : all) {
+      for (const Placement& placement : of_one) longer.push_back(begun), longer.back().push_back(placement);
+    }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+std::string ToString(const std::vector<Placement>& placements) {
+  std::string text;
+  for (const Placement& placement : placements) text += (text.empty() ? "" : ", ") + placement.ToString();
+  return text;
+}
+
+// What rules move although they need not.
+bool MayMove(const OpCase& row, size_t operand, const Placement& placement) {
+  const std::string& op = row.op;
+  const bool has_windows = op.starts_with("convolution") || op.find("_pool") != std::string::npos;
+  // It is linear in the gradient, of which its rule makes no use.
+  if (op == "max_pool_grad" && placement.is_partial()) return operand == 1;
+  // No two windows of these rows happen to overlap; where they do, neighbours' elements would have to be fetched.
+  if (has_windows) return placement.is_split() && placement.dim() >= 2;
+  // That a stride meets as many elements on each rank is chance.
+  if (op == "slice") return placement.is_split();
+  // What has a value per channel is small, and so are the sums that shares of a gradient come to later.
+  if (op.starts_with("batch_norm")) return placement.is_partial() || (placement.is_split(0) && operand > 0);
+  // Of one operand there is nothing to put together, and over no dimension nothing to reduce.
+  if (op == "concat") return row.operands.size() == 1;
+  if (GetOp(op).reduction()) return std::get<Ints>(row.attributes.at("dims")).empty();
+  // A share is reduced while it is small.
+  if (op == "broadcast") return placement.is_partial();
+  // Linear between these dtypes, and not where it rounds.
+  if (op == "convert") return placement.is_partial();
+  return false;
+}
+
+// "split(0), replicated: ..." if the rule moves operands that are placed so, and need not; else "".
+std::string NeedlessMove(const Whole& whole, const std::vector<Placement>& placements) {
+  const Node& node = whole.graph.nodes().front();
+  std::vector<TensorType> types;
+  for (const Tensor& result : whole.results) types.push_back(result.type());
+  const Mesh mesh = TwoRanks();
+  const PlacementRuling ruling = AskPlacementRule({node.op(), node.attributes(), node.operands(), types},
+                                                  mesh.axes()[0], std::nullopt, placements);
+  bool moves = false;
+  std::vector<std::vector<Placement>> options;  // where the operands can be without communication
+  for (size_t i = 0; i < placements.size(); ++i) {
+    const Placement& is = placements[i];
+    moves |= !is.is_replicated() && ruling.required[i] != is && !MayMove(whole.row, i, is);
+    options.push_back({is});
+    if (!is.is_replicated()) continue;
+    for (const Placement& split : SplitsOf(whole.row.operands[i].type)) options.back().push_back(split);
+  }
+  if (!moves || ruling.decompose || !ruling.failure.empty()) return "";
+  for (const std::vector<Placement>& as : Products(options)) {
+    const std::string results = ResultsOfParts(whole, as);
+    if (results.empty()) continue;
+    return ToString(placements) + ": the rule wants " + ToString(ruling.required) + ", but of " + ToString(as) +
+           " each rank makes its part of " + results;
+  }
+  return "";
+}
+
+// Where the operands may be, all ways. Of an optimizer the variables are where the first one is, and no shares.
+std::vector<std::vector<Placement>> PlacementsOf(const OpCase& row) {
+  const bool is_optimizer = GetOp(row.op).has_trait(kOptimizer);
+  std::vector<std::vector<Placement>> options;
+  for (size_t i = 0; i < row.operands.size(); ++i) {
+    const TensorType& type = row.operands[i].type;
+    std::vector<Placement>& of_operand = options.emplace_back(SplitsOf(type));
+    const bool is_variable = is_optimizer && i + 1 < row.operands.size();
+    if (!is_optimizer || type.shape.rank() == 0) of_operand.push_back(Placement::Replicated());
+    if (type.dtype == DType::kF64 && !is_variable) of_operand.push_back(Placement::Partial(ReduceKind::kSum));
+  }
+  std::vector<std::vector<Placement>> all = Products(options);
+  if (is_optimizer) {
+    std::erase_if(all, [&](const std::vector<Placement>& placements) {
+      for (size_t i = 1; i + 1 < placements.size(); ++i) {
+        if (row.operands[i].type == row.operands[0].type && placements[i] != placements[0]) return true;
+      }
+      return false;
+    });
+  }
+  return all;
+}
+
+// Of nothing, and of a single element, everything is a part by chance.
+bool HasElements(const OpCase& row) {
+  const auto is_whole = [&](const CaseOperand& operand) {
+    if (operand.type.shape.rank() == 0) return GetOp(row.op).has_trait(kOptimizer);  // the number of steps
+    const std::vector<int64_t> dims = operand.type.shape.dims();
+    return std::none_of(dims.begin(), dims.end(), [](int64_t extent) { return extent <= 1; });
+  };
+  return std::all_of(row.operands.begin(), row.operands.end(), is_whole);
+}
+
+std::vector<OpCase> Rows() {
+  std::vector<OpCase> rows;
+  for (const OpCase& row : AllOpCases()) {
+    if (row.refused.empty() && row.ranks == 0 && !row.operands.empty() && HasElements(row))
+      rows.push_back(InDouble(row));
+  }
+  return rows;
+}
+
+class NeedlessMoveTest : public testing::TestWithParam<OpCase> {};
+
+TEST_P(NeedlessMoveTest, WhatEachRankCanDoAloneIsNotMoved) {
+  const OpCase& row = GetParam();
+  absl::StatusOr<Graph> graph = CaseGraph(row);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const std::vector<Tensor> inputs = CaseInputs(row);
+  absl::StatusOr<std::vector<Tensor>> results = InterpretOneRank(*graph, inputs);
+  ASSERT_TRUE(results.ok()) << results.status();
+  const Whole whole{row, *std::move(graph), inputs, *std::move(results)};
+  constexpr size_t kMost = 300;
+  const std::vector<std::vector<Placement>> all = PlacementsOf(row);
+  for (size_t at = 0; at < all.size(); at += (all.size() + kMost - 1) / kMost)
+    EXPECT_EQ(NeedlessMove(whole, all[at]), "") << row;
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, NeedlessMoveTest, testing::ValuesIn(Rows()),
+                         [](const auto& info) { return info.param.op + "_" + std::to_string(info.index); });
+
+}  // namespace
+}  // namespace lockstep
