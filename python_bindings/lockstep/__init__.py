@@ -10,7 +10,8 @@
         loss = exe(image=image, label=label)["loss"]
     ls.save_onnx(exe, "trained.onnx")
 
-Every error is an `Error`, whose message names the file, op, input, option or rank.
+What is wrong with a file, a value, an option or another rank is an `Error`, whose message names it. A call that no signature
+fits, such as one with an unknown keyword or without an argument, is a `TypeError`, as of any function in Python.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def bind(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs:
       TypeError: as for any function; it names what `name` takes.
     """
     try:
-        return dict(signature.bind_partial(*args, **kwargs).arguments)
+        return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
         raise TypeError(f"{name}{signature}: {error}") from None
 

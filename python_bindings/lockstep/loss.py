@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _check, _choices, _lockstep
-from ._errors import Error
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,6 @@ def _function_of(definition: _choices.Definition) -> Callable[..., Loss]:
         given = _choices.bind(name, signature, args, kwargs)
         values = _choices.options(f"loss {name}", options, given)
         _lockstep._check_loss(name, values)
-        for each in names:
-            if each["name"] not in given and "default" not in each:
-                raise Error(f"loss {name}: {each['name']} is missing")
         return Loss(name, *(given.get(each["name"], each.get("default")) for each in names), options=values)
 
     make.__name__ = make.__qualname__ = name

@@ -1,4 +1,5 @@
-"""Calls that no user means: whatever is passed, an Error says so in text that can be printed, and the process goes on."""
+"""Calls that no user means: a wrong value is an Error, in text that can be printed; a call that no signature fits a TypeError,
+as everywhere in Python; and the process goes on."""
 
 from __future__ import annotations
 
@@ -121,6 +122,35 @@ def test_every_public_function_was_called() -> None:
     for name in ls.__all__:
         if name[0].islower() and name not in ("data", "loss", "optim"):
             assert f"ls.{name}(" in source, name
+
+
+# Calls that fit no signature, each with the words of the message that name what is wrong.
+MISFITS: list[tuple[Callable[[], Any], list[str]]] = [
+    (lambda: ls.parse(), ["parse", "text"]),
+    (lambda: ls.parse("", strict=True), ["parse", "strict"]),
+    (lambda: ls.compile(mlp(), thread=1), ["compile", "thread"]),
+    (lambda: ls.train_step(mlp(), CROSS_ENTROPY), ["train_step", "optimizer"]),
+    (lambda: ls.data.batches(X), ["batches", "size"]),
+    (lambda: ls.optim.SGD(0.1, decay=0.1), ["SGD(learning_rate", "decay"]),
+    (lambda: ls.optim.SGD(0.1, 0.9, True, 0.0, 0.1), ["SGD(learning_rate", "too many positional arguments"]),
+    (lambda: ls.optim.SGD(0.1, learning_rate=0.1), ["SGD(learning_rate", "multiple values"]),
+    (lambda: ls.loss.softmax_cross_entropy(label="y"), ["softmax_cross_entropy(logits", "label"]),
+    (lambda: ls.loss.mean_squared_error("y", "t", "w"), ["mean_squared_error(", "too many positional arguments"]),
+    (lambda: ls.loss.result(), ["result(", "missing a required argument"]),
+    (lambda: ls.Communicator.in_process(), ["in_process"]),
+    (lambda: ls.Communicator.single().host(who=0), ["host"]),
+    (lambda: ls.Graph(), ["Graph"]),
+]
+
+
+@pytest.mark.parametrize("i", range(len(MISFITS)))
+def test_a_call_that_no_signature_fits_is_a_type_error(i: int) -> None:
+    call, parts = MISFITS[i]
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert not isinstance(caught.value, ls.Error)
+    for part in parts:
+        assert part in str(caught.value)
 
 
 def test_the_error_has_the_packages_name() -> None:
