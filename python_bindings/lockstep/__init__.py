@@ -220,8 +220,8 @@ def _default_threads(world: Communicator) -> int:
         ranks = Counter(world.host(rank) for rank in range(world.size))
         return max(1, len(os.sched_getaffinity(0)) // max(ranks.values()))  # equal on all hosts, as it must be
     outermost = setting.split(",")[0]  # OpenMP allows a list, for nested parallel regions
-    if not outermost.strip().isdecimal():
-        raise Error(f"the environment's OMP_NUM_THREADS is {setting!r}, expected a number")
+    if not outermost.strip().isdecimal() or int(outermost) < 1:
+        raise Error(f"the environment's OMP_NUM_THREADS is {setting!r}, expected a number of at least 1")
     return int(outermost)
 
 

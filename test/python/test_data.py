@@ -1,7 +1,10 @@
-"""Which samples each rank gets of a batch."""
+"""Data files, and which samples each rank gets of a batch."""
 
 from __future__ import annotations
 
+import logging
+import struct
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -61,3 +64,63 @@ def test_every_seed_shuffles(seed: int) -> None:
 def test_batches_that_cannot_be_had(arrays: tuple[np.ndarray, ...], size: int, words: str) -> None:
     with pytest.raises(ls.Error, match=words):
         ls.data.batches(*arrays, size=size, world=SimpleNamespace(rank=0, size=2))
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, **options: object) -> list[str]:
+    """What the logger `lockstep` says of one call of batches, from warnings on."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "lockstep"):
+        ls.data.batches(SAMPLES, TARGETS, **options)
+    assert all(record.name == "lockstep" for record in caplog.records)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_samples_that_are_left_out_are_warned_of_once_on_rank_0(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ls.data, "_warned", set())
+    first, second = SimpleNamespace(rank=0, size=2), SimpleNamespace(rank=1, size=2)
+    message = "batches of 6: the last 4 of 22 samples do not fill a batch and are left out"
+    assert warnings_of(caplog, size=6, world=second) == []
+    assert warnings_of(caplog, size=6, world=first) == [message]
+    assert warnings_of(caplog, size=6, world=first, seed=1) == [], "each epoch is a call"
+    assert warnings_of(caplog, size=8) == [message.replace("6", "8").replace("4", "6")]
+    assert warnings_of(caplog, size=11) == [], "nothing is left out"
+
+
+def test_of_the_ranks_with_the_same_rows_one_warns(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned = []
+    for rank in range(4):
+        monkeypatch.setattr(ls.data, "_warned", set())
+        world = SimpleNamespace(rank=rank, size=4)
+        warned.append(len(warnings_of(caplog, size=4, world=world, mesh={"data": 2, "model": 2})))
+    assert warned == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("code", "letter", "dtype", "values"),
+    [
+        (8, "B", "uint8", [0, 1, 255]),
+        (9, "b", "int8", [0, 1, -128]),
+        (11, "h", "int16", [258, 1, -32768]),
+        (12, "i", "int32", [16909060, 1, -(2**31)]),
+        (13, "f", "float32", [0.5, -3.25, 1e30]),
+        (14, "d", "float64", [0.1, -3.25, 1e300]),
+    ],
+)
+def test_idx_files_of_every_dtype(code: int, letter: str, dtype: str, values: list, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes([0, 0, code, 2]) + struct.pack(">2I", 1, 3) + struct.pack(f">3{letter}", *values))
+    array = ls.data.load_idx(path)
+    assert array.dtype == np.dtype(dtype) and array.dtype.isnative
+    np.testing.assert_array_equal(array, np.array([values], dtype))
+
+
+@pytest.mark.parametrize("code", [0, 7, 10, 15])
+def test_idx_files_of_no_dtype(code: int, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes([0, 0, code, 1]) + struct.pack(">I", 1) + bytes(8))
+    with pytest.raises(ls.Error, match="not an IDX file"):
+        ls.data.load_idx(path)

@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import lockstep as ls
+from ranks import run_in_threads
 
 HERE = Path(__file__).parent
 MLP = HERE.parent / "models/mlp.onnx"
@@ -263,9 +264,22 @@ def test_compile_options() -> None:
 
 
 def test_threads_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "many")
-    with raises("OMP_NUM_THREADS", "'many'"):
-        ls.compile(mlp())
+    for wrong in ("many", "-1", "0", "0,2", ",2"):
+        monkeypatch.setenv("OMP_NUM_THREADS", wrong)
+        with raises("OMP_NUM_THREADS", repr(wrong), "at least 1"):
+            ls.compile(mlp())
+    for setting in ("3", "3,2"):  # of nested regions, the first is ours
+        monkeypatch.setenv("OMP_NUM_THREADS", setting)
+        assert ls.compile(mlp()).threads == 3
+    assert ls.compile(mlp(), threads=2).threads == 2
+
+
+@pytest.mark.parametrize(("ranks", "cores", "threads"), [(1, 6, 6), (2, 6, 3), (2, 5, 2), (3, 2, 1)])
+def test_ranks_of_a_host_share_its_cores(ranks: int, cores: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
+    found = run_in_threads(ranks, lambda world: ls.compile(mlp(), world=world, replicated=True).threads)
+    assert found == [threads] * ranks
 
 
 def test_saving_where_nothing_can_be_written(exe: ls.Executable, tmp_path: Path) -> None:

@@ -94,6 +94,22 @@ def test_the_model_axis_alone() -> None:
         assert all("along model" in line for line in exe.collectives)
 
 
+def test_split_weights_are_not_saved(tmp_path: Path) -> None:
+    path = tmp_path / "trained.onnx"
+
+    def body(world: ls.Communicator) -> str:
+        exe = ls.compile(training(), world=world, mesh=MESH, split={"fc1.weight": {"model": 0}}, threads=1)
+        try:
+            ls.save_onnx(exe, path)
+        except ls.Error as error:
+            return str(error)
+        return ""
+
+    # Rank 0 alone writes.
+    assert run_in_threads(4, body) == ["save_onnx: state fc1.weight is split over the ranks", "", "", ""]
+    assert not path.exists()
+
+
 def test_states_of_split_weights() -> None:
     value = np.arange(16 * 12, dtype=np.float32).reshape(16, 12)
 
