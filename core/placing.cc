@@ -41,6 +41,15 @@ absl::Status CheckRuling(const PlacementRuling& ruling, std::span<const Value> o
   return absl::OkStatus();
 }
 
+// The op that makes of a value that is `from` one that is `to` along an axis; empty where no one op does.
+std::string_view MovingOp(const Placement& from, const Placement& to) {
+  if (from.is_partial() && to.is_replicated()) return "all_reduce";
+  if (from.is_partial() && to.is_split()) return "reduce_scatter";
+  if (from.is_split() && to.is_replicated()) return "all_gather";
+  if (from.is_replicated() && to.is_split()) return "shard";
+  return "";
+}
+
 PlacementMap With(PlacementMap placements, const std::string& axis, const Placement& placement) {
   placements.insert_or_assign(axis, placement);
   return WithoutReplicated(std::move(placements));
@@ -121,11 +130,8 @@ bool SplitsEvenly(const Shape& shape, const PlacementMap& placements, const Mesh
 }
 
 std::string MissingCollective(const Placement& from, const Placement& to) {
-  if (from.is_partial() && to.is_replicated()) return "an all_reduce is missing";
-  if (from.is_split() && to.is_replicated()) return "an all_gather is missing";
-  if (from.is_partial() && to.is_split()) return "a reduce_scatter is missing";
-  if (from.is_replicated() && to.is_split()) return "a shard is missing";
-  return "";
+  const std::string op(MovingOp(from, to));
+  return op.empty() ? op : (op[0] == 'a' ? "an " : "a ") + op + " is missing";
 }
 
 absl::StatusOr<Value> PlacementMover::Move(Value value, const Placement& to, std::string_view consumer) {
@@ -152,19 +158,19 @@ absl::StatusOr<Value> PlacementMover::Convert(Value value, const Placement& to, 
     return Internal() << consumer << " needs %" << value.name() << " " << to << " along axis " << axis_.name
                       << ", but it is " << from << (missing.empty() ? "" : ": ") << missing;
   }
-  const std::string kind(from.is_partial() ? ReduceKindName(from.reduce()) : "");
-  if (to.is_split() && from.is_partial())
-    return Insert("reduce_scatter", value, {{"dim", to.dim()}, {"kind", kind}}, to);
-  if (to.is_split()) {
-    if (from.is_replicated()) {
-      ASSIGN_OR_RETURN(const Value slice, ComputeSlice(value, to));
-      if (slice) return slice;
-    }
+  const std::string_view op = MovingOp(from, to);
+  if (op.empty()) {  // split along another dimension
     ASSIGN_OR_RETURN(const Value whole, Move(value, Placement::Replicated(), consumer));
-    return Insert("shard", whole, {{"dim", to.dim()}}, to);
+    return Convert(whole, to, consumer);
   }
-  if (from.is_partial()) return Insert("all_reduce", value, {{"kind", kind}}, to);
-  return Insert("all_gather", value, {{"dim", from.dim()}}, to);
+  if (from.is_replicated()) {
+    ASSIGN_OR_RETURN(const Value slice, ComputeSlice(value, to));
+    if (slice) return slice;
+  }
+  AttributeMap attributes;
+  if (from.is_partial()) attributes.emplace("kind", std::string(ReduceKindName(from.reduce())));
+  if (from.is_split() || to.is_split()) attributes.emplace("dim", to.is_split() ? to.dim() : from.dim());
+  return Insert(op, value, std::move(attributes), to);
 }
 
 absl::StatusOr<Value> PlacementMover::Insert(std::string_view op, Value operand, AttributeMap attributes,
