@@ -27,6 +27,7 @@ ABSL_FLAG(bool, optimize, true, "run the whole pipeline, rather than what is nee
 ABSL_FLAG(bool, compare, false, "compare every result of every rank with the interpreter");
 ABSL_FLAG(double, tolerance, 1e-4, "for --compare, relative to the largest magnitude of a result");
 ABSL_FLAG(bool, print_graph, false, "print the graph that the backend gets");
+ABSL_FLAG(bool, brief, false, "with --print-graph: one line for each node, and no sources");
 ABSL_FLAG(bool, print_steps, false, "print the executable's steps");
 ABSL_FLAG(bool, print_results, false, "print the results of rank 0");
 ABSL_FLAG(int, repeat, 0, "time this many runs, after a tenth as many to warm up");
@@ -44,6 +45,7 @@ constexpr char kUsage[] = R"(runs a graph in text form on a backend, with random
   lockstep-run step.ir --ranks=4 --compare              the same on 4 ranks, which are threads
   lockstep-run step.ir --threads=2 --repeat=100         time it
   lockstep-run step.ir --repeat=20 --profile            and where the time goes
+  lockstep-run step.ir --print-graph --brief            the graph that it becomes, a line for each node
   lockstep-run step.ir --print-steps                    what it is compiled to
 
 With LOCKSTEP_DUMP=DIR in the environment the graph after each pass that changed it goes to DIR/<graph>/.
@@ -116,6 +118,16 @@ absl::Status Time(Executor& executor, const Graph& graph, const std::vector<Tens
   return absl::OkStatus();
 }
 
+absl::Status PrintCompiledGraph(const Executable& executable) {
+  if (!absl::GetFlag(FLAGS_brief)) {
+    std::printf("%s\n", executable.graph_text.c_str());
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const Graph graph, ParseGraph(executable.graph_text));
+  std::printf("%s\n", PrintGraph(graph, {.brief = true}).c_str());
+  return absl::OkStatus();
+}
+
 absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backend& backend,
                      const CompileOptions& options, const std::vector<Tensor>& inputs, std::vector<Tensor>& results) {
   const bool print = communicator.rank() == 0;
@@ -125,7 +137,7 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
   if (!print) own_options.debug = {};
   ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, own_options));
   if (print) std::printf("compiled in %.0f ms\n", (Now() - begin) * 1e3);
-  if (print && absl::GetFlag(FLAGS_print_graph)) std::printf("%s\n", executable.graph_text.c_str());
+  if (print && absl::GetFlag(FLAGS_print_graph)) RETURN_IF_ERROR(PrintCompiledGraph(executable));
   if (print && absl::GetFlag(FLAGS_print_steps)) std::printf("%s\n", executable.ToString().c_str());
   ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, backend.MakeDevice());
   ASSIGN_OR_RETURN(const auto executor,

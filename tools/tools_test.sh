@@ -21,6 +21,8 @@ expect 0 "equal   state w0 f32[32,20]" lockstep-run "$step" --compare --ranks=2 
 expect 0 "equal   loss f32[]" lockstep-run "$step" --compare --ranks=4 --nooptimize
 expect 0 "all_reduce.start" lockstep-run "$step" --ranks=2 --print-steps
 expect 0 "all_reduce" lockstep-run "$step" --ranks=2 --print_graph
+expect 0 "{body=graph @" lockstep-run "$step" --print-graph
+expect 0 "{body=graph of" lockstep-run "$step" --print-graph --brief
 expect 0 "5 runs: median" lockstep-run "$step" --repeat=5 --profile
 expect 0 "loss = dense<f32[]" lockstep-run "$step" --print_results
 expect 1 "--compare" lockstep-run --help # Abseil ends with 1 after its help
