@@ -29,6 +29,7 @@ Graph Graph::Clone() const {
   copy.mesh_ = mesh_;
   copy.type_mesh_ = type_mesh_;
   copy.is_local_ = is_local_;
+  copy.dropouts_ = dropouts_;
   ValueMap map;
   const auto clone_node = [&](const Node& node, std::list<Node>& list) -> Node& {
     Node& clone = copy.NewNode(*node.op_, list, list.end());

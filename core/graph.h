@@ -169,6 +169,12 @@ class Graph {
   const Mesh& type_mesh() const { return type_mesh_; }
   int64_t num_ranks() const { return type_mesh_.num_ranks(); }
 
+  // The nodes of the model that drop values at random when it is trained, as messages name them: "Dropout
+  // (onnx:/drop/Dropout) with ratio 0.5". The graph has the identity in their place, which is what they are in
+  // inference; a training step refuses it.
+  const std::vector<std::string>& dropouts() const { return dropouts_; }
+  void set_dropouts(std::vector<std::string> dropouts) { dropouts_ = std::move(dropouts); }
+
   // --- Inputs and results --------------------------------------------------------------------------------------------
   absl::StatusOr<Value> AddInput(std::string name, TensorType type, bool is_state = false,
                                  PlacementMap placements = {});
@@ -216,6 +222,7 @@ class Graph {
   std::string name_;
   Mesh mesh_, type_mesh_;
   bool is_local_ = false;
+  std::vector<std::string> dropouts_;
   std::vector<Input> inputs_;
   std::vector<Result> results_;
   // Behind pointers so that moving a Graph moves no node.

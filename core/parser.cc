@@ -179,6 +179,11 @@ absl::StatusOr<Graph> Parser::ParseGraphDefinition() {
   if (Accept("mesh")) {
     ASSIGN_OR_RETURN(mesh, ParseMesh());
   }
+  std::vector<std::string> dropouts;
+  while (Accept("dropout")) {
+    if (lexer_.peek().kind != Token::Kind::kString) return lexer_.Error() << "expected what drops values, in quotes";
+    dropouts.push_back(lexer_.Next().text);
+  }
   const bool is_local = Accept("local");
   RETURN_IF_ERROR(Expect("graph"));
   RETURN_IF_ERROR(Expect("@"));
@@ -186,6 +191,7 @@ absl::StatusOr<Graph> Parser::ParseGraphDefinition() {
   Graph graph(name);
   if (is_local && mesh.empty()) return lexer_.Error() << "a local graph has no mesh";
   graph.set_mesh(std::move(mesh), is_local);
+  graph.set_dropouts(std::move(dropouts));
   Scope scope;
   RETURN_IF_ERROR(Expect("("));
   while (!Accept(")")) {

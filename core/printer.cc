@@ -101,6 +101,7 @@ std::string PrintNode(const Node& node, const PrintOptions& options) {
 std::string PrintGraph(const Graph& graph, const PrintOptions& options) {
   std::string text;
   if (!graph.mesh().empty()) text += "mesh " + graph.mesh().ToString() + "\n";
+  for (const std::string& dropout : graph.dropouts()) text += "dropout " + Quoted(dropout) + "\n";
   std::vector<std::string> inputs, results, returned;
   for (const Input& input : graph.inputs()) {
     inputs.push_back((input.is_state ? "state " : "") + Ref(input.value) + ": " + input.value.type().ToString() +

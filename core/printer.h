@@ -17,6 +17,11 @@
 //
 // `local graph` in the place of `graph` has the types of what each rank holds: %x is f32[32,784] split(0).
 //
+// A model that drops values when it is trained says so, as the graph has the identity in their place:
+//
+//   dropout "Dropout (onnx:/drop/Dropout) with ratio 0.5"
+//   graph @model(%x: f32[128,784] split(0)) -> (y: f32[128,784] split(0)) {
+//
 // Attributes that have their default value are left out. `split(0)` is along the axis `data`; another axis is named:
 // `split(1, model)`. In the result list, `%w` is the next value of state `%w`. A name with characters outside
 // [A-Za-z0-9_./] is quoted: %"a b". `//` starts a comment. A float attribute may be written as a quotient:

@@ -41,7 +41,8 @@ struct OnnxOrigin {
 struct ImportedModel {
   // Data inputs are split along the data axis as ImportOptions says: that dimension is the batch. States are the
   // parameters. Results have the names of the model's outputs. Nodes say where they are from: "onnx:/fc1/MatMul" is the
-  // node of that name, "onnx:MatMul_3" the nameless fourth node of the file.
+  // node of that name, "onnx:MatMul_3" the nameless fourth node of the file. Its dropouts() are those of the file but
+  // for those with ratio 0, or whose input training_mode is the constant false.
   Graph graph;
 
   // The initial value of each state: every floating-point initializer with at least one dimension that the graph uses.
@@ -51,10 +52,6 @@ struct ImportedModel {
   // The float initializers without a dimension that the graph uses, by the names of their constants: epsilons and
   // scales, but a scalar that is to be learnt looks the same (ConstantsToStates of passes/training/train_step.h).
   std::vector<std::string> constants;
-
-  // The nodes that drop values in training, "Dropout (onnx:/drop/Dropout) with ratio 0.5": the graph has the identity
-  // in their place. Not those with ratio 0, or whose input training_mode is the constant false.
-  std::vector<std::string> dropouts;
 
   OnnxOrigin origin;
 

@@ -206,6 +206,7 @@ TEST(OnnxImporterTest, DropoutIsTheIdentityAndSaysSo) {
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->graph.nodes().size(), 1u);
   EXPECT_THAT(imported->notes, ElementsAre(HasSubstr("onnx:Dropout_0")));
+  EXPECT_THAT(imported->graph.dropouts(), ElementsAre("Dropout (onnx:Dropout_0) with ratio 0.5"));
 }
 
 TEST(OnnxImporterTest, BatchNormalizationOfTrainingFormIsImportedInInferenceForm) {

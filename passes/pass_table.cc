@@ -133,6 +133,10 @@ absl::StatusOr<Pass> MakeTrainStepPass(PassOptions& options) {
   spec.loss.target = options.GetString("target", spec.loss.target);
   spec.trained = options.GetList("trained");
   spec.frozen = options.GetList("frozen");
+  const std::string dropout = options.GetString("dropout", "");
+  if (!dropout.empty() && dropout != "off")
+    return InvalidArgument() << "train-step: dropout is '" << dropout << "', expected off";
+  spec.dropout_off = dropout == "off";
   return TrainStep(std::move(spec));
 }
 
@@ -147,7 +151,7 @@ std::string TrainStepOptions() {
   for (const Optimizer& optimizer : AllOptimizers()) names_of(optimizer.options, optimizer.name->name, optimizers);
   for (const Loss& loss : AllLosses()) names_of(loss.options, loss.name, losses);
   return "optimizer=" + optimizers + " (learning_rate=0.01 where it has no default), loss=" + losses +
-         ", prediction=logits, target=target, trained=w|b (default: every float state), frozen=";
+         ", prediction=logits, target=target, trained=w|b (default: every float state), frozen=, dropout=off";
 }
 
 absl::StatusOr<Pass> MakeTrainingMode(PassOptions& options) {

@@ -25,11 +25,10 @@ struct Model {
   // not imported.
   std::shared_ptr<const OnnxOrigin> origin;
   std::vector<std::string> notes;
-  // As in ImportedModel: what a training step may make states of, and what it must refuse.
-  std::vector<std::string> constants, dropouts;
+  std::vector<std::string> constants;  // as in ImportedModel: what a training step may make states of
 
   // Another graph of the same model.
-  Model With(Graph other) const { return {std::move(other), values, origin, notes, constants, dropouts}; }
+  Model With(Graph other) const { return {std::move(other), values, origin, notes, constants}; }
 };
 
 // The mesh with these axes and sizes; an error if a name is no word of the text form, or there are too many ranks.

@@ -233,7 +233,7 @@ void BindViews(Class& executable) {
       .def_prop_ro(
           "graph",
           [](const LoadedExecutable& self) {
-            return Model{ValueOrThrow(ParseGraph(self.executor->executable().graph_text)), {}, self.origin, {}, {}, {}};
+            return Model{ValueOrThrow(ParseGraph(self.executor->executable().graph_text)), {}, self.origin, {}, {}};
           },
           "The program of a rank, after all passes.")
       .def_prop_ro(

@@ -52,12 +52,9 @@ Model Imported(const std::string& path, const std::map<std::string, int64_t>& di
                const std::optional<std::map<std::string, int64_t>>& split) {
   nb::gil_scoped_release release;
   ImportedModel imported = ValueOrThrow(ImportOnnx(path, {.dims = dims, .split = split}));
-  return {std::move(imported.graph),
-          std::move(imported.parameters),
-          std::make_shared<const OnnxOrigin>(std::move(imported.origin)),
-          std::move(imported.notes),
-          std::move(imported.constants),
-          std::move(imported.dropouts)};
+  return {std::move(imported.graph), std::move(imported.parameters),
+          std::make_shared<const OnnxOrigin>(std::move(imported.origin)), std::move(imported.notes),
+          std::move(imported.constants)};
 }
 
 Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const std::string& statistics) {
@@ -70,7 +67,6 @@ Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const std::str
     step.values.insert_or_assign(name, value);
     std::erase(step.constants, name);
   }
-  spec.dropouts = std::exchange(step.dropouts, {});
   ThrowIfError(passes::MakeTrainStep(step.graph, spec));
   ThrowIfError(Verify(step.graph));
   return step;
@@ -197,7 +193,7 @@ void BindFunctions(nb::module_& module) {
   module.def(
       "_parse",
       [](const std::string& text) {
-        Model model{ValueOrThrow(ParseGraph(text)), {}, nullptr, {}, {}, {}};
+        Model model{ValueOrThrow(ParseGraph(text)), {}, nullptr, {}, {}};
         ThrowIfError(VerifyStructure(model.graph));
         return model;
       },
@@ -214,7 +210,6 @@ void BindFunctions(nb::module_& module) {
             .trained = trained,
             .frozen = frozen,
             .keep_results = keep_results,
-            .dropouts = {},
             .dropout_off = dropout_off};
         return TrainStepOf(model, std::move(spec), statistics);
       },

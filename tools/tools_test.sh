@@ -40,6 +40,7 @@ expect 0 " ms  cse" lockstep-opt --passes=cse --time "$step"
 expect 0 "merge-all-reduces{" lockstep-opt --list-passes
 expect 1 "--passes" lockstep-opt --help
 expect 1 "cannot read nothing.ir" lockstep-opt nothing.ir
+expect 1 "train-step: dropout is 'of', expected off" lockstep-opt --passes='train-step{dropout=of}' "$step"
 expect 1 "there is no pass 'prettify'" lockstep-opt --passes=prettify "$step"
 expect 1 "tools/tools_test.sh" lockstep-opt tools/tools_test.sh # a message names the file
 

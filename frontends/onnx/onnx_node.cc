@@ -19,6 +19,12 @@ OnnxNode::OnnxNode(const onnx::NodeProto& proto, int index, int64_t opset, OnnxV
   source_ = "onnx:" + (proto.name().empty() ? proto.op_type() + "_" + std::to_string(index) : proto.name());
 }
 
+void OnnxNode::AddDropout(std::string dropout) {
+  std::vector<std::string> dropouts = model_.graph.dropouts();
+  dropouts.push_back(std::move(dropout));
+  model_.graph.set_dropouts(std::move(dropouts));
+}
+
 Value OnnxNode::input(int i) { return values_.Get(proto_.input(i)); }
 
 std::vector<Value> OnnxNode::inputs() {

@@ -36,7 +36,7 @@ class OnnxNode {
   const std::string& op_type() const { return proto_.op_type(); }
   const std::string& source() const { return source_; }  // "onnx:/fc1/MatMul"
   void AddNote(std::string note) { model_.notes.push_back(std::move(note)); }
-  void AddDropout(std::string dropout) { model_.dropouts.push_back(std::move(dropout)); }
+  void AddDropout(std::string dropout);  // to those of the graph
 
   // --- Inputs. The table of operators says how many are required; only later ones may be absent. ---------------------
   int num_inputs() const { return proto_.input_size(); }

@@ -15,6 +15,7 @@ class AxisPlacer {
   AxisPlacer(Graph graph, const MeshAxis& axis, Mesh mesh)
       : from_(std::move(graph)), axis_(axis), to_(from_.name()), mover_(to_, axis, nullptr, /*may_communicate=*/true) {
     to_.set_mesh(std::move(mesh));
+    to_.set_dropouts(from_.dropouts());
   }
 
   absl::StatusOr<Graph> Run() {

@@ -67,10 +67,10 @@ absl::StatusOr<std::vector<Candidate>> Candidates(const Graph& graph, const Trai
   return candidates;
 }
 
-absl::Status CheckDropouts(const TrainStepSpec& spec) {
-  if (spec.dropouts.empty() || spec.dropout_off) return absl::OkStatus();
+absl::Status CheckDropouts(const Graph& graph) {
+  if (graph.dropouts().empty()) return absl::OkStatus();
   std::string dropouts;
-  for (const std::string& dropout : spec.dropouts) dropouts += (dropouts.empty() ? "" : ", ") + dropout;
+  for (const std::string& dropout : graph.dropouts()) dropouts += (dropouts.empty() ? "" : ", ") + dropout;
   return Unimplemented() << "the model drops values at random when it is trained, which is not supported yet: "
                          << dropouts << "; dropout=\"off\" trains it without";
 }
@@ -78,7 +78,8 @@ absl::Status CheckDropouts(const TrainStepSpec& spec) {
 }  // namespace
 
 absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
-  RETURN_IF_ERROR(CheckDropouts(spec));
+  if (spec.dropout_off) graph.set_dropouts({});
+  RETURN_IF_ERROR(CheckDropouts(graph));
   ASSIGN_OR_RETURN(const Value loss, AddLoss(graph, spec.loss));
   ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, Candidates(graph, spec));
   std::vector<Value> wrt;

@@ -34,9 +34,8 @@ struct TrainStepSpec {
   // the loss depends on if it is empty; `frozen` is left out of it. A pattern that matches no state is an error.
   std::vector<std::string> trained, frozen;
   bool keep_results = false;  // keep the model's own results beside the loss
-  // The model's nodes that drop values in training, as messages name them (ImportedModel::dropouts). There is no
-  // randomness yet: an error if there are any, unless they are switched off.
-  std::vector<std::string> dropouts;
+  // There is no randomness yet: a model with Graph::dropouts() is an error, unless they are switched off. The step then
+  // has none.
   bool dropout_off = false;
 };
 

@@ -179,6 +179,12 @@ def test_a_training_step_refuses_dropout(
     loss = ls.loss.softmax_cross_entropy("y", "label")
     with raises("Dropout (onnx:/drop/Dropout)", f"ratio {ratio}", 'dropout="off"'):
         ls.train_step(model, loss, SGD)
+    text = str(model)
+    assert text.startswith('dropout "Dropout (onnx:/drop/Dropout)') and str(ls.parse(text)) == text
+    for again in (ls.parse(text), ls.parse(str(ls.parse(text)))):
+        with raises("Dropout (onnx:/drop/Dropout)", f"ratio {ratio}", 'dropout="off"'):
+            ls.train_step(again, loss, SGD)
+    assert "dropout" not in str(ls.train_step(ls.parse(text), loss, SGD, dropout="off"))
     with raises("dropout is 'of'", '"off"'):
         ls.train_step(model, loss, SGD, dropout="of")
     step = ls.train_step(model, loss, SGD, dropout="off")
