@@ -1,0 +1,216 @@
+// The placement rules of collectives against the N-rank interpreter: along their own axis they change where a value is,
+// not what it is; along other axes they are ops like others.
+
+#include <algorithm>
+#include <string>
+
+#include "core/builder.h"
+#include "core/interpreter.h"
+#include "core/local_types.h"
+#include "core/verifier.h"
+#include "gtest/gtest.h"
+#include "test/op_cases/op_case_graph.h"
+#include "test/op_cases/placed_values.h"
+
+namespace lockstep {
+namespace {
+
+const std::string kAxis(kDataAxis);
+
+std::vector<OpCase> CollectiveRows() {
+  std::vector<OpCase> rows;
+  for (const OpCase& row : AllOpCases()) {
+    if (row.refused.empty() && row.ranks > 0) rows.push_back(row);
+  }
+  return rows;
+}
+
+std::string RowName(const testing::TestParamInfo<OpCase>& info) {
+  return info.param.op + "_" + std::to_string(info.index);
+}
+
+class CollectivePlacementTest : public testing::TestWithParam<OpCase> {};
+
+// Along its own axis: where the rule says replicated, all ranks hold the same bits; and a collective that brings a
+// value from one placement to another changes where it is, not what it is.
+TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
+  const OpCase& row = GetParam();
+  absl::StatusOr<Graph> graph = CaseGraph(row);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const Node& node = graph->nodes().front();
+  ASSERT_TRUE(Verify(*graph).ok()) << Verify(*graph);
+  const std::vector<std::vector<Tensor>> inputs = RankInputs(row);
+  const auto results = Interpret(*graph, inputs);
+  ASSERT_TRUE(results.ok()) << results.status();
+  for (size_t i = 0; i < graph->results().size(); ++i) {
+    const Placement placement = graph->results()[i].value.placement(kAxis);
+    for (int64_t rank = 0; rank < row.ranks; ++rank) {
+      const Tensor& result = (*results)[static_cast<size_t>(rank)][i];
+      if (row.op == "axis_index") {
+        EXPECT_TRUE(placement.is_local());
+        EXPECT_EQ(result.At(0), static_cast<double>(rank));
+      } else if (row.op == "all_reduce" || row.op == "all_gather" || row.op == "collective_broadcast") {
+        EXPECT_TRUE(placement.is_replicated()) << placement;
+        EXPECT_EQ(result, (*results)[0][i]) << "rank " << rank;
+        if (row.op == "all_gather") {
+          EXPECT_EQ(OnRank(result, CollectiveOperandPlacement(row), rank, row.ranks),
+                    inputs[static_cast<size_t>(rank)][0]);
+        } else if (row.op == "collective_broadcast") {
+          EXPECT_EQ(result, inputs[static_cast<size_t>(node.attr<int64_t>("root"))][0]);
+        }
+      } else {
+        const int64_t dim = node.attr<int64_t>("dim");
+        EXPECT_EQ(placement, Placement::Split(dim));
+        if (row.op == "shard") {
+          EXPECT_EQ(result, SliceOf(inputs[static_cast<size_t>(rank)][0], dim, rank, row.ranks));
+        }
+      }
+    }
+  }
+}
+
+// The reductions compute what the one-rank reduction of the ranks' tensors would, and reduce_scatter is the slice of
+// all_reduce.
+TEST_P(CollectivePlacementTest, ReducesInRankOrder) {
+  const OpCase& row = GetParam();
+  if (row.op != "all_reduce" && row.op != "reduce_scatter") return;
+  const std::vector<std::vector<Tensor>> inputs = RankInputs(row);
+  const absl::StatusOr<Graph> graph = CaseGraph(row);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const auto results = Interpret(*graph, inputs);
+  ASSERT_TRUE(results.ok()) << results.status();
+  const Node& node = graph->nodes().front();
+  const std::string kind = node.attr<std::string>("kind");
+  for (size_t i = 0; i < row.operands.size(); ++i) {
+    Tensor expected(TensorType{DType::kF64, row.operands[i].type.shape});
+    for (int64_t at = 0; at < expected.num_elements(); ++at) {
+      double sum = inputs[0][i].At(at);
+      for (size_t rank = 1; rank < inputs.size(); ++rank) {
+        const double x = inputs[rank][i].At(at);
+        sum = kind == "min" ? std::min(sum, x) : kind == "max" ? std::max(sum, x) : kind == "prod" ? sum * x : sum + x;
+      }
+      if (kind == "mean") sum /= static_cast<double>(row.ranks);
+      expected.mutable_data<double>()[static_cast<size_t>(at)] = sum;
+    }
+    if (IsInteger(row.operands[i].type.dtype)) expected = expected.Converted(DType::kI64);  // a mean is truncated
+    for (int64_t rank = 0; rank < row.ranks; ++rank) {
+      const Tensor mine =
+          row.op == "all_reduce" ? expected : SliceOf(expected, node.attr<int64_t>("dim"), rank, row.ranks);
+      const Tensor result = (*results)[static_cast<size_t>(rank)][i].Converted(mine.dtype());
+      EXPECT_LE(RelativeDifference(result, mine), SizeOf(row.operands[i].type.dtype) == 2 ? 0.01 : 1e-6)
+          << row.ToString() << " on rank " << rank;
+    }
+  }
+}
+
+// Sums whose order shows in their bits: 1e8 takes a 1 in, of which nothing is left when it is taken out again.
+TEST(CollectivePlacement, SumsAreTakenInRankOrder) {
+  const std::vector<float> of_ranks = {1e8F, 1, -1e8F, 1};
+  for (const char* op : {"all_reduce", "reduce_scatter"}) {
+    for (const char* kind : {"sum", "mean"}) {
+      OpCase row = Case(op, {F32({4})}, {{"axis", kAxis}, {"kind", std::string(kind)}}).Ranks(4);
+      if (row.op == "reduce_scatter") row.attributes.emplace("dim", int64_t{0});
+      const Graph graph = *CaseGraph(row);
+      // Element i of rank r: every rotation of the four numbers, with its sum from left to right.
+      std::vector<std::vector<Tensor>> inputs;
+      for (size_t rank = 0; rank < 4; ++rank) {
+        Tensor& x = inputs.emplace_back().emplace_back(TensorType{DType::kF32, {4}});
+        for (size_t i = 0; i < 4; ++i) x.mutable_data<float>()[i] = of_ranks[(rank + i) % 4];
+      }
+      const float sums[4] = {1, 0, 1, 0};
+      const auto results = Interpret(graph, inputs);
+      ASSERT_TRUE(results.ok()) << results.status();
+      for (size_t rank = 0; rank < 4; ++rank) {
+        const Tensor& result = (*results)[rank][0];
+        for (int64_t at = 0; at < result.num_elements(); ++at) {
+          const auto i = static_cast<size_t>(result.num_elements() == 4 ? at : static_cast<int64_t>(rank));
+          const float whole = std::string(kind) == "mean" ? sums[i] / 4 : sums[i];
+          EXPECT_EQ(result.At(at), whole) << op << " " << kind << ", element " << i << " on rank " << rank;
+        }
+      }
+    }
+  }
+}
+
+// Along another axis a collective is an elementwise op or a movement of data: on a mesh {batch=2, data=n} the two
+// halves, put together, are what the collective makes of the whole.
+TEST_P(CollectivePlacementTest, LetsOtherAxesPass) {
+  const OpCase row = InDouble(GetParam());
+  if (row.operands.empty()) return;
+  constexpr int64_t kHalves = 2;
+  const std::string other = "batch";
+  const std::vector<std::vector<Tensor>> inputs = RankInputs(row);  // whole along `batch`
+  const absl::StatusOr<Graph> whole = CaseGraph(row);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const auto expected = Interpret(*whole, inputs);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  int compared = 0;
+  for (const Placement& placement : PlacementsOf(row.operands[0], kHalves)) {
+    SCOPED_TRACE(row.ToString() + " of " + placement.ToString());
+    Graph graph;
+    graph.set_mesh(Mesh({{other, kHalves}, {kAxis, row.ranks}}));
+    NodeSpec spec{&GetOp(row.op), {}, row.attributes, "", {}};
+    for (size_t i = 0; i < row.operands.size(); ++i) {
+      const Placement own = CollectiveOperandPlacement(row), of_operand = i == 0 ? placement : Placement::Replicated();
+      const TensorType type = GlobalType(row.operands[i].type, {{kAxis, own}}, graph.mesh());
+      spec.operands.push_back(
+          *graph.AddInput("a" + std::to_string(i), type, false, {{other, of_operand}, {kAxis, own}}));
+    }
+    const absl::StatusOr<Node*> node = graph.Insert(std::move(spec));
+    if (!node.ok()) continue;  // the rule requires the operand replicated, or the ranks cannot share a half evenly
+    ++compared;
+    std::vector<std::vector<Tensor>> rank_inputs;
+    for (int64_t half = 0; half < kHalves; ++half) {
+      for (int64_t rank = 0; rank < row.ranks; ++rank) {
+        std::vector<Tensor>& of_rank = rank_inputs.emplace_back();
+        for (size_t i = 0; i < row.operands.size(); ++i) {
+          of_rank.push_back(OnRank(inputs[static_cast<size_t>(rank)][i], i == 0 ? placement : Placement::Replicated(),
+                                   half, kHalves));
+        }
+      }
+    }
+    for (size_t i = 0; i < (*node)->num_results(); ++i) {
+      Value value = (*node)->result(i);
+      if (const Placement is = value.placement(other); is.is_partial()) {
+        // Made whole, so that it can be compared.
+        Builder b(graph);
+        value = b.AllReduce(value, other, is.reduce());
+        ASSERT_TRUE(b.status().ok()) << b.status();
+      }
+      ASSERT_TRUE(graph.AddResult("r" + std::to_string(i), value, value.placements()).ok());
+    }
+    const absl::StatusOr<Graph> local = VerifiedLocal(graph);
+    ASSERT_TRUE(local.ok()) << local.status() << "\n" << graph.ToString();
+    const auto results = Interpret(*local, rank_inputs);
+    ASSERT_TRUE(results.ok()) << results.status();
+    for (size_t at = 0; at < results->size(); ++at) {
+      const int64_t half = static_cast<int64_t>(at) / row.ranks;
+      const size_t rank = at % static_cast<size_t>(row.ranks);
+      for (size_t i = 0; i < (*node)->num_results(); ++i) {
+        const Placement result = graph.results()[i].value.placement(other);
+        const Tensor mine =
+            result.is_split() ? OnRank((*expected)[rank][i], result, half, kHalves) : (*expected)[rank][i];
+        EXPECT_LE(RelativeDifference((*results)[at][i], mine), 1e-9) << "result " << i << " is " << result;
+      }
+    }
+  }
+  EXPECT_GE(compared, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, CollectivePlacementTest, testing::ValuesIn(CollectiveRows()), RowName);
+
+// Shares of a sum may not be reduced as if they were something else.
+TEST(CollectivePlacement, WrongKindIsRefused) {
+  for (const char* op : {"all_reduce", "reduce_scatter"}) {
+    OpCase row = Case(op, {F32({2})}, {{"axis", kAxis}, {"kind", "max"}}).Ranks(2);
+    if (row.op == "reduce_scatter") row.attributes.emplace("dim", int64_t{0});
+    Graph graph = *CaseGraph(row);
+    graph.set_input_placements(0, {{kAxis, Placement::Partial(ReduceKind::kSum)}});
+    const absl::Status status = Verify(graph);
+    EXPECT_NE(status.message().find("operand 0 is partial(sum), which kind=max does not make whole"), std::string::npos)
+        << status;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
