@@ -15,6 +15,7 @@ namespace lockstep {
 // states are found by this name, so it stays when an op or an operand is renamed.
 struct OptimizerState {
   std::string operand, suffix;
+  bool is_never_negative = false;  // such as a mean of squares: the update takes its root
 };
 
 // What users ask for, such as "AdamW". Its options are the attributes of the op, in order, but for those that the name

@@ -34,7 +34,7 @@ std::vector<Value> Adam(ops::Update& u) {
 //===-- adam ----------------------------------------------------------------------------------------------------===//
 const OpDef& AdamOp() {
   static const OpDef def =
-      ops::Optimizer("adam", {{"m", "adam_m"}, {"v", "adam_v"}}, Adam, ops::Steps::kCounted)
+      ops::Optimizer("adam", {{"m", "adam_m"}, {"v", "adam_v", /*is_never_negative=*/true}}, Adam, ops::Steps::kCounted)
           .Doc(
               "One step of Adam (Kingma and Ba, 2015): d = g + weight_decay * w, next_m = beta1 * m + (1 - beta1) * d, "
               "next_v = beta2 * v + (1 - beta2) * d^2, next_w = w - learning_rate * (next_m / (1 - beta1^step)) / "

@@ -31,6 +31,8 @@ std::vector<Value> RmspropMomentum(ops::Update& u) {
   return {b.Sub(u.w(), b.Scale(v, u.rate("learning_rate"))), scaled.square, v};
 }
 
+OptimizerState MeanSquare() { return {"square", "rmsprop_square", /*is_never_negative=*/true}; }
+
 OpDef& AddRates(OpDef& def) {
   return def.OptionalAttr<double>("alpha", 0.99, "the share of the mean square that remains")
       .In(AtLeast(0, 1))
@@ -45,7 +47,7 @@ OpDef& AddRates(OpDef& def) {
 //===-- rmsprop -------------------------------------------------------------------------------------------------===//
 const OpDef& RmspropOp() {
   static const OpDef def = [] {
-    OpDef op = ops::Optimizer("rmsprop", {{"square", "rmsprop_square"}}, Rmsprop);
+    OpDef op = ops::Optimizer("rmsprop", {MeanSquare()}, Rmsprop);
     op.Doc(
         "One step of RMSprop (Tieleman and Hinton, 2012): d = g + weight_decay * w, next_square = alpha * square + "
         "(1 - alpha) * d^2, next_w = w - learning_rate * d / (sqrt(next_square) + epsilon). square starts as zeros.");
@@ -57,8 +59,7 @@ const OpDef& RmspropOp() {
 //===-- rmsprop_momentum ----------------------------------------------------------------------------------------===//
 const OpDef& RmspropMomentumOp() {
   static const OpDef def = [] {
-    OpDef op =
-        ops::Optimizer("rmsprop_momentum", {{"square", "rmsprop_square"}, {"v", "rmsprop_momentum"}}, RmspropMomentum);
+    OpDef op = ops::Optimizer("rmsprop_momentum", {MeanSquare(), {"v", "rmsprop_momentum"}}, RmspropMomentum);
     op.Doc(
         "One step of RMSprop with momentum: as rmsprop, but next_v = momentum * v + d / (sqrt(next_square) + epsilon), "
         "next_w = w - learning_rate * next_v. v starts as zeros.");

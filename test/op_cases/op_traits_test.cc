@@ -292,3 +292,24 @@ TEST(OpTraits, OptimizersResultsAreNextValuesOfTheLeadingOperands) {
 
 }  // namespace
 }  // namespace lockstep
+// A state is never negative if its block says so, and is negative sometimes if not.
+TEST(OpTraits, OptimizersStatesAreNeverNegativeOrAreSometimes) {
+  std::set<std::string> never, states, negative;
+  for (const OpDef* op : AllOps()) {
+    for (const OptimizerState& state : op->optimizer().states) {
+      states.insert(op->name() + " " + state.operand);
+      if (state.is_never_negative) never.insert(op->name() + " " + state.operand);
+    }
+  }
+  ForRowsOf(Has(kOptimizer), [&](const OpDef& op, const Evaluated& row) {
+    for (size_t i = 0; i < op.optimizer().states.size(); ++i) {
+      const Tensor& next = row.results[0][1 + i];  // after the variable
+      for (int64_t at = 0; at < next.num_elements(); ++at) {
+        if (next.At(at) < 0) negative.insert(op.name() + " " + op.optimizer().states[i].operand);
+      }
+    }
+  });
+  EXPECT_GE(never.size(), 3U);
+  for (const std::string& state : states) EXPECT_NE(never.contains(state), negative.contains(state)) << state;
+}
+

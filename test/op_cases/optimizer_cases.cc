@@ -1,6 +1,7 @@
 // Rows for every optimizer, from its block: options at their defaults and elsewhere, dtypes, and what must be refused.
 // A new optimizer has them by being listed.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -12,17 +13,17 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// States that are no sums of squares may be negative too.
-bool MayBeNegative(const std::string& op, const std::string& operand) {
-  return operand == "w" || operand == "g" || (op == "sgd_momentum" && operand == "v") ||
-         (op == "adam" && operand == "m");
+bool MayBeNegative(const OpDef& op, const std::string& operand) {
+  const std::vector<OptimizerState>& states = op.optimizer().states;
+  return std::none_of(states.begin(), states.end(),
+                      [&](const OptimizerState& state) { return state.operand == operand && state.is_never_negative; });
 }
 
 std::vector<CaseOperand> Operands(const OpDef& op, DType dtype, const Shape& shape) {
   std::vector<CaseOperand> operands;
   for (const std::string& name : op.operand_names()) {
     if (name == "step") operands.push_back(Typed(DType::kI64, {}).In(1, 9));
-    else operands.push_back(Typed(dtype, shape).In(MayBeNegative(op.name(), name) ? -2 : 0, 2));
+    else operands.push_back(Typed(dtype, shape).In(MayBeNegative(op, name) ? -2 : 0, 2));
   }
   return operands;
 }
