@@ -5,6 +5,11 @@
 #include "core/builder.h"
 
 namespace lockstep {
+namespace {
+
+constexpr char kRangeConstraint[] = "range";
+
+}  // namespace
 
 ErrorStream NodeContext::Error(std::string_view constraint) const {
   return std::move(InvalidArgument() << op_.name() << " (" << constraint << "): ");
@@ -62,6 +67,9 @@ OpDef& OpDef::In(NumberRange range) {
   LOCKSTEP_CHECK(!attributes_.empty() && std::holds_alternative<double>(attributes_.back().example))
       << name_ << " has no float before the range";
   attributes_.back().range = range;
+  const auto is_declared = [](const ConstraintDef& constraint) { return constraint.id == kRangeConstraint; };
+  if (std::none_of(constraints_.begin(), constraints_.end(), is_declared))
+    Constraint(kRangeConstraint, "floats are in the ranges above");
   return *this;
 }
 
@@ -101,6 +109,13 @@ absl::StatusOr<std::vector<TensorType>> OpDef::InferTypes(std::span<const Tensor
                              << (variadic_ ? "at least " : "") << least;
   }
   InferContext context(*this, attributes, operands, mesh, is_local);
+  for (const AttributeDef& attribute : attributes_) {
+    if (!attribute.range) continue;
+    const double number = context.attr<double>(attribute.name);
+    if (attribute.range->Contains(number)) continue;
+    return context.Error(kRangeConstraint)
+           << attribute.name << " is " << number << ", expected " << attribute.range->ToString();
+  }
   RETURN_IF_ERROR(infer_(context));
   return std::move(context.results());
 }

@@ -266,8 +266,7 @@ class OpDef {
   // Entry d of the attribute, a list, counts elements along dimension d of the first result, such as a broadcast's
   // `shape`: where types are local it says the rank's share.
   OpDef& PerDim(std::string_view attribute);
-  // Which numbers the attribute before it, a float, may be. The op's inference checks it, by CheckRanges of
-  // core/ops/rules.h.
+  // Which numbers the attribute before it, a float, may be. InferTypes refuses others: the constraint (range).
   OpDef& In(NumberRange range);
   OpDef& Trait(OpTrait trait) { return traits_ |= trait, *this; }
   // A movement of one operand: result element i is the operand's element at this map of i. Loops then fuse the op by
@@ -331,7 +330,7 @@ class OpDef {
   // Fills in defaults; refuses unknown, missing or mistyped attributes (an int where a float is due is converted).
   absl::StatusOr<AttributeMap> CompleteAttributes(AttributeMap attributes) const;
 
-  // Number of operands, then the op's own rule. `attributes` must be complete.
+  // Number of operands, ranges of attributes, then the op's own rule. `attributes` must be complete.
   absl::StatusOr<std::vector<TensorType>> InferTypes(std::span<const TensorType> operands,
                                                      const AttributeMap& attributes, const Mesh& mesh = {},
                                                      bool is_local = false) const;

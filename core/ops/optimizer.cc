@@ -16,7 +16,7 @@ absl::Status CheckTypes(const InferContext& c) {
   for (size_t i = 1; i < c.num_operands(); ++i) {
     if (IsStep(c.op(), i)) {
       const TensorType expected{DType::kI64, Shape()};
-      if (c.operand(i) != expected) return c.Error("C4") << "step is " << c.operand(i) << ", expected " << expected;
+      if (c.operand(i) != expected) return c.Error("C3") << "step is " << c.operand(i) << ", expected " << expected;
     } else if (c.operand(i) != c.operand(0)) {
       return c.Error("C2") << c.op().operand_names()[i] << " is " << c.operand(i) << ", expected " << c.operand(0)
                            << ", the type of w";
@@ -27,7 +27,6 @@ absl::Status CheckTypes(const InferContext& c) {
 
 absl::Status Infer(InferContext& c) {
   RETURN_IF_ERROR(CheckTypes(c));
-  RETURN_IF_ERROR(CheckRanges(c, "C3"));
   return c.SetResults(std::vector<TensorType>(c.op().result_names().size(), c.operand(0)));
 }
 
@@ -41,7 +40,7 @@ absl::Status Eval(EvalContext& c) {
   for (size_t i = 0; i < c.num_operands(); ++i) {
     const Tensor& given = c.operand(i);
     if (IsStep(c.op(), i) && given.data<int64_t>()[0] < 1)
-      return c.Error("C5") << "step is " << given.data<int64_t>()[0] << ", expected at least 1";
+      return c.Error("C4") << "step is " << given.data<int64_t>()[0] << ", expected at least 1";
     inputs.push_back(IsStep(c.op(), i) ? given : given.Converted(DType::kF64));
     ASSIGN_OR_RETURN(const Value operand, graph.AddInput(c.op().operand_names()[i], inputs.back().type()));
     operands.push_back(operand);
@@ -115,7 +114,6 @@ OpDef Optimizer(std::string name, const std::vector<OptimizerState>& states, For
       .Trait(kOptimizer)
       .Constraint("C1", "w has a floating-point dtype")
       .Constraint("C2", "g and the state have the type of w")
-      .Constraint("C3", "floats are in the ranges above")
       .Infer(Infer)
       .Eval(Eval)
       .NoGradient("an optimizer step is where differentiation ends")
@@ -127,7 +125,7 @@ OpDef Optimizer(std::string name, const std::vector<OptimizerState>& states, For
         return next;
       });
   if (steps == Steps::kCounted)
-    def.Constraint("C4", "step is a scalar i64").Constraint("C5", "when it runs: step is at least 1");
+    def.Constraint("C3", "step is a scalar i64").Constraint("C4", "when it runs: step is at least 1");
   return def;
 }
 

@@ -38,15 +38,6 @@ absl::Status CheckIncreasingDims(const InferContext& c, std::string_view id, con
   return absl::OkStatus();
 }
 
-absl::Status CheckRanges(const InferContext& c, std::string_view id) {
-  for (const OpDef::AttributeDef& attribute : c.op().attribute_defs()) {
-    if (!attribute.range || attribute.range->Contains(c.attr<double>(attribute.name))) continue;
-    return c.Error(id) << attribute.name << " is " << c.attr<double>(attribute.name) << ", expected "
-                       << attribute.range->ToString();
-  }
-  return absl::OkStatus();
-}
-
 void ForEachIndex(const Shape& shape, const std::function<void(const std::vector<int64_t>&)>& f) {
   if (shape.num_elements() == 0) return;
   std::vector<int64_t> index(static_cast<size_t>(shape.rank()), 0);

@@ -21,9 +21,6 @@ absl::Status CheckExtents(const InferContext& c, std::string_view id, const std:
 absl::Status CheckIncreasingDims(const InferContext& c, std::string_view id, const std::vector<int64_t>& dims,
                                  const Shape& shape);
 
-// Error `id` unless every attribute that has a range is in it.
-absl::Status CheckRanges(const InferContext& c, std::string_view id);
-
 // --- Reference loops -------------------------------------------------------------------------------------------------
 
 // Calls f(index) for every multi-index of `shape` in row-major order; for a scalar once with the empty index.

@@ -286,6 +286,34 @@ TEST(OpTraits, AlongOneRankResultsAreOperands) {
 TEST(OpTraits, OptimizersResultsAreNextValuesOfTheLeadingOperands) {
   ForRowsOf(Has(kOptimizer), [](const OpDef&, const Evaluated& row) {
     for (size_t i = 0; i < row.results[0].size(); ++i)
+// The op itself need not look: what its block says is in the way of every node.
+TEST(OpTraits, RangesOfAttributesHoldOfEveryOp) {
+  const OpDef op = OpDef("scaled")
+                       .Operand("x")
+                       .Attr<double>("by")
+                       .In(Above(0, 2))
+                       .OptionalAttr<double>("shift", 0.5)
+                       .In(AtLeast(0))
+                       .Infer([](InferContext& c) { return c.SetResult(c.operand(0)); });
+  ASSERT_EQ(op.constraints().size(), 1U);
+  EXPECT_EQ(op.constraints()[0].id, "range");
+  Graph graph("g");
+  const Value x = graph.AddInput("x", TensorType{DType::kF32, {3}}).value();
+  const auto insert = [&](AttributeMap attributes) {
+    return graph.Insert({&op, {x}, std::move(attributes), "model:/scale", {}});
+  };
+  const std::string expected = ", expected a finite number above 0 and below 2";
+  EXPECT_EQ(insert({{"by", -1.5}}).status().message(), "scaled (range): by is -1.5" + expected + ", at model:/scale");
+  for (double by : {0.0, 2.0, std::nan(""), HUGE_VAL}) EXPECT_FALSE(insert({{"by", by}}).ok()) << by;
+  EXPECT_EQ(insert({{"by", 1.0}, {"shift", -1.0}}).status().message(),
+            "scaled (range): shift is -1, expected a finite number of at least 0, at model:/scale");
+  EXPECT_TRUE(graph.nodes().empty());
+  const absl::StatusOr<Node*> node = insert({{"by", int64_t{1}}});
+  ASSERT_TRUE(node.ok()) << node.status();
+  EXPECT_EQ(graph.SetAttribute(*node, "by", 3.0).message(), "scaled (range): by is 3" + expected);
+  EXPECT_EQ((*node)->attr<double>("by"), 1);
+}
+
       EXPECT_EQ(row.results[0][i].type(), row.inputs[0][i].type()) << "result " << i;
   });
 }

@@ -63,8 +63,8 @@ void AppendRefused(const OpDef& op, std::vector<OpCase>& rows) {
     const std::string& name = op.operand_names()[i];
     std::vector<CaseOperand> wrong = good;
     if (name == "step") {
-      for (const CaseOperand& step : {F32({}), I64({1})}) wrong[i] = step, refuse(wrong, {}, "C4");
-      wrong[i] = Tensor::Scalar(DType::kI64, 0), refuse(wrong, {}, "C5");
+      for (const CaseOperand& step : {F32({}), I64({1})}) wrong[i] = step, refuse(wrong, {}, "C3");
+      wrong[i] = Tensor::Scalar(DType::kI64, 0), refuse(wrong, {}, "C4");
     } else if (name != "w") {
       for (const CaseOperand& other : {F32({5}), F64({6})}) wrong[i] = other, refuse(wrong, {}, "C2");
     }
@@ -72,10 +72,10 @@ void AppendRefused(const OpDef& op, std::vector<OpCase>& rows) {
   for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
     if (!attribute.range) continue;
     const NumberRange& range = *attribute.range;
-    refuse(good, {{attribute.name, range.low - 0.1}}, "C3");
-    refuse(good, {{attribute.name, kNan}}, "C3");
-    refuse(good, {{attribute.name, range.below}}, "C3");  // infinity, where there is no bound
-    if (!range.includes_low) refuse(good, {{attribute.name, range.low}}, "C3");
+    refuse(good, {{attribute.name, range.low - 0.1}}, "range");
+    refuse(good, {{attribute.name, kNan}}, "range");
+    refuse(good, {{attribute.name, range.below}}, "range");  // infinity, where there is no bound
+    if (!range.includes_low) refuse(good, {{attribute.name, range.low}}, "range");
   }
 }
 
