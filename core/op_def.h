@@ -280,10 +280,11 @@ class OpDef {
   // What the communicator has to do for it. Its attribute `axis` names the mesh axis; a reduction's `kind`, a
   // broadcast's `root` and the `dim` of what gathers or scatters are attributes too.
   OpDef& Communicates(CollectiveOp op) { return collective_ = op, Trait(kCollective).Trait(kOneRankIdentity); }
-  // In f32 a backend's results are at most so many units in the last place from the reference meaning; without this,
-  // none.
+  // Of an elementwise op: in f32 the results of any backend are at most so many units in the last place from those of
+  // the reference meaning for the same operands; without this, none. Of other ops nothing as exact is said.
   OpDef& F32Error(int64_t ulps) { return f32_ulps_ = ulps, *this; }
-  // Whether the op is defined, and not steep, for operands in these ranges: tests that draw operands stay where it is.
+  // Whether the op, an elementwise one of one or two floats, is defined, and not steep, for operands in these ranges:
+  // tests that draw operands stay where it is.
   OpDef& Domain(DomainFn fn) { return domain_ = std::move(fn), *this; }
   OpDef& Constraint(std::string id, std::string text) {
     return constraints_.push_back({std::move(id), std::move(text)}), *this;
@@ -318,6 +319,7 @@ class OpDef {
   std::optional<ReduceKind> reduction() const { return reduction_; }
   std::optional<CollectiveOp> collective() const { return collective_; }
   int64_t f32_ulps() const { return f32_ulps_; }
+  bool has_domain() const { return static_cast<bool>(domain_); }
   bool InDomain(std::span<const ValueRange> operands) const { return !domain_ || domain_(operands); }
   const EvalFn& eval() const { return eval_; }
   const RanksEvalFn& ranks_eval() const { return ranks_eval_; }

@@ -24,8 +24,8 @@ enum OpTrait : uint32_t {
 
   // --- What else holds of it.
   kCommutative = 1u << 7,       // of its two operands
-  kIdempotent = 1u << 8,        // of its one operand: f(f(x)) is f(x), for equal attributes
-  kInvolution = 1u << 9,        // of its one operand: f(f(x)) is x, for equal attributes
+  kIdempotent = 1u << 8,        // of its one operand, without attributes: f(f(x)) is f(x)
+  kInvolution = 1u << 9,        // of its one operand, without attributes: f(f(x)) is x
   kKeepsOrder = 1u << 10,       // a movement that keeps row-major order: the result may be the operand's memory
   kRematerialised = 1u << 11,   // an element is made where it is read, rather than made once, stored and loaded
   kOneRankIdentity = 1u << 12,  // along a mesh axis of one rank, result i is operand i

@@ -63,6 +63,27 @@ TEST(PlanLoop, ATargetsSizesCutIt) {
   EXPECT_EQ(other.info.grain, 1);
 }
 
+// Few heavy elements are worth a thread, and a sum of them hides its latency with fewer vectors.
+TEST(PlanLoop, HeavyElementsAreCutFiner) {
+  const auto plan = [](const std::string& op) {
+    return PlanLoop(ParseGraph("graph @f(%x: f32[819200]) -> (y: f32[819200]) {\n %y = " + op +
+                               " %x : f32[819200]\n return %y\n}")
+                        .value())
+        .value();
+  };
+  EXPECT_EQ(plan("neg").info.extent, 200);
+  EXPECT_EQ(plan("neg").info.grain, 8);  // of 4096 elements
+  EXPECT_EQ(plan("exp").info.grain, 1);
+  const auto sum = [](const std::string& op) {
+    return PlanLoop(ParseGraph("graph @f(%x: f32[9,4096]) -> (y: f32[9]) {\n %e = " + op +
+                               " %x : f32[9,4096]\n %y = reduce_sum %e {dims=[1]} : f32[9]\n return %y\n}")
+                        .value())
+        .value();
+  };
+  EXPECT_EQ(sum("neg").lanes, 64U);
+  EXPECT_EQ(sum("exp").lanes, 32U);
+}
+
 // The planner knows no op by name: what an op says of itself is enough.
 TEST(PlanLoop, OpsThatItHasNeverSeen) {
   const OpDef reversed = OpDef("reversed")

@@ -46,23 +46,13 @@ Value ConstantSecond(Node& node, Builder& b) {
   return b.Op(node.op_name(), {node.operand(1), node.operand(0)}, node.attributes());
 }
 
-// The node's operand, if the same op made it with the same attributes.
-Value OfItsOwnKind(const Node& node) {
-  Node* inner = MadeBy(node.operand(0), node.op());
-  if (!inner) return Value();
-  for (const auto& [name, attribute] : node.attributes()) {
-    if (!SameAttribute(attribute, inner->attributes().at(name))) return Value();
-  }
-  return node.operand(0);
-}
-
 // f(f(x)) ==> f(x), such as relu(relu(x))
-Value Idempotent(Node& node, Builder&) { return OfItsOwnKind(node); }
+Value Idempotent(Node& node, Builder&) { return MadeBy(node.operand(0), node.op()) ? node.operand(0) : Value(); }
 
 // f(f(x)) ==> x, such as neg(neg(x))
 Value Involution(Node& node, Builder&) {
-  const Value inner = OfItsOwnKind(node);
-  return inner ? inner.node->operand(0) : inner;
+  const Node* inner = MadeBy(node.operand(0), node.op());
+  return inner ? inner->operand(0) : Value();
 }
 
 }  // namespace

@@ -35,13 +35,16 @@ TEST(OpTraits, EveryOpSaysWhatItDoes) {
       EXPECT_TRUE(op->is_mover() || op->count());
     }
     if (op->has_trait(kIdempotent) || op->has_trait(kInvolution)) {
-      EXPECT_EQ(operands, 1U);
+      EXPECT_TRUE(operands == 1U && op->attribute_defs().empty());
     }
     if (op->has_trait(kCommutative)) {
       EXPECT_EQ(operands, 2U);
     }
     if (op->has_trait(kHeavy) || op->has_trait(kSteps)) {
       EXPECT_TRUE(op->has_trait(kElementwise));
+    }
+    if (op->f32_ulps() > 0) {
+      EXPECT_TRUE(op->has_trait(kElementwise)) << "nobody holds kernels of other ops to so many units";
     }
     EXPECT_EQ(op->has_trait(kReduction), op->reduction().has_value());
     EXPECT_EQ(op->has_trait(kCollective), op->collective().has_value());
@@ -283,9 +286,6 @@ TEST(OpTraits, AlongOneRankResultsAreOperands) {
   EXPECT_EQ(seen, wanted);
 }
 
-TEST(OpTraits, OptimizersResultsAreNextValuesOfTheLeadingOperands) {
-  ForRowsOf(Has(kOptimizer), [](const OpDef&, const Evaluated& row) {
-    for (size_t i = 0; i < row.results[0].size(); ++i)
 // The op itself need not look: what its block says is in the way of every node.
 TEST(OpTraits, RangesOfAttributesHoldOfEveryOp) {
   const OpDef op = OpDef("scaled")
@@ -314,12 +314,13 @@ TEST(OpTraits, RangesOfAttributesHoldOfEveryOp) {
   EXPECT_EQ((*node)->attr<double>("by"), 1);
 }
 
+TEST(OpTraits, OptimizersResultsAreNextValuesOfTheLeadingOperands) {
+  ForRowsOf(Has(kOptimizer), [](const OpDef&, const Evaluated& row) {
+    for (size_t i = 0; i < row.results[0].size(); ++i)
       EXPECT_EQ(row.results[0][i].type(), row.inputs[0][i].type()) << "result " << i;
   });
 }
 
-}  // namespace
-}  // namespace lockstep
 // A state is never negative if its block says so, and is negative sometimes if not.
 TEST(OpTraits, OptimizersStatesAreNeverNegativeOrAreSometimes) {
   std::set<std::string> never, states, negative;
@@ -341,3 +342,5 @@ TEST(OpTraits, OptimizersStatesAreNeverNegativeOrAreSometimes) {
   for (const std::string& state : states) EXPECT_NE(never.contains(state), negative.contains(state)) << state;
 }
 
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,62 @@
+// The trait kHeavy against the code that there is for an element: it decides how many elements are worth a thread.
+
+#include <cstdint>
+#include <string>
+
+#include "backends/codegen/emit_element.h"
+#include "core/builder.h"
+#include "gtest/gtest.h"
+#include "llvm/IR/InstIterator.h"
+#include "llvm/IR/IntrinsicInst.h"
+#include "llvm/IR/Module.h"
+#include "test/op_cases/op_case_graph.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kCall = 100;  // of a function of libm
+
+// How many instructions an f32 element of the op takes.
+int64_t InstructionsOf(const std::string& op, size_t operands) {
+  Graph graph("g");
+  Builder b(graph);
+  std::vector<Value> values;
+  for (size_t i = 0; i < operands; ++i)
+    values.push_back(graph.AddInput("x" + std::to_string(i), TensorType{DType::kF32, {}}).value());
+  const Node& node = *b.Op(op, values).node;
+
+  llvm::LLVMContext context;
+  llvm::Module module("m", context);
+  llvm::Type* const f32 = llvm::Type::getFloatTy(context);
+  auto* const type = llvm::FunctionType::get(f32, std::vector<llvm::Type*>(operands, f32), /*isVarArg=*/false);
+  auto* const function = llvm::Function::Create(type, llvm::Function::ExternalLinkage, op, module);
+  llvm::IRBuilder<> builder(llvm::BasicBlock::Create(context, "entry", function));
+  std::vector<llvm::Value*> arguments;
+  for (llvm::Argument& argument : function->args()) arguments.push_back(&argument);
+  ElementEmitter emitter(builder, /*has_fma=*/true, /*error=*/nullptr);
+  emitter.EmitOp(node, arguments, /*error_code=*/1);
+
+  int64_t count = 0;
+  for (const llvm::Instruction& instruction : llvm::instructions(function)) {
+    const bool calls = llvm::isa<llvm::CallInst>(instruction) && !llvm::isa<llvm::IntrinsicInst>(instruction);
+    count += calls ? kCall : 1;
+  }
+  return count;
+}
+
+TEST(HeavyOps, AreThoseOfTensOfInstructions) {
+  int heavy = 0, light = 0;
+  for (size_t operands : {1, 2}) {
+    for (const std::string& op : ElementwiseOpsOfFloats(operands)) {
+      const int64_t count = InstructionsOf(op, operands);
+      EXPECT_GT(count, 0) << op;
+      EXPECT_EQ(count >= 20, GetOp(op).has_trait(kHeavy)) << op << " takes " << count << " instructions an element";
+      ++(count >= 20 ? heavy : light);
+    }
+  }
+  EXPECT_GE(heavy, 6);
+  EXPECT_GE(light, 10);
+}
+
+}  // namespace
+}  // namespace lockstep
