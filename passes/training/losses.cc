@@ -22,24 +22,28 @@ LossArgument WantedValues() {
 
 //===-- softmax_cross_entropy -----------------------------------------------------------------------------------===//
 Loss SoftmaxCrossEntropy() {
-  return {
-      .name = "softmax_cross_entropy",
-      .doc =
-          "The mean of -log softmax(logits)[label].\n\n"
-          "`exe(image=..., label=...)` gives the labels by the name of their input; a label out of range is an "
-          "error that says where.",
-      .prediction = {"logits", "a result of the model, f32[batch, classes]", "logits"},
-      .target = {"target", "the name of the input that the step gets for the labels, i64[batch], each in [0, classes)",
-                 "label"},
-      .target_type = [](const TensorType& logits) -> absl::StatusOr<TensorType> {
-        if (logits.shape.rank() < 2) return InvalidArgument() << "expected [batch, classes]";
-        return TensorType{DType::kI64, logits.shape.Without({1})};
-      },
-      .build =
-          [](const LossContext& c) {
-            const auto samples = static_cast<double>(c.target.shape().num_elements());  // of the global batch
-            return c.b.Op("softmax_cross_entropy", {c.prediction, c.target}, {{"scale", 1.0 / samples}});
-          }};
+  return {.name = "softmax_cross_entropy",
+          .doc =
+              "The mean of -log softmax(logits)[label], over all labels of the global batch.\n\n"
+              "`exe(image=..., label=...)` gives the labels by the name of their input; a label out of range is an "
+              "error that says where.",
+          .prediction = {"logits",
+                         "a float result of the model, [batch, classes] or, with a label at each position, [batch, "
+                         "classes, ...]",
+                         "logits"},
+          .target = {"target",
+                     "the name of the input that the step gets for the labels, i64[batch] or i64[batch, ...], each in "
+                     "[0, classes)",
+                     "label"},
+          .target_type = [](const TensorType& logits) -> absl::StatusOr<TensorType> {
+            if (logits.shape.rank() < 2) return InvalidArgument() << "expected [batch, classes]";
+            return TensorType{DType::kI64, logits.shape.Without({1})};
+          },
+          .build =
+              [](const LossContext& c) {
+                const auto samples = static_cast<double>(c.target.shape().num_elements());  // of the global batch
+                return c.b.Op("softmax_cross_entropy", {c.prediction, c.target}, {{"scale", 1.0 / samples}});
+              }};
 }
 
 //===-- binary_cross_entropy_with_logits ------------------------------------------------------------------------===//

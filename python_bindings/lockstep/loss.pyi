@@ -21,14 +21,15 @@ class Loss:
     options: dict[str, Any] = ...
 
 def softmax_cross_entropy(logits: str = 'logits', target: str = 'label') -> Loss:
-    """The mean of -log softmax(logits)[label].
+    """The mean of -log softmax(logits)[label], over all labels of the global batch.
 
     `exe(image=..., label=...)` gives the labels by the name of their input; a label out of range is an error that
     says where.
 
     Args:
-      logits: a result of the model, f32[batch, classes].
-      target: the name of the input that the step gets for the labels, i64[batch], each in [0, classes).
+      logits: a float result of the model, [batch, classes] or, with a label at each position, [batch, classes, ...].
+      target: the name of the input that the step gets for the labels, i64[batch] or i64[batch, ...], each in [0,
+        classes).
     """
 
 def binary_cross_entropy_with_logits(logits: str = 'logits', target: str = 'target') -> Loss:

@@ -205,12 +205,12 @@ OPTIMIZER_STATES = {
 COUNTS_STEPS = {"adam", "adagrad"}
 
 
-def optimizers():
-    """Three steps of an optimizer with given gradients; the state starts as zeros."""
+def optimizer_choices():
+    """A name, torch's class, the op here, and torch's options."""
     adam = {"weight_decay": 0.05, "betas": (0.8, 0.99), "eps": 1e-3}
     rmsprop = {"alpha": 0.9, "eps": 1e-3, "weight_decay": 0.05}
     adagrad = {"lr_decay": 0.25, "eps": 1e-3, "weight_decay": 0.05}
-    for name, make, op, values in [
+    return [
         ("SGD", torch.optim.SGD, "sgd", {}),
         ("SGD, decay", torch.optim.SGD, "sgd", {"weight_decay": 0.05}),
         ("momentum", torch.optim.SGD, "sgd_momentum", {"momentum": 0.9}),
@@ -227,25 +227,30 @@ def optimizers():
         ("Adagrad", torch.optim.Adagrad, "adagrad", {}),
         ("Adagrad, both decays", torch.optim.Adagrad, "adagrad", adagrad),
         ("Adagrad, initial value", torch.optim.Adagrad, "adagrad", {"initial_accumulator_value": 0.75, **adagrad}),
-    ]:
-        ours = {"learning_rate": 0.125, **values}
-        if "betas" in ours:
-            ours["beta1"], ours["beta2"] = ours.pop("betas")
-        if "eps" in ours:
-            ours["epsilon"] = ours.pop("eps")
-        if make is torch.optim.AdamW:
-            ours["decoupled"] = True
-        optimizer_steps(name, lambda variable: make([variable], lr=0.125, **values), op, ours)  # noqa: B023
+    ]
 
 
-def optimizer_steps(name, make, op, ours):
-    w = random(6)
-    gradients = [random(6) for _ in range(3)]
+def optimizers():
+    """Three steps of each optimizer with given gradients."""
+    for name, make, op, values in optimizer_choices():
+        w, gradients = random(6), [random(6) for _ in range(3)]
+        optimizer_steps(f"3 steps of {name}", make, op, values, w, gradients)
+
+
+def optimizer_steps(name, make, op, values, w, gradients):
+    """The states start as zeros; the first results are the variable after each step."""
+    ours = {"learning_rate": 0.125, **values}
+    if "betas" in ours:
+        ours["beta1"], ours["beta2"] = ours.pop("betas")
+    if "eps" in ours:
+        ours["epsilon"] = ours.pop("eps")
+    if make is torch.optim.AdamW:
+        ours["decoupled"] = True
     variable = torch.nn.Parameter(w.clone())
-    optimizer = make(variable)
+    optimizer = make([variable], lr=0.125, **values)
     states = OPTIMIZER_STATES[op]
     inputs = {"w0": w, **{f"g{i + 1}": g for i, g in enumerate(gradients)}}
-    inputs.update({f"{s}0": torch.zeros(6).double() for s in states})
+    inputs.update({f"{s}0": torch.zeros_like(w) for s in states})
     lines, results = [], {}
     for step, gradient in enumerate(gradients, start=1):
         variable.grad = gradient.clone()
@@ -255,7 +260,7 @@ def optimizer_steps(name, make, op, ours):
         if op in COUNTS_STEPS:
             inputs[f"step{step}"] = torch.tensor(step)
             count = f", %step{step}"
-        types = ", ".join(["f64[6]"] * len(operands))
+        types = ", ".join([typed(w)] * len(operands))
         lines.append(
             ", ".join(f"%{s}{step}" for s in operands) + f" = {op} "
             + ", ".join(f"%{s}{step - 1}" for s in operands) + f"{count}, %g{step} {attributes(ours)} : {types}"
@@ -264,8 +269,8 @@ def optimizer_steps(name, make, op, ours):
     # torch's Adagrad starts its sum at the initial value, which ours leaves out.
     outside = {"sum": ours.get("initial_accumulator_value", 0)}
     kept = optimizer.state[variable]
-    results.update({f"{s}3": kept[key] - outside.get(s, 0) for s, key in states.items()})
-    emit(f"3 steps of {name}", inputs, lines, results)
+    results.update({f"{s}{len(gradients)}": kept[key] - outside.get(s, 0) for s, key in states.items()})
+    emit(name, inputs, lines, results)
 
 
 def losses():
@@ -280,16 +285,31 @@ def losses():
         ("huber", wanted, {}, F.huber_loss),
         ("huber", wanted, {"delta": 0.5}, lambda x, y: F.huber_loss(x, y, delta=0.5)),
     ]:
-        inputs = {"z": z.clone().requires_grad_(), "target": target}
-        loss = function(inputs["z"], inputs["target"])
-        loss.backward()
-        chosen = "".join(f'{{"{key}", {value}}}' for key, value in options.items())
-        expected = [loss, inputs["z"].grad]
-        print(f'{{"loss {name}{attributes(options) if options else ""}",')
-        print(f' "graph @f(%z: {typed(z)}) -> (prediction: {typed(z)}) {{ return %z }}",')
-        print(' {"z"},')
-        print(" {" + ",\n  ".join(numbers(value) for value in inputs.values()) + "},")
-        print(" {" + ",\n  ".join(numbers(value) for value in expected) + f'}}, "{name}", {{{chosen}}}}},')
+        loss_row(name, z, target, options, function)
+    # Of images: the mean is over all positions.
+    for shape in [(5, 4), (2, 3, 4), (2, 3, 2, 2)]:
+        labels = torch.randint(0, shape[1], (shape[0], *shape[2:]))
+        loss_row("softmax_cross_entropy", random(*shape), labels, {}, F.cross_entropy)
+    z, wanted, probabilities = random(2, 3, 2, 2), random(2, 3, 2, 2), torch.rand(2, 3, 2, 2).double()
+    for name, target, function in [
+        ("mean_squared_error", wanted, F.mse_loss),
+        ("binary_cross_entropy_with_logits", probabilities, F.binary_cross_entropy_with_logits),
+        ("huber", wanted, F.huber_loss),
+    ]:
+        loss_row(name, z, target, {}, function)
+
+
+def loss_row(name, z, target, options, function):
+    inputs = {"z": z.clone().requires_grad_(), "target": target}
+    loss = function(inputs["z"], inputs["target"])
+    loss.backward()
+    chosen = "".join(f'{{"{key}", {value}}}' for key, value in options.items())
+    expected = [loss, inputs["z"].grad]
+    print(f'{{"loss {name}{attributes(options) if options else ""} of {typed(z)}",')
+    print(f' "graph @f(%z: {typed(z)}) -> (prediction: {typed(z)}) {{ return %z }}",')
+    print(' {"z"},')
+    print(" {" + ",\n  ".join(numbers(value) for value in inputs.values()) + "},")
+    print(" {" + ",\n  ".join(numbers(value) for value in expected) + f'}}, "{name}", {{{chosen}}}}},')
 
 
 NAN, INF = float("nan"), float("inf")
@@ -299,8 +319,9 @@ SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1e-310, -1e-310, 1.5, -2.0]
 def special_values():
     """NaN, infinities, zeros of both signs and denormals: where they go, op by op. The names begin with "special".
 
-    Left out: sign(NaN), which is NaN here and 0 there; and the gradient of a window with several NaN, which goes to the first here
-    and to the last there.
+    Left out: sign(NaN), which is NaN here and 0 there; the gradient of a window with several NaN, which goes to the first here
+    and to the last there; and gradients of -0.0, of which the first step with momentum keeps the sign there, while here they are
+    added to a momentum of zero.
     """
     x = torch.tensor(SPECIAL, dtype=torch.float64)
     for op, function in [
@@ -340,6 +361,9 @@ def special_values():
             f"special softmax_cross_entropy {i}", {"logits": logits, "labels": labels}, [line],
             {"loss": loss, "d": logits.grad},
         )  # fmt: skip
+    for name, make, op, values in optimizer_choices():
+        keep = ~((right == 0) & right.signbit())
+        optimizer_steps(f"special {name}", make, op, values, left[keep], [right[keep]])
     values = {"window": [2, 2], "stride": [2, 2], "padding_low": [1, 1], "padding_high": [1, 1]}
     images = [
         [NAN, 1, 2, 3, 4, 9, NAN, 5, INF, -INF, 6, 7, -INF, -INF, -INF, 8],
