@@ -1,6 +1,7 @@
 // What an op says of itself in one word, so that a pass or a backend asks for what it needs to know and not for the
 // op's name (docs/decisions/0011). What takes more than a word is said by functions of the op's block: see OpDef in
-// core/op_def.h. test/op_cases/op_traits_test.cc compares all of it with the op's reference meaning.
+// core/op_def.h. test/op_cases/op_traits_test.cc and elementwise_traits_test.cc compare it with the op's reference
+// meaning, backends/codegen/heavy_ops_test.cc compares kHeavy with the code that there is for an element.
 
 #pragma once
 
