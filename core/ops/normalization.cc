@@ -320,7 +320,12 @@ std::optional<Placement> SplitOverSamples(PlacementContext& c, const std::vector
 void PlaceSplitSamples(PlacementContext& c, const std::vector<bool>& has_x_shape) {
   const std::optional<Placement> split = SplitOverSamples(c, has_x_shape);
   if (!split) return;
-  if (c.attr<std::string>("statistics") == "global" || split->dim() != 0) return c.Decompose();
+  if (c.attr<std::string>("statistics") == "global") return c.Decompose();
+  if (split->dim() != 0) {
+    // Taken apart here, it would forget the groups of an axis that is placed later: planes are made whole instead.
+    c.RequireAll(Placement::Replicated());
+    return c.Result(Placement::Replicated());
+  }
   c.Decompose({{"statistics", std::string("global")}, {"groups", c.attr<int64_t>("groups") * c.axis_size()}});
 }
 

@@ -6,8 +6,11 @@
 #include <set>
 
 #include "core/interpreter.h"
+#include "core/printer.h"
+#include "core/random_tensor.h"
 #include "gtest/gtest.h"
 #include "passes/distribute/distribute.h"
+#include "test/meaning/meaning.h"
 #include "test/op_cases/op_case_graph.h"
 #include "test/op_cases/placed_values.h"
 
@@ -240,6 +243,30 @@ TEST(BatchNorm, StatisticsOfRanksAreThoseOfGroups) {
     }
   }
   EXPECT_GE(compared, 12);
+}
+
+// Along an axis that splits the planes statistics are of whole planes, and the axis that splits the batch still makes
+// its groups, whichever of the two comes first.
+TEST(BatchNorm, StatisticsOfRanksDoNotDependOnTheOrderOfAxes) {
+  constexpr std::string_view kText = R"(
+graph @n(%x: f64[4,2,6] split(0) split(2, model), %scale: f64[2], %bias: f64[2]) -> (y: f64[4,2,6], m: f64[2]) {
+  %y, %m, %v = batch_norm_training %x, %scale, %bias {epsilon=1e-3, $} : f64[4,2,6], f64[2], f64[2]
+  return %y, %m
+})";
+  const auto with = [&](const std::string& attribute) {
+    std::string text(kText);
+    return *ParseGraph(text.replace(text.find('$'), 1, attribute));
+  };
+  const Graph of_ranks = with("statistics=rank"), of_groups = with("groups=2");
+  const std::vector<Tensor> inputs = RandomInputs(of_groups)[0];
+  const auto expected = InterpretOneRank(of_groups, inputs);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  for (const Mesh& mesh : {Mesh({{"data", 2}, {"model", 3}}), Mesh({{"model", 3}, {"data", 2}})}) {
+    const auto placed = passes::DistributeGraph(of_ranks, mesh);
+    ASSERT_TRUE(placed.ok()) << placed.status();
+    const absl::Status same = CheckAgainstOneRank(*placed, inputs, *expected, 1e-9);
+    EXPECT_TRUE(same.ok()) << mesh.ToString() << ": " << same;
+  }
 }
 
 }  // namespace
