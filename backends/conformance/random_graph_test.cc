@@ -57,8 +57,9 @@ TEST_P(RandomGraphOnBackend, OfSeveralRanksAgreesWithOne) {
     for (const Mesh& mesh : {Mesh({{"data", 2}}), Mesh({{"data", 3}}), Mesh({{"data", 2}, {"model", 2}}),
                              Mesh({{"model", 2}, {"data", 3}})}) {
       const bool has_model = mesh.has_axis("model");
-      const RandomProgram program = MakeRandomProgram(seed, {.batch = 6, .model = has_model ? 2 : 0});
-      const auto expected = InterpretOneRank(program.graph, program.inputs);
+      const RandomProgram program =
+          MakeRandomProgram(seed, {.batch = 6, .model = has_model ? 2 : 0, .data = *mesh.axis_size("data")});
+      const auto expected = InterpretOneRank(AsOnRanks(program.graph, mesh), program.inputs);
       ASSERT_TRUE(expected.ok()) << expected.status();
       CompileOptions options;
       options.mesh = mesh;

@@ -94,7 +94,26 @@ bool ShrinkOnce(RandomProgram& program, const std::function<bool(const RandomPro
   for (const Node& node : program.graph.nodes()) {
     if (take_if_fails(Copy(program, [](size_t) { return true; }, &node, ValuesOf(program, node)))) return true;
   }
+  // What the only result is computed from, in its place.
+  for (size_t i = 0; program.graph.results().size() == 1; ++i) {
+    RandomProgram nearer{program.graph.Clone(), program.inputs};
+    const Result& result = nearer.graph.results()[0];
+    if (i >= result.value.node->operands().size()) break;
+    const Value operand = result.value.node->operand(i);
+    nearer.graph.RemoveResult(0);
+    LOCKSTEP_CHECK(nearer.graph.AddResult("y", operand).ok()) << operand.name();
+    if (take_if_fails(Copy(nearer, [](size_t) { return true; }))) return true;
+  }
   return false;
+}
+
+// `graph` after some passes, against what one rank gives of the program as it was.
+absl::Status CheckMeaning(const RandomProgram& program, const Graph& graph) {
+  const absl::StatusOr<std::vector<Tensor>> expected =
+      InterpretOneRank(AsOnRanks(program.graph, graph.mesh()), program.inputs);
+  RETURN_IF_ERROR(Annotate(expected.status(), "before the passes"));
+  RETURN_IF_ERROR(Verify(graph));
+  return CheckAgainstOneRank(graph, program.inputs, *expected, ToleranceOf(program.graph));
 }
 
 }  // namespace
@@ -129,20 +148,33 @@ absl::Status CheckPasses(const RandomProgram& program, const std::vector<passes:
   return CheckResults(program, *found);
 }
 
+Graph AsOnRanks(const Graph& graph, const Mesh& mesh) {
+  Graph result = graph.Clone();
+  if (mesh.empty()) return result;
+  for (Node& node : result.nodes()) {
+    const auto statistics = node.attributes().find("statistics");
+    if (statistics == node.attributes().end() || statistics->second != Attribute(std::string("rank"))) continue;
+    int64_t groups = node.attr<int64_t>("groups");
+    for (const auto& [axis, placement] : node.operand(0).placements()) {
+      if (placement.is_split(0) && mesh.has_axis(axis)) groups *= *mesh.axis_size(axis);
+    }
+    for (const absl::Status& set : {result.SetAttribute(&node, "groups", groups),
+                                    result.SetAttribute(&node, "statistics", std::string("global"))})
+      LOCKSTEP_CHECK(set.ok()) << set;
+  }
+  return result;
+}
+
 absl::Status CheckOnRanks(const RandomProgram& program, const std::vector<passes::Pass>& passes,
-                          std::map<std::string, int>* num_changed) {
-  absl::StatusOr<std::vector<Tensor>> expected = InterpretOneRank(program.graph, program.inputs);
-  RETURN_IF_ERROR(Annotate(expected.status(), "before the passes"));
+                          std::map<std::string, int>* num_changed, size_t num_known) {
   Graph graph = program.graph.Clone();
-  int at = 0;
-  for (const passes::Pass& pass : passes) {
-    const std::string where = "pass " + std::to_string(at++) + ", " + pass.name;
-    const absl::StatusOr<bool> changed = pass.run(graph);
+  for (size_t i = 0; i < passes.size(); ++i) {
+    const std::string where = "pass " + std::to_string(i) + ", " + passes[i].name;
+    const absl::StatusOr<bool> changed = passes[i].run(graph);
     RETURN_IF_ERROR(Annotate(changed.status(), where));
     if (!*changed) continue;
-    if (num_changed) ++(*num_changed)[pass.name];
-    RETURN_IF_ERROR(Annotate(Verify(graph), where));
-    RETURN_IF_ERROR(Annotate(CheckAgainstOneRank(graph, program.inputs, *expected, ToleranceOf(program.graph)), where));
+    if (num_changed) ++(*num_changed)[passes[i].name];
+    if (i >= num_known) RETURN_IF_ERROR(Annotate(CheckMeaning(program, graph), where));
   }
   if (graph.mesh().empty()) return Internal() << "the program has no mesh after the passes";
   return absl::OkStatus();

@@ -3,7 +3,10 @@
 //
 // Every node is evaluated as it is made, and is only kept if its values are tame: finite, not large, and far from where
 // rounding would be amplified (a division by almost zero, a comparison of almost equal numbers). So results may be
-// compared with a tolerance.
+// compared with a tolerance. Some floats are exact, and so are what moves, compares or adds them: among these there are
+// ties.
+//
+// Every op that has rows of op cases is drawn, but for those that WhyNotDrawn of op_nodes.h says.
 
 #pragma once
 
@@ -23,6 +26,9 @@ struct RandomGraphOptions {
   // If not 0, at most max_extent: many inputs and states are split along the axis `model` of so many ranks, along a
   // dimension that it divides; an input that is split along `data` along another one.
   int64_t model = 0;
+  // If not 0: the ranks of the axis `data`, which divide the batch. Some batch normalisations of inputs then have the
+  // statistics of each rank.
+  int64_t data = 0;
 };
 
 struct RandomProgram {
