@@ -112,35 +112,6 @@ int Update() {
   return exit_code;
 }
 
-// A pass that promises less than it keeps is tested for less, and no test fails: so promises are written down twice.
-class PromisesTest : public testing::Test {
- public:
-  void TestBody() override {
-    using enum passes::Keeps;
-    const std::map<std::string, passes::Keeps> promised = {{"autodiff", kResults},
-                                                           {"training-mode", kNothing},
-                                                           {"train-step", kNothing},
-                                                           {"cse", kEveryValue},
-                                                           {"dce", kEveryValue},
-                                                           {"fold-constants", kEveryValue},
-                                                           {"simplify", kEveryValue},
-                                                           {"distribute", kMeaning},
-                                                           {"legalize", kMeaning},
-                                                           {"localize", kMeaning},
-                                                           {"merge-all-reduces", kEveryValue},
-                                                           {"fuse-elementwise", kEveryValue},
-                                                           {"overlap-collectives", kEveryValue}};
-    for (const passes::PassEntry& entry : passes::PassTable()) {
-      passes::PassOptions options;
-      const absl::StatusOr<passes::Pass> pass = entry.make(options);
-      ASSERT_TRUE(pass.ok()) << pass.status();
-      const auto it = promised.find(entry.name);
-      ASSERT_NE(it, promised.end()) << entry.name;
-      EXPECT_EQ(static_cast<int>(pass->keeps), static_cast<int>(it->second)) << entry.name;
-    }
-  }
-};
-
 void RegisterTests() {
   std::vector<GoldenCase> all;
   for (const std::filesystem::path& path : GoldenFiles(kFolder)) {
@@ -156,8 +127,6 @@ void RegisterTests() {
   }
   testing::RegisterTest("meaning", "IsComparedForEachPass", nullptr, nullptr, __FILE__, __LINE__,
                         [all]() -> MeaningTest* { return new MeaningTest(all); });
-  testing::RegisterTest("promises", "AreWrittenDownTwice", nullptr, nullptr, __FILE__, __LINE__,
-                        []() -> PromisesTest* { return new PromisesTest(); });
 }
 
 }  // namespace
