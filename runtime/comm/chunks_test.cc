@@ -106,18 +106,19 @@ TEST(Describe, SaysWhatEachCollectiveIs) {
 }
 
 TEST(DifferenceOf, IsTheFirstField) {
-  const Communicator::Evidence a{.program = 1, .assignments = 2, .inputs = 3, .states = 4};
-  EXPECT_EQ(DifferenceOf(a, a), "");
+  const Communicator::Evidence a{.program = 1, .assignments = 2, .inputs = 3, .states = 4, .assigned = {"w"}};
+  EXPECT_EQ(DifferenceOf(0, a, 1, a), "");
   Communicator::Evidence b = a;
   b.states = 5;
-  EXPECT_EQ(DifferenceOf(a, b), "replicas of the states differ (0x0000000000000004 and 0x0000000000000005)");
+  EXPECT_EQ(DifferenceOf(0, a, 1, b), "replicas of the states differ (0x0000000000000004 and 0x0000000000000005)");
   b.inputs = 5;
-  EXPECT_EQ(DifferenceOf(a, b),
+  EXPECT_EQ(DifferenceOf(0, a, 1, b),
             "inputs that are replicated have different contents (0x0000000000000003 and 0x0000000000000005)");
   b.assignments = 5;
-  EXPECT_EQ(DifferenceOf(a, b), "a state was assigned on one of them alone (2 assignments and 5)");
+  b.assigned = {"unused"};
+  EXPECT_EQ(DifferenceOf(0, a, 1, b), "different states were assigned on them (rank 0: w; rank 1: unused)");
   b.program = 5;
-  EXPECT_EQ(DifferenceOf(a, b), "they run different programs (0x0000000000000001 and 0x0000000000000005)");
+  EXPECT_EQ(DifferenceOf(0, a, 1, b), "they run different programs (0x0000000000000001 and 0x0000000000000005)");
 }
 
 }  // namespace
