@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "passes/distribute/distribute.h"
+#include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/localize.h"
 #include "passes/distribute/merge_all_reduces.h"
 #include "passes/distribute/overlap_collectives.h"
@@ -280,6 +281,7 @@ const std::vector<PassEntry>& PassTable() {
       Plain("dce", "removes nodes whose results nobody uses", Dce),
       {"distribute", "turns the one-rank program into that of each rank of a mesh", "data=4 (axes and sizes)",
        MakeDistribute},
+      Plain("form-reduce-scatters", "reduces to slices what is wanted in slices alone", FormReduceScatters),
       {"merge-all-reduces", "puts all-reduces into buckets", "max_bytes=4194304, first_bytes=max_bytes / 8",
        MakeMergeAllReduces},
       {"legalize", "decomposes ops that a target has no kernels for", "without=softmax|sgd", MakeLegalize},

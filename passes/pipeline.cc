@@ -1,6 +1,7 @@
 #include "passes/pipeline.h"
 
 #include "passes/distribute/distribute.h"
+#include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/localize.h"
 #include "passes/distribute/overlap_collectives.h"
 #include "passes/legalize/legalize.h"
@@ -22,6 +23,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       Dce(),                             // unused gradients must not travel
       Distribute(options.mesh),          // on whole ops, whose placement rules say more than those of their parts
       Dce(),                             // what was computed whole, and is wanted in slices alone
+      FormReduceScatters(),              // of what is wanted in slices, slices alone travel
       MergeAllReduces(options.buckets),  // before ops are taken apart: gradients are still recognisable
       Legalize(options.supports),        // from here on only what the target has kernels for
       Simplify(),                        // decompositions are written for clarity
