@@ -1,6 +1,7 @@
 // Rules about truth values, selection and conversion.
 
 #include <algorithm>
+#include <map>
 
 #include "passes/simplify/rule.h"
 
@@ -12,6 +13,20 @@ using enum Numbers;
 constexpr AnyValue x{0}, y{1}, z{2};
 constexpr AnyAttr<std::string> direction{0};
 constexpr AnyAttr<DType> between{0}, to{1};
+
+// The direction in which x and y compare where they do not in this one.
+AttrExpr<std::string> Opposite(AnyAttr<std::string> direction) {
+  return {[=](const Match& m) -> std::string {
+    static const std::map<std::string, std::string> opposites = {{"eq", "ne"}, {"ne", "eq"}, {"lt", "ge"},
+                                                                 {"ge", "lt"}, {"gt", "le"}, {"le", "gt"}};
+    return opposites.at(m[direction]);
+  }};
+}
+
+// NaN is neither below a number nor at least it; it differs from all.
+Condition HasOpposite(AnyValue x, AnyAttr<std::string> direction) {
+  return [=](const Match& m) { return !IsFloat(m[x].dtype()) || m[direction] == "eq" || m[direction] == "ne"; };
+}
 
 Condition IsOneOf(AnyAttr<std::string> word, std::vector<std::string> words) {
   return [=](const Match& m) { return std::find(words.begin(), words.end(), m[word]) != words.end(); };
@@ -71,6 +86,8 @@ std::vector<SimplifyRule> LogicRules() {
        IsOneOf(direction, {"eq", "le", "ge"})},
       {"compare_self_strictly", kIntegers, Compare(x, x, direction), false, GlobalTypes(),
        IsOneOf(direction, {"ne", "lt", "gt"})},
+      {"not_compare", kAll, !Only(Compare(x, y, direction)), Compare(x, y, Opposite(direction)),
+       HasOpposite(x, direction)},
 
       {"select_true", kAll, Select(true, x, y), x},
       {"select_false", kAll, Select(false, x, y), y},
