@@ -61,10 +61,18 @@ absl::Status AxisPlacer::AddInput(const Input& input) {
   PlacementMap placements;  // along the axes up to this one
   for (const MeshAxis& axis : to_.mesh().axes()) placements.emplace(axis.name, input.value.placement(axis.name));
   if (!SplitsEvenly(shape, placements, to_.mesh())) {
+    int64_t shares = axis_.size;
+    std::string other_axes;
+    for (const MeshAxis& axis : to_.mesh().axes()) {
+      if (axis.name == axis_.name || !placements.at(axis.name).is_split(placement.dim())) continue;
+      shares *= axis.size;
+      other_axes += (other_axes.empty() ? ", which axis " : " and ") + axis.name;
+    }
+    if (!other_axes.empty()) other_axes += " splits too,";
     return InvalidArgument() << "dimension " << placement.dim() << " of input %" << input.name() << " ("
-                             << input.value.type() << ") cannot be shared evenly by the " << axis_.size
-                             << " ranks of axis " << axis_.name << ": " << shape[placement.dim()]
-                             << " is not a multiple of " << axis_.size;
+                             << input.value.type() << ")" << other_axes << " cannot be shared evenly by the "
+                             << axis_.size << " ranks of axis " << axis_.name << ": " << shape[placement.dim()]
+                             << " is not a multiple of " << shares;
   }
   // Those along axes that are still to come are kept.
   ASSIGN_OR_RETURN(map_[input.value],
