@@ -113,6 +113,25 @@ TEST(OneRank, ARunThatFailsCountsForNothing) {
   EXPECT_TRUE(all[0].ok()) << all[0];
 }
 
+// The step that fails may have written a part of a state.
+TEST(OneRank, AFailureOfTheFirstUpdateSpoils) {
+  constexpr char kDivide[] = R"(
+graph @divide(%d: i32[4], state %w: i32[4]) -> (%w: i32[4]) {
+  %w1 = div %w, %d : i32[4] @"onnx:/Div"
+  return %w1
+}
+)";
+  const auto all = StatusOfEach(1, [&](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, Load(kDivide, communicator, device));
+    const Tensor zeros(TensorType{DType::kI32, {4}});
+    const std::vector<NamedInput> inputs = {{"d", {zeros.type(), zeros.bytes()}}};
+    EXPECT_THAT(MessageOf(executor->Run(inputs, {})), HasSubstr("onnx:/Div"));
+    EXPECT_THAT(MessageOf(executor->CheckUsable()), HasSubstr("assign the states w"));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(all[0].ok()) << all[0];
+}
+
 // The peer fails in the collective for which the first rank never comes, and has made the early update as well.
 TEST(TwoRanks, BothAreSpoilt) {
   const std::string text = WithAll(kEarlyUpdate, "[4", "[8");
@@ -130,6 +149,33 @@ TEST(TwoRanks, BothAreSpoilt) {
     EXPECT_EQ(spoilt.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(MessageOf(spoilt), HasSubstr("call 2 failed when it was updating the states"));
     EXPECT_THAT(MessageOf(spoilt), HasSubstr("label 5"));
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;
+}
+
+// A collective that writes a state does so from its start on, and is waited for after the step that fails.
+TEST(TwoRanks, AStateInFlightIsSpoilt) {
+  constexpr char kScatter[] = R"(
+graph @scatter(%x: f32[8,3] split(0), %y: i64[8] split(0), state %s: f32[4] split(0), state %v: f32[3,4], state %w: f32[3,5]) -> (loss: f32[], %s: f32[4] split(0)) {
+  %u = matmul %x, %v : f32[8,4]
+  %s1 = reduce_sum %u {dims=[0]} : f32[4]
+  %z = matmul %x, %w : f32[8,5]
+  %loss, %dz = softmax_cross_entropy %z, %y {scale=0.125} : f32[], f32[8,5]
+  return %loss, %s1
+}
+)";
+  std::barrier through(2);
+  const auto all = StatusOfEach(2, [&](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, Load(kScatter, communicator, device));
+    const std::string steps = executor->executable().ToString();
+    const size_t start = steps.find("reduce_scatter.start"), wait = steps.find("reduce_scatter.wait");
+    EXPECT_LT(start, steps.find("softmax_cross_entropy")) << steps;
+    EXPECT_GT(wait, steps.find("softmax_cross_entropy")) << steps;
+    through.arrive_and_wait();  // else the failure may reach the peer as it loads
+    const Batch batch = communicator.rank() == 0 ? BadBatch() : Batch(4);
+    EXPECT_THAT(MessageOf(executor->Run(batch.inputs(), {})), HasSubstr("label 5"));
+    EXPECT_THAT(MessageOf(executor->CheckUsable()), HasSubstr("assign the states s"));
     return absl::OkStatus();
   });
   for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;
