@@ -10,8 +10,9 @@
 //   // meaning=changes                 for one case: what was asked for gives other numbers, and the next line says why
 //
 // Each pass is also held to what it says that it keeps (passes/pass.h): the graphs before and after it are interpreted.
-// Of a placed graph that is its meaning on one rank, which a local value does not have: cases about those are local graphs.
-// With an empty list of passes a case tests the text form: `unchanged` means that the graph prints as it is written.
+// Of a placed graph that is its meaning on one rank, which a local value does not have: cases about those are local
+// graphs. With an empty list of passes a case tests the text form: `unchanged` means that the graph prints as it is
+// written.
 
 #pragma once
 
