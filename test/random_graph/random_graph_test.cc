@@ -249,10 +249,12 @@ INSTANTIATE_TEST_SUITE_P(Meshes, RandomGraphOnMeshTest,
                            return name + (std::get<1>(info.param) ? "Optimized" : "");
                          });
 
+constexpr uint64_t kMany = 1000;
+
 // The generator reaches every op, but for those of which is said why it does not.
 TEST(RandomGraphsTest, HoldEveryOp) {
   std::map<std::string, int> one_rank, mesh;  // how often an op is drawn
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < kMany; ++seed) {
     const RandomProgram program = ProgramOf(seed), of_mesh = MeshProgramOf(seed, Mesh({{"model", 2}, {"data", 3}}));
     for (const Node& node : program.graph.nodes()) ++one_rank[node.op_name()];
     for (const Node& node : of_mesh.graph.nodes()) ++mesh[node.op_name()];
@@ -276,7 +278,7 @@ bool HasTie(const Tensor& tensor) {
 // Statistics of the whole batch and of each rank's share of it.
 TEST(RandomGraphsTest, HoldStatisticsOfRanks) {
   std::map<std::string, int> num_nodes;
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < kMany; ++seed) {
     const RandomProgram program = MeshProgramOf(seed, Mesh({{"data", 2}}));
     for (const Node& node : program.graph.nodes()) {
       if (node.attributes().contains("statistics"))
@@ -291,7 +293,7 @@ TEST(RandomGraphsTest, HoldStatisticsOfRanks) {
 // Equal floats where a comparison, or a maximum's gradient, has to choose.
 TEST(RandomGraphsTest, HoldTies) {
   std::map<std::string, int> num_ties;
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < kMany; ++seed) {
     const RandomProgram program = ProgramOf(seed);
     for (const Node& node : program.graph.nodes()) {
       for (size_t i = 0; i < program.inputs.size() && !node.operands().empty(); ++i) {
