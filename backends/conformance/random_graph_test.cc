@@ -41,7 +41,7 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> RunOnRanks(const Graph& program
 class RandomGraphOnBackend : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(RandomGraphOnBackend, AgreesWithTheInterpreter) {
-  for (uint64_t seed = GetParam(); seed < GetParam() + 25; ++seed) {
+  for (uint64_t seed = GetParam(); seed < GetParam() + NumGraphs(25); ++seed) {
     const RandomProgram program = MakeRandomProgram(seed, {.max_extent = 6});
     const auto results = RunInProcess(program.graph, TestedBackend(), {program.inputs}, {});
     ASSERT_TRUE(results.ok()) << "seed " << seed << ": " << results.status() << "\n" << program.graph.ToString();
@@ -53,7 +53,7 @@ TEST_P(RandomGraphOnBackend, AgreesWithTheInterpreter) {
 // On two and three ranks, and on meshes of two axes, each with its share, optimised and not: what one rank would give.
 TEST_P(RandomGraphOnBackend, OfSeveralRanksAgreesWithOne) {
   std::set<std::string> along;  // the axes along which there were collectives
-  for (uint64_t seed = GetParam(); seed < GetParam() + 10; ++seed) {
+  for (uint64_t seed = GetParam(); seed < GetParam() + NumGraphs(10); ++seed) {
     for (const Mesh& mesh : {Mesh({{"data", 2}}), Mesh({{"data", 3}}), Mesh({{"data", 2}, {"model", 2}}),
                              Mesh({{"model", 2}, {"data", 3}})}) {
       const bool has_model = mesh.has_axis("model");

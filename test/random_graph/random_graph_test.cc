@@ -1,4 +1,4 @@
-// Random graphs mean the same before and after each pass, and all of them. Two hundred of each in CI; for a longer
+// Random graphs mean the same before and after each pass, and all of them. Two hundred of each; for a longer
 // hunt:
 //
 //   bazel run //test/random_graph:random_graph_test -- --graphs=100000 --first_seed=1000
@@ -28,7 +28,7 @@
 namespace lockstep {
 namespace {
 
-uint64_t num_graphs = 200, first_seed = 0;
+uint64_t num_graphs = NumGraphs(200), first_seed = 0;
 
 // Ops that legalize takes apart: all that can be, but for what a pass made of several nodes.
 bool IsComposite(const OpDef& op) { return op.decompose() && WhyNotDrawn(op).empty(); }
