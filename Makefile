@@ -52,7 +52,8 @@ test-tsan: setup ## The runtime's tests under the thread sanitizer
 mutants: setup ## Count the mistakes in a source that the C++ tests notice (ARGS="--sample 15 core/ops/rules.cc")
 	@.venv/bin/python test/mutants/mutants.py $(ARGS)
 
-bench: build ## Measure against PyTorch and MPI, where they are installed (ARGS=…)
+bench: build ## Measure against PyTorch and MPI; needs torch 2.13 in .venv (ARGS=…)
+	$(BAZEL) build $(BAZEL_FLAGS) //benchmarks/...
 	.venv/bin/python benchmarks/run.py $(ARGS)
 	.venv/bin/python benchmarks/all_reduce.py
 

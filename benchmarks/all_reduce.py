@@ -7,6 +7,7 @@ of it, in the same way: buffers rotated and written anew, the time of the slowes
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -95,6 +96,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.gloo_worker:
         return gloo_worker(arguments.seconds)
+    if importlib.util.find_spec("torch") is None:
+        sys.exit(
+            "benchmarks/all_reduce.py compares with gloo of PyTorch, which is not installed: .venv/bin/pip install torch==2.13.0"
+        )
     rounds = [one_round(arguments.ranks, arguments.seconds) for _ in range(arguments.rounds)]
     rows = []
     print(f"{'bytes':>10} {'Lockstep':>12} {'MPI_Allreduce':>14} {'gloo':>12} {'against MPI':>12} {'against gloo':>13}")
