@@ -1,5 +1,7 @@
 #include "backends/compile.h"
 
+#include <algorithm>
+
 #include "backends/build_id.h"
 #include "backends/planning/bind_results.h"
 #include "backends/planning/buffer_plan.h"
@@ -25,12 +27,8 @@ absl::StatusOr<Mesh> RemainingMesh(const Graph& graph, const Mesh& mesh) {
 
 // Whether some input or state is split along the axis.
 bool IsShared(const Graph& graph, const std::string& axis) {
-  for (const Input& input : graph.inputs()) {
-    const PlacementMap& placements = input.placements();
-    const auto it = placements.find(axis);
-    if (it != placements.end() && !it->second.is_replicated()) return true;
-  }
-  return false;
+  return std::any_of(graph.inputs().begin(), graph.inputs().end(),
+                     [&](const Input& input) { return !input.value.placement(axis).is_replicated(); });
 }
 
 // Ranks along an axis that get the same inputs and hold the same states compute the same as often as there are ranks,
