@@ -40,6 +40,7 @@ class Importer {
   absl::Status AddInitializers();
   absl::Status AddNodes();
   absl::Status AddResults();
+  absl::Status FixInputs(const ImportOptions& options);
   ImportedModel Finish();
 
  private:
@@ -47,6 +48,8 @@ class Importer {
                                         DimNames& names) const;
   absl::StatusOr<TensorType> BindInput(const onnx::ValueInfoProto& input, const Dims& dims, DimNames& names) const;
   PlacementMap PlacementsOf(const onnx::ValueInfoProto& input, const ImportOptions& options) const;
+  absl::Status CheckIsInput(std::string_view option, const std::string& name) const;
+  absl::Status GiveValue(Value input, const ImportOptions& options);
   absl::Status CheckOptions(const ImportOptions& options, const DimNames& names) const;
   int64_t OpsetOf(const std::string& domain) const;  // the version that the file imports
   absl::Status AddNode(const onnx::NodeProto& proto, int index);
@@ -134,6 +137,14 @@ PlacementMap Importer::PlacementsOf(const onnx::ValueInfoProto& input, const Imp
   return is_batch ? split(0) : PlacementMap();
 }
 
+absl::Status Importer::CheckIsInput(std::string_view option, const std::string& name) const {
+  if (model_.graph.FindInput(name)) return absl::OkStatus();
+  std::vector<std::string> inputs;
+  for (const Input& each : model_.graph.inputs()) inputs.push_back(each.name());
+  return InvalidArgument() << option << ": there is no input '" << name << "'; the model's inputs are "
+                           << absl::StrJoin(inputs, ", ");
+}
+
 // What the options name must exist.
 absl::Status Importer::CheckOptions(const ImportOptions& options, const DimNames& names) const {
   for (const auto& [name, extent] : options.dims) {
@@ -142,15 +153,11 @@ absl::Status Importer::CheckOptions(const ImportOptions& options, const DimNames
                              << (names.symbols.empty() ? "none" : "'" + absl::StrJoin(names.symbols, "', '") + "'")
                              << (names.places.empty() ? "" : ", and by place " + absl::StrJoin(names.places, ", "));
   }
+  for (const auto& [name, value] : options.values) RETURN_IF_ERROR(CheckIsInput("values", name));
   if (!options.split) return absl::OkStatus();
   for (const auto& [name, dim] : *options.split) {
+    RETURN_IF_ERROR(CheckIsInput("split", name));
     const Input* input = model_.graph.FindInput(name);
-    if (!input) {
-      std::vector<std::string> inputs;
-      for (const Input& each : model_.graph.inputs()) inputs.push_back(each.name());
-      return InvalidArgument() << "split: there is no input '" << name << "'; the model's inputs are "
-                               << absl::StrJoin(inputs, ", ");
-    }
     if (!input->value.shape().has_dim(dim)) {
       return InvalidArgument() << "split: input '" << name << "' is " << input->value.type() << ", without a dimension "
                                << dim;
@@ -169,8 +176,20 @@ absl::Status Importer::AddInputs(const ImportOptions& options) {
     ASSIGN_OR_RETURN(const Value value, model_.graph.AddInput(input.name(), std::move(type), /*is_state=*/false,
                                                               PlacementsOf(input, options)));
     RETURN_IF_ERROR(values_.Define(input.name(), value));
+    RETURN_IF_ERROR(GiveValue(value, options));
   }
   return CheckOptions(options, names);
+}
+
+absl::Status Importer::GiveValue(Value input, const ImportOptions& options) {
+  const auto given = options.values.find(input.name());
+  if (given == options.values.end()) return absl::OkStatus();
+  if (given->second.type() != input.type()) {
+    return InvalidArgument() << "values: input '" << input.name() << "' is " << input.type() << ", its value "
+                             << given->second.type();
+  }
+  values_.SetGivenValue(input.name(), input, given->second);
+  return absl::OkStatus();
 }
 
 absl::Status Importer::AddInitializers() {
@@ -283,6 +302,22 @@ absl::Status Importer::AddResults() {
   return absl::OkStatus();
 }
 
+// An input whose value the program relies upon is a constant, so that no call can give it another one.
+absl::Status Importer::FixInputs(const ImportOptions& options) {
+  for (const std::string& name : values_.relied_upon()) {
+    const Value input = model_.graph.FindInput(name)->value;
+    if (model_.graph.IsUsed(input)) {
+      Builder at_start(model_.graph, &model_.graph.nodes().front(), "onnx:" + name);
+      const Value constant = at_start.Constant(options.values.at(name));
+      RETURN_IF_ERROR(at_start.status());
+      model_.graph.ReplaceUses(input, constant);
+    }
+    RETURN_IF_ERROR(model_.graph.RemoveInput(name));
+    model_.fixed_inputs.push_back(name);
+  }
+  return absl::OkStatus();
+}
+
 // What was folded into attributes leaves nodes and states behind.
 void Importer::RemoveUnused() {
   std::vector<Node*> nodes;
@@ -327,22 +362,31 @@ ImportedModel Importer::Finish() {
   return std::move(model_);
 }
 
-absl::StatusOr<ImportedModel> Import(const std::string& path, const ImportOptions& options) {
-  ASSIGN_OR_RETURN(ModelFile file, ReadModelFile(path));
-  Importer importer(std::move(file), path);
+absl::StatusOr<ImportedModel> Import(absl::StatusOr<ModelFile> file, const std::string& path,
+                                     const ImportOptions& options) {
+  RETURN_IF_ERROR(file.status());
+  Importer importer(*std::move(file), path);
   RETURN_IF_ERROR(importer.CheckFile());
   RETURN_IF_ERROR(importer.AddInputs(options));
   RETURN_IF_ERROR(importer.AddInitializers());
   RETURN_IF_ERROR(importer.AddNodes());
   RETURN_IF_ERROR(importer.AddResults());
+  RETURN_IF_ERROR(importer.FixInputs(options));
   return importer.Finish();
 }
 
 }  // namespace
 
 absl::StatusOr<ImportedModel> ImportOnnx(const std::string& path, const ImportOptions& options) {
-  absl::StatusOr<ImportedModel> model = Import(path, options);
+  absl::StatusOr<ImportedModel> model = Import(ReadModelFile(path), path, options);
   if (!model.ok()) return Annotate(model.status(), path);
+  return model;
+}
+
+absl::StatusOr<ImportedModel> ImportOnnxBytes(std::string_view bytes, const std::string& name,
+                                              const ImportOptions& options) {
+  absl::StatusOr<ImportedModel> model = Import(ReadModelBytes(bytes), name, options);
+  if (!model.ok()) return Annotate(model.status(), name);
   return model;
 }
 

@@ -15,6 +15,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/graph.h"
@@ -30,6 +31,10 @@ struct ImportOptions {
   // The inputs that the ranks share, and along which dimension. If absent: along dimension 0 those whose dimension 0 is
   // symbolic, or is given by its place. If empty: none.
   std::optional<std::map<std::string, int64_t>> split = std::nullopt;
+  // The values that data inputs will have, for models whose inputs decide shapes: the shape of a Reshape, the k of a
+  // TopK. Those that an operator needs to know become constants, and are no inputs of the graph; the others stay
+  // inputs.
+  std::map<std::string, Tensor> values;
 };
 
 // What ExportOnnx needs of the file that was imported.
@@ -53,6 +58,9 @@ struct ImportedModel {
   // scales, but a scalar that is to be learnt looks the same (ConstantsToStates of passes/training/train_step.h).
   std::vector<std::string> constants;
 
+  // Of the inputs in ImportOptions::values those whose values went into the graph: it is the program for these alone.
+  std::vector<std::string> fixed_inputs;
+
   OnnxOrigin origin;
 
   // What the import changed and a user may want to know, one sentence each: Dropout is the identity, batch
@@ -62,5 +70,10 @@ struct ImportedModel {
 
 // Errors name the file, and in it the node, input, dimension or initializer.
 absl::StatusOr<ImportedModel> ImportOnnx(const std::string& path, const ImportOptions& options = {});
+
+// The same, of a serialized ModelProto that is in no file; `name` stands for it in messages. Data in other files cannot
+// be found.
+absl::StatusOr<ImportedModel> ImportOnnxBytes(std::string_view bytes, const std::string& name,
+                                              const ImportOptions& options = {});
 
 }  // namespace lockstep

@@ -26,9 +26,10 @@ struct Model {
   std::shared_ptr<const OnnxOrigin> origin;
   std::vector<std::string> notes;
   std::vector<std::string> constants;  // as in ImportedModel: what a training step may make states of
+  std::vector<std::string> fixed_inputs = {};
 
   // Another graph of the same model.
-  Model With(Graph other) const { return {std::move(other), values, origin, notes, constants}; }
+  Model With(Graph other) const { return {std::move(other), values, origin, notes, constants, fixed_inputs}; }
 };
 
 // The mesh with these axes and sizes; an error if a name is no word of the text form, or there are too many ranks.

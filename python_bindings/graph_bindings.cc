@@ -48,13 +48,21 @@ nb::list DescribeInputs(const Graph& graph, bool states) {
   return list;
 }
 
-Model Imported(const std::string& path, const std::map<std::string, int64_t>& dims,
-               const std::optional<std::map<std::string, int64_t>>& split) {
+// Of the file `path`, or of `bytes`, for which `path` stands in messages.
+Model Imported(const std::string& path, const std::optional<nb::bytes>& bytes,
+               const std::map<std::string, int64_t>& dims, const std::optional<std::map<std::string, int64_t>>& split,
+               const std::map<std::string, nb::object>& values) {
+  ImportOptions options{.dims = dims, .split = split, .values = {}};
+  for (const auto& [name, value] : values) {
+    const std::string what = "the value of input " + name;
+    options.values.emplace(name, CopyArray(CastToArray(value, what), what));
+  }
+  const std::string_view view = bytes ? std::string_view(bytes->c_str(), bytes->size()) : std::string_view();
   nb::gil_scoped_release release;
-  ImportedModel imported = ValueOrThrow(ImportOnnx(path, {.dims = dims, .split = split}));
+  ImportedModel imported = ValueOrThrow(bytes ? ImportOnnxBytes(view, path, options) : ImportOnnx(path, options));
   return {std::move(imported.graph), std::move(imported.parameters),
           std::make_shared<const OnnxOrigin>(std::move(imported.origin)), std::move(imported.notes),
-          std::move(imported.constants)};
+          std::move(imported.constants), std::move(imported.fixed_inputs)};
 }
 
 Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const std::string& statistics) {
@@ -144,6 +152,9 @@ void BindFacts(Class& graph) {
           "The names of the file's float initializers that are constants, as they have no dimension. `trained` of "
           "train_step() can name them.")
       .def_prop_ro(
+          "fixed_inputs", [](const Model& self) { return self.fixed_inputs; },
+          "The inputs of the file whose values, given to load_onnx(), went into the graph.")
+      .def_prop_ro(
           "notes", [](const Model& self) { return self.notes; }, "What the import changed, a sentence each.")
       .def("summary", &Summary, "What the graph takes, holds, trains and gives, a line each, with counts.")
       .def(
@@ -198,7 +209,7 @@ void BindFunctions(nb::module_& module) {
         return model;
       },
       "text"_a);
-  module.def("_load_onnx", &Imported, "path"_a, "dims"_a, "split"_a.none());
+  module.def("_load_onnx", &Imported, "path"_a, "bytes"_a.none(), "dims"_a, "split"_a.none(), "values"_a);
   module.def(
       "_train_step",
       [](const Model& model, const std::tuple<std::string, std::string, std::string, Options>& loss,

@@ -53,18 +53,29 @@ absl::StatusOr<int64_t> CheckVersions(const onnx::ModelProto& model) {
   return opset;
 }
 
-absl::Status InlineAllExternalData(const std::string& directory, onnx::GraphProto& graph) {
-  for (onnx::TensorProto& tensor : *graph.mutable_initializer()) {
-    RETURN_IF_ERROR(Annotate(InlineExternalData(directory, tensor), "initializer " + tensor.name()));
-  }
+// Calls `visit` with each tensor of the graph; an error gets the tensor's place in the file.
+template <typename Visit>
+absl::Status ForEachTensor(onnx::GraphProto& graph, Visit visit) {
+  for (onnx::TensorProto& tensor : *graph.mutable_initializer())
+    RETURN_IF_ERROR(Annotate(visit(tensor), "initializer " + tensor.name()));
   for (onnx::NodeProto& node : *graph.mutable_node()) {
     for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
       if (!attribute.has_t()) continue;
-      RETURN_IF_ERROR(Annotate(InlineExternalData(directory, *attribute.mutable_t()),
-                               "node " + node.name() + ", attribute " + attribute.name()));
+      RETURN_IF_ERROR(
+          Annotate(visit(*attribute.mutable_t()), "node " + node.name() + ", attribute " + attribute.name()));
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<ModelFile> Parse(std::string_view bytes) {
+  ModelFile file;
+  if (bytes.size() > static_cast<size_t>(std::numeric_limits<int>::max()) ||
+      !file.model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return InvalidArgument() << "is not an ONNX model, or is damaged or truncated";
+  }
+  ASSIGN_OR_RETURN(file.opset, CheckVersions(file.model));
+  return file;
 }
 
 onnx::NodeProto IdentityNode(const std::string& input, const std::string& output) {
@@ -112,15 +123,21 @@ bool HasTrainingForm(const onnx::NodeProto& node) {
 }  // namespace
 
 absl::StatusOr<ModelFile> ReadModelFile(const std::string& path) {
-  ModelFile file;
-  {
-    ASSIGN_OR_RETURN(const std::string bytes, ReadBytes(path));
-    if (!file.model.ParseFromString(bytes))
-      return InvalidArgument() << "is not an ONNX model, or is damaged or truncated";
-  }
-  ASSIGN_OR_RETURN(file.opset, CheckVersions(file.model));
-  RETURN_IF_ERROR(
-      InlineAllExternalData(std::filesystem::path(path).parent_path().string(), *file.model.mutable_graph()));
+  ASSIGN_OR_RETURN(std::string bytes, ReadBytes(path));
+  ASSIGN_OR_RETURN(ModelFile file, Parse(bytes));
+  bytes = {};
+  const std::string directory = std::filesystem::path(path).parent_path().string();
+  const auto inline_data = [&](onnx::TensorProto& tensor) { return InlineExternalData(directory, tensor); };
+  RETURN_IF_ERROR(ForEachTensor(*file.model.mutable_graph(), inline_data));
+  return file;
+}
+
+absl::StatusOr<ModelFile> ReadModelBytes(std::string_view bytes) {
+  ASSIGN_OR_RETURN(ModelFile file, Parse(bytes));
+  RETURN_IF_ERROR(ForEachTensor(*file.model.mutable_graph(), [](const onnx::TensorProto& tensor) -> absl::Status {
+    if (tensor.data_location() != onnx::TensorProto::EXTERNAL) return absl::OkStatus();
+    return InvalidArgument() << "its data is in another file, and a model that is in no file has no folder to look in";
+  }));
   return file;
 }
 

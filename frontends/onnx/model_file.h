@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/status.h"
@@ -21,6 +22,8 @@ struct ModelFile {
 // The model of the file `path`, with external data read in. Errors say what is wrong with the file, but not its name:
 // the caller knows it.
 absl::StatusOr<ModelFile> ReadModelFile(const std::string& path);
+// The same, of a serialized model; data in other files is an error.
+absl::StatusOr<ModelFile> ReadModelBytes(std::string_view bytes);
 
 // An error if a name in the graph is no text (core/text.h): it could not be printed.
 absl::Status CheckNames(const onnx::GraphProto& graph);

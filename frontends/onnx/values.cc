@@ -32,24 +32,31 @@ Value OnnxValues::Get(const std::string& name) {
   builder_.set_source(source);
   if (!value) return value;
   builder_.graph().SetName(value, name);
-  known_.emplace(value, constant);
+  known_.emplace(value, Known{constant, {}});
   values_.emplace(name, value);
   constants_.erase(name);
   return value;
 }
 
-const Tensor* OnnxValues::FindConstant(const std::string& name) const {
-  const auto it = constants_.find(name);
-  return it != constants_.end() ? &it->second : FindConstant(values_.at(name));
+void OnnxValues::SetGivenValue(const std::string& name, Value value, Tensor given) {
+  known_.insert_or_assign(value, Known{std::move(given), {name}});
 }
 
-const Tensor* OnnxValues::FindInitialValue(const std::string& name) const {
+const Tensor* OnnxValues::FindConstant(const std::string& name) {
+  if (const auto it = constants_.find(name); it != constants_.end()) return &it->second;
+  const Known* known = FindKnown(values_.at(name));
+  if (known == nullptr) return nullptr;
+  relied_upon_.insert(known->from.begin(), known->from.end());
+  return &known->value;
+}
+
+const Tensor* OnnxValues::FindInitialValue(const std::string& name) {
   if (const Tensor* constant = FindConstant(name)) return constant;
   const auto it = initial_values_.find(values_.at(name));
   return it == initial_values_.end() ? nullptr : &it->second;
 }
 
-const Tensor* OnnxValues::FindConstant(Value value) const {
+const OnnxValues::Known* OnnxValues::FindKnown(Value value) const {
   const auto it = known_.find(value);
   return it == known_.end() ? nullptr : &it->second;
 }
@@ -57,9 +64,12 @@ const Tensor* OnnxValues::FindConstant(Value value) const {
 absl::Status OnnxValues::Fold(const Node& node) {
   const auto small = [](const TensorType& type) { return type.num_elements() <= kMaxFoldedElements; };
   std::vector<const Tensor*> operands;
+  std::set<std::string> from;
   for (Value operand : node.operands()) {
-    operands.push_back(FindConstant(operand));
-    if (operands.back() == nullptr || !small(operand.type())) return absl::OkStatus();
+    const Known* known = FindKnown(operand);
+    if (known == nullptr || !small(operand.type())) return absl::OkStatus();
+    operands.push_back(&known->value);
+    from.insert(known->from.begin(), known->from.end());
   }
   if (!node.op().eval()) return absl::OkStatus();
   for (size_t i = 0; i < node.num_results(); ++i) {
@@ -67,7 +77,7 @@ absl::Status OnnxValues::Fold(const Node& node) {
   }
   ASSIGN_OR_RETURN(std::vector<Tensor> results, EvaluateNode(node, operands));
   for (size_t i = 0; i < results.size(); ++i)
-    known_.insert_or_assign({const_cast<Node*>(&node), static_cast<int>(i)}, std::move(results[i]));
+    known_.insert_or_assign({const_cast<Node*>(&node), static_cast<int>(i)}, Known{std::move(results[i]), from});
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -24,25 +25,37 @@ class OnnxValues {
   // What a state holds at first: no constant to the graph, but readable where an operator needs a fixed number.
   void SetInitialValue(Value state, Tensor value) { initial_values_.insert_or_assign(state, std::move(value)); }
 
+  // The value that the input `name`, defined as `value`, will have. Where an operator needs it, it is relied upon.
+  void SetGivenValue(const std::string& name, Value value, Tensor given);
+  // The inputs whose given values an operator has asked for, straight or through others.
+  const std::set<std::string>& relied_upon() const { return relied_upon_; }
+
   bool Has(const std::string& name) const { return values_.count(name) || constants_.count(name); }
   // A constant that nobody has got yet, so that it is not in the graph.
   bool IsUndefinedConstant(const std::string& name) const { return constants_.count(name) > 0; }
   Value Get(const std::string& name);  // requires Has(name); null if the builder has failed
   // The value if it is known before the program runs, else null. Requires Has(name).
-  const Tensor* FindConstant(const std::string& name) const;
-  const Tensor* FindInitialValue(const std::string& name) const;  // the same, and the initial value of a state
+  const Tensor* FindConstant(const std::string& name);
+  const Tensor* FindInitialValue(const std::string& name);  // the same, and the initial value of a state
 
   // Evaluates `node`, an integer or boolean computation on known small values such as shapes, and remembers its
   // results.
   absl::Status Fold(const Node& node);
 
  private:
-  const Tensor* FindConstant(Value value) const;
+  struct Known {
+    Tensor value;
+    std::set<std::string> from;  // the inputs whose given values it follows from
+  };
+
+  const Known* FindKnown(Value value) const;
 
   Builder& builder_;
   std::unordered_map<std::string, Value> values_;
   std::unordered_map<std::string, Tensor> constants_;  // not in the graph yet
-  std::unordered_map<Value, Tensor, ValueHash> known_, initial_values_;
+  std::unordered_map<Value, Known, ValueHash> known_;
+  std::unordered_map<Value, Tensor, ValueHash> initial_values_;
+  std::set<std::string> relied_upon_;
 };
 
 }  // namespace lockstep

@@ -29,6 +29,7 @@ from .loss import Loss
 
 if TYPE_CHECKING:
     import numpy as np
+    import onnx
 
 __all__ = [
     "Communicator", "Error", "Executable", "Graph", "ValueInfo",
@@ -37,18 +38,21 @@ __all__ = [
 
 
 def load_onnx(
-    path: str | os.PathLike[str],
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     dims: Mapping[str, int] | None = None,
     split: Mapping[str, int] | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> Graph:
     """Reads an ONNX model as the one-rank program over the global batch.
 
     Args:
-      path: of the file.
+      model: the path of a file; or the model itself, serialized or as an `onnx.ModelProto`.
       dims: the extents of its symbolic dimensions, by name. They are global: `{"batch": 128}` is 128 in all; who wants 64
         on each rank writes `64 * world.size`. A dimension that the file fixes is given by its place: `{"x:0": 128}`.
       split: the inputs that the ranks share, and along which dimension: `{"x": 0}`; `{}` is none. If None, along dimension
         0 those whose dimension 0 is symbolic, or is given by its place.
+      values: what inputs will hold, for models whose inputs decide shapes, such as the shape of a Reshape. The inputs that an
+        operator has to know become constants, and `fixed_inputs` of the graph; the others stay inputs.
 
     Returns:
       A graph: the model's initializers are its states, under their names.
@@ -56,8 +60,16 @@ def load_onnx(
     Raises:
       Error: naming the file, and in it the node, input or dimension.
     """
+    extents = _check.extents("dims", {} if dims is None else dims)
     shared = None if split is None else _check.extents("split", split)
-    return _lockstep._load_onnx(_check.path(path), _check.extents("dims", {} if dims is None else dims), shared)
+    if values is not None and not isinstance(values, Mapping):
+        raise Error(f"values is a {type(values).__name__}, expected a dict from input to value")
+    known = {_check.text("values: the name of an input", name): value for name, value in (values or {}).items()}
+    if hasattr(model, "SerializeToString"):
+        model = model.SerializeToString()
+    if isinstance(model, bytes):
+        return _lockstep._load_onnx("<model>", model, extents, shared, known)
+    return _lockstep._load_onnx(_check.path(model), None, extents, shared, known)
 
 
 def parse(text: str) -> Graph:
