@@ -22,7 +22,6 @@ from onnx.backend.test.case.node import collect_testcases
 from onnx.reference import ReferenceEvaluator
 
 BATCH = 3
-OLDEST_OPSET = 9
 
 
 def write_bytes(out: BinaryIO, content: bytes) -> None:
@@ -55,24 +54,12 @@ def as_protos(values: list) -> list[onnx.TensorProto] | None:
     return protos
 
 
-def raise_opset(model: onnx.ModelProto) -> None:
-    """Gives a model of an opset that we do not import the oldest that we do, if its operators mean the same there."""
-    opset = model.opset_import[0]
-    if opset.domain or opset.version >= OLDEST_OPSET:
-        return
-    if all(
-        onnx.defs.get_schema(node.op_type, OLDEST_OPSET).since_version <= opset.version for node in model.graph.node
-    ):
-        opset.version = OLDEST_OPSET
-
-
 def node_cases() -> Iterator[tuple]:
     """Each case that has tensors only: (name, model, inputs, outputs, rtol, atol)."""
     for case in collect_testcases():
         for inputs, outputs in case.data_sets or []:
             inputs, outputs = as_protos(inputs), as_protos(outputs)
             if inputs is not None and outputs is not None and case.model.ByteSize() < 1 << 20:
-                raise_opset(case.model)
                 yield case.name, case.model, inputs, outputs, case.rtol, case.atol
             break
 

@@ -1,5 +1,5 @@
 // Reads an ONNX file: the first stage of every compilation. The graph is the one-rank program over the global batch;
-// what the file calls initializers become its states. ONNX opsets 9 to 28 of the default domain, IR versions 3 to 14;
+// what the file calls initializers become its states. ONNX opsets 1 to 28 of the default domain, IR versions 3 to 14;
 // the operators are those of the tables in frontends/onnx/. Any thread may import.
 //
 //   MatMul(x: float[batch,784], fc1.weight)        dims={"batch": 128}

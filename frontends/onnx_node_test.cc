@@ -110,7 +110,7 @@ bool HasOnlySupportedOperators(const onnx::ModelProto& model) {
   for (const auto& id : model.opset_import()) {
     if (id.domain().empty()) opset = id.version();
   }
-  if (opset < 9 || model.functions_size() > 0) return false;
+  if (opset < 1 || model.functions_size() > 0) return false;
   for (const onnx::NodeProto& node : model.graph().node()) {
     if (!FindOnnxOp(node.domain(), node.op_type(), opset).ok()) return false;
   }

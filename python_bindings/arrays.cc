@@ -21,9 +21,11 @@ nb::dlpack::dtype DlpackType(DType dtype) {
 
 }  // namespace
 
-ConstTensorRef BorrowArray(const InputArray& array, const std::string& what) {
+ConstTensorRef BorrowArray(const InputArray& input, const std::string& what) {
+  const auto& array = input.array;
   std::vector<int64_t> dims;
   for (size_t i = 0; i < array.ndim(); ++i) dims.push_back(static_cast<int64_t>(array.shape(i)));
+  if (input.bits_are_bfloat16) return {TensorType{DType::kBF16, Shape(std::move(dims))}, array.data()};
   for (DType dtype : kAllDTypes) {
     if (array.dtype() == DlpackType(dtype)) return {TensorType{dtype, Shape(std::move(dims))}, array.data()};
   }
@@ -33,13 +35,16 @@ ConstTensorRef BorrowArray(const InputArray& array, const std::string& what) {
 }
 
 InputArray CastToArray(nb::handle handle, const std::string& what) {
-  InputArray array;
-  if (!nb::try_cast(handle, array)) {
+  InputArray input;
+  if (nb::try_cast(handle, input.array)) return input;
+  const nb::object bits = nb::module_::import_("lockstep._arrays").attr("bits_of_bfloat16")(handle);
+  input.bits_are_bfloat16 = nb::try_cast(bits, input.array);
+  if (!input.bits_are_bfloat16) {
     const std::string type = nb::type_name(handle.type()).c_str();
     ThrowIfError(InvalidArgument() << what << " is a " << type
                                    << ", expected an array of numbers in the CPU's memory (NumPy or DLPack)");
   }
-  return array;
+  return input;
 }
 
 std::string TextOf(nb::handle handle, const std::string& what) {

@@ -16,7 +16,10 @@ namespace lockstep::python {
 namespace nb = nanobind;
 
 // An array of the CPU in row-major order; one of another order is copied by the conversion to this type.
-using InputArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+struct InputArray {
+  nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> array;
+  bool bits_are_bfloat16 = false;  // NumPy has no bfloat16 that others understand: the array is its bits, as u16
+};
 
 // The type and the memory of `array`, which must outlive the reference. Raises lockstep.Error naming `what` for a dtype
 // that we do not have.

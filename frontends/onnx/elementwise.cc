@@ -50,22 +50,16 @@ absl::Status Reciprocal(OnnxNode& n) {
 // The exponent may be of another dtype than the base, which gives the result's.
 absl::Status Pow(OnnxNode& n) {
   Builder& b = n.b();
-  std::vector<Value> xs = n.inputs();
-  RETURN_IF_ERROR(b.status());
+  ASSIGN_OR_RETURN(std::vector<Value> xs, BroadcastInputs(n));
   const absl::StatusOr<Tensor> exponent = n.ConstantInput(1);
   if (exponent.ok() && exponent->num_elements() == 1 && exponent->At(0) == 2.0) {
-    ASSIGN_OR_RETURN(const Shape shape, BroadcastShapes(n, xs));
-    const Value x = BroadcastTo(b, xs[0], shape);
-    n.SetOutput(0, b.Mul(x, x));
+    n.SetOutput(0, b.Mul(xs[0], xs[0]));
     return absl::OkStatus();
   }
   const DType base = xs[0].dtype();
   // An integer raised to a fraction is computed in floating point.
   const DType common = IsFloat(xs[1].dtype()) && !IsFloat(base) ? xs[1].dtype() : base;
-  for (Value& x : xs) x = b.Convert(x, common);
-  RETURN_IF_ERROR(b.status());
-  ASSIGN_OR_RETURN(const Shape shape, BroadcastShapes(n, xs));
-  n.SetOutput(0, b.Convert(b.Op("pow", {BroadcastTo(b, xs[0], shape), BroadcastTo(b, xs[1], shape)}), base));
+  n.SetOutput(0, b.Convert(b.Op("pow", {b.Convert(xs[0], common), b.Convert(xs[1], common)}), base));
   return absl::OkStatus();
 }
 
@@ -156,7 +150,7 @@ std::vector<OnnxOp> ElementwiseOps() {
       {"Where", 9, kNoEnd, 3, 3, Where},
       {"Clip", 1, 10, 1, 1, Clip},
       {"Clip", 11, kNoEnd, 1, 3, Clip},
-      {"Cast", 1, kNoEnd, 1, 1, Cast},
+      {"Cast", 6, kNoEnd, 1, 1, Cast},
       {"CastLike", 15, kNoEnd, 2, 2, CastLike},
       {"Identity", 1, kNoEnd, 1, 1, Identity},
   };

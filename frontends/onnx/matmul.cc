@@ -74,6 +74,7 @@ absl::Status MatMul(OnnxNode& n) {
 
 absl::Status Gemm(OnnxNode& n) {
   Builder& b = n.b();
+  n.Ignore("broadcast");  // before opset 7; that C may need to be repeated shows
   const double alpha = n.Float("alpha", 1.0), beta = n.Float("beta", 1.0);
   const bool transpose_a = n.Flag("transA", false), transpose_b = n.Flag("transB", false);
   Value result = b.MatMul(n.input(0), n.input(1), transpose_a, transpose_b);
@@ -95,7 +96,7 @@ absl::Status Gemm(OnnxNode& n) {
 std::vector<OnnxOp> MatMulOps() {
   return {
       {"MatMul", 1, kNoEnd, 2, 2, MatMul},
-      {"Gemm", 7, kNoEnd, 2, 3, Gemm},
+      {"Gemm", 1, kNoEnd, 2, 3, Gemm},
   };
 }
 

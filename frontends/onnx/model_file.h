@@ -12,7 +12,7 @@
 namespace lockstep {
 
 inline constexpr int64_t kOldestIrVersion = 3, kNewestIrVersion = 14;
-inline constexpr int64_t kOldestOpset = 9, kNewestOpset = 28;
+inline constexpr int64_t kOldestOpset = 1, kNewestOpset = 28;
 
 struct ModelFile {
   onnx::ModelProto model;

@@ -25,6 +25,8 @@ absl::Status BatchNormTraining(OnnxNode& n, double epsilon, double momentum) {
 
 absl::Status BatchNormalization(OnnxNode& n) {
   RETURN_IF_ERROR(n.RequireRank(0, 2));
+  n.Ignore("is_test");  // before opset 7: whether a model is in training is said later
+  if (n.opset() < 9 && !n.Flag("spatial", true)) return n.Unsupported() << "statistics of each place (spatial=0)";
   const double epsilon = n.Float("epsilon", 1e-5f), momentum = n.Float("momentum", 0.9f);
   if (n.opset() >= 14 && n.Flag("training_mode", false)) return BatchNormTraining(n, epsilon, momentum);
   n.SetOutput(0, n.b().Op("batch_norm_inference", n.inputs(), {{"epsilon", epsilon}, {"momentum", momentum}}));
@@ -74,6 +76,7 @@ std::string RatioInTraining(OnnxNode& n) {
 
 absl::Status Dropout(OnnxNode& n) {
   n.Ignore("seed");
+  n.Ignore("is_test");  // before opset 7
   if (n.opset() >= 12 && n.has_attr("ratio")) return n.Error() << "ratio is an attribute, in opset 12 it is an input";
   const std::string ratio = RatioInTraining(n);
   if (!ratio.empty()) n.AddDropout("Dropout (" + n.source() + ") with ratio " + ratio);
@@ -89,7 +92,7 @@ absl::Status Dropout(OnnxNode& n) {
 
 std::vector<OnnxOp> NormalizationOps() {
   return {
-      {"BatchNormalization", 9, kNoEnd, 5, 5, BatchNormalization},
+      {"BatchNormalization", 1, kNoEnd, 5, 5, BatchNormalization},
       {"Softmax", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Softmax(n, "softmax"); }},
       {"LogSoftmax", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Softmax(n, "log_softmax"); }},
       {"Dropout", 1, 11, 1, 1, Dropout},

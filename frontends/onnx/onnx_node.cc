@@ -116,6 +116,7 @@ absl::StatusOr<Tensor> OnnxNode::TensorAttr(std::string_view name) {
 absl::Status OnnxNode::CheckAllAttributesAsked() const {
   for (const AttributeProto& attribute : proto_.attribute()) {
     if (asked_.count(attribute.name())) continue;
+    if (opset_ < 6 && attribute.name() == "consumed_inputs") continue;  // a hint that memory may be reused
     return Unsupported() << "attribute " << attribute.name() << " is not supported in opset " << opset_;
   }
   return absl::OkStatus();
@@ -207,9 +208,34 @@ Value BroadcastTo(Builder& b, Value x, const Shape& shape) {
   return b.Broadcast(b.Reshape(x, Shape(kept)), shape, dims);
 }
 
+namespace {
+
+// Before opset 7 shapes are equal, unless the attribute broadcast allows the second input to be repeated; its
+// dimensions are then the first's from `axis` on, or the last ones.
+absl::Status AlignSecondInput(OnnxNode& n, std::vector<Value>& values) {
+  const bool may_broadcast = n.Flag("broadcast", false), has_axis = n.has_attr("axis");
+  const int64_t rank = values[0].shape().rank(), other_rank = values[1].shape().rank();
+  const int64_t given = n.Int("axis", 0);
+  if (values[0].shape() == values[1].shape()) return absl::OkStatus();
+  if (!may_broadcast || other_rank > rank) {
+    return n.Error() << "shapes of " << n.type(0) << " and " << n.type(1)
+                     << " differ, and before opset 7 only the attribute broadcast allows that, for the second";
+  }
+  if (!has_axis) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t axis, n.Axis(given, rank));
+  if (axis + other_rank > rank) return n.Error() << "axis " << given << " leaves no room for " << n.type(1);
+  std::vector<int64_t> dims = values[1].shape().dims();
+  dims.resize(static_cast<size_t>(rank - axis), 1);
+  values[1] = n.b().Reshape(values[1], Shape(std::move(dims)));
+  return n.b().status();
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<Value>> BroadcastInputs(OnnxNode& n) {
   std::vector<Value> values = n.inputs();
   RETURN_IF_ERROR(n.b().status());
+  if (n.opset() < 7 && values.size() == 2) RETURN_IF_ERROR(AlignSecondInput(n, values));
   ASSIGN_OR_RETURN(const Shape shape, BroadcastShapes(n, values));
   for (Value& value : values) value = BroadcastTo(n.b(), value, shape);
   RETURN_IF_ERROR(n.b().status());

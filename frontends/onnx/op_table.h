@@ -17,8 +17,7 @@ inline constexpr int64_t kNoEnd = 1 << 30;
 
 struct OnnxOp {
   std::string_view type;
-  // The opsets in which the converter is right. Opsets before kOldestOpset are refused for the whole file, so 1 means
-  // all.
+  // The opsets in which the converter is right; from 1 on means all.
   int64_t since = 1, until = kNoEnd;
   int min_inputs = 1, max_inputs = 1;  // the first min_inputs are present
   absl::Status (*convert)(OnnxNode& n) = nullptr;

@@ -10,3 +10,10 @@ def bfloat16(bits: np.ndarray) -> np.ndarray:
     except ImportError:
         return bits
     return bits.view(ml_dtypes.bfloat16)
+
+
+def bits_of_bfloat16(value: object) -> np.ndarray | None:
+    """The bits of an array of that type as u16; None for anything else."""
+    if isinstance(value, np.ndarray) and value.dtype.name == "bfloat16":
+        return value.view(np.uint16)
+    return None
