@@ -63,6 +63,11 @@ class Prepared(BackendRep):
         for name in self._inputs:
             if name not in inputs:
                 raise Error(f"run: input {name!r} is missing")
+        for name, value in inputs.items():
+            if value is None or isinstance(value, (list, tuple)):
+                raise Error(
+                    f"run: input {name!r} is a {type(value).__name__}, expected an array: there are no sequences here"
+                )
         return {name: np.asarray(value) for name, value in inputs.items()}
 
     def _program_for(self, values: dict[str, np.ndarray]) -> Executable:
@@ -109,7 +114,9 @@ class LockstepBackend(Backend):
         return Prepared(model)
 
     @classmethod
-    def run_node(cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU", outputs_info: Any = None, **kwargs: Any) -> Any:
+    def run_node(
+        cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU", outputs_info: Any = None, **kwargs: Any
+    ) -> Any:
         """Runs one node on its inputs; those that are absent have no value."""
         names = [name for name in node.input if name]
         arrays = [np.asarray(value) for value in inputs]

@@ -1,0 +1,66 @@
+"""The list of the architectures here: small ones, with random weights, of each kind that people train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+BATCH = 4  # of every example, so that one, two and four ranks can share it
+
+
+@dataclass(frozen=True)
+class Example:
+    """A module with one output, and a batch for it.
+
+    The output is trained by `loss`: "cross_entropy" of logits [batch, classes, ...] and labels [batch, ...], or
+    "mean_squared_error" of a prediction and a target of its shape.
+    """
+
+    module: nn.Module
+    inputs: dict[str, torch.Tensor]  # by the names of forward's parameters; dimension 0 is the batch
+    target: torch.Tensor
+    loss: str = "cross_entropy"
+    fixed: set[str] = field(default_factory=set)  # inputs whose dimension 0 is no batch
+
+
+EXAMPLES: dict[str, Callable[[], Example]] = {}
+
+
+def example(make: Callable[[], Example]) -> Callable[[], Example]:
+    """Enters the function `make`, which makes an Example, under its name."""
+    EXAMPLES[make.__name__] = make
+    return make
+
+
+def labels(classes: int, *shape: int) -> torch.Tensor:
+    """Labels [batch, *shape] below `classes`."""
+    return torch.randint(classes, (BATCH, *shape))
+
+
+def images(channels: int = 3, size: int = 32) -> torch.Tensor:
+    return torch.randn(BATCH, channels, size, size)
+
+
+def tokens(vocabulary: int, length: int) -> torch.Tensor:
+    return torch.randint(vocabulary, (BATCH, length))
+
+
+def classifier(module: nn.Module, size: int = 32, classes: int = 10) -> Example:
+    """Images to the logits of `classes`."""
+    return Example(module, {"image": images(size=size)}, labels(classes))
+
+
+def language_model(module: nn.Module, vocabulary: int, length: int) -> Example:
+    """Tokens to the logits of the next: [batch, vocabulary, length]."""
+    return Example(module, {"tokens": tokens(vocabulary, length)}, labels(vocabulary, length))
+
+
+def make(name: str, seed: int = 0) -> Example:
+    """The example of that name, the same each time, in evaluation mode but for batch normalisation."""
+    torch.manual_seed(seed)
+    made = EXAMPLES[name]()
+    made.module.eval()
+    return made

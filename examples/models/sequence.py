@@ -1,0 +1,113 @@
+"""Recurrent networks, dilated convolutions in time, and sequence to sequence."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from registry import BATCH, Example, example, labels, language_model, tokens
+from torch import nn
+
+VOCABULARY, LENGTH, WIDTH = 30, 7, 12
+
+
+class RecurrentLanguageModel(nn.Module):
+    """Embedding, recurrent layers, logits of the next token."""
+
+    def __init__(
+        self, kind: type[nn.Module], layers: int = 1, bidirectional: bool = False, given_state: bool = False
+    ) -> None:
+        super().__init__()
+        directions = 2 if bidirectional else 1
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.recurrent = kind(WIDTH, WIDTH, layers, batch_first=True, bidirectional=bidirectional)
+        self.fc = nn.Linear(directions * WIDTH, VOCABULARY)
+        self.state = nn.Parameter(torch.randn(directions * layers, 1, WIDTH)) if given_state else None
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x, state = self.embedding(tokens), None
+        if self.state is not None:
+            state = self.state.expand(-1, tokens.shape[0], -1).contiguous()
+            state = (state, torch.tanh(state)) if isinstance(self.recurrent, nn.LSTM) else state
+        return self.fc(self.recurrent(x, state)[0]).transpose(1, 2)
+
+
+def recurrent(kind: type[nn.Module], **options: bool | int) -> Example:
+    return language_model(RecurrentLanguageModel(kind, **options), VOCABULARY, LENGTH)
+
+
+@example
+def lstm() -> Example:
+    return recurrent(nn.LSTM)
+
+
+@example
+def lstm_stacked_both_ways() -> Example:
+    return recurrent(nn.LSTM, layers=2, bidirectional=True)
+
+
+@example
+def lstm_initial_state() -> Example:
+    return recurrent(nn.LSTM, given_state=True)
+
+
+@example
+def gru() -> Example:
+    return recurrent(nn.GRU, layers=2, given_state=True)
+
+
+@example
+def gru_both_ways() -> Example:
+    return recurrent(nn.GRU, bidirectional=True)
+
+
+@example
+def rnn() -> Example:
+    return recurrent(nn.RNN, layers=2, given_state=True)
+
+
+class SequenceToSequence(nn.Module):
+    """A GRU reads, another writes, attending to what was read: Bahdanau et al., 2014, with products for scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(VOCABULARY, WIDTH)
+        self.encoder, self.decoder = nn.GRU(WIDTH, WIDTH, batch_first=True), nn.GRU(WIDTH, WIDTH, batch_first=True)
+        self.fc = nn.Linear(2 * WIDTH, VOCABULARY)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        read, state = self.encoder(self.source(source))
+        written, _ = self.decoder(self.target(target), state)
+        weights = torch.softmax(written @ read.transpose(1, 2), -1)
+        return self.fc(torch.cat([written, weights @ read], -1)).transpose(1, 2)
+
+
+@example
+def sequence_to_sequence() -> Example:
+    inputs = {"source": tokens(VOCABULARY, LENGTH), "target": tokens(VOCABULARY, LENGTH - 2)}
+    return Example(SequenceToSequence(), inputs, labels(VOCABULARY, LENGTH - 2))
+
+
+class WaveNet(nn.Module):
+    """Gated convolutions of growing dilation that see the past alone: van den Oord et al., 2016."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(1, 8, 1)
+        self.gates = nn.ModuleList([nn.Conv1d(8, 16, 2, dilation=d) for d in (1, 2, 4)])
+        self.residuals = nn.ModuleList([nn.Conv1d(8, 8, 1) for _ in range(3)])
+        self.skips = nn.ModuleList([nn.Conv1d(8, 8, 1) for _ in range(3)])
+        self.out = nn.Conv1d(8, 16, 1)
+
+    def forward(self, wave: torch.Tensor) -> torch.Tensor:
+        x, total = self.first(wave), 0.0
+        for gate, residual, skip in zip(self.gates, self.residuals, self.skips, strict=True):
+            y = gate(F.pad(x, (gate.dilation[0], 0)))
+            filtered, gated = y.chunk(2, 1)
+            y = torch.tanh(filtered) * torch.sigmoid(gated)
+            x, total = x + residual(y), total + skip(y)
+        return self.out(torch.relu(total))
+
+
+@example
+def wavenet() -> Example:
+    return Example(WaveNet(), {"wave": torch.randn(BATCH, 1, 32)}, labels(16, 32))

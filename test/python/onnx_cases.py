@@ -1,0 +1,95 @@
+"""ONNX's own backend tests (`onnx.backend.test`), and those of them that do not pass, each with the reason.
+
+    python test/python/onnx_cases.py      # runs all of them and brings onnx_not_passing.toml up to date
+
+A test that fails and is not in the file gets what its error says as the reason; a reason that stands there stays.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+import unittest
+import warnings
+from pathlib import Path
+
+import onnx.backend.test
+
+import lockstep.onnx_backend
+
+NOT_PASSING = Path(__file__).with_name("onnx_not_passing.toml")
+
+
+def all_cases() -> dict[str, type[unittest.TestCase]]:
+    """The classes of ONNX's test suite over our backend, without what is for devices that we do not have."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some cases are about overflows
+        suite = onnx.backend.test.BackendTest(lockstep.onnx_backend, __name__)
+    classes = suite.test_cases
+    for case in classes.values():
+        for name in names_of(case):
+            if name.endswith("_cuda"):
+                delattr(case, name)
+    return classes
+
+
+def names_of(case: type[unittest.TestCase]) -> list[str]:
+    return [name for name in dir(case) if name.startswith("test_")]
+
+
+def not_passing() -> dict[str, str]:
+    """The names of the tests that do not pass, and why."""
+    if not NOT_PASSING.exists():
+        return {}
+    groups = tomllib.loads(NOT_PASSING.read_text(encoding="utf-8"))
+    return {name: reason for reason, names in groups.items() for name in names}
+
+
+def reason_of(message: str) -> str:
+    """What an error says, without what differs from case to case."""
+    text = message.strip().splitlines()[-1] if message.strip() else "no message"
+    text = re.sub(r"^(\w+\.)*\w*(Error|Exception): ", "", text)
+    text = re.sub(r"^<model>: |, at onnx:.*$", "", text)
+    return re.sub(r" \(opset \d+\)", "", text).replace('"', "'")[:160]
+
+
+def write(reasons: dict[str, str]) -> None:
+    groups: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        groups.setdefault(reason, []).append(name)
+    lines = [
+        "# The tests of onnx.backend.test that do not pass, by reason. Kept by onnx_cases.py; reasons are for people to write.\n"
+    ]
+    for reason in sorted(groups):
+        names = "".join(f'  "{name}",\n' for name in sorted(groups[reason]))
+        lines.append(f'"{reason}" = [\n{names}]\n')
+    NOT_PASSING.write_text("\n".join(lines), encoding="utf-8")
+
+
+def main() -> int:
+    known, reasons, passed = not_passing(), {}, 0
+    for case in all_cases().values():
+        for name in names_of(case):
+            result = unittest.TestResult()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                case(name).run(result)
+            problems = result.errors + result.failures
+            if problems:
+                reasons[name] = known.get(name) or reason_of(problems[0][1])
+            elif result.skipped:
+                reasons[name] = "skipped by the suite: " + result.skipped[0][1]
+            else:
+                passed += 1
+    for name in sorted(known.keys() - reasons.keys()):
+        print(f"passes now: {name}")
+    for name in sorted(reasons.keys() - known.keys()):
+        print(f"does not pass: {name}: {reasons[name]}")
+    write(reasons)
+    print(f"{passed} of {passed + len(reasons)} pass")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
