@@ -60,9 +60,28 @@ Model Imported(const std::string& path, const std::optional<nb::bytes>& bytes,
   const std::string_view view = bytes ? std::string_view(bytes->c_str(), bytes->size()) : std::string_view();
   nb::gil_scoped_release release;
   ImportedModel imported = ValueOrThrow(bytes ? ImportOnnxBytes(view, path, options) : ImportOnnx(path, options));
-  return {std::move(imported.graph), std::move(imported.parameters),
-          std::make_shared<const OnnxOrigin>(std::move(imported.origin)), std::move(imported.notes),
-          std::move(imported.constants), std::move(imported.fixed_inputs)};
+  return {std::move(imported.graph),
+          std::move(imported.parameters),
+          std::make_shared<const OnnxOrigin>(std::move(imported.origin)),
+          std::move(imported.notes),
+          std::move(imported.constants),
+          std::move(imported.fixed_inputs)};
+}
+
+// The model with other initial values of some states.
+Model WithValues(const Model& model, const std::map<std::string, nb::object>& values) {
+  Model result = model.With(model.graph.Clone());
+  for (const auto& [name, value] : values) {
+    const std::string what = "the value of state " + name;
+    Tensor tensor = CopyArray(CastToArray(value, what), what);
+    const Input* input = model.graph.FindInput(name);
+    if (!input || !input->is_state)
+      ThrowIfError(NotFound() << "graph @" << model.graph.name() << " has no state " << name);
+    if (tensor.type() != input->value.type())
+      ThrowIfError(InvalidArgument() << what << " is " << tensor.type() << ", the state " << input->value.type());
+    result.values.insert_or_assign(name, std::move(tensor));
+  }
+  return result;
 }
 
 Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const std::string& statistics) {
@@ -210,6 +229,7 @@ void BindFunctions(nb::module_& module) {
       },
       "text"_a);
   module.def("_load_onnx", &Imported, "path"_a, "bytes"_a.none(), "dims"_a, "split"_a.none(), "values"_a);
+  module.def("_with_values", &WithValues, "model"_a, "values"_a);
   module.def(
       "_train_step",
       [](const Model& model, const std::tuple<std::string, std::string, std::string, Options>& loss,

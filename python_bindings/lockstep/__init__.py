@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Any
 from . import _check, _lockstep, data, loss, optim
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
+from ._torch import from_torch, to_torch
 from ._values import ValueInfo
+from ._weights import load_weights, save_weights
 from .loss import Loss
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Communicator", "Error", "Executable", "Graph", "ValueInfo",
-    "compile", "data", "distribute", "gradients", "interpret", "load_onnx", "loss", "optim", "parse", "save_onnx", "train_step",
+    "compile", "data", "distribute", "from_torch", "gradients", "interpret", "load_onnx", "load_weights", "loss", "optim",
+    "parse", "save_onnx", "save_weights", "to_torch", "train_step",
 ]  # fmt: skip
 
 

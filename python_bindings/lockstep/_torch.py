@@ -1,0 +1,154 @@
+"""From PyTorch modules and back. Imports torch when it is called, and nothing of it before."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import _check
+from ._errors import Error
+from ._lockstep import Executable, Graph
+
+if TYPE_CHECKING:
+    import torch
+
+# A model in one piece of protobuf has at most 2 GiB; beyond this the parameters go through files of their own.
+_MAX_BYTES_IN_MEMORY = 1 << 30
+
+
+def from_torch(
+    module: torch.nn.Module,
+    example_inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any],
+    dims: Mapping[str, int] | None = None,
+    *,
+    split: Mapping[str, int] | None = None,
+    dynamic_shapes: Any = None,
+    output_names: Sequence[str] = (),
+) -> Graph:
+    """Imports a PyTorch module, as `torch.onnx.export(dynamo=True)` sees it, as the one-rank program over the global batch.
+
+        model = ls.from_torch(module, torch.randn(2, 784), dims={"batch": 128}, output_names=["logits"])
+
+    States have the names of the module's parameters and buffers, inputs those of the parameters of its `forward`. Nothing is
+    folded or fused on the way, so that batch normalisation can be trained.
+
+    Args:
+      module: in the mode, training or evaluation, that its parts are to be imported in.
+      example_inputs: what `forward` takes, by place or by name; no dimension that `dims` names may be 0 or 1.
+      dims: as of `load_onnx`. A name, such as "batch", stands for dimension 0 of all example inputs that have one.
+      split: as of `load_onnx`.
+      dynamic_shapes: as of `torch.export`, if other dimensions are symbolic; then `dims` gives those by their names.
+      output_names: of the results, in order.
+
+    Raises:
+      Error: if torch cannot export the module, with what it says; or as `load_onnx`.
+    """
+    import torch
+
+    from . import load_onnx
+
+    _check.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
+    extents = _check.extents("dims", {} if dims is None else dims)
+    given = _by_name(module, example_inputs)
+    if dynamic_shapes is None:
+        dynamic_shapes = _batch_shapes(given, extents)
+    names = _check.names("output_names", output_names)
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("ignore")  # of the exporter, about itself
+        try:
+            program = torch.onnx.export(
+                module,
+                kwargs=given,
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+                dynamic_shapes=dynamic_shapes,
+                input_names=list(given),
+                output_names=names or None,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            raise Error(f"torch cannot export {type(module).__name__}: {_reason(error)}") from error
+        if sum(value.nbytes for value in module.state_dict().values()) < _MAX_BYTES_IN_MEMORY:
+            return load_onnx(program.model_proto, dims, split)
+        path = Path(folder) / "module.onnx"
+        program.save(path, external_data=True)
+        return load_onnx(path, dims, split)
+
+
+def to_torch(executable: Executable, module: torch.nn.Module) -> None:
+    """Writes the present values of the executable's states into the parameters and buffers of those names.
+
+    States that the module does not have, such as an optimizer's, are left out, and so are buffers that the program does not use.
+
+    Raises:
+      Error: naming the parameter that no state has the name of, or whose shape differs; the module is as it was then.
+    """
+    import torch
+
+    _check.instance("to_torch: the executable", executable, Executable, "what compile() returns")
+    _check.instance("to_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
+    values = {}
+    shared = {parameter.data_ptr() for name, parameter in _tensors(module) if name in executable.state}
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    for name, tensor in _tensors(module):
+        if name in executable.state:
+            value = torch.from_numpy(executable.state[name])
+            if value.shape != tensor.shape:
+                raise Error(f"to_torch: {name} is {list(tensor.shape)}, the state {list(value.shape)}")
+            values[name] = value
+        elif name in parameters and tensor.data_ptr() not in shared:
+            raise Error(
+                f"to_torch: the executable has no state {name}, which is a parameter of {type(module).__name__}"
+            )
+    with torch.no_grad():
+        for name, tensor in _tensors(module):
+            if name in values:
+                tensor.copy_(values[name])
+
+
+def _tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+
+
+def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:
+    import torch
+
+    if isinstance(inputs, Mapping):
+        return {_check.text("the name of an example input", name): value for name, value in inputs.items()}
+    values = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+    signature = inspect.signature(module.forward)
+    try:
+        return dict(signature.bind(*values).arguments)
+    except TypeError as error:
+        raise Error(
+            f"from_torch: the example inputs do not fit {type(module).__name__}.forward{signature}: {error}"
+        ) from error
+
+
+def _batch_shapes(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Any] | None:
+    import torch
+
+    symbols = [name for name in dims if ":" not in name]
+    if not symbols:
+        return None
+    if len(symbols) > 1:
+        raise Error(
+            f"from_torch: dims has the symbols {', '.join(symbols)}; of several, dynamic_shapes says where they stand"
+        )
+    batch = torch.export.Dim(symbols[0])
+    has_batch = {name: isinstance(value, torch.Tensor) and value.dim() > 0 for name, value in inputs.items()}
+    return {name: {0: batch} if has_batch[name] else None for name in inputs}
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of the innermost cause: what is around it is about the exporter."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

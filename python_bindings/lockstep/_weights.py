@@ -1,0 +1,96 @@
+"""States in files of the package safetensors."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from . import _check, _lockstep
+from ._errors import Error
+from ._lockstep import Executable, Graph
+
+
+def load_weights(
+    graph: Graph, path: str | os.PathLike[str], *, rename: dict[str, str] | None = None, strict: bool = True
+) -> Graph:
+    """The graph with the initial values of its states from a safetensors file, by name.
+
+    Args:
+      graph: a model, or a training step, whose optimizer states may be in the file as well.
+      path: of the file.
+      rename: names in the file, and what the states of the graph are called instead.
+      strict: a tensor of the file that is no state, or a state of a model that is not in the file, is an error; False takes what
+        is in both.
+
+    Raises:
+      Error: naming the file, and in it the tensor, and its type and that of the state.
+    """
+    _check.instance("load_weights: the graph", graph, Graph, "a lockstep.Graph")
+    file = _check.path(path)
+    names = {_check.text("rename", old): _check.text("rename", new) for old, new in (rename or {}).items()}
+    states = {info.name for info in graph.states}
+    values = {}
+    for name, value in _read(file).items():
+        state = names.get(name, name)
+        if state in states:
+            values[state] = value
+        elif strict:
+            raise Error(f"{file}: {name} is no state of @{graph.name}; its states are {_list(states)}")
+    missing = states - values.keys()
+    if strict and missing:
+        raise Error(f"{file}: no value for the state {_list(missing)} of @{graph.name}")
+    try:
+        return _lockstep._with_values(graph, values)
+    except Error as error:
+        raise Error(f"{file}: {error}") from None
+
+
+def save_weights(executable: Executable, path: str | os.PathLike[str]) -> None:
+    """Writes the present values of all states, an optimizer's too, to a safetensors file. Rank 0 writes; the others return.
+
+    The file appears complete or not at all.
+    """
+    save_file = _safetensors().save_file
+    _check.instance("save_weights: the executable", executable, Executable, "what compile() returns")
+    file = _check.path(path)
+    if executable._world().rank != 0:
+        return
+    values = {name: np.ascontiguousarray(value) for name, value in executable.state.items()}
+    temporary = f"{file}.{os.getpid()}.part"
+    try:
+        save_file(values, temporary, metadata={"format": "np", "writer": "lockstep"})
+        os.replace(temporary, file)
+    except OSError as error:
+        raise Error(f"{file}: {error.strerror or error}") from error
+    finally:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+
+
+def _read(file: str) -> dict[str, Any]:
+    safetensors = _safetensors()
+    try:
+        return safetensors.load_file(file)
+    except (OSError, ValueError, _safetensors_error()) as error:
+        raise Error(f"{file}: {error}") from error
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise Error("weights are read and written by the package safetensors, which is not installed") from error
+    return safetensors.numpy
+
+
+def _safetensors_error() -> type[Exception]:
+    from safetensors import SafetensorError
+
+    return SafetensorError
+
+
+def _list(names: set[str]) -> str:
+    shown = sorted(names)[:8]
+    return ", ".join(shown) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
