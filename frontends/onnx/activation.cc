@@ -40,9 +40,9 @@ absl::Status PRelu(OnnxNode& n) {
   const Value x = n.input(0), slope = n.input(1);
   Builder& b = n.b();
   RETURN_IF_ERROR(b.status());
-  if (n.opset() < 7 && slope.shape().rank() == 1 && slope.num_elements() > 1) {
+  if (n.opset() < 7 && slope.shape().rank() == 1 && slope.type().num_elements() > 1) {
     RETURN_IF_ERROR(n.RequireRank(0, 2));
-    if (slope.num_elements() != x.shape()[1])
+    if (slope.type().num_elements() != x.shape()[1])
       return n.Error() << "slope " << slope.type() << " is not of the channels of " << x.type();
     n.SetOutput(0, b.Select(IsNegative(b, x), b.Mul(x, b.BroadcastAlong(slope, x.shape(), 1)), x));
     return absl::OkStatus();
