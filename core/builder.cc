@@ -84,6 +84,23 @@ Value Builder::Pad(Value x, std::vector<int64_t> low, std::vector<int64_t> high,
   return Op("pad", {x}, {{"low", std::move(low)}, {"high", std::move(high)}, {"value", value}});
 }
 
+Value Builder::Reverse(Value x, std::vector<int64_t> dims) {
+  if (!x || dims.empty()) return x;
+  return Op("reverse", {x}, {{"dims", std::move(dims)}});
+}
+
+Value Builder::Gather(Value x, Value indices, int64_t dim, int64_t batch_dims) {
+  return Op("gather", {x, indices}, {{"dim", dim}, {"batch_dims", batch_dims}});
+}
+
+Value Builder::ScatterSum(Value indices, Value updates, int64_t dim, int64_t batch_dims, int64_t size) {
+  return Op("scatter_sum", {indices, updates}, {{"dim", dim}, {"batch_dims", batch_dims}, {"size", size}});
+}
+
+Value Builder::Scatter(Value x, Value indices, Value updates, int64_t dim, int64_t batch_dims, std::string kind) {
+  return Op("scatter", {x, indices, updates}, {{"dim", dim}, {"batch_dims", batch_dims}, {"kind", std::move(kind)}});
+}
+
 Value Builder::ReduceSum(Value x, std::vector<int64_t> dims) {
   if (!x || dims.empty()) return x;
   return Op("reduce_sum", {x}, {{"dims", std::move(dims)}});

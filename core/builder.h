@@ -58,6 +58,12 @@ class Builder {
   Value Slice(Value x, std::vector<int64_t> start, std::vector<int64_t> limit, std::vector<int64_t> stride = {});
   Value Pad(Value x, std::vector<int64_t> low, std::vector<int64_t> high, double value = 0.0);
 
+  Value Reverse(Value x, std::vector<int64_t> dims);  // x itself if dims is empty
+  // What the ops gather, scatter_sum and scatter say.
+  Value Gather(Value x, Value indices, int64_t dim, int64_t batch_dims = 0);
+  Value ScatterSum(Value indices, Value updates, int64_t dim, int64_t batch_dims, int64_t size);
+  Value Scatter(Value x, Value indices, Value updates, int64_t dim, int64_t batch_dims, std::string kind);
+
   // --- Elementwise ---------------------------------------------------------------------------------------------------
   Value Unary(std::string_view op, Value x) { return Op(op, {x}); }
   Value Neg(Value x) { return Op("neg", {x}); }

@@ -8,14 +8,14 @@
 namespace lockstep {
 namespace {
 
-absl::Status InferCumulativeSum(InferContext& c) {
+absl::Status InferCumulative(InferContext& c) {
   const int64_t dim = c.attr<int64_t>("dim");
   if (!c.shape(0).has_dim(dim)) return c.Error("C1") << "dim " << dim << " is outside " << c.operand(0);
   RETURN_IF_ERROR(ops::CheckArithmetic(c, "C2"));
   return c.SetResult(c.operand(0));
 }
 
-absl::Status EvalCumulativeSum(EvalContext& c) {
+absl::Status EvalCumulative(EvalContext& c, ReduceKind kind) {
   const Tensor& x = c.operand(0);
   if (x.num_elements() == 0) return absl::OkStatus();
   const int64_t dim = c.attr<int64_t>("dim");
@@ -27,23 +27,41 @@ absl::Status EvalCumulativeSum(EvalContext& c) {
     const auto out = c.result().mutable_data<T>();
     for (int64_t line = 0; line < x.num_elements() / extent; ++line) {
       const int64_t first = line / inner * extent * inner + line % inner;
-      Accumulator<T> sum = 0;
+      Accumulator<T> total = kind == ReduceKind::kProd ? 1 : 0;
       for (int64_t i = 0; i < extent; ++i) {
         const auto at = static_cast<size_t>(first + (reverse ? extent - 1 - i : i) * inner);
-        const Accumulator<T> before = sum;
-        sum = ops::Combine(ReduceKind::kSum, sum, static_cast<Accumulator<T>>(from[at]));
-        out[at] = ConvertElement<T>(exclusive ? before : sum);
+        const Accumulator<T> before = total;
+        total = ops::Combine(kind, total, static_cast<Accumulator<T>>(from[at]));
+        out[at] = ConvertElement<T>(exclusive ? before : total);
       }
     }
   });
   return absl::OkStatus();
 }
 
-// Element j is in the sums of those after it, and what was summed from the front comes back from the end.
-void CumulativeSumVjp(VjpContext& c) {
+// The sums that element j is in are those after it, so that what was summed from the front is summed from the end.
+Value SummedBack(VjpContext& c, Value of_results) {
   AttributeMap back = c.attributes();
   back["reverse"] = !c.attr<bool>("reverse");
-  c.Contribute(0, c.b().Op("cumulative_sum", {c.grad()}, std::move(back)));
+  return c.b().Op("cumulative_sum", {of_results}, std::move(back));
+}
+
+void CumulativeSumVjp(VjpContext& c) { c.Contribute(0, SummedBack(c, c.grad())); }
+
+// With y the products, the gradient of x[j] is the sum over i after j of g[i] * y[i] / x[j]. That holds before the
+// first zero. After it no factor makes a difference; for the first zero itself the products are those of the others,
+// which are the products of x with a 1 in its place.
+void CumulativeProdVjp(VjpContext& c) {
+  Builder& b = c.b();
+  const Value x = c.operand(0), zero = b.SplatLike(0.0, x), one = b.SplatLike(1.0, x);
+  const Value is_zero = b.Compare(x, zero, "eq");
+  const AttributeMap so_far = {{"dim", c.attr<int64_t>("dim")}, {"reverse", c.attr<bool>("reverse")}};
+  const Value zeros = b.Op("cumulative_sum", {b.Convert(is_zero, x.dtype())}, so_far);
+  const Value is_first_zero = b.Op("and", {is_zero, b.Compare(zeros, one, "eq")});
+  const Value others = b.Op("cumulative_prod", {b.Select(is_first_zero, one, x)}, c.attributes());
+  const Value of_zero = SummedBack(c, b.Mul(c.grad(), others));
+  const Value of_factor = b.Div(SummedBack(c, b.Mul(c.grad(), c.result())), b.Select(is_zero, one, x));
+  c.Contribute(0, b.Select(b.Compare(zeros, zero, "eq"), of_factor, b.Select(is_first_zero, of_zero, zero)));
 }
 
 // Linear, and other dimensions than dim do not meet.
@@ -54,25 +72,54 @@ void PlaceCumulativeSum(PlacementContext& c) {
   ops::PlaceDataMovement(c, same_but_dim, same_but_dim);
 }
 
+void PlaceCumulativeProd(PlacementContext& c) {
+  const Placement& x = c.operand(0);
+  if (x.is_partial() && !x.is_partial(ReduceKind::kProd)) return c.Require(0, Placement::Replicated());
+  const auto same_but_dim = [&](int64_t d) { return d == c.attr<int64_t>("dim") ? -1 : d; };
+  ops::PlaceDataMovement(c, same_but_dim, same_but_dim);
+}
+
+// What both share.
+OpDef Cumulative(const char* name, const char* doc, ReduceKind kind) {
+  const std::string verb = kind == ReduceKind::kProd ? "multiply" : "sum",
+                    neutral = kind == ReduceKind::kProd ? "1" : "0";
+  return OpDef(name)
+      .Doc(doc)
+      .Operand("x")
+      .Attr<int64_t>("dim", "the dimension along which it runs")
+      .OptionalAttr<bool>("exclusive", false, "leave out element i itself: the first result is " + neutral)
+      .OptionalAttr<bool>("reverse", false, verb + " from the end")
+      .Trait(kOpaque)
+      .Constraint("C1", "dim is a dimension of x")
+      .Constraint("C2", "x is not bool")
+      .Infer(InferCumulative)
+      .Eval([kind](EvalContext& c) { return EvalCumulative(c, kind); });
+}
+
 }  // namespace
 
 //===-- cumulative_sum --------------------------------------------------------------------------------------------===//
 const OpDef& CumulativeSumOp() {
-  static const OpDef def = OpDef("cumulative_sum")
-                               .Doc(
-                                   "Element i along dim is the sum of the elements of x up to i, or of those from i on "
-                                   "if reverse. Floats are summed in f64 and rounded once; integers wrap around.")
-                               .Operand("x")
-                               .Attr<int64_t>("dim", "the dimension along which it sums")
-                               .OptionalAttr<bool>("exclusive", false, "leave out element i itself: the first sum is 0")
-                               .OptionalAttr<bool>("reverse", false, "sum from the end")
-                               .Trait(kOpaque)
-                               .Constraint("C1", "dim is a dimension of x")
-                               .Constraint("C2", "x is not bool")
-                               .Infer(InferCumulativeSum)
-                               .Eval(EvalCumulativeSum)
-                               .Vjp(CumulativeSumVjp)
-                               .Place(PlaceCumulativeSum);
+  static const OpDef def =
+      Cumulative(
+          "cumulative_sum",
+          "Element i along dim is the sum of the elements of x up to i, or of those from i on if reverse. Floats "
+          "are summed in f64 and rounded once; integers wrap around.",
+          ReduceKind::kSum)
+          .Vjp(CumulativeSumVjp)
+          .Place(PlaceCumulativeSum);
+  return def;
+}
+
+//===-- cumulative_prod -------------------------------------------------------------------------------------------===//
+const OpDef& CumulativeProdOp() {
+  static const OpDef def =
+      Cumulative("cumulative_prod",
+                 "Element i along dim is the product of the elements of x up to i, or of those from i on if reverse. "
+                 "Floats are multiplied in f64 and rounded once; integers wrap around.",
+                 ReduceKind::kProd)
+          .Vjp(CumulativeProdVjp)
+          .Place(PlaceCumulativeProd);
   return def;
 }
 

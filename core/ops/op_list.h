@@ -48,14 +48,25 @@
   OP(ConcatOp) \
   OP(SliceOp) \
   OP(PadOp) \
+  /* reverse.cc */ \
+  OP(ReverseOp) \
   /* reduction.cc */ \
   OP(ReduceSumOp) \
   OP(ReduceMaxOp) \
   OP(ReduceMinOp) \
   OP(ReduceProdOp) \
+  /* sorting.cc */ \
   OP(ArgMaxOp) \
+  OP(ArgMinOp) \
+  OP(TopKOp) \
   /* cumulative.cc */ \
   OP(CumulativeSumOp) \
+  OP(CumulativeProdOp) \
+  /* indexing.cc */ \
+  OP(GatherOp) \
+  OP(ScatterSumOp) \
+  /* scatter.cc */ \
+  OP(ScatterOp) \
   /* matmul.cc */ \
   OP(MatMulOp) \
   /* convolution.cc */ \

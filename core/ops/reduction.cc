@@ -117,55 +117,6 @@ void ProductVjp(VjpContext& c) {
   c.Contribute(0, b.Mul(b.BroadcastOver(c.grad(), x.shape(), dims), others));
 }
 
-// --- argmax ----------------------------------------------------------------------------------------------------------
-
-absl::Status InferArgMax(InferContext& c) {
-  const int64_t dim = c.attr<int64_t>("dim");
-  if (!c.shape(0).has_dim(dim)) return c.Error("C1") << "dim " << dim << " is outside " << c.operand(0);
-  if (c.shape(0)[dim] == 0) return c.Error("C2") << "dimension " << dim << " of " << c.operand(0) << " is empty";
-  if (!IsInteger(c.attr<DType>("dtype")))
-    return c.Error("C3") << "dtype " << c.attr<DType>("dtype") << ", expected an integer";
-  RETURN_IF_ERROR(ops::CheckArithmetic(c, "C4"));
-  return c.SetResult(c.attr<DType>("dtype"), c.shape(0).Without({dim}));
-}
-
-// The first position of the largest of `extent` elements, `stride` apart; NaN counts as the largest.
-template <typename T>
-int64_t FirstLargest(const T* x, int64_t extent, int64_t stride) {
-  int64_t best = 0;
-  for (int64_t i = 0; i < extent; ++i) {
-    const auto value = static_cast<Accumulator<T>>(x[i * stride]),
-               largest = static_cast<Accumulator<T>>(x[best * stride]);
-    if (largest != largest) break;
-    if (value > largest || value != value) best = i;
-  }
-  return best;
-}
-
-absl::Status EvalArgMax(EvalContext& c) {
-  const Tensor& x = c.operand(0);
-  const int64_t dim = c.attr<int64_t>("dim"), extent = x.shape()[dim],
-                inner = x.shape().Strides()[static_cast<size_t>(dim)];
-  Tensor positions(TensorType{DType::kI64, c.result().shape()});
-  const auto out = positions.mutable_data<int64_t>();
-  DispatchDType(x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    for (size_t i = 0; i < out.size(); ++i) {
-      const int64_t outer_at = static_cast<int64_t>(i) / inner, inner_at = static_cast<int64_t>(i) % inner;
-      out[i] = FirstLargest(x.data<T>().data() + outer_at * extent * inner + inner_at, extent, inner);
-    }
-  });
-  c.result() = positions.Converted(c.result().dtype());
-  return absl::OkStatus();
-}
-
-void PlaceArgMax(PlacementContext& c) {
-  const Ints dims = {c.attr<int64_t>("dim")};
-  if (c.operand(0).is_partial()) return c.Require(0, Placement::Replicated());
-  ops::PlaceDataMovement(
-      c, [&](int64_t d) { return AfterReduction(dims, d); }, [&](int64_t d) { return BeforeReduction(dims, d); });
-}
-
 }  // namespace
 
 //===-- reduce_sum ------------------------------------------------------------------------------------------------===//
@@ -203,27 +154,6 @@ const OpDef& ReduceMinOp() {
 const OpDef& ReduceProdOp() {
   static const OpDef def =
       Reduction("reduce_prod", "The product of x over dims; 1 over nothing.", ReduceKind::kProd).Vjp(ProductVjp);
-  return def;
-}
-
-//===-- argmax ----------------------------------------------------------------------------------------------------===//
-const OpDef& ArgMaxOp() {
-  static const OpDef def = OpDef("argmax")
-                               .Doc(
-                                   "The position of the largest element along dim, the first if there are several; NaN "
-                                   "counts as the largest.")
-                               .Operand("x")
-                               .Attr<int64_t>("dim", "the dimension to search; it is removed")
-                               .OptionalAttr<DType>("dtype", DType::kI64, "of the result")
-                               .Trait(kOpaque)
-                               .Constraint("C1", "dim is a dimension of x")
-                               .Constraint("C2", "the dimension is not empty")
-                               .Constraint("C3", "dtype is an integer dtype")
-                               .Constraint("C4", "x is not bool")
-                               .Infer(InferArgMax)
-                               .Eval(EvalArgMax)
-                               .NoGradient("its result is an integer")
-                               .Place(PlaceArgMax);
   return def;
 }
 

@@ -47,6 +47,15 @@ graph @convnet(%x: f32[12,2,6,6] split(0), state %k: f32[4,2,3,3], state %scale:
 }
 )";
 
+constexpr std::string_view kEmbedding = R"(
+graph @tokens(%x: i64[12,4] split(0), state %table: f32[5,6], state %w: f32[24,3]) -> (logits: f32[12,3] split(0)) {
+  %e = gather %table, %x {dim=0} : f32[12,4,6]
+  %f = reshape %e {shape=[12,24]} : f32[12,24]
+  %z = matmul %f, %w : f32[12,3]
+  return %z
+}
+)";
+
 // Labels from 0 to 2, small floats.
 Tensor RandomValues(const TensorType& type, std::mt19937_64& random) {
   return IsFloat(type.dtype) ? RandomTensor(type, random, -0.5, 0.5) : RandomTensor(type, random, 0, 2);
@@ -148,6 +157,7 @@ TEST_P(OneRankTheoremOf, HoldsForLossesAndStates) {
 INSTANTIATE_TEST_SUITE_P(
     Models, OneRankTheoremOf,
     testing::Values(TheoremCase{"MlpSgd", kMlp, {"SGD", {{"learning_rate", 0.5}, {"momentum", 0.9}}}},
+                    TheoremCase{"Embedding", kEmbedding, {"SGD", {{"learning_rate", 0.5}, {"momentum", 0.9}}}},
                     TheoremCase{"ConvNetWithGlobalBatchNorm",
                                 kConvNet,
                                 {"SGD", {{"learning_rate", 0.1}, {"momentum", 0.9}, {"nesterov", true}}}}),

@@ -1,4 +1,4 @@
-// A label out of range, which inference cannot see: the message names op, source, position and value.
+// A label or an index out of range, which inference cannot see: the message names op, source, position and value.
 
 #include <gtest/gtest.h>
 
@@ -32,6 +32,21 @@ TEST(LabelRangeTest, NamesPositionAndValue) {
       << above;
   EXPECT_NE(above.message().find("onnx:/loss"), absl::string_view::npos) << above;
   EXPECT_NE(below.message().find("label -1 at position [0, 1]"), absl::string_view::npos) << below;
+}
+
+TEST(IndexRangeTest, NamesPositionValueAndDimension) {
+  const auto status = [](const std::vector<int32_t>& indices) {
+    return StatusOf(R"(graph @f(%x: f32[3,5], %i: i32[2,2]) -> (y: f32[3,2,2]) {
+  %y = gather %x, %i {dim=1} : f32[3,2,2] @"onnx:/embedding"
+  return %y
+})",
+                    {Tensor({DType::kF32, {3, 5}}), Tensor::Of({2, 2}, indices)});
+  };
+  EXPECT_TRUE(status({4, 0, -5, -1}).ok()) << status({4, 0, -5, -1});
+  EXPECT_EQ(
+      status({4, 0, 5, -1}).message(),
+      "gather (C6): index 5 at position [1, 0] is outside [-5, 5), the extent of dimension 1, at onnx:/embedding");
+  EXPECT_NE(status({4, -6, 0, 0}).message().find("index -6 at position [0, 1]"), absl::string_view::npos);
 }
 
 }  // namespace

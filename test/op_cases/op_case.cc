@@ -36,6 +36,7 @@ const std::vector<OpCase>& AllOpCases() {
     Append(all, ElementwiseCases());
     Append(all, ShapeCases());
     Append(all, ReductionCases());
+    Append(all, IndexingCases());
     Append(all, MatMulCases());
     Append(all, CollectiveCases());
     Append(all, FusionCases());

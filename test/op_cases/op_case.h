@@ -87,6 +87,7 @@ inline OpCase Case(std::string op, std::vector<CaseOperand> operands, AttributeM
 std::vector<OpCase> ElementwiseCases();
 std::vector<OpCase> ShapeCases();
 std::vector<OpCase> ReductionCases();
+std::vector<OpCase> IndexingCases();
 std::vector<OpCase> MatMulCases();
 std::vector<OpCase> CollectiveCases();
 std::vector<OpCase> FusionCases();

@@ -19,6 +19,8 @@ AttributeMap PadBy(Ints low, Ints high, double value = 0.0) {
   return {{"low", std::move(low)}, {"high", std::move(high)}, {"value", value}};
 }
 
+AttributeMap Reversing(Ints dims) { return {{"dims", std::move(dims)}}; }
+
 constexpr int64_t kHuge = int64_t{1} << 40;
 
 }  // namespace
@@ -82,6 +84,19 @@ std::vector<OpCase> ShapeCases() {
       Case("broadcast", {F32({2, 3})}, BroadcastTo({3, 2}, {1, 0})).Refused("C2"),
       Case("broadcast", {F32({2})}, BroadcastTo({2}, {1})).Refused("C2"),
       Case("broadcast", {F32({1})}, BroadcastTo({4}, {0})).Refused("C3"),
+
+      Case("reverse", {F64({6, 2, 6})}, Reversing({0})),
+      Case("reverse", {F64({6, 2, 6})}, Reversing({2})),
+      Case("reverse", {F32({6, 3, 6})}, Reversing({0, 1})),
+      Case("reverse", {F32({2, 40})}, Reversing({0, 1})),
+      Case("reverse", {F32({6})}, Reversing({})),
+      Case("reverse", {F32({})}, Reversing({})),
+      Case("reverse", {BF16({6, 4})}, Reversing({1})),
+      Case("reverse", {I64({6, 1})}, Reversing({0, 1})),
+      Case("reverse", {Bool({5})}, Reversing({0})),
+      Case("reverse", {F32({6, 0})}, Reversing({0})).NoGradient("no elements"),
+      Case("reverse", {F32({2, 3})}, Reversing({2})).Refused("C1"),
+      Case("reverse", {F32({2, 3})}, Reversing({1, 0})).Refused("C1"),
 
       Case("concat", {F64({2, 3}), F64({4, 3})}, Along(0)),
       Case("concat", {F32({6, 1}), F32({6, 2}), F32({6, 3})}, Along(1)),
