@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "core/builder.h"
+#include "core/interpreter.h"
 #include "core/printer.h"
 #include "core/verifier.h"
 #include "frontends/onnx/tensor_data.h"
@@ -310,8 +311,8 @@ TEST(OnnxImporterTest, VersionsAreChecked) {
   model.set_ir_version(99);
   EXPECT_THAT(ErrorOf(Import(model)), HasSubstr("IR version 99; supported are 3 to 14"));
   model.set_ir_version(8);
-  model.mutable_opset_import(0)->set_version(8);
-  EXPECT_THAT(ErrorOf(Import(model)), HasSubstr("opset 8 of the domain ai.onnx; supported are 9 to 28"));
+  model.mutable_opset_import(0)->set_version(29);
+  EXPECT_THAT(ErrorOf(Import(model)), HasSubstr("opset 29 of the domain ai.onnx; supported are 1 to 28"));
   model.clear_opset_import();
   EXPECT_THAT(ErrorOf(Import(model)), HasSubstr("imports no operator set of the domain ai.onnx"));
 }
@@ -389,6 +390,75 @@ TEST(OnnxImporterTest, ValuesThatDoNotExistOrExistTwice) {
   EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("output 'y' is not computed by any node"));
   AddNode(model, "Add", {"x"}, {"y"});
   EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("Add: input 1 is missing"));
+}
+
+// --- Indices ---------------------------------------------------------------------------------------------------------
+
+// Known ones that are equally far apart are a slice; others, and those that are data, a gather.
+TEST(OnnxImporterTest, GatherIsASliceWhereOneDoes) {
+  const auto nodes = [](const std::vector<int64_t>& indices) {
+    ModelProto model = EmptyModel();
+    AddInitializer(model, "i", Tensor::Of<int64_t>({static_cast<int64_t>(indices.size())}, indices));
+    AttributeProto& axis = *AddNode(model, "Gather", {"x", "i"}, {"y"}).add_attribute();
+    axis.set_name("axis");
+    axis.set_type(AttributeProto::INT);
+    axis.set_i(1);
+    const auto imported = Import(model, {{"n", 2}});
+    EXPECT_TRUE(imported.ok()) << imported.status();
+    std::vector<std::string> names;
+    for (const Node& node : imported->graph.nodes()) names.push_back(node.op_name());
+    return names;
+  };
+  EXPECT_THAT(nodes({1, 3}), ElementsAre("slice"));
+  EXPECT_THAT(nodes({-2}), ElementsAre("slice"));
+  EXPECT_THAT(nodes({0, 1, 2, -1}), ElementsAre());
+  EXPECT_THAT(nodes({3, 1}), ElementsAre("constant", "gather"));
+  EXPECT_THAT(nodes({1, 1}), ElementsAre("constant", "gather"));
+  EXPECT_THAT(nodes({0, 1, 3}), ElementsAre("constant", "gather"));
+}
+
+// A tuple of which one index is out of range must not become another element's index.
+TEST(OnnxImporterTest, TuplesOutOfRangeAreErrors) {
+  const auto status = [](const std::vector<int64_t>& tuples) {
+    ModelProto model = EmptyModel();
+    AddInitializer(model, "i", Tensor::Of<int64_t>({static_cast<int64_t>(tuples.size()) / 2, 2}, tuples));
+    AddNode(model, "GatherND", {"x", "i"}, {"y"});
+    const auto imported = Import(model, {{"n", 2}});
+    if (!imported.ok()) return imported.status();
+    return InterpretOneRank(imported->graph, {Tensor({DType::kF32, {2, 4}})}).status();
+  };
+  EXPECT_TRUE(status({1, 3, -2, -4}).ok()) << status({1, 3, -2, -4});
+  for (const std::vector<int64_t>& tuple : std::vector<std::vector<int64_t>>{{0, 4}, {2, 0}, {1, -5}, {-3, 1}}) {
+    EXPECT_THAT(std::string(status(tuple).message()),
+                AllOf(HasSubstr("gather (C6): index 8"), HasSubstr("onnx:GatherND_0")))
+        << tuple[0] << ", " << tuple[1];
+  }
+}
+
+// Fewer indices along another axis than there are elements: what is beyond them is left out, or left as it was.
+TEST(OnnxImporterTest, ElementsAreIndexedInPart) {
+  const auto result = [](const std::string& type) {
+    ModelProto model = EmptyModel();
+    AddInitializer(model, "i", Tensor::Of<int64_t>({1, 2}, {1, -1}));
+    AddInitializer(model, "u", Tensor::Of<int64_t>({1, 2}, {90, 80}));
+    AddNode(model, "Cast", {"u"}, {"f"});
+    AttributeProto& to = *model.mutable_graph()->mutable_node(0)->add_attribute();
+    to.set_name("to");
+    to.set_type(AttributeProto::INT);
+    to.set_i(TensorProto::FLOAT);
+    NodeProto& node = AddNode(model, type, {"x", "i"}, {"y"});
+    if (type != "GatherElements") node.add_input("f");
+    AttributeProto& axis = *node.add_attribute();
+    axis.set_name("axis");
+    axis.set_type(AttributeProto::INT);
+    const auto imported = Import(model, {{"n", 2}});
+    EXPECT_TRUE(imported.ok()) << imported.status();
+    const auto results = InterpretOneRank(imported->graph, {Tensor::Of<float>({2, 4}, {0, 1, 2, 3, 4, 5, 6, 7})});
+    EXPECT_TRUE(results.ok()) << results.status();
+    return (*results)[0];
+  };
+  EXPECT_EQ(result("GatherElements"), Tensor::Of<float>({1, 2}, {4, 5}));
+  EXPECT_EQ(result("ScatterElements"), Tensor::Of<float>({2, 4}, {0, 1, 2, 3, 90, 80, 6, 7}));
 }
 
 TEST(OnnxImporterTest, ShapesThatDependOnData) {

@@ -30,7 +30,6 @@ struct Skip {
 };
 
 constexpr Skip kSkipped[] = {
-    {"test_argmax_*_select_last_index", "attribute select_last_index is 1"},
     {"test_averagepool_2d_dilations", "attribute dilations is [2, 2]"},
     {"test_averagepool_3d_dilations_*", "attribute dilations is [2, 2, 2]"},
     // Computed in bfloat16 step by step, where the expected value was rounded once: one unit in the last place.
@@ -44,7 +43,6 @@ constexpr Skip kSkipped[] = {
     {"test_edge_pad", "attribute mode is 'edge'"},
     {"test_reflect_pad", "attribute mode is 'reflect'"},
     {"test_wrap_pad", "attribute mode is 'wrap'"},
-    {"test_slice_neg_steps", "step -1 is not supported"},
 };
 
 const Skip* FindSkip(const std::string& name) {

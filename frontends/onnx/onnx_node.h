@@ -48,7 +48,9 @@ class OnnxNode {
   // The value of an input that must be known before the program runs.
   absl::StatusOr<Tensor> ConstantInput(int i);
   absl::StatusOr<std::vector<int64_t>> IntsInput(int i);  // of rank 0 or 1
-  absl::StatusOr<double> FloatInput(int i);               // of one element; an initializer of one will do
+  // The value of an input that is the same whatever the program is given, else null: for where knowing it is better.
+  const Tensor* FixedInput(int i) const { return values_.FindFixed(proto_.input(i)); }
+  absl::StatusOr<double> FloatInput(int i);  // of one element; an initializer of one will do
 
   // --- Attributes. An attribute that no converter asks for is an error: its meaning would be lost. -------------------
   bool has_attr(std::string_view name) const { return Find(name) != nullptr; }

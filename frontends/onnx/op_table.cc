@@ -5,8 +5,9 @@ namespace lockstep {
 const std::vector<OnnxOp>& AllOnnxOps() {
   static const std::vector<OnnxOp> ops = [] {
     std::vector<OnnxOp> all;
-    for (const auto& family : {ElementwiseOps(), ActivationOps(), ConstantOps(), ShapeOps(), SlicingOps(),
-                               ReductionOps(), MatMulOps(), ConvolutionOps(), PoolingOps(), NormalizationOps()}) {
+    for (const auto& family :
+         {ElementwiseOps(), ActivationOps(), ConstantOps(), ShapeOps(), SlicingOps(), IndexingOps(), ReductionOps(),
+          MatMulOps(), ConvolutionOps(), PoolingOps(), NormalizationOps()}) {
       all.insert(all.end(), family.begin(), family.end());
     }
     return all;

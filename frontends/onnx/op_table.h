@@ -28,6 +28,7 @@ std::vector<OnnxOp> ActivationOps();     // activation.cc
 std::vector<OnnxOp> ConstantOps();       // constant.cc: constants, shapes as values
 std::vector<OnnxOp> ShapeOps();          // shape.cc
 std::vector<OnnxOp> SlicingOps();        // slicing.cc
+std::vector<OnnxOp> IndexingOps();       // indexing.cc
 std::vector<OnnxOp> ReductionOps();      // reduction.cc
 std::vector<OnnxOp> MatMulOps();         // matmul.cc
 std::vector<OnnxOp> ConvolutionOps();    // convolution.cc

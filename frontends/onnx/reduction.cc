@@ -75,28 +75,53 @@ absl::Status ReduceL2(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, 
 absl::Status ReduceSumSquare(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, SameBehind); }
 absl::Status ReduceLogSum(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Same, LogBehind); }
 
-absl::Status ArgMax(OnnxNode& n) {
+absl::Status Arg(OnnxNode& n, std::string_view op) {
   Builder& b = n.b();
   const Value x = n.input(0);
   RETURN_IF_ERROR(b.status());
-  if (n.Flag("select_last_index", false)) return n.Unsupported() << "attribute select_last_index is 1, expected 0";
-  const bool keep = n.Flag("keepdims", true);
+  const bool last = n.Flag("select_last_index", false), keep = n.Flag("keepdims", true);
   ASSIGN_OR_RETURN(const int64_t axis, n.Axis(n.Int("axis", 0), x.shape().rank()));
-  const Value result = b.Op("argmax", {x}, {{"dim", axis}});
+  const Value result = b.Op(op, {x}, {{"dim", axis}, {"last", last}});
   n.SetOutput(0, keep ? b.Reshape(result, x.shape().WithDim(axis, 1)) : result);
   return absl::OkStatus();
 }
 
-absl::Status CumSum(OnnxNode& n) {
+absl::Status ArgMax(OnnxNode& n) { return Arg(n, "argmax"); }
+absl::Status ArgMin(OnnxNode& n) { return Arg(n, "argmin"); }
+
+// What need not be sorted is sorted too.
+absl::Status TopK(OnnxNode& n) {
+  Builder& b = n.b();
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(b.status());
+  int64_t k = n.Int("k", -1);
+  if (n.opset() >= 10) {
+    ASSIGN_OR_RETURN(const Ints ks, n.IntsInput(1));
+    if (ks.size() != 1) return n.Error() << "k is " << ListToString(ks) << ", expected one number";
+    k = ks[0];
+  }
+  n.Ignore("sorted");
+  const bool largest = n.Flag("largest", true);
+  ASSIGN_OR_RETURN(const int64_t axis, n.Axis(n.Int("axis", -1), x.shape().rank()));
+  const std::vector<Value> results = b.Ops("top_k", {x}, {{"dim", axis}, {"k", k}, {"largest", largest}});
+  n.SetOutput(0, results[0]);
+  n.SetOutput(1, results[1]);
+  return absl::OkStatus();
+}
+
+absl::Status Cumulate(OnnxNode& n, std::string_view op) {
   ASSIGN_OR_RETURN(const Ints axes, n.IntsInput(1));
   if (axes.size() != 1) return n.Error() << "axis " << ListToString(axes) << ", expected one axis";
   const Value x = n.input(0);
   RETURN_IF_ERROR(n.b().status());
   ASSIGN_OR_RETURN(const int64_t axis, n.Axis(axes[0], x.shape().rank()));
   const bool exclusive = n.Flag("exclusive", false), reverse = n.Flag("reverse", false);
-  n.SetOutput(0, n.b().Op("cumulative_sum", {x}, {{"dim", axis}, {"exclusive", exclusive}, {"reverse", reverse}}));
+  n.SetOutput(0, n.b().Op(op, {x}, {{"dim", axis}, {"exclusive", exclusive}, {"reverse", reverse}}));
   return absl::OkStatus();
 }
+
+absl::Status CumSum(OnnxNode& n) { return Cumulate(n, "cumulative_sum"); }
+absl::Status CumProd(OnnxNode& n) { return Cumulate(n, "cumulative_prod"); }
 
 }  // namespace
 
@@ -121,7 +146,11 @@ std::vector<OnnxOp> ReductionOps() {
       {"ReduceLogSum", 1, 17, 1, 1, ReduceLogSum},
       {"ReduceLogSum", 18, kNoEnd, 1, 2, ReduceLogSum},
       {"ArgMax", 1, kNoEnd, 1, 1, ArgMax},
+      {"ArgMin", 1, kNoEnd, 1, 1, ArgMin},
+      {"TopK", 1, 9, 1, 1, TopK},
+      {"TopK", 10, kNoEnd, 2, 2, TopK},
       {"CumSum", 11, kNoEnd, 2, 2, CumSum},
+      {"CumProd", 26, kNoEnd, 2, 2, CumProd},
   };
 }
 

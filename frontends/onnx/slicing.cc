@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"
@@ -33,6 +34,27 @@ absl::Status Concat(OnnxNode& n) {
   return absl::OkStatus();
 }
 
+// A slice along one axis as the elements start, start + stride, ... below limit; backwards if the step is negative.
+struct SliceAxis {
+  int64_t start, limit, stride;
+};
+
+SliceAxis SliceAxisOf(int64_t start, int64_t end, int64_t step, int64_t extent) {
+  // Steps over the whole axis are all the same, and the lowest integer has no opposite.
+  const int64_t most = std::max<int64_t>(extent, 1);
+  const auto from_front = [&](int64_t at) { return at < 0 ? at + extent : at; };
+  if (step > 0) {
+    const int64_t first = std::clamp<int64_t>(from_front(start), 0, extent);
+    return {first, std::max(first, std::clamp<int64_t>(from_front(end), 0, extent)), std::min(step, most)};
+  }
+  if (extent == 0) return {0, 0, 1};
+  const int64_t stride = -std::max(step, -most);
+  const int64_t first = std::clamp<int64_t>(from_front(start), 0, extent - 1);  // the first backwards
+  const int64_t before = std::clamp<int64_t>(from_front(end), -1, extent - 1);
+  if (first <= before) return {0, 0, 1};
+  return {first - (first - before - 1) / stride * stride, first + 1, stride};
+}
+
 absl::Status Slice(OnnxNode& n) {
   Ints starts, ends, axes, steps;
   if (n.opset() < 10) {
@@ -57,17 +79,18 @@ absl::Status Slice(OnnxNode& n) {
                      << steps.size() << " steps";
   }
   RETURN_IF_ERROR(n.Axes(axes, x.shape().rank()).status());
-  Ints start(At(x.shape().rank()), 0), limit = x.shape().dims(), stride(At(x.shape().rank()), 1);
+  Ints start(At(x.shape().rank()), 0), limit = x.shape().dims(), stride(At(x.shape().rank()), 1), reversed;
   for (size_t i = 0; i < starts.size(); ++i) {
-    const size_t axis = At(axes[i] < 0 ? axes[i] + x.shape().rank() : axes[i]);
-    const int64_t extent = limit[axis];
-    if (steps[i] < 1) return n.Unsupported() << "step " << steps[i] << " is not supported, expected at least 1";
-    const auto clamp = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + extent : at, 0, extent); };
-    start[axis] = clamp(starts[i]);
-    limit[axis] = std::max(start[axis], clamp(ends[i]));
-    stride[axis] = std::min(steps[i], std::max<int64_t>(extent, 1));
+    const int64_t axis = axes[i] < 0 ? axes[i] + x.shape().rank() : axes[i];
+    if (steps[i] == 0) return n.Error() << "step 0 of axis " << axis;
+    const SliceAxis slice = SliceAxisOf(starts[i], ends[i], steps[i], x.shape()[axis]);
+    start[At(axis)] = slice.start;
+    limit[At(axis)] = slice.limit;
+    stride[At(axis)] = slice.stride;
+    if (steps[i] < 0) reversed.push_back(axis);
   }
-  n.SetOutput(0, n.b().Slice(x, start, limit, stride));
+  std::sort(reversed.begin(), reversed.end());
+  n.SetOutput(0, n.b().Reverse(n.b().Slice(x, start, limit, stride), reversed));
   return absl::OkStatus();
 }
 
@@ -155,33 +178,55 @@ absl::Status Pad(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// Elements of `data` along `axis` at known positions: slices put together. The usual use is to pick from a shape.
-absl::Status Gather(OnnxNode& n) {
-  constexpr int64_t kMaxIndices = 64;  // one slice each; a real gather is another op
-  ASSIGN_OR_RETURN(const Tensor indices, n.ConstantInput(1));
-  if (!IsInteger(indices.dtype())) return n.Error() << "indices " << indices.type() << " are no integers";
-  if (indices.num_elements() > kMaxIndices)
-    return n.Unsupported() << "more than " << kMaxIndices << " indices: " << indices.type();
-  const Value x = n.input(0);
-  RETURN_IF_ERROR(n.b().status());
-  ASSIGN_OR_RETURN(const int64_t axis, n.Axis(n.Int("axis", 0), x.shape().rank()));
-  const int64_t extent = x.shape()[axis];
-  std::vector<Value> picked;
-  for (int64_t i = 0; i < indices.num_elements(); ++i) {
-    int64_t at = static_cast<int64_t>(indices.At(i));
-    if (at < -extent || at >= extent) return n.Error() << "index " << at << " is outside extent " << extent;
-    if (at < 0) at += extent;
-    picked.push_back(SliceAlong(n.b(), x, axis, at, at + 1));
+absl::Status ReverseSequence(OnnxNode& n) {
+  Builder& b = n.b();
+  const int64_t batch_axis = n.Int("batch_axis", 1), time_axis = n.Int("time_axis", 0);
+  RETURN_IF_ERROR(n.RequireRank(0, 2));
+  if (!IsInteger(n.type(1).dtype)) return n.Error() << "sequence_lens are " << n.type(1) << ", expected integers";
+  if (std::min(batch_axis, time_axis) != 0 || std::max(batch_axis, time_axis) != 1)
+    return n.Error() << "batch_axis is " << batch_axis << " and time_axis " << time_axis
+                     << ", expected 0 and 1 or 1 and 0";
+  Ints swapped(At(n.shape(0).rank()));
+  std::iota(swapped.begin(), swapped.end(), int64_t{0});
+  std::swap(swapped[0], swapped[1]);
+  const bool swaps = batch_axis == 1;
+  const Value x = swaps ? b.Transpose(n.input(0), swapped) : n.input(0);
+  RETURN_IF_ERROR(b.status());
+  const int64_t batch = x.shape()[0], time = x.shape()[1];
+  if (n.shape(1) != Shape({batch})) return n.Error() << "sequence_lens are " << n.type(1) << " for " << n.type(0);
+  const TensorType type{DType::kI64, {batch, time}};
+  const Value length = b.BroadcastAlong(b.Convert(n.input(1), DType::kI64), type.shape, 0), step = b.Iota(type, 1);
+  const Value mirrored = b.Sub(b.Sub(length, b.SplatLike(1, length)), step);
+  // A negative length is out of range, as one that is too large is.
+  const Value kept =
+      b.Select(b.Compare(length, b.SplatLike(0, length), "lt"), b.SplatLike(static_cast<double>(time), length), step);
+  const Value indices = b.Select(b.Compare(step, length, "lt"), mirrored, kept);
+  const Value result = b.Gather(x, indices, 1, 1);
+  n.SetOutput(0, swaps ? b.Transpose(result, swapped) : result);
+  return absl::OkStatus();
+}
+
+absl::Status Compress(OnnxNode& n) {
+  Builder& b = n.b();
+  Value x = n.input(0);
+  ASSIGN_OR_RETURN(const Tensor condition, n.ConstantInput(1));  // it says how many elements there are
+  RETURN_IF_ERROR(b.status());
+  int64_t axis = 0;
+  if (n.has_attr("axis")) {
+    ASSIGN_OR_RETURN(axis, n.Axis(n.Int("axis", 0), x.shape().rank()));
+  } else {
+    x = b.Reshape(x, Shape({x.type().num_elements()}));
   }
-  RETURN_IF_ERROR(n.b().status());
-  Value result;
-  if (picked.empty()) result = SliceAlong(n.b(), x, axis, 0, 0);
-  else result = picked.size() == 1 ? picked[0] : n.b().Concat(picked, axis);
-  // The indices' dimensions take the place of the axis.
-  Ints dims = x.shape().dims();
-  dims.erase(dims.begin() + axis);
-  dims.insert(dims.begin() + axis, indices.shape().dims().begin(), indices.shape().dims().end());
-  n.SetOutput(0, n.b().Reshape(result, Shape(dims)));
+  RETURN_IF_ERROR(b.status());
+  if (condition.dtype() != DType::kBool || condition.shape().rank() != 1 || condition.shape()[0] > x.shape()[axis])
+    return n.Error() << "condition is " << condition.type() << ", expected bool of rank 1, no longer than axis " << axis
+                     << " of " << x.type();
+  Ints kept;
+  for (int64_t i = 0; i < condition.num_elements(); ++i) {
+    if (condition.At(i) != 0) kept.push_back(i);
+  }
+  const Value indices = b.Constant(Tensor::Of<int64_t>({static_cast<int64_t>(kept.size())}, kept));
+  n.SetOutput(0, b.Gather(x, indices, axis));
   return absl::OkStatus();
 }
 
@@ -197,7 +242,8 @@ std::vector<OnnxOp> SlicingOps() {
       {"Pad", 2, 10, 1, 1, Pad},
       {"Pad", 11, 17, 2, 3, Pad},
       {"Pad", 18, kNoEnd, 2, 4, Pad},
-      {"Gather", 1, kNoEnd, 2, 2, Gather},
+      {"ReverseSequence", 10, kNoEnd, 2, 2, ReverseSequence},
+      {"Compress", 9, kNoEnd, 2, 2, Compress},
   };
 }
 

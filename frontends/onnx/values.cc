@@ -50,6 +50,12 @@ const Tensor* OnnxValues::FindConstant(const std::string& name) {
   return &known->value;
 }
 
+const Tensor* OnnxValues::FindFixed(const std::string& name) const {
+  if (const auto it = constants_.find(name); it != constants_.end()) return &it->second;
+  const Known* known = FindKnown(values_.at(name));
+  return known == nullptr || !known->from.empty() ? nullptr : &known->value;
+}
+
 const Tensor* OnnxValues::FindInitialValue(const std::string& name) {
   if (const Tensor* constant = FindConstant(name)) return constant;
   const auto it = initial_values_.find(values_.at(name));

@@ -36,6 +36,7 @@ class OnnxValues {
   Value Get(const std::string& name);  // requires Has(name); null if the builder has failed
   // The value if it is known before the program runs, else null. Requires Has(name).
   const Tensor* FindConstant(const std::string& name);
+  const Tensor* FindFixed(const std::string& name) const;   // the same, but null if it follows from given values
   const Tensor* FindInitialValue(const std::string& name);  // the same, and the initial value of a state
 
   // Evaluates `node`, an integer or boolean computation on known small values such as shapes, and remembers its
