@@ -84,5 +84,46 @@ TEST(Ties, ArgMax) {
                 {Tensor::Of<float>({2, 4}, {1, 7, 7, 7, 2, 2, 0, 2})}, {Tensor::Of<int64_t>({2}, {1, 0})});
 }
 
+// The last.
+TEST(Ties, ArgsOfTheLast) {
+  for (const std::string op : {"argmax", "argmin"}) {
+    const Tensor x = Tensor::Of<float>({2, 4}, {1, 7, 1, 7, 2, 2, 2, 2});
+    ExpectResults(
+        "graph @f(%x: f32[2,4]) -> (y: i64[2]) {\n %y = " + op + " %x {dim=1, last=true} : i64[2]\n return %y\n}", {},
+        {x}, {Tensor::Of<int64_t>({2}, {op == "argmax" ? 3 : 2, 3})});
+  }
+}
+
+// The lower positions first, and so do gradients go.
+TEST(Ties, TopK) {
+  ExpectResults(
+      "graph @f(%x: f32[5]) -> (v: f32[3], i: i64[3]) {\n"
+      " %v, %i = top_k %x {dim=0, k=3} : f32[3], i64[3]\n return %v, %i\n}",
+      {}, {Row({1, 3, 2, 3, 2})}, {Row({3, 3, 2}), Tensor::Of<int64_t>({3}, {1, 3, 2})});
+}
+
+std::string ScatterOf(const std::string& kind) {
+  return "graph @f(%x: f32[3], %u: f32[4]) -> (loss: f32[]) {\n"
+         " %i = constant {value=dense<i64[4]: 0, -2, 0, 1>} : i64[4]\n"
+         " %y = scatter %x, %i, %u {dim=0, kind=" +
+         kind +
+         "} : f32[3]\n %w = constant {value=dense<f32[3]: 1.0, 2.0, 4.0>} : f32[3]\n %z = mul %y, %w : f32[3]\n"
+         " %loss = reduce_sum %z {dims=[0]} : f32[]\n return %loss\n}";
+}
+
+// The last of those who write to one place.
+TEST(Ties, ScatterReplaces) {
+  ExpectResults(ScatterOf("replace"), {"x", "u"}, {Row({9, 8, 7}), Row({1, 2, 3, 4})},
+                {Scalar(3 + 2 * 4 + 4 * 7), Row({0, 0, 4}), Row({0, 0, 1, 2})});
+}
+
+// In equal shares, to what was there too.
+TEST(Ties, ScatterMaxAndMin) {
+  ExpectResults(ScatterOf("max"), {"x", "u"}, {Row({3, 8, 7}), Row({3, 2, 3, 4})},
+                {Scalar(3 + 2 * 8 + 4 * 7), Row({1.0F / 3, 2, 4}), Row({1.0F / 3, 0, 1.0F / 3, 0})});
+  ExpectResults(ScatterOf("min"), {"x", "u"}, {Row({3, 8, 7}), Row({3, 2, 4, 2})},
+                {Scalar(3 + 2 * 2 + 4 * 7), Row({0.5F, 0, 4}), Row({0.5F, 1, 0, 1})});
+}
+
 }  // namespace
 }  // namespace lockstep

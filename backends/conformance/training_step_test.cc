@@ -101,6 +101,22 @@ TEST(TrainingStep, ConvNet) {
   }
 }
 
+// Each rank has tokens of its own; the gradient of the table is a sum of what they add up to.
+TEST(TrainingStep, Embedding) {
+  Graph step = Parse(R"(
+graph @tokens(%x: i64[8,6] split(0), state %table: f32[5,70], state %w: f32[420,5]) -> (logits: f32[8,5] split(0)) {
+  %e = gather %table, %x {dim=0} : f32[8,6,70]
+  %f = reshape %e {shape=[8,420]} : f32[8,420]
+  %z = matmul %f, %w : f32[8,5]
+  return %z
+}
+)");
+  ASSERT_TRUE(passes::MakeTrainStep(step, {}).ok());
+  for (int64_t ranks : {1, 2, 4}) {
+    for (int threads : {1, 2}) ExpectAgrees(step, ranks, threads);
+  }
+}
+
 // Statistics of the whole batch, and of each rank's share of it.
 TEST(TrainingStep, BatchNorm) {
   for (const char* statistics : {"global", "rank"}) {

@@ -35,8 +35,14 @@ absl::Status EmitAvgPool(const Node& node, EmitContext& c);
 absl::Status EmitAvgPoolGrad(const Node& node, EmitContext& c);
 // reference.cc: any op but collectives, by its meaning for the interpreter
 absl::Status EmitReference(const Node& node, EmitContext& c);
-// cumulative_sum.cc
-absl::Status EmitCumulativeSum(const Node& node, EmitContext& c);
+// cumulative.cc
+absl::Status EmitCumulative(const Node& node, EmitContext& c);
+// indexing.cc
+absl::Status EmitGather(const Node& node, EmitContext& c);
+absl::Status EmitScatterSum(const Node& node, EmitContext& c);
+absl::Status EmitScatter(const Node& node, EmitContext& c);
+// top_k.cc
+absl::Status EmitTopK(const Node& node, EmitContext& c);
 // softmax.cc
 absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c);
 // data_movement.cc: what is copies of rows
@@ -60,7 +66,12 @@ inline constexpr Emitter kEmitters[] = {
     {"avg_pool", EmitAvgPool, EmitReference},
     {"avg_pool_grad", EmitAvgPoolGrad, EmitReference},
     {"softmax_cross_entropy", EmitSoftmaxCrossEntropy, EmitReference},
-    {"cumulative_sum", EmitCumulativeSum},
+    {"cumulative_sum", EmitCumulative},
+    {"cumulative_prod", EmitCumulative},
+    {"gather", EmitGather},
+    {"scatter_sum", EmitScatterSum},
+    {"scatter", EmitScatter},
+    {"top_k", EmitTopK},
     {"concat", EmitConcat},
     {"pad", EmitPad},
     {"shard", EmitShard},

@@ -1,4 +1,4 @@
-// Cumulative sums: each element is read once, columns that are neighbours in memory side by side.
+// Cumulative sums and products: each element is read once, columns that are neighbours in memory side by side.
 
 #include <algorithm>
 #include <type_traits>
@@ -8,18 +8,21 @@
 namespace lockstep::cpu {
 namespace {
 
-// What sums are kept in: those of integers wrap around, which signed numbers must not.
+// What totals are kept in: those of integers wrap around, which signed numbers must not.
 template <typename T>
-using Sum = std::conditional_t<std::is_same_v<Accumulator<T>, double>, double, uint64_t>;
+using Total = std::conditional_t<std::is_same_v<Accumulator<T>, double>, double, uint64_t>;
 
 constexpr int64_t kTile = 64;  // columns
 
-// A tensor as `outer` x `extent` x `inner`; it is summed along `extent`.
+// A tensor as `outer` x `extent` x `inner`; it runs along `extent`.
 struct Scan {
   int64_t outer = 1, extent = 1, inner = 1;
-  bool exclusive = false, reverse = false;
+  bool exclusive = false, reverse = false, multiplies = false;
 
-  explicit Scan(const Node& node) : exclusive(node.attr<bool>("exclusive")), reverse(node.attr<bool>("reverse")) {
+  explicit Scan(const Node& node)
+      : exclusive(node.attr<bool>("exclusive")),
+        reverse(node.attr<bool>("reverse")),
+        multiplies(node.Is("cumulative_prod")) {
     const Shape& shape = node.type().shape;
     const int64_t dim = node.attr<int64_t>("dim");
     extent = shape[dim];
@@ -27,42 +30,44 @@ struct Scan {
     for (int64_t i = dim + 1; i < shape.rank(); ++i) inner *= shape[i];
   }
 
-  // Of `columns` neighbours, at most kColumns. A line alone has its sum in a register.
-  template <int64_t kColumns, typename T>
+  // Of `columns` neighbours, at most kColumns. A line alone has its total in a register.
+  template <bool kMultiplies, int64_t kColumns, typename T>
   void RunTile(const T* x, T* y, int64_t columns) const {
-    Sum<T> sums[kColumns] = {};
+    Total<T> totals[kColumns];
+    std::fill_n(totals, kColumns, kMultiplies ? Total<T>(1) : Total<T>(0));
     for (int64_t i = 0; i < extent; ++i) {
       const int64_t row = (reverse ? extent - 1 - i : i) * inner;
       for (int64_t j = 0; j < (kColumns == 1 ? 1 : columns); ++j) {
-        const Sum<T> before = sums[j];
-        sums[j] += static_cast<Sum<T>>(x[row + j]);
-        y[row + j] = ConvertElement<T>(exclusive ? before : sums[j]);
+        const Total<T> before = totals[j], element = static_cast<Total<T>>(x[row + j]);
+        totals[j] = kMultiplies ? before * element : before + element;
+        y[row + j] = ConvertElement<T>(exclusive ? before : totals[j]);
       }
     }
   }
 
-  template <typename T>
+  template <bool kMultiplies, typename T>
   void Run(const T* x, T* y, int threads) const {
     const int64_t tiles = (inner + kTile - 1) / kTile;
 #pragma omp parallel for num_threads(threads) if (threads > 1 && outer * extent * inner > 16384)
     for (int64_t k = 0; k < outer * tiles; ++k) {
       const int64_t column = k % tiles * kTile, first = k / tiles * extent * inner + column;
-      if (inner == 1) RunTile<1>(x + first, y + first, 1);
-      else RunTile<kTile>(x + first, y + first, std::min(kTile, inner - column));
+      if (inner == 1) RunTile<kMultiplies, 1>(x + first, y + first, 1);
+      else RunTile<kMultiplies, kTile>(x + first, y + first, std::min(kTile, inner - column));
     }
   }
 };
 
 }  // namespace
 
-absl::Status EmitCumulativeSum(const Node& node, EmitContext& c) {
+absl::Status EmitCumulative(const Node& node, EmitContext& c) {
   ASSIGN_OR_RETURN(const int read, c.Read(node, 0));
   Kernel kernel;
-  kernel.name = "cumulative_sum";
+  kernel.name = node.op_name();
   kernel.run = [scan = Scan(node), dtype = node.type().dtype, threads = c.threads()](const KernelArgs& args) {
     DispatchDType(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      scan.Run(args.read<T>(0), args.write<T>(0), threads);
+      if (scan.multiplies) scan.Run<true>(args.read<T>(0), args.write<T>(0), threads);
+      else scan.Run<false>(args.read<T>(0), args.write<T>(0), threads);
     });
     return absl::OkStatus();
   };
