@@ -31,7 +31,7 @@ enum OpTrait : uint32_t {
   kRematerialised = 1u << 11,   // an element is made where it is read, rather than made once, stored and loaded
   kOneRankIdentity = 1u << 12,  // along a mesh axis of one rank, result i is operand i
   kHeavy = 1u << 13,            // elementwise, tens of instructions an element: few elements are worth a thread
-  kSteps = 1u << 14,            // elementwise, constant between integers: rounding may carry its operand across a step
+  kSteps = 1u << 14,            // elementwise, constant between halves: rounding may carry its operand across a step
 };
 
 // All of them, each with the word that docs/ops.md has for it.

@@ -63,47 +63,6 @@ void ElementEmitter::ReportIfAny(llvm::Value* condition) {
   b_.CreateStore(b_.CreateSelect(is_first, b_.getInt32(static_cast<uint32_t>(error_code_)), before), error_);
 }
 
-llvm::Value* ElementEmitter::Max(DType dtype, llvm::Value* x, llvm::Value* y) {
-  if (IsFloat(dtype)) return b_.CreateSelect(b_.CreateOr(b_.CreateFCmpUNO(x, x), b_.CreateFCmpOGT(x, y)), x, y);
-  if (dtype == DType::kBool) return b_.CreateOr(x, y);
-  return b_.CreateBinaryIntrinsic(IsSigned(dtype) ? llvm::Intrinsic::smax : llvm::Intrinsic::umax, x, y);
-}
-
-llvm::Value* ElementEmitter::Min(DType dtype, llvm::Value* x, llvm::Value* y) {
-  if (IsFloat(dtype)) return b_.CreateSelect(b_.CreateOr(b_.CreateFCmpUNO(x, x), b_.CreateFCmpOLT(x, y)), x, y);
-  if (dtype == DType::kBool) return b_.CreateAnd(x, y);
-  return b_.CreateBinaryIntrinsic(IsSigned(dtype) ? llvm::Intrinsic::smin : llvm::Intrinsic::umin, x, y);
-}
-
-llvm::Value* ElementEmitter::Divide(DType dtype, llvm::Value* x, llvm::Value* y) {
-  if (IsFloat(dtype)) return b_.CreateFDiv(x, y);
-  llvm::Value *zero = Constant(x, 0), *one = Constant(x, 1);
-  llvm::Value* by_zero = b_.CreateICmpEQ(y, zero);
-  ReportIfAny(by_zero);
-  llvm::Value* quotient;
-  if (IsSigned(dtype)) {
-    // Hardware traps on the lowest integer divided by -1, and on zero: both are divided by 1 instead.
-    llvm::Value* by_minus_one = b_.CreateICmpEQ(y, Constant(x, -1));
-    quotient = b_.CreateSDiv(x, b_.CreateSelect(b_.CreateOr(by_zero, by_minus_one), one, y));
-    quotient = b_.CreateSelect(by_minus_one, b_.CreateNeg(x), quotient);
-  } else {
-    quotient = b_.CreateUDiv(x, b_.CreateSelect(by_zero, one, y));
-  }
-  return b_.CreateSelect(by_zero, zero, quotient);
-}
-
-llvm::Value* ElementEmitter::Power(DType dtype, llvm::Value* x, llvm::Value* y) {
-  llvm::Value* both[] = {x, y};
-  if (IsFloat(dtype)) return CallForEachLane("pow", both);
-  llvm::Type* wide = x->getType()->getWithNewType(b_.getInt64Ty());
-  for (llvm::Value*& one : both) one = IsSigned(dtype) ? b_.CreateSExt(one, wide) : b_.CreateZExt(one, wide);
-  if (IsSigned(dtype)) {
-    llvm::Value* zero = Constant(x, 0);
-    ReportIfAny(b_.CreateAnd(b_.CreateICmpEQ(x, zero), b_.CreateICmpSLT(y, zero)));
-  }
-  return b_.CreateTrunc(CallForEachLane(IsSigned(dtype) ? "lockstep_pow_i64" : "lockstep_pow_u64", both), x->getType());
-}
-
 llvm::Value* ElementEmitter::Compare(DType dtype, Comparison comparison, llvm::Value* x, llvm::Value* y) {
   using P = llvm::CmpInst::Predicate;
   const auto either = [&](P on_floats, P on_signed, P on_unsigned) {
@@ -160,6 +119,12 @@ llvm::Value* ElementEmitter::Convert(llvm::Value* x, DType from, DType to) {
                             {type, x->getType()}, {x});
 }
 
+llvm::Value* ElementEmitter::Bitcast(llvm::Value* x, DType from, DType to) {
+  if (from == to) return x;
+  llvm::Value* stored = ToStored(from, x);
+  return FromStored(to, b_.CreateBitCast(stored, stored->getType()->getWithNewType(StoredType(to))));
+}
+
 namespace {
 
 using EmitFn = llvm::Value* (*)(ElementEmitter& e, const Node& node, DType dtype, Arguments a);
@@ -169,6 +134,11 @@ template <llvm::Value* (MathEmitter::*kMethod)(llvm::Value*)>
 llvm::Value* Transcendental(ElementEmitter& e, const Node& node, DType dtype, Arguments a) {
   if (dtype == DType::kF64) return e.CallForEachLane(node.op_name().c_str(), a);
   return (e.math().*kMethod)(a[0]);
+}
+
+// A function of libm of the op's name: those of which no model has enough elements for a polynomial to pay.
+llvm::Value* Libm(ElementEmitter& e, const Node& node, DType, Arguments a) {
+  return e.CallForEachLane(node.op_name().c_str(), a);
 }
 
 template <llvm::Intrinsic::ID kIntrinsic>
@@ -235,6 +205,18 @@ const Row* FindRow(std::string_view op) {
        }},
       {"floor", Intrinsic<floor>},
       {"ceil", Intrinsic<ceil>},
+      {"round", Intrinsic<llvm::Intrinsic::roundeven>},
+      {"sin", Transcendental<&MathEmitter::Sin>},
+      {"cos", Transcendental<&MathEmitter::Cos>},
+      {"tan", Transcendental<&MathEmitter::Tan>},
+      {"asin", Libm},
+      {"acos", Libm},
+      {"atan", Libm},
+      {"sinh", Libm},
+      {"cosh", Libm},
+      {"asinh", Libm},
+      {"acosh", Libm},
+      {"atanh", Libm},
       {"not", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateNot(a[0]); }},
       {"add",
        [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Combine(ReduceKind::kSum, d, a[0], a[1]); }},
@@ -243,11 +225,18 @@ const Row* FindRow(std::string_view op) {
       {"mul", [](ElementEmitter& e, const Node&, DType d,
                  Arguments a) { return e.Combine(ReduceKind::kProd, d, a[0], a[1]); }},
       {"div", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Divide(d, a[0], a[1]); }},
+      {"fmod", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Fmod(d, a[0], a[1]); }},
+      {"remainder", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Remainder(d, a[0], a[1]); }},
       {"max", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Max(d, a[0], a[1]); }},
       {"min", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Min(d, a[0], a[1]); }},
       {"pow", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Power(d, a[0], a[1]); }},
       {"and", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateAnd(a[0], a[1]); }},
       {"or", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateOr(a[0], a[1]); }},
+      {"xor", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateXor(a[0], a[1]); }},
+      {"shift_left", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.ShiftLeft(a[0], a[1]); }},
+      {"shift_right", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.ShiftRight(d, a[0], a[1]); }},
+      {"bitcast",
+       [](ElementEmitter& e, const Node& n, DType d, Arguments a) { return e.Bitcast(a[0], n.operand(0).dtype(), d); }},
       {"compare",
        [](ElementEmitter& e, const Node& n, DType, Arguments a) {
          return e.Compare(n.operand(0).dtype(), *ComparisonFromName(n.attr<std::string>("direction")), a[0], a[1]);

@@ -40,15 +40,21 @@ class ElementEmitter {
   // Requires Supports(node.op()). The arguments are register values; `error_code` is not kLoopOk.
   llvm::Value* EmitOp(const Node& node, std::span<llvm::Value* const> arguments, int32_t error_code);
   llvm::Value* Convert(llvm::Value* x, DType from, DType to);
+  llvm::Value* Bitcast(llvm::Value* x, DType from, DType to);
 
   llvm::Value* Identity(ReduceKind kind, DType dtype, llvm::Type* type);  // of a register type, or a vector of it
   llvm::Value* Combine(ReduceKind kind, DType dtype, llvm::Value* x, llvm::Value* y);
   // All lanes of a vector into one, by halves.
   llvm::Value* CombineLanes(ReduceKind kind, DType dtype, llvm::Value* vector);
 
+  // As the ops of these names; in emit_arithmetic.cc, but for the comparison.
   llvm::Value* Max(DType dtype, llvm::Value* x, llvm::Value* y);
   llvm::Value* Min(DType dtype, llvm::Value* x, llvm::Value* y);
   llvm::Value* Divide(DType dtype, llvm::Value* x, llvm::Value* y);
+  llvm::Value* Fmod(DType dtype, llvm::Value* x, llvm::Value* y);
+  llvm::Value* Remainder(DType dtype, llvm::Value* x, llvm::Value* y);
+  llvm::Value* ShiftLeft(llvm::Value* x, llvm::Value* y);
+  llvm::Value* ShiftRight(DType dtype, llvm::Value* x, llvm::Value* y);
   llvm::Value* Power(DType dtype, llvm::Value* x, llvm::Value* y);
   llvm::Value* Compare(DType dtype, Comparison comparison, llvm::Value* x, llvm::Value* y);
   // The function `name` of libm, or with the suffix f, for every lane.

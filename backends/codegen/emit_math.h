@@ -1,7 +1,7 @@
 // Code for the transcendental functions of f32, on scalars or vectors alike. Polynomials, so that a loop has one piece
 // of code for all its elements: every lane of every width has the same bits, and there is no call in a loop.
 // Infinities, NaN, signed zeros and denormals come out as in libm; the bounds of the errors are in emit_math.cc and
-// tested by loop_compiler_test.cc.
+// emit_trigonometry.cc, and tested by loop_compiler_test.cc.
 
 #pragma once
 
@@ -20,6 +20,9 @@ class MathEmitter {
   llvm::Value* Tanh(llvm::Value* x);
   llvm::Value* Sigmoid(llvm::Value* x);
   llvm::Value* Erf(llvm::Value* x);
+  llvm::Value* Sin(llvm::Value* x);
+  llvm::Value* Cos(llvm::Value* x);
+  llvm::Value* Tan(llvm::Value* x);
 
  private:
   // x = n ln 2 + r with whole n and |r| <= ln(2) / 2; expm1(r) is tail + r.
@@ -28,6 +31,18 @@ class MathEmitter {
   };
   Reduced Reduce(llvm::Value* x);
   llvm::Value* PowerOfTwo(llvm::Value* n);  // 2^n for whole n from -126 to 127, given as an integer
+
+  // |x| = (quarter + part) pi / 2 with |part| < 0.57: sine and cosine of part pi / 2, in f64; the whole number of
+  // quarters, of which the two lowest bits are right; the sign bit of x.
+  struct Angle {
+    llvm::Value *sin, *cos, *quarter, *sign;
+  };
+  Angle ReduceAngle(llvm::Value* x);
+  // Of the table of emit_trigonometry.cc.
+  llvm::Value* QuartersPart(llvm::Value* exponent, int part);
+  // An f64 rounded to `type`, its sign flipped where `sign` has the highest bit.
+  llvm::Value* Signed(llvm::Value* magnitude, llvm::Value* sign, llvm::Type* type);
+  llvm::Value* IsOdd(llvm::Value* whole);
 
   llvm::Value* Real(llvm::Value* like, double value);
   llvm::Value* Whole(llvm::Value* like, int64_t value);  // of like's type, or of as many i32 if that is of floats

@@ -39,6 +39,23 @@ llvm::orc::SymbolMap RuntimeSymbols(llvm::orc::LLJIT& jit) {
     symbols[jit.mangleAndIntern(name)] = {llvm::orc::ExecutorAddr::fromPtr(function), llvm::JITSymbolFlags::Callable};
   };
   using OfDouble = double (*)(double);
+  using OfFloat = float (*)(float);
+  // Of f32 too: what emit_element.cc calls for every lane.
+  const auto add_both = [&](const std::string& name, OfDouble of_double, OfFloat of_float) {
+    add(name.c_str(), of_double);
+    add((name + "f").c_str(), of_float);
+  };
+  add("sin", static_cast<OfDouble>(std::sin));
+  add("cos", static_cast<OfDouble>(std::cos));
+  add("tan", static_cast<OfDouble>(std::tan));
+  add_both("asin", std::asin, std::asin);
+  add_both("acos", std::acos, std::acos);
+  add_both("atan", std::atan, std::atan);
+  add_both("sinh", std::sinh, std::sinh);
+  add_both("cosh", std::cosh, std::cosh);
+  add_both("asinh", std::asinh, std::asinh);
+  add_both("acosh", std::acosh, std::acosh);
+  add_both("atanh", std::atanh, std::atanh);
   add("exp", static_cast<OfDouble>(std::exp));
   add("log", static_cast<OfDouble>(std::log));
   add("log1p", static_cast<OfDouble>(std::log1p));
@@ -46,6 +63,8 @@ llvm::orc::SymbolMap RuntimeSymbols(llvm::orc::LLJIT& jit) {
   add("erf", static_cast<OfDouble>(std::erf));
   add("pow", static_cast<double (*)(double, double)>(std::pow));
   add("powf", static_cast<float (*)(float, float)>(std::pow));
+  add("fmod", static_cast<double (*)(double, double)>(std::fmod));
+  add("fmodf", static_cast<float (*)(float, float)>(std::fmod));
   add("lockstep_pow_i64", &PowSigned);
   add("lockstep_pow_u64", &PowUnsigned);
   return symbols;

@@ -78,10 +78,33 @@ TEST(LoopCompiler, IntegersOfOneOperand) {
   EXPECT_GE(ops, 12);
 }
 
-TEST(LoopCompiler, Logic) {
-  CheckLoop({Unary("not", DType::kBool, 1003)});
-  CheckLoop({Binary("and", DType::kBool, 1003)});
-  CheckLoop({Binary("or", DType::kBool, 1003)});
+TEST(LoopCompiler, Bits) {
+  int dtypes = 0;
+  for (DType dtype : kAllDTypes) {
+    if (IsFloat(dtype)) continue;
+    CheckLoop({Unary("not", dtype, 1003)});
+    for (const char* op : {"and", "or", "xor"}) CheckLoop({Binary(op, dtype, 1003)});
+    ++dtypes;
+    if (dtype == DType::kBool) continue;
+    // Among the operands are negative ones and those of at least the number of bits.
+    for (const char* op : {"shift_left", "shift_right"}) CheckLoop({Binary(op, dtype, 1003)});
+  }
+  EXPECT_EQ(dtypes, 9);
+}
+
+TEST(LoopCompiler, BitcastBetweenAllDTypesOfAWidth) {
+  int pairs = 0;
+  for (DType from : kAllDTypes) {
+    for (DType to : kAllDTypes) {
+      if (SizeOf(from) != SizeOf(to) || (to == DType::kBool && from != to)) continue;
+      const std::string x = Type(from, 1003), y = Type(to, 1003);
+      CheckLoop({"graph @f(%x: " + x + ") -> (y: " + y + ") {\n %y = bitcast %x {dtype=" + std::string(DTypeName(to)) +
+                     "} : " + y + "\n return %y\n}",
+                 Values::kEverything});
+      ++pairs;
+    }
+  }
+  EXPECT_EQ(pairs, 9 + 9 + 16 + 7);
 }
 
 TEST(LoopCompiler, CompareAndSelectOfAllDTypes) {
@@ -403,6 +426,7 @@ TEST(LoopCompiler, OlderProcessors) {
     auto compiler = LoopCompiler::Create({.cpu = cpu, .features = features, .sizes = {}}).value();
     for (const std::string& text :
          {Unary("tanh", DType::kF32, 1003), Unary("floor", DType::kF32, 1003), Unary("neg", DType::kF16, 1003),
+          Unary("sin", DType::kF32, 1003), Unary("round", DType::kF32, 1003),
           Reduce("reduce_sum", DType::kF32, "[64,100]", "[0]", "[100]")}) {
       const Graph body = ParseGraph(text).value();
       const CompiledLoop loop = compiler->Compile(body).value();

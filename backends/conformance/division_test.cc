@@ -80,6 +80,16 @@ graph @f(%x: i32[300,400], %y: i32[]) -> (r: i32[]) {
   EXPECT_THAT(errors.second, HasSubstr(errors.first));
 }
 
+TEST(Division, WhatItLeaves) {
+  for (const std::string op : {"fmod", "remainder"}) {
+    const auto errors = Errors("graph @f(%x: i32[100], %y: i32[100]) -> (r: i32[100]) { %r = " + op +
+                                   " %x, %y : i32[100] @\"onnx:/Mod\" return %r }",
+                               {Fives({100}), Fives({100}, 37)}, 1);
+    EXPECT_EQ(errors.first, op + ": integer division by zero, at onnx:/Mod");
+    EXPECT_THAT(errors.second, HasSubstr(errors.first));
+  }
+}
+
 TEST(Division, NegativePowerOfZero) {
   const auto errors = Errors(R"(
 graph @f(%x: i32[3], %y: i32[3]) -> (r: i32[3]) {

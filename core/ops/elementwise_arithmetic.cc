@@ -1,6 +1,7 @@
 // Elementwise arithmetic of two operands. Floats are computed in double and rounded to the dtype at the end. Integers
-// wrap around on overflow; division truncates toward zero, and division by zero is an error.
+// wrap around on overflow; division truncates toward zero, and division by zero is an error, for its rest too.
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/builder.h"
@@ -46,6 +47,30 @@ struct Div {
   }
 };
 
+struct Fmod {
+  static double OnFloats(double x, double y) { return std::fmod(x, y); }
+  template <typename T>
+  static T OnIntegers(T x, T y) {  // requires y != 0
+    if constexpr (std::is_signed_v<T>) {
+      if (y == -1) return 0;  // the lowest integer divided by it is no integer of the type
+    }
+    return static_cast<T>(x % y);
+  }
+};
+
+struct Remainder {
+  static double OnFloats(double x, double y) {
+    const double rest = std::fmod(x, y);
+    if (rest == 0) return std::copysign(0.0, y);
+    return (rest < 0) != (y < 0) ? rest + y : rest;
+  }
+  template <typename T>
+  static T OnIntegers(T x, T y) {  // requires y != 0
+    const T rest = Fmod::OnIntegers(x, y);
+    return rest != 0 && (rest < 0) != (y < 0) ? Add::OnIntegers(rest, y) : rest;
+  }
+};
+
 struct Max {
   static double OnFloats(double x, double y) { return std::isnan(x) || x > y ? x : y; }
   template <typename T>
@@ -82,7 +107,7 @@ struct Pow {
 // Whether integers x and y are a division by zero.
 template <typename F, typename T>
 bool DividesByZero(T x, T y) {
-  if constexpr (std::is_same_v<F, Div>) return y == 0;
+  if constexpr (std::is_same_v<F, Div> || std::is_same_v<F, Fmod> || std::is_same_v<F, Remainder>) return y == 0;
   if constexpr (std::is_same_v<F, Pow> && std::is_signed_v<T>) return x == 0 && y < 0;
   return false;
 }
@@ -148,6 +173,25 @@ void PowVjp(VjpContext& c) {
   c.Contribute(1, b.Mul(g, b.Mul(c.result(), b.Log(b.Select(b.Compare(x, zero, "eq"), one, x)))));
 }
 
+// Of x - q y, where q is x / y rounded to a whole number in some way: dx = g, dy = -g q.
+void RestVjp(VjpContext& c) {
+  Builder& b = c.b();
+  c.Contribute(0, c.grad());
+  // x / y itself may be rounded to the next whole number. Rounding what is almost q gives q.
+  const Value q = b.Unary("round", b.Div(b.Sub(c.operand(0), c.result()), c.operand(1)));
+  c.Contribute(1, b.Neg(b.Mul(c.grad(), q)));
+}
+
+// Where x / y, rounded by `whole`, is one number for all x and y, and no rounding of x / y makes it another.
+OpDef::DomainFn OneQuotient(double (*whole)(double)) {
+  return [whole](std::span<const ValueRange> operands) {
+    const ValueRange &x = operands[0], &y = operands[1];
+    if (y.low < 0.2) return false;
+    const double low = std::min(x.low / y.low, x.low / y.high), high = std::max(x.high / y.low, x.high / y.high);
+    return whole(low - 0.05) == whole(high + 0.05);
+  };
+}
+
 }  // namespace
 
 //===-- add -------------------------------------------------------------------------------------------------------===//
@@ -191,6 +235,30 @@ const OpDef& DivOp() {
             c.Contribute(0, dx);
             c.Contribute(1, c.b().Neg(c.b().Mul(dx, c.result())));
           });
+  return def;
+}
+
+//===-- fmod ------------------------------------------------------------------------------------------------------===//
+const OpDef& FmodOp() {
+  static const OpDef def =
+      Arithmetic<Fmod>("fmod",
+                       "What is left of x when x / y, truncated toward zero, times y is taken away: it has the sign of "
+                       "x. NaN where y is 0 or x is infinite; of integers, y = 0 is an error.")
+          .Trait(kHeavy)
+          .Domain(OneQuotient(std::trunc))
+          .Vjp(RestVjp);
+  return def;
+}
+
+//===-- remainder -------------------------------------------------------------------------------------------------===//
+const OpDef& RemainderOp() {
+  static const OpDef def =
+      Arithmetic<Remainder>("remainder",
+                            "What is left of x when x / y, rounded down, times y is taken away: it has the sign of y. "
+                            "NaN where y is 0 or x is infinite; of integers, y = 0 is an error.")
+          .Trait(kHeavy)
+          .Domain(OneQuotient(std::floor))
+          .Vjp(RestVjp);
   return def;
 }
 

@@ -1,4 +1,4 @@
-// Elementwise ops that decide: logic, comparison, selection; and conversion between dtypes.
+// Elementwise ops that decide: comparison and selection; and conversion between dtypes.
 
 #include "core/builder.h"
 #include "core/comparison.h"
@@ -7,30 +7,6 @@
 
 namespace lockstep {
 namespace {
-
-// What the ops on bool share.
-OpDef Logic(const char* name, const char* doc) {
-  return OpDef(name)
-      .Doc(doc)
-      .Trait(kElementwise)
-      .Constraint("C1", "the operands are bool, of the same shape")
-      .Infer([](InferContext& c) -> absl::Status {
-        RETURN_IF_ERROR(ops::CheckSameTypes(c, "C1"));
-        if (c.dtype(0) != DType::kBool) return c.Error("C1") << "operand " << c.operand(0) << ", expected bool";
-        return c.SetResult(c.operand(0));
-      })
-      .NoGradient("its result is bool")
-      .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
-}
-
-OpDef BinaryLogic(const char* name, const char* doc, bool (*f)(bool, bool)) {
-  return Logic(name, doc).Operand("x").Operand("y").Trait(kCommutative).Eval([f](EvalContext& c) {
-    const auto x = c.operand(0).data<bool>(), y = c.operand(1).data<bool>();
-    const auto out = c.result().mutable_data<bool>();
-    for (size_t i = 0; i < out.size(); ++i) out[i] = f(x[i], y[i]);
-    return absl::OkStatus();
-  });
-}
 
 template <typename T>
 bool Holds(Comparison comparison, T x, T y) {
@@ -94,30 +70,6 @@ void PlaceSelect(PlacementContext& c) {
 }
 
 }  // namespace
-
-//===-- not -------------------------------------------------------------------------------------------------------===//
-const OpDef& NotOp() {
-  static const OpDef def =
-      Logic("not", "True where x is false.").Operand("x").Trait(kInvolution).Eval([](EvalContext& c) {
-        const auto x = c.operand(0).data<bool>();
-        const auto out = c.result().mutable_data<bool>();
-        for (size_t i = 0; i < out.size(); ++i) out[i] = !x[i];
-        return absl::OkStatus();
-      });
-  return def;
-}
-
-//===-- and -------------------------------------------------------------------------------------------------------===//
-const OpDef& AndOp() {
-  static const OpDef def = BinaryLogic("and", "True where x and y are.", [](bool x, bool y) { return x && y; });
-  return def;
-}
-
-//===-- or --------------------------------------------------------------------------------------------------------===//
-const OpDef& OrOp() {
-  static const OpDef def = BinaryLogic("or", "True where x or y is.", [](bool x, bool y) { return x || y; });
-  return def;
-}
 
 //===-- compare ---------------------------------------------------------------------------------------------------===//
 const OpDef& CompareOp() {

@@ -1,61 +1,29 @@
-// Elementwise arithmetic of one operand. Reference arithmetic of floats is in double, rounded to the dtype at the end.
+// Elementwise arithmetic of one operand: signs, roots, exponentials, logarithms and their like, rounding.
 
 #include <cmath>
 #include <numbers>
 
 #include "core/builder.h"
 #include "core/ops/op_list.h"
-#include "core/ops/rules.h"
+#include "core/ops/unary.h"
 
 namespace lockstep {
+
+using ops::From;
+using ops::kStepFunction;
+using ops::Unary;
+
 namespace {
-
-using FloatFunction = double (*)(double);
-using IntegerFunction = int64_t (*)(int64_t);  // null if the op is for floats alone
-
-absl::Status EvalUnary(EvalContext& c, FloatFunction on_floats, IntegerFunction on_integers) {
-  DispatchDType(c.result().dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const auto x = c.operand(0).data<T>();
-    const auto out = c.result().mutable_data<T>();
-    for (size_t i = 0; i < x.size(); ++i) {
-      if constexpr (std::is_integral_v<T>) out[i] = static_cast<T>(on_integers(static_cast<int64_t>(x[i])));
-      else out[i] = ConvertElement<T>(on_floats(static_cast<double>(x[i])));
-    }
-  });
-  return absl::OkStatus();
-}
-
-// What all ops of this file share; each adds its gradient.
-OpDef Unary(const char* name, const char* doc, FloatFunction on_floats, IntegerFunction on_integers,
-            ops::Linearity linearity = ops::Linearity::kNone) {
-  const bool integers = on_integers != nullptr;
-  return OpDef(name)
-      .Doc(doc)
-      .Operand("x")
-      .Trait(kElementwise)
-      .Constraint("C1", integers ? "x is of a float or a signed integer dtype" : "x is of a float dtype")
-      .Infer([integers](InferContext& c) -> absl::Status {
-        const bool ok = IsFloat(c.dtype(0)) || (integers && IsInteger(c.dtype(0)) && IsSigned(c.dtype(0)));
-        if (!ok)
-          return c.Error("C1") << "operand " << c.operand(0) << ", expected a float"
-                               << (integers ? " or a signed integer" : "");
-        return c.SetResult(c.operand(0));
-      })
-      .Eval([=](EvalContext& c) { return EvalUnary(c, on_floats, on_integers); })
-      .Place([linearity](PlacementContext& c) { ops::PlaceElementwise(c, linearity); });
-}
 
 // Wraps around for the lowest integer, which has no positive counterpart.
 int64_t Negated(int64_t x) { return static_cast<int64_t>(0 - static_cast<uint64_t>(x)); }
 
-// The domain of an op that is defined, and not steep, from `low` on.
-OpDef::DomainFn From(double low) {
-  return [low](std::span<const ValueRange> operands) { return operands[0].low >= low; };
+// What std::nearbyint gives in the usual rounding mode, whatever mode the process has set.
+double ToNearestEven(double x) {
+  const double rounded = std::round(x);  // ties away from zero
+  const bool is_tie = std::fabs(x - std::trunc(x)) == 0.5;
+  return is_tie ? 2.0 * std::round(x / 2.0) : rounded;
 }
-
-constexpr char kStepFunction[] =
-    "it is a step function: its derivative is zero wherever it exists, which nobody trains with on purpose";
 
 }  // namespace
 
@@ -241,6 +209,16 @@ const OpDef& CeilOp() {
   static const OpDef def =
       Unary(
           "ceil", "The smallest whole number that is at least x.", [](double x) { return std::ceil(x); }, nullptr)
+          .Trait(kIdempotent)
+          .Trait(kSteps)
+          .NoGradient(kStepFunction);
+  return def;
+}
+
+//===-- round -----------------------------------------------------------------------------------------------------===//
+const OpDef& RoundOp() {
+  static const OpDef def =
+      Unary("round", "The whole number that is nearest to x; the even one where two are.", ToNearestEven)
           .Trait(kIdempotent)
           .Trait(kSteps)
           .NoGradient(kStepFunction);

@@ -23,18 +23,38 @@
   OP(ReluOp) \
   OP(FloorOp) \
   OP(CeilOp) \
+  OP(RoundOp) \
+  /* elementwise_trigonometry.cc */ \
+  OP(SinOp) \
+  OP(CosOp) \
+  OP(TanOp) \
+  OP(AsinOp) \
+  OP(AcosOp) \
+  OP(AtanOp) \
+  OP(SinhOp) \
+  OP(CoshOp) \
+  OP(AsinhOp) \
+  OP(AcoshOp) \
+  OP(AtanhOp) \
   /* elementwise_arithmetic.cc */ \
   OP(AddOp) \
   OP(SubOp) \
   OP(MulOp) \
   OP(DivOp) \
+  OP(FmodOp) \
+  OP(RemainderOp) \
   OP(MaxOp) \
   OP(MinOp) \
   OP(PowOp) \
-  /* elementwise_logic.cc */ \
+  /* elementwise_bits.cc */ \
   OP(NotOp) \
   OP(AndOp) \
   OP(OrOp) \
+  OP(XorOp) \
+  OP(ShiftLeftOp) \
+  OP(ShiftRightOp) \
+  OP(BitcastOp) \
+  /* elementwise_logic.cc */ \
   OP(CompareOp) \
   OP(SelectOp) \
   OP(ConvertOp) \

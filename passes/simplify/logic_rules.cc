@@ -73,12 +73,13 @@ Condition LosesNothing(AnyValue x, AnyAttr<DType> between, AnyAttr<DType> to) {
 
 std::vector<SimplifyRule> LogicRules() {
   return {
-      {"and_true", kAll, x & true, x, GlobalTypes()},
+      // Of integers true is 1, one bit of many.
+      {"and_true", kTruthValues, x & true, x, GlobalTypes()},
       {"and_false", kAll, x & false, false, GlobalTypes()},
       {"and_self", kAll, x & x, x, GlobalTypes()},
 
       {"or_false", kAll, x | false, x, GlobalTypes()},
-      {"or_true", kAll, x | true, true, GlobalTypes()},
+      {"or_true", kTruthValues, x | true, true, GlobalTypes()},
       {"or_self", kAll, x | x, x, GlobalTypes()},
 
       // NaN differs from itself.

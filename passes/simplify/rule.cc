@@ -8,6 +8,7 @@ namespace {
 bool Includes(Numbers numbers, DType dtype) {
   switch (numbers) {
     case Numbers::kAll: return true;
+    case Numbers::kTruthValues: return dtype == DType::kBool;
     case Numbers::kIntegers: return !IsFloat(dtype);
     case Numbers::kFloats: return IsFloat(dtype);
     case Numbers::kSigned: return IsSigned(dtype);

@@ -13,6 +13,7 @@ namespace lockstep::passes {
 // apart.
 enum class Numbers {
   kAll,
+  kTruthValues,
   kIntegers,  // and truth values
   kFloats,
   kSigned,  // floats and signed integers

@@ -84,6 +84,7 @@ bool DecidesClearly(const Node& node, const std::vector<const KnownTensor*>& ope
   if (operands.empty() ||
       std::none_of(operands.begin(), operands.end(), [](const KnownTensor* operand) { return MayBeRounded(*operand); }))
     return true;
+  if (node.Is("bitcast")) return false;  // its result tells all bits
   const Tensor& x = operands[0]->tensor;
   const bool is_decision = IsFloat(x.dtype()) && !IsFloat(node.type().dtype);
   if (is_decision && operands.size() == 2)
@@ -130,7 +131,7 @@ bool IsSteady(const Node& node, const std::vector<const KnownTensor*>& operands,
 
 bool NearJump(const Tensor& tensor) {
   for (int64_t i = 0; i < tensor.num_elements(); ++i) {
-    if (std::abs(tensor.At(i) - std::round(tensor.At(i))) < Margin(tensor.dtype())) return true;
+    if (std::abs(tensor.At(i) - std::round(tensor.At(i) * 2) / 2) < Margin(tensor.dtype())) return true;
   }
   return false;
 }

@@ -31,7 +31,7 @@ bool IsExact(const Node& node, const std::vector<const KnownTensor*>& operands, 
 // and not steep, compares nothing that is almost equal, and steps over no jump.
 bool IsSteady(const Node& node, const std::vector<const KnownTensor*>& operands, const std::vector<Tensor>& results);
 
-// Whether rounding could carry an element across an integer.
+// Whether rounding could carry an element across an integer, or the middle between two.
 bool NearJump(const Tensor& tensor);
 
 // The smallest element, and the largest; 0 if there are none.

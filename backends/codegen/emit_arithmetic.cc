@@ -1,0 +1,90 @@
+// Arithmetic of two operands that takes more than an instruction: with NaN, with integers that are divided by zero,
+// with shifts by more bits than there are.
+
+#include "backends/codegen/emit_element.h"
+#include "llvm/IR/Intrinsics.h"
+
+namespace lockstep {
+
+llvm::Value* ElementEmitter::Max(DType dtype, llvm::Value* x, llvm::Value* y) {
+  if (IsFloat(dtype)) return b_.CreateSelect(b_.CreateOr(b_.CreateFCmpUNO(x, x), b_.CreateFCmpOGT(x, y)), x, y);
+  if (dtype == DType::kBool) return b_.CreateOr(x, y);
+  return b_.CreateBinaryIntrinsic(IsSigned(dtype) ? llvm::Intrinsic::smax : llvm::Intrinsic::umax, x, y);
+}
+
+llvm::Value* ElementEmitter::Min(DType dtype, llvm::Value* x, llvm::Value* y) {
+  if (IsFloat(dtype)) return b_.CreateSelect(b_.CreateOr(b_.CreateFCmpUNO(x, x), b_.CreateFCmpOLT(x, y)), x, y);
+  if (dtype == DType::kBool) return b_.CreateAnd(x, y);
+  return b_.CreateBinaryIntrinsic(IsSigned(dtype) ? llvm::Intrinsic::smin : llvm::Intrinsic::umin, x, y);
+}
+
+llvm::Value* ElementEmitter::Divide(DType dtype, llvm::Value* x, llvm::Value* y) {
+  if (IsFloat(dtype)) return b_.CreateFDiv(x, y);
+  llvm::Value *zero = Constant(x, 0), *one = Constant(x, 1);
+  llvm::Value* by_zero = b_.CreateICmpEQ(y, zero);
+  ReportIfAny(by_zero);
+  llvm::Value* quotient;
+  if (IsSigned(dtype)) {
+    // Hardware traps on the lowest integer divided by -1, and on zero: both are divided by 1 instead.
+    llvm::Value* by_minus_one = b_.CreateICmpEQ(y, Constant(x, -1));
+    quotient = b_.CreateSDiv(x, b_.CreateSelect(b_.CreateOr(by_zero, by_minus_one), one, y));
+    quotient = b_.CreateSelect(by_minus_one, b_.CreateNeg(x), quotient);
+  } else {
+    quotient = b_.CreateUDiv(x, b_.CreateSelect(by_zero, one, y));
+  }
+  return b_.CreateSelect(by_zero, zero, quotient);
+}
+
+llvm::Value* ElementEmitter::Fmod(DType dtype, llvm::Value* x, llvm::Value* y) {
+  llvm::Value* both[] = {x, y};
+  if (IsFloat(dtype)) return CallForEachLane("fmod", both);
+  llvm::Value *zero = Constant(x, 0), *one = Constant(x, 1);
+  llvm::Value* by_zero = b_.CreateICmpEQ(y, zero);
+  ReportIfAny(by_zero);
+  // As in a division; what is divided by 1 leaves 0.
+  if (!IsSigned(dtype)) return b_.CreateURem(x, b_.CreateSelect(by_zero, one, y));
+  return b_.CreateSRem(x, b_.CreateSelect(b_.CreateOr(by_zero, b_.CreateICmpEQ(y, Constant(x, -1))), one, y));
+}
+
+llvm::Value* ElementEmitter::Remainder(DType dtype, llvm::Value* x, llvm::Value* y) {
+  llvm::Value *rest = Fmod(dtype, x, y), *zero = Constant(x, 0);
+  if (!IsSigned(dtype)) return rest;
+  llvm::Value* signs_differ =
+      b_.CreateXor(Compare(dtype, Comparison::kLt, rest, zero), Compare(dtype, Comparison::kLt, y, zero));
+  if (!IsFloat(dtype)) {
+    llvm::Value* differs = b_.CreateAnd(b_.CreateICmpNE(rest, zero), signs_differ);
+    return b_.CreateSelect(differs, b_.CreateAdd(rest, y), rest);
+  }
+  llvm::Value* moved = b_.CreateSelect(signs_differ, b_.CreateFAdd(rest, y), rest);
+  llvm::Value* zero_of_y = b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, zero, y);
+  return b_.CreateSelect(b_.CreateFCmpOEQ(rest, zero), zero_of_y, moved);
+}
+
+llvm::Value* ElementEmitter::Power(DType dtype, llvm::Value* x, llvm::Value* y) {
+  llvm::Value* both[] = {x, y};
+  if (IsFloat(dtype)) return CallForEachLane("pow", both);
+  llvm::Type* wide = x->getType()->getWithNewType(b_.getInt64Ty());
+  for (llvm::Value*& one : both) one = IsSigned(dtype) ? b_.CreateSExt(one, wide) : b_.CreateZExt(one, wide);
+  if (IsSigned(dtype)) {
+    llvm::Value* zero = Constant(x, 0);
+    ReportIfAny(b_.CreateAnd(b_.CreateICmpEQ(x, zero), b_.CreateICmpSLT(y, zero)));
+  }
+  return b_.CreateTrunc(CallForEachLane(IsSigned(dtype) ? "lockstep_pow_i64" : "lockstep_pow_u64", both), x->getType());
+}
+
+llvm::Value* ElementEmitter::ShiftLeft(llvm::Value* x, llvm::Value* y) {
+  // A negative y is a large one of the unsigned comparison. Shifts by too many bits have no result of their own.
+  llvm::Value *zero = Constant(x, 0),
+              *is_within = b_.CreateICmpULT(y, Constant(x, x->getType()->getScalarSizeInBits()));
+  return b_.CreateSelect(is_within, b_.CreateShl(x, b_.CreateSelect(is_within, y, zero)), zero);
+}
+
+llvm::Value* ElementEmitter::ShiftRight(DType dtype, llvm::Value* x, llvm::Value* y) {
+  const unsigned bits = x->getType()->getScalarSizeInBits();
+  llvm::Value *zero = Constant(x, 0), *is_within = b_.CreateICmpULT(y, Constant(x, bits));
+  // All bits but the sign's shifted out leave copies of it.
+  if (IsSigned(dtype)) return b_.CreateAShr(x, b_.CreateSelect(is_within, y, Constant(x, bits - 1)));
+  return b_.CreateSelect(is_within, b_.CreateLShr(x, b_.CreateSelect(is_within, y, zero)), zero);
+}
+
+}  // namespace lockstep
