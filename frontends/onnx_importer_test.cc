@@ -76,6 +76,20 @@ void AddInts(NodeProto& node, const std::string& name, const std::vector<int64_t
   for (int64_t value : values) attribute.add_ints(value);
 }
 
+void AddInt(NodeProto& node, const std::string& name, int64_t value) {
+  AttributeProto& attribute = *node.add_attribute();
+  attribute.set_name(name);
+  attribute.set_type(AttributeProto::INT);
+  attribute.set_i(value);
+}
+
+void AddString(NodeProto& node, const std::string& name, const std::string& value) {
+  AttributeProto& attribute = *node.add_attribute();
+  attribute.set_name(name);
+  attribute.set_type(AttributeProto::STRING);
+  attribute.set_s(value);
+}
+
 void AddInitializer(ModelProto& model, const std::string& name, const Tensor& value) {
   TensorProto& tensor = *model.mutable_graph()->add_initializer();
   tensor.set_name(name);
@@ -377,6 +391,28 @@ TEST(OnnxImporterTest, AttributesThatNobodyUnderstands) {
   node.mutable_attribute(0)->set_name("alpha");
   EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
               HasSubstr("LeakyRelu: attribute alpha is of type INTS, expected FLOAT, at onnx:LeakyRelu_0"));
+}
+
+TEST(OnnxImporterTest, RestsShiftsAndBitsThatHaveNoMeaning) {
+  const auto error_of = [](const char* type, std::vector<std::string> inputs, const char* attribute, int64_t value,
+                           const char* word = nullptr) {
+    ModelProto model = EmptyModel(26);
+    NodeProto& cast = AddNode(model, "Cast", {"x"}, {"i64"});
+    AddInt(cast, "to", TensorProto::INT64);
+    NodeProto& node = AddNode(model, type, std::move(inputs), {"y"});
+    if (word == nullptr) AddInt(node, attribute, value);
+    else AddString(node, attribute, word);
+    return ErrorOf(Import(model, {{"n", 2}}));
+  };
+  EXPECT_THAT(error_of("Mod", {"x", "x"}, "fmod", 2), HasSubstr("Mod: attribute fmod is 2, expected 0 or 1"));
+  EXPECT_THAT(error_of("BitShift", {"i64", "i64"}, "direction", 0, "UP"),
+              HasSubstr("BitShift: attribute direction is 'UP', expected LEFT or RIGHT, at onnx:BitShift_1"));
+  EXPECT_THAT(error_of("BitShift", {"x", "x"}, "direction", 0, "LEFT"),
+              HasSubstr("expected integers, at onnx:BitShift"));
+  EXPECT_THAT(error_of("BitCast", {"x"}, "to", TensorProto::INT64),
+              HasSubstr("has elements of 4 bytes, dtype i64 of 8, at onnx:BitCast_1"));
+  EXPECT_THAT(error_of("BitCast", {"x"}, "to", TensorProto::STRING), HasSubstr("STRING is not supported"));
+  EXPECT_THAT(error_of("Shrink", {"i64"}, "lambd", 0), HasSubstr("attribute lambd is of type INT, expected FLOAT"));
 }
 
 TEST(OnnxImporterTest, ValuesThatDoNotExistOrExistTwice) {

@@ -34,6 +34,10 @@ constexpr Skip kSkipped[] = {
     {"test_averagepool_3d_dilations_*", "attribute dilations is [2, 2, 2]"},
     // Computed in bfloat16 step by step, where the expected value was rounded once: one unit in the last place.
     {"test_celu_bfloat16*", "element 1 is -0.445312, expected -0.443359"},
+    // In 16 bits, step by step: a few units in the last place.
+    {"test_attention_4d_*bf16_expanded", "expected 0."},
+    {"test_attention_3d_causal_bf16_expanded", "element 49 is 0.558594, expected 0.562500"},
+    {"test_attention_4d_causal_fp16_expanded", "element 12 is 0.468994, expected 0.469482"},
     // Dropout is the identity.
     {"test_training_dropout_default*", "element 0 is"},
     {"test_training_dropout", "element 0 is"},

@@ -60,6 +60,21 @@ absl::Status ThresholdedRelu(OnnxNode& n) {
   });
 }
 
+// Integers are compared and moved in f64, whose digits suffice for those of up to 32 bits.
+absl::Status Shrink(OnnxNode& n) {
+  const double lambd = n.Float("lambd", 0.5), bias = n.Float("bias", 0.0);
+  const Value x = n.input(0);
+  Builder& b = n.b();
+  RETURN_IF_ERROR(b.status());
+  if (!IsFloat(x.dtype()) && SizeOf(x.dtype()) > 4) return n.Unsupported() << "input of " << x.type();
+  const Value number = IsFloat(x.dtype()) ? x : b.Convert(x, DType::kF64);
+  const Value above = b.Compare(number, b.SplatLike(lambd, number), "gt");
+  const Value shrunk = b.Select(above, b.AddScalar(number, -bias), b.SplatLike(0.0, number));
+  const Value below = b.Compare(number, b.SplatLike(-lambd, number), "lt");
+  n.SetOutput(0, b.Convert(b.Select(below, b.AddScalar(number, bias), shrunk), x.dtype()));
+  return absl::OkStatus();
+}
+
 absl::Status Elu(OnnxNode& n) {
   const double alpha = n.Float("alpha", 1.0);
   return Map(n, [&](Builder& b, Value x) { return b.Add(b.Unary("relu", x), NegativeExponential(b, x, alpha)); });
@@ -136,6 +151,7 @@ std::vector<OnnxOp> ActivationOps() {
       {"LeakyRelu", 1, kNoEnd, 1, 1, LeakyRelu},
       {"PRelu", 1, kNoEnd, 2, 2, PRelu},
       {"ThresholdedRelu", 10, kNoEnd, 1, 1, ThresholdedRelu},
+      {"Shrink", 9, kNoEnd, 1, 1, Shrink},
       {"Elu", 1, kNoEnd, 1, 1, Elu},
       {"Celu", 12, kNoEnd, 1, 1, Celu},
       {"Selu", 1, kNoEnd, 1, 1, Selu},

@@ -1,5 +1,7 @@
 // Arithmetic, comparison and selection, element by element, with NumPy's broadcasting.
 
+#include <limits>
+
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"
 #include "frontends/onnx/tensor_data.h"
@@ -60,6 +62,31 @@ absl::Status Pow(OnnxNode& n) {
   // An integer raised to a fraction is computed in floating point.
   const DType common = IsFloat(xs[1].dtype()) && !IsFloat(base) ? xs[1].dtype() : base;
   n.SetOutput(0, b.Convert(b.Op("pow", {b.Convert(xs[0], common), b.Convert(xs[1], common)}), base));
+  return absl::OkStatus();
+}
+
+absl::Status Mod(OnnxNode& n) {
+  const int64_t fmod = n.Int("fmod", 0);
+  if (fmod != 0 && fmod != 1) return n.Error() << "attribute fmod is " << fmod << ", expected 0 or 1";
+  return Binary(n, fmod == 1 ? "fmod" : "remainder");
+}
+
+absl::Status IsNaN(OnnxNode& n) {
+  const Value x = n.input(0);
+  n.SetOutput(0, n.b().Compare(x, x, "ne"));
+  return absl::OkStatus();
+}
+
+absl::Status IsInf(OnnxNode& n) {
+  Builder& b = n.b();
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(b.status());
+  const bool negative = n.Flag("detect_negative", true), positive = n.Flag("detect_positive", true);
+  const double infinity = std::numeric_limits<double>::infinity();
+  const Value magnitude = negative && positive ? b.Unary("abs", x) : x;
+  // Nothing is below -infinity.
+  n.SetOutput(
+      0, b.Compare(magnitude, b.SplatLike(positive ? infinity : -infinity, x), negative || positive ? "eq" : "lt"));
   return absl::OkStatus();
 }
 
@@ -128,6 +155,21 @@ std::vector<OnnxOp> ElementwiseOps() {
       {"Erf", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "erf"); }},
       {"Floor", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "floor"); }},
       {"Ceil", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "ceil"); }},
+      {"Round", 11, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "round"); }},
+      {"Sin", 7, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "sin"); }},
+      {"Cos", 7, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "cos"); }},
+      {"Tan", 7, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "tan"); }},
+      {"Asin", 7, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "asin"); }},
+      {"Acos", 7, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "acos"); }},
+      {"Atan", 7, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "atan"); }},
+      {"Sinh", 9, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "sinh"); }},
+      {"Cosh", 9, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "cosh"); }},
+      {"Asinh", 9, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "asinh"); }},
+      {"Acosh", 9, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "acosh"); }},
+      {"Atanh", 9, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "atanh"); }},
+      {"Mod", 10, kNoEnd, 2, 2, Mod},
+      {"IsNaN", 9, kNoEnd, 1, 1, IsNaN},
+      {"IsInf", 10, kNoEnd, 1, 1, IsInf},
       {"Not", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "not"); }},
       {"Reciprocal", 1, kNoEnd, 1, 1, Reciprocal},
       {"Add", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "add"); }},

@@ -6,7 +6,7 @@ const std::vector<OnnxOp>& AllOnnxOps() {
   static const std::vector<OnnxOp> ops = [] {
     std::vector<OnnxOp> all;
     for (const auto& family :
-         {ElementwiseOps(), ActivationOps(), ConstantOps(), ShapeOps(), SlicingOps(), IndexingOps(), ReductionOps(),
+         {ElementwiseOps(), ActivationOps(), ConstantOps(), ShapeOps(), SlicingOps(), IndexingOps(), ReductionOps(), BitOps(),
           MatMulOps(), ConvolutionOps(), PoolingOps(), NormalizationOps()}) {
       all.insert(all.end(), family.begin(), family.end());
     }

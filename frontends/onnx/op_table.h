@@ -25,6 +25,7 @@ struct OnnxOp {
 
 std::vector<OnnxOp> ElementwiseOps();    // elementwise.cc
 std::vector<OnnxOp> ActivationOps();     // activation.cc
+std::vector<OnnxOp> BitOps();            // bits.cc
 std::vector<OnnxOp> ConstantOps();       // constant.cc: constants, shapes as values
 std::vector<OnnxOp> ShapeOps();          // shape.cc
 std::vector<OnnxOp> SlicingOps();        // slicing.cc

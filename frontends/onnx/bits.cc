@@ -1,0 +1,48 @@
+// Bits of integers, and of one type read as another.
+
+#include "core/builder.h"
+#include "frontends/onnx/op_table.h"
+#include "frontends/onnx/tensor_data.h"
+
+namespace lockstep {
+namespace {
+
+absl::Status Binary(OnnxNode& n, std::string_view op) {
+  ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
+  n.SetOutput(0, n.b().Op(op, {xs[0], xs[1]}));
+  return absl::OkStatus();
+}
+
+absl::Status BitwiseNot(OnnxNode& n) {
+  n.SetOutput(0, n.b().Op("not", {n.input(0)}));
+  return absl::OkStatus();
+}
+
+absl::Status BitShift(OnnxNode& n) {
+  const std::string direction = n.String("direction", "");
+  if (direction != "LEFT" && direction != "RIGHT")
+    return n.Error() << "attribute direction is '" << direction << "', expected LEFT or RIGHT";
+  return Binary(n, direction == "LEFT" ? "shift_left" : "shift_right");
+}
+
+absl::Status BitCast(OnnxNode& n) {
+  const absl::StatusOr<DType> dtype = DTypeFromOnnx(static_cast<int>(n.Int("to", 0)));
+  if (!dtype.ok()) return n.Unsupported() << "attribute to: " << dtype.status().message();
+  n.SetOutput(0, n.b().Op("bitcast", {n.input(0)}, {{"dtype", *dtype}}));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<OnnxOp> BitOps() {
+  return {
+      {"BitwiseAnd", 18, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "and"); }},
+      {"BitwiseOr", 18, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "or"); }},
+      {"BitwiseXor", 18, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "xor"); }},
+      {"BitwiseNot", 18, kNoEnd, 1, 1, BitwiseNot},
+      {"BitShift", 11, kNoEnd, 2, 2, BitShift},
+      {"BitCast", 26, kNoEnd, 1, 1, BitCast},
+  };
+}
+
+}  // namespace lockstep
