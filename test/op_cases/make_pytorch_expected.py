@@ -328,7 +328,9 @@ def special_values():
         ("neg", torch.neg), ("abs", torch.abs), ("exp", torch.exp), ("log", torch.log),
         ("log1p", torch.log1p), ("sqrt", torch.sqrt), ("rsqrt", torch.rsqrt), ("tanh", torch.tanh),
         ("sigmoid", torch.sigmoid), ("softsign", F.softsign), ("erf", torch.erf), ("relu", torch.relu),
-        ("floor", torch.floor), ("ceil", torch.ceil),
+        ("floor", torch.floor), ("ceil", torch.ceil), ("round", torch.round), ("sin", torch.sin), ("cos", torch.cos),
+        ("tan", torch.tan), ("asin", torch.asin), ("acos", torch.acos), ("atan", torch.atan), ("sinh", torch.sinh),
+        ("cosh", torch.cosh), ("asinh", torch.asinh), ("acosh", torch.acosh), ("atanh", torch.atanh),
     ]:  # fmt: skip
         emit(f"special {op}", {"x": x}, [f"%y = {op} %x : {typed(x)}"], {"y": function(x)})
     left, right = x.repeat_interleave(len(x)), x.repeat(len(x))
