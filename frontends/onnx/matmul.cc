@@ -2,6 +2,7 @@
 
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"
+#include "frontends/onnx/products.h"
 
 namespace lockstep {
 namespace {
@@ -25,50 +26,27 @@ Value WithBatch(Builder& b, Value x, const Shape& batch) {
   return BroadcastTo(b, x, Shape(dims));
 }
 
-absl::StatusOr<Shape> BatchShape(OnnxNode& n, const Shape& x, const Shape& y) {
-  const int64_t rank = std::max(x.rank(), y.rank()) - 2;
+absl::StatusOr<Shape> BatchShape(OnnxNode& n, Value x, Value y) {
+  const int64_t rank = std::max(x.shape().rank(), y.shape().rank()) - 2;
   Ints dims(static_cast<size_t>(rank), 1);
-  for (const Shape& shape : {x, y}) {
+  for (const Shape& shape : {x.shape(), y.shape()}) {
     const int64_t offset = rank - (shape.rank() - 2);
     for (int64_t i = 0; i + 2 < shape.rank(); ++i) {
       int64_t& dim = dims[static_cast<size_t>(offset + i)];
       if (shape[i] == 1 || shape[i] == dim) continue;
       if (dim != 1)
-        return n.Error() << "batch dimensions of " << n.type(0) << " and " << n.type(1) << " do not broadcast";
+        return n.Error() << "batch dimensions of " << x.type() << " and " << y.type() << " do not broadcast";
       dim = shape[i];
     }
   }
   return n.CheckedShape(std::move(dims));
 }
 
-// NumPy's matmul: a vector is a row on the left and a column on the right, and its dimension is dropped from the
-// result.
 absl::Status MatMul(OnnxNode& n) {
-  Builder& b = n.b();
-  RETURN_IF_ERROR(n.RequireRank(0, 1));
-  RETURN_IF_ERROR(n.RequireRank(1, 1));
-  const bool left_vector = n.shape(0).rank() == 1, right_vector = n.shape(1).rank() == 1;
-  const Value x = left_vector ? b.Reshape(n.input(0), Shape({1, n.shape(0)[0]})) : n.input(0);
-  const Value y = right_vector ? b.Reshape(n.input(1), Shape({n.shape(1)[0], 1})) : n.input(1);
-  RETURN_IF_ERROR(b.status());
-  const int64_t x_rank = x.shape().rank(), y_rank = y.shape().rank();
-  const int64_t summed_x = x.shape()[x_rank - 1], summed_y = y.shape()[y_rank - 2];
-  if (summed_x != summed_y) {
-    return n.Error() << n.type(0) << " times " << n.type(1) << ": the summed dimensions are " << summed_x << " and "
-                     << summed_y;
-  }
-  ASSIGN_OR_RETURN(const Shape batch, BatchShape(n, x.shape(), y.shape()));
-  Ints dims = batch.dims();
-  Value product;
-  if (y_rank == 2) {
-    product = b.MatMul(AsMatrix(b, x), y);  // one product with the weights instead of one for each index of the batch
-  } else {
-    product = b.MatMul(WithBatch(b, x, batch), WithBatch(b, y, batch));
-  }
-  if (!left_vector) dims.push_back(x.shape()[x_rank - 2]);
-  if (!right_vector) dims.push_back(y.shape()[y_rank - 1]);
-  ASSIGN_OR_RETURN(const Shape shape, n.CheckedShape(std::move(dims)));
-  n.SetOutput(0, b.Reshape(product, shape));
+  const Value x = n.input(0), y = n.input(1);
+  RETURN_IF_ERROR(n.b().status());
+  ASSIGN_OR_RETURN(const Value product, NumpyMatMul(n, x, y));
+  n.SetOutput(0, product);
   return absl::OkStatus();
 }
 
@@ -92,6 +70,37 @@ absl::Status Gemm(OnnxNode& n) {
 }
 
 }  // namespace
+
+absl::StatusOr<Value> NumpyMatMul(OnnxNode& n, Value x, Value y) {
+  Builder& b = n.b();
+  for (Value operand : {x, y}) {
+    if (operand.shape().rank() < 1)
+      return n.Error() << "an operand is " << operand.type() << ", expected rank 1 or more";
+  }
+  const bool left_vector = x.shape().rank() == 1, right_vector = y.shape().rank() == 1;
+  const TensorType x_type = x.type(), y_type = y.type();
+  if (left_vector) x = b.Reshape(x, Shape({1, x.shape()[0]}));
+  if (right_vector) y = b.Reshape(y, Shape({y.shape()[0], 1}));
+  RETURN_IF_ERROR(b.status());
+  const int64_t x_rank = x.shape().rank(), y_rank = y.shape().rank();
+  const int64_t summed_x = x.shape()[x_rank - 1], summed_y = y.shape()[y_rank - 2];
+  if (summed_x != summed_y) {
+    return n.Error() << x_type << " times " << y_type << ": the summed dimensions are " << summed_x << " and "
+                     << summed_y;
+  }
+  ASSIGN_OR_RETURN(const Shape batch, BatchShape(n, x, y));
+  Ints dims = batch.dims();
+  Value product;
+  if (y_rank == 2) {
+    product = b.MatMul(AsMatrix(b, x), y);  // one product with the weights instead of one for each index of the batch
+  } else {
+    product = b.MatMul(WithBatch(b, x, batch), WithBatch(b, y, batch));
+  }
+  if (!left_vector) dims.push_back(x.shape()[x_rank - 2]);
+  if (!right_vector) dims.push_back(y.shape()[y_rank - 1]);
+  ASSIGN_OR_RETURN(const Shape shape, n.CheckedShape(std::move(dims)));
+  return b.Reshape(product, shape);
+}
 
 std::vector<OnnxOp> MatMulOps() {
   return {

@@ -35,6 +35,7 @@ std::vector<OnnxOp> MatMulOps();         // matmul.cc
 std::vector<OnnxOp> ConvolutionOps();    // convolution.cc
 std::vector<OnnxOp> PoolingOps();        // pooling.cc
 std::vector<OnnxOp> NormalizationOps();  // normalization.cc
+std::vector<OnnxOp> QuantizationOps();   // quantization.cc
 
 // All rows of all families.
 const std::vector<OnnxOp>& AllOnnxOps();
