@@ -3,49 +3,45 @@
 namespace lockstep {
 
 const std::vector<OnnxOp>& AllOnnxOps() {
-  static const std::vector<OnnxOp> ops =
-      [] {
-        std::vector<OnnxOp> all;
-        for (const auto& family : {
-                 ElementwiseOps(),
-                 ActivationOps(),
-                 ConstantOps(),
-                 ShapeOps(),
-                 SlicingOps(),
-                 IndexingOps(),
-                 ReductionOps(),
-                 BitOps(),
-                 MatMulOps(),
-                 ConvolutionOps(),
-                 PoolingOps(),
-                 NormalizationOps(),
-             }) {
-=======
-         {ElementwiseOps(), ActivationOps(), ConstantOps(), ShapeOps(), SlicingOps(), ReductionOps(), MatMulOps(),
-          ConvolutionOps(), PoolingOps(), NormalizationOps(), QuantizationOps()}) {
->>>>>>> 25126cc (importer: quantised numbers)
-           all.insert(all.end(), family.begin(), family.end());
-         }
-         return all;
-        }
-        ();
-        return ops;
-      }
+  static const std::vector<OnnxOp> ops = [] {
+    std::vector<OnnxOp> all;
+    for (const auto& family : {
+             ElementwiseOps(),
+             ActivationOps(),
+             BitOps(),
+             ConstantOps(),
+             ShapeOps(),
+             SlicingOps(),
+             IndexingOps(),
+             ReductionOps(),
+             MatMulOps(),
+             ConvolutionOps(),
+             PoolingOps(),
+             NormalizationOps(),
+             LayerNormalizationOps(),
+             LossOps(),
+             QuantizationOps(),
+         }) {
+      all.insert(all.end(), family.begin(), family.end());
+    }
+    return all;
+  }();
+  return ops;
+}
 
-  absl::StatusOr<const OnnxOp*>
-  FindOnnxOp(std::string_view domain, std::string_view type, int64_t opset) {
-    const bool is_default = domain.empty() || domain == "ai.onnx";
-    const OnnxOp* other_opset = nullptr;
-    for (const OnnxOp& op : AllOnnxOps()) {
-      if (op.type != type || !is_default) continue;
-      if (opset >= op.since && opset <= op.until) return &op;
-      other_opset = &op;
-    }
-    if (other_opset != nullptr) {
-      return Unimplemented() << "operator " << type << " of domain ai.onnx is not supported in opset " << opset;
-    }
-    return Unimplemented() << "operator " << type << " of domain " << (is_default ? "ai.onnx" : domain) << " (opset "
-                           << opset << ") is not supported";
+absl::StatusOr<const OnnxOp*> FindOnnxOp(std::string_view domain, std::string_view type, int64_t opset) {
+  const bool is_default = domain.empty() || domain == "ai.onnx";
+  const OnnxOp* other_opset = nullptr;
+  for (const OnnxOp& op : AllOnnxOps()) {
+    if (op.type != type || !is_default) continue;
+    if (opset >= op.since && opset <= op.until) return &op;
+    other_opset = &op;
   }
+  if (other_opset != nullptr) {
+    return Unimplemented() << "operator " << type << " of domain ai.onnx is not supported in opset " << opset;
+  }
+  return Unimplemented() << "operator " << type << " of domain " << (is_default ? "ai.onnx" : domain) << " (opset "
+                         << opset << ") is not supported";
+}
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 // Reductions over axes, and along one.
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"
@@ -75,6 +76,28 @@ absl::Status ReduceL2(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, 
 absl::Status ReduceSumSquare(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, SameBehind); }
 absl::Status ReduceLogSum(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Same, LogBehind); }
 
+// log(sum(exp(x))), without overflow: the largest element, where it is finite, is taken out first.
+absl::Status ReduceLogSumExp(OnnxNode& n) {
+  Builder& b = n.b();
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(b.status());
+  const bool keep = n.Flag("keepdims", true);
+  ASSIGN_OR_RETURN(const Ints dims, ReducedDims(n, 18, x.shape()));
+  if (!IsFloat(x.dtype())) return n.Error() << "input is " << x.type() << ", expected floats";
+  Shape kept = x.shape();
+  for (int64_t dim : dims) kept = kept.WithDim(dim, 1);
+  Value result = x;
+  if (!dims.empty()) {
+    const Value largest = b.ReduceMax(x, dims);
+    const Value is_finite = b.Compare(b.Unary("abs", largest), b.SplatLike(HUGE_VAL, largest), "lt");
+    const Value shift = b.Select(is_finite, largest, b.SplatLike(0, largest));
+    const Value rest = b.Exp(b.Sub(x, b.BroadcastOver(shift, x.shape(), dims)));
+    result = b.Add(b.Log(b.ReduceSum(rest, dims)), shift);
+  }
+  n.SetOutput(0, keep ? b.Reshape(result, kept) : result);
+  return absl::OkStatus();
+}
+
 absl::Status Arg(OnnxNode& n, std::string_view op) {
   Builder& b = n.b();
   const Value x = n.input(0);
@@ -145,6 +168,8 @@ std::vector<OnnxOp> ReductionOps() {
       {"ReduceSumSquare", 18, kNoEnd, 1, 2, ReduceSumSquare},
       {"ReduceLogSum", 1, 17, 1, 1, ReduceLogSum},
       {"ReduceLogSum", 18, kNoEnd, 1, 2, ReduceLogSum},
+      {"ReduceLogSumExp", 1, 17, 1, 1, ReduceLogSumExp},
+      {"ReduceLogSumExp", 18, kNoEnd, 1, 2, ReduceLogSumExp},
       {"ArgMax", 1, kNoEnd, 1, 1, ArgMax},
       {"ArgMin", 1, kNoEnd, 1, 1, ArgMin},
       {"TopK", 1, 9, 1, 1, TopK},
