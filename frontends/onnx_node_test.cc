@@ -38,15 +38,20 @@ constexpr Skip kSkipped[] = {
     {"test_attention_4d_*bf16_expanded", "expected 0."},
     {"test_attention_3d_causal_bf16_expanded", "element 49 is 0.558594, expected 0.562500"},
     {"test_attention_4d_causal_fp16_expanded", "element 12 is 0.468994, expected 0.469482"},
+    // Where the exact value is 0, 2e-7 is expected: a rounding error of the transform that made the case.
+    {"test_dft_inverse", "element 101 is"},
+    {"test_dft_inverse_opset19", "element 101 is"},
     // Dropout is the identity.
     {"test_training_dropout_default*", "element 0 is"},
     {"test_training_dropout", "element 0 is"},
     {"test_training_dropout_mask", "element 0 is"},
     {"test_maxpool_2d_uint8", "max_pool (C1)"},
     {"test_maxpool_with_argmax_2d_*", "MaxPool: output 1 ('z') is not supported"},
-    {"test_edge_pad", "attribute mode is 'edge'"},
-    {"test_reflect_pad", "attribute mode is 'reflect'"},
-    {"test_wrap_pad", "attribute mode is 'wrap'"},
+    {"test_rotary_embedding", "input 3 (position_ids) is not supported"},
+    {"test_rotary_embedding_3d_input", "input 3 (position_ids) is not supported"},
+    {"test_rotary_embedding_interleaved", "input 3 (position_ids) is not supported"},
+    {"test_rotary_embedding_with_rotary_dim", "input 3 (position_ids) is not supported"},
+    {"test_rotary_embedding_with_interleaved_rotary_dim", "input 3 (position_ids) is not supported"},
 };
 
 const Skip* FindSkip(const std::string& name) {

@@ -123,6 +123,18 @@ absl::Status Swish(OnnxNode& n) {
              [&](Builder& b, Value x) { return b.Mul(x, b.Unary("sigmoid", alpha == 1.0 ? x : b.Scale(x, alpha))); });
 }
 
+absl::Status SwiGlu(OnnxNode& n) {
+  const double alpha = n.Float("alpha", 1.0);
+  const Value gate = n.input(0), linear = n.input(1);
+  RETURN_IF_ERROR(n.b().status());
+  if (gate.type() != linear.type())
+    return n.Error() << "inputs are " << gate.type() << " and " << linear.type() << ", expected one type";
+  Builder& b = n.b();
+  const Value sigmoid = b.Unary("sigmoid", alpha == 1.0 ? gate : b.Scale(gate, alpha));
+  n.SetOutput(0, b.Mul(b.Mul(gate, sigmoid), linear));
+  return absl::OkStatus();
+}
+
 absl::Status Gelu(OnnxNode& n) {
   const std::string approximate = n.String("approximate", "none");
   if (approximate != "none" && approximate != "tanh") {
@@ -160,6 +172,7 @@ std::vector<OnnxOp> ActivationOps() {
       {"Softplus", 1, kNoEnd, 1, 1, Softplus},
       {"Mish", 18, kNoEnd, 1, 1, Mish},
       {"Swish", 24, kNoEnd, 1, 1, Swish},
+      {"SwiGLU", 28, kNoEnd, 2, 2, SwiGlu},
       {"Gelu", 20, kNoEnd, 1, 1, Gelu},
   };
 }

@@ -11,16 +11,22 @@ const std::vector<OnnxOp>& AllOnnxOps() {
              BitOps(),
              ConstantOps(),
              ShapeOps(),
+             RearrangingOps(),
              SlicingOps(),
+             PaddingOps(),
              IndexingOps(),
              ReductionOps(),
              MatMulOps(),
+             EinsumOps(),
+             MatrixOps(),
              ConvolutionOps(),
              PoolingOps(),
              NormalizationOps(),
              LayerNormalizationOps(),
              LossOps(),
              QuantizationOps(),
+             SignalOps(),
+             RotaryOps(),
          }) {
       all.insert(all.end(), family.begin(), family.end());
     }

@@ -28,16 +28,22 @@ std::vector<OnnxOp> ActivationOps();          // activation.cc
 std::vector<OnnxOp> BitOps();                 // bits.cc
 std::vector<OnnxOp> ConstantOps();            // constant.cc: constants, shapes as values
 std::vector<OnnxOp> ShapeOps();               // shape.cc
+std::vector<OnnxOp> RearrangingOps();         // rearranging.cc
 std::vector<OnnxOp> SlicingOps();             // slicing.cc
+std::vector<OnnxOp> PaddingOps();             // padding.cc
 std::vector<OnnxOp> IndexingOps();            // indexing.cc
 std::vector<OnnxOp> ReductionOps();           // reduction.cc
 std::vector<OnnxOp> MatMulOps();              // matmul.cc
+std::vector<OnnxOp> EinsumOps();              // einsum.cc
+std::vector<OnnxOp> MatrixOps();              // matrices.cc
 std::vector<OnnxOp> ConvolutionOps();         // convolution.cc
 std::vector<OnnxOp> PoolingOps();             // pooling.cc
 std::vector<OnnxOp> NormalizationOps();       // normalization.cc
 std::vector<OnnxOp> LayerNormalizationOps();  // layer_normalization.cc
 std::vector<OnnxOp> LossOps();                // losses.cc
 std::vector<OnnxOp> QuantizationOps();        // quantization.cc
+std::vector<OnnxOp> SignalOps();              // signal.cc
+std::vector<OnnxOp> RotaryOps();              // rotary.cc
 
 // All rows of all families.
 const std::vector<OnnxOp>& AllOnnxOps();

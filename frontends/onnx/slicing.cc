@@ -121,63 +121,6 @@ absl::Status Split(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// What Pad says, per dimension of x. Negative amounts remove.
-absl::StatusOr<Ints> PadAmounts(OnnxNode& n, int64_t rank) {
-  Ints pads, axes;
-  if (n.opset() < 11) {
-    pads = n.Ints("pads");
-  } else {
-    ASSIGN_OR_RETURN(pads, n.IntsInput(1));
-  }
-  if (n.has_input(3)) {
-    ASSIGN_OR_RETURN(axes, n.IntsInput(3));
-  } else {
-    for (int64_t i = 0; i < rank; ++i) axes.push_back(i);
-  }
-  RETURN_IF_ERROR(n.Axes(axes, rank).status());
-  if (pads.size() != 2 * axes.size())
-    return n.Error() << "pads " << ListToString(pads) << " for " << axes.size() << " axes";
-  Ints amounts(At(2 * rank), 0);
-  for (size_t i = 0; i < axes.size(); ++i) {
-    const int64_t axis = axes[i] < 0 ? axes[i] + rank : axes[i];
-    amounts[At(axis)] = pads[i];
-    amounts[At(axis + rank)] = pads[i + axes.size()];
-  }
-  return amounts;
-}
-
-absl::Status Pad(OnnxNode& n) {
-  const std::string mode = n.String("mode", "constant");
-  if (mode != "constant") return n.Unsupported() << "attribute mode is '" << mode << "', expected constant";
-  const Value x = n.input(0);
-  RETURN_IF_ERROR(n.b().status());
-  const int64_t rank = x.shape().rank();
-  ASSIGN_OR_RETURN(const Ints amounts, PadAmounts(n, rank));
-  double value = n.opset() < 11 ? n.Float("value", 0) : 0;
-  if (n.has_input(2)) {
-    ASSIGN_OR_RETURN(value, n.FloatInput(2));
-  }
-  Ints low, high, start, limit;
-  for (int64_t i = 0; i < rank; ++i) {
-    const int64_t before = amounts[At(i)], after = amounts[At(i + rank)];
-    if (std::max(before, after) > kMaxElements || std::min(before, after) < -kMaxElements)
-      return n.Error() << "pads " << ListToString(amounts) << " are too large";
-    low.push_back(std::max<int64_t>(before, 0));
-    high.push_back(std::max<int64_t>(after, 0));
-    start.push_back(low.back() - before);
-    limit.push_back(x.shape()[i] + low.back() + after);
-    if (limit.back() < start.back())
-      return n.Error() << "pads " << ListToString(amounts) << " remove more than there is of " << x.type();
-  }
-  Ints padded_dims;
-  for (int64_t i = 0; i < rank; ++i) padded_dims.push_back(x.shape()[i] + low[At(i)] + high[At(i)]);
-  ASSIGN_OR_RETURN(const Shape padded_shape, n.CheckedShape(padded_dims));
-  Value result = padded_shape == x.shape() ? x : n.b().Pad(x, low, high, value);
-  if (start != Ints(At(rank), 0) || limit != padded_dims) result = n.b().Slice(result, start, limit);
-  n.SetOutput(0, result);
-  return absl::OkStatus();
-}
-
 absl::Status ReverseSequence(OnnxNode& n) {
   Builder& b = n.b();
   const int64_t batch_axis = n.Int("batch_axis", 1), time_axis = n.Int("time_axis", 0);
@@ -239,9 +182,6 @@ std::vector<OnnxOp> SlicingOps() {
       {"Slice", 10, kNoEnd, 3, 5, Slice},
       {"Split", 2, 12, 1, 1, Split},
       {"Split", 13, kNoEnd, 1, 2, Split},
-      {"Pad", 2, 10, 1, 1, Pad},
-      {"Pad", 11, 17, 2, 3, Pad},
-      {"Pad", 18, kNoEnd, 2, 4, Pad},
       {"ReverseSequence", 10, kNoEnd, 2, 2, ReverseSequence},
       {"Compress", 9, kNoEnd, 2, 2, Compress},
   };
