@@ -1,9 +1,11 @@
-"""Writes ONNX's own node tests (of the installed package `onnx`), and models of ours with what ONNX's reference
-evaluator computes for them, into one file for onnx_node_test.
+"""Writes ONNX's own tests (of the installed package `onnx`), models of ours with what ONNX's reference evaluator computes
+for them, and those of subgraph_models.py into one file for onnx_node_test; into others what is to be refused, and a
+model for onnx_fuzz_test.
 
-    python export_node_cases.py OUT [MODEL.onnx ...]
+    python export_node_cases.py CASES REFUSED FUZZED [MODEL.onnx ...]
 
-The file is a sequence of cases; each is a name, a model, inputs, outputs and two tolerances:
+The first two files are sequences of cases; those of REFUSED have what the error says as their names. A sequence or an
+optional among a case's inputs or outputs is made of tensors, and taken apart, by nodes that are added to the model; each is a name, a model, inputs, outputs and two tolerances:
     bytes name, bytes ModelProto, list of bytes TensorProto, list of bytes TensorProto, f64 relative, f64 absolute
 where bytes are a u32 length and the content, and a list is a u32 count and the elements; little-endian.
 """
@@ -11,13 +13,15 @@ where bytes are a u32 length and the content, and a list is a u32 count and the 
 import struct
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+import subgraph_models
+from onnx import helper, numpy_helper, parser
+from onnx.backend.test.case.model import collect_testcases as collect_model_testcases
 from onnx.backend.test.case.node import collect_testcases
 from onnx.reference import ReferenceEvaluator
 
@@ -54,14 +58,92 @@ def as_protos(values: list) -> list[onnx.TensorProto] | None:
     return protos
 
 
+def tensor_of(value: Any) -> onnx.TensorProto | None:
+    protos = as_protos([value])
+    return protos[0] if protos else None
+
+
+def element_type(info: onnx.TypeProto) -> int:
+    while not info.HasField("tensor_type"):
+        info = info.optional_type.elem_type if info.HasField("optional_type") else info.sequence_type.elem_type
+    return info.tensor_type.elem_type
+
+
+def add_input(model: onnx.ModelProto, info: onnx.ValueInfoProto, value: Any, tensors: list) -> list[onnx.NodeProto]:
+    """Adds the input's elements to the model's inputs and to `tensors`; returns the nodes that make `value` of them."""
+    elements = value if isinstance(value, list) else [] if value is None else [value]
+    names = [f"{info.name}/{i}" for i in range(len(elements))]
+    for name, element in zip(names, elements, strict=True):
+        tensors.append(tensor_of(element))
+        model.graph.input.append(helper.make_tensor_value_info(name, tensors[-1].data_type, tensors[-1].dims))
+    if value is None:
+        return [helper.make_node("Optional", [], [info.name], type=info.type.optional_type.elem_type)]
+    if not isinstance(value, list):
+        return [helper.make_node("Optional", names, [info.name])]
+    if not value:
+        return [helper.make_node("SequenceEmpty", [], [info.name], dtype=element_type(info.type))]
+    return [helper.make_node("SequenceConstruct", names, [info.name])]
+
+
+def add_output(model: onnx.ModelProto, name: str, value: list, tensors: list) -> None:
+    """Adds nodes that take the sequence `name` apart, and their outputs to the model's and to `tensors`."""
+    outputs = [("SequenceLength", [name], f"{name}/length", np.array(len(value)))]
+    for i, element in enumerate(value):
+        at = helper.make_node("Constant", [], [f"{name}/at/{i}"], value_int=i)
+        model.graph.node.append(at)
+        outputs.append(("SequenceAt", [name, at.output[0]], f"{name}/{i}", element))
+    for op, inputs, output, expected in outputs:
+        model.graph.node.append(helper.make_node(op, inputs, [output]))
+        tensors.append(tensor_of(expected))
+        model.graph.output.append(helper.make_tensor_value_info(output, tensors[-1].data_type, tensors[-1].dims))
+
+
+def with_tensors_only(model: onnx.ModelProto, inputs: list, outputs: list) -> tuple[onnx.ModelProto, list, list]:
+    """The case with sequences and optionals made and taken apart in the model."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for field in (changed.graph.input, changed.graph.output, changed.graph.node):
+        del field[:]
+    tensors: tuple[list, list] = ([], [])
+    for info, value in zip(model.graph.input, inputs, strict=False):
+        if info.type.HasField("tensor_type"):
+            tensors[0].append(tensor_of(value))
+            # With the value's extents, as some dimensions are symbolic.
+            shape = np.shape(value) if tensors[0][-1] is None else tensors[0][-1].dims
+            element = info.type.tensor_type.elem_type
+            changed.graph.input.append(helper.make_tensor_value_info(info.name, element, shape))
+        else:
+            changed.graph.node.extend(add_input(changed, info, value, tensors[0]))
+    changed.graph.node.extend(model.graph.node)
+    for info, value in zip(model.graph.output, outputs, strict=True):
+        if isinstance(value, list):
+            add_output(changed, info.name, value, tensors[1])
+        else:
+            changed.graph.output.append(info)
+            tensors[1].append(tensor_of(value))
+    return changed, *tensors
+
+
 def node_cases() -> Iterator[tuple]:
-    """Each case that has tensors only: (name, model, inputs, outputs, rtol, atol)."""
-    for case in collect_testcases():
+    """Each case whose values are tensors of numbers, or are made of such: (name, model, inputs, outputs, rtol, atol)."""
+    for case in [*collect_testcases(), *collect_model_testcases()]:
+        if case.model is None or case.model.ByteSize() >= 1 << 20:
+            continue
         for inputs, outputs in case.data_sets or []:
-            inputs, outputs = as_protos(inputs), as_protos(outputs)
-            if inputs is not None and outputs is not None and case.model.ByteSize() < 1 << 20:
-                yield case.name, case.model, inputs, outputs, case.rtol, case.atol
+            model, inputs, outputs = with_tensors_only(case.model, inputs, outputs)
+            if None not in inputs and None not in outputs:
+                yield case.name, model, inputs, outputs, case.rtol, case.atol
             break
+
+
+def subgraph_case(name: str, text: str, compute: Callable[..., list]) -> tuple:
+    model = parser.parse_model(text)
+    random = np.random.default_rng(2)
+    shapes = [[dim.dim_value for dim in info.type.tensor_type.shape.dim] for info in model.graph.input]
+    inputs = [random.normal(size=shape).astype(np.float32) for shape in shapes]
+    types = [helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type) for info in model.graph.output]
+    outputs = [np.asarray(value, dtype) for value, dtype in zip(compute(*inputs), types, strict=True)]
+    return name, model, as_protos(inputs), as_protos(outputs), 1e-5, 1e-6
 
 
 def model_case(path: Path) -> tuple:
@@ -80,11 +162,18 @@ def model_case(path: Path) -> tuple:
 
 def main() -> None:
     warnings.simplefilter("ignore")  # overflows that some cases are about
-    with open(sys.argv[1], "wb") as out:
-        for path in sys.argv[2:]:
+    cases, refused, fuzzed, *models = sys.argv[1:]
+    with open(cases, "wb") as out:
+        for path in models:
             write_case(out, *model_case(Path(path)))
+        for name, (text, compute) in subgraph_models.MODELS.items():
+            write_case(out, *subgraph_case(name, text, compute))
         for case in node_cases():
             write_case(out, *case)
+    with open(refused, "wb") as out:
+        for message, text in subgraph_models.REFUSED:
+            write_case(out, message, parser.parse_model(text), [], [], 0, 0)
+    Path(fuzzed).write_bytes(parser.parse_model(subgraph_models.FUZZED).SerializeToString())
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "core/builder.h"
 #include "frontends/onnx/model_file.h"
-#include "frontends/onnx/onnx_node.h"
-#include "frontends/onnx/op_table.h"
+#include "frontends/onnx/subgraph.h"
 #include "frontends/onnx/tensor_data.h"
 #include "frontends/onnx/values.h"
 
@@ -25,11 +24,30 @@ struct DimNames {
 
 std::string PlaceOf(const onnx::ValueInfoProto& input, int dim) { return input.name() + ":" + std::to_string(dim); }
 
+absl::Status CheckGivenType(const std::string& input, const TensorType& type, const Tensor& value) {
+  if (value.type() == type) return absl::OkStatus();
+  return InvalidArgument() << "values: input '" << input << "' is " << type << ", its value " << value.type();
+}
+
+// The names that the nodes of a graph use, also those in bodies, which see the graph around them, and its outputs.
+void AddUsedNames(const onnx::GraphProto& graph, std::set<std::string>& used) {
+  for (const onnx::NodeProto& node : graph.node()) {
+    used.insert(node.input().begin(), node.input().end());
+    for (const onnx::AttributeProto& attribute : node.attribute()) {
+      if (attribute.has_g()) AddUsedNames(attribute.g(), used);
+    }
+  }
+  for (const onnx::ValueInfoProto& output : graph.output()) used.insert(output.name());
+}
+
 // One import. Its members are called in the order in which they stand here.
 class Importer {
  public:
   Importer(ModelFile file, const std::string& path)
-      : file_(std::move(file)), builder_(model_.graph), values_(builder_) {
+      : file_(std::move(file)),
+        builder_(model_.graph),
+        values_(builder_),
+        nodes_(file_.model, file_.opset, builder_, values_, model_) {
     model_.origin.file = path;
     const std::string& name = file_.model.graph().name();
     model_.graph.set_name(name.empty() ? std::filesystem::path(path).stem().string() : name);
@@ -37,8 +55,8 @@ class Importer {
 
   absl::Status CheckFile();
   absl::Status AddInputs(const ImportOptions& options);
-  absl::Status AddInitializers();
-  absl::Status AddNodes();
+  absl::Status AddInitializers(const ImportOptions& options);
+  absl::Status AddNodes() { return nodes_.AddNodes(graph_proto().node()); }
   absl::Status AddResults();
   absl::Status FixInputs(const ImportOptions& options);
   ImportedModel Finish();
@@ -51,10 +69,6 @@ class Importer {
   absl::Status CheckIsInput(std::string_view option, const std::string& name) const;
   absl::Status GiveValue(Value input, const ImportOptions& options);
   absl::Status CheckOptions(const ImportOptions& options, const DimNames& names) const;
-  int64_t OpsetOf(const std::string& domain) const;  // the version that the file imports
-  absl::Status AddNode(const onnx::NodeProto& proto, int index);
-  absl::Status FoldNewNodes();
-  absl::Status DefineOutputs(const onnx::NodeProto& proto, OnnxNode& node);
   void RemoveUnused();
   void NoteConstants();
 
@@ -64,19 +78,14 @@ class Importer {
   ImportedModel model_;
   Builder builder_;
   OnnxValues values_;
+  SubgraphImporter nodes_;
   std::set<std::string> initializers_;
   std::vector<std::string> scalars_;  // the float initializers without a dimension
-  Node* last_folded_ = nullptr;       // nodes up to this one have been through FoldNewNodes
 };
 
 absl::Status Importer::CheckFile() {
   if (graph_proto().sparse_initializer_size() > 0) return Unimplemented() << "sparse initializers are not supported";
-  if (file_.model.functions_size() > 0) {
-    const onnx::FunctionProto& function = file_.model.functions(0);
-    return Unimplemented() << "functions are not supported: the file defines " << function.domain() << "."
-                           << function.name() << " (onnx.inliner.inline_local_functions removes them)";
-  }
-  RETURN_IF_ERROR(CheckNames(graph_proto()));
+  RETURN_IF_ERROR(CheckNames(file_.model));
   ToInferenceForm(*file_.model.mutable_graph(), model_.notes);
   return absl::OkStatus();
 }
@@ -107,7 +116,8 @@ absl::StatusOr<int64_t> Importer::BindDimension(const onnx::ValueInfoProto& inpu
 absl::StatusOr<TensorType> Importer::BindInput(const onnx::ValueInfoProto& input, const Dims& dims,
                                                DimNames& names) const {
   const std::string who = "input '" + input.name() + "'";
-  if (!input.type().has_tensor_type()) return Unimplemented() << who << " is no tensor";
+  if (!input.type().has_tensor_type())
+    return Unimplemented() << who << " is no tensor; sequences and optionals are not supported there";
   const onnx::TypeProto::Tensor& type = input.type().tensor_type();
   if (!type.has_shape()) return InvalidArgument() << who << " has no shape";
   absl::StatusOr<DType> dtype = DTypeFromOnnx(type.elem_type());
@@ -153,7 +163,13 @@ absl::Status Importer::CheckOptions(const ImportOptions& options, const DimNames
                              << (names.symbols.empty() ? "none" : "'" + absl::StrJoin(names.symbols, "', '") + "'")
                              << (names.places.empty() ? "" : ", and by place " + absl::StrJoin(names.places, ", "));
   }
-  for (const auto& [name, value] : options.values) RETURN_IF_ERROR(CheckIsInput("values", name));
+  std::set<std::string> defaults;  // initializers that are inputs too
+  for (const onnx::ValueInfoProto& input : graph_proto().input()) {
+    if (initializers_.count(input.name())) defaults.insert(input.name());
+  }
+  for (const auto& [name, value] : options.values) {
+    if (!defaults.count(name)) RETURN_IF_ERROR(CheckIsInput("values", name));
+  }
   if (!options.split) return absl::OkStatus();
   for (const auto& [name, dim] : *options.split) {
     RETURN_IF_ERROR(CheckIsInput("split", name));
@@ -184,22 +200,22 @@ absl::Status Importer::AddInputs(const ImportOptions& options) {
 absl::Status Importer::GiveValue(Value input, const ImportOptions& options) {
   const auto given = options.values.find(input.name());
   if (given == options.values.end()) return absl::OkStatus();
-  if (given->second.type() != input.type()) {
-    return InvalidArgument() << "values: input '" << input.name() << "' is " << input.type() << ", its value "
-                             << given->second.type();
-  }
+  RETURN_IF_ERROR(CheckGivenType(input.name(), input.type(), given->second));
   values_.SetGivenValue(input.name(), input, given->second);
   return absl::OkStatus();
 }
 
-absl::Status Importer::AddInitializers() {
+absl::Status Importer::AddInitializers(const ImportOptions& options) {
   std::set<std::string> used;
-  for (const onnx::NodeProto& node : graph_proto().node()) used.insert(node.input().begin(), node.input().end());
-  for (const onnx::ValueInfoProto& output : graph_proto().output()) used.insert(output.name());
+  AddUsedNames(graph_proto(), used);
   for (onnx::TensorProto& proto : *file_.model.mutable_graph()->mutable_initializer()) {
     if (!used.count(proto.name())) continue;
     absl::StatusOr<Tensor> tensor = DecodeTensor(proto);
     if (!tensor.ok()) return Annotate(tensor.status(), "initializer '" + proto.name() + "'");
+    if (const auto given = options.values.find(proto.name()); given != options.values.end()) {
+      RETURN_IF_ERROR(CheckGivenType(proto.name(), tensor->type(), given->second));
+      tensor = given->second;
+    }
     if (!IsFloat(tensor->dtype()) || tensor->shape().rank() == 0) {
       if (IsFloat(tensor->dtype())) scalars_.push_back(proto.name());
       RETURN_IF_ERROR(values_.DefineConstant(proto.name(), *std::move(tensor)));
@@ -213,86 +229,14 @@ absl::Status Importer::AddInitializers() {
   return absl::OkStatus();
 }
 
-absl::Status Importer::AddNodes() {
-  for (int i = 0; i < graph_proto().node_size(); ++i) {
-    const onnx::NodeProto& proto = graph_proto().node(i);
-    const std::string source =
-        "onnx:" + (proto.name().empty() ? proto.op_type() + "_" + std::to_string(i) : proto.name());
-    const absl::Status status = AddNode(proto, i);
-    if (status.ok()) continue;
-    const std::string message(status.message());
-    // Errors of our own ops end with the source already.
-    if (message.ends_with(source)) return status;
-    return absl::Status(status.code(), message + ", at " + source);
-  }
-  return absl::OkStatus();
-}
-
-int64_t Importer::OpsetOf(const std::string& domain) const {
-  for (const onnx::OperatorSetIdProto& id : file_.model.opset_import()) {
-    if (!domain.empty() && id.domain() == domain) return id.version();
-  }
-  return file_.opset;
-}
-
-absl::Status Importer::AddNode(const onnx::NodeProto& proto, int index) {
-  ASSIGN_OR_RETURN(const OnnxOp* op, FindOnnxOp(proto.domain(), proto.op_type(), OpsetOf(proto.domain())));
-  for (int i = 0; i < std::max(proto.input_size(), op->min_inputs); ++i) {
-    const bool given = i < proto.input_size() && !proto.input(i).empty();
-    if (!given && (i < op->min_inputs || op->max_inputs == kAnyNumber))
-      return InvalidArgument() << proto.op_type() << ": input " << i << " is missing";
-    if (given && i >= op->max_inputs) {
-      return InvalidArgument() << proto.op_type() << ": " << proto.input_size() << " inputs, expected at most "
-                               << op->max_inputs;
-    }
-    if (given && !values_.Has(proto.input(i))) {
-      return InvalidArgument() << proto.op_type() << ": input " << i << " ('" << proto.input(i)
-                               << "') is neither an input of the graph, "
-                               << "nor an initializer, nor the output of an earlier node";
-    }
-  }
-  OnnxNode node(proto, index, file_.opset, values_, builder_, model_);
-  builder_.set_source(node.source());
-  RETURN_IF_ERROR(op->convert(node));
-  RETURN_IF_ERROR(builder_.status());
-  RETURN_IF_ERROR(node.CheckAllAttributesAsked());
-  RETURN_IF_ERROR(FoldNewNodes());
-  return DefineOutputs(proto, node);
-}
-
-absl::Status Importer::FoldNewNodes() {
-  std::list<Node>& nodes = model_.graph.nodes();
-  auto it = nodes.end();
-  while (it != nodes.begin() && &*std::prev(it) != last_folded_) --it;
-  for (; it != nodes.end(); ++it) {
-    for (size_t i = 0; i < it->num_results(); ++i) {
-      if (it->type(i).num_elements() > kMaxElements)
-        return InvalidArgument() << it->op_name() << ": result " << it->type(i) << " is too large";
-    }
-    RETURN_IF_ERROR(values_.Fold(*it));
-    last_folded_ = &*it;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Importer::DefineOutputs(const onnx::NodeProto& proto, OnnxNode& node) {
-  for (int i = 0; i < proto.output_size(); ++i) {
-    if (proto.output(i).empty()) continue;
-    Value value = node.outputs()[static_cast<size_t>(i)];
-    if (!value)
-      return Unimplemented() << proto.op_type() << ": output " << i << " ('" << proto.output(i)
-                             << "') is not supported";
-    RETURN_IF_ERROR(values_.Define(proto.output(i), value));
-    // An input, or what an earlier node made (Identity), keeps its name.
-    if (value.node->source() == node.source() && !value.node->Is("input")) model_.graph.SetName(value, proto.output(i));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Importer::AddResults() {
   for (const onnx::ValueInfoProto& output : graph_proto().output()) {
     if (!values_.Has(output.name()))
       return InvalidArgument() << "output '" << output.name() << "' is not computed by any node";
+    if (!values_.IsTensor(output.name())) {
+      return Unimplemented() << "output '" << output.name() << "' is " << KindOf(values_.GetAny(output.name()))
+                             << ", expected a tensor (ConcatFromSequence and SequenceAt make one of a sequence)";
+    }
     const Value value = values_.Get(output.name());
     RETURN_IF_ERROR(builder_.status());
     RETURN_IF_ERROR(model_.graph.AddResult(output.name(), value));
@@ -354,7 +298,7 @@ void Importer::NoteConstants() {
 
 ImportedModel Importer::Finish() {
   NoteConstants();
-  DropoutToInferenceForm(*file_.model.mutable_graph());
+  DropoutToInferenceForm(file_.model);
   for (onnx::TensorProto& tensor : *file_.model.mutable_graph()->mutable_initializer()) {
     if (model_.parameters.count(tensor.name())) ClearData(tensor);
   }
@@ -368,7 +312,7 @@ absl::StatusOr<ImportedModel> Import(absl::StatusOr<ModelFile> file, const std::
   Importer importer(*std::move(file), path);
   RETURN_IF_ERROR(importer.CheckFile());
   RETURN_IF_ERROR(importer.AddInputs(options));
-  RETURN_IF_ERROR(importer.AddInitializers());
+  RETURN_IF_ERROR(importer.AddInitializers(options));
   RETURN_IF_ERROR(importer.AddNodes());
   RETURN_IF_ERROR(importer.AddResults());
   RETURN_IF_ERROR(importer.FixInputs(options));

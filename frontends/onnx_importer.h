@@ -1,6 +1,7 @@
 // Reads an ONNX file: the first stage of every compilation. The graph is the one-rank program over the global batch;
 // what the file calls initializers become its states. ONNX opsets 1 to 28 of the default domain, IR versions 3 to 14;
-// the operators are those of the tables in frontends/onnx/. Any thread may import.
+// the operators are those of the tables in frontends/onnx/. Functions are replaced by their nodes, an If by the branch
+// that it takes, a Loop or a Scan by its iterations (frontends/onnx/subgraph.h). Any thread may import.
 //
 //   MatMul(x: float[batch,784], fc1.weight)        dims={"batch": 128}
 //     ==>
@@ -33,7 +34,7 @@ struct ImportOptions {
   std::optional<std::map<std::string, int64_t>> split = std::nullopt;
   // The values that data inputs will have, for models whose inputs decide shapes: the shape of a Reshape, the k of a
   // TopK. Those that an operator needs to know become constants, and are no inputs of the graph; the others stay
-  // inputs.
+  // inputs. An initializer that is listed among the inputs has the value that is given here, else the file's.
   std::map<std::string, Tensor> values;
 };
 

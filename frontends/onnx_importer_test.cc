@@ -115,6 +115,10 @@ ModelProto MatMulModel() {
   return model;
 }
 
+std::string ErrorOf(const absl::StatusOr<ImportedModel>& model) {
+  return model.ok() ? "imported" : std::string(model.status().message());
+}
+
 // --- What is imported ------------------------------------------------------------------------------------------------
 
 TEST(OnnxImporterTest, ParametersBecomeStatesAndTheBatchIsSplit) {
@@ -172,6 +176,82 @@ TEST(OnnxImporterTest, InitializersThatOnlySetAttributesAreNoStates) {
   EXPECT_EQ(imported->graph.inputs().size(), 1u);
   EXPECT_TRUE(imported->parameters.empty());
   EXPECT_EQ(imported->graph.results()[0].value.shape(), Shape({6, 2}));
+}
+
+// In files of IR version 4 and later such an initializer is what the input is if nobody gives it.
+TEST(OnnxImporterTest, InitializersThatAreInputsTooCanBeGiven) {
+  ModelProto model = MatMulModel();
+  AddValue("fc1.weight", {"4", "3"}, *model.mutable_graph()->add_input());
+  const std::string path = TemporaryPath("model.onnx");
+  WriteFile(path, model.SerializeAsString());
+  const Tensor other = Tensor::Full({DType::kF32, {4, 3}}, 2);
+  const auto imported = ImportOnnx(path, {.dims = {{"n", 2}}, .values = {{"fc1.weight", other}}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->parameters.at("fc1.weight"), other);
+  const Tensor wrong = Tensor::Full({DType::kF32, {4}}, 2);
+  EXPECT_THAT(ErrorOf(ImportOnnx(path, {.dims = {{"n", 2}}, .values = {{"fc1.weight", wrong}}})),
+              HasSubstr("values: input 'fc1.weight' is f32[4,3], its value f32[4]"));
+}
+
+// What a body or a function uses of the graph's weights are the graph's states; sources say in which run.
+TEST(OnnxImporterTest, BodiesAndFunctionsUseTheStatesOfTheGraph) {
+  ModelProto model = EmptyModel();
+  AddInitializer(model, "w", Tensor::Full({DType::kF32, {4}}, 0.5));
+  AddInitializer(model, "trips", Tensor::Of<int64_t>(Shape(), {2}));
+  NodeProto& loop = AddNode(model, "Loop", {"trips", "", "x"}, {"y"});
+  loop.set_name("/loop/Loop");
+  AttributeProto& attribute = *loop.add_attribute();
+  attribute.set_name("body");
+  attribute.set_type(AttributeProto::GRAPH);
+  GraphProto& body = *attribute.mutable_g();
+  for (const char* name : {"i", "c", "v"}) body.add_input()->set_name(name);
+  for (const char* name : {"c", "u"}) body.add_output()->set_name(name);
+  NodeProto& call = *body.add_node();
+  call.set_op_type("Weigh");
+  call.set_domain("local");
+  call.set_name("/loop/Weigh");
+  call.add_input("v");
+  call.add_input("w");
+  call.add_output("u");
+  onnx::FunctionProto& function = *model.add_functions();
+  function.set_name("Weigh");
+  function.set_domain("local");
+  function.add_input("a");
+  function.add_input("b");
+  function.add_output("t");
+  NodeProto& mul = *function.add_node();
+  mul.set_op_type("Mul");
+  mul.add_input("a");
+  mul.add_input("b");
+  mul.add_output("t");
+  const auto imported = Import(model, {{"n", 2}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->graph.ToString(),
+            R"(graph @test(%x: f32[2,4] split(0), state %w: f32[4]) -> (y: f32[2,4]) {
+  %2 = broadcast %w {dims=[1], shape=[2, 4]} : f32[2,4] @"onnx:/loop/Loop[0]/loop/Weigh/Mul_0"
+  %"/loop/Loop[0]/loop/Weigh/t" = mul %x, %2 : f32[2,4] @"onnx:/loop/Loop[0]/loop/Weigh/Mul_0"
+  %6 = broadcast %w {dims=[1], shape=[2, 4]} : f32[2,4] @"onnx:/loop/Loop[1]/loop/Weigh/Mul_0"
+  %"/loop/Loop[1]/loop/Weigh/t" = mul %"/loop/Loop[0]/loop/Weigh/t", %6 : f32[2,4] @"onnx:/loop/Loop[1]/loop/Weigh/Mul_0"
+  return %"/loop/Loop[1]/loop/Weigh/t"
+}
+)");
+}
+
+TEST(OnnxImporterTest, DropoutsInFunctionsAreThoseOfTheModel) {
+  ModelProto model = EmptyModel();
+  AddNode(model, "Drop", {"x"}, {"y"}).set_domain("local");
+  onnx::FunctionProto& function = *model.add_functions();
+  function.set_name("Drop");
+  function.set_domain("local");
+  function.add_input("a");
+  function.add_output("t");
+  NodeProto& drop = *function.add_node();
+  drop.set_op_type("Dropout");
+  drop.add_input("a");
+  drop.add_output("t");
+  const auto imported = Import(model, {{"n", 3}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_THAT(imported->graph.dropouts(), ElementsAre("Dropout (onnx:Drop_0/Dropout_0) with ratio 0.5"));
 }
 
 TEST(OnnxImporterTest, NodesWithoutNamesAreNumbered) {
@@ -302,10 +382,6 @@ TEST(OnnxImporterTest, ExternalDataMustLieBesideTheModelAndBeComplete) {
 }
 
 // --- Errors ----------------------------------------------------------------------------------------------------------
-
-std::string ErrorOf(const absl::StatusOr<ImportedModel>& model) {
-  return model.ok() ? "imported" : std::string(model.status().message());
-}
 
 TEST(OnnxImporterTest, FilesThatAreNoModels) {
   EXPECT_THAT(ErrorOf(ImportOnnx("nowhere/no.onnx")), "nowhere/no.onnx: there is no such file");

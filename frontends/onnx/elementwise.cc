@@ -138,7 +138,7 @@ absl::Status CastLike(OnnxNode& n) {
 }
 
 absl::Status Identity(OnnxNode& n) {
-  n.SetOutput(0, n.input(0));
+  n.SetAnyOutput(0, n.AnyInput(0));
   return absl::OkStatus();
 }
 
@@ -194,7 +194,7 @@ std::vector<OnnxOp> ElementwiseOps() {
       {"Clip", 11, kNoEnd, 1, 3, Clip},
       {"Cast", 6, kNoEnd, 1, 1, Cast},
       {"CastLike", 15, kNoEnd, 2, 2, CastLike},
-      {"Identity", 1, kNoEnd, 1, 1, Identity},
+      {"Identity", 1, kNoEnd, 1, 1, Identity, /*takes_any_kind=*/true},
   };
 }
 

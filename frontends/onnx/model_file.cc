@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <set>
 #include <system_error>
@@ -11,6 +12,8 @@
 
 namespace lockstep {
 namespace {
+
+using VisitTensor = std::function<absl::Status(onnx::TensorProto&)>;
 
 bool IsDefaultDomain(const std::string& domain) { return domain.empty() || domain == "ai.onnx"; }
 
@@ -53,18 +56,31 @@ absl::StatusOr<int64_t> CheckVersions(const onnx::ModelProto& model) {
   return opset;
 }
 
-// Calls `visit` with each tensor of the graph; an error gets the tensor's place in the file.
-template <typename Visit>
-absl::Status ForEachTensor(onnx::GraphProto& graph, Visit visit) {
-  for (onnx::TensorProto& tensor : *graph.mutable_initializer())
-    RETURN_IF_ERROR(Annotate(visit(tensor), "initializer " + tensor.name()));
-  for (onnx::NodeProto& node : *graph.mutable_node()) {
+absl::Status ForEachTensor(onnx::GraphProto& graph, const VisitTensor& visit);
+
+// Bodies nest no deeper than the parser of the file allows.
+absl::Status ForEachTensor(google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, const VisitTensor& visit) {
+  for (onnx::NodeProto& node : nodes) {
     for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
-      if (!attribute.has_t()) continue;
-      RETURN_IF_ERROR(
-          Annotate(visit(*attribute.mutable_t()), "node " + node.name() + ", attribute " + attribute.name()));
+      const std::string where = "node " + node.name() + ", attribute " + attribute.name();
+      if (attribute.has_t()) RETURN_IF_ERROR(Annotate(visit(*attribute.mutable_t()), where));
+      if (attribute.has_g()) RETURN_IF_ERROR(Annotate(ForEachTensor(*attribute.mutable_g(), visit), where));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status ForEachTensor(onnx::GraphProto& graph, const VisitTensor& visit) {
+  for (onnx::TensorProto& tensor : *graph.mutable_initializer())
+    RETURN_IF_ERROR(Annotate(visit(tensor), "initializer " + tensor.name()));
+  return ForEachTensor(*graph.mutable_node(), visit);
+}
+
+// Calls `visit` with each tensor of the file; an error gets the tensor's place in it.
+absl::Status ForEachTensor(onnx::ModelProto& model, const VisitTensor& visit) {
+  RETURN_IF_ERROR(ForEachTensor(*model.mutable_graph(), visit));
+  for (onnx::FunctionProto& function : *model.mutable_functions())
+    RETURN_IF_ERROR(Annotate(ForEachTensor(*function.mutable_node(), visit), "function " + function.name()));
   return absl::OkStatus();
 }
 
@@ -112,12 +128,46 @@ absl::Status CheckNamesOf(const onnx::ValueInfoProto& value) {
   return absl::OkStatus();
 }
 
+absl::Status CheckNames(const onnx::GraphProto& graph);
+
+absl::Status CheckNames(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
+  for (const onnx::NodeProto& node : nodes) {
+    RETURN_IF_ERROR(CheckName("a node", node.name()));
+    RETURN_IF_ERROR(CheckName("an operator", node.op_type()));
+    for (const std::string& name : node.input()) RETURN_IF_ERROR(CheckName("a value", name));
+    for (const std::string& name : node.output()) RETURN_IF_ERROR(CheckName("a value", name));
+    for (const onnx::AttributeProto& attribute : node.attribute()) {
+      if (attribute.has_g()) RETURN_IF_ERROR(CheckNames(attribute.g()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNames(const onnx::GraphProto& graph) {
+  RETURN_IF_ERROR(CheckName("the graph", graph.name()));
+  for (const onnx::ValueInfoProto& input : graph.input()) RETURN_IF_ERROR(CheckNamesOf(input));
+  for (const onnx::ValueInfoProto& output : graph.output()) RETURN_IF_ERROR(CheckNamesOf(output));
+  for (const onnx::TensorProto& tensor : graph.initializer())
+    RETURN_IF_ERROR(CheckName("an initializer", tensor.name()));
+  return CheckNames(graph.node());
+}
+
 bool HasTrainingForm(const onnx::NodeProto& node) {
   if (node.output_size() > 1) return true;
   for (const onnx::AttributeProto& attribute : node.attribute()) {
     if (attribute.name() == "training_mode" && attribute.i() != 0) return true;
   }
   return false;
+}
+
+void DropoutToInferenceForm(google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
+  for (onnx::NodeProto& node : nodes) {
+    if (node.op_type() == "Dropout" && IsDefaultDomain(node.domain()) && node.input_size() == 3)
+      node.mutable_input()->RemoveLast();
+    for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
+      if (attribute.has_g()) DropoutToInferenceForm(*attribute.mutable_g()->mutable_node());
+    }
+  }
 }
 
 }  // namespace
@@ -128,29 +178,27 @@ absl::StatusOr<ModelFile> ReadModelFile(const std::string& path) {
   bytes = {};
   const std::string directory = std::filesystem::path(path).parent_path().string();
   const auto inline_data = [&](onnx::TensorProto& tensor) { return InlineExternalData(directory, tensor); };
-  RETURN_IF_ERROR(ForEachTensor(*file.model.mutable_graph(), inline_data));
+  RETURN_IF_ERROR(ForEachTensor(file.model, inline_data));
   return file;
 }
 
 absl::StatusOr<ModelFile> ReadModelBytes(std::string_view bytes) {
   ASSIGN_OR_RETURN(ModelFile file, Parse(bytes));
-  RETURN_IF_ERROR(ForEachTensor(*file.model.mutable_graph(), [](const onnx::TensorProto& tensor) -> absl::Status {
+  RETURN_IF_ERROR(ForEachTensor(file.model, [](const onnx::TensorProto& tensor) -> absl::Status {
     if (tensor.data_location() != onnx::TensorProto::EXTERNAL) return absl::OkStatus();
     return InvalidArgument() << "its data is in another file, and a model that is in no file has no folder to look in";
   }));
   return file;
 }
 
-absl::Status CheckNames(const onnx::GraphProto& graph) {
-  RETURN_IF_ERROR(CheckName("the graph", graph.name()));
-  for (const onnx::ValueInfoProto& input : graph.input()) RETURN_IF_ERROR(CheckNamesOf(input));
-  for (const onnx::ValueInfoProto& output : graph.output()) RETURN_IF_ERROR(CheckNamesOf(output));
-  for (const onnx::TensorProto& tensor : graph.initializer())
-    RETURN_IF_ERROR(CheckName("an initializer", tensor.name()));
-  for (const onnx::NodeProto& node : graph.node()) {
-    RETURN_IF_ERROR(CheckName("a node", node.name()));
-    for (const std::string& name : node.input()) RETURN_IF_ERROR(CheckName("a value", name));
-    for (const std::string& name : node.output()) RETURN_IF_ERROR(CheckName("a value", name));
+absl::Status CheckNames(const onnx::ModelProto& model) {
+  RETURN_IF_ERROR(CheckNames(model.graph()));
+  for (const onnx::FunctionProto& function : model.functions()) {
+    RETURN_IF_ERROR(CheckName("a function", function.name()));
+    RETURN_IF_ERROR(CheckName("a domain", function.domain()));
+    for (const std::string& name : function.input()) RETURN_IF_ERROR(CheckName("a value", name));
+    for (const std::string& name : function.output()) RETURN_IF_ERROR(CheckName("a value", name));
+    RETURN_IF_ERROR(CheckNames(function.node()));
   }
   return absl::OkStatus();
 }
@@ -174,11 +222,9 @@ void ToInferenceForm(onnx::GraphProto& graph, std::vector<std::string>& notes) {
   for (onnx::NodeProto& node : nodes) *graph.add_node() = std::move(node);
 }
 
-void DropoutToInferenceForm(onnx::GraphProto& graph) {
-  for (onnx::NodeProto& node : *graph.mutable_node()) {
-    if (node.op_type() == "Dropout" && IsDefaultDomain(node.domain()) && node.input_size() == 3)
-      node.mutable_input()->RemoveLast();
-  }
+void DropoutToInferenceForm(onnx::ModelProto& model) {
+  DropoutToInferenceForm(*model.mutable_graph()->mutable_node());
+  for (onnx::FunctionProto& function : *model.mutable_functions()) DropoutToInferenceForm(*function.mutable_node());
 }
 
 }  // namespace lockstep

@@ -25,14 +25,14 @@ absl::StatusOr<ModelFile> ReadModelFile(const std::string& path);
 // The same, of a serialized model; data in other files is an error.
 absl::StatusOr<ModelFile> ReadModelBytes(std::string_view bytes);
 
-// An error if a name in the graph is no text (core/text.h): it could not be printed.
-absl::Status CheckNames(const onnx::GraphProto& graph);
+// An error if a name in the model is no text (core/text.h): it could not be printed.
+absl::Status CheckNames(const onnx::ModelProto& model);
 
 // Turns batch normalisation that was saved in training form into inference form where a file's training form is but an
 // initial state: statistics that are initializers. What changed is added to `notes`.
 void ToInferenceForm(onnx::GraphProto& graph, std::vector<std::string>& notes);
 
-// Removes the input training_mode of every Dropout.
-void DropoutToInferenceForm(onnx::GraphProto& graph);
+// Removes the input training_mode of every Dropout, also in bodies and functions.
+void DropoutToInferenceForm(onnx::ModelProto& model);
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #include "frontends/onnx/onnx_node.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "frontends/onnx/tensor_data.h"
 
@@ -8,16 +9,17 @@ namespace lockstep {
 
 using onnx::AttributeProto;
 
-OnnxNode::OnnxNode(const onnx::NodeProto& proto, int index, int64_t opset, OnnxValues& values, Builder& builder,
-                   ImportedModel& model)
+OnnxNode::OnnxNode(const onnx::NodeProto& proto, std::string source, int64_t opset, const OnnxAttributes& call,
+                   SubgraphImporter& importer)
     : proto_(proto),
+      source_(std::move(source)),
       opset_(opset),
-      values_(values),
-      builder_(builder),
-      model_(model),
-      outputs_(static_cast<size_t>(proto.output_size())) {
-  source_ = "onnx:" + (proto.name().empty() ? proto.op_type() + "_" + std::to_string(index) : proto.name());
-}
+      call_(call),
+      importer_(importer),
+      values_(importer.values()),
+      builder_(importer.builder()),
+      model_(importer.model()),
+      outputs_(static_cast<size_t>(proto.output_size())) {}
 
 void OnnxNode::AddDropout(std::string dropout) {
   std::vector<std::string> dropouts = model_.graph.dropouts();
@@ -25,7 +27,12 @@ void OnnxNode::AddDropout(std::string dropout) {
   model_.graph.set_dropouts(std::move(dropouts));
 }
 
-Value OnnxNode::input(int i) { return values_.Get(proto_.input(i)); }
+Value OnnxNode::input(int i) {
+  if (values_.IsTensor(proto_.input(i))) return values_.Get(proto_.input(i));
+  builder_.Fail(Error() << "input " << i << " (" << proto_.input(i) << ") is " << KindOf(AnyInput(i))
+                        << ", expected a tensor");
+  return Value();
+}
 
 std::vector<Value> OnnxNode::inputs() {
   std::vector<Value> values;
@@ -60,11 +67,36 @@ absl::StatusOr<double> OnnxNode::FloatInput(int i) {
   return value->At(0);
 }
 
+OnnxValue OnnxNode::AnyInput(int i) {
+  return has_input(i) ? values_.GetAny(proto_.input(i)) : OnnxValue(OnnxNothing());
+}
+
+absl::StatusOr<OnnxSequence> OnnxNode::SequenceInput(int i) {
+  const OnnxValue value = AnyInput(i);
+  if (const auto* sequence = std::get_if<OnnxSequence>(&value)) return *sequence;
+  return Error() << "input " << i << " is " << KindOf(value) << ", expected a sequence";
+}
+
+// In a function an attribute may be a reference to one of the call; it is absent if that is.
 const AttributeProto* OnnxNode::Find(std::string_view name) const {
   for (const AttributeProto& attribute : proto_.attribute()) {
-    if (attribute.name() == name) return &attribute;
+    if (attribute.name() != name) continue;
+    if (attribute.ref_attr_name().empty()) return &attribute;
+    const auto referred = call_.find(attribute.ref_attr_name());
+    return referred == call_.end() ? nullptr : referred->second;
   }
   return nullptr;
+}
+
+absl::StatusOr<const onnx::GraphProto*> OnnxNode::Body(std::string_view name) {
+  const AttributeProto* attribute = Ask(name, AttributeProto::GRAPH);
+  RETURN_IF_ERROR(builder_.status());
+  if (attribute == nullptr) return Error() << "attribute " << name << " is missing";
+  // It would see the names around the function's nodes instead of those around its own.
+  if (std::any_of(call_.begin(), call_.end(), [&](const auto& each) { return each.second == attribute; })) {
+    return Unsupported() << "attribute " << name << " is a graph that a function is called with; that is not supported";
+  }
+  return &attribute->g();
 }
 
 const AttributeProto* OnnxNode::Ask(std::string_view name, AttributeProto::AttributeType type) {
@@ -115,7 +147,7 @@ absl::StatusOr<Tensor> OnnxNode::TensorAttr(std::string_view name) {
 
 absl::Status OnnxNode::CheckAllAttributesAsked() const {
   for (const AttributeProto& attribute : proto_.attribute()) {
-    if (asked_.count(attribute.name())) continue;
+    if (asked_.count(attribute.name()) || Find(attribute.name()) == nullptr) continue;
     if (opset_ < 6 && attribute.name() == "consumed_inputs") continue;  // a hint that memory may be reused
     return Unsupported() << "attribute " << attribute.name() << " is not supported in opset " << opset_;
   }
@@ -136,7 +168,11 @@ absl::StatusOr<std::optional<std::vector<int64_t>>> OnnxNode::IntsAttrOrInput(st
 }
 
 void OnnxNode::SetOutput(int i, Value value) {
-  if (value && has_output(i)) outputs_[static_cast<size_t>(i)] = value;
+  if (value) SetAnyOutput(i, value);
+}
+
+void OnnxNode::SetAnyOutput(int i, OnnxValue value) {
+  if (has_output(i)) outputs_[static_cast<size_t>(i)] = std::move(value);
 }
 
 ErrorStream OnnxNode::Error() const { return InvalidArgument() << op_type() << ": "; }

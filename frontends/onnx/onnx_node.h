@@ -13,11 +13,13 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/builder.h"
 #include "core/status.h"
 #include "core/tensor.h"
+#include "frontends/onnx/subgraph.h"
 #include "frontends/onnx/values.h"
 #include "frontends/onnx_importer.h"
 #include "onnx/onnx.pb.h"
@@ -26,10 +28,10 @@ namespace lockstep {
 
 class OnnxNode {
  public:
-  // All non-empty inputs of `proto` must be in `values`. `index` is the node's position in the file. Notes go to
-  // `model`.
-  OnnxNode(const onnx::NodeProto& proto, int index, int64_t opset, OnnxValues& values, Builder& builder,
-           ImportedModel& model);
+  // All non-empty inputs of `proto` must be among the importer's values. `call` has what its attributes may refer to,
+  // if it is in a function. Notes go to the importer's model.
+  OnnxNode(const onnx::NodeProto& proto, std::string source, int64_t opset, const OnnxAttributes& call,
+           SubgraphImporter& importer);
 
   Builder& b() { return builder_; }
   int64_t opset() const { return opset_; }
@@ -40,7 +42,9 @@ class OnnxNode {
 
   // --- Inputs. The table of operators says how many are required; only later ones may be absent. ---------------------
   int num_inputs() const { return proto_.input_size(); }
-  bool has_input(int i) const { return i < proto_.input_size() && !proto_.input(i).empty(); }
+  bool has_input(int i) const {
+    return i < proto_.input_size() && !proto_.input(i).empty() && !values_.IsNothing(proto_.input(i));
+  }
   Value input(int i);                                        // null only if the builder has failed
   const TensorType& type(int i) { return input(i).type(); }  // requires that input(i) is not null
   const Shape& shape(int i) { return type(i).shape; }
@@ -51,6 +55,9 @@ class OnnxNode {
   // The value of an input that is the same whatever the program is given, else null: for where knowing it is better.
   const Tensor* FixedInput(int i) const { return values_.FindFixed(proto_.input(i)); }
   absl::StatusOr<double> FloatInput(int i);  // of one element; an initializer of one will do
+  // For operators that take more than tensors (`takes_any_kind` in the table); for others, all inputs are tensors.
+  OnnxValue AnyInput(int i);  // nothing if there is none
+  absl::StatusOr<OnnxSequence> SequenceInput(int i);
 
   // --- Attributes. An attribute that no converter asks for is an error: its meaning would be lost. -------------------
   bool has_attr(std::string_view name) const { return Find(name) != nullptr; }
@@ -64,14 +71,25 @@ class OnnxNode {
   void Ignore(std::string_view name) { asked_.insert(std::string(name)); }  // it has no effect on what we compute
   absl::Status CheckAllAttributesAsked() const;
 
+  // --- Bodies: attributes that are graphs (frontends/onnx/subgraph.h) ------------------------------------------------
+  absl::StatusOr<const onnx::GraphProto*> Body(std::string_view name);
+  // What the outputs of `body` are if its inputs are these. `run` says which run it is: "[3]".
+  absl::StatusOr<std::vector<OnnxValue>> ImportBody(const onnx::GraphProto& body, std::vector<OnnxValue> inputs,
+                                                    const std::string& run) {
+    return importer_.ImportBody(*this, body, std::move(inputs), run);
+  }
+  // The value if it is known before the program runs, else null; what the node itself has built so far is not known.
+  const Tensor* FindConstant(Value value) { return values_.FindConstant(value); }
+
   // Ints from the attribute `name` up to opset `since` - 1, from input `i` from then on; nothing if absent.
   absl::StatusOr<std::optional<std::vector<int64_t>>> IntsAttrOrInput(std::string_view name, int64_t since, int i);
 
   // --- Outputs -------------------------------------------------------------------------------------------------------
   int num_outputs() const { return proto_.output_size(); }
   bool has_output(int i) const { return i < proto_.output_size() && !proto_.output(i).empty(); }
-  void SetOutput(int i, Value value);  // no effect if the node has no output i, or the value is null
-  const std::vector<Value>& outputs() const { return outputs_; }
+  void SetOutput(int i, Value value);         // no effect if the node has no output i, or the value is null
+  void SetAnyOutput(int i, OnnxValue value);  // the same, for any kind
+  const std::vector<std::optional<OnnxValue>>& outputs() const { return outputs_; }  // of those that are set
 
   // --- Errors and checks ---------------------------------------------------------------------------------------------
   // "Conv: <message>"; the importer appends the source.
@@ -92,13 +110,15 @@ class OnnxNode {
   const onnx::AttributeProto* Ask(std::string_view name, onnx::AttributeProto::AttributeType type);
 
   const onnx::NodeProto& proto_;
+  const std::string source_;
   const int64_t opset_;
+  const OnnxAttributes& call_;
+  SubgraphImporter& importer_;
   OnnxValues& values_;
   Builder& builder_;
   ImportedModel& model_;
-  std::string source_;
   std::set<std::string> asked_;
-  std::vector<Value> outputs_;
+  std::vector<std::optional<OnnxValue>> outputs_;
 };
 
 // NumPy's broadcasting, which ONNX calls multidirectional: the common shape, or an error with the shapes.

@@ -27,6 +27,9 @@ const std::vector<OnnxOp>& AllOnnxOps() {
              QuantizationOps(),
              SignalOps(),
              RotaryOps(),
+             ControlFlowOps(),
+             ScanOps(),
+             SequenceOps(),
          }) {
       all.insert(all.end(), family.begin(), family.end());
     }

@@ -12,7 +12,8 @@
 
 namespace lockstep {
 
-inline constexpr int kAnyNumber = 1 << 30;
+inline constexpr int kAnyNumber = 1 << 30;  // none of which is absent
+inline constexpr int kAnyNumberSomeAbsent = kAnyNumber - 1;
 inline constexpr int64_t kNoEnd = 1 << 30;
 
 struct OnnxOp {
@@ -21,6 +22,7 @@ struct OnnxOp {
   int64_t since = 1, until = kNoEnd;
   int min_inputs = 1, max_inputs = 1;  // the first min_inputs are present
   absl::Status (*convert)(OnnxNode& n) = nullptr;
+  bool takes_any_kind = false;  // sequences and optionals too; without it, all inputs are tensors
 };
 
 std::vector<OnnxOp> ElementwiseOps();         // elementwise.cc
@@ -44,6 +46,9 @@ std::vector<OnnxOp> LossOps();                // losses.cc
 std::vector<OnnxOp> QuantizationOps();        // quantization.cc
 std::vector<OnnxOp> SignalOps();              // signal.cc
 std::vector<OnnxOp> RotaryOps();              // rotary.cc
+std::vector<OnnxOp> ControlFlowOps();         // control_flow.cc: If, Loop, SequenceMap
+std::vector<OnnxOp> ScanOps();                // scan.cc
+std::vector<OnnxOp> SequenceOps();            // sequence.cc: sequences and optionals
 
 // All rows of all families.
 const std::vector<OnnxOp>& AllOnnxOps();

@@ -11,31 +11,81 @@ constexpr int64_t kMaxFoldedElements = 1 << 16;  // more than any shape, and soo
 
 }  // namespace
 
-absl::Status OnnxValues::Define(const std::string& name, Value value) {
-  if (Has(name)) return InvalidArgument() << "two values are named '" << name << "'";
-  values_.emplace(name, value);
+std::string_view KindOf(const OnnxValue& value) {
+  if (std::holds_alternative<Value>(value)) return "a tensor";
+  return std::holds_alternative<OnnxSequence>(value) ? "a sequence" : "an empty optional";
+}
+
+std::string SourceIn(const std::string& place, const std::string& name) {
+  return place.ends_with('/') && name.starts_with('/') ? place + name.substr(1) : place + name;
+}
+
+OnnxValues::OnnxValues(Builder& builder) : builder_(builder) { OpenScope("onnx:", /*sees_outer=*/false); }
+
+void OnnxValues::OpenScope(std::string place, bool sees_outer) {
+  scopes_.push_back(Scope{std::move(place), sees_outer, {}, {}});
+}
+
+void OnnxValues::CloseScope() {
+  LOCKSTEP_CHECK(is_in_body()) << "the file's graph stays open";
+  scopes_.pop_back();
+}
+
+std::optional<size_t> OnnxValues::ScopeOf(const std::string& name) const {
+  for (size_t i = scopes_.size(); i-- > 0;) {
+    if (scopes_[i].values.count(name) || scopes_[i].constants.count(name)) return i;
+    if (!scopes_[i].sees_outer) break;
+  }
+  return std::nullopt;
+}
+
+absl::Status OnnxValues::Define(const std::string& name, OnnxValue value) {
+  Scope& scope = scopes_.back();
+  if (scope.constants.count(name) || !scope.values.emplace(name, std::move(value)).second)
+    return InvalidArgument() << "two values are named '" << name << "'";
   return absl::OkStatus();
 }
 
 absl::Status OnnxValues::DefineConstant(const std::string& name, Tensor value) {
-  if (Has(name)) return InvalidArgument() << "two values are named '" << name << "'";
-  constants_.emplace(name, std::move(value));
+  Scope& scope = scopes_.back();
+  if (scope.values.count(name) || !scope.constants.emplace(name, std::move(value)).second)
+    return InvalidArgument() << "two values are named '" << name << "'";
   return absl::OkStatus();
 }
 
-Value OnnxValues::Get(const std::string& name) {
-  if (const auto it = values_.find(name); it != values_.end()) return it->second;
-  const Tensor& constant = constants_.at(name);
-  const std::string source = builder_.source();
-  builder_.set_source("onnx:" + name);
-  const Value value = builder_.Constant(constant);
+bool OnnxValues::IsUndefinedConstant(const std::string& name) const {
+  const std::optional<size_t> at = ScopeOf(name);
+  return at && scopes_[*at].constants.count(name) > 0;
+}
+
+bool OnnxValues::IsTensor(const std::string& name) const {
+  const Scope& scope = scopes_[ScopeOf(name).value()];
+  const auto it = scope.values.find(name);
+  return it == scope.values.end() || std::holds_alternative<Value>(it->second);
+}
+
+bool OnnxValues::IsNothing(const std::string& name) const {
+  const Scope& scope = scopes_[ScopeOf(name).value()];
+  const auto it = scope.values.find(name);
+  return it != scope.values.end() && std::holds_alternative<OnnxNothing>(it->second);
+}
+
+Value OnnxValues::Get(const std::string& name) { return std::get<Value>(GetAny(name)); }
+
+const OnnxValue& OnnxValues::GetAny(const std::string& name) {
+  Scope& scope = scopes_[ScopeOf(name).value()];
+  if (const auto it = scope.values.find(name); it != scope.values.end()) return it->second;
+  const auto constant = scope.constants.find(name);
+  const std::string source = builder_.source(), own_source = SourceIn(scope.place, name);
+  builder_.set_source(own_source);
+  const Value value = builder_.Constant(constant->second);
   builder_.set_source(source);
-  if (!value) return value;
-  builder_.graph().SetName(value, name);
-  known_.emplace(value, Known{constant, {}});
-  values_.emplace(name, value);
-  constants_.erase(name);
-  return value;
+  if (value) {
+    builder_.graph().SetName(value, own_source.substr(std::string_view("onnx:").size()));
+    known_.emplace(value, Known{std::move(constant->second), {}});
+  }
+  scope.constants.erase(constant);
+  return scope.values.emplace(name, value).first->second;
 }
 
 void OnnxValues::SetGivenValue(const std::string& name, Value value, Tensor given) {
@@ -43,8 +93,13 @@ void OnnxValues::SetGivenValue(const std::string& name, Value value, Tensor give
 }
 
 const Tensor* OnnxValues::FindConstant(const std::string& name) {
-  if (const auto it = constants_.find(name); it != constants_.end()) return &it->second;
-  const Known* known = FindKnown(values_.at(name));
+  const Scope& scope = scopes_[ScopeOf(name).value()];
+  if (const auto it = scope.constants.find(name); it != scope.constants.end()) return &it->second;
+  return IsTensor(name) ? FindConstant(std::get<Value>(scope.values.at(name))) : nullptr;
+}
+
+const Tensor* OnnxValues::FindConstant(Value value) {
+  const Known* known = FindKnown(value);
   if (known == nullptr) return nullptr;
   relied_upon_.insert(known->from.begin(), known->from.end());
   return &known->value;
@@ -58,7 +113,8 @@ const Tensor* OnnxValues::FindFixed(const std::string& name) const {
 
 const Tensor* OnnxValues::FindInitialValue(const std::string& name) {
   if (const Tensor* constant = FindConstant(name)) return constant;
-  const auto it = initial_values_.find(values_.at(name));
+  if (!IsTensor(name)) return nullptr;
+  const auto it = initial_values_.find(Get(name));
   return it == initial_values_.end() ? nullptr : &it->second;
 }
 

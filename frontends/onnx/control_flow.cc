@@ -1,0 +1,122 @@
+// Operators that run bodies. What decides how often has to be known when importing: then a body becomes the nodes of
+// its runs, and gradients, placements and fusion follow by themselves.
+
+#include <utility>
+
+#include "core/builder.h"
+#include "frontends/onnx/op_table.h"
+#include "frontends/onnx/tensor_data.h"
+#include "frontends/onnx/unroll.h"
+
+namespace lockstep {
+namespace {
+
+absl::Status If(OnnxNode& n) {
+  ASSIGN_OR_RETURN(const bool condition, KnownCondition(n, n.AnyInput(0), "input 0, the condition,"));
+  const std::string taken = condition ? "then_branch" : "else_branch";
+  n.Ignore(condition ? "else_branch" : "then_branch");
+  ASSIGN_OR_RETURN(const onnx::GraphProto* body, n.Body(taken));
+  ASSIGN_OR_RETURN(const std::vector<OnnxValue> outputs, n.ImportBody(*body, {}, "." + taken));
+  if (static_cast<int>(outputs.size()) != n.num_outputs())
+    return n.Error() << taken << " has " << outputs.size() << " outputs, expected " << n.num_outputs();
+  for (int i = 0; i < n.num_outputs(); ++i) n.SetAnyOutput(i, outputs[static_cast<size_t>(i)]);
+  return absl::OkStatus();
+}
+
+// The body is given the number of the iteration, a condition, and what it carries; it gives the next condition, what it
+// carries on, and what is stacked.
+absl::Status Loop(OnnxNode& n) {
+  ASSIGN_OR_RETURN(const onnx::GraphProto* body, n.Body("body"));
+  std::optional<int64_t> trips;
+  if (n.has_input(0)) {
+    ASSIGN_OR_RETURN(const std::vector<int64_t> given, n.IntsInput(0));
+    if (given.size() != 1) return n.Error() << "input 0 has " << given.size() << " elements, expected one number";
+    trips = given[0];
+  }
+  bool goes_on = true;
+  if (n.has_input(1)) {
+    ASSIGN_OR_RETURN(goes_on, KnownCondition(n, n.AnyInput(1), "input 1, the condition,"));
+  }
+  std::vector<OnnxValue> carried;
+  for (int i = 2; i < n.num_inputs(); ++i) carried.push_back(n.AnyInput(i));
+  const size_t num_carried = carried.size(), num_outputs = static_cast<size_t>(body->output_size());
+  if (num_outputs < 1 + num_carried || static_cast<size_t>(n.num_outputs()) > num_outputs - 1) {
+    return n.Error() << "the body has " << num_outputs << " outputs, for a condition, " << num_carried
+                     << " carried values and " << n.num_outputs() << " outputs of the node";
+  }
+  std::vector<std::vector<OnnxValue>> stacked(num_outputs - 1 - num_carried);
+  for (int64_t i = 0; goes_on && (!trips || i < *trips); ++i) {
+    RETURN_IF_ERROR(CheckUnrolled(n, i + 1, "iterations"));
+    std::vector<OnnxValue> inputs = {n.b().Constant(Tensor::Of<int64_t>(Shape(), {i})),
+                                     n.b().Constant(Tensor::Scalar(DType::kBool, 1))};
+    inputs.insert(inputs.end(), carried.begin(), carried.end());
+    ASSIGN_OR_RETURN(const std::vector<OnnxValue> outputs,
+                     n.ImportBody(*body, std::move(inputs), "[" + std::to_string(i) + "]"));
+    ASSIGN_OR_RETURN(goes_on, KnownCondition(n, outputs[0], "the body's condition '" + body->output(0).name() + "'"));
+    for (size_t j = 0; j < num_carried; ++j) carried[j] = outputs[1 + j];
+    for (size_t j = 0; j < stacked.size(); ++j) stacked[j].push_back(outputs[1 + num_carried + j]);
+  }
+  for (int i = 0; i < n.num_outputs(); ++i) {
+    const size_t at = static_cast<size_t>(i);
+    if (at < num_carried) {
+      n.SetAnyOutput(i, carried[at]);
+    } else if (n.has_output(i)) {
+      ASSIGN_OR_RETURN(const Value all, Stack(n, stacked[at - num_carried], 0, body->output(i + 1)));
+      n.SetOutput(i, all);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The body is run on the elements of the first sequence, with those of the other sequences at the same position, and
+// with tensors as they are.
+absl::Status SequenceMap(OnnxNode& n) {
+  ASSIGN_OR_RETURN(const onnx::GraphProto* body, n.Body("body"));
+  ASSIGN_OR_RETURN(const OnnxSequence first, n.SequenceInput(0));
+  if (body->output_size() != n.num_outputs())
+    return n.Error() << "the body has " << body->output_size() << " outputs, expected " << n.num_outputs();
+  std::vector<OnnxSequence> results(static_cast<size_t>(n.num_outputs()));
+  for (size_t j = 0; j < results.size(); ++j) {
+    const auto& info = body->output(static_cast<int>(j));
+    const absl::StatusOr<DType> dtype = DTypeFromOnnx(info.type().tensor_type().elem_type());
+    if (dtype.ok()) results[j].dtype = *dtype;
+  }
+  for (size_t at = 0; at < first.elements.size(); ++at) {
+    std::vector<OnnxValue> inputs;
+    for (int i = 0; i < n.num_inputs(); ++i) {
+      OnnxValue input = n.AnyInput(i);
+      if (const auto* sequence = std::get_if<OnnxSequence>(&input)) {
+        if (sequence->elements.size() != first.elements.size()) {
+          return n.Error() << "input " << i << " has " << sequence->elements.size() << " elements, expected "
+                           << first.elements.size() << " as input 0 has";
+        }
+        input = OnnxValue(sequence->elements[at]);
+      }
+      inputs.push_back(std::move(input));
+    }
+    ASSIGN_OR_RETURN(const std::vector<OnnxValue> outputs,
+                     n.ImportBody(*body, std::move(inputs), "[" + std::to_string(at) + "]"));
+    for (size_t j = 0; j < results.size(); ++j) {
+      const Value* element = std::get_if<Value>(&outputs[j]);
+      if (element == nullptr)
+        return n.Error() << "output " << j << " is " << KindOf(outputs[j]) << ", expected a tensor";
+      if (at == 0) results[j].dtype = element->dtype();
+      if (element->dtype() != results[j].dtype) return n.Error() << "output " << j << " would mix element types";
+      results[j].elements.push_back(*element);
+    }
+  }
+  for (int i = 0; i < n.num_outputs(); ++i) n.SetAnyOutput(i, std::move(results[static_cast<size_t>(i)]));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<OnnxOp> ControlFlowOps() {
+  return {
+      {"If", 1, kNoEnd, 1, 1, If, /*takes_any_kind=*/true},
+      {"Loop", 1, kNoEnd, 0, kAnyNumberSomeAbsent, Loop, /*takes_any_kind=*/true},
+      {"SequenceMap", 17, kNoEnd, 1, kAnyNumber, SequenceMap, /*takes_any_kind=*/true},
+  };
+}
+
+}  // namespace lockstep

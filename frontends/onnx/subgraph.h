@@ -1,0 +1,100 @@
+// Imports nodes, wherever in a file they stand: in its graph, in a body (of an If, a Loop, a Scan), in a function that
+// the file defines. A body sees the names of the graph around it; a function sees its inputs and the attributes of its
+// call alone. Bodies and functions leave no trace but their nodes: each run of a body, and each call of a function, is
+// imported anew, with a source that says where:
+//
+//   onnx:/loop/Loop[3]/Add           node Add in the fourth iteration of node /loop/Loop
+//   onnx:/if/If.then_branch/Add      node Add of the branch that node /if/If takes
+//   onnx:/gelu/Gelu/Mul              node Mul of the function that node /gelu/Gelu calls
+//
+// So a file can ask for more nodes than it has: the limits below end that. Internal to the frontend; used by one
+// import.
+
+#pragma once
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/builder.h"
+#include "core/status.h"
+#include "frontends/onnx/values.h"
+#include "frontends/onnx_importer.h"
+#include "onnx/onnx.pb.h"
+
+namespace lockstep {
+
+class OnnxNode;
+
+// How deep bodies and calls may be nested.
+inline constexpr size_t kMaxNesting = 64;
+// How many iterations a Loop or a Scan, and how many elements a sequence may have. Each iteration becomes nodes of its
+// own, so that what is compiled grows with their number.
+inline constexpr int64_t kMaxUnrolled = 1024;
+// How many nodes all runs of bodies and calls of functions may have together: about as many as compile in minutes.
+inline constexpr int64_t kMaxNodesInBodies = 1 << 17;
+
+// The attributes that a function is called with, and its defaults, by name: what its nodes refer to.
+using OnnxAttributes = std::map<std::string, const onnx::AttributeProto*>;
+
+class SubgraphImporter {
+ public:
+  using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
+  using OpsetImports = google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>;
+
+  // All arguments must outlive this, `file` unchanged. `opset` is the file's, of the default domain. Notes and dropouts
+  // go to `model`.
+  SubgraphImporter(const onnx::ModelProto& file, int64_t opset, Builder& builder, OnnxValues& values,
+                   ImportedModel& model);
+
+  // Imports nodes in order into the innermost scope of the values. Errors end with the source of the node.
+  absl::Status AddNodes(const Nodes& nodes);
+
+  // Imports `body`, which is an attribute of `n`, in a scope of its own in which its inputs have the values `inputs`;
+  // returns what its outputs are. `run` says which run of which body: "[3]", ".then_branch".
+  absl::StatusOr<std::vector<OnnxValue>> ImportBody(const OnnxNode& n, const onnx::GraphProto& body,
+                                                    std::vector<OnnxValue> inputs, const std::string& run);
+
+  Builder& builder() { return builder_; }
+  OnnxValues& values() { return values_; }
+  ImportedModel& model() { return model_; }
+
+ private:
+  // What the nodes of a body, of a function or of the file's graph share.
+  struct Frame {
+    const OpsetImports* opsets;
+    int64_t opset;                                  // of the default domain
+    const onnx::FunctionProto* function = nullptr;  // that the nodes are in, also if in a body in it
+    OnnxAttributes attributes;                      // of its call
+  };
+  class Level;  // enters a body or a function, and leaves it when it ends
+
+  absl::Status AddNode(const onnx::NodeProto& proto, const std::string& source);
+  absl::Status CheckInputs(const onnx::NodeProto& proto, int min_inputs, int max_inputs, bool takes_any_kind) const;
+  absl::Status DefineOutputs(const onnx::NodeProto& proto, const OnnxNode& node);
+  absl::Status FoldNewNodes();
+
+  const onnx::FunctionProto* FindFunction(const onnx::NodeProto& call) const;  // null if it calls none
+  absl::Status CallFunction(const onnx::FunctionProto& function, const onnx::NodeProto& call,
+                            const std::string& source);
+  absl::StatusOr<Frame> FrameOf(const onnx::FunctionProto& function, const onnx::NodeProto& call) const;
+  absl::Status DefineBodyInputs(const OnnxNode& n, const onnx::GraphProto& body, std::vector<OnnxValue> inputs);
+  absl::Status DefineBodyInitializers(const OnnxNode& n, const onnx::GraphProto& body);
+  absl::StatusOr<std::vector<OnnxValue>> GetAll(const google::protobuf::RepeatedPtrField<std::string>& names,
+                                                const std::string& whose);
+
+  const onnx::ModelProto& file_;
+  Builder& builder_;
+  OnnxValues& values_;
+  ImportedModel& model_;
+  std::vector<Frame> frames_;
+  std::map<std::string, const onnx::FunctionProto*> functions_;  // by domain, name and overload
+  // However often a body runs, its constants are in the graph once. By the initializer or the node in the file.
+  std::unordered_map<const void*, Value> constants_;
+  int64_t nodes_in_bodies_ = 0;
+  bool error_has_source_ = false;
+  Node* last_folded_ = nullptr;  // nodes up to this one have been through FoldNewNodes
+};
+
+}  // namespace lockstep

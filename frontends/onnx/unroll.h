@@ -1,0 +1,29 @@
+// What the operators share that run a body a number of times that is known when importing: If, Loop, Scan, SequenceMap.
+// Internal to the frontend; each call belongs to one import.
+
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "frontends/onnx/onnx_node.h"
+
+namespace lockstep {
+
+// A condition of one element that is known before the program runs, else an error that says so. `what` is it: "input
+// 0".
+absl::StatusOr<bool> KnownCondition(OnnxNode& n, const OnnxValue& condition, std::string_view what);
+
+// An error that names the limit, where a loop would have more iterations, or a sequence more elements.
+absl::Status CheckUnrolled(const OnnxNode& n, int64_t count, std::string_view of_what);
+
+// x at position `at` of dimension `axis`, without that dimension.
+Value ElementAlong(Builder& b, Value x, int64_t axis, int64_t at);
+
+// Tensors of one type with a new dimension, at `axis` of the result; an axis below 0 counts from the end. If there are
+// none, `info` has to say what they would be.
+absl::StatusOr<Value> Stack(OnnxNode& n, const std::vector<OnnxValue>& parts, int64_t axis,
+                            const onnx::ValueInfoProto& info);
+
+}  // namespace lockstep
