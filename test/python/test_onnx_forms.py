@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -410,3 +411,41 @@ def test_a_new_form_in_an_old_opset_is_an_error(tmp_path: Path) -> None:
         path = save(tmp_path / "m.onnx", [old], opset, {"x": [1]}, {"pads": np.array([1, 1])})
         with raises(old.op_type, part):
             ls.load_onnx(path)
+
+
+# Functions and bodies
+
+
+def with_weights(text: str, path: Path) -> Path:
+    model = onnx.parser.parse_model('<ir_version: 9, opset_import: ["" : 18, "local" : 1]>\n' + text)
+    for name, shape in (("w", (12, 12)), ("head", (12, 5))):
+        model.graph.initializer.append(numpy_helper.from_array(random(*shape, seed=len(name)) / 4, name))
+    onnx.save(model, path)
+    return path
+
+
+def test_a_loop_over_a_function_trains_as_its_iterations(tmp_path: Path) -> None:
+    looped = with_weights(
+        """g (float[batch,12] x) => (float[batch,5] logits) {
+             trips = Constant <value = int64 {2}> ()
+             h = Loop (trips, , x) <body = b (int64 i, bool c, float[n,12] v) => (bool c2, float[n,12] u) {
+               c2 = Identity(c)
+               u = local.Layer(v, w)
+             }>
+             logits = MatMul(h, head)
+           }
+           <domain: "local", opset_import: ["" : 18]> Layer (a, b) => (t) { m = MatMul(a, b)  t = Tanh(m) }""",
+        tmp_path / "looped.onnx",
+    )
+    written = with_weights(
+        """g (float[batch,12] x) => (float[batch,5] logits) {
+             m = MatMul(x, w)  t = Tanh(m)  n = MatMul(t, w)  h = Tanh(n)  logits = MatMul(h, head)
+           }""",
+        tmp_path / "written.onnx",
+    )
+    (expected,) = losses(ls.load_onnx(written, dims={"batch": 6}), 1, 6)
+    assert expected[0] > expected[2]
+    results = losses(ls.load_onnx(looped, dims={"batch": 6}), 2, 6)
+    assert len(results) == 2
+    for result in results:
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
