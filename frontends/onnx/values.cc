@@ -106,8 +106,11 @@ const Tensor* OnnxValues::FindConstant(Value value) {
 }
 
 const Tensor* OnnxValues::FindFixed(const std::string& name) const {
-  if (const auto it = constants_.find(name); it != constants_.end()) return &it->second;
-  const Known* known = FindKnown(values_.at(name));
+  const Scope& scope = scopes_[ScopeOf(name).value()];
+  if (const auto it = scope.constants.find(name); it != scope.constants.end()) return &it->second;
+  const auto it = scope.values.find(name);
+  if (it == scope.values.end() || !std::holds_alternative<Value>(it->second)) return nullptr;
+  const Known* known = FindKnown(std::get<Value>(it->second));
   return known == nullptr || !known->from.empty() ? nullptr : &known->value;
 }
 
