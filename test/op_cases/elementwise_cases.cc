@@ -65,7 +65,7 @@ std::vector<OpCase> UnaryCases() {
   for (const char* op : {"neg",   "abs",  "sign", "exp",   "tanh", "sigmoid", "softsign", "erf",   "relu",
                          "floor", "ceil", "log",  "log1p", "sqrt", "rsqrt",   "round",    "sin",   "cos",
                          "tan",   "asin", "acos", "atan",  "sinh", "cosh",    "asinh",    "acosh", "atanh"}) {
-    rows.push_back(Case(op, {Tensor::Of<double>({6}, {0.0, -0.0, -1.0, inf, -inf, nan})})
+    rows.push_back(Case(op, {Tensor::Of<double>({7}, {0.0, -0.0, -1.0, 0.7, inf, -inf, nan})})
                        .NoGradient("no differences at kinks and infinities"));
   }
   return rows;
@@ -205,8 +205,11 @@ std::vector<OpCase> LogicCases() {
   }
   for (DType from : kAllDTypes) {
     for (DType to : kAllDTypes) {
-      if (SizeOf(from) == SizeOf(to) && (to != DType::kBool || from == to))
-        rows.push_back(Case("bitcast", {Typed(from, {2, 6}).In(0, from == DType::kBool ? 1 : 3)}, To(to)));
+      if (SizeOf(from) != SizeOf(to) || (to == DType::kBool && from != to)) continue;
+      // What ranks add up to is rounded to 16 bits: the last bit differs from one rank's.
+      const double tolerance = SizeOf(from) == 2 && IsFloat(from) ? 1e-2 : 1e-5;
+      rows.push_back(Case("bitcast", {Typed(from, {2, 6}).In(0, from == DType::kBool ? 1 : 3)}, To(to))
+                         .Tolerance(1e-6, tolerance));
     }
   }
   rows.push_back(Case("bitcast", {Tensor::Of<int32_t>({3}, {0x3fc00000, -1, INT32_MIN})}, To(DType::kF32)));

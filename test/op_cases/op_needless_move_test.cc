@@ -157,6 +157,8 @@ bool MayMove(const OpCase& row, size_t operand, const Placement& placement) {
   if (op == "broadcast") return placement.is_partial();
   // Linear between these dtypes, and not where it rounds.
   if (op == "convert") return placement.is_partial();
+  // Of its own dtype it does nothing, which is simplified away.
+  if (op == "bitcast") return placement.is_partial();
   return false;
 }
 
