@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "backends/executor_test_support.h"
+#include "core/printer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/agreement.h"
@@ -119,6 +120,31 @@ graph @late_reader(%x: f32[2,2], state %w: f32[2,2]) -> (y: f32[2,2], %w: f32[2,
     return absl::OkStatus();
   });
   EXPECT_TRUE(status.ok()) << status;
+}
+
+// The all_reduce takes the place of its operand, which another collective may still read.
+TEST(Ranks, AReductionInPlaceWaitsForTheOthersThatReadItsOperand) {
+  constexpr char kTwice[] = R"(
+mesh {data=2}
+local graph @twice(%x: f32[2,2] split(1)) -> (slice: f32[1] split(0), whole: f32[2]) {
+  %y = reduce_sum %x {dims=[1]} : f32[2] partial(sum)
+  %slice = reduce_scatter %y {axis=data, dim=0, kind=sum} : f32[1] split(0)
+  %whole = all_reduce %y {axis=data, bucket=0, kind=sum} : f32[2]
+  return %slice, %whole
+}
+)";
+  const absl::StatusOr<Graph> graph = ParseGraph(kTwice);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const auto backend = CreateBackend("cpu");
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  CompileOptions options;
+  options.optimize = false;
+  const Tensor first = Tensor::Of<float>({2, 2}, {1, 2, 3, 4}), second = Tensor::Of<float>({2, 2}, {10, 20, 30, 40});
+  const auto results = RunInProcess(*graph, **backend, {{first}, {second}}, options);
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_EQ((*results)[0][0], Tensor::Of<float>({1}, {33}));
+  EXPECT_EQ((*results)[1][0], Tensor::Of<float>({1}, {77}));
+  for (const auto& of_rank : *results) EXPECT_EQ(of_rank[1], Tensor::Of<float>({2}, {33, 77}));
 }
 
 TEST(Ranks, AFailureOnOneRankReachesAll) {

@@ -114,15 +114,19 @@ class Scheduler {
     }
   }
 
-  // Appends an instruction, after the waits for what it touches.
+  // Appends an instruction, after the waits for what it touches of theirs: results, and operands that it writes, as a
+  // reduction in place does.
   void Append(Instruction instruction) {
-    std::set<int> touched;
+    std::set<int> touched, written;
     for (int id : instruction.reads) touched.insert(program_.Root(id));
-    for (int id : instruction.writes) touched.insert(program_.Root(id));
+    for (int id : instruction.writes) written.insert(program_.Root(id));
+    touched.insert(written.begin(), written.end());
     std::vector<int> due;
     for (const auto& [id, wait] : waits_) {
-      const auto in_flight = [&](int storage) { return touched.contains(program_.Root(storage)); };
-      if (std::any_of(wait.writes.begin(), wait.writes.end(), in_flight)) due.push_back(id);
+      const auto are_in = [&](const std::set<int>& roots, const std::vector<int>& storages) {
+        return std::any_of(storages.begin(), storages.end(), [&](int of) { return roots.contains(program_.Root(of)); });
+      };
+      if (are_in(touched, wait.writes) || are_in(written, wait.reads)) due.push_back(id);
     }
     for (int id : due) AppendWait(id);
     if (instruction.kind == Instruction::Kind::kStart) {
