@@ -177,12 +177,9 @@ absl::Status Compress(OnnxNode& n) {
 
 std::vector<OnnxOp> SlicingOps() {
   return {
-      {"Concat", 4, kNoEnd, 1, kAnyNumber, Concat},
-      {"Slice", 1, 9, 1, 1, Slice},
-      {"Slice", 10, kNoEnd, 3, 5, Slice},
-      {"Split", 2, 12, 1, 1, Split},
-      {"Split", 13, kNoEnd, 1, 2, Split},
-      {"ReverseSequence", 10, kNoEnd, 2, 2, ReverseSequence},
+      {"Concat", 4, kNoEnd, 1, kAnyNumber, Concat}, {"Slice", 1, 9, 1, 1, Slice},
+      {"Slice", 10, kNoEnd, 3, 5, Slice},           {"Split", 2, 12, 1, 1, Split},
+      {"Split", 13, kNoEnd, 1, 2, Split},           {"ReverseSequence", 10, kNoEnd, 2, 2, ReverseSequence},
       {"Compress", 9, kNoEnd, 2, 2, Compress},
   };
 }

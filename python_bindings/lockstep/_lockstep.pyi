@@ -113,6 +113,12 @@ class Graph:
         """
 
     @property
+    def fixed_inputs(self) -> list[str]:
+        """
+        The inputs of the file whose values, given to load_onnx(), went into the graph.
+        """
+
+    @property
     def notes(self) -> list[str]:
         """What the import changed, a sentence each."""
 
@@ -143,7 +149,9 @@ class Graph:
 
 def _parse(text: str) -> Graph: ...
 
-def _load_onnx(path: str, dims: Mapping[str, int], split: Mapping[str, int] | None) -> Graph: ...
+def _load_onnx(path: str, bytes: bytes | None, dims: Mapping[str, int], split: Mapping[str, int] | None, values: Mapping[str, object]) -> Graph: ...
+
+def _with_values(model: Graph, values: Mapping[str, object]) -> Graph: ...
 
 def _train_step(model: Graph, loss: tuple[str, str, str, Mapping[str, bool | float]], optimizer: tuple[str, Mapping[str, bool | float]], trained: Sequence[str], frozen: Sequence[str], keep_results: bool, statistics: str, dropout_off: bool) -> Graph: ...
 

@@ -33,7 +33,7 @@ def from_torch(
 
         model = ls.from_torch(module, torch.randn(2, 784), dims={"batch": 128}, output_names=["logits"])
 
-    States have the names of the module's parameters and buffers, inputs those of the parameters of its `forward`. Nothing is
+    States have the names of the module's parameters and buffers (the first one where there are several), inputs those of the parameters of its `forward`. Nothing is
     folded or fused on the way, so that batch normalisation can be trained.
 
     Args:
@@ -47,10 +47,9 @@ def from_torch(
     Raises:
       Error: if torch cannot export the module, with what it says; or as `load_onnx`.
     """
-    import torch
-
     from . import load_onnx
 
+    torch = _torch("from_torch")
     _check.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
     extents = _check.extents("dims", {} if dims is None else dims)
     given = _by_name(module, example_inputs)
@@ -72,6 +71,7 @@ def from_torch(
             )
         except torch.onnx.OnnxExporterError as error:
             raise Error(f"torch cannot export {type(module).__name__}: {_reason(error)}") from error
+        _name_as_pytorch_does(program, module)
         if sum(value.nbytes for value in module.state_dict().values()) < _MAX_BYTES_IN_MEMORY:
             return load_onnx(program.model_proto, dims, split)
         path = Path(folder) / "module.onnx"
@@ -87,8 +87,7 @@ def to_torch(executable: Executable, module: torch.nn.Module) -> None:
     Raises:
       Error: naming the parameter that no state has the name of, or whose shape differs; the module is as it was then.
     """
-    import torch
-
+    torch = _torch("to_torch")
     _check.instance("to_torch: the executable", executable, Executable, "what compile() returns")
     _check.instance("to_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
     values = {}
@@ -110,11 +109,29 @@ def to_torch(executable: Executable, module: torch.nn.Module) -> None:
                 tensor.copy_(values[name])
 
 
+def _torch(function: str) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise Error(f"{function} needs the package torch, which is not installed") from error
+    return torch
+
+
 def _tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
     ]
+
+
+def _name_as_pytorch_does(program: torch.onnx.ONNXProgram, module: torch.nn.Module) -> None:
+    """A tensor that the module has under several names gets the first, as in `named_parameters()`; the exporter takes another."""
+    first: dict[int, str] = {}
+    for name, tensor in _tensors(module):
+        canonical = first.setdefault(id(tensor), name)
+        value = program.model.graph.initializers.get(name)
+        if value is not None:
+            value.name = canonical
 
 
 def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:

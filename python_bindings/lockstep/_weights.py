@@ -29,7 +29,8 @@ def load_weights(
     """
     _check.instance("load_weights: the graph", graph, Graph, "a lockstep.Graph")
     file = _check.path(path)
-    names = {_check.text("rename", old): _check.text("rename", new) for old, new in (rename or {}).items()}
+    rename = _check.instance("load_weights: rename", {} if rename is None else rename, dict, "a dict of names")
+    names = {_check.text("rename", old): _check.text("rename", new) for old, new in rename.items()}
     states = {info.name for info in graph.states}
     values = {}
     for name, value in _read(file).items():
@@ -62,8 +63,8 @@ def save_weights(executable: Executable, path: str | os.PathLike[str]) -> None:
     try:
         save_file(values, temporary, metadata={"format": "np", "writer": "lockstep"})
         os.replace(temporary, file)
-    except OSError as error:
-        raise Error(f"{file}: {error.strerror or error}") from error
+    except (OSError, _safetensors_error()) as error:
+        raise Error(f"{file}: {error}") from error
     finally:
         if os.path.exists(temporary):
             os.remove(temporary)

@@ -47,8 +47,8 @@ def reshape_model() -> onnx.ModelProto:
         helper.make_tensor_value_info("shape", TensorProto.INT64, [None]),
     ]
     outputs = [
-        helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
-        helper.make_tensor_value_info("again", TensorProto.INT64, None),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, None]),
+        helper.make_tensor_value_info("again", TensorProto.INT64, [None]),
     ]
     return helper.make_model(
         helper.make_graph(nodes, "reshape", inputs, outputs), opset_imports=[helper.make_opsetid("", 20)]
@@ -58,17 +58,17 @@ def reshape_model() -> onnx.ModelProto:
 def test_inputs_that_decide_shapes_come_with_each_call() -> None:
     prepared = backend.prepare(reshape_model())
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    for shape in ([6], [3, 2], [1, 6], [3, 2]):
+    for shape in ([6, 1], [3, 2], [1, 6], [3, 2]):
         y, again = prepared.run([x, np.array(shape)])
         np.testing.assert_array_equal(y, 2 * x.reshape(shape))
         assert again.tolist() == shape
-    assert prepared.run({"shape": np.array([4]), "x": x[:2, :2]}).y.shape == (4,)
+    assert prepared.run({"shape": np.array([4, 1]), "x": x[:2, :2]}).y.shape == (4, 1)
 
 
 def test_programs_are_kept() -> None:
     prepared = backend.prepare(reshape_model())
     x = np.ones((2, 3), np.float32)
-    for shape in ([6], [3, 2], [6], [3, 2]):
+    for shape in ([6, 1], [3, 2], [6, 1], [3, 2]):
         prepared.run([x, np.array(shape)])
     [(_, programs)] = prepared._programs.values()
     assert len(programs) == 2
@@ -80,7 +80,7 @@ def test_an_initializer_may_be_overridden() -> None:
     prepared = backend.prepare(model)
     x = np.ones((2, 3), np.float32)
     assert prepared.run([x]).y.shape == (3, 2)
-    assert prepared.run([x, np.array([6])]).y.shape == (6,)
+    assert prepared.run([x, np.array([6, 1])]).y.shape == (6, 1)
     assert prepared.run([x]).y.shape == (3, 2)
 
 

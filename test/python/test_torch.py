@@ -82,7 +82,7 @@ def test_what_cannot_be_exported_says_so() -> None:
         ls.from_torch(Net(), [torch.randn(2, 1, 4, 4)] * 2)
     with raises("dims has the symbols a, b", "dynamic_shapes"):
         ls.from_torch(Net(), torch.randn(2, 1, 4, 4), dims={"a": 4, "b": 4})
-    with raises("the module is a int, expected a torch.nn.Module"):
+    with raises("the module is 3, expected a torch.nn.Module"):
         ls.from_torch(3, torch.randn(2))  # type: ignore[arg-type]
 
 
