@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "core/builder.h"
 #include "frontends/onnx/model_file.h"
@@ -69,8 +70,11 @@ class Importer {
   absl::Status CheckIsInput(std::string_view option, const std::string& name) const;
   absl::Status GiveValue(Value input, const ImportOptions& options);
   absl::Status CheckOptions(const ImportOptions& options, const DimNames& names) const;
+  bool IsComputedByExporter(const std::string& name) const;
+  bool IsNoState(const std::string& name, const Tensor& value, const ImportOptions& options) const;
   void RemoveUnused();
   void NoteConstants();
+  void NoteComputedStates();
 
   const onnx::GraphProto& graph_proto() const { return file_.model.graph(); }
 
@@ -80,7 +84,7 @@ class Importer {
   OnnxValues values_;
   SubgraphImporter nodes_;
   std::set<std::string> initializers_;
-  std::vector<std::string> scalars_;  // the float initializers without a dimension
+  std::vector<std::string> no_states_;  // the float initializers that are constants
 };
 
 absl::Status Importer::CheckFile() {
@@ -170,6 +174,9 @@ absl::Status Importer::CheckOptions(const ImportOptions& options, const DimNames
   for (const auto& [name, value] : options.values) {
     if (!defaults.count(name)) RETURN_IF_ERROR(CheckIsInput("values", name));
   }
+  for (const std::string& name : options.constants) {
+    if (!initializers_.count(name)) return InvalidArgument() << "constants: there is no initializer '" << name << "'";
+  }
   if (!options.split) return absl::OkStatus();
   for (const auto& [name, dim] : *options.split) {
     RETURN_IF_ERROR(CheckIsInput("split", name));
@@ -205,6 +212,19 @@ absl::Status Importer::GiveValue(Value input, const ImportOptions& options) {
   return absl::OkStatus();
 }
 
+// PyTorch's exporter, when it optimizes, calls "val_67" what it computed while exporting. Of one element that is a
+// scale or an epsilon; a larger one may be a weight that it transposed, or a table.
+bool Importer::IsComputedByExporter(const std::string& name) const {
+  const bool is_numbered = absl::StartsWith(name, "val_") && name.size() > 4 &&
+                           std::all_of(name.begin() + 4, name.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return is_numbered && file_.model.producer_name() == "pytorch";
+}
+
+bool Importer::IsNoState(const std::string& name, const Tensor& value, const ImportOptions& options) const {
+  const bool is_single = value.shape().rank() == 0 || (value.num_elements() == 1 && IsComputedByExporter(name));
+  return is_single || options.constants.count(name) > 0;
+}
+
 absl::Status Importer::AddInitializers(const ImportOptions& options) {
   std::set<std::string> used;
   AddUsedNames(graph_proto(), used);
@@ -216,8 +236,8 @@ absl::Status Importer::AddInitializers(const ImportOptions& options) {
       RETURN_IF_ERROR(CheckGivenType(proto.name(), tensor->type(), given->second));
       tensor = given->second;
     }
-    if (!IsFloat(tensor->dtype()) || tensor->shape().rank() == 0) {
-      if (IsFloat(tensor->dtype())) scalars_.push_back(proto.name());
+    if (!IsFloat(tensor->dtype()) || IsNoState(proto.name(), *tensor, options)) {
+      if (IsFloat(tensor->dtype())) no_states_.push_back(proto.name());
       RETURN_IF_ERROR(values_.DefineConstant(proto.name(), *std::move(tensor)));
       continue;
     }
@@ -281,23 +301,35 @@ void Importer::RemoveUnused() {
   }
 }
 
-// Which scalars the graph uses as values, under their constants' names.
+// Which float initializers the graph uses as constants, under the constants' names.
 void Importer::NoteConstants() {
-  for (const std::string& scalar : scalars_) {
-    if (values_.IsUndefinedConstant(scalar)) continue;  // folded into an attribute, or used by nothing
-    const Value value = values_.Get(scalar);
+  for (const std::string& name : no_states_) {
+    if (values_.IsUndefinedConstant(name)) continue;  // folded into an attribute, or used by nothing
+    const Value value = values_.Get(name);
     for (const Node& node : model_.graph.nodes()) {
       if (&node == value.node) model_.constants.push_back(value.name());
     }
   }
   if (model_.constants.empty()) return;
+  model_.notes.push_back("Float initializers that are constants: " + absl::StrJoin(model_.constants, ", ") +
+                         " (`trained` of a training step makes states of them).");
+}
+
+void Importer::NoteComputedStates() {
+  std::vector<std::string> computed;
+  for (const auto& [name, value] : model_.parameters) {
+    if (IsComputedByExporter(name)) computed.push_back(name);
+  }
+  if (computed.empty()) return;
   model_.notes.push_back(
-      "Float initializers without a dimension are constants: " + absl::StrJoin(model_.constants, ", ") +
-      " (`trained` of a training step makes states of them).");
+      "PyTorch's exporter computed " + absl::StrJoin(computed, ", ") +
+      ": weights that it transposed, or tables, which are no parameters; all are states (`constants` "
+      "of the import says which are not, and exported with optimize=False there are none).");
 }
 
 ImportedModel Importer::Finish() {
   NoteConstants();
+  NoteComputedStates();
   DropoutToInferenceForm(file_.model);
   for (onnx::TensorProto& tensor : *file_.model.mutable_graph()->mutable_initializer()) {
     if (model_.parameters.count(tensor.name())) ClearData(tensor);

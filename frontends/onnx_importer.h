@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,7 +36,9 @@ struct ImportOptions {
   // The values that data inputs will have, for models whose inputs decide shapes: the shape of a Reshape, the k of a
   // TopK. Those that an operator needs to know become constants, and are no inputs of the graph; the others stay
   // inputs. An initializer that is listed among the inputs has the value that is given here, else the file's.
-  std::map<std::string, Tensor> values;
+  std::map<std::string, Tensor> values = {};
+  // Float initializers that are no parameters: tables of positions, masks. They become constants, not states.
+  std::set<std::string> constants = {};
 };
 
 // What ExportOnnx needs of the file that was imported.
@@ -51,11 +54,12 @@ struct ImportedModel {
   // for those with ratio 0, or whose input training_mode is the constant false.
   Graph graph;
 
-  // The initial value of each state: every floating-point initializer with at least one dimension that the graph uses.
-  // Scalars and integers are constants; what only sets an attribute (a shape, the bounds of Clip) is folded away.
+  // The initial value of each state: every floating-point initializer with at least one dimension that the graph uses,
+  // but for ImportOptions::constants and for single elements that PyTorch's exporter computed ("val_67"). Scalars and
+  // integers are constants; what only sets an attribute (a shape, the bounds of Clip) is folded away.
   std::map<std::string, Tensor> parameters;
 
-  // The float initializers without a dimension that the graph uses, by the names of their constants: epsilons and
+  // The float initializers that the graph uses and that are no states, by the names of their constants: epsilons and
   // scales, but a scalar that is to be learnt looks the same (ConstantsToStates of passes/training/train_step.h).
   std::vector<std::string> constants;
 

@@ -51,8 +51,8 @@ nb::list DescribeInputs(const Graph& graph, bool states) {
 // Of the file `path`, or of `bytes`, for which `path` stands in messages.
 Model Imported(const std::string& path, const std::optional<nb::bytes>& bytes,
                const std::map<std::string, int64_t>& dims, const std::optional<std::map<std::string, int64_t>>& split,
-               const std::map<std::string, nb::object>& values) {
-  ImportOptions options{.dims = dims, .split = split, .values = {}};
+               const std::map<std::string, nb::object>& values, const std::vector<std::string>& constants) {
+  ImportOptions options{.dims = dims, .split = split, .values = {}, .constants = {constants.begin(), constants.end()}};
   for (const auto& [name, value] : values) {
     const std::string what = "the value of input " + name;
     options.values.emplace(name, CopyArray(CastToArray(value, what), what));
@@ -228,7 +228,8 @@ void BindFunctions(nb::module_& module) {
         return model;
       },
       "text"_a);
-  module.def("_load_onnx", &Imported, "path"_a, "bytes"_a.none(), "dims"_a, "split"_a.none(), "values"_a);
+  module.def("_load_onnx", &Imported, "path"_a, "bytes"_a.none(), "dims"_a, "split"_a.none(), "values"_a,
+             "constants"_a);
   module.def("_with_values", &WithValues, "model"_a, "values"_a);
   module.def(
       "_train_step",

@@ -59,8 +59,15 @@ def language_model(module: nn.Module, vocabulary: int, length: int) -> Example:
 
 
 def make(name: str, seed: int = 0) -> Example:
-    """The example of that name, the same each time, in evaluation mode but for batch normalisation."""
+    """The example of that name, the same each time, in evaluation mode.
+
+    No two tensors of it are equal, as they are after some training: exporters make one of those that are.
+    """
     torch.manual_seed(seed)
     made = EXAMPLES[name]()
     made.module.eval()
+    with torch.no_grad():
+        for tensor in [*made.module.parameters(), *made.module.buffers()]:
+            if tensor.is_floating_point():
+                tensor.mul_(1 + 0.1 * torch.rand_like(tensor)).add_(0.01 * torch.rand_like(tensor))
     return made

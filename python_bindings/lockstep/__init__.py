@@ -45,6 +45,7 @@ def load_onnx(
     dims: Mapping[str, int] | None = None,
     split: Mapping[str, int] | None = None,
     values: Mapping[str, Any] | None = None,
+    constants: Sequence[str] = (),
 ) -> Graph:
     """Reads an ONNX model as the one-rank program over the global batch.
 
@@ -56,9 +57,12 @@ def load_onnx(
         0 those whose dimension 0 is symbolic, or is given by its place.
       values: what inputs will hold, for models whose inputs decide shapes, such as the shape of a Reshape. The inputs that an
         operator has to know become constants, and `fixed_inputs` of the graph; the others stay inputs.
+      constants: names of float initializers that are no parameters, such as tables of positions: no states, and not trained.
 
     Returns:
-      A graph: the model's initializers are its states, under their names.
+      A graph: the model's float initializers with dimensions are its states, under their names. What PyTorch's exporter computed
+      itself when it optimized ("val_67") is a constant if it is one element; larger ones are states, since they may be weights, and
+      `notes` lists them.
 
     Raises:
       Error: naming the file, and in it the node, input or dimension.
@@ -68,11 +72,12 @@ def load_onnx(
     if values is not None and not isinstance(values, Mapping):
         raise Error(f"values is a {type(values).__name__}, expected a dict from input to value")
     known = {_check.text("values: the name of an input", name): value for name, value in (values or {}).items()}
+    fixed = _check.names("constants", constants)
     if hasattr(model, "SerializeToString"):
         model = model.SerializeToString()
     if isinstance(model, bytes):
-        return _lockstep._load_onnx("<model>", model, extents, shared, known)
-    return _lockstep._load_onnx(_check.path(model), None, extents, shared, known)
+        return _lockstep._load_onnx("<model>", model, extents, shared, known, fixed)
+    return _lockstep._load_onnx(_check.path(model), None, extents, shared, known, fixed)
 
 
 def parse(text: str) -> Graph:
@@ -105,7 +110,7 @@ def train_step(
       loss: of `lockstep.loss`; the mean over the global batch.
       optimizer: of `lockstep.optim`.
       trained: names of the states to train, or patterns such as "fc*.weight"; all float states that the loss depends on if
-        empty. A name or pattern that matches no state may be of `model.constants`: float initializers without a dimension,
+        empty. A name or pattern that matches no state may be of `model.constants`: float initializers that are no states,
         which become states then.
       frozen: names or patterns of states that are not trained.
       keep_results: keep the model's own results beside `loss`.

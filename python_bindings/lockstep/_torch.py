@@ -33,8 +33,9 @@ def from_torch(
 
         model = ls.from_torch(module, torch.randn(2, 784), dims={"batch": 128}, output_names=["logits"])
 
-    States have the names of the module's parameters and buffers (the first one where there are several), inputs those of the parameters of its `forward`. Nothing is
-    folded or fused on the way, so that batch normalisation can be trained.
+    States have the names of the module's parameters (the first one where there are several) and running statistics; other buffers,
+    and parameters that require no gradient, are constants. Inputs have the names of the parameters of `forward`. Nothing is folded or
+    fused on the way, so that batch normalisation can be trained.
 
     Args:
       module: in the mode, training or evaluation, that its parts are to be imported in.
@@ -72,17 +73,19 @@ def from_torch(
         except torch.onnx.OnnxExporterError as error:
             raise Error(f"torch cannot export {type(module).__name__}: {_reason(error)}") from error
         _name_as_pytorch_does(program, module)
+        constants = sorted(_constants(module) & program.model.graph.initializers.keys())
         if sum(value.nbytes for value in module.state_dict().values()) < _MAX_BYTES_IN_MEMORY:
-            return load_onnx(program.model_proto, dims, split)
+            return load_onnx(program.model_proto, dims, split, constants=constants)
         path = Path(folder) / "module.onnx"
         program.save(path, external_data=True)
-        return load_onnx(path, dims, split)
+        return load_onnx(path, dims, split, constants=constants)
 
 
 def to_torch(executable: Executable, module: torch.nn.Module) -> None:
     """Writes the present values of the executable's states into the parameters and buffers of those names.
 
-    States that the module does not have, such as an optimizer's, are left out, and so are buffers that the program does not use.
+    States that the module does not have, such as an optimizer's, are left out, and so are buffers that the program does not use, and
+    parameters that require no gradient.
 
     Raises:
       Error: naming the parameter that no state has the name of, or whose shape differs; the module is as it was then.
@@ -99,7 +102,7 @@ def to_torch(executable: Executable, module: torch.nn.Module) -> None:
             if value.shape != tensor.shape:
                 raise Error(f"to_torch: {name} is {list(tensor.shape)}, the state {list(value.shape)}")
             values[name] = value
-        elif name in parameters and tensor.data_ptr() not in shared:
+        elif name in parameters and tensor.requires_grad and tensor.data_ptr() not in shared:
             raise Error(
                 f"to_torch: the executable has no state {name}, which is a parameter of {type(module).__name__}"
             )
@@ -132,6 +135,15 @@ def _name_as_pytorch_does(program: torch.onnx.ONNXProgram, module: torch.nn.Modu
         value = program.model.graph.initializers.get(name)
         if value is not None:
             value.name = canonical
+
+
+def _constants(module: torch.nn.Module) -> set[str]:
+    """The names of what no optimizer of PyTorch would train, but for running statistics, which a training step updates."""
+    import torch
+
+    norms = {name for name, part in module.named_modules() if isinstance(part, torch.nn.modules.batchnorm._NormBase)}
+    buffers = {name for name, _ in module.named_buffers() if name.rpartition(".")[0] not in norms}
+    return buffers | {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
 
 
 def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:

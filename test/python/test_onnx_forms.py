@@ -245,6 +245,32 @@ def test_a_graph_says_which_initializers_it_took_for_constants(scalars: ls.Graph
     assert ls.train_step(scalars, LOSS_OF_Y, SGD).trained == ["w"]
 
 
+def test_tables_are_constants_if_one_says_so(tmp_path: Path) -> None:
+    """y = (x w + positions) val_7 + val_8, as PyTorch's exporter names what it computed itself."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["z"]),
+        helper.make_node("Add", ["z", "positions"], ["p"]),
+        helper.make_node("Mul", ["p", "val_7"], ["s"]),
+        helper.make_node("Add", ["s", "val_8"], ["y"]),
+    ]
+    values = {"w": random(4, 3), "positions": random(3), "val_7": np.array([1.5], np.float32), "val_8": random(3)}
+    path = save(tmp_path / "tables.onnx", nodes, 17, {"x": ["n", 4], "y": ["n", 3]}, values)
+    names = lambda graph: {state.name for state in graph.states}
+    assert names(ls.load_onnx(path, dims={"n": 6})) == {"w", "positions", "val_7", "val_8"}
+    file = onnx.load(path)
+    file.producer_name = "pytorch"
+    graph = ls.load_onnx(file, dims={"n": 6})
+    assert names(graph) == {"w", "positions", "val_8"}
+    assert graph.constants == ["val_7"]
+    assert any("computed val_8:" in note for note in graph.notes)
+    graph = ls.load_onnx(file, dims={"n": 6}, constants=["positions", "val_8"])
+    assert names(graph) == {"w"}
+    assert graph.constants == ["positions", "val_7", "val_8"]
+    assert ls.train_step(graph, LOSS_OF_Y, SGD, trained=["w", "positions"]).trained == ["w", "positions"]
+    with raises("constants: there is no initializer 'table'"):
+        ls.load_onnx(file, dims={"n": 6}, constants=["table"])
+
+
 @pytest.mark.parametrize("trained", [["w", "layer.scale"], ["w", "*.scale"], ["layer.*"]])
 def test_a_learnable_scalar_is_trained_when_it_is_named(trained: list[str], scalars: ls.Graph, tmp_path: Path) -> None:
     step = ls.train_step(scalars, LOSS_OF_Y, ls.optim.SGD(0.5), trained=trained)

@@ -56,6 +56,30 @@ def test_a_module_is_one_call_away_and_trains_as_it_does_at_home() -> None:
     assert trained.fc2.weight is trained.fc1.weight
 
 
+def test_what_pytorch_would_not_train_is_constant() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.frozen, self.norm = nn.Linear(3, 4), nn.Linear(4, 4), nn.BatchNorm1d(4)
+            self.frozen.requires_grad_(False)
+            self.register_buffer("table", torch.randn(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.frozen(self.fc(x) + self.table))
+
+    module = Table()
+    model = ls.from_torch(module, torch.randn(2, 3), dims={"batch": 4}, output_names=["y"])
+    step = ls.train_step(model, ls.loss.softmax_cross_entropy("y", "label"), ls.optim.SGD(0.5))
+    assert sorted(step.trained) == ["fc.bias", "fc.weight", "norm.bias", "norm.weight"]
+    assert sorted(model.constants) == ["frozen.bias", "frozen.weight", "table"]
+    exe = ls.compile(step)
+    exe(x=torch.randn(4, 3), label=torch.tensor([0, 1, 2, 3]))
+    before = module.frozen.weight.clone()
+    ls.to_torch(exe, module)
+    assert torch.equal(module.frozen.weight, before)
+    np.testing.assert_array_equal(module.fc.weight.detach(), exe.state["fc.weight"])
+
+
 def test_inputs_by_name_and_other_dimensions() -> None:
     class Two(nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

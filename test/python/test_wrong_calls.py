@@ -34,6 +34,7 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.load_onnx(MLP, dims={"batch": wrong}), [5]),
     (lambda wrong: ls.load_onnx(MLP, {"batch": 6}, split=wrong), [None, {}]),
     (lambda wrong: ls.load_onnx(MLP, {"batch": 6}, values=wrong), [None, {}]),
+    (lambda wrong: ls.load_onnx(MLP, {"batch": 6}, constants=wrong), [[], {}]),
     (lambda wrong: ls.from_torch(wrong, X), []),
     (lambda wrong: ls.to_torch(wrong, None), []),
     (lambda wrong: ls.load_weights(wrong, "weights.safetensors"), []),
