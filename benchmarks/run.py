@@ -1,9 +1,11 @@
-"""Training steps of Lockstep and of PyTorch, side by side: `make bench`, or benchmarks/run.py [--model …] [--rounds …].
+"""Training steps of Lockstep and of PyTorch, side by side: `make bench`, or benchmarks/run.py [MODEL ...] [--rounds …].
 
-LeNet at batch 64 and an MLP (1024-4096-4096-1000, ReLU) at batch 128, f32, SGD with momentum, at the same global batch:
-on one rank with two threads against PyTorch eager, and on two ranks of one thread against DistributedDataParallel over gloo.
-Both contestants are started first; then they run in turn, a round of steps each, while the other one sleeps. Reported are the
-medians of all steps and of the ratios of neighbouring rounds, which a drift of the machine's speed does not move.
+LeNet at batch 64, an MLP (1024-4096-4096-1000, ReLU) at batch 128, a GPT (6 layers, width 512, 8 heads, vocabulary 8192, 128
+tokens) at batch 8 and ResNet-50 (224 x 224) at batch 16, f32, SGD with momentum, at the same global batch: on one rank with two
+threads against PyTorch, and on two ranks of one thread against DistributedDataParallel over gloo. PyTorch runs eager and compiled,
+convolutions also with channels last. All contestants are started first; then they run in turn, a round of steps each, while the
+others sleep. Reported are the medians of all steps and of the ratios of neighbouring rounds, which a drift of the machine's speed
+does not move; and the time from the model to the first step.
 """
 
 from __future__ import annotations
@@ -29,6 +31,13 @@ ENVIRONMENT = {
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
     "MASTER_PORT": "29531",
 }
+PEERS = {
+    "lenet": ("eager", "compiled"),
+    "mlp": ("eager", "compiled"),
+    "gpt": ("eager", "compiled"),
+    "resnet50": ("eager", "eager-channels-last", "compiled-channels-last"),
+}
+STEPS = {"lenet": 30, "mlp": 4, "gpt": 2, "resnet50": 1}
 CONFIGURATIONS = [("1 rank, 2 threads", 1, 2), ("2 ranks, 1 thread", 2, 1)]
 
 
@@ -82,46 +91,84 @@ class Contestant:
 
 
 def compare(model: str, ranks: int, threads: int, rounds: int, steps: int) -> dict[str, Any]:
-    ours, theirs = (Contestant(name, model, ranks, threads) for name in ("lockstep", "pytorch"))
-    for contestant in (ours, theirs):
-        contestant.run(max(3, steps // 2), keep=False)
+    ours = Contestant("lockstep", model, ranks, threads)
+    theirs = {name: Contestant(name, model, ranks, threads) for name in PEERS[model]}
+    for contestant in (ours, *theirs.values()):
+        contestant.run(max(2, steps // 2), keep=False)
     before = ours.last[0]["counters"]
-    ratios = []
+    ratios: dict[str, list[float]] = {name: [] for name in theirs}
     for _ in range(rounds):
         mine = ours.run(steps)
-        ratios.append(theirs.run(steps) / mine)
+        for name, contestant in theirs.items():
+            ratios[name].append(contestant.run(steps) / mine)
     counters = {name: value - before[name] for name, value in ours.last[0]["counters"].items()}
     result = {
-        "lockstep_ms": 1e3 * statistics.median(ours.seconds),
-        "pytorch_ms": 1e3 * statistics.median(theirs.seconds),
-        "speedup": statistics.median(ratios),
-        "speedup_range": [min(ratios), max(ratios)],
-        "lockstep_peak_mib": ours.peak_bytes() / 2**20,
-        "pytorch_peak_mib": theirs.peak_bytes() / 2**20,
+        "ms": 1e3 * statistics.median(ours.seconds),
+        "peak_mib": ours.peak_bytes() / 2**20,
+        "compile_seconds": ours.last[0]["compile_seconds"],
         "communication_share": counters["communication"] / counters["total"],
         "outside_kernels_share": 1 - (counters["kernels"] + counters["communication"]) / counters["total"],
-        "compile_seconds": ours.last[0]["compile_seconds"],
+        "pytorch": {
+            name: {
+                "ms": 1e3 * statistics.median(contestant.seconds),
+                "peak_mib": contestant.peak_bytes() / 2**20,
+                "compile_seconds": contestant.last[0]["compile_seconds"],
+                "speedup": statistics.median(ratios[name]),
+                "speedup_range": [min(ratios[name]), max(ratios[name])],
+            }
+            for name, contestant in theirs.items()
+        },
     }
-    ours.stop()
-    theirs.stop()
+    for contestant in (ours, *theirs.values()):
+        contestant.stop()
     return result
+
+
+def prepare(model: str) -> None:
+    """Exports the model and its batch, in a process of its own, as the workers of Lockstep do not need torch."""
+    path = worker.model_path(model)
+    if path.exists():
+        return
+    code = (
+        f"import networks, numpy, pathlib; path = pathlib.Path({str(path)!r}); networks.export({model!r}, path);"
+        f"[numpy.save(path.with_suffix('.' + name + '.npy'), value) for name, value in zip(('x', 'label'), networks.batch({model!r}))]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent, stdout=subprocess.DEVNULL)
+
+
+def show(model: str, configuration: str, result: dict[str, Any]) -> None:
+    print(
+        f"{model:9} {configuration:18} {'Lockstep':22} {result['ms']:9.2f} ms {'':8} {'':12} {result['peak_mib']:9.0f} "
+        f"{result['compile_seconds']:9.2f} s   communication {result['communication_share']:.1%}, "
+        f"not in kernels {result['outside_kernels_share']:.1%}"
+    )
+    for name, peer in result["pytorch"].items():
+        low, high = peer["speedup_range"]
+        print(
+            f"{'':9} {'':18} {name:22} {peer['ms']:9.2f} ms {peer['speedup']:7.2f}x {low:5.2f}-{high:5.2f}x "
+            f"{peer['peak_mib']:9.0f} {peer['compile_seconds']:9.2f} s",
+            flush=True,
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--model", choices=["lenet", "mlp", "all"], default="all")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(PEERS)}; all if there are none")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each contestant")
-    parser.add_argument("--steps", type=int, help="steps of a round (default: 30 for lenet, 4 for mlp)")
+    parser.add_argument("--steps", type=int, help=f"steps of a round (default: {STEPS})")
     parser.add_argument(
         "--out", type=Path, default=worker.ROOT / "build/bench/training.json", help="where the numbers go as JSON"
     )
     arguments = parser.parse_args()
-    if importlib.util.find_spec("torch") is None:
-        sys.exit("benchmarks/run.py compares with PyTorch, which is not installed: .venv/bin/pip install torch==2.13.0")
-    if not worker.model_path("mlp").exists():
-        worker.write_mlp(worker.model_path("mlp"))
+    if unknown := set(arguments.models) - PEERS.keys():
+        parser.error(f"there is no model {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+    if missing := [name for name in ("torch", "onnxscript") if importlib.util.find_spec(name) is None]:
+        sys.exit(
+            f"benchmarks/run.py compares with PyTorch, and {' and '.join(missing)} is not installed: "
+            ".venv/bin/pip install torch==2.13.0 onnxscript==0.7.2"
+        )
 
     cpu = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
@@ -130,18 +177,14 @@ def main() -> None:
     results: dict[str, Any] = {"cpu": cpu, "cores": os.cpu_count()}
     print(f"{cpu}, {os.cpu_count()} cores; medians of {arguments.rounds} alternating rounds\n")
     print(
-        f"{'model':6} {'ranks':18} {'Lockstep':>10} {'PyTorch':>10} {'speedup':>8} {'range':>12} {'peak memory, MiB':>18} {'communication':>14} {'not in kernels':>15} {'compile':>8}"
+        f"{'model':9} {'ranks':18} {'':22} {'a step':>12} {'speedup':>8} {'range':>12} {'peak, MiB':>9} {'first step':>11}"
     )
-    for model in ("lenet", "mlp") if arguments.model == "all" else (arguments.model,):
-        for name, ranks, threads in CONFIGURATIONS:
-            r = compare(model, ranks, threads, arguments.rounds, arguments.steps or {"lenet": 30, "mlp": 4}[model])
-            results[f"{model}, {name}"] = r
-            low, high = r["speedup_range"]
-            print(
-                f"{model:6} {name:18} {r['lockstep_ms']:7.2f} ms {r['pytorch_ms']:7.2f} ms {r['speedup']:7.2f}x {low:5.2f}-{high:5.2f}x "
-                f"{r['lockstep_peak_mib']:9.0f} / {r['pytorch_peak_mib']:5.0f} {r['communication_share']:13.1%} {r['outside_kernels_share']:15.1%} {r['compile_seconds']:6.2f} s",
-                flush=True,
-            )
+    for model in arguments.models or PEERS:
+        prepare(model)
+        for configuration, ranks, threads in CONFIGURATIONS:
+            result = compare(model, ranks, threads, arguments.rounds, arguments.steps or STEPS[model])
+            results[f"{model}, {configuration}"] = result
+            show(model, configuration, result)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(results, indent=1) + "\n")
     print(f"\nwrote {arguments.out}")

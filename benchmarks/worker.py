@@ -4,11 +4,11 @@
 
 Commands come through the pipe DIRECTORY/command.<rank>, one line each: the number of steps to run, or "stop". After each the
 rank writes a line of JSON to DIRECTORY/report.<rank>. A worker that has nothing to do blocks on its pipe and uses no core.
+CONTESTANT is lockstep, or PyTorch: eager, eager-channels-last, compiled, compiled-channels-last.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -20,58 +20,16 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-MLP_SIZES = (1024, 4096, 4096, 1000)
-BATCHES = {"lenet": 64, "mlp": 128}
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
 
 
 def model_path(model: str) -> Path:
-    return ROOT / "examples/mnist/lenet.onnx" if model == "lenet" else ROOT / "build/bench/mlp.onnx"
+    return ROOT / f"build/bench/{model}.onnx"
 
 
-def write_mlp(path: Path) -> None:
-    """The MLP 1024-4096-4096-1000 with ReLU as ONNX."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
-    random = np.random.Generator(np.random.PCG64(0))
-    nodes, initializers, value = [], [], "x"
-    for i, (rows, columns) in enumerate(itertools.pairwise(MLP_SIZES)):
-        weight = random.standard_normal((columns, rows), np.float32) / np.float32(np.sqrt(rows))
-        initializers += [
-            numpy_helper.from_array(weight, f"fc{i}.weight"),
-            numpy_helper.from_array(np.zeros(columns, np.float32), f"fc{i}.bias"),
-        ]
-        last = i == len(MLP_SIZES) - 2
-        nodes.append(
-            helper.make_node(
-                "Gemm",
-                [value, f"fc{i}.weight", f"fc{i}.bias"],
-                ["logits" if last else f"z{i}"],
-                name=f"/fc{i}/Gemm",
-                transB=1,
-            )
-        )
-        if not last:
-            nodes.append(helper.make_node("Relu", [f"z{i}"], [f"a{i}"], name=f"/relu{i}/Relu"))
-            value = f"a{i}"
-    graph = helper.make_graph(
-        nodes,
-        "mlp",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", MLP_SIZES[0]])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", MLP_SIZES[-1]])],
-        initializers,
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
-
-
-def global_batch(model: str) -> tuple[str, np.ndarray, np.ndarray]:
-    """The name of the input, samples and labels of one global batch."""
-    random = np.random.Generator(np.random.PCG64(1))
-    size = BATCHES[model]
-    name, shape, classes = ("image", (1, 28, 28), 10) if model == "lenet" else ("x", (MLP_SIZES[0],), MLP_SIZES[-1])
-    return name, random.standard_normal((size, *shape), np.float32), random.integers(0, classes, size)
+def share(whole: Any, rank: int, ranks: int) -> Any:
+    rows = len(whole) // ranks
+    return whole[rank * rows : (rank + 1) * rows]
 
 
 class Lockstep:
@@ -80,19 +38,20 @@ class Lockstep:
 
         self.world = ls.Communicator.mpi()
         self.rank = self.world.rank
-        name, samples, labels = global_batch(model)
-        share = len(samples) // self.world.size
-        rows = slice(self.rank * share, (self.rank + 1) * share)
-        graph = ls.load_onnx(model_path(model), dims={"batch": len(samples)})
+        samples, labels = (np.load(model_path(model).with_suffix(f".{part}.npy")) for part in ("x", "label"))
         start = time.perf_counter()
+        graph = ls.load_onnx(model_path(model), dims={"batch": len(samples)})
         step = ls.train_step(
             graph,
             loss=ls.loss.softmax_cross_entropy("logits", "label"),
             optimizer=ls.optim.SGD(LEARNING_RATE, momentum=MOMENTUM),
         )
         self.exe = ls.compile(step, world=self.world, threads=threads)
+        self.inputs = {
+            name: share(value, self.rank, self.world.size) for name, value in (("x", samples), ("label", labels))
+        }
+        self.step()
         self.compile_seconds = time.perf_counter() - start
-        self.inputs = {name: samples[rows], "label": labels[rows]}
 
     def step(self) -> float:
         return float(self.exe(**self.inputs)["loss"])
@@ -102,34 +61,32 @@ class Lockstep:
 
 
 class PyTorch:
-    """Eager PyTorch; under mpirun with several ranks, DistributedDataParallel over gloo."""
+    """PyTorch, eager or compiled; under mpirun with several ranks, DistributedDataParallel over gloo."""
 
-    def __init__(self, model: str, threads: int) -> None:
+    def __init__(self, model: str, threads: int, how: str) -> None:
+        import networks
         import torch
-        from torch import nn
 
         torch.set_num_threads(threads)
         self.rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
         ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
-        torch.manual_seed(0)
-        if model == "lenet":
-            sys.path.append(str(ROOT / "examples/mnist"))
-            from export_lenet import LeNet
-
-            self.module: Any = LeNet()
-        else:
-            a, b, c, d = MLP_SIZES
-            self.module = nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Linear(b, c), nn.ReLU(), nn.Linear(c, d))
+        start = time.perf_counter()
+        self.module: Any = networks.network(model)
+        samples, labels = networks.batch(model)
+        self.samples, self.labels = share(samples, self.rank, ranks), share(labels, self.rank, ranks)
+        if how.endswith("channels-last"):
+            self.module = self.module.to(memory_format=torch.channels_last)
+            self.samples = self.samples.contiguous(memory_format=torch.channels_last)
         if ranks > 1:
             os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
             torch.distributed.init_process_group("gloo", rank=self.rank, world_size=ranks)
-            self.module = nn.parallel.DistributedDataParallel(self.module)
+            self.module = torch.nn.parallel.DistributedDataParallel(self.module)
         self.optimizer = torch.optim.SGD(self.module.parameters(), LEARNING_RATE, MOMENTUM)
-        _, samples, labels = global_batch(model)
-        share = len(samples) // ranks
-        rows = slice(self.rank * share, (self.rank + 1) * share)
-        self.samples, self.labels = torch.from_numpy(samples[rows]), torch.from_numpy(labels[rows])
-        self.loss = nn.functional.cross_entropy
+        if how.startswith("compiled"):
+            self.module = torch.compile(self.module)
+        self.loss = torch.nn.functional.cross_entropy
+        self.step()
+        self.compile_seconds = time.perf_counter() - start
 
     def step(self) -> float:
         self.optimizer.zero_grad()
@@ -139,7 +96,7 @@ class PyTorch:
         return float(loss.detach())
 
     def report(self) -> dict[str, Any]:
-        return {}
+        return {"compile_seconds": self.compile_seconds}
 
 
 def time_steps(step: Callable[[], float], count: int) -> list[float]:
@@ -160,7 +117,7 @@ def peak_resident_bytes() -> int:
 
 def main() -> None:
     contestant, model, directory, threads = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
-    runner = {"lockstep": Lockstep, "pytorch": PyTorch}[contestant](model, threads)
+    runner = Lockstep(model, threads) if contestant == "lockstep" else PyTorch(model, threads, contestant)
     with (
         open(directory / f"command.{runner.rank}") as commands,
         open(directory / f"report.{runner.rank}", "w") as reports,

@@ -1,0 +1,81 @@
+"""Architectures that people train, as PyTorch exports them, train as they do in PyTorch: on one rank and on two.
+
+The numbers are in test/models/architectures, made by architectures.py; with torch at hand they are made again and compared.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+
+import architectures
+import lockstep as ls
+from ranks import run_in_threads
+
+# How much worse than PyTorch's f32 a result may be; and what rounding a result to f32 alone makes of it.
+TIMES = 4
+ROUNDING = float(np.finfo(np.float32).eps)
+
+
+def train(world: ls.Communicator, file: str) -> tuple[list[float], dict[str, np.ndarray]]:
+    """The losses of two steps, and the parameters after the first."""
+    name = file.split(".")[0]
+    about, inputs, label, _ = architectures.read(name)
+    model = ls.load_onnx(architectures.model_bytes(file), {"batch": len(label)})
+    if tables := tables_of(model, name):
+        model = ls.load_onnx(architectures.model_bytes(file), {"batch": len(label)}, constants=tables)
+    if about["loss"] == "cross_entropy":
+        loss = ls.loss.softmax_cross_entropy("output", "label")
+    else:
+        loss = ls.loss.mean_squared_error("output", "label")
+    exe = ls.compile(ls.train_step(model, loss, ls.optim.SGD(architectures.RATE)), world=world, threads=1)
+    assert "reference." not in str(exe.steps)
+    rows = len(label) // world.size
+    mine = slice(world.rank * rows, (world.rank + 1) * rows)
+    batch = {key: value if key in about["fixed"] else value[mine] for key, value in inputs.items()}
+    losses = [float(exe(**batch, label=label[mine])["loss"])]
+    after = {key: np.array(exe.state[key], np.float64) for key in exe.state}
+    losses.append(float(exe(**batch, label=label[mine])["loss"]))
+    return losses, after
+
+
+def tables_of(model: ls.Graph, name: str) -> list[str]:
+    """The states that PyTorch's exporter computed of no parameter: of other numbers than those in the file that it did not optimize."""
+    plain = f"{name}.export"
+    if plain not in architectures.files():
+        return []
+    original = ls.load_onnx(architectures.model_bytes(plain), {"batch": len(architectures.read(name)[2])})
+    known = np.concatenate([original.initial_value(info.name).ravel() for info in original.states])
+    return [info.name for info in model.states if not np.isin(model.initial_value(info.name), known).all()]
+
+
+def off(what: str, found: np.ndarray, expected: np.ndarray, error: float, typical: float = 0) -> str:
+    """Says by how much a result is too far from PyTorch's, which is off by `error` in f32, and elsewhere typically by `typical`."""
+    by = float(np.abs(found - expected).max(initial=0))
+    allowed = TIMES * max(error, typical, ROUNDING * float(np.abs(expected).max(initial=0)))
+    return "" if by <= allowed else f"{what} is off by {by:.2g}, allowed {allowed:.2g}"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("file", architectures.files())
+def test_two_steps_are_those_of_pytorch(file: str, ranks: int) -> None:
+    numbers = architectures.read(file.split(".")[0])[-1]
+    # Of a few elements PyTorch may be right by chance: then what it loses in half of the parameters counts.
+    typical = statistics.median(numbers.parameter_errors.values())
+    for result in run_in_threads(ranks, lambda world: train(world, file)):
+        if isinstance(result, Exception):
+            raise result
+        losses, after = result
+        messages = [
+            off(f"loss {i}", *map(np.asarray, of[:2]), of[2])
+            for i, of in enumerate(zip(losses, numbers.losses, numbers.loss_errors, strict=True))
+        ]
+        messages += [
+            off(name, after[name], expected, numbers.parameter_errors[name], typical)
+            for name, expected in numbers.parameters.items()
+            if name in after
+        ]
+        wrong = list(filter(None, messages))
+        assert not wrong, f"{len(wrong)} of {len(messages)}: {'; '.join(wrong)}"
