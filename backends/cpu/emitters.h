@@ -37,6 +37,8 @@ absl::Status EmitAvgPoolGrad(const Node& node, EmitContext& c);
 absl::Status EmitReference(const Node& node, EmitContext& c);
 // cumulative.cc
 absl::Status EmitCumulative(const Node& node, EmitContext& c);
+// overlap_add.cc
+absl::Status EmitOverlapAdd(const Node& node, EmitContext& c);
 // indexing.cc
 absl::Status EmitGather(const Node& node, EmitContext& c);
 absl::Status EmitScatterSum(const Node& node, EmitContext& c);
@@ -68,6 +70,7 @@ inline constexpr Emitter kEmitters[] = {
     {"softmax_cross_entropy", EmitSoftmaxCrossEntropy, EmitReference},
     {"cumulative_sum", EmitCumulative},
     {"cumulative_prod", EmitCumulative},
+    {"overlap_add", EmitOverlapAdd},
     {"gather", EmitGather},
     {"scatter_sum", EmitScatterSum},
     {"scatter", EmitScatter},

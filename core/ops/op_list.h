@@ -70,6 +70,9 @@
   OP(PadOp) \
   /* reverse.cc */ \
   OP(ReverseOp) \
+  /* windows.cc */ \
+  OP(WindowsOp) \
+  OP(OverlapAddOp) \
   /* reduction.cc */ \
   OP(ReduceSumOp) \
   OP(ReduceMaxOp) \

@@ -21,7 +21,15 @@ AttributeMap PadBy(Ints low, Ints high, double value = 0.0) {
 
 AttributeMap Reversing(Ints dims) { return {{"dims", std::move(dims)}}; }
 
-constexpr int64_t kHuge = int64_t{1} << 40;
+AttributeMap Windows(int64_t dim, Ints window, Ints stride, Ints dilation) {
+  return {
+      {"dim", dim}, {"window", std::move(window)}, {"stride", std::move(stride)}, {"dilation", std::move(dilation)}};
+}
+AttributeMap Overlapping(int64_t dim, Ints size, Ints stride, Ints dilation) {
+  return {{"dim", dim}, {"size", std::move(size)}, {"stride", std::move(stride)}, {"dilation", std::move(dilation)}};
+}
+
+constexpr int64_t kHuge = int64_t{1} << 40, kLong = int64_t{1} << 20;
 
 }  // namespace
 
@@ -97,6 +105,43 @@ std::vector<OpCase> ShapeCases() {
       Case("reverse", {F32({6, 0})}, Reversing({0})).NoGradient("no elements"),
       Case("reverse", {F32({2, 3})}, Reversing({2})).Refused("C1"),
       Case("reverse", {F32({2, 3})}, Reversing({1, 0})).Refused("C1"),
+
+      Case("windows", {F64({6, 6, 5, 7})}, Windows(2, {2, 3}, {1, 2}, {2, 1})),
+      Case("windows", {F64({6, 7, 6})}, Windows(1, {3}, {1}, {1})),
+      Case("windows", {F32({6, 9})}, Windows(1, {2}, {3}, {1})),  // some elements are in no window
+      Case("windows", {F32({2, 3, 4, 5, 6})}, Windows(2, {2, 2, 2}, {2, 3, 2}, {1, 1, 1})),
+      Case("windows", {F32({6, 2})}, Windows(1, {}, {}, {})),
+      Case("windows", {BF16({4, 6})}, Windows(0, {2}, {1}, {2})),
+      Case("windows", {I64({7})}, Windows(0, {3}, {2}, {1})),
+      Case("windows", {Bool({5})}, Windows(0, {3}, {1}, {1})),
+      Case("windows", {F32({0, 4})}, Windows(1, {2}, {1}, {1})).NoGradient("no elements"),
+      Case("windows", {F32({2, 3})}, Windows(1, {1, 1}, {1, 1}, {1, 1})).Refused("C1"),
+      Case("windows", {F32({2, 3})}, Windows(-1, {1}, {1}, {1})).Refused("C1"),
+      Case("windows", {F32({2, 3})}, Windows(1, {1}, {1, 1}, {1})).Refused("C2"),
+      Case("windows", {F32({2, 3})}, Windows(1, {1}, {1}, {})).Refused("C2"),
+      Case("windows", {F32({2, 3})}, Windows(1, {0}, {1}, {1})).Refused("C3"),
+      Case("windows", {F32({2, 3})}, Windows(1, {2}, {0}, {1})).Refused("C3"),
+      Case("windows", {F32({2, 3})}, Windows(1, {2}, {1}, {kHuge})).Refused("C3"),
+      Case("windows", {F32({2, 3})}, Windows(1, {2}, {1}, {3})).Refused("C4"),
+      Case("windows", {F32({kLong, kLong, 0})}, Windows(0, {kLong / 2, kLong / 2}, {1, 1}, {1, 1})).Refused("C5"),
+
+      Case("overlap_add", {F64({6, 6, 2, 3, 3, 3})}, Overlapping(2, {5, 7}, {1, 2}, {2, 1})),
+      Case("overlap_add", {F64({6, 3, 5, 6})}, Overlapping(1, {7}, {1}, {1})),
+      Case("overlap_add", {F32({6, 2, 3})}, Overlapping(1, {9}, {3}, {1})),
+      Case("overlap_add", {F32({2, 3, 2, 2, 2, 2, 2, 3})}, Overlapping(2, {4, 5, 6}, {2, 3, 2}, {1, 1, 1})),
+      Case("overlap_add", {F32({6, 2})}, Overlapping(1, {}, {}, {})),
+      Case("overlap_add", {BF16({2, 2, 6})}, Overlapping(0, {4}, {1}, {2})),
+      Case("overlap_add", {F16({6, 3, 40})}, Overlapping(1, {42}, {1}, {1})),
+      Case("overlap_add", {I64({3, 3})}, Overlapping(0, {7}, {2}, {1})),
+      Case("overlap_add", {F32({0, 2, 3})}, Overlapping(1, {4}, {1}, {1})).NoGradient("no elements"),
+      Case("overlap_add", {F32({2, 3})}, Overlapping(1, {3}, {1}, {1})).Refused("C1"),
+      Case("overlap_add", {F32({2, 3})}, Overlapping(0, {4}, {1, 1}, {1})).Refused("C2"),
+      Case("overlap_add", {F32({2, 3})}, Overlapping(0, {4}, {0}, {1})).Refused("C3"),
+      Case("overlap_add", {F32({2, 3})}, Overlapping(0, {4}, {1}, {4})).Refused("C4"),
+      Case("overlap_add", {F32({2, 3})}, Overlapping(0, {5}, {1}, {1})).Refused("C5"),
+      Case("overlap_add", {F32({1, 1, 1, 1})}, Overlapping(0, Ints(2, kLong << 10), Ints(2, kLong << 10), {1, 1}))
+          .Refused("C6"),
+      Case("overlap_add", {Bool({2, 3})}, Overlapping(0, {4}, {1}, {1})).Refused("C7"),
 
       Case("concat", {F64({2, 3}), F64({4, 3})}, Along(0)),
       Case("concat", {F32({6, 1}), F32({6, 2}), F32({6, 3})}, Along(1)),
