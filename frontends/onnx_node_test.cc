@@ -30,8 +30,6 @@ struct Skip {
 };
 
 constexpr Skip kSkipped[] = {
-    {"test_averagepool_2d_dilations", "attribute dilations is [2, 2]"},
-    {"test_averagepool_3d_dilations_*", "attribute dilations is [2, 2, 2]"},
     // Computed in bfloat16 step by step, where the expected value was rounded once: one unit in the last place.
     {"test_celu_bfloat16*", "element 1 is -0.445312, expected -0.443359"},
     // In 16 bits, step by step: a few units in the last place.
@@ -45,8 +43,6 @@ constexpr Skip kSkipped[] = {
     {"test_training_dropout_default*", "element 0 is"},
     {"test_training_dropout", "element 0 is"},
     {"test_training_dropout_mask", "element 0 is"},
-    {"test_maxpool_2d_uint8", "max_pool (C1)"},
-    {"test_maxpool_with_argmax_2d_*", "MaxPool: output 1 ('z') is not supported"},
     {"test_rotary_embedding", "input 3 (position_ids) is not supported"},
     {"test_rotary_embedding_3d_input", "input 3 (position_ids) is not supported"},
     {"test_rotary_embedding_interleaved", "input 3 (position_ids) is not supported"},

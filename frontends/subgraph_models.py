@@ -1,4 +1,5 @@
-"""Models with bodies, functions, sequences and optionals, in ONNX's text form.
+"""Models with bodies, functions, sequences and optionals, in ONNX's text form; and of operators of which ONNX has no
+case.
 
 MODELS has for each name a model and what it computes, said in NumPy: a function of the inputs that returns all outputs.
 REFUSED has what the error says of a model that is to be refused.
@@ -342,6 +343,11 @@ MODELS: dict[str, tuple[str, Callable[..., list]]] = {
                }> ( , s0, x)
            }""",
         lambda s0, x: [s0 + x.sum(axis=1), s0[:, None] + np.cumsum(x[:, ::-1], axis=1)],
+    ),
+    # --- Operators of which ONNX has no case -----------------------------------------------------------------------
+    "global_lp_pool": (
+        _model("g (float[2,3,4,5] x) => (float[2,3,1,1] y) { y = GlobalLpPool <p = 3> (x) }"),
+        lambda x: [(np.abs(x) ** 3).sum((2, 3), keepdims=True) ** (1 / 3)],
     ),
 }
 

@@ -1,4 +1,4 @@
-// Batch normalisation, softmax and dropout.
+// Batch normalisation, normalisation over neighbouring channels, softmax and dropout.
 
 #include <algorithm>
 
@@ -30,6 +30,25 @@ absl::Status BatchNormalization(OnnxNode& n) {
   const double epsilon = n.Float("epsilon", 1e-5f), momentum = n.Float("momentum", 0.9f);
   if (n.opset() >= 14 && n.Flag("training_mode", false)) return BatchNormTraining(n, epsilon, momentum);
   n.SetOutput(0, n.b().Op("batch_norm_inference", n.inputs(), {{"epsilon", epsilon}, {"momentum", momentum}}));
+  return absl::OkStatus();
+}
+
+// x / (bias + alpha / size * the sum of squares of `size` neighbouring channels)^beta
+absl::Status LocalResponse(OnnxNode& n) {
+  Builder& b = n.b();
+  RETURN_IF_ERROR(n.RequireRank(0, 2));
+  const Value x = n.input(0);
+  const double alpha = n.Float("alpha", 1e-4f), beta = n.Float("beta", 0.75f), bias = n.Float("bias", 1);
+  const int64_t size = n.Int("size", 0);
+  if (size < 1 || size > int64_t{1} << 20)
+    return n.Error() << "attribute size is " << size << ", expected from 1 to 2^20";
+  Ints low(static_cast<size_t>(x.shape().rank()), 0), high = low;
+  low[1] = (size - 1) / 2;
+  high[1] = size - 1 - low[1];
+  const Value windows = b.Op("windows", {b.Pad(b.Mul(x, x), low, high)},
+                             {{"dim", int64_t{1}}, {"window", Ints{size}}, {"stride", Ints{1}}, {"dilation", Ints{1}}});
+  const Value base = b.AddScalar(b.Scale(b.ReduceSum(windows, {1}), alpha / static_cast<double>(size)), bias);
+  n.SetOutput(0, b.Div(x, b.Op("pow", {base, b.SplatLike(beta, base)})));
   return absl::OkStatus();
 }
 
@@ -93,6 +112,7 @@ absl::Status Dropout(OnnxNode& n) {
 std::vector<OnnxOp> NormalizationOps() {
   return {
       {"BatchNormalization", 1, kNoEnd, 5, 5, BatchNormalization},
+      {"LRN", 1, kNoEnd, 1, 1, LocalResponse},
       {"Softmax", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Softmax(n, "softmax"); }},
       {"LogSoftmax", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Softmax(n, "log_softmax"); }},
       {"Dropout", 1, 11, 1, 1, Dropout},

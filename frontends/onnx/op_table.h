@@ -40,6 +40,7 @@ std::vector<OnnxOp> EinsumOps();              // einsum.cc
 std::vector<OnnxOp> MatrixOps();              // matrices.cc
 std::vector<OnnxOp> ConvolutionOps();         // convolution.cc
 std::vector<OnnxOp> PoolingOps();             // pooling.cc
+std::vector<OnnxOp> UnpoolingOps();           // unpooling.cc: MaxUnpool, Col2Im
 std::vector<OnnxOp> NormalizationOps();       // normalization.cc
 std::vector<OnnxOp> LayerNormalizationOps();  // layer_normalization.cc
 std::vector<OnnxOp> LossOps();                // losses.cc
