@@ -1,4 +1,6 @@
-// Convolution in one to three spatial dimensions.
+// Convolution, and transposed convolution, in one to three spatial dimensions.
+
+#include <algorithm>
 
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"
@@ -7,15 +9,33 @@
 
 namespace lockstep {
 
-absl::StatusOr<Value> Convolve(OnnxNode& n, Value x, Value filter) {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+// The extents of a filter's window; an error unless the attribute kernel_shape agrees with them.
+absl::StatusOr<Ints> WindowOf(OnnxNode& n, Value filter) {
   if (filter.shape().rank() < 3) return n.Error() << "the filter is " << filter.type() << ", expected rank 3 or more";
-  const std::vector<int64_t>& dims = filter.shape().dims();
-  const std::vector<int64_t> size(dims.begin() + 2, dims.end());
-  const std::vector<int64_t> kernel_shape = n.Ints("kernel_shape", size);
-  if (kernel_shape != size) {
-    return n.Error() << "attribute kernel_shape is " << ListToString(kernel_shape) << ", the filter is "
-                     << filter.type();
-  }
+  const Ints size(filter.shape().dims().begin() + 2, filter.shape().dims().end());
+  const Ints kernel_shape = n.Ints("kernel_shape", size);
+  if (kernel_shape == size) return size;
+  return n.Error() << "attribute kernel_shape is " << ListToString(kernel_shape) << ", the filter is " << filter.type();
+}
+
+// y plus input i, if there is one, for each channel.
+absl::StatusOr<Value> PlusBias(OnnxNode& n, Value y, int i) {
+  if (!n.has_input(i)) return y;
+  const Value bias = n.input(i);
+  RETURN_IF_ERROR(n.b().status());
+  const Shape channels({y.shape()[1]});
+  if (bias.shape() != channels) return n.Error() << "bias is " << n.type(i) << ", expected shape " << channels;
+  return n.b().Add(y, n.b().BroadcastAlong(bias, y.shape(), 1));
+}
+
+}  // namespace
+
+absl::StatusOr<Value> Convolve(OnnxNode& n, Value x, Value filter) {
+  ASSIGN_OR_RETURN(const Ints size, WindowOf(n, filter));
   ASSIGN_OR_RETURN(const OnnxWindows windows, ReadWindows(n, size, /*has_dilation=*/true, /*has_ceil_mode=*/false));
   const Value y = n.b().Op("convolution", {x, filter},
                            {{"stride", windows.stride},
@@ -34,18 +54,97 @@ absl::Status Conv(OnnxNode& n) {
   RETURN_IF_ERROR(n.RequireRank(0, 3));
   const Value x = n.input(0), filter = n.input(1);
   RETURN_IF_ERROR(b.status());
-  ASSIGN_OR_RETURN(Value y, Convolve(n, x, filter));
-  if (n.has_input(2)) {
-    if (n.shape(2) != Shape({y.shape()[1]}))
-      return n.Error() << "bias is " << n.type(2) << ", expected shape " << Shape({y.shape()[1]});
-    y = b.Add(y, b.BroadcastAlong(n.input(2), y.shape(), 1));
+  ASSIGN_OR_RETURN(const Value y, Convolve(n, x, filter));
+  ASSIGN_OR_RETURN(const Value result, PlusBias(n, y, 2));
+  n.SetOutput(0, result);
+  return absl::OkStatus();
+}
+
+// What ConvTranspose says of its result, one entry for each spatial dimension.
+struct Transposed {
+  OnnxWindows windows;
+  Ints output;  // extents of the result
+};
+
+// The paddings of x that a result of extents `output` means. One larger than without padding has zeros at its end.
+void ChoosePadding(Transposed& t, const Ints& unpadded, bool upper) {
+  for (size_t i = 0; i < unpadded.size(); ++i) {
+    const int64_t total = std::max<int64_t>(unpadded[i] - t.output[i], 0);
+    t.windows.padding_low[i] = upper ? total / 2 : total - total / 2;
+    t.windows.padding_high[i] = total - t.windows.padding_low[i];
   }
-  n.SetOutput(0, y);
+}
+
+absl::StatusOr<Transposed> ReadTransposed(OnnxNode& n, const Shape& x, const Ints& size) {
+  Transposed t;
+  ASSIGN_OR_RETURN(t.windows, ReadWindows(n, size, /*has_dilation=*/true, /*has_ceil_mode=*/false));
+  const OnnxWindows& w = t.windows;
+  const std::string auto_pad = n.String("auto_pad", "NOTSET");
+  const Ints more = n.Ints("output_padding", Ints(size.size(), 0));
+  t.output = n.Ints("output_shape");
+  if (t.output.size() == size.size() + 2) t.output.erase(t.output.begin(), t.output.begin() + 2);  // with N and C
+  const bool is_given = !t.output.empty(), is_same = auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER";
+  if (more.size() != size.size() || (is_given && t.output.size() != size.size())) {
+    return n.Error() << "attributes output_padding " << ListToString(more) << " and output_shape "
+                     << ListToString(t.output) << ", expected " << size.size() << " entries";
+  }
+  Ints unpadded;
+  for (size_t i = 0; i < size.size(); ++i) {
+    const int64_t extent = x.dims()[i + 2];
+    if (more[i] < 0 || more[i] >= std::max(w.stride[i], w.dilation[i])) {
+      return n.Error() << "attribute output_padding is " << ListToString(more)
+                       << ", expected less than the stride or the dilation";
+    }
+    unpadded.push_back(w.stride[i] * (extent - 1) + (size[i] - 1) * w.dilation[i] + 1 + more[i]);
+    if (is_given) continue;
+    t.output.push_back(is_same ? extent * w.stride[i] : unpadded[i] - w.padding_low[i] - w.padding_high[i]);
+  }
+  if (is_given || is_same) ChoosePadding(t, unpadded, auto_pad == "SAME_UPPER");
+  return t;
+}
+
+// The gradient of a convolution of which x is the result. Of what the windows do not reach, only the first stride - 1
+// places are part of that; zeros are the rest.
+absl::Status ConvTranspose(OnnxNode& n) {
+  Builder& b = n.b();
+  RETURN_IF_ERROR(n.RequireRank(0, 3));
+  const Value x = n.input(0), filter = n.input(1);
+  RETURN_IF_ERROR(b.status());
+  const int64_t groups = n.Int("group", 1);
+  ASSIGN_OR_RETURN(const Ints size, WindowOf(n, filter));
+  ASSIGN_OR_RETURN(const Transposed t, ReadTransposed(n, x.shape(), size));
+  const OnnxWindows& w = t.windows;
+  if (groups < 1 || groups > int64_t{1} << 30) return n.Error() << "attribute group is " << groups;
+  Ints reached = {x.shape()[0], filter.shape()[1] * groups}, rest = {0, 0};
+  for (size_t i = 0; i < size.size(); ++i) {
+    const int64_t most =
+        w.stride[i] * x.shape().dims()[i + 2] + (size[i] - 1) * w.dilation[i] - w.padding_low[i] - w.padding_high[i];
+    reached.push_back(std::min(t.output[i], most));
+    rest.push_back(t.output[i] - reached.back());
+  }
+  RETURN_IF_ERROR(n.CheckedShape(reached).status());
+  const Value y = b.Op("convolution_grad_input", {filter, x},
+                       {{"input_shape", reached},
+                        {"stride", w.stride},
+                        {"padding_low", w.padding_low},
+                        {"padding_high", w.padding_high},
+                        {"dilation", w.dilation},
+                        {"groups", groups}});
+  const bool is_all = rest == Ints(rest.size(), 0);
+  const Value padded = is_all ? y : b.Pad(y, Ints(rest.size(), 0), rest);
+  RETURN_IF_ERROR(b.status());
+  ASSIGN_OR_RETURN(const Value result, PlusBias(n, padded, 2));
+  n.SetOutput(0, result);
   return absl::OkStatus();
 }
 
 }  // namespace
 
-std::vector<OnnxOp> ConvolutionOps() { return {{"Conv", 1, kNoEnd, 2, 3, Conv}}; }
+std::vector<OnnxOp> ConvolutionOps() {
+  return {
+      {"Conv", 1, kNoEnd, 2, 3, Conv},
+      {"ConvTranspose", 1, kNoEnd, 2, 3, ConvTranspose},
+  };
+}
 
 }  // namespace lockstep
