@@ -349,6 +349,16 @@ MODELS: dict[str, tuple[str, Callable[..., list]]] = {
         _model("g (float[2,3,4,5] x) => (float[2,3,1,1] y) { y = GlobalLpPool <p = 3> (x) }"),
         lambda x: [(np.abs(x) ** 3).sum((2, 3), keepdims=True) ** (1 / 3)],
     ),
+    "max_roi_pool": (
+        _model(
+            """g (float[2,3,6,6] x) => (float[1,3,2,1] y) {
+             regions = Constant <value = float[1,5] {1, 2, 4, 10, 9}> ()
+             y = MaxRoiPool <pooled_shape = [2, 1], spatial_scale = 0.5> (x, regions)
+           }"""
+        ),
+        # Rows 2 to 5, columns 1 to 5.
+        lambda x: [x[1:, :, 2:, 1:].reshape(1, 3, 2, 10).max(3, keepdims=True)],
+    ),
 }
 
 

@@ -67,6 +67,18 @@ absl::StatusOr<double> OnnxNode::FloatInput(int i) {
   return value->At(0);
 }
 
+absl::StatusOr<std::vector<double>> OnnxNode::FloatsInput(int i) {
+  const Tensor* value = values_.FindInitialValue(proto_.input(i));
+  if (value == nullptr)
+    return Unsupported() << "input " << i << " (" << proto_.input(i) << ") must be known before the program runs";
+  if (value->shape().rank() > 1 || !IsFloat(value->dtype())) {
+    return Error() << "input " << i << " (" << proto_.input(i) << ") is " << value->type()
+                   << ", expected a list of floats";
+  }
+  const Tensor wide = value->Converted(DType::kF64);
+  return std::vector<double>(wide.data<double>().begin(), wide.data<double>().end());
+}
+
 OnnxValue OnnxNode::AnyInput(int i) {
   return has_input(i) ? values_.GetAny(proto_.input(i)) : OnnxValue(OnnxNothing());
 }

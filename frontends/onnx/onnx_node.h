@@ -54,7 +54,8 @@ class OnnxNode {
   absl::StatusOr<std::vector<int64_t>> IntsInput(int i);  // of rank 0 or 1
   // The value of an input that is the same whatever the program is given, else null: for where knowing it is better.
   const Tensor* FixedInput(int i) const { return values_.FindFixed(proto_.input(i)); }
-  absl::StatusOr<double> FloatInput(int i);  // of one element; an initializer of one will do
+  absl::StatusOr<double> FloatInput(int i);                // of one element; an initializer of one will do
+  absl::StatusOr<std::vector<double>> FloatsInput(int i);  // of rank 0 or 1; an initializer will do
   // For operators that take more than tensors (`takes_any_kind` in the table); for others, all inputs are tensors.
   OnnxValue AnyInput(int i);  // nothing if there is none
   absl::StatusOr<OnnxSequence> SequenceInput(int i);

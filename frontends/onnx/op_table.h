@@ -41,6 +41,9 @@ std::vector<OnnxOp> MatrixOps();              // matrices.cc
 std::vector<OnnxOp> ConvolutionOps();         // convolution.cc
 std::vector<OnnxOp> PoolingOps();             // pooling.cc
 std::vector<OnnxOp> UnpoolingOps();           // unpooling.cc: MaxUnpool, Col2Im
+std::vector<OnnxOp> ResizeOps();              // resize.cc: Resize, Upsample
+std::vector<OnnxOp> SamplingOps();            // sampling.cc: GridSample, AffineGrid, DeformConv
+std::vector<OnnxOp> RegionOps();              // regions.cc: RoiAlign, MaxRoiPool
 std::vector<OnnxOp> NormalizationOps();       // normalization.cc
 std::vector<OnnxOp> LayerNormalizationOps();  // layer_normalization.cc
 std::vector<OnnxOp> LossOps();                // losses.cc
