@@ -43,11 +43,6 @@ constexpr Skip kSkipped[] = {
     {"test_training_dropout_default*", "element 0 is"},
     {"test_training_dropout", "element 0 is"},
     {"test_training_dropout_mask", "element 0 is"},
-    {"test_rotary_embedding", "input 3 (position_ids) is not supported"},
-    {"test_rotary_embedding_3d_input", "input 3 (position_ids) is not supported"},
-    {"test_rotary_embedding_interleaved", "input 3 (position_ids) is not supported"},
-    {"test_rotary_embedding_with_rotary_dim", "input 3 (position_ids) is not supported"},
-    {"test_rotary_embedding_with_interleaved_rotary_dim", "input 3 (position_ids) is not supported"},
 };
 
 const Skip* FindSkip(const std::string& name) {

@@ -18,10 +18,26 @@ Value LastDim(Builder& b, Value x, int64_t start, int64_t limit, int64_t stride)
   return b.Slice(x, starts, limits, strides);
 }
 
-// Input i, the cosines or sines of each token: [batch, sequence, pairs].
+// Input i, the cosines or sines of each token: [batch, sequence, pairs]. If there are positions, it has them by
+// position: [positions, pairs].
 absl::StatusOr<Value> Angles(OnnxNode& n, int i, const Shape& expected) {
-  const Value angles = n.input(i);
+  Value angles = n.input(i);
   RETURN_IF_ERROR(n.b().status());
+  if (n.has_input(3)) {
+    const Value positions = n.input(3);
+    RETURN_IF_ERROR(n.b().status());
+    const bool fits = positions.shape() == Shape({expected[0], expected[1]}) && IsInteger(positions.dtype());
+    if (!fits || angles.shape().rank() != 2 || angles.shape()[1] != expected[2]) {
+      return n.Error() << "input " << i << " is " << angles.type() << " with position_ids " << positions.type()
+                       << ", expected [positions, " << expected[2] << "] and a position for each token";
+    }
+    // Negative positions must not count from the end.
+    const Value wide = n.b().Convert(positions, DType::kI64);
+    const Value is_negative = n.b().Compare(wide, n.b().SplatLike(0, wide), "lt");
+    const Value count = n.b().SplatLike(static_cast<double>(angles.shape()[0]), wide);
+    angles = n.b().Gather(angles, n.b().Select(is_negative, count, wide), 0);
+    RETURN_IF_ERROR(n.b().status());
+  }
   if (angles.shape() == expected) return angles;
   return n.Error() << "input " << i << " is " << angles.type() << ", expected shape " << expected;
 }
@@ -29,7 +45,6 @@ absl::StatusOr<Value> Angles(OnnxNode& n, int i, const Shape& expected) {
 absl::Status RotaryEmbedding(OnnxNode& n) {
   Builder& b = n.b();
   RETURN_IF_ERROR(n.RequireRank(0, 3));
-  if (n.has_input(3)) return n.Unsupported() << "input 3 (position_ids) is not supported: give each token its angles";
   Value x = n.input(0);
   const Shape given = x.shape();
   const int64_t heads = n.Int("num_heads", 0);
