@@ -67,15 +67,18 @@ absl::StatusOr<double> OnnxNode::FloatInput(int i) {
   return value->At(0);
 }
 
+absl::StatusOr<Tensor> OnnxNode::KnownInput(int i) {
+  if (const Tensor* value = values_.FindInitialValue(proto_.input(i))) return *value;
+  return Unsupported() << "input " << i << " (" << proto_.input(i) << ") must be known before the program runs";
+}
+
 absl::StatusOr<std::vector<double>> OnnxNode::FloatsInput(int i) {
-  const Tensor* value = values_.FindInitialValue(proto_.input(i));
-  if (value == nullptr)
-    return Unsupported() << "input " << i << " (" << proto_.input(i) << ") must be known before the program runs";
-  if (value->shape().rank() > 1 || !IsFloat(value->dtype())) {
-    return Error() << "input " << i << " (" << proto_.input(i) << ") is " << value->type()
+  ASSIGN_OR_RETURN(const Tensor value, KnownInput(i));
+  if (value.shape().rank() > 1 || !IsFloat(value.dtype())) {
+    return Error() << "input " << i << " (" << proto_.input(i) << ") is " << value.type()
                    << ", expected a list of floats";
   }
-  const Tensor wide = value->Converted(DType::kF64);
+  const Tensor wide = value.Converted(DType::kF64);
   return std::vector<double>(wide.data<double>().begin(), wide.data<double>().end());
 }
 

@@ -52,6 +52,8 @@ class OnnxNode {
   // The value of an input that must be known before the program runs.
   absl::StatusOr<Tensor> ConstantInput(int i);
   absl::StatusOr<std::vector<int64_t>> IntsInput(int i);  // of rank 0 or 1
+  // The same, or what an initializer holds, which nobody then trains unless it is used elsewhere too.
+  absl::StatusOr<Tensor> KnownInput(int i);
   // The value of an input that is the same whatever the program is given, else null: for where knowing it is better.
   const Tensor* FixedInput(int i) const { return values_.FindFixed(proto_.input(i)); }
   absl::StatusOr<double> FloatInput(int i);                // of one element; an initializer of one will do

@@ -6,15 +6,20 @@ const std::vector<OnnxOp>& AllOnnxOps() {
   static const std::vector<OnnxOp> ops = [] {
     std::vector<OnnxOp> all;
     for (const auto& family : {
-             ElementwiseOps(), ActivationOps(),    BitOps(),
-             ConstantOps(),    ShapeOps(),         RearrangingOps(),
-             SlicingOps(),     PaddingOps(),       IndexingOps(),
-             ReductionOps(),   MatMulOps(),        EinsumOps(),
-             MatrixOps(),      ConvolutionOps(),   PoolingOps(),
-             UnpoolingOps(),   ResizeOps(),        SamplingOps(),
-             RegionOps(),      NormalizationOps(), LayerNormalizationOps(),
-             LossOps(),        QuantizationOps(),  SignalOps(),
-             RotaryOps(),      ControlFlowOps(),   ScanOps(),
+             ElementwiseOps(),   ActivationOps(),
+             BitOps(),           ConstantOps(),
+             ShapeOps(),         RearrangingOps(),
+             SlicingOps(),       PaddingOps(),
+             IndexingOps(),      ReductionOps(),
+             MatMulOps(),        EinsumOps(),
+             MatrixOps(),        ConvolutionOps(),
+             PoolingOps(),       UnpoolingOps(),
+             ResizeOps(),        SamplingOps(),
+             RegionOps(),        SelectionOps(),
+             NormalizationOps(), LayerNormalizationOps(),
+             LossOps(),          QuantizationOps(),
+             SignalOps(),        RotaryOps(),
+             ControlFlowOps(),   ScanOps(),
              SequenceOps(),
          }) {
       all.insert(all.end(), family.begin(), family.end());

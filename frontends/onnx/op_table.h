@@ -44,6 +44,7 @@ std::vector<OnnxOp> UnpoolingOps();           // unpooling.cc: MaxUnpool, Col2Im
 std::vector<OnnxOp> ResizeOps();              // resize.cc: Resize, Upsample
 std::vector<OnnxOp> SamplingOps();            // sampling.cc: GridSample, AffineGrid, DeformConv
 std::vector<OnnxOp> RegionOps();              // regions.cc: RoiAlign, MaxRoiPool
+std::vector<OnnxOp> SelectionOps();           // selection.cc: NonZero, Unique, NonMaxSuppression
 std::vector<OnnxOp> NormalizationOps();       // normalization.cc
 std::vector<OnnxOp> LayerNormalizationOps();  // layer_normalization.cc
 std::vector<OnnxOp> LossOps();                // losses.cc
