@@ -2,6 +2,13 @@
 
 namespace lockstep {
 
+Value IndexBelow(Builder& b, Value x) { return b.Convert(b.Unary("floor", x), DType::kI64); }
+
+Value NearImage(Builder& b, Value position, int64_t extent, double margin) {
+  const Value least = b.SplatLike(-1 - margin, position);
+  return b.Min(b.Max(position, least), b.SplatLike(static_cast<double>(extent) + margin, position));
+}
+
 Value ElementsAt(Builder& b, Value x, const std::vector<int64_t>& extents, const std::vector<Value>& indices,
                  bool zeros, DType wide) {
   Value flat, inside;
@@ -29,19 +36,18 @@ Value WeightsFor(Builder& b, const std::vector<Value>& weights, int64_t channels
 Value InterpolatedAt(Builder& b, Value x, const std::vector<int64_t>& extents, const std::vector<Value>& positions,
                      bool zeros) {
   std::vector<Value> before, fraction;
-  for (const Value& position : positions) {
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const Value position = zeros ? NearImage(b, positions[i], extents[i], 1) : positions[i];
     if (!position) return position;
-    const Value floor = b.Unary("floor", position);
-    before.push_back(floor);
-    fraction.push_back(b.Sub(position, floor));
+    before.push_back(IndexBelow(b, position));
+    fraction.push_back(b.Sub(position, b.Convert(before.back(), position.dtype())));
   }
   Value sum;
   for (size_t corner = 0; corner < size_t{1} << extents.size(); ++corner) {
     std::vector<Value> indices, weights;
     for (size_t i = 0; i < extents.size(); ++i) {
       const bool is_after = corner >> i & 1;
-      const Value index = b.Convert(before[i], DType::kI64);
-      indices.push_back(is_after && index ? b.AddScalar(index, 1) : index);
+      indices.push_back(is_after ? b.AddScalar(before[i], 1) : before[i]);
       weights.push_back(is_after ? fraction[i] : b.Sub(b.SplatLike(1, fraction[i]), fraction[i]));
     }
     const Value found = ElementsAt(b, x, extents, indices, zeros, positions[0].dtype());

@@ -8,6 +8,13 @@
 
 namespace lockstep {
 
+// The whole number at or below x, of floats, in i64: an index, and what a fraction is counted from.
+Value IndexBelow(Builder& b, Value x);
+
+// `position` limited to `margin` elements around an extent: what is further away finds zeros too, but has finite
+// weights.
+Value NearImage(Builder& b, Value position, int64_t extent, double margin);
+
 // Of images x [N, C, S], whose last dimension is all spatial dimensions of `extents` in one, the elements at `indices`,
 // a list of i64 [N, P] for each spatial dimension, as `wide`, a float type: [N, C, P]. An index out of range means 0 if
 // `zeros`, else the nearest element.

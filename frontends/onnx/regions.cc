@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/builder.h"
+#include "frontends/onnx/interpolation.h"
 #include "frontends/onnx/op_table.h"
 
 namespace lockstep {
@@ -114,13 +115,12 @@ Samples SamplesAlong(Builder& b, Value rois, const Alignment& a, int64_t i, int6
   const Value is_near = b.Op(
       "and", {b.Compare(position, limit(-1), "ge"), b.Compare(position, limit(static_cast<double>(extent)), "le")});
   const Value inside = b.Min(b.Max(position, limit(0)), limit(static_cast<double>(extent - 1)));
-  const Value floor = b.Unary("floor", inside);
-  const Value index = b.Convert(floor, DType::kI64);
+  const Value index = IndexBelow(b, inside);
   const Value last = b.SplatLike(static_cast<double>(extent - 1), index);
   s.low = b.Min(b.Max(index, b.SplatLike(0, index)), last);  // also where the position is no number
   s.high = b.Min(b.AddScalar(s.low, 1), last);
   const Value weighs = b.Op("and", {is_near, s.is_counted});
-  const Value fraction = b.Sub(inside, floor);
+  const Value fraction = b.Sub(inside, b.Convert(index, inside.dtype()));
   s.above = b.Select(weighs, fraction, limit(0));
   s.below = b.Select(weighs, b.Sub(limit(1), fraction), limit(0));
   return s;

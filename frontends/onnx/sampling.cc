@@ -1,5 +1,5 @@
 // Operators that read images at positions which are data: GridSample, AffineGrid, DeformConv. Gradients with respect to
-// the positions follow from the weights, as rounding downwards has none.
+// the positions follow from the weights; indices have none.
 
 #include <algorithm>
 
@@ -109,12 +109,13 @@ std::vector<Value> CubicWeights(Builder& b, Value t) {
   return {outer(b.AddScalar(t, 1)), inner(t), inner(rest), outer(b.AddScalar(rest, 1))};
 }
 
-Value Cubic(Builder& b, Value x, const Ints& extents, const std::vector<Value>& positions, const Sampling& s) {
+Value Cubic(Builder& b, Value x, const Ints& extents, std::vector<Value> positions, const Sampling& s) {
   std::vector<std::vector<Value>> indices, weights;  // four for each spatial dimension
   size_t corners = 1;
   for (size_t i = 0; i < extents.size(); ++i, corners *= 4) {
+    if (s.padding == "zeros") positions[i] = NearImage(b, positions[i], extents[i], 2);
     if (!positions[i]) return Value();
-    const Value floor = b.Unary("floor", positions[i]);
+    const Value floor = b.Convert(IndexBelow(b, positions[i]), positions[i].dtype());
     weights.push_back(CubicWeights(b, b.Sub(positions[i], floor)));
     indices.emplace_back();
     for (int distance = -1; distance <= 2; ++distance) {
