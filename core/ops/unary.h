@@ -21,8 +21,8 @@ OpDef Unary(const char* name, const char* doc, FloatFunction on_floats, IntegerF
 OpDef::DomainFn From(double low);
 OpDef::DomainFn Between(double low, double high);
 
-// The reason of ops that are constant but for jumps.
+// The reason of ops that are constant but for jumps (kSteps).
 inline constexpr char kStepFunction[] =
-    "it is a step function: its derivative is zero wherever it exists, which nobody trains with on purpose";
+    "it is a step function, whose derivative is zero wherever it exists; gradients take the other ways";
 
 }  // namespace lockstep::ops

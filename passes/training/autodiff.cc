@@ -39,6 +39,7 @@ class Reverse {
     std::vector<Value> results;
     for (Value value : wrt) {
       const auto found = gradients_.find(value);
+      if (found == gradients_.end()) RETURN_IF_ERROR(CheckNotZero(value));
       results.push_back(found == gradients_.end() ? Value() : found->second);
     }
     return results;
@@ -54,6 +55,10 @@ class Reverse {
       any_grad |= static_cast<bool>(grads.back());
     }
     if (!any_grad) return absl::OkStatus();
+    if (node.op().has_trait(kSteps)) {
+      steps_.push_back(&node);  // its derivative is zero; CheckNotZero says where nothing else is left
+      return absl::OkStatus();
+    }
     if (!node.op().vjp()) {
       return InvalidArgument() << node.Describe() << " has no gradient: " << node.op().no_gradient();
     }
@@ -73,7 +78,20 @@ class Reverse {
     return builder_.status();
   }
 
+  // Of a value that has no gradient: an error if a step function is on the way to it.
+  absl::Status CheckNotZero(Value value) {
+    if (steps_.empty()) return absl::OkStatus();
+    const ValueSet dependent = DependentValues(builder_.graph(), {value});
+    for (const Node* step : steps_) {
+      if (!dependent.contains(step->operand(0))) continue;
+      return InvalidArgument() << "the gradient with respect to %" << value.name() << " is zero everywhere, as "
+                               << step->Describe() << " is on its only way: " << step->op().no_gradient();
+    }
+    return absl::OkStatus();
+  }
+
   ValueSet dependent_;
+  std::vector<const Node*> steps_;  // that a gradient arrived at
   Builder builder_;
   std::unordered_map<Value, Value, ValueHash> gradients_;
 };

@@ -15,8 +15,9 @@
 //   }
 //
 // A gradient flows through values of float dtypes alone: what an integer or a bool depends on gets none through it. An
-// op on the way that has no gradient is an error that names the op, its source and its reason; it is never a silent
-// zero.
+// op on the way that has no gradient is an error that names the op, its source and its reason. Through a step function
+// (kSteps: floor, sign) the gradient is zero, and what else a value does counts: x - floor(x) has the gradient 1. A
+// value that has no other way to `of` is an error that names the step function: never a silent zero.
 
 #pragma once
 
@@ -28,7 +29,7 @@
 namespace lockstep::passes {
 
 // Appends nodes that compute the gradient of the float scalar `of` with respect to each of `wrt` (values of float
-// dtypes). The i-th value is of the type of wrt[i], or null if `of` does not depend on it.
+// dtypes). The i-th value is of the type of wrt[i], or null if `of` does not depend on it through floats.
 absl::StatusOr<std::vector<Value>> AddGradients(Graph& graph, Value of, const std::vector<Value>& wrt);
 
 // Adds a result grad/<name> for each input named in `wrt` (all float states if empty). An input that the result `of`
