@@ -1,5 +1,6 @@
 // Activation functions: one op each, or a few elementwise ones. Where a branch would overflow, its argument is limited
-// first, so that the gradient of the branch that is not taken stays finite.
+// first, so that the gradient of the branch that is not taken stays finite. Parameters and inputs are often exactly
+// zero, so where a function is smooth there, what it is made of has its derivative there too.
 
 #include <cmath>
 
@@ -25,10 +26,12 @@ absl::Status Map(OnnxNode& n, F f) {
 
 Value IsNegative(Builder& b, Value x) { return b.Compare(x, b.SplatLike(0.0, x), "lt"); }
 
-// scale * (exp(min(x, 0) / by) - 1): what the exponential units have for x < 0, and 0 for x >= 0.
-Value NegativeExponential(Builder& b, Value x, double scale, double by = 1.0) {
-  const Value negative = b.Min(x, b.SplatLike(0.0, x));
-  return b.Scale(b.AddScalar(b.Exp(by == 1.0 ? negative : b.Scale(negative, 1.0 / by)), -1.0), scale);
+// x for x > 0, else scale * (exp(x / by) - 1). The derivative at 0 is that from the left, as PyTorch's.
+Value ExponentialUnit(Builder& b, Value x, double scale, double by = 1.0) {
+  const Value zero = b.SplatLike(0.0, x), is_positive = b.Compare(x, zero, "gt");
+  const Value limited = b.Select(is_positive, zero, x);
+  const Value exponential = b.AddScalar(b.Exp(by == 1.0 ? limited : b.Scale(limited, 1.0 / by)), -1.0);
+  return b.Select(is_positive, x, b.Scale(exponential, scale));
 }
 
 absl::Status LeakyRelu(OnnxNode& n) {
@@ -77,22 +80,19 @@ absl::Status Shrink(OnnxNode& n) {
 
 absl::Status Elu(OnnxNode& n) {
   const double alpha = n.Float("alpha", 1.0);
-  return Map(n, [&](Builder& b, Value x) { return b.Add(b.Unary("relu", x), NegativeExponential(b, x, alpha)); });
+  return Map(n, [&](Builder& b, Value x) { return ExponentialUnit(b, x, alpha); });
 }
 
 absl::Status Celu(OnnxNode& n) {
   const double alpha = n.Float("alpha", 1.0);
   if (alpha == 0.0) return n.Error() << "attribute alpha is 0";
-  return Map(n,
-             [&](Builder& b, Value x) { return b.Add(b.Unary("relu", x), NegativeExponential(b, x, alpha, alpha)); });
+  return Map(n, [&](Builder& b, Value x) { return ExponentialUnit(b, x, alpha, alpha); });
 }
 
 absl::Status Selu(OnnxNode& n) {
   const double alpha = n.Float("alpha", 1.67326319217681884765625);
   const double gamma = n.Float("gamma", 1.05070102214813232421875);
-  return Map(n, [&](Builder& b, Value x) {
-    return b.Scale(b.Add(b.Unary("relu", x), NegativeExponential(b, x, alpha)), gamma);
-  });
+  return Map(n, [&](Builder& b, Value x) { return b.Scale(ExponentialUnit(b, x, alpha), gamma); });
 }
 
 Value Clamp01(Builder& b, Value x) { return b.Min(b.Max(x, b.SplatLike(0.0, x)), b.SplatLike(1.0, x)); }
@@ -106,9 +106,12 @@ absl::Status HardSwish(OnnxNode& n) {
   return Map(n, [&](Builder& b, Value x) { return b.Mul(x, Clamp01(b, b.AddScalar(b.Scale(x, 1.0 / 6.0), 0.5))); });
 }
 
-// log(1 + exp(x)), without overflow.
+// log(1 + exp(x)), without overflow: max(x, 0) + log1p(exp(-|x|)). The maximum is made of x and |x|, whose derivatives
+// 1 and 0 at 0 give the right one, 1/2.
 Value SoftplusOf(Builder& b, Value x) {
-  return b.Add(b.Unary("relu", x), b.Unary("log1p", b.Exp(b.Neg(b.Unary("abs", x)))));
+  const Value size = b.Unary("abs", x);
+  const Value above = b.Add(b.Scale(x, 0.5), b.Scale(size, 0.5));
+  return b.Add(above, b.Unary("log1p", b.Exp(b.Neg(size))));
 }
 
 absl::Status Softplus(OnnxNode& n) { return Map(n, SoftplusOf); }
