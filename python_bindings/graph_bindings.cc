@@ -230,6 +230,11 @@ void BindFunctions(nb::module_& module) {
       "text"_a);
   module.def("_load_onnx", &Imported, "path"_a, "bytes"_a.none(), "dims"_a, "split"_a.none(), "values"_a,
              "constants"_a);
+  module.def("_onnx_operators", [] {
+    std::vector<std::tuple<std::string, int64_t, int64_t>> operators;
+    for (const OnnxOperator& op : SupportedOnnxOperators()) operators.emplace_back(op.type, op.since, op.until);
+    return operators;
+  });
   module.def("_with_values", &WithValues, "model"_a, "values"_a);
   module.def(
       "_train_step",

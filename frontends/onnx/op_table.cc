@@ -1,5 +1,10 @@
 #include "frontends/onnx/op_table.h"
 
+#include <algorithm>
+
+#include "frontends/onnx/model_file.h"
+#include "frontends/onnx_importer.h"
+
 namespace lockstep {
 
 const std::vector<OnnxOp>& AllOnnxOps() {
@@ -42,6 +47,13 @@ absl::StatusOr<const OnnxOp*> FindOnnxOp(std::string_view domain, std::string_vi
   }
   return Unimplemented() << "operator " << type << " of domain " << (is_default ? "ai.onnx" : domain) << " (opset "
                          << opset << ") is not supported";
+}
+
+std::vector<OnnxOperator> SupportedOnnxOperators() {
+  std::vector<OnnxOperator> operators;
+  for (const OnnxOp& op : AllOnnxOps())
+    operators.push_back({std::string(op.type), op.since, std::min(op.until, kNewestOpset)});
+  return operators;
 }
 
 }  // namespace lockstep
