@@ -57,10 +57,11 @@ bench: build ## Measure against PyTorch and MPI; needs torch 2.13 in .venv (ARGS
 	.venv/bin/python benchmarks/run.py $(ARGS)
 	.venv/bin/python benchmarks/all_reduce.py
 
-docs: build ## Write docs/ops.md and the types of optimizers and losses from their definitions
+docs: build ## Write docs/ops.md, docs/onnx.md and the types of optimizers and losses from their definitions
 	$(BAZEL) build $(BAZEL_FLAGS) //tools:ops-document
 	bazel-bin/tools/ops-document > docs/ops.md
 	.venv/bin/python tools/python_stubs.py
+	.venv/bin/python tools/onnx_document.py
 
 format: setup ## Format C++ and Python in place
 	clang-format-19 -i $(CPP_FILES)

@@ -60,12 +60,20 @@ class Case:
 
 
 @functools.cache
+def node_tests() -> list[object]:
+    """ONNX's node tests."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some cases are about overflows
+        return list(collect_nodes())
+
+
+@functools.cache
 def cases() -> dict[str, list[Case]]:
     """ONNX's tests by operator; models of several nodes for those that have no test of their own."""
     found: dict[str, list[Case]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some cases are about overflows
-        for case in collect_nodes():
+        for case in node_tests():
             if "_expanded" not in case.name and not case.model.graph.node[0].domain:
                 add_case(found, case, {case.model.graph.node[0].op_type})
         for case in collect_models():
