@@ -48,6 +48,17 @@ IndexMap IndexMapOf(const Node& node) { return node.op().index_map()(IndexContex
 
 Affine CountOf(const Node& node) { return node.op().count()(IndexContext(node)); }
 
+double FlopsOf(const Node& node) {
+  const OpDef& op = node.op();
+  if (op.flops()) return op.flops()(node);
+  if (op.has_trait(kMovement) || op.has_trait(kGenerator) || op.has_trait(kCollective)) return 0;
+  int64_t largest = 0;
+  for (size_t i = 0; i < node.num_results(); ++i) largest = std::max(largest, node.type(i).num_elements());
+  if (op.has_trait(kElementwise)) return static_cast<double>(largest);
+  for (Value operand : node.operands()) largest = std::max(largest, operand.type().num_elements());
+  return static_cast<double>(largest);
+}
+
 OpDef& OpDef::Reduces(ReduceKind kind) {
   LOCKSTEP_CHECK(kind != ReduceKind::kMean) << name_ << ": a mean is a sum that is divided";
   reduction_ = kind;

@@ -242,6 +242,7 @@ class OpDef {
   using MoveFn = std::function<IndexMap(const IndexContext&)>;
   using CountFn = std::function<Affine(const IndexContext&)>;
   using DomainFn = std::function<bool(std::span<const ValueRange> operands)>;
+  using FlopsFn = std::function<double(const Node& node)>;
 
   explicit OpDef(std::string name) : name_(std::move(name)) {}
 
@@ -286,6 +287,8 @@ class OpDef {
   // Whether the op, an elementwise one of one or two floats, is defined, and not steep, for operands in these ranges:
   // tests that draw operands stay where it is.
   OpDef& Domain(DomainFn fn) { return domain_ = std::move(fn), *this; }
+  // How many operations on numbers the node needs, for people; without this, what FlopsOf says of its traits.
+  OpDef& Flops(FlopsFn fn) { return flops_ = std::move(fn), *this; }
   OpDef& Constraint(std::string id, std::string text) {
     return constraints_.push_back({std::move(id), std::move(text)}), *this;
   }
@@ -321,6 +324,7 @@ class OpDef {
   int64_t f32_ulps() const { return f32_ulps_; }
   bool has_domain() const { return static_cast<bool>(domain_); }
   bool InDomain(std::span<const ValueRange> operands) const { return !domain_ || domain_(operands); }
+  const FlopsFn& flops() const { return flops_; }  // empty for most; see FlopsOf
   const EvalFn& eval() const { return eval_; }
   const RanksEvalFn& ranks_eval() const { return ranks_eval_; }
   const VjpFn& vjp() const { return vjp_; }  // empty: see no_gradient()
@@ -350,6 +354,7 @@ class OpDef {
   std::optional<CollectiveOp> collective_;
   int64_t f32_ulps_ = 0;
   DomainFn domain_;
+  FlopsFn flops_;
   InferFn infer_;
   EvalFn eval_;
   RanksEvalFn ranks_eval_;
@@ -363,6 +368,12 @@ class OpDef {
 // The functions of the node's op, for this node. They require that it has them.
 IndexMap IndexMapOf(const Node& node);
 Affine CountOf(const Node& node);
+
+// How many operations on numbers the node needs: an addition, a comparison or a function such as exp is one, a product
+// that is added to a sum two. Matrix products, convolutions and pools say it; otherwise an elementwise op has one for
+// each element of its result, what moves elements, generates or communicates has none, and every other op, such as a
+// reduction or a normalisation, one for each element of its largest operand or result.
+double FlopsOf(const Node& node);
 
 // The list of all ops, in the order of docs/ops.md; one line each in core/ops/op_list.h.
 const std::vector<const OpDef*>& AllOps();

@@ -35,8 +35,11 @@ struct Model {
 // The mesh with these axes and sizes; an error if a name is no word of the text form, or there are too many ranks.
 absl::StatusOr<Mesh> MeshOf(const std::vector<std::pair<std::string, int64_t>>& axes);
 
-// What a graph takes, holds, trains and gives, for people.
+// What a graph takes, holds, trains and gives, for people; Python adds the table of layers.
 std::string Summary(const Model& model);
+
+// The nodes of a graph in order, a dict each, for the table of layers and the drawing (lockstep/_layers.py).
+nanobind::list DescribeNodes(const Model& model);
 
 void BindGraph(nanobind::module_& module);    // Graph, parse, gradients, distribute, interpret, load_onnx, train_step
 void BindChoices(nanobind::module_& module);  // the optimizers and losses that there are, and what they accept

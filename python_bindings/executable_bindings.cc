@@ -239,6 +239,16 @@ void BindViews(Class& executable) {
       .def_prop_ro(
           "steps", [](const LoadedExecutable& self) { return ToValidText(self.executor->executable().ToString()); },
           "The steps that a call runs, as text.")
+      .def(
+          "summary",
+          [](nb::object self, nb::object depth) {
+            return nb::module_::import_("lockstep._layers").attr("executable_summary")(self, depth);
+          },
+          "depth"_a = nb::none(),
+          "How many steps of which kind a call runs, and graph.summary(). A reference step is an op for which the "
+          "backend has no kernel:\n"
+          "it is slow.",
+          nb::sig("def summary(self, depth: int | None = None) -> str"))
       .def_prop_ro("collectives", &CollectiveLines,
                    "A line for each collective of a call, in order: what ranks compare when they load.",
                    nb::sig("def collectives(self) -> list[str]"))

@@ -175,7 +175,37 @@ void BindFacts(Class& graph) {
           "The inputs of the file whose values, given to load_onnx(), went into the graph.")
       .def_prop_ro(
           "notes", [](const Model& self) { return self.notes; }, "What the import changed, a sentence each.")
-      .def("summary", &Summary, "What the graph takes, holds, trains and gives, a line each, with counts.")
+      .def("_facts", &Summary)
+      .def("_nodes", &DescribeNodes, nb::sig("def _nodes(self) -> list[dict[str, typing.Any]]"))
+      .def(
+          "summary",
+          [](nb::object self, nb::object depth) {
+            return nb::module_::import_("lockstep._layers").attr("summary")(self, depth);
+          },
+          "depth"_a = nb::none(),
+          "What the graph takes, holds, trains and gives, a line each, with counts; and a table of its layers.\n\n"
+          "A layer is what the nodes of one module of the model have in common in their sources: /block/conv of "
+          "/block/conv/Conv. Of\n"
+          "each: the type of its last result, the parameters that it is the first to use, operations forwards and for "
+          "gradients, and the\n"
+          "bytes of all results of its nodes, which is not the memory that a compiled program needs. An addition, a "
+          "comparison or a\n"
+          "function such as exp of one element is one operation, a product that is added to a sum two (so one "
+          "multiply-accumulate is\n"
+          "two); a reduction has one for each element that it reads, moving elements none. Normalisations and softmax "
+          "that are one node\n"
+          "count one for each element.\n\n"
+          "Args:\n"
+          "  depth: how many parts of a layer's name count; layers that have these in common are one. All if None.",
+          nb::sig("def summary(self, depth: int | None = None) -> str"))
+      .def(
+          "save_svg",
+          [](nb::object self, nb::object path, nb::object depth) {
+            nb::module_::import_("lockstep._layers").attr("save_svg")(self, path, depth);
+          },
+          "path"_a, "depth"_a = nb::none(),
+          "Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot.",
+          nb::sig("def save_svg(self, path: str | os.PathLike[str], depth: int | None = None) -> None"))
       .def(
           "initial_value",
           [](const Model& self, nb::handle name) {

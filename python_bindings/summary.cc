@@ -1,7 +1,11 @@
-// Graph.summary().
+// What Graph.summary() and Graph.save_svg() know of a graph.
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 
+#include "core/op_def.h"
 #include "passes/training/train_step.h"
 #include "python_bindings/bindings.h"
 
@@ -70,6 +74,33 @@ std::string Summary(const Model& model) {
     text += section->ToString();
   for (const std::string& note : model.notes) text += "note: " + note + "\n";
   return text;
+}
+
+namespace nb = nanobind;
+
+nb::list DescribeNodes(const Model& model) {
+  nb::list list;
+  for (const Node& node : model.graph.nodes()) {
+    std::vector<std::string> operands, results, types;
+    int64_t bytes = 0;
+    for (Value operand : node.operands()) operands.push_back(operand.name());
+    for (size_t i = 0; i < node.num_results(); ++i) {
+      results.push_back(node.result_name(i));
+      types.push_back(node.type(i).ToString());
+      bytes += static_cast<int64_t>(node.type(i).num_bytes());
+    }
+    nb::dict described;
+    described["op"] = node.op_name();
+    described["source"] = node.source();
+    described["operands"] = operands;
+    described["results"] = results;
+    described["types"] = types;
+    described["bytes"] = bytes;
+    described["flops"] = FlopsOf(node);
+    described["updates"] = node.op().has_trait(kOptimizer);
+    list.append(described);
+  }
+  return list;
 }
 
 }  // namespace lockstep::python

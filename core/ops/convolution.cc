@@ -300,6 +300,12 @@ void PlaceForm(PlacementContext& c, std::string_view a, std::string_view b, std:
   }
 }
 
+// All three multiply each element of y with each tap of one filter, and add: those on the padding count too.
+double ConvolutionFlops(const TensorType& y, const TensorType& filter) {
+  const int64_t filters = std::max<int64_t>(filter.shape[0], 1);
+  return 2.0 * static_cast<double>(y.num_elements()) * static_cast<double>(filter.num_elements() / filters);
+}
+
 // What the three ops have in common.
 OpDef WithWindow(OpDef def) {
   return def.Attr<std::vector<int64_t>>("stride", "steps of the window, one per spatial dimension")
@@ -337,6 +343,7 @@ const OpDef& ConvolutionOp() {
           .Trait(kOpaque)
           .Infer(InferConvolution)
           .Eval(EvalConvolution)
+          .Flops([](const Node& node) { return ConvolutionFlops(node.type(), node.operand(1).type()); })
           .Vjp(ConvolutionVjp)
           .Place([](PlacementContext& c) { PlaceForm(c, kX, kFilter, kY); });
   return def;
@@ -357,6 +364,7 @@ const OpDef& ConvolutionGradInputOp() {
           .Trait(kOpaque)
           .Infer(InferConvolutionGradInput)
           .Eval(EvalConvolutionGradInput)
+          .Flops([](const Node& node) { return ConvolutionFlops(node.operand(1).type(), node.operand(0).type()); })
           .Vjp(ConvolutionGradInputVjp)
           .Place([](PlacementContext& c) { PlaceForm(c, kFilter, kY, kX); });
   return def;
@@ -377,6 +385,7 @@ const OpDef& ConvolutionGradFilterOp() {
           .Trait(kOpaque)
           .Infer(InferConvolutionGradFilter)
           .Eval(EvalConvolutionGradFilter)
+          .Flops([](const Node& node) { return ConvolutionFlops(node.operand(1).type(), node.type()); })
           .Vjp(ConvolutionGradFilterVjp)
           .Place([](PlacementContext& c) { PlaceForm(c, kX, kY, kFilter); });
   return def;

@@ -41,6 +41,12 @@ absl::Status EvalFusion(EvalContext& c) {
   return absl::OkStatus();
 }
 
+double FusionFlops(const Node& node) {
+  double sum = 0;
+  for (const Node& inner : node.attr<Region>("body").graph().nodes()) sum += FlopsOf(inner);
+  return sum;
+}
+
 std::vector<Value> DecomposeFusion(DecomposeContext& c) {
   const Graph& body = BodyOf(c);
   ValueMap outer;
@@ -85,6 +91,7 @@ const OpDef& FusionOp() {
                                .Trait(kOpaque)
                                .Infer(InferFusion)
                                .Eval(EvalFusion)
+                               .Flops(FusionFlops)
                                .Decompose(DecomposeFusion)
                                .NoGradient("fusions are made after differentiation; its decomposition has one")
                                .Place(PlaceFusion);

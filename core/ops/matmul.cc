@@ -106,6 +106,12 @@ void PlaceMatMul(PlacementContext& c) {
   }
 }
 
+double MatMulFlops(const Node& node) {
+  const Shape& x = node.operand(0).shape();
+  const int64_t terms = x[x.rank() - (node.attr<bool>("transpose_a") ? 2 : 1)];
+  return 2.0 * static_cast<double>(node.type().num_elements()) * static_cast<double>(terms);
+}
+
 void MatMulVjp(VjpContext& c) {
   const bool ta = c.attr<bool>("transpose_a"), tb = c.attr<bool>("transpose_b");
   Builder& b = c.b();
@@ -134,6 +140,7 @@ const OpDef& MatMulOp() {
           .Trait(kOpaque)
           .Infer(InferMatMul)
           .Eval(EvalMatMul)
+          .Flops(MatMulFlops)
           .Vjp(MatMulVjp)
           .Place(PlaceMatMul);
   return def;

@@ -194,6 +194,16 @@ void PlaceAvgPool(PlacementContext& c) {
   else PlacePool(c);
 }
 
+// One for each tap of each window.
+double PoolFlops(const Node& node, const TensorType& pooled) {
+  double taps = 1;
+  for (int64_t extent : node.attr<Ints>("window")) taps *= static_cast<double>(extent);
+  return taps * static_cast<double>(pooled.num_elements());
+}
+
+double PoolFlopsOfResult(const Node& node) { return PoolFlops(node, node.type()); }
+double PoolFlopsOfGradient(const Node& node) { return PoolFlops(node, node.operands().back().type()); }
+
 // What the four ops have in common, but for the dilation that only max_pool has.
 OpDef WithWindow(OpDef def) {
   return def.Attr<Ints>("window", "extents of the window, one per spatial dimension")
@@ -225,6 +235,7 @@ const OpDef& MaxPoolOp() {
                                .Trait(kOpaque)
                                .Infer(InferPool)
                                .Eval(EvalMaxPool)
+                               .Flops(PoolFlopsOfResult)
                                .Vjp(MaxPoolVjp)
                                .Place(PlacePool);
   return def;
@@ -241,6 +252,7 @@ const OpDef& MaxPoolGradOp() {
           .Trait(kOpaque)
           .Infer(InferMaxPoolGrad)
           .Eval(EvalMaxPoolGrad)
+          .Flops(PoolFlopsOfGradient)
           .NoGradient("second derivatives of max_pool need a gather at the maxima, which is not an op")
           .Place(PlacePool);
   return def;
@@ -253,6 +265,7 @@ const OpDef& AvgPoolOp() {
                                .Trait(kOpaque)
                                .Infer(InferPool)
                                .Eval(EvalAvgPool)
+                               .Flops(PoolFlopsOfResult)
                                .Vjp(AvgPoolVjp)
                                .Place(PlaceAvgPool);
   return def;
@@ -272,6 +285,7 @@ const OpDef& AvgPoolGradOp() {
                                .Trait(kOpaque)
                                .Infer(InferAvgPoolGrad)
                                .Eval(EvalAvgPoolGrad)
+                               .Flops(PoolFlopsOfGradient)
                                .Vjp(AvgPoolGradVjp)
                                .Place(PlaceAvgPool);
   return def;

@@ -1,6 +1,7 @@
 """The compiled part of the package lockstep."""
 
 from collections.abc import Mapping, Sequence
+import os
 from typing import Any
 
 import numpy
@@ -122,9 +123,28 @@ class Graph:
     def notes(self) -> list[str]:
         """What the import changed, a sentence each."""
 
-    def summary(self) -> str:
+    def _facts(self) -> str: ...
+
+    def _nodes(self) -> list[dict[str, Any]]: ...
+
+    def summary(self, depth: int | None = None) -> str:
         """
-        What the graph takes, holds, trains and gives, a line each, with counts.
+        What the graph takes, holds, trains and gives, a line each, with counts; and a table of its layers.
+
+        A layer is what the nodes of one module of the model have in common in their sources: /block/conv of /block/conv/Conv. Of
+        each: the type of its last result, the parameters that it is the first to use, operations forwards and for gradients, and the
+        bytes of all results of its nodes, which is not the memory that a compiled program needs. An addition, a comparison or a
+        function such as exp of one element is one operation, a product that is added to a sum two (so one multiply-accumulate is
+        two); a reduction has one for each element that it reads, moving elements none. Normalisations and softmax that are one node
+        count one for each element.
+
+        Args:
+          depth: how many parts of a layer's name count; layers that have these in common are one. All if None.
+        """
+
+    def save_svg(self, path: str | os.PathLike[str], depth: int | None = None) -> None:
+        """
+        Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot.
         """
 
     def initial_value(self, state: str) -> numpy.ndarray:
@@ -199,6 +219,12 @@ class Executable:
     @property
     def steps(self) -> str:
         """The steps that a call runs, as text."""
+
+    def summary(self, depth: int | None = None) -> str:
+        """
+        How many steps of which kind a call runs, and graph.summary(). A reference step is an op for which the backend has no kernel:
+        it is slow.
+        """
 
     @property
     def collectives(self) -> list[str]:
