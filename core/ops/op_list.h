@@ -109,6 +109,10 @@
   OP(SoftmaxOp) \
   OP(LogSoftmaxOp) \
   OP(SoftmaxCrossEntropyOp) \
+  /* attention.cc */ \
+  OP(AttentionOp) \
+  OP(AttentionGradOp) \
+  OP(AttentionMaskGradOp) \
   /* sgd.cc */ \
   OP(SgdOp) \
   OP(SgdMomentumOp) \

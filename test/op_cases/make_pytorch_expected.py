@@ -11,7 +11,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-DTYPES = {torch.float64: "f64", torch.int64: "i64"}
+DTYPES = {torch.float64: "f64", torch.int64: "i64", torch.bool: "bool"}
 
 
 def random(*shape):
@@ -191,6 +191,76 @@ def softmaxes():
             f"softmax_cross_entropy of {typed(logits)}", {"logits": logits, "labels": labels}, [line],
             {"loss": loss, "dlogits": logits.grad}, ["logits"],
         )  # fmt: skip
+
+
+def attention(name, q, k, v, mask=None, causal=False, softcap=None):
+    """By F.scaled_dot_product_attention; the logarithm of the sum, and a softcap, which that has not, by the formula."""
+    inputs = {"q": random(*q), "k": random(*k), "v": random(*v)}
+    inputs = {**leaves(inputs), **({} if mask is None else {"mask": mask})}
+    if mask is not None and mask.is_floating_point():
+        mask.requires_grad_()
+    scale = 1 / math.sqrt(q[-1])
+    group = q[-3] // k[-3] if len(q) > 2 else 1
+    keys, values = (inputs[each].repeat_interleave(group, -3) if group > 1 else inputs[each] for each in "kv")
+    scores = inputs["q"] @ keys.transpose(-1, -2) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    visible = torch.ones(q[-2], k[-2]).bool()
+    if causal:
+        visible = visible.tril()
+    if mask is not None and mask.dtype == torch.bool:
+        visible = visible & mask
+    elif mask is not None:
+        scores = scores + mask
+    scores = scores.masked_fill(~visible, -INF)
+    log_sum_exp = scores.logsumexp(-1)
+    if softcap:
+        y = scores.softmax(-1) @ values
+    else:
+        y = F.scaled_dot_product_attention(
+            inputs["q"], inputs["k"], inputs["v"], mask, is_causal=causal, enable_gqa=group > 1
+        )
+    dy, weights = random(*y.shape), random(*log_sum_exp.shape)
+    # Of a query that sees no key the logarithm is minus infinity, and would make the loss NaN.
+    loss = (y * dy).sum()
+    has_weights = bool(log_sum_exp.isfinite().all())
+    if has_weights:
+        loss = loss + (log_sum_exp * weights).sum()
+    loss.backward()
+    values = attributes({"scale": scale, "causal": causal, "softcap": float(softcap or 0)})
+    operands = ", ".join(f"%{key}" for key in inputs)
+    lines = [
+        f"%y, %log = attention {operands} {values} : {typed(y)}, {typed(log_sum_exp)}",
+        f"%weighted = mul %y, %dy : {typed(y)}",
+        f"%of_y = reduce_sum %weighted {attributes({'dims': list(range(y.dim()))})} : f64[]",
+    ]
+    given = {**inputs, "dy": dy}
+    if has_weights:
+        given["weights"] = weights
+        lines += [
+            f"%of_rows = mul %log, %weights : {typed(log_sum_exp)}",
+            f"%of_log = reduce_sum %of_rows {attributes({'dims': list(range(log_sum_exp.dim()))})} : f64[]",
+            "%loss = add %of_y, %of_log : f64[]",
+        ]
+    else:
+        lines[-1] = lines[-1].replace("%of_y =", "%loss =")
+    wrt = [key for key, value in inputs.items() if value.requires_grad]
+    emit(f"attention, {name}", given, lines, {"y": y, "log": log_sum_exp, "loss": loss}, wrt)
+
+
+def attentions():
+    far = torch.tensor([[0, -INF, -1, -2], [-INF] * 4, [-INF, 1, 0.5, -INF]], dtype=torch.float64)
+    attention("self", (2, 2, 4, 3), (2, 2, 4, 3), (2, 2, 4, 3))
+    attention("one head", (3, 4), (5, 4), (5, 2))
+    attention("causal, fewer keys", (2, 5, 3), (2, 3, 3), (2, 3, 2), causal=True)
+    attention("causal, more keys", (2, 3, 3), (2, 5, 3), (2, 5, 2), causal=True)
+    attention("groups", (2, 4, 3, 2), (2, 2, 3, 2), (2, 2, 3, 2), causal=True)
+    attention("bools", (2, 2, 3, 2), (2, 2, 4, 2), (2, 2, 4, 3), torch.rand(2, 1, 3, 4) > 0.4)
+    attention("bools of keys", (2, 2, 3, 2), (2, 2, 4, 2), (2, 2, 4, 3), torch.tensor([[[[1, 1, 0, 1]]]]).bool())
+    attention("a query that sees nothing", (2, 3, 2), (2, 4, 2), (2, 4, 3), (far > -INF)[None].contiguous())
+    attention("added", (2, 2, 3, 2), (2, 2, 4, 2), (2, 2, 4, 3), random(1, 2, 3, 4))
+    attention("added minus infinity", (2, 3, 2), (2, 4, 2), (2, 4, 3), far[None].clone())
+    attention("softcap", (2, 3, 2), (2, 4, 2), (2, 4, 3), random(2, 1, 4), softcap=2.0)
 
 
 # The states of an optimizer op, and what torch calls them; and the ops that count steps.
@@ -390,7 +460,7 @@ def special_values():
 
 print(f"// Made by make_pytorch_expected.py with torch {torch.__version__}; not edited by hand.")
 print("// clang-format off")
-for part in [convolutions, poolings, normalizations, softmaxes, optimizers, losses, special_values]:
+for part in [convolutions, poolings, normalizations, softmaxes, attentions, optimizers, losses, special_values]:
     torch.manual_seed(7)  # so that a new row changes no part but its own
     part()
 print("    // clang-format on")  # where `make format` puts it

@@ -44,6 +44,7 @@ const std::vector<OpCase>& AllOpCases() {
     Append(all, PoolingCases());
     Append(all, NormalizationCases());
     Append(all, SoftmaxCases());
+    Append(all, AttentionCases());
     Append(all, OptimizerCases());
     return all;
   }();

@@ -95,6 +95,7 @@ std::vector<OpCase> ConvolutionCases();
 std::vector<OpCase> PoolingCases();
 std::vector<OpCase> NormalizationCases();
 std::vector<OpCase> SoftmaxCases();
+std::vector<OpCase> AttentionCases();
 std::vector<OpCase> OptimizerCases();
 
 // All of them, in that order; of which those that are accepted, or refused.

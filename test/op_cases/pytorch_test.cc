@@ -136,8 +136,15 @@ TEST(PyTorchTest, Decompositions) {
 // What the table must not lose by accident when it is made anew.
 // Optimizers and losses have no other oracle: whatever is in their lists must be in the table.
 TEST(PyTorchTest, TableCoversTheOpsAndTheLosses) {
-  std::set<std::string> ops = {"convolution",          "max_pool", "avg_pool",    "batch_norm_training",
-                               "batch_norm_inference", "softmax",  "log_softmax", "softmax_cross_entropy"};
+  std::set<std::string> ops = {"convolution",
+                               "max_pool",
+                               "avg_pool",
+                               "batch_norm_training",
+                               "batch_norm_inference",
+                               "softmax",
+                               "log_softmax",
+                               "softmax_cross_entropy",
+                               "attention"};
   for (const OpDef* op : AllOps()) {
     if (op->has_trait(kOptimizer)) ops.insert(op->name());
   }

@@ -53,6 +53,7 @@ constexpr std::string_view kPadding =
 constexpr std::string_view kBF16 =
     "the processor's instructions for bf16 take denormals for zero, and oneDNN uses them";
 constexpr std::string_view kPairs = "oneDNN multiplies pairs of bf16, the last with a zero, and NaN times zero is NaN";
+constexpr std::string_view kHidden = "a block multiplies what no query sees with zeros, and NaN times zero is NaN";
 
 constexpr ExemptionRow kExemptions[] = {
     {"convolution", DType::kF32, Exemption::kSecondOperandOverPadding, kPadding},
@@ -69,6 +70,18 @@ constexpr ExemptionRow kExemptions[] = {
     {"convolution", DType::kBF16, Exemption::kMaySpread, kPairs},
     {"convolution_grad_input", DType::kBF16, Exemption::kMaySpread, kPairs},
     {"convolution_grad_filter", DType::kBF16, Exemption::kMaySpread, kPairs},
+    {"attention", DType::kF32, Exemption::kMaySpread, kHidden},
+    {"attention", DType::kF64, Exemption::kMaySpread, kHidden},
+    {"attention", DType::kBF16, Exemption::kMaySpread, kHidden},
+    {"attention", DType::kF16, Exemption::kMaySpread, kHidden},
+    {"attention_grad", DType::kF32, Exemption::kMaySpread, kHidden},
+    {"attention_grad", DType::kF64, Exemption::kMaySpread, kHidden},
+    {"attention_grad", DType::kBF16, Exemption::kMaySpread, kHidden},
+    {"attention_grad", DType::kF16, Exemption::kMaySpread, kHidden},
+    {"attention_mask_grad", DType::kF32, Exemption::kMaySpread, kHidden},
+    {"attention_mask_grad", DType::kF64, Exemption::kMaySpread, kHidden},
+    {"attention_mask_grad", DType::kBF16, Exemption::kMaySpread, kHidden},
+    {"attention_mask_grad", DType::kF16, Exemption::kMaySpread, kHidden},
 };
 
 bool HasPadding(const OpCase& row) {
