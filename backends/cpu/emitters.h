@@ -47,6 +47,10 @@ absl::Status EmitScatter(const Node& node, EmitContext& c);
 absl::Status EmitTopK(const Node& node, EmitContext& c);
 // softmax.cc
 absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c);
+// attention.cc, attention_grad.cc
+absl::Status EmitAttention(const Node& node, EmitContext& c);
+absl::Status EmitAttentionGrad(const Node& node, EmitContext& c);
+absl::Status EmitAttentionMaskGrad(const Node& node, EmitContext& c);
 // data_movement.cc: what is copies of rows
 absl::Status EmitConcat(const Node& node, EmitContext& c);
 absl::Status EmitPad(const Node& node, EmitContext& c);
@@ -68,6 +72,9 @@ inline constexpr Emitter kEmitters[] = {
     {"avg_pool", EmitAvgPool, EmitReference},
     {"avg_pool_grad", EmitAvgPoolGrad, EmitReference},
     {"softmax_cross_entropy", EmitSoftmaxCrossEntropy, EmitReference},
+    {"attention", EmitAttention},
+    {"attention_grad", EmitAttentionGrad},
+    {"attention_mask_grad", EmitAttentionMaskGrad},
     {"cumulative_sum", EmitCumulative},
     {"cumulative_prod", EmitCumulative},
     {"overlap_add", EmitOverlapAdd},

@@ -1,0 +1,76 @@
+// Attention in blocks: a block of queries goes through the keys block by block with a running maximum and a running sum
+// of each row (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention",
+// 2022), so that no more than a block of scores exists for each thread.
+
+#include <cmath>
+#include <limits>
+
+#include "backends/cpu/attention_blocks.h"
+
+namespace lockstep::cpu {
+namespace {
+
+// A block of queries of one head: `scores` is a block, `rows` one of which the first rows are used.
+template <typename T>
+void AttendBlock(const AttentionBlocks<T>& x, int64_t head, Span queries, T* y, T* log_sum_exp, T* scores, T* rows) {
+  constexpr T kNone = -std::numeric_limits<T>::infinity();
+  const ops::AttentionDims& dims = x.dims;
+  const int64_t count = queries.count(), first = head * dims.queries + queries.begin, width = dims.value_size;
+  T *const max = rows, *const sum = rows + kQueryBlock, *const out = y + first * width;
+  std::fill_n(max, count, kNone);
+  std::fill_n(sum, count, T(0));
+  std::fill_n(out, count * width, T(0));
+  const int64_t end = dims.KeysOf(queries.end - 1);
+  for (int64_t begin = 0; begin < end; begin += kKeyBlock) {
+    const Span keys{begin, std::min(begin + kKeyBlock, end)};
+    x.Score(head, queries, keys, scores, nullptr);
+    for (int64_t i = 0; i < count; ++i) {
+      T* const row = scores + i * kKeyBlock;
+      const T next = std::max(max[i], MaxOf(row, keys.count()));
+      const T less = next == kNone ? T(0) : next;  // nothing is seen yet, or some score is NaN
+      const T block_sum = ExpOf(row, keys.count(), less);
+      if (begin > 0 && next != max[i]) {
+        const T factor = std::exp(max[i] - less);
+        sum[i] *= factor;
+        for (int64_t j = 0; j < width; ++j) out[i * width + j] *= factor;
+      }
+      sum[i] += block_sum;
+      max[i] = next;
+    }
+    x.products.Multiply(count, width, keys.count(), T(1), {scores, kKeyBlock}, {x.Values(head, begin), width}, true,
+                        out, width);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    log_sum_exp[first + i] = (max[i] == kNone ? T(0) : max[i]) + std::log(sum[i]);
+    const T factor = 1 / sum[i];
+    for (int64_t j = 0; j < width; ++j) out[i * width + j] = sum[i] == 0 ? T(0) : out[i * width + j] * factor;
+  }
+}
+
+}  // namespace
+
+absl::Status EmitAttention(const Node& node, EmitContext& c) {
+  for (const Value& operand : node.operands()) {
+    if (operand.type().num_elements() == 0) return EmitReference(node, c);
+  }
+  ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
+  const AttentionKernel attention(node, ops::kForwardOperands.mask, 2, c.threads());
+  Kernel kernel;
+  kernel.name = "attention";
+  kernel.scratch_bytes = attention.ScratchBytes();
+  kernel.run = [attention](const KernelArgs& args) {
+    return attention.Run(args, [&](const auto& x, const auto& results, auto* scratch) {
+      const int64_t blocks = BlocksOf(x.dims.queries, kQueryBlock);
+      ForEachItem(x.dims.heads * blocks, attention.threads, [&](int64_t item, int thread) {
+        auto* const scores = scratch + thread * attention.blocks * kBlockElements;
+        const Span queries = BlockAt(item % blocks, kQueryBlock, x.dims.queries);
+        AttendBlock(x, item / blocks, queries, results[0], results[1], scores, scores + kBlockElements);
+      });
+    });
+  };
+  const int y = c.Write(node, 0), log_sum_exp = c.Write(node, 1);
+  c.Add(node, std::move(kernel), std::move(reads), {y, log_sum_exp});
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,109 @@
+#include "backends/cpu/attention_rows.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "oneapi/dnnl/dnnl.h"
+
+#define LOCKSTEP_CLONES __attribute__((target_clones("avx512f", "arch=haswell", "default")))
+
+namespace lockstep::cpu {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// e^x by the polynomial of Cephes' expf on [-ln 2 / 2, ln 2 / 2], times a power of two. Without branches, so that loops
+// become vectors.
+[[gnu::always_inline]] inline float Exp(float x) {
+  constexpr float kLow = -86.6F, kHigh = 88.72F;  // what is within has a normal result
+  constexpr float kRound = 12582912.0F;           // 1.5 * 2^23: in a sum with it the last bits are an integer
+  const float bounded = x < kLow ? kLow : x > kHigh ? kHigh : x;
+  const float shifted = bounded * 1.44269504088896341F + kRound;
+  const float n = shifted - kRound;
+  const float r = (bounded - n * 0.693359375F) - n * -2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  p = p * (r * r) + r + 1.0F;
+  const float y = std::bit_cast<float>(std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(shifted) << 23));
+  const float above = x > kHigh ? kInf : y;
+  const float below = x < kLow ? 0.0F : above;
+  return x == x ? below : x;
+}
+inline double Exp(double x) { return std::exp(x); }
+
+template <typename T>
+[[gnu::always_inline]] inline T Max(const T* x, int64_t count) {
+  T max = -std::numeric_limits<T>::infinity();
+#pragma omp simd reduction(max : max)
+  for (int64_t i = 0; i < count; ++i) max = x[i] > max ? x[i] : max;
+  return max;
+}
+
+template <typename T>
+[[gnu::always_inline]] inline T ExpAndSum(T* x, int64_t count, T less) {
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) {
+    x[i] = Exp(x[i] - less);
+    sum += x[i];
+  }
+  return sum;
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void Gradients(T* s, T* dp, int64_t count, T log_sum_exp, T delta) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    s[i] = Exp(s[i] - log_sum_exp);
+    dp[i] = s[i] * (dp[i] - delta);
+  }
+}
+
+}  // namespace
+
+LOCKSTEP_CLONES float MaxOf(const float* x, int64_t count) { return Max(x, count); }
+double MaxOf(const double* x, int64_t count) { return Max(x, count); }
+
+LOCKSTEP_CLONES float ExpOf(float* x, int64_t count, float less) { return ExpAndSum(x, count, less); }
+double ExpOf(double* x, int64_t count, double less) { return ExpAndSum(x, count, less); }
+
+LOCKSTEP_CLONES void ScoreGradients(float* s, float* dp, int64_t count, float log_sum_exp, float delta) {
+  Gradients(s, dp, count, log_sum_exp, delta);
+}
+void ScoreGradients(double* s, double* dp, int64_t count, double log_sum_exp, double delta) {
+  Gradients(s, dp, count, log_sum_exp, delta);
+}
+
+void BlockProducts::Multiply(int64_t m, int64_t n, int64_t k, float alpha, Block<float> a, Block<float> b, bool add,
+                             float* y, int64_t y_row) {
+  const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, alpha, a.data,
+                                          a.row, b.data, b.row, add ? 1.0F : 0.0F, y, y_row);
+  if (status != dnnl_success) failure_ = status;
+}
+
+void BlockProducts::Multiply(int64_t m, int64_t n, int64_t k, double alpha, Block<double> a, Block<double> b, bool add,
+                             double* y, int64_t y_row) {
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int64_t l = 0; l < k; ++l) {
+        sum +=
+            a.data[a.transposed ? l * a.row + i : i * a.row + l] * b.data[b.transposed ? j * b.row + l : l * b.row + j];
+      }
+      y[i * y_row + j] = (add ? y[i * y_row + j] : 0) + alpha * sum;
+    }
+  }
+}
+
+absl::Status BlockProducts::status() const {
+  if (failure_ == dnnl_success) return absl::OkStatus();
+  return ErrorStream(absl::StatusCode::kInternal)
+         << "oneDNN's product of blocks failed with status " << failure_.load();
+}
+
+}  // namespace lockstep::cpu
