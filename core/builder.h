@@ -29,6 +29,8 @@ class Builder {
   void Fail(absl::Status status) {
     if (status_.ok()) status_ = std::move(status);
   }
+  // For who has undone what failed, and goes another way.
+  void ForgetError() { status_ = absl::OkStatus(); }
   void set_source(std::string source) { source_ = std::move(source); }
   const std::string& source() const { return source_; }
   void set_before(Node* before) { before_ = before; }

@@ -26,6 +26,19 @@ void VjpContext::Fail(std::string reason) {
   builder_.Fail(InvalidArgument() << node_.Describe() << " has no gradient: " << reason);
 }
 
+absl::StatusOr<Node*> VjpContext::Replace(NodeSpec spec, const std::vector<size_t>& results) {
+  Graph& graph = builder_.graph();
+  ASSIGN_OR_RETURN(Node* const node, graph.Insert(std::move(spec), &node_));
+  for (size_t i = 0; i < results.size(); ++i) {
+    const std::string name = node_.result_name(i);
+    graph.ReplaceUses(node_.result(i), node->result(results[i]));
+    graph.SetName(node_.result(i), name + ".replaced");
+    graph.SetName(node->result(results[i]), name);
+  }
+  is_replaced_ = true;
+  return node;
+}
+
 PlacementContext::PlacementContext(const OpDef& op, const AttributeMap& attributes,
                                    std::span<const TensorType> operand_types, std::span<const TensorType> result_types,
                                    std::span<const Placement> operands, const MeshAxis& mesh_axis,

@@ -114,19 +114,27 @@ class RanksEvalContext : public NodeContext {
 // Errors stay in the builder.
 class VjpContext : public NodeContext {
  public:
-  VjpContext(Node& node, std::span<const Value> grads, Builder& builder, std::vector<std::vector<Value>>& contributions)
+  // `needed` says of which operands the gradient is wanted; empty: of all.
+  VjpContext(Node& node, std::span<const Value> grads, Builder& builder, std::vector<std::vector<Value>>& contributions,
+             std::vector<bool> needed = {})
       : NodeContext(node.op(), node.attributes()),
         node_(node),
         grads_(grads),
         builder_(builder),
-        contributions_(contributions) {}
+        contributions_(contributions),
+        needed_(std::move(needed)) {}
   Value operand(size_t i) const { return node_.operand(i); }
   size_t num_operands() const { return node_.operands().size(); }
   Value result(size_t i = 0) const { return node_.result(i); }
   Value grad(size_t i = 0) const { return grads_[i]; }
   Builder& b() const { return builder_; }
+  // Whether the gradient of operand i is wanted: others may be contributed, and are dropped.
+  bool is_needed(size_t i) const { return needed_.empty() || needed_[i]; }
   // `value` must have the type of operand i.
   void Contribute(size_t i, Value value);
+  // Puts a node that keeps more for its gradient in the place of this one: `results` are its, for each of this node's.
+  absl::StatusOr<Node*> Replace(NodeSpec spec, const std::vector<size_t>& results);
+  bool is_replaced() const { return is_replaced_; }
   // Says that the gradient cannot be derived for this node and why, e.g. for an unusual attribute.
   void Fail(std::string reason);
 
@@ -135,6 +143,8 @@ class VjpContext : public NodeContext {
   std::span<const Value> grads_;
   Builder& builder_;
   std::vector<std::vector<Value>>& contributions_;
+  const std::vector<bool> needed_;
+  bool is_replaced_ = false;
 };
 
 // Decomposition into simpler ops with the same results.

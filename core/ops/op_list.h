@@ -132,7 +132,9 @@
   OP(ShardOp) \
   OP(AxisIndexOp) \
   /* fusion.cc */ \
-  OP(FusionOp)
+  OP(FusionOp) \
+  /* scan.cc */ \
+  OP(ScanOp)
 // clang-format on
 
 namespace lockstep {

@@ -4,6 +4,8 @@
 
 #include "core/op_def.h"
 #include "core/placing.h"
+#include "passes/bodies.h"
+#include "passes/distribute/place_bodies.h"
 #include "passes/legalize/decompose.h"
 
 namespace lockstep::passes {
@@ -12,8 +14,13 @@ namespace {
 // Places a graph along one axis, which is the last of `mesh`; along the others, `graph` is placed already.
 class AxisPlacer {
  public:
-  AxisPlacer(Graph graph, const MeshAxis& axis, Mesh mesh)
-      : from_(std::move(graph)), axis_(axis), to_(from_.name()), mover_(to_, axis, nullptr, /*may_communicate=*/true) {
+  // In the body of a loop ranks do not meet, and results stay where they are.
+  AxisPlacer(Graph graph, const MeshAxis& axis, Mesh mesh, bool is_body = false)
+      : from_(std::move(graph)),
+        axis_(axis),
+        is_body_(is_body),
+        to_(from_.name()),
+        mover_(to_, axis, nullptr, /*may_communicate=*/!is_body) {
     to_.set_mesh(std::move(mesh));
     to_.set_dropouts(from_.dropouts());
   }
@@ -42,10 +49,12 @@ class AxisPlacer {
   absl::Status AddInput(const Input& input);
   absl::Status AddResult(const Result& result);
   absl::StatusOr<Iterator> Place(Iterator node);  // returns the next to place
+  absl::Status PlaceBody(Node& scan, const std::vector<Value>& operands);
   absl::Status PlaceByRule(const Node& node, const PlacementRuling& ruling);
 
   Graph from_;
   const MeshAxis axis_;
+  const bool is_body_;
   Graph to_;
   PlacementMover mover_;
   ValueMap map_;  // to the values as their nodes leave them
@@ -96,6 +105,7 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
   for (Value operand : node.operands()) operands.push_back(map_.at(operand));
   std::vector<TensorType> types;
   for (size_t i = 0; i < node.num_results(); ++i) types.push_back(node.type(i));
+  if (node.Is("scan")) RETURN_IF_ERROR(PlaceBody(node, operands));
   const NodeToPlace to_place{node.op(), node.attributes(), operands, types};
   PlacementRuling ruling = AskPlacementRule(to_place, axis_);
   if (ruling.decompose) {
@@ -112,6 +122,14 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
     ruling = AskPlacementRule(to_place, axis_, std::nullopt, std::vector<Placement>(operands.size()));
   RETURN_IF_ERROR(PlaceByRule(node, ruling));
   return std::next(it);
+}
+
+absl::Status AxisPlacer::PlaceBody(Node& scan, const std::vector<Value>& operands) {
+  std::vector<Placement> placements;
+  for (Value operand : operands) placements.push_back(operand.placement(axis_.name));
+  return PlaceScanBody(from_, scan, placements, axis_.name, [&](Graph body) {
+    return AxisPlacer(std::move(body), axis_, to_.mesh(), /*is_body=*/true).Run();
+  });
 }
 
 absl::Status AxisPlacer::PlaceByRule(const Node& node, const PlacementRuling& ruling) {
@@ -143,15 +161,24 @@ absl::Status AxisPlacer::AddResult(const Result& result) {
   Placement wanted = is.is_partial() ? Placement::Replicated() : is;
   if (declared != placements.end()) wanted = declared->second;
   if (is.is_local()) wanted = Placement::Local();
+  if (is_body_) wanted = is;
   if (!Divides(value.shape(), value.placements(), wanted)) wanted = Placement::Replicated();
   ASSIGN_OR_RETURN(const Value moved, mover_.Move(value, wanted, "result " + result.name));
   placements[axis_.name] = wanted;
   return to_.AddResult(result.name, moved, std::move(placements));
 }
 
-// Takes fusions apart, so that collectives can come between their ops.
+// Takes fusions apart, so that collectives can come between their ops. Loops stay, and are placed with their bodies.
 absl::Status OpenRegions(Graph& graph) {
+  RETURN_IF_ERROR(InBodies(graph, [](Graph& body) -> absl::StatusOr<bool> {
+                    RETURN_IF_ERROR(OpenRegions(body));
+                    return true;
+                  }).status());
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
+    if (it->Is("scan")) {
+      ++it;
+      continue;
+    }
     const auto& attributes = it->attributes();
     const bool has_region = std::any_of(attributes.begin(), attributes.end(),
                                         [](const auto& each) { return std::holds_alternative<Region>(each.second); });

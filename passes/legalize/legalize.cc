@@ -1,6 +1,7 @@
 #include "passes/legalize/legalize.h"
 
 #include "core/op_def.h"
+#include "passes/bodies.h"
 #include "passes/legalize/decompose.h"
 
 namespace lockstep::passes {
@@ -8,7 +9,7 @@ namespace lockstep::passes {
 namespace {
 
 absl::StatusOr<bool> LegalizeGraph(Graph& graph, const std::function<bool(const Node&)>& supports) {
-  bool changed = false;
+  ASSIGN_OR_RETURN(bool changed, InBodies(graph, [&](Graph& body) { return LegalizeGraph(body, supports); }));
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
     if (supports(*it)) {
       ++it;

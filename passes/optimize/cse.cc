@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/op_def.h"
+#include "passes/bodies.h"
 
 namespace lockstep::passes {
 namespace {
@@ -54,9 +55,9 @@ Key KeyOf(const Node& node) {
   return key;
 }
 
-bool MergeEqualNodes(Graph& graph) {
+absl::StatusOr<bool> MergeEqualNodes(Graph& graph) {
   std::map<Key, Node*> seen;
-  bool changed = false;
+  ASSIGN_OR_RETURN(bool changed, InBodies(graph, MergeEqualNodes));
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
     Node& node = *it++;
     if (node.op().has_trait(kCollective)) continue;
@@ -71,8 +72,6 @@ bool MergeEqualNodes(Graph& graph) {
 
 }  // namespace
 
-Pass Cse() {
-  return {"cse", [](Graph& graph) -> absl::StatusOr<bool> { return MergeEqualNodes(graph); }, Keeps::kEveryValue};
-}
+Pass Cse() { return {"cse", MergeEqualNodes, Keeps::kEveryValue}; }
 
 }  // namespace lockstep::passes

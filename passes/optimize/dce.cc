@@ -2,6 +2,9 @@
 
 #include <unordered_set>
 
+#include "passes/bodies.h"
+#include "passes/optimize/trim_loops.h"
+
 namespace lockstep::passes {
 
 bool RemoveDeadNodes(Graph& graph) {
@@ -25,8 +28,23 @@ bool RemoveDeadNodes(Graph& graph) {
   return changed;
 }
 
-Pass Dce() {
-  return {"dce", [](Graph& graph) -> absl::StatusOr<bool> { return RemoveDeadNodes(graph); }, Keeps::kEveryValue};
+namespace {
+
+// Loops first: what they no longer need is dead then. And what is dead in a body, a loop need not take.
+absl::StatusOr<bool> RemoveDead(Graph& graph) {
+  bool changed = RemoveDeadNodes(graph);
+  for (bool again = true; again;) {
+    ASSIGN_OR_RETURN(const bool in_bodies, InBodies(graph, RemoveDead));
+    ASSIGN_OR_RETURN(const bool trimmed, TrimLoops(graph));
+    const bool removed = RemoveDeadNodes(graph);
+    again = in_bodies || trimmed || removed;
+    changed = changed || again;
+  }
+  return changed;
 }
+
+}  // namespace
+
+Pass Dce() { return {"dce", RemoveDead, Keeps::kEveryValue}; }
 
 }  // namespace lockstep::passes

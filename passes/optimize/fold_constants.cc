@@ -6,6 +6,7 @@
 #include "core/interpreter.h"
 #include "core/ops/op_list.h"
 #include "core/placing.h"
+#include "passes/bodies.h"
 #include "passes/simplify/constants.h"
 
 namespace lockstep::passes {
@@ -90,11 +91,12 @@ absl::StatusOr<bool> FoldSplat(Graph& graph, Node& node) {
 bool MayFold(const Node& node) {
   // What is rematerialised, such as a broadcast, says the same in fewer words; a constant has no operands.
   if (node.op().has_trait(kRematerialised)) return false;
+  if (node.Is("scan")) return false;  // the reference meaning of many iterations may take minutes
   return node.op().eval() && !node.op().has_trait(kCollective) && !node.operands().empty();
 }
 
 absl::StatusOr<bool> FoldAll(Graph& graph, const FoldOptions& options) {
-  bool changed = false;
+  ASSIGN_OR_RETURN(bool changed, InBodies(graph, [&](Graph& body) { return FoldAll(body, options); }));
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
     Node& node = *it++;
     if (!MayFold(node)) continue;

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "core/op_def.h"
+#include "passes/bodies.h"
 #include "passes/optimize/dce.h"
 #include "passes/optimize/fusion_groups.h"
 #include "passes/topological_order.h"
@@ -81,7 +82,8 @@ absl::StatusOr<bool> Fuse(Graph& graph, const std::vector<Node*>& nodes, const F
 
 absl::StatusOr<bool> FuseAll(Graph& graph, const FusionOptions& options) {
   // First, so that what a fusion leaves behind is all that is dead then, and no node of a later group.
-  bool changed = RemoveDeadNodes(graph);
+  ASSIGN_OR_RETURN(bool changed, InBodies(graph, [&](Graph& body) { return FuseAll(body, options); }));
+  changed = RemoveDeadNodes(graph) || changed;
   const std::vector<std::vector<Node*>> groups = FusionGroups(graph, options);
   for (const std::vector<Node*>& group : groups) {
     ASSIGN_OR_RETURN(const bool fused, Fuse(graph, group, options));

@@ -4,6 +4,7 @@
 
 #include "core/op_def.h"
 #include "core/placing.h"
+#include "passes/bodies.h"
 
 namespace lockstep::passes {
 namespace {
@@ -81,7 +82,7 @@ absl::StatusOr<const SimplifyRule*> SimplifyNode(Graph& graph, std::list<Node>::
 }  // namespace
 
 absl::StatusOr<bool> SimplifyGraph(Graph& graph, const std::function<void(const SimplifyRule&)>& on_rule) {
-  bool changed = false;
+  ASSIGN_OR_RETURN(bool changed, InBodies(graph, [&](Graph& body) { return SimplifyGraph(body, on_rule); }));
   for (int sweep = 0; sweep < kMaxSweeps; ++sweep) {
     const SimplifyRule* last = nullptr;
     for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {

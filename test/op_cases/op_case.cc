@@ -40,6 +40,7 @@ const std::vector<OpCase>& AllOpCases() {
     Append(all, MatMulCases());
     Append(all, CollectiveCases());
     Append(all, FusionCases());
+    Append(all, ScanCases());
     Append(all, ConvolutionCases());
     Append(all, PoolingCases());
     Append(all, NormalizationCases());

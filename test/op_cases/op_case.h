@@ -91,6 +91,7 @@ std::vector<OpCase> IndexingCases();
 std::vector<OpCase> MatMulCases();
 std::vector<OpCase> CollectiveCases();
 std::vector<OpCase> FusionCases();
+std::vector<OpCase> ScanCases();
 std::vector<OpCase> ConvolutionCases();
 std::vector<OpCase> PoolingCases();
 std::vector<OpCase> NormalizationCases();

@@ -1,0 +1,347 @@
+// Loops of a known length: recurrences.
+
+#include "core/ops/scan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_set>
+#include <variant>
+
+#include "core/interpreter.h"
+#include "core/ops/op_list.h"
+#include "core/ops/rules.h"
+#include "core/ops/scan_gradient.h"
+#include "core/placing.h"
+
+namespace lockstep {
+
+ScanForm::ScanForm(const AttributeMap& attributes)
+    : body(&std::get<Region>(attributes.find("body")->second).graph()),
+      carried(static_cast<size_t>(std::get<int64_t>(attributes.find("carried")->second))),
+      scanned(static_cast<size_t>(std::get<int64_t>(attributes.find("scanned")->second))),
+      summed(static_cast<size_t>(std::get<int64_t>(attributes.find("summed")->second))),
+      length(std::get<int64_t>(attributes.find("length")->second)),
+      reverse(std::get<bool>(attributes.find("reverse")->second)) {}
+
+TensorType Stacked(const TensorType& type, int64_t length) {
+  std::vector<int64_t> dims = type.shape.dims();
+  dims.insert(dims.begin(), length);
+  return {type.dtype, Shape(std::move(dims))};
+}
+
+namespace {
+
+// --- Inference -------------------------------------------------------------------------------------------------------
+
+absl::Status CheckCounts(const InferContext& c) {
+  const Graph& body = c.attr<Region>("body").graph();
+  const int64_t carried = c.attr<int64_t>("carried"), scanned = c.attr<int64_t>("scanned"),
+                summed = c.attr<int64_t>("summed");
+  const auto inputs = static_cast<int64_t>(body.inputs().size()), results = static_cast<int64_t>(body.results().size());
+  if (static_cast<int64_t>(c.num_operands()) != inputs)
+    return c.Error("C1") << c.num_operands() << " operands, the body has " << inputs << " inputs";
+  if (carried < 0 || scanned < 0 || carried > inputs || scanned > inputs - carried) {
+    return c.Error("C1") << "carried is " << carried << " and scanned is " << scanned << ", of " << inputs
+                         << " operands";
+  }
+  if (results == 0 || summed < 0 || carried > results || summed > results - carried) {
+    return c.Error("C2") << "the body has " << results << " results, for " << carried << " carried and " << summed
+                         << " summed values";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOperands(const InferContext& c, const ScanForm& form) {
+  for (size_t i = 0; i < form.num_inputs(); ++i) {
+    const Input& input = form.body->inputs()[i];
+    const TensorType& inner = input.value.type();
+    const TensorType expected = form.is_scanned(i) ? Stacked(inner, form.length) : inner;
+    if (c.operand(i) == expected) continue;
+    return c.Error("C4") << "operand " << i << " is " << c.operand(i) << ", expected " << expected << " for input %"
+                         << input.name() << " of the body";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBody(const InferContext& c, const ScanForm& form) {
+  for (const Input& input : form.body->inputs()) {
+    if (input.is_state) return c.Error("C6") << "input %" << input.name() << " of the body is a state";
+  }
+  for (const Node& node : form.body->nodes()) {
+    if (node.op().ranks_eval() || node.op().has_trait(kCollective))
+      return c.Error("C6") << "the body holds " << node.Describe() << ", which is about ranks";
+  }
+  for (size_t i = 0; i < form.carried; ++i) {
+    const Value input = form.body->inputs()[i].value, result = form.body->results()[i].value;
+    if (input.type() == result.type()) continue;
+    return c.Error("C5") << "%" << input.name() << " of the body is " << input.type() << ", and is carried on as %"
+                         << result.name() << " of " << result.type();
+  }
+  for (size_t i = form.first_summed(); i < form.num_results(); ++i) {
+    const Value result = form.body->results()[i].value;
+    if (result.dtype() == DType::kBool) return c.Error("C7") << "%" << result.name() << " of the body is summed";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InferScan(InferContext& c) {
+  RETURN_IF_ERROR(CheckCounts(c));
+  const ScanForm form(c.attributes());
+  constexpr int64_t kMostIterations = int64_t{1} << 31;
+  if (form.length < 0 || form.length > kMostIterations)
+    return c.Error("C3") << "length is " << form.length << ", expected 0 to " << kMostIterations;
+  RETURN_IF_ERROR(CheckOperands(c, form));
+  RETURN_IF_ERROR(CheckBody(c, form));
+  std::vector<TensorType> types;
+  for (size_t i = 0; i < form.num_results(); ++i) {
+    const TensorType& type = form.body->results()[i].value.type();
+    types.push_back(form.is_stacked(i) ? Stacked(type, form.length) : type);
+    RETURN_IF_ERROR(ops::CheckExtents(c, "C3", types.back().shape.dims()));
+  }
+  return c.SetResults(std::move(types));
+}
+
+// --- Meaning ---------------------------------------------------------------------------------------------------------
+
+// What is scanned and stacked, one iteration's part of it.
+Tensor PartOf(const Tensor& all, const TensorType& type, int64_t position) {
+  Tensor part(type);
+  if (part.num_bytes() == 0) return part;
+  std::memcpy(part.mutable_bytes(), all.bytes() + static_cast<size_t>(position) * part.num_bytes(), part.num_bytes());
+  return part;
+}
+
+// Sums of floats are in double, or integers in 64 bits, and rounded once.
+class Sum {
+ public:
+  explicit Sum(const TensorType& type) : type_(type) {}
+  void Add(const Tensor& term) {
+    DispatchDType(type_.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      std::vector<Accumulator<T>>& sums = SumsOf<T>();
+      const auto elements = term.data<T>();
+      for (size_t i = 0; i < elements.size(); ++i) sums[i] += static_cast<Accumulator<T>>(elements[i]);
+    });
+  }
+  void Store(Tensor& result) {
+    DispatchDType(type_.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      const auto& sums = SumsOf<T>();
+      const auto elements = result.mutable_data<T>();
+      for (size_t i = 0; i < elements.size(); ++i) elements[i] = ConvertElement<T>(sums[i]);
+    });
+  }
+
+ private:
+  template <typename T>
+  std::vector<Accumulator<T>>& SumsOf() {
+    using Sums = std::vector<Accumulator<T>>;
+    if (!std::holds_alternative<Sums>(sums_)) sums_ = Sums(static_cast<size_t>(type_.num_elements()));
+    return std::get<Sums>(sums_);
+  }
+  const TensorType type_;
+  std::variant<std::monostate, std::vector<double>, std::vector<int64_t>, std::vector<uint64_t>> sums_;
+};
+
+absl::Status EvalScan(EvalContext& c) {
+  const ScanForm form(c.attributes());
+  std::vector<Tensor> inputs;
+  for (size_t i = 0; i < form.num_inputs(); ++i)
+    inputs.push_back(form.is_scanned(i) ? Tensor(form.body->inputs()[i].value.type()) : c.operand(i));
+  std::vector<Sum> sums;
+  for (size_t i = form.first_summed(); i < form.num_results(); ++i)
+    sums.emplace_back(form.body->results()[i].value.type());
+  for (int64_t i = 0; i < form.length; ++i) {
+    const int64_t at = form.position(i);
+    for (size_t k = form.carried; k < form.first_constant(); ++k)
+      inputs[k] = PartOf(c.operand(k), form.body->inputs()[k].value.type(), at);
+    ASSIGN_OR_RETURN(std::vector<Tensor> results, InterpretOneRank(*form.body, inputs));
+    for (size_t k = form.carried; k < form.first_summed(); ++k) {
+      const size_t bytes = results[k].num_bytes();
+      if (bytes > 0)
+        std::memcpy(c.result(k).mutable_bytes() + static_cast<size_t>(at) * bytes, results[k].bytes(), bytes);
+    }
+    for (size_t k = 0; k < form.summed; ++k) sums[k].Add(results[form.first_summed() + k]);
+    for (size_t k = 0; k < form.carried; ++k) inputs[k] = std::move(results[k]);
+  }
+  for (size_t k = 0; k < form.carried; ++k) c.result(k) = std::move(inputs[k]);
+  for (size_t k = 0; k < form.summed; ++k) sums[k].Store(c.result(form.first_summed() + k));
+  return absl::OkStatus();
+}
+
+// --- Placement -------------------------------------------------------------------------------------------------------
+
+// Of all that a stack holds.
+Placement OfStack(const Placement& of_part) {
+  return of_part.is_split() ? Placement::Split(of_part.dim() + 1) : of_part;
+}
+
+// An error names the value that would have to move between iterations.
+std::string WhyNotPlaced(const ScanForm& form, const std::string& axis) {
+  for (size_t i = 0; i < form.num_results(); ++i) {
+    const Value result = form.body->results()[i].value;
+    const Placement is = result.placement(axis);
+    if (i < form.carried) {
+      const Value input = form.body->inputs()[i].value;
+      const Placement was = input.placement(axis);
+      if (is == was && !is.is_partial()) continue;
+      return "%" + input.name() + " of its body is " + was.ToString() + ", and is carried on as %" + result.name() +
+             ", which is " + is.ToString();
+    }
+    if (i >= form.first_summed() && is.is_partial() && !ops::IsLinearPartial(is, result.dtype()))
+      return "%" + result.name() + " of its body is summed, and is " + is.ToString();
+  }
+  return "";
+}
+
+// The body says where its values are: distribute places it (passes/distribute/place_bodies.h). Iterations are in order
+// on each rank, so what is scanned and stacked is never split along that dimension; and ranks meet after the loop, not
+// within.
+void PlaceScan(PlacementContext& c) {
+  if (ops::PlaceLocal(c)) return;
+  const ScanForm form(c.attributes());
+  const std::string& axis = c.mesh_axis().name;
+  for (size_t i = 0; i < form.num_inputs(); ++i) {
+    const Placement inner = form.body->inputs()[i].value.placement(axis);
+    c.Require(i, form.is_scanned(i) ? OfStack(inner) : inner);
+  }
+  const std::string why = WhyNotPlaced(form, axis);
+  if (!why.empty()) return c.Fail(why);
+  Graph one_axis = form.body->Clone();
+  one_axis.set_mesh(Mesh({c.mesh_axis()}));
+  for (const Node& node : one_axis.nodes()) {
+    const absl::Status status = CheckPlacements(one_axis, node);
+    if (!status.ok()) return c.Fail(std::string(status.message()) + ", in its body");
+  }
+  for (size_t i = 0; i < form.num_results(); ++i) {
+    const Placement inner = form.body->results()[i].value.placement(axis);
+    c.Result(i, form.is_stacked(i) ? OfStack(inner) : inner);
+  }
+}
+
+// --- Making one ------------------------------------------------------------------------------------------------------
+
+// Copies what results need of a body.
+class BodyCopy {
+ public:
+  BodyCopy(const Graph& from, const ScanParts& parts) : from_(from), to_(from.name()), parts_(parts) {
+    for (const auto* group : {&parts_.next_carried, &parts_.stacked, &parts_.summed}) {
+      for (Value value : *group) Need(value);
+    }
+  }
+  bool IsNeeded(Value input) const { return needed_.contains(input.node); }
+
+  absl::StatusOr<Graph> Run() {
+    for (const auto* group : {&parts_.carried, &parts_.scanned, &parts_.constants}) {
+      for (const ScanParts::Operand& operand : *group) {
+        const Value inner = operand.inner;
+        if (group != &parts_.carried && !IsNeeded(inner)) continue;
+        ASSIGN_OR_RETURN(map_[inner], to_.AddInput(inner.name(), inner.type(), false, inner.placements()));
+      }
+    }
+    for (const Node& node : from_.nodes()) {
+      if (needed_.contains(&node)) RETURN_IF_ERROR(to_.InsertCopy(node, map_).status());
+    }
+    for (const auto* group : {&parts_.next_carried, &parts_.stacked, &parts_.summed}) {
+      for (Value value : *group) RETURN_IF_ERROR(AddResult(map_.at(value)));
+    }
+    return std::move(to_);
+  }
+
+ private:
+  void Need(Value value) {
+    std::vector<const Node*> open = {value.node};
+    while (!open.empty()) {
+      const Node* node = open.back();
+      open.pop_back();
+      if (!needed_.insert(node).second) continue;
+      for (Value operand : node->operands()) open.push_back(operand.node);
+    }
+  }
+  // One value may be several results, each of which has a name.
+  absl::Status AddResult(Value value) {
+    std::string name = value.name();
+    for (int i = 1; to_.FindResult(name) != nullptr; ++i) name = value.name() + "." + std::to_string(i);
+    return to_.AddResult(name, value, value.placements());
+  }
+
+  const Graph& from_;
+  Graph to_;
+  const ScanParts& parts_;
+  std::unordered_set<const Node*> needed_;
+  ValueMap map_;
+};
+
+}  // namespace
+
+absl::StatusOr<NodeSpec> MakeScan(const Graph& body, const ScanParts& parts, int64_t length, bool reverse,
+                                  std::string source) {
+  BodyCopy copy(body, parts);
+  NodeSpec spec{&ScanOp(), {}, {}, std::move(source), {}};
+  int64_t scanned = 0;
+  for (const auto* group : {&parts.carried, &parts.scanned, &parts.constants}) {
+    for (const ScanParts::Operand& operand : *group) {
+      if (group != &parts.carried && !copy.IsNeeded(operand.inner)) continue;
+      spec.operands.push_back(operand.outer);
+      scanned += group == &parts.scanned;
+    }
+  }
+  const auto name = [&](const std::vector<std::string>& names, size_t count) {
+    for (size_t i = 0; i < count; ++i) spec.names.push_back(i < names.size() ? names[i] : "");
+  };
+  name(parts.carried_names, parts.next_carried.size());
+  name(parts.stacked_names, parts.stacked.size());
+  name(parts.summed_names, parts.summed.size());
+  ASSIGN_OR_RETURN(Graph copied, copy.Run());
+  spec.attributes = {{"body", Region(std::move(copied))},
+                     {"carried", static_cast<int64_t>(parts.carried.size())},
+                     {"scanned", scanned},
+                     {"summed", static_cast<int64_t>(parts.summed.size())},
+                     {"length", length},
+                     {"reverse", reverse}};
+  return spec;
+}
+
+//===-- scan ------------------------------------------------------------------------------------------------------===//
+const OpDef& ScanOp() {
+  static const OpDef def =
+      OpDef("scan")
+          .Doc(
+              "Runs the graph `body` `length` times, one iteration after the other. The operands, and the body's "
+              "inputs, are in this order: the first values that are carried from one iteration to the next; what is "
+              "scanned, of which iteration i gets element i along dimension 0, or the i-th from the end if reverse; "
+              "and constants, which each iteration gets whole. The results, and the body's, are in this order: the "
+              "last carried values; what is stacked, along a new dimension 0, where what is scanned was; and sums "
+              "over all iterations. Sums of floats are in f64 and rounded once, but for those that a backend makes. "
+              "With length 0 the carried values are the operands, and the sums are zero.")
+          .VariadicOrNone("inputs")
+          .Attr<Region>("body", "one iteration: a graph without state and collectives")
+          .Attr<int64_t>("length", "the number of iterations")
+          .OptionalAttr<int64_t>("carried", 0, "how many of the operands, and of the results, are carried")
+          .OptionalAttr<int64_t>("scanned", 0, "how many of the operands are scanned")
+          .OptionalAttr<int64_t>("summed", 0, "how many of the results are sums")
+          .OptionalAttr<bool>("reverse", false, "scan and stack from the end")
+          .Constraint("C1",
+                      "there is an operand for each input of the body; carried and scanned are at least 0, and "
+                      "together at most the number of operands")
+          .Constraint("C2",
+                      "the body has a result; summed is at least 0; the body has a result for each carried and "
+                      "each summed value")
+          .Constraint("C3", "length is 0 to 2^31, and what is stacked is small enough to be addressed")
+          .Constraint("C4",
+                      "the operands have the types of the body's inputs; what is scanned has a dimension 0 of "
+                      "extent length before that")
+          .Constraint("C5", "a value is carried on with the type that it has")
+          .Constraint("C6",
+                      "no input of the body is a state, and the body holds no collective and no op of the "
+                      "rank's place")
+          .Constraint("C7", "no bool is summed")
+          .Trait(kOpaque)
+          .Infer(InferScan)
+          .Eval(EvalScan)
+          .Vjp(ScanVjp)
+          .Place(PlaceScan);
+  return def;
+}
+
+}  // namespace lockstep
