@@ -32,37 +32,40 @@ class CpuBackend : public Backend {
   }
 
   absl::StatusOr<Program> Lower(const Graph& graph, const Target& target) const override {
-    const cpu::ScopedThreads threads(target.threads);
-    ASSIGN_OR_RETURN(const dnnl::engine engine,
-                     cpu::CallOneDnn("engine", [] { return dnnl::engine(dnnl::engine::kind::cpu, 0); }));
-    EmitContext c(graph, target, engine);
-    for (const Node& node : graph.nodes()) {
-      if (!c.IsDone(&node)) RETURN_IF_ERROR(EmitNode(node, c));
-    }
-    absl::StatusOr<Program> program = c.builder().Finish([&](Value value) { return c.RowMajorOf(*value.node, value); });
-    if (!program.ok()) return program.status();
-    RETURN_IF_ERROR(c.CompileLoops());
-    return program;
-  }
-
- private:
-  absl::Status EmitNode(const Node& node, EmitContext& c) const {
-    // What takes bytes for elements in their order. An all_reduce does not: LowerCommon.
-    const bool reduces_all = node.op().collective() == CollectiveOp::kAllReduce;
-    if (node.op().has_trait(kKeepsOrder) || (node.op().has_trait(kCollective) && !reduces_all)) {
-      RETURN_IF_ERROR(c.ReadAll(node).status());
-    }
-    ASSIGN_OR_RETURN(const bool done, c.builder().LowerCommon(node));
-    if (done) return absl::OkStatus();
-    const cpu::Emitter* emitter = cpu::FindEmitter(node.op_name());
-    if (emitter == nullptr) return cpu::SupportsLoop(node) ? cpu::EmitLoop(node, c) : cpu::EmitReference(node, c);
-    absl::Status status = emitter->emit(node, c);
-    if (absl::IsUnimplemented(status) && emitter->fallback != nullptr) status = emitter->fallback(node, c);
-    return Annotate(status, node.Describe());
+    return cpu::LowerGraph(graph, target);
   }
 };
 
+absl::Status EmitNode(const Node& node, EmitContext& c) {
+  // What takes bytes for elements in their order. An all_reduce does not: LowerCommon.
+  const bool reduces_all = node.op().collective() == CollectiveOp::kAllReduce;
+  if (node.op().has_trait(kKeepsOrder) || (node.op().has_trait(kCollective) && !reduces_all)) {
+    RETURN_IF_ERROR(c.ReadAll(node).status());
+  }
+  ASSIGN_OR_RETURN(const bool done, c.builder().LowerCommon(node));
+  if (done) return absl::OkStatus();
+  const cpu::Emitter* emitter = cpu::FindEmitter(node.op_name());
+  if (emitter == nullptr) return cpu::SupportsLoop(node) ? cpu::EmitLoop(node, c) : cpu::EmitReference(node, c);
+  absl::Status status = emitter->emit(node, c);
+  if (absl::IsUnimplemented(status) && emitter->fallback != nullptr) status = emitter->fallback(node, c);
+  return Annotate(status, node.Describe());
+}
+
 }  // namespace
+
+absl::StatusOr<Program> cpu::LowerGraph(const Graph& graph, const Target& target) {
+  const cpu::ScopedThreads threads(target.threads);
+  ASSIGN_OR_RETURN(const dnnl::engine engine,
+                   cpu::CallOneDnn("engine", [] { return dnnl::engine(dnnl::engine::kind::cpu, 0); }));
+  EmitContext c(graph, target, engine);
+  for (const Node& node : graph.nodes()) {
+    if (!c.IsDone(&node)) RETURN_IF_ERROR(EmitNode(node, c));
+  }
+  absl::StatusOr<Program> program = c.builder().Finish([&](Value value) { return c.RowMajorOf(*value.node, value); });
+  if (!program.ok()) return program.status();
+  RETURN_IF_ERROR(c.CompileLoops());
+  return program;
+}
 
 std::unique_ptr<Backend> CreateCpuBackend() { return std::make_unique<CpuBackend>(); }
 

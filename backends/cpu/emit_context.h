@@ -32,6 +32,7 @@ class EmitContext {
 
   ProgramBuilder& builder() { return builder_; }
   const dnnl::engine& engine() const { return engine_; }
+  const Target& target() const { return target_; }
   int threads() const { return target_.threads; }
   const LoopSizes& loop_sizes() const { return target_.loops; }
 

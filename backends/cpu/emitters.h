@@ -18,6 +18,9 @@ struct Emitter {
   absl::Status (*fallback)(const Node& node, EmitContext& c) = nullptr;
 };
 
+// The program of a graph, or of the body of a loop in one: all its nodes, by the emitters below.
+absl::StatusOr<Program> LowerGraph(const Graph& graph, const Target& target);
+
 // Of kEmitters, below; null if there is none.
 const Emitter* FindEmitter(std::string_view op);
 
@@ -26,6 +29,7 @@ absl::Status CheckForOneDnn(const Node& node);
 // matmul.cc, convolution.cc, pooling.cc
 absl::Status EmitMatMul(const Node& node, EmitContext& c);
 absl::Status EmitMatMulLoop(const Node& node, EmitContext& c);
+absl::StatusOr<Kernel> MatMulKernel(const Node& node, const EmitContext& c);  // whichever of the two it is
 absl::Status EmitConvolution(const Node& node, EmitContext& c);
 absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c);
 absl::Status EmitConvolutionGradFilter(const Node& node, EmitContext& c);
@@ -45,6 +49,8 @@ absl::Status EmitScatterSum(const Node& node, EmitContext& c);
 absl::Status EmitScatter(const Node& node, EmitContext& c);
 // top_k.cc
 absl::Status EmitTopK(const Node& node, EmitContext& c);
+// scan.cc
+absl::Status EmitScan(const Node& node, EmitContext& c);
 // softmax.cc
 absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c);
 // attention.cc, attention_grad.cc
@@ -82,6 +88,7 @@ inline constexpr Emitter kEmitters[] = {
     {"scatter_sum", EmitScatterSum},
     {"scatter", EmitScatter},
     {"top_k", EmitTopK},
+    {"scan", EmitScan},
     {"concat", EmitConcat},
     {"pad", EmitPad},
     {"shard", EmitShard},

@@ -73,6 +73,11 @@ Kernel PlainMatMul(const Node& node) {
 
 }  // namespace
 
+absl::StatusOr<Kernel> MatMulKernel(const Node& node, const EmitContext& c) {
+  if (CheckForOneDnn(node).ok()) return OneDnnMatMul(node, c.engine());
+  return PlainMatMul(node);
+}
+
 absl::Status EmitMatMul(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
   ASSIGN_OR_RETURN(Kernel kernel, OneDnnMatMul(node, c.engine()));
