@@ -23,6 +23,27 @@ absl::Status If(OnnxNode& n) {
   return absl::OkStatus();
 }
 
+// The outputs of a loop whose condition stays true, from a `scan` node; an error if the body cannot be that of one.
+absl::StatusOr<std::vector<Value>> RunLoop(OnnxNode& n, const onnx::GraphProto& body,
+                                           const std::vector<OnnxValue>& carried, int64_t trips) {
+  using Kind = OnnxLoopInput::Kind;
+  constexpr int64_t kMostNumbered = int64_t{1} << 31;
+  if (trips > kMostNumbered) return n.Unsupported() << trips << " iterations";
+  const Value goes_on = n.b().Constant(Tensor::Scalar(DType::kBool, 1));
+  std::vector<OnnxLoopInput> inputs = {{Kind::kScanned, n.b().Iota({DType::kI64, Shape({trips})}, 0)},
+                                       {Kind::kConstant, goes_on}};
+  for (const OnnxValue& value : carried) {
+    const Value* tensor = std::get_if<Value>(&value);
+    if (tensor == nullptr) return n.Error() << "a carried value is " << KindOf(value) << ", expected a tensor";
+    inputs.push_back({Kind::kCarried, *tensor});
+  }
+  RETURN_IF_ERROR(n.b().status());
+  ASSIGN_OR_RETURN(OnnxLoopBody loop, n.TraceLoop(body, inputs));
+  if (!loop.is_true[0]) return n.Unsupported() << "its condition may end it";
+  loop.outputs.erase(loop.outputs.begin());
+  return ScanOf(n, std::move(loop), carried.size(), trips, /*reverse=*/false);
+}
+
 // The body is given the number of the iteration, a condition, and what it carries; it gives the next condition, what it
 // carries on, and what is stacked.
 absl::Status Loop(OnnxNode& n) {
@@ -44,9 +65,18 @@ absl::Status Loop(OnnxNode& n) {
     return n.Error() << "the body has " << num_outputs << " outputs, for a condition, " << num_carried
                      << " carried values and " << n.num_outputs() << " outputs of the node";
   }
+  absl::Status not_a_loop;
+  if (goes_on && trips && *trips > kMostUnrolledAtOnce) {
+    const absl::StatusOr<std::vector<Value>> results = RunLoop(n, *body, carried, *trips);
+    if (results.ok()) {
+      for (int i = 0; i < n.num_outputs(); ++i) n.SetOutput(i, (*results)[static_cast<size_t>(i)]);
+      return absl::OkStatus();
+    }
+    not_a_loop = results.status();
+  }
   std::vector<std::vector<OnnxValue>> stacked(num_outputs - 1 - num_carried);
   for (int64_t i = 0; goes_on && (!trips || i < *trips); ++i) {
-    RETURN_IF_ERROR(CheckUnrolled(n, i + 1, "iterations"));
+    RETURN_IF_ERROR(CheckUnrolled(n, i + 1, "iterations", not_a_loop));
     std::vector<OnnxValue> inputs = {n.b().Constant(Tensor::Of<int64_t>(Shape(), {i})),
                                      n.b().Constant(Tensor::Scalar(DType::kBool, 1))};
     inputs.insert(inputs.end(), carried.begin(), carried.end());

@@ -151,6 +151,12 @@ std::vector<double> OnnxNode::Floats(std::string_view name) {
   return std::vector<double>(attribute->floats().begin(), attribute->floats().end());
 }
 
+std::vector<std::string> OnnxNode::Strings(std::string_view name) {
+  const AttributeProto* attribute = Ask(name, AttributeProto::STRINGS);
+  if (!attribute) return {};
+  return std::vector<std::string>(attribute->strings().begin(), attribute->strings().end());
+}
+
 absl::StatusOr<Tensor> OnnxNode::TensorAttr(std::string_view name) {
   const AttributeProto* attribute = Ask(name, AttributeProto::TENSOR);
   RETURN_IF_ERROR(builder_.status());

@@ -70,6 +70,7 @@ class OnnxNode {
   std::string String(std::string_view name, std::string default_value);
   std::vector<int64_t> Ints(std::string_view name, std::vector<int64_t> default_value = {});
   std::vector<double> Floats(std::string_view name);
+  std::vector<std::string> Strings(std::string_view name);
   absl::StatusOr<Tensor> TensorAttr(std::string_view name);
   void Ignore(std::string_view name) { asked_.insert(std::string(name)); }  // it has no effect on what we compute
   absl::Status CheckAllAttributesAsked() const;
@@ -80,6 +81,9 @@ class OnnxNode {
   absl::StatusOr<std::vector<OnnxValue>> ImportBody(const onnx::GraphProto& body, std::vector<OnnxValue> inputs,
                                                     const std::string& run) {
     return importer_.ImportBody(*this, body, std::move(inputs), run);
+  }
+  absl::StatusOr<OnnxLoopBody> TraceLoop(const onnx::GraphProto& body, const std::vector<OnnxLoopInput>& inputs) {
+    return importer_.TraceLoop(*this, body, inputs);
   }
   // The value if it is known before the program runs, else null; what the node itself has built so far is not known.
   const Tensor* FindConstant(Value value) { return values_.FindConstant(value); }

@@ -10,23 +10,40 @@ namespace lockstep {
 const std::vector<OnnxOp>& AllOnnxOps() {
   static const std::vector<OnnxOp> ops = [] {
     std::vector<OnnxOp> all;
+    // clang-format off: one a line
     for (const auto& family : {
-             ElementwiseOps(),   ActivationOps(),
-             BitOps(),           ConstantOps(),
-             ShapeOps(),         RearrangingOps(),
-             SlicingOps(),       PaddingOps(),
-             IndexingOps(),      ReductionOps(),
-             MatMulOps(),        EinsumOps(),
-             MatrixOps(),        ConvolutionOps(),
-             PoolingOps(),       UnpoolingOps(),
-             ResizeOps(),        SamplingOps(),
-             RegionOps(),        SelectionOps(),
-             NormalizationOps(), LayerNormalizationOps(),
-             LossOps(),          QuantizationOps(),
-             SignalOps(),        RotaryOps(),
-             ControlFlowOps(),   ScanOps(),
+             ElementwiseOps(),
+             ActivationOps(),
+             BitOps(),
+             ConstantOps(),
+             ShapeOps(),
+             RearrangingOps(),
+             SlicingOps(),
+             PaddingOps(),
+             IndexingOps(),
+             ReductionOps(),
+             MatMulOps(),
+             EinsumOps(),
+             MatrixOps(),
+             ConvolutionOps(),
+             PoolingOps(),
+             UnpoolingOps(),
+             ResizeOps(),
+             SamplingOps(),
+             RegionOps(),
+             SelectionOps(),
+             NormalizationOps(),
+             LayerNormalizationOps(),
+             LossOps(),
+             QuantizationOps(),
+             SignalOps(),
+             RotaryOps(),
+             ControlFlowOps(),
+             ScanOps(),
+             RecurrentOps(),
              SequenceOps(),
          }) {
+      // clang-format on
       all.insert(all.end(), family.begin(), family.end());
     }
     return all;

@@ -53,6 +53,7 @@ std::vector<OnnxOp> SignalOps();              // signal.cc
 std::vector<OnnxOp> RotaryOps();              // rotary.cc
 std::vector<OnnxOp> ControlFlowOps();         // control_flow.cc: If, Loop, SequenceMap
 std::vector<OnnxOp> ScanOps();                // scan.cc
+std::vector<OnnxOp> RecurrentOps();           // recurrent.cc
 std::vector<OnnxOp> SequenceOps();            // sequence.cc: sequences and optionals
 
 // All rows of all families.

@@ -1,6 +1,7 @@
 // Scan: a body that is run on the elements of its inputs along one axis, carrying values. Opset 8 has a batch
 // dimension, over which everything is repeated; from opset 9 on each input and output has its axis.
 
+#include <algorithm>
 #include <utility>
 
 #include "core/builder.h"
@@ -16,7 +17,7 @@ size_t At(int64_t i) { return static_cast<size_t>(i); }
 
 // What a Scan says of itself. Axes and directions have one entry for each scanned input, or each stacked output;
 // direction 1 is backwards.
-struct ScanForm {
+struct OnnxScan {
   const onnx::GraphProto* body = nullptr;
   int64_t num_carried = 0, num_scanned = 0, num_stacked = 0;
   Ints input_axes, input_directions, output_axes, output_directions;
@@ -35,8 +36,8 @@ absl::StatusOr<Ints> PerValue(OnnxNode& n, std::string_view name, int64_t count,
 }
 
 // `first` is the first of the node's inputs that the body sees.
-absl::StatusOr<ScanForm> ReadForm(OnnxNode& n, int first) {
-  ScanForm form;
+absl::StatusOr<OnnxScan> ReadForm(OnnxNode& n, int first) {
+  OnnxScan form;
   ASSIGN_OR_RETURN(form.body, n.Body("body"));
   const int64_t num_inputs = n.num_inputs() - first;
   form.num_scanned = n.Int("num_scan_inputs", 0);
@@ -56,9 +57,49 @@ absl::StatusOr<ScanForm> ReadForm(OnnxNode& n, int first) {
   return form;
 }
 
+// x with dimension `from` as dimension `to`.
+Value MoveDim(Builder& b, Value x, int64_t from, int64_t to) {
+  if (!x || from == to) return x;
+  Ints permutation;
+  for (int64_t d = 0; d < x.shape().rank(); ++d) {
+    if (d != from) permutation.push_back(d);
+  }
+  permutation.insert(permutation.begin() + to, from);
+  return b.Transpose(x, permutation);
+}
+
+// The results of a `scan` node; an error if the body cannot be that of one.
+absl::StatusOr<std::vector<Value>> RunLoop(OnnxNode& n, const OnnxScan& form, const std::vector<OnnxValue>& carried,
+                                           const std::vector<Value>& scanned, const Ints& axes, int64_t length) {
+  using Kind = OnnxLoopInput::Kind;
+  Builder& b = n.b();
+  const bool reverse = std::all_of(form.input_directions.begin(), form.input_directions.end(),
+                                   [](int64_t direction) { return direction == 1; });
+  const auto turned = [&](Value x, int64_t direction) { return (direction == 1) == reverse ? x : b.Reverse(x, {0}); };
+  std::vector<OnnxLoopInput> inputs;
+  for (const OnnxValue& value : carried) {
+    const Value* tensor = std::get_if<Value>(&value);
+    if (tensor == nullptr) return n.Error() << "a carried value is " << KindOf(value) << ", expected a tensor";
+    inputs.push_back({Kind::kCarried, *tensor});
+  }
+  for (size_t i = 0; i < scanned.size(); ++i)
+    inputs.push_back({Kind::kScanned, turned(MoveDim(b, scanned[i], axes[i], 0), form.input_directions[i])});
+  RETURN_IF_ERROR(b.status());
+  ASSIGN_OR_RETURN(OnnxLoopBody loop, n.TraceLoop(*form.body, inputs));
+  if (loop.outputs.size() != At(form.num_carried + form.num_stacked)) return n.Error() << "its outputs are others";
+  ASSIGN_OR_RETURN(std::vector<Value> results, ScanOf(n, std::move(loop), carried.size(), length, reverse));
+  for (size_t j = 0; j < At(form.num_stacked); ++j) {
+    Value& result = results[carried.size() + j];
+    ASSIGN_OR_RETURN(const int64_t axis, n.Axis(form.output_axes[j], result.shape().rank()));
+    result = MoveDim(b, turned(result, form.output_directions[j]), 0, axis);
+  }
+  RETURN_IF_ERROR(b.status());
+  return results;
+}
+
 // One scan: `carried` at first, and the values along whose axes it goes. Results are the last carried values, then the
 // stacked outputs. `place` is "" or says which entry of the batch it is.
-absl::StatusOr<std::vector<Value>> RunScan(OnnxNode& n, const ScanForm& form, std::vector<OnnxValue> carried,
+absl::StatusOr<std::vector<Value>> RunScan(OnnxNode& n, const OnnxScan& form, std::vector<OnnxValue> carried,
                                            const std::vector<Value>& scanned, const Ints& axes,
                                            const std::string& place) {
   RETURN_IF_ERROR(n.b().status());
@@ -68,7 +109,13 @@ absl::StatusOr<std::vector<Value>> RunScan(OnnxNode& n, const ScanForm& form, st
     return n.Error() << "scans " << length << " elements of one input, and " << scanned[i].shape()[axes[i]]
                      << " of another";
   }
-  RETURN_IF_ERROR(CheckUnrolled(n, length, "iterations"));
+  absl::Status not_a_loop;
+  if (length > kMostUnrolledAtOnce) {
+    absl::StatusOr<std::vector<Value>> results = RunLoop(n, form, carried, scanned, axes, length);
+    if (results.ok()) return results;
+    not_a_loop = results.status();
+  }
+  RETURN_IF_ERROR(CheckUnrolled(n, length, "iterations", not_a_loop));
   std::vector<std::vector<OnnxValue>> stacked(At(form.num_stacked));
   for (int64_t step = 0; step < length; ++step) {
     std::vector<OnnxValue> inputs = carried;
@@ -100,7 +147,7 @@ absl::StatusOr<std::vector<Value>> RunScan(OnnxNode& n, const ScanForm& form, st
 }
 
 absl::Status Scan(OnnxNode& n) {
-  ASSIGN_OR_RETURN(ScanForm form, ReadForm(n, 0));
+  ASSIGN_OR_RETURN(OnnxScan form, ReadForm(n, 0));
   ASSIGN_OR_RETURN(form.input_axes, PerValue(n, "scan_input_axes", form.num_scanned, false));
   ASSIGN_OR_RETURN(form.input_directions, PerValue(n, "scan_input_directions", form.num_scanned, true));
   ASSIGN_OR_RETURN(form.output_axes, PerValue(n, "scan_output_axes", form.num_stacked, false));
@@ -120,7 +167,7 @@ absl::Status Scan(OnnxNode& n) {
 // Input 0 says how long the sequences of the batch are; it may be absent. Dimension 0 of every other input and of the
 // outputs is the batch, dimension 1 what is scanned.
 absl::Status BatchedScan(OnnxNode& n) {
-  ASSIGN_OR_RETURN(ScanForm form, ReadForm(n, 1));
+  ASSIGN_OR_RETURN(OnnxScan form, ReadForm(n, 1));
   ASSIGN_OR_RETURN(form.input_directions, PerValue(n, "directions", form.num_scanned, true));
   form.output_axes = form.output_directions = Ints(At(form.num_stacked), 0);
   std::vector<Value> inputs;

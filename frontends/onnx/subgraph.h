@@ -4,6 +4,7 @@
 // imported anew, with a source that says where:
 //
 //   onnx:/loop/Loop[3]/Add           node Add in the fourth iteration of node /loop/Loop
+//   onnx:/loop/Loop[i]/Add           the same node, of a loop that runs when the program does
 //   onnx:/if/If.then_branch/Add      node Add of the branch that node /if/If takes
 //   onnx:/gelu/Gelu/Mul              node Mul of the function that node /gelu/Gelu calls
 //
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "core/builder.h"
+#include "core/ops/scan.h"
 #include "core/status.h"
 #include "frontends/onnx/values.h"
 #include "frontends/onnx_importer.h"
@@ -38,6 +40,22 @@ inline constexpr int64_t kMaxNodesInBodies = 1 << 17;
 // The attributes that a function is called with, and its defaults, by name: what its nodes refer to.
 using OnnxAttributes = std::map<std::string, const onnx::AttributeProto*>;
 
+// What an input of a loop's body is.
+struct OnnxLoopInput {
+  enum class Kind { kCarried, kScanned, kConstant };
+  Kind kind = Kind::kConstant;
+  Value outer;  // at first; what is scanned along its dimension 0; the same in each iteration
+};
+
+// One iteration: in `body`, what the outputs are, and the operands in `parts`, whose results are for the caller to
+// choose.
+struct OnnxLoopBody {
+  Graph body;
+  ScanParts parts;
+  std::vector<Value> outputs;
+  std::vector<bool> is_true;  // of each output, whether it is one bool that is known to be true
+};
+
 class SubgraphImporter {
  public:
   using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
@@ -55,6 +73,12 @@ class SubgraphImporter {
   // returns what its outputs are. `run` says which run of which body: "[3]", ".then_branch".
   absl::StatusOr<std::vector<OnnxValue>> ImportBody(const OnnxNode& n, const onnx::GraphProto& body,
                                                     std::vector<OnnxValue> inputs, const std::string& run);
+
+  // The body as one iteration of a loop that runs when the program does, for MakeScan. What does not depend on the
+  // inputs that change stays in the graph. An error where the body says more of an iteration than values: a shape that
+  // changes, a sequence, a number that an operator needs to know; the graph is then as it was, but for dead nodes.
+  absl::StatusOr<OnnxLoopBody> TraceLoop(const OnnxNode& n, const onnx::GraphProto& body,
+                                         const std::vector<OnnxLoopInput>& inputs);
 
   Builder& builder() { return builder_; }
   OnnxValues& values() { return values_; }
@@ -81,6 +105,8 @@ class SubgraphImporter {
   absl::StatusOr<Frame> FrameOf(const onnx::FunctionProto& function, const onnx::NodeProto& call) const;
   absl::Status DefineBodyInputs(const OnnxNode& n, const onnx::GraphProto& body, std::vector<OnnxValue> inputs);
   absl::Status DefineBodyInitializers(const OnnxNode& n, const onnx::GraphProto& body);
+  void EraseTraced(Node* last_before, const std::vector<Value>& placeholders);
+
   absl::StatusOr<std::vector<OnnxValue>> GetAll(const google::protobuf::RepeatedPtrField<std::string>& names,
                                                 const std::string& whose);
 

@@ -44,8 +44,28 @@ absl::StatusOr<bool> KnownCondition(OnnxNode& n, const OnnxValue& condition, std
   return known->At(0) != 0;
 }
 
-absl::Status CheckUnrolled(const OnnxNode& n, int64_t count, std::string_view of_what) {
+absl::StatusOr<std::vector<Value>> ScanOf(OnnxNode& n, OnnxLoopBody loop, size_t num_carried, int64_t length,
+                                          bool reverse) {
+  for (size_t i = 0; i < num_carried; ++i) {
+    const TensorType &first = loop.parts.carried[i].outer.type(), &next = loop.outputs[i].type();
+    if (first == next) continue;
+    return n.Error() << "carries on " << next << " where it began with " << first;
+  }
+  const auto carried = static_cast<std::ptrdiff_t>(num_carried);
+  loop.parts.next_carried.assign(loop.outputs.begin(), loop.outputs.begin() + carried);
+  loop.parts.stacked.assign(loop.outputs.begin() + carried, loop.outputs.end());
+  ASSIGN_OR_RETURN(NodeSpec spec, MakeScan(loop.body, loop.parts, length, reverse, n.source()));
+  const std::vector<Value> results = n.b().Ops("scan", std::move(spec.operands), std::move(spec.attributes));
+  RETURN_IF_ERROR(n.b().status());
+  return results;
+}
+
+absl::Status CheckUnrolled(const OnnxNode& n, int64_t count, std::string_view of_what, const absl::Status& not_a_loop) {
   if (count <= kMaxUnrolled) return absl::OkStatus();
+  if (!not_a_loop.ok()) {
+    return n.Unsupported() << "more than " << kMaxUnrolled << " " << of_what
+                           << ", and the body cannot run as a loop: " << not_a_loop.message();
+  }
   return n.Unsupported() << "more than " << kMaxUnrolled << " " << of_what
                          << ": each becomes nodes of its own, and so many would take too long to compile";
 }

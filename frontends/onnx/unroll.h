@@ -11,12 +11,23 @@
 
 namespace lockstep {
 
+// A Loop or a Scan of more iterations than this runs as a `scan` node, if its body can. Shorter ones, whose iterations
+// may then differ, and fuse with what is around them, become their nodes.
+inline constexpr int64_t kMostUnrolledAtOnce = 16;
+
 // A condition of one element that is known before the program runs, else an error that says so. `what` is it: "input
 // 0".
 absl::StatusOr<bool> KnownCondition(OnnxNode& n, const OnnxValue& condition, std::string_view what);
 
 // An error that names the limit, where a loop would have more iterations, or a sequence more elements.
-absl::Status CheckUnrolled(const OnnxNode& n, int64_t count, std::string_view of_what);
+// `not_a_loop` says why it does not run as a loop, if that has been tried.
+absl::Status CheckUnrolled(const OnnxNode& n, int64_t count, std::string_view of_what,
+                           const absl::Status& not_a_loop = absl::OkStatus());
+
+// The `scan` node of a traced loop, whose body's outputs are the next carried values, then what is stacked: its
+// results. An error if a carried value would change its type.
+absl::StatusOr<std::vector<Value>> ScanOf(OnnxNode& n, OnnxLoopBody loop, size_t num_carried, int64_t length,
+                                          bool reverse);
 
 // x at position `at` of dimension `axis`, without that dimension.
 Value ElementAlong(Builder& b, Value x, int64_t axis, int64_t at);

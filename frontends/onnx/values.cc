@@ -126,6 +126,13 @@ const OnnxValues::Known* OnnxValues::FindKnown(Value value) const {
   return it == known_.end() ? nullptr : &it->second;
 }
 
+void OnnxValues::Forget(Node& node) {
+  for (size_t i = 0; i < node.num_results(); ++i) {
+    known_.erase(node.result(i));
+    initial_values_.erase(node.result(i));
+  }
+}
+
 absl::Status OnnxValues::Fold(const Node& node) {
   const auto small = [](const TensorType& type) { return type.num_elements() <= kMaxFoldedElements; };
   std::vector<const Tensor*> operands;

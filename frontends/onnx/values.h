@@ -76,6 +76,8 @@ class OnnxValues {
   // Evaluates `node`, an integer or boolean computation on known small values such as shapes, and remembers its
   // results.
   absl::Status Fold(const Node& node);
+  // The node is about to leave the graph.
+  void Forget(Node& node);
 
  private:
   struct Known {
