@@ -27,6 +27,15 @@ _SCALE = _function(
        }""",
 )
 
+
+def _long_loop(x: np.ndarray) -> list:
+    k, y, z = np.array([0.5, 0.25, 0.125]), x, []
+    for i in range(2000):
+        y = y * k + x
+        z.append(y * i)
+    return [y, np.stack(z), np.array(2000)]
+
+
 MODELS: dict[str, tuple[str, Callable[..., list]]] = {
     # --- Functions -------------------------------------------------------------------------------------------------
     "function_with_default_attribute": (
@@ -214,6 +223,59 @@ MODELS: dict[str, tuple[str, Callable[..., list]]] = {
            }""",
         ),
         lambda x: [2 * (x + 3 * np.array([1, 2, 3])) + np.array([7, 8, 9])],
+    ),
+    # --- Loops that are too long to be unrolled --------------------------------------------------------------------
+    "loop_that_runs_with_the_program": (
+        _model(
+            """g (float[3] x) => (float[3] y, float[2000,3] z, int64 n) <float[3] k = {0.5, 0.25, 0.125}> {
+             trips = Constant <value = int64 {2000}> ()
+             condition = Constant <value = bool {1}> ()
+             zero = Constant <value = int64 {0}> ()
+             y, n, z = Loop (trips, condition, x, zero) <
+               body = b (int64 i, bool c, float[3] v, int64 m) => (bool c2, float[3] w, int64 m2, float[3] e) {
+                 one = Constant <value = int64 {1}> ()
+                 c2 = Identity(c)
+                 kept = Mul(v, k)
+                 w = Add(kept, x)
+                 m2 = Add(m, one)
+                 f = Cast <to = 1> (i)
+                 e = Mul(w, f)
+               }>
+           }""",
+        ),
+        lambda x: _long_loop(x),
+    ),
+    # Shorter than that, but the body asks for numbers, which each of its runs knows.
+    "loop_of_many_shapes": (
+        _model(
+            """g (float[40] x) => (float y) {
+             trips = Constant <value = int64 {39}> ()
+             condition = Constant <value = bool {1}> ()
+             last = Loop (trips, condition, x) <body = b (int64 i, bool c, v) => (bool c2, w) {
+               c2 = Identity(c)
+               from = Constant <value = int64[1] {1}> ()
+               to = Constant <value = int64[1] {1000}> ()
+               w = Slice(v, from, to)
+             }>
+             y = ReduceSum <keepdims = 0> (last)
+           }""",
+        ),
+        lambda x: [x[39]],
+    ),
+    "scan_that_runs_with_the_program": (
+        _model(
+            """g (float[2,50] x) => (float[2] last, float[2,50] sums, float[50,2] columns) {
+                 zero = Constant <value = float[2] {0, 0}> ()
+                 last, sums, columns = Scan <num_scan_inputs = 2, scan_input_axes = [-1, 1], scan_input_directions = [1, 0],
+                                             scan_output_axes = [1, 0], scan_output_directions = [1, 0],
+                   body = b (float[2] s, float[2] e, float[2] q) => (float[2] s2, float[2] o, float[2] d) {
+                     s2 = Add(s, e)
+                     o = Identity(s2)
+                     d = Mul(q, e)
+                   }> (zero, x, x)
+               }""",
+        ),
+        lambda x: [x.sum(axis=1), np.cumsum(x[:, ::-1], axis=1)[:, ::-1], (x * x[:, ::-1]).T],
     ),
     # --- Sequences -------------------------------------------------------------------------------------------------
     "sequence_edits": (
@@ -419,8 +481,8 @@ REFUSED: list[tuple[str, str]] = [
         ),
     ),
     (
-        "Loop: more than 1024 iterations: each becomes nodes of its own",
-        _model(_LOOP.format(trips=1025, body="c2 = Identity(c)  w = Neg(v)")),
+        "Loop: more than 1024 iterations, and the body cannot run as a loop: Loop: its condition may end it",
+        _model(_LOOP.format(trips=1025, body="k = Constant <value = int64 {2000}> ()  c2 = Less(i, k)  w = Neg(v)")),
     ),
     (
         "Loop: the body's condition 'c2' must be known before the program runs, at onnx:Loop_2",

@@ -117,6 +117,45 @@ graph @tokens(%x: i64[8,6] split(0), state %table: f32[5,70], state %w: f32[420,
   }
 }
 
+// A loop with a gate, in both directions: products with what is scanned, stacked and summed, in what order they are.
+TEST(TrainingStep, Recurrent) {
+  for (const char* reverse : {"false", "true"}) {
+    std::string text = R"(
+graph @recurrent(%x: f32[8,7,5] split(0), state %w: f32[6,5], state %r: f32[3,6], state %b: f32[6], state %v: f32[3,5]) -> (logits: f32[8,5] split(0)) {
+  %xs = transpose %x {permutation=[1,0,2]} : f32[7,8,5]
+  %0 = constant {value=dense<f32[]: 0.0>} : f32[]
+  %h = broadcast %0 {dims=[], shape=[8,3]} : f32[8,3]
+  %last, %all = scan %h, %xs, %w, %r, %b {carried=1, length=7, scanned=1, reverse=$, body=
+    graph @step(%h: f32[8,3], %x: f32[8,5], %w: f32[6,5], %r: f32[3,6], %b: f32[6]) -> (h: f32[8,3], y: f32[8,3]) {
+      %of_x = matmul %x, %w {transpose_b=true} : f32[8,6]
+      %of_h = matmul %h, %r : f32[8,6]
+      %sum = add %of_x, %of_h : f32[8,6]
+      %bias = broadcast %b {dims=[1], shape=[8,6]} : f32[8,6]
+      %both = add %sum, %bias : f32[8,6]
+      %g = slice %both {start=[0,0], limit=[8,3], stride=[1,1]} : f32[8,3]
+      %c = slice %both {start=[0,3], limit=[8,6], stride=[1,1]} : f32[8,3]
+      %gate = sigmoid %g : f32[8,3]
+      %new = tanh %c : f32[8,3]
+      %difference = sub %new, %h : f32[8,3]
+      %step = mul %gate, %difference : f32[8,3]
+      %next = add %h, %step : f32[8,3]
+      return %next, %next
+    }} : f32[8,3], f32[7,8,3]
+  %sum = reduce_sum %all {dims=[0]} : f32[8,3]
+  %s = add %sum, %last : f32[8,3]
+  %z = matmul %s, %v : f32[8,5]
+  return %z
+}
+)";
+    Graph step = Parse(text.replace(text.find('$'), 1, reverse));
+    ASSERT_TRUE(passes::MakeTrainStep(step, {}).ok());
+    for (int64_t ranks : {1, 2, 4}) {
+      for (int threads : {1, 2}) ExpectAgrees(step, ranks, threads);
+    }
+    ExpectAgrees(step, 2, 1, /*optimize=*/false);
+  }
+}
+
 // Statistics of the whole batch, and of each rank's share of it.
 TEST(TrainingStep, BatchNorm) {
   for (const char* statistics : {"global", "rank"}) {

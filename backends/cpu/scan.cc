@@ -242,20 +242,17 @@ class ScanEmitter {
     kernel.scratch_bytes = PlanScratch(arena_bytes);
     kernel.run = LoopOfPrograms(spec_, std::move(program));
     c_.Add(node_, std::move(kernel), reads_, writes_);
-    for (const Product& product : products_) {
-      const int y = c_.Write(node_, product.result);
-      RETURN_IF_ERROR(EmitProduct(*product.node, product.a, product.b, y, product.is_sum));
-    }
+    for (Product& product : products_)
+      c_.Add(node_, std::move(product.kernel), {product.a, product.b}, {c_.Write(node_, product.result)});
     return absl::OkStatus();
   }
 
  private:
-  // One for all iterations, of stacks of what `node` of the body has in each, or of a constant.
+  // One for all iterations, after the loop.
   struct Product {
-    const Node* node = nullptr;
+    Kernel kernel;
     size_t result = 0;
     int a = -1, b = -1;  // storages
-    bool is_sum = false;
   };
 
   void AddInput(Value input, bool is_scanned) {
@@ -297,7 +294,8 @@ class ScanEmitter {
       const int a = reads_[static_cast<size_t>(InputOf(node.operand(0)))];
       const int b = reads_[static_cast<size_t>(InputOf(node.operand(1)))];
       const int y = StorageOfHoisted(node.result());
-      RETURN_IF_ERROR(EmitProduct(node, a, b, y, /*is_sum=*/false));
+      ASSIGN_OR_RETURN(Kernel kernel, ProductOfAll(node, /*is_sum=*/false));
+      c_.Add(node_, std::move(kernel), {a, b}, {y});
       const std::string name = "hoisted/" + node.result_name() + "/" + std::to_string(reads_.size());
       ASSIGN_OR_RETURN(const Value input, body_.AddInput(name, node.type()));
       body_.ReplaceUses(node.result(), input);
@@ -326,14 +324,15 @@ class ScanEmitter {
     const bool is_sum = i >= form_.first_summed() && IsSumOfProducts(value);
     const bool is_last = form_.is_stacked(i) && IsProductWithConstant(*value.node) && IsOnlyResult(value);
     if (is_sum || is_last) {
-      Product product{value.node, i, -1, -1, is_sum};
+      ASSIGN_OR_RETURN(Kernel kernel, ProductOfAll(*value.node, is_sum));
+      Product product{std::move(kernel), i, -1, -1};
       ASSIGN_OR_RETURN(product.a, StackOf(value.node->operand(0)));
       if (is_last) {
         product.b = reads_[static_cast<size_t>(InputOf(value.node->operand(1)))];
       } else {
         ASSIGN_OR_RETURN(product.b, StackOf(value.node->operand(1)));
       }
-      products_.push_back(product);
+      products_.push_back(std::move(product));
       return absl::OkStatus();
     }
     const size_t write = writes_.size();
@@ -390,7 +389,6 @@ class ScanEmitter {
       Node& node = *--it;
       bool is_used = false;
       for (size_t i = 0; i < node.num_results(); ++i) is_used = is_used || body_.IsUsed(node.result(i));
-      for (const Product& product : products_) is_used = is_used || product.node == &node;
       if (is_used) continue;
       ++it;
       body_.Erase(&node);
@@ -411,8 +409,8 @@ class ScanEmitter {
     return bytes;
   }
 
-  // `node` of the body, a product, for all iterations: with the rows of all iterations in the place of those of one.
-  absl::Status EmitProduct(const Node& node, int a, int b, int y, bool is_sum) {
+  // The kernel of a product in the body, with the rows of all iterations in the place of those of one.
+  absl::StatusOr<Kernel> ProductOfAll(const Node& node, bool is_sum) const {
     const auto rows = [&](const TensorType& type) {
       return TensorType{type.dtype, Shape({form_.length * type.shape[0], type.shape[1]})};
     };
@@ -423,9 +421,7 @@ class ScanEmitter {
     Builder builder(graph, nullptr, node.source());
     const Value product = builder.Op("matmul", {left, right}, node.attributes());
     RETURN_IF_ERROR(builder.status());
-    ASSIGN_OR_RETURN(Kernel kernel, MatMulKernel(*product.node, c_));
-    c_.Add(node_, std::move(kernel), {a, b}, {y});
-    return absl::OkStatus();
+    return MatMulKernel(*product.node, c_);
   }
 
   const Node& node_;

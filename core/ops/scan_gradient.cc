@@ -19,17 +19,17 @@ bool IsCheap(const Node& node) {
   return node.op().has_trait(kElementwise) || node.op().has_trait(kMovement) || node.op().has_trait(kGenerator);
 }
 
-// Whether to stack the node's result: it is not cheap, or it is as large as each of several that else would be stacked,
-// as a sum of products is.
-bool IsStored(const Node& node) {
-  if (!IsCheap(node)) return true;
-  int64_t stored = 0;
-  for (Value operand : node.operands()) {
-    const bool is_product = &operand.node->op() != &InputOp() && !IsCheap(*operand.node);
-    stored += is_product && operand.type() == node.type();
-  }
-  return stored > 1;
+// A sum of what is not cheap and others, as of two products and a bias: it is stacked in the place of what it is of,
+// which the gradient of a sum does not read.
+bool IsSumOfDear(const Node& node) {
+  if (!node.Is("add") && !node.Is("sub")) return false;
+  return std::any_of(node.operands().begin(), node.operands().end(), [](Value operand) {
+    if (&operand.node->op() == &InputOp()) return false;
+    return !IsCheap(*operand.node) || IsSumOfDear(*operand.node);
+  });
 }
+
+bool IsStacked(const Node& node) { return !IsCheap(node) || IsSumOfDear(node); }
 
 absl::StatusOr<Value> AddFreshInput(Graph& graph, const std::string& name, const TensorType& type) {
   std::unordered_set<std::string> taken;
@@ -200,7 +200,7 @@ void ScanGradient::FindSaved() {
     const Value value = open.back();
     open.pop_back();
     if (!seen.insert(value).second) continue;
-    if (carried.contains(value) || (forward_.contains(value.node) && IsStored(*value.node))) {
+    if (carried.contains(value) || (forward_.contains(value.node) && IsStacked(*value.node))) {
       saved_.push_back(value);
     } else {
       open.insert(open.end(), value.node->operands().begin(), value.node->operands().end());

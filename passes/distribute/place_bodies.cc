@@ -24,14 +24,17 @@ class BodyPlacer {
         body.set_input_placements(i, std::move(placements));
       }
       absl::StatusOr<Graph> placed = place_(std::move(body));
-      if (!placed.ok() || !IsLoop(*placed)) return std::nullopt;
+      if (!placed.ok()) return std::nullopt;
       bool settled = true;
       for (size_t i = 0; i < form_.carried; ++i) {
         const Placement next = placed->results()[i].value.placement(axis_);
         if (next == inputs[i]) continue;
+        if (!next.is_split() && !next.is_replicated()) return std::nullopt;
         inputs[i] = next;
         settled = false;
       }
+      // Not before: a first value that is whole may have been cut in the body, and is then cut before it.
+      if (settled && !IsLoop(*placed)) return std::nullopt;
       if (settled) return *std::move(placed);
     }
     return std::nullopt;

@@ -56,6 +56,28 @@ graph @tokens(%x: i64[12,4] split(0), state %table: f32[5,6], state %w: f32[24,3
 }
 )";
 
+// The batch is split in the loop, where ranks do not meet: the gradients of its weights are sums over the loop and then
+// over the ranks.
+constexpr std::string_view kRecurrent = R"(
+graph @recurrent(%x: f32[12,4,5] split(0), state %w: f32[5,6], state %r: f32[6,6], state %b: f32[6], state %v: f32[6,3]) -> (logits: f32[12,3] split(0)) {
+  %xs = transpose %x {permutation=[1,0,2]} : f32[4,12,5]
+  %0 = constant {value=dense<f32[]: 0.0>} : f32[]
+  %h = broadcast %0 {dims=[], shape=[12,6]} : f32[12,6]
+  %last = scan %h, %xs, %w, %r, %b {carried=1, length=4, scanned=1, body=
+    graph @step(%h: f32[12,6], %x: f32[12,5], %w: f32[5,6], %r: f32[6,6], %b: f32[6]) -> (h: f32[12,6]) {
+      %of_x = matmul %x, %w : f32[12,6]
+      %of_h = matmul %h, %r : f32[12,6]
+      %sum = add %of_x, %of_h : f32[12,6]
+      %bias = broadcast %b {dims=[1], shape=[12,6]} : f32[12,6]
+      %biased = add %sum, %bias : f32[12,6]
+      %next = tanh %biased : f32[12,6]
+      return %next
+    }} : f32[12,6]
+  %z = matmul %last, %v : f32[12,3]
+  return %z
+}
+)";
+
 // Labels from 0 to 2, small floats.
 Tensor RandomValues(const TensorType& type, std::mt19937_64& random) {
   return IsFloat(type.dtype) ? RandomTensor(type, random, -0.5, 0.5) : RandomTensor(type, random, 0, 2);
@@ -157,6 +179,7 @@ TEST_P(OneRankTheoremOf, HoldsForLossesAndStates) {
 INSTANTIATE_TEST_SUITE_P(
     Models, OneRankTheoremOf,
     testing::Values(TheoremCase{"MlpSgd", kMlp, {"SGD", {{"learning_rate", 0.5}, {"momentum", 0.9}}}},
+                    TheoremCase{"Recurrent", kRecurrent, {"SGD", {{"learning_rate", 0.5}, {"momentum", 0.9}}}},
                     TheoremCase{"Embedding", kEmbedding, {"SGD", {{"learning_rate", 0.5}, {"momentum", 0.9}}}},
                     TheoremCase{"ConvNetWithGlobalBatchNorm",
                                 kConvNet,

@@ -155,7 +155,7 @@ bool TakeStatisticsOfRanks(Draft& draft, const std::vector<Value>& operands, Att
 
 std::string WhyNotDrawn(const OpDef& op) {
   for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
-    if (std::holds_alternative<Region>(attribute.example)) return "fuse-elementwise makes it";
+    if (std::holds_alternative<Region>(attribute.example)) return "its operands are those of a body";
     if (attribute.name == "axis") return "it is about an axis of a mesh: distribute inserts it";
   }
   return "";
