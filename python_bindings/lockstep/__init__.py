@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from . import _isolated  # noqa: F401  isort: skip  (before anything else imports _lockstep)
 from . import _check, _lockstep, data, loss, optim
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph

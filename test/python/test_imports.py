@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,11 @@ onnx.shape_inference.infer_shapes(model, strict_mode=True)
 import onnxruntime
 (expected,) = onnxruntime.InferenceSession(path).run(["logits"], {"x": x})
 """,
+    "tensorflow": """
+import tensorflow
+layer = tensorflow.keras.layers.Dense(3)
+assert layer(x).shape == (4, 3)
+""",
     "torch": """
 import torch
 layer = torch.nn.Conv2d(3, 8, 3)
@@ -37,7 +43,7 @@ assert layer.weight.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("order", ["imported before", "imported after"])
-@pytest.mark.parametrize("other", ["onnx", "onnxruntime", "torch"])
+@pytest.mark.parametrize("other", ["onnx", "onnxruntime", "torch", "tensorflow"])
 def test_one_process(other: str, order: str) -> None:
     if importlib.util.find_spec(other) is None:
         pytest.skip(f"{other} is not installed")
@@ -65,3 +71,24 @@ def test_one_process(other: str, order: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("used both")
+
+
+def test_symbols_of_others_are_not_ours(tmp_path: Path) -> None:
+    """A library that offers symbols of oneDNN to the process, as TensorFlow's does; those here end it."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    assert compiler is not None  # Bazel built the extension module with it
+    names = ["dnnl_engine_create", "dnnl_primitive_execute", "dnnl_primitive_create"]
+    source, library = tmp_path / "other.c", tmp_path / "libother.so"
+    source.write_text("#include <stdlib.h>\n" + "".join(f"int {name}(void) {{ abort(); }}\n" for name in names))
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    lines = [
+        "import ctypes, numpy",
+        f"ctypes.CDLL({str(library)!r}, ctypes.RTLD_GLOBAL)",
+        "import lockstep",
+        f"path = {str(MLP)!r}",
+        "x = numpy.ones((4, 12), numpy.float32)",
+        USE["lockstep"],
+        "assert 'onednn.' in exe.steps",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
