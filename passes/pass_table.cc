@@ -13,6 +13,7 @@
 #include "passes/optimize/dce.h"
 #include "passes/optimize/fold_constants.h"
 #include "passes/optimize/fuse_elementwise.h"
+#include "passes/optimize/recognize_attention.h"
 #include "passes/simplify/simplify.h"
 #include "passes/training/autodiff.h"
 #include "passes/training/train_step.h"
@@ -275,6 +276,7 @@ const std::vector<PassEntry>& PassTable() {
       {"training-mode", "normalises by the batch's statistics and updates the running ones",
        "momentum (default: each node's own), statistics=global", MakeTrainingMode},
       {"train-step", "adds the loss, its gradients and the optimizer's updates", TrainStepOptions(), MakeTrainStepPass},
+      Plain("recognize-attention", "makes one attention of the written-out form", RecognizeAttention),
       Plain("simplify", "rewrites to a smaller program by local rules", Simplify),
       {"fold-constants", "evaluates what depends on constants alone", "max_elements=1024", MakeFoldConstants},
       Plain("cse", "merges nodes that compute the same", Cse),

@@ -8,6 +8,7 @@
 #include "passes/optimize/cse.h"
 #include "passes/optimize/dce.h"
 #include "passes/optimize/fold_constants.h"
+#include "passes/optimize/recognize_attention.h"
 #include "passes/simplify/simplify.h"
 
 namespace lockstep::passes {
@@ -17,6 +18,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
   fusion.supports = options.supports;
   if (!options.optimize) return {Distribute(options.mesh), Dce(), Legalize(options.supports), Localize()};
   return {
+      RecognizeAttention(),              // of programs that are not trained: others come with it
       Simplify(),                        // a small graph first: everything after is cheaper
       FoldConstants(),                   // shapes' arithmetic and scales
       Cse(),                             // equal gradients travel once

@@ -37,6 +37,7 @@ const std::vector<OnnxOp>& AllOnnxOps() {
              LossOps(),
              QuantizationOps(),
              SignalOps(),
+             AttentionOps(),
              RotaryOps(),
              ControlFlowOps(),
              ScanOps(),

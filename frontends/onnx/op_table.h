@@ -50,6 +50,7 @@ std::vector<OnnxOp> LayerNormalizationOps();  // layer_normalization.cc
 std::vector<OnnxOp> LossOps();                // losses.cc
 std::vector<OnnxOp> QuantizationOps();        // quantization.cc
 std::vector<OnnxOp> SignalOps();              // signal.cc
+std::vector<OnnxOp> AttentionOps();           // attention.cc
 std::vector<OnnxOp> RotaryOps();              // rotary.cc
 std::vector<OnnxOp> ControlFlowOps();         // control_flow.cc: If, Loop, SequenceMap
 std::vector<OnnxOp> ScanOps();                // scan.cc

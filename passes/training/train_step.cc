@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/op_def.h"
+#include "passes/optimize/recognize_attention.h"
 #include "passes/training/autodiff.h"
 
 namespace lockstep::passes {
@@ -80,6 +81,8 @@ absl::Status CheckDropouts(const Graph& graph) {
 absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   if (spec.dropout_off) graph.set_dropouts({});
   RETURN_IF_ERROR(CheckDropouts(graph));
+  // Before there are gradients, which would use what goes.
+  RETURN_IF_ERROR(RecognizeAttention().run(graph).status());
   ASSIGN_OR_RETURN(const Value loss, AddLoss(graph, spec.loss));
   ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, Candidates(graph, spec));
   std::vector<Value> wrt;
