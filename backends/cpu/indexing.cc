@@ -87,13 +87,20 @@ Kernel KernelOf(std::string name, absl::AnyInvocable<absl::Status(const KernelAr
 // Rows of `bytes` bytes; kBytes says how many if the compiler is to know, and is 0 otherwise.
 template <size_t kBytes, typename Index>
 void GatherRows(const Indexing& g, const Index* list, const std::byte* x, std::byte* y, size_t bytes) {
-  const int64_t count = g.rows.groups() * g.rows.count;
+  const int64_t groups = g.rows.groups(), count = g.rows.count;
   const size_t row_bytes = kBytes > 0 ? kBytes : bytes;
-#pragma omp parallel for num_threads(g.threads) if (g.IsWorthThreads(count))
-  for (int64_t k = 0; k < count; ++k) {
-    const int64_t group = k / g.rows.count;
-    const int64_t from = group * g.rows.extent + g.Position(list[g.rows.IndicesOf(group) + k % g.rows.count]);
-    std::memcpy(y + static_cast<size_t>(k) * row_bytes, x + static_cast<size_t>(from) * row_bytes, row_bytes);
+  // Parts of groups, as a division for each row would take longer than copying it.
+  const int64_t parts = groups >= g.threads ? 1 : g.threads;
+#pragma omp parallel for num_threads(g.threads) if (g.IsWorthThreads(groups * count))
+  for (int64_t k = 0; k < groups * parts; ++k) {
+    const int64_t group = k / parts, part = k % parts;
+    const Index* of_group = list + g.rows.IndicesOf(group);
+    const std::byte* from = x + static_cast<size_t>(group * g.rows.extent) * row_bytes;
+    std::byte* to = y + static_cast<size_t>(group * count) * row_bytes;
+    for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
+      const auto position = static_cast<size_t>(g.Position(of_group[i]));
+      std::memcpy(to + static_cast<size_t>(i) * row_bytes, from + position * row_bytes, row_bytes);
+    }
   }
 }
 
