@@ -110,25 +110,43 @@ bool MaxPoolLoop::has_empty_window() const {
   return false;
 }
 
+template <typename T>
+MaxPoolLoop::Maximum MaxPoolLoop::FirstMaximum(const T* plane, int64_t d, int64_t h, int64_t w) const {
+  Maximum best;
+  float largest = 0;
+  for (int64_t i = 0; i < axes_[0].size; ++i) {
+    const int64_t x_d = axes_[0].PlaceOf(d, i);
+    for (int64_t j = 0; x_d >= 0 && j < axes_[1].size; ++j) {
+      const int64_t x_h = axes_[1].PlaceOf(h, j);
+      for (int64_t k = 0; x_h >= 0 && k < axes_[2].size; ++k) {
+        const int64_t x_w = axes_[2].PlaceOf(w, k), at = (x_d * axes_[1].x + x_h) * axes_[2].x + x_w;
+        if (x_w < 0) continue;
+        const auto value = static_cast<float>(plane[at * step()]);
+        if (best.tap >= 0 && value <= largest) continue;
+        best = {(i * axes_[1].size + j) * axes_[2].size + k, at};
+        largest = value;
+        if (std::isnan(largest)) return best;
+      }
+    }
+  }
+  return best;
+}
+
 template <typename T, typename Tap>
 void MaxPoolLoop::ForwardOf(const T* x, T* y, Tap* taps, int threads) const {
 #pragma omp parallel for num_threads(threads)
   for (int64_t plane = 0; plane < planes(); ++plane) {
     const T* from = x + First(plane, x_plane());
     T* to = y + First(plane, y_plane());
-    for (int64_t p = 0; p < y_plane(); ++p) {
-      int64_t best = -1;
-      float largest = 0;
-      for (int64_t tap = 0; tap < this->taps() && !std::isnan(largest); ++tap) {  // to the first NaN, if there is one
-        const int64_t at = At(p, tap);
-        if (at < 0) continue;
-        const auto value = static_cast<float>(from[at * step()]);
-        if (best >= 0 && value <= largest) continue;
-        best = tap;
-        largest = value;
+    int64_t p = 0;
+    for (int64_t d = 0; d < axes_[0].y; ++d) {
+      for (int64_t h = 0; h < axes_[1].y; ++h) {
+        for (int64_t w = 0; w < axes_[2].y; ++w, ++p) {
+          const Maximum best = FirstMaximum(from, d, h, w);
+          to[p * step()] = from[best.at * step()];
+          if (taps != nullptr) taps[plane * y_plane() + p] = static_cast<Tap>(best.tap);
+        }
       }
-      to[p * step()] = from[At(p, best) * step()];
-      if (taps != nullptr) taps[plane * y_plane() + p] = static_cast<Tap>(best);
     }
   }
 }

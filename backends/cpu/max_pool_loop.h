@@ -1,9 +1,10 @@
 // Max pooling by plain loops, for what oneDNN's does not do: NaN is passed over there, and -inf is taken for the lowest
 // finite number. Here a NaN is the maximum of its window, as it is for the op. pooling.cc looks whether x holds such a
-// value and then takes this in place of the primitive.
+// value, or windows are dilated, and then takes this in place of the primitive.
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +37,18 @@ class MaxPoolLoop {
   // One spatial dimension; the outermost are trivial where there are fewer than three.
   struct Axis {
     int64_t x = 1, y = 1, size = 1, stride = 1, low = 0, dilation = 1;
+
+    // Where in x a tap lies of the window at a position of y; -1 in the padding.
+    int64_t PlaceOf(int64_t position, int64_t tap) const {
+      const int64_t place = position * stride + tap * dilation - low;
+      return place < x ? std::max<int64_t>(place, -1) : -1;
+    }
   };
+  struct Maximum {
+    int64_t tap = -1, at = -1;  // in its window, and in its plane
+  };
+  template <typename T>
+  Maximum FirstMaximum(const T* plane, int64_t d, int64_t h, int64_t w) const;
   template <typename T, typename Tap>
   void ForwardOf(const T* x, T* y, Tap* taps, int threads) const;
   template <typename T, typename Tap>

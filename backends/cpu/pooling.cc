@@ -56,7 +56,8 @@ const Node* Partner(const Node& node, std::string_view op) {
   return nullptr;
 }
 
-// Max pooling. oneDNN's primitives run unless x holds what they do not see (max_pool_loop.h).
+// Max pooling. oneDNN's primitives run unless x holds what they do not see (max_pool_loop.h), or windows are dilated,
+// for which oneDNN has its reference implementation alone.
 struct MaxPool {
   const Pooling pooling;
   const MaxPoolLoop loop;
@@ -94,9 +95,11 @@ void AddForward(const Node& node, const MaxPool& pool, const dnnl::pooling_forwa
   std::vector<PrimitiveArg> args = {{DNNL_ARG_SRC, false, 0, pool.x}, {DNNL_ARG_DST, true, 0, pool.y}};
   if (train) args.push_back({DNNL_ARG_WORKSPACE, true, 1, pd.workspace_desc(), kTaps});
   Kernel kernel = PrimitiveKernel("onednn.max_pool", dnnl::pooling_forward(pd), pd.scratchpad_desc(), c.engine(), args);
-  kernel.run = [loop = pool.loop, dtype = pool.dtype, count = pool.x_elements(), train, threads = c.threads(),
-                primitive = std::move(kernel.run)](const KernelArgs& k) mutable -> absl::Status {
-    const bool by_loop = HoldsNanOrMinusInfinity(dtype, k.reads[0], count, threads);
+  const Dims& dilation = pool.pooling.dilation;
+  const bool is_dilated = dilation != Dims(dilation.size(), 0);
+  kernel.run = [loop = pool.loop, dtype = pool.dtype, count = pool.x_elements(), is_dilated, train,
+                threads = c.threads(), primitive = std::move(kernel.run)](const KernelArgs& k) mutable -> absl::Status {
+    const bool by_loop = is_dilated || HoldsNanOrMinusInfinity(dtype, k.reads[0], count, threads);
     if (train) *k.write<int32_t>(1) = by_loop ? 1 : 0;
     if (!by_loop) return primitive(k);
     loop.Forward(dtype, k.reads[0], k.writes[0], train ? k.writes[1] + kTaps : nullptr, threads);
