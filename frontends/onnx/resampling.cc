@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
-#include <optional>
 
 namespace lockstep {
 namespace {
@@ -33,87 +31,9 @@ Value Repeated(Builder& b, Value x, int64_t dim, int64_t times) {
   return b.Reshape(repeated, x.shape().WithDim(dim, x.shape()[dim] * times));
 }
 
-// x with its first and last element along `dim` repeated `low` and `high` times around it.
-Value WithEdges(Builder& b, Value x, int64_t dim, int64_t low, int64_t high) {
-  if (!x || (low == 0 && high == 0)) return x;
-  std::vector<Value> parts;
-  if (low > 0) parts.push_back(Repeated(b, SliceAlong(b, x, dim, 0, 1), dim, low));
-  parts.push_back(x);
-  if (high > 0) parts.push_back(Repeated(b, SliceAlong(b, x, dim, x.shape()[dim] - 1, 1), dim, high));
-  return b.Concat(std::move(parts), dim);
-}
-
 Tensor Constants(DType dtype, Shape shape, const std::vector<double>& values) {
   return Tensor::Of<double>(std::move(shape), values).Converted(dtype);
 }
-
-// --- Rows that repeat ------------------------------------------------------------------------------------------------
-
-// The weights of one phase by the distance of the old element, in groups of `phases` new and `step` old elements.
-struct Pattern {
-  int64_t phases = 1, step = 1;
-  std::vector<std::map<int64_t, double>> weights;
-  int64_t first = 0, last = 0;  // distances that occur
-};
-
-// The pattern if the rows repeat one that is worth it: few passes over x.
-std::optional<Pattern> PatternOf(const std::vector<Taps>& rows, int64_t extent) {
-  constexpr int64_t kMostTaps = 16;
-  const auto count = static_cast<int64_t>(rows.size());
-  const int64_t groups = std::gcd(count, extent);
-  Pattern p;
-  p.phases = count / groups;
-  p.step = extent / groups;
-  p.weights.resize(At(p.phases));
-  for (int64_t i = 0; i < p.phases; ++i) {
-    for (const auto& [index, weight] : rows[At(i)]) p.weights[At(i)][index] += weight;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const std::map<int64_t, double>& expected = p.weights[At(i % p.phases)];
-    if (rows[At(i)].size() != expected.size()) return std::nullopt;
-    for (const auto& [index, weight] : rows[At(i)]) {
-      const auto it = expected.find(index - i / p.phases * p.step);
-      if (it == expected.end() || std::abs(it->second - weight) > 1e-6) return std::nullopt;
-    }
-  }
-  p.first = p.last = rows[0].empty() ? 0 : rows[0][0].first;
-  for (const auto& phase : p.weights) {
-    if (phase.empty()) continue;
-    p.first = std::min(p.first, phase.begin()->first);
-    p.last = std::max(p.last, phase.rbegin()->first);
-  }
-  if (p.last - p.first >= kMostTaps || p.phases > kMostTaps) return std::nullopt;
-  return p;
-}
-
-// Strided slices of x, one for each distance, times weights that repeat: one loop, and x with its edges.
-Value ByPattern(Builder& b, Value x, int64_t dim, const Pattern& p) {
-  const int64_t extent = x.shape()[dim], groups = extent / p.step;
-  const int64_t low = std::max<int64_t>(-p.first, 0);
-  const int64_t high = std::max<int64_t>((groups - 1) * p.step + p.last - (extent - 1), 0);
-  const Value padded = WithEdges(b, x, dim, low, high);
-  Ints dims = x.shape().dims(), kept;
-  dims[At(dim)] = groups;
-  dims.insert(dims.begin() + dim + 1, p.phases);
-  const Shape grouped(dims);
-  for (int64_t d = 0; d < grouped.rank(); ++d) {
-    if (d != dim + 1) kept.push_back(d);
-  }
-  Value sum;
-  for (int64_t distance = p.first; distance <= p.last; ++distance) {
-    std::vector<double> weights;
-    for (const auto& phase : p.weights) weights.push_back(phase.contains(distance) ? phase.at(distance) : 0);
-    if (weights == std::vector<double>(weights.size(), 0)) continue;
-    const Value taps = b.Broadcast(SliceAlong(b, padded, dim, low + distance, groups, p.step), grouped, kept);
-    const Value scales = b.BroadcastAlong(b.Constant(Constants(x.dtype(), {p.phases}, weights)), grouped, dim + 1);
-    const Value term = b.Mul(taps, scales);
-    sum = sum ? b.Add(sum, term) : term;
-  }
-  if (!sum) sum = b.Splat(0, {x.dtype(), grouped});
-  return b.Reshape(sum, x.shape().WithDim(dim, groups * p.phases));
-}
-
-// --- Rows of any kind ------------------------------------------------------------------------------------------------
 
 // The same rows with all indices in range, each once.
 std::vector<Taps> InRange(const std::vector<Taps>& rows, int64_t extent) {
@@ -181,7 +101,6 @@ Value Resampled(Builder& b, Value x, int64_t dim, const std::vector<Taps>& rows)
   if (!x) return x;
   const Shape shape = x.shape().WithDim(dim, static_cast<int64_t>(rows.size()));
   if (shape.num_elements() == 0) return b.Splat(0, {x.dtype(), shape});
-  if (const std::optional<Pattern> pattern = PatternOf(rows, x.shape()[dim])) return ByPattern(b, x, dim, *pattern);
   const std::vector<Taps> in_range = InRange(rows, x.shape()[dim]);
   if (dim == x.shape().rank() - 1 && x.shape()[dim] <= kMostMatrixRows) return ByMatrix(b, x, in_range);
   return ByGathers(b, x, dim, in_range);
