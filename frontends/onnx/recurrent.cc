@@ -173,7 +173,7 @@ class Recurrence {
   Graph body_;
   Builder b_;
   ScanParts parts_;
-  Value x_, w_, r_, bias_, recurrent_bias_, peepholes_, mask_, h_, c_;
+  Value x_, w_, r_, r_hidden_, bias_, recurrent_bias_, peepholes_, mask_, h_, c_;
   Value next_h_, next_c_;
 };
 
@@ -199,7 +199,13 @@ absl::Status Recurrence::EnterAll() {
     mask_ = b_.BroadcastAlong(mask_, state.shape, 0);
   }
   ASSIGN_OR_RETURN(w_, Enter(parts_.constants, OfDirection(form_.w), "w"));
-  ASSIGN_OR_RETURN(r_, Enter(parts_.constants, OfDirection(form_.r), "r"));
+  // The hidden gate of a GRU may have its product after the reset.
+  const Value r = OfDirection(form_.r);
+  const bool in_two = form_.kind == CellKind::kGru && !form_.linear_before_reset;
+  ASSIGN_OR_RETURN(r_, Enter(parts_.constants, in_two ? Part(n_.b(), r, 0, 0, 2) : r, "r"));
+  if (in_two) {
+    ASSIGN_OR_RETURN(r_hidden_, Enter(parts_.constants, Part(n_.b(), r, 0, 2, 1), "r_hidden"));
+  }
   if (form_.bias) {
     const Value both = OfDirection(form_.bias);
     const Value of_x = Part(n_.b(), both, 0, 0, form_.gates), of_h = Part(n_.b(), both, 0, form_.gates, form_.gates);
@@ -231,10 +237,10 @@ void Recurrence::StepGru() {
     reset = Activate(0, b_.Add(Gate(of_x, 1), Gate(of_h, 1)));
     hidden = Activate(1, b_.Add(Gate(of_x, 2), b_.Mul(reset, Gate(of_h, 2))));
   } else {
-    const Value of_h = b_.MatMul(h_, Part(b_, r_, 0, 0, 2), false, true);
+    const Value of_h = b_.MatMul(h_, r_, false, true);
     update = Activate(0, b_.Add(Gate(of_x, 0), Gate(of_h, 0)));
     reset = Activate(0, b_.Add(Gate(of_x, 1), Gate(of_h, 1)));
-    const Value after_reset = b_.MatMul(b_.Mul(reset, h_), Part(b_, r_, 0, 2, 1), false, true);
+    const Value after_reset = b_.MatMul(b_.Mul(reset, h_), r_hidden_, false, true);
     hidden = Activate(1, b_.Add(Gate(of_x, 2), after_reset));
   }
   next_h_ = b_.Add(b_.Mul(b_.Sub(b_.SplatLike(1.0, update), update), hidden), b_.Mul(update, h_));

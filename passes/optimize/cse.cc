@@ -6,6 +6,7 @@
 
 #include "core/op_def.h"
 #include "passes/bodies.h"
+#include "passes/optimize/hoist_invariants.h"
 
 namespace lockstep::passes {
 namespace {
@@ -58,6 +59,8 @@ Key KeyOf(const Node& node) {
 absl::StatusOr<bool> MergeEqualNodes(Graph& graph) {
   std::map<Key, Node*> seen;
   ASSIGN_OR_RETURN(bool changed, InBodies(graph, MergeEqualNodes));
+  ASSIGN_OR_RETURN(const bool hoisted, HoistInvariants(graph));  // equal in all iterations
+  changed = changed || hoisted;
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
     Node& node = *it++;
     if (node.op().has_trait(kCollective)) continue;

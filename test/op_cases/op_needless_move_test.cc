@@ -159,6 +159,8 @@ bool MayMove(const OpCase& row, size_t operand, const Placement& placement) {
   if (op == "convert") return placement.is_partial();
   // Of its own dtype it does nothing, which is simplified away.
   if (op == "bitcast") return placement.is_partial();
+  // The rule checks what its body says, and this one says that all is whole: where it is to be, distribute decides.
+  if (op == "scan") return true;
   return false;
 }
 
