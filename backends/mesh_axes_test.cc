@@ -208,6 +208,45 @@ TEST(MeshAxes, CollectivesAndBucketsAreOfBothAxes) {
   EXPECT_THAT(axes, AllOf(testing::Contains(0), testing::Contains(1))) << executable->ToString();
 }
 
+// The mean is reduced along one axis and then along the other, in buckets of each.
+TEST(MeshAxes, WhatOneAxisReducedTheOtherOneReduces) {
+  const auto graph = ParseGraph(R"(
+graph @norm(%x: f64[4,3,2,2] split(0) split(3, model), %scale: f64[3], %shift: f64[3]) -> (mean: f64[1,3], squared: f64[3], variance: f64[3]) {
+  %y, %m, %v = batch_norm_training %x, %scale, %shift {epsilon=0.001, statistics=rank} : f64[4,3,2,2], f64[3], f64[3]
+  %mean = reshape %m {shape=[1, 3]} : f64[1,3]
+  %squared = mul %m, %m : f64[3]
+  return %mean, %squared, %v
+}
+)");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  std::mt19937_64 random(3);
+  const std::vector<Tensor> whole = {RandomTensor({DType::kF64, {4, 3, 2, 2}}, random, -1, 1),
+                                     RandomTensor({DType::kF64, {3}}, random, -1, 1),
+                                     RandomTensor({DType::kF64, {3}}, random, -1, 1)};
+  const PlacementMap placed = {{"data", Placement::Split(0)}, {"model", Placement::Split(3)}};
+  std::vector<std::vector<Tensor>> inputs;
+  for (int64_t rank = 0; rank < 4; ++rank)
+    inputs.push_back({LocalPart(whole[0], placed, kGrid, rank), whole[1], whole[2]});
+  const auto backend = CreateBackend("cpu");
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  CompileOptions options;
+  options.mesh = kGrid;
+  const auto results = RunInProcess(*graph, **backend, inputs, options);
+  ASSERT_TRUE(results.ok()) << results.status();
+  // Of the samples of each rank along `data`, and of all of their columns.
+  for (int64_t channel = 0; channel < 3; ++channel) {
+    double mean = 0;
+    for (int64_t sample = 0; sample < 4; ++sample) {
+      for (int64_t i = 0; i < 4; ++i) mean += whole[0].At((sample * 3 + channel) * 4 + i) / 16;
+    }
+    for (const std::vector<Tensor>& of_rank : *results) {
+      EXPECT_NEAR(of_rank[0].At(channel), mean, 1e-12);
+      EXPECT_NEAR(of_rank[1].At(channel), mean * mean, 1e-12);
+      EXPECT_GT(of_rank[2].At(channel), 0);
+    }
+  }
+}
+
 // Rank 3 shares no communicator but the world with rank 0.
 TEST(MeshAxes, AFailureReachesRanksOfOtherParts) {
   std::vector<absl::Status> runs(4);

@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "core/check.h"
+
 namespace lockstep {
 namespace {
 
@@ -23,6 +25,7 @@ class Scheduler {
     }
     AppendStarts(starts, static_cast<int>(instructions.size()));
     while (!waits_.empty()) AppendWait(waits_.begin()->first);
+    LOCKSTEP_CHECK(num_started_ == program_.num_collectives) << num_started_ << " of " << program_.num_collectives;
   }
 
  private:
@@ -80,7 +83,7 @@ class Scheduler {
     std::string contents;
     for (size_t i = 0; i < instruction.reads.size(); ++i) {
       int& read = instruction.reads[i];
-      if (!CanLiveInBucket(read, position)) read = CopyOf(read);
+      if (!CanLiveInBucket(read, position)) read = CopyOf(read, position);
       Storage& storage = program_.storage(program_.Root(read));
       storage.bucket = bucket;
       storage.bucket_offset = AlignUp(end);
@@ -93,9 +96,12 @@ class Scheduler {
     instruction.collective.label = "bucket " + std::to_string(bucket) + " (" + contents + ")";
   }
 
-  int CopyOf(int id) {
+  int CopyOf(int id, int position) {
     copies_.back().push_back(program_.CopyTo(program_.storage(id), id));
-    return copies_.back().back().writes[0];
+    const int copy = copies_.back().back().writes[0];
+    lifetimes_.resize(static_cast<size_t>(copy) + 1);
+    lifetimes_.back() = {.first_write = position, .last_write = position, .last_read = position};
+    return copy;
   }
 
   void Label(Instruction& instruction) {
@@ -136,6 +142,7 @@ class Scheduler {
       wait.reads = instruction.reads;
       wait.writes = instruction.writes;
       wait.collective = instruction.collective;
+      ++num_started_;
       waits_.emplace(wait.collective.id, std::move(wait));
     }
     program_.instructions.push_back(std::move(instruction));
@@ -147,7 +154,8 @@ class Scheduler {
   }
 
   Program& program_;
-  const std::vector<Lifetime> lifetimes_;
+  std::vector<Lifetime> lifetimes_;  // by storage; those of copies are added
+  int num_started_ = 0;
   std::set<int> output_roots_;
   std::vector<std::vector<Instruction>> copies_;  // into the bucket, by collective
   std::map<int, Instruction> waits_;              // for what is in flight, by collective
