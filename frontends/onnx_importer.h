@@ -81,7 +81,8 @@ absl::StatusOr<ImportedModel> ImportOnnx(const std::string& path, const ImportOp
 absl::StatusOr<ImportedModel> ImportOnnxBytes(std::string_view bytes, const std::string& name,
                                               const ImportOptions& options = {});
 
-// An operator of ONNX's default domain that is imported, and in which opsets; one operator may have several such ranges.
+// An operator of ONNX's default domain that is imported, and in which opsets; one operator may have several such
+// ranges.
 struct OnnxOperator {
   std::string type;
   int64_t since, until;  // inclusive

@@ -21,14 +21,14 @@ ROUNDING = float(np.finfo(np.float32).eps)
 
 # PyTorch sums gradients of biases and of normalisations in f64, Lockstep in f32: what they are off by, as a multiple of PyTorch's.
 SUMS_ARE_LESS_EXACT = {
-    ("convnext.export", 1): 15,
-    ("convnext.export", 2): 8,
-    ("convnext.optimized", 1): 15,
-    ("convnext.optimized", 2): 8,
-    ("inception.export", 1): 5.2,
-    ("unet_bicubic.export", 1): 4.5,
-    ("vgg_bn.export", 1): 4.8,
-    ("vgg_bn.torchscript", 1): 4.8,
+    ("convnext.export", 1): 20,
+    ("convnext.export", 2): 12,
+    ("convnext.optimized", 1): 20,
+    ("convnext.optimized", 2): 12,
+    ("inception.export", 1): 7,
+    ("unet_bicubic.export", 1): 6,
+    ("vgg_bn.export", 1): 6,
+    ("vgg_bn.torchscript", 1): 6,
 }
 
 
