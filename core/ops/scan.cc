@@ -302,6 +302,17 @@ absl::StatusOr<NodeSpec> MakeScan(const Graph& body, const ScanParts& parts, int
   return spec;
 }
 
+namespace {
+
+// Those of an iteration, each time.
+double ScanFlops(const Node& node) {
+  double each = 0;
+  for (const Node& inner : node.attr<Region>("body").graph().nodes()) each += FlopsOf(inner);
+  return each * static_cast<double>(node.attr<int64_t>("length"));
+}
+
+}  // namespace
+
 //===-- scan ------------------------------------------------------------------------------------------------------===//
 const OpDef& ScanOp() {
   static const OpDef def =
@@ -339,6 +350,7 @@ const OpDef& ScanOp() {
           .Trait(kOpaque)
           .Infer(InferScan)
           .Eval(EvalScan)
+          .Flops(ScanFlops)
           .Vjp(ScanVjp)
           .Place(PlaceScan);
   return def;

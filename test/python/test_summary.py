@@ -156,6 +156,20 @@ def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         lenet().save_svg(tmp_path / "lenet.svg")
 
 
+def test_a_loop_counts_its_iterations() -> None:
+    """A recurrence of 5 steps: in each the products of 3 x 4 carried values with a 4 x 4 matrix, an addition and tanh."""
+    nodes = [helper.make_node("RNN", ["x", "w", "r"], ["", "h"], name="/rnn/RNN", hidden_size=4)]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, 3, 4])]
+    outputs = [helper.make_tensor_value_info("h", TensorProto.FLOAT, [1, 3, 4])]
+    weights = [numpy_helper.from_array(np.ones((1, 4, 4), np.float32), name) for name in ("w", "r")]
+    graph = helper.make_graph(nodes, "recurrence", inputs, outputs, weights)
+    model = ls.load_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    [scan] = [node for node in model._nodes() if node["op"] == "scan"]
+    step = 3 * 4 * 2 * 4
+    assert 5 * step <= scan["flops"] <= 5 * (2 * step + 8 * 12)
+    assert scan["flops"] % 5 == 0
+
+
 def test_reference_steps_are_counted() -> None:
     class Compiled:
         steps = "executable @g backend=cpu\n  [ 0] reference.top_k  reads %x\n  [ 1] all_reduce.start  bucket 0\n"
