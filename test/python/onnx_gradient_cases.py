@@ -43,6 +43,37 @@ MODELS = {
         }""",
 }
 
+# For operators of which neither ONNX's tests nor its reference evaluator know: a model, and one of the same meaning.
+MODELS_WITH_REFERENCE = {
+    "global_lp_pool": (
+        """
+        <ir_version: 9, opset_import: ["" : 18]>
+        g (float[2,3,4,5] x) => (float[2,3,1,1] y) { y = GlobalLpPool <p = 3> (x) }""",
+        """
+        <ir_version: 9, opset_import: ["" : 18]>
+        g (float[2,3,4,5] x) => (float[2,3,1,1] y) {
+             three = Constant <value = float {3.0}> ()
+             axes = Constant <value = int64[2] {2, 3}> ()
+             size = Abs(x)
+             power = Pow(size, three)
+             sum = ReduceSum(power, axes)
+             third = Reciprocal(three)
+             y = Pow(sum, third)
+        }""",
+    ),
+    "max_roi_pool": (
+        """
+        <ir_version: 9, opset_import: ["" : 18]>
+        g (float[1,2,4,4] x) => (float[1,2,1,1] y) {
+             whole = Constant <value = float[1,5] {0.0, 0.0, 0.0, 3.0, 3.0}> ()
+             y = MaxRoiPool <pooled_shape = [1, 1]> (x, whole)
+        }""",
+        """
+        <ir_version: 9, opset_import: ["" : 18]>
+        g (float[1,2,4,4] x) => (float[1,2,1,1] y) { y = GlobalMaxPool (x) }""",
+    ),
+}
+
 NUMPY_TYPES = {"bfloat16", "bool", *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64))}
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 MAX_CASES = 12  # of an operator
@@ -57,6 +88,7 @@ class Case:
     name: str
     model: onnx.ModelProto
     inputs: dict[str, np.ndarray]
+    reference: onnx.ModelProto | None = None  # what the reference evaluator runs, if that is another
 
 
 @functools.cache
@@ -82,10 +114,12 @@ def cases() -> dict[str, list[Case]]:
                 add_case(found, case, {each for each in types if each not in found or "sequence" in case.name})
         for name, text in MODELS.items():
             add_text(found, name, text)
+        for name, texts in MODELS_WITH_REFERENCE.items():
+            add_text(found, name, *texts)
     return {op: spread(small(with_floats(op, each))) for op, each in found.items()}
 
 
-def add_text(found: dict[str, list[Case]], name: str, text: str) -> None:
+def add_text(found: dict[str, list[Case]], name: str, text: str, reference: str | None = None) -> None:
     """A model as text, for those of its operators whose other cases have no float inputs."""
     model = onnx.parser.parse_model(text)
     random = np.random.Generator(np.random.PCG64(2))
@@ -93,7 +127,8 @@ def add_text(found: dict[str, list[Case]], name: str, text: str) -> None:
     inputs = {each: random.normal(size=shape).astype(np.float32) for each, shape in shapes.items()}
     for op in {node.op_type for node in model.graph.node}:
         if not any(is_float(x) for case in found.get(op, []) for x in case.inputs.values()):
-            found.setdefault(op, []).append(Case(name, model, inputs))
+            other = onnx.parser.parse_model(reference) if reference else None
+            found.setdefault(op, []).append(Case(name, model, inputs, other))
 
 
 def with_floats(op: str, items: list[Case]) -> list[Case]:
