@@ -57,6 +57,7 @@ struct OpCase {
   std::string no_gradient;            // why this row's gradient is not compared; an op without one needs no reason here
   std::vector<size_t> gradient_of;    // the results whose gradient is compared; none named: all of float dtypes
   std::vector<size_t> zero_gradient;  // operands whose gradient is zero by nature in this row
+  bool is_large = false;  // for the blocks of kernels: tests of rules, which smaller rows are for, leave it out
   double gradient_tolerance = 1e-6;   // relative to the largest gradient, in f64
   double placement_tolerance = 1e-5;  // relative to the largest result, N ranks against one, in f64
 
@@ -64,6 +65,7 @@ struct OpCase {
   OpCase NoGradient(std::string reason) && { return no_gradient = std::move(reason), std::move(*this); }
   OpCase GradientOf(std::vector<size_t> results) && { return gradient_of = std::move(results), std::move(*this); }
   OpCase ZeroGradient(std::vector<size_t> of) && { return zero_gradient = std::move(of), std::move(*this); }
+  OpCase Large() && { return is_large = true, std::move(*this); }
   OpCase Ranks(int64_t count) && { return ranks = count, std::move(*this); }
   OpCase Tolerance(double gradient, double placement = 1e-5) && {
     return gradient_tolerance = gradient, placement_tolerance = placement, std::move(*this);

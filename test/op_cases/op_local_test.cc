@@ -104,7 +104,7 @@ void ExpectEachRanksOwn(const OpCase& row, const std::vector<Placement>& placeme
 std::vector<OpCase> RowsWithOperands() {
   std::vector<OpCase> rows;
   for (const OpCase& row : AllOpCases()) {
-    const bool placeable = row.refused.empty() && row.ranks == 0 && !row.operands.empty();
+    const bool placeable = row.refused.empty() && row.ranks == 0 && !row.is_large && !row.operands.empty();
     if (placeable && !GetOp(row.op).has_trait(kOptimizer)) rows.push_back(InDouble(row));
   }
   return rows;

@@ -47,7 +47,7 @@ std::string ToString(const std::vector<Placement>& placements) {
 std::vector<OpCase> PlaceableRows() {
   std::vector<OpCase> rows;
   for (const OpCase& row : AllOpCases()) {
-    if (row.refused.empty() && row.ranks == 0) rows.push_back(row);
+    if (row.refused.empty() && row.ranks == 0 && !row.is_large) rows.push_back(row);
   }
   return rows;
 }
