@@ -82,7 +82,8 @@ TEST_P(RandomGraphOnBackend, OfSeveralRanksAgreesWithOne) {
       ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status << "\n" << program.graph.ToString();
     }
   }
-  EXPECT_EQ(along, (std::set<std::string>{"data", "model"}));
+  // A few graphs alone, under the sanitizers, need not have all.
+  if (NumGraphs(10) == 10) EXPECT_EQ(along, (std::set<std::string>{"data", "model"}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomGraphOnBackend, testing::Values(0, 25, 50, 75));
