@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import platform
+import socket
 import statistics
 import subprocess
 import sys
@@ -29,7 +30,6 @@ ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-    "MASTER_PORT": "29531",
 }
 PEERS = {
     "lenet": ("eager", "compiled"),
@@ -39,6 +39,11 @@ PEERS = {
 }
 STEPS = {"lenet": 30, "mlp": 4, "gpt": 2, "resnet50": 1}
 CONFIGURATIONS = [("1 rank, 2 threads", 1, 2), ("2 ranks, 1 thread", 2, 1)]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 class Contestant:
@@ -60,7 +65,12 @@ class Contestant:
         ]
         if ranks > 1:
             command = ["mpirun", "-np", str(ranks), *command]
-        environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": str(threads)}
+        environment = {
+            **os.environ,
+            **ENVIRONMENT,
+            "OMP_NUM_THREADS": str(threads),
+            "MASTER_PORT": str(free_port()),  # of PyTorch's ranks; several contestants live at once
+        }
         self._process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
         # Opened in the order in which each worker does; stop() closes them.
         self._commands = [open(directory / f"command.{rank}", "w", buffering=1) for rank in range(ranks)]  # noqa: SIM115
