@@ -1,6 +1,7 @@
 #include "passes/distribute/distribute.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/op_def.h"
 #include "core/placing.h"
@@ -205,6 +206,19 @@ void ForgetAxis(Graph& graph, const std::string& axis) {
   }
 }
 
+// How few ranks, more than one, can share all inputs that are split along the axis; 1 if none are, or no number can.
+int64_t FewestRanks(const Graph& graph, const std::string& axis) {
+  int64_t divisor = 0;
+  for (const Input& input : graph.inputs()) {
+    const Placement placement = input.value.placement(axis);
+    if (placement.is_split()) divisor = std::gcd(divisor, input.value.shape()[placement.dim()]);
+  }
+  if (divisor < 2) return 1;
+  int64_t ranks = 2;
+  while (divisor % ranks != 0) ++ranks;
+  return ranks;
+}
+
 }  // namespace
 
 absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh) {
@@ -227,6 +241,13 @@ absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh) {
     ASSIGN_OR_RETURN(result, AxisPlacer(std::move(result), axes[i], so_far).Run());
   }
   return result;
+}
+
+absl::StatusOr<Placement> PlacementOfResult(const Graph& graph, std::string_view name, const std::string& axis) {
+  const int64_t ranks = FewestRanks(graph, axis);
+  if (ranks == 1) return Placement::Replicated();
+  ASSIGN_OR_RETURN(const Graph placed, DistributeGraph(graph, Mesh({{axis, ranks}})));
+  return PlacementAlong(placed.FindResult(name)->placements, axis);
 }
 
 Pass Distribute(Mesh mesh) {

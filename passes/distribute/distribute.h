@@ -27,6 +27,9 @@
 
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "core/graph.h"
 #include "core/status.h"
 #include "passes/pass.h"
@@ -36,6 +39,11 @@ namespace lockstep::passes {
 // `graph` must have no mesh yet, unless `mesh` is empty, which changes nothing. An input whose split dimension the axis
 // size does not divide is an error naming it.
 absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh);
+
+// Where result `name` of a graph that has no mesh yet will be along `axis`, by the placements of its inputs: what
+// DistributeGraph gives for the smallest number of ranks that can share those that are split along it. Replicated where
+// no number of ranks can. Errors as of DistributeGraph; requires that there is such a result.
+absl::StatusOr<Placement> PlacementOfResult(const Graph& graph, std::string_view name, const std::string& axis);
 
 Pass Distribute(Mesh mesh);
 

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "passes/distribute/distribute.h"
+
 namespace lockstep::passes {
 namespace {
 
@@ -16,15 +18,16 @@ absl::StatusOr<Value> Target(Graph& graph, const std::string& name, const Tensor
   return graph.AddInput(name, type, false, placements);
 }
 
-// The batch of a prediction is the batch of the model's data inputs: those with as many rows that are split along them.
-PlacementMap BatchPlacement(const Graph& graph, const Value prediction) {
-  for (const Input& input : graph.inputs()) {
-    const Placement placement = input.value.placement(kDataAxis);
-    if (input.is_state || !placement.is_split(0)) continue;
-    if (prediction.shape().rank() > 0 && prediction.shape()[0] == input.value.shape()[0])
-      return {{std::string(kDataAxis), placement}};
-  }
-  return {};
+// The target is shared as the prediction is, which the model's inputs and ops decide: of logits that are rows of a batch
+// of sentences, [batch * words, classes], each rank has those of its sentences, and takes the labels of those.
+PlacementMap TargetPlacement(const Graph& graph, const std::string& result, const TensorType& type) {
+  const absl::StatusOr<Placement> prediction = PlacementOfResult(graph, result, std::string(kDataAxis));
+  if (!prediction.ok() || !prediction->is_split()) return {};  // what cannot be distributed still trains on one rank
+  const Shape& shape = graph.FindResult(result)->value.shape();
+  const int64_t dim = prediction->dim();
+  const bool is_same_dim = dim == 0 || type.shape.rank() == shape.rank();  // else the target lacks one, of classes
+  if (!is_same_dim || type.shape[dim] != shape[dim]) return {};
+  return {{std::string(kDataAxis), *prediction}};
 }
 
 absl::StatusOr<Value> Prediction(const Graph& graph, const std::string& name) {
@@ -68,7 +71,7 @@ absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec) {
     if (prediction.shape().rank() < 1) return InvalidArgument() << what << "the scalar " << prediction.type();
     absl::StatusOr<TensorType> type = loss->target_type(prediction.type());
     if (!type.ok()) return Annotate(type.status(), what + prediction.type().ToString());
-    ASSIGN_OR_RETURN(target, Target(graph, spec.target, *type, BatchPlacement(graph, prediction)));
+    ASSIGN_OR_RETURN(target, Target(graph, spec.target, *type, TargetPlacement(graph, spec.prediction, *type)));
   }
   Builder b(graph, nullptr, "loss");
   const Value value = loss->build({b, prediction, target, options});

@@ -92,5 +92,54 @@ TEST(ConstantsToStates, AnErrorListsWhatThereIs) {
             "trained: nothing in graph @model is named 'x' or matches it; its states are w");
 }
 
+// What the step says of its label: "label: i64[8] split(0)".
+std::string LabelOf(const std::string& model, const std::string& loss = "softmax_cross_entropy") {
+  Graph graph = *ParseGraph(model);
+  TrainStepSpec spec;
+  spec.loss.name = loss;
+  spec.loss.target = "label";
+  const absl::Status status = MakeTrainStep(graph, spec);
+  if (!status.ok()) return std::string(status.message());
+  const Input* label = graph.FindInput("label");
+  const Placement placement = label->value.placement(kDataAxis);
+  return label->value.type().ToString() + (placement.is_split() ? " " + placement.ToString() : "");
+}
+
+TEST(TrainStep, LabelsAreSharedAsThePredictionIs) {
+  EXPECT_EQ(LabelOf(kModel), "i64[8] split(0)");
+  // A batch that is merged with words is still shared; one that is merged after them is not.
+  EXPECT_EQ(LabelOf(R"(
+graph @words(%x: f32[4,6,3] split(0), state %w: f32[3,2]) -> (logits: f32[24,2]) {
+  %rows = reshape %x {shape=[24,3]} : f32[24,3]
+  %y = matmul %rows, %w : f32[24,2]
+  return %y
+})"),
+            "i64[24] split(0)");
+  EXPECT_EQ(LabelOf(R"(
+graph @time_first(%x: f32[6,4,3] split(1), state %w: f32[3,2]) -> (logits: f32[24,2]) {
+  %rows = reshape %x {shape=[24,3]} : f32[24,3]
+  %y = matmul %rows, %w : f32[24,2]
+  return %y
+})"),
+            "i64[24]");
+  // As many steps as there are samples mislead nobody.
+  constexpr char kTimeFirst[] = R"(
+graph @time_first(%x: f32[4,4,3] split(1), state %w: f32[3]) -> (logits: f32[4,4,3]) {
+  %wb = broadcast %w {shape=[4,4,3], dims=[2]} : f32[4,4,3]
+  %y = mul %x, %wb : f32[4,4,3]
+  return %y
+})";
+  EXPECT_EQ(LabelOf(kTimeFirst, "mean_squared_error"), "f32[4,4,3] split(1)");
+}
+
+TEST(TrainStep, OneSampleIsSharedByNobody) {
+  EXPECT_EQ(LabelOf(R"(
+graph @one(%x: f32[1,3] split(0), state %w: f32[3,2]) -> (logits: f32[1,2]) {
+  %y = matmul %x, %w : f32[1,2]
+  return %y
+})"),
+            "i64[1]");
+}
+
 }  // namespace
 }  // namespace lockstep::passes
