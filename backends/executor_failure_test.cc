@@ -89,9 +89,7 @@ TEST(OneRank, AFailureAfterAnUpdateSpoilsUntilAllUpdatedStatesAreAssigned) {
 
 TEST(OneRank, ARunThatFailsCountsForNothing) {
   const auto all = StatusOfEach(1, [](Communicator& communicator, Device& device) -> absl::Status {
-    ExecutorOptions options;
-    options.profile = true;
-    ASSIGN_OR_RETURN(const auto executor, Load(kStep, communicator, device, {}, options));
+    ASSIGN_OR_RETURN(const auto executor, Load(kStep, communicator, device));
     RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
     const ExecutorCounters before = executor->counters();
     const std::vector<StepProfile> steps = executor->profile();

@@ -191,6 +191,13 @@ nb::dict Counters(const LoadedExecutable& self) {
   return dict;
 }
 
+nb::list Profile(const LoadedExecutable& self) {
+  nb::list steps;
+  for (const StepProfile& step : self.executor->profile())
+    steps.append(nb::make_tuple(ToValidText(step.step->ToString()), step.seconds));
+  return steps;
+}
+
 using Class = nb::class_<LoadedExecutable>;
 
 void BindCalls(Class& executable) {
@@ -259,6 +266,9 @@ void BindViews(Class& executable) {
                    "Seconds since loading, in calls that succeeded: total, in kernels, in communication; and their "
                    "number, runs.",
                    nb::sig("def counters(self) -> dict[str, float]"))
+      .def_prop_ro("profile", &Profile,
+                   "The steps of a call in order, each with its seconds since loading, in calls that succeeded.",
+                   nb::sig("def profile(self) -> list[tuple[str, float]]"))
       .def("__repr__", [](const LoadedExecutable& self) {
         const Executable& executable = self.executor->executable();
         return "<lockstep.Executable @" + executable.name + ", " + executable.backend + ", " +

@@ -210,7 +210,7 @@ void Executor::Count(double total) {
   for (size_t i = 0; i < executable_.steps.size(); ++i) {
     const bool is_collective = executable_.steps[i]->info().collective.has_value();
     (is_collective ? counters_.communication : counters_.kernels) += seconds_of_run_[i];
-    if (options_.profile) step_seconds_[i] += seconds_of_run_[i];
+    step_seconds_[i] += seconds_of_run_[i];
   }
 }
 
@@ -299,7 +299,6 @@ void Executor::ResetCounters() {
 
 std::vector<StepProfile> Executor::profile() const {
   std::vector<StepProfile> profile;
-  if (!options_.profile) return profile;
   for (size_t i = 0; i < executable_.steps.size(); ++i) {
     profile.push_back({&executable_.steps[i]->info(), step_seconds_[i]});
   }

@@ -54,7 +54,6 @@ struct NamedResult {
 };
 
 struct ExecutorOptions {
-  bool profile = false;  // keep the time of each step
   // In the first run and every so many after it, ranks compare hashes of the inputs and states that are replicated;
   // states also in the run after an assignment. 0: never. Equal on all ranks.
   int64_t check_every = 512;
@@ -112,7 +111,7 @@ class Executor {
 
   const ExecutorCounters& counters() const { return counters_; }
   void ResetCounters();
-  std::vector<StepProfile> profile() const;  // in order of the steps; empty unless options.profile
+  std::vector<StepProfile> profile() const;  // in order of the steps
 
  private:
   class CallAlone;
@@ -159,7 +158,7 @@ class Executor {
   std::vector<AxisContext> axes_;                     // of the mesh
   std::unique_ptr<Witness> witness_;
   ExecutorCounters counters_;
-  std::vector<double> step_seconds_;    // of all runs, if they are profiled
+  std::vector<double> step_seconds_;    // of all runs that succeeded
   std::vector<double> seconds_of_run_;  // of the current run, by step
   double witness_seconds_ = 0;          // of the current run, in WaitForWitnesses
 };

@@ -140,8 +140,7 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
   if (print && absl::GetFlag(FLAGS_print_graph)) RETURN_IF_ERROR(PrintCompiledGraph(executable));
   if (print && absl::GetFlag(FLAGS_print_steps)) std::printf("%s\n", executable.ToString().c_str());
   ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, backend.MakeDevice());
-  ASSIGN_OR_RETURN(const auto executor,
-                   Executor::Load(std::move(executable), &communicator, device.get(), {absl::GetFlag(FLAGS_profile)}));
+  ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, device.get()));
   ASSIGN_OR_RETURN(results, RunOnce(*executor, graph, inputs));
   if (absl::GetFlag(FLAGS_repeat) > 0) RETURN_IF_ERROR(Time(*executor, graph, inputs, print));
   return absl::OkStatus();

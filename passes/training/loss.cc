@@ -18,8 +18,8 @@ absl::StatusOr<Value> Target(Graph& graph, const std::string& name, const Tensor
   return graph.AddInput(name, type, false, placements);
 }
 
-// The target is shared as the prediction is, which the model's inputs and ops decide: of logits that are rows of a batch
-// of sentences, [batch * words, classes], each rank has those of its sentences, and takes the labels of those.
+// The target is shared as the prediction is, which the model's inputs and ops decide: of logits that are rows of a
+// batch of sentences, [batch * words, classes], each rank has those of its sentences, and takes the labels of those.
 PlacementMap TargetPlacement(const Graph& graph, const std::string& result, const TensorType& type) {
   const absl::StatusOr<Placement> prediction = PlacementOfResult(graph, result, std::string(kDataAxis));
   if (!prediction.ok() || !prediction->is_split()) return {};  // what cannot be distributed still trains on one rank

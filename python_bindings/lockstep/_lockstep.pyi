@@ -242,6 +242,12 @@ class Executable:
         Seconds since loading, in calls that succeeded: total, in kernels, in communication; and their number, runs.
         """
 
+    @property
+    def profile(self) -> list[tuple[str, float]]:
+        """
+        The steps of a call in order, each with its seconds since loading, in calls that succeeded.
+        """
+
     def __repr__(self) -> str: ...
 
 def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], split: Mapping[str, Mapping[str, int]], threads: int, bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, isa: str, dump: str) -> Executable: ...

@@ -273,6 +273,19 @@ def test_inference_equals_onnx_runtimes(case: Case) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_an_executable_says_where_its_time_goes() -> None:
+    exe = ls.compile(training(), threads=1)
+    assert exe.counters == {"runs": 0, "total": 0, "kernels": 0, "communication": 0}
+    assert all(seconds == 0 for _, seconds in exe.profile)
+    for _ in range(3):
+        exe(x=X, label=LABELS)
+    counters, profile = exe.counters, exe.profile
+    assert counters["runs"] == 3
+    assert 0 < counters["kernels"] <= counters["total"]
+    assert [step.split()[0] for step, _ in profile] == re.findall(r"(?m)^ *\[ *\d+\] (\S+)", exe.steps)
+    assert sum(seconds for _, seconds in profile) == pytest.approx(counters["kernels"])
+
+
 # Arrays
 
 WIDE = """
