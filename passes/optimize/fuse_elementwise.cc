@@ -7,6 +7,7 @@
 #include "passes/bodies.h"
 #include "passes/optimize/dce.h"
 #include "passes/optimize/fusion_groups.h"
+#include "passes/optimize/recompute.h"
 #include "passes/topological_order.h"
 
 namespace lockstep::passes {
@@ -84,8 +85,10 @@ absl::StatusOr<bool> FuseAll(Graph& graph, const FusionOptions& options) {
   // First, so that what a fusion leaves behind is all that is dead then, and no node of a later group.
   ASSIGN_OR_RETURN(bool changed, InBodies(graph, [&](Graph& body) { return FuseAll(body, options); }));
   changed = RemoveDeadNodes(graph) || changed;
-  const std::vector<std::vector<Node*>> groups = FusionGroups(graph, options);
+  std::vector<std::vector<Node*>> groups = FusionGroups(graph, options);
+  RETURN_IF_ERROR(RecomputeInLoops(graph, groups, options));
   for (const std::vector<Node*>& group : groups) {
+    if (group.empty()) continue;
     ASSIGN_OR_RETURN(const bool fused, Fuse(graph, group, options));
     changed = changed || fused;
   }
