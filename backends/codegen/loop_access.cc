@@ -47,7 +47,7 @@ IrValue* LoopFunction::ElementPointer(IrValue* base, DType dtype, IrValue* posit
 IrValue* LoopFunction::AccumulatorPointer(size_t reduction, IrValue* i) {
   IrValue* base = accumulators_[reduction];
   if (plan_.vector_reduced() || plan_.block <= plan_.lanes) return base;
-  llvm::Type* vector = VectorType(emit_.RegisterType(plan_.reductions[reduction].dtype));
+  llvm::Type* vector = VectorType(SumType(plan_.reductions[reduction]));
   return b_.CreateInBoundsGEP(vector, base, b_.CreateUDiv(b_.CreateNSWSub(i, low_), Int(plan_.lanes)));
 }
 
@@ -56,7 +56,7 @@ IrValue* LoopFunction::ScratchPointer(size_t reduction, IrValue* chunk) {
                                                 static_cast<uint64_t>(plan_.scratch_stride()) * reduction);
   IrValue* position =
       b_.CreateNSWAdd(b_.CreateNSWMul(chunk, Int(plan_.num_kept())), Position(ReducedElement(reduction).at));
-  return b_.CreateInBoundsGEP(emit_.RegisterType(plan_.reductions[reduction].dtype), base, position);
+  return b_.CreateInBoundsGEP(SumType(plan_.reductions[reduction]), base, position);
 }
 
 IrValue* LoopFunction::ConstantTable(const Element& element) {
@@ -122,9 +122,10 @@ void LoopFunction::EmitUniforms(const std::vector<bool>& needed) {
       case Element::Kind::kReduced: {
         const auto r = static_cast<size_t>(element.index);
         if (plan_.reductions[r].phase >= reduced_known_) continue;
-        scalars_[e] = plan_.vector_reduced()
-                          ? reduced_[r]
-                          : b_.CreateLoad(emit_.RegisterType(element.dtype), AccumulatorPointer(r, low_));
+        IrValue* sum = plan_.vector_reduced()
+                           ? reduced_[r]
+                           : b_.CreateLoad(SumType(plan_.reductions[r]), AccumulatorPointer(r, low_));
+        scalars_[e] = emit_.Convert(sum, SumDType(plan_.reductions[r]), element.dtype);
         break;
       }
       case Element::Kind::kOp: {
@@ -162,7 +163,8 @@ LoopFunction::Values LoopFunction::EmitVectors(const std::vector<bool>& needed, 
       }
       case Element::Kind::kReduced: {
         const auto r = static_cast<size_t>(element.index);
-        vectors[e] = b_.CreateLoad(VectorType(emit_.RegisterType(element.dtype)), AccumulatorPointer(r, i));
+        IrValue* sum = b_.CreateLoad(VectorType(SumType(plan_.reductions[r])), AccumulatorPointer(r, i));
+        vectors[e] = emit_.Convert(sum, SumDType(plan_.reductions[r]), element.dtype);
         break;
       }
       case Element::Kind::kOp: {

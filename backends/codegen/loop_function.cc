@@ -37,7 +37,7 @@ LoopFunction::LoopFunction(const Graph& body, const LoopPlan& plan, const EmitTa
   }
   const int64_t vectors = plan.vector_reduced() ? 1 : (plan.block + plan.lanes - 1) / plan.lanes;
   for (const Reduction& reduction : plan.reductions) {
-    llvm::Type* vector = VectorType(emit_.RegisterType(reduction.dtype));
+    llvm::Type* vector = VectorType(SumType(reduction));
     llvm::AllocaInst* memory =
         b_.CreateAlloca(vectors == 1 ? vector : llvm::ArrayType::get(vector, static_cast<uint64_t>(vectors)));
     memory->setAlignment(llvm::Align(64));
@@ -143,13 +143,12 @@ void LoopFunction::EmitPhase(int phase) {
   EmitUniforms(needed);
   const auto for_each_accumulator = [&](const auto& body) {
     for (size_t r = 0; r < plan_.reductions.size(); ++r) {
-      if (plan_.reductions[r].phase == phase)
-        body(r, plan_.reductions[r], emit_.RegisterType(plan_.reductions[r].dtype));
+      if (plan_.reductions[r].phase == phase) body(r, plan_.reductions[r], SumType(plan_.reductions[r]));
     }
   };
   const auto clear = [&](IrValue* i) {
     for_each_accumulator([&](size_t r, const Reduction& reduction, llvm::Type* type) {
-      b_.CreateStore(emit_.Identity(reduction.kind, reduction.dtype, VectorType(type)), AccumulatorPointer(r, i));
+      b_.CreateStore(emit_.Identity(reduction.kind, SumDType(reduction), VectorType(type)), AccumulatorPointer(r, i));
     });
   };
   if (plan_.vector_reduced()) clear(nullptr);
@@ -157,7 +156,7 @@ void LoopFunction::EmitPhase(int phase) {
   EmitReducedLoops(0, phase, needed);
   if (plan_.vector_reduced()) {
     for_each_accumulator([&](size_t r, const Reduction& reduction, llvm::Type* type) {
-      reduced_[r] = emit_.CombineLanes(reduction.kind, reduction.dtype,
+      reduced_[r] = emit_.CombineLanes(reduction.kind, SumDType(reduction),
                                        b_.CreateLoad(VectorType(type), AccumulatorPointer(r, nullptr)));
     });
   }
@@ -184,12 +183,12 @@ void LoopFunction::EmitVector(int phase, const std::vector<bool>& needed, IrValu
   for (size_t r = 0; r < plan_.reductions.size(); ++r) {
     const Reduction& reduction = plan_.reductions[r];
     if (reduction.phase != phase) continue;
-    IrValue* operand = VectorOf(reduction.operand, vectors);
-    if (mask)
-      operand = b_.CreateSelect(mask, operand, emit_.Identity(reduction.kind, reduction.dtype, operand->getType()));
+    const DType dtype = SumDType(reduction);
+    IrValue* operand = emit_.Convert(VectorOf(reduction.operand, vectors), reduction.dtype, dtype);
+    if (mask) operand = b_.CreateSelect(mask, operand, emit_.Identity(reduction.kind, dtype, operand->getType()));
     IrValue* pointer = AccumulatorPointer(r, i);
     IrValue* sum = b_.CreateLoad(operand->getType(), pointer);
-    b_.CreateStore(emit_.Combine(reduction.kind, reduction.dtype, sum, operand), pointer);
+    b_.CreateStore(emit_.Combine(reduction.kind, dtype, sum, operand), pointer);
   }
   // Everything has been read by now: a result may lie where an operand lay.
   for (const Output& output : plan_.outputs) {
@@ -228,7 +227,7 @@ void LoopFunction::SaveChunk() {
     }
     ForVectors(low_, high_, [&](IrValue* i, IrValue* mask) {
       index_.back() = i;
-      IrValue* sum = b_.CreateLoad(VectorType(emit_.RegisterType(plan_.reductions[r].dtype)), AccumulatorPointer(r, i));
+      IrValue* sum = b_.CreateLoad(VectorType(SumType(plan_.reductions[r])), AccumulatorPointer(r, i));
       const llvm::Align align(SizeOf(plan_.reductions[r].dtype) > 2 ? 4 : 1);
       if (mask) b_.CreateMaskedStore(sum, ScratchPointer(r, chunk_), align, mask);
       else b_.CreateAlignedStore(sum, ScratchPointer(r, chunk_), align);
@@ -240,17 +239,17 @@ void LoopFunction::SaveChunk() {
 void LoopFunction::CombineChunks() {
   for (size_t r = 0; r < plan_.reductions.size(); ++r) {
     const Reduction& reduction = plan_.reductions[r];
-    llvm::Type* scalar = emit_.RegisterType(reduction.dtype);
+    const DType dtype = SumDType(reduction);
+    llvm::Type* scalar = SumType(reduction);
     const auto combine = [&](llvm::Type* type, IrValue* accumulator, IrValue* mask) {
-      b_.CreateStore(emit_.Identity(reduction.kind, reduction.dtype, type), accumulator);
+      b_.CreateStore(emit_.Identity(reduction.kind, dtype, type), accumulator);
       For(Int(0), Int(plan_.num_chunks), 1, [&](IrValue* chunk) {
         IrValue* pointer = ScratchPointer(r, chunk);
         const llvm::Align align(SizeOf(reduction.dtype) > 2 ? 4 : 1);
         IrValue* part;
         if (mask) part = b_.CreateMaskedLoad(type, pointer, align, mask);
         else part = b_.CreateAlignedLoad(type, pointer, align);
-        b_.CreateStore(emit_.Combine(reduction.kind, reduction.dtype, b_.CreateLoad(type, accumulator), part),
-                       accumulator);
+        b_.CreateStore(emit_.Combine(reduction.kind, dtype, b_.CreateLoad(type, accumulator), part), accumulator);
       });
     };
     if (plan_.vector_reduced()) {

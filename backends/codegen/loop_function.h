@@ -61,6 +61,13 @@ class LoopFunction {
   llvm::Value* AccumulatorPointer(size_t reduction, llvm::Value* i);
   // Where chunk `chunk` of `reduction` keeps its result at the current kept indices.
   llvm::Value* ScratchPointer(size_t reduction, llvm::Value* chunk);
+  // What a reduction accumulates in: sums and products of f32 in f64, so that their error does not grow with the number
+  // of elements, as PyTorch's does not.
+  static DType SumDType(const Reduction& reduction) {
+    const bool adds = reduction.kind != ReduceKind::kMax && reduction.kind != ReduceKind::kMin;
+    return adds && reduction.dtype == DType::kF32 ? DType::kF64 : reduction.dtype;
+  }
+  llvm::Type* SumType(const Reduction& reduction) { return emit_.RegisterType(SumDType(reduction)); }
   const Element& ReducedElement(size_t reduction) const;
   int32_t ErrorCode(const Node& node) const;  // what the loop returns if this node of the body divides by zero
 
