@@ -70,6 +70,8 @@ class Importer {
   absl::Status CheckIsInput(std::string_view option, const std::string& name) const;
   absl::Status GiveValue(Value input, const ImportOptions& options);
   absl::Status CheckOptions(const ImportOptions& options, const DimNames& names) const;
+  absl::Status AddInitializer(onnx::TensorProto& proto, const ImportOptions& options);
+  absl::Status InlineData(onnx::TensorProto& proto);
   bool IsComputedByExporter(const std::string& name) const;
   bool IsNoState(const std::string& name, const Tensor& value, const ImportOptions& options) const;
   void RemoveUnused();
@@ -229,23 +231,34 @@ absl::Status Importer::AddInitializers(const ImportOptions& options) {
   std::set<std::string> used;
   AddUsedNames(graph_proto(), used);
   for (onnx::TensorProto& proto : *file_.model.mutable_graph()->mutable_initializer()) {
-    if (!used.count(proto.name())) continue;
-    absl::StatusOr<Tensor> tensor = DecodeTensor(proto);
-    if (!tensor.ok()) return Annotate(tensor.status(), "initializer '" + proto.name() + "'");
-    if (const auto given = options.values.find(proto.name()); given != options.values.end()) {
-      RETURN_IF_ERROR(CheckGivenType(proto.name(), tensor->type(), given->second));
-      tensor = given->second;
-    }
-    if (!IsFloat(tensor->dtype()) || IsNoState(proto.name(), *tensor, options)) {
-      if (IsFloat(tensor->dtype())) no_states_.push_back(proto.name());
-      RETURN_IF_ERROR(values_.DefineConstant(proto.name(), *std::move(tensor)));
-      continue;
-    }
-    ASSIGN_OR_RETURN(const Value state, model_.graph.AddInput(proto.name(), tensor->type(), /*is_state=*/true));
-    RETURN_IF_ERROR(values_.Define(proto.name(), state));
-    values_.SetInitialValue(state, *tensor);
-    model_.parameters.emplace(proto.name(), *std::move(tensor));
+    const bool is_used = used.count(proto.name()) > 0;
+    const absl::Status status = is_used ? AddInitializer(proto, options) : InlineData(proto);
+    if (!status.ok()) return Annotate(status, "initializer '" + proto.name() + "'");
   }
+  return absl::OkStatus();
+}
+
+// The file that is exported has the data of all that are no parameters.
+absl::Status Importer::InlineData(onnx::TensorProto& proto) {
+  return file_.directory ? InlineExternalData(*file_.directory, proto) : absl::OkStatus();
+}
+
+absl::Status Importer::AddInitializer(onnx::TensorProto& proto, const ImportOptions& options) {
+  const std::string& name = proto.name();
+  ASSIGN_OR_RETURN(Tensor tensor, DecodeTensor(proto, file_.directory));
+  if (const auto given = options.values.find(name); given != options.values.end()) {
+    RETURN_IF_ERROR(CheckGivenType(name, tensor.type(), given->second));
+    tensor = given->second;
+  }
+  if (!IsFloat(tensor.dtype()) || IsNoState(name, tensor, options)) {
+    if (IsFloat(tensor.dtype())) no_states_.push_back(name);
+    RETURN_IF_ERROR(InlineData(proto));
+    return values_.DefineConstant(name, std::move(tensor));
+  }
+  ASSIGN_OR_RETURN(const Value state, model_.graph.AddInput(name, tensor.type(), /*is_state=*/true));
+  RETURN_IF_ERROR(values_.Define(name, state));
+  ClearData(proto);  // a large model is not held twice
+  values_.SetInitialValue(state, &model_.parameters.emplace(name, std::move(tensor)).first->second);
   return absl::OkStatus();
 }
 
@@ -297,6 +310,9 @@ void Importer::RemoveUnused() {
   }
   for (const std::string& name : unused) {
     LOCKSTEP_CHECK(model_.graph.RemoveInput(name).ok()) << name;
+    for (onnx::TensorProto& proto : *file_.model.mutable_graph()->mutable_initializer()) {
+      if (proto.name() == name) EncodeTensor(model_.parameters.at(name), proto);
+    }
     model_.parameters.erase(name);
   }
 }
@@ -331,9 +347,6 @@ ImportedModel Importer::Finish() {
   NoteConstants();
   NoteComputedStates();
   DropoutToInferenceForm(file_.model);
-  for (onnx::TensorProto& tensor : *file_.model.mutable_graph()->mutable_initializer()) {
-    if (model_.parameters.count(tensor.name())) ClearData(tensor);
-  }
   model_.origin.model = file_.model.SerializeAsString();
   return std::move(model_);
 }

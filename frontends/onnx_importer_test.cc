@@ -377,7 +377,7 @@ TEST(OnnxImporterTest, ExternalDataMustLieBesideTheModelAndBeComplete) {
     const auto imported = Import(model, {{"n", 2}});
     ASSERT_FALSE(imported.ok()) << c.message;
     EXPECT_THAT(imported.status().message(),
-                AllOf(HasSubstr("model.onnx: initializer fc1.weight: "), HasSubstr(c.message)));
+                AllOf(HasSubstr("model.onnx: initializer 'fc1.weight': "), HasSubstr(c.message)));
   }
 }
 

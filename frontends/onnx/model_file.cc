@@ -76,12 +76,16 @@ absl::Status ForEachTensor(onnx::GraphProto& graph, const VisitTensor& visit) {
   return ForEachTensor(*graph.mutable_node(), visit);
 }
 
-// Calls `visit` with each tensor of the file; an error gets the tensor's place in it.
-absl::Status ForEachTensor(onnx::ModelProto& model, const VisitTensor& visit) {
-  RETURN_IF_ERROR(ForEachTensor(*model.mutable_graph(), visit));
+absl::Status ForEachTensorOfFunctions(onnx::ModelProto& model, const VisitTensor& visit) {
   for (onnx::FunctionProto& function : *model.mutable_functions())
     RETURN_IF_ERROR(Annotate(ForEachTensor(*function.mutable_node(), visit), "function " + function.name()));
   return absl::OkStatus();
+}
+
+// Calls `visit` with each tensor of the file; an error gets the tensor's place in it.
+absl::Status ForEachTensor(onnx::ModelProto& model, const VisitTensor& visit) {
+  RETURN_IF_ERROR(ForEachTensor(*model.mutable_graph(), visit));
+  return ForEachTensorOfFunctions(model, visit);
 }
 
 absl::StatusOr<ModelFile> Parse(std::string_view bytes) {
@@ -176,9 +180,10 @@ absl::StatusOr<ModelFile> ReadModelFile(const std::string& path) {
   ASSIGN_OR_RETURN(std::string bytes, ReadBytes(path));
   ASSIGN_OR_RETURN(ModelFile file, Parse(bytes));
   bytes = {};
-  const std::string directory = std::filesystem::path(path).parent_path().string();
-  const auto inline_data = [&](onnx::TensorProto& tensor) { return InlineExternalData(directory, tensor); };
-  RETURN_IF_ERROR(ForEachTensor(file.model, inline_data));
+  file.directory = std::filesystem::path(path).parent_path().string();
+  const auto inline_data = [&](onnx::TensorProto& tensor) { return InlineExternalData(*file.directory, tensor); };
+  RETURN_IF_ERROR(ForEachTensor(*file.model.mutable_graph()->mutable_node(), inline_data));
+  RETURN_IF_ERROR(ForEachTensorOfFunctions(file.model, inline_data));
   return file;
 }
 

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,11 +17,13 @@ inline constexpr int64_t kOldestOpset = 1, kNewestOpset = 28;
 
 struct ModelFile {
   onnx::ModelProto model;
-  int64_t opset = 0;  // of the default domain
+  int64_t opset = 0;                     // of the default domain
+  std::optional<std::string> directory;  // where data in other files lies
 };
 
-// The model of the file `path`, with external data read in. Errors say what is wrong with the file, but not its name:
-// the caller knows it.
+// The model of the file `path`. Data in other files is read in, but for that of the main graph's initializers, which is
+// most of a large model: DecodeTensor reads it where it is to be. Errors say what is wrong with the file, but not its
+// name: the caller knows it.
 absl::StatusOr<ModelFile> ReadModelFile(const std::string& path);
 // The same, of a serialized model; data in other files is an error.
 absl::StatusOr<ModelFile> ReadModelBytes(std::string_view bytes);

@@ -58,17 +58,21 @@ absl::Status CopyTypedData(const TensorProto& tensor, Tensor& result) {
                        [&](auto tag) { return CopyField<typename decltype(tag)::type>(tensor.int32_data(), result); });
 }
 
+// Any other byte than 0 and 1 is no bool.
+void MakeBools(Tensor& tensor) {
+  if (tensor.dtype() != DType::kBool) return;
+  std::byte* bytes = tensor.mutable_bytes();
+  for (size_t i = 0; i < tensor.num_bytes(); ++i) bytes[i] = bytes[i] == std::byte(0) ? std::byte(0) : std::byte(1);
+}
+
 absl::Status CopyRawData(const TensorProto& tensor, Tensor& result) {
   if (tensor.raw_data().size() != result.num_bytes()) {
     return InvalidArgument() << "has " << tensor.raw_data().size() << " bytes of data, its type " << result.type()
                              << " takes " << result.num_bytes();
   }
   if (result.num_bytes() == 0) return absl::OkStatus();
-  std::byte* bytes = result.mutable_bytes();
-  std::memcpy(bytes, tensor.raw_data().data(), result.num_bytes());
-  if (result.dtype() == DType::kBool) {  // any other byte than 0 and 1 is no bool
-    for (size_t i = 0; i < result.num_bytes(); ++i) bytes[i] = bytes[i] == std::byte(0) ? std::byte(0) : std::byte(1);
-  }
+  std::memcpy(result.mutable_bytes(), tensor.raw_data().data(), result.num_bytes());
+  MakeBools(result);
   return absl::OkStatus();
 }
 
@@ -117,6 +121,33 @@ absl::StatusOr<std::filesystem::path> ExternalPath(const std::string& directory,
   return path;
 }
 
+// Reads, and does not map: a file that somebody shortens meanwhile is an error, where a map would end the process.
+absl::StatusOr<Tensor> DecodeExternal(const std::string& directory, const TensorProto& tensor, TensorType type) {
+  ASSIGN_OR_RETURN(const ExternalRange range, RangeOf(tensor));
+  ASSIGN_OR_RETURN(const std::filesystem::path path, ExternalPath(directory, range.location));
+  std::error_code error;
+  const uint64_t file_size = std::filesystem::file_size(path, error);
+  if (error) return NotFound() << "external data: " << range.location << ": " << error.message();
+  if (range.offset > file_size || range.length.value_or(0) > file_size - range.offset) {
+    return InvalidArgument() << "external data: " << range.location << " has " << file_size
+                             << " bytes, which end before offset " << range.offset << " plus length "
+                             << range.length.value_or(0);
+  }
+  const uint64_t length = range.length.value_or(file_size - range.offset);
+  if (length != type.num_bytes()) {
+    return InvalidArgument() << "external data: " << range.location << " gives " << length << " bytes, its type "
+                             << type << " takes " << type.num_bytes();
+  }
+  Tensor result(std::move(type));
+  if (length == 0) return result;
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(range.offset));
+  file.read(reinterpret_cast<char*>(result.mutable_bytes()), static_cast<std::streamsize>(length));
+  if (!file) return NotFound() << "external data: " << range.location << " cannot be read";
+  MakeBools(result);
+  return result;
+}
+
 }  // namespace
 
 absl::StatusOr<DType> DTypeFromOnnx(int type) {
@@ -149,11 +180,13 @@ absl::StatusOr<TensorType> TypeOf(const TensorProto& tensor) {
   return TensorType{dtype, Shape(std::move(dims))};
 }
 
-absl::StatusOr<Tensor> DecodeTensor(const TensorProto& tensor) {
+absl::StatusOr<Tensor> DecodeTensor(const TensorProto& tensor, const std::optional<std::string>& directory) {
   ASSIGN_OR_RETURN(TensorType type, TypeOf(tensor));
   if (tensor.has_segment()) return Unimplemented() << "is stored in segments, which is not supported";
-  if (tensor.data_location() == TensorProto::EXTERNAL)
+  if (tensor.data_location() == TensorProto::EXTERNAL) {
+    if (directory) return DecodeExternal(*directory, tensor, std::move(type));
     return InvalidArgument() << "has external data where none is allowed";
+  }
   // Before the allocation: a few flipped bits in the dimensions must not take gigabytes.
   if (tensor.has_raw_data() && tensor.raw_data().size() != type.num_bytes()) {
     return InvalidArgument() << "has " << tensor.raw_data().size() << " bytes of data, its type " << type << " takes "
@@ -198,29 +231,9 @@ bool HasData(const TensorProto& tensor) {
 
 absl::Status InlineExternalData(const std::string& directory, TensorProto& tensor) {
   if (tensor.data_location() != TensorProto::EXTERNAL) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const TensorType type, TypeOf(tensor));
-  ASSIGN_OR_RETURN(const ExternalRange range, RangeOf(tensor));
-  ASSIGN_OR_RETURN(const std::filesystem::path path, ExternalPath(directory, range.location));
-  std::error_code error;
-  const uint64_t file_size = std::filesystem::file_size(path, error);
-  if (error) return NotFound() << "external data: " << range.location << ": " << error.message();
-  if (range.offset > file_size || range.length.value_or(0) > file_size - range.offset) {
-    return InvalidArgument() << "external data: " << range.location << " has " << file_size
-                             << " bytes, which end before offset " << range.offset << " plus length "
-                             << range.length.value_or(0);
-  }
-  const uint64_t length = range.length.value_or(file_size - range.offset);
-  if (length != type.num_bytes()) {
-    return InvalidArgument() << "external data: " << range.location << " gives " << length << " bytes, its type "
-                             << type << " takes " << type.num_bytes();
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes(length, '\0');
-  file.seekg(static_cast<std::streamoff>(range.offset));
-  file.read(bytes.data(), static_cast<std::streamsize>(length));
-  if (!file) return NotFound() << "external data: " << range.location << " cannot be read";
+  ASSIGN_OR_RETURN(const Tensor value, DecodeTensor(tensor, directory));
   ClearData(tensor);
-  tensor.set_raw_data(std::move(bytes));
+  tensor.set_raw_data(value.bytes(), value.num_bytes());
   return absl::OkStatus();
 }
 

@@ -23,8 +23,9 @@ int DTypeToOnnx(DType dtype);
 // The type of `tensor`; an error for an unknown element type, a negative dimension or more than kMaxElements.
 absl::StatusOr<TensorType> TypeOf(const onnx::TensorProto& tensor);
 
-// The value of a tensor whose data is in the file itself; an error if the data does not fit its type.
-absl::StatusOr<Tensor> DecodeTensor(const onnx::TensorProto& tensor);
+// The value of a tensor; an error if the data does not fit its type. Data in another file, which must lie in
+// `directory` or below, also after following links, goes straight into the value; without a directory it is an error.
+absl::StatusOr<Tensor> DecodeTensor(const onnx::TensorProto& tensor, const std::optional<std::string>& directory = {});
 
 // Stores `value` as raw data; the name stays.
 void EncodeTensor(const Tensor& value, onnx::TensorProto& tensor);
@@ -33,8 +34,7 @@ void EncodeTensor(const Tensor& value, onnx::TensorProto& tensor);
 void ClearData(onnx::TensorProto& tensor);
 bool HasData(const onnx::TensorProto& tensor);
 
-// Replaces a reference to a file by that file's bytes. The file must lie in `directory` or below, also after following
-// links.
+// Replaces a reference to a file in `directory` by that file's bytes.
 absl::Status InlineExternalData(const std::string& directory, onnx::TensorProto& tensor);
 
 }  // namespace lockstep

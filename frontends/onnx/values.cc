@@ -118,7 +118,7 @@ const Tensor* OnnxValues::FindInitialValue(const std::string& name) {
   if (const Tensor* constant = FindConstant(name)) return constant;
   if (!IsTensor(name)) return nullptr;
   const auto it = initial_values_.find(Get(name));
-  return it == initial_values_.end() ? nullptr : &it->second;
+  return it == initial_values_.end() ? nullptr : it->second;
 }
 
 const OnnxValues::Known* OnnxValues::FindKnown(Value value) const {

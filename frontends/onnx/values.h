@@ -51,8 +51,9 @@ class OnnxValues {
   absl::Status Define(const std::string& name, OnnxValue value);
   // A tensor that enters the graph as a constant when Get first asks for it.
   absl::Status DefineConstant(const std::string& name, Tensor value);
-  // What a state holds at first: no constant to the graph, but readable where an operator needs a fixed number.
-  void SetInitialValue(Value state, Tensor value) { initial_values_.insert_or_assign(state, std::move(value)); }
+  // What a state holds at first: no constant to the graph, but readable where an operator needs a fixed number. The
+  // value stays where it is while the import goes on.
+  void SetInitialValue(Value state, const Tensor* value) { initial_values_.insert_or_assign(state, value); }
 
   // The value that the input `name`, defined as `value`, will have. Where an operator needs it, it is relied upon.
   void SetGivenValue(const std::string& name, Value value, Tensor given);
@@ -97,7 +98,7 @@ class OnnxValues {
   Builder& builder_;
   std::vector<Scope> scopes_;
   std::unordered_map<Value, Known, ValueHash> known_;
-  std::unordered_map<Value, Tensor, ValueHash> initial_values_;
+  std::unordered_map<Value, const Tensor*, ValueHash> initial_values_;
   std::set<std::string> relied_upon_;
 };
 
