@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 
 import numpy as np
+import onnx
 import pytest
 
 import architectures
@@ -80,3 +81,23 @@ def test_two_steps_are_those_of_pytorch(file: str, ranks: int) -> None:
         ]
         wrong = list(filter(None, messages))
         assert not wrong, f"{len(wrong)} of {len(messages)}: {'; '.join(wrong)}"
+
+
+@pytest.mark.parametrize("name", ["autoencoder", "lstm", "mixer"])
+def test_the_numbers_are_those_of_pytorch_at_hand(name: str) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    made = architectures.examples().make(name)
+    stored, found = architectures.read(name)[-1], architectures.pytorch(made)
+    assert found.losses == pytest.approx(stored.losses, rel=1e-9)
+    assert found.parameters.keys() == stored.parameters.keys()
+    for parameter, value in stored.parameters.items():
+        np.testing.assert_allclose(found.parameters[parameter], value, rtol=1e-9, atol=1e-12, err_msg=parameter)
+    kinds = [
+        [node.op_type for node in model.graph.node]
+        for model in (
+            architectures.exported(made, "export"),
+            onnx.load_from_string(architectures.model_bytes(f"{name}.export")),
+        )
+    ]
+    assert kinds[0] == kinds[1]
