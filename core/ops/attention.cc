@@ -2,6 +2,7 @@
 
 #include "core/ops/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/builder.h"
@@ -160,6 +161,33 @@ void AttentionVjp(VjpContext& c) {
     c.Contribute(ops::kForwardOperands.mask, b.Op("attention_mask_grad", operands, c.attributes()));
 }
 
+// Queries times the keys that they may see, of all heads: masks are not looked at.
+double Pairs(const Node& node) {
+  const ops::AttentionDims dims(node.attributes(), node.operand(0).shape(), node.operand(1).shape(),
+                                node.operand(2).shape(), nullptr);
+  int64_t some = 0, all = 0;  // the first queries that see a key, and all keys
+  if (dims.causal) {
+    some = std::clamp<int64_t>(-dims.past, 0, dims.queries);
+    all = std::clamp<int64_t>(dims.keys - 1 - dims.past, some, dims.queries);
+  }
+  // Between them each sees one more than the one before.
+  const auto count = [](int64_t value) { return static_cast<double>(value); };
+  const double rising = count(all - some) * (count(some + dims.past + 1) + count(all + dims.past)) / 2;
+  return count(dims.heads) * (rising + count(dims.queries - all) * count(dims.keys));
+}
+
+// `by_size` products of a pair over the size of a key, `by_value` over that of a value, of a multiplication and an
+// addition for each element.
+double Products(const Node& node, double by_size, double by_value) {
+  const auto last = [&](size_t i) { return static_cast<double>(node.operand(i).shape().dims().back()); };
+  return 2 * Pairs(node) * (by_size * last(0) + by_value * last(2));
+}
+
+double AttentionFlops(const Node& node) { return Products(node, 1, 1); }
+// The scaled products again, and dq and dk of them; dy v^T and dv.
+double AttentionGradFlops(const Node& node) { return Products(node, 3, 2); }
+double AttentionMaskGradFlops(const Node& node) { return Products(node, 1, 1); }
+
 // What the three ops have in common.
 OpDef WithAttributes(OpDef def) {
   return def.Attr<double>("scale", "what products of queries and keys are multiplied by")
@@ -212,6 +240,7 @@ const OpDef& AttentionOp() {
           .Trait(kOpaque)
           .Infer(InferAttention)
           .Eval(ops::EvalAttention)
+          .Flops(AttentionFlops)
           .Vjp(AttentionVjp)
           .Place(ops::PlaceAttention);
   return def;
@@ -232,6 +261,7 @@ const OpDef& AttentionGradOp() {
           .Result("dv")
           .Infer(InferAttentionGrad)
           .Eval(ops::EvalAttentionGrad)
+          .Flops(AttentionGradFlops)
           .Place(ops::PlaceAttentionGrad);
   return def;
 }
@@ -246,6 +276,7 @@ const OpDef& AttentionMaskGradOp() {
           .Constraint("C9", "there is a mask, of the dtype of q")
           .Infer(InferAttentionMaskGrad)
           .Eval(ops::EvalAttentionMaskGrad)
+          .Flops(AttentionMaskGradFlops)
           .Place(ops::PlaceAttentionMaskGrad);
   return def;
 }

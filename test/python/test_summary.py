@@ -170,6 +170,18 @@ def test_a_loop_counts_its_iterations() -> None:
     assert scan["flops"] % 5 == 0
 
 
+def test_attention_counts_what_is_seen() -> None:
+    """2 heads of 3 queries and 3 keys of 4, values of 5: 9 pairs, of which a causal one sees 6."""
+    text = """graph @g(%q: f32[2,3,4], %k: f32[2,3,4], %v: f32[2,3,5]) -> (y: f32[2,3,5]) {{
+  %y, %l = attention %q, %k, %v {{causal={}, scale=0.5}} : f32[2,3,5], f32[2,3]
+  return %y
+}}
+"""
+    for causal, pairs in (("false", 9), ("true", 6)):
+        [node] = ls.parse(text.format(causal))._nodes()
+        assert node["flops"] == 2 * pairs * 2 * (4 + 5)
+
+
 def test_reference_steps_are_counted() -> None:
     class Compiled:
         steps = "executable @g backend=cpu\n  [ 0] reference.top_k  reads %x\n  [ 1] all_reduce.start  bucket 0\n"
