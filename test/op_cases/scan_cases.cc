@@ -77,6 +77,28 @@ graph @outer(%h: f64[6], %x: f64[3,6], %w: f64[6]) -> (h: f64[6], ys: f64[3,6]) 
   return %last, %ys
 })";
 
+// Products that need no other iteration: before the loop, after it, and as sums; one of them is carried on, stacked
+// twice and summed.
+constexpr std::string_view kProducts = R"(
+graph @products(%a: f64[6,4], %x: f64[6,3], %w: f64[3,4]) ->
+    (p: f64[6,4], p1: f64[6,4], p2: f64[6,4], q: f64[6,3], s: f64[6,4], dw: f64[3,4], same: f64[3,4]) {
+  %p = matmul %x, %w : f64[6,4]
+  %q = matmul %a, %w {transpose_b=true} : f64[6,3]
+  %dw = matmul %x, %a {transpose_a=true} : f64[3,4]
+  return %p, %p, %p, %q, %p, %dw, %dw
+})";
+
+// A carried value that is stacked as it comes and as it goes, another that is the same, and sums of two dtypes.
+constexpr std::string_view kTwice = R"(
+graph @twice(%a: f64[6], %b: f64[6], %c: f64[6], %x: f64[6]) ->
+    (b: f64[6], v: f64[6], same: f64[6], old: f64[6], new: f64[6], x: f64[6], s: bf16[6], n: i64[]) {
+  %0 = mul %a, %x : f64[6]
+  %v = add %0, %c : f64[6]
+  %s = convert %v {dtype=bf16} : bf16[6]
+  %n = constant {value=dense<i64[]: 1>} : i64[]
+  return %b, %v, %v, %a, %v, %x, %s, %n
+})";
+
 constexpr std::string_view kChangesType = R"(
 graph @f(%a: f32[2]) -> (a: f32[]) {
   %0 = reduce_sum %a {dims=[0]} : f32[]
@@ -120,6 +142,9 @@ std::vector<OpCase> ScanCases() {
       Case("scan", {F64({6}), F64({6})}, Loop(kPower, 5, 1, 0)),
       Case("scan", {F64({6}), F64({6}), F64({6})}, Loop(kSwap, 3, 3, 0, 1)),
       Case("scan", {F64({6}), F64({2, 3, 6}), F64({6})}, Loop(kNested, 2, 1, 1)),
+      Case("scan", {F64({6, 4}), F64({5, 6, 3}), F64({3, 4})}, Loop(kProducts, 5, 1, 1, 3, true)),
+      Case("scan", {F64({6}), F64({6}), F64({6}), F64({3, 6})}, Loop(kTwice, 3, 3, 1, 2))
+          .GradientOf({0, 1, 2, 3, 4, 5}),
       Case("scan", {F64({6})}, Loop(kPower, 5, 1, 0)).Refused("C1"),
       Case("scan", {F64({6}), F64({6})}, Loop(kPower, 5, 1, 2)).Refused("C1"),
       Case("scan", {F64({6}), F64({6})}, Loop(kPower, 5, -1, 0)).Refused("C1"),
