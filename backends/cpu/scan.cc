@@ -8,213 +8,16 @@
 
 #include "core/ops/scan.h"
 
-#include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 #include <unordered_map>
 
 #include "backends/cpu/emitters.h"
-#include "backends/planning/bind_results.h"
-#include "backends/planning/buffer_plan.h"
-#include "backends/planning/certificate.h"
-#include "backends/planning/emit_steps.h"
-#include "backends/planning/reuse_operands.h"
+#include "backends/cpu/scan_loop.h"
 #include "core/builder.h"
-#include "runtime/device.h"
 
 namespace lockstep::cpu {
 namespace {
-
-void CopyBytes(std::byte* to, const std::byte* from, uint64_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-}
-
-// --- Sums ------------------------------------------------------------------------------------------------------------
-
-constexpr int64_t kElementsOfAThread = 1 << 16;
-
-template <typename Total, typename T>
-void AddTerm(Total* total, const T* term, int64_t count, int threads) {
-  const int used = static_cast<int>(std::clamp<int64_t>(count / kElementsOfAThread, 1, threads));
-#pragma omp parallel for num_threads(used) schedule(static) if (used > 1)
-  for (int64_t i = 0; i < count; ++i) total[i] = static_cast<Total>(total[i] + static_cast<Total>(term[i]));
-}
-
-bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
-
-// A sum of one result over iterations: of halves in f32, in memory of its own, and of all others in place.
-struct Sum {
-  size_t write = 0;    // of the kernel
-  size_t program = 0;  // result of the body's program
-  TensorType type;
-  uint64_t total = 0;  // where in scratch memory, of a half
-
-  uint64_t scratch_bytes() const { return IsHalf(type.dtype) ? static_cast<uint64_t>(type.num_elements()) * 4 : 0; }
-  std::byte* TotalOf(const KernelArgs& args) const {
-    return IsHalf(type.dtype) ? args.scratch + total : args.writes[write];
-  }
-  void Clear(const KernelArgs& args) const {
-    const uint64_t bytes = IsHalf(type.dtype) ? scratch_bytes() : type.num_bytes();
-    if (bytes > 0) std::memset(TotalOf(args), 0, bytes);
-  }
-  void Add(const KernelArgs& args, const std::byte* term, int threads) const {
-    DispatchDType(type.dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      using Total = std::conditional_t<std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>, float, T>;
-      if constexpr (!std::is_same_v<T, bool>) {
-        AddTerm(reinterpret_cast<Total*>(TotalOf(args)), reinterpret_cast<const T*>(term), type.num_elements(),
-                threads);
-      }
-    });
-  }
-  void Finish(const KernelArgs& args) const {
-    if (!IsHalf(type.dtype)) return;
-    DispatchDType(type.dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      const auto* from = reinterpret_cast<const float*>(TotalOf(args));
-      for (int64_t i = 0; i < type.num_elements(); ++i)
-        args.write<T>(write)[i] = ConvertElement<T>(static_cast<double>(from[i]));
-    });
-  }
-};
-
-// --- One program for each iteration ----------------------------------------------------------------------------------
-
-// Where a result of the body's program goes. If it is stacked, there; else, if it is carried, into the kernel's result
-// and scratch memory by turns; else into scratch memory.
-struct Destination {
-  uint64_t bytes = 0;
-  std::vector<size_t> stacks;  // writes of the kernel
-  int carried = -1;            // write of the kernel
-  uint64_t scratch = 0;
-};
-
-struct LoopSpec {
-  int64_t length = 0;
-  bool reverse = false;
-  size_t carried = 0;                     // of the reads
-  std::vector<uint64_t> input_bytes;      // by input of the body
-  std::vector<bool> is_scanned;           // the same
-  std::vector<Destination> destinations;  // by result of the body's program
-  std::vector<size_t> next;               // by carried value: the result of the program that it goes on as
-  std::vector<Sum> sums;
-  uint64_t arena = 0;  // where in scratch memory the body's lies
-  int threads = 1;
-};
-
-// The body's program, planned and checked.
-struct BodyProgram {
-  StepList steps;
-  std::vector<Buffer> buffers;
-  std::vector<int32_t> inputs, results;
-  std::unique_ptr<Device> device = CreateHostDevice();
-  std::vector<std::unique_ptr<DeviceMemory>> constants;
-  uint64_t arena_bytes = 0;
-};
-
-absl::StatusOr<BodyProgram> MakeBodyProgram(const Graph& body, const EmitContext& c) {
-  ASSIGN_OR_RETURN(Program program, LowerGraph(body, c.target()));
-  BindResults(program);
-  ReuseOperands(program);
-  const BufferPlan plan = PlanBuffers(program);
-  BodyProgram made;
-  made.steps = EmitSteps(program, plan);
-  made.buffers = plan.buffers;
-  RETURN_IF_ERROR(CertifyOrder(made.steps, made.buffers, Mesh()).status());
-  for (const ValueInfo& input : program.inputs) made.inputs.push_back(input.buffer);
-  for (const ValueInfo& result : program.results) made.results.push_back(result.buffer);
-  for (const Tensor& constant : program.constants) {
-    ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, made.device->Allocate(constant.num_bytes(), "a constant"));
-    CopyBytes(memory->data(), constant.bytes(), constant.num_bytes());
-    made.constants.push_back(std::move(memory));
-  }
-  for (const Buffer& buffer : made.buffers) {
-    if (buffer.kind == BufferKind::kArena) made.arena_bytes += AlignUp(buffer.bytes);
-  }
-  return made;
-}
-
-class LoopOfPrograms {
- public:
-  LoopOfPrograms(LoopSpec spec, BodyProgram body)
-      : spec_(std::move(spec)), body_(std::move(body)), addresses_(body_.buffers.size(), nullptr) {}
-
-  absl::Status operator()(const KernelArgs& args) {
-    for (const Sum& sum : spec_.sums) sum.Clear(args);
-    SetFixedAddresses(args);
-    for (int64_t i = 0; i < spec_.length; ++i) {
-      MoveOn(args, i);
-      StepContext context(addresses_, *body_.device, {}, {});
-      for (const auto& step : body_.steps) RETURN_IF_ERROR(step->Run(context));
-      Collect(args, i);
-    }
-    for (const Sum& sum : spec_.sums) sum.Finish(args);
-    StoreCarried(args);
-    return absl::OkStatus();
-  }
-
- private:
-  std::byte*& InputAddress(size_t i) { return addresses_[static_cast<size_t>(body_.inputs[i])]; }
-  std::byte*& ResultAddress(size_t i) { return addresses_[static_cast<size_t>(body_.results[i])]; }
-  uint64_t Position(int64_t i) const { return static_cast<uint64_t>(spec_.reverse ? spec_.length - 1 - i : i); }
-
-  void SetFixedAddresses(const KernelArgs& args) {
-    for (size_t i = 0; i < body_.inputs.size(); ++i) InputAddress(i) = args.reads[i];
-    size_t constants = 0;
-    uint64_t arena = spec_.arena;
-    for (size_t i = 0; i < body_.buffers.size(); ++i) {
-      const Buffer& buffer = body_.buffers[i];
-      if (buffer.kind == BufferKind::kConstant) addresses_[i] = body_.constants[constants++]->data();
-      if (buffer.kind != BufferKind::kArena) continue;
-      addresses_[i] = args.scratch + arena;
-      arena += AlignUp(buffer.bytes);
-    }
-  }
-
-  // Carried values are read where the iteration before has written them; before they are overwritten, the next but one
-  // begins.
-  void MoveOn(const KernelArgs& args, int64_t i) {
-    if (i > 0) {
-      next_.clear();
-      for (size_t k = 0; k < spec_.carried; ++k) next_.push_back(ResultAddress(spec_.next[k]));
-      for (size_t k = 0; k < spec_.carried; ++k) InputAddress(k) = next_[k];
-    }
-    for (size_t k = spec_.carried; k < spec_.is_scanned.size(); ++k) {
-      if (spec_.is_scanned[k]) InputAddress(k) = args.reads[k] + Position(i) * spec_.input_bytes[k];
-    }
-    for (size_t k = 0; k < spec_.destinations.size(); ++k) {
-      const Destination& to = spec_.destinations[k];
-      const bool in_result = to.carried >= 0 && (spec_.length - 1 - i) % 2 == 0;
-      if (!to.stacks.empty()) ResultAddress(k) = args.writes[to.stacks[0]] + Position(i) * to.bytes;
-      else ResultAddress(k) = in_result ? args.writes[to.carried] : args.scratch + to.scratch;
-    }
-  }
-
-  // What is more than one result.
-  void Collect(const KernelArgs& args, int64_t i) {
-    for (size_t k = 0; k < spec_.destinations.size(); ++k) {
-      const Destination& to = spec_.destinations[k];
-      for (size_t s = 1; s < to.stacks.size(); ++s)
-        CopyBytes(args.writes[to.stacks[s]] + Position(i) * to.bytes, ResultAddress(k), to.bytes);
-    }
-    for (const Sum& sum : spec_.sums) sum.Add(args, ResultAddress(sum.program), spec_.threads);
-  }
-
-  void StoreCarried(const KernelArgs& args) {
-    for (size_t k = 0; k < spec_.carried; ++k) {
-      const std::byte* last = spec_.length > 0 ? ResultAddress(spec_.next[k]) : args.reads[k];
-      if (last != args.writes[k]) CopyBytes(args.writes[k], last, spec_.input_bytes[k]);
-    }
-  }
-
-  LoopSpec spec_;
-  BodyProgram body_;
-  std::vector<std::byte*> addresses_;  // by buffer of the body's program
-  std::vector<std::byte*> next_;       // by carried value
-};
-
-// --- From the node to the loop ---------------------------------------------------------------------------------------
 
 // What is stored of all iterations so that a product of matrices can be one for all of them, at most.
 constexpr uint64_t kMostStacked = uint64_t{1} << 28;
@@ -235,12 +38,7 @@ class ScanEmitter {
     while (!body_.results().empty()) body_.RemoveResult(body_.results().size() - 1);
     for (size_t i = 0; i < form_.num_results(); ++i) RETURN_IF_ERROR(AddResult(i));
     EraseDead();
-    ASSIGN_OR_RETURN(BodyProgram program, MakeBodyProgram(body_, c_));
-    const uint64_t arena_bytes = program.arena_bytes;
-    Kernel kernel;
-    kernel.name = "steps.scan";
-    kernel.scratch_bytes = PlanScratch(arena_bytes);
-    kernel.run = LoopOfPrograms(spec_, std::move(program));
+    ASSIGN_OR_RETURN(Kernel kernel, LoopKernel(body_, spec_, c_));
     c_.Add(node_, std::move(kernel), reads_, writes_);
     for (Product& product : products_)
       c_.Add(node_, std::move(product.kernel), {product.a, product.b}, {c_.Write(node_, product.result)});
@@ -361,7 +159,7 @@ class ScanEmitter {
     const auto [it, is_new] = program_results_.emplace(value, spec_.destinations.size());
     if (is_new) {
       RETURN_IF_ERROR(body_.AddResult("r" + std::to_string(spec_.destinations.size()), value));
-      spec_.destinations.push_back({value.type().num_bytes(), {}, -1, 0});
+      spec_.destinations.push_back({value.type().num_bytes(), {}, -1});
     }
     return it->second;
   }
@@ -393,20 +191,6 @@ class ScanEmitter {
       ++it;
       body_.Erase(&node);
     }
-  }
-
-  uint64_t PlanScratch(uint64_t arena_bytes) {
-    uint64_t bytes = AlignUp(arena_bytes);
-    const auto take = [&](uint64_t size) {
-      const uint64_t at = bytes;
-      bytes += AlignUp(size);
-      return at;
-    };
-    for (Destination& to : spec_.destinations) {
-      if (to.stacks.empty()) to.scratch = take(to.bytes);
-    }
-    for (Sum& sum : spec_.sums) sum.total = take(sum.scratch_bytes());
-    return bytes;
   }
 
   // The kernel of a product in the body, with the rows of all iterations in the place of those of one.
