@@ -196,13 +196,16 @@ absl::Status AveragePool(OnnxNode& n) {
 // The attribute p, which is a float in the first opset.
 double Exponent(OnnxNode& n) { return n.opset() < 2 ? n.Float("p", 2) : static_cast<double>(n.Int("p", 2)); }
 
-// (sum of |x|^p over `dims`)^(1 / p)
+// (sum of |x|^p over `dims`)^(1 / p). Where the sum is 0 the root has no derivative: the gradient there is 0.
 Value LpNorm(Builder& b, Value x, const Ints& dims, double p) {
+  if (!x) return x;
   const Value size = b.Unary("abs", x);
   if (p == 1) return b.ReduceSum(size, dims);
-  if (p == 2) return b.Sqrt(b.ReduceSum(b.Mul(x, x), dims));
-  const Value sum = b.ReduceSum(b.Op("pow", {size, b.SplatLike(p, size)}), dims);
-  return b.Op("pow", {sum, b.SplatLike(1 / p, sum)});
+  const Value sum = b.ReduceSum(p == 2 ? b.Mul(x, x) : b.Op("pow", {size, b.SplatLike(p, size)}), dims);
+  const Value is_zero = b.Compare(sum, b.SplatLike(0, sum), "eq");
+  const Value positive = b.Select(is_zero, b.SplatLike(1, sum), sum);
+  const Value root = p == 2 ? b.Sqrt(positive) : b.Op("pow", {positive, b.SplatLike(1 / p, positive)});
+  return b.Select(is_zero, b.SplatLike(0, sum), root);
 }
 
 absl::Status LpPool(OnnxNode& n) {

@@ -323,6 +323,14 @@ def test_gradients_of_grids_at_elements_and_at_the_border() -> None:
     np.testing.assert_allclose(found.ravel(), [1, 2 + 1.5, 1.5, 0, 32], atol=1e-4)
 
 
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_norms_of_windows_of_zeros_have_no_gradient(p: int) -> None:
+    x = random(1, 1, 2, 4)
+    x[..., :2] = 0
+    found = gradient("LpPool", {"x": x}, {}, "x", p=p, kernel_shape=[2, 2], strides=[2, 2])
+    assert np.all(found[..., :2] == 0) and np.all(np.isfinite(found)) and np.any(found != 0)
+
+
 def test_gradients_of_what_was_read_twice_add_up() -> None:
     x = random(1, 1, 4, 4)
     up = gradient("Upsample", {"x": x}, {"s": np.array([1, 1, 2, 2], F)}, "x", opset=9, mode="nearest")
