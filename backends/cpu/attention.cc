@@ -16,35 +16,25 @@ void AttendBlock(const AttentionBlocks<T>& x, int64_t head, Span queries, T* y, 
   constexpr T kNone = -std::numeric_limits<T>::infinity();
   const ops::AttentionDims& dims = x.dims;
   const int64_t count = queries.count(), first = head * dims.queries + queries.begin, width = dims.value_size;
-  T *const max = rows, *const sum = rows + kQueryBlock, *const out = y + first * width;
+  T *const max = rows, *const sum = max + kQueryBlock, *const factor = sum + kQueryBlock;
+  T* const out = y + first * width;
   std::fill_n(max, count, kNone);
   std::fill_n(sum, count, T(0));
-  std::fill_n(out, count * width, T(0));
   const int64_t end = dims.KeysOf(queries.end - 1);
+  if (end == 0) std::fill_n(out, count * width, T(0));
   for (int64_t begin = 0; begin < end; begin += kKeyBlock) {
     const Span keys{begin, std::min(begin + kKeyBlock, end)};
     x.Score(head, queries, keys, scores, nullptr);
-    for (int64_t i = 0; i < count; ++i) {
-      T* const row = scores + i * kKeyBlock;
-      const T next = std::max(max[i], MaxOf(row, keys.count()));
-      const T less = next == kNone ? T(0) : next;  // nothing is seen yet, or some score is NaN
-      const T block_sum = ExpOf(row, keys.count(), less);
-      if (begin > 0 && next != max[i]) {
-        const T factor = std::exp(max[i] - less);
-        sum[i] *= factor;
-        for (int64_t j = 0; j < width; ++j) out[i * width + j] *= factor;
-      }
-      sum[i] += block_sum;
-      max[i] = next;
-    }
-    x.products.Multiply(count, width, keys.count(), T(1), {scores, kKeyBlock}, {x.Values(head, begin), width}, true,
-                        out, width);
+    SoftmaxStep(scores, count, keys.count(), kKeyBlock, max, sum, factor);
+    if (begin > 0) ScaleRows(out, count, width, factor);
+    x.products.Multiply(count, width, keys.count(), T(1), {scores, kKeyBlock}, {x.Values(head, begin), width},
+                        begin > 0, out, width);
   }
   for (int64_t i = 0; i < count; ++i) {
     log_sum_exp[first + i] = (max[i] == kNone ? T(0) : max[i]) + std::log(sum[i]);
-    const T factor = 1 / sum[i];
-    for (int64_t j = 0; j < width; ++j) out[i * width + j] = sum[i] == 0 ? T(0) : out[i * width + j] * factor;
+    factor[i] = sum[i] == 0 ? T(0) : 1 / sum[i];
   }
+  ScaleRows(out, count, width, factor);
 }
 
 }  // namespace

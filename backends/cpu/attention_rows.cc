@@ -56,6 +56,35 @@ template <typename T>
 }
 
 template <typename T>
+[[gnu::always_inline]] inline void Step(T* scores, int64_t rows, int64_t count, int64_t stride, T* max, T* sum,
+                                        T* factor) {
+  constexpr T kNone = -std::numeric_limits<T>::infinity();
+  for (int64_t i = 0; i < rows; ++i) {
+    T* const row = scores + i * stride;
+    const T of_row = Max(row, count), next = of_row > max[i] ? of_row : max[i];
+    const T less = next == kNone ? T(0) : next;  // nothing is seen yet, or all is NaN
+    factor[i] = Exp(max[i] - less);
+    sum[i] = sum[i] * factor[i] + ExpAndSum(row, count, less);
+    max[i] = next;
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void Scale(T* x, int64_t rows, int64_t count, const T* factor) {
+  for (int64_t i = 0; i < rows; ++i) {
+    T* const row = x + i * count;
+    const T by = factor[i];
+    if (by == 1) continue;
+    if (by == 0) {
+      for (int64_t j = 0; j < count; ++j) row[j] = 0;
+      continue;
+    }
+#pragma omp simd
+    for (int64_t j = 0; j < count; ++j) row[j] *= by;
+  }
+}
+
+template <typename T>
 [[gnu::always_inline]] inline void Gradients(T* s, T* dp, int64_t count, T log_sum_exp, T delta) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
@@ -66,11 +95,19 @@ template <typename T>
 
 }  // namespace
 
-LOCKSTEP_CLONES float MaxOf(const float* x, int64_t count) { return Max(x, count); }
-double MaxOf(const double* x, int64_t count) { return Max(x, count); }
+LOCKSTEP_CLONES void SoftmaxStep(float* scores, int64_t rows, int64_t count, int64_t stride, float* max, float* sum,
+                                 float* factor) {
+  Step(scores, rows, count, stride, max, sum, factor);
+}
+void SoftmaxStep(double* scores, int64_t rows, int64_t count, int64_t stride, double* max, double* sum,
+                 double* factor) {
+  Step(scores, rows, count, stride, max, sum, factor);
+}
 
-LOCKSTEP_CLONES float ExpOf(float* x, int64_t count, float less) { return ExpAndSum(x, count, less); }
-double ExpOf(double* x, int64_t count, double less) { return ExpAndSum(x, count, less); }
+LOCKSTEP_CLONES void ScaleRows(float* x, int64_t rows, int64_t count, const float* factor) {
+  Scale(x, rows, count, factor);
+}
+void ScaleRows(double* x, int64_t rows, int64_t count, const double* factor) { Scale(x, rows, count, factor); }
 
 LOCKSTEP_CLONES void ScoreGradients(float* s, float* dp, int64_t count, float log_sum_exp, float delta) {
   Gradients(s, dp, count, log_sum_exp, delta);
