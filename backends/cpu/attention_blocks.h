@@ -11,9 +11,10 @@
 #include <limits>
 #include <vector>
 
-#include "backends/cpu/attention_rows.h"
+#include "backends/cpu/block_products.h"
 #include "backends/cpu/emitters.h"
 #include "backends/cpu/scoped_threads.h"
+#include "backends/cpu/softmax_rows.h"
 #include "core/ops/attention.h"
 
 namespace lockstep::cpu {

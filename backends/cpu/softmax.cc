@@ -1,10 +1,13 @@
-// Softmax cross-entropy: oneDNN's softmax, then the loss and its gradient in one pass over the rows.
+// Softmax cross-entropy: the loss of each sample and its gradient, a few samples at a time while they are in the cache.
+
+#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "backends/cpu/emitters.h"
+#include "backends/cpu/softmax_rows.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -14,8 +17,18 @@ struct CrossEntropy {
   int64_t blocks = 1, classes = 1, inner = 1;
   double scale = 1;
   Shape labels_shape;
+  int threads = 1;
 
+  // A unit of work: samples of one block whose logits are neighbours in memory, class by class.
+  static constexpr int64_t kUnit = 16;
+  int64_t units_of_block() const { return (inner + kUnit - 1) / kUnit; }
   int64_t samples() const { return blocks * inner; }
+
+  uint64_t losses_bytes() const { return AlignUp(static_cast<uint64_t>(samples()) * sizeof(double)); }
+  uint64_t rows_bytes() const { return AlignUp(static_cast<uint64_t>(kUnit * classes) * sizeof(float)); }
+  uint64_t scratch_bytes() const {
+    return losses_bytes() + (inner == 1 ? 0 : rows_bytes() * static_cast<uint64_t>(threads));
+  }
 
   absl::Status LabelError(int64_t sample, int64_t label) const {
     std::vector<int64_t> index(static_cast<size_t>(labels_shape.rank()));
@@ -27,75 +40,62 @@ struct CrossEntropy {
                              << " is outside [0, " << classes << ")";
   }
 
-  // `p` holds the softmax of `x` and becomes the gradient. The loss needs no exponential: with m the maximum of x, the
-  // probability there is exp(m - m) / sum, so log(sum) = -log(max p), and -log p[label] = m - x[label] - log(max p).
-  template <typename T, typename Label>
-  absl::Status Run(const T* x, const Label* labels, T* p, T* loss, double* losses, int threads) const {
+  // Of one sample: its logits become the gradient, and the loss is returned.
+  double Sample(float* row, int64_t label) const {
+    float max = -std::numeric_limits<float>::infinity(), sum = 0, factor = 0;
+    const float logit = row[label];
+    SoftmaxStep(row, 1, classes, classes, &max, &sum, &factor);
+    // With NaN or infinity in the row, or of nothing but -inf.
+    if (!(sum > 0 && std::isfinite(sum) && std::isfinite(max))) {
+      std::fill_n(row, classes, std::numeric_limits<float>::quiet_NaN());
+      return std::numeric_limits<double>::quiet_NaN();
+    }
+    const auto by = static_cast<float>(scale / static_cast<double>(sum));
+    ScaleRows(row, 1, classes, &by);
+    row[label] -= static_cast<float>(scale);
+    return static_cast<double>(max) - static_cast<double>(logit) + std::log(static_cast<double>(sum));
+  }
+
+  // `rows` are of the calling thread. Transposes the samples into them and back, unless each is a row already.
+  template <typename Label>
+  void Unit(const float* x, const Label* labels, float* dx, double* losses, float* rows, int64_t unit) const {
+    const int64_t block = unit / units_of_block(), begin = unit % units_of_block() * kUnit;
+    const int64_t count = std::min(kUnit, inner - begin), first = block * inner + begin;
+    const int64_t offset = block * classes * inner + begin;
+    if (inner == 1) {
+      rows = dx + offset;
+      std::copy_n(x + offset, classes, rows);
+    } else {
+      for (int64_t c = 0; c < classes; ++c) {
+        for (int64_t i = 0; i < count; ++i) rows[i * classes + c] = x[offset + c * inner + i];
+      }
+    }
+    for (int64_t i = 0; i < count; ++i)
+      losses[first + i] = Sample(rows + i * classes, static_cast<int64_t>(labels[first + i]));
+    if (inner == 1) return;
+    for (int64_t c = 0; c < classes; ++c) {
+      for (int64_t i = 0; i < count; ++i) dx[offset + c * inner + i] = rows[i * classes + c];
+    }
+  }
+
+  template <typename Label>
+  absl::Status Run(const float* x, const Label* labels, float* loss, float* dx, std::byte* scratch) const {
     for (int64_t i = 0; i < samples(); ++i) {
       if (labels[i] < 0 || labels[i] >= classes) return LabelError(i, static_cast<int64_t>(labels[i]));
     }
-    const T factor = static_cast<T>(scale);
+    auto* const losses = reinterpret_cast<double*>(scratch);
+    const int64_t units = blocks * units_of_block();
 #pragma omp parallel for num_threads(threads) if (threads > 1 && samples() * classes > 16384)
-    for (int64_t i = 0; i < samples(); ++i) {
-      const int64_t first = i / inner * classes * inner + i % inner;
-      const T* row = x + first;
-      T* probabilities = p + first;
-      T max = row[0], max_probability = probabilities[0];
-      bool is_number = true;
-      for (int64_t j = 0; j < classes; ++j) {
-        max = std::max(max, row[j * inner]);
-        is_number &= row[j * inner] == row[j * inner];
-        max_probability = std::max(max_probability, probabilities[j * inner]);
-      }
-      // Over a row with NaN, with inf or of -inf alone the softmax is NaN; oneDNN makes zeros of it.
-      if (!is_number || !std::isfinite(max)) {
-        for (int64_t j = 0; j < classes; ++j) probabilities[j * inner] = std::numeric_limits<T>::quiet_NaN();
-        losses[i] = std::numeric_limits<double>::quiet_NaN();
-        continue;
-      }
-      const int64_t label = static_cast<int64_t>(labels[i]) * inner;
-      losses[i] =
-          static_cast<double>(max) - static_cast<double>(row[label]) - std::log(static_cast<double>(max_probability));
-      for (int64_t j = 0; j < classes; ++j) probabilities[j * inner] *= factor;
-      probabilities[label] -= factor;
+    for (int64_t unit = 0; unit < units; ++unit) {
+      std::byte* const rows = scratch + losses_bytes() + rows_bytes() * static_cast<uint64_t>(omp_get_thread_num());
+      Unit(x, labels, dx, losses, reinterpret_cast<float*>(rows), unit);
     }
     double sum = 0;  // in the order of samples, whatever the threads
     for (int64_t i = 0; i < samples(); ++i) sum += losses[i];
-    *loss = static_cast<T>(scale * sum);
+    *loss = static_cast<float>(scale * sum);
     return absl::OkStatus();
   }
 };
-
-// Calls f with the labels as what they are.
-template <typename F>
-absl::Status WithLabels(const KernelArgs& args, bool wide, F f) {
-  return wide ? f(args.read<int64_t>(1)) : f(args.read<int32_t>(1));
-}
-
-auto RunWithOneDnn(CrossEntropy loss, bool wide_labels, int threads, Kernel softmax) {
-  return [loss, wide_labels, threads, softmax = std::move(softmax)](const KernelArgs& args) mutable -> absl::Status {
-    std::byte* const writes[] = {args.writes[1]};
-    KernelArgs inner = args;
-    inner.writes = writes;
-    inner.scratch = args.scratch + AlignUp(static_cast<uint64_t>(loss.samples()) * sizeof(double));
-    RETURN_IF_ERROR(softmax.run(inner));
-    return WithLabels(args, wide_labels, [&](const auto* labels) {
-      return loss.Run(args.read<float>(0), labels, args.write<float>(1), args.write<float>(0),
-                      reinterpret_cast<double*>(args.scratch), threads);
-    });
-  };
-}
-
-absl::StatusOr<Kernel> OneDnnSoftmax(const TensorType& type, const dnnl::engine& engine) {
-  return CallOneDnn("softmax", [&] {
-    const dnnl::memory::desc desc = RowMajor(type);
-    const dnnl::softmax_forward::primitive_desc pd(engine, dnnl::prop_kind::forward_training,
-                                                   dnnl::algorithm::softmax_accurate, desc, desc, 1,
-                                                   DefaultAttributes());
-    return PrimitiveKernel("onednn.softmax", dnnl::softmax_forward(pd), pd.scratchpad_desc(), engine,
-                           {{DNNL_ARG_SRC, false, 0, desc}, {DNNL_ARG_DST, true, 0, desc}});
-  });
-}
 
 }  // namespace
 
@@ -110,13 +110,18 @@ absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c) {
   for (int64_t i = 2; i < logits.shape.rank(); ++i) loss.inner *= logits.shape[i];
   loss.scale = node.attr<double>("scale");
   loss.labels_shape = node.operand(1).shape();
+  loss.threads = c.threads();
   const bool wide_labels = node.operand(1).dtype() == DType::kI64;
 
-  ASSIGN_OR_RETURN(Kernel softmax, OneDnnSoftmax(logits, c.engine()));
   Kernel kernel;
-  kernel.name = "onednn.softmax_cross_entropy";
-  kernel.scratch_bytes = AlignUp(static_cast<uint64_t>(loss.samples()) * sizeof(double)) + softmax.scratch_bytes;
-  kernel.run = RunWithOneDnn(loss, wide_labels, c.threads(), std::move(softmax));
+  kernel.name = "softmax_cross_entropy";
+  kernel.scratch_bytes = loss.scratch_bytes();
+  kernel.run = [loss, wide_labels](const KernelArgs& args) {
+    const auto run = [&](const auto* labels) {
+      return loss.Run(args.read<float>(0), labels, args.write<float>(0), args.write<float>(1), args.scratch);
+    };
+    return wide_labels ? run(args.read<int64_t>(1)) : run(args.read<int32_t>(1));
+  };
   ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
   const int loss_storage = c.Write(node, 0), gradient_storage = c.Write(node, 1);
   c.Add(node, std::move(kernel), std::move(reads), {loss_storage, gradient_storage});

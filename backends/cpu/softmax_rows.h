@@ -1,12 +1,9 @@
-// What attention does to a row of a block of scores, with the vectors of the processor at hand, and the products of
-// blocks. For attention.cc and attention_grad.cc alone; any thread.
+// Softmax on rows in memory, with the vectors of the processor at hand: of attention's blocks of scores, and of logits.
+// Any thread.
 
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-
-#include "core/status.h"
 
 namespace lockstep::cpu {
 
@@ -24,29 +21,5 @@ void ScaleRows(double* x, int64_t rows, int64_t count, const double* factor);
 // With p = exp(s[i] - log_sum_exp): s[i] becomes p and dp[i] becomes p * (dp[i] - delta).
 void ScoreGradients(float* s, float* dp, int64_t count, float log_sum_exp, float delta);
 void ScoreGradients(double* s, double* dp, int64_t count, double log_sum_exp, double delta);
-
-// Products of row-major blocks, on the calling thread: oneDNN's of f32, loops of f64. Several threads may use one
-// object; its status is read when they are done.
-class BlockProducts {
- public:
-  // A block: its elements, from one row to the next, and whether it is to be taken transposed.
-  template <typename T>
-  struct Block {
-    const T* data;
-    int64_t row;
-    bool transposed = false;
-  };
-
-  // y [m, n], rows y_row apart, becomes alpha * a [m, k] b [k, n], to which itself is added if `add`.
-  void Multiply(int64_t m, int64_t n, int64_t k, float alpha, Block<float> a, Block<float> b, bool add, float* y,
-                int64_t y_row);
-  void Multiply(int64_t m, int64_t n, int64_t k, double alpha, Block<double> a, Block<double> b, bool add, double* y,
-                int64_t y_row);
-
-  absl::Status status() const;
-
- private:
-  std::atomic<int> failure_ = 0;  // a status of oneDNN
-};
 
 }  // namespace lockstep::cpu

@@ -1,10 +1,8 @@
-#include "backends/cpu/attention_rows.h"
+#include "backends/cpu/softmax_rows.h"
 
 #include <bit>
 #include <cmath>
 #include <limits>
-
-#include "oneapi/dnnl/dnnl.h"
 
 #define LOCKSTEP_CLONES __attribute__((target_clones("avx512f", "arch=haswell", "default")))
 
@@ -114,33 +112,6 @@ LOCKSTEP_CLONES void ScoreGradients(float* s, float* dp, int64_t count, float lo
 }
 void ScoreGradients(double* s, double* dp, int64_t count, double log_sum_exp, double delta) {
   Gradients(s, dp, count, log_sum_exp, delta);
-}
-
-void BlockProducts::Multiply(int64_t m, int64_t n, int64_t k, float alpha, Block<float> a, Block<float> b, bool add,
-                             float* y, int64_t y_row) {
-  const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, alpha, a.data,
-                                          a.row, b.data, b.row, add ? 1.0F : 0.0F, y, y_row);
-  if (status != dnnl_success) failure_ = status;
-}
-
-void BlockProducts::Multiply(int64_t m, int64_t n, int64_t k, double alpha, Block<double> a, Block<double> b, bool add,
-                             double* y, int64_t y_row) {
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      double sum = 0;
-      for (int64_t l = 0; l < k; ++l) {
-        sum +=
-            a.data[a.transposed ? l * a.row + i : i * a.row + l] * b.data[b.transposed ? j * b.row + l : l * b.row + j];
-      }
-      y[i * y_row + j] = (add ? y[i * y_row + j] : 0) + alpha * sum;
-    }
-  }
-}
-
-absl::Status BlockProducts::status() const {
-  if (failure_ == dnnl_success) return absl::OkStatus();
-  return ErrorStream(absl::StatusCode::kInternal)
-         << "oneDNN's product of blocks failed with status " << failure_.load();
 }
 
 }  // namespace lockstep::cpu
