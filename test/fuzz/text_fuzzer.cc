@@ -1,0 +1,27 @@
+// Coverage-guided fuzzing of the text form: whatever the text, parsing it ends in a graph that prints as a text of the
+// same graph, or in an error that is text.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/check.h"
+#include "core/printer.h"
+#include "core/text.h"
+#include "core/verifier.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace lockstep;
+  const auto graph = ParseGraph({reinterpret_cast<const char*>(data), size});
+  if (!graph.ok()) {
+    LOCKSTEP_CHECK(FindInvalidText(graph.status().message()) == std::string_view::npos) << "an error that is no text";
+    return 0;
+  }
+  const absl::Status status = Verify(*graph);
+  LOCKSTEP_CHECK(status.ok()) << status;
+  const std::string text = graph->ToString();
+  const auto again = ParseGraph(text);
+  LOCKSTEP_CHECK(again.ok()) << again.status() << "\n" << text;
+  LOCKSTEP_CHECK(again->ToString() == text) << text << "\nis read as\n" << again->ToString();
+  return 0;
+}
