@@ -1,5 +1,6 @@
 #include "passes/training/loss.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "passes/distribute/distribute.h"
@@ -18,16 +19,25 @@ absl::StatusOr<Value> Target(Graph& graph, const std::string& name, const Tensor
   return graph.AddInput(name, type, false, placements);
 }
 
+// Whether a data input is cut by rows, as many as `shape` has.
+bool IsBatch(const Graph& graph, const Shape& shape) {
+  return std::any_of(graph.inputs().begin(), graph.inputs().end(), [&](const Input& input) {
+    return !input.is_state && input.value.placement(kDataAxis).is_split(0) && shape.rank() > 0 &&
+           input.value.shape()[0] == shape[0];
+  });
+}
+
 // The target is shared as the prediction is, which the model's inputs and ops decide: of logits that are rows of a
 // batch of sentences, [batch * words, classes], each rank has those of its sentences, and takes the labels of those.
+// Where every rank computes the whole prediction, or nobody knows, labels are cut as the batch is.
 PlacementMap TargetPlacement(const Graph& graph, const std::string& result, const TensorType& type) {
-  const absl::StatusOr<Placement> prediction = PlacementOfResult(graph, result, std::string(kDataAxis));
-  if (!prediction.ok() || !prediction->is_split()) return {};  // what cannot be distributed still trains on one rank
   const Shape& shape = graph.FindResult(result)->value.shape();
+  const auto along_data = [](int64_t dim) { return PlacementMap{{std::string(kDataAxis), Placement::Split(dim)}}; };
+  const absl::StatusOr<Placement> prediction = PlacementOfResult(graph, result, std::string(kDataAxis));
+  if (!prediction.ok() || !prediction->is_split()) return IsBatch(graph, shape) ? along_data(0) : PlacementMap{};
   const int64_t dim = prediction->dim();
   const bool is_same_dim = dim == 0 || type.shape.rank() == shape.rank();  // else the target lacks one, of classes
-  if (!is_same_dim || type.shape[dim] != shape[dim]) return {};
-  return {{std::string(kDataAxis), *prediction}};
+  return is_same_dim && type.shape[dim] == shape[dim] ? along_data(dim) : PlacementMap{};
 }
 
 absl::StatusOr<Value> Prediction(const Graph& graph, const std::string& name) {

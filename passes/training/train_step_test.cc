@@ -132,13 +132,22 @@ graph @time_first(%x: f32[4,4,3] split(1), state %w: f32[3]) -> (logits: f32[4,4
   EXPECT_EQ(LabelOf(kTimeFirst, "mean_squared_error"), "f32[4,4,3] split(1)");
 }
 
-TEST(TrainStep, OneSampleIsSharedByNobody) {
+TEST(TrainStep, LabelsAreCutAsTheBatchIsWhereEveryRankPredictsTheWhole) {
   EXPECT_EQ(LabelOf(R"(
 graph @one(%x: f32[1,3] split(0), state %w: f32[3,2]) -> (logits: f32[1,2]) {
   %y = matmul %x, %w : f32[1,2]
   return %y
 })"),
-            "i64[1]");
+            "i64[1] split(0)");
+  EXPECT_EQ(LabelOf(R"(
+graph @sums_of_the_batch(%x: f32[4,3] split(0), state %w: f32[3,4]) -> (logits: f32[4,2]) {
+  %g = matmul %w, %x : f32[3,3]
+  %h = slice %g {start=[0,0], limit=[2,2], stride=[1,1]} : f32[2,2]
+  %y = broadcast %h {dims=[0,1], shape=[2,2]} : f32[2,2]
+  %z = concat %y, %y {dim=0} : f32[4,2]
+  return %z
+})"),
+            "i64[4] split(0)");
 }
 
 }  // namespace
