@@ -6,7 +6,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lockstep/bazel
 BAZEL ?= bazel
 BAZEL_FLAGS ?= --disk_cache=$(CACHE)
 RANKS ?= 2
-PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants benchmarks tools frontends)
+PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants test/fuzz benchmarks tools frontends)
 # The extension module and the tools; the tests are built by `make test`.
 BUILD_TARGETS = $(or $(strip $(if $(wildcard python_bindings/BUILD),//python_bindings:_lockstep) $(if $(wildcard tools/BUILD),//tools/...)),//...)
 CPP_FILES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.inc')
@@ -52,6 +52,10 @@ test-tsan: setup ## The runtime's tests under the thread sanitizer
 mutants: setup ## Count the mistakes in a source that the C++ tests notice (ARGS="--sample 15 core/ops/rules.cc")
 	@.venv/bin/python test/mutants/mutants.py $(ARGS)
 
+fuzz: setup ## Fuzz the importer and the text parser, a minute each (ARGS="--seconds 3600 onnx"); installs clang-19
+	@bazel/setup.sh clang-19 libclang-rt-19-dev
+	.venv/bin/python test/fuzz/fuzz.py $(ARGS)
+
 bench: build ## Measure against PyTorch and MPI; needs torch 2.13 in .venv (ARGS=…)
 	$(BAZEL) build $(BAZEL_FLAGS) //benchmarks/...
 	.venv/bin/python benchmarks/run.py $(ARGS)
@@ -83,4 +87,4 @@ clean: ## Remove what building and training made (not .venv, not the cache)
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so
 
-.PHONY: help setup build train test test-asan test-tsan mutants bench docs format lint tidy clean
+.PHONY: help setup build train test test-asan test-tsan mutants fuzz bench docs format lint tidy clean

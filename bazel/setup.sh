@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what Lockstep needs and is not there: Debian packages, and .venv with pinned Python packages.
 # `make setup` runs it before everything else, so it is quick when there is nothing to do.
-# PYTHON=/path/to/python3.11 chooses the interpreter.
+# Arguments are Debian packages that are wanted too. PYTHON=/path/to/python3.11 chooses the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -60,6 +60,7 @@ install_packages() {
 main() {
   local packages python
   mapfile -t packages < <(grep -v '^#' bazel/debian-packages.txt)
+  packages+=("$@")
   if [ -x .venv/bin/python ] && [ "$(cat $stamp 2>/dev/null)" = "$(wanted)" ] &&
     [ -z "$(missing_packages "${packages[@]}")" ]; then
     point_to_package  # the checkout may have been moved

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "core/builder.h"
+#include "core/text.h"
 #include "frontends/onnx/model_file.h"
 #include "frontends/onnx/subgraph.h"
 #include "frontends/onnx/tensor_data.h"
@@ -364,18 +365,23 @@ absl::StatusOr<ImportedModel> Import(absl::StatusOr<ModelFile> file, const std::
   return importer.Finish();
 }
 
+// What a file says goes into messages, and may be no text.
+absl::Status ErrorOfFile(const absl::Status& status, const std::string& name) {
+  return absl::Status(status.code(), ToValidText(name + ": " + std::string(status.message())));
+}
+
 }  // namespace
 
 absl::StatusOr<ImportedModel> ImportOnnx(const std::string& path, const ImportOptions& options) {
   absl::StatusOr<ImportedModel> model = Import(ReadModelFile(path), path, options);
-  if (!model.ok()) return Annotate(model.status(), path);
+  if (!model.ok()) return ErrorOfFile(model.status(), path);
   return model;
 }
 
 absl::StatusOr<ImportedModel> ImportOnnxBytes(std::string_view bytes, const std::string& name,
                                               const ImportOptions& options) {
   absl::StatusOr<ImportedModel> model = Import(ReadModelBytes(bytes), name, options);
-  if (!model.ok()) return Annotate(model.status(), name);
+  if (!model.ok()) return ErrorOfFile(model.status(), name);
   return model;
 }
 

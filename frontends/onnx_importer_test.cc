@@ -9,6 +9,7 @@
 #include "core/builder.h"
 #include "core/interpreter.h"
 #include "core/printer.h"
+#include "core/text.h"
 #include "core/verifier.h"
 #include "frontends/onnx/tensor_data.h"
 #include "onnx/onnx.pb.h"
@@ -414,6 +415,21 @@ TEST(OnnxImporterTest, DimensionsMustBeBoundAndMustExist) {
               HasSubstr("no symbolic dimension 'batch'; the model's inputs have 'n'"));
   EXPECT_THAT(ErrorOf(Import(MatMulModel(), {{"n", 0}})), HasSubstr("'n' is 0, expected at least 1"));
   EXPECT_THAT(ErrorOf(Import(MatMulModel(), {{"n", int64_t{1} << 60}})), HasSubstr("too large"));
+}
+
+TEST(OnnxImporterTest, InputsAtTheEndMayBeLeftOutByAnEmptyName) {
+  ModelProto model = EmptyModel();
+  AddNode(model, "Add", {"x", "x", ""}, {"y"});
+  const auto imported = Import(model, {{"n", 2}});
+  EXPECT_TRUE(imported.ok()) << imported.status();
+}
+
+TEST(OnnxImporterTest, MessagesAreTextWhateverTheFileSays) {
+  ModelProto model = MatMulModel();
+  model.mutable_graph()->mutable_node(0)->set_op_type("Mat\xffMul");
+  const std::string message(ImportOnnxBytes(model.SerializeAsString(), "<model>").status().message());
+  EXPECT_THAT(message, HasSubstr("Mat"));
+  EXPECT_EQ(FindInvalidText(message), std::string::npos) << message;
 }
 
 TEST(OnnxImporterTest, UnknownOperators) {

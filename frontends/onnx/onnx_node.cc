@@ -27,6 +27,12 @@ void OnnxNode::AddDropout(std::string dropout) {
   model_.graph.set_dropouts(std::move(dropouts));
 }
 
+int OnnxNode::num_inputs() const {
+  int count = proto_.input_size();
+  while (count > 0 && proto_.input(count - 1).empty()) --count;
+  return count;
+}
+
 Value OnnxNode::input(int i) {
   if (values_.IsTensor(proto_.input(i))) return values_.Get(proto_.input(i));
   builder_.Fail(Error() << "input " << i << " (" << proto_.input(i) << ") is " << KindOf(AnyInput(i))

@@ -41,7 +41,7 @@ class OnnxNode {
   void AddDropout(std::string dropout);  // to those of the graph
 
   // --- Inputs. The table of operators says how many are required; only later ones may be absent. ---------------------
-  int num_inputs() const { return proto_.input_size(); }
+  int num_inputs() const;  // without those at the end that are left out by an empty name
   bool has_input(int i) const {
     return i < proto_.input_size() && !proto_.input(i).empty() && !values_.IsNothing(proto_.input(i));
   }

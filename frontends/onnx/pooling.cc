@@ -159,6 +159,7 @@ Value UnfoldedAverage(OnnxNode& n, Value x, const OnnxWindows& w, bool include_p
   const Value windows = Unfolded(n, x, w, 0);
   if (!windows) return windows;
   const Value sum = b.ReduceSum(windows, {2});
+  if (!sum) return sum;
   Ints first(w.size.size(), 0), last(x.shape().dims().begin() + 2, x.shape().dims().end()), spatial;
   for (int64_t i = 2; i < x.shape().rank(); ++i) spatial.push_back(i);
   if (include_padding) {

@@ -21,7 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const absl::Status status = Verify(model->graph);
     LOCKSTEP_CHECK(status.ok()) << status;
   } else {
-    LOCKSTEP_CHECK(FindInvalidText(model.status().message()) == std::string_view::npos) << "an error that is no text";
+    LOCKSTEP_CHECK(FindInvalidText(std::string(model.status().message())) == std::string_view::npos)
+        << "an error that is no text";
   }
   return 0;
 }

@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// A model that differs from `bytes` in one to three places; "" if `bytes` is no model with nodes. The same for the same
+// A model in which one to three places of `bytes` are changed, perhaps to what they were; "" if `bytes` is no model with nodes. The same for the same
 // seed.
 std::string MutateOnnx(std::string_view bytes, unsigned seed);
 

@@ -14,11 +14,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace lockstep;
   const auto graph = ParseGraph({reinterpret_cast<const char*>(data), size});
   if (!graph.ok()) {
-    LOCKSTEP_CHECK(FindInvalidText(graph.status().message()) == std::string_view::npos) << "an error that is no text";
+    LOCKSTEP_CHECK(FindInvalidText(std::string(graph.status().message())) == std::string_view::npos)
+        << "an error that is no text";
     return 0;
   }
-  const absl::Status status = Verify(*graph);
-  LOCKSTEP_CHECK(status.ok()) << status;
+  // A text may say what does not hold, such as that a scalar is split.
+  LOCKSTEP_CHECK(FindInvalidText(std::string(Verify(*graph).message())) == std::string_view::npos);
   const std::string text = graph->ToString();
   const auto again = ParseGraph(text);
   LOCKSTEP_CHECK(again.ok()) << again.status() << "\n" << text;
