@@ -13,7 +13,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-constexpr int64_t kMaxMatrix = int64_t{1} << 26;  // elements of a constant matrix
+constexpr int64_t kMaxMatrix = int64_t{1} << 24;  // elements of a constant matrix
 
 absl::StatusOr<int64_t> IntInput(OnnxNode& n, int i, int64_t least) {
   ASSIGN_OR_RETURN(const Ints list, n.IntsInput(i));

@@ -8,8 +8,8 @@
 
 namespace lockstep {
 
-// A model in which one to three places of `bytes` are changed, perhaps to what they were; "" if `bytes` is no model with nodes. The same for the same
-// seed.
+// A model in which one to three places of `bytes` are changed, perhaps to what they were; "" if `bytes` is no model
+// with nodes. The same for the same seed.
 std::string MutateOnnx(std::string_view bytes, unsigned seed);
 
 }  // namespace lockstep
