@@ -94,6 +94,8 @@ class Builder {
   Value MatMul(Value a, Value b, bool transpose_a = false, bool transpose_b = false) {
     return Op("matmul", {a, b}, {{"transpose_a", transpose_a}, {"transpose_b", transpose_b}});
   }
+  // a^T b, summed over the batch: [k, n] of [..., m, k] and [..., m, n].
+  Value SumOfMatMuls(Value a, Value b) { return Op("matmul", {a, b}, {{"transpose_a", true}, {"sum_batch", true}}); }
 
   // --- Collectives ---------------------------------------------------------------------------------------------------
   Value AllReduce(Value x, std::string_view axis, ReduceKind kind);

@@ -277,7 +277,7 @@ TEST(OnnxImporterTest, NamesThatAreNumbers) {
   EXPECT_EQ(imported->parameters.size(), 2u);
 }
 
-TEST(OnnxImporterTest, ProductsWithAMatrixOfWeightsMergeTheLeadingDimensions) {
+TEST(OnnxImporterTest, RowsOfAProductWithAMatrixOfWeightsStayWhereTheyAre) {
   ModelProto model = EmptyModel();
   *model.mutable_graph()->mutable_input(0) = onnx::ValueInfoProto();
   AddValue("x", {"n", "5", "4"}, *model.mutable_graph()->mutable_input(0));
@@ -286,9 +286,7 @@ TEST(OnnxImporterTest, ProductsWithAMatrixOfWeightsMergeTheLeadingDimensions) {
   const auto imported = Import(model, {{"n", 2}});
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->graph.ToString(), R"(graph @test(%x: f32[2,5,4] split(0), state %w: f32[4,3]) -> (y: f32[2,5,3]) {
-  %0 = reshape %x {shape=[10, 4]} : f32[10,4] @"onnx:MatMul_0"
-  %1 = matmul %0, %w : f32[10,3] @"onnx:MatMul_0"
-  %y = reshape %1 {shape=[2, 5, 3]} : f32[2,5,3] @"onnx:MatMul_0"
+  %y = matmul %x, %w : f32[2,5,3] @"onnx:MatMul_0"
   return %y
 }
 )");

@@ -1,5 +1,7 @@
 // Matrix products: oneDNN's for the types that it has, plain loops for the others.
 
+#include "core/ops/matmul.h"
+
 #include <algorithm>
 
 #include "backends/cpu/emitters.h"
@@ -8,20 +10,22 @@ namespace lockstep::cpu {
 namespace {
 
 // A row-major operand, seen transposed in its last two dimensions where the op says so.
-dnnl::memory::desc OperandDesc(const TensorType& type, bool transpose) {
-  dnnl::memory::dims dims = type.shape.dims(), strides = type.shape.Strides();
+dnnl::memory::desc OperandDesc(DType dtype, const Shape& shape, bool transpose) {
+  dnnl::memory::dims dims = shape.dims(), strides = shape.Strides();
   if (transpose) {
     std::swap(dims[dims.size() - 1], dims[dims.size() - 2]);
     std::swap(strides[strides.size() - 1], strides[strides.size() - 2]);
   }
-  return {dims, *OneDnnType(type.dtype), strides};
+  return {dims, *OneDnnType(dtype), strides};
 }
 
 absl::StatusOr<Kernel> OneDnnMatMul(const Node& node, const dnnl::engine& engine) {
   return CallOneDnn("matmul", [&] {
-    const dnnl::memory::desc a = OperandDesc(node.operand(0).type(), node.attr<bool>("transpose_a"));
-    const dnnl::memory::desc b = OperandDesc(node.operand(1).type(), node.attr<bool>("transpose_b"));
-    const dnnl::memory::desc y = RowMajor(node.type());
+    const ops::MatMulForm form(node);
+    const DType dtype = node.type().dtype;
+    const dnnl::memory::desc a = OperandDesc(dtype, form.a, form.transpose_a);
+    const dnnl::memory::desc b = OperandDesc(dtype, form.b, form.transpose_b);
+    const dnnl::memory::desc y = RowMajor({dtype, form.y});
     const dnnl::matmul::primitive_desc pd(engine, a, b, y, DefaultAttributes());
     return PrimitiveKernel("onednn.matmul", dnnl::matmul(pd), pd.scratchpad_desc(), engine,
                            {{DNNL_ARG_SRC, false, 0, a}, {DNNL_ARG_WEIGHTS, false, 1, b}, {DNNL_ARG_DST, true, 0, y}});
@@ -49,13 +53,12 @@ struct PlainProduct {
 };
 
 Kernel PlainMatMul(const Node& node) {
-  const Shape &a = node.operand(0).shape(), &y = node.type().shape;
-  const int64_t rank = y.rank(), m = y[rank - 2], n = y[rank - 1];
-  const bool ta = node.attr<bool>("transpose_a"), tb = node.attr<bool>("transpose_b");
-  const int64_t k = ta ? a[rank - 2] : a[rank - 1];
+  const ops::MatMulForm form(node);
+  const int64_t rank = form.y.rank(), m = form.y[rank - 2], n = form.y[rank - 1], k = form.a[form.contracted_a];
+  const bool ta = form.transpose_a, tb = form.transpose_b;
   const PlainProduct product{m, n, k, ta ? 1 : k, ta ? m : 1, tb ? 1 : n, tb ? k : 1};
   int64_t batches = 1;
-  for (int64_t i = 0; i < rank - 2; ++i) batches *= y[i];
+  for (int64_t i = 0; i < rank - 2; ++i) batches *= form.y[i];
   const DType dtype = node.type().dtype;
   Kernel kernel;
   kernel.name = "loop.matmul";

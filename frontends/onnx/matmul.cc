@@ -9,14 +9,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// x of rank 2 or more as a matrix: all dimensions but the last merged.
-Value AsMatrix(Builder& b, Value x) {
-  const int64_t columns = x.shape()[x.shape().rank() - 1];
-  int64_t rows = 1;
-  for (int64_t i = 0; i + 1 < x.shape().rank(); ++i) rows *= x.shape()[i];
-  return b.Reshape(x, Shape({rows, columns}));
-}
-
 // x with its dimensions before the last two broadcast to `batch`.
 Value WithBatch(Builder& b, Value x, const Shape& batch) {
   Ints dims = batch.dims();
@@ -92,7 +84,7 @@ absl::StatusOr<Value> NumpyMatMul(OnnxNode& n, Value x, Value y) {
   Ints dims = batch.dims();
   Value product;
   if (y_rank == 2) {
-    product = b.MatMul(AsMatrix(b, x), y);  // one product with the weights instead of one for each index of the batch
+    product = b.MatMul(x, y);  // not one for each index of the batch
   } else {
     product = b.MatMul(WithBatch(b, x, batch), WithBatch(b, y, batch));
   }

@@ -35,6 +35,11 @@ bool IsReshapeOfBatch(const Node& node) {
   return node.Is("reshape") && KeepsMatrices(node.operand(0).shape(), node.type().shape);
 }
 
+// A product for each index of the batch, rather than one with a matrix.
+bool IsOfBatches(const Node& matmul) {
+  return matmul.operand(0).shape().rank() == matmul.operand(1).shape().rank() && !matmul.attr<bool>("sum_batch");
+}
+
 class Recognizer {
  public:
   explicit Recognizer(Graph& graph) : graph_(graph) {}
@@ -74,7 +79,7 @@ class Recognizer {
       Node& user = *p.node->users()[0];
       if (user.Is("matmul")) {
         pattern.weighting = &user;
-        return user.operand(0) == p && !user.attr<bool>("transpose_a");
+        return user.operand(0) == p && !user.attr<bool>("transpose_a") && IsOfBatches(user);
       }
       if (!IsReshapeOfBatch(user)) return false;
       p = user.result();
@@ -109,7 +114,7 @@ class Recognizer {
     if (node.Is("input") || !HasOneUse(graph_, scores)) return false;
     if (node.Is("matmul")) {
       pattern.product = &node;
-      return true;
+      return IsOfBatches(node);
     }
     if (IsReshapeOfBatch(node)) return MatchScores(node.operand(0), pattern);
     if (node.Is("mul") || node.Is("div")) return MatchFactor(node, pattern);

@@ -126,7 +126,7 @@ Expr ReduceMax(Expr x, IntsExpr dims) { return Reduce(ReduceMaxOp(), std::move(x
 Expr ReduceMin(Expr x, IntsExpr dims) { return Reduce(ReduceMinOp(), std::move(x), dims); }
 Expr MatMul(Expr x, Expr y, BoolExpr transpose_a, BoolExpr transpose_b) {
   return Expr(MatMulOp(), {std::move(x), std::move(y)},
-              {Attr("transpose_a", transpose_a), Attr("transpose_b", transpose_b)});
+              {Attr("transpose_a", transpose_a), Attr("transpose_b", transpose_b), Attr("sum_batch", BoolExpr(false))});
 }
 
 Expr Reshape(Expr x) { return Expr(ReshapeOp(), {std::move(x)}, {ImpliedShape()}, HasThatShape); }

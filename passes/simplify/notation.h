@@ -196,8 +196,8 @@ Expr Pad(Expr x, IntsExpr low, IntsExpr high, AttrExpr<double> value);
 Expr ReduceSum(Expr x, IntsExpr dims);
 Expr ReduceMax(Expr x, IntsExpr dims);
 Expr ReduceMin(Expr x, IntsExpr dims);
-Expr Reduce(const OpDef& op, Expr x, IntsExpr dims);  // of any op that is a reduction
-Expr MatMul(Expr x, Expr y, BoolExpr transpose_a, BoolExpr transpose_b);
+Expr Reduce(const OpDef& op, Expr x, IntsExpr dims);                      // of any op that is a reduction
+Expr MatMul(Expr x, Expr y, BoolExpr transpose_a, BoolExpr transpose_b);  // that sums no batch
 
 // Of these the shape of the result is implied: of a replacement it is the shape of what is replaced.
 Expr Reshape(Expr x);

@@ -102,6 +102,13 @@ Condition SwapsLastTwo(AnyAttr<Ints> permutation) {
   };
 }
 
+// And x is no operand whose rows are in several dimensions, which is not given transposed.
+Condition SwapsLastTwoOfBoth(AnyAttr<Ints> permutation, AnyValue x, AnyValue y) {
+  return [swaps = SwapsLastTwo(permutation), x, y](const Match& m) {
+    return swaps(m) && m[x].shape().rank() == m[y].shape().rank();
+  };
+}
+
 }  // namespace
 
 std::vector<SimplifyRule> ReductionRules() {
@@ -114,9 +121,10 @@ std::vector<SimplifyRule> ReductionRules() {
       {"reduce_min_of_broadcast", kAll, ReduceMin(Broadcast(x, p), q),
        Broadcast(ReduceMin(x, ReducedBelow(p, q)), Without(p, q)), GlobalTypes(), Repeat(p, q)},
 
-      {"matmul_of_transpose", kAll, MatMul(Transpose(x, p), y, s, t), MatMul(x, y, !s, t), SwapsLastTwo(p)},
+      {"matmul_of_transpose", kAll, MatMul(Transpose(x, p), y, s, t), MatMul(x, y, !s, t), SwapsLastTwoOfBoth(p, x, y)},
       {"matmul_by_transpose", kAll, MatMul(x, Transpose(y, p), s, t), MatMul(x, y, s, !t), SwapsLastTwo(p)},
-      {"transpose_of_matmul", kAll, Transpose(Only(MatMul(x, y, s, t)), p), MatMul(y, x, !t, !s), SwapsLastTwo(p)},
+      {"transpose_of_matmul", kAll, Transpose(Only(MatMul(x, y, s, t)), p), MatMul(y, x, !t, !s),
+       SwapsLastTwoOfBoth(p, x, y)},
   };
   for (const OpDef* op : AllOps()) {
     if (!op->reduction()) continue;

@@ -15,6 +15,16 @@ std::vector<OpCase> MatMulCases() {
     }
   }
   rows.push_back(Case("matmul", {F32({6, 12}), F32({12, 6})}));
+  // Rows in several dimensions, and the sum of the products of a batch.
+  rows.push_back(Case("matmul", {F64({6, 12, 4}), F64({4, 6})}));
+  rows.push_back(Case("matmul", {F32({2, 6, 1, 6}), F32({2, 6})}, {{"transpose_b", true}}));
+  rows.push_back(Case("matmul", {BF16({2, 3, 2}), BF16({2, 1})}));
+  rows.push_back(Case("matmul", {F32({6, 0, 2}), F32({2, 3})}).NoGradient("no elements"));
+  const AttributeMap sum = {{"transpose_a", true}, {"sum_batch", true}};
+  rows.push_back(Case("matmul", {F64({6, 12, 6}), F64({6, 12, 6})}, sum));
+  rows.push_back(Case("matmul", {F32({2, 1, 6, 3}), F32({2, 1, 6, 2})}, sum));
+  rows.push_back(Case("matmul", {I32({2, 2, 3}), I32({2, 2, 2})}, sum));
+  rows.push_back(Case("matmul", {F32({4, 3}), F32({4, 2})}, sum));
   rows.push_back(Case("matmul", {BF16({2, 3}), BF16({3, 1})}));
   rows.push_back(Case("matmul", {I32({2, 3}), I32({3, 2})}));
   rows.push_back(Case("matmul", {F32({2, 0}), F32({0, 2})}).NoGradient("no elements"));
@@ -23,6 +33,12 @@ std::vector<OpCase> MatMulCases() {
   rows.push_back(Case("matmul", {F32({2, 3}), F64({3, 2})}).Refused("C1"));
   rows.push_back(Case("matmul", {F32({2, 3}), F32({1, 3, 2})}).Refused("C2"));
   rows.push_back(Case("matmul", {F32({3}), F32({3})}).Refused("C2"));
+  rows.push_back(Case("matmul", {F32({2, 3, 2}), F32({3, 2})}, {{"transpose_a", true}}).Refused("C2"));
+  rows.push_back(Case("matmul", {F32({2, 3, 4}), F32({3, 2})}).Refused("C4"));
+  rows.push_back(Case("matmul", {F32({2, 3, 2}), F32({2, 3, 2})}, {{"sum_batch", true}}).Refused("C5"));
+  rows.push_back(
+      Case("matmul", {F32({2, 3, 2}), F32({2, 3, 2})}, {{"sum_batch", true}, {"transpose_b", true}}).Refused("C5"));
+  rows.push_back(Case("matmul", {F32({2, 3, 2}), F32({2, 2})}, sum).Refused("C2"));
   rows.push_back(Case("matmul", {F32({2, 2, 3}), F32({3, 3, 2})}).Refused("C3"));
   rows.push_back(Case("matmul", {F32({2, 3}), F32({2, 3})}).Refused("C4"));
   return rows;
