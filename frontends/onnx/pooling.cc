@@ -133,20 +133,26 @@ absl::Status MaxPool(OnnxNode& n) {
 // How many elements of each window lie in [first, last) of each dimension, the beginning of x being 0.
 Tensor CountsIn(const OnnxWindows& w, const Shape& y, const Ints& first, const Ints& last) {
   const Shape positions(Ints(y.dims().begin() + 2, y.dims().end()));
-  Tensor counts(TensorType{DType::kF64, positions});
-  const auto out = counts.mutable_data<double>();
-  for (size_t at = 0; at < out.size(); ++at) {
-    auto rest = static_cast<int64_t>(at);
-    double count = 1;
-    for (size_t i = w.size.size(); i-- > 0;) {
-      const int64_t extent = positions.dims()[i], begin = rest % extent * w.stride[i] - w.padding_low[i];
-      rest /= extent;
+  std::vector<std::vector<double>> along(w.size.size());  // each dimension
+  for (size_t i = 0; i < along.size(); ++i) {
+    for (int64_t position = 0; position < positions.dims()[i]; ++position) {
+      const int64_t begin = position * w.stride[i] - w.padding_low[i];
       int64_t inside = 0;
       for (int64_t k = 0; k < w.size[i]; ++k) {
         const int64_t place = begin + k * w.dilation[i];
         inside += place >= first[i] && place < last[i];
       }
-      count *= static_cast<double>(inside);
+      along[i].push_back(static_cast<double>(inside));
+    }
+  }
+  Tensor counts(TensorType{DType::kF64, positions});
+  const auto out = counts.mutable_data<double>();
+  for (size_t at = 0; at < out.size(); ++at) {
+    size_t rest = at;
+    double count = 1;
+    for (size_t i = along.size(); i-- > 0;) {
+      count *= along[i][rest % along[i].size()];
+      rest /= along[i].size();
     }
     out[at] = count;
   }

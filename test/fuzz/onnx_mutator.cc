@@ -55,7 +55,7 @@ class Mutator {
                                                       -1,
                                                       -2,
                                                       16,
-                                                      1 << 20,
+                                                      1 << 16,
                                                       std::numeric_limits<int64_t>::max(),
                                                       std::numeric_limits<int64_t>::min()};
     return kInts[Below(kInts.size())];
