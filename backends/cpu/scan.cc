@@ -81,7 +81,8 @@ class ScanEmitter {
   bool IsSumOfProducts(Value value) const {
     const Node& node = *value.node;
     return node.Is("matmul") && node.attr<bool>("transpose_a") && !node.attr<bool>("transpose_b") &&
-           node.operand(0).shape().rank() == 2 && MayStack(value) && MayStack(node.operand(0)) && MayStack(node.operand(1));
+           node.operand(0).shape().rank() == 2 && MayStack(value) && MayStack(node.operand(0)) &&
+           MayStack(node.operand(1));
   }
 
   // Before the loop: products of what is scanned with constants. The loop scans their results.
