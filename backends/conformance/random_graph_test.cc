@@ -83,7 +83,9 @@ TEST_P(RandomGraphOnBackend, OfSeveralRanksAgreesWithOne) {
     }
   }
   // A few graphs alone, under the sanitizers, need not have all.
-  if (NumGraphs(10) == 10) EXPECT_EQ(along, (std::set<std::string>{"data", "model"}));
+  if (NumGraphs(10) == 10) {
+    EXPECT_EQ(along, (std::set<std::string>{"data", "model"}));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomGraphOnBackend, testing::Values(0, 25, 50, 75));

@@ -94,10 +94,8 @@ void Grouping::AddNode(Node& node) {
 }
 
 std::optional<size_t> Grouping::Producer(Value value) const {
-  while (IsRematerializable(*value.node)) {
-    if (value.node->operands().empty()) return std::nullopt;
-    value = value.node->operand(0);
-  }
+  value = LookThroughCopies(value);
+  if (IsRematerializable(*value.node)) return std::nullopt;
   const auto it = position_.find(value.node);
   return it == position_.end() ? std::nullopt : std::optional(it->second);
 }
@@ -209,8 +207,7 @@ bool Grouping::WithinLimits(const Group& a, const Group& b) const {
     for (size_t position : group->nodes) {
       Node& node = *nodes_[position];
       for (Value operand : node.operands()) {
-        while (IsRematerializable(*operand.node) && !operand.node->operands().empty())
-          operand = operand.node->operand(0);
+        operand = LookThroughCopies(operand);
         if (!inside.contains(operand.node) && !IsRematerializable(*operand.node)) operands.insert(operand);
       }
       results += IsLiveOut(node.result(), inside, results_);
@@ -293,6 +290,11 @@ bool IsRematerializable(const Node& node) {
   if (node.op().has_trait(kRematerialised)) return true;
   return node.Is("constant") && node.attr<Tensor>("value").num_elements() > 0 &&
          node.attr<Tensor>("value").AllElementsEqual();
+}
+
+Value LookThroughCopies(Value value) {
+  while (IsRematerializable(*value.node) && !value.node->operands().empty()) value = value.node->operand(0);
+  return value;
 }
 
 bool IsLiveOut(Value value, const std::unordered_set<const Node*>& group,

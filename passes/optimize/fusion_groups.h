@@ -25,6 +25,10 @@ namespace lockstep::passes {
 // elements.
 bool IsRematerializable(const Node& node);
 
+// What is read through a value that every body gets a copy of: the source of a broadcast. A copy that reads nothing is
+// itself.
+Value LookThroughCopies(Value value);
+
 // Whether anybody but the group needs `value`, the result of one of its nodes. Copied nodes are looked through.
 bool IsLiveOut(Value value, const std::unordered_set<const Node*>& group,
                const std::unordered_set<Value, ValueHash>& results);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -19,12 +20,6 @@ bool IsCheap(const Node& node) {
 }
 
 bool IsReshape(const Node& node) { return node.op().is_mover() && node.op().has_trait(kKeepsOrder); }
-
-// What a node reads where its operand is a copy in every body: the source of a broadcast.
-Value LookThroughCopies(Value value) {
-  while (IsRematerializable(*value.node) && !value.node->operands().empty()) value = value.node->operand(0);
-  return value;
-}
 
 int64_t Bytes(Value value) { return value.type().num_bytes(); }
 
@@ -69,11 +64,10 @@ class Recomputation {
     for (const Node* user : node.users()) {
       const auto group = group_of_.find(user);
       if (group != group_of_.end() && group->second == from) continue;
-      if (group == group_of_.end() || !CanTakeIn(group->second, recipe, value)) {
-        by_all = false;
-      } else {
-        bytes_to_read[group->second] = BytesToRead(group->second, recipe);
-      }
+      if (group != group_of_.end() && bytes_to_read.contains(group->second)) continue;
+      const auto bytes = group == group_of_.end() ? std::nullopt : BytesToRead(group->second, recipe, value);
+      if (bytes) bytes_to_read[group->second] = *bytes;
+      else by_all = false;
     }
     if (!CanStoreLeaves(from, recipe, by_all)) return absl::OkStatus();
     // If some need the value, it is stored: the others then compute it again if they read no more for that.
@@ -140,20 +134,17 @@ class Recomputation {
     return operands;
   }
 
-  // A node of the group that moves the value's elements needs it in memory.
-  bool CanTakeIn(size_t group, const Recipe& recipe, Value value) const {
-    Values operands = OperandsOf(group);
-    operands.insert(recipe.leaves.begin(), recipe.leaves.end());
+  // That the group reads more than now if it computes the value again; null if it cannot: a node that moves the value's
+  // elements needs it in memory, and loops have limits.
+  std::optional<int64_t> BytesToRead(size_t group, const Recipe& recipe, Value value) const {
+    const std::vector<Node*>& nodes = groups_[group];
     const auto moves_value = [&](const Node* node) { return node->op().is_mover() && node->operand(0) == value; };
-    return std::none_of(groups_[group].begin(), groups_[group].end(), moves_value) &&
-           static_cast<int64_t>(operands.size()) <= options_.max_operands &&
-           static_cast<int64_t>(groups_[group].size() + recipe.nodes.size()) <= options_.max_nodes;
-  }
-
-  int64_t BytesToRead(size_t group, const Recipe& recipe) const {
-    const Values operands = OperandsOf(group);
+    if (std::any_of(nodes.begin(), nodes.end(), moves_value)) return std::nullopt;
+    if (static_cast<int64_t>(nodes.size() + recipe.nodes.size()) > options_.max_nodes) return std::nullopt;
+    Values operands = OperandsOf(group);
     int64_t bytes = 0;
-    for (const Value leaf : recipe.leaves) bytes += operands.contains(leaf) ? 0 : Bytes(leaf);
+    for (const Value leaf : recipe.leaves) bytes += operands.insert(leaf).second ? Bytes(leaf) : 0;
+    if (static_cast<int64_t>(operands.size()) > options_.max_operands) return std::nullopt;
     return bytes;
   }
 
