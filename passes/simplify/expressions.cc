@@ -128,6 +128,11 @@ Expr MatMul(Expr x, Expr y, BoolExpr transpose_a, BoolExpr transpose_b) {
   return Expr(MatMulOp(), {std::move(x), std::move(y)},
               {Attr("transpose_a", transpose_a), Attr("transpose_b", transpose_b), Attr("sum_batch", BoolExpr(false))});
 }
+Expr SumOfMatMuls(Expr x, Expr y) {
+  return Expr(
+      MatMulOp(), {std::move(x), std::move(y)},
+      {Attr("transpose_a", BoolExpr(true)), Attr("transpose_b", BoolExpr(false)), Attr("sum_batch", BoolExpr(true))});
+}
 
 Expr Reshape(Expr x) { return Expr(ReshapeOp(), {std::move(x)}, {ImpliedShape()}, HasThatShape); }
 Expr Broadcast(Expr x, IntsExpr dims) {

@@ -198,6 +198,7 @@ Expr ReduceMax(Expr x, IntsExpr dims);
 Expr ReduceMin(Expr x, IntsExpr dims);
 Expr Reduce(const OpDef& op, Expr x, IntsExpr dims);                      // of any op that is a reduction
 Expr MatMul(Expr x, Expr y, BoolExpr transpose_a, BoolExpr transpose_b);  // that sums no batch
+Expr SumOfMatMuls(Expr x, Expr y);                                        // of a batch: of x transposed, and y
 
 // Of these the shape of the result is implied: of a replacement it is the shape of what is replaced.
 Expr Reshape(Expr x);

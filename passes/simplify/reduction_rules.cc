@@ -125,6 +125,8 @@ std::vector<SimplifyRule> ReductionRules() {
       {"matmul_by_transpose", kAll, MatMul(x, Transpose(y, p), s, t), MatMul(x, y, s, !t), SwapsLastTwo(p)},
       {"transpose_of_matmul", kAll, Transpose(Only(MatMul(x, y, s, t)), p), MatMul(y, x, !t, !s),
        SwapsLastTwoOfBoth(p, x, y)},
+      {"transpose_of_sum_of_matmuls", kAll, Transpose(Only(SumOfMatMuls(x, y)), p), SumOfMatMuls(y, x),
+       SwapsLastTwo(p)},
   };
   for (const OpDef* op : AllOps()) {
     if (!op->reduction()) continue;
