@@ -3,8 +3,8 @@
     python examples/models/export.py --out /tmp/models                    # all, by torch.export
     python examples/models/export.py --out /tmp/models --how torchscript resnet lstm
 
-Needs torch 2.13, onnx and onnxscript; those of transformers are left out where it is not installed. Writes <name>.<how>.onnx, with `batch` as the symbolic dimension of
-each input.
+Needs torch 2.13, onnx and onnxscript; those of transformers (5.23) are left out where it is not installed. Writes
+<name>.<how>.onnx, with `batch` as the symbolic dimension of each input.
 """
 
 from __future__ import annotations
