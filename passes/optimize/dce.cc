@@ -28,6 +28,31 @@ bool RemoveDeadNodes(Graph& graph) {
   return changed;
 }
 
+void RemoveDeadNodesAmong(Graph& graph, const std::vector<Node*>& nodes) {
+  std::unordered_set<const Node*> gone;
+  const auto is_dead = [&](Node& node) {
+    if (node.Is("input") || !node.users().empty()) return false;
+    for (size_t i = 0; i < node.num_results(); ++i) {
+      if (graph.IsUsed(node.result(i))) return false;
+    }
+    return true;
+  };
+  for (size_t i = nodes.size(); i-- > 0;) {
+    if (gone.contains(nodes[i]) || !is_dead(*nodes[i])) continue;
+    std::vector<Node*> open = {nodes[i]};
+    while (!open.empty()) {
+      Node* node = open.back();
+      open.pop_back();
+      if (!gone.insert(node).second) continue;
+      const std::vector<Value> operands = node->operands();
+      graph.Erase(node);
+      for (Value operand : operands) {
+        if (!gone.contains(operand.node) && is_dead(*operand.node)) open.push_back(operand.node);
+      }
+    }
+  }
+}
+
 namespace {
 
 // Loops first: what they no longer need is dead then. And what is dead in a body, a loop need not take.

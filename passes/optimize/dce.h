@@ -19,4 +19,8 @@ Pass Dce();
 // What it runs, for passes that leave something behind. True if there was something.
 bool RemoveDeadNodes(Graph& graph);
 
+// The same of `nodes`, given in their order, and of what only they have used; in time that the others do not matter
+// for.
+void RemoveDeadNodesAmong(Graph& graph, const std::vector<Node*>& nodes);
+
 }  // namespace lockstep::passes

@@ -14,6 +14,7 @@ namespace lockstep::passes {
 namespace {
 
 using NodeSet = std::unordered_set<const Node*>;
+using ValueSet = std::unordered_set<Value, ValueHash>;
 
 // The body of a group, with the values of the graph that its inputs and results stand for.
 class BodyBuilder {
@@ -50,15 +51,14 @@ class BodyBuilder {
   std::vector<Value> operands_, results_;
 };
 
-// Puts one fusion in the place of the group's first node, unless nobody needs it or the target cannot. The order of the
-// graph is to be restored afterwards.
-absl::StatusOr<bool> Fuse(Graph& graph, const std::vector<Node*>& nodes, const FusionOptions& options) {
+// Puts one fusion in the place of the group's first node, unless nobody needs it or the target cannot. `graph_results`
+// has what the graph returns of nodes that are in groups. The order of the graph is to be restored afterwards.
+absl::StatusOr<bool> Fuse(Graph& graph, const std::vector<Node*>& nodes, const ValueSet& graph_results,
+                          const FusionOptions& options) {
   const NodeSet group(nodes.begin(), nodes.end());
   BodyBuilder body(group);
   for (Node* node : nodes) RETURN_IF_ERROR(body.Add(*node));
   std::vector<std::string> names;
-  std::unordered_set<Value, ValueHash> graph_results;
-  for (const Result& result : graph.results()) graph_results.insert(result.value);
   for (Node* node : nodes) {
     if (!IsLiveOut(node->result(), group, graph_results)) continue;
     RETURN_IF_ERROR(body.AddResult(node->result()));
@@ -76,7 +76,7 @@ absl::StatusOr<bool> Fuse(Graph& graph, const std::vector<Node*>& nodes, const F
     return false;
   }
   for (size_t i = 0; i < results.size(); ++i) graph.ReplaceUses(results[i], fusion->result(i));
-  RemoveDeadNodes(graph);  // the group, and the originals of what only it has read
+  RemoveDeadNodesAmong(graph, nodes);  // the group, and the originals of what only it has read
   for (size_t i = 0; i < names.size(); ++i) graph.SetName(fusion->result(i), names[i]);
   return true;
 }
@@ -87,9 +87,11 @@ absl::StatusOr<bool> FuseAll(Graph& graph, const FusionOptions& options) {
   changed = RemoveDeadNodes(graph) || changed;
   std::vector<std::vector<Node*>> groups = FusionGroups(graph, options);
   RETURN_IF_ERROR(RecomputeInLoops(graph, groups, options));
+  ValueSet graph_results;
+  for (const Result& result : graph.results()) graph_results.insert(result.value);
   for (const std::vector<Node*>& group : groups) {
     if (group.empty()) continue;
-    ASSIGN_OR_RETURN(const bool fused, Fuse(graph, group, options));
+    ASSIGN_OR_RETURN(const bool fused, Fuse(graph, group, graph_results, options));
     changed = changed || fused;
   }
   if (changed) RepairOrder(graph, /*keep_collectives=*/true);

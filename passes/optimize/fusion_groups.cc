@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "core/op_def.h"
+#include "passes/optimize/contracted_dag.h"
 
 namespace lockstep::passes {
 namespace {
@@ -44,7 +45,8 @@ class Grouping {
  private:
   void AddNode(Node& node);
   void AddDependencies();
-  Group& GroupOf(size_t position) { return groups_[group_of_[position]]; }
+  Group& GroupOf(size_t position) { return groups_[dag_.Find(position)]; }
+  const Group& GroupOf(size_t position) const { return groups_[dag_.Find(position)]; }
 
   // The nodes that `value` comes from when copied nodes are looked through: none for an input.
   std::optional<size_t> Producer(Value value) const;
@@ -55,19 +57,16 @@ class Grouping {
   std::optional<Loop> JointLoop(const Group& a, const Group& b) const;
   bool LinksFit(const Group& producer, const Group& consumer, const Loop& loop) const;
   bool WithinLimits(const Group& a, const Group& b) const;
-  // Whether b needs, by way of a third group, what a computes.
-  bool DependsThroughOthers(size_t a, size_t b) const;
 
   const FusionOptions& options_;
   std::vector<Node*> nodes_;  // copied nodes are among them, in groups of their own that are not fusible
   std::unordered_map<const Node*, size_t> position_;
   std::unordered_set<Value, ValueHash> results_;
-  std::vector<std::vector<size_t>> successors_;  // of a node: who depends on it, looking through copied nodes
-  std::vector<size_t> group_of_;
   std::vector<Group> groups_;  // one for each node at first; those that were joined to another are empty
+  ContractedDag dag_;          // of the groups, looking through copied nodes
 };
 
-Grouping::Grouping(const Graph& graph, const FusionOptions& options) : options_(options) {
+Grouping::Grouping(const Graph& graph, const FusionOptions& options) : options_(options), dag_(graph.nodes().size()) {
   for (const Result& result : graph.results()) results_.insert(result.value);
   for (const Node& node : graph.nodes()) AddNode(const_cast<Node&>(node));
   AddDependencies();
@@ -77,7 +76,6 @@ void Grouping::AddNode(Node& node) {
   const size_t position = nodes_.size();
   position_[&node] = position;
   nodes_.push_back(&node);
-  group_of_.push_back(position);
   Group& group = groups_.emplace_back();
   group.nodes = {position};
   for (const Node* user : node.users())
@@ -101,36 +99,15 @@ std::optional<size_t> Grouping::Producer(Value value) const {
 }
 
 void Grouping::AddDependencies() {
-  successors_.resize(nodes_.size());
   std::optional<size_t> last_collective;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     for (Value operand : nodes_[i]->operands()) {
-      if (const std::optional<size_t> producer = Producer(operand)) successors_[*producer].push_back(i);
+      if (const std::optional<size_t> producer = Producer(operand)) dag_.AddEdge(*producer, i);
     }
     if (!nodes_[i]->op().has_trait(kCollective)) continue;
-    if (last_collective) successors_[*last_collective].push_back(i);
+    if (last_collective) dag_.AddEdge(*last_collective, i);
     last_collective = i;
   }
-}
-
-bool Grouping::DependsThroughOthers(size_t a, size_t b) const {
-  std::vector<bool> reached(groups_.size(), false);
-  std::vector<size_t> open = {a};
-  reached[a] = true;
-  while (!open.empty()) {
-    const size_t group = open.back();
-    open.pop_back();
-    for (size_t node : groups_[group].nodes) {
-      for (size_t successor : successors_[node]) {
-        const size_t next = group_of_[successor];
-        if (next == b && group != a) return true;
-        if (next == b || reached[next]) continue;
-        reached[next] = true;
-        open.push_back(next);
-      }
-    }
-  }
-  return false;
 }
 
 // Whether what a loop reduces may be broadcast back into it: every row is reduced on its own, in one unit of work, and
@@ -179,7 +156,7 @@ bool Grouping::LinksFit(const Group& producer, const Group& consumer, const Loop
     const Node& node = *nodes_[position];
     for (Value operand : node.operands()) {
       const std::optional<size_t> from = Producer(operand);
-      if (!from || &groups_[group_of_[*from]] != &producer) continue;
+      if (!from || &GroupOf(*from) != &producer) continue;
       const bool is_direct = operand.node == nodes_[*from];
       if (is_direct) {
         if (IsMover(node) && (loop.reduces || !node.op().has_trait(kKeepsOrder))) return false;
@@ -223,8 +200,7 @@ bool Grouping::Join(size_t a, size_t b) {
   const std::optional<Loop> loop = JointLoop(first, second);
   if (!loop || !LinksFit(first, second, *loop) || !LinksFit(second, first, *loop) || !WithinLimits(first, second))
     return false;
-  if (DependsThroughOthers(a, b) || DependsThroughOthers(b, a)) return false;
-  for (size_t position : second.nodes) group_of_[position] = a;
+  if (!dag_.Merge(a, b)) return false;
   std::vector<size_t> nodes;
   std::merge(first.nodes.begin(), first.nodes.end(), second.nodes.begin(), second.nodes.end(),
              std::back_inserter(nodes));
@@ -246,7 +222,7 @@ void Grouping::JoinProducersAndConsumers() {
       Node& node = *nodes_[*producer];
       // A view of memory costs nothing on its own: it is taken in where only this loop reads it.
       if (IsMover(node) && (node.users().size() != 1 || IsResult(node.result()))) continue;
-      Join(group_of_[*producer], group_of_[consumer]);
+      Join(dag_.Find(*producer), dag_.Find(consumer));
     }
   }
 }
@@ -260,7 +236,7 @@ void Grouping::JoinReadersOfOneValue() {
       const auto [it, is_first] = last_reader.try_emplace(operand, i);
       if (is_first) continue;
       const bool held_up = GroupOf(it->second).feeds_collective || GroupOf(i).feeds_collective;
-      if (!held_up) Join(group_of_[it->second], group_of_[i]);
+      if (!held_up) Join(dag_.Find(it->second), dag_.Find(i));
       it->second = i;
     }
   }
@@ -269,7 +245,7 @@ void Grouping::JoinReadersOfOneValue() {
 std::vector<std::vector<Node*>> Grouping::TakeGroups() const {
   std::vector<std::vector<Node*>> taken;
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    const Group& group = groups_[group_of_[i]];
+    const Group& group = GroupOf(i);
     if (group.nodes.empty() || group.nodes[0] != i || !group.is_fusible) continue;
     std::vector<Node*> nodes;
     bool reads_copies = false;
