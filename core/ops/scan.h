@@ -32,23 +32,4 @@ struct ScanForm {
 // The type of `length` values of `type`, one after the other.
 TensorType Stacked(const TensorType& type, int64_t length);
 
-// A scan that is yet to be made: its body, and the operands and what they are. For what takes one apart and makes
-// another of the pieces.
-struct ScanParts {
-  // Inputs of the body with the operands that they stand for.
-  struct Operand {
-    Value outer, inner;
-  };
-  std::vector<Operand> carried, scanned, constants;
-  // Values of the body. next_carried[i] is that of carried[i] for the next iteration.
-  std::vector<Value> next_carried, stacked, summed;
-  // Names of the node's results in that order; empty ones are made up.
-  std::vector<std::string> carried_names, stacked_names, summed_names;
-};
-
-// The node of these parts: what the results need of the nodes of `body`, in which all inner values lie, is copied.
-// What is scanned or constant and not needed is left out. Inputs keep their names and placements.
-absl::StatusOr<NodeSpec> MakeScan(const Graph& body, const ScanParts& parts, int64_t length, bool reverse,
-                                  std::string source);
-
 }  // namespace lockstep

@@ -7,7 +7,7 @@
 #include "core/backpropagate.h"
 #include "core/builder.h"
 #include "core/ops/op_list.h"
-#include "core/ops/scan.h"
+#include "core/ops/scan_parts.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/builder.h"
-#include "core/ops/scan.h"
+#include "core/ops/scan_parts.h"
 #include "frontends/onnx/op_table.h"
 #include "frontends/onnx/recurrent_activations.h"
 #include "frontends/onnx/unroll.h"

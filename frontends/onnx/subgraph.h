@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "core/builder.h"
-#include "core/ops/scan.h"
+#include "core/ops/scan_parts.h"
 #include "core/status.h"
 #include "frontends/onnx/values.h"
 #include "frontends/onnx_importer.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/op_def.h"
-#include "core/ops/scan.h"
+#include "core/ops/scan_parts.h"
 
 namespace lockstep::passes {
 namespace {
@@ -27,7 +27,8 @@ class Hoister {
     std::erase_if(invariant, [&](Node* node) { return made_where_read_.contains(node); });
     if (invariant.empty()) return false;
     for (Node* node : invariant) RETURN_IF_ERROR(Copy(*node));
-    return Replace(invariant);
+    RETURN_IF_ERROR(Replace(invariant));
+    return true;
   }
 
  private:
@@ -51,12 +52,10 @@ class Hoister {
     return graph_.InsertCopy(node, outer_, &scan_).status();
   }
 
-  absl::StatusOr<bool> Replace(const std::vector<Node*>& invariant) {
+  absl::Status Replace(const std::vector<Node*>& invariant) {
     ScanParts parts;
-    for (size_t i = 0; i < form_.num_inputs(); ++i) {
-      auto& group = i < form_.carried ? parts.carried : form_.is_scanned(i) ? parts.scanned : parts.constants;
-      group.push_back({scan_.operand(i), body_.inputs()[i].value});
-    }
+    for (size_t i = 0; i < form_.num_inputs(); ++i)
+      parts.operands_with(form_, i).push_back({scan_.operand(i), body_.inputs()[i].value});
     for (Node* node : invariant) {
       for (size_t i = 0; i < node->num_results(); ++i) {
         const Value value = node->result(i);
@@ -66,21 +65,12 @@ class Hoister {
         parts.constants.push_back({outer_.at(value), input});
       }
     }
+    std::vector<size_t> all;
     for (size_t i = 0; i < form_.num_results(); ++i) {
-      auto& group = i < form_.carried ? parts.next_carried : form_.is_stacked(i) ? parts.stacked : parts.summed;
-      group.push_back(body_.results()[i].value);
+      parts.results_with(form_, i).push_back(body_.results()[i].value);
+      all.push_back(i);
     }
-    ASSIGN_OR_RETURN(NodeSpec spec, MakeScan(body_, parts, form_.length, form_.reverse, scan_.source()));
-    std::vector<std::string> names;
-    for (size_t i = 0; i < form_.num_results(); ++i) {
-      spec.placements.push_back(scan_.placements(i));
-      names.push_back(scan_.result_name(i));
-    }
-    ASSIGN_OR_RETURN(Node* const hoisted, graph_.Insert(std::move(spec), &scan_));
-    for (size_t i = 0; i < names.size(); ++i) graph_.ReplaceUses(scan_.result(i), hoisted->result(i));
-    graph_.Erase(&scan_);
-    for (size_t i = 0; i < names.size(); ++i) graph_.SetName(hoisted->result(i), names[i]);
-    return true;
+    return ReplaceScan(graph_, scan_, body_, parts, all);
   }
 
   Graph& graph_;

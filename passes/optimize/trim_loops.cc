@@ -4,7 +4,7 @@
 #include <unordered_set>
 
 #include "core/op_def.h"
-#include "core/ops/scan.h"
+#include "core/ops/scan_parts.h"
 
 namespace lockstep::passes {
 namespace {
@@ -20,7 +20,8 @@ class Trimmer {
     const bool has_fixed = std::any_of(fixed_.begin(), fixed_.end(), [](bool fixed) { return fixed; });
     if (used == 0) return ReplaceFixed();
     if (used == form_.num_results() && !has_fixed && AllInputsNeeded()) return false;
-    return Replace();
+    RETURN_IF_ERROR(Replace());
+    return true;
   }
 
  private:
@@ -36,16 +37,19 @@ class Trimmer {
     }
   }
   void MarkLive(size_t result) {
-    if (is_live_[result]) return;
+    std::vector<Value> open = {InnerResult(result)};
     is_live_[result] = true;
-    Need(InnerResult(result));
-  }
-  void Need(Value value) {
-    if (!needed_.insert(value.node).second) return;
-    for (size_t i = 0; i < form_.carried; ++i) {
-      if (Inner(i) == value && !fixed_[i]) MarkLive(i);
+    while (!open.empty()) {
+      const Value value = open.back();
+      open.pop_back();
+      if (!needed_.insert(value.node).second) continue;
+      for (size_t i = 0; i < form_.carried; ++i) {
+        if (Inner(i) != value || fixed_[i] || is_live_[i]) continue;
+        is_live_[i] = true;
+        open.push_back(InnerResult(i));
+      }
+      open.insert(open.end(), value.node->operands().begin(), value.node->operands().end());
     }
-    for (Value operand : value.node->operands()) Need(operand);
   }
   bool AllInputsNeeded() const {
     for (size_t i = form_.carried; i < form_.num_inputs(); ++i) {
@@ -65,33 +69,21 @@ class Trimmer {
     return changed;
   }
 
-  absl::StatusOr<bool> Replace() {
+  absl::Status Replace() {
     ReplaceFixed();
     ScanParts parts;
     for (size_t i = 0; i < form_.num_inputs(); ++i) {
-      const ScanParts::Operand operand{scan_.operand(i), Inner(i)};
-      if (i >= form_.carried) (form_.is_scanned(i) ? parts.scanned : parts.constants).push_back(operand);
-      else if (fixed_[i]) parts.constants.push_back(operand);
-      else if (is_live_[i]) parts.carried.push_back(operand);
+      if (i < form_.carried && !fixed_[i] && !is_live_[i]) continue;
+      const bool is_fixed = i < form_.carried && fixed_[i];
+      (is_fixed ? parts.constants : parts.operands_with(form_, i)).push_back({scan_.operand(i), Inner(i)});
     }
     std::vector<size_t> kept;
-    std::vector<PlacementMap> placements;
     for (size_t i = 0; i < form_.num_results(); ++i) {
       if (!is_live_[i]) continue;
       kept.push_back(i);
-      placements.push_back(scan_.placements(i));
-      auto& group = i < form_.carried ? parts.next_carried : form_.is_stacked(i) ? parts.stacked : parts.summed;
-      group.push_back(InnerResult(i));
+      parts.results_with(form_, i).push_back(InnerResult(i));
     }
-    ASSIGN_OR_RETURN(NodeSpec spec, MakeScan(body_, parts, form_.length, form_.reverse, scan_.source()));
-    spec.placements = std::move(placements);
-    ASSIGN_OR_RETURN(Node* const trimmed, graph_.Insert(std::move(spec), &scan_));
-    std::vector<std::string> names;
-    for (size_t i : kept) names.push_back(scan_.result_name(i));
-    for (size_t i = 0; i < kept.size(); ++i) graph_.ReplaceUses(scan_.result(kept[i]), trimmed->result(i));
-    graph_.Erase(&scan_);
-    for (size_t i = 0; i < names.size(); ++i) graph_.SetName(trimmed->result(i), names[i]);
-    return true;
+    return ReplaceScan(graph_, scan_, body_, parts, kept);
   }
 
   Graph& graph_;
