@@ -1,6 +1,7 @@
 #include "passes/training/training_mode.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "core/builder.h"
@@ -15,17 +16,23 @@ bool IsState(const Graph& graph, Value value) {
   return input != nullptr && input->is_state;
 }
 
-// The next value of the running statistic `state`; `batch` is that of this batch. Errors begin with `where`.
-absl::Status UpdateStatistic(Graph& graph, Builder& b, Value state, Value batch, double momentum, double correction,
-                             const std::string& where) {
-  const Value kept = b.Scale(state, momentum);
-  const Value next = b.Add(kept, b.Scale(batch, (1 - momentum) * correction));
-  RETURN_IF_ERROR(b.status());
-  graph.SetName(next, state.name() + ".next");
-  return Annotate(graph.AddStateResult(state.name(), next), where);
+// A running statistic, and what it is after the nodes so far.
+struct Statistic {
+  Value state, next;
+  std::string where;  // the last of them
+};
+
+// Moves the running statistic `state` towards that of this batch.
+void Update(std::vector<Statistic>& statistics, Builder& b, Value state, Value batch, double momentum,
+            double correction, const std::string& where) {
+  auto it = std::find_if(statistics.begin(), statistics.end(), [&](const Statistic& s) { return s.state == state; });
+  if (it == statistics.end()) it = statistics.insert(it, {state, state, ""});
+  const Value kept = b.Scale(it->next, momentum);
+  it->next = b.Add(kept, b.Scale(batch, (1 - momentum) * correction));
+  it->where = where;
 }
 
-absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options) {
+absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options, std::vector<Statistic>& statistics) {
   const Value x = node.operand(0), mean = node.operand(3), variance = node.operand(4);
   const double momentum = options.momentum.value_or(node.attr<double>("momentum"));
   Builder b(graph, &node, node.source());
@@ -40,8 +47,9 @@ absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options)
                                 << ", one value per channel; training needs at least two";
   }
   const double unbiased = static_cast<double>(count) / static_cast<double>(count - 1);
-  RETURN_IF_ERROR(UpdateStatistic(graph, b, mean, results[1], momentum, 1.0, node.Describe()));
-  RETURN_IF_ERROR(UpdateStatistic(graph, b, variance, results[2], momentum, unbiased, node.Describe()));
+  Update(statistics, b, mean, results[1], momentum, 1.0, node.Describe());
+  Update(statistics, b, variance, results[2], momentum, unbiased, node.Describe());
+  RETURN_IF_ERROR(b.status());
   const std::string name = node.result_name();
   graph.ReplaceUses(node.result(), results[0]);
   graph.Erase(&node);
@@ -58,8 +66,13 @@ absl::StatusOr<bool> TrainAll(Graph& graph, const TrainingModeOptions& options) 
     if (node.Is("batch_norm_inference") && IsState(graph, node.operand(3)) && IsState(graph, node.operand(4)))
       nodes.push_back(&node);
   }
+  std::vector<Statistic> statistics;
   for (Node* node : nodes) {
-    RETURN_IF_ERROR(Train(graph, *node, options));
+    RETURN_IF_ERROR(Train(graph, *node, options, statistics));
+  }
+  for (const Statistic& statistic : statistics) {
+    graph.SetName(statistic.next, statistic.state.name() + ".next");
+    RETURN_IF_ERROR(Annotate(graph.AddStateResult(statistic.state.name(), statistic.next), statistic.where));
   }
   return !nodes.empty();
 }

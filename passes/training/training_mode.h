@@ -12,8 +12,8 @@
 //     %v.next = momentum * %v + (1 - momentum) * n / (n - 1) * %variance
 //     return %y, %m.next, %v.next
 //   }
-// The running variance is the unbiased one, as in PyTorch. A batch_norm_inference whose mean or variance is no state
-// stays.
+// The running variance is the unbiased one, as in PyTorch. A statistic of several nodes, as of a module that is called
+// twice, moves with each, in their order. A batch_norm_inference whose mean or variance is no state stays.
 
 #pragma once
 
@@ -29,7 +29,7 @@ struct TrainingModeOptions {
   std::string statistics = "global";  // or "rank": see batch_norm_training
 };
 
-// An error if a state is the running statistic of two nodes, or has a next value already.
+// An error if a running statistic has a next value already.
 Pass TrainingMode(TrainingModeOptions options = {});
 
 }  // namespace lockstep::passes
