@@ -53,6 +53,23 @@ Value ConcatConcat(Node& node, Builder& b) {
   return flat.size() > node.operands().size() ? b.Concat(std::move(flat), node.attr<int64_t>("dim")) : Value();
 }
 
+// slice(concat(x, y)) that is of y alone ==> slice(y)
+Value SliceOfConcat(Node& node, Builder& b) {
+  Node* concat = MadeBy(node.operand(0), ConcatOp());
+  if (!concat || node.type(0).num_elements() == 0) return Value();
+  const auto dim = static_cast<size_t>(concat->attr<int64_t>("dim"));
+  Ints start = node.attr<Ints>("start"), limit = node.attr<Ints>("limit");
+  const Ints& stride = node.attr<Ints>("stride");
+  limit[dim] = start[dim] + (node.type(0).shape.dims()[dim] - 1) * stride[dim] + 1;  // after the last element
+  for (Value operand : concat->operands()) {
+    const int64_t extent = operand.shape().dims()[dim];
+    if (start[dim] < extent) return limit[dim] <= extent ? b.Slice(operand, start, limit, stride) : Value();
+    start[dim] -= extent;
+    limit[dim] -= extent;
+  }
+  return Value();
+}
+
 }  // namespace
 
 std::vector<SimplifyRule> ShapeRules() {
@@ -65,6 +82,7 @@ std::vector<SimplifyRule> ShapeRules() {
 
       {"slice_identity", kAll, Slice(x, p, q), x, SameShape(x)},
       {"slice_slice", kAll, Slice(Slice(x, p, q), r, s), Slice(x, p + q * r, q * s)},
+      {"slice_of_concat", SliceOp(), SliceOfConcat},
 
       {"pad_identity", kAll, Pad(x, p, q, value), x, AreZero(p, q)},
       {"pad_pad", kAll, Pad(Pad(x, p, q, value), r, s, value), Pad(x, p + r, q + s, value)},
