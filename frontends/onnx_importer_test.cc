@@ -505,6 +505,57 @@ TEST(OnnxImporterTest, RestsShiftsAndBitsThatHaveNoMeaning) {
   EXPECT_THAT(error_of("Shrink", {"i64"}, "lambd", 0), HasSubstr("attribute lambd is of type INT, expected FLOAT"));
 }
 
+TEST(OnnxImporterTest, CausalConvolutionsThatHaveNoMeaning) {
+  const auto error_of = [](const std::vector<int64_t>& weight, const std::vector<int64_t>& past,
+                           const char* activation) {
+    ModelProto model = EmptyModel(27);
+    AddInitializer(model, "sequence", Tensor::Of<int64_t>({3}, {2, 1, 4}));
+    AddNode(model, "Reshape", {"x", "sequence"}, {"x3"});
+    AddInitializer(model, "w", Tensor::Full({DType::kF32, Shape(weight)}, 0.5));
+    AddInitializer(model, "past", Tensor::Full({DType::kF32, Shape(past)}, 0.5));
+    AddString(AddNode(model, "CausalConvWithState", {"x3", "w", "", "past"}, {"y"}), "activation", activation);
+    return ErrorOf(Import(model, {{"n", 2}}));
+  };
+  EXPECT_EQ(error_of({1, 1, 3}, {2, 1, 2}, "silu"), "imported");
+  EXPECT_THAT(error_of({1, 1, 3}, {2, 1, 2}, "relu"),
+              HasSubstr("attribute activation is 'relu', expected none, silu or swish, at onnx:CausalConvWithState_1"));
+  EXPECT_THAT(error_of({4, 1, 3}, {2, 1, 2}, "none"),
+              HasSubstr("input is f32[2,1,4] and weight f32[4,1,3], expected [batch, channels, length] and"));
+  EXPECT_THAT(error_of({1, 1, 0}, {2, 1, 0}, "none"), HasSubstr("with k of at least 1"));
+  EXPECT_THAT(error_of({1, 1, 3}, {2, 1, 3}, "none"), HasSubstr("past_state is f32[2,1,3], expected f32[2,1,2]"));
+}
+
+TEST(OnnxImporterTest, LinearAttentionThatHasNoMeaning) {
+  using Dims = std::vector<int64_t>;
+  const auto error_of = [](const char* rule, int64_t heads, const std::vector<Dims>& inputs) {
+    ModelProto model = EmptyModel(27);
+    std::vector<std::string> names;
+    for (const Dims& dims : inputs) {
+      names.push_back(dims.empty() ? "" : "input" + std::to_string(names.size()));
+      if (!dims.empty()) AddInitializer(model, names.back(), Tensor::Full({DType::kF32, Shape(dims)}, 0.5));
+    }
+    NodeProto& node = AddNode(model, "LinearAttention", names, {"y"});
+    AddString(node, "update_rule", rule);
+    AddInt(node, "q_num_heads", 2);
+    AddInt(node, "kv_num_heads", heads);
+    return ErrorOf(Import(model, {{"n", 2}}));
+  };
+  const Dims q = {2, 5, 6}, v = {2, 5, 8}, past = {2, 2, 3, 4}, decay = {2, 5, 2}, beta = {2, 5, 1};
+  EXPECT_EQ(error_of("gated_delta", 2, {q, q, v, past, decay, beta}), "imported");
+  EXPECT_THAT(error_of("rotated", 2, {q, q, v}),
+              HasSubstr("attribute update_rule is 'rotated', expected linear, gated, delta or gated_delta"));
+  EXPECT_THAT(error_of("delta", 2, {q, q, v}), HasSubstr("input 5 (beta) is missing, which update_rule 'delta' needs"));
+  EXPECT_THAT(
+      error_of("linear", 2, {q, q, v, {}, decay}),
+      HasSubstr("input 4 (decay) is given, which update_rule 'linear' does not have, at onnx:LinearAttention_0"));
+  EXPECT_THAT(error_of("linear", 3, {q, q, v}), HasSubstr("q_num_heads is 2 and kv_num_heads 3, expected a multiple"));
+  EXPECT_THAT(error_of("linear", 2, {q, v, v}), HasSubstr("input 1 is f32[2,5,8], expected floats of shape [2, 5, 6]"));
+  EXPECT_THAT(error_of("gated", 2, {q, q, v, {}, {2, 5, 3}}),
+              HasSubstr("input 4 is f32[2,5,3], expected floats of shape [2, 5, 2] or with 6 in the last dimension"));
+  EXPECT_THAT(error_of("linear", 2, {q, q, v, {2, 2, 4, 3}}),
+              HasSubstr("input 3 (past_state) is f32[2,2,4,3], expected floats of shape [2,2,3,4]"));
+}
+
 TEST(OnnxImporterTest, ValuesThatDoNotExistOrExistTwice) {
   ModelProto model = EmptyModel();
   AddNode(model, "Relu", {"z"}, {"y"});

@@ -138,10 +138,45 @@ absl::Status ConvTranspose(OnnxNode& n) {
   return absl::OkStatus();
 }
 
+// A convolution of each channel of a sequence, [batch, channels, length], that sees no later positions. Before the
+// first one there is the past, or zeros.
+absl::Status CausalConvWithState(OnnxNode& n) {
+  Builder& b = n.b();
+  enum Input { kX, kFilter, kBias, kPast };
+  const std::string activation = n.String("activation", "none");
+  RETURN_IF_ERROR(n.RequireRank(kX, 3));
+  RETURN_IF_ERROR(n.RequireRank(kFilter, 3));
+  const Value x = n.input(kX), filter = n.input(kFilter);
+  if (activation != "none" && activation != "silu" && activation != "swish")
+    return n.Error() << "attribute activation is '" << activation << "', expected none, silu or swish";
+  const int64_t channels = x.shape()[1], size = filter.shape()[2];
+  if (x.shape().rank() != 3 || filter.shape() != Shape({channels, 1, size}) || size < 1) {
+    return n.Error() << "input is " << x.type() << " and weight " << filter.type()
+                     << ", expected [batch, channels, length] and [channels, 1, k] with k of at least 1";
+  }
+  const bool has_past = n.has_input(kPast);
+  const Shape past_shape({x.shape()[0], channels, size - 1});
+  if (has_past && n.input(kPast) && n.type(kPast) != TensorType{x.dtype(), past_shape})
+    return n.Error() << "past_state is " << n.type(kPast) << ", expected " << TensorType{x.dtype(), past_shape};
+  const Value whole = has_past ? b.Concat({n.input(kPast), x}, 2) : b.Pad(x, {0, 0, size - 1}, {0, 0, 0});
+  Value y = b.Op("convolution", {has_past ? whole : x, filter},
+                 {{"stride", Ints{1}},
+                  {"padding_low", Ints{has_past ? 0 : size - 1}},
+                  {"padding_high", Ints{0}},
+                  {"dilation", Ints{1}},
+                  {"groups", channels}});
+  RETURN_IF_ERROR(b.status());
+  ASSIGN_OR_RETURN(y, PlusBias(n, y, kBias));
+  n.SetOutput(0, activation == "none" ? y : b.Mul(y, b.Unary("sigmoid", y)));
+  n.SetOutput(1, b.Slice(whole, {0, 0, x.shape()[2]}, whole.shape().dims()));
+  return b.status();
+}
+
 }  // namespace
 
 std::vector<OnnxOp> ConvolutionOps() {
   return {
+      {"CausalConvWithState", 27, kNoEnd, 2, 4, CausalConvWithState},
       {"Conv", 1, kNoEnd, 2, 3, Conv},
       {"ConvTranspose", 1, kNoEnd, 2, 3, ConvTranspose},
   };

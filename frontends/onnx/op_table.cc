@@ -38,6 +38,7 @@ const std::vector<OnnxOp>& AllOnnxOps() {
              QuantizationOps(),
              SignalOps(),
              AttentionOps(),
+             LinearAttentionOps(),
              RotaryOps(),
              ControlFlowOps(),
              ScanOps(),

@@ -51,6 +51,7 @@ std::vector<OnnxOp> LossOps();                // losses.cc
 std::vector<OnnxOp> QuantizationOps();        // quantization.cc
 std::vector<OnnxOp> SignalOps();              // signal.cc
 std::vector<OnnxOp> AttentionOps();           // attention.cc
+std::vector<OnnxOp> LinearAttentionOps();     // linear_attention.cc
 std::vector<OnnxOp> RotaryOps();              // rotary.cc
 std::vector<OnnxOp> ControlFlowOps();         // control_flow.cc: If, Loop, SequenceMap
 std::vector<OnnxOp> ScanOps();                // scan.cc

@@ -39,6 +39,8 @@ REFERENCE_IN_F32 = {
     "GridSample": "its positions are f32",
     "GroupNormalization": "its statistics are f32",
     "MeanVarianceNormalization": "its function adds an f32 constant",
+    "LinearAttention": "its state is f32",
+    "CausalConvWithState": "its activation is f32",
 }
 
 # What the reference evaluator runs instead, and from which opset: it has no Scatter, and Optional gives a list.
