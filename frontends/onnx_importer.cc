@@ -180,6 +180,11 @@ absl::Status Importer::CheckOptions(const ImportOptions& options, const DimNames
   for (const std::string& name : options.constants) {
     if (!initializers_.count(name)) return InvalidArgument() << "constants: there is no initializer '" << name << "'";
   }
+  for (const std::string& name : options.states) {
+    if (!initializers_.count(name)) return InvalidArgument() << "states: there is no initializer '" << name << "'";
+    if (options.constants.count(name))
+      return InvalidArgument() << "constants and states: '" << name << "' is in both, expected in one of them";
+  }
   if (!options.split) return absl::OkStatus();
   for (const auto& [name, dim] : *options.split) {
     RETURN_IF_ERROR(CheckIsInput("split", name));
@@ -224,6 +229,7 @@ bool Importer::IsComputedByExporter(const std::string& name) const {
 }
 
 bool Importer::IsNoState(const std::string& name, const Tensor& value, const ImportOptions& options) const {
+  if (options.states.count(name)) return false;
   const bool is_single = value.shape().rank() == 0 || (value.num_elements() == 1 && IsComputedByExporter(name));
   return is_single || options.constants.count(name) > 0;
 }
@@ -251,6 +257,8 @@ absl::Status Importer::AddInitializer(onnx::TensorProto& proto, const ImportOpti
     RETURN_IF_ERROR(CheckGivenType(name, tensor.type(), given->second));
     tensor = given->second;
   }
+  if (!IsFloat(tensor.dtype()) && options.states.count(name))
+    return InvalidArgument() << "is " << tensor.type() << ", and among states, which are floats";
   if (!IsFloat(tensor.dtype()) || IsNoState(name, tensor, options)) {
     if (IsFloat(tensor.dtype())) no_states_.push_back(name);
     RETURN_IF_ERROR(InlineData(proto));

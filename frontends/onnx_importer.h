@@ -39,6 +39,8 @@ struct ImportOptions {
   std::map<std::string, Tensor> values = {};
   // Float initializers that are no parameters: tables of positions, masks. They become constants, not states.
   std::set<std::string> constants = {};
+  // Float initializers without a dimension that are parameters: a temperature that is learnt. They become states.
+  std::set<std::string> states = {};
 };
 
 // What ExportOnnx needs of the file that was imported.
@@ -55,8 +57,9 @@ struct ImportedModel {
   Graph graph;
 
   // The initial value of each state: every floating-point initializer with at least one dimension that the graph uses,
-  // but for ImportOptions::constants and for single elements that PyTorch's exporter computed ("val_67"). Scalars and
-  // integers are constants; what only sets an attribute (a shape, the bounds of Clip) is folded away.
+  // but for ImportOptions::constants and for single elements that PyTorch's exporter computed ("val_67"); and
+  // ImportOptions::states. Other scalars and integers are constants; what only sets an attribute (a shape, the bounds
+  // of Clip) is folded away.
   std::map<std::string, Tensor> parameters;
 
   // The float initializers that the graph uses and that are no states, by the names of their constants: epsilons and

@@ -180,6 +180,29 @@ TEST(OnnxImporterTest, InitializersThatOnlySetAttributesAreNoStates) {
 }
 
 // In files of IR version 4 and later such an initializer is what the input is if nobody gives it.
+TEST(OnnxImporterTest, ScalarsThatAreNamedAreStates) {
+  ModelProto model = EmptyModel();
+  AddInitializer(model, "temperature", Tensor::Scalar(DType::kF32, 3));
+  AddInitializer(model, "count", Tensor::Of<int64_t>({1}, {8}));
+  AddNode(model, "Mul", {"x", "temperature"}, {"scaled"});
+  AddNode(model, "Reshape", {"scaled", "count"}, {"y"});
+  const std::string path = TemporaryPath("model.onnx");
+  WriteFile(path, model.SerializeAsString());
+  const auto import = [&](const std::set<std::string>& states, const std::set<std::string>& constants = {}) {
+    return ImportOnnx(path, {.dims = {{"n", 2}}, .constants = constants, .states = states});
+  };
+  const auto named = import({"temperature"});
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->parameters.at("temperature"), Tensor::Scalar(DType::kF32, 3));
+  EXPECT_TRUE(named->graph.FindInput("temperature")->is_state);
+  EXPECT_THAT(named->constants, testing::IsEmpty());
+  EXPECT_THAT(ErrorOf(import({"t"})), HasSubstr("states: there is no initializer 't'"));
+  EXPECT_THAT(ErrorOf(import({"count"})),
+              HasSubstr("initializer 'count': is i64[1], and among states, which are floats"));
+  EXPECT_THAT(ErrorOf(import({"temperature"}, {"temperature"})),
+              HasSubstr("constants and states: 'temperature' is in both"));
+}
+
 TEST(OnnxImporterTest, InitializersThatAreInputsTooCanBeGiven) {
   ModelProto model = MatMulModel();
   AddValue("fc1.weight", {"4", "3"}, *model.mutable_graph()->add_input());

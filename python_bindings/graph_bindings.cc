@@ -51,8 +51,13 @@ nb::list DescribeInputs(const Graph& graph, bool states) {
 // Of the file `path`, or of `bytes`, for which `path` stands in messages.
 Model Imported(const std::string& path, const std::optional<nb::bytes>& bytes,
                const std::map<std::string, int64_t>& dims, const std::optional<std::map<std::string, int64_t>>& split,
-               const std::map<std::string, nb::object>& values, const std::vector<std::string>& constants) {
-  ImportOptions options{.dims = dims, .split = split, .values = {}, .constants = {constants.begin(), constants.end()}};
+               const std::map<std::string, nb::object>& values, const std::vector<std::string>& constants,
+               const std::vector<std::string>& states) {
+  ImportOptions options{.dims = dims,
+                        .split = split,
+                        .values = {},
+                        .constants = {constants.begin(), constants.end()},
+                        .states = {states.begin(), states.end()}};
   for (const auto& [name, value] : values) {
     const std::string what = "the value of input " + name;
     options.values.emplace(name, CopyArray(CastToArray(value, what), what));
@@ -258,8 +263,8 @@ void BindFunctions(nb::module_& module) {
         return model;
       },
       "text"_a);
-  module.def("_load_onnx", &Imported, "path"_a, "bytes"_a.none(), "dims"_a, "split"_a.none(), "values"_a,
-             "constants"_a);
+  module.def("_load_onnx", &Imported, "path"_a, "bytes"_a.none(), "dims"_a, "split"_a.none(), "values"_a, "constants"_a,
+             "states"_a);
   module.def("_onnx_operators", [] {
     std::vector<std::tuple<std::string, int64_t, int64_t>> operators;
     for (const OnnxOperator& op : SupportedOnnxOperators()) operators.emplace_back(op.type, op.since, op.until);

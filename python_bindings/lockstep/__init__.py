@@ -47,6 +47,7 @@ def load_onnx(
     split: Mapping[str, int] | None = None,
     values: Mapping[str, Any] | None = None,
     constants: Sequence[str] = (),
+    states: Sequence[str] = (),
 ) -> Graph:
     """Reads an ONNX model as the one-rank program over the global batch.
 
@@ -59,6 +60,7 @@ def load_onnx(
       values: what inputs will hold, for models whose inputs decide shapes, such as the shape of a Reshape. The inputs that an
         operator has to know become constants, and `fixed_inputs` of the graph; the others stay inputs.
       constants: names of float initializers that are no parameters, such as tables of positions: no states, and not trained.
+      states: names of float initializers that are parameters though they have no dimension, such as a temperature.
 
     Returns:
       A graph: the model's float initializers with dimensions are its states, under their names. What PyTorch's exporter computed
@@ -73,12 +75,12 @@ def load_onnx(
     if values is not None and not isinstance(values, Mapping):
         raise Error(f"values is a {type(values).__name__}, expected a dict from input to value")
     known = {_check.text("values: the name of an input", name): value for name, value in (values or {}).items()}
-    fixed = _check.names("constants", constants)
+    fixed, learnt = _check.names("constants", constants), _check.names("states", states)
     if hasattr(model, "SerializeToString"):
         model = model.SerializeToString()
     if isinstance(model, bytes):
-        return _lockstep._load_onnx("<model>", model, extents, shared, known, fixed)
-    return _lockstep._load_onnx(_check.path(model), None, extents, shared, known, fixed)
+        return _lockstep._load_onnx("<model>", model, extents, shared, known, fixed, learnt)
+    return _lockstep._load_onnx(_check.path(model), None, extents, shared, known, fixed, learnt)
 
 
 def parse(text: str) -> Graph:
