@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import logging
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _check
 from ._errors import Error
 from ._lockstep import Executable, Graph
+from ._torch_check import check_after, check_before
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +31,7 @@ def from_torch(
     split: Mapping[str, int] | None = None,
     dynamic_shapes: Any = None,
     output_names: Sequence[str] = (),
+    detach: str | None = None,
 ) -> Graph:
     """Imports a PyTorch module, as `torch.onnx.export(dynamo=True)` sees it, as the one-rank program over the global batch.
 
@@ -35,7 +39,8 @@ def from_torch(
 
     States have the names of the module's parameters (the first one where there are several) and running statistics; other buffers,
     and parameters that require no gradient, are constants. Inputs have the names of the parameters of `forward`. Nothing is folded or
-    fused on the way, so that batch normalisation can be trained.
+    fused on the way, so that batch normalisation can be trained. What a file cannot say is an error, so that a training step is that of
+    PyTorch: values without gradient, gradients of one's own, buffers that change in `forward`.
 
     Args:
       module: in the mode, training or evaluation, that its parts are to be imported in.
@@ -44,6 +49,8 @@ def from_torch(
       split: as of `load_onnx`.
       dynamic_shapes: as of `torch.export`, if other dimensions are symbolic; then `dims` gives those by their names.
       output_names: of the results, in order.
+      detach: "off" imports a module with values that have no gradient, by `detach()` or `no_grad()`, or with an
+        `autograd.Function` of its own, as if they were not: for inference. None refuses it.
 
     Raises:
       Error: if torch cannot export the module, with what it says; or as `load_onnx`.
@@ -53,12 +60,14 @@ def from_torch(
     torch = _torch("from_torch")
     _check.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
     extents = _check.extents("dims", {} if dims is None else dims)
+    _check.choice("detach", detach, (None, "off"))
     given = _by_name(module, example_inputs)
-    if dynamic_shapes is None:
+    finds_batch = dynamic_shapes is None
+    if finds_batch:
         dynamic_shapes = _batch_shapes(given, extents)
     names = _check.names("output_names", output_names)
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
-        warnings.simplefilter("ignore")  # of the exporter, about itself
+    with _quiet(), tempfile.TemporaryDirectory() as folder:
+        check_before(module, given, differentiate_all=detach == "off")
         try:
             program = torch.onnx.export(
                 module,
@@ -67,18 +76,28 @@ def from_torch(
                 optimize=False,
                 verbose=False,
                 dynamic_shapes=dynamic_shapes,
-                input_names=list(given),
+                # Others have no names of their own, or are no inputs.
+                input_names=list(given) if all(isinstance(value, torch.Tensor) for value in given.values()) else None,
                 output_names=names or None,
             )
         except torch.onnx.OnnxExporterError as error:
             raise Error(f"torch cannot export {type(module).__name__}: {_reason(error)}") from error
+        if program.exported_program is not None:
+            check_after(module, program.exported_program, _statistics(module))
+        if len(names) > len(program.model.graph.outputs):
+            raise Error(
+                f"output_names has {len(names)} names, {type(module).__name__} {len(program.model.graph.outputs)} results"
+            )
+        if finds_batch:
+            extents = _renamed(program, module, extents)
         _name_as_pytorch_does(program, module)
-        constants = sorted(_constants(module) & program.model.graph.initializers.keys())
+        initializers = program.model.graph.initializers.keys()
+        constants, states = sorted(_constants(module) & initializers), sorted(_scalars(module) & initializers)
         if sum(value.nbytes for value in module.state_dict().values()) < _MAX_BYTES_IN_MEMORY:
-            return load_onnx(program.model_proto, dims, split, constants=constants)
+            return load_onnx(program.model_proto, extents, split, constants=constants, states=states)
         path = Path(folder) / "module.onnx"
         program.save(path, external_data=True)
-        return load_onnx(path, dims, split, constants=constants)
+        return load_onnx(path, extents, split, constants=constants, states=states)
 
 
 def to_torch(executable: Executable, module: torch.nn.Module) -> None:
@@ -139,11 +158,21 @@ def _name_as_pytorch_does(program: torch.onnx.ONNXProgram, module: torch.nn.Modu
 
 def _constants(module: torch.nn.Module) -> set[str]:
     """The names of what no optimizer of PyTorch would train, but for running statistics, which a training step updates."""
+    buffers = {name for name, _ in module.named_buffers()} - _statistics(module)
+    return buffers | {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+
+
+def _scalars(module: torch.nn.Module) -> set[str]:
+    """The names of the parameters without a dimension, which nothing else says of a scalar in a file."""
+    return {name for name, value in module.named_parameters() if value.requires_grad and value.dim() == 0}
+
+
+def _statistics(module: torch.nn.Module) -> set[str]:
+    """The names of running statistics, and of what counts the batches in them."""
     import torch
 
     norms = {name for name, part in module.named_modules() if isinstance(part, torch.nn.modules.batchnorm._NormBase)}
-    buffers = {name for name, _ in module.named_buffers() if name.rpartition(".")[0] not in norms}
-    return buffers | {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    return {name for name, _ in module.named_buffers() if name.rpartition(".")[0] in norms}
 
 
 def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:
@@ -172,8 +201,47 @@ def _batch_shapes(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[st
             f"from_torch: dims has the symbols {', '.join(symbols)}; of several, dynamic_shapes says where they stand"
         )
     batch = torch.export.Dim(symbols[0])
-    has_batch = {name: isinstance(value, torch.Tensor) and value.dim() > 0 for name, value in inputs.items()}
-    return {name: {0: batch} if has_batch[name] else None for name in inputs}
+
+    def shape_of(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [shape_of(part) for part in value]
+        if isinstance(value, Mapping):
+            return {name: shape_of(part) for name, part in value.items()}
+        return {0: batch} if isinstance(value, torch.Tensor) and value.dim() > 0 else None
+
+    return {name: shape_of(value) for name, value in inputs.items()}
+
+
+def _renamed(program: torch.onnx.ONNXProgram, module: torch.nn.Module, dims: dict[str, int]) -> dict[str, int]:
+    """`dims` with the name that the batch has in the program: the exporter makes up another where it is given plain numbers."""
+    symbols = [name for name in dims if ":" not in name]
+    if not symbols:
+        return dims
+    inputs = {value.name: value.shape for value in program.model.graph.inputs if value.shape}
+    found = {str(shape[0]) for shape in inputs.values() if not isinstance(shape[0], int)}
+    if not found:
+        shapes = ", ".join(f"{name} {list(shape)}" for name, shape in inputs.items())
+        raise Error(
+            f"from_torch: {type(module).__name__} takes the batch of the example inputs alone ({shapes}), as it makes something of "
+            f"that size; give dims by place, such as {next(iter(inputs))}:0, instead of {symbols[0]}"
+        )
+    return {name: extent for name, extent in dims.items() if ":" in name} | {
+        name: dims[symbols[0]] for name in (symbols if symbols[0] in found else sorted(found))
+    }
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter says about itself."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
 
 
 def _reason(error: BaseException) -> str:

@@ -177,3 +177,190 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     exe = ls.compile(graph)
     with raises("No such file or directory"):
         ls.save_weights(exe, tmp_path / "no" / "folder")
+
+
+# What the exporter leaves out without saying so
+
+
+class Keeps(nn.Module):
+    """Keeps values from the gradient, in the way that is asked for."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.fc, self.target = how, nn.Linear(3, 4), nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x)
+        if self.how == "detach":
+            return (y - self.target(x).detach()).square().mean()
+        if self.how == "no_grad":
+            with torch.no_grad():
+                target = self.target(x)
+            return (y - target).square().mean()
+        if self.how == "function":
+            return Reversed.apply(y).mean()
+        with torch.no_grad():  # no parameter is in this
+            scale = x.abs().mean(1, keepdim=True)
+        return (y * scale + y.detach().argmax(1, keepdim=True)).mean()  # nor has an index a gradient
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+        return -gradient
+
+
+@pytest.mark.parametrize("how", ["detach", "no_grad", "function"])
+def test_values_without_their_gradient_are_refused_unless_nobody_wants_it(how: str) -> None:
+    module, x = Keeps(how), torch.randn(4, 3)
+    what = "gradients of its own, of Reversed" if how == "function" else "values without gradient"
+    with raises(f"from_torch: Keeps has {what}", 'detach="off"'):
+        ls.from_torch(module, x, dims={"batch": 4})
+    if how != "function":
+        with raises("(detach() or no_grad(): test_torch.py:"):
+            ls.from_torch(module, x, dims={"batch": 4})
+    model = ls.from_torch(module, x, dims={"batch": 4}, output_names=["y"], detach="off")
+    assert ls.compile(model)(x=x)["y"] == pytest.approx(module(x).item(), abs=1e-6)
+    with raises("detach is 'on'"):
+        ls.from_torch(module, x, dims={"batch": 4}, detach="on")
+
+
+def test_no_gradient_where_there_is_none_anyway() -> None:
+    module, x = Keeps("harmless"), torch.randn(4, 3)
+    model = ls.from_torch(module, x, dims={"batch": 4}, output_names=["y"])
+    step = ls.train_step(model, ls.loss.result("y"), ls.optim.SGD(0.1))
+    loss = module(x)
+    loss.backward()
+    exe = ls.compile(step)
+    assert exe(x=x)["loss"] == pytest.approx(loss.item(), abs=1e-6)
+    np.testing.assert_allclose(
+        exe.state["fc.weight"], module.fc.weight.detach() - 0.1 * module.fc.weight.grad, atol=1e-6
+    )
+
+
+def test_options_that_the_exporter_drops_are_refused() -> None:
+    class Smooth(nn.Module):
+        def forward(self, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(x, label, label_smoothing=0.25)
+
+    class Means(nn.Module):
+        def forward(self, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(4, 3).scatter_reduce(0, label[:, None].expand(-1, 3), x, "mean")
+
+    inputs = (torch.randn(4, 3), torch.tensor([0, 1, 2, 1]))
+    with raises("from_torch: Smooth has cross_entropy with label_smoothing = 0.25 (test_torch.py:"):
+        ls.from_torch(Smooth(), inputs, dims={"batch": 4})
+    with raises('from_torch: Means has scatter_reduce with reduce = "mean" (test_torch.py:'):
+        ls.from_torch(Means(), inputs)
+
+    class Written(nn.Module):
+        """What the error says to write."""
+
+        def forward(self, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+            plain = nn.functional.cross_entropy(x, label)
+            return 0.75 * plain - 0.25 * nn.functional.log_softmax(x, 1).mean()
+
+    model = ls.from_torch(Written(), inputs, dims={"batch": 4}, output_names=["y"])
+    y = ls.compile(model)(x=inputs[0], label=inputs[1])["y"]
+    assert y == pytest.approx(Smooth()(*inputs).item(), abs=1e-6)
+
+
+def test_the_row_of_padding_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    def warnings_of(**options: int) -> list[str]:
+        caplog.clear()
+        ls.from_torch(nn.Sequential(nn.Embedding(5, 3, **options)), torch.tensor([[0, 1], [2, 0]]), dims={"batch": 4})
+        return [record.getMessage() for record in caplog.records if record.name == "lockstep"]
+
+    assert warnings_of() == []
+    assert warnings_of(padding_idx=0) == ["0.weight: row 0, its padding_idx, is trained as the others are"]
+
+
+def test_buffers_that_change_are_refused() -> None:
+    class Average(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+            self.register_buffer("average", torch.zeros(3))
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1  # nothing depends on it
+            if self.training:
+                self.average.mul_(0.9).add_(x.mean(0), alpha=0.1)
+            return self.fc(x - self.average)
+
+    with raises("from_torch: Average changes its buffer average in forward", "evaluation mode"):
+        ls.from_torch(Average(), torch.randn(4, 3), dims={"batch": 4})
+    assert ls.from_torch(Average().eval(), torch.randn(4, 3), dims={"batch": 4}).constants == ["average"]
+
+
+def test_a_parameter_without_a_dimension_is_trained() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.scale = nn.Linear(3, 4), nn.Parameter(torch.tensor(0.5))
+            self.fixed = nn.Parameter(torch.tensor(2.0), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.fc(x) * self.scale * self.fixed).square().mean()
+
+    module, x = Scaled(), torch.randn(4, 3)
+    model = ls.from_torch(module, x, dims={"batch": 4}, output_names=["y"])
+    assert model.constants == ["fixed"]
+    exe = ls.compile(ls.train_step(model, ls.loss.result("y"), ls.optim.SGD(0.1)))
+    exe(x=x)
+    module(x).backward()
+    expected = module.scale.item() - 0.1 * module.scale.grad.item()
+    ls.to_torch(exe, module)
+    assert module.scale.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_normalisation_that_is_called_twice() -> None:
+    class Pairs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return (self.net(a) - 2 * self.net(b)).square().mean()
+
+    module, inputs = Pairs(), {"a": torch.randn(6, 3), "b": torch.randn(6, 3) + 1}
+    model = ls.from_torch(module, inputs, dims={"batch": 6}, output_names=["y"])
+    exe = ls.compile(ls.train_step(model, ls.loss.result("y"), ls.optim.SGD(0.1)))
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    for _ in range(2):
+        loss = module(**inputs)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert exe(**inputs)["loss"] == pytest.approx(loss.item(), abs=1e-5)
+    norm = module.net[1]
+    np.testing.assert_allclose(exe.state["net.1.running_mean"], norm.running_mean, atol=1e-5)
+    np.testing.assert_allclose(exe.state["net.1.running_var"], norm.running_var, atol=1e-5)
+
+
+def test_arguments_that_are_no_tensors() -> None:
+    class Sum(nn.Module):
+        def forward(self, scale: float, x: torch.Tensor, more: list[torch.Tensor]) -> torch.Tensor:
+            return x * scale + more[0] + more[1]
+
+    rows = torch.randn(2, 3)
+    model = ls.from_torch(Sum(), [2.0, rows, [rows, rows]], dims={"batch": 6}, output_names=["y"])
+    assert {info.name: info.shape for info in model.inputs} == {"x": (6, 3), "more_0": (6, 3), "more_1": (6, 3)}
+    assert all(info.placements for info in model.inputs)
+
+
+def test_a_batch_that_the_module_fixes_and_names_without_results() -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.ones(4, 1)
+
+    with raises("Fixed takes the batch of the example inputs alone (x [4, 3])", "such as x:0"):
+        ls.from_torch(Fixed(), torch.randn(4, 3), dims={"batch": 8})
+    assert ls.from_torch(Fixed(), torch.randn(4, 3), dims={"x:0": 4}).inputs[0].shape == (4, 3)
+    with raises("output_names has 2 names, Fixed 1 results"):
+        ls.from_torch(Fixed(), torch.randn(4, 3), output_names=["a", "b"])
