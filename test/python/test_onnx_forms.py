@@ -392,6 +392,7 @@ OLD: list[tuple[int, Any, tuple[int, ...], dict[str, Any]]] = [
     (11, node("ReduceSum", axes=[-1]), (2, 3, 4), {}),
     (9, node("Slice", starts=[1, -3], ends=[9, -1], axes=[0, 2]), (3, 2, 4), {}),
     (9, node("Slice", starts=[0, 1], ends=[2, 2]), (3, 2, 4), {}),
+    *[(opset, node("Hardmax", **attributes), (2, 3, 4), {}) for opset in (11, 13) for attributes in ({}, {"axis": 0})],
     (10, node("Slice", "from", "to"), (3, 2, 4), {"from": np.array([1, 0]), "to": np.array([3, 1])}),
 ]
 

@@ -268,9 +268,9 @@ def test_cross_entropy(reduction: str, weighted: bool, ignored: int | None, plac
 
 
 def test_a_class_that_does_not_exist_is_no_silent_zero() -> None:
-    scores, classes = random(2, 3), np.array([1, 7])
+    scores, classes = random(3, 3), np.array([1, 7, -1])
     loss = run("NegativeLogLikelihoodLoss", scores, classes, reduction="none")
-    assert loss[0] == -scores[0, 1] and np.isnan(loss[1])
+    assert loss[0] == -scores[0, 1] and np.all(np.isnan(loss[1:]))
 
 
 # Signals
@@ -294,6 +294,14 @@ def test_dft(length: int | None, axis: int, kind: str) -> None:
     found = onnx_backend.Prepared(model_of(node, {"x": x}, constants, 20)).run([x])[0]
     assert found.shape == expected.shape
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_windows_of_one_element_and_symmetric_ones() -> None:
+    for op, of_numpy in (("HannWindow", np.hanning), ("HammingWindow", None), ("BlackmanWindow", np.blackman)):
+        assert run(op, np.array(1), opset=17, fixed=1, periodic=0).tolist() == [1]
+        if of_numpy is not None:
+            found = run(op, np.array(9), opset=17, fixed=1, periodic=0)
+            np.testing.assert_allclose(found, of_numpy(9), atol=1e-6)
 
 
 @pytest.mark.parametrize("onesided", [True, False])
@@ -328,6 +336,29 @@ def test_trilu_far_off() -> None:
             np.testing.assert_array_equal(run("Trilu", x, np.array(k), fixed=1, upper=upper), x if kept else 0 * x)
 
 
+# Attention
+
+
+def test_keys_without_a_mask_are_not_seen_and_raw_scores_have_no_cap() -> None:
+    q, k, v = random(1, 2, 3, 4), random(1, 2, 5, 4, seed=1), random(1, 2, 5, 4, seed=2)
+    mask = np.array([[True, False, True]] * 3)
+    node = helper.make_node("Attention", ["q", "k", "v", "mask"], ["y", "", "", "raw"], softcap=0.5, name="it")
+    values = {"q": q, "k": k, "v": v, "mask": mask}
+    y, raw = onnx_backend.Prepared(model_of(node, values, {}, 24)).run(list(values.values()))
+    scores = np.einsum("bhqd,bhkd->bhqk", q, k) / 2
+    np.testing.assert_allclose(raw, scores, rtol=1e-5, atol=1e-6)
+    seen = np.exp(0.5 * np.tanh(scores / 0.5)) * np.array([1, 0, 1, 0, 0])
+    np.testing.assert_allclose(y, seen / seen.sum(-1, keepdims=True) @ v, rtol=1e-4, atol=1e-5)
+
+
+def test_rotary_positions_do_not_count_from_the_end() -> None:
+    x, angles = random(1, 2, 2, 4), random(6, 2, seed=1)
+    positions = np.array([[1, 5]])
+    assert run("RotaryEmbedding", x, angles, angles, positions, opset=23).shape == x.shape
+    with refuses("position"):
+        run("RotaryEmbedding", x, angles, angles, np.array([[1, -1]]), opset=23)
+
+
 # Quantised numbers
 
 
@@ -351,6 +382,29 @@ def test_integer_products_are_exact() -> None:
     zero = np.array([1, 2, 3, 4], np.int8)
     exact = (a.astype(np.int64) - 7) @ (b.astype(np.int64) - zero)
     np.testing.assert_array_equal(run("MatMulInteger", a, b, np.array(7, np.uint8), zero, opset=10), exact)
+
+
+def test_scales_of_channels_and_what_they_are_divided_in() -> None:
+    rng = np.random.Generator(np.random.PCG64(1))
+    x, w = rng.integers(0, 256, (2, 3, 4, 4), np.uint8), rng.integers(-9, 10, (2, 3, 1, 1)).astype(np.int8)
+    scales, one, zero = np.array([0.5, 0.03125], F), np.array(0.25, F), np.array(0, np.int8)
+    args = [x, one, np.array(0, np.uint8), w, scales, zero, np.array(16, F), zero]
+    product = np.einsum("nchw,oc->nohw", x.astype(np.float64), w[:, :, 0, 0].astype(np.float64))
+    expected = np.clip(np.round(product * 0.25 * scales[:, None, None] / 16), -128, 127)
+    np.testing.assert_array_equal(run("QLinearConv", *args, opset=10), expected)
+    # In f16 it is 3.5, and rounds up.
+    y, scale = np.array([3.4995], F), np.array(1, F)
+    assert run("QuantizeLinear", y, scale, zero, opset=23).tolist() == [3]
+    assert run("QuantizeLinear", y, scale, zero, opset=23, precision=10).tolist() == [4]
+
+
+def test_quantization_of_nothing_and_of_much() -> None:
+    y, scale, zero = run("DynamicQuantizeLinear", np.zeros((2, 3), F), opset=11, outputs=3)
+    assert np.isfinite(scale) and scale > 0 and zero == 0 and not np.any(y)
+    # More than f16 holds, before the scale.
+    found = run("DequantizeLinear", np.array([100_000, -70_000], np.int32), np.array(0.001, np.float16), opset=19)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, np.array([100, -70], np.float16), rtol=2e-3)
 
 
 # Loops and gradients

@@ -98,6 +98,21 @@ def test_averages_of_dilated_windows(shape: tuple[int, ...], attributes: dict[st
     agrees("AveragePool", random(*shape), count_include_pad=include, **attributes)
 
 
+def test_averages_do_not_count_what_lies_after_the_padding() -> None:
+    x = random(1, 2, 5, 4)
+    found = ours(
+        "AveragePool", x, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 1, 1, 0], ceil_mode=1, count_include_pad=1
+    )
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 0)))
+    windows = [[padded[:, :, i : i + 3, j : j + 2].mean((2, 3)) for j in (0, 2, 4)] for i in (0, 2, 4)]
+    np.testing.assert_allclose(found, np.moveaxis(np.array(windows), (0, 1), (2, 3)), rtol=1e-5)
+
+
+def test_windows_that_lie_in_the_padding_have_no_maximum() -> None:
+    found = ours("MaxPool", np.array([[[3, 1, 2]]], F), kernel_shape=[2], pads=[2, 1])
+    assert found.ravel().tolist() == [-np.inf, 3, 3, 2, 2]
+
+
 @pytest.mark.parametrize("p", [1, 2, 3])
 def test_norms_of_windows(p: int) -> None:
     x = random(2, 3, 8, 7)
@@ -136,6 +151,8 @@ def test_regions_by_their_maxima() -> None:
         ((2, 4, 5, 4), (4, 1, 3, 3), {"strides": [2, 2], "group": 4, "auto_pad": "SAME_UPPER"}),
         ((2, 4, 5, 4), (4, 1, 3, 3), {"strides": [2, 2], "auto_pad": "SAME_LOWER"}),
         ((2, 4, 5, 4), (4, 2, 3, 3), {"strides": [2, 2], "output_shape": [10, 8]}),
+        ((2, 4, 5, 4), (4, 2, 3, 4), {"strides": [2, 3], "output_shape": [8, 10], "auto_pad": "SAME_UPPER"}),
+        ((2, 4, 5, 4), (4, 2, 3, 4), {"strides": [2, 3], "output_shape": [8, 10], "auto_pad": "SAME_LOWER"}),
         ((1, 2, 3, 4, 3), (2, 2, 2, 3, 2), {"strides": [2, 1, 2], "pads": [0, 1, 0, 1, 0, 1]}),
     ],
 )
@@ -209,6 +226,49 @@ def test_upsample_of_all_opsets() -> None:
         np.testing.assert_allclose(ours("Upsample", x, opset=7, mode=mode, scales=[1.0, 1.0, 2.0, 3.0]), y, atol=1e-6)
         np.testing.assert_allclose(ours("Resize", x, scales, opset=10, mode=mode), y, atol=1e-6)
     agrees("Resize", x, np.array([1, 1, 0.5, 0.6], F), opset=10, mode="nearest")
+
+
+def test_resize_to_one_element_and_between_elements() -> None:
+    x = np.arange(12, dtype=F).reshape(1, 1, 3, 4)
+    # One element is the middle of the region; regions end at elements, 1 being the last.
+    roi = np.array([0, 0, 0.0, 0.25, 1, 1, 1.0, 0.75], F)
+    crop = {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}
+    found = ours("Resize", x, roi, NOTHING, np.array([1, 1, 1, 1]), **crop)
+    np.testing.assert_allclose(found.ravel(), [5.5], rtol=1e-6)
+    # As many elements as there were, but of a part of them.
+    found = ours("Resize", x, roi, NOTHING, np.array([1, 1, 3, 4]), **crop)
+    rows, columns = np.array([0, 1, 2]), 3 * np.linspace(0.25, 0.75, 4)
+    np.testing.assert_allclose(found[0, 0], 4 * rows[:, None] + columns, rtol=1e-6)
+    # The same by a scale that adds less than an element.
+    found = ours(
+        "Resize", x, NOTHING, np.array([1, 1, 1, 1.2], F), mode="linear", coordinate_transformation_mode="asymmetric"
+    )
+    np.testing.assert_allclose(found[0, 0, 0], np.arange(4) / 1.2, rtol=1e-6)
+    found = ours(
+        "Resize",
+        x,
+        NOTHING,
+        NOTHING,
+        np.array([1, 1, 3, 2]),
+        nearest_mode="floor",
+        coordinate_transformation_mode="tf_half_pixel_for_nn",
+    )
+    np.testing.assert_array_equal(found[0, 0, 0], [1, 3])
+
+
+def test_resize_of_axes_from_the_end_and_antialiased_growth() -> None:
+    x = random(2, 3, 4, 6)
+    sizes = {"mode": "linear", "opset": 18}
+    named = ours("Resize", x, NOTHING, NOTHING, np.array([7, 9]), axes=[-1, -2], **sizes)
+    by_place = ours("Resize", x, NOTHING, NOTHING, np.array([2, 3, 9, 7]), **sizes)
+    np.testing.assert_allclose(named, by_place, atol=1e-6)
+    # What grows is not blurred.
+    for mode in ("linear", "cubic"):
+        plain = {"mode": mode, "opset": 18, "exclude_outside": 1}
+        grown = ours("Resize", x, NOTHING, NOTHING, np.array([2, 3, 9, 12]), antialias=1, **plain)
+        np.testing.assert_allclose(
+            grown, ours("Resize", x, NOTHING, NOTHING, np.array([2, 3, 9, 12]), **plain), atol=1e-5
+        )
 
 
 def test_resize_of_bytes_rounds() -> None:

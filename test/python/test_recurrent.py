@@ -173,6 +173,27 @@ def test_every_form_with_sequences_of_different_lengths(name: str, reverse: bool
     assert np.abs(expected).max() > 0.1
 
 
+def test_each_direction_has_activations_of_its_own() -> None:
+    """In the order of their names, each takes the next of the parameters that it has."""
+    weights = random_weights("GRU", 2)
+    attributes = {
+        "direction": "bidirectional",
+        "activations": ["HardSigmoid", "ScaledTanh", "Sigmoid", "LeakyRelu"],
+        "activation_alpha": [0.3, 1.5, 0.07],
+        "activation_beta": [0.4, 0.8],
+    }
+    executable = lockstep.compile(
+        lockstep.load_onnx(model("GRU", weights, ["x", "W", "R", "B", "", "h0"], **attributes)), threads=1
+    )
+    data = feeds(2)
+    found = executable(**data)["y"]
+    functions = [{"f": hard_sigmoid, "g": lambda x: 1.5 * np.tanh(0.8 * x)}, {"g": leaky_relu}]
+    for direction, how in enumerate(functions):
+        of_it = {name: value[direction : direction + 1] for name, value in weights.items()}
+        expected = expected_outputs("GRU", of_it, data["x"], [LENGTH] * BATCH, direction == 1, **how)
+        np.testing.assert_allclose(found[:, direction], expected[:, 0], atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
