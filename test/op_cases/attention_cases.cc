@@ -99,6 +99,8 @@ void AppendAccepted(std::vector<OpCase>& rows) {
   AddRows(large, DType::kF32, {{1}, {1}, 140, 140, 3, 2}, Scaled(true));
   AddRows(large, DType::kF32, {{1}, {1}, 70, 140, 2, 2}, Scaled(), F32({1, 70, 140}));
   AddRows(large, DType::kF32, {{1, 2}, {1, 2}, 70, 140, 2, 2}, Scaled(true, 70), Bool({1, 2, 1, 140}));
+  // The first query of a block sees one block of keys, the last one two.
+  AddRows(large, DType::kF32, {{1}, {1}, 140, 140, 2, 2}, Scaled(true, 20), F32({1, 140, 140}));
   AddRows(large, DType::kF64, {{1}, {1}, 70, 140, 2, 2}, Scaled(true, 30, 3), F64({1, 1, 140}));
   for (OpCase& row : large) {
     if (row.op == "attention") row.no_gradient = "large, and as the others";

@@ -38,6 +38,8 @@ std::vector<OpCase> MatMulCases() {
   rows.push_back(Case("matmul", {F32({2, 3, 2}), F32({2, 3, 2})}, {{"sum_batch", true}}).Refused("C5"));
   rows.push_back(
       Case("matmul", {F32({2, 3, 2}), F32({2, 3, 2})}, {{"sum_batch", true}, {"transpose_b", true}}).Refused("C5"));
+  const AttributeMap both = {{"transpose_a", true}, {"transpose_b", true}, {"sum_batch", true}};
+  rows.push_back(Case("matmul", {F32({2, 2, 2}), F32({2, 2, 2})}, both).Refused("C5"));
   rows.push_back(Case("matmul", {F32({2, 3, 2}), F32({2, 2})}, sum).Refused("C2"));
   rows.push_back(Case("matmul", {F32({2, 2, 3}), F32({3, 3, 2})}).Refused("C3"));
   rows.push_back(Case("matmul", {F32({2, 3}), F32({2, 3})}).Refused("C4"));

@@ -99,6 +99,20 @@ graph @twice(%a: f64[6], %b: f64[6], %c: f64[6], %x: f64[6]) ->
   return %b, %v, %v, %a, %v, %x, %s, %n
 })";
 
+// Products that are no rows of one large product: of transposed rows, of batches, of rows in several dimensions, and
+// sums of such. One is stacked twice.
+constexpr std::string_view kKeptProducts = R"(
+graph @kept(%x: f64[3,6], %y: f64[2,6,3], %z: f64[4,3], %w: f64[3,4], %u: f64[2,3,4]) ->
+    (t: f64[6,4], t2: f64[6,4], b: f64[2,6,4], r: f64[2,6,4], s: f64[6,4], s2: f64[2,3,3], s3: f64[3,3]) {
+  %t = matmul %x, %w {transpose_a=true} : f64[6,4]
+  %b = matmul %y, %u : f64[2,6,4]
+  %r = matmul %y, %w : f64[2,6,4]
+  %s = matmul %x, %z {transpose_a=true, transpose_b=true} : f64[6,4]
+  %s2 = matmul %y, %y {transpose_a=true} : f64[2,3,3]
+  %s3 = matmul %y, %y {sum_batch=true, transpose_a=true} : f64[3,3]
+  return %t, %t, %b, %r, %s, %s2, %s3
+})";
+
 constexpr std::string_view kChangesType = R"(
 graph @f(%a: f32[2]) -> (a: f32[]) {
   %0 = reduce_sum %a {dims=[0]} : f32[]
@@ -143,6 +157,8 @@ std::vector<OpCase> ScanCases() {
       Case("scan", {F64({6}), F64({6}), F64({6})}, Loop(kSwap, 3, 3, 0, 1)),
       Case("scan", {F64({6}), F64({2, 3, 6}), F64({6})}, Loop(kNested, 2, 1, 1)),
       Case("scan", {F64({6, 4}), F64({5, 6, 3}), F64({3, 4})}, Loop(kProducts, 5, 1, 1, 3, true)),
+      Case("scan", {F64({5, 3, 6}), F64({5, 2, 6, 3}), F64({5, 4, 3}), F64({3, 4}), F64({2, 3, 4})},
+           Loop(kKeptProducts, 5, 0, 3, 3)),
       Case("scan", {F64({6}), F64({6}), F64({6}), F64({3, 6})}, Loop(kTwice, 3, 3, 1, 2))
           .GradientOf({0, 1, 2, 3, 4, 5}),
       Case("scan", {F64({6})}, Loop(kPower, 5, 1, 0)).Refused("C1"),
