@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -18,25 +19,31 @@ def load_weights(
     """The graph with the initial values of its states from a safetensors file, by name.
 
     Args:
-      graph: a model, or a training step, whose optimizer states may be in the file as well.
+      graph: a model; or a training step, whose states are also those of the optimizer.
       path: of the file.
       rename: names in the file, and what the states of the graph are called instead.
-      strict: a tensor of the file that is no state, or a state of a model that is not in the file, is an error; False takes what
-        is in both.
+      strict: a tensor of the file that is no state, a state of the graph that is not in the file, and a name in `rename` that is
+        not, are errors; False takes what is in both.
 
     Raises:
-      Error: naming the file, and in it the tensor, and its type and that of the state.
+      Error: naming the file, and in it the tensor, and its type and that of the state; or two tensors for one state.
     """
     _check.instance("load_weights: the graph", graph, Graph, "a lockstep.Graph")
     file = _check.path(path)
     rename = _check.instance("load_weights: rename", {} if rename is None else rename, dict, "a dict of names")
     names = {_check.text("rename", old): _check.text("rename", new) for old, new in rename.items()}
+    strict = _check.flag("load_weights: strict", strict)
     states = {info.name for info in graph.states}
-    values = {}
-    for name, value in _read(file).items():
+    values, source = {}, {}
+    tensors = _read(file)
+    for name in names.keys() - tensors.keys() if strict else ():
+        raise Error(f"{file}: there is no tensor {name}, which rename has; there are {_list(tensors.keys())}")
+    for name, value in tensors.items():
         state = names.get(name, name)
+        if state in source:
+            raise Error(f"{file}: {source[state]} and {name} are both for the state {state}")
         if state in states:
-            values[state] = value
+            values[state], source[state] = value, name
         elif strict:
             raise Error(f"{file}: {name} is no state of @{graph.name}; its states are {_list(states)}")
     missing = states - values.keys()
@@ -92,6 +99,6 @@ def _safetensors_error() -> type[Exception]:
     return SafetensorError
 
 
-def _list(names: set[str]) -> str:
+def _list(names: Collection[str]) -> str:
     shown = sorted(names)[:8]
     return ", ".join(shown) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -150,35 +150,6 @@ def test_weights_by_name(tmp_path: Path) -> None:
     assert all(torch.equal(again[name], tensors[name]) for name in again)
 
 
-def test_weights_that_do_not_fit(tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.numpy")
-    graph = ls.parse(
-        "graph @g(%x: f32[2], state %w: f32[2], state %b: f32[2]) -> (y: f32[2]) {\n  %z = mul %x, %w : f32[2]\n  %y = add %z, %b : f32[2]\n  return %y\n}"
-    )
-    file = tmp_path / "w.safetensors"
-
-    def saved(**values: np.ndarray) -> Path:
-        safetensors.save_file(values, file)
-        return file
-
-    two = np.ones(2, np.float32)
-    with raises(str(file), "extra is no state of @g; its states are b, w"):
-        ls.load_weights(graph, saved(w=two, b=two, extra=two))
-    with raises(str(file), "no value for the state b of @g"):
-        ls.load_weights(graph, saved(w=two))
-    with raises(str(file), "the value of state w is f32[3], the state f32[2]"):
-        ls.load_weights(graph, saved(w=np.ones(3, np.float32), b=two))
-    assert ls.load_weights(graph, saved(v=two), rename={"v": "w"}, strict=False).initial_value("w").tolist() == [1, 1]
-    file.write_bytes(b"damaged")
-    with raises(str(file)):
-        ls.load_weights(graph, file)
-    with raises("nowhere.safetensors"):
-        ls.load_weights(graph, tmp_path / "nowhere.safetensors")
-    exe = ls.compile(graph)
-    with raises("No such file or directory"):
-        ls.save_weights(exe, tmp_path / "no" / "folder")
-
-
 # What the exporter leaves out without saying so
 
 
