@@ -39,7 +39,13 @@ Value Builder::Op(std::string_view op, std::vector<Value> operands, AttributeMap
 Value Builder::Constant(Tensor value) { return Op("constant", {}, {{"value", std::move(value)}}); }
 
 Value Builder::Splat(double value, const TensorType& type) {
-  return Broadcast(Constant(Tensor::Scalar(type.dtype, value)), type.shape, {});
+  Tensor scalar = Tensor::Scalar(type.dtype, value);
+  if (!IsFloat(type.dtype) && scalar.At(0) != value) {
+    Fail(InvalidArgument() << "there is no " << type.dtype << " of value " << DoubleToString(value)
+                           << (source_.empty() ? "" : ", at ") << source_);
+    return Value();
+  }
+  return Broadcast(Constant(std::move(scalar)), type.shape, {});
 }
 
 Value Builder::Iota(const TensorType& type, int64_t dim) {

@@ -44,7 +44,8 @@ class Builder {
 
   // --- Constants and shapes ------------------------------------------------------------------------------------------
   Value Constant(Tensor value);
-  Value Splat(double value, const TensorType& type);  // a scalar constant, broadcast
+  // A scalar constant, broadcast. A float dtype rounds the value; it is an error if an integer dtype does not have it.
+  Value Splat(double value, const TensorType& type);
   Value SplatLike(double value, Value like) { return like ? Splat(value, like.type()) : Value(); }
   Value Iota(const TensorType& type, int64_t dim);
   Value Reshape(Value x, Shape shape);                         // x itself if the shape is the same

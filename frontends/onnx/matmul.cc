@@ -1,5 +1,7 @@
 // Matrix products.
 
+#include <cmath>
+
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"
 #include "frontends/onnx/products.h"
@@ -46,8 +48,14 @@ absl::Status Gemm(OnnxNode& n) {
   Builder& b = n.b();
   n.Ignore("broadcast");  // before opset 7; that C may need to be repeated shows
   const double alpha = n.Float("alpha", 1.0), beta = n.Float("beta", 1.0);
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(b.status());
+  if (!IsFloat(x.dtype()) && (alpha != std::floor(alpha) || beta != std::floor(beta))) {
+    return n.Unsupported() << "attributes alpha " << alpha << " and beta " << beta << " of integers, " << x.type()
+                           << ", expected whole numbers";
+  }
   const bool transpose_a = n.Flag("transA", false), transpose_b = n.Flag("transB", false);
-  Value result = b.MatMul(n.input(0), n.input(1), transpose_a, transpose_b);
+  Value result = b.MatMul(x, n.input(1), transpose_a, transpose_b);
   RETURN_IF_ERROR(b.status());
   if (alpha != 1.0) result = b.Scale(result, alpha);
   if (n.has_input(2) && beta != 0.0) {
