@@ -1,8 +1,10 @@
 // Values that are known before the program runs: constants, and shapes as values. Arithmetic on them is folded by the
 // importer.
 
+#include <algorithm>
 #include <cmath>
 
+#include "absl/numeric/int128.h"
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"
 #include "frontends/onnx/tensor_data.h"
@@ -68,6 +70,21 @@ absl::Status SizeOfInput(OnnxNode& n) {
   return absl::OkStatus();
 }
 
+// How many numbers there are from start to limit, without it, in steps of delta. Integers are compared exactly.
+absl::StatusOr<int64_t> LengthOfRange(OnnxNode& n, const Tensor bounds[3]) {
+  const double start = bounds[0].At(0), limit = bounds[1].At(0), delta = bounds[2].At(0);
+  double count = std::ceil((limit - start) / delta);
+  if (IsInteger(bounds[0].dtype()) && delta != 0) {
+    const auto exact = [&](int i) { return absl::int128(bounds[i].Converted(DType::kI64).data<int64_t>()[0]); };
+    const absl::int128 distance = exact(1) - exact(0), step = exact(2), whole = distance / step;
+    const bool has_rest = distance % step != 0 && (distance < 0) == (step < 0);
+    count = static_cast<double>(whole + (has_rest ? 1 : 0));
+  }
+  if (!(count <= static_cast<double>(kMaxElements)))  // nor NaN
+    return n.Error() << "the range from " << start << " to " << limit << " in steps of " << delta << " is not finite";
+  return static_cast<int64_t>(std::max(count, 0.0));
+}
+
 absl::Status Range(OnnxNode& n) {
   Tensor bounds[3];
   for (int i = 0; i < 3; ++i) {
@@ -77,15 +94,13 @@ absl::Status Range(OnnxNode& n) {
     }
   }
   const DType dtype = bounds[0].dtype();
-  const double start = bounds[0].At(0), limit = bounds[1].At(0), delta = bounds[2].At(0);
-  const double count = std::max(0.0, std::ceil((limit - start) / delta));
-  if (!(count <= static_cast<double>(kMaxElements)))
-    return n.Error() << "the range from " << start << " to " << limit << " in steps of " << delta << " is not finite";
-  ASSIGN_OR_RETURN(const Shape shape, n.CheckedShape({static_cast<int64_t>(count)}));
   if (dtype == DType::kBool) return n.Error() << "of bool";
+  ASSIGN_OR_RETURN(const int64_t length, LengthOfRange(n, bounds));
+  ASSIGN_OR_RETURN(const Shape shape, n.CheckedShape({length}));
   Builder& b = n.b();
+  const auto all = [&](const Tensor& bound) { return b.Broadcast(b.Constant(bound.Reshaped(Shape())), shape, {}); };
   const Value steps = b.Iota(TensorType{dtype, shape}, 0);
-  n.SetOutput(0, b.Add(b.Mul(steps, b.SplatLike(delta, steps)), b.SplatLike(start, steps)));
+  n.SetOutput(0, b.Add(b.Mul(steps, all(bounds[2])), all(bounds[0])));
   return absl::OkStatus();
 }
 

@@ -42,12 +42,29 @@ absl::StatusOr<Ints> PadAmounts(OnnxNode& n, int64_t rank) {
   return amounts;
 }
 
+// What is around x: one element of its dtype.
+absl::StatusOr<Tensor> PaddingOf(OnnxNode& n, DType dtype) {
+  if (n.opset() < 11) return Tensor::Scalar(dtype, n.Float("value", 0));
+  if (!n.has_input(2)) return Tensor::Scalar(dtype, 0);
+  ASSIGN_OR_RETURN(const Tensor value, n.KnownInput(2));
+  if (value.num_elements() != 1 || value.dtype() != dtype)
+    return n.Error() << "constant_value is " << value.type() << ", expected one element of " << dtype;
+  return value.Reshaped(Shape());
+}
+
+// An integer beyond 2^53 is no double, which the op takes. Integers wrap around, so it can be taken away before and
+// added after.
+Value PadWith(Builder& b, Value x, const Tensor& padding, const Ints& low, const Ints& high) {
+  const double value = padding.At(0);
+  if (IsFloat(padding.dtype()) || Tensor::Scalar(padding.dtype(), value) == padding) return b.Pad(x, low, high, value);
+  const Value all = b.Constant(padding);
+  const Value moved = b.Pad(b.Sub(x, b.Broadcast(all, x.shape(), {})), low, high);
+  return moved ? b.Add(moved, b.Broadcast(all, moved.shape(), {})) : moved;
+}
+
 absl::Status ConstantPad(OnnxNode& n, Value x, const Ints& amounts) {
   const int64_t rank = x.shape().rank();
-  double value = n.opset() < 11 ? n.Float("value", 0) : 0;
-  if (n.has_input(2)) {
-    ASSIGN_OR_RETURN(value, n.FloatInput(2));
-  }
+  ASSIGN_OR_RETURN(const Tensor padding, PaddingOf(n, x.dtype()));
   Ints low, high, start, limit;
   for (int64_t i = 0; i < rank; ++i) {
     const int64_t before = amounts[At(i)], after = amounts[At(i + rank)];
@@ -61,7 +78,7 @@ absl::Status ConstantPad(OnnxNode& n, Value x, const Ints& amounts) {
   Ints padded_dims;
   for (int64_t i = 0; i < rank; ++i) padded_dims.push_back(x.shape()[i] + low[At(i)] + high[At(i)]);
   ASSIGN_OR_RETURN(const Shape padded_shape, n.CheckedShape(padded_dims));
-  Value result = padded_shape == x.shape() ? x : n.b().Pad(x, low, high, value);
+  Value result = padded_shape == x.shape() ? x : PadWith(n.b(), x, padding, low, high);
   if (start != Ints(At(rank), 0) || limit != padded_dims) result = n.b().Slice(result, start, limit);
   n.SetOutput(0, result);
   return absl::OkStatus();
