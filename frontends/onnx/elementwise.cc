@@ -49,18 +49,30 @@ absl::Status Reciprocal(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// The exponent may be of another dtype than the base, which gives the result's.
+// In what a power is computed whose exponent may be of another dtype than the base. In f64 if an integer is raised to a
+// fraction, and if the base's dtype may not hold the exponent: rounded, an odd one becomes even.
+DType PowType(const OnnxNode& n, DType base, DType exponent) {
+  if (exponent == base || (!IsFloat(base) && !IsFloat(exponent))) return base;
+  const Tensor* known = IsFloat(base) ? n.FixedInput(1) : nullptr;
+  if (known == nullptr) return DType::kF64;
+  const Tensor rounded = known->Converted(base);
+  for (int64_t i = 0; i < known->num_elements(); ++i) {
+    if (rounded.At(i) != known->At(i)) return DType::kF64;
+  }
+  return base;
+}
+
+// The base gives the result's dtype.
 absl::Status Pow(OnnxNode& n) {
   Builder& b = n.b();
   ASSIGN_OR_RETURN(std::vector<Value> xs, BroadcastInputs(n));
-  const absl::StatusOr<Tensor> exponent = n.ConstantInput(1);
-  if (exponent.ok() && exponent->num_elements() == 1 && exponent->At(0) == 2.0) {
+  const Tensor* exponent = n.FixedInput(1);
+  if (exponent != nullptr && exponent->num_elements() == 1 && exponent->At(0) == 2.0) {
     n.SetOutput(0, b.Mul(xs[0], xs[0]));
     return absl::OkStatus();
   }
   const DType base = xs[0].dtype();
-  // An integer raised to a fraction is computed in floating point.
-  const DType common = IsFloat(xs[1].dtype()) && !IsFloat(base) ? xs[1].dtype() : base;
+  const DType common = PowType(n, base, xs[1].dtype());
   n.SetOutput(0, b.Convert(b.Op("pow", {b.Convert(xs[0], common), b.Convert(xs[1], common)}), base));
   return absl::OkStatus();
 }
@@ -102,8 +114,9 @@ absl::Status Clip(OnnxNode& n) {
   RETURN_IF_ERROR(b.status());
   Value low, high;
   if (n.opset() < 11) {
-    if (n.has_attr("min")) low = b.SplatLike(n.Float("min", 0), x);
-    if (n.has_attr("max")) high = b.SplatLike(n.Float("max", 0), x);
+    constexpr double kMost = std::numeric_limits<float>::max();  // the default from opset 6 on, of f64 too
+    if (n.opset() >= 6 || n.has_attr("min")) low = b.SplatLike(n.Float("min", -kMost), x);
+    if (n.opset() >= 6 || n.has_attr("max")) high = b.SplatLike(n.Float("max", kMost), x);
   } else {
     for (int i = 1; i < 3; ++i) {
       if (!n.has_input(i)) continue;
