@@ -6,6 +6,7 @@
 
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"
+#include "frontends/onnx/recurrent_activations.h"
 
 namespace lockstep {
 namespace {
@@ -90,8 +91,9 @@ absl::Status Celu(OnnxNode& n) {
 }
 
 absl::Status Selu(OnnxNode& n) {
-  const double alpha = n.Float("alpha", 1.67326319217681884765625);
-  const double gamma = n.Float("gamma", 1.05070102214813232421875);
+  const bool is_short = n.opset() < 6;  // the defaults had four digits
+  const double alpha = n.Float("alpha", is_short ? 1.6732f : 1.67326319217681884765625);
+  const double gamma = n.Float("gamma", is_short ? 1.0507f : 1.05070102214813232421875);
   return Map(n, [&](Builder& b, Value x) { return b.Scale(ExponentialUnit(b, x, alpha), gamma); });
 }
 
@@ -104,14 +106,6 @@ absl::Status HardSigmoid(OnnxNode& n) {
 
 absl::Status HardSwish(OnnxNode& n) {
   return Map(n, [&](Builder& b, Value x) { return b.Mul(x, Clamp01(b, b.AddScalar(b.Scale(x, 1.0 / 6.0), 0.5))); });
-}
-
-// log(1 + exp(x)), without overflow: max(x, 0) + log1p(exp(-|x|)). The maximum is made of x and |x|, whose derivatives
-// 1 and 0 at 0 give the right one, 1/2.
-Value SoftplusOf(Builder& b, Value x) {
-  const Value size = b.Unary("abs", x);
-  const Value above = b.Add(b.Scale(x, 0.5), b.Scale(size, 0.5));
-  return b.Add(above, b.Unary("log1p", b.Exp(b.Neg(size))));
 }
 
 absl::Status Softplus(OnnxNode& n) { return Map(n, SoftplusOf); }

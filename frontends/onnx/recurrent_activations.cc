@@ -33,13 +33,7 @@ const Function kFunctions[] = {
     {"tanh", {}, {}, [](Builder& b, Value x, double, double) { return b.Tanh(x); }},
     {"sigmoid", {}, {}, [](Builder& b, Value x, double, double) { return b.Unary("sigmoid", x); }},
     {"softsign", {}, {}, [](Builder& b, Value x, double, double) { return b.Unary("softsign", x); }},
-    // log(1 + exp(x)), without overflow.
-    {"softplus",
-     {},
-     {},
-     [](Builder& b, Value x, double, double) {
-       return b.Add(b.Unary("relu", x), b.Unary("log1p", b.Exp(b.Neg(b.Unary("abs", x)))));
-     }},
+    {"softplus", {}, {}, [](Builder& b, Value x, double, double) { return SoftplusOf(b, x); }},
     {"affine", 1.0, 0.0, [](Builder& b, Value x, double alpha, double beta) { return Affine(b, alpha, x, beta); }},
     {"leakyrelu",
      0.01f,
@@ -104,6 +98,13 @@ absl::StatusOr<std::vector<Activation>> ReadActivations(OnnxNode& n, const std::
     activations.push_back(std::move(activation));
   }
   return activations;
+}
+
+// Without overflow: max(x, 0) + log1p(exp(-|x|)). At 0 the maximum has half of the gradient and |x| none.
+Value SoftplusOf(Builder& b, Value x) {
+  if (!x) return x;
+  const Value above = b.Max(x, b.SplatLike(0.0, x));
+  return b.Add(above, b.Unary("log1p", b.Exp(b.Neg(b.Unary("abs", x)))));
 }
 
 Value ApplyActivation(Builder& b, const Activation& activation, Value x) {

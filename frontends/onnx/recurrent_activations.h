@@ -21,4 +21,7 @@ absl::StatusOr<std::vector<Activation>> ReadActivations(OnnxNode& n, const std::
 
 Value ApplyActivation(Builder& b, const Activation& activation, Value x);
 
+// log(1 + exp(x)), which is an operator too. Its gradient at 0 is 1/2.
+Value SoftplusOf(Builder& b, Value x);
+
 }  // namespace lockstep
