@@ -57,7 +57,7 @@ Value OneHotOf(Builder& b, Value positions, const Shape& shape, int64_t dim, Val
                   b.Broadcast(off, shape, {}));
 }
 
-// Negative positions count from the end; those outside [-depth, depth) name no place.
+// Negative positions count from the end, from opset 11 on; those outside [-depth, depth) name no place.
 absl::Status OneHot(OnnxNode& n) {
   Builder& b = n.b();
   ASSIGN_OR_RETURN(const double depth, n.FloatInput(1));
@@ -72,8 +72,11 @@ absl::Status OneHot(OnnxNode& n) {
   dims.insert(dims.begin() + axis, extent);
   ASSIGN_OR_RETURN(const Shape shape, n.CheckedShape(dims));
   const Value given = b.Convert(indices, DType::kI64);
-  const Value is_negative = b.Compare(given, b.SplatLike(0, given), "lt");
-  const Value positions = b.Select(is_negative, b.AddScalar(given, depth), given);
+  Value positions = given;
+  if (n.opset() >= 11) {
+    const Value is_negative = b.Compare(given, b.SplatLike(0, given), "lt");
+    positions = b.Select(is_negative, b.AddScalar(given, static_cast<double>(extent)), given);
+  }
   const Value off = b.Reshape(b.Slice(values, {0}, {1}), Shape()), on = b.Reshape(b.Slice(values, {1}, {2}), Shape());
   n.SetOutput(0, OneHotOf(b, positions, shape, axis, on, off));
   return absl::OkStatus();

@@ -31,7 +31,8 @@ absl::Status Reshape(OnnxNode& n) {
     }
   }
   ASSIGN_OR_RETURN(Shape shape, n.CheckedShape(dims));
-  if (unknown >= 0 && shape.num_elements() > 0) {
+  if (unknown >= 0) {
+    if (shape.num_elements() == 0) return n.Error() << "the -1 of " << ListToString(wanted) << " may be any number";
     shape = shape.WithDim(unknown, x.shape().num_elements() / shape.num_elements());
   }
   if (shape.num_elements() != x.shape().num_elements())

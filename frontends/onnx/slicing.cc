@@ -104,6 +104,8 @@ absl::Status Split(OnnxNode& n) {
     return n.Error() << "attribute num_outputs is not " << parts;
   if (!sizes) {
     const int64_t size = (extent + parts - 1) / std::max<int64_t>(parts, 1);
+    if (n.opset() < 18 && extent != size * parts)
+      return n.Error() << "extent " << extent << " in " << parts << " equal parts, and no sizes are given";
     sizes.emplace();
     for (int64_t i = 0; i < parts; ++i) sizes->push_back(std::clamp<int64_t>(extent - i * size, 0, size));
   }
