@@ -173,7 +173,8 @@ void BindFacts(Class& graph) {
           "The names of the states that an optimizer updates; none in a model, which a training step is made of.")
       .def_prop_ro(
           "constants", [](const Model& self) { return self.constants; },
-          "The names of the file's float initializers that are constants, as they have no dimension. `trained` of "
+          "The names of the float initializers that the graph uses as constants: those without a dimension, those that "
+          "`constants` of load_onnx() names, and single elements that PyTorch's exporter computed. `trained` of "
           "train_step() can name them.")
       .def_prop_ro(
           "fixed_inputs", [](const Model& self) { return self.fixed_inputs; },
@@ -208,7 +209,7 @@ void BindFacts(Class& graph) {
           [](nb::object self, nb::object path, nb::object depth) {
             nb::module_::import_("lockstep._layers").attr("save_svg")(self, path, depth);
           },
-          "path"_a, "depth"_a = nb::none(),
+          "path"_a.none(), "depth"_a = nb::none(),
           "Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot.",
           nb::sig("def save_svg(self, path: str | os.PathLike[str], depth: int | None = None) -> None"))
       .def(
@@ -238,7 +239,7 @@ void BindTexts(Class& graph) {
           [](nb::object self, nb::object other) {
             return nb::module_::import_("lockstep._diff").attr("diff")(self, other);
           },
-          "other"_a,
+          "other"_a.none(),
           "What the text of `other` has and this one has not, and the reverse, as a unified diff; numbered values that "
           "correspond have one number. Empty if the graphs are equal.",
           nb::sig("def diff(self, other: Graph) -> str"))

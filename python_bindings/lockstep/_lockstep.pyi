@@ -110,7 +110,7 @@ class Graph:
     @property
     def constants(self) -> list[str]:
         """
-        The names of the file's float initializers that are constants, as they have no dimension. `trained` of train_step() can name them.
+        The names of the float initializers that the graph uses as constants: those without a dimension, those that `constants` of load_onnx() names, and single elements that PyTorch's exporter computed. `trained` of train_step() can name them.
         """
 
     @property
