@@ -75,6 +75,21 @@ Sequences and optionals end at import: they are no inputs and no outputs (docs/d
 
 """
 
+DIFFERENT = """## Where ONNX leaves it open, or others differ
+
+- A NaN is the result of every maximum, minimum and max pooling that meets it, ArgMax and ArgMin find it, and it is the largest for
+  TopK. ONNX Runtime passes over it in some of these.
+- Floats that the integers of a Cast do not hold become the nearest of them, and NaN becomes 0. Integers wrap around.
+- An index that is out of range, and the division of an integer by zero, are errors when the program runs. A class that is out of
+  range is an error of SoftmaxCrossEntropyLoss where that is one op (a mean or a sum, without weights or ignore_index); elsewhere
+  its loss is NaN.
+- Resize with interpolation along the last dimension is a product with a matrix if that has up to 512 elements: an infinity or a
+  NaN there makes its whole line NaN or infinite.
+- The attribute clip of LSTM, GRU and RNN limits what goes into every activation, the one of a cell's output too, as ONNX says. ONNX
+  Runtime leaves that one out.
+
+"""
+
 
 def opsets_of(op: str) -> str:
     """`all`, or ranges: "1 to 9, 12+"."""
@@ -149,7 +164,7 @@ def left_out() -> str:
 
 def document() -> str:
     head = HEAD.format(version=onnx.__version__, newest=max(until for _, _, until in _lockstep._onnx_operators()))
-    return head + suites() + table() + TYPES + left_out()
+    return head + suites() + table() + TYPES + DIFFERENT + left_out()
 
 
 if __name__ == "__main__":

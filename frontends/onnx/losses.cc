@@ -1,5 +1,6 @@
 // Losses of scores or log-probabilities [N, C, ...] against classes [N, ...]. The class's element is picked by
-// comparing a count along C with the class. A class outside [0, C) that is not to be ignored makes its loss NaN.
+// comparing a count along C with the class. A class outside [0, C) that is not to be ignored makes its loss NaN; where
+// the loss is one op, it is an error when the program runs.
 
 #include <limits>
 #include <numeric>

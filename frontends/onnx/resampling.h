@@ -18,7 +18,8 @@ using Taps = std::vector<std::pair<int64_t, double>>;
 // repetition where that is what the indices say.
 Value Selected(Builder& b, Value x, int64_t dim, const std::vector<int64_t>& indices);
 
-// x, of floats, with dimension `dim` replaced by weighted sums along it, one for each of `rows`.
+// x, of floats, with dimension `dim` replaced by weighted sums along it, one for each of `rows`. The last dimension, if
+// it is not long, is a product with a matrix: what is not finite there spreads to all sums of its line.
 Value Resampled(Builder& b, Value x, int64_t dim, const std::vector<Taps>& rows);
 
 }  // namespace lockstep

@@ -123,7 +123,7 @@ def train_step(
         randomness yet.
 
     Returns:
-      A graph with the result `loss`, f32[].
+      A graph with the result `loss`, a scalar of the prediction's dtype.
 
     Raises:
       Error: naming the result, state or option that is wrong, or the op that has no gradient.

@@ -83,6 +83,11 @@ FLOATS: list[Row] = [
     ("MaxPool", 12, [f32([[-INF, -INF, 5]])], {"kernel_shape": [2], "pads": [1, 0]}, [f32([[-INF, -INF, 5]])]),
     ("Softmax", 13, [f32([-INF, 0, 0], [-INF, NAN, 0])], {}, [f32([0, 0.5, 0.5], [NAN, NAN, NAN])]),
     ("CumSum", 14, [f32(1, INF, -INF, 1), i64(0)], {}, [f32(1, INF, NAN, NAN)]),
+    ("Cast", 13, [f32(NAN, INF, -INF, 3.9, -3.9)], {"to": TensorProto.INT32}, [i32(0, 2**31 - 1, -(2**31), 3, -3)]),
+    ("Cast", 13, [f32(NAN, INF, -1, 300)], {"to": TensorProto.UINT8}, [np.array([0, 255, 0, 255], np.uint8)]),
+    ("Resize", 13, [f32([1, INF, 1, 1]), None, f32(1, 2)], {"mode": "linear"}, [f32([NAN, INF, INF, INF, INF, NAN, NAN, NAN])]),
+    ("Resize", 13, [f32([1], [INF], [1]), None, f32(2, 1)], {"mode": "linear"}, [f32([1], [INF], [INF], [INF], [INF], [1])]),
+    ("SoftmaxCrossEntropyLoss", 13, [f32([0, 0], [0, 0]), i64(1, 5)], {"reduction": "none"}, [f32(np.log(2), NAN)]),
     ("Selu", 1, [f32(-1, 1)], {}, [f32(1.0507 * 1.6732 * (np.exp(-1) - 1), 1.0507)]),
     ("Selu", 6, [f32(-1, 1)], {}, [f32(1.05070102 * 1.67326319 * (np.exp(-1) - 1), 1.05070102)]),
 ]  # fmt: skip
@@ -141,6 +146,7 @@ DIGITS: list[Row] = [
 
 # What of an operator has to be known when importing.
 KNOWN = {
+    "Resize": {2},
     "Range": {0, 1, 2}, "Pad": {1, 2}, "OneHot": {1}, "CumSum": {1}, "TopK": {1}, "ReduceSum": {1}, "ReduceMax": {1},
     "ReduceMin": {1}, "ReduceMean": {1}, "ReduceProd": {1}, "ReduceLogSumExp": {1},
 }  # fmt: skip
@@ -164,6 +170,7 @@ def test_at_the_edges(row: Row, folded: bool) -> None:
 
 
 WRONG: list[tuple[str, int, list[Any], dict[str, Any], str]] = [
+    ("SoftmaxCrossEntropyLoss", 13, [f32([0, 0], [0, 0]), i64(1, 5)], {}, "label 5 at position [1] is outside [0, 2)"),
     ("Range", 11, [i64(0)[0], i64(0)[0], i64(0)[0]], {}, "Range: the range from 0 to 0 in steps of 0 is not finite"),
     (
         "Range",
@@ -204,6 +211,19 @@ def test_what_has_no_meaning_is_an_error(row: tuple) -> None:
         return
     with pytest.raises(ls.Error, match=re.escape(message)):
         run(op, opset, inputs, fixed, attributes)
+
+
+# What kernels refuse, of data that no import has seen.
+WHEN_RUN = {"Div", "Mod", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "SoftmaxCrossEntropyLoss"}
+
+
+@pytest.mark.parametrize("row", [row for row in WRONG if row[0] in WHEN_RUN], ids=lambda row: row[0])
+def test_data_that_has_no_meaning_is_an_error_when_it_comes(row: tuple) -> None:
+    op, opset, inputs, attributes, message = row
+    program = ls.compile(ls.load_onnx(model_of(op, opset, inputs, set(), **attributes), split={}), threads=1)
+    data = {f"x{i}": value for i, value in enumerate(inputs)}
+    with pytest.raises(ls.Error, match=re.escape(message)):
+        program(**data)
 
 
 def test_an_exponent_that_is_given_stays_an_input() -> None:
