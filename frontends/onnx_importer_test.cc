@@ -179,7 +179,6 @@ TEST(OnnxImporterTest, InitializersThatOnlySetAttributesAreNoStates) {
   EXPECT_EQ(imported->graph.results()[0].value.shape(), Shape({6, 2}));
 }
 
-// In files of IR version 4 and later such an initializer is what the input is if nobody gives it.
 TEST(OnnxImporterTest, ScalarsThatAreNamedAreStates) {
   ModelProto model = EmptyModel();
   AddInitializer(model, "temperature", Tensor::Scalar(DType::kF32, 3));
@@ -203,6 +202,7 @@ TEST(OnnxImporterTest, ScalarsThatAreNamedAreStates) {
               HasSubstr("constants and states: 'temperature' is in both"));
 }
 
+// In files of IR version 4 and later such an initializer is what the input is if nobody gives it.
 TEST(OnnxImporterTest, InitializersThatAreInputsTooCanBeGiven) {
   ModelProto model = MatMulModel();
   AddValue("fc1.weight", {"4", "3"}, *model.mutable_graph()->add_input());

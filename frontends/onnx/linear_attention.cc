@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/builder.h"
-#include "core/ops/scan.h"
+#include "core/ops/scan_parts.h"
 #include "frontends/onnx/op_table.h"
 
 namespace lockstep {
