@@ -113,7 +113,9 @@ TEST(Losses, ErrorsNameTheLossAndWhatIsWrong) {
   const absl::StatusOr<Value> scalar = graph.AddInput("s", {DType::kF32, Shape()});
   const absl::StatusOr<Value> wide = graph.AddInput("wide", {DType::kF64, Shape({6})});
   ASSERT_TRUE(x.ok() && scalar.ok() && wide.ok());
+  const absl::StatusOr<Value> statistic = graph.AddInput("statistic", {DType::kF32, Shape({6})}, /*is_state=*/true);
   ASSERT_TRUE(graph.AddResult("y", *x).ok() && graph.AddResult("z", *scalar).ok());
+  ASSERT_TRUE(statistic.ok() && graph.AddStateResult("statistic", *x).ok());  // its next value is no result
   const auto error_of = [&](const LossSpec& spec) { return std::string(AddLoss(graph, spec).status().message()); };
   const std::string unknown = "unknown loss 'hinge'; there are softmax_cross_entropy, ";
   EXPECT_EQ(error_of({.name = "hinge"}).substr(0, unknown.size()), unknown);

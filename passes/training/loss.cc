@@ -43,7 +43,9 @@ PlacementMap TargetPlacement(const Graph& graph, const std::string& result, cons
 absl::StatusOr<Value> Prediction(const Graph& graph, const std::string& name) {
   if (const Result* result = graph.FindResult(name)) return result->value;
   std::vector<std::string> names;
-  for (const Result& r : graph.results()) names.push_back(r.name);
+  for (const Result& r : graph.results()) {
+    if (!r.is_state) names.push_back(r.name);
+  }
   return NotFound() << "loss: the model has no result '" << name << "'; it has: " << Joined(names);
 }
 
