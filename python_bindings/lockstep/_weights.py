@@ -23,7 +23,8 @@ def load_weights(
       path: of the file.
       rename: names in the file, and what the states of the graph are called instead.
       strict: a tensor of the file that is no state, a state of the graph that is not in the file, and a name in `rename` that is
-        not, are errors; False takes what is in both.
+        not, are errors, but for PyTorch's counts of batches ("bn.num_batches_tracked"), which no training step needs; False takes
+        what is in both.
 
     Raises:
       Error: naming the file, and in it the tensor, and its type and that of the state; or two tensors for one state.
@@ -44,7 +45,7 @@ def load_weights(
             raise Error(f"{file}: {source[state]} and {name} are both for the state {state}")
         if state in states:
             values[state], source[state] = value, name
-        elif strict:
+        elif strict and not name.endswith("num_batches_tracked"):
             raise Error(f"{file}: {name} is no state of @{graph.name}; its states are {_list(states)}")
     missing = states - values.keys()
     if strict and missing:
