@@ -66,7 +66,7 @@ def save_weights(executable: Executable, path: str | os.PathLike[str]) -> None:
     file = _check.path(path)
     if executable._world().rank != 0:
         return
-    values = {name: np.ascontiguousarray(value) for name, value in executable.state.items()}
+    values = {name: np.asarray(value, order="C") for name, value in executable.state.items()}
     temporary = f"{file}.{os.getpid()}.part"
     try:
         save_file(values, temporary, metadata={"format": "np", "writer": "lockstep"})

@@ -150,6 +150,21 @@ def test_weights_by_name(tmp_path: Path) -> None:
     assert all(torch.equal(again[name], tensors[name]) for name in again)
 
 
+def test_a_training_step_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    model = ls.parse(
+        "graph @g(%x: f32[4,3], state %w: f32[3,2]) -> (y: f32[4,2]) {\n  %y = matmul %x, %w : f32[4,2]\n  return %y\n}"
+    )
+    step = ls.train_step(model, ls.loss.mean_squared_error("y"), ls.optim.AdamW(0.1))
+    batch = {"x": np.ones((4, 3), np.float32), "target": np.ones((4, 2), np.float32)}
+    exe = ls.compile(step)
+    exe(**batch)
+    ls.save_weights(exe, tmp_path / "step.safetensors")
+    again = ls.compile(ls.load_weights(step, tmp_path / "step.safetensors"))
+    assert again.state["optimizer/step"].shape == ()
+    assert [again(**batch)["loss"] for _ in range(3)] == [exe(**batch)["loss"] for _ in range(3)]
+
+
 # What the exporter leaves out without saying so
 
 
