@@ -375,6 +375,25 @@ TEST(OnnxImporterTest, ExternalDataIsRead) {
   EXPECT_EQ(imported->parameters.at("fc1.weight"), value);
 }
 
+// Any byte but 0 is true, and in memory true is 1, which is what kernels read.
+TEST(OnnxImporterTest, BoolsAreZeroAndOne) {
+  const std::string bytes("\x02\x00\xff", 3);
+  WriteFile(TemporaryPath("bools.bin"), bytes);
+  TensorProto raw;
+  raw.set_data_type(TensorProto::BOOL);
+  raw.add_dims(3);
+  TensorProto external = raw;
+  raw.set_raw_data(bytes);
+  SetExternal(external, "bools.bin", "0", "3");
+  const std::string folder = std::filesystem::path(TemporaryPath("bools.bin")).parent_path().string();
+  for (const TensorProto& tensor : {raw, external}) {
+    const absl::StatusOr<Tensor> decoded = DecodeTensor(tensor, folder);
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    for (const auto& [i, expected] : {std::pair(0, 1), {1, 0}, {2, 1}})
+      EXPECT_EQ(decoded->bytes()[i], static_cast<std::byte>(expected)) << i;
+  }
+}
+
 TEST(OnnxImporterTest, ExternalDataMustLieBesideTheModelAndBeComplete) {
   WriteFile(TemporaryPath("weights.bin"), std::string(52, 'x'));
   const std::string outside = (std::filesystem::path(testing::TempDir()) / "outside.bin").string();

@@ -262,6 +262,20 @@ MODELS: dict[str, tuple[str, Callable[..., list]]] = {
         ),
         lambda x: [x[39]],
     ),
+    "long_loop_that_does_not_begin": (
+        _model(
+            """g (float[3] x) => (float[3] y, float[0,3] z) {
+             trips = Constant <value = int64 {2000}> ()
+             condition = Constant <value = bool {0}> ()
+             y, z = Loop (trips, condition, x) <body = b (int64 i, bool c, float[3] v) => (bool c2, float[3] w, float[3] s) {
+               c2 = Identity(c)
+               w = Neg(v)
+               s = Exp(v)
+             }>
+           }""",
+        ),
+        lambda x: [x, np.zeros((0, 3), x.dtype)],
+    ),
     "scan_that_runs_with_the_program": (
         _model(
             """g (float[2,50] x) => (float[2] last, float[2,50] sums, float[50,2] columns) {
@@ -276,6 +290,32 @@ MODELS: dict[str, tuple[str, Callable[..., list]]] = {
                }""",
         ),
         lambda x: [x.sum(axis=1), np.cumsum(x[:, ::-1], axis=1)[:, ::-1], (x * x[:, ::-1]).T],
+    ),
+    # --- Operators of which ONNX has no case of the kind ------------------------------------------------------------
+    # Fixed places that are evenly apart are a slice; others are not.
+    "gather_of_fixed_places": (
+        _model(
+            """g (float[5,2] x) => (float[3,2] y, float[2,2] z, float[5,2] w, float[3,2] e)
+                  <int64[3] i = {0, 1, 3}, int64[2] j = {-2, -1}, int64[5] k = {4, 3, 2, 1, 0}, int64[3] l = {0, 2, 4}> {
+             y = Gather <axis = 0> (x, i)
+             z = Gather <axis = 0> (x, j)
+             w = Gather <axis = 0> (x, k)
+             e = Gather <axis = 0> (x, l)
+           }""",
+        ),
+        lambda x: [x[[0, 1, 3]], x[3:], x[::-1], x[::2]],
+    ),
+    # A score at the threshold is not above it.
+    "boxes_at_the_threshold": (
+        _model(
+            """g (float[1] x) => (int64[1,3] y, float[1] z)
+                  <float[1,2,4] boxes = {0, 0, 1, 1, 5, 5, 6, 6}, float[1,1,2] scores = {0.5, 0.75}, int64 most = {9},
+                   float overlap = {0.5}, float least = {0.5}> {
+             y = NonMaxSuppression (boxes, scores, most, overlap, least)
+             z = Neg(x)
+           }""",
+        ),
+        lambda x: [np.array([[0, 0, 1]]), -x],
     ),
     # --- Sequences -------------------------------------------------------------------------------------------------
     "sequence_edits": (
@@ -542,6 +582,17 @@ REFUSED: list[tuple[str, str]] = [
                  s = SequenceConstruct(x, x)
                  two = Constant <value = int64 {2}> ()
                  y = SequenceAt(s, two)
+               }"""
+        ),
+    ),
+    (
+        "SequenceMap: input 1 has 1 elements, expected 2 as input 0 has, at onnx:SequenceMap_2",
+        _model(
+            """g (float[3] x) => (float[2,3] y) {
+                 a = SequenceConstruct(x, x)
+                 b = SequenceConstruct(x)
+                 s = SequenceMap (a, b) <body = f (float[3] p, float[3] q) => (float[3] t) { t = Add(p, q) }>
+                 y = ConcatFromSequence <axis = 0, new_axis = 1> (s)
                }"""
         ),
     ),
