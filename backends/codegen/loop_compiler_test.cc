@@ -292,6 +292,24 @@ TEST(LoopCompiler, SumsAreAccurate) {
   EXPECT_LE(std::fabs(found - exact), std::fabs(plain - exact));
 }
 
+// Whole numbers whose sums f64 holds, in any order, and f32 does not; and factors whose products leave its range.
+TEST(LoopCompiler, SumsAndProductsOfF32AreInF64) {
+  for (const ReduceShape& s : kReduceShapes) {
+    const Graph body = ParseGraph(Reduce("reduce_sum", DType::kF32, s.shape, s.dims, s.result)).value();
+    Tensor x(body.inputs()[0].value.type());
+    const auto elements = x.mutable_data<float>();
+    for (size_t i = 0; i < elements.size(); ++i)
+      elements[i] = static_cast<float>(i * 7919 % 5) * 0x1p26F - 0x1p27F + static_cast<float>(i % 3);
+    const Tensor expected = InterpretOneRank(body, {x}).value()[0];
+    EXPECT_EQ(testing::RunLoop(body, {x})[0], expected) << s.shape << " " << s.dims;
+  }
+  const Graph body = ParseGraph(Reduce("reduce_prod", DType::kF32, "[8,5]", "[0]", "[5]")).value();
+  Tensor x(body.inputs()[0].value.type());
+  const auto elements = x.mutable_data<float>();
+  for (size_t i = 0; i < elements.size(); ++i) elements[i] = i < 20 ? 0x1p60F : 0x1p-60F;
+  EXPECT_EQ(testing::RunLoop(body, {x})[0], Tensor::Full({DType::kF32, Shape({5})}, 1));
+}
+
 TEST(LoopCompiler, ProducersAndConsumersOfReductions) {
   // The gradient of a bias behind a relu: the masked gradient is a result too.
   CheckLoop({R"(graph @f(%y: f32[128,300], %g: f32[128,300]) -> (dz: f32[128,300], db: f32[300]) {
