@@ -40,9 +40,10 @@ InputArray CastToArray(nb::handle handle, const std::string& what) {
   const nb::object bits = nb::module_::import_("lockstep._arrays").attr("bits_of_bfloat16")(handle);
   input.bits_are_bfloat16 = nb::try_cast(bits, input.array);
   if (!input.bits_are_bfloat16) {
-    const std::string type = nb::type_name(handle.type()).c_str();
-    ThrowIfError(InvalidArgument() << what << " is a " << type
-                                   << ", expected an array of numbers in the CPU's memory (NumPy or DLPack)");
+    const nb::object found = nb::module_::import_("lockstep._arrays").attr("description")(handle);
+    ThrowIfError(InvalidArgument() << what << " is " << nb::cast<std::string>(found)
+                                   << ", expected an array of numbers in the CPU's memory and byte order (NumPy or "
+                                      "DLPack)");
   }
   return input;
 }

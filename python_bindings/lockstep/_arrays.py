@@ -1,4 +1,4 @@
-"""NumPy has no bfloat16: what stands for it."""
+"""NumPy has no bfloat16: what stands for it. And what messages call that which is no array of numbers."""
 
 import numpy as np
 
@@ -17,3 +17,10 @@ def bits_of_bfloat16(value: object) -> np.ndarray | None:
     if isinstance(value, np.ndarray) and value.dtype.name == "bfloat16":
         return value.view(np.uint16)
     return None
+
+
+def description(value: object) -> str:
+    """ "a list", "an array of dtype >f4": which type, or why not this array."""
+    if isinstance(value, np.ndarray):
+        return f"an array of dtype {value.dtype}"
+    return f"a {type(value).__name__}"

@@ -105,7 +105,8 @@ def test_dimensions() -> None:
         ({"x": X, "label": LABELS.astype(np.int32)}, ["input label", "i64[6]", "i32[6]"]),
         ({"x": X.astype(np.complex64), "label": LABELS}, ["input x", "dtype"]),
         ({"x": [1, 2, 3], "label": LABELS}, ["input x", "list", "array"]),
-        ({"x": np.array([None] * 6), "label": LABELS}, ["input x", "array of numbers"]),
+        ({"x": np.array([None] * 6), "label": LABELS}, ["input x is an array of dtype object", "array of numbers"]),
+        ({"x": X.astype(">f4"), "label": LABELS}, ["input x is an array of dtype >f4", "byte order"]),
         ({"x": X}, ["input label is missing"]),
         ({"x": X, "label": LABELS, "mask": X}, ["no input mask", "x, label"]),
         (
