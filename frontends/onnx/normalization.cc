@@ -33,11 +33,13 @@ absl::Status BatchNormalization(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// x / (bias + alpha / size * the sum of squares of `size` neighbouring channels)^beta
+// x / (bias + alpha / size * the sum of squares of `size` neighbouring channels)^beta; in f32 of what has 16 bits,
+// where a square is soon too large.
 absl::Status LocalResponse(OnnxNode& n) {
   Builder& b = n.b();
   RETURN_IF_ERROR(n.RequireRank(0, 2));
-  const Value x = n.input(0);
+  const DType dtype = n.type(0).dtype;
+  const Value x = b.Convert(n.input(0), IsFloat(dtype) && SizeOf(dtype) == 2 ? DType::kF32 : dtype);
   const double alpha = n.Float("alpha", 1e-4f), beta = n.Float("beta", 0.75f), bias = n.Float("bias", 1);
   const int64_t size = n.Int("size", 0);
   if (size < 1 || size > int64_t{1} << 20)
@@ -48,7 +50,7 @@ absl::Status LocalResponse(OnnxNode& n) {
   const Value windows = b.Op("windows", {b.Pad(b.Mul(x, x), low, high)},
                              {{"dim", int64_t{1}}, {"window", Ints{size}}, {"stride", Ints{1}}, {"dilation", Ints{1}}});
   const Value base = b.AddScalar(b.Scale(b.ReduceSum(windows, {1}), alpha / static_cast<double>(size)), bias);
-  n.SetOutput(0, b.Div(x, b.Op("pow", {base, b.SplatLike(beta, base)})));
+  n.SetOutput(0, b.Convert(b.Div(x, b.Op("pow", {base, b.SplatLike(beta, base)})), dtype));
   return absl::OkStatus();
 }
 

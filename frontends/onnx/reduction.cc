@@ -57,7 +57,17 @@ Value Divide(Builder& b, Value sum, int64_t count) {
 }
 
 absl::Status ReduceSum(OnnxNode& n) { return Reduce(n, 13, "reduce_sum", Same, SameBehind); }
-absl::Status ReduceMean(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Same, Divide); }
+
+// In 16 bits the sum may be too large, and the factor has few digits.
+absl::Status ReduceMean(OnnxNode& n) {
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(n.b().status());
+  const DType dtype = x.dtype(), wide = IsFloat(dtype) && SizeOf(dtype) == 2 ? DType::kF32 : dtype;
+  return Reduce(
+      n, 18, "reduce_sum", [wide](Builder& b, Value x) { return b.Convert(x, wide); },
+      [dtype](Builder& b, Value sum, int64_t count) { return b.Convert(Divide(b, sum, count), dtype); });
+}
+
 // Of bool, the maximum is any and the minimum is all.
 absl::Status ReduceExtremum(OnnxNode& n, std::string_view op) {
   const Value x = n.input(0);
