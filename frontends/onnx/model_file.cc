@@ -46,7 +46,10 @@ absl::StatusOr<int64_t> CheckVersions(const onnx::ModelProto& model) {
   }
   int64_t opset = 0;
   for (const onnx::OperatorSetIdProto& id : model.opset_import()) {
-    if (IsDefaultDomain(id.domain())) opset = id.version();
+    if (!IsDefaultDomain(id.domain())) continue;
+    if (opset != 0 && opset != id.version())
+      return InvalidArgument() << "imports the domain ai.onnx in opsets " << opset << " and " << id.version();
+    opset = id.version();
   }
   if (opset == 0) return InvalidArgument() << "imports no operator set of the domain ai.onnx";
   if (opset < kOldestOpset || opset > kNewestOpset) {

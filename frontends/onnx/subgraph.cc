@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "frontends/onnx/model_file.h"
 #include "frontends/onnx/onnx_node.h"
 #include "frontends/onnx/op_table.h"
@@ -122,14 +123,22 @@ absl::Status SubgraphImporter::AddNode(const onnx::NodeProto& proto, const std::
   const OnnxAttributes call = frame.attributes;
   OnnxNode node(proto, source, frame.opset, call, *this);
   builder_.set_source(source);
-  RETURN_IF_ERROR(op->convert(node));
-  RETURN_IF_ERROR(builder_.status());
-  RETURN_IF_ERROR(node.CheckAllAttributesAsked());
-  RETURN_IF_ERROR(FoldNewNodes());
+  if (const absl::Status status = Convert(*op, node); !status.ok()) {
+    // What an op of ours says names that op alone. A node in a body has been named.
+    const bool is_named = error_has_source_ || absl::StartsWith(status.message(), proto.op_type() + ": ");
+    return is_named ? status : Annotate(status, proto.op_type());
+  }
   RETURN_IF_ERROR(DefineOutputs(proto, node));
   if (in_body && IsConstant(proto) && !proto.output(0).empty())
     constants_.emplace(&proto, values_.Get(proto.output(0)));
   return absl::OkStatus();
+}
+
+absl::Status SubgraphImporter::Convert(const OnnxOp& op, OnnxNode& node) {
+  RETURN_IF_ERROR(op.convert(node));
+  RETURN_IF_ERROR(builder_.status());
+  RETURN_IF_ERROR(node.CheckAllAttributesAsked());
+  return FoldNewNodes();
 }
 
 absl::Status SubgraphImporter::FoldNewNodes() {

@@ -28,6 +28,7 @@
 namespace lockstep {
 
 class OnnxNode;
+struct OnnxOp;
 
 // How deep bodies and calls may be nested.
 inline constexpr size_t kMaxNesting = 64;
@@ -66,7 +67,8 @@ class SubgraphImporter {
   SubgraphImporter(const onnx::ModelProto& file, int64_t opset, Builder& builder, OnnxValues& values,
                    ImportedModel& model);
 
-  // Imports nodes in order into the innermost scope of the values. Errors end with the source of the node.
+  // Imports nodes in order into the innermost scope of the values. Errors begin with the operator of the node and end
+  // with its source.
   absl::Status AddNodes(const Nodes& nodes);
 
   // Imports `body`, which is an attribute of `n`, in a scope of its own in which its inputs have the values `inputs`;
@@ -97,6 +99,7 @@ class SubgraphImporter {
   absl::Status AddNode(const onnx::NodeProto& proto, const std::string& source);
   absl::Status CheckInputs(const onnx::NodeProto& proto, int min_inputs, int max_inputs, bool takes_any_kind) const;
   absl::Status DefineOutputs(const onnx::NodeProto& proto, const OnnxNode& node);
+  absl::Status Convert(const OnnxOp& op, OnnxNode& node);
   absl::Status FoldNewNodes();
 
   const onnx::FunctionProto* FindFunction(const onnx::NodeProto& call) const;  // null if it calls none

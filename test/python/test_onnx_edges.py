@@ -92,6 +92,23 @@ FLOATS: list[Row] = [
     ("Selu", 6, [f32(-1, 1)], {}, [f32(1.05070102 * 1.67326319 * (np.exp(-1) - 1), 1.05070102)]),
 ]  # fmt: skip
 
+HALF = np.float16
+HALVES: list[Row] = [
+    *[
+        (op, 18, [np.ones((1, 1, 300, 300), HALF), *axes], {}, [np.ones((1, 1, 1, 1), HALF)])
+        for op, axes in (("GlobalAveragePool", []), ("ReduceMean", [i64(2, 3)]))
+    ],
+    (
+        "LRN",
+        13,
+        [np.full((1, 1, 1, 2), 300, HALF)],
+        {"size": 1, "alpha": 1.0, "beta": 0.5},
+        [np.ones((1, 1, 1, 2), HALF)],
+    ),
+    ("ReduceMean", 18, [np.full((2, 3), 60000, HALF), i64(1)], {}, [np.full((2, 1), 60000, HALF)]),
+    ("LayerNormalization", 17, [np.array([[30000, -30000]], HALF), np.ones(2, HALF)], {}, [np.array([[1, -1]], HALF)]),
+]
+
 EMPTY = np.zeros((2, 0), np.float32)
 EMPTIES: list[Row] = [
     ("ReduceSum", 13, [EMPTY, i64(1)], {}, [f32([0], [0])]),
@@ -152,7 +169,7 @@ KNOWN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("row", [*FLOATS, *EMPTIES, *DIGITS], ids=lambda row: f"{row[0]}-{row[1]}")
+@pytest.mark.parametrize("row", [*FLOATS, *HALVES, *EMPTIES, *DIGITS], ids=lambda row: f"{row[0]}-{row[1]}")
 @pytest.mark.parametrize("folded", [False, True], ids=["run", "known"])
 def test_at_the_edges(row: Row, folded: bool) -> None:
     op, opset, inputs, attributes, expected = row
@@ -224,6 +241,20 @@ def test_data_that_has_no_meaning_is_an_error_when_it_comes(row: tuple) -> None:
     data = {f"x{i}": value for i, value in enumerate(inputs)}
     with pytest.raises(ls.Error, match=re.escape(message)):
         program(**data)
+
+
+def test_errors_of_what_an_operator_is_made_of_name_the_operator() -> None:
+    model = model_of("ReduceL2", 18, [i64(3)], set())
+    model.graph.node[0].name = "/norm/node"
+    with pytest.raises(ls.Error, match=r"^<model>: ReduceL2: sqrt \(C1\): operand i64.*, at onnx:/norm/node$"):
+        ls.load_onnx(model)
+
+
+def test_a_file_has_one_opset_of_a_domain() -> None:
+    model = model_of("Clip", 6, [f32(1)], set())
+    model.opset_import.append(helper.make_opsetid("ai.onnx", 13))
+    with pytest.raises(ls.Error, match="imports the domain ai.onnx in opsets 6 and 13"):
+        ls.load_onnx(model)
 
 
 def test_an_exponent_that_is_given_stays_an_input() -> None:
