@@ -83,7 +83,8 @@ Shape Draft::RandomShape() {
 Value Draft::Constant(const TensorType& type) {
   static const std::vector<double> numbers = {0, 1, -1, 2, 0.5, 4, 0.3, 3};
   double number = random_.Of(numbers);
-  if (!IsSigned(type.dtype) || type.dtype == DType::kBool) number = std::abs(number);
+  if (!IsFloat(type.dtype)) number = type.dtype == DType::kBool ? number != 0 : std::trunc(number);
+  if (!IsSigned(type.dtype)) number = std::abs(number);
   Value value;
   if (random_.Chance(80)) {
     value = b_.Splat(number, type);
