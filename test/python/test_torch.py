@@ -95,6 +95,31 @@ def test_inputs_by_name_and_other_dimensions() -> None:
     assert {info.name: info.shape for info in model.inputs} == {"a": (4, 7), "b": (7, 3)}
 
 
+def test_what_has_no_batch_and_dimensions_by_place() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+            return x * by
+
+    model = ls.from_torch(Scaled(), [torch.randn(2, 3), torch.tensor(2.0)], dims={"batch": 4}, split={"x": 1})
+    assert {info.name: info.shape for info in model.inputs} == {"x": (4, 3), "by": ()}
+    assert "%x: f32[4,3] split(1)" in str(model)
+    placed = ls.from_torch(nn.Tanh(), torch.randn(2, 3), dims={"input:0": 4})
+    assert [info.shape for info in placed.inputs] == [(4, 3)]
+
+
+def test_large_modules_go_through_files_and_come_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Net()
+    module.out.weight.requires_grad_(False)
+    options = {"dims": {"batch": 4}, "split": {}, "output_names": ["logits"]}
+    whole = ls.from_torch(module, torch.randn(2, 1, 4, 4), **options)
+    monkeypatch.setattr("lockstep._torch._MAX_BYTES_IN_MEMORY", 0)
+    through_files = ls.from_torch(module, torch.randn(2, 1, 4, 4), **options)
+    assert through_files.constants == whole.constants == ["out.weight"]
+    assert "split(" not in str(through_files)
+    for info in whole.states:
+        np.testing.assert_array_equal(through_files.initial_value(info.name), whole.initial_value(info.name))
+
+
 def test_what_cannot_be_exported_says_so() -> None:
     class Branches(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
