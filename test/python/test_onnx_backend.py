@@ -84,6 +84,20 @@ def test_an_initializer_may_be_overridden() -> None:
     assert prepared.run([x]).y.shape == (3, 2)
 
 
+def test_a_large_initializer_may_be_overridden_too() -> None:
+    weight = np.ones((40, 30), np.float32)
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in (("x", [2, 40]), ("w", [40, 30]))
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 30])]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "g", infos, outputs, [onnx.numpy_helper.from_array(weight, "w")])
+    prepared = backend.prepare(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]))
+    x = np.ones((2, 40), np.float32)
+    for values, expected in (([x], 40), ([x, 3 * weight], 120), ([x], 40)):
+        assert np.all(prepared.run(values).y == expected)
+
+
 def test_wrong_inputs_are_errors() -> None:
     prepared = backend.prepare(reshape_model())
     x, shape = np.ones((2, 3), np.float32), np.array([6])
@@ -121,3 +135,8 @@ def test_one_node_runs_on_its_own() -> None:
     x = np.array([[1.0, -2.0]], np.float32)
     (y,) = backend.run_node(helper.make_node("Relu", ["x"], ["y"]), [x])
     np.testing.assert_array_equal(y, [[1.0, 0.0]])
+    # Before opset 13 Softmax is over all dimensions from the axis on, which is 1.
+    x = np.ones((2, 3, 4), np.float32)
+    for opset, share in ((11, 1 / 12), (13, 1 / 4)):
+        (y,) = backend.run_node(helper.make_node("Softmax", ["x"], ["y"]), [x], opset_version=opset)
+        np.testing.assert_allclose(y, np.full(x.shape, share), rtol=1e-6)
