@@ -150,5 +150,22 @@ graph @sums_of_the_batch(%x: f32[4,3] split(0), state %w: f32[3,4]) -> (logits: 
             "i64[4] split(0)");
 }
 
+// Neither along the classes, which labels lack, nor by an input of other rows than the prediction has.
+TEST(TrainStep, LabelsAreWholeWhereNothingSaysHowTheyAreShared) {
+  EXPECT_EQ(LabelOf(R"(
+graph @classes(%x: f32[2,4,4] split(1), state %w: f32[4]) -> (logits: f32[2,4,4]) {
+  %wb = broadcast %w {shape=[2,4,4], dims=[2]} : f32[2,4,4]
+  %y = mul %x, %wb : f32[2,4,4]
+  return %y
+})"),
+            "i64[2,4]");
+  EXPECT_EQ(LabelOf(R"(
+graph @other_rows(%x: f32[6,3] split(0), state %w: f32[4,6]) -> (logits: f32[4,3]) {
+  %y = matmul %w, %x : f32[4,3]
+  return %y
+})"),
+            "i64[4]");
+}
+
 }  // namespace
 }  // namespace lockstep::passes
