@@ -701,5 +701,18 @@ TEST(OnnxImporterTest, TensorsWhoseDataDoesNotFit) {
   EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("element type STRING is not supported"));
 }
 
+// A converter that has met a wrong attribute may go on to the shapes of its inputs.
+TEST(OnnxImporterTest, AWrongAttributeIsFoundBeforeAnInputIsUsed) {
+  ModelProto model = EmptyModel();
+  AddInitializer(model, "sizes", Tensor::Of<int64_t>({2}, {1, 1}));
+  NodeProto& node = AddNode(model, "SplitToSequence", {"x", "sizes"}, {"parts"});
+  onnx::AttributeProto* axis = node.add_attribute();
+  axis->set_name("axis");
+  axis->set_type(onnx::AttributeProto::FLOAT);
+  AddNode(model, "ConcatFromSequence", {"parts"}, {"y"});
+  EXPECT_THAT(ErrorOf(ImportOnnxBytes(model.SerializeAsString(), "m.onnx", {.dims = {{"n", 2}}})),
+              HasSubstr("SplitToSequence: attribute axis"));
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -45,7 +45,7 @@ class OnnxNode {
   bool has_input(int i) const {
     return i < proto_.input_size() && !proto_.input(i).empty() && !values_.IsNothing(proto_.input(i));
   }
-  Value input(int i);                                        // null only if the builder has failed
+  Value input(int i);                                        // null if it is no tensor, and then the builder has failed
   const TensorType& type(int i) { return input(i).type(); }  // requires that input(i) is not null
   const Shape& shape(int i) { return type(i).shape; }
   std::vector<Value> inputs();  // all, none absent

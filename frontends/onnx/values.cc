@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "core/check.h"
 #include "core/interpreter.h"
+#include "core/op_def.h"
 
 namespace lockstep {
 namespace {
@@ -76,14 +78,15 @@ const OnnxValue& OnnxValues::GetAny(const std::string& name) {
   Scope& scope = scopes_[ScopeOf(name).value()];
   if (const auto it = scope.values.find(name); it != scope.values.end()) return it->second;
   const auto constant = scope.constants.find(name);
-  const std::string source = builder_.source(), own_source = SourceIn(scope.place, name);
-  builder_.set_source(own_source);
-  const Value value = builder_.Constant(constant->second);
-  builder_.set_source(source);
-  if (value) {
-    builder_.graph().SetName(value, own_source.substr(std::string_view("onnx:").size()));
-    known_.emplace(value, Known{std::move(constant->second), {}});
-  }
+  // Not by the builder, which makes nothing once it has failed: converters may ask for the shape of an input first, and
+  // for errors then.
+  const std::string source = SourceIn(scope.place, name);
+  const absl::StatusOr<Node*> node =
+      builder_.graph().Insert({&GetOp("constant"), {}, {{"value", constant->second}}, source, {}});
+  LOCKSTEP_CHECK(node.ok()) << node.status();
+  const Value value = (*node)->result();
+  builder_.graph().SetName(value, source.substr(std::string_view("onnx:").size()));
+  known_.emplace(value, Known{std::move(constant->second), {}});
   scope.constants.erase(constant);
   return scope.values.emplace(name, value).first->second;
 }

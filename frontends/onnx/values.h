@@ -67,7 +67,7 @@ class OnnxValues {
   bool IsTensor(const std::string& name) const;      // requires Has(name)
   bool IsNothing(const std::string& name) const;     // requires Has(name)
   const OnnxValue& GetAny(const std::string& name);  // requires Has(name)
-  Value Get(const std::string& name);                // requires IsTensor(name); null if the builder has failed
+  Value Get(const std::string& name);                // requires IsTensor(name); never null
   // The value if it is known before the program runs, else null; also null if it is no tensor. Requires Has(name).
   const Tensor* FindConstant(const std::string& name);
   const Tensor* FindFixed(const std::string& name) const;   // the same, but null if it follows from given values
