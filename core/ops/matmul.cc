@@ -172,8 +172,7 @@ const OpDef& MatMulOp() {
           .Doc(
               "Matrix product of the last two dimensions of x and y, for each index of the leading (batch) dimensions. "
               "If y is a matrix and x has more dimensions, all of them but the last hold rows: a linear layer of a "
-              "batch "
-              "of sequences, wherever the batch is.")
+              "batch of sequences, wherever the batch is.")
           .Operand("x")
           .Operand("y")
           .OptionalAttr<bool>("transpose_a", false, "x is given transposed in its last two dimensions")

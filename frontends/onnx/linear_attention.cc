@@ -5,6 +5,7 @@
 #include "core/builder.h"
 #include "core/ops/scan_parts.h"
 #include "frontends/onnx/op_table.h"
+#include "frontends/onnx/unroll.h"
 
 namespace lockstep {
 namespace {
@@ -151,10 +152,7 @@ absl::StatusOr<std::vector<Value>> Recurrence::Run() {
   parts_.next_carried = {state};
   parts_.stacked = {b_.MatMul(q_, state)};
   RETURN_IF_ERROR(b_.status());
-  ASSIGN_OR_RETURN(NodeSpec spec, MakeScan(body_, parts_, form_.length, /*reverse=*/false, n_.source()));
-  std::vector<Value> results = n_.b().Ops("scan", std::move(spec.operands), std::move(spec.attributes));
-  RETURN_IF_ERROR(n_.b().status());
-  return results;
+  return AddScan(n_, body_, parts_, form_.length, /*reverse=*/false);
 }
 
 absl::Status LinearAttention(OnnxNode& n) {

@@ -276,9 +276,7 @@ absl::StatusOr<Recurrence::Results> Recurrence::Run() {
   parts_.next_carried = {next_h_};
   if (next_c_) parts_.next_carried.push_back(next_c_);
   parts_.stacked = {y};
-  ASSIGN_OR_RETURN(NodeSpec spec, MakeScan(body_, parts_, form_.length, is_reverse(), n_.source()));
-  const std::vector<Value> results = n_.b().Ops("scan", std::move(spec.operands), std::move(spec.attributes));
-  RETURN_IF_ERROR(n_.b().status());
+  ASSIGN_OR_RETURN(const std::vector<Value> results, AddScan(n_, body_, parts_, form_.length, is_reverse()));
   if (next_c_) return Results{results[2], results[0], results[1]};
   return Results{results[1], results[0], Value()};
 }

@@ -44,6 +44,14 @@ absl::StatusOr<bool> KnownCondition(OnnxNode& n, const OnnxValue& condition, std
   return known->At(0) != 0;
 }
 
+absl::StatusOr<std::vector<Value>> AddScan(OnnxNode& n, const Graph& body, const ScanParts& parts, int64_t length,
+                                           bool reverse) {
+  ASSIGN_OR_RETURN(NodeSpec spec, MakeScan(body, parts, length, reverse, n.source()));
+  std::vector<Value> results = n.b().Ops("scan", std::move(spec.operands), std::move(spec.attributes));
+  RETURN_IF_ERROR(n.b().status());
+  return results;
+}
+
 absl::StatusOr<std::vector<Value>> ScanOf(OnnxNode& n, OnnxLoopBody loop, size_t num_carried, int64_t length,
                                           bool reverse) {
   for (size_t i = 0; i < num_carried; ++i) {
@@ -54,10 +62,7 @@ absl::StatusOr<std::vector<Value>> ScanOf(OnnxNode& n, OnnxLoopBody loop, size_t
   const auto carried = static_cast<std::ptrdiff_t>(num_carried);
   loop.parts.next_carried.assign(loop.outputs.begin(), loop.outputs.begin() + carried);
   loop.parts.stacked.assign(loop.outputs.begin() + carried, loop.outputs.end());
-  ASSIGN_OR_RETURN(NodeSpec spec, MakeScan(loop.body, loop.parts, length, reverse, n.source()));
-  const std::vector<Value> results = n.b().Ops("scan", std::move(spec.operands), std::move(spec.attributes));
-  RETURN_IF_ERROR(n.b().status());
-  return results;
+  return AddScan(n, loop.body, loop.parts, length, reverse);
 }
 
 absl::Status CheckUnrolled(const OnnxNode& n, int64_t count, std::string_view of_what, const absl::Status& not_a_loop) {

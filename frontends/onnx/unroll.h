@@ -24,6 +24,10 @@ absl::StatusOr<bool> KnownCondition(OnnxNode& n, const OnnxValue& condition, std
 absl::Status CheckUnrolled(const OnnxNode& n, int64_t count, std::string_view of_what,
                            const absl::Status& not_a_loop = absl::OkStatus());
 
+// The results of a `scan` node of these parts, which runs `body` when the program runs.
+absl::StatusOr<std::vector<Value>> AddScan(OnnxNode& n, const Graph& body, const ScanParts& parts, int64_t length,
+                                           bool reverse);
+
 // The `scan` node of a traced loop, whose body's outputs are the next carried values, then what is stacked: its
 // results. An error if a carried value would change its type.
 absl::StatusOr<std::vector<Value>> ScanOf(OnnxNode& n, OnnxLoopBody loop, size_t num_carried, int64_t length,
