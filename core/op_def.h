@@ -252,6 +252,7 @@ class OpDef {
   using MoveFn = std::function<IndexMap(const IndexContext&)>;
   using CountFn = std::function<Affine(const IndexContext&)>;
   using DomainFn = std::function<bool(std::span<const ValueRange> operands)>;
+  using RefusalFn = std::function<std::string(const AttributeMap&)>;
   using FlopsFn = std::function<double(const Node& node)>;
 
   explicit OpDef(std::string name) : name_(std::move(name)) {}
@@ -297,6 +298,9 @@ class OpDef {
   // Whether the op, an elementwise one of one or two floats, is defined, and not steep, for operands in these ranges:
   // tests that draw operands stay where it is.
   OpDef& Domain(DomainFn fn) { return domain_ = std::move(fn), *this; }
+  // Of an elementwise op that has no result for some operands: what is wrong with them, without the operands themselves
+  // ("integer division by zero"). Evaluation refuses them with the same; a loop knows no more than this.
+  OpDef& Refuses(RefusalFn fn) { return refusal_ = std::move(fn), *this; }
   // How many operations on numbers the node needs, for people; without this, what FlopsOf says of its traits.
   OpDef& Flops(FlopsFn fn) { return flops_ = std::move(fn), *this; }
   OpDef& Constraint(std::string id, std::string text) {
@@ -334,7 +338,8 @@ class OpDef {
   int64_t f32_ulps() const { return f32_ulps_; }
   bool has_domain() const { return static_cast<bool>(domain_); }
   bool InDomain(std::span<const ValueRange> operands) const { return !domain_ || domain_(operands); }
-  const FlopsFn& flops() const { return flops_; }  // empty for most; see FlopsOf
+  const RefusalFn& refusal() const { return refusal_; }  // empty for most
+  const FlopsFn& flops() const { return flops_; }        // empty for most; see FlopsOf
   const EvalFn& eval() const { return eval_; }
   const RanksEvalFn& ranks_eval() const { return ranks_eval_; }
   const VjpFn& vjp() const { return vjp_; }  // empty: see no_gradient()
@@ -364,6 +369,7 @@ class OpDef {
   std::optional<CollectiveOp> collective_;
   int64_t f32_ulps_ = 0;
   DomainFn domain_;
+  RefusalFn refusal_;
   FlopsFn flops_;
   InferFn infer_;
   EvalFn eval_;

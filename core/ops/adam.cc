@@ -1,17 +1,26 @@
 // Adam and AdamW.
 
+#include <cmath>
+
 #include "core/ops/op_list.h"
 #include "core/ops/optimizer.h"
 
 namespace lockstep {
 namespace {
 
-// 1 - beta^step, a scalar. In f64, as 1 - 0.999 in f32 has lost four digits.
+// 1 - beta^step, a scalar in f64, as 1 - 0.999 in f32 has lost four digits. For a variable of less than f64 it is found
+// without f64's pow, which GPUs do not have: as 1 - exp(x) = 2t / (t - 1) with t = tanh(x / 2), which loses nothing in
+// f32 where x = step * log(beta) is small.
 Value BiasCorrection(ops::Update& u, double beta) {
   Builder& b = u.b();
   const Value step = u.step();
-  const Value power = b.Op("pow", {b.SplatLike(beta, step), step});
-  return b.Sub(b.SplatLike(1, power), power);
+  if (u.w() && u.w().dtype() == DType::kF64) {
+    const Value power = b.Op("pow", {b.SplatLike(beta, step), step});
+    return b.Sub(b.SplatLike(1, power), power);
+  }
+  const Value half = b.Convert(b.Scale(step, std::log(beta) / 2), DType::kF32);
+  const Value tanh = b.Convert(b.Tanh(half), DType::kF64);
+  return b.Div(b.Scale(tanh, 2), b.AddScalar(tanh, -1));
 }
 
 std::vector<Value> Adam(ops::Update& u) {

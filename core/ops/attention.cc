@@ -242,6 +242,7 @@ const OpDef& AttentionOp() {
           .Eval(ops::EvalAttention)
           .Flops(AttentionFlops)
           .Vjp(AttentionVjp)
+          .Decompose(ops::DecomposeAttention)
           .Place(ops::PlaceAttention);
   return def;
 }
@@ -262,6 +263,7 @@ const OpDef& AttentionGradOp() {
           .Infer(InferAttentionGrad)
           .Eval(ops::EvalAttentionGrad)
           .Flops(AttentionGradFlops)
+          .Decompose(ops::DecomposeAttentionGrad)
           .Place(ops::PlaceAttentionGrad);
   return def;
 }
@@ -277,6 +279,7 @@ const OpDef& AttentionMaskGradOp() {
           .Infer(InferAttentionMaskGrad)
           .Eval(ops::EvalAttentionMaskGrad)
           .Flops(AttentionMaskGradFlops)
+          .Decompose(ops::DecomposeAttentionMaskGrad)
           .Place(ops::PlaceAttentionMaskGrad);
   return def;
 }

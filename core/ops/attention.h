@@ -1,5 +1,5 @@
-// What the ops of attention have in common: how their operands lie in memory, their reference meanings and placement
-// rules. For the authors of op blocks and of their kernels.
+// What the ops of attention have in common: how their operands lie in memory, their reference meanings,
+// decompositions and placement rules. For the authors of op blocks and of their kernels.
 
 #pragma once
 
@@ -49,6 +49,9 @@ absl::Status EvalAttentionGrad(EvalContext& c);
 absl::Status EvalAttentionMaskGrad(EvalContext& c);
 
 // Of the op with these operands.
+std::vector<Value> DecomposeAttention(DecomposeContext& c);
+std::vector<Value> DecomposeAttentionGrad(DecomposeContext& c);
+std::vector<Value> DecomposeAttentionMaskGrad(DecomposeContext& c);
 void PlaceAttention(PlacementContext& c);
 void PlaceAttentionGrad(PlacementContext& c);
 void PlaceAttentionMaskGrad(PlacementContext& c);

@@ -104,6 +104,8 @@ struct Pow {
   }
 };
 
+constexpr char kDivisionByZero[] = "integer division by zero";
+
 // Whether integers x and y are a division by zero.
 template <typename F, typename T>
 bool DividesByZero(T x, T y) {
@@ -130,7 +132,7 @@ absl::Status EvalArithmetic(EvalContext& c) {
       }
     }
   });
-  if (by_zero) return InvalidArgument() << c.op().name() << ": integer division by zero";
+  if (by_zero) return InvalidArgument() << c.op().name() << ": " << kDivisionByZero;
   return absl::OkStatus();
 }
 
@@ -152,6 +154,8 @@ OpDef Arithmetic(const char* name, const char* doc, ops::Linearity linearity = o
       .Eval(EvalArithmetic<F>)
       .Place([linearity](PlacementContext& c) { ops::PlaceElementwise(c, linearity); });
 }
+
+std::string RefuseDivisionByZero(const AttributeMap&) { return kDivisionByZero; }
 
 // g where `direction` holds between x and y, half of it where they are equal, zero elsewhere.
 Value WhereAhead(VjpContext& c, Value x, Value y, const char* direction) {
@@ -230,6 +234,7 @@ const OpDef& DivOp() {
                       ops::Linearity::kFirst)
           .Domain(
               [](std::span<const ValueRange> operands) { return operands[1].low >= 0.2 || operands[1].high <= -0.2; })
+          .Refuses(RefuseDivisionByZero)
           .Vjp([](VjpContext& c) {  // dx = g / y, dy = -dx (x / y)
             const Value dx = c.b().Div(c.grad(), c.operand(1));
             c.Contribute(0, dx);
@@ -246,6 +251,7 @@ const OpDef& FmodOp() {
                        "x. NaN where y is 0 or x is infinite; of integers, y = 0 is an error.")
           .Trait(kHeavy)
           .Domain(OneQuotient(std::trunc))
+          .Refuses(RefuseDivisionByZero)
           .Vjp(RestVjp);
   return def;
 }
@@ -258,6 +264,7 @@ const OpDef& RemainderOp() {
                             "NaN where y is 0 or x is infinite; of integers, y = 0 is an error.")
           .Trait(kHeavy)
           .Domain(OneQuotient(std::floor))
+          .Refuses(RefuseDivisionByZero)
           .Vjp(RestVjp);
   return def;
 }
@@ -295,6 +302,7 @@ const OpDef& PowOp() {
           .Domain([](std::span<const ValueRange> operands) {
             return operands[0].low >= 0.2 && operands[1].low >= 0 && operands[1].high <= 3;
           })
+          .Refuses(RefuseDivisionByZero)
           .Vjp(PowVjp);
   return def;
 }

@@ -1,5 +1,7 @@
 // Elementwise ops that decide: comparison and selection; and conversion between dtypes.
 
+#include <utility>
+
 #include "core/builder.h"
 #include "core/comparison.h"
 #include "core/ops/op_list.h"
@@ -69,6 +71,34 @@ void PlaceSelect(PlacementContext& c) {
   ops::PlaceElementwise(c);
 }
 
+// "label is outside [0, 10)"
+std::string RefuseOutside(const AttributeMap& attributes) {
+  const auto bound = [&](const char* name) { return std::to_string(std::get<int64_t>(attributes.at(name))); };
+  return std::get<std::string>(attributes.at("what")) + " is outside [" + bound("low") + ", " + bound("high") + ")";
+}
+
+absl::Status InferWithin(InferContext& c) {
+  if (IsFloat(c.dtype(0)) || c.dtype(0) == DType::kBool) return c.Error("C1") << "x is " << c.operand(0);
+  const int64_t low = c.attr<int64_t>("low"), high = c.attr<int64_t>("high");
+  if (low > high) return c.Error("C2") << "low is " << low << " and high " << high;
+  return c.SetResult(c.operand(0));
+}
+
+absl::Status EvalWithin(EvalContext& c) {
+  const int64_t low = c.attr<int64_t>("low"), high = c.attr<int64_t>("high");
+  c.result() = c.operand(0);
+  return DispatchDType(c.operand(0).dtype(), [&](auto tag) -> absl::Status {
+    using T = typename decltype(tag)::type;
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {  // (C1)
+      for (const T x : c.operand(0).template data<T>()) {
+        if (std::cmp_less(x, low) || std::cmp_greater_equal(x, high))
+          return c.Error("C3") << RefuseOutside(c.attributes()) << ": " << +x;
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 
 //===-- compare ---------------------------------------------------------------------------------------------------===//
@@ -108,6 +138,27 @@ const OpDef& SelectOp() {
                                  c.Contribute(2, c.b().Select(condition, zero, g));
                                })
                                .Place(PlaceSelect);
+  return def;
+}
+
+//===-- within ----------------------------------------------------------------------------------------------------===//
+const OpDef& WithinOp() {
+  static const OpDef def =
+      OpDef("within")
+          .Doc("x, every element of which has to be in [low, high): for what points to something else, as labels do.")
+          .Operand("x")
+          .Attr<int64_t>("low", "the least that an element may be")
+          .Attr<int64_t>("high", "one more than the greatest")
+          .Attr<std::string>("what", "what an element is called when it is not")
+          .Trait(kElementwise)
+          .Constraint("C1", "x has an integer dtype")
+          .Constraint("C2", "low is at most high")
+          .Constraint("C3", "when it runs: every element is in [low, high)")
+          .Refuses(RefuseOutside)
+          .Infer(InferWithin)
+          .Eval(EvalWithin)
+          .NoGradient("it is of integers")
+          .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
   return def;
 }
 

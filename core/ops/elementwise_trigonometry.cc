@@ -1,5 +1,6 @@
 // Trigonometric and hyperbolic functions, and their inverses. Angles are in radians.
-// The bounds of the errors in f32 are those of the C library's functions, which backends may call.
+// The bounds of the errors in f32 are those of functions that are computed in f64 and rounded: of two neighbours almost
+// always the nearer one.
 
 #include <cmath>
 
@@ -100,7 +101,7 @@ const OpDef& AtanOp() {
 const OpDef& SinhOp() {
   static const OpDef def = Unary("sinh", "The hyperbolic sine of x.", [](double x) { return std::sinh(x); })
                                .Trait(kHeavy)
-                               .F32Error(2)
+                               .F32Error(1)
                                .Vjp([](VjpContext& c) { Times(c, c.b().Unary("cosh", c.operand(0))); });
   return def;
 }
@@ -109,7 +110,7 @@ const OpDef& SinhOp() {
 const OpDef& CoshOp() {
   static const OpDef def = Unary("cosh", "The hyperbolic cosine of x.", [](double x) { return std::cosh(x); })
                                .Trait(kHeavy)
-                               .F32Error(2)
+                               .F32Error(1)
                                .Vjp([](VjpContext& c) { Times(c, c.b().Unary("sinh", c.operand(0))); });
   return def;
 }
@@ -119,7 +120,7 @@ const OpDef& AsinhOp() {
   static const OpDef def =
       Unary("asinh", "The number whose hyperbolic sine is x.", [](double x) { return std::asinh(x); })
           .Trait(kHeavy)
-          .F32Error(2)
+          .F32Error(1)
           .Vjp([](VjpContext& c) { Times(c, c.b().Rsqrt(OnePlusSquare(c.b(), c.operand(0)))); });
   return def;
 }
@@ -130,7 +131,7 @@ const OpDef& AcoshOp() {
       Unary("acosh", "The number of at least 0 whose hyperbolic cosine is x; NaN if there is none.",
             [](double x) { return std::acosh(x); })
           .Trait(kHeavy)
-          .F32Error(2)
+          .F32Error(1)
           .Domain(From(1.2))
           // 1 / sqrt(x^2 - 1), with all its digits near 1.
           .Vjp([](VjpContext& c) { Times(c, c.b().Rsqrt(c.b().Neg(OneMinusSquare(c.b(), c.operand(0))))); });
@@ -143,7 +144,7 @@ const OpDef& AtanhOp() {
       Unary("atanh", "The number whose hyperbolic tangent is x; NaN if there is none.",
             [](double x) { return std::atanh(x); })
           .Trait(kHeavy)
-          .F32Error(2)
+          .F32Error(1)
           .Domain(Between(-kNearOne, kNearOne))
           .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Div(c.grad(), OneMinusSquare(c.b(), c.operand(0)))); });
   return def;

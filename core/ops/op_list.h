@@ -57,6 +57,7 @@
   /* elementwise_logic.cc */ \
   OP(CompareOp) \
   OP(SelectOp) \
+  OP(WithinOp) \
   OP(ConvertOp) \
   /* shape.cc */ \
   OP(ConstantOp) \

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "core/builder.h"
 #include "core/ops/op_list.h"
@@ -154,6 +155,30 @@ absl::Status EvalSoftmaxCrossEntropy(EvalContext& c) {
   return absl::OkStatus();
 }
 
+// With loops alone: the labels become a comparison with the number of the class.
+std::vector<Value> DecomposeSoftmaxCrossEntropy(DecomposeContext& c) {
+  Builder& b = c.b();
+  const DType dtype = c.operand(0).dtype();
+  const Value logits = SizeOf(dtype) == 2 ? b.Convert(c.operand(0), DType::kF32) : c.operand(0);
+  const Shape& shape = logits.shape();
+  const double scale = c.attr<double>("scale");
+  const Value labels =
+      b.Op("within", {c.operand(1)},
+           {{"low", int64_t{0}}, {"high", shape[1]}, {"what", std::string("softmax_cross_entropy (C5): a label")}});
+  const Value classes = b.Op("iota", {}, {{"shape", shape.dims()}, {"dtype", labels.dtype()}, {"dim", int64_t{1}}});
+  const Value is_label = b.Compare(b.BroadcastOver(labels, shape, {1}), classes, "eq");
+  const Value zero = b.SplatLike(0.0, logits);
+  const Value shifted = Shifted(b, logits, 1), e = b.Exp(shifted), sum = b.ReduceSum(e, {1});
+  const Value softmax = b.Div(e, b.BroadcastOver(sum, shape, {1}));
+  const Value gradient = b.Sub(b.Scale(softmax, scale), b.Select(is_label, b.SplatLike(scale, logits), zero));
+  const Value losses = b.Sub(b.Log(sum), b.ReduceSum(b.Select(is_label, shifted, zero), {1}));
+  std::vector<int64_t> dims(static_cast<size_t>(losses.shape().rank()));
+  std::iota(dims.begin(), dims.end(), 0);
+  // Converted before they are summed: ranks that share the samples each have a share of a sum of that dtype.
+  const Value loss = b.ReduceSum(b.Convert(b.Scale(losses, scale), dtype), dims);
+  return {loss, b.Convert(gradient, dtype)};
+}
+
 void SoftmaxCrossEntropyVjp(VjpContext& c) {
   if (c.grad(1)) {
     c.Fail("something that needs a gradient uses its result dlogits, which is a gradient itself");
@@ -240,6 +265,7 @@ const OpDef& SoftmaxCrossEntropyOp() {
           .Infer(InferSoftmaxCrossEntropy)
           .Eval(EvalSoftmaxCrossEntropy)
           .Vjp(SoftmaxCrossEntropyVjp)
+          .Decompose(DecomposeSoftmaxCrossEntropy)
           .Place(PlaceSoftmaxCrossEntropy);
   return def;
 }

@@ -190,6 +190,19 @@ std::vector<OpCase> LogicCases() {
   rows.push_back(Case("compare", {F32({0}), F32({0})}, Direction("lt")));
   rows.push_back(Case("compare", {F32({2}), F64({2})}, Direction("eq")).Refused("C1"));
   rows.push_back(Case("compare", {F32({2}), F32({2})}, Direction("equal")).Refused("C2"));
+  const auto within = [](int64_t low, int64_t high) -> AttributeMap {
+    return {{"low", low}, {"high", high}, {"what", std::string("a label")}};
+  };
+  rows.push_back(Case("within", {I64({6, 2}).In(0, 9)}, within(0, 10)));
+  rows.push_back(Case("within", {I32({6}).In(-5, 4)}, within(-5, 5)));
+  rows.push_back(Case("within", {Tensor::Of<int64_t>({2}, {INT64_MIN, INT64_MAX - 1})}, within(INT64_MIN, INT64_MAX)));
+  rows.push_back(Case("within", {Tensor::Of<int8_t>({3}, {-128, 0, 127})}, within(-1000, 1000)));
+  rows.push_back(Case("within", {I64({0})}, within(0, 0)));
+  rows.push_back(Case("within", {F32({2})}, within(0, 10)).Refused("C1"));
+  rows.push_back(Case("within", {Bool({2})}, within(0, 10)).Refused("C1"));
+  rows.push_back(Case("within", {I64({2})}, within(1, 0)).Refused("C2"));
+  rows.push_back(Case("within", {Tensor::Of<int64_t>({2}, {0, 10})}, within(0, 10)).Refused("C3"));
+  rows.push_back(Case("within", {Tensor::Of<uint64_t>({2}, {0, UINT64_MAX})}, within(0, 10)).Refused("C3"));
   rows.push_back(Case("select", {Bool({4, 3}), F64({4, 3}), F64({4, 3})}));
   rows.push_back(Case("select", {Bool({6, 2, 1}), F32({6, 2, 1}), F32({6, 2, 1})}));
   rows.push_back(Case("select", {Bool({6}), I32({6}), I32({6})}));
