@@ -19,16 +19,17 @@ BATCHES = {"lenet": 64, "mlp": 128, "gpt": 8, "resnet50": 16}
 class Block(nn.Module):
     """A transformer's: causal attention and a perceptron, each of what is normalised, beside a shortcut."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH, heads: int = HEADS) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.width, self.heads = width, heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (
-            part.unflatten(-1, (HEADS, WIDTH // HEADS)).transpose(1, 2)
-            for part in self.qkv(self.norm1(x)).split(WIDTH, dim=-1)
+            part.unflatten(-1, (self.heads, self.width // self.heads)).transpose(1, 2)
+            for part in self.qkv(self.norm1(x)).split(self.width, dim=-1)
         )
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).flatten(2))
@@ -36,13 +37,20 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Tokens [batch, TOKENS] to the logits [batch * TOKENS, VOCABULARY] of the tokens after them."""
+    """Tokens [batch, tokens] to the logits [batch * tokens, vocabulary] of the tokens after them."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        vocabulary: int = VOCABULARY,
+        width: int = WIDTH,
+        heads: int = HEADS,
+        layers: int = LAYERS,
+        tokens: int = TOKENS,
+    ) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(TOKENS, WIDTH)
-        self.blocks = nn.Sequential(*[Block() for _ in range(LAYERS)])
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(tokens, width)
+        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.norm(self.blocks(self.tokens(x) + self.places.weight))).flatten(0, 1)
@@ -79,8 +87,8 @@ def resnet50() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
 
 
-def mlp() -> nn.Module:
-    a, b, c, d = MLP_SIZES
+def mlp(sizes: tuple[int, ...] = MLP_SIZES) -> nn.Module:
+    a, b, c, d = sizes
     return nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Linear(b, c), nn.ReLU(), nn.Linear(c, d))
 
 

@@ -2,6 +2,7 @@
 // with shifts by more bits than there are.
 
 #include "backends/codegen/emit_element.h"
+#include "backends/codegen/emit_while.h"
 #include "llvm/IR/Intrinsics.h"
 
 namespace lockstep {
@@ -37,7 +38,8 @@ llvm::Value* ElementEmitter::Divide(DType dtype, llvm::Value* x, llvm::Value* y)
 
 llvm::Value* ElementEmitter::Fmod(DType dtype, llvm::Value* x, llvm::Value* y) {
   llvm::Value* both[] = {x, y};
-  if (IsFloat(dtype)) return CallForEachLane("fmod", both);
+  if (dtype == DType::kF64) return CallForEachLane("fmod", both);
+  if (IsFloat(dtype)) return math_.Fmod(x, y);
   llvm::Value *zero = Constant(x, 0), *one = Constant(x, 1);
   llvm::Value* by_zero = b_.CreateICmpEQ(y, zero);
   ReportIfAny(by_zero);
@@ -62,14 +64,41 @@ llvm::Value* ElementEmitter::Remainder(DType dtype, llvm::Value* x, llvm::Value*
 
 llvm::Value* ElementEmitter::Power(DType dtype, llvm::Value* x, llvm::Value* y) {
   llvm::Value* both[] = {x, y};
-  if (IsFloat(dtype)) return CallForEachLane("pow", both);
-  llvm::Type* wide = x->getType()->getWithNewType(b_.getInt64Ty());
-  for (llvm::Value*& one : both) one = IsSigned(dtype) ? b_.CreateSExt(one, wide) : b_.CreateZExt(one, wide);
-  if (IsSigned(dtype)) {
-    llvm::Value* zero = Constant(x, 0);
-    ReportIfAny(b_.CreateAnd(b_.CreateICmpEQ(x, zero), b_.CreateICmpSLT(y, zero)));
+  if (dtype == DType::kF64) return CallForEachLane("pow", both);
+  if (IsFloat(dtype)) return math_.Pow(x, y);
+  llvm::Value *zero = Constant(x, 0), *one = Constant(x, 1), *rest = y;
+  llvm::Value* is_negative = IsSigned(dtype) ? b_.CreateICmpSLT(y, zero) : nullptr;
+  if (is_negative) {
+    ReportIfAny(b_.CreateAnd(b_.CreateICmpEQ(x, zero), is_negative));
+    rest = b_.CreateSelect(is_negative, zero, y);
   }
-  return b_.CreateTrunc(CallForEachLane(IsSigned(dtype) ? "lockstep_pow_i64" : "lockstep_pow_u64", both), x->getType());
+  // By squaring: as many steps as the largest exponent has bits.
+  using Values = std::vector<llvm::Value*>;
+  llvm::Value* power = EmitWhile(
+      b_, {rest, x, one}, [&](const Values& state) { return b_.CreateICmpNE(state[0], zero); },
+      [&](const Values& state) {
+        llvm::Value* is_odd = b_.CreateICmpNE(b_.CreateAnd(state[0], one), zero);
+        return Values{b_.CreateLShr(state[0], one), b_.CreateMul(state[1], state[1]),
+                      b_.CreateSelect(is_odd, b_.CreateMul(state[2], state[1]), state[2])};
+      })[2];
+  if (!is_negative) return power;
+  // A negative power is truncated toward zero: of 1 and -1 something is left. That of zero, an error, gives 0.
+  llvm::Value* is_odd = b_.CreateICmpNE(b_.CreateAnd(y, one), zero);
+  llvm::Value* of_minus_one = b_.CreateSelect(is_odd, x, one);
+  llvm::Value* truncated = b_.CreateSelect(b_.CreateICmpEQ(x, Constant(x, -1)), of_minus_one,
+                                           b_.CreateSelect(b_.CreateICmpEQ(x, one), one, zero));
+  return b_.CreateSelect(is_negative, truncated, power);
+}
+
+llvm::Value* ElementEmitter::Within(DType dtype, llvm::Value* x, int64_t low, int64_t high) {
+  llvm::Type* type = x->getType()->getWithNewType(b_.getInt64Ty());
+  const auto bound = [&](int64_t value) { return llvm::ConstantInt::getSigned(type, value); };
+  llvm::Value* wide = IsSigned(dtype) ? b_.CreateSExt(x, type) : b_.CreateZExt(x, type);
+  llvm::Value* outside = b_.CreateOr(b_.CreateICmpSLT(wide, bound(low)), b_.CreateICmpSGE(wide, bound(high)));
+  // What does not fit 63 bits is above every bound.
+  if (dtype == DType::kU64) outside = b_.CreateOr(b_.CreateICmpULT(bound(INT64_MAX), wide), outside);
+  ReportIfAny(outside);
+  return b_.CreateTrunc(b_.CreateSelect(outside, bound(low), wide), x->getType());
 }
 
 llvm::Value* ElementEmitter::ShiftLeft(llvm::Value* x, llvm::Value* y) {

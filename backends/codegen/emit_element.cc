@@ -83,9 +83,8 @@ llvm::Value* ElementEmitter::Compare(DType dtype, Comparison comparison, llvm::V
 llvm::Value* ElementEmitter::CallForEachLane(const char* name, Arguments arguments) {
   llvm::Type* scalar = arguments[0]->getType()->getScalarType();
   std::vector<llvm::Type*> types(arguments.size(), scalar);
-  const std::string full_name = std::string(name) + (scalar->isFloatTy() ? "f" : "");
   llvm::Module* module = b_.GetInsertBlock()->getModule();
-  llvm::FunctionCallee callee = module->getOrInsertFunction(full_name, llvm::FunctionType::get(scalar, types, false));
+  llvm::FunctionCallee callee = module->getOrInsertFunction(name, llvm::FunctionType::get(scalar, types, false));
   auto* function = llvm::cast<llvm::Function>(callee.getCallee());
   function->setDoesNotAccessMemory();
   function->setDoesNotThrow();
@@ -136,11 +135,6 @@ llvm::Value* Transcendental(ElementEmitter& e, const Node& node, DType dtype, Ar
   return (e.math().*kMethod)(a[0]);
 }
 
-// A function of libm of the op's name: those of which no model has enough elements for a polynomial to pay.
-llvm::Value* Libm(ElementEmitter& e, const Node& node, DType, Arguments a) {
-  return e.CallForEachLane(node.op_name().c_str(), a);
-}
-
 template <llvm::Intrinsic::ID kIntrinsic>
 llvm::Value* Intrinsic(ElementEmitter& e, const Node&, DType, Arguments a) {
   return e.b().CreateUnaryIntrinsic(kIntrinsic, a[0]);
@@ -162,9 +156,12 @@ llvm::Value* Sigmoid(ElementEmitter& e, const Node&, DType dtype, Arguments a) {
   return e.b().CreateFDiv(one, e.b().CreateFAdd(one, e.CallForEachLane("exp", negated)));
 }
 
+enum class Libm { kNever, kInF64 };
+
 struct Row {
   std::string_view op;
   EmitFn emit;
+  Libm libm = Libm::kNever;
 };
 
 // Null if there is no code for the op.
@@ -183,12 +180,12 @@ const Row* FindRow(std::string_view op) {
          return e.b().CreateBinaryIntrinsic(llvm::Intrinsic::abs, a[0], e.b().getFalse());
        }},
       {"sign", Sign},
-      {"exp", Transcendental<&MathEmitter::Exp>},
-      {"log", Transcendental<&MathEmitter::Log>},
-      {"log1p", Transcendental<&MathEmitter::Log1p>},
-      {"tanh", Transcendental<&MathEmitter::Tanh>},
-      {"erf", Transcendental<&MathEmitter::Erf>},
-      {"sigmoid", Sigmoid},
+      {"exp", Transcendental<&MathEmitter::Exp>, Libm::kInF64},
+      {"log", Transcendental<&MathEmitter::Log>, Libm::kInF64},
+      {"log1p", Transcendental<&MathEmitter::Log1p>, Libm::kInF64},
+      {"tanh", Transcendental<&MathEmitter::Tanh>, Libm::kInF64},
+      {"erf", Transcendental<&MathEmitter::Erf>, Libm::kInF64},
+      {"sigmoid", Sigmoid, Libm::kInF64},
       {"softsign",
        [](ElementEmitter& e, const Node&, DType, Arguments a) -> llvm::Value* {
          auto& b = e.b();
@@ -206,17 +203,17 @@ const Row* FindRow(std::string_view op) {
       {"floor", Intrinsic<floor>},
       {"ceil", Intrinsic<ceil>},
       {"round", Intrinsic<llvm::Intrinsic::roundeven>},
-      {"sin", Transcendental<&MathEmitter::Sin>},
-      {"cos", Transcendental<&MathEmitter::Cos>},
-      {"tan", Transcendental<&MathEmitter::Tan>},
-      {"asin", Libm},
-      {"acos", Libm},
-      {"atan", Libm},
-      {"sinh", Libm},
-      {"cosh", Libm},
-      {"asinh", Libm},
-      {"acosh", Libm},
-      {"atanh", Libm},
+      {"sin", Transcendental<&MathEmitter::Sin>, Libm::kInF64},
+      {"cos", Transcendental<&MathEmitter::Cos>, Libm::kInF64},
+      {"tan", Transcendental<&MathEmitter::Tan>, Libm::kInF64},
+      {"asin", Transcendental<&MathEmitter::Asin>, Libm::kInF64},
+      {"acos", Transcendental<&MathEmitter::Acos>, Libm::kInF64},
+      {"atan", Transcendental<&MathEmitter::Atan>, Libm::kInF64},
+      {"sinh", Transcendental<&MathEmitter::Sinh>, Libm::kInF64},
+      {"cosh", Transcendental<&MathEmitter::Cosh>, Libm::kInF64},
+      {"asinh", Transcendental<&MathEmitter::Asinh>, Libm::kInF64},
+      {"acosh", Transcendental<&MathEmitter::Acosh>, Libm::kInF64},
+      {"atanh", Transcendental<&MathEmitter::Atanh>, Libm::kInF64},
       {"not", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateNot(a[0]); }},
       {"add",
        [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Combine(ReduceKind::kSum, d, a[0], a[1]); }},
@@ -225,11 +222,14 @@ const Row* FindRow(std::string_view op) {
       {"mul", [](ElementEmitter& e, const Node&, DType d,
                  Arguments a) { return e.Combine(ReduceKind::kProd, d, a[0], a[1]); }},
       {"div", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Divide(d, a[0], a[1]); }},
-      {"fmod", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Fmod(d, a[0], a[1]); }},
-      {"remainder", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Remainder(d, a[0], a[1]); }},
+      {"fmod", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Fmod(d, a[0], a[1]); },
+       Libm::kInF64},
+      {"remainder", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Remainder(d, a[0], a[1]); },
+       Libm::kInF64},
       {"max", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Max(d, a[0], a[1]); }},
       {"min", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Min(d, a[0], a[1]); }},
-      {"pow", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Power(d, a[0], a[1]); }},
+      {"pow", [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Power(d, a[0], a[1]); },
+       Libm::kInF64},
       {"and", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateAnd(a[0], a[1]); }},
       {"or", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateOr(a[0], a[1]); }},
       {"xor", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateXor(a[0], a[1]); }},
@@ -241,6 +241,8 @@ const Row* FindRow(std::string_view op) {
        [](ElementEmitter& e, const Node& n, DType, Arguments a) {
          return e.Compare(n.operand(0).dtype(), *ComparisonFromName(n.attr<std::string>("direction")), a[0], a[1]);
        }},
+      {"within", [](ElementEmitter& e, const Node& n, DType d,
+                    Arguments a) { return e.Within(d, a[0], n.attr<int64_t>("low"), n.attr<int64_t>("high")); }},
       {"select",
        [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateSelect(a[0], a[1], a[2]); }},
       {"convert",
@@ -253,6 +255,11 @@ const Row* FindRow(std::string_view op) {
 }  // namespace
 
 bool ElementEmitter::Supports(const OpDef& op) { return FindRow(op.name()) != nullptr; }
+
+bool ElementEmitter::CallsLibm(const Node& node) {
+  const Row* row = FindRow(node.op_name());
+  return row != nullptr && row->libm == Libm::kInF64 && node.type().dtype == DType::kF64;
+}
 
 llvm::Value* ElementEmitter::EmitOp(const Node& node, Arguments arguments, int32_t error_code) {
   error_code_ = error_code;

@@ -19,8 +19,8 @@ namespace lockstep {
 
 class ElementEmitter {
  public:
-  // `error` points to an i32 that becomes the error code of the op, unless it is one already, when an integer is
-  // divided by zero.
+  // `error` points to an i32 that becomes the error code of the op, unless it is one already, when the op refuses an
+  // element (OpDef::Refuses).
   ElementEmitter(llvm::IRBuilderBase& builder, bool has_fma, llvm::Value* error)
       : b_(builder), math_(builder, has_fma), error_(error) {}
 
@@ -37,6 +37,8 @@ class ElementEmitter {
 
   // Whether EmitOp knows the op.
   static bool Supports(const OpDef& op);
+  // Whether EmitOp's code for the node calls functions of libm: that of some ops of f64 does, and no other.
+  static bool CallsLibm(const Node& node);
   // Requires Supports(node.op()). The arguments are register values; `error_code` is not kLoopOk.
   llvm::Value* EmitOp(const Node& node, std::span<llvm::Value* const> arguments, int32_t error_code);
   llvm::Value* Convert(llvm::Value* x, DType from, DType to);
@@ -56,8 +58,9 @@ class ElementEmitter {
   llvm::Value* ShiftLeft(llvm::Value* x, llvm::Value* y);
   llvm::Value* ShiftRight(DType dtype, llvm::Value* x, llvm::Value* y);
   llvm::Value* Power(DType dtype, llvm::Value* x, llvm::Value* y);
+  llvm::Value* Within(DType dtype, llvm::Value* x, int64_t low, int64_t high);
   llvm::Value* Compare(DType dtype, Comparison comparison, llvm::Value* x, llvm::Value* y);
-  // The function `name` of libm, or with the suffix f, for every lane.
+  // The function `name` of libm, of f64, for every lane.
   llvm::Value* CallForEachLane(const char* name, std::span<llvm::Value* const> arguments);
   llvm::Value* Constant(llvm::Value* like, double value);  // float or integer
 

@@ -13,10 +13,15 @@ namespace lockstep {
 
 struct EmitTarget {
   bool has_fma = false;
+  bool has_libm = true;  // that code may call functions of the C library, which some ops of f64 need
 };
 
+// Unimplemented, naming the node, if ElementEmitter has no code for one of the nest's ops, or none without libm.
+absl::Status CheckSupported(const LoopNest& nest, bool has_libm);
+
 // Adds to `module` the functions that CompiledLoop::run and CompiledLoop::finish point to; the second one if
-// plan.info.has_finish. Fails for an op that EmitElement does not know.
+// plan.info.has_finish. Fails with Unimplemented, naming the node, for an op that ElementEmitter has no code for, or
+// none for this target. Without libm the module declares no function but LLVM's intrinsics.
 absl::Status EmitLoop(const Graph& body, const LoopPlan& plan, const EmitTarget& target, const std::string& run_name,
                       const std::string& finish_name, llvm::Module& module);
 

@@ -1,7 +1,8 @@
 // Code for the transcendental functions of f32, on scalars or vectors alike. Polynomials, so that a loop has one piece
 // of code for all its elements: every lane of every width has the same bits, and there is no call in a loop.
-// Infinities, NaN, signed zeros and denormals come out as in libm; the bounds of the errors are in emit_math.cc and
-// emit_trigonometry.cc, and tested by loop_compiler_test.cc.
+// Infinities, NaN, signed zeros and denormals come out as in libm. The bounds of the errors are at the functions, in
+// emit_math.cc, emit_trigonometry.cc, emit_inverse.cc, emit_hyperbolic.cc and emit_power.cc; loop_compiler_test.cc
+// tests them.
 
 #pragma once
 
@@ -23,6 +24,16 @@ class MathEmitter {
   llvm::Value* Sin(llvm::Value* x);
   llvm::Value* Cos(llvm::Value* x);
   llvm::Value* Tan(llvm::Value* x);
+  llvm::Value* Asin(llvm::Value* x);
+  llvm::Value* Acos(llvm::Value* x);
+  llvm::Value* Atan(llvm::Value* x);
+  llvm::Value* Sinh(llvm::Value* x);
+  llvm::Value* Cosh(llvm::Value* x);
+  llvm::Value* Asinh(llvm::Value* x);
+  llvm::Value* Acosh(llvm::Value* x);
+  llvm::Value* Atanh(llvm::Value* x);
+  llvm::Value* Pow(llvm::Value* x, llvm::Value* y);
+  llvm::Value* Fmod(llvm::Value* x, llvm::Value* y);
 
  private:
   // x = n ln 2 + r with whole n and |r| <= ln(2) / 2; expm1(r) is tail + r.
@@ -43,6 +54,26 @@ class MathEmitter {
   // An f64 rounded to `type`, its sign flipped where `sign` has the highest bit.
   llvm::Value* Signed(llvm::Value* magnitude, llvm::Value* sign, llvm::Type* type);
   llvm::Value* IsOdd(llvm::Value* whole);
+
+  // --- emit_inverse.cc
+  struct ArcSine {
+    llvm::Value *angle, *is_far;  // in f64, and whether it is half of what |x| is short of pi / 2
+  };
+  ArcSine ReduceArcSine(llvm::Value* x);
+
+  // --- emit_hyperbolic.cc
+  llvm::Value* Widened(llvm::Value* x);   // f32 to f64
+  llvm::Value* Narrowed(llvm::Value* x);  // and back
+  llvm::Value* WithSignOf(llvm::Value* x, llvm::Value* magnitude);
+  // Of an f64 x = n ln 2 + r, |x| up to 700, with |r| <= ln(2) / 2: cosh(r), sinh(r), 2^n, 2^-n. NaN gives NaN.
+  struct Exponential {
+    llvm::Value *cosh, *sinh, *up, *down;
+  };
+  Exponential WideExp(llvm::Value* x);
+  Exponential ReduceHyperbolic(llvm::Value* x);
+  // The natural logarithm in f64 of a normal number above 0; of anything else, some number.
+  llvm::Value* WideLog(llvm::Value* x);
+  llvm::Value* CubicIfSmall(llvm::Value* x, double factor, llvm::Value* other);
 
   llvm::Value* Real(llvm::Value* like, double value);
   llvm::Value* Whole(llvm::Value* like, int64_t value);  // of like's type, or of as many i32 if that is of floats

@@ -1,15 +1,14 @@
 #include "backends/codegen/loop_compiler.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <map>
 #include <mutex>
-#include <thread>
-#include <unordered_map>
 
+#include "backends/codegen/body_key.h"
 #include "backends/codegen/emit_loop.h"
 #include "backends/codegen/module_compiler.h"
+#include "backends/codegen/parallel_jobs.h"
 #include "core/op_def.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"
 #include "llvm/Support/TargetSelect.h"
@@ -17,79 +16,33 @@
 namespace lockstep {
 namespace {
 
-// --- What compiled code calls ----------------------------------------------------------------------------------------
-
-uint64_t PowUnsigned(uint64_t x, uint64_t y) {
-  uint64_t power = 1;
-  for (; y != 0; y /= 2, x *= x) {
-    if (y % 2 != 0) power *= x;
-  }
-  return power;
-}
-
-// A negative power is truncated toward zero, as the op `pow` says; that of zero, which is an error, gives 0.
-int64_t PowSigned(int64_t x, int64_t y) {
-  if (y < 0) return x == 1 ? 1 : x == -1 ? (y % 2 != 0 ? -1 : 1) : 0;
-  return static_cast<int64_t>(PowUnsigned(static_cast<uint64_t>(x), static_cast<uint64_t>(y)));
-}
-
+// What emit_element.cc calls for every lane: functions of f64.
 llvm::orc::SymbolMap RuntimeSymbols(llvm::orc::LLJIT& jit) {
   llvm::orc::SymbolMap symbols;
   const auto add = [&](const char* name, auto* function) {
     symbols[jit.mangleAndIntern(name)] = {llvm::orc::ExecutorAddr::fromPtr(function), llvm::JITSymbolFlags::Callable};
   };
-  using OfDouble = double (*)(double);
-  using OfFloat = float (*)(float);
-  // Of f32 too: what emit_element.cc calls for every lane.
-  const auto add_both = [&](const std::string& name, OfDouble of_double, OfFloat of_float) {
-    add(name.c_str(), of_double);
-    add((name + "f").c_str(), of_float);
-  };
-  add("sin", static_cast<OfDouble>(std::sin));
-  add("cos", static_cast<OfDouble>(std::cos));
-  add("tan", static_cast<OfDouble>(std::tan));
-  add_both("asin", std::asin, std::asin);
-  add_both("acos", std::acos, std::acos);
-  add_both("atan", std::atan, std::atan);
-  add_both("sinh", std::sinh, std::sinh);
-  add_both("cosh", std::cosh, std::cosh);
-  add_both("asinh", std::asinh, std::asinh);
-  add_both("acosh", std::acosh, std::acosh);
-  add_both("atanh", std::atanh, std::atanh);
-  add("exp", static_cast<OfDouble>(std::exp));
-  add("log", static_cast<OfDouble>(std::log));
-  add("log1p", static_cast<OfDouble>(std::log1p));
-  add("tanh", static_cast<OfDouble>(std::tanh));
-  add("erf", static_cast<OfDouble>(std::erf));
-  add("pow", static_cast<double (*)(double, double)>(std::pow));
-  add("powf", static_cast<float (*)(float, float)>(std::pow));
-  add("fmod", static_cast<double (*)(double, double)>(std::fmod));
-  add("fmodf", static_cast<float (*)(float, float)>(std::fmod));
-  add("lockstep_pow_i64", &PowSigned);
-  add("lockstep_pow_u64", &PowUnsigned);
+  using Unary = double (*)(double);
+  using Binary = double (*)(double, double);
+  add("exp", static_cast<Unary>(std::exp));
+  add("log", static_cast<Unary>(std::log));
+  add("log1p", static_cast<Unary>(std::log1p));
+  add("tanh", static_cast<Unary>(std::tanh));
+  add("erf", static_cast<Unary>(std::erf));
+  add("sin", static_cast<Unary>(std::sin));
+  add("cos", static_cast<Unary>(std::cos));
+  add("tan", static_cast<Unary>(std::tan));
+  add("asin", static_cast<Unary>(std::asin));
+  add("acos", static_cast<Unary>(std::acos));
+  add("atan", static_cast<Unary>(std::atan));
+  add("sinh", static_cast<Unary>(std::sinh));
+  add("cosh", static_cast<Unary>(std::cosh));
+  add("asinh", static_cast<Unary>(std::asinh));
+  add("acosh", static_cast<Unary>(std::acosh));
+  add("atanh", static_cast<Unary>(std::atanh));
+  add("pow", static_cast<Binary>(std::pow));
+  add("fmod", static_cast<Binary>(std::fmod));
   return symbols;
-}
-
-// The body as text in which values are numbers: equal for bodies that differ in names alone.
-std::string Fingerprint(const Graph& body) {
-  std::unordered_map<Value, size_t, ValueHash> number;
-  std::string text;
-  const auto define = [&](Value value) {
-    const size_t next = number.size();
-    number.emplace(value, next);
-    text += " " + value.type().ToString();
-  };
-  const auto use = [&](Value value) { text += " %" + std::to_string(number.at(value)); };
-  for (const Input& input : body.inputs()) define(input.value);
-  for (const Node& node : body.nodes()) {
-    text += "\n" + node.op_name();
-    for (Value operand : node.operands()) use(operand);
-    text += AttributesToString(node.attributes()) + " :";
-    for (size_t i = 0; i < node.num_results(); ++i) define({const_cast<Node*>(&node), static_cast<int>(i)});
-  }
-  text += "\nreturn";
-  for (const Result& result : body.results()) use(result.value);
-  return text;
 }
 
 llvm::Expected<llvm::orc::JITTargetMachineBuilder> TargetBuilder(const LoopCompiler::Options& options) {
@@ -136,28 +89,21 @@ class LoopCompiler::Impl {
     std::map<std::string, Job> jobs;  // those that are new, each once
     std::vector<std::string> keys;
     for (const Graph* body : bodies) {
-      const std::string& key = keys.emplace_back(Fingerprint(*body));
+      const std::string& key = keys.emplace_back(BodyKey(*body));
       if (compiled_.contains(key) || jobs.contains(key)) continue;
       ASSIGN_OR_RETURN(LoopPlan plan, PlanLoop(*body, sizes_));
       jobs[key] = {body, "loop" + std::to_string(next_name_++), std::move(plan), absl::OkStatus(), nullptr};
     }
     std::vector<Job*> todo;
     for (auto& [key, job] : jobs) todo.push_back(&job);
-    std::atomic<size_t> next = 0;
-    const auto work = [&] {
+    ShareOut(todo.size(), [&](const std::function<size_t()>& next) {
       auto compiler = ModuleCompiler::Create(target_);
-      for (size_t i = next++; i < todo.size(); i = next++) {
+      for (size_t i = next(); i < todo.size(); i = next()) {
         Job& job = *todo[i];
         if (!compiler.ok()) job.status = compiler.status();
         else job.status = CompileOne(*job.body, job.plan, job.name, **compiler, job.object);
       }
-    };
-    const size_t threads = std::min<size_t>(todo.size(), std::max(1u, std::thread::hardware_concurrency()));
-    std::vector<std::thread> others;
-    for (size_t i = 1; i < threads; ++i) others.emplace_back(work);
-    if (!todo.empty()) work();
-    for (std::thread& other : others) other.join();
-
+    });
     for (auto& [key, job] : jobs) {
       RETURN_IF_ERROR(job.status);
       RETURN_IF_ERROR(ToStatus(jit_->addObjectFile(std::move(job.object)), "adding an object"));

@@ -30,13 +30,14 @@
 namespace lockstep {
 
 // Says whether a loop can be made of `body`, and of what kind; fails with Unimplemented where not, naming the node.
+// `has_libm`: the loop's code may call the C library, which transcendental functions of f64 do.
 // Supported are elementwise ops, constants, ops that move the elements of one operand or count (OpDef::is_mover,
 // Counts), and reductions, where
 //  - without reductions, all results have the same number of elements;
 //  - with reductions, all of them reduce the same dims of the same shape, and each result has as many elements as
 //    the operand of the reductions or as their result. Reduced values may be computed with and broadcast back
 //    (softmax).
-absl::StatusOr<LoopInfo> AnalyzeLoop(const Graph& body, const LoopSizes& sizes = {});
+absl::StatusOr<LoopInfo> AnalyzeLoop(const Graph& body, const LoopSizes& sizes = {}, bool has_libm = true);
 
 // Plain data: copies are cheap and all refer to the compiler's code.
 struct CompiledLoop {

@@ -136,12 +136,34 @@ TEST(LoopCompiler, DivisionByZeroIsReported) {
   void* buffers[] = {x.data(), y.data(), z.data()};
   EXPECT_EQ(loop.RunAll(buffers, nullptr), kLoopOk);
   y[37] = 0;
-  EXPECT_EQ(loop.RunAll(buffers, nullptr), LoopDivisionByZero(0));
+  EXPECT_EQ(loop.RunAll(buffers, nullptr), LoopRefusal(0));
   EXPECT_EQ(z[36], 3);
   EXPECT_EQ(z[37], 0);
 }
 
 // Each moved operand is multiplied with one that is not, so that two kinds of access meet in one loop.
+TEST(LoopCompiler, AnElementThatIsNotWithinItsBoundsIsReported) {
+  const auto error_of = [](const std::string& dtype, auto element) {
+    const Graph body =
+        ParseGraph("graph @f(%x: " + dtype + "[40]) -> (y: " + dtype + "[40]) {\n %n = not %x : " + dtype +
+                   "[40]\n %m = not %n : " + dtype +
+                   "[40]\n %y = within %m {low=-2, high=10, what=\"a label\"} : " + dtype + "[40]\n return %y\n}")
+            .value();
+    std::vector<decltype(element)> x(40, 7), y(40, 1);
+    x[37] = element;
+    void* buffers[] = {x.data(), y.data()};
+    return LoopCompiler::Create().value()->Compile(body)->RunAll(buffers, nullptr);
+  };
+  for (int64_t element : {int64_t{-2}, int64_t{9}}) EXPECT_EQ(error_of("i64", element), kLoopOk) << element;
+  for (int64_t element : {int64_t{-3}, int64_t{10}, INT64_MIN, INT64_MAX})
+    EXPECT_EQ(error_of("i64", element), LoopRefusal(2)) << element;
+  EXPECT_EQ(error_of("u8", uint8_t{9}), kLoopOk);
+  EXPECT_EQ(error_of("u8", uint8_t{10}), LoopRefusal(2));
+  EXPECT_EQ(error_of("u64", uint64_t{9}), kLoopOk);
+  for (uint64_t element : {uint64_t{10}, UINT64_MAX, uint64_t{1} << 63})
+    EXPECT_EQ(error_of("u64", element), LoopRefusal(2)) << element;
+}
+
 TEST(LoopCompiler, MovedOperands) {
   const auto moved = [](const std::string& shape, const std::string& op, const std::string& result) {
     return "graph @f(%x: f32" + shape + ", %y: f32" + result + ") -> (z: f32" + result + ", x: f32" + result +
@@ -354,6 +376,54 @@ TEST(LoopCompiler, ReducedValuesBroadcastBack) {
   for (int64_t columns : {1, 10, 64, 1000}) {
     CheckLoop({Softmax(37, columns, 1), Values::kNearOne, 12});
     CheckLoop({Softmax(37, columns, 0), Values::kNearOne, 12});
+  }
+}
+
+// fmod and powers of integers take steps until all lanes are done: of scalars, before reductions and after them.
+TEST(LoopCompiler, StepsWithinAnElement) {
+  for (const auto& [dims, kept, back] : {std::tuple("[1]", "[37]", "[0]"), {"[0]", "[41]", "[1]"}}) {
+    const std::string reduced = std::string("f32") + kept, to = std::string(" {shape=[37,41], dims=") + back + "}";
+    CheckLoop({"graph @f(%x: f32[37,41], %s: f32[], %t: f32[]) -> (y: f32[37,41], q: " + reduced + ") {" + R"(
+      %c = constant {value=dense<f32[]: 1e30>} : f32[]
+      %l = mul %s, %c : f32[]
+      %m = fmod %l, %t : f32[]
+      %mb = broadcast %m {shape=[37,41], dims=[]} : f32[37,41]
+      %a = fmod %x, %mb : f32[37,41]
+      %r = reduce_min %a {dims=)" +
+                   dims + "} : " + reduced + R"(
+      %rb = broadcast %r)" +
+                   to + R"( : f32[37,41]
+      %y = fmod %x, %rb : f32[37,41]
+      %lk = broadcast %l {shape=)" +
+                   kept + ", dims=[]} : " + reduced + R"(
+      %q = fmod %lk, %r : )" +
+                   reduced + R"(
+      return %y, %q
+    })",
+               Values::kNearOne});
+  }
+  CheckLoop({R"(graph @f(%x: i32[1003], %s: i32[], %t: i32[]) -> (y: i32[1003]) {
+    %p = pow %s, %t : i32[]
+    %pb = broadcast %p {shape=[1003], dims=[]} : i32[1003]
+    %y = pow %x, %pb : i32[1003]
+    return %y
+  })",
+             Values::kNearOne});
+}
+
+// On a GPU threads share a row: the one that writes its result, in the place of the label, must not be ahead of those
+// that still compare with it.
+TEST(LoopCompiler, AReducedResultInThePlaceOfWhatRowsAreComparedWith) {
+  for (const char* columns : {"10", "1000", "9000"}) {
+    const std::string c = columns;
+    CheckLoop({"graph @f(%x: f32[12," + c + "], %l: i32[12]) -> (y: f32[12," + c +
+                   "], s: f32[12]) {\n %s = reduce_max %x {dims=[1]} : f32[12]\n" +
+                   " %m = broadcast %s {dims=[0], shape=[12," + c + "]} : f32[12," + c + "]\n" +
+                   " %d = sub %m, %x : f32[12," + c + "]\n %i = iota {shape=[12," + c +
+                   "], dtype=i32, dim=1} : i32[12," + c + "]\n" + " %b = broadcast %l {dims=[0], shape=[12," + c +
+                   "]} : i32[12," + c + "]\n" + " %e = compare %i, %b {direction=eq} : bool[12," + c + "]\n" +
+                   " %y = select %e, %x, %d : f32[12," + c + "]\n return %y, %s\n}",
+               Values::kNearOne});
   }
 }
 

@@ -6,31 +6,27 @@ namespace lockstep {
 
 using IrValue = llvm::Value;
 
+namespace {
+
+llvm::Function* Declare(const std::string& name, bool has_range, llvm::Module& module) {
+  llvm::LLVMContext& context = module.getContext();
+  llvm::Type *pointer = llvm::PointerType::get(context, 0), *integer = llvm::Type::getInt64Ty(context);
+  std::vector<llvm::Type*> arguments = {pointer, pointer};
+  if (has_range) arguments.insert(arguments.end(), {integer, integer});
+  auto* function = llvm::Function::Create(llvm::FunctionType::get(llvm::Type::getInt32Ty(context), arguments, false),
+                                          llvm::Function::ExternalLinkage, name, module);
+  function->addFnAttr("prefer-vector-width", "512");
+  function->addFnAttr(llvm::Attribute::NoUnwind);
+  return function;
+}
+
+}  // namespace
+
 LoopFunction::LoopFunction(const Graph& body, const LoopPlan& plan, const EmitTarget& target, const std::string& name,
                            bool has_range, llvm::Module& module)
-    : body_(body),
+    : LoopElements(body, plan, {.lanes = plan.lanes, .has_gather = true, .is_aligned = false}, target,
+                   Declare(name, has_range, module)),
       plan_(plan),
-      module_(module),
-      b_(module.getContext()),
-      function_([&] {
-        llvm::Type *pointer = b_.getPtrTy(), *integer = b_.getInt64Ty();
-        std::vector<llvm::Type*> arguments = {pointer, pointer};
-        if (has_range) arguments.insert(arguments.end(), {integer, integer});
-        auto* function = llvm::Function::Create(llvm::FunctionType::get(b_.getInt32Ty(), arguments, false),
-                                                llvm::Function::ExternalLinkage, name, module);
-        function->addFnAttr("prefer-vector-width", "512");
-        function->addFnAttr(llvm::Attribute::NoUnwind);
-        return function;
-      }()),
-      error_([&] {
-        b_.SetInsertPoint(llvm::BasicBlock::Create(module.getContext(), "entry", function_));
-        IrValue* error = b_.CreateAlloca(b_.getInt32Ty());
-        b_.CreateStore(b_.getInt32(kLoopOk), error);
-        return error;
-      }()),
-      emit_(b_, target.has_fma, error_),
-      index_(plan.extents.size()),
-      scalars_(plan.elements.size()),
       reduced_(plan.reductions.size()) {
   for (size_t i = 0; i < body.inputs().size() + body.results().size(); ++i) {
     pointers_.push_back(b_.CreateLoad(b_.getPtrTy(), b_.CreateConstGEP1_64(b_.getPtrTy(), function_->getArg(0), i)));
@@ -43,31 +39,6 @@ LoopFunction::LoopFunction(const Graph& body, const LoopPlan& plan, const EmitTa
     memory->setAlignment(llvm::Align(64));
     accumulators_.push_back(memory);
   }
-}
-
-void LoopFunction::For(IrValue* low, IrValue* high, int64_t step, const std::function<void(IrValue*)>& body) {
-  const auto* constant_low = llvm::dyn_cast<llvm::ConstantInt>(low);
-  const auto* constant_high = llvm::dyn_cast<llvm::ConstantInt>(high);
-  const bool known = constant_low && constant_high;
-  const int64_t trip = known ? constant_high->getSExtValue() - constant_low->getSExtValue() : 0;
-  if (known && trip <= 0) return;
-  if (known && trip <= step) return body(low);
-  llvm::LLVMContext& context = module_.getContext();
-  auto* loop = llvm::BasicBlock::Create(context, "loop", function_);
-  auto* done = llvm::BasicBlock::Create(context, "done", function_);
-  llvm::BasicBlock* before = b_.GetInsertBlock();
-  if (known) b_.CreateBr(loop);
-  else b_.CreateCondBr(b_.CreateICmpSLT(low, high), loop, done);
-  b_.SetInsertPoint(loop);
-  llvm::PHINode* i = b_.CreatePHI(b_.getInt64Ty(), 2);
-  i->addIncoming(low, before);
-  const Values outside = scalars_;  // what is computed in the loop is not known behind it
-  body(i);
-  scalars_ = outside;
-  IrValue* next = b_.CreateNSWAdd(i, Int(step));
-  i->addIncoming(next, b_.GetInsertBlock());
-  b_.CreateCondBr(b_.CreateICmpSLT(next, high), loop, done);
-  b_.SetInsertPoint(done);
 }
 
 void LoopFunction::ForVectors(IrValue* low, IrValue* high, const std::function<void(IrValue*, IrValue*)>& body) {
@@ -148,7 +119,7 @@ void LoopFunction::EmitPhase(int phase) {
   };
   const auto clear = [&](IrValue* i) {
     for_each_accumulator([&](size_t r, const Reduction& reduction, llvm::Type* type) {
-      b_.CreateStore(emit_.Identity(reduction.kind, SumDType(reduction), VectorType(type)), AccumulatorPointer(r, i));
+      b_.CreateStore(emit_.Identity(reduction.kind, reduction.sum_dtype(), VectorType(type)), AccumulatorPointer(r, i));
     });
   };
   if (plan_.vector_reduced()) clear(nullptr);
@@ -156,7 +127,7 @@ void LoopFunction::EmitPhase(int phase) {
   EmitReducedLoops(0, phase, needed);
   if (plan_.vector_reduced()) {
     for_each_accumulator([&](size_t r, const Reduction& reduction, llvm::Type* type) {
-      reduced_[r] = emit_.CombineLanes(reduction.kind, SumDType(reduction),
+      reduced_[r] = emit_.CombineLanes(reduction.kind, reduction.sum_dtype(),
                                        b_.CreateLoad(VectorType(type), AccumulatorPointer(r, nullptr)));
     });
   }
@@ -183,7 +154,7 @@ void LoopFunction::EmitVector(int phase, const std::vector<bool>& needed, IrValu
   for (size_t r = 0; r < plan_.reductions.size(); ++r) {
     const Reduction& reduction = plan_.reductions[r];
     if (reduction.phase != phase) continue;
-    const DType dtype = SumDType(reduction);
+    const DType dtype = reduction.sum_dtype();
     IrValue* operand = emit_.Convert(VectorOf(reduction.operand, vectors), reduction.dtype, dtype);
     if (mask) operand = b_.CreateSelect(mask, operand, emit_.Identity(reduction.kind, dtype, operand->getType()));
     IrValue* pointer = AccumulatorPointer(r, i);
@@ -212,10 +183,7 @@ void LoopFunction::EmitEpilogue() {
   }
   for (const Output& output : plan_.outputs) {
     if (!output.after_reduction) continue;
-    IrValue* base = pointers_[body_.inputs().size() + static_cast<size_t>(output.result)];
-    IrValue* pointer = ElementPointer(base, output.dtype, Position(output.at));
-    b_.CreateAlignedStore(emit_.ToStored(output.dtype, Uniform(output.element)), pointer,
-                          llvm::Align(SizeOf(output.dtype)));
+    StoreScalar(output, Uniform(output.element));
   }
 }
 
@@ -239,7 +207,7 @@ void LoopFunction::SaveChunk() {
 void LoopFunction::CombineChunks() {
   for (size_t r = 0; r < plan_.reductions.size(); ++r) {
     const Reduction& reduction = plan_.reductions[r];
-    const DType dtype = SumDType(reduction);
+    const DType dtype = reduction.sum_dtype();
     llvm::Type* scalar = SumType(reduction);
     const auto combine = [&](llvm::Type* type, IrValue* accumulator, IrValue* mask) {
       b_.CreateStore(emit_.Identity(reduction.kind, dtype, type), accumulator);
@@ -264,6 +232,39 @@ void LoopFunction::CombineChunks() {
     }
   }
   reduced_known_ = plan_.num_phases;
+}
+
+// --- Accumulators ---------------------------------------------------------------------------------------------------
+
+IrValue* LoopFunction::Mask(IrValue* count) {
+  std::vector<llvm::Constant*> lanes;
+  for (unsigned lane = 0; lane < plan_.lanes; ++lane) lanes.push_back(b_.getInt32(lane));
+  return b_.CreateICmpULT(llvm::ConstantVector::get(lanes), Splat(b_.CreateTrunc(count, b_.getInt32Ty())));
+}
+
+IrValue* LoopFunction::AccumulatorPointer(size_t reduction, IrValue* i) {
+  IrValue* base = accumulators_[reduction];
+  if (plan_.vector_reduced() || plan_.block <= plan_.lanes) return base;
+  llvm::Type* vector = VectorType(SumType(plan_.reductions[reduction]));
+  return b_.CreateInBoundsGEP(vector, base, b_.CreateUDiv(b_.CreateNSWSub(i, low_), Int(plan_.lanes)));
+}
+
+IrValue* LoopFunction::ScratchPointer(size_t reduction, IrValue* chunk) {
+  IrValue* base = b_.CreateConstInBoundsGEP1_64(b_.getInt8Ty(), function_->getArg(1),
+                                                static_cast<uint64_t>(plan_.scratch_stride()) * reduction);
+  IrValue* position =
+      b_.CreateNSWAdd(b_.CreateNSWMul(chunk, Int(plan_.num_kept())), Position(ReducedElement(reduction).at));
+  return b_.CreateInBoundsGEP(SumType(plan_.reductions[reduction]), base, position);
+}
+
+IrValue* LoopFunction::ReducedScalar(size_t reduction) {
+  if (plan_.reductions[reduction].phase >= reduced_known_) return nullptr;
+  if (plan_.vector_reduced()) return reduced_[reduction];
+  return b_.CreateLoad(SumType(plan_.reductions[reduction]), AccumulatorPointer(reduction, low_));
+}
+
+IrValue* LoopFunction::ReducedVector(size_t reduction, IrValue* i) {
+  return b_.CreateLoad(VectorType(SumType(plan_.reductions[reduction])), AccumulatorPointer(reduction, i));
 }
 
 }  // namespace lockstep

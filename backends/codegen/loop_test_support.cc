@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "backends/codegen/host_grid.h"
 #include "backends/codegen/loop_compiler.h"
 #include "core/interpreter.h"
 #include "core/printer.h"
@@ -23,25 +24,30 @@ LoopCompiler& Compiler() {
   return *compiler;
 }
 
-// Memory for a result, or a copy of an operand that a result overwrites.
+// Memory for a result, or a copy of an operand that a result overwrites; aligned as buffers are.
 struct Guarded {
-  explicit Guarded(size_t size) : size(size), bytes(size + 2 * kGuard, kUntouched) {}
-  std::byte* data() { return bytes.data() + kGuard; }
+  explicit Guarded(size_t size) : size(size), bytes(size + 2 * kGuard + kAlignment, kUntouched) {
+    const auto address = reinterpret_cast<uintptr_t>(bytes.data() + kGuard);
+    begin = kGuard + (kAlignment - address % kAlignment) % kAlignment;
+  }
+  std::byte* data() { return bytes.data() + begin; }
   bool intact() const {
-    for (size_t i = 0; i < kGuard; ++i) {
-      if (bytes[i] != kUntouched || bytes[kGuard + size + i] != kUntouched) return false;
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      if ((i < begin || i >= begin + size) && bytes[i] != kUntouched) return false;
     }
     return true;
   }
-  size_t size;
+  static constexpr size_t kAlignment = 64;
+  size_t size, begin;
   std::vector<std::byte> bytes;
 };
 
-using Division = std::function<int32_t(const CompiledLoop&, void* const*, void* scratch)>;
+// Calls a loop with its buffers and its scratch memory.
+using CallLoop = std::function<int32_t(void* const* buffers, void* scratch)>;
 
 // Runs the loop with `in_place[r]` the operand whose buffer result r gets, or -1.
-std::vector<Tensor> RunDivided(const Graph& body, const CompiledLoop& loop, const std::vector<Tensor>& inputs,
-                               const std::vector<int>& in_place, const Division& division) {
+std::vector<Tensor> RunGuarded(const Graph& body, int64_t scratch_bytes, const std::vector<Tensor>& inputs,
+                               const std::vector<int>& in_place, const CallLoop& call) {
   std::vector<Guarded> memory;
   for (const Tensor& input : inputs) {
     memory.emplace_back(input.num_bytes());
@@ -53,8 +59,8 @@ std::vector<Tensor> RunDivided(const Graph& body, const CompiledLoop& loop, cons
     const int operand = i < inputs.size() ? -1 : in_place[i - inputs.size()];
     buffers.push_back(memory[operand < 0 ? i : static_cast<size_t>(operand)].data());
   }
-  Guarded scratch(static_cast<size_t>(loop.info.scratch_bytes));
-  EXPECT_EQ(division(loop, buffers.data(), scratch.data()), kLoopOk);
+  Guarded scratch(static_cast<size_t>(scratch_bytes));
+  EXPECT_EQ(call(buffers.data(), scratch.data()), kLoopOk);
   for (const Guarded& one : memory) EXPECT_TRUE(one.intact()) << "wrote outside a buffer";
   EXPECT_TRUE(scratch.intact()) << "wrote outside the scratch memory";
   std::vector<Tensor> results;
@@ -63,6 +69,14 @@ std::vector<Tensor> RunDivided(const Graph& body, const CompiledLoop& loop, cons
     if (tensor.num_bytes() > 0) std::memcpy(tensor.mutable_bytes(), buffers[inputs.size() + r], tensor.num_bytes());
   }
   return results;
+}
+
+using Division = std::function<int32_t(const CompiledLoop&, void* const*, void* scratch)>;
+
+std::vector<Tensor> RunDivided(const Graph& body, const CompiledLoop& loop, const std::vector<Tensor>& inputs,
+                               const std::vector<int>& in_place, const Division& division) {
+  return RunGuarded(body, loop.info.scratch_bytes, inputs, in_place,
+                    [&](void* const* buffers, void* scratch) { return division(loop, buffers, scratch); });
 }
 
 int32_t Serially(const CompiledLoop& loop, void* const* buffers, void* scratch) {
@@ -163,6 +177,68 @@ std::vector<Tensor> RunLoop(const Graph& body, const std::vector<Tensor>& inputs
   return RunDivided(body, *loop, inputs, std::vector<int>(body.results().size(), -1), Serially);
 }
 
+namespace {
+
+// Reports results that are too far off. Returns the largest distance.
+int64_t ExpectClose(const std::vector<Tensor>& inputs, const std::vector<Tensor>& found,
+                    const std::vector<Tensor>& expected, int64_t ulps) {
+  int64_t largest = 0;
+  for (size_t r = 0; r < found.size(); ++r) {
+    int64_t worst = 0, at = 0;
+    for (int64_t i = 0; i < found[r].num_elements(); ++i) {
+      const int64_t distance = UlpDistance(found[r], expected[r], i);
+      if (distance > worst) worst = distance, at = i;
+    }
+    largest = std::max(largest, worst);
+    if (worst <= ulps) continue;
+    std::string operands;
+    for (const Tensor& input : inputs) {
+      if (input.num_elements() == found[r].num_elements()) operands += " " + DoubleToString(input.At(at));
+    }
+    ADD_FAILURE() << "result " << r << " at " << at << ": " << DoubleToString(found[r].At(at)) << ", expected "
+                  << DoubleToString(expected[r].At(at)) << ", " << worst << " ulp; operands" << operands;
+  }
+  return largest;
+}
+
+// The same loop as a kernel of a GPU: close to the interpreter's results, and with the same bits in whatever order
+// blocks and threads run, and in the place of operands.
+void CheckGrid(const Graph& body, const std::vector<Tensor>& inputs, const std::vector<Tensor>& expected,
+               int64_t ulps) {
+  SCOPED_TRACE("as a kernel of a GPU");
+  static const auto* const compiler = new GridCompiler(&HostGrid::CreateTarget);
+  static auto* const host = new HostGrid();
+  if (const absl::Status status = AnalyzeGrid(body).status(); !status.ok()) {
+    EXPECT_NE(status.message().find("function of the C library"), std::string::npos) << status;
+    return;
+  }
+  const Graph* const bodies[] = {&body};
+  const absl::StatusOr<std::vector<CompiledGrid>> compiled = compiler->Compile(bodies);
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  const CompiledGrid& grid = compiled->front();
+  const auto run = [&](const std::vector<int>& in_place, Order order) {
+    const size_t count = body.inputs().size() + body.results().size();
+    return RunGuarded(body, grid.scratch_bytes, inputs, in_place, [&](void* const* buffers, void* scratch) {
+      const absl::StatusOr<int32_t> error = host->Run(grid, {buffers, buffers + count}, scratch, order);
+      EXPECT_TRUE(error.ok()) << error.status();
+      return error.value_or(-1);
+    });
+  };
+  const std::vector<int> apart(body.results().size(), -1);
+  const std::vector<Tensor> found = run(apart, Order::kForwards);
+  ExpectClose(inputs, found, expected, ulps);
+  EXPECT_TRUE(run(apart, Order::kBackwards) == found) << "backwards";
+  for (size_t r = 0; r < found.size(); ++r) {
+    for (int operand : grid.in_place[r]) {
+      std::vector<int> in_place = apart;
+      in_place[r] = operand;
+      EXPECT_TRUE(run(in_place, Order::kMixed) == found) << "in the place of operand " << operand;
+    }
+  }
+}
+
+}  // namespace
+
 int64_t CheckLoop(const LoopCase& loop_case) {
   SCOPED_TRACE(loop_case.body);
   absl::StatusOr<Graph> body = ParseGraph(loop_case.body);
@@ -181,22 +257,7 @@ int64_t CheckLoop(const LoopCase& loop_case) {
   }
   const std::vector<int> apart(body->results().size(), -1);
   const std::vector<Tensor> found = RunDivided(*body, *loop, inputs, apart, Serially);
-  int64_t largest = 0;
-  for (size_t r = 0; r < found.size(); ++r) {
-    int64_t worst = 0, at = 0;
-    for (int64_t i = 0; i < found[r].num_elements(); ++i) {
-      const int64_t distance = UlpDistance(found[r], (*expected)[r], i);
-      if (distance > worst) worst = distance, at = i;
-    }
-    largest = std::max(largest, worst);
-    if (worst <= loop_case.ulps) continue;
-    std::string operands;
-    for (const Tensor& input : inputs) {
-      if (input.num_elements() == found[r].num_elements()) operands += " " + DoubleToString(input.At(at));
-    }
-    ADD_FAILURE() << "result " << r << " at " << at << ": " << DoubleToString(found[r].At(at)) << ", expected "
-                  << DoubleToString((*expected)[r].At(at)) << ", " << worst << " ulp; operands" << operands;
-  }
+  const int64_t largest = ExpectClose(inputs, found, *expected, loop_case.ulps);
   const auto expect_same_bits = [&](const std::vector<int>& in_place, const Division& division, const char* how) {
     EXPECT_TRUE(RunDivided(*body, *loop, inputs, in_place, division) == found) << how;
   };
@@ -209,6 +270,7 @@ int64_t CheckLoop(const LoopCase& loop_case) {
       expect_same_bits(in_place, BackwardsOneByOne, "in the place of an operand");
     }
   }
+  CheckGrid(*body, inputs, *expected, loop_case.ulps);
   return largest;
 }
 

@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 #include "llvm/ExecutionEngine/Orc/CompileUtils.h"
+#include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Verifier.h"
 #include "llvm/MC/MCSubtargetInfo.h"
 #include "llvm/Passes/PassBuilder.h"
@@ -17,7 +18,7 @@ absl::Status ToStatus(llvm::Error error, const char* doing) {
 absl::StatusOr<std::unique_ptr<ModuleCompiler>> ModuleCompiler::Create(llvm::orc::JITTargetMachineBuilder builder) {
   auto machine = builder.createTargetMachine();
   if (!machine) return ToStatus(machine.takeError(), "creating a target machine");
-  return std::unique_ptr<ModuleCompiler>(new ModuleCompiler(std::move(*machine)));
+  return std::make_unique<ModuleCompiler>(std::move(*machine));
 }
 
 bool ModuleCompiler::has_fma() const { return machine_->getMCSubtargetInfo()->checkFeatures("+fma"); }
@@ -27,7 +28,10 @@ void ModuleCompiler::Prepare(llvm::Module& module) const {
   module.setTargetTriple(machine_->getTargetTriple().str());
 }
 
-void ModuleCompiler::Optimize(llvm::Module& module) {
+void ModuleCompiler::VerifyAndOptimize(llvm::Module& module) {
+  std::string problem;
+  llvm::raw_string_ostream stream(problem);
+  LOCKSTEP_CHECK(!llvm::verifyModule(module, &stream)) << problem;
   llvm::LoopAnalysisManager loops;
   llvm::FunctionAnalysisManager functions;
   llvm::CGSCCAnalysisManager components;
@@ -48,13 +52,21 @@ void ModuleCompiler::Optimize(llvm::Module& module) {
 }
 
 absl::StatusOr<std::unique_ptr<llvm::MemoryBuffer>> ModuleCompiler::Compile(llvm::Module& module) {
-  std::string problem;
-  llvm::raw_string_ostream stream(problem);
-  LOCKSTEP_CHECK(!llvm::verifyModule(module, &stream)) << problem;
-  Optimize(module);
+  VerifyAndOptimize(module);
   auto object = llvm::orc::SimpleCompiler(*machine_)(module);
   if (!object) return ToStatus(object.takeError(), "compiling");
   return std::move(*object);
+}
+
+absl::StatusOr<std::string> ModuleCompiler::CompileToText(llvm::Module& module) {
+  VerifyAndOptimize(module);
+  llvm::SmallString<0> text;
+  llvm::raw_svector_ostream stream(text);
+  llvm::legacy::PassManager passes;
+  if (machine_->addPassesToEmitFile(passes, stream, nullptr, llvm::CodeGenFileType::AssemblyFile))
+    return Internal() << "LLVM writes no assembly text for " << machine_->getTargetTriple().str();
+  passes.run(module);
+  return std::string(text);
 }
 
 }  // namespace lockstep

@@ -1,9 +1,11 @@
-// From an LLVM module to an object file for one target: the few passes that the emitter leaves to do, and instruction
-// selection. Used by loop_compiler.cc; one thread at a time may use a ModuleCompiler.
+// From an LLVM module to an object file or assembly text for one target: the few passes that the emitter leaves to do,
+// and instruction selection. Used by loop_compiler.cc and grid_compiler.cc; one thread at a time may use a
+// ModuleCompiler.
 
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "core/status.h"
 #include "llvm/ExecutionEngine/Orc/JITTargetMachineBuilder.h"
@@ -19,15 +21,16 @@ absl::Status ToStatus(llvm::Error error, const char* doing);
 class ModuleCompiler {
  public:
   static absl::StatusOr<std::unique_ptr<ModuleCompiler>> Create(llvm::orc::JITTargetMachineBuilder builder);
+  explicit ModuleCompiler(std::unique_ptr<llvm::TargetMachine> machine) : machine_(std::move(machine)) {}
 
   bool has_fma() const;
   void Prepare(llvm::Module& module) const;  // sets the target's data layout and triple, before anything is emitted
   absl::StatusOr<std::unique_ptr<llvm::MemoryBuffer>> Compile(llvm::Module& module);
+  absl::StatusOr<std::string> CompileToText(llvm::Module& module);
   const llvm::TargetMachine& target_machine() const { return *machine_; }
 
  private:
-  explicit ModuleCompiler(std::unique_ptr<llvm::TargetMachine> machine) : machine_(std::move(machine)) {}
-  void Optimize(llvm::Module& module);
+  void VerifyAndOptimize(llvm::Module& module);
   std::unique_ptr<llvm::TargetMachine> machine_;
 };
 

@@ -11,6 +11,12 @@ namespace {
 
 using cpu::EmitContext;
 
+bool Supports(const Node& node) {
+  if (node.Is("constant") || node.op().has_trait(kKeepsOrder) || node.op().has_trait(kCollective)) return true;
+  if (cpu::FindEmitter(node.op_name()) != nullptr || cpu::SupportsLoop(node)) return true;
+  return node.op().eval() && !node.op().decompose();  // simpler ops are quicker than the reference meaning
+}
+
 class CpuBackend : public Backend {
  public:
   std::string_view name() const override { return "cpu"; }
@@ -18,18 +24,15 @@ class CpuBackend : public Backend {
   absl::StatusOr<Target> MakeTarget(const TargetOptions& options) const override {
     if (options.threads < 1) return InvalidArgument() << "threads is " << options.threads << ", expected at least 1";
     RETURN_IF_ERROR(cpu::SetInstructionSet(options.isa));
-    Target target{.threads = options.threads, .isa = options.isa, .fusion = {}, .loops = {}, .fingerprint = ""};
+    Target target;
+    target.threads = options.threads;
+    target.isa = options.isa;
+    target.supports = Supports;
     ASSIGN_OR_RETURN(target.fingerprint, cpu::ProcessorFingerprint(options.isa));
     return target;
   }
 
-  absl::StatusOr<std::unique_ptr<Device>> MakeDevice() const override { return CreateHostDevice(); }
-
-  bool Supports(const Node& node) const override {
-    if (node.Is("constant") || node.op().has_trait(kKeepsOrder) || node.op().has_trait(kCollective)) return true;
-    if (cpu::FindEmitter(node.op_name()) != nullptr || cpu::SupportsLoop(node)) return true;
-    return node.op().eval() && !node.op().decompose();  // simpler ops are quicker than the reference meaning
-  }
+  absl::StatusOr<RankDevice> OpenDevice(Communicator& world) const override { return OpenHostDevice(world); }
 
   absl::StatusOr<Program> Lower(const Graph& graph, const Target& target) const override {
     return cpu::LowerGraph(graph, target);

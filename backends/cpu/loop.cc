@@ -7,25 +7,10 @@
 
 #include "backends/cpu/channels_last.h"
 #include "backends/cpu/emitters.h"
+#include "backends/loops/loop_body.h"
 
 namespace lockstep::cpu {
 namespace {
-
-// The node's body: of a fusion its own, else a graph of this node alone.
-absl::StatusOr<Graph> BodyOf(const Node& node) {
-  if (node.Is("fusion")) return node.attr<Region>("body").graph().Clone();
-  Graph body(node.op_name());
-  NodeSpec spec{&node.op(), {}, node.attributes(), node.source(), {}};
-  for (size_t i = 0; i < node.operands().size(); ++i) {
-    ASSIGN_OR_RETURN(const Value input, body.AddInput("x" + std::to_string(i), node.operand(i).type()));
-    spec.operands.push_back(input);
-  }
-  ASSIGN_OR_RETURN(Node * inner, body.Insert(std::move(spec)));
-  for (size_t i = 0; i < node.num_results(); ++i) {
-    RETURN_IF_ERROR(body.AddResult("y" + std::to_string(i), inner->result(i)));
-  }
-  return body;
-}
 
 // The shape whose values the loop should take and give channels-last: that of an operand which was produced so, unless
 // more operands of that shape were not. Nothing if there is none.
@@ -55,7 +40,7 @@ struct Loop {
 };
 
 absl::StatusOr<Loop> LoopOf(const Node& node, const EmitContext& c) {
-  ASSIGN_OR_RETURN(Graph body, BodyOf(node));
+  ASSIGN_OR_RETURN(Graph body, LoopBodyOf(node));
   if (const std::optional<Shape> shape = ChannelsLastShape(node, c)) {
     absl::StatusOr<Graph> moved = ChannelsLastBody(body, *shape);
     absl::StatusOr<LoopInfo> info = moved.ok() ? AnalyzeLoop(*moved, c.loop_sizes()) : moved.status();
@@ -67,25 +52,14 @@ absl::StatusOr<Loop> LoopOf(const Node& node, const EmitContext& c) {
   return Loop{std::move(body), std::move(*info), std::nullopt};
 }
 
-// What the nodes of a body are called when one of them divides by zero: as the interpreter does, with their source in
-// the model.
-std::vector<std::string> DivisionMessages(const Graph& body) {
-  std::vector<std::string> messages;
-  for (const Node& node : body.nodes()) {
-    messages.push_back(node.op_name() + ": integer division by zero");
-    if (!node.source().empty()) messages.back() += ", at " + node.source();
-  }
-  return messages;
-}
-
 // Runs the units of a loop on the threads of the rank.
 class LoopRunner {
  public:
-  LoopRunner(std::shared_ptr<LoopCode> code, int threads, std::vector<std::string> division_messages, size_t num_reads,
+  LoopRunner(std::shared_ptr<LoopCode> code, int threads, std::vector<std::string> messages, size_t num_reads,
              size_t num_writes)
       : code_(std::move(code)),
         threads_(threads),
-        division_messages_(std::move(division_messages)),
+        messages_(std::move(messages)),
         num_reads_(num_reads),
         buffers_(num_reads + num_writes) {}
 
@@ -111,12 +85,12 @@ class LoopRunner {
  private:
   absl::Status ToStatus(int32_t error) const {
     if (error == kLoopOk) return absl::OkStatus();
-    return InvalidArgument() << division_messages_[PositionOfDivision(error)];
+    return InvalidArgument() << messages_[PositionOfRefusal(error)];
   }
 
   std::shared_ptr<LoopCode> code_;
   int threads_;
-  std::vector<std::string> division_messages_;
+  std::vector<std::string> messages_;
   size_t num_reads_;
   std::vector<void*> buffers_;
 };
@@ -124,7 +98,7 @@ class LoopRunner {
 }  // namespace
 
 bool SupportsLoop(const Node& node) {
-  const absl::StatusOr<Graph> body = BodyOf(node);
+  const absl::StatusOr<Graph> body = LoopBodyOf(node);
   return body.ok() && AnalyzeLoop(*body).ok();
 }
 
@@ -144,7 +118,7 @@ absl::Status EmitLoop(const Node& node, EmitContext& c) {
   Kernel kernel;
   kernel.name = "llvm." + node.op_name();
   kernel.scratch_bytes = static_cast<uint64_t>(loop.info.scratch_bytes);
-  std::vector<std::string> messages = DivisionMessages(loop.body);
+  std::vector<std::string> messages = RefusalMessages(loop.body);
   kernel.run =
       LoopRunner(c.AddLoop(std::move(loop.body)), c.threads(), std::move(messages), reads.size(), writes.size());
   Instruction& instruction = c.Add(node, std::move(kernel), std::move(reads), std::move(writes));

@@ -51,10 +51,10 @@ size_t ThreadsAddedBy(int threads) {
       omp_set_num_threads(4);
       CompileOptions options;
       options.threads = threads;
-      ASSIGN_OR_RETURN(const auto device, (*backend)->MakeDevice());
+      ASSIGN_OR_RETURN(const RankDevice opened, (*backend)->OpenDevice(communicator));
       ASSIGN_OR_RETURN(Executable executable, Compile(graph->Clone(), **backend, options));
       EXPECT_EQ(omp_get_max_threads(), 4);
-      ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, device.get()));
+      ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, opened.device.get()));
       std::vector<Tensor> inputs;
       for (const Input& input : graph->inputs()) inputs.push_back(Tensor::Full(input.value.type(), 1));
       RETURN_IF_ERROR(RunOnce(*executor, *graph, inputs).status());
@@ -91,7 +91,7 @@ TEST(Threads, OfTheCallerAreRestoredByACallThatFails) {
 TEST(Threads, OfATargetAreAtLeastOne) {
   const auto backend = CreateBackend("cpu");
   ASSERT_TRUE(backend.ok()) << backend.status();
-  EXPECT_EQ((*backend)->MakeTarget({0, ""}).status().message(), "threads is 0, expected at least 1");
+  EXPECT_EQ((*backend)->MakeTarget({.threads = 0, .isa = ""}).status().message(), "threads is 0, expected at least 1");
 }
 
 }  // namespace

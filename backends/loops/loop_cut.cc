@@ -1,21 +1,15 @@
-// Cuts a planned loop into units of work, and says which operands its results may overwrite.
+// Cuts a nest of loops into units of work for a CPU.
 
 #include <algorithm>
 
 #include "backends/loops/loop_plan.h"
-#include "core/op_def.h"
 
 namespace lockstep {
 namespace {
 
-bool IsHeavy(const Element& element) {
-  return element.kind == Element::Kind::kOp && element.node->op().has_trait(kHeavy);
-}
-
 // Reduced dimensions are cut where the kept ones give too few units, or long sums would lose accuracy.
 void CutReduction(LoopPlan& plan, int64_t units, const LoopSizes& sizes) {
-  int64_t total = 1;
-  for (int64_t extent : plan.extents) total *= extent;
+  const int64_t total = plan.num_points();
   if (plan.num_phases > 1 || units == 0 || units >= 16) return;
   const int64_t wanted = std::min(sizes.units / units, total / units / sizes.chunk);
   if (wanted < 2) return;
@@ -34,40 +28,16 @@ void CutReduction(LoopPlan& plan, int64_t units, const LoopSizes& sizes) {
   plan.num_chunks = (extent + length - 1) / length;
 }
 
-// A result may overwrite an operand that is read at the position that is written, of elements as large, and never
-// later.
-std::vector<int> OverwritableBy(const LoopPlan& plan, const Output& output, const Graph& body) {
-  std::vector<int> operands;
-  for (size_t i = 0; i < body.inputs().size(); ++i) {
-    bool ok = body.inputs()[i].value.type().num_bytes() ==
-              body.results()[static_cast<size_t>(output.result)].value.type().num_bytes();
-    for (int phase = 0; phase <= plan.num_phases && ok; ++phase) {
-      const std::vector<bool> needed = plan.NeededIn(phase);
-      for (size_t e = 0; e < plan.elements.size(); ++e) {
-        const Element& element = plan.elements[e];
-        if (!needed[e] || element.kind != Element::Kind::kLoad || element.index != static_cast<int>(i)) continue;
-        ok = ok && element.at == output.at && SizeOf(element.dtype) == SizeOf(output.dtype);
-        ok = ok && (output.after_reduction || phase <= output.phase);
-      }
-    }
-    if (ok) operands.push_back(static_cast<int>(i));
-  }
-  return operands;
-}
-
-}  // namespace
-
-void CutLoop(LoopPlan& plan, const Graph& body, const LoopSizes& sizes) {
-  const int64_t heavy = std::count_if(plan.elements.begin(), plan.elements.end(), IsHeavy);
+void Cut(LoopPlan& plan, const LoopSizes& sizes) {
+  const int64_t heavy = plan.num_heavy(), total = plan.num_points();
   const int64_t last = plan.extents.back();
   // Several vectors at once hide the latency of a reduction's chain of additions.
   const bool several = plan.vector_reduced() && last >= 4 * sizes.lanes;
   plan.lanes = several ? (heavy ? 2 : 4) * sizes.lanes : sizes.lanes;
   plan.block = std::max<int64_t>(std::min(last, plan.reductions.empty() ? sizes.block : sizes.column_block), 1);
 
-  int64_t units = plan.num_blocks(), total = 1;
+  int64_t units = plan.num_blocks();
   for (size_t k = 0; k < plan.extents.size(); ++k) {
-    total *= plan.extents[k];
     if (!plan.reduced[k] && static_cast<int64_t>(k) != plan.vector_dim()) units *= plan.extents[k];
   }
   if (!plan.reductions.empty()) CutReduction(plan, units, sizes);
@@ -79,9 +49,16 @@ void CutLoop(LoopPlan& plan, const Graph& body, const LoopSizes& sizes) {
   info.grain = std::max<int64_t>(sizes.grain / work, 1);
   info.has_finish = plan.num_chunks > 1;
   if (info.has_finish) info.scratch_bytes = plan.scratch_stride() * static_cast<int64_t>(plan.reductions.size());
-  info.in_place.resize(body.results().size());
-  for (const Output& output : plan.outputs)
-    info.in_place[static_cast<size_t>(output.result)] = OverwritableBy(plan, output, body);
+}
+
+}  // namespace
+
+absl::StatusOr<LoopPlan> PlanLoop(const Graph& body, const LoopSizes& sizes) {
+  ASSIGN_OR_RETURN(LoopNest nest, MakeLoopNest(body));
+  LoopPlan plan(std::move(nest));
+  Cut(plan, sizes);
+  plan.info.in_place = OverwritableOperands(plan, body);
+  return plan;
 }
 
 }  // namespace lockstep

@@ -8,11 +8,12 @@
 
 namespace lockstep {
 
-// What a loop returns; the quotient is 0 if an integer was divided by zero.
+// What a loop returns.
 inline constexpr int32_t kLoopOk = 0;
-// If the node at `position` in its body divides by zero, and that position from what it returned.
-constexpr int32_t LoopDivisionByZero(size_t position) { return static_cast<int32_t>(position) + 1; }
-constexpr size_t PositionOfDivision(int32_t error) { return static_cast<size_t>(error - 1); }
+// If the node at `position` in its body refuses an element (OpDef::Refuses), and that position from what it returned.
+// A quotient by zero is 0, what is not within its bounds is the lower one.
+constexpr int32_t LoopRefusal(size_t position) { return static_cast<int32_t>(position) + 1; }
+constexpr size_t PositionOfRefusal(int32_t error) { return static_cast<size_t>(error - 1); }
 
 // What is known of a loop before there is code for it.
 struct LoopInfo {

@@ -1,4 +1,4 @@
-#include "backends/loops/loop_plan.h"
+#include "backends/loops/loop_nest.h"
 
 #include <algorithm>
 #include <array>
@@ -9,8 +9,6 @@
 #include "core/op_def.h"
 
 namespace lockstep {
-
-void CutLoop(LoopPlan& plan, const Graph& body, const LoopSizes& sizes);  // loop_cut.cc
 
 namespace {
 
@@ -25,10 +23,10 @@ Element Leaf(Element::Kind kind, const Node* node, int index, Affine at, DType d
 }
 
 // Follows the values of a body from its results to its inputs, over one nest of loops. When a position needs a loop
-// dimension to be split, the walk stops and PlanLoop begins another one over the finer nest.
+// dimension to be split, the walk stops and MakeLoopNest begins another one over the finer nest.
 class Walk {
  public:
-  Walk(const Graph& body, LoopPlan& plan) : body_(body), plan_(plan) {}
+  Walk(const Graph& body, LoopNest& nest) : body_(body), nest_(nest) {}
 
   const std::optional<SplitDim>& split() const { return split_; }
 
@@ -36,13 +34,13 @@ class Walk {
     const Affine domain = Identity(false), kept = Identity(true);
     kept_ = kept;
     int64_t domain_size = 1;
-    for (int64_t extent : plan_.extents) domain_size *= extent;
+    for (int64_t extent : nest_.extents) domain_size *= extent;
     for (size_t r = 0; r < body_.results().size() && !split_; ++r) {
       const Value value = body_.results()[r].value;
       Output output;
       output.result = static_cast<int>(r);
       output.dtype = value.dtype();
-      output.after_reduction = reduction != nullptr && value.type().num_elements() == plan_.num_kept();
+      output.after_reduction = reduction != nullptr && value.type().num_elements() == nest_.num_kept();
       if (!output.after_reduction && value.type().num_elements() != domain_size) {
         return Unimplemented() << "fusion: result " << value.type() << " of " << value.node->Describe()
                                << " has not the " << domain_size << " elements of the loop";
@@ -50,13 +48,13 @@ class Walk {
       output.at = output.after_reduction ? kept : domain;
       ASSIGN_OR_RETURN(output.element, Visit(value, output.at));
       if (split_) return absl::OkStatus();
-      output.phase = plan_.elements[static_cast<size_t>(output.element)].phase;
-      plan_.outputs.push_back(std::move(output));
+      output.phase = nest_.elements[static_cast<size_t>(output.element)].phase;
+      nest_.outputs.push_back(std::move(output));
     }
-    plan_.num_phases = 1;
-    for (const Reduction& one : plan_.reductions) plan_.num_phases = std::max(plan_.num_phases, one.phase + 1);
-    for (const Output& one : plan_.outputs) {
-      if (!one.after_reduction) plan_.num_phases = std::max(plan_.num_phases, one.phase + 1);
+    nest_.num_phases = 1;
+    for (const Reduction& one : nest_.reductions) nest_.num_phases = std::max(nest_.num_phases, one.phase + 1);
+    for (const Output& one : nest_.outputs) {
+      if (!one.after_reduction) nest_.num_phases = std::max(nest_.num_phases, one.phase + 1);
     }
     return absl::OkStatus();
   }
@@ -64,12 +62,12 @@ class Walk {
  private:
   // The row-major position over all loop dimensions, or over the kept ones.
   Affine Identity(bool kept_only) const {
-    Affine at = Affine::Zero(plan_.extents.size());
+    Affine at = Affine::Zero(nest_.extents.size());
     int64_t stride = 1;
-    for (size_t k = plan_.extents.size(); k-- > 0;) {
-      if (kept_only && plan_.reduced[k]) continue;
-      if (plan_.extents[k] != 1) at.strides[k] = stride;
-      stride *= std::max<int64_t>(plan_.extents[k], 1);
+    for (size_t k = nest_.extents.size(); k-- > 0;) {
+      if (kept_only && nest_.reduced[k]) continue;
+      if (nest_.extents[k] != 1) at.strides[k] = stride;
+      stride *= std::max<int64_t>(nest_.extents[k], 1);
     }
     return at;
   }
@@ -114,7 +112,7 @@ class Walk {
     if (node.op().has_trait(kKeepsOrder)) return Visit(node.operand(0), at);
     if (!node.op().index_map() && !node.op().count())
       return Unimplemented() << "fusion: no loop is made of " << node.Describe();
-    const auto taken_apart = IndicesOf(at, node.type().shape, plan_.extents);
+    const auto taken_apart = IndicesOf(at, node.type().shape, nest_.extents);
     if (std::holds_alternative<SplitDim>(taken_apart)) {
       split_ = std::get<SplitDim>(taken_apart);
       return -1;
@@ -129,7 +127,7 @@ class Walk {
     const Shape& shape = node.operand(0).shape();
     const std::vector<int64_t> strides = StridesOf(shape);
     const IndexMap map = IndexMapOf(node);
-    Affine moved = Affine::Zero(plan_.extents.size());
+    Affine moved = Affine::Zero(nest_.extents.size());
     for (size_t i = 0; i < strides.size(); ++i) {
       if (shape.dims()[i] != 1) moved = moved.Plus(Composed(map[i], indices), strides[i]);
     }
@@ -138,7 +136,7 @@ class Walk {
 
   // `outer` of indices that are functions of the loop's.
   Affine Composed(const Affine& outer, const std::vector<Affine>& indices) const {
-    Affine composed = Affine::Zero(plan_.extents.size());
+    Affine composed = Affine::Zero(nest_.extents.size());
     composed.constant = outer.constant;
     for (size_t d = 0; d < indices.size(); ++d) composed = composed.Plus(indices[d], outer.strides[d]);
     return composed;
@@ -154,26 +152,26 @@ class Walk {
     reduction.kind = *node.op().reduction();
     reduction.operand = operand;
     reduction.dtype = node.type().dtype;
-    reduction.phase = plan_.elements[static_cast<size_t>(operand)].phase;
+    reduction.phase = nest_.elements[static_cast<size_t>(operand)].phase;
     Element element =
-        Leaf(Element::Kind::kReduced, &node, static_cast<int>(plan_.reductions.size()), at, node.type().dtype);
+        Leaf(Element::Kind::kReduced, &node, static_cast<int>(nest_.reductions.size()), at, node.type().dtype);
     element.phase = reduction.phase + 1;
-    plan_.reductions.push_back(reduction);
+    nest_.reductions.push_back(reduction);
     return Add(std::move(element));
   }
 
   int Add(Element element) {
-    element.depends.assign(plan_.extents.size(), false);
-    for (size_t k = 0; k < plan_.extents.size(); ++k) element.depends[k] = element.at.strides[k] != 0;
+    element.depends.assign(nest_.extents.size(), false);
+    for (size_t k = 0; k < nest_.extents.size(); ++k) element.depends[k] = element.at.strides[k] != 0;
     for (int argument : element.arguments) {
-      const Element& other = plan_.elements[static_cast<size_t>(argument)];
+      const Element& other = nest_.elements[static_cast<size_t>(argument)];
       element.phase = std::max(element.phase, other.phase);
       for (size_t k = 0; k < element.depends.size(); ++k) {
         if (other.depends[k]) element.depends[k] = true;
       }
     }
-    plan_.elements.push_back(std::move(element));
-    return static_cast<int>(plan_.elements.size()) - 1;
+    nest_.elements.push_back(std::move(element));
+    return static_cast<int>(nest_.elements.size()) - 1;
   }
 
   struct Key {
@@ -188,7 +186,7 @@ class Walk {
   };
 
   const Graph& body_;
-  LoopPlan& plan_;
+  LoopNest& nest_;
   Affine kept_;
   std::map<Key, int> seen_;
   std::optional<SplitDim> split_;
@@ -209,37 +207,65 @@ absl::StatusOr<const Node*> FindReduction(const Graph& body) {
   return first;
 }
 
-void EraseDim(LoopPlan& plan, size_t k) {
+void EraseDim(LoopNest& nest, size_t k) {
   const auto erase = [k](auto& list) { list.erase(list.begin() + static_cast<std::ptrdiff_t>(k)); };
-  erase(plan.extents);
-  erase(plan.reduced);
-  for (Element& element : plan.elements) {
+  erase(nest.extents);
+  erase(nest.reduced);
+  for (Element& element : nest.elements) {
     erase(element.at.strides);
     erase(element.depends);
   }
-  for (Output& output : plan.outputs) erase(output.at.strides);
+  for (Output& output : nest.outputs) erase(output.at.strides);
 }
 
 // Drops dimensions of one iteration and merges neighbours that every position passes through as through one.
-void MergeDims(LoopPlan& plan) {
-  for (size_t k = plan.extents.size(); k-- > 0;) {
-    if (plan.extents[k] == 1 && plan.extents.size() > 1) EraseDim(plan, k);
+void MergeDims(LoopNest& nest) {
+  for (size_t k = nest.extents.size(); k-- > 0;) {
+    if (nest.extents[k] == 1 && nest.extents.size() > 1) EraseDim(nest, k);
   }
-  for (size_t k = plan.extents.size() - 1; k-- > 0;) {
-    const int64_t inner = plan.extents[k + 1];
+  for (size_t k = nest.extents.size() - 1; k-- > 0;) {
+    const int64_t inner = nest.extents[k + 1];
     const auto merges = [&](const Affine& at) { return at.strides[k] == at.strides[k + 1] * inner; };
-    bool all = plan.reduced[k] == plan.reduced[k + 1];
-    for (const Element& element : plan.elements) all = all && merges(element.at);
-    for (const Output& output : plan.outputs) all = all && merges(output.at);
+    bool all = nest.reduced[k] == nest.reduced[k + 1];
+    for (const Element& element : nest.elements) all = all && merges(element.at);
+    for (const Output& output : nest.outputs) all = all && merges(output.at);
     if (!all) continue;
-    plan.extents[k + 1] *= plan.extents[k];
-    EraseDim(plan, k);
+    nest.extents[k + 1] *= nest.extents[k];
+    EraseDim(nest, k);
   }
+}
+
+// A result may overwrite an operand that is read at the position that is written, of elements as large, and never
+// later.
+std::vector<int> OverwritableBy(const LoopNest& nest, const Output& output, const Graph& body) {
+  std::vector<int> operands;
+  for (size_t i = 0; i < body.inputs().size(); ++i) {
+    bool ok = body.inputs()[i].value.type().num_bytes() ==
+              body.results()[static_cast<size_t>(output.result)].value.type().num_bytes();
+    for (int phase = 0; phase <= nest.num_phases && ok; ++phase) {
+      const std::vector<bool> needed = nest.NeededIn(phase);
+      for (size_t e = 0; e < nest.elements.size(); ++e) {
+        const Element& element = nest.elements[e];
+        if (!needed[e] || element.kind != Element::Kind::kLoad || element.index != static_cast<int>(i)) continue;
+        ok = ok && element.at == output.at && SizeOf(element.dtype) == SizeOf(output.dtype);
+        ok = ok && (output.after_reduction || phase <= output.phase);
+      }
+    }
+    if (ok) operands.push_back(static_cast<int>(i));
+  }
+  return operands;
 }
 
 }  // namespace
 
-int64_t LoopPlan::num_kept() const {
+DType Reduction::sum_dtype() const {
+  const bool adds = kind != ReduceKind::kMax && kind != ReduceKind::kMin;
+  return adds && dtype == DType::kF32 ? DType::kF64 : dtype;
+}
+
+int64_t LoopNest::num_points() const { return num_kept() * num_reduced(); }
+
+int64_t LoopNest::num_kept() const {
   int64_t count = 1;
   for (size_t k = 0; k < extents.size(); ++k) {
     if (!reduced[k]) count *= extents[k];
@@ -247,7 +273,21 @@ int64_t LoopPlan::num_kept() const {
   return count;
 }
 
-std::vector<bool> LoopPlan::NeededIn(int phase) const {
+int64_t LoopNest::num_reduced() const {
+  int64_t count = 1;
+  for (size_t k = 0; k < extents.size(); ++k) {
+    if (reduced[k]) count *= extents[k];
+  }
+  return count;
+}
+
+int64_t LoopNest::num_heavy() const {
+  return std::count_if(elements.begin(), elements.end(), [](const Element& element) {
+    return element.kind == Element::Kind::kOp && element.node->op().has_trait(kHeavy);
+  });
+}
+
+std::vector<bool> LoopNest::NeededIn(int phase) const {
   std::vector<bool> needed(elements.size(), false);
   for (const Reduction& reduction : reductions) {
     if (reduction.phase == phase) needed[static_cast<size_t>(reduction.operand)] = true;
@@ -263,7 +303,14 @@ std::vector<bool> LoopPlan::NeededIn(int phase) const {
   return needed;
 }
 
-absl::StatusOr<LoopPlan> PlanLoop(const Graph& body, const LoopSizes& sizes) {
+std::vector<std::vector<int>> OverwritableOperands(const LoopNest& nest, const Graph& body) {
+  std::vector<std::vector<int>> operands(body.results().size());
+  for (const Output& output : nest.outputs)
+    operands[static_cast<size_t>(output.result)] = OverwritableBy(nest, output, body);
+  return operands;
+}
+
+absl::StatusOr<LoopNest> MakeLoopNest(const Graph& body) {
   if (body.results().empty()) return Unimplemented() << "fusion: the body has no results";
   ASSIGN_OR_RETURN(const Node* reduction, FindReduction(body));
   std::vector<int64_t> extents =
@@ -277,15 +324,14 @@ absl::StatusOr<LoopPlan> PlanLoop(const Graph& body, const LoopSizes& sizes) {
     reduced = {false};
   }
   while (true) {
-    LoopPlan plan;
-    plan.extents = extents;
-    plan.reduced = reduced;
-    Walk walk(body, plan);
+    LoopNest nest;
+    nest.extents = extents;
+    nest.reduced = reduced;
+    Walk walk(body, nest);
     RETURN_IF_ERROR(walk.Run(reduction));
     if (!walk.split()) {
-      MergeDims(plan);
-      CutLoop(plan, body, sizes);
-      return plan;
+      MergeDims(nest);
+      return nest;
     }
     // Every split makes the nest finer by a factor above 1, so this ends.
     const auto [dim, inner] = *walk.split();

@@ -1,0 +1,336 @@
+#include "backends/codegen/host_grid.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "backends/codegen/module_compiler.h"
+#include "backends/loops/loop_info.h"
+#include "core/check.h"
+#include "llvm/ExecutionEngine/Orc/LLJIT.h"
+#include "llvm/Support/TargetSelect.h"
+
+namespace lockstep::testing {
+namespace {
+
+// --- What a thread asks ----------------------------------------------------------------------------------------------
+
+constexpr char kLauncher[] = "launch_", kEntry[] = "enter_";
+constexpr int kBarrier = 0;  // where threads meet; else the mask of a shuffle
+
+// The block that runs, and the thread of it.
+struct Block {
+  int64_t threads = 0;
+  std::array<uint32_t, 2> block = {};
+  uint32_t thread = 0;
+  bool together = false;  // whether threads are run by turns
+  std::vector<int> meeting;
+  std::vector<uint32_t> offered, before;  // by thread: what it shuffles now, and what it shuffled last
+  std::vector<std::byte> shared;
+  ucontext_t scheduler = {};
+  std::vector<ucontext_t> contexts;
+  std::vector<bool> done;
+  std::string error;
+};
+thread_local Block* running = nullptr;
+
+void Meet(int where) {
+  Block& block = *running;
+  const uint32_t self = block.thread;
+  if (!block.together) {
+    block.error = "a thread that is run by itself waits for others";
+    return;
+  }
+  block.meeting[self] = where;
+  swapcontext(&block.contexts[self], &block.scheduler);
+  block.thread = self;
+}
+
+}  // namespace
+
+// What a thread asks: emitted code, and the kernels of backends/cuda/kernels/.
+extern "C" {
+uint32_t grid_thread() { return running->thread; }
+uint32_t grid_block(uint32_t axis) { return running->block[axis]; }
+void grid_barrier() { Meet(kBarrier); }
+uint32_t grid_shuffle(uint32_t value, uint32_t mask) {
+  const uint32_t self = running->thread;
+  running->offered[self] = value;
+  Meet(static_cast<int>(mask));
+  return running->before[self ^ mask];
+}
+void* grid_shared(int64_t bytes) {
+  running->shared.resize(std::max(running->shared.size(), static_cast<size_t>(bytes) + 64));
+  const auto address = reinterpret_cast<uintptr_t>(running->shared.data());
+  return reinterpret_cast<void*>((address + 63) / 64 * 64);
+}
+}  // extern "C"
+
+namespace {
+
+void NoEntry() { LOCKSTEP_CHECK(false) << "a kernel was entered that nobody can launch so"; }
+
+class HostThreadEmitter final : public ThreadEmitter {
+ public:
+  unsigned address_space() const override { return 0; }
+  llvm::Value* Thread(llvm::IRBuilderBase& b) override { return Call(b, "grid_thread", b.getInt32Ty(), {}); }
+  llvm::Value* Block(llvm::IRBuilderBase& b, int axis) override {
+    return Call(b, "grid_block", b.getInt32Ty(), {b.getInt32(static_cast<uint32_t>(axis))});
+  }
+  void Barrier(llvm::IRBuilderBase& b) override { Call(b, "grid_barrier", b.getVoidTy(), {}); }
+  llvm::Value* ShuffleXor(llvm::IRBuilderBase& b, llvm::Value* value, int mask) override {
+    return Call(b, "grid_shuffle", b.getInt32Ty(), {value, b.getInt32(static_cast<uint32_t>(mask))});
+  }
+  llvm::Value* Shared(llvm::IRBuilderBase& b, int64_t bytes) override {
+    return Call(b, "grid_shared", b.getPtrTy(), {b.getInt64(static_cast<uint64_t>(bytes))});
+  }
+  void DeclareKernel(llvm::Function&, int64_t) override {}
+
+ private:
+  static llvm::Value* Call(llvm::IRBuilderBase& b, const char* name, llvm::Type* result,
+                           llvm::ArrayRef<llvm::Value*> arguments) {
+    std::vector<llvm::Type*> types;
+    for (llvm::Value* argument : arguments) types.push_back(argument->getType());
+    llvm::Module* module = b.GetInsertBlock()->getModule();
+    return b.CreateCall(module->getOrInsertFunction(name, llvm::FunctionType::get(result, types, false)), arguments);
+  }
+};
+
+class HostGridTarget final : public GridTarget {
+ public:
+  explicit HostGridTarget(std::unique_ptr<ModuleCompiler> compiler) : compiler_(std::move(compiler)) {}
+  ThreadEmitter& machine() override { return machine_; }
+  void Prepare(llvm::Module& module) override { compiler_->Prepare(module); }
+  absl::StatusOr<std::string> Assemble(llvm::Module& module) override {
+    std::vector<llvm::Function*> kernels;
+    for (llvm::Function& function : module) {
+      if (!function.isDeclaration()) kernels.push_back(&function);
+    }
+    for (llvm::Function* kernel : kernels) AddLauncher(*kernel);
+    ASSIGN_OR_RETURN(const std::unique_ptr<llvm::MemoryBuffer> object, compiler_->Compile(module));
+    return object->getBuffer().str();
+  }
+
+ private:
+  // void launch_<kernel>(void** parameters), each the address of an argument, as a driver gets them.
+  static void AddLauncher(llvm::Function& kernel) {
+    llvm::IRBuilder<> b(kernel.getContext());
+    auto* launcher =
+        llvm::Function::Create(llvm::FunctionType::get(b.getVoidTy(), {b.getPtrTy()}, false),
+                               llvm::Function::ExternalLinkage, kLauncher + kernel.getName().str(), kernel.getParent());
+    b.SetInsertPoint(llvm::BasicBlock::Create(kernel.getContext(), "entry", launcher));
+    std::vector<llvm::Value*> arguments;
+    for (llvm::Argument& argument : kernel.args()) {
+      llvm::Value* place = b.CreateConstGEP1_64(b.getPtrTy(), launcher->getArg(0), argument.getArgNo());
+      arguments.push_back(b.CreateLoad(argument.getType(), b.CreateLoad(b.getPtrTy(), place)));
+    }
+    b.CreateCall(&kernel, arguments);
+    b.CreateRetVoid();
+    AddEntry(kernel, *launcher);
+  }
+
+  // void enter_<kernel>(void** parameters, const void* launch)
+  static void AddEntry(llvm::Function& kernel, llvm::Function& launcher) {
+    llvm::IRBuilder<> b(kernel.getContext());
+    llvm::Module* module = kernel.getParent();
+    llvm::Type* pointer = b.getPtrTy();
+    auto* entry = llvm::Function::Create(llvm::FunctionType::get(b.getVoidTy(), {pointer, pointer}, false),
+                                         llvm::Function::ExternalLinkage, kEntry + kernel.getName().str(), module);
+    b.SetInsertPoint(llvm::BasicBlock::Create(kernel.getContext(), "entry", entry));
+    llvm::FunctionCallee enter = module->getOrInsertFunction("grid_enter", b.getVoidTy(), pointer, b.getInt32Ty(),
+                                                             b.getInt64Ty(), pointer, pointer);
+    const bool together =
+        module->getFunction("grid_barrier") != nullptr || module->getFunction("grid_shuffle") != nullptr;
+    b.CreateCall(enter, {&launcher, b.getInt32(together ? 1 : 0), b.getInt64(kernel.arg_size()), entry->getArg(0),
+                         entry->getArg(1)});
+    b.CreateRetVoid();
+  }
+
+  const std::unique_ptr<ModuleCompiler> compiler_;
+  HostThreadEmitter machine_;
+};
+
+llvm::orc::JITTargetMachineBuilder HostMachine() {
+  llvm::InitializeNativeTarget();
+  llvm::InitializeNativeTargetAsmPrinter();
+  llvm::orc::JITTargetMachineBuilder builder = llvm::cantFail(llvm::orc::JITTargetMachineBuilder::detectHost());
+  builder.getOptions().AllowFPOpFusion = llvm::FPOpFusion::Strict;
+  builder.setRelocationModel(llvm::Reloc::PIC_);
+  return builder;
+}
+
+std::vector<int64_t> InOrder(int64_t count, Order order) {
+  std::vector<int64_t> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  if (order == Order::kBackwards) std::reverse(numbers.begin(), numbers.end());
+  if (order == Order::kMixed) std::shuffle(numbers.begin(), numbers.end(), std::mt19937(7));
+  return numbers;
+}
+
+}  // namespace
+
+// --- Blocks ----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr size_t kStack = size_t{64} << 10;
+
+absl::Status RunTogether(Block& block, const std::vector<int64_t>& order, const std::function<void()>& body) {
+  const auto count = static_cast<size_t>(block.threads);
+  block.meeting.assign(count, -1);
+  block.offered.assign(count, 0);
+  block.done.assign(count, false);
+  block.contexts.assign(count, {});
+  static thread_local std::unique_ptr<std::byte[]> stacks;
+  static thread_local size_t num_stacks = 0;
+  static thread_local const std::function<void()>* thread_body = nullptr;
+  if (count > num_stacks) {
+    stacks = std::make_unique_for_overwrite<std::byte[]>(count * kStack);
+    num_stacks = count;
+  }
+  thread_body = &body;
+  for (size_t i = 0; i < count; ++i) {
+    getcontext(&block.contexts[i]);
+    block.contexts[i].uc_stack.ss_sp = stacks.get() + i * kStack;
+    block.contexts[i].uc_stack.ss_size = kStack;
+    block.contexts[i].uc_link = &block.scheduler;
+    constexpr auto kThread = [] {
+      const uint32_t self = running->thread;
+      (*thread_body)();
+      running->done[self] = true;
+    };
+    makecontext(&block.contexts[i], kThread, 0);
+  }
+  // One round from a meeting to the next.
+  while (true) {
+    for (int64_t thread : order) {
+      block.thread = static_cast<uint32_t>(thread);
+      swapcontext(&block.scheduler, &block.contexts[static_cast<size_t>(thread)]);
+    }
+    if (block.done[0]) break;
+    for (size_t i = 0; i < count; ++i) {
+      if (block.done[i] || block.meeting[i] != block.meeting[0])
+        return Internal() << "threads 0 and " << i << " of a block meet at different places";
+    }
+    block.before = block.offered;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (!block.done[i]) return Internal() << "thread " << i << " of a block waits for others that are done";
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunBlocks(const HostLaunch& launch, void** parameters, Order order) {
+  Block block;
+  block.threads = launch.threads;
+  block.together = launch.together;
+  running = &block;
+  const std::vector<int64_t> threads = InOrder(launch.threads, order);
+  const std::function<void()> body = [&] { launch.run(parameters); };
+  for (int64_t i : InOrder(launch.blocks_x * launch.blocks_y, order)) {
+    block.block = {static_cast<uint32_t>(i % launch.blocks_x), static_cast<uint32_t>(i / launch.blocks_x)};
+    if (launch.together) {
+      RETURN_IF_ERROR(RunTogether(block, threads, body));
+      continue;
+    }
+    for (int64_t thread : threads) {
+      block.thread = static_cast<uint32_t>(thread);
+      body();
+    }
+  }
+  return block.error.empty() ? absl::OkStatus() : Internal() << block.error;
+}
+
+class HostGrid::Impl {
+ public:
+  explicit Impl(Enter enter)
+      : enter_(enter),
+        jit_(llvm::cantFail(llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(HostMachine()).create())) {}
+
+  // `symbol` of an image.
+  absl::StatusOr<void*> Find(const std::string& symbol, const std::string& image) {
+    const std::lock_guard lock(mutex_);
+    llvm::orc::JITDylib*& library = libraries_[image];
+    if (library == nullptr) {
+      ASSIGN_OR_RETURN(library, Add(image));
+    }
+    auto address = jit_->lookup(*library, symbol);
+    if (!address) return ToStatus(address.takeError(), "linking");
+    return address->toPtr<void*>();
+  }
+
+ private:
+  absl::StatusOr<llvm::orc::JITDylib*> Add(const std::string& image) {
+    llvm::orc::LLJIT& jit = *jit_;
+    llvm::orc::JITDylib& library = llvm::cantFail(jit.createJITDylib("image" + std::to_string(libraries_.size())));
+    llvm::orc::SymbolMap symbols;
+    const auto add = [&](const char* name, auto* function) {
+      symbols[jit.mangleAndIntern(name)] = {llvm::orc::ExecutorAddr::fromPtr(function), llvm::JITSymbolFlags::Callable};
+    };
+    add("grid_thread", &grid_thread);
+    add("grid_block", &grid_block);
+    add("grid_barrier", &grid_barrier);
+    add("grid_shuffle", &grid_shuffle);
+    add("grid_shared", &grid_shared);
+    if (enter_ != nullptr) add("grid_enter", enter_);
+    else add("grid_enter", &NoEntry);
+    RETURN_IF_ERROR(ToStatus(library.define(llvm::orc::absoluteSymbols(symbols)), "defining symbols"));
+    library.addGenerator(llvm::cantFail(
+        llvm::orc::DynamicLibrarySearchGenerator::GetForCurrentProcess(jit.getDataLayout().getGlobalPrefix())));
+    RETURN_IF_ERROR(ToStatus(jit.addObjectFile(library, llvm::MemoryBuffer::getMemBufferCopy(image)), "adding"));
+    return &library;
+  }
+
+  const Enter enter_;
+  std::mutex mutex_;
+  std::unique_ptr<llvm::orc::LLJIT> jit_;
+  std::map<std::string, llvm::orc::JITDylib*> libraries_;  // by image
+};
+
+HostGrid::HostGrid(Enter enter) : impl_(std::make_unique<Impl>(enter)) {}
+HostGrid::~HostGrid() = default;
+
+absl::StatusOr<std::unique_ptr<GridTarget>> HostGrid::CreateTarget() {
+  ASSIGN_OR_RETURN(auto compiler, ModuleCompiler::Create(HostMachine()));
+  return std::make_unique<HostGridTarget>(std::move(compiler));
+}
+
+absl::StatusOr<void*> HostGrid::EntryOf(const std::string& kernel, const std::string& image) {
+  return impl_->Find(kEntry + kernel, image);
+}
+
+absl::StatusOr<int32_t> HostGrid::Run(const CompiledGrid& grid, std::vector<void*> pointers, void* scratch,
+                                      Order order) {
+  constexpr uint32_t kId = 5;
+  uint64_t error = 0;
+  uint32_t id = kId;
+  pointers.insert(pointers.end(), {scratch, &error});
+  std::vector<void*> parameters;
+  for (void*& pointer : pointers) parameters.push_back(&pointer);
+  parameters.push_back(&id);
+  // A kernel that never meets has no need of a stack for each thread.
+  const bool together =
+      grid.image->find("grid_barrier") != std::string::npos || grid.image->find("grid_shuffle") != std::string::npos;
+  const auto launch = [&](const GridLaunch& one) -> absl::Status {
+    ASSIGN_OR_RETURN(void* const run, impl_->Find(kLauncher + one.kernel, *grid.image));
+    return RunBlocks({reinterpret_cast<RunThread>(run), together, one.blocks_x, one.blocks_y, one.threads},
+                     parameters.data(), order);
+  };
+  if (grid.run.blocks_x == 0) return kLoopOk;
+  RETURN_IF_ERROR(launch(grid.run));
+  if (grid.finish) RETURN_IF_ERROR(launch(*grid.finish));
+  if (error != 0 && error >> 32 != kId) return Internal() << "the error word is " << error;
+  return static_cast<int32_t>(error & 0xffffffff);
+}
+
+}  // namespace lockstep::testing

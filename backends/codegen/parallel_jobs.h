@@ -1,0 +1,25 @@
+// Work that is shared out to threads.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace lockstep {
+
+// Calls `work(next)` on as many threads as the processor has, at most `jobs`; each call asks next() for the number of
+// its next job until that is `jobs` or more.
+inline void ShareOut(size_t jobs, const std::function<void(const std::function<size_t()>& next)>& work) {
+  std::atomic<size_t> taken = 0;
+  const auto one = [&] { work([&] { return taken++; }); };
+  std::vector<std::thread> others;
+  const size_t threads = std::min<size_t>(jobs, std::max(1u, std::thread::hardware_concurrency()));
+  for (size_t i = 1; i < threads; ++i) others.emplace_back(one);
+  if (jobs > 0) one();
+  for (std::thread& other : others) other.join();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,163 @@
+// The rows of the op cases that are loops, as PTX: complete, and taken by NVIDIA's assembler where that is installed.
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "backends/codegen/grid_compiler.h"
+#include "backends/codegen/ptx_architecture.h"
+#include "core/printer.h"
+#include "gtest/gtest.h"
+#include "test/op_cases/op_case_graph.h"
+
+namespace lockstep {
+namespace {
+
+constexpr char kArchitecture[] = "sm_90";
+
+absl::StatusOr<std::string> PtxOf(const Graph& body, const char* architecture = kArchitecture) {
+  const GridCompiler compiler([architecture] { return CreatePtxTarget(architecture); });
+  const Graph* const bodies[] = {&body};
+  ASSIGN_OR_RETURN(const std::vector<CompiledGrid> compiled, compiler.Compile(bodies));
+  return *compiled[0].image;
+}
+
+bool HasPtxas() { return std::system("ptxas --version > /dev/null 2>&1") == 0; }
+
+// What ptxas says of it; empty if nothing.
+std::string Assemble(const std::string& ptx, const std::string& name) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "ptx";
+  std::filesystem::create_directories(folder);
+  const std::string file = folder / (name + ".ptx"), messages = folder / (name + ".txt");
+  std::ofstream(file) << ptx;
+  const std::string command = std::string("ptxas -arch=") + kArchitecture +
+                              " --warning-as-error --output-file /dev/null " + file + " > " + messages + " 2>&1";
+  const int exit_code = std::system(command.c_str());
+  std::ifstream said(messages);
+  std::string text(std::istreambuf_iterator<char>(said), {});
+  return exit_code == 0 ? text : text + "exit code " + std::to_string(exit_code);
+}
+
+// The rows' graphs of which a loop can be made.
+std::vector<std::pair<std::string, Graph>> Loops() {
+  std::vector<std::pair<std::string, Graph>> loops;
+  for (const OpCase& row : AcceptedOpCases()) {
+    absl::StatusOr<Graph> graph = CaseGraph(row);
+    if (graph.ok() && graph->mesh().empty() && AnalyzeGrid(*graph).ok())
+      loops.emplace_back(row.ToString(), *std::move(graph));
+  }
+  return loops;
+}
+
+TEST(Ptx, OfEveryLoopAmongTheOpCases) {
+  const auto loops = Loops();
+  ASSERT_GT(loops.size(), 300U);
+  const bool assemble = HasPtxas();
+  if (!assemble) std::printf("ptxas is not installed: the PTX is not assembled\n");
+  std::vector<std::string> problems(loops.size());
+  const auto check = [&](size_t first) {
+    for (size_t i = first; i < loops.size(); i += 2) {
+      const auto& [row, body] = loops[i];
+      const absl::StatusOr<std::string> ptx = PtxOf(body);
+      if (!ptx.ok()) problems[i] = ptx.status().ToString();
+      else if (ptx->find(".visible .entry lockstep_loop(") == std::string::npos) problems[i] = "no kernel";
+      else if (ptx->find(".extern .func") != std::string::npos) problems[i] = "calls a function that is not there";
+      else if (assemble) problems[i] = Assemble(*ptx, std::to_string(i));
+    }
+  };
+  std::thread other(check, 1);
+  check(0);
+  other.join();
+  for (size_t i = 0; i < loops.size(); ++i) EXPECT_EQ(problems[i], "") << loops[i].first;
+}
+
+Graph Parse(const char* text) { return ParseGraph(text).value(); }
+
+constexpr char kScaledSum[] = R"(graph @f(%x: f32[4194304], %y: f32[4194304], %b: f32[4194304]) -> (z: f32[4194304]) {
+  %p = mul %x, %y : f32[4194304]
+  %s = add %p, %b : f32[4194304]
+  %z = div %s, %y : f32[4194304]
+  return %z
+})";
+
+TEST(Ptx, RoundsEveryOpByItself) {
+  const std::string ptx = PtxOf(Parse(kScaledSum)).value();
+  EXPECT_NE(ptx.find("mul.rn.f32"), std::string::npos);
+  EXPECT_NE(ptx.find("add.rn.f32"), std::string::npos);
+  EXPECT_NE(ptx.find("div.rn.f32"), std::string::npos);
+  EXPECT_EQ(ptx.find("fma"), std::string::npos);
+  EXPECT_EQ(ptx.find(".ftz"), std::string::npos);
+}
+
+TEST(Ptx, ReadsAndWritesVectors) {
+  const std::string ptx = PtxOf(Parse(kScaledSum)).value();
+  EXPECT_NE(ptx.find("ld.global.v4.f32"), std::string::npos);
+  EXPECT_NE(ptx.find("st.global.v4.f32"), std::string::npos);
+  EXPECT_EQ(ptx.find("ld.global.f32"), std::string::npos);
+  EXPECT_EQ(ptx.find(".local"), std::string::npos);
+}
+
+TEST(Ptx, ThreadsOfAWarpMeetInRegistersAndWarpsInTheBlocksMemory) {
+  const std::string warp = PtxOf(Parse(R"(graph @f(%x: f32[16384,1024]) -> (y: f32[16384]) {
+    %y = reduce_max %x {dims=[1]} : f32[16384]
+    return %y
+  })"))
+                               .value();
+  EXPECT_NE(warp.find("shfl.sync.bfly.b32"), std::string::npos);
+  EXPECT_EQ(warp.find("bar.sync"), std::string::npos);
+  const std::string block = PtxOf(Parse(R"(graph @f(%x: f32[600,65536]) -> (y: f32[600]) {
+    %y = reduce_max %x {dims=[1]} : f32[600]
+    return %y
+  })"))
+                                .value();
+  EXPECT_NE(block.find("shfl.sync.bfly.b32"), std::string::npos);
+  EXPECT_NE(block.find("bar.sync"), std::string::npos);
+  EXPECT_NE(block.find("ld.shared"), std::string::npos);
+}
+
+// A value lies where its size puts it, as a slice of a loop does: the second of 2097156 bytes is aligned to 4.
+TEST(Ptx, ValuesThatAreNoWholeVectorsAreReadByTheElement) {
+  const std::string read = PtxOf(Parse(R"(graph @f(%x: f32[524289]) -> (y: f32[524288]) {
+    %s = slice %x {start=[0], limit=[524288], stride=[1]} : f32[524288]
+    %y = exp %s : f32[524288]
+    return %y
+  })"))
+                               .value();
+  EXPECT_EQ(read.find("ld.global.v"), std::string::npos) << read;
+  EXPECT_EQ(read.find("ld.global.nc.v"), std::string::npos);
+  EXPECT_NE(read.find("st.global.v4.f32"), std::string::npos) << "the result is of whole vectors";
+  const std::string half = PtxOf(Parse(R"(graph @f(%x: f32[524290]) -> (y: f32[524288]) {
+    %s = slice %x {start=[0], limit=[524288], stride=[1]} : f32[524288]
+    %y = exp %s : f32[524288]
+    return %y
+  })"))
+                               .value();
+  EXPECT_EQ(half.find("ld.global.v"), std::string::npos) << half;
+}
+
+// PTX of an older architecture runs on later ones: LLVM's newest is for those that it does not know.
+TEST(Ptx, ForGpusThatLlvmDoesNotKnowItIsOfItsNewest) {
+  for (const char* architecture : {"sm_100", "sm_103", "sm_120", "sm_121"}) {
+    EXPECT_NE(PtxOf(Parse(kScaledSum), architecture).value().find(".target sm_90\n"), std::string::npos)
+        << architecture;
+  }
+  EXPECT_NE(PtxOf(Parse(kScaledSum), "sm_88").value().find(".target sm_87\n"), std::string::npos);
+  EXPECT_EQ(PtxArchitectureFor("sm_120").value(), "sm_90");
+  EXPECT_EQ(PtxArchitectureFor("sm_89").value(), "sm_89");
+  for (const char* wrong : {"sm_1", "sm_", "sm_9x", "90", "sm_99999999999"}) {
+    EXPECT_EQ(PtxArchitectureFor(wrong).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
+  }
+}
+
+TEST(Ptx, IsForTheArchitectureThatWasAskedFor) {
+  EXPECT_NE(PtxOf(Parse(kScaledSum), "sm_80").value().find(".target sm_80"), std::string::npos);
+  EXPECT_NE(PtxOf(Parse(kScaledSum), "sm_90").value().find(".target sm_90"), std::string::npos);
+  const absl::Status unknown = PtxOf(Parse(kScaledSum), "sm_0815").status();
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(unknown.message().find("sm_0815"), std::string::npos) << unknown;
+}
+
+}  // namespace
+}  // namespace lockstep

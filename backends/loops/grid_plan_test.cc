@@ -1,0 +1,123 @@
+#include "backends/loops/grid_plan.h"
+
+#include "core/printer.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+GridPlan PlanOf(const std::string& text, const GridSizes& sizes = {}) {
+  absl::StatusOr<GridPlan> plan = PlanGrid(ParseGraph(text).value(), sizes);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+GridPlan Negated(const std::string& type) {
+  return PlanOf("graph @f(%x: " + type + ") -> (y: " + type + ") {\n %y = neg %x : " + type + "\n return %y\n}");
+}
+
+GridPlan Summed(const std::string& from, const std::string& dims, const std::string& to) {
+  return PlanOf("graph @f(%x: " + from + ") -> (y: " + to + ") {\n %e = neg %x : " + from +
+                "\n %y = reduce_sum %e {dims=[" + dims + "]} : " + to + "\n return %y\n}");
+}
+
+// Every point is covered once: by blocks x groups of kept vectors, and by chunks of reduced ones.
+void ExpectCovers(const GridPlan& plan) {
+  EXPECT_GE(plan.kept_blocks() * plan.groups(), plan.kept_vectors());
+  EXPECT_LT((plan.kept_blocks() - 1) * plan.groups(), plan.kept_vectors());
+  EXPECT_GE(plan.num_chunks * plan.chunk_length, plan.reduced_vectors());
+  EXPECT_LT((plan.num_chunks - 1) * plan.chunk_length, plan.reduced_vectors());
+  EXPECT_EQ(plan.kept_vectors() * plan.reduced_vectors() * plan.lanes, plan.num_points());
+  EXPECT_EQ(plan.groups() * plan.splits, plan.threads);
+}
+
+TEST(PlanGrid, AnElementwiseLoopReadsSixteenBytesAThread) {
+  EXPECT_EQ(Negated("f32[4194304]").lanes, 4);
+  EXPECT_EQ(Negated("f16[4194304]").lanes, 8);
+  EXPECT_EQ(Negated("f64[4194304]").lanes, 2);
+  const GridPlan plan = Negated("f32[4194304]");
+  EXPECT_EQ(plan.kept_blocks(), 4194304 / 4 / 256);
+  ExpectCovers(plan);
+}
+
+TEST(PlanGrid, VectorsAreWholeAndSmallLoopsAreSharedByMoreThreads) {
+  EXPECT_EQ(Negated("f32[4194306]").lanes, 2);
+  EXPECT_EQ(Negated("f32[4194305]").lanes, 1);
+  EXPECT_EQ(Negated("f32[4096]").lanes, 1);
+  EXPECT_EQ(Negated("f32[0]").kept_blocks(), 0);
+}
+
+TEST(PlanGrid, ManyRowsGetAWarpEachAndFewABlock) {
+  const GridPlan many = Summed("f32[16384,1024]", "1", "f32[16384]");
+  EXPECT_EQ(many.splits, 32);
+  EXPECT_EQ(many.num_chunks, 1);
+  ExpectCovers(many);
+  const GridPlan few = Summed("f32[600,65536]", "1", "f32[600]");
+  EXPECT_EQ(few.splits, 256);
+  EXPECT_EQ(few.num_chunks, 1);
+  ExpectCovers(few);
+  // So short that sharing them does not pay.
+  EXPECT_EQ(Summed("f32[65536,8]", "1", "f32[65536]").splits, 1);
+}
+
+TEST(PlanGrid, SumsOfColumnsReadNeighboursAndAreCutIntoChunks) {
+  const GridPlan plan = Summed("f32[65536,512]", "0", "f32[512]");
+  EXPECT_EQ(plan.groups(), 32);
+  EXPECT_EQ(plan.splits, 8);
+  EXPECT_EQ(plan.kept_blocks(), 4);
+  EXPECT_EQ(plan.num_chunks, 128);
+  EXPECT_EQ(plan.scratch_bytes(), 128 * 512 * 8);
+  EXPECT_EQ(plan.finish_blocks(), 512 * 32 / 256);
+  ExpectCovers(plan);
+}
+
+TEST(PlanGrid, ASumOfAllIsCutIntoChunks) {
+  const GridPlan plan = Summed("f32[25000000]", "0", "f32[]");
+  EXPECT_EQ(plan.splits, 256);
+  EXPECT_EQ(plan.num_chunks, 512);
+  ExpectCovers(plan);
+}
+
+// A loop that needs the sum before it goes on reads its rows twice, in one kernel.
+TEST(PlanGrid, PhasesAreNotCutIntoChunks) {
+  const GridPlan plan = PlanOf(R"(graph @f(%x: f32[4,100000]) -> (y: f32[4,100000]) {
+    %s = reduce_sum %x {dims=[1]} : f32[4]
+    %b = broadcast %s {dims=[0], shape=[4,100000]} : f32[4,100000]
+    %y = div %x, %b : f32[4,100000]
+    return %y
+  })");
+  EXPECT_EQ(plan.num_phases, 2);
+  EXPECT_EQ(plan.num_chunks, 1);
+  EXPECT_EQ(plan.splits, 256);
+  ExpectCovers(plan);
+}
+
+// The sum of a row may lie where its label did, unless threads that share the row still read it.
+TEST(PlanGrid, AReducedResultMayNotOverwriteWhatOthersStillRead) {
+  const auto text = [](const std::string& rows) {
+    return "graph @f(%x: f32[" + rows + "], %l: f32[64]) -> (y: f32[" + rows + "], s: f32[64]) {\n" +
+           " %s = reduce_sum %x {dims=[1]} : f32[64]\n %b = broadcast %l {dims=[0], shape=[" + rows + "]} : f32[" +
+           rows + "]\n %c = broadcast %s {dims=[0], shape=[" + rows + "]} : f32[" + rows +
+           "]\n %d = sub %b, %c : f32[" + rows + "]\n %y = add %x, %d : f32[" + rows + "]\n return %y, %s\n}";
+  };
+  EXPECT_EQ(PlanOf(text("64,1000")).in_place, (std::vector<std::vector<int>>{{0}, {}}));
+  EXPECT_EQ(PlanOf(text("64,2")).splits, 1);
+  EXPECT_EQ(PlanOf(text("64,2")).in_place, (std::vector<std::vector<int>>{{0}, {1}}));
+}
+
+TEST(PlanGrid, SizesCutIt) {
+  const std::string text = R"(graph @f(%x: f32[1000,300]) -> (y: f32[300]) {
+    %e = neg %x : f32[1000,300]
+    %y = reduce_sum %e {dims=[0]} : f32[300]
+    return %y
+  })";
+  const GridPlan plan = PlanOf(text, {.threads = 64, .vector_bytes = 8, .blocks = 30, .vectors = 10});
+  EXPECT_EQ(plan.threads, 64);
+  EXPECT_EQ(plan.lanes, 2);
+  EXPECT_EQ(plan.splits, 2);
+  EXPECT_EQ(plan.num_chunks, 6);
+  ExpectCovers(plan);
+}
+
+}  // namespace
+}  // namespace lockstep
