@@ -7,11 +7,15 @@
 
 namespace lockstep {
 
-Communicator::Communicator(int rank, std::vector<std::string> hosts, std::string transport, bool is_host)
-    : rank_(rank), hosts_(std::move(hosts)), transport_(std::move(transport)), is_host_(is_host) {}
+Communicator::Communicator(int rank, std::vector<std::string> hosts, std::string transport, const Traits& traits)
+    : rank_(rank), hosts_(std::move(hosts)), transport_(std::move(transport)), traits_(traits) {}
 
 int Communicator::ranks_on_this_host() const {
   return static_cast<int>(std::count(hosts_.begin(), hosts_.end(), hosts_[rank_]));
+}
+
+int Communicator::rank_on_this_host() const {
+  return static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + rank_, hosts_[rank_]));
 }
 
 absl::Status Communicator::AllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,

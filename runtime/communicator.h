@@ -1,6 +1,7 @@
 // How the ranks of a job talk: collectives over memory that the communicator gives out, as blocking calls or as a start
 // and a wait. A Communicator is an argument, never a global; one object is one rank's end of it. The executor calls it
-// from the rank's own thread: no two calls at a time, except Abort, which any thread may call at any moment.
+// from the rank's own thread: no two calls at a time, except Abort and CheckPeers, which any thread may call at any
+// moment.
 //
 // The rules that all implementations keep (runtime/comm/conformance_test.cc tests them):
 //  * Every rank starts the same collectives in the same order. Each is numbered; if the ranks' n-th calls differ in op,
@@ -48,9 +49,9 @@
 
 namespace lockstep {
 
-// A queue of a device. CPUs have none: pass nullptr. On a GPU start makes the collective wait for what the stream holds
-// so far, and wait makes what the stream gets from then on wait for the collective; the host's thread blocks in
-// neither.
+// A queue of a device (runtime/device.h). CPUs have none: pass nullptr. On a GPU start makes the collective wait for
+// what the stream holds so far, and wait makes what the stream gets from then on wait for the collective; the host's
+// thread blocks in neither.
 class Stream;
 
 // Memory registered with a communicator, in which collectives need no copies. data() is this rank's own part: a plain
@@ -102,6 +103,9 @@ class Communicator {
     std::string_view label;
     Stream* stream = nullptr;
     Evidence evidence = {};
+    // Moves nothing and leaves the operands alone, null ones too: the call is compared with the peers', and its Wait
+    // returns when all have started it. All ranks alike.
+    bool compared_only = false;
   };
 
   // A collective in flight. A plain value; wait for each exactly once, in any order.
@@ -119,12 +123,20 @@ class Communicator {
   int size() const { return static_cast<int>(hosts_.size()); }
   const std::string& transport() const { return transport_; }  // "in_process", "shared_memory", "mpi", …
   // Whether the memory that it gives out is the host's, like Device::is_host(); else it is of this rank's device.
-  bool is_host() const { return is_host_; }
+  bool is_host() const { return traits_.is_host; }
+  // Whether reductions are exactly what the rules above say. Where they are not, the implementation's header says what
+  // differs; results are still equal on all ranks.
+  bool reduces_in_rank_order() const { return traits_.reduces_in_rank_order; }
+  // Whether the host's communicator carries a collective when a stream comes to it, so that nobody may call that before
+  // the stream has ended. Where not, it is free as soon as Wait has returned.
+  bool needs_host_in_stream() const { return traits_.needs_host_in_stream; }
+  absl::Duration timeout() const { return traits_.timeout; }        // Options::timeout
   const std::string& host(int rank) const { return hosts_[rank]; }  // the name of that rank's host
   // For callers that cannot know whether another thread uses this object: runtime/exclusive_use.h. Held by the calls of
   // an Executor.
   ExclusiveUse::Flag& in_use() { return in_use_; }
   int ranks_on_this_host() const;  // how many ranks share this one's host, itself included
+  int rank_on_this_host() const;   // its number among them
 
   // Gives out at least `bytes` (0 is fine) of registered memory. Collective: all ranks call it, each with its own size.
   virtual absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) = 0;
@@ -163,6 +175,10 @@ class Communicator {
   // communicator that gave it out.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, std::string_view label) = 0;
 
+  // OK, or the failure of the world, as the next call would return it. Also looks whether peers have died. For those
+  // who wait for peers by other means than a call; waits for nobody. Any thread, also while another one is in a call.
+  virtual absl::Status CheckPeers() = 0;
+
   // Tells the peers that this rank unwinds because of `cause` (not OK). Whatever they wait in or call next returns an
   // error with this rank, its host and the message, and so do this rank's own calls. Takes a moment at most. The first
   // abort counts.
@@ -177,13 +193,19 @@ class Communicator {
                              const Call& call);
 
  protected:
-  Communicator(int rank, std::vector<std::string> hosts, std::string transport, bool is_host = true);
+  struct Traits {
+    bool is_host = true;
+    bool reduces_in_rank_order = true;
+    bool needs_host_in_stream = false;
+    absl::Duration timeout = Options().timeout;
+  };
+  Communicator(int rank, std::vector<std::string> hosts, std::string transport, const Traits& traits);
 
  private:
   const int rank_;
   const std::vector<std::string> hosts_;  // by rank
   const std::string transport_;
-  const bool is_host_;
+  const Traits traits_;
   ExclusiveUse::Flag in_use_;
 };
 

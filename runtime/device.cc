@@ -15,6 +15,8 @@ class HostMemory : public DeviceMemory {
   ~HostMemory() override { std::free(data()); }
 };
 
+class HostEvent final : public DeviceEvent {};
+
 class HostDevice : public Device {
  public:
   HostDevice() : Device("host", /*is_host=*/true) {}
@@ -32,6 +34,9 @@ class HostDevice : public Device {
     return std::make_unique<HostMemory>(static_cast<std::byte*>(data), bytes);
   }
 
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocatePinned(size_t bytes, std::string_view label) override {
+    return Allocate(bytes, label);
+  }
   absl::Status CopyToDevice(std::byte* device, const std::byte* host, size_t bytes) override {
     return CopyWithin(device, host, bytes);
   }
@@ -42,6 +47,13 @@ class HostDevice : public Device {
     if (bytes > 0) std::memcpy(to, from, bytes);
     return absl::OkStatus();
   }
+  absl::Status CopyAhead(std::byte* device, const std::byte* host, size_t bytes, DeviceEvent&) override {
+    return CopyWithin(device, host, bytes);
+  }
+  absl::Status RunOnHost(std::function<absl::Status()> function) override { return function(); }
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override { return std::make_unique<HostEvent>(); }
+  absl::Status Record(DeviceEvent&) override { return absl::OkStatus(); }
+  absl::Status Await(DeviceEvent&) override { return absl::OkStatus(); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
 };
 

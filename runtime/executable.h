@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "core/collective_op.h"
 #include "core/placement.h"
 #include "core/shape.h"
@@ -97,6 +98,7 @@ class StepContext {
       : buffers_(buffers), device_(device), axes_(axes), tickets_(tickets) {}
 
   std::byte* data(const BufferSlice& slice) const { return buffers_[static_cast<size_t>(slice.buffer)] + slice.offset; }
+  std::span<std::byte* const> buffers() const { return buffers_; }
   Device& device() const { return device_; }
   Stream* stream() const { return device_.stream(); }
   const AxisContext& axis(int position) const { return axes_[static_cast<size_t>(position)]; }
@@ -127,6 +129,25 @@ class Step {
 
 using StepList = std::vector<std::unique_ptr<Step>>;
 
+// A backend's own way to run all steps at once, with the same effect as one after the other. Its errors name the step.
+// On a device that is not the host the addresses of all buffers are the same in every run.
+class WholeRun {
+ public:
+  virtual ~WholeRun() = default;
+  WholeRun(const WholeRun&) = delete;
+  WholeRun& operator=(const WholeRun&) = delete;
+
+  virtual absl::Status Run(const StepList& steps, StepContext& context) = 0;
+
+ protected:
+  WholeRun() = default;
+};
+
+// What a backend does once for a program, on the device that it is loaded for: machine code, plans, choices. Called by
+// Executor::Load on every rank, before the program's memory is allocated, with the communicator that it is loaded with:
+// all ranks call what they call of that in the same order. Its errors name the op and are Load's, on all ranks.
+using Preparation = absl::AnyInvocable<absl::Status(Device& device, Communicator& communicator)>;
+
 // An input, a result or a state, as the caller knows it.
 struct ValueInfo {
   std::string name;
@@ -153,6 +174,8 @@ struct Executable {
   std::vector<Tensor> constants;  // by order of the constant buffers
   std::vector<ValueInfo> inputs, results, states;
   StepList steps;
+  Preparation prepare;              // null: steps need nothing before their first run
+  std::unique_ptr<WholeRun> whole;  // null: the steps run one after the other
   int num_collectives = 0;
   Certificate certificate;
   std::string fingerprint;  // lines about build, libraries and processor: where they are equal, so are the bits of

@@ -1,15 +1,27 @@
 // Runs an executable: holds its buffers, its state, and borrows the communicator. One thread at a time uses an
-// Executor; with several ranks in a process each has its own, on its own thread. A thread that calls Load, Run,
-// AssignState or ReadState while another one is in such a call of the same executor, or of any with the same
-// communicator of several ranks, gets FailedPrecondition, and nothing else happens.
+// Executor; with several ranks in a process each has its own, on its own thread. A thread that is in a call which
+// returns a status while another one is in such a call of the same executor, or of any with the same communicator of
+// several ranks, gets FailedPrecondition, and nothing else happens.
 //
 //   ASSIGN_OR_RETURN(auto executor, Executor::Load(std::move(executable), communicator, device));
 //   RETURN_IF_ERROR(executor->AssignState("fc1.weight", {type, data}));
 //   RETURN_IF_ERROR(executor->Run({{"image", {image_type, image}}, {"label", {label_type, label}}}, {{"loss", …}}));
 //
-// When a call that all ranks take part in (Load, Run) fails on one rank, that rank aborts the communicator, so that its
-// peers get an error that names it instead of waiting; a communicator that failed stays so. With one rank there is
-// nobody to tell.
+// On a device with a queue a run need not be waited for at once: the next one's inputs are then copied, and its steps
+// are queued, while this one computes. Two are under way at most.
+//
+//   ASSIGN_OR_RETURN(const int64_t first, executor->Start(inputs_of_first, results_of_first));
+//   ASSIGN_OR_RETURN(const int64_t second, executor->Start(inputs_of_second, results_of_second));
+//   RETURN_IF_ERROR(executor->Wait(first));  // its results are there
+//
+// What such a run meets is found by whichever call comes to wait for it, and told once by the next call that returns a
+// status (but a Wait for a run that succeeded), as an error that names the calls which it may have been of; and by each
+// Wait for one of them. All runs that were under way then have failed, and nothing touches memory of the caller any
+// more. So it is on the host, too, where a run is at its end when Start returns.
+//
+// When a call that all ranks take part in (Load, Start, Run) fails on one rank, that rank aborts the communicator, so
+// that its peers get an error that names it instead of waiting; a communicator that failed stays so. With one rank
+// there is nobody to tell.
 //
 // Replicas that part are found by the collectives of a Run, which compare what the ranks say of themselves
 // (runtime/witness.h): the program that each runs, which states were assigned, and, every ExecutorOptions::check_every
@@ -17,13 +29,17 @@
 // along which the program has no collective gets one for that. Only a program that has no collective at all and updates
 // no state that is replicated, such as an evaluation, compares nothing: each rank may run it as often as it likes.
 //
-// A Run that fails before the first step that may write a state leaves the states as they were, and may be tried again.
+// A run that fails before the first step that may write a state leaves the states as they were, and may be tried again.
 // One that fails there or later may have updated some states and not others: the executor is then *spoilt*, and every
-// Run fails with the cause until each state that the steps update has been assigned again.
+// Run and Start fails with the cause until each state that the steps update has been assigned again.
 
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,21 +73,31 @@ struct ExecutorOptions {
   // In the first run and every so many after it, ranks compare hashes of the inputs and states that are replicated;
   // states also in the run after an assignment. 0: never. Equal on all ranks.
   int64_t check_every = 512;
+  // Runs the steps one by one, so that each has a time of its own, also where the backend has a way to run them at once
+  // (Executable::whole). On a device with a queue each is waited for, and no run is under way when Start returns. Equal
+  // on all ranks.
+  bool profile = false;
 };
 
-// Seconds since Load, or since ResetCounters, of the runs that succeeded. One that fails adds to none of them: it may
-// have stopped anywhere, or waited for a peer until the time was up.
+// Seconds of the caller's thread since Load, or since ResetCounters, in the runs that have been waited for and
+// succeeded. One that fails adds to none of them: it may have stopped anywhere, or waited for a peer until the time was
+// up. Where steps are queued, kernels and communication are the time that queueing takes, unless
+// ExecutorOptions::profile is set.
 struct ExecutorCounters {
   int64_t runs = 0;
-  double total = 0;                                                           // in Run, all of it
-  double kernels = 0;                                                         // in kernels and copies
-  double communication = 0;                                                   // in starts and waits
-  double outside_kernels() const { return total - kernels - communication; }  // checks, binding, the loop over steps
+  double total = 0;          // in Start, and in waiting for the run; what the device does between these is in none
+  double kernels = 0;        // in kernels and copies, or all at once
+  double communication = 0;  // in starts and waits
+  // Checks, copies of inputs and results, the loop over steps; where steps are queued the wait for the device, too.
+  double outside_kernels() const { return total - kernels - communication; }
 };
 
 struct StepProfile {
   const StepInfo* step;
-  double seconds = 0;  // over all runs that succeeded
+  // Over the runs that the counters count; 0 where all steps run at once. On a device with a queue, where
+  // ExecutorOptions::profile is set: from when the step before was done until this one is, with its launch and the
+  // wait.
+  double seconds = 0;
 };
 
 class Executor {
@@ -80,7 +106,7 @@ class Executor {
   // is in at the coordinates that Mesh::Coordinate gives; like `device` it outlives the executor. It is split into a
   // communicator for each axis of more than one rank, unless that axis is all of the mesh. Fails if the ranks'
   // numbers of threads, libraries, processors, certificates or programs differ, with the first line that does, and its
-  // two versions.
+  // two versions; and with what the backend cannot prepare (Executable::prepare).
   static absl::StatusOr<std::unique_ptr<Executor>> Load(Executable executable, Communicator* communicator,
                                                         Device* device, const ExecutorOptions& options = {});
   ~Executor();
@@ -89,15 +115,33 @@ class Executor {
 
   const Executable& executable() const { return executable_; }
 
-  // Runs all steps once. `inputs` must name every input once, in local types; they are read in place where the device
-  // is the host. A result that is named here is written to the caller's memory, the others to the executor's.
-  // FailedPrecondition if an earlier call has spoilt the executor: the message says which, why, and which states are
-  // still to be assigned.
+  // Start and Wait in one.
   absl::Status Run(std::span<const NamedInput> inputs, std::span<const NamedResult> results);
 
-  // OK, or the error that Run would return because the executor is spoilt. Who keeps states for later (a file) asks
-  // first.
-  absl::Status CheckUsable() const;
+  // Begins to run all steps once, and returns the number of the call, of which the first is 1. `inputs` must name every
+  // input once, in local types. A result that is named here is written to the caller's memory, the others to the
+  // executor's. The inputs have been taken when it returns: they are read in place where the device is the host, which
+  // has then run, and are copied where it is not. The results' memory must live until the run has been waited for, a
+  // call has returned its error, or the executor is destroyed, which waits for it.
+  //
+  // Waits for the run before the last one if that is under way; for all, where the contents of replicas are compared
+  // (check_every), where ExecutorOptions::profile is set, and where ranks talk by way of their hosts.
+  // Between a Start and the end of its run no other executor of the same ranks may run on the same GPUs.
+  //
+  // InvalidArgument if inputs or results do not fit: nothing has begun, and the call has no number. FailedPrecondition
+  // if an earlier call has spoilt the executor: the message says which, why, and which states are still to be assigned.
+  absl::StatusOr<int64_t> Start(std::span<const NamedInput> inputs, std::span<const NamedResult> results);
+
+  // Returns when the run of this number is done and its results are there, with its error if it failed, however often
+  // it is asked. InvalidArgument if there is no such call.
+  absl::Status Wait(int64_t call);
+
+  // Whether the run was started and nobody has come to its end yet. Any thread may ask.
+  bool IsUnderWay(int64_t call) const { return call > done_ && call <= calls_; }
+
+  // OK, or the error that Run would return because of an earlier call. Who keeps states for later (a file) asks first.
+  // Waits for runs, as all that follows but for counters.
+  absl::Status CheckUsable();
 
   // A result of the last run that was not given memory: valid until the next. NotFound if there is none,
   // FailedPrecondition if that run failed.
@@ -109,31 +153,69 @@ class Executor {
   absl::Status AssignState(std::string_view name, const ConstTensorRef& tensor);
   absl::Status ReadState(std::string_view name, const TensorRef& tensor);
 
-  const ExecutorCounters& counters() const { return counters_; }
+  // Any thread may call these three, while another one runs, too: a run is counted as a whole, or not yet.
+  ExecutorCounters counters() const;
   void ResetCounters();
   std::vector<StepProfile> profile() const;  // in order of the steps
 
  private:
   class CallAlone;
+  // One of the runs that may be under way.
+  struct Flight {
+    std::unique_ptr<DeviceEvent> done;
+    size_t begun = 0;  // steps
+    // Seconds of the caller's thread.
+    double total = 0, witnesses = 0, whole = 0;
+    std::vector<double> steps;
+  };
+  static constexpr int64_t kFlights = 2;
+  // Of runs that were under way.
+  struct Failure {
+    int64_t first, last;  // calls
+    absl::Status status;
+  };
+
   Executor(Executable executable, Communicator* communicator, Device* device, const ExecutorOptions& options);
+  // --- executor_load.cc
   absl::Status Allocate();
+  absl::Status AllocateBuffers();
+  absl::Status AllocateForQueue();
   absl::Status Agree();
   absl::Status MakeAxes();
-  absl::Status BindInputs(std::span<const NamedInput> inputs);
-  absl::Status BindResults(std::span<const NamedResult> results);
-  absl::Status CopyResultsToHost(std::span<const NamedResult> results);
+  absl::Status Prepare();
+  void FindUpdates();
+
+  // --- executor_run.cc: one run, up to where it is queued
+  // What inputs and results name, in given_inputs_ and given_results_.
+  absl::Status FindInputs(std::span<const NamedInput> inputs);
+  absl::Status FindResults(std::span<const NamedResult> results);
+  absl::Status BindInputs();
+  absl::Status BindResults();
+  absl::Status CopyResultsToHost();
   // Along each axis on which ranks compare their evidence and the program has no collective, one without elements.
   // It is under way until the first step that may write a state.
   absl::Status StartWitnesses();
   absl::Status WaitForWitnesses();
-  // `begun` becomes the number of steps that have begun, also on an error.
-  absl::Status RunSteps(size_t& begun);
-  absl::Status RunAll(std::span<const NamedInput> inputs, std::span<const NamedResult> results, size_t& begun);
-  // After an error: tells the peers, and leaves nothing in the device's queue.
+  absl::Status RunSteps(Flight& flight);
+  absl::Status RunAtOnce(StepContext& context, Flight& flight);
+  absl::Status RunAll(Flight& flight);
+
+  // --- executor.cc: runs that are under way, and what becomes of them
+  Flight& FlightOf(int64_t call) { return flights_[static_cast<size_t>(call % kFlights)]; }
+  bool RunsAhead() const;
+  // Comes to the end of the runs up to `call`. After an error there is none under way.
+  absl::Status Finish(int64_t call);
+  // All runs; what is told then.
+  absl::Status Settle();
+  // The failure that nobody has been told of.
+  absl::Status Tell();
+  // What is under way has failed.
+  void Fail(const absl::Status& cause);
+  // After an error: tells the peers, and leaves nothing in the device's queue but what never ends.
   void GiveUp(const absl::Status& cause);
-  void Count(double total);  // a run that succeeded
-  void FindUpdates();
+  void Count(const Flight& flight);
   void Spoil(const absl::Status& cause);
+  absl::Status CheckSpoilt() const;
   absl::StatusOr<const ValueInfo*> FindState(std::string_view name) const;
 
   Executable executable_;
@@ -141,26 +223,33 @@ class Executor {
   Device& device_;
   const ExecutorOptions options_;
   ExclusiveUse::Flag in_use_;
-  std::vector<std::byte*> addresses_;                  // of each buffer; of inputs and results, for the current run
+  std::vector<std::byte*> addresses_;                  // of each buffer; on the host those of inputs and results change
   std::vector<std::unique_ptr<DeviceMemory>> memory_;  // what the executor owns
   std::vector<std::unique_ptr<RegisteredMemory>> buckets_;  // what the communicator gave
-  std::vector<std::byte*> own_results_;                     // by result; null until it is needed
-  std::vector<bool> result_is_own_;                         // in the last run
-  std::vector<Tensor> copied_results_;                      // by result: what ResultOfLastRun took from a device
-  bool has_results_ = false;                                // the last run succeeded
-  int64_t calls_ = 0;                                       // of Run since Load
-  size_t first_update_ = 0;                                 // the first step that may write a state
-  std::vector<std::string> updated_states_;                 // by some step
-  absl::Status spoilt_;                                     // why, while unassigned_ is not empty
-  std::vector<std::string> unassigned_;                     // states to be assigned before the next run
+  std::vector<std::byte*> ahead_;       // by input, of a device: where it is copied while the run before computes
+  std::unique_ptr<DeviceEvent> taken_;  // the inputs of the last run have been copied from there
+  std::vector<const std::byte*> given_inputs_;  // by input, of the current call
+  std::vector<std::byte*> given_results_;       // by result; null: the executor's
+  std::vector<std::byte*> own_results_;         // by result; null until it is needed
+  std::vector<bool> result_is_own_;             // in the last run
+  std::vector<Tensor> copied_results_;          // by result: what ResultOfLastRun took from a device
+  bool has_results_ = false;                    // the last run has begun, and not failed
+  std::atomic<int64_t> calls_{0};               // of Start since Load that began
+  std::atomic<int64_t> done_{0};                // of them
+  std::array<Flight, kFlights> flights_;
+  std::vector<Failure> failures_;            // all since Load
+  bool untold_ = false;                      // the last of them
+  size_t first_update_ = 0;                  // the first step that may write a state
+  std::vector<std::string> updated_states_;  // by some step
+  absl::Status spoilt_;                      // why, while unassigned_ is not empty
+  std::vector<std::string> unassigned_;      // states to be assigned before the next run
   std::vector<Communicator::Ticket> tickets_;
   std::vector<std::unique_ptr<Communicator>> parts_;  // of the world, for axes that are not all of it
   std::vector<AxisContext> axes_;                     // of the mesh
   std::unique_ptr<Witness> witness_;
+  mutable std::mutex counting_;  // guards what follows
   ExecutorCounters counters_;
-  std::vector<double> step_seconds_;    // of all runs that succeeded
-  std::vector<double> seconds_of_run_;  // of the current run, by step
-  double witness_seconds_ = 0;          // of the current run, in WaitForWitnesses
+  std::vector<double> step_seconds_;  // of the runs that are counted
 };
 
 }  // namespace lockstep

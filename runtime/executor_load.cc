@@ -29,6 +29,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, 
   std::unique_ptr<Executor> executor(new Executor(std::move(executable), communicator, device, options));
   absl::Status status = executor->Agree();
   if (status.ok()) status = executor->MakeAxes();
+  if (status.ok()) status = executor->Prepare();
   if (status.ok()) status = executor->Allocate();
   if (status.ok()) return executor;
   executor->GiveUp(status);
@@ -51,8 +52,8 @@ absl::Status Executor::Agree() {
   for (const std::string& line : executable_.certificate.lines) certificate += line + "\n";
   certificate += executable_.certificate.ToString();
   // Equal collectives are not yet equal programs: a learning rate, say, may differ.
-  const std::string program =
-      "checked every " + std::to_string(options_.check_every) + " runs\n" + executable_.graph_text;
+  const std::string program = "checked every " + std::to_string(options_.check_every) + " runs\n" +
+                              (options_.profile ? "profiled: step by step\n" : "") + executable_.graph_text;
   witness_ = std::make_unique<Witness>(executable_, options_.check_every, certificate + program);
   if (ranks == 1) return absl::OkStatus();
   // First, since kernels for other threads or of another processor may also want another layout in a bucket.
@@ -89,11 +90,27 @@ absl::Status Executor::MakeAxes() {
   return absl::OkStatus();
 }
 
+// Before memory is allocated: what is tried out needs some.
+absl::Status Executor::Prepare() {
+  return executable_.prepare ? executable_.prepare(device_, communicator_) : absl::OkStatus();
+}
+
 absl::Status Executor::Allocate() {
+  RETURN_IF_ERROR(AllocateBuffers());
+  if (!device_.is_host()) RETURN_IF_ERROR(AllocateForQueue());
+  return device_.Synchronize();
+}
+
+absl::Status Executor::AllocateBuffers() {
   addresses_.assign(executable_.buffers.size(), nullptr);
   tickets_.resize(static_cast<size_t>(executable_.num_collectives));
   step_seconds_.assign(executable_.steps.size(), 0.0);
-  seconds_of_run_.assign(executable_.steps.size(), 0.0);
+  for (Flight& flight : flights_) {
+    flight.steps.assign(executable_.steps.size(), 0.0);
+    ASSIGN_OR_RETURN(flight.done, device_.CreateEvent());
+  }
+  given_inputs_.assign(executable_.inputs.size(), nullptr);
+  given_results_.assign(executable_.results.size(), nullptr);
   own_results_.assign(executable_.results.size(), nullptr);
   result_is_own_.assign(executable_.results.size(), false);
   copied_results_.resize(executable_.results.size());
@@ -117,7 +134,24 @@ absl::Status Executor::Allocate() {
       RETURN_IF_ERROR(device_.CopyToDevice(addresses_[i], value.bytes(), value.num_bytes()));
     }
   }
-  return device_.Synchronize();
+  return absl::OkStatus();
+}
+
+// What lies at the same addresses in all runs: results, and inputs that come while the run before computes.
+absl::Status Executor::AllocateForQueue() {
+  ASSIGN_OR_RETURN(taken_, device_.CreateEvent());
+  for (const ValueInfo& info : executable_.inputs) {
+    ASSIGN_OR_RETURN(auto memory, device_.Allocate(info.local_type.num_bytes(), "the next input " + info.name));
+    ahead_.push_back(memory->data());
+    memory_.push_back(std::move(memory));
+  }
+  for (size_t i = 0; i < executable_.results.size(); ++i) {
+    const ValueInfo& info = executable_.results[i];
+    ASSIGN_OR_RETURN(auto memory, device_.Allocate(info.local_type.num_bytes(), "result " + info.name));
+    own_results_[i] = addresses_[static_cast<size_t>(info.buffer)] = memory->data();
+    memory_.push_back(std::move(memory));
+  }
+  return absl::OkStatus();
 }
 
 void Executor::FindUpdates() {

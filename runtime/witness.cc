@@ -84,13 +84,11 @@ void Witness::AddAssignments(Communicator::Evidence& evidence) const {
   names.copy(evidence.assigned.data(), evidence.assigned.size() - 1);
 }
 
-absl::StatusOr<std::vector<Communicator::Evidence>> Witness::Begin(std::span<std::byte* const> addresses,
-                                                                   Device& device) {
-  std::vector<Communicator::Evidence> evidence(compared_.size());
-  for (size_t axis = 0; axis < evidence.size(); ++axis) {
+absl::Status Witness::Begin(std::span<std::byte* const> addresses, Device& device, std::span<AxisContext> axes) {
+  for (size_t axis = 0; axis < compared_.size(); ++axis) {
     if (!compared_[axis]) continue;
-    evidence[axis].program = program_;
-    if (states_due_) AddAssignments(evidence[axis]);
+    axes[axis].evidence = {.program = program_};
+    if (states_due_) AddAssignments(axes[axis].evidence);
   }
   const bool states_due = states_due_;
   states_due_ = false;
@@ -98,22 +96,22 @@ absl::StatusOr<std::vector<Communicator::Evidence>> Witness::Begin(std::span<std
   if (check_every_ > 0) {
     const bool due = run_++ % check_every_ == 0;
     if (due) {
-      RETURN_IF_ERROR(AddHashes(executable_.inputs, &Communicator::Evidence::inputs, addresses, device, evidence));
+      RETURN_IF_ERROR(AddHashes(executable_.inputs, &Communicator::Evidence::inputs, addresses, device, axes));
     }
     if (due || states_due) {
-      RETURN_IF_ERROR(AddHashes(executable_.states, &Communicator::Evidence::states, addresses, device, evidence));
+      RETURN_IF_ERROR(AddHashes(executable_.states, &Communicator::Evidence::states, addresses, device, axes));
     }
   }
-  return evidence;
+  return absl::OkStatus();
 }
 
 absl::Status Witness::AddHashes(const std::vector<ValueInfo>& values, uint64_t Communicator::Evidence::* field,
                                 std::span<std::byte* const> addresses, Device& device,
-                                std::vector<Communicator::Evidence>& evidence) const {
-  const std::vector<MeshAxis>& axes = executable_.mesh.axes();
+                                std::span<AxisContext> axes) const {
+  const std::vector<MeshAxis>& of_mesh = executable_.mesh.axes();
   for (const ValueInfo& value : values) {
     const auto counts = [&](size_t axis) {
-      return compared_[axis] && PlacementAlong(value.placements, axes[axis].name).is_replicated();
+      return compared_[axis] && PlacementAlong(value.placements, of_mesh[axis].name).is_replicated();
     };
     std::vector<size_t> along;
     for (size_t axis = 0; axis < axes.size(); ++axis) {
@@ -121,7 +119,7 @@ absl::Status Witness::AddHashes(const std::vector<ValueInfo>& values, uint64_t C
     }
     if (along.empty()) continue;
     ASSIGN_OR_RETURN(const uint64_t hash, HashOf(value, addresses, device));
-    for (size_t axis : along) evidence[axis].*field = HashCombine(evidence[axis].*field, hash);
+    for (size_t axis : along) axes[axis].evidence.*field = HashCombine(axes[axis].evidence.*field, hash);
   }
   return absl::OkStatus();
 }

@@ -36,16 +36,16 @@ class Witness {
   // `state` is a position in the executable's states.
   void StateAssigned(size_t state);
 
-  // The evidence of the run that begins now, for each axis of the mesh: a value counts for an axis along which it is
-  // replicated. `addresses` are those of the executable's buffers. Zero, and free, where nothing is compared.
-  absl::StatusOr<std::vector<Communicator::Evidence>> Begin(std::span<std::byte* const> addresses, Device& device);
+  // Gives each axis of the mesh the evidence of the run that begins now: a value counts for an axis along which it is
+  // replicated. `addresses` are those of the executable's buffers. Zero, and free, where nothing is compared. Waits for
+  // the device where contents are hashed.
+  absl::Status Begin(std::span<std::byte* const> addresses, Device& device, std::span<AxisContext> axes);
 
  private:
   absl::StatusOr<uint64_t> HashOf(const ValueInfo& info, std::span<std::byte* const> addresses, Device& device) const;
   // Adds the hashes of `values` to the field of each axis along which they are replicated.
   absl::Status AddHashes(const std::vector<ValueInfo>& values, uint64_t Communicator::Evidence::* field,
-                         std::span<std::byte* const> addresses, Device& device,
-                         std::vector<Communicator::Evidence>& evidence) const;
+                         std::span<std::byte* const> addresses, Device& device, std::span<AxisContext> axes) const;
   // What was assigned since the last run.
   void AddAssignments(Communicator::Evidence& evidence) const;
 

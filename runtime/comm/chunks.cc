@@ -30,16 +30,16 @@ OpcodeTraits TraitsOf(Opcode opcode) {
 }
 
 size_t InputBytes(const OpDescription& d, int world_size) {
-  return (TraitsOf(d.opcode).scatters ? world_size : 1) * d.count * Width(d);
+  return d.compared_only ? 0 : (TraitsOf(d.opcode).scatters ? world_size : 1) * d.count * Width(d);
 }
 
 size_t OutputBytes(const OpDescription& d, int world_size) {
-  return (TraitsOf(d.opcode).gathers ? world_size : 1) * d.count * Width(d);
+  return d.compared_only ? 0 : (TraitsOf(d.opcode).gathers ? world_size : 1) * d.count * Width(d);
 }
 
 Chunks::Chunks(const OpDescription& d, int world_size, int workers, size_t max_bytes) : count_(d.count) {
   const OpcodeTraits traits = TraitsOf(d.opcode);
-  if (d.count == 0 || !traits.moves_data) return;
+  if (d.count == 0 || !traits.moves_data || d.compared_only) return;
   shares_ = traits.gathers || traits.scatters ? world_size : 1;
   const int64_t width = static_cast<int64_t>(Width(d));
   const int64_t total = shares_ * d.count * width;

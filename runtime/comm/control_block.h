@@ -27,6 +27,7 @@ struct OpDescription {
   int32_t root = 0;   // of a broadcast
   int64_t count = 0;  // elements, as the caller gave it
   Communicator::Evidence evidence = {};
+  bool compared_only = false;  // nothing is moved
   bool operator==(const OpDescription&) const = default;
 };
 

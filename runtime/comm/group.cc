@@ -26,7 +26,7 @@ Group::Group(GroupPlace place, absl::Duration timeout)
       memory_(place_.one_process),
       timeout_(timeout),
       crowded_(size() > AvailableCores()),
-      next_pulse_(SteadyNow()),
+      next_pulse_(absl::ToInt64Nanoseconds(SteadyNow())),
       beats_asked_(size()) {}
 
 void Group::OnIdle(std::function<void()> callback, Search::Ask ask_other_groups) {

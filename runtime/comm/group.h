@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -93,6 +95,7 @@ class Group {
                      const std::string& what);
 
   // Looks now and then whether the group's processes live; if one does not, that is a failure.
+  // Any thread of the rank.
   absl::Status CheckAlive(const std::string& what);
   // What Await calls while it waits long, for those who have other things to look after, and how it asks ranks of other
   // groups for whom they wait. Once, before any Await.
@@ -140,7 +143,7 @@ class Group {
   PeerMemory memory_;
   const absl::Duration timeout_;
   bool crowded_;
-  absl::Duration next_pulse_;  // when to look for processes again
+  std::atomic<int64_t> next_pulse_;  // when to look for processes again, in nanoseconds
   std::function<void()> on_idle_ = [] {};
   Search::Ask ask_other_groups_;
   std::vector<uint32_t> beats_asked_;  // by index: the peer's beats when it was first asked

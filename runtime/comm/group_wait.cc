@@ -109,9 +109,9 @@ absl::Status Group::CheckLeft(const std::vector<int>& late, absl::FunctionRef<bo
 }
 
 absl::Status Group::CheckAlive(const std::string& what) {
-  const absl::Duration now = SteadyNow();
-  if (one_process() || now < next_pulse_) return absl::OkStatus();
-  next_pulse_ = now + kPulse;
+  const int64_t now = absl::ToInt64Nanoseconds(SteadyNow());
+  if (one_process() || now < next_pulse_.load(std::memory_order_relaxed)) return absl::OkStatus();
+  next_pulse_.store(now + absl::ToInt64Nanoseconds(kPulse), std::memory_order_relaxed);
   for (int i = 0; i < size(); ++i) {
     if (i == index() || place_.block.rank(i).presence.load() != Presence::kHere || Alive(i)) continue;
     if (place_.block.rank(i).presence.load() != Presence::kHere) continue;  // it left while we looked

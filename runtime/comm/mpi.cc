@@ -288,4 +288,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
   return communicator;
 }
 
+std::string MpiLibraryVersion() {
+  std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
+  int length = 0;
+  if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) return "an MPI that does not say its version";
+  text.resize(static_cast<size_t>(length));
+  return text;
+}
+
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "runtime/communicator.h"
@@ -23,5 +24,8 @@ struct MpiOptions {
 // that level must have been provided; what was initialised here is finalised when the process exits. Without mpirun
 // this is a world of one rank.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& options = {});
+
+// What the MPI library calls itself, "Open MPI v4.1.4, ...". Needs no initialised MPI.
+std::string MpiLibraryVersion();
 
 }  // namespace lockstep

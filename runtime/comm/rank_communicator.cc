@@ -5,7 +5,7 @@
 
 #include "core/check.h"
 #include "core/status.h"
-#include "runtime/comm/describe.h"
+#include "runtime/comm/operands.h"
 
 namespace lockstep {
 namespace {
@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::CreateIn(std::sh
 
 RankCommunicator::RankCommunicator(GroupPlace place, std::shared_ptr<Family> family, std::unique_ptr<Links> links,
                                    std::string transport, const Options& options)
-    : Communicator(place.first_rank + place.index, place.hosts, std::move(transport)),
+    : Communicator(place.first_rank + place.index, place.hosts, std::move(transport), {.timeout = options.timeout}),
       generation_(ForkGeneration()),
       options_(options),
       family_(std::move(family)),
@@ -98,10 +98,6 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllReduce(const void
 
 absl::StatusOr<Communicator::Ticket> RankCommunicator::StartBroadcast(const void* input, void* output, int64_t count,
                                                                       DType dtype, int root, const Call& call) {
-  if (root < 0 || root >= size()) {
-    return InvalidArgument() << "broadcast `" << call.label << "`: root " << root << " is not one of " << size()
-                             << " ranks";
-  }
   return Start({.opcode = Opcode::kBroadcast, .dtype = static_cast<uint8_t>(dtype), .root = root, .count = count},
                rank() == root ? input : output, output, call);
 }
@@ -122,34 +118,17 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::StartReduceScatter(const 
                input, output, call);
 }
 
-absl::Status RankCommunicator::CheckOperands(const OpDescription& d, const void* input, const void* output,
-                                             const Call& call) const {
-  auto where = [&] { return InvalidArgument() << Describe(d, std::string(call.label)) << ": "; };
-  if (d.count < 0) return where() << "the count is negative";
-  if (d.count == 0) return absl::OkStatus();
-  if (input == nullptr || output == nullptr) return where() << "an operand is null";
-  const std::byte* in = static_cast<const std::byte*>(input);
-  const std::byte* out = static_cast<const std::byte*>(output);
-  const size_t in_bytes = InputBytes(d, size());
-  const size_t out_bytes = OutputBytes(d, size());
-  const OpcodeTraits traits = TraitsOf(d.opcode);
-  const bool in_place = traits.gathers    ? in == out + rank() * in_bytes
-                        : traits.scatters ? out == in + rank() * out_bytes
-                                          : in == out;
-  if (!in_place && in < out + out_bytes && out < in + in_bytes)
-    return where() << "input and output overlap, but not in place";
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const OpDescription& description, const void* input,
                                                              void* output, const Call& call) {
   RETURN_IF_ERROR(CheckProcess());
   RETURN_IF_ERROR(Finish(group_->failure()));
-  RETURN_IF_ERROR(CheckOperands(description, input, output, call));
+  OpDescription d = description;
+  d.evidence = call.evidence;
+  d.compared_only = call.compared_only;
+  RETURN_IF_ERROR(CheckOperands(d, input, output, call.label, rank(), size()));
   auto op = std::make_unique<Op>();
   op->sequence = next_sequence_++;
-  op->description = description;
-  op->description.evidence = call.evidence;
+  op->description = d;
   op->label = std::string(call.label.substr(0, kLabelBytes - 1));
   op->input = static_cast<const std::byte*>(input);
   op->output = static_cast<std::byte*>(output);
@@ -221,6 +200,12 @@ absl::StatusOr<std::vector<std::string>> RankCommunicator::AllGatherBytes(std::s
   std::vector<std::string> result;
   for (int r = 0; r < size(); ++r) result.push_back(all.substr(r * longest, sizes[r]));
   return result;
+}
+
+absl::Status RankCommunicator::CheckPeers() {
+  RETURN_IF_ERROR(CheckProcess());
+  RETURN_IF_ERROR(Finish(group_->failure()));
+  return Finish(group_->CheckAlive("work outside of the communicator"));
 }
 
 void RankCommunicator::Abort(const absl::Status& cause) {

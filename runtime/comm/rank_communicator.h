@@ -43,6 +43,7 @@ class RankCommunicator final : public Communicator {
   absl::Status Barrier(std::string_view label) override;
   absl::StatusOr<std::vector<std::string>> AllGatherBytes(std::string_view bytes, std::string_view label) override;
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, std::string_view label) override;
+  absl::Status CheckPeers() override;
   void Abort(const absl::Status& cause) override;
 
  private:
@@ -70,8 +71,6 @@ class RankCommunicator final : public Communicator {
                                                              std::string_view label);
 
   absl::StatusOr<Ticket> Start(const OpDescription& description, const void* input, void* output, const Call& call);
-  absl::Status CheckOperands(const OpDescription& description, const void* input, const void* output,
-                             const Call& call) const;
 
   // The life of an op, on the thread that makes progress.
   absl::Status Publish(Op& op);

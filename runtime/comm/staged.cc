@@ -1,0 +1,297 @@
+#include "runtime/comm/staged.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "core/status.h"
+#include "runtime/comm/chunks.h"
+#include "runtime/comm/operands.h"
+
+namespace lockstep {
+namespace {
+
+class StagedMemory final : public RegisteredMemory {
+ public:
+  explicit StagedMemory(std::unique_ptr<DeviceMemory> memory)
+      : RegisteredMemory(memory->data(), memory->bytes()), memory_(std::move(memory)) {}
+
+ private:
+  const std::unique_ptr<DeviceMemory> memory_;
+};
+
+std::vector<std::string> HostsOf(const Communicator& communicator) {
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < communicator.size(); ++rank) hosts.push_back(communicator.host(rank));
+  return hosts;
+}
+
+// The same collective of the hosts.
+absl::StatusOr<Communicator::Ticket> StartOnHost(Communicator& host, const OpDescription& d, const void* in, void* out,
+                                                 const std::string& label) {
+  const Communicator::Call call{label, nullptr, d.evidence, d.compared_only};
+  const auto dtype = static_cast<DType>(d.dtype);
+  const auto kind = static_cast<ReduceKind>(d.kind);
+  switch (d.opcode) {
+    case Opcode::kAllReduce: return host.StartAllReduce(in, out, d.count, dtype, kind, call);
+    case Opcode::kBroadcast: return host.StartBroadcast(in, out, d.count, dtype, d.root, call);
+    case Opcode::kAllGather: return host.StartAllGather(in, out, d.count, dtype, call);
+    case Opcode::kReduceScatter: return host.StartReduceScatter(in, out, d.count, dtype, kind, call);
+    case Opcode::kBarrier:
+    case Opcode::kAllocate: break;  // never queued
+  }
+  return Internal() << "no collective " << static_cast<int>(d.opcode);
+}
+
+}  // namespace
+
+// A collective from its start until the host's wait for it has succeeded, or the communicator is destroyed: peers may
+// use its memory.
+struct StagedCommunicator::Flight {
+  std::unique_ptr<DeviceMemory> input, output;  // pinned; without output: in place
+  std::byte* device_output = nullptr;
+  size_t output_bytes = 0;
+  Ticket ticket;        // of the host
+  bool waited = false;  // the wait is queued
+
+  std::byte* in() const { return input != nullptr ? input->data() : nullptr; }
+  std::byte* out() const { return output != nullptr ? output->data() : in(); }
+};
+
+struct StagedCommunicator::Shared {
+  explicit Shared(Communicator& communicator) : host(communicator) {}
+
+  // What a rank gets that dropped collectives: from then on its calls would be others than its peers' of that number.
+  absl::Status Dropped() {
+    host.Abort(FailedPrecondition() << "a failure of its device dropped collectives that were queued there");
+    return host.Barrier("after a failure of the device");  // the error, which may be an earlier one
+  }
+
+  std::mutex running;   // held while a function runs
+  bool closed = false;  // the communicator is gone, and perhaps the host's, too. Guarded by `running`
+  Communicator& host;   // used by functions until then
+  uint64_t ran = 0;     // functions; guarded by `mutex`, as what follows, which is held for moments alone
+  std::mutex mutex;
+  std::map<uint64_t, Flight> flying;                // by ticket
+  std::vector<std::unique_ptr<DeviceMemory>> idle;  // pinned
+};
+
+StagedCommunicator::StagedCommunicator(Communicator& host, Device& device, Runs runs)
+    : Communicator(host.rank(), HostsOf(host), host.transport() + " via host",
+                   {.is_host = device.is_host(), .needs_host_in_stream = true, .timeout = host.timeout()}),
+      shared_(std::make_shared<Shared>(host)),
+      host_(host),
+      device_(device),
+      runs_(runs) {}
+
+StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> part, Device& device, Runs runs)
+    : Communicator(part->rank(), HostsOf(*part), part->transport() + " via host",
+                   {.is_host = device.is_host(), .needs_host_in_stream = true, .timeout = part->timeout()}),
+      shared_(std::make_shared<Shared>(*part)),
+      own_(std::move(part)),
+      host_(*own_),
+      device_(device),
+      runs_(runs) {}
+
+StagedCommunicator::~StagedCommunicator() {
+  bool in_flight;
+  {
+    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    in_flight = !shared_->flying.empty();
+  }
+  // Also ends the function that waits for peers, if one does. When it has returned, no peer uses the flights' memory.
+  if (in_flight) host_.Abort(FailedPrecondition() << "it destroyed its communicator with collectives in flight");
+  const std::lock_guard<std::mutex> lock(shared_->running);
+  shared_->closed = true;
+  // Their memory is the device's, which a function that is kept would give back too late.
+  const std::lock_guard<std::mutex> lock_data(shared_->mutex);
+  shared_->flying.clear();
+  shared_->idle.clear();
+}
+
+// --- What is queued -----------------------------------------------------------------------------------------------
+
+absl::Status StagedCommunicator::Queue(std::function<absl::Status(Shared&)> work) {
+  auto in_turn = [shared = shared_, turn = queued_++, work = std::move(work)]() -> absl::Status {
+    const std::lock_guard<std::mutex> lock(shared->running);
+    if (shared->closed) return FailedPrecondition() << "the communicator of a queued collective was destroyed";
+    {
+      const std::lock_guard<std::mutex> lock_data(shared->mutex);
+      if (turn == shared->ran) ++shared->ran;
+      else shared->ran = 0;  // for ever behind
+    }
+    return turn + 1 == shared->ran ? work(*shared) : shared->Dropped();
+  };
+  if (runs_ == Runs::kInStream) return device_.RunOnHost(std::move(in_turn));
+  RETURN_IF_ERROR(device_.Synchronize());
+  return in_turn();
+}
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> StagedCommunicator::TakePinned(size_t bytes, std::string_view label) {
+  if (bytes == 0) return std::unique_ptr<DeviceMemory>();
+  {
+    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    auto& idle = shared_->idle;
+    const auto fits = [&](const auto& memory) { return memory->bytes() >= bytes && memory->bytes() <= 2 * bytes; };
+    const auto found = std::find_if(idle.begin(), idle.end(), fits);
+    if (found != idle.end()) {
+      std::unique_ptr<DeviceMemory> memory = std::move(*found);
+      idle.erase(found);
+      return memory;
+    }
+  }
+  return device_.AllocatePinned(bytes, label);
+}
+
+absl::StatusOr<Communicator::Ticket> StagedCommunicator::Start(const OpDescription& d, const void* input, void* output,
+                                                               const Call& call) {
+  RETURN_IF_ERROR(CheckOperands(d, input, output, call.label, rank(), size()));
+  if (call.stream != device_.stream()) {
+    return InvalidArgument() << "`" << call.label << "` was started in another stream than that of " << device_.name();
+  }
+  // A rank that is not the root takes nothing to the host.
+  const bool reads = d.opcode != Opcode::kBroadcast || rank() == d.root;
+  const size_t in_bytes = reads ? InputBytes(d, size()) : 0;
+  Flight flight;
+  flight.device_output = static_cast<std::byte*>(output);
+  flight.output_bytes = OutputBytes(d, size());
+  ASSIGN_OR_RETURN(flight.input, TakePinned(in_bytes, call.label));
+  if (input != output || in_bytes != flight.output_bytes) {
+    ASSIGN_OR_RETURN(flight.output, TakePinned(flight.output_bytes, call.label));
+  }
+  if (in_bytes > 0) {
+    RETURN_IF_ERROR(device_.CopyToHost(flight.in(), static_cast<const std::byte*>(input), in_bytes));
+  }
+  const Ticket ticket{next_ticket_++};
+  std::byte *const in = flight.in(), *const out = flight.out();
+  {
+    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->flying.emplace(ticket.id, std::move(flight));
+  }
+  RETURN_IF_ERROR(Queue([d, in, out, id = ticket.id, label = std::string(call.label)](Shared& shared) -> absl::Status {
+    ASSIGN_OR_RETURN(const Ticket of_host, StartOnHost(shared.host, d, in, out, label));
+    const std::lock_guard<std::mutex> lock(shared.mutex);
+    shared.flying.at(id).ticket = of_host;
+    return absl::OkStatus();
+  }));
+  return ticket;
+}
+
+absl::Status StagedCommunicator::Wait(Ticket ticket, Stream* stream) {
+  std::byte *from, *to;
+  size_t bytes;
+  {
+    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    const auto found = shared_->flying.find(ticket.id);
+    if (found == shared_->flying.end() || found->second.waited) {
+      return FailedPrecondition() << "ticket " << ticket.id << " is not in flight";
+    }
+    if (stream != device_.stream())
+      return InvalidArgument() << "a wait in another stream than " << device_.name() << "'s";
+    Flight& flight = found->second;
+    flight.waited = true;
+    from = flight.out(), to = flight.device_output, bytes = flight.output_bytes;
+  }
+  RETURN_IF_ERROR(Queue([id = ticket.id](Shared& shared) -> absl::Status {
+    std::unique_lock<std::mutex> lock(shared.mutex);
+    const auto found = shared.flying.find(id);
+    lock.unlock();
+    RETURN_IF_ERROR(shared.host.Wait(found->second.ticket));
+    lock.lock();
+    // Whoever takes it from here has the device write into it after it has been copied from below.
+    for (auto* memory : {&found->second.input, &found->second.output}) {
+      if (*memory != nullptr) shared.idle.push_back(std::move(*memory));
+    }
+    shared.flying.erase(found);
+    return absl::OkStatus();
+  }));
+  return bytes > 0 ? device_.CopyToDevice(to, from, bytes) : absl::OkStatus();
+}
+
+// --- What is not --------------------------------------------------------------------------------------------------
+
+// The host's communicator is used by one thread at a time, and by all ranks in the same order.
+absl::Status StagedCommunicator::Settle() {
+  const auto settled = [this] {
+    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    return shared_->ran == queued_;
+  };
+  if (settled()) return absl::OkStatus();
+  RETURN_IF_ERROR(device_.Synchronize());
+  return settled() ? absl::OkStatus() : shared_->Dropped();
+}
+
+absl::StatusOr<std::unique_ptr<RegisteredMemory>> StagedCommunicator::Allocate(size_t bytes, std::string_view label) {
+  RETURN_IF_ERROR(Settle());
+  RETURN_IF_ERROR(host_.Allocate(0, label).status());  // all ranks call it
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, device_.Allocate(bytes, label));
+  return std::make_unique<StagedMemory>(std::move(memory));
+}
+
+absl::Status StagedCommunicator::Barrier(std::string_view label) {
+  RETURN_IF_ERROR(Settle());
+  return host_.Barrier(label);
+}
+
+absl::StatusOr<std::vector<std::string>> StagedCommunicator::AllGatherBytes(std::string_view bytes,
+                                                                            std::string_view label) {
+  RETURN_IF_ERROR(Settle());
+  return host_.AllGatherBytes(bytes, label);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> StagedCommunicator::Split(int color, std::string_view label) {
+  RETURN_IF_ERROR(Settle());
+  ++splits_;
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> part, host_.Split(color, label));
+  return std::unique_ptr<Communicator>(new StagedCommunicator(std::move(part), device_, runs_));
+}
+
+// --- The collectives ----------------------------------------------------------------------------------------------
+
+absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartAllReduce(const void* input, void* output, int64_t count,
+                                                                        DType dtype, ReduceKind kind,
+                                                                        const Call& call) {
+  return Start({.opcode = Opcode::kAllReduce,
+                .kind = static_cast<uint8_t>(kind),
+                .dtype = static_cast<uint8_t>(dtype),
+                .count = count,
+                .evidence = call.evidence,
+                .compared_only = call.compared_only},
+               input, output, call);
+}
+
+absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartBroadcast(const void* input, void* output, int64_t count,
+                                                                        DType dtype, int root, const Call& call) {
+  return Start({.opcode = Opcode::kBroadcast,
+                .dtype = static_cast<uint8_t>(dtype),
+                .root = root,
+                .count = count,
+                .evidence = call.evidence,
+                .compared_only = call.compared_only},
+               rank() == root ? input : output, output, call);
+}
+
+absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartAllGather(const void* input, void* output, int64_t count,
+                                                                        DType dtype, const Call& call) {
+  return Start({.opcode = Opcode::kAllGather,
+                .dtype = static_cast<uint8_t>(dtype),
+                .count = count,
+                .evidence = call.evidence,
+                .compared_only = call.compared_only},
+               input, output, call);
+}
+
+absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartReduceScatter(const void* input, void* output,
+                                                                            int64_t count, DType dtype, ReduceKind kind,
+                                                                            const Call& call) {
+  return Start({.opcode = Opcode::kReduceScatter,
+                .kind = static_cast<uint8_t>(kind),
+                .dtype = static_cast<uint8_t>(dtype),
+                .count = count,
+                .evidence = call.evidence,
+                .compared_only = call.compared_only},
+               input, output, call);
+}
+
+}  // namespace lockstep

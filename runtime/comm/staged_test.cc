@@ -1,0 +1,352 @@
+// The communicator of a device by way of the host: the conformance suite, with operands on the device, and what is
+// particular to work that is queued.
+
+#include "runtime/comm/staged.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "core/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/comm/conformance_cases.h"
+#include "runtime/comm/conformance_device.h"
+#include "runtime/comm/in_process.h"
+#include "runtime/comm/watchdog.h"
+#include "runtime/cuda/device.h"
+#include "runtime/simulated_device.h"
+#include "test/fake_cuda/load.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+enum class Kind { kSimulated, kCuda, kLazyCuda, kSharedCuda };
+constexpr Kind kKinds[] = {Kind::kSimulated, Kind::kCuda, Kind::kLazyCuda};
+using Runs = StagedCommunicator::Runs;
+
+std::string Name(Kind kind) {
+  const char* const names[] = {"Simulated", "Cuda", "LazyCuda", "SharedCuda"};
+  return names[static_cast<int>(kind)];
+}
+
+// Devices of a kind. Each rank has its own GPU, but those of kSharedCuda, which all have one.
+class Devices {
+ public:
+  Devices(Kind kind, int count) : kind_(kind), gpus_(kind == Kind::kSharedCuda ? 1 : count) {
+    if (kind == Kind::kSimulated) return;
+    const auto pace = kind == Kind::kLazyCuda ? cuda::FakeDriver::Pace::kLazy : cuda::FakeDriver::Pace::kRandom;
+    fake_ = std::make_unique<cuda::LoadedFakeDriver>(cuda::LoadFakeDriver({.gpus = gpus_, .pace = pace}));
+  }
+  ~Devices() {
+    if (fake_ == nullptr) return;
+    EXPECT_THAT(fake_->driver.misuse(), testing::IsEmpty());
+    EXPECT_THAT(fake_->driver.leaks(), testing::IsEmpty());
+  }
+  // Of the fake driver, if the devices are GPUs.
+  std::vector<std::string> calls() const {
+    return fake_ == nullptr ? std::vector<std::string>() : fake_->driver.calls();
+  }
+  absl::StatusOr<std::unique_ptr<Device>> Make(int number) const {
+    if (fake_ == nullptr) return std::make_unique<SimulatedDevice>();
+    return cuda::CudaDevice::Create(fake_->api, number % gpus_);
+  }
+  Runs runs() const { return kind_ == Kind::kSharedCuda ? Runs::kInCaller : Runs::kInStream; }
+
+ private:
+  const Kind kind_;
+  const int gpus_;
+  std::unique_ptr<cuda::LoadedFakeDriver> fake_;
+};
+
+// Runs `rank` in a thread for each rank of a world, with its end and its device, and counts them.
+void ForEachRank(const Devices& devices, int first_device, int ranks, const Communicator::Options& options,
+                 const std::string& test, const std::function<absl::Status(Communicator& host, Device& device)>& rank) {
+  SCOPED_TRACE(test + " on " + std::to_string(ranks) + " ranks");
+  auto world = CreateInProcess(ranks, options);
+  ASSERT_TRUE(world.ok()) << world.status();
+  std::atomic<int> ran{0};
+  std::vector<absl::Status> results(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  Watchdog watchdog;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r, host = std::move((*world)[static_cast<size_t>(r)])]() mutable {
+      watchdog.Begin(r, test);
+      absl::Status& result = results[static_cast<size_t>(r)];
+      const auto device = devices.Make(first_device + r);
+      result = device.ok() ? rank(*host, **device) : device.status();
+      if (!result.ok()) host->Abort(result);
+      host.reset();
+      watchdog.End(r);
+      ++ran;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(ran, ranks);
+  for (int r = 0; r < ranks; ++r) {
+    EXPECT_TRUE(results[static_cast<size_t>(r)].ok()) << "rank " << r << ": " << results[static_cast<size_t>(r)];
+  }
+}
+
+void RunConformance(const Devices& devices, int first_device, int ranks, const ConformanceCase& test) {
+  ForEachRank(devices, first_device, ranks, test.options, test.name, [&](Communicator& host, Device& device) {
+    const auto communicator =
+        AsHostCommunicator(std::make_unique<StagedCommunicator>(host, device, devices.runs()), device);
+    EXPECT_EQ(communicator->transport(), host.transport() + " via host");
+    EXPECT_EQ(communicator->size(), ranks);
+    const absl::Status status = test.run(*communicator);
+    if (!status.ok()) communicator->Abort(status);
+    return status;
+  });
+}
+
+class StagedConformance : public ::testing::TestWithParam<std::tuple<Kind, int, ConformanceCase>> {};
+
+TEST_P(StagedConformance, AllRanksSucceed) {
+  const auto& [kind, ranks, test] = GetParam();
+  RunConformance(Devices(kind, ranks), 0, ranks, test);
+}
+
+std::vector<std::tuple<Kind, int, ConformanceCase>> Table() {
+  std::vector<std::tuple<Kind, int, ConformanceCase>> table;
+  for (Kind kind : {Kind::kSimulated, Kind::kCuda, Kind::kLazyCuda, Kind::kSharedCuda}) {
+    for (int ranks : {1, 2, 3, 4, 7}) {
+      if (kind == Kind::kCuda && ranks != 2 && ranks != 4) continue;  // each costs as much as a world of threads
+      if ((kind == Kind::kLazyCuda || kind == Kind::kSharedCuda) && ranks != 3) continue;
+      for (ConformanceCase& test : ConformanceCases()) {
+        if (ranks >= test.min_ranks && !test.sleeps) table.emplace_back(kind, ranks, std::move(test));
+      }
+    }
+  }
+  return table;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StagedConformance, ::testing::ValuesIn(Table()), [](const auto& info) {
+  return Name(std::get<0>(info.param)) + std::to_string(std::get<1>(info.param)) + std::get<2>(info.param).name;
+});
+
+class Staged : public ::testing::TestWithParam<Kind> {
+ protected:
+  // In turn, as the fake driver is one.
+  void ForEachRank(int ranks, const Communicator::Options& options,
+                   const std::function<absl::Status(Communicator& host, Device& device)>& rank) {
+    const Devices devices(GetParam(), ranks);
+    lockstep::ForEachRank(devices, 0, ranks, options, ::testing::UnitTest::GetInstance()->current_test_info()->name(),
+                          rank);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, Staged, ::testing::ValuesIn(kKinds), [](const auto& info) { return Name(info.param); });
+
+// The cases of the suite that sleep, in all worlds at once.
+TEST_P(Staged, SleepingCases) {
+  const std::vector<ConformanceCase> cases = SleepingCases();
+  EXPECT_GE(cases.size(), 3u);
+  const Devices devices(GetParam(), static_cast<int>(cases.size()) * 5);
+  std::vector<std::thread> worlds;
+  int first_device = 0;
+  for (const ConformanceCase& test : cases) {
+    for (int ranks : {2, 3}) {
+      if (ranks < test.min_ranks) continue;
+      worlds.emplace_back(RunConformance, std::cref(devices), first_device, ranks, std::cref(test));
+      first_device += ranks;
+    }
+  }
+  for (std::thread& world : worlds) world.join();
+}
+
+// --- What is queued -----------------------------------------------------------------------------------------------
+
+constexpr int64_t kCount = 1000;
+constexpr size_t kBytes = kCount * sizeof(float);
+
+std::byte* BytesOf(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
+
+absl::StatusOr<Communicator::Ticket> StartSum(Communicator& c, Device& device, DeviceMemory& x,
+                                              const std::string& label = "sum") {
+  return c.StartAllReduce(x.data(), x.data(), kCount, DType::kF32, ReduceKind::kSum,
+                          {.label = label, .stream = device.stream()});
+}
+
+// A step's worth of collectives and of kernels between them, and more than a host's communicator holds at once; nothing
+// is synchronized before the end. Each sum is that of what the stream had put there before.
+TEST_P(Staged, ManyAreQueuedAtOnce) {
+  ForEachRank(3, {.timeout = absl::Seconds(60)}, [](Communicator& host, Device& device) -> absl::Status {
+    StagedCommunicator c(host, device);
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    std::vector<std::vector<float>> found(150, std::vector<float>(kCount));
+    for (size_t i = 0; i < found.size(); ++i) {
+      std::vector<float> values(kCount, static_cast<float>(i) + static_cast<float>(c.rank()));
+      RETURN_IF_ERROR(device.CopyToDevice(x->data(), BytesOf(values), kBytes));
+      ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(c, device, *x));
+      RETURN_IF_ERROR(c.Wait(ticket, device.stream()));
+      EXPECT_FALSE(c.Wait(ticket, device.stream()).ok()) << "a second wait";
+      RETURN_IF_ERROR(device.CopyToHost(BytesOf(found[i]), x->data(), kBytes));
+    }
+    RETURN_IF_ERROR(device.Synchronize());
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(found[i], std::vector<float>(kCount, static_cast<float>(3 * i + 3))) << i;
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(Staged, RefusesOtherStreams) {
+  ForEachRank(1, {}, [](Communicator& host, Device& device) -> absl::Status {
+    StagedCommunicator c(host, device);
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    SimulatedDevice other;
+    EXPECT_FALSE(StartSum(c, other, *x).ok());
+    EXPECT_FALSE(c.StartAllReduce(x->data(), x->data(), 1, DType::kF32, ReduceKind::kSum, {.label = "x"}).ok());
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(c, device, *x));
+    EXPECT_FALSE(c.Wait(ticket, other.stream()).ok());
+    EXPECT_FALSE(c.Wait(ticket, nullptr).ok());
+    RETURN_IF_ERROR(c.Wait(ticket, device.stream()));
+    return device.Synchronize();
+  });
+}
+
+// A broadcast takes from the device what is sent, and nothing else.
+TEST(StagedOnGpus, OnlyTheRootOfABroadcastCopiesToTheHost) {
+  const Devices devices(Kind::kCuda, 3);
+  ForEachRank(devices, 0, 3, {.timeout = absl::Seconds(60)}, "broadcast",
+              [](Communicator& host, Device& device) -> absl::Status {
+                StagedCommunicator c(host, device);
+                ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+                RETURN_IF_ERROR(c.Broadcast(x->data(), x->data(), kCount, DType::kF32, 1,
+                                            {.label = "x", .stream = device.stream()}));
+                return device.Synchronize();
+              });
+  const std::vector<std::string> calls = devices.calls();
+  const auto count = [&](const std::string& begin) {
+    return std::count_if(calls.begin(), calls.end(),
+                         [&](const std::string& call) { return call.rfind(begin, 0) == 0; });
+  };
+  EXPECT_EQ(count("cuMemcpyDtoHAsync 4000 "), 1);
+  EXPECT_EQ(count("cuMemcpyHtoDAsync 4000 "), 3);
+}
+
+// What fails in the stream before a collective drops it on this rank alone, whose next one would be taken for it.
+TEST_P(Staged, ADroppedCollectiveIsNeverTakenForAnother) {
+  ForEachRank(2, {.timeout = absl::Seconds(60)}, [](Communicator& host, Device& device) -> absl::Status {
+    StagedCommunicator c(host, device);
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    if (c.rank() == 0) RETURN_IF_ERROR(device.RunOnHost([] { return absl::InvalidArgumentError("label 7"); }));
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(c, device, *x));
+    RETURN_IF_ERROR(c.Wait(ticket, device.stream()));
+    if (c.rank() == 0) {
+      EXPECT_THAT(std::string(device.Synchronize().message()), HasSubstr("label 7"));
+      ASSIGN_OR_RETURN(const Communicator::Ticket again, StartSum(c, device, *x));  // its peer is in its first
+      RETURN_IF_ERROR(c.Wait(again, device.stream()));
+    }
+    const absl::Status status = device.Synchronize();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 on host"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("dropped collectives"));
+    EXPECT_EQ(c.Barrier("after"), status) << "the error stays";
+    return absl::OkStatus();
+  });
+}
+
+// The same, noticed by a call that is not queued.
+TEST_P(Staged, ABarrierIsNeverTakenForADroppedCollective) {
+  ForEachRank(2, {.timeout = absl::Seconds(60)}, [](Communicator& host, Device& device) -> absl::Status {
+    StagedCommunicator c(host, device);
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    absl::Status status;
+    if (c.rank() == 0) {
+      RETURN_IF_ERROR(device.RunOnHost([] { return absl::InvalidArgumentError("label 7"); }));
+      ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(c, device, *x));
+      RETURN_IF_ERROR(c.Wait(ticket, device.stream()));
+      EXPECT_THAT(std::string(device.Synchronize().message()), HasSubstr("label 7"));
+    }
+    status = c.Barrier("next");
+    EXPECT_THAT(std::string(status.message()), HasSubstr("dropped collectives"));
+    return absl::OkStatus();
+  });
+}
+
+// Whoever waits in the stream for a peer that never comes is freed by Abort, from another thread.
+TEST_P(Staged, AbortEndsWhatWaitsInTheStream) {
+  std::atomic<bool> aborted{false};
+  ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, Device& device) -> absl::Status {
+    StagedCommunicator c(host, device);
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    if (c.rank() == 1) {
+      while (!aborted) absl::SleepFor(absl::Milliseconds(1));
+      EXPECT_THAT(std::string(c.Barrier("after").message()), HasSubstr("enough"));
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(c, device, *x));
+    RETURN_IF_ERROR(c.Wait(ticket, device.stream()));
+    std::thread other([&] {
+      absl::SleepFor(absl::Milliseconds(50));
+      c.Abort(absl::CancelledError("enough"));
+      aborted = true;
+    });
+    const absl::Status status = device.Synchronize();
+    other.join();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("enough"));
+    EXPECT_EQ(c.Barrier("after"), status) << "the error stays";
+    return absl::OkStatus();
+  });
+}
+
+// Destroyed before the stream has come to its collectives: they do nothing, peers are told, nothing hangs.
+TEST_P(Staged, QueuedCollectivesOutliveTheirCommunicator) {
+  ForEachRank(2, {.timeout = absl::Minutes(5)}, [](Communicator& host, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    auto c = std::make_unique<StagedCommunicator>(host, device);
+    std::atomic<bool> destroyed{false};
+    if (c->rank() == 0) {
+      RETURN_IF_ERROR(device.RunOnHost([&destroyed] {
+        while (!destroyed) absl::SleepFor(absl::Milliseconds(1));
+        return absl::OkStatus();
+      }));
+    }
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(*c, device, *x));
+    RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
+    if (c->rank() == 0) {
+      c.reset();
+      destroyed = true;
+      EXPECT_THAT(std::string(device.Synchronize().message()), HasSubstr("was destroyed"));
+      EXPECT_THAT(std::string(host.Barrier("after").message()), HasSubstr("in flight"));
+    } else {
+      EXPECT_THAT(std::string(device.Synchronize().message()), HasSubstr("in flight"));
+    }
+    return absl::OkStatus();
+  });
+}
+
+// In the midst of a collective: the function that waits for the peer ends.
+TEST_P(Staged, IsDestroyedWhileItsStreamWaits) {
+  if (GetParam() == Kind::kSimulated) GTEST_SKIP() << "nothing runs there before it is synchronized";
+  std::atomic<bool> destroyed{false};
+  ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    auto c = std::make_unique<StagedCommunicator>(host, device);
+    if (c->rank() == 0) {
+      ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(*c, device, *x));
+      RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
+      absl::SleepFor(absl::Milliseconds(20));
+      c.reset();
+      destroyed = true;
+      EXPECT_FALSE(device.Synchronize().ok());
+    } else {
+      while (!destroyed) absl::SleepFor(absl::Milliseconds(1));
+      EXPECT_THAT(std::string(c->Barrier("after").message()), HasSubstr("in flight"));
+    }
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

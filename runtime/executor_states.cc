@@ -1,0 +1,74 @@
+// What lies in an executor between runs: the results of the last one, and the states.
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/local_part.h"
+#include "core/status.h"
+#include "core/tensor.h"
+#include "runtime/executor_call.h"
+
+namespace lockstep {
+
+absl::StatusOr<ConstTensorRef> Executor::ResultOfLastRun(std::string_view name) {
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
+  RETURN_IF_ERROR(Settle());
+  for (size_t i = 0; i < executable_.results.size(); ++i) {
+    const ValueInfo& info = executable_.results[i];
+    if (info.name != name) continue;
+    if (calls_ == 0) return FailedPrecondition() << "result " << name << ": nothing has run yet";
+    if (!has_results_) return FailedPrecondition() << "result " << name << ": the last run failed";
+    if (!result_is_own_[i]) return NotFound() << "result " << name << " was written to the caller's memory";
+    if (device_.is_host()) return ConstTensorRef{info.local_type, own_results_[i]};
+    Tensor& copy = copied_results_[i] = Tensor(info.local_type);
+    RETURN_IF_ERROR(device_.CopyToHost(copy.mutable_bytes(), own_results_[i], copy.num_bytes()));
+    RETURN_IF_ERROR(device_.Synchronize());
+    return ConstTensorRef{info.local_type, copy.bytes()};
+  }
+  return NotFound() << "there is no result " << name << "; results are " << NamesOf(executable_.results);
+}
+
+absl::StatusOr<const ValueInfo*> Executor::FindState(std::string_view name) const {
+  for (const ValueInfo& info : executable_.states) {
+    if (info.name == name) return &info;
+  }
+  return NotFound() << "there is no state " << name << "; states are " << NamesOf(executable_.states);
+}
+
+absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& tensor) {
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
+  RETURN_IF_ERROR(Settle());
+  ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
+  const auto* data = static_cast<const std::byte*>(tensor.data);
+  Tensor part;
+  if (!(tensor.type == info->local_type) && tensor.type == info->global_type && data != nullptr) {
+    Tensor whole(tensor.type);
+    std::memcpy(whole.mutable_bytes(), data, whole.num_bytes());
+    part = LocalPart(whole, info->placements, executable_.mesh, communicator_.rank());
+    data = part.bytes();
+  } else {
+    RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, data));
+  }
+  std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
+  RETURN_IF_ERROR(device_.CopyToDevice(address, data, info->local_type.num_bytes()));
+  RETURN_IF_ERROR(device_.Synchronize());
+  std::erase(unassigned_, info->name);
+  witness_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
+  return absl::OkStatus();
+}
+
+absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor) {
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
+  RETURN_IF_ERROR(Settle());
+  ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
+  RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, tensor.data));
+  auto* out = static_cast<std::byte*>(tensor.data);
+  const std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
+  RETURN_IF_ERROR(device_.CopyToHost(out, address, info->local_type.num_bytes()));
+  return device_.Synchronize();
+}
+
+}  // namespace lockstep
