@@ -1,0 +1,84 @@
+// What a GPU promises of the host's memory and of its queue where something failed, over the fake driver.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/cuda/device.h"
+#include "test/fake_cuda/load.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class DeviceFailure : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto device = CudaDevice::Create(fake_.api, 0);
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+  }
+  void TearDown() override {
+    device_.reset();
+    EXPECT_THAT(fake_.driver.leaks(), IsEmpty());
+    EXPECT_THAT(fake_.driver.misuse(), IsEmpty());
+  }
+
+  LoadedFakeDriver fake_ = LoadFakeDriver();
+  std::unique_ptr<CudaDevice> device_;
+};
+
+// A copy of several blocks of which one cannot be queued: the memory is the caller's again when the call returns.
+TEST_F(DeviceFailure, ACopyThatIsHalfQueuedWritesNothingLater) {
+  constexpr size_t kBytes = size_t{5} << 20;  // three blocks
+  constexpr auto kUntouched = std::byte{7};
+  const auto memory = *device_->Allocate(kBytes, "memory");
+  const std::vector<std::byte> untouched(kBytes, kUntouched);
+  std::vector<std::byte> kept = untouched, other(16, kUntouched);
+  for (const char* call : {"cuMemcpyDtoHAsync", "cuEventRecord"}) {
+    ASSERT_TRUE(device_->CopyToHost(other.data(), memory->data(), other.size()).ok());
+    auto given_up = std::make_unique<std::vector<std::byte>>(kBytes);
+    for (std::byte* host : {given_up->data(), kept.data()}) {
+      fake_.driver.FailCall(call, 2, CUDA_ERROR_NOT_SUPPORTED);
+      EXPECT_THAT(std::string(device_->CopyToHost(host, memory->data(), kBytes).message()), HasSubstr(call));
+    }
+    given_up.reset();
+    ASSERT_TRUE(device_->Synchronize().ok());
+    EXPECT_TRUE(kept == untouched) << call;
+    EXPECT_THAT(other, Each(std::byte{0})) << "what was queued before is delivered";
+    std::fill(other.begin(), other.end(), kUntouched);
+  }
+}
+
+// What a watch's owner has aborted ends a little later: after an error, too, nothing of it is left in the queue.
+TEST_F(DeviceFailure, AfterAWatchsErrorTheQueueIsEmpty) {
+  std::atomic<bool> aborted{false}, ended{false};
+  ASSERT_TRUE(device_
+                  ->RunOnHost([&] {
+                    while (!aborted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+                    ended = true;
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  const uint64_t id = device_->stream()->AddWatch([&](absl::Duration) {
+    aborted = true;
+    return absl::AbortedError("rank 1 is dead");
+  });
+  EXPECT_EQ(device_->Synchronize(), absl::AbortedError("rank 1 is dead"));
+  EXPECT_TRUE(ended);
+  device_->stream()->RemoveWatch(id);
+  EXPECT_TRUE(device_->Synchronize().ok());
+}
+
+}  // namespace
+}  // namespace lockstep::cuda

@@ -1,0 +1,65 @@
+// A shared library that is opened while the program runs, so that neither building nor importing this project needs it.
+// Called by the tables of NVIDIA's libraries (driver.h) and by what looks for them (search.h). Any thread may.
+
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/status.h"
+
+namespace lockstep::cuda {
+
+struct Version {
+  int major = 0;
+  int minor = 0;
+  int patch = 0;
+  auto operator<=>(const Version&) const = default;
+  std::string ToString() const;  // "9.19.0"
+};
+
+// The version in a number of the form major * 10000 + minor * 100 + patch, as cuBLASLt, cuDNN 9 and NCCL give it.
+Version VersionOfNumber(int64_t number);
+
+// An opened library; a small value. It stays open as long as the process lives, as drivers do not survive being closed.
+class Library {
+ public:
+  // Opens the file at `path`, or what the system finds if that is a name alone. `name` is what messages call it ("the
+  // CUDA driver"). NotFound if there is no such file, FailedPrecondition if there is one that cannot be opened.
+  static absl::StatusOr<Library> Open(std::string_view name, const std::string& path);
+
+  const std::string& name() const { return name_; }
+  const std::string& path() const { return path_; }  // of the file that was opened
+
+  // The address of `symbol`, or an error that says which library has none.
+  absl::StatusOr<void*> Find(const char* symbol) const;
+
+  // Sets `function` to that address.
+  template <typename F>
+  absl::Status Load(const char* symbol, F*& function) const {
+    ASSIGN_OR_RETURN(void* const address, Find(symbol));
+    function = reinterpret_cast<F*>(address);
+    return absl::OkStatus();
+  }
+
+ private:
+  Library(std::string name, std::string path, void* handle)
+      : name_(std::move(name)), path_(std::move(path)), handle_(handle) {}
+
+  std::string name_;
+  std::string path_;
+  void* handle_;
+};
+
+// Whose functions a table holds.
+struct LoadedFrom {
+  std::string path;
+  Version version;
+};
+
+}  // namespace lockstep::cuda

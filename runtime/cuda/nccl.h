@@ -1,0 +1,141 @@
+// The functions, types and constants of NCCL (libnccl.so.2) that this project uses, declared here so that a build needs
+// nothing of NVIDIA's; `make cuda-abi` compares every line with the vendor's nccl.h. Lists are as table.h says. Names
+// are the vendor's; a function is called without its prefix: ncclAllReduce is api.AllReduce. Called by the communicator
+// of GPUs, which ends by CommAbort in good order too, as CommDestroy would wait for ranks that may be dead. The table
+// is constant once loaded; any thread may call its functions, those of one communicator one at a time.
+
+#pragma once
+
+#include <array>
+#include <climits>
+#include <cstddef>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/cuda/driver.h"
+#include "runtime/cuda/library.h"
+#include "runtime/cuda/search.h"
+#include "runtime/cuda/table.h"
+
+namespace lockstep::cuda {
+
+using ncclComm_t = struct ncclComm*;
+
+#define LOCKSTEP_NCCL_RESULTS(V) \
+  V(ncclSuccess, 0)              \
+  V(ncclUnhandledCudaError, 1)   \
+  V(ncclSystemError, 2)          \
+  V(ncclInternalError, 3)        \
+  V(ncclInvalidArgument, 4)      \
+  V(ncclInvalidUsage, 5)         \
+  V(ncclRemoteError, 6)          \
+  V(ncclInProgress, 7)
+
+#define LOCKSTEP_NCCL_REDUCTIONS(V) \
+  V(ncclSum, 0)                     \
+  V(ncclProd, 1)                    \
+  V(ncclMax, 2)                     \
+  V(ncclMin, 3)                     \
+  V(ncclAvg, 4)
+
+#define LOCKSTEP_NCCL_DATA_TYPES(V) \
+  V(ncclInt8, 0)                    \
+  V(ncclUint8, 1)                   \
+  V(ncclInt32, 2)                   \
+  V(ncclUint32, 3)                  \
+  V(ncclInt64, 4)                   \
+  V(ncclUint64, 5)                  \
+  V(ncclFloat16, 6)                 \
+  V(ncclFloat32, 7)                 \
+  V(ncclFloat64, 8)                 \
+  V(ncclBfloat16, 9)
+
+#define LOCKSTEP_NCCL_ENUMS(E)             \
+  E(ncclResult_t, LOCKSTEP_NCCL_RESULTS)   \
+  E(ncclRedOp_t, LOCKSTEP_NCCL_REDUCTIONS) \
+  E(ncclDataType_t, LOCKSTEP_NCCL_DATA_TYPES)
+
+LOCKSTEP_NCCL_ENUMS(LOCKSTEP_CUDA_ENUM)
+
+// Macros in nccl.h, and therefore not of its names here.
+inline constexpr int kNcclUniqueIdBytes = 128;  // NCCL_UNIQUE_ID_BYTES
+inline constexpr int kNcclUndefined = INT_MIN;  // NCCL_CONFIG_UNDEF_INT: the library chooses
+inline constexpr unsigned kNcclConfigMagic = 0xcafebeef;
+inline constexpr unsigned kNcclConfigVersion = 22700;  // NCCL_VERSION(2, 27, 0)
+
+using NcclIdBytes = std::array<char, kNcclUniqueIdBytes>;
+
+#define LOCKSTEP_NCCL_UNIQUE_ID(M) M(NcclIdBytes, internal, {})
+struct ncclUniqueId {
+  LOCKSTEP_NCCL_UNIQUE_ID(LOCKSTEP_CUDA_MEMBER)
+};
+
+// The struct of 2.27, which later versions accept too: they add members at the end, and take from it as many bytes as
+// its size says.
+// clang-format off
+#define LOCKSTEP_NCCL_CONFIG(M) \
+  M(size_t, size, sizeof(ncclConfig_t)) \
+  M(unsigned, magic, kNcclConfigMagic) \
+  M(unsigned, version, kNcclConfigVersion) \
+  M(int, blocking, kNcclUndefined) \
+  M(int, cgaClusterSize, kNcclUndefined) \
+  M(int, minCTAs, kNcclUndefined) \
+  M(int, maxCTAs, kNcclUndefined) \
+  M(const char*, netName, nullptr) \
+  M(int, splitShare, kNcclUndefined) \
+  M(int, trafficClass, kNcclUndefined) \
+  M(const char*, commName, nullptr) \
+  M(int, collnetEnable, kNcclUndefined) \
+  M(int, CTAPolicy, kNcclUndefined) \
+  M(int, shrinkShare, kNcclUndefined) \
+  M(int, nvlsCTAs, kNcclUndefined)
+// clang-format on
+struct ncclConfig_t {
+  LOCKSTEP_NCCL_CONFIG(LOCKSTEP_CUDA_MEMBER)
+};
+
+#define LOCKSTEP_NCCL_FUNCTIONS(F)                                                                                    \
+  F(ncclResult_t, GetVersion, "ncclGetVersion", (int* version))                                                       \
+  F(ncclResult_t, GetUniqueId, "ncclGetUniqueId", (ncclUniqueId * id))                                                \
+  F(ncclResult_t, CommInitRankConfig, "ncclCommInitRankConfig",                                                       \
+    (ncclComm_t * comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config))                                  \
+  F(ncclResult_t, CommAbort, "ncclCommAbort", (ncclComm_t comm))                                                      \
+  F(ncclResult_t, CommGetAsyncError, "ncclCommGetAsyncError", (ncclComm_t comm, ncclResult_t * error))                \
+  F(ncclResult_t, AllReduce, "ncclAllReduce",                                                                         \
+    (const void* input, void* output, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,             \
+     CUstream stream))                                                                                                \
+  F(ncclResult_t, Broadcast, "ncclBroadcast",                                                                         \
+    (const void* input, void* output, size_t count, ncclDataType_t type, int root, ncclComm_t comm, CUstream stream)) \
+  F(ncclResult_t, AllGather, "ncclAllGather",                                                                         \
+    (const void* input, void* output, size_t input_count, ncclDataType_t type, ncclComm_t comm, CUstream stream))     \
+  F(ncclResult_t, ReduceScatter, "ncclReduceScatter",                                                                 \
+    (const void* input, void* output, size_t output_count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,      \
+     CUstream stream))                                                                                                \
+  F(ncclResult_t, MemAlloc, "ncclMemAlloc", (void** memory, size_t bytes))                                            \
+  F(ncclResult_t, MemFree, "ncclMemFree", (void* memory))                                                             \
+  F(ncclResult_t, CommRegister, "ncclCommRegister", (ncclComm_t comm, void* memory, size_t bytes, void** handle))     \
+  F(ncclResult_t, CommDeregister, "ncclCommDeregister", (ncclComm_t comm, void* handle))                              \
+  F(const char*, GetErrorString, "ncclGetErrorString", (ncclResult_t result))                                         \
+  F(const char*, GetLastError, "ncclGetLastError", (ncclComm_t comm))
+
+struct NcclApi {
+  LoadedFrom from;
+  LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_CUDA_POINTER)
+
+  // OK if `result` is ncclSuccess. Else an error that names `call` ("ncclAllReduce of bucket 0"), and has NCCL's text
+  // of the error and what it says of its last one in this process.
+  absl::Status Check(ncclResult_t result, std::string_view call) const;
+};
+
+// What is looked for: libnccl.so.2, 2.27 or later.
+const LibrarySpec& NcclSpec();
+
+// The table of the first NCCL in `places` that will do; the error of FindLibrary (search.h) if there is none. The
+// functions stay valid while the process lives.
+absl::StatusOr<NcclApi> FindNccl(const SearchPlaces& places);
+
+// The table that this process uses, found in its own places at the first call.
+absl::StatusOr<const NcclApi*> Nccl();
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,428 @@
+#include "runtime/cuda/nccl_communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "core/status.h"
+#include "runtime/comm/describe.h"
+#include "runtime/comm/operands.h"
+#include "runtime/cuda/nccl_types.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr auto kRest = std::chrono::microseconds(50);
+constexpr auto kBusy = std::chrono::microseconds(100);  // in which NCCL's thread has mostly launched a collective
+// Of all ranks' barriers, in whichever wait they are late.
+constexpr char kLate[] = "a GPU that waits for its peers";
+
+std::vector<std::string> HostsOf(const Communicator& communicator) {
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < communicator.size(); ++rank) hosts.push_back(communicator.host(rank));
+  return hosts;
+}
+
+// The first error of any rank, the same on all of them.
+absl::Status Agree(Communicator& host, const absl::Status& mine, std::string_view label) {
+  const std::string text = mine.ok() ? "" : mine.ToString();
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, host.AllGatherBytes(text, label));
+  for (int rank = 0; rank < host.size(); ++rank) {
+    const std::string& error = all[static_cast<size_t>(rank)];
+    if (error.empty()) continue;
+    return ErrorStream(absl::StatusCode::kUnavailable)
+           << label << ": rank " << rank << " on host " << host.host(rank) << ": " << error;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class NcclCommunicator::Memory final : public RegisteredMemory {
+ public:
+  Memory(std::byte* data, size_t bytes, void* handle, std::shared_ptr<NcclHandle> nccl, std::shared_ptr<NcclLine> line)
+      : RegisteredMemory(data, bytes), handle_(handle), nccl_(std::move(nccl)), line_(std::move(line)) {}
+  ~Memory() override {
+    // With the communicator all that is registered with it goes, once its abort has ended.
+    if (!line_->AwaitIdle([] { return true; }) || !line_->AwaitEnd(*nccl_)) {
+      std::fprintf(stderr, "lockstep: memory of a collective that does not end is kept\n");
+      return;
+    }
+    const std::lock_guard<std::mutex> lock(nccl_->mutex);
+    if (handle_ != nullptr && nccl_->comm != nullptr) (void)nccl_->api.CommDeregister(nccl_->comm, handle_);
+    (void)nccl_->api.MemFree(data());
+  }
+
+ private:
+  void* const handle_;  // of the registration; null: there is none
+  const std::shared_ptr<NcclHandle> nccl_;
+  const std::shared_ptr<NcclLine> line_;
+};
+
+namespace {
+
+class PlainMemory final : public RegisteredMemory {
+ public:
+  explicit PlainMemory(std::unique_ptr<DeviceMemory> memory)
+      : RegisteredMemory(memory->data(), memory->bytes()), memory_(std::move(memory)) {}
+
+ private:
+  const std::unique_ptr<DeviceMemory> memory_;
+};
+
+}  // namespace
+
+// --- Its life -----------------------------------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(const NcclApi& api, Communicator& host,
+                                                                           CudaDevice& device) {
+  absl::StatusOr<std::shared_ptr<NcclLine>> line = NcclLine::Create(device);
+  RETURN_IF_ERROR(Agree(host, line.status(), "making the stream of collectives"));
+  return CreateOn(api, nullptr, host, device, *std::move(line));
+}
+
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::CreateOn(const NcclApi& api,
+                                                                             std::unique_ptr<Communicator> part,
+                                                                             Communicator& host, CudaDevice& device,
+                                                                             std::shared_ptr<NcclLine> line) {
+  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(api, std::move(part), host, device, std::move(line)));
+  RETURN_IF_ERROR(made->Join());
+  return made;
+}
+
+NcclCommunicator::NcclCommunicator(const NcclApi& api, std::unique_ptr<Communicator> part, Communicator& host,
+                                   CudaDevice& device, std::shared_ptr<NcclLine> line)
+    : Communicator(host.rank(), HostsOf(host), "nccl",
+                   {.is_host = false, .reduces_in_rank_order = false, .timeout = host.timeout()}),
+      own_(std::move(part)),
+      host_(host),
+      device_(device),
+      line_(std::move(line)),
+      nccl_(std::make_shared<NcclHandle>(api)) {
+  line_->Add(nccl_);
+  watch_ = device_.stream()->AddWatch([this](absl::Duration waited) { return Watch(waited); });
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (!flying_.empty()) host_.Abort(FailedPrecondition() << "it destroyed its communicator with collectives in flight");
+  const bool idle = line_->AwaitIdle([this] { return host_.CheckPeers().ok(); });
+  if (!idle && !host_.CheckPeers().ok()) line_->AbortAll();
+  nccl_->Abort();
+  (void)line_->AwaitEnd(*nccl_);
+  device_.stream()->RemoveWatch(watch_);
+  if (!device_.MakeCurrent().ok()) return;
+  for (const auto& [id, flight] : flying_) {
+    if (flight.done != nullptr) idle_.push_back(flight.done);
+  }
+  if (computed_ != nullptr) idle_.push_back(computed_);
+  for (CUevent event : idle_) (void)device_.api().EventDestroy(event);
+}
+
+absl::Status NcclCommunicator::Join() {
+  // What rank 0 has to say: the id, or after a letter what went wrong.
+  std::string mine;
+  if (rank() == 0) {
+    ncclUniqueId id;
+    const absl::Status status = nccl_->api.Check(nccl_->api.GetUniqueId(&id), "ncclGetUniqueId");
+    mine = status.ok() ? std::string(id.internal.data(), id.internal.size()) : "!" + status.ToString();
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, host_.AllGatherBytes(mine, "the id of NCCL's communicator"));
+  ncclUniqueId id;
+  if (all[0].size() != id.internal.size()) {
+    return Internal() << "rank 0 on host " << host(0) << ": " << all[0].substr(std::min<size_t>(1, all[0].size()));
+  }
+  std::copy(all[0].begin(), all[0].end(), id.internal.begin());
+  const absl::Status status = JoinAs(id);
+  if (status.ok()) return status;
+  Abort(status);  // peers wait for this rank in NCCL
+  return host_.CheckPeers();
+}
+
+absl::Status NcclCommunicator::JoinAs(const ncclUniqueId& id) {
+  RETURN_IF_ERROR(device_.MakeCurrent());
+  const DriverApi& driver = device_.api();
+  RETURN_IF_ERROR(device_.Check(driver.EventCreate(&computed_, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+  ncclConfig_t config;
+  config.blocking = 0;  // a rank that dies meanwhile would block the others for ever
+  ncclResult_t result;
+  {
+    const std::lock_guard<std::mutex> lock(nccl_->mutex);
+    result = nccl_->api.CommInitRankConfig(&nccl_->comm, size(), id, rank(), &config);
+  }
+  if (result != ncclInProgress) RETURN_IF_ERROR(nccl_->api.Check(result, "ncclCommInitRankConfig"));
+  return AwaitReady("ncclCommInitRankConfig");
+}
+
+// Until NCCL has done what it had begun in a thread of its own.
+absl::Status NcclCommunicator::AwaitReady(std::string_view what) {
+  const absl::Time begin = absl::Now(), busy = begin + absl::FromChrono(kBusy);
+  for (;;) {
+    ncclResult_t state = ncclInProgress;
+    {
+      const std::lock_guard<std::mutex> lock(nccl_->mutex);
+      if (nccl_->comm == nullptr) break;
+      RETURN_IF_ERROR(nccl_->api.Check(nccl_->api.CommGetAsyncError(nccl_->comm, &state), what));
+    }
+    if (state != ncclInProgress) return nccl_->api.Check(state, what);
+    if (absl::Now() < busy) {
+      std::this_thread::yield();
+      continue;
+    }
+    RETURN_IF_ERROR(host_.CheckPeers());
+    if (absl::Now() - begin > timeout()) return Late(what);
+    std::this_thread::sleep_for(kRest);
+  }
+  RETURN_IF_ERROR(host_.CheckPeers());
+  return FailedPrecondition() << what << ": NCCL's communicator was aborted";
+}
+
+// --- Failures -----------------------------------------------------------------------------------------------------
+
+// Ends the device's part of what has failed: of all parts, as one fails with the world.
+absl::Status NcclCommunicator::Failed(const absl::Status& status) {
+  line_->AbortAll();
+  return status;
+}
+
+absl::Status NcclCommunicator::CheckNccl() {
+  // A part whose world is gone need not know of it, and what its GPU held has been ended, too.
+  if (nccl_->aborted()) return FailedPrecondition() << "NCCL's communicator was ended with another one of its GPU";
+  ncclResult_t state = ncclSuccess;
+  const std::lock_guard<std::mutex> lock(nccl_->mutex);
+  if (nccl_->comm == nullptr) return absl::OkStatus();
+  const ncclResult_t result = nccl_->api.CommGetAsyncError(nccl_->comm, &state);
+  if (result == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) return absl::OkStatus();
+  return nccl_->api.Check(result == ncclSuccess ? state : result, "a collective that was in flight");
+}
+
+absl::Status NcclCommunicator::CheckPeers() {
+  const absl::Status status = host_.CheckPeers();
+  return status.ok() ? status : Failed(status);
+}
+
+absl::Status NcclCommunicator::Watch(absl::Duration waited) {
+  RETURN_IF_ERROR(CheckPeers());
+  const absl::Status status = CheckNccl();
+  if (!status.ok()) {
+    Abort(status);
+    return host_.CheckPeers();  // of several errors the first counts
+  }
+  return waited > timeout() ? Late(kLate) : absl::OkStatus();
+}
+
+// The device, or NCCL, has waited for too long. Ranks that wait for the same come here, too; another one is to blame,
+// whose host the hosts' communicator names.
+absl::Status NcclCommunicator::Late(std::string_view what) {
+  absl::Status status = host_.Barrier(kLate);
+  if (status.ok()) {
+    status = ErrorStream(absl::StatusCode::kDeadlineExceeded)
+             << what << ": all ranks have waited for " << absl::FormatDuration(timeout());
+    host_.Abort(status);
+    status = host_.CheckPeers();
+  }
+  return Failed(status);
+}
+
+void NcclCommunicator::Abort(const absl::Status& cause) {
+  host_.Abort(cause);
+  line_->AbortAll();
+}
+
+// --- Collectives --------------------------------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<RegisteredMemory>> NcclCommunicator::Allocate(size_t bytes, std::string_view label) {
+  RETURN_IF_ERROR(CheckPeers());
+  const absl::Status all = host_.Allocate(0, label).status();  // all ranks call it
+  if (!all.ok()) return Failed(all);
+  RETURN_IF_ERROR(device_.MakeCurrent());
+  void* data = nullptr;
+  void* handle = nullptr;
+  const size_t wanted = std::max<size_t>(bytes, 1);
+  {
+    const std::lock_guard<std::mutex> lock(nccl_->mutex);
+    if (nccl_->comm == nullptr) return FailedPrecondition() << label << ": NCCL's communicator was aborted";
+    if (nccl_->api.MemAlloc(&data, wanted) != ncclSuccess) data = nullptr;
+    if (data != nullptr && nccl_->api.CommRegister(nccl_->comm, data, wanted, &handle) != ncclSuccess) {
+      handle = nullptr;
+    }
+  }
+  if (data == nullptr) {
+    ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, device_.Allocate(bytes, label));
+    return std::make_unique<PlainMemory>(std::move(memory));
+  }
+  auto memory = std::make_unique<Memory>(static_cast<std::byte*>(data), bytes, handle, nccl_, line_);
+  const DriverApi& driver = device_.api();
+  RETURN_IF_ERROR(
+      device_.Check(driver.MemsetD8Async(reinterpret_cast<CUdeviceptr>(data), 0, wanted, device_.stream()->handle()),
+                    "cuMemsetD8Async"));
+  return memory;
+}
+
+absl::StatusOr<CUevent> NcclCommunicator::TakeEvent() {
+  CUevent event = nullptr;
+  if (!idle_.empty()) {
+    event = idle_.back();
+    idle_.pop_back();
+    return event;
+  }
+  RETURN_IF_ERROR(device_.MakeCurrent());
+  const DriverApi& driver = device_.api();
+  RETURN_IF_ERROR(device_.Check(driver.EventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+  return event;
+}
+
+absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const OpDescription& d, const void* input, void* output,
+                                                             const Call& call, const Enqueue& enqueue) {
+  RETURN_IF_ERROR(CheckOperands(d, input, output, call.label, rank(), size()));
+  if (!call.compared_only && call.stream != device_.stream()) {
+    return InvalidArgument() << "`" << call.label << "` was started in another stream than that of " << device_.name();
+  }
+  RETURN_IF_ERROR(CheckPeers());
+  ASSIGN_OR_RETURN(const bool captures, Captures());
+  Flight started{.of_host = {}, .done = nullptr, .captured = captures && !call.compared_only};
+  if (!started.captured) {
+    const absl::StatusOr<Ticket> of_host = StartComparison(host_, d, call);
+    if (!of_host.ok()) return Failed(of_host.status());
+    started.of_host = *of_host;
+  }
+  const Ticket ticket{next_ticket_++};
+  Flight& flight = flying_[ticket.id] = started;
+  if (call.compared_only || d.count == 0) return ticket;
+  absl::Status status;
+  absl::StatusOr<CUevent> done = TakeEvent();
+  if (done.ok()) {
+    flight.done = *done;
+    status = StartOnDevice(enqueue, Describe(d, std::string(call.label)), *done);
+  } else {
+    status = done.status();
+  }
+  if (status.ok()) return ticket;
+  if (!flight.captured) Abort(status);  // the peers' have begun
+  return status;
+}
+
+absl::StatusOr<bool> NcclCommunicator::Captures() {
+  RETURN_IF_ERROR(device_.MakeCurrent());
+  CUstreamCaptureStatus captures = CU_STREAM_CAPTURE_STATUS_NONE;
+  const DriverApi& driver = device_.api();
+  RETURN_IF_ERROR(
+      device_.Check(driver.StreamIsCapturing(device_.stream()->handle(), &captures), "cuStreamIsCapturing"));
+  return captures != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void NcclCommunicator::AddGraph(const std::shared_ptr<LaunchableGraph>& graph) { nccl_->AddGraph(graph); }
+
+void NcclCommunicator::DropCaptured() {
+  for (auto it = flying_.begin(); it != flying_.end();) {
+    if (!it->second.captured) {
+      ++it;
+      continue;
+    }
+    if (it->second.done != nullptr) idle_.push_back(it->second.done);
+    it = flying_.erase(it);
+  }
+}
+
+absl::Status NcclCommunicator::StartOnDevice(const Enqueue& enqueue, std::string_view what, CUevent done) {
+  RETURN_IF_ERROR(device_.MakeCurrent());
+  RETURN_IF_ERROR(device_.MakeRoom());
+  const DriverApi& driver = device_.api();
+  RETURN_IF_ERROR(device_.Check(driver.EventRecord(computed_, device_.stream()->handle()), "cuEventRecord"));
+  RETURN_IF_ERROR(
+      device_.Check(driver.StreamWaitEvent(line_->stream(), computed_, CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent"));
+  ncclResult_t result;
+  {
+    const std::lock_guard<std::mutex> lock(nccl_->mutex);
+    if (nccl_->comm == nullptr) return FailedPrecondition() << what << ": NCCL's communicator was aborted";
+    result = enqueue(nccl_->comm, line_->stream());
+  }
+  if (result == ncclInProgress) RETURN_IF_ERROR(AwaitReady(what));
+  else RETURN_IF_ERROR(nccl_->api.Check(result, what));
+  return driver.Check(driver.EventRecord(done, line_->stream()), "cuEventRecord");
+}
+
+absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartAllReduce(const void* input, void* output, int64_t count,
+                                                                      DType dtype, ReduceKind kind, const Call& call) {
+  ASSIGN_OR_RETURN(const NcclReduction r, ReductionOf(dtype, kind, call.label));
+  return Start(DescriptionOf(Opcode::kAllReduce, count, dtype, kind, 0, call), input, output, call,
+               [&](ncclComm_t comm, CUstream stream) {
+                 return nccl_->api.AllReduce(input, output, static_cast<size_t>(count), r.type, r.op, comm, stream);
+               });
+}
+
+absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartBroadcast(const void* input, void* output, int64_t count,
+                                                                      DType dtype, int root, const Call& call) {
+  const void* in = rank() == root ? input : output;
+  return Start(DescriptionOf(Opcode::kBroadcast, count, dtype, ReduceKind::kSum, root, call), in, output, call,
+               [&](ncclComm_t comm, CUstream stream) {
+                 return nccl_->api.Broadcast(in, output, static_cast<size_t>(count) * SizeOf(dtype), ncclUint8, root,
+                                             comm, stream);
+               });
+}
+
+absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartAllGather(const void* input, void* output, int64_t count,
+                                                                      DType dtype, const Call& call) {
+  return Start(DescriptionOf(Opcode::kAllGather, count, dtype, ReduceKind::kSum, 0, call), input, output, call,
+               [&](ncclComm_t comm, CUstream stream) {
+                 return nccl_->api.AllGather(input, output, static_cast<size_t>(count) * SizeOf(dtype), ncclUint8, comm,
+                                             stream);
+               });
+}
+
+absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartReduceScatter(const void* input, void* output,
+                                                                          int64_t count, DType dtype, ReduceKind kind,
+                                                                          const Call& call) {
+  ASSIGN_OR_RETURN(const NcclReduction r, ReductionOf(dtype, kind, call.label));
+  return Start(DescriptionOf(Opcode::kReduceScatter, count, dtype, kind, 0, call), input, output, call,
+               [&](ncclComm_t comm, CUstream stream) {
+                 return nccl_->api.ReduceScatter(input, output, static_cast<size_t>(count), r.type, r.op, comm, stream);
+               });
+}
+
+absl::Status NcclCommunicator::Wait(Ticket ticket, Stream* stream) {
+  const auto found = flying_.find(ticket.id);
+  if (found == flying_.end()) return FailedPrecondition() << "ticket " << ticket.id << " is not in flight";
+  const Flight flight = found->second;
+  if (flight.done != nullptr && stream != device_.stream()) {
+    return InvalidArgument() << "a wait in another stream than " << device_.name() << "'s";
+  }
+  flying_.erase(found);
+  if (flight.done != nullptr) idle_.push_back(flight.done);
+  if (!flight.captured) {
+    const absl::Status agreed = host_.Wait(flight.of_host);
+    if (!agreed.ok()) return Failed(agreed);
+  }
+  if (flight.done == nullptr) return absl::OkStatus();
+  const DriverApi& driver = device_.api();
+  RETURN_IF_ERROR(device_.MakeCurrent());
+  return device_.Check(driver.StreamWaitEvent(device_.stream()->handle(), flight.done, CU_EVENT_WAIT_DEFAULT),
+                       "cuStreamWaitEvent");
+}
+
+// --- The hosts' ---------------------------------------------------------------------------------------------------
+
+absl::Status NcclCommunicator::Barrier(std::string_view label) {
+  const absl::Status status = host_.Barrier(label);
+  return status.ok() ? status : Failed(status);
+}
+
+absl::StatusOr<std::vector<std::string>> NcclCommunicator::AllGatherBytes(std::string_view bytes,
+                                                                          std::string_view label) {
+  absl::StatusOr<std::vector<std::string>> all = host_.AllGatherBytes(bytes, label);
+  if (!all.ok()) return Failed(all.status());
+  return all;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Split(int color, std::string_view label) {
+  absl::StatusOr<std::unique_ptr<Communicator>> part = host_.Split(color, label);
+  if (!part.ok()) return Failed(part.status());
+  Communicator& host = **part;
+  return CreateOn(nccl_->api, *std::move(part), host, device_, line_);
+}
+
+}  // namespace lockstep::cuda

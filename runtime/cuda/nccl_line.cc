@@ -1,0 +1,123 @@
+#include "runtime/cuda/nccl_line.h"
+
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "core/status.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kRest = std::chrono::microseconds(50);
+constexpr auto kLastWait = std::chrono::seconds(10);
+constexpr int kPriority = -1;  // collectives before kernels: peers wait for them
+
+template <typename T>
+void Forget(std::vector<std::weak_ptr<T>>& all) {
+  std::erase_if(all, [](const std::weak_ptr<T>& each) { return each.expired(); });
+}
+
+}  // namespace
+
+// --- One communicator ---------------------------------------------------------------------------------------------
+
+void NcclHandle::AddGraph(const std::shared_ptr<LaunchableGraph>& graph) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    Forget(graphs_);
+    graphs_.push_back(graph);
+    if (end_ == nullptr) return;
+  }
+  graph->Drop();
+}
+
+void NcclHandle::Abort() {
+  std::vector<std::weak_ptr<LaunchableGraph>> graphs;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (comm == nullptr) return;
+    graphs = std::exchange(graphs_, {});
+    end_ = std::make_shared<End>();
+    std::thread([end = end_, abort = api.CommAbort, ended = std::exchange(comm, nullptr)] {
+      (void)abort(ended);
+      const std::lock_guard<std::mutex> reached(end->mutex);
+      end->reached = true;
+      end->changed.notify_all();
+    }).detach();
+  }
+  for (const auto& each : graphs) {
+    if (const auto graph = each.lock()) graph->Drop();
+  }
+}
+
+bool NcclHandle::aborted() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return end_ != nullptr;
+}
+
+bool NcclHandle::AwaitEnd(Clock::time_point until) {
+  std::shared_ptr<End> end;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    end = end_;
+  }
+  if (end == nullptr) return true;
+  std::unique_lock<std::mutex> lock(end->mutex);
+  return end->changed.wait_until(lock, until, [&] { return end->reached; });
+}
+
+// --- All of a GPU -------------------------------------------------------------------------------------------------
+
+absl::StatusOr<std::shared_ptr<NcclLine>> NcclLine::Create(CudaDevice& device) {
+  RETURN_IF_ERROR(device.MakeCurrent());
+  CUstream stream = nullptr;
+  const DriverApi& api = device.api();
+  RETURN_IF_ERROR(device.Check(api.StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, kPriority),
+                               "cuStreamCreateWithPriority for collectives"));
+  return std::make_shared<NcclLine>(device, stream);
+}
+
+NcclLine::~NcclLine() {
+  if (device_.MakeCurrent().ok()) (void)device_.api().StreamDestroy(stream_);
+}
+
+void NcclLine::Add(const std::shared_ptr<NcclHandle>& handle) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Forget(handles_);
+  handles_.push_back(handle);
+}
+
+void NcclLine::AbortAll() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& each : handles_) {
+    if (const auto handle = each.lock()) handle->Abort();
+  }
+}
+
+bool NcclLine::AwaitIdle(const std::function<bool()>& go_on) {
+  if (!device_.MakeCurrent().ok()) return true;  // nothing runs any more
+  const auto until = Clock::now() + kLastWait;
+  for (CUstream stream : {device_.stream()->handle(), stream_}) {
+    while (device_.api().StreamQuery(stream) == CUDA_ERROR_NOT_READY) {
+      if (!go_on()) return false;
+      if (Clock::now() >= until) stuck_ = true;
+      if (stuck_) return false;
+      std::this_thread::sleep_for(kRest);
+    }
+  }
+  return true;
+}
+
+bool NcclLine::AwaitEnd(NcclHandle& handle) {
+  if (handle.AwaitEnd(Clock::now() + (left_behind_ ? Clock::duration::zero() : kLastWait))) return true;
+  if (!left_behind_.exchange(true)) {
+    std::fprintf(stderr, "lockstep: %s: ncclCommAbort has not ended after %d s, and is left behind in its thread\n",
+                 device_.description().c_str(), static_cast<int>(kLastWait.count()));
+  }
+  return false;
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,80 @@
+#include "runtime/cuda/nccl_types.h"
+
+#include "core/status.h"
+
+namespace lockstep::cuda {
+namespace {
+
+// False if NCCL cannot reduce it.
+bool TypeOf(DType dtype, ncclDataType_t& type) {
+  switch (dtype) {
+    case DType::kF64: return type = ncclFloat64, true;
+    case DType::kF32: return type = ncclFloat32, true;
+    case DType::kF16: return type = ncclFloat16, true;
+    case DType::kBF16: return type = ncclBfloat16, true;
+    case DType::kI8: return type = ncclInt8, true;
+    case DType::kI32: return type = ncclInt32, true;
+    case DType::kI64: return type = ncclInt64, true;
+    case DType::kU8:
+    case DType::kBool: return type = ncclUint8, true;
+    case DType::kU32: return type = ncclUint32, true;
+    case DType::kU64: return type = ncclUint64, true;
+    case DType::kI16:
+    case DType::kU16: return false;
+  }
+  return false;
+}
+
+ncclRedOp_t OpOf(ReduceKind kind) {
+  switch (kind) {
+    case ReduceKind::kSum: return ncclSum;
+    case ReduceKind::kProd: return ncclProd;
+    case ReduceKind::kMin: return ncclMin;
+    case ReduceKind::kMax: return ncclMax;
+    case ReduceKind::kMean: return ncclAvg;
+  }
+  return ncclSum;
+}
+
+}  // namespace
+
+absl::StatusOr<NcclReduction> ReductionOf(DType dtype, ReduceKind kind, std::string_view label) {
+  NcclReduction reduction{ncclUint8, OpOf(kind)};
+  if (!TypeOf(dtype, reduction.type)) {
+    return Unimplemented() << "`" << label << "`: NCCL cannot reduce " << dtype << "; convert it to i32 or u32";
+  }
+  if (dtype == DType::kBool) {
+    reduction.op = kind == ReduceKind::kSum || kind == ReduceKind::kMax ? ncclMax : ncclMin;
+  } else if (kind == ReduceKind::kMean && IsInteger(dtype) && SizeOf(dtype) < 8) {
+    return Unimplemented() << "`" << label << "`: a mean of " << dtype << " is taken in 64 bits, and NCCL takes it in "
+                           << 8 * SizeOf(dtype) << "; convert it to i64 or u64";
+  }
+  return reduction;
+}
+
+OpDescription DescriptionOf(Opcode opcode, int64_t count, DType dtype, ReduceKind kind, int root,
+                            const Communicator::Call& call) {
+  OpDescription d{.opcode = opcode, .dtype = static_cast<uint8_t>(dtype), .root = root, .count = count};
+  if (opcode == Opcode::kAllReduce || opcode == Opcode::kReduceScatter) d.kind = static_cast<uint8_t>(kind);
+  d.evidence = call.evidence;
+  d.compared_only = call.compared_only;
+  return d;
+}
+
+absl::StatusOr<Communicator::Ticket> StartComparison(Communicator& host, const OpDescription& d,
+                                                     const Communicator::Call& call) {
+  const Communicator::Call compared{call.label, nullptr, call.evidence, /*compared_only=*/true};
+  const auto dtype = static_cast<DType>(d.dtype);
+  const auto kind = static_cast<ReduceKind>(d.kind);
+  switch (d.opcode) {
+    case Opcode::kAllReduce: return host.StartAllReduce(nullptr, nullptr, d.count, dtype, kind, compared);
+    case Opcode::kBroadcast: return host.StartBroadcast(nullptr, nullptr, d.count, dtype, d.root, compared);
+    case Opcode::kAllGather: return host.StartAllGather(nullptr, nullptr, d.count, dtype, compared);
+    case Opcode::kReduceScatter: return host.StartReduceScatter(nullptr, nullptr, d.count, dtype, kind, compared);
+    case Opcode::kBarrier:
+    case Opcode::kAllocate: break;  // never on a device
+  }
+  return Internal() << "no collective " << static_cast<int>(d.opcode);
+}
+
+}  // namespace lockstep::cuda
