@@ -1,43 +1,80 @@
-// What a backend is: it owns a machine. It says what that machine is and what there are kernels for, lowers a graph
-// that keeps to that into a Program of kernels over storages, and makes the devices on which they run. Everything else,
-// from the pipeline before to buffers, certificate and steps after, is shared (compile.cc). A Backend holds no state
-// between calls; any thread may use one. The libraries under it may: an instruction set that is asked for
-// (TargetOptions::isa) holds for the whole process from its first compilation on, and another one is then an error.
+// What a backend is: it owns a kind of machine. It describes the one that a program is made for, lowers a graph that
+// keeps to that into a Program of kernels over storages, and makes the devices on which they run. Everything else, from
+// the pipeline before to buffers, certificate and steps after, is shared (compile.cc). A Backend holds no state between
+// calls; any thread may use one. The libraries under it may: an instruction set that is asked for (TargetOptions::isa)
+// holds for the whole process from its first compilation on, and another one is then an error.
 
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "backends/loops/grid_plan.h"
 #include "backends/loops/loop_sizes.h"
 #include "backends/planning/program.h"
 #include "core/graph.h"
 #include "core/status.h"
 #include "passes/optimize/fuse_elementwise.h"
+#include "runtime/communicator.h"
 #include "runtime/device.h"
 
 namespace lockstep {
 
 // What the user asks of the machine.
 struct TargetOptions {
-  int threads = 1;  // of a rank, at least 1
-  std::string
-      isa;  // the instruction set that kernels may use, as the backend names it; empty: all that the processor has
+  int threads = 1;  // of a rank, at least 1; GPUs ignore it
+  // What kernels may use, as the backend names it. On CPUs an instruction set ("avx2"); empty: all that the processor
+  // has. For GPUs a model or an architecture ("h200", "sm_90"), which need not be there; empty: the GPU of this
+  // machine.
+  std::string isa;
+  bool tf32 = false;  // GPUs may multiply f32 matrices with the significands of TF32: 10 bits
+  bool tune = false;  // GPUs' products of matrices take the fastest algorithm, timed when a program is loaded
 };
 
-// The machine that one executable is made for, as far as passes and kernels need to know it. Plain data.
+// A GPU as passes and kernels see it: known also where there is none.
+struct GpuDescription {
+  std::string name;          // "NVIDIA H200"
+  std::string architecture;  // "sm_90"
+  int capability = 0;        // as a number: 90
+  int multiprocessors = 0;
+  uint64_t memory_bytes = 0;
+  bool tf32 = false;
+};
+
+// The machine that one executable is made for: all that passes and lowering ask about it. Plain data, made by
+// Backend::MakeTarget; for a GPU that `isa` names it can be made anywhere.
 struct Target {
   int threads = 1;
   std::string isa;
-  passes::FusionOptions fusion;  // which nodes become one loop,
-  LoopSizes loops;               // and how that is cut for vectors, caches and threads
+  // Whether there is a kernel for the node as it is; the pipeline decomposes the others where it can.
+  std::function<bool(const Node&)> supports;
+  passes::FusionOptions fusion;       // which nodes become one loop,
+  LoopSizes loops;                    // how a CPU's is cut for vectors, caches and threads,
+  GridSizes grid;                     // and a GPU's into blocks of threads
+  std::optional<GpuDescription> gpu;  // of a GPU
+  bool tune = false;                  // whether kernels are chosen by their time, when a program is loaded
   // Lines about the processor and the libraries behind the kernels: where two processes have the same, equal programs
   // compute equal bits.
   std::string fingerprint;
 };
+
+// A rank's device, and its end of the communicator whose memory is the devices'. Executors of it go before it does.
+struct RankDevice {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Communicator> of_devices;  // null where devices use the world's
+  Communicator* communicator = nullptr;      // the one to load executables with
+};
+
+// The host's, on which ranks talk by `world`.
+RankDevice OpenHostDevice(Communicator& world);
+// Another one, between which ranks talk by way of the host (runtime/comm/staged.h). `threads_share_it`: other ranks,
+// too, which are threads of this process.
+RankDevice OpenStagedDevice(std::unique_ptr<Device> device, Communicator& world, bool threads_share_it = false);
 
 class Backend {
  public:
@@ -45,14 +82,12 @@ class Backend {
 
   virtual std::string_view name() const = 0;  // "cpu"
 
-  // The machine at hand, held to `options`. InvalidArgument for what it does not have.
+  // The machine that `options` ask for, or the one at hand. InvalidArgument for what it does not have.
   virtual absl::StatusOr<Target> MakeTarget(const TargetOptions& options) const = 0;
 
-  // The device on which a rank's executables run: one for each rank, also where ranks are threads of one process.
-  virtual absl::StatusOr<std::unique_ptr<Device>> MakeDevice() const = 0;
-
-  // Whether there is a kernel for the node as it is; the pipeline decomposes the others where it can.
-  virtual bool Supports(const Node& node) const = 0;
+  // Opens the device on which this rank of `world` runs executables: each rank has its own, also where ranks are
+  // threads of one process. All ranks call it; `world` outlives what it returns.
+  virtual absl::StatusOr<RankDevice> OpenDevice(Communicator& world) const = 0;
 
   // One or more instructions for each node, in the graph's order. An op without a kernel is an error that names it.
   // Kernels keep what they need to know of `target`, such as how many threads they were made for.

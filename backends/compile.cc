@@ -74,6 +74,8 @@ absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, cons
   executable.results = std::move(program.results);
   executable.states = std::move(program.states);
   executable.steps = std::move(steps);
+  executable.prepare = std::move(program.prepare);
+  executable.whole = std::move(program.whole);
   executable.num_collectives = program.num_collectives;
   executable.certificate = std::move(certificate);
   executable.fingerprint = "build " + BuildId() + "\n" + target.fingerprint;
@@ -85,14 +87,14 @@ absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, cons
 
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
   ASSIGN_OR_RETURN(graph, ToGlobalTypes(graph));  // of a rank's program, the one that it is a part of
-  ASSIGN_OR_RETURN(const Target target, backend.MakeTarget({options.threads, options.isa}));
+  ASSIGN_OR_RETURN(const Target target, backend.MakeTarget({options.threads, options.isa, options.tf32, options.tune}));
   passes::PipelineOptions pipeline;
   ASSIGN_OR_RETURN(pipeline.mesh, RemainingMesh(graph, options.mesh));
   if (!options.replicated) {
     RETURN_IF_ERROR(CheckInputsAreShared(graph, graph.mesh().empty() ? options.mesh : graph.mesh()));
   }
   pipeline.buckets = {options.bucket_bytes};
-  pipeline.supports = [&](const Node& node) { return backend.Supports(node); };
+  pipeline.supports = target.supports;
   pipeline.fusion = target.fusion;
   pipeline.optimize = options.optimize;
   RETURN_IF_ERROR(

@@ -17,9 +17,11 @@
 namespace lockstep {
 
 struct CompileOptions {
-  Mesh mesh;        // of the ranks that will run it; a graph that has a mesh already must have this one
-  int threads = 1;  // of a rank
-  std::string isa;  // what kernels may use of the processor (TargetOptions); empty: all of it
+  Mesh mesh;          // of the ranks that will run it; a graph that has a mesh already must have this one
+  int threads = 1;    // of a rank
+  std::string isa;    // what kernels may use of the processor, or which GPU they are for (TargetOptions)
+  bool tf32 = false;  // (TargetOptions)
+  bool tune = false;  // (TargetOptions)
   int64_t bucket_bytes = passes::MergeOptions().max_bytes;  // all_reduces are merged into buckets of about this size
   bool optimize = true;                                     // false: only what is needed to run, for comparing
   bool replicated = false;                                  // every rank is meant to get the same inputs; see Compile

@@ -22,10 +22,11 @@ class EmptyBackend : public Backend {
   std::string_view name() const override { return "empty"; }
   absl::StatusOr<Target> MakeTarget(const TargetOptions& options) const override {
     if (options.isa == "mmx") return InvalidArgument() << "there is no mmx";
-    return Target{.threads = options.threads, .isa = options.isa, .fusion = {}, .loops = {}, .fingerprint = "empty"};
+    Target target;
+    target.supports = [](const Node&) { return true; };
+    return target;
   }
-  absl::StatusOr<std::unique_ptr<Device>> MakeDevice() const override { return CreateHostDevice(); }
-  bool Supports(const Node&) const override { return true; }
+  absl::StatusOr<RankDevice> OpenDevice(Communicator& world) const override { return OpenHostDevice(world); }
   absl::StatusOr<Program> Lower(const Graph& graph, const Target&) const override {
     if (graph.nodes().empty()) return Program();
     return Unimplemented() << "there is no kernel for " << graph.nodes().front().Describe();

@@ -5,14 +5,17 @@
 
 #include <cstring>
 
+#include "backends/device_test_support.h"
 #include "backends/executor_test_support.h"
-#include "backends/simulated_device.h"
+#include "backends/simulated_backend.h"
 #include "core/local_part.h"
 #include "core/printer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "passes/training/train_step.h"
 #include "runtime/agreement.h"
+#include "runtime/comm/staged.h"
+#include "runtime/simulated_device.h"
 
 namespace lockstep {
 namespace {
@@ -40,50 +43,6 @@ Graph MlpStep() {
   const absl::Status status = passes::MakeTrainStep(*graph, spec);
   LOCKSTEP_CHECK(status.ok()) << status;
   return *std::move(graph);
-}
-
-Graph SmallStep(int ranks) {
-  absl::StatusOr<Graph> graph = ParseGraph(StepFor(ranks));
-  LOCKSTEP_CHECK(graph.ok()) << graph.status();
-  return *std::move(graph);
-}
-
-// One rank of a program, on the host or on a simulated device.
-class Rank {
- public:
-  static absl::StatusOr<std::unique_ptr<Rank>> Load(const Graph& graph, const Mesh& mesh, bool on_host,
-                                                    Communicator& world, int* splits = nullptr) {
-    auto rank = std::make_unique<Rank>();
-    ASSIGN_OR_RETURN(const auto backend, on_host ? CreateBackend("cpu") : CreateSimulatedBackend());
-    ASSIGN_OR_RETURN(rank->device, backend->MakeDevice());
-    Communicator* communicator = &world;
-    if (!on_host) {
-      rank->communicator = CreateSimulatedCommunicator(world, static_cast<SimulatedDevice&>(*rank->device), splits);
-      communicator = rank->communicator.get();
-    }
-    CompileOptions options;
-    options.mesh = mesh;
-    options.bucket_bytes = 256;
-    ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), *backend, options));
-    ASSIGN_OR_RETURN(rank->executor, Executor::Load(std::move(executable), communicator, rank->device.get()));
-    return rank;
-  }
-
-  size_t queued() const { return device->stream() == nullptr ? 0 : device->stream()->size(); }
-
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Communicator> communicator;  // of simulated devices
-  std::unique_ptr<Executor> executor;
-};
-
-// Values that depend on the type and `salt`; whole numbers are classes.
-Tensor Values(const TensorType& type, int salt) {
-  Tensor tensor(type);
-  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
-    if (type.dtype == DType::kI64) tensor.mutable_data<int64_t>()[i] = (i + salt) % 5;
-    else tensor.mutable_data<float>()[i] = static_cast<float>((i * 7 + salt * 3) % 11 - 5) / 8;
-  }
-  return tensor;
 }
 
 // Assigns the states and runs three times. What comes out: of each run the results, the first in memory of the caller,
@@ -125,45 +84,54 @@ absl::StatusOr<std::vector<Tensor>> Train(Rank& rank, int number, const Mesh& me
 }
 
 // What each rank finds; and how often its communicator was split.
-std::vector<std::vector<Tensor>> TrainOnRanks(const Graph& graph, const Mesh& mesh, bool on_host,
+std::vector<std::vector<Tensor>> TrainOnRanks(const Graph& graph, const Mesh& mesh, Machine machine,
                                               int expected_splits = 0) {
+  const Machines machines(machine, static_cast<int>(mesh.num_ranks()));
   std::vector<std::vector<Tensor>> of_ranks(static_cast<size_t>(mesh.num_ranks()));
   const absl::Status status = ForEachRank(static_cast<int>(of_ranks.size()), [&](Communicator& world) -> absl::Status {
-    int splits = 0;
-    ASSIGN_OR_RETURN(const auto rank, Rank::Load(graph, mesh, on_host, world, &splits));
-    EXPECT_EQ(splits, on_host ? 0 : expected_splits);
+    ASSIGN_OR_RETURN(const auto rank, Rank::Load(graph, mesh, machines, world));
+    EXPECT_EQ(rank->opened.of_devices != nullptr, !machines.is_host() && world.size() > 1);
+    if (rank->opened.of_devices != nullptr) {
+      EXPECT_EQ(static_cast<StagedCommunicator&>(*rank->opened.of_devices).splits(), expected_splits);
+    }
     ASSIGN_OR_RETURN(of_ranks[static_cast<size_t>(world.rank())], Train(*rank, world.rank(), mesh));
-    return CheckReplicas(*rank->executor, on_host ? world : *rank->communicator);
+    return CheckReplicas(*rank->executor, *rank->opened.communicator);
   });
   EXPECT_TRUE(status.ok()) << status;
   return of_ranks;
 }
 
-TEST(Device, ComputesWhatTheHostDoes) {
+class OnDevice : public testing::TestWithParam<Machine> {};
+
+INSTANTIATE_TEST_SUITE_P(Machines, OnDevice, testing::Values(Machine::kSimulated, Machine::kCuda, Machine::kLazyCuda),
+                         [](const auto& info) { return Name(info.param); });
+
+TEST_P(OnDevice, ComputesWhatTheHostDoes) {
   for (int ranks : {1, 2, 3}) {
     const Mesh mesh({{"data", ranks}});
-    const auto expected = TrainOnRanks(SmallStep(ranks), mesh, /*on_host=*/true);
+    const auto expected = TrainOnRanks(SmallStep(ranks), mesh, Machine::kHost);
     // A mesh of one axis is the world itself, of which there are no parts.
-    const auto found = TrainOnRanks(SmallStep(ranks), mesh, /*on_host=*/false, /*expected_splits=*/0);
+    const auto found = TrainOnRanks(SmallStep(ranks), mesh, GetParam(), /*expected_splits=*/0);
     EXPECT_EQ(found, expected) << ranks << " ranks";
     ASSERT_EQ(found[0].size(), 3u * 4);  // the loss, the old state, two states
     EXPECT_NE(found[0][2], found[0][6]) << "nothing was learnt";
   }
 }
 
-TEST(Device, ComputesOnAGridWhatTheHostDoes) {
-  const auto expected = TrainOnRanks(MlpStep(), kGrid, /*on_host=*/true);
-  const auto found = TrainOnRanks(MlpStep(), kGrid, /*on_host=*/false, /*expected_splits=*/2);
+TEST_P(OnDevice, ComputesOnAGridWhatTheHostDoes) {
+  const auto expected = TrainOnRanks(MlpStep(), kGrid, Machine::kHost);
+  const auto found = TrainOnRanks(MlpStep(), kGrid, GetParam(), /*expected_splits=*/2);
   EXPECT_EQ(found, expected);
   EXPECT_NE(found[0], found[1]) << "of weights that are split";
 }
 
-TEST(Device, ReplicasThatPartAreNamed) {
+TEST_P(OnDevice, ReplicasThatPartAreNamed) {
+  const Machines machines(GetParam(), 2);
   std::vector<absl::Status> all;
   (void)ForEachRank(
       2,
-      [](Communicator& world) -> absl::Status {
-        ASSIGN_OR_RETURN(const auto rank, Rank::Load(SmallStep(2), Mesh({{"data", 2}}), /*on_host=*/false, world));
+      [&](Communicator& world) -> absl::Status {
+        ASSIGN_OR_RETURN(const auto rank, Rank::Load(SmallStep(2), Mesh({{"data", 2}}), machines, world));
         const Tensor w = Tensor::Full({DType::kF32, {3, 5}}, 1 + world.rank());
         RETURN_IF_ERROR(rank->executor->AssignState("w", {w.type(), w.bytes()}));
         const absl::Status status = rank->executor->Run(Batch(4).inputs(), {});
@@ -179,9 +147,10 @@ TEST(Device, ReplicasThatPartAreNamed) {
 // --- Calls that fail ----------------------------------------------------------------------------------------------
 
 // The caller may free its memory, which copies in the queue would read.
-TEST(Device, ACallThatFailsLeavesNothingInTheQueue) {
-  const absl::Status status = ForEachRank(1, [](Communicator& world) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto rank, Rank::Load(SmallStep(1), Mesh({{"data", 1}}), /*on_host=*/false, world));
+TEST_P(OnDevice, ACallThatFailsLeavesNothingInTheQueue) {
+  const Machines machines(GetParam(), 1);
+  const absl::Status status = ForEachRank(1, [&](Communicator& world) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto rank, Rank::Load(SmallStep(1), Mesh({{"data", 1}}), machines, world));
     Executor& executor = *rank->executor;
     std::vector<NamedInput> inputs;
     {
@@ -204,12 +173,13 @@ TEST(Device, ACallThatFailsLeavesNothingInTheQueue) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-TEST(Device, AFailureReachesThePeers) {
+TEST_P(OnDevice, AFailureReachesThePeers) {
+  const Machines machines(GetParam(), 3);
   std::vector<absl::Status> all;
   (void)ForEachRank(
       3,
-      [](Communicator& world) -> absl::Status {
-        ASSIGN_OR_RETURN(const auto rank, Rank::Load(SmallStep(3), Mesh({{"data", 3}}), /*on_host=*/false, world));
+      [&](Communicator& world) -> absl::Status {
+        ASSIGN_OR_RETURN(const auto rank, Rank::Load(SmallStep(3), Mesh({{"data", 3}}), machines, world));
         Batch batch(4);
         if (world.rank() == 1) batch.y.mutable_data<int64_t>()[0] = -1;
         const absl::Status status = rank->executor->Run(batch.inputs(), {});
@@ -227,11 +197,11 @@ TEST(Device, ACommunicatorOfTheHostIsRefused) {
       [](Communicator& world) -> absl::Status {
         ASSIGN_OR_RETURN(Graph graph, ParseGraph(StepFor(2)));
         const auto backend = CreateSimulatedBackend();
-        ASSIGN_OR_RETURN(const auto device, backend->MakeDevice());
+        ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(world));
         CompileOptions options;
         options.mesh = Mesh({{"data", 2}});
         ASSIGN_OR_RETURN(Executable executable, Compile(std::move(graph), *backend, options));
-        return Executor::Load(std::move(executable), &world, device.get()).status();
+        return Executor::Load(std::move(executable), &world, opened.device.get()).status();
       },
       &all);
   for (const absl::Status& status : all) {
@@ -265,10 +235,10 @@ TEST(SimulatedDevice, DoesNothingBeforeItIsSynchronized) {
   int value = 1, found = 7;
   ASSERT_TRUE(device.CopyToDevice(memory->data(), reinterpret_cast<std::byte*>(&value), 4).ok());
   ASSERT_TRUE(device.CopyToHost(reinterpret_cast<std::byte*>(&found), memory->data(), 4).ok());
-  value = 2;
+  value = 2;  // what was there has been taken
   EXPECT_EQ(found, 7);
   ASSERT_TRUE(device.Synchronize().ok());
-  EXPECT_EQ(found, 2);
+  EXPECT_EQ(found, 1);
   EXPECT_DEATH((void)*reinterpret_cast<volatile int*>(memory->data()), "");  // the host touches it
 }
 

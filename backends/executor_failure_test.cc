@@ -58,6 +58,45 @@ TEST(OneRank, AFailureBeforeTheFirstUpdateChangesNothing) {
   EXPECT_TRUE(all[0].ok()) << all[0];
 }
 
+// With the communicator at hand.
+TEST(Preparation, RunsOnceOnEveryRankWhenTheProgramIsLoaded) {
+  const auto all = StatusOfEach(3, [](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(Executable executable, CompileFor(StepFor(3), communicator));
+    int calls = 0;
+    executable.prepare = [&](Device& given, Communicator& ranks) -> absl::Status {
+      ++calls;
+      EXPECT_EQ(&given, &device);
+      ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                       ranks.AllGatherBytes(std::to_string(ranks.rank()), "preparing"));
+      EXPECT_THAT(texts, testing::ElementsAre("0", "1", "2"));
+      return absl::OkStatus();
+    };
+    ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, &device));
+    EXPECT_EQ(calls, 1);
+    for (int i = 0; i < 2; ++i) RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    EXPECT_EQ(calls, 1);
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(Preparation, AnErrorIsLoadsOnAllRanks) {
+  const auto all = StatusOfEach(3, [](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(Executable executable, CompileFor(StepFor(3), communicator));
+    executable.prepare = [](Device&, Communicator& ranks) -> absl::Status {
+      if (ranks.rank() == 1) return Unimplemented() << "matmul %z (at onnx:/fc/MatMul): no kernel for it";
+      return ranks.AllGatherBytes("", "preparing").status();
+    };
+    return Executor::Load(std::move(executable), &communicator, &device).status();
+  });
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    EXPECT_THAT(MessageOf(all[rank]), HasSubstr("matmul %z (at onnx:/fc/MatMul): no kernel for it"));
+    if (rank != 1) {
+      EXPECT_THAT(MessageOf(all[rank]), HasSubstr("rank 1"));
+    }
+  }
+}
+
 TEST(OneRank, AFailureAfterAnUpdateSpoilsUntilAllUpdatedStatesAreAssigned) {
   const auto all = StatusOfEach(1, [](Communicator& communicator, Device& device) -> absl::Status {
     ASSIGN_OR_RETURN(const auto executor, Load(kEarlyUpdate, communicator, device));

@@ -82,12 +82,12 @@ std::vector<Tensor> GlobalInputs(const Graph& step, int number) {
 // What one rank of `mesh` does, with its part of everything.
 absl::StatusOr<History> Train(const Graph& step, const Mesh& mesh, Communicator& communicator) {
   ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
-  ASSIGN_OR_RETURN(const auto device, backend->MakeDevice());
+  ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
   CompileOptions options;
   options.mesh = mesh;
   options.bucket_bytes = 256;
   ASSIGN_OR_RETURN(Executable executable, Compile(step.Clone(), *backend, options));
-  ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, device.get()));
+  ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, opened.device.get()));
   History history;
   for (int number = 0; number < kSteps; ++number) {
     const std::vector<Tensor> whole = GlobalInputs(step, number);

@@ -72,9 +72,10 @@ absl::StatusOr<std::vector<std::vector<std::vector<Tensor>>>> RunSeveralInProces
   of_a_rank.replicated = true;
   RETURN_IF_ERROR(ForEachRank(static_cast<int>(ranks), [&](Communicator& communicator) -> absl::Status {
     const auto rank = static_cast<size_t>(communicator.rank());
-    ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, backend.MakeDevice());
+    ASSIGN_OR_RETURN(const RankDevice opened, backend.OpenDevice(communicator));
     ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, of_a_rank));
-    ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, device.get()));
+    ASSIGN_OR_RETURN(const auto executor,
+                     Executor::Load(std::move(executable), opened.communicator, opened.device.get()));
     for (size_t run = 0; run < inputs.size(); ++run) {
       ASSIGN_OR_RETURN(results[run][rank], RunOnce(*executor, graph, inputs[run][rank]));
     }

@@ -38,6 +38,7 @@ void ExpectAgreesWithInterpreter(const Graph& graph, const std::vector<std::vect
   const auto expected = Interpret(graph, inputs);
   ASSERT_TRUE(expected.ok()) << expected.status();
   const auto actual = RunInProcess(graph, TestedBackend(), inputs, options);
+  if (LacksKernel(actual.status())) GTEST_SKIP() << actual.status();
   ASSERT_TRUE(actual.ok()) << actual.status();
   ASSERT_EQ(actual->size(), expected->size());
   for (size_t rank = 0; rank < expected->size(); ++rank) {

@@ -41,12 +41,16 @@ TEST(IndexRange, ErrorsAreThoseOfTheInterpreter) {
       const std::string message(interpreted.message());
       const bool in_range = index >= -9 && index < 9;
       EXPECT_EQ(interpreted.ok(), in_range) << interpreted;
+      std::string said = message.substr(0, message.find(", at "));
+      if (IsFake() && !in_range) {  // a kernel of a GPU says what is wrong, not where
+        said = said.substr(0, said.find("index ")) + "an index" + said.substr(said.find(" is outside"));
+      }
       for (int threads : {1, 2}) {
         CompileOptions options;
         options.threads = threads;
         const absl::Status compiled = RunInProcess(*graph, TestedBackend(), {inputs}, options).status();
         EXPECT_EQ(compiled.ok(), in_range) << compiled;
-        EXPECT_THAT(std::string(compiled.message()), testing::HasSubstr(message.substr(0, message.find(", at "))));
+        EXPECT_THAT(std::string(compiled.message()), testing::HasSubstr(said));
       }
       if (in_range) continue;
       EXPECT_THAT(std::string(interpreted.message()),

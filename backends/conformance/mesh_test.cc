@@ -1,6 +1,7 @@
 // Meshes of two axes: collectives along either against the interpreter.
 
 #include "backends/conformance/compare_with_interpreter.h"
+#include "backends/conformance/tested_backend.h"
 #include "core/op_def.h"
 #include "gtest/gtest.h"
 #include "test/op_cases/op_case_graph.h"
@@ -13,6 +14,9 @@ class CollectiveOnMesh : public testing::TestWithParam<OpCase> {};
 
 TEST_P(CollectiveOnMesh, AgreesWithInterpreter) {
   const int64_t ranks = GetParam().ranks;
+  // NCCL rounds what it passes on.
+  const DType dtype = GetParam().operands.empty() ? DType::kF32 : GetParam().operands[0].type.dtype;
+  const double tolerance = IsFake() && IsFloat(dtype) && SizeOf(dtype) == 2 ? 2e-2 : 1e-5;
   std::vector<Mesh> meshes = {Mesh({{"data", ranks}, {"model", 1}}), Mesh({{"model", 1}, {"data", ranks}})};
   // Groups of ranks next to each other, and of ranks that others are between.
   if (ranks < 5) meshes.push_back(Mesh({{"data", ranks}, {"model", 2}}));
@@ -23,7 +27,7 @@ TEST_P(CollectiveOnMesh, AgreesWithInterpreter) {
     SCOPED_TRACE(graph->ToString());
     CompileOptions options;
     options.mesh = mesh;
-    ExpectAgreesWithInterpreter(*graph, RandomInputs(*graph), 1e-5, options);
+    ExpectAgreesWithInterpreter(*graph, RandomInputs(*graph), tolerance, options);
   }
 }
 

@@ -1,10 +1,21 @@
-// main() of the tests of this folder: GoogleTest's flags, and --backend.
+// main() of the tests of this folder: GoogleTest's flags, and --backend. Where that backend cannot run, as on a machine
+// without a GPU, no test runs, and the reason is printed.
+
+#include <cstdio>
+#include <string>
 
 #include "absl/flags/parse.h"
+#include "backends/conformance/tested_backend.h"
 #include "gtest/gtest.h"
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   absl::ParseCommandLine(argc, argv);
+  const std::string reason = lockstep::WhyItCannotRun();
+  if (!reason.empty()) {
+    std::printf("LEFT OUT: backend \"%s\" cannot run here: %s\n", std::string(lockstep::TestedBackend().name()).c_str(),
+                reason.c_str());
+    testing::GTEST_FLAG(filter) = "-*";  // so that none counts as passed
+  }
   return RUN_ALL_TESTS();
 }

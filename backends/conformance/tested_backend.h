@@ -2,11 +2,24 @@
 
 #pragma once
 
+#include <string>
+
 #include "backends/backend.h"
 
 namespace lockstep {
 
-// The backend that the flag --backend names; "cpu" if it is not given. Ends the process if there is none of that name.
+// The backend that the flag --backend names; "cpu" if it is not given; "fake-cuda" is the cuda backend on fake
+// GPUs. Ends the process if there is none of that name.
 const Backend& TestedBackend();
+
+// What the tested backend lacks to run on this machine, such as a GPU, in its own words; empty if it runs.
+std::string WhyItCannotRun();
+
+// Whether it is on fake GPUs, whose threads take turns on the host's: what is large takes long there.
+bool IsFake();
+
+// Whether that is what the tested backend says of an op for which it has no kernel, or NCCL no reduction. Never so of
+// the CPU's, which has all; which others may lack is what missing_kernels_test asks.
+bool LacksKernel(const absl::Status& status);
 
 }  // namespace lockstep

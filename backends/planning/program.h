@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +66,8 @@ struct Program {
   std::vector<ProgramOutput> outputs;              // results and next values, in the graph's order
   std::vector<int> bucket_axes;                    // by bucket: position in the mesh of its axis
   int num_collectives = 0;
+  Preparation prepare;              // what the backend does when the program is loaded; null: nothing
+  std::unique_ptr<WholeRun> whole;  // the backend's way to run all steps at once; null: it has none
 
   int AddStorage(Storage storage) {
     storages.push_back(std::move(storage));

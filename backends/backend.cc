@@ -1,0 +1,21 @@
+#include "backends/backend.h"
+
+#include <utility>
+
+#include "runtime/comm/staged.h"
+
+namespace lockstep {
+
+RankDevice OpenHostDevice(Communicator& world) { return {CreateHostDevice(), nullptr, &world}; }
+
+RankDevice OpenStagedDevice(std::unique_ptr<Device> device, Communicator& world, bool threads_share_it) {
+  using Runs = StagedCommunicator::Runs;
+  RankDevice opened{std::move(device), nullptr, &world};
+  if (world.size() == 1) return opened;
+  opened.of_devices =
+      std::make_unique<StagedCommunicator>(world, *opened.device, threads_share_it ? Runs::kInCaller : Runs::kInStream);
+  opened.communicator = opened.of_devices.get();
+  return opened;
+}
+
+}  // namespace lockstep
