@@ -1,0 +1,266 @@
+// A program as a CUDA graph, on the fakes: it computes what its steps compute one by one, on one rank and on several,
+// and what fails in a capture does not fail the run.
+
+#include "backends/cuda/captured_steps.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/compile.h"
+#include "backends/run_in_process.h"
+#include "core/check.h"
+#include "core/local_part.h"
+#include "core/printer.h"
+#include "core/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "passes/training/train_step.h"
+#include "runtime/executor.h"
+#include "test/fake_cuda/fake_backend.h"
+#include "test/fake_cuda/load.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int kRuns = 5;
+
+Graph MlpStep() {
+  absl::StatusOr<Graph> graph = ParseGraph(R"(
+graph @mlp(%x: f32[12,6] split(0), state %w: f32[6,10], state %u: f32[10,5]) -> (logits: f32[12,5]) {
+  %z = matmul %x, %w : f32[12,10]
+  %h = tanh %z : f32[12,10]
+  %logits = matmul %h, %u : f32[12,5]
+  return %logits
+}
+)");
+  LOCKSTEP_CHECK(graph.ok()) << graph.status();
+  passes::TrainStepSpec spec;
+  spec.optimizer = {"SGD", {{"learning_rate", 0.3}, {"momentum", 0.9}}};
+  const absl::Status status = passes::MakeTrainStep(*graph, spec);
+  LOCKSTEP_CHECK(status.ok()) << status;
+  return *std::move(graph);
+}
+
+Tensor Values(const TensorType& type, int salt) {
+  Tensor tensor(type);
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+    if (type.dtype == DType::kI64) tensor.mutable_data<int64_t>()[i] = (i + salt) % 5;
+    else tensor.mutable_data<float>()[i] = static_cast<float>((i * 7 + salt * 3) % 11 - 5) / 8;
+  }
+  return tensor;
+}
+
+int64_t Count(const std::string& begin) {
+  const std::vector<std::string> calls = TheFakeDriver().calls();
+  return std::count_if(calls.begin(), calls.end(), [&](const std::string& call) { return call.rfind(begin, 0) == 0; });
+}
+
+// The losses of all runs, of each rank; `ahead` runs are started before one is waited for.
+absl::StatusOr<std::vector<std::vector<float>>> Train(const Backend& backend, int ranks, bool profile, int ahead = 0) {
+  const Graph graph = MlpStep();
+  std::vector<std::vector<float>> losses(static_cast<size_t>(ranks));
+  CompileOptions options;
+  options.mesh = Mesh({{"data", ranks}});
+  options.replicated = true;
+  RETURN_IF_ERROR(ForEachRank(ranks, [&](Communicator& world) -> absl::Status {
+    ASSIGN_OR_RETURN(const RankDevice opened, backend.OpenDevice(world));
+    ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, options));
+    ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), opened.communicator,
+                                                         opened.device.get(), {.profile = profile}));
+    const Executable& loaded = executor->executable();
+    for (const ValueInfo& state : loaded.states) {
+      const Tensor value = Values(state.global_type, 1);
+      RETURN_IF_ERROR(executor->AssignState(state.name, {value.type(), value.bytes()}));
+    }
+    std::vector<float>& found = losses[static_cast<size_t>(world.rank())];
+    found.assign(kRuns, -1);
+    for (int run = 0; run < kRuns; ++run) {
+      std::vector<Tensor> parts;
+      std::vector<NamedInput> inputs;
+      parts.reserve(loaded.inputs.size());
+      for (const ValueInfo& input : loaded.inputs) {
+        const Tensor& part =
+            parts.emplace_back(LocalPart(Values(input.global_type, run), input.placements, options.mesh, world.rank()));
+        inputs.push_back({input.name, {part.type(), part.bytes()}});
+      }
+      const std::vector<NamedResult> results = {{"loss", {{DType::kF32, {}}, &found[static_cast<size_t>(run)]}}};
+      ASSIGN_OR_RETURN(const int64_t call, executor->Start(inputs, results));
+      if (ahead > 0) {
+        EXPECT_EQ(executor->IsUnderWay(call), !profile) << run;
+      }
+      if (run >= ahead) RETURN_IF_ERROR(executor->Wait(call - ahead));
+    }
+    RETURN_IF_ERROR(executor->Wait(kRuns));
+    return absl::OkStatus();
+  }));
+  return losses;
+}
+
+class Captured : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Captured, testing::Values(1, 2, 3));
+
+TEST_P(Captured, ComputesWhatTheStepsDo) {
+  const int ranks = GetParam();
+  const auto backend = CreateFakeCudaBackend();
+  const auto expected = Train(*backend, ranks, /*profile=*/true);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  EXPECT_EQ(Count("cuGraphLaunch"), 0) << "step by step where each step is to have its time";
+  const int64_t kernels = Count("cuLaunchKernel");
+  const auto found = Train(*backend, ranks, /*profile=*/false);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(*found, *expected);
+  EXPECT_NE((*found)[0][1], (*found)[0][4]) << "nothing was learnt";
+  EXPECT_EQ(Count("cuGraphLaunch"), ranks * (kRuns - 1));
+  EXPECT_EQ((Count("cuLaunchKernel") - kernels) * kRuns, kernels * 2) << "once each in the first run and the capture";
+  EXPECT_THAT(TheFakeDriver().misuse(), IsEmpty());
+}
+
+// While the graph of the run before is in the stream, and the first run as its steps are captured.
+TEST_P(Captured, ComputesTheSameWhenRunsAreUnderWay) {
+  const int ranks = GetParam();
+  const auto backend = CreateFakeCudaBackend();
+  const auto expected = Train(*backend, ranks, /*profile=*/true, /*ahead=*/1);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  for (int ahead : {1, 2}) {
+    const auto found = Train(*backend, ranks, /*profile=*/false, ahead);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(*found, *expected);
+  }
+  EXPECT_EQ(Count("cuGraphLaunch"), 2 * ranks * (kRuns - 1));
+  EXPECT_THAT(TheFakeDriver().misuse(), IsEmpty());
+}
+
+// On one rank, in the capture: all of them go on step by step.
+TEST_P(Captured, AFailureInTheCaptureIsNotOneOfTheRun) {
+  const int ranks = GetParam();
+  for (const char* function : {"cuGraphInstantiateWithFlags", "cuStreamBeginCapture"}) {
+    const auto backend = CreateFakeCudaBackend();
+    const auto expected = Train(*backend, ranks, /*profile=*/true);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    TheFakeDriver().FailCall(function, 1, CUDA_ERROR_NOT_SUPPORTED);
+    testing::internal::CaptureStderr();
+    const auto found = Train(*backend, ranks, /*profile=*/false);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("runs step by step"));
+    ASSERT_TRUE(found.ok()) << function << ": " << found.status();
+    EXPECT_EQ(*found, *expected);
+    EXPECT_EQ(Count("cuGraphLaunch"), 0);
+    EXPECT_THAT(TheFakeDriver().misuse(), IsEmpty());
+  }
+}
+
+// A run that fails is not the first, step by step one: the next is.
+TEST(CapturedSteps, TheFirstRunIsOneThatSucceeds) {
+  const auto backend = CreateFakeCudaBackend();
+  const absl::Status status = ForEachRank(1, [&](Communicator& world) -> absl::Status {
+    ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(world));
+    ASSIGN_OR_RETURN(Executable executable, Compile(MlpStep(), *backend, {.mesh = Mesh({{"data", 1}})}));
+    ASSIGN_OR_RETURN(const auto executor,
+                     Executor::Load(std::move(executable), opened.communicator, opened.device.get()));
+    std::vector<Tensor> values;
+    std::vector<NamedInput> inputs;
+    values.reserve(executor->executable().inputs.size());
+    for (const ValueInfo& input : executor->executable().inputs) {
+      const Tensor& value = values.emplace_back(Values(input.local_type, 1));
+      inputs.push_back({input.name, {value.type(), value.bytes()}});
+    }
+    TheFakeDriver().FailCall("cuLaunchKernel", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_THAT(std::string(executor->Run(inputs, {}).message()), HasSubstr("cuLaunchKernel"));
+    for (const ValueInfo& state : executor->executable().states) {
+      const Tensor value = Values(state.local_type, 1);
+      RETURN_IF_ERROR(executor->AssignState(state.name, {value.type(), value.bytes()}));
+    }
+    for (int run = 0; run < 3; ++run) RETURN_IF_ERROR(executor->Run(inputs, {}));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(Count("cuGraphLaunch"), 2);
+}
+
+// Also of a graph, in which no call is compared by itself.
+TEST(CapturedSteps, RanksThatPartAreNamed) {
+  const auto backend = CreateFakeCudaBackend();
+  CompileOptions options;
+  options.mesh = Mesh({{"data", 2}});
+  std::vector<absl::Status> all;
+  (void)ForEachRank(
+      2,
+      [&](Communicator& world) -> absl::Status {
+        ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(world));
+        EXPECT_EQ(opened.communicator->transport(), "nccl");
+        ASSIGN_OR_RETURN(Executable executable, Compile(MlpStep(), *backend, options));
+        ASSIGN_OR_RETURN(const auto executor,
+                         Executor::Load(std::move(executable), opened.communicator, opened.device.get()));
+        std::vector<Tensor> parts;
+        std::vector<NamedInput> inputs;
+        parts.reserve(executor->executable().inputs.size());
+        for (const ValueInfo& input : executor->executable().inputs) {
+          const Tensor& part = parts.emplace_back(Values(input.local_type, 1));
+          inputs.push_back({input.name, {part.type(), part.bytes()}});
+        }
+        for (int run = 0; run < 3; ++run) RETURN_IF_ERROR(executor->Run(inputs, {}));
+        const ValueInfo& state = executor->executable().states[0];
+        const Tensor value = Values(state.local_type, 2);
+        if (world.rank() == 1) RETURN_IF_ERROR(executor->AssignState(state.name, {value.type(), value.bytes()}));
+        return executor->Run(inputs, {});
+      },
+      &all);
+  EXPECT_GE(Count("cuGraphLaunch"), 4);
+  for (const absl::Status& status : all) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr("different states were assigned on them"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the collectives of a CUDA graph"));
+  }
+}
+
+// Ranks that are threads of one process, and of a GPU. Sums of two are the same by NCCL and by way of the host.
+TEST(RankDevice, ThreadsThatShareAGpuComputeTheSame) {
+  const auto expected = Train(*CreateFakeCudaBackend(), 2, /*profile=*/false);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  const auto found = Train(*CreateFakeCudaBackend(/*gpus=*/1), 2, /*profile=*/false);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(*found, *expected);
+}
+
+// Which versions of NCCL take ranks of one GPU only NCCL knows: where the user asks for it, it is tried.
+TEST(RankDevice, NcclIsAskedWhetherRanksMayShareAGpu) {
+  const auto backend = CreateFakeCudaBackend(/*gpus=*/1);
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  for (const bool may : {false, true}) {
+    TheFakeNccl().LetRanksShareGpus(may);
+    testing::internal::CaptureStderr();
+    const absl::Status status = ForEachRank(2, [&](Communicator& world) -> absl::Status {
+      ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(world));
+      EXPECT_EQ(opened.communicator->transport(), may ? "nccl" : "in_process via host");
+      return opened.communicator->Barrier("both are there");
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_THAT(said, may ? testing::IsEmpty()
+                          : testing::Matcher<std::string>(
+                                testing::AllOf(HasSubstr("NCCL 2.27.3 refuses ranks that share a GPU"),
+                                               HasSubstr("ncclCommInitRankConfig: an error of the fake NCCL (5)"))));
+    EXPECT_EQ(TheFakeNccl().live(), 0);
+  }
+  TheFakeNccl().LetRanksShareGpus(false);
+  unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
+// There are eight GPUs: of nine ranks two share one.
+TEST(RankDevice, GpusThatAreSharedTalkByTheHost) {
+  const auto backend = CreateFakeCudaBackend();
+  testing::internal::CaptureStderr();
+  const absl::Status status = ForEachRank(9, [&](Communicator& world) -> absl::Status {
+    ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(world));
+    EXPECT_EQ(opened.communicator->transport(), "in_process via host");
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("and rank 8 share a GPU"));
+}
+
+}  // namespace
+}  // namespace lockstep::cuda

@@ -1,0 +1,170 @@
+// Convolution and its gradients by cuDNN; a loop that writes zeros where a side has no elements. Values are row-major.
+
+#include <memory>
+
+#include "backends/cuda/convolution_problem.h"
+#include "backends/cuda/cudnn_graph.h"
+#include "backends/cuda/emitters.h"
+#include "core/builder.h"
+#include "core/check.h"
+
+namespace lockstep::cuda {
+namespace {
+
+enum TensorId : int64_t { kX = 1, kFilter = 2, kY = 3 };
+
+// Where a kind of operation has what: the operands' and the result's tensors, as the node has them, and attributes.
+struct OperationRow {
+  cudnnBackendDescriptorType_t type;
+  cudnnBackendAttributeName_t x, filter, y, window, alpha, beta;
+  std::array<int64_t, 3> tensors;
+};
+
+const OperationRow& RowOf(ConvolutionProblem::Kind kind) {
+  static constexpr OperationRow kForward = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                                            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                                            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                                            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+                                            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                                            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                                            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+                                            {kX, kFilter, kY}};
+  static constexpr OperationRow kGradInput = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+                                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+                                              {kFilter, kY, kX}};
+  static constexpr OperationRow kGradFilter = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+                                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+                                               {kX, kY, kFilter}};
+  return kind == ConvolutionProblem::Kind::kForward     ? kForward
+         : kind == ConvolutionProblem::Kind::kGradInput ? kGradInput
+                                                        : kGradFilter;
+}
+
+// One convolution with the library's descriptors, which are made when the program is loaded: that takes a GPU.
+class Convolution {
+ public:
+  Convolution(ConvolutionProblem problem, std::shared_ptr<CudnnHandle> cudnn)
+      : problem_(std::move(problem)), cudnn_(std::move(cudnn)) {}
+
+  // Makes the plan, and says of which engine. The library's handle is open.
+  absl::StatusOr<std::string> Prepare() {
+    RETURN_IF_ERROR(Annotate(MakePlan(), problem_.ToString()));
+    return problem_.ToString() + ": " + plan_.engine;
+  }
+
+  absl::Status Run(const KernelArgs& args) {
+    LOCKSTEP_CHECK(!plan_.parts.empty()) << problem_.ToString() << " runs in a program that was not prepared";
+    auto& stream = static_cast<CudaStream&>(*args.stream);
+    const std::array<void*, 3> pointers = {args.reads[0], args.reads[1], args.writes[0]};
+    return Annotate(RunPlan(*cudnn_, plan_, stream, RowOf(problem_.kind).tensors, pointers, args.scratch),
+                    problem_.ToString());
+  }
+
+ private:
+  absl::Status MakePlan() {
+    ASSIGN_OR_RETURN(const size_t x, AddTensor(kX, problem_.x, "x"));
+    ASSIGN_OR_RETURN(const size_t filter, AddTensor(kFilter, problem_.filter, "the filter"));
+    ASSIGN_OR_RETURN(const size_t y, AddTensor(kY, problem_.y, "y"));
+    ASSIGN_OR_RETURN(const size_t window, AddWindow());
+    const OperationRow& row = RowOf(problem_.kind);
+    CudnnDescriptor& operation = tensors_.emplace_back(cudnn_->api(), row.type, "the operation");
+    operation.Set(row.x, tensors_[x])
+        .Set(row.filter, tensors_[filter])
+        .Set(row.y, tensors_[y])
+        .Set(row.window, tensors_[window]);
+    if (problem_.compute == CUDNN_DATA_DOUBLE) {
+      operation.Set(row.alpha, CUDNN_TYPE_DOUBLE, 1.0).Set(row.beta, CUDNN_TYPE_DOUBLE, 0.0);
+    } else {
+      operation.Set(row.alpha, CUDNN_TYPE_FLOAT, 1.0f).Set(row.beta, CUDNN_TYPE_FLOAT, 0.0f);
+    }
+    RETURN_IF_ERROR(operation.Finalize());
+    const EngineWishes wishes = {.tensor_cores = problem_.type != CUDNN_DATA_FLOAT || problem_.tf32,
+                                 .workspace_bytes = problem_.WorkspaceLimit()};
+    ASSIGN_OR_RETURN(plan_, PlanOperation(*cudnn_, operation, wishes));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<size_t> AddTensor(int64_t id, const ConvolutionProblem::Side& side, const char* what) {
+    RETURN_IF_ERROR(tensors_.emplace_back(cudnn_->api(), CUDNN_BACKEND_TENSOR_DESCRIPTOR, what)
+                        .Set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, problem_.type)
+                        .Set(CUDNN_ATTR_TENSOR_DIMENSIONS, side.dims)
+                        .Set(CUDNN_ATTR_TENSOR_STRIDES, side.strides)
+                        .Set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id)
+                        .Set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, int64_t{problem_.alignment})
+                        .Finalize());
+    return tensors_.size() - 1;
+  }
+
+  absl::StatusOr<size_t> AddWindow() {
+    const auto spatial_dims = static_cast<int64_t>(problem_.stride.size());
+    RETURN_IF_ERROR(tensors_.emplace_back(cudnn_->api(), CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "the window")
+                        .Set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, problem_.compute)
+                        .Set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, CUDNN_CROSS_CORRELATION)
+                        .Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, spatial_dims)
+                        .Set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, problem_.padding_low)
+                        .Set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, problem_.padding_high)
+                        .Set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, problem_.stride)
+                        .Set(CUDNN_ATTR_CONVOLUTION_DILATIONS, problem_.dilation)
+                        .Finalize());
+    return tensors_.size() - 1;
+  }
+
+  const ConvolutionProblem problem_;
+  const std::shared_ptr<CudnnHandle> cudnn_;  // of all kernels of the program
+  std::vector<CudnnDescriptor> tensors_;      // with the window and the operation, which the plan is made for
+  CudnnPlan plan_;
+};
+
+bool HasElements(const Node& node) {
+  bool has_elements = node.type().num_elements() > 0;
+  for (const Value& operand : node.operands()) has_elements = has_elements && operand.type().num_elements() > 0;
+  return has_elements;
+}
+
+// Sums over nothing.
+absl::StatusOr<Graph> ZeroBody(const Node& node) {
+  Graph body("zeros");
+  for (const Value& operand : node.operands()) {
+    RETURN_IF_ERROR(body.AddInput("x" + std::to_string(body.inputs().size()), operand.type()).status());
+  }
+  Builder builder(body, nullptr, node.source());
+  const Value result = builder.Splat(0, node.type());
+  RETURN_IF_ERROR(builder.status());
+  RETURN_IF_ERROR(body.AddResult("y", result));
+  return body;
+}
+
+}  // namespace
+
+bool SupportsConvolution(const Node& node) { return IsFloat(node.type().dtype) && HasElements(node); }
+
+absl::Status EmitConvolution(const Node& node, EmitContext& c) {
+  ConvolutionProblem problem(node, c.gpu().tf32, c.alignment());
+  Kernel kernel;
+  kernel.name = "cudnn." + node.op_name();
+  kernel.scratch_bytes = problem.WorkspaceLimit();
+  auto convolution = std::make_shared<Convolution>(std::move(problem), c.cudnn());
+  c.AddPlan([convolution] { return convolution->Prepare(); });
+  kernel.run = [convolution](const KernelArgs& args) { return convolution->Run(args); };
+  c.Add(node, std::move(kernel), c.ReadAll(node), {c.Write(node)});
+  return absl::OkStatus();
+}
+
+bool SupportsConvolutionLoop(const Node& node) { return IsFloat(node.type().dtype) && !HasElements(node); }
+
+absl::Status EmitConvolutionLoop(const Node& node, EmitContext& c) {
+  ASSIGN_OR_RETURN(Graph body, ZeroBody(node));
+  return EmitLoopOf(node, std::move(body), c);
+}
+
+}  // namespace lockstep::cuda

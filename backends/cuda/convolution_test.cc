@@ -1,0 +1,196 @@
+// Convolutions on the fake cuDNN: what is called, which engine is taken, and what is said where none will do. That the
+// numbers are right is tested by the op cases (//backends/conformance:fake-cuda_op_cases_test).
+
+#include "backends/cuda/convolution_problem.h"
+#include "core/interpreter.h"
+#include "core/printer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "test/fake_cuda/run.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+std::string ConvolutionText(const std::string& dtype) {
+  const std::string x = dtype + "[2,4,8,7]", filter = dtype + "[6,2,3,3]", y = dtype + "[2,6,8,4]";
+  return "graph @f(%x: " + x + ", %w: " + filter + ", %dy: " + y + ") -> (y: " + y + ", dx: " + x + ", dw: " + filter +
+         ") {\n%y = convolution %x, %w {stride=[1, 2], padding_low=[1, 1], padding_high=[1, 2], dilation=[1, 1], "
+         "groups=2} : " +
+         y +
+         " @\"onnx:/conv\"\n%dx = convolution_grad_input %w, %dy {stride=[1, 2], padding_low=[1, 1], "
+         "padding_high=[1, 2], dilation=[1, 1], groups=2, input_shape=[2, 4, 8, 7]} : " +
+         x +
+         "\n%dw = convolution_grad_filter %x, %dy {stride=[1, 2], padding_low=[1, 1], padding_high=[1, 2], "
+         "dilation=[1, 1], groups=2, filter_shape=[6, 2, 3, 3]} : " +
+         filter + "\nreturn %y, %dx, %dw\n}";
+}
+
+class ConvolutionTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    fake_.ResetEngines();
+    fake_.TakeCalls();
+    fake_.TakeMisuse();
+  }
+  void TearDown() override {
+    EXPECT_THAT(fake_.TakeMisuse(), IsEmpty());
+    EXPECT_EQ(fake_.live(), 0) << "descriptors or handles that are not destroyed";
+  }
+
+  absl::StatusOr<std::vector<Tensor>> Run(const Graph& graph, bool tf32 = false, int times = 1) {
+    CompileOptions options;
+    options.tf32 = tf32;
+    return RunOnFake(graph, InputsForTest(graph), options, times);
+  }
+  void ExpectRight(const Graph& graph, const std::vector<Tensor>& found, double tolerance) {
+    const auto expected = InterpretOneRank(graph, InputsForTest(graph));
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (size_t i = 0; i < expected->size(); ++i) {
+      for (int64_t at = 0; at < (*expected)[i].num_elements(); ++at) {
+        ASSERT_NEAR(found[i].At(at), (*expected)[i].At(at), tolerance) << "result " << i << " at " << at;
+      }
+    }
+  }
+
+  FakeCudnn& fake_ = TheFakeCudnn();
+};
+
+TEST_F(ConvolutionTest, CallsWithWhatTheNodeSays) {
+  const Graph graph = ParseForTest(ConvolutionText("f32"));
+  const auto results = Run(graph);
+  ASSERT_TRUE(results.ok()) << results.status();
+  ExpectRight(graph, *results, 1e-5);
+  const std::string sides = " x[2, 4, 8, 7] w[6, 2, 3, 3] y[2, 6, 8, 4]";
+  const std::string rest = ", padding [1, 1]+[1, 2], stride [1, 2], dilation [1, 1], f32, engine 3";
+  EXPECT_THAT(fake_.TakeCalls(), testing::UnorderedElementsAre("convolution forward" + sides + rest,
+                                                               "convolution backward data" + sides + rest,
+                                                               "convolution backward filter" + sides + rest));
+}
+
+// The first of the heuristics' list that may be used: with tensor cores for what they do not round, or on request.
+TEST_F(ConvolutionTest, TakesEnginesThatKeepToTheType) {
+  for (const auto& [dtype, tf32, engine, tolerance] :
+       {std::tuple("f32", false, 3, 1e-5), std::tuple("f32", true, 7, 2e-2), std::tuple("f16", false, 7, 2e-2),
+        std::tuple("bf16", false, 7, 0.2), std::tuple("f64", false, 7, 1e-12)}) {
+    const Graph graph = ParseForTest(ConvolutionText(dtype));
+    const auto results = Run(graph, tf32);
+    ASSERT_TRUE(results.ok()) << results.status();
+    ExpectRight(graph, *results, tolerance);
+    const std::vector<std::string> calls = fake_.TakeCalls();
+    EXPECT_EQ(calls.size(), 3u);
+    for (const std::string& call : calls) {
+      EXPECT_THAT(call, testing::EndsWith(std::string(dtype) + ", engine " + std::to_string(engine)));
+    }
+  }
+}
+
+// Each kind of engine that must not be used is passed over, and the next heuristics are asked.
+TEST_F(ConvolutionTest, AsksTheNextHeuristics) {
+  for (cudnnBackendNumericalNote_t note :
+       {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS,
+        CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION, CUDNN_NUMERICAL_NOTE_FFT, CUDNN_NUMERICAL_NOTE_WINOGRAD,
+        CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13, CUDNN_NUMERICAL_NOTE_TENSOR_CORE}) {
+    fake_.SetEngines(CUDNN_HEUR_MODE_A, {{.index = 20, .notes = {CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP, note}}});
+    fake_.SetEngines(CUDNN_HEUR_MODE_B, {});
+    fake_.SetEngines(CUDNN_HEUR_MODE_FALLBACK, {{.index = 21, .notes = {}, .workspace = 0}});
+    const auto results = Run(ParseForTest(ConvolutionText("f32")));
+    ASSERT_TRUE(results.ok()) << results.status();
+    for (const std::string& call : fake_.TakeCalls()) EXPECT_THAT(call, HasSubstr(", engine 21")) << note;
+  }
+}
+
+TEST_F(ConvolutionTest, AnErrorSaysWhatWasTried) {
+  fake_.SetEngines(CUDNN_HEUR_MODE_A, {{.index = 5, .notes = {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}},
+                                       {.index = 6, .notes = {}, .workspace = 4096, .takes = false}});
+  fake_.SetEngines(CUDNN_HEUR_MODE_B, {});
+  fake_.SetEngines(CUDNN_HEUR_MODE_FALLBACK, {{.index = 7, .notes = {}, .workspace = int64_t{1} << 33}});
+  const absl::Status status = Run(ParseForTest(ConvolutionText("f32"))).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("convolution"),
+                    HasSubstr("of x[2,4,8,7], filter[6,2,3,3], y[2,6,8,4], padding [1, 1]+[1, 2], stride [1, 2]"),
+                    HasSubstr("no engine for it that may be used with a workspace of"),
+                    HasSubstr("mode A, engine 5: not deterministic, engine 6: cuDNN: cudnnBackendFinalize of the plan: "
+                              "CUDNN_STATUS_NOT_SUPPORTED (3000): the engine does not take it"),
+                    HasSubstr("mode B: no engine"),
+                    HasSubstr("the fallback, engine 7: wants a workspace of 8589934592 bytes")));
+}
+
+// Plans are made once, with one handle for the program.
+TEST_F(ConvolutionTest, RunsAgain) {
+  fake_.SetEngines(CUDNN_HEUR_MODE_A, {{.index = 8, .notes = {}}});
+  const int64_t plans = fake_.plans_made(), handles = fake_.handles_made();
+  const Graph graph = ParseForTest(ConvolutionText("f32"));
+  const auto results = Run(graph, false, 3);
+  ASSERT_TRUE(results.ok()) << results.status();
+  ExpectRight(graph, *results, 1e-5);
+  EXPECT_EQ(fake_.TakeCalls().size(), 6u);  // the third run launches a CUDA graph of the second
+  EXPECT_EQ(fake_.plans_made() - plans, 3);
+  EXPECT_EQ(fake_.handles_made() - handles, 1);
+}
+
+// --- The problem ---------------------------------------------------------------------------------------------------
+
+ConvolutionProblem ProblemOf(const Graph& graph, bool tf32 = false) {
+  for (const Node& node : graph.nodes()) {
+    if (node.Is("convolution")) return {node, tf32, /*alignment=*/64};
+  }
+  LOCKSTEP_CHECK(false) << "no convolution";
+  std::abort();
+}
+
+TEST(ConvolutionProblemTest, OneSpatialDimensionIsSeenAsTwo) {
+  const ConvolutionProblem problem =
+      ProblemOf(ParseForTest(R"(graph @f(%x: f32[6,2,9], %w: f32[2,2,3]) -> (y: f32[6,2,4]) {
+    %y = convolution %x, %w {stride=[2], padding_low=[0], padding_high=[2], dilation=[2]} : f32[6,2,4]
+    return %y
+  })"));
+  EXPECT_THAT(problem.x.dims, ElementsAre(6, 2, 1, 9));
+  EXPECT_THAT(problem.x.strides, ElementsAre(18, 9, 9, 1));
+  EXPECT_THAT(problem.filter.dims, ElementsAre(2, 2, 1, 3));
+  EXPECT_THAT(problem.stride, ElementsAre(1, 2));
+  EXPECT_THAT(problem.padding_high, ElementsAre(0, 2));
+  EXPECT_THAT(problem.dilation, ElementsAre(1, 2));
+}
+
+// Room for the three sides with channels in eights: 3 channels are 8, 6 are 8.
+TEST(ConvolutionProblemTest, TheWorkspaceHasRoomForCopies) {
+  const ConvolutionProblem problem =
+      ProblemOf(ParseForTest(R"(graph @f(%x: f16[2,3,8,8], %w: f16[6,3,3,3]) -> (y: f16[2,6,6,6]) {
+    %y = convolution %x, %w {stride=[1, 1], padding_low=[0, 0], padding_high=[0, 0], dilation=[1, 1]} : f16[2,6,6,6]
+    return %y
+  })"));
+  EXPECT_EQ(problem.WorkspaceLimit(), (uint64_t{32} << 20) + 2 * (2 * 8 * 64 + 6 * 8 * 9 + 2 * 8 * 36));
+}
+
+// Slices of a loop lie as closely as their elements do: the second of x begins 36 bytes after the first. The fake
+// refuses addresses that are less aligned than the descriptor says.
+TEST_F(ConvolutionTest, SlicesOfALoopAreAlignedAsTheyLie) {
+  for (const std::string dtype : {"f32", "f16", "f64"}) {
+    std::string text =
+        R"(graph @f(%h: F[1,1,3,3], %x: F[4,1,1,3,3], %w: F[1,1,3,3]) -> (h: F[1,1,3,3], y: F[4,1,1,3,3]) {
+      %last, %all = scan %h, %x, %w {carried=1, length=4, scanned=1, body=
+        graph @step(%h: F[1,1,3,3], %x: F[1,1,3,3], %w: F[1,1,3,3]) -> (h: F[1,1,3,3], y: F[1,1,3,3]) {
+          %z = convolution %x, %w {stride=[1, 1], padding_low=[1, 1], padding_high=[1, 1], dilation=[1, 1], groups=1} : F[1,1,3,3]
+          %n = add %z, %h : F[1,1,3,3]
+          return %n, %z
+        }} : F[1,1,3,3], F[4,1,1,3,3]
+      return %last, %all
+    })";
+    for (size_t at; (at = text.find("F[")) != std::string::npos;) text.replace(at, 1, dtype);
+    const Graph graph = ParseForTest(text);
+    const auto results = Run(graph);
+    ASSERT_TRUE(results.ok()) << dtype << ": " << results.status();
+    EXPECT_THAT(fake_.TakeCalls(), testing::SizeIs(4));
+    ExpectRight(graph, *results, dtype == "f16" ? 1e-2 : 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::cuda

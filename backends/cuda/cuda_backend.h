@@ -1,0 +1,23 @@
+// The backend of NVIDIA's GPUs: cuBLASLt's and cuDNN's kernels, loops compiled to PTX, NCCL. It compiles anywhere; what
+// it makes runs where the driver and the libraries are found. It has not run on hardware yet: docs/gpu.md says what has
+// been checked without.
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "backends/backend.h"
+#include "backends/codegen/grid_compiler.h"
+
+namespace lockstep {
+
+std::unique_ptr<Backend> CreateCudaBackend();
+
+// With images of another kind than PTX, for tests: of loops, and of a family of kernels/.
+std::unique_ptr<Backend> CreateCudaBackend(GridCompiler::MakeTarget make_images,
+                                           std::function<std::string(std::string_view family)> kernel_texts);
+
+}  // namespace lockstep

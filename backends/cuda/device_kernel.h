@@ -1,0 +1,61 @@
+// Kernels of kernels/, as emitters launch them. One thread at a time.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "backends/cuda/kernel_image.h"
+#include "core/dtype.h"
+
+namespace lockstep::cuda {
+
+// One kernel of a family, found in the family's image at its first run.
+class DeviceKernel {
+ public:
+  DeviceKernel() = default;  // to be assigned to
+  DeviceKernel(std::shared_ptr<KernelImage> image, std::string name)
+      : image_(std::move(image)), name_(std::move(name)) {}
+
+  // Queues it with at least as many threads, whole blocks of them; nothing for none. `arguments` is the struct of
+  // kernels/<family>.h that the kernel takes.
+  template <typename Arguments>
+  absl::Status Run(CudaStream& stream, int64_t threads, Arguments arguments) {
+    void* parameters[] = {&arguments};
+    return RunWith(stream, threads, parameters);
+  }
+
+ private:
+  absl::Status RunWith(CudaStream& stream, int64_t threads, void** parameters);
+
+  std::shared_ptr<KernelImage> image_;
+  std::string name_;
+  CUfunction function_ = nullptr;
+};
+
+// "copy_b4": the kernel for elements of so many bytes.
+std::string NameFor(std::string_view kernel, uint64_t bytes);
+// "scatter_f32"
+std::string NameFor(std::string_view kernel, DType dtype);
+
+// Sorts lines of keys and numbers (kernels/order.h), `lines` of `length` entries and what pads them.
+class LineSort {
+ public:
+  LineSort(std::shared_ptr<KernelImage> image, int64_t lines, int64_t length);
+
+  int64_t padded() const { return padded_; }
+  int64_t total() const { return lines_ * padded_; }
+  // Keys, then numbers: what they need of scratch memory.
+  uint64_t scratch_bytes() const { return static_cast<uint64_t>(total()) * (sizeof(uint64_t) + sizeof(uint32_t)); }
+  uint64_t* KeysIn(std::byte* scratch) const { return reinterpret_cast<uint64_t*>(scratch); }
+  uint32_t* NumbersIn(std::byte* scratch) const { return reinterpret_cast<uint32_t*>(KeysIn(scratch) + total()); }
+
+  absl::Status Run(CudaStream& stream, std::byte* scratch);
+
+ private:
+  int64_t lines_, padded_;
+  DeviceKernel tiles_, step_, tail_;
+};
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,52 @@
+#include "backends/cuda/emitters.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace lockstep::cuda {
+namespace {
+
+bool Always(const Node&) { return true; }
+
+// The first that takes a node is asked for it.
+constexpr Emitter kEmitters[] = {
+    {"matmul", EmitMatMul, SupportsMatMul},
+    {"matmul", EmitMatMulLoop, SupportsMatMulLoop},
+    {"convolution", EmitConvolution, SupportsConvolution},
+    {"convolution", EmitConvolutionLoop, SupportsConvolutionLoop},
+    {"convolution_grad_input", EmitConvolution, SupportsConvolution},
+    {"convolution_grad_input", EmitConvolutionLoop, SupportsConvolutionLoop},
+    {"convolution_grad_filter", EmitConvolution, SupportsConvolution},
+    {"convolution_grad_filter", EmitConvolutionLoop, SupportsConvolutionLoop},
+    {"max_pool", EmitMaxPool, Always},
+    {"max_pool_grad", EmitMaxPoolGrad, SupportsMaxPoolGrad},
+    {"avg_pool", EmitAvgPool, Always},
+    {"avg_pool_grad", EmitAvgPoolGrad, Always},
+    {"gather", EmitGather, Always},
+    {"scatter_sum", EmitScatterSum, SupportsScatterSum},
+    {"scatter", EmitScatter, SupportsScatter},
+    {"top_k", EmitTopK, SupportsOrder},
+    {"argmax", EmitArg, SupportsOrder},
+    {"argmin", EmitArg, SupportsOrder},
+    {"cumulative_sum", EmitCumulative, Always},
+    {"cumulative_prod", EmitCumulative, Always},
+    {"overlap_add", EmitOverlapAdd, SupportsOverlapAdd},
+    {"scan", EmitScan, SupportsScan},
+    {"concat", EmitConcat, Always},
+    {"pad", EmitPad, SupportsPad},
+    {"shard", EmitShard, Always},
+    {"axis_index", EmitAxisIndex, Always},
+    {"all_gather", EmitAllGather, Always},
+    {"reduce_scatter", EmitReduceScatter, Always},
+};
+
+}  // namespace
+
+const Emitter* FindEmitter(const Node& node) {
+  const auto* found = std::find_if(std::begin(kEmitters), std::end(kEmitters), [&](const Emitter& emitter) {
+    return node.Is(emitter.op) && emitter.supports(node);
+  });
+  return found == std::end(kEmitters) ? nullptr : found;
+}
+
+}  // namespace lockstep::cuda

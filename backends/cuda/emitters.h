@@ -1,0 +1,79 @@
+// The table from op to emitter, and the emitters, which are in a file for each family. An op that is not in it, is not
+// lowered by ProgramBuilder and is no loop has no kernel for GPUs: the pipeline decomposes it, or compiling is an error
+// that names it.
+
+#pragma once
+
+#include <string_view>
+
+#include "backends/cuda/emit_context.h"
+#include "backends/cuda/matmul_epilogue.h"
+
+namespace lockstep::cuda {
+
+struct Emitter {
+  std::string_view op;
+  absl::Status (*emit)(const Node& node, EmitContext& c);
+  // Whether it takes the node: its dtypes, above all.
+  bool (*supports)(const Node& node);
+};
+
+// Whether there is a kernel for the node as it is.
+bool Supports(const Node& node);
+
+// The program of a graph, or of the body of a loop in one.
+absl::StatusOr<Program> LowerGraph(const Graph& graph, const LoweringOf& with);
+
+// The emitter that takes the node; null if there is none.
+const Emitter* FindEmitter(const Node& node);
+
+// loop.cc: fusions, and whatever else the loop compiler takes as a body of one node
+bool SupportsLoop(const Node& node);
+absl::Status EmitLoop(const Node& node, EmitContext& c);
+absl::Status EmitLoopOf(const Node& node, Graph body, EmitContext& c);  // whose inputs and results are the node's
+// matmul.cc: cuBLASLt's, and loops for integers
+absl::Status EmitMatMul(const Node& node, EmitContext& c);
+bool SupportsMatMul(const Node& node);
+absl::Status EmitMatMulWithEpilogue(const Node& fusion, const MatMulEpilogue& epilogue, EmitContext& c);
+absl::Status EmitMatMulLoop(const Node& node, EmitContext& c);
+bool SupportsMatMulLoop(const Node& node);
+// convolution.cc: cuDNN's, of the op and its two gradients, and zeros where a side is empty
+absl::Status EmitConvolution(const Node& node, EmitContext& c);
+bool SupportsConvolution(const Node& node);
+absl::Status EmitConvolutionLoop(const Node& node, EmitContext& c);
+bool SupportsConvolutionLoop(const Node& node);
+
+// pooling.cc
+absl::Status EmitMaxPool(const Node& node, EmitContext& c);
+absl::Status EmitMaxPoolGrad(const Node& node, EmitContext& c);
+bool SupportsMaxPoolGrad(const Node& node);
+absl::Status EmitAvgPool(const Node& node, EmitContext& c);
+absl::Status EmitAvgPoolGrad(const Node& node, EmitContext& c);
+// indexing.cc
+absl::Status EmitGather(const Node& node, EmitContext& c);
+absl::Status EmitScatterSum(const Node& node, EmitContext& c);
+bool SupportsScatterSum(const Node& node);
+absl::Status EmitScatter(const Node& node, EmitContext& c);
+bool SupportsScatter(const Node& node);
+// order.cc
+absl::Status EmitTopK(const Node& node, EmitContext& c);
+absl::Status EmitArg(const Node& node, EmitContext& c);
+bool SupportsOrder(const Node& node);
+// cumulative.cc
+absl::Status EmitCumulative(const Node& node, EmitContext& c);
+// overlap_add.cc
+absl::Status EmitOverlapAdd(const Node& node, EmitContext& c);
+bool SupportsOverlapAdd(const Node& node);
+// scan.cc
+absl::Status EmitScan(const Node& node, EmitContext& c);
+bool SupportsScan(const Node& node);
+// movement.cc
+absl::Status EmitConcat(const Node& node, EmitContext& c);
+absl::Status EmitPad(const Node& node, EmitContext& c);
+bool SupportsPad(const Node& node);
+absl::Status EmitShard(const Node& node, EmitContext& c);
+absl::Status EmitAxisIndex(const Node& node, EmitContext& c);
+absl::Status EmitAllGather(const Node& node, EmitContext& c);      // along an inner dimension
+absl::Status EmitReduceScatter(const Node& node, EmitContext& c);  // along an inner dimension
+
+}  // namespace lockstep::cuda

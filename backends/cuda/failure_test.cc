@@ -1,0 +1,209 @@
+// Work that fails, or never ends, in the stream of a GPU of the fake driver, and what the next call of each kind then
+// says: a kernel's launch, a product, a graph's launch.
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "backends/cuda/captured_steps.h"
+#include "backends/cuda/kernel_image.h"
+#include "backends/cuda/product.h"
+#include "core/printer.h"
+#include "core/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/cuda/device.h"
+#include "test/fake_cuda/load.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+
+// Writes its second parameter to the address that is the first.
+void Write(void** parameters, const FakeLaunch& launch) {
+  CUdeviceptr address;
+  std::memcpy(&address, parameters[0], sizeof(address));
+  if (void* found = launch.find(address, sizeof(uint64_t)); found != nullptr) {
+    std::memcpy(found, parameters[1], sizeof(uint64_t));
+  }
+}
+
+class Failure : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto device = CudaDevice::Create(fake_.api, 0);
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+    memory_ = *device_->Allocate(1 << 16, "memory");
+    auto kernel = image_->Find(*device_, "write");
+    ASSERT_TRUE(kernel.ok()) << kernel.status();
+    kernel_ = *kernel;
+  }
+
+  absl::Status LaunchAt(CUdeviceptr address) {
+    uint64_t value = 1;
+    void* parameters[] = {&address, &value};
+    return Launch(*device_->stream(), kernel_, {.threads = 32}, parameters);
+  }
+  absl::Status LaunchGood() { return LaunchAt(reinterpret_cast<CUdeviceptr>(memory_->data())); }
+
+  // A kernel touches what it must not, and the device has not been told of it yet.
+  void Break() {
+    ASSERT_TRUE(LaunchAt(0x1000).ok());
+    while (fake_.api.StreamQuery(device_->stream()->handle()) == CUDA_ERROR_NOT_READY) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  // That `status`, of the first call after Break, is the answer to every call.
+  void ExpectForEver(const absl::Status& status, const std::string& call) {
+    EXPECT_THAT(MessageOf(status),
+                AllOf(HasSubstr("cuda:0 (Fake GPU"), HasSubstr(call), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"),
+                      HasSubstr("or of work that was queued before"), HasSubstr("ends all use")));
+    EXPECT_EQ(LaunchGood(), status);
+    EXPECT_EQ(device_->Synchronize(), status);
+  }
+
+  const LoadedFakeDriver fake_ = LoadFakeDriver();
+  std::unique_ptr<CudaDevice> device_;
+  std::shared_ptr<KernelImage> image_ = std::make_shared<KernelImage>(std::make_shared<const std::string>(
+      absl::StrCat("lockstep-fake-kernels\nwrite ", absl::Hex(reinterpret_cast<uintptr_t>(Write)), " 8 8\n")));
+  std::unique_ptr<DeviceMemory> memory_;
+  CUfunction kernel_ = nullptr;
+};
+
+// --- The first cause ----------------------------------------------------------------------------------------------
+
+TEST_F(Failure, ALaunchIsNotBlamedForWhatWasBefore) {
+  Break();
+  ExpectForEver(LaunchGood(), "cuLaunchKernel");
+}
+
+// Two by two, which the device has room for.
+class ProductFailure : public Failure {
+ protected:
+  void SetUp() override {
+    Failure::SetUp();
+    ASSERT_TRUE(library_->Open().ok());
+    auto graph = ParseGraph(R"(graph @f(%x: f32[2,2], %y: f32[2,2]) -> (z: f32[2,2]) {
+      %z = matmul %x, %y : f32[2,2]
+      return %z
+    })");
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    product_ =
+        std::make_unique<Product>(MatMulProblem(*graph->results().front().value.node, false, 64), kWorkspace, library_);
+    ASSERT_TRUE(product_->Open().ok());
+    auto candidates = product_->Candidates(1);
+    ASSERT_TRUE(candidates.ok()) << candidates.status();
+    product_->Choose(candidates->front());
+  }
+  absl::Status RunProduct() {
+    std::byte* const data = memory_->data();
+    return product_->Run(*device_->stream(), {data, data + 64, nullptr, data + 128, data + 4096});
+  }
+
+  static constexpr uint64_t kWorkspace = 4096;
+  std::shared_ptr<CublasLtHandle> library_ = std::make_shared<CublasLtHandle>("cublasLtCreate");
+  std::unique_ptr<Product> product_;
+};
+
+TEST_F(ProductFailure, AProductIsNotBlamedForWhatWasBefore) {
+  ASSERT_TRUE(RunProduct().ok());
+  Break();
+  const absl::Status status = RunProduct();
+  ExpectForEver(status, "cublasLtMatmul");
+  EXPECT_EQ(RunProduct(), status);
+}
+
+// Whose error it is, where nothing was before.
+TEST_F(ProductFailure, AProductThatFailsItselfIsNamedAlone) {
+  std::byte* const data = memory_->data();
+  const absl::Status status = product_->Run(*device_->stream(), {data, data + 68, nullptr, data + 128, data + 4096});
+  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("cublasLtMatmul"), Not(HasSubstr("queued before"))));
+  EXPECT_TRUE(RunProduct().ok());
+  EXPECT_TRUE(device_->Synchronize().ok());
+}
+
+// --- A graph ------------------------------------------------------------------------------------------------------
+
+class CallStep final : public Step {
+ public:
+  explicit CallStep(std::function<absl::Status()> f) : Step(StepInfo{}), f_(std::move(f)) {}
+  absl::Status Run(StepContext&) override { return f_(); }
+
+ private:
+  const std::function<absl::Status()> f_;
+};
+
+TEST_F(Failure, AGraphIsNotBlamedForWhatWasBefore) {
+  StepList steps;
+  steps.push_back(std::make_unique<CallStep>([this] { return LaunchGood(); }));
+  StepContext context({}, *device_, {}, {});
+  CapturedSteps whole;
+  for (int run = 0; run < 3; ++run) ASSERT_TRUE(whole.Run(steps, context).ok());
+  EXPECT_THAT(fake_.driver.calls(), Contains(HasSubstr("cuGraphLaunch"))) << "it would test steps";
+  Break();
+  ExpectForEver(whole.Run(steps, context), "cuGraphLaunch");
+}
+
+// --- A queue that is full -----------------------------------------------------------------------------------------
+
+// A launch into a full queue blocks in the driver. Before it is full, what was queued is awaited, where a peer's death
+// is noticed.
+TEST_F(Failure, NobodyWaitsForAPeerInsideTheDriver) {
+  std::atomic<bool> go{false}, launched{false};
+  ASSERT_TRUE(device_
+                  ->RunOnHost([&go] {
+                    while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  std::thread rescue([&] {  // else a failure of the test is a hang
+    for (int i = 0; i < 2000 && !launched; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    go = true;
+  });
+  int asked = 0;
+  const uint64_t id = device_->stream()->AddWatch(
+      [&asked](absl::Duration) { return ++asked < 20 ? absl::OkStatus() : absl::AbortedError("rank 1 is dead"); });
+  absl::Status status;
+  for (int i = 0; i < 3000 && status.ok(); ++i) status = LaunchGood();
+  EXPECT_EQ(status, absl::AbortedError("rank 1 is dead"));
+  EXPECT_FALSE(go) << "it stood in the driver";
+  launched = true;
+  rescue.join();
+  device_->stream()->RemoveWatch(id);
+  EXPECT_TRUE(device_->Synchronize().ok());
+  EXPECT_THAT(fake_.driver.misuse(), IsEmpty());
+}
+
+// Nor while steps are captured, which queues nothing.
+TEST_F(Failure, ManyLaunchesAreCaptured) {
+  StepList steps;
+  steps.push_back(std::make_unique<CallStep>([this]() -> absl::Status {
+    for (int i = 0; i < 3000; ++i) RETURN_IF_ERROR(LaunchGood());
+    return absl::OkStatus();
+  }));
+  StepContext context({}, *device_, {}, {});
+  CapturedSteps whole;
+  for (int run = 0; run < 2; ++run) ASSERT_TRUE(whole.Run(steps, context).ok());
+  EXPECT_THAT(fake_.driver.calls(), Contains(HasSubstr("cuGraphLaunch")));
+  EXPECT_TRUE(device_->Synchronize().ok());
+  EXPECT_THAT(fake_.driver.misuse(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace lockstep::cuda

@@ -1,0 +1,90 @@
+#include "backends/cuda/gpu.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "core/attributes.h"
+
+namespace lockstep::cuda {
+namespace {
+
+struct Model {
+  std::string_view name;
+  const char* full_name;
+  int capability;
+  int multiprocessors;
+  uint64_t gibibytes;
+};
+
+// NVIDIA's data sheets. Of an architecture the largest comes first.
+constexpr Model kModels[] = {
+    {"a100", "NVIDIA A100", 80, 108, 80},
+    {"l40s", "NVIDIA L40S", 89, 142, 48},
+    {"h200", "NVIDIA H200", 90, 132, 141},
+    {"h100", "NVIDIA H100", 90, 132, 80},
+};
+
+std::string ArchitectureOf(int capability) { return "sm_" + std::to_string(capability); }
+
+GpuDescription Describe(const Model& model) {
+  return {.name = model.full_name,
+          .architecture = ArchitectureOf(model.capability),
+          .capability = model.capability,
+          .multiprocessors = model.multiprocessors,
+          .memory_bytes = model.gibibytes << 30};
+}
+
+}  // namespace
+
+absl::StatusOr<GpuDescription> GpuByName(std::string_view name) {
+  const auto* model = std::find_if(std::begin(kModels), std::end(kModels), [&](const Model& one) {
+    return one.name == name || ArchitectureOf(one.capability) == name;
+  });
+  if (model != std::end(kModels)) return Describe(*model);
+  ErrorStream error = InvalidArgument() << "isa is " << Quoted(name) << ", expected a GPU: ";
+  for (const Model& one : kModels) error << one.name << " (" << ArchitectureOf(one.capability) << "), ";
+  return error << "or none for the one of this machine";
+}
+
+std::string DescribeGpu(const CudaDevice& device) {
+  const DriverApi& api = device.api();
+  std::array<char, 128> name = {};
+  int multiprocessors = 0;
+  const bool known =
+      api.DeviceGetName(name.data(), name.size() - 1, device.gpu()) == CUDA_SUCCESS &&
+      api.DeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device.gpu()) == CUDA_SUCCESS;
+  if (!known) return "a GPU that the driver does not describe";
+  return std::string(name.data()) + ", " + std::to_string(multiprocessors) + " multiprocessors";
+}
+
+absl::StatusOr<GpuDescription> GpuOfThisMachine(const DriverApi& driver) {
+  RETURN_IF_ERROR(driver.Check(driver.Init(0), "cuInit"));
+  int count = 0, major = 0, minor = 0;
+  RETURN_IF_ERROR(driver.Check(driver.DeviceGetCount(&count), "cuDeviceGetCount"));
+  if (count == 0) return FailedPrecondition() << "the CUDA driver finds no GPU";
+  CUdevice gpu = 0;
+  RETURN_IF_ERROR(driver.Check(driver.DeviceGet(&gpu, 0), "cuDeviceGet of GPU 0"));
+  GpuDescription description;
+  char name[128] = {};
+  size_t bytes = 0;
+  RETURN_IF_ERROR(driver.Check(driver.DeviceGetName(name, sizeof(name), gpu), "cuDeviceGetName"));
+  RETURN_IF_ERROR(driver.Check(driver.DeviceTotalMem(&bytes, gpu), "cuDeviceTotalMem"));
+  const auto read = [&](int& value, CUdevice_attribute attribute) {
+    return driver.Check(driver.DeviceGetAttribute(&value, attribute, gpu), "cuDeviceGetAttribute");
+  };
+  RETURN_IF_ERROR(read(major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
+  RETURN_IF_ERROR(read(minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+  RETURN_IF_ERROR(read(description.multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+  if (major < 8) {
+    return FailedPrecondition() << name << " has compute capability " << major << "." << minor
+                                << "; 8.0 (Ampere) or later is needed";
+  }
+  description.name = name;
+  description.capability = 10 * major + minor;
+  description.architecture = ArchitectureOf(description.capability);
+  description.memory_bytes = bytes;
+  return description;
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,151 @@
+// Gather and the scatters, by the kernels of kernels/indexing.h. Scatters sort their indices first.
+
+#include "core/ops/indexing.h"
+
+#include "backends/cuda/emitters.h"
+#include "backends/cuda/kernels/indexing.h"
+
+namespace lockstep::cuda {
+namespace {
+
+// Which indices a node reads, and the error of one that is out of range.
+class Indices {
+ public:
+  Indices(const Node& node, const Shape& x, Value indices, const char* constraint)
+      : rows_(x, indices.shape(), node.attr<int64_t>("dim"), node.attr<int64_t>("batch_dims")),
+        wide_(indices.dtype() == DType::kI64) {
+    const std::string extent = std::to_string(rows_.extent);
+    message_ = node.op_name() + " (" + constraint + "): an index is outside [-" + extent + ", " + extent +
+               "), the extent of dimension " + std::to_string(node.attr<int64_t>("dim"));
+    if (!node.source().empty()) message_ += ", at " + node.source();
+  }
+
+  const ops::IndexedRows& rows() const { return rows_; }
+  bool wide() const { return wide_; }
+  // With rows of so many units in place of elements.
+  Rows RowsOf(int64_t inner) const { return {rows_.groups(), rows_.outer, rows_.extent, rows_.count, inner}; }
+  uint32_t ErrorId(CudaStream& stream) {
+    if (error_id_ == 0) error_id_ = stream.RegisterErrors({message_});
+    return error_id_;
+  }
+
+ private:
+  ops::IndexedRows rows_;
+  bool wide_;
+  std::string message_;
+  uint32_t error_id_ = 0;
+};
+
+CudaStream& StreamOf(const KernelArgs& args) { return static_cast<CudaStream&>(*args.stream); }
+
+uint64_t* ErrorWord(CudaStream& stream) { return reinterpret_cast<uint64_t*>(stream.error_word()); }
+
+// Bytes of the largest unit that rows consist of.
+int64_t UnitOfRows(const Indices& indices, DType dtype) {
+  int64_t unit = 16;
+  while (indices.rows().inner * static_cast<int64_t>(SizeOf(dtype)) % unit != 0) unit /= 2;
+  return unit;
+}
+
+// Numbers of 32 bits count the indices of a batch.
+bool CanBeSorted(Value indices) { return indices.type().num_elements() < (int64_t{1} << 31); }
+
+// Indices sorted by the row that they point to, in scratch memory.
+class SortedIndices {
+ public:
+  SortedIndices(EmitContext& c, Indices indices)
+      : indices_(std::move(indices)),
+        keys_(c.KernelOf("indexing", "scatter_keys")),
+        sort_(c.ImageOf("order"), indices_.rows().batch, indices_.rows().count) {}
+
+  const Indices& indices() const { return indices_; }
+  const LineSort& sort() const { return sort_; }
+
+  absl::Status Run(const KernelArgs& args, const std::byte* indices) {
+    CudaStream& stream = StreamOf(args);
+    const ScatterKeysArgs given{indices,           sort_.KeysIn(args.scratch), sort_.NumbersIn(args.scratch),
+                                ErrorWord(stream), indices_.rows().batch,      indices_.rows().count,
+                                sort_.padded(),    indices_.rows().extent,     indices_.ErrorId(stream),
+                                indices_.wide()};
+    RETURN_IF_ERROR(keys_.Run(stream, sort_.total(), given));
+    return sort_.Run(stream, args.scratch);
+  }
+
+ private:
+  Indices indices_;
+  DeviceKernel keys_;
+  LineSort sort_;
+};
+
+// Adds the kernel of a scatter, which combines updates of `indices` in y with x, or with 0. `reads` are of x, if there
+// is one, the indices and the updates.
+Instruction& AddScatter(const Node& node, EmitContext& c, Indices indices, ScatterKind kind, bool has_x) {
+  const DType dtype = node.type().dtype;
+  int64_t unit = static_cast<int64_t>(SizeOf(dtype));
+  std::string name = NameFor("scatter", dtype);
+  if (kind == ScatterKind::kReplace) {
+    unit = UnitOfRows(indices, dtype);
+    name = NameFor("replace", static_cast<uint64_t>(unit));
+  }
+  const Rows rows = indices.RowsOf(indices.rows().inner * static_cast<int64_t>(SizeOf(dtype)) / unit);
+  SortedIndices sorted(c, std::move(indices));
+  Kernel kernel;
+  kernel.name = "cuda." + node.op_name();
+  kernel.scratch_bytes = sorted.sort().scratch_bytes();
+  kernel.run = [sorted, rows, kind, has_x, combine = c.KernelOf("indexing", name)](const KernelArgs& args) mutable {
+    RETURN_IF_ERROR(sorted.Run(args, args.reads[has_x ? 1 : 0]));
+    const ScatterArgs given{has_x ? args.reads[0] : nullptr,
+                            args.reads[has_x ? 2 : 1],
+                            sorted.sort().KeysIn(args.scratch),
+                            sorted.sort().NumbersIn(args.scratch),
+                            args.writes[0],
+                            rows,
+                            sorted.sort().padded(),
+                            kind};
+    return combine.Run(StreamOf(args), rows.groups * rows.extent * rows.inner, given);
+  };
+  return c.Add(node, std::move(kernel), c.ReadAll(node), {c.Write(node)});
+}
+
+}  // namespace
+
+absl::Status EmitGather(const Node& node, EmitContext& c) {
+  Indices indices(node, node.operand(0).shape(), node.operand(1), "C6");
+  const DType dtype = node.type().dtype;
+  const int64_t unit = UnitOfRows(indices, dtype);
+  const Rows rows = indices.RowsOf(indices.rows().inner * static_cast<int64_t>(SizeOf(dtype)) / unit);
+  Kernel kernel;
+  kernel.name = "cuda.gather";
+  kernel.run = [indices, rows, gather = c.KernelOf("indexing", NameFor("gather", static_cast<uint64_t>(unit)))](
+                   const KernelArgs& args) mutable {
+    CudaStream& stream = StreamOf(args);
+    const GatherArgs given{args.reads[0], args.reads[1],           args.writes[0], ErrorWord(stream),
+                           rows,          indices.ErrorId(stream), indices.wide()};
+    return gather.Run(stream, rows.groups * rows.count * rows.inner, given);
+  };
+  c.Add(node, std::move(kernel), c.ReadAll(node), {c.Write(node)});
+  return absl::OkStatus();
+}
+
+bool SupportsScatterSum(const Node& node) { return CanBeSorted(node.operand(0)); }
+
+absl::Status EmitScatterSum(const Node& node, EmitContext& c) {
+  AddScatter(node, c, Indices(node, node.type().shape, node.operand(0), "C6"), ScatterKind::kSum, /*has_x=*/false);
+  return absl::OkStatus();
+}
+
+bool SupportsScatter(const Node& node) { return CanBeSorted(node.operand(1)); }
+
+absl::Status EmitScatter(const Node& node, EmitContext& c) {
+  const auto& name = node.attr<std::string>("kind");
+  const ScatterKind kind = name == "min"    ? ScatterKind::kMin
+                           : name == "max"  ? ScatterKind::kMax
+                           : name == "prod" ? ScatterKind::kProd
+                                            : ScatterKind::kReplace;
+  Instruction& instruction =
+      AddScatter(node, c, Indices(node, node.type().shape, node.operand(1), "C8"), kind, /*has_x=*/true);
+  instruction.may_overwrite.emplace_back(0, 0);
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::cuda

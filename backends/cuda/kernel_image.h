@@ -1,0 +1,44 @@
+// Kernels as a GPU loads them: the text of a compiler, which the driver turns into machine code when it is loaded on a
+// device (preparation.h). Shared by all kernels that run code of it. One thread at a time.
+
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "core/status.h"
+#include "runtime/cuda/device.h"
+
+namespace lockstep::cuda {
+
+class KernelImage {
+ public:
+  explicit KernelImage(std::shared_ptr<const std::string> text) : text_(std::move(text)) {}
+  ~KernelImage();
+  KernelImage(const KernelImage&) = delete;
+  KernelImage& operator=(const KernelImage&) = delete;
+
+  // Loads it for the device, whose context is current; nothing if it is loaded. The error has what the driver's
+  // compiler said.
+  absl::Status Load(CudaDevice& device);
+
+  // The kernel of this name, in the device's memory; loads the image if nobody has. CUDA would else load a kernel when
+  // it is first launched (CUDA_MODULE_LOADING=LAZY, the default): in the middle of a step.
+  absl::StatusOr<CUfunction> Find(CudaDevice& device, const std::string& kernel);
+
+ private:
+  const std::shared_ptr<const std::string> text_;
+  const DriverApi* api_ = nullptr;
+  CUmodule module_ = nullptr;
+};
+
+struct Grid {
+  int64_t blocks_x = 1, blocks_y = 1;
+  int64_t threads = 1;  // of a block
+};
+
+// Queues the kernel; `parameters` are the addresses of its arguments.
+absl::Status Launch(CudaStream& stream, CUfunction kernel, const Grid& grid, void** parameters);
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,27 @@
+// The kernels of this folder as functions of the host, for tests.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace lockstep::cuda {
+
+struct HostKernel {
+  const char* name;
+  void (*run)(void** parameters);  // one thread (backends/codegen/host_grid.h); parameters[0] points to the argument
+  size_t bytes;                    // of the argument
+  int pointers;                    // with which it begins
+  bool meets;                      // threads of a block meet
+};
+
+std::vector<HostKernel> CopyHostKernels();
+std::vector<HostKernel> CumulativeHostKernels();
+std::vector<HostKernel> IndexingHostKernels();
+std::vector<HostKernel> OrderHostKernels();
+std::vector<HostKernel> OverlapHostKernels();
+std::vector<HostKernel> PoolingHostKernels();
+std::vector<HostKernel> SumHostKernels();
+
+}  // namespace lockstep::cuda

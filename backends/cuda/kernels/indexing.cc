@@ -1,0 +1,110 @@
+// Gather and the scatters. Scatters have the indices sorted first (order.h), by row and then by their place, so that
+// each element of the result finds its updates, and takes them in their order: bits do not depend on the order in which
+// blocks run.
+
+#include "backends/cuda/kernels/indexing.h"
+
+#include "backends/cuda/kernels/number.h"
+#include "backends/cuda/kernels/thread.h"
+
+namespace lockstep::cuda {
+
+// The row that index `at` points to, or -1 if that is outside.
+inline int64_t RowOf(const void* indices, uint32_t wide, int64_t at, int64_t extent) {
+  const int64_t index = wide != 0 ? static_cast<const int64_t*>(indices)[at] : static_cast<const int32_t*>(indices)[at];
+  if (index < -extent || index >= extent) return -1;
+  return index + (index < 0 ? extent : 0);
+}
+
+template <typename Unit>
+void Gather(const GatherArgs& a) {
+  const Rows& rows = a.rows;
+  const int64_t at = ThreadOfGrid();
+  if (at >= rows.groups * rows.count * rows.inner) return;
+  const int64_t j = at % rows.inner, number = at / rows.inner, i = number % rows.count, group = number / rows.count;
+  const int64_t row = RowOf(a.indices, a.wide, group / rows.outer * rows.count + i, rows.extent);
+  if (row < 0) return Report(a.error_word, a.error_id);
+  static_cast<Unit*>(a.y)[at] = static_cast<const Unit*>(a.x)[(group * rows.extent + row) * rows.inner + j];
+}
+
+inline void ScatterKeys(const ScatterKeysArgs& a) {
+  const int64_t at = ThreadOfGrid();
+  if (at >= a.batches * a.padded) return;
+  const int64_t i = at % a.padded, batch = at / a.padded;
+  int64_t row = -1;
+  if (i < a.count) {
+    row = RowOf(a.indices, a.wide, batch * a.count + i, a.extent);
+    if (row < 0) Report(a.error_word, a.error_id);
+  }
+  a.keys[at] = static_cast<uint64_t>(row);
+  a.numbers[at] = static_cast<uint32_t>(i);
+}
+
+// The first of `count` sorted keys that is not below `key`.
+inline int64_t LowerBound(const uint64_t* keys, int64_t count, uint64_t key) {
+  int64_t low = 0;
+  while (count > 0) {
+    const int64_t half = count / 2;
+    if (keys[low + half] < key) low += half + 1, count -= half + 1;
+    else count = half;
+  }
+  return low;
+}
+
+// Calls f(position in the updates) for each update of the element at `at` of y, in order.
+template <typename F>
+void ForUpdates(const ScatterArgs& a, int64_t at, F f) {
+  const Rows& rows = a.rows;
+  const int64_t j = at % rows.inner, number = at / rows.inner, row = number % rows.extent, group = number / rows.extent;
+  const int64_t first = group / rows.outer * a.padded;
+  const auto key = static_cast<uint64_t>(row);
+  for (int64_t i = LowerBound(a.keys + first, rows.count, key); i < rows.count && a.keys[first + i] == key; ++i)
+    f((group * rows.count + a.numbers[first + i]) * rows.inner + j);
+}
+
+// Whether an update takes the place of what is kept: NaN stays NaN.
+template <typename T>
+bool TakesPlace(ScatterKind kind, T kept, T update) {
+  return kept == kept && !(kind == ScatterKind::kMin ? kept < update : kept > update);
+}
+
+template <typename T>
+void Scatter(const ScatterArgs& a) {
+  const int64_t at = ThreadOfGrid();
+  if (at >= a.rows.groups * a.rows.extent * a.rows.inner) return;
+  const T* updates = static_cast<const T*>(a.updates);
+  T* y = static_cast<T*>(a.y);
+  if (a.kind == ScatterKind::kMin || a.kind == ScatterKind::kMax) {
+    T best = static_cast<const T*>(a.x)[at];
+    ForUpdates(a, at, [&](int64_t from) {
+      if (TakesPlace(a.kind, Number<T>::OrderedOf(best), Number<T>::OrderedOf(updates[from]))) best = updates[from];
+    });
+    y[at] = best;
+    return;
+  }
+  using Wide = typename Number<T>::Wide;
+  Wide total = a.x != nullptr ? Number<T>::WideOf(static_cast<const T*>(a.x)[at]) : Wide(0);
+  ForUpdates(a, at, [&](int64_t from) {
+    const Wide update = Number<T>::WideOf(updates[from]);
+    total = a.kind == ScatterKind::kProd ? total * update : total + update;
+  });
+  y[at] = Number<T>::Of(total);
+}
+
+template <typename Unit>
+void Replace(const ScatterArgs& a) {
+  const int64_t at = ThreadOfGrid();
+  if (at >= a.rows.groups * a.rows.extent * a.rows.inner) return;
+  const Unit* from = static_cast<const Unit*>(a.x) + at;
+  ForUpdates(a, at, [&](int64_t update) { from = static_cast<const Unit*>(a.updates) + update; });
+  static_cast<Unit*>(a.y)[at] = *from;
+}
+
+#define LOCKSTEP_INDEXING_KERNELS(K)                        \
+  LOCKSTEP_UNITS(K, gather, GatherArgs, false, Gather)      \
+  K(scatter_keys, ScatterKeysArgs, false, ScatterKeys)      \
+  LOCKSTEP_NUMBERS(K, scatter, ScatterArgs, false, Scatter) \
+  LOCKSTEP_UNITS(K, replace, ScatterArgs, false, Replace)
+LOCKSTEP_KERNELS(Indexing, LOCKSTEP_INDEXING_KERNELS)
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,126 @@
+// Pooling. Gradients are gathered: each element of dx looks which windows cover it, in the order of their positions.
+
+#include "backends/cuda/kernels/pooling.h"
+
+#include "backends/cuda/kernels/number.h"
+#include "backends/cuda/kernels/thread.h"
+
+namespace lockstep::cuda {
+
+inline int64_t PlaneOfX(const PoolArgs& a) { return a.axes[0].x * a.axes[1].x * a.axes[2].x; }
+inline int64_t PlaneOfY(const PoolArgs& a) { return a.axes[0].y * a.axes[1].y * a.axes[2].y; }
+
+// Calls f(place in the plane of x) for each element that the window at position `at` of y covers, in order.
+template <typename F>
+void ForTaps(const PoolArgs& a, int64_t at, F f) {
+  const PoolAxis &depth = a.axes[0], &height = a.axes[1], &width = a.axes[2];
+  const int64_t w = at % width.y * width.stride - width.low, row = at / width.y;
+  const int64_t h = row % height.y * height.stride - height.low, d = row / height.y * depth.stride - depth.low;
+  for (int64_t i = 0; i < depth.size; ++i) {
+    const int64_t x_d = d + i * depth.dilation;
+    if (x_d < 0 || x_d >= depth.x) continue;
+    for (int64_t j = 0; j < height.size; ++j) {
+      const int64_t x_h = h + j * height.dilation;
+      if (x_h < 0 || x_h >= height.x) continue;
+      for (int64_t k = 0; k < width.size; ++k) {
+        const int64_t x_w = w + k * width.dilation;
+        if (x_w >= 0 && x_w < width.x) f((x_d * height.x + x_h) * width.x + x_w);
+      }
+    }
+  }
+}
+
+// The position of the window that has `place` as tap `tap`; -1 if there is none.
+inline int64_t PositionOf(const PoolAxis& axis, int64_t place, int64_t tap) {
+  const int64_t offset = place + axis.low - tap * axis.dilation;
+  if (offset < 0 || offset % axis.stride != 0) return -1;
+  return offset / axis.stride < axis.y ? offset / axis.stride : -1;
+}
+
+// Calls f(position in the plane of y) for each window that covers place `at` of the plane of x, in order: later taps
+// are of earlier windows.
+template <typename F>
+void ForWindows(const PoolArgs& a, int64_t at, F f) {
+  const PoolAxis &depth = a.axes[0], &height = a.axes[1], &width = a.axes[2];
+  const int64_t w = at % width.x, row = at / width.x, h = row % height.x, d = row / height.x;
+  for (int64_t i = depth.size; i-- > 0;) {
+    const int64_t y_d = PositionOf(depth, d, i);
+    for (int64_t j = height.size; y_d >= 0 && j-- > 0;) {
+      const int64_t y_h = PositionOf(height, h, j);
+      for (int64_t k = width.size; y_h >= 0 && k-- > 0;) {
+        const int64_t y_w = PositionOf(width, w, k);
+        if (y_w >= 0) f((y_d * height.y + y_h) * width.y + y_w);
+      }
+    }
+  }
+}
+
+// The first maximum of each window, and the first NaN before that. A window of padding alone has -inf, and no place.
+template <typename T>
+void MaxPool(const PoolArgs& a) {
+  const int64_t at = ThreadOfGrid(), y_plane = PlaneOfY(a), plane = at / y_plane;
+  if (plane >= a.planes) return;
+  const T* x = static_cast<const T*>(a.x) + plane * PlaneOfX(a);
+  using Ordered = typename Number<T>::Ordered;
+  int64_t best = -1;
+  Ordered largest = 0;
+  ForTaps(a, at % y_plane, [&](int64_t place) {
+    const Ordered value = Number<T>::OrderedOf(x[place]);
+    if (best >= 0 && (largest != largest || value <= largest)) return;
+    best = place;
+    largest = value;
+  });
+  if (a.maxima != nullptr) a.maxima[at] = static_cast<int32_t>(best);
+  if (a.y != nullptr) static_cast<T*>(a.y)[at] = best >= 0 ? x[best] : Number<T>::Of(-__builtin_inf());
+}
+
+template <typename T>
+void MaxPoolGrad(const PoolArgs& a) {
+  const int64_t at = ThreadOfGrid(), x_plane = PlaneOfX(a), plane = at / x_plane;
+  if (plane >= a.planes) return;
+  const int64_t first = plane * PlaneOfY(a), place = at % x_plane;
+  typename Number<T>::Wide total = 0;
+  ForWindows(a, place, [&](int64_t window) {
+    if (a.maxima[first + window] == place) total += Number<T>::WideOf(static_cast<const T*>(a.x)[first + window]);
+  });
+  static_cast<T*>(a.y)[at] = Number<T>::Of(total);
+}
+
+// By how much the average of a window divides.
+inline double DivisorOf(const PoolArgs& a, int64_t window) {
+  if (a.include_padding != 0) {
+    return static_cast<double>(a.axes[0].size) * static_cast<double>(a.axes[1].size * a.axes[2].size);
+  }
+  int64_t count = 0;
+  ForTaps(a, window, [&](int64_t) { ++count; });
+  return static_cast<double>(count);
+}
+
+template <typename T>
+void AvgPool(const PoolArgs& a) {
+  const int64_t at = ThreadOfGrid(), y_plane = PlaneOfY(a), plane = at / y_plane;
+  if (plane >= a.planes) return;
+  const T* x = static_cast<const T*>(a.x) + plane * PlaneOfX(a);
+  double total = 0;
+  ForTaps(a, at % y_plane, [&](int64_t place) { total += Number<T>::WideOf(x[place]); });
+  static_cast<T*>(a.y)[at] = Number<T>::Of(total / DivisorOf(a, at % y_plane));
+}
+
+template <typename T>
+void AvgPoolGrad(const PoolArgs& a) {
+  const int64_t at = ThreadOfGrid(), x_plane = PlaneOfX(a), plane = at / x_plane;
+  if (plane >= a.planes) return;
+  const T* dy = static_cast<const T*>(a.x) + plane * PlaneOfY(a);
+  double total = 0;
+  ForWindows(a, at % x_plane, [&](int64_t window) { total += Number<T>::WideOf(dy[window]) / DivisorOf(a, window); });
+  static_cast<T*>(a.y)[at] = Number<T>::Of(total);
+}
+
+#define LOCKSTEP_POOLING_KERNELS(K)                               \
+  LOCKSTEP_FLOATS(K, max_pool, PoolArgs, false, MaxPool)          \
+  LOCKSTEP_FLOATS(K, max_pool_grad, PoolArgs, false, MaxPoolGrad) \
+  LOCKSTEP_FLOATS(K, avg_pool, PoolArgs, false, AvgPool)          \
+  LOCKSTEP_FLOATS(K, avg_pool_grad, PoolArgs, false, AvgPoolGrad)
+LOCKSTEP_KERNELS(Pooling, LOCKSTEP_POOLING_KERNELS)
+
+}  // namespace lockstep::cuda

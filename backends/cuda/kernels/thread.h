@@ -1,0 +1,96 @@
+// What a kernel of this folder asks the machine that runs it. The kernels are C++ without a library: clang makes PTX of
+// them for GPUs (bazel/gpu_kernels.bzl), and the host's compiler makes functions that tests run on the host, where
+// backends/codegen/host_grid.h answers for the machine.
+//
+// A kernel has one argument, a struct of plain values whose first kPointers words are addresses of the device. A family
+// of kernels is one file; it lists its kernels once, by a macro, with the arguments' type, whether threads of a block
+// meet, and the function:
+//
+//   #define KERNELS(K) K(gather_b4, GatherArgs, false, Gather<uint32_t>) ...
+//   LOCKSTEP_KERNELS(Gather, KERNELS)
+//
+// A grid has one dimension, of blocks of kBlock threads.
+
+#pragma once
+
+#include <stdint.h>
+
+#ifndef __NVPTX__
+#include <vector>
+
+#include "backends/cuda/kernels/host_kernel.h"
+#endif
+
+namespace lockstep::cuda {
+
+inline constexpr int64_t kBlock = 256;
+#define LOCKSTEP_INLINE __attribute__((always_inline))
+
+#ifdef __NVPTX__
+
+inline uint32_t ThreadOfBlock() { return __nvvm_read_ptx_sreg_tid_x(); }
+inline uint32_t BlockOfGrid() { return __nvvm_read_ptx_sreg_ctaid_x(); }
+// All threads of the block come here before one goes on.
+inline void Barrier() { __syncthreads(); }
+// What the thread of number (own ^ mask) offers; mask < 32. All threads of the block come here.
+inline uint32_t ShuffleXor(uint32_t value, int mask) {
+  return static_cast<uint32_t>(__nvvm_shfl_sync_bfly_i32(-1, static_cast<int>(value), mask, 31));
+}
+// x, of which the compiler no longer knows that it is of the argument: it would take its address in place of the value.
+inline uint64_t ByValue(uint64_t x) {
+  asm("" : "+l"(x));
+  return x;
+}
+// Declares `name`, a type* to memory that the threads of a block share. At most once in a kernel.
+#define LOCKSTEP_SHARED(type, name)                                                              \
+  [[clang::loader_uninitialized]] static __attribute__((address_space(3))) type name##_of_block; \
+  type* const name = (type*)&name##_of_block  // a C cast: C++ has none from one kind of address to another
+
+#define LOCKSTEP_KERNEL_(kernel, Args, meets, ...) \
+  extern "C" __attribute__((nvptx_kernel)) void kernel(Args args) { __VA_ARGS__(args); }
+#define LOCKSTEP_KERNELS(Family, LIST) LIST(LOCKSTEP_KERNEL_)
+
+#else
+
+extern "C" {
+uint32_t grid_thread();
+uint32_t grid_block(uint32_t axis);
+void grid_barrier();
+uint32_t grid_shuffle(uint32_t value, uint32_t mask);
+void* grid_shared(int64_t bytes);
+}
+
+inline uint32_t ThreadOfBlock() { return grid_thread(); }
+inline uint32_t BlockOfGrid() { return grid_block(0); }
+inline void Barrier() { grid_barrier(); }
+inline uint32_t ShuffleXor(uint32_t value, int mask) { return grid_shuffle(value, static_cast<uint32_t>(mask)); }
+inline uint64_t ByValue(uint64_t x) { return x; }
+#define LOCKSTEP_SHARED(type, name) type* const name = static_cast<type*>(grid_shared(sizeof(type)))
+
+#define LOCKSTEP_KERNEL_(kernel, Args, meets, ...)                                                          \
+  {#kernel, [](void** parameters) { __VA_ARGS__(*static_cast<const Args*>(parameters[0])); }, sizeof(Args), \
+   Args::kPointers, meets},
+#define LOCKSTEP_KERNELS(Family, LIST) \
+  std::vector<HostKernel> Family##HostKernels() { return {LIST(LOCKSTEP_KERNEL_)}; }
+
+#endif
+
+// The number of this thread in the grid.
+inline int64_t ThreadOfGrid() { return static_cast<int64_t>(BlockOfGrid()) * kBlock + ThreadOfBlock(); }
+
+// Calls f with kCount - 1, ..., 1, 0: a loop over arrays of the argument, which are copied if they are indexed by what
+// the compiler does not know.
+template <int kCount, typename F>
+LOCKSTEP_INLINE inline void Downwards(const F& f) {
+  if constexpr (kCount > 0) {
+    f(kCount - 1);
+    Downwards<kCount - 1>(f);
+  }
+}
+
+// Reports error 0 of the operation (CudaStream::RegisterErrors).
+inline void Report(uint64_t* error_word, uint32_t error_id) {
+  *const_cast<volatile uint64_t*>(error_word) = static_cast<uint64_t>(error_id) << 32;
+}
+
+}  // namespace lockstep::cuda

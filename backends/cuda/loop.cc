@@ -1,0 +1,92 @@
+// Fused loops by the loop compiler: `fusion` nodes, and single nodes that make a loop of their own.
+
+#include "backends/cuda/emitters.h"
+#include "backends/loops/loop_body.h"
+
+namespace lockstep::cuda {
+namespace {
+
+// Queues the kernels of a loop.
+class LoopRunner {
+ public:
+  LoopRunner(std::shared_ptr<LoopCode> code, std::vector<std::string> messages, size_t num_reads, size_t num_writes)
+      : code_(std::move(code)), messages_(std::move(messages)), num_reads_(num_reads), num_writes_(num_writes) {}
+
+  absl::Status operator()(const KernelArgs& args) {
+    auto& stream = static_cast<CudaStream&>(*args.stream);
+    if (run_ == nullptr) RETURN_IF_ERROR(Load(stream));
+    std::vector<void*> values(args.reads, args.reads + num_reads_);
+    values.insert(values.end(), args.writes, args.writes + num_writes_);
+    values.insert(values.end(), {args.scratch, reinterpret_cast<void*>(stream.error_word())});
+    std::vector<void*> parameters;
+    for (void*& value : values) parameters.push_back(&value);
+    parameters.push_back(&error_id_);
+    const CompiledGrid& grid = code_->grid;
+    RETURN_IF_ERROR(Launch(stream, run_, GridOf(grid.run), parameters.data()));
+    if (!grid.finish) return absl::OkStatus();
+    return Launch(stream, finish_, GridOf(*grid.finish), parameters.data());
+  }
+
+ private:
+  static Grid GridOf(const GridLaunch& launch) { return {launch.blocks_x, launch.blocks_y, launch.threads}; }
+
+  absl::Status Load(CudaStream& stream) {
+    const CompiledGrid& grid = code_->grid;
+    if (grid.finish) {
+      ASSIGN_OR_RETURN(finish_, code_->image->Find(stream.device(), grid.finish->kernel));
+    }
+    ASSIGN_OR_RETURN(run_, code_->image->Find(stream.device(), grid.run.kernel));
+    error_id_ = stream.RegisterErrors(messages_);
+    return absl::OkStatus();
+  }
+
+  std::shared_ptr<LoopCode> code_;
+  std::vector<std::string> messages_;
+  size_t num_reads_, num_writes_;
+  CUfunction run_ = nullptr, finish_ = nullptr;
+  uint32_t error_id_ = 0;
+};
+
+// By what a kernel reports: what LoopRefusal makes of a node's position.
+std::vector<std::string> MessagesOf(const Graph& body) {
+  const std::vector<std::string> by_position = RefusalMessages(body);
+  std::vector<std::string> messages;
+  for (size_t i = 0; i < by_position.size(); ++i) {
+    const auto code = static_cast<size_t>(LoopRefusal(i));
+    messages.resize(code + 1);
+    messages[code] = by_position[i];
+  }
+  return messages;
+}
+
+}  // namespace
+
+bool SupportsLoop(const Node& node) {
+  const absl::StatusOr<Graph> body = LoopBodyOf(node);
+  return body.ok() && AnalyzeGrid(*body).ok();
+}
+
+absl::Status EmitLoop(const Node& node, EmitContext& c) {
+  ASSIGN_OR_RETURN(Graph body, LoopBodyOf(node));
+  return EmitLoopOf(node, std::move(body), c);
+}
+
+absl::Status EmitLoopOf(const Node& node, Graph body, EmitContext& c) {
+  const absl::StatusOr<GridPlan> plan = AnalyzeGrid(body, c.target().grid);
+  if (!plan.ok()) return Annotate(plan.status(), node.Describe());
+  std::vector<int> reads = c.ReadAll(node), writes;
+  for (size_t i = 0; i < node.num_results(); ++i) writes.push_back(c.Write(node, i));
+  Kernel kernel;
+  kernel.name = "ptx." + node.op_name();
+  kernel.scratch_bytes = static_cast<uint64_t>(plan->scratch_bytes());
+  std::vector<std::string> messages = MessagesOf(body);
+  kernel.run = LoopRunner(c.AddLoop(std::move(body)), std::move(messages), reads.size(), writes.size());
+  Instruction& instruction = c.Add(node, std::move(kernel), std::move(reads), std::move(writes));
+  for (size_t result = 0; result < plan->in_place.size(); ++result) {
+    for (int operand : plan->in_place[result])
+      instruction.may_overwrite.emplace_back(static_cast<int>(result), operand);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::cuda

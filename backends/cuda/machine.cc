@@ -1,0 +1,74 @@
+#include "backends/cuda/machine.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "backends/codegen/ptx_architecture.h"
+#include "backends/cuda/cublaslt.h"
+#include "backends/cuda/cudnn.h"
+#include "backends/cuda/nvrtc.h"
+#include "core/status.h"
+#include "runtime/cuda/driver.h"
+#include "runtime/cuda/nccl.h"
+
+namespace lockstep::cuda {
+namespace {
+
+absl::Status Attribute(const DriverApi& driver, CUdevice device, CUdevice_attribute attribute, int& value) {
+  return driver.Check(driver.DeviceGetAttribute(&value, attribute, device), "cuDeviceGetAttribute");
+}
+
+absl::StatusOr<GpuDescription> DescribeGpu(const DriverApi& driver, int number) {
+  CUdevice device = 0;
+  RETURN_IF_ERROR(driver.Check(driver.DeviceGet(&device, number), "cuDeviceGet"));
+  GpuDescription gpu;
+  std::array<char, 256> name = {};
+  RETURN_IF_ERROR(driver.Check(driver.DeviceGetName(name.data(), name.size() - 1, device), "cuDeviceGetName"));
+  gpu.name = name.data();
+  RETURN_IF_ERROR(Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, gpu.capability_major));
+  RETURN_IF_ERROR(Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, gpu.capability_minor));
+  RETURN_IF_ERROR(Attribute(driver, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu.multiprocessors));
+  size_t bytes = 0;
+  RETURN_IF_ERROR(driver.Check(driver.DeviceTotalMem(&bytes, device), "cuDeviceTotalMem"));
+  gpu.memory_bytes = bytes;
+  const std::string architecture = "sm_" + std::to_string(10 * gpu.capability_major + gpu.capability_minor);
+  const absl::StatusOr<std::string> code = PtxArchitectureFor(architecture);
+  gpu.code = code.ok() ? *code : "none: " + std::string(code.status().message());
+  return gpu;
+}
+
+template <typename Api>
+LibraryDescription Describe(const LibrarySpec& spec, const absl::StatusOr<Api>& api) {
+  return {
+      .name = spec.name, .install = spec.install, .status = api.status(), .from = api.ok() ? api->from : LoadedFrom{}};
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<GpuDescription>> DescribeGpus(const SearchPlaces& places) {
+  ASSIGN_OR_RETURN(const DriverApi driver, FindDriver(places));
+  RETURN_IF_ERROR(driver.Check(driver.Init(0), "cuInit"));
+  int count = 0;
+  RETURN_IF_ERROR(driver.Check(driver.DeviceGetCount(&count), "cuDeviceGetCount"));
+  std::vector<GpuDescription> gpus;
+  for (int number = 0; number < count; ++number) {
+    ASSIGN_OR_RETURN(GpuDescription gpu, DescribeGpu(driver, number));
+    gpus.push_back(std::move(gpu));
+  }
+  if (gpus.empty()) return FailedPrecondition() << "the CUDA driver " << driver.from.path << " shows no GPU";
+  return gpus;
+}
+
+std::vector<LibraryDescription> DescribeLibraries(const SearchPlaces& places) {
+  const absl::StatusOr<DriverApi> driver = FindDriver(places);
+  const DriverApi* const fits = driver.ok() ? &*driver : nullptr;
+  const absl::StatusOr<CudnnApi> cudnn = FindCudnn(places, fits);
+  constexpr int kNewest = 13;
+  const int cuda = cudnn.ok() ? cudnn->cuda : kNewest;
+  return {Describe(DriverSpec(), driver), Describe(CublasLtSpec(), FindCublasLt(places, fits)),
+          Describe(CudnnSpec(), cudnn), Describe(NvrtcSpec(cuda), FindNvrtc(places, cuda)),
+          Describe(NcclSpec(), FindNccl(places))};
+}
+
+}  // namespace lockstep::cuda

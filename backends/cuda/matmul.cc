@@ -1,0 +1,98 @@
+// Matrix products: cuBLASLt's for floats, loops for integers and where a dimension is 0.
+
+#include "core/ops/matmul.h"
+
+#include <memory>
+
+#include "backends/cuda/emitters.h"
+#include "backends/cuda/matmul_problem.h"
+#include "backends/cuda/product.h"
+#include "core/builder.h"
+
+namespace lockstep::cuda {
+namespace {
+
+// What NVIDIA advises for the workspace: more would not be used.
+uint64_t WorkspaceBytes(const GpuDescription& gpu) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  return (gpu.capability >= 90 ? 32 : 4) * kMiB;
+}
+
+// y[b, i, j] = sum over l of a[b, i, l] b[b, l, j], as a sum of products of broadcasts.
+absl::StatusOr<Graph> ProductBody(const Node& node) {
+  const ops::MatMulForm form(node);
+  const int64_t rank = form.y.rank();
+  int64_t batch = 1;
+  for (int64_t i = 0; i + 2 < rank; ++i) batch *= form.y[i];
+  const int64_t m = form.y[rank - 2], n = form.y[rank - 1], k = form.a[form.contracted_a];
+  Graph body("matmul");
+  ASSIGN_OR_RETURN(const Value a, body.AddInput("a", node.operand(0).type()));
+  ASSIGN_OR_RETURN(const Value b, body.AddInput("b", node.operand(1).type()));
+  Builder builder(body, nullptr, node.source());
+  // [batch, rows or columns, k]
+  const auto rows_of = [&](Value value, int64_t extent, bool inner_is_first) {
+    if (!inner_is_first) return builder.Reshape(value, Shape({batch, extent, k}));
+    return builder.Transpose(builder.Reshape(value, Shape({batch, k, extent})), {0, 2, 1});
+  };
+  const Shape points({batch, m, n, k});
+  const Value left = builder.Broadcast(rows_of(a, m, form.transpose_a), points, {0, 1, 3});
+  const Value right = builder.Broadcast(rows_of(b, n, !form.transpose_b), points, {0, 2, 3});
+  const Value sum = builder.ReduceSum(builder.Mul(left, right), {3});
+  const Value result = builder.Reshape(sum, node.type().shape);
+  RETURN_IF_ERROR(builder.status());
+  RETURN_IF_ERROR(body.AddResult("y", result));
+  return body;
+}
+
+// The kernel of `product`, whose result is that of `node`: itself, or the fusion that it ends with.
+void AddMatMul(const Node& product, const MatMulProblem& problem, std::vector<int> reads, const Node& node,
+               EmitContext& c) {
+  Kernel kernel;
+  kernel.name = "cublaslt." + product.op_name();
+  if (problem.has_bias()) kernel.name += "+bias";
+  if (problem.has_relu()) kernel.name += "+relu";
+  kernel.scratch_bytes = WorkspaceBytes(c.gpu());
+  const std::shared_ptr<Product> run = c.AddProduct(problem, kernel.scratch_bytes);
+  kernel.run = [run, has_bias = problem.has_bias()](const KernelArgs& args) {
+    return run->Run(static_cast<CudaStream&>(*args.stream), {.first = args.reads[1],
+                                                             .second = args.reads[0],
+                                                             .bias = has_bias ? args.reads[2] : nullptr,
+                                                             .result = args.writes[0],
+                                                             .workspace = args.scratch});
+  };
+  c.Add(product, std::move(kernel), std::move(reads), {c.Write(node)});
+}
+
+}  // namespace
+
+bool SupportsMatMul(const Node& node) {
+  bool has_elements = node.type().num_elements() > 0;
+  for (const Value& operand : node.operands()) has_elements = has_elements && operand.type().num_elements() > 0;
+  return has_elements && IsFloat(node.type().dtype);
+}
+
+absl::Status EmitMatMul(const Node& node, EmitContext& c) {
+  AddMatMul(node, MatMulProblem(node, c.gpu().tf32, c.alignment()), c.ReadAll(node), node, c);
+  return absl::OkStatus();
+}
+
+absl::Status EmitMatMulWithEpilogue(const Node& fusion, const MatMulEpilogue& epilogue, EmitContext& c) {
+  MatMulProblem problem(*epilogue.product, c.gpu().tf32, c.alignment());
+  problem.epilogue = epilogue.epilogue;
+  std::vector<int> reads = c.ReadAll(*epilogue.product);
+  if (epilogue.bias >= 0) reads.push_back(c.Read(fusion, static_cast<size_t>(epilogue.bias)));
+  AddMatMul(*epilogue.product, problem, std::move(reads), fusion, c);
+  return absl::OkStatus();
+}
+
+bool SupportsMatMulLoop(const Node& node) {
+  const absl::StatusOr<Graph> body = ProductBody(node);
+  return body.ok() && AnalyzeGrid(*body).ok();
+}
+
+absl::Status EmitMatMulLoop(const Node& node, EmitContext& c) {
+  ASSIGN_OR_RETURN(Graph body, ProductBody(node));
+  return EmitLoopOf(node, std::move(body), c);
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,157 @@
+// What a program does when it is loaded on the fakes: all of what its first run needs, and errors that name the op.
+
+#include "backends/cuda/preparation.h"
+
+#include <chrono>
+
+#include "backends/compile.h"
+#include "backends/cuda/cuda_backend.h"
+#include "backends/run_in_process.h"
+#include "core/check.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "test/fake_cuda/grid_images.h"
+#include "test/fake_cuda/kernel_texts.h"
+#include "test/fake_cuda/load.h"
+#include "test/fake_cuda/run.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+// Three loops that no pass joins, a product, and kernels of a family.
+constexpr char kText[] = R"(graph @f(%x: f32[6,40] split(0), %w: f32[40,7], %i: i64[9]) -> (y: f32[9,7], m: f32[]) {
+  %t = tanh %x : f32[6,40] @"onnx:/tanh"
+  %z = matmul %t, %w : f32[6,7] @"onnx:/fc/MatMul"
+  %s = softmax %z {dim=1} : f32[6,7] @"onnx:/softmax"
+  %y = gather %s, %i {dim=0} : f32[9,7] @"onnx:/gather"
+  %m = reduce_sum %s {dims=[0,1]} : f32[] @"onnx:/sum"
+  return %y, %m
+})";
+
+constexpr char kConvolution[] = R"(graph @f(%x: f32[2,1,5,5] split(0), %w: f32[1,1,3,3]) -> (y: f32[2,1,3,3]) {
+  %y = convolution %x, %w {stride=[1, 1], padding_low=[0, 0], padding_high=[0, 0], dilation=[1, 1], groups=1} : f32[2,1,3,3] @"onnx:/conv"
+  return %y
+})";
+
+class PreparationTest : public ::testing::Test {
+ protected:
+  // Loads a text on a rank of a world; nothing is run.
+  static absl::Status Load(const Backend& backend, Communicator& world, const char* text) {
+    ASSIGN_OR_RETURN(const RankDevice opened, backend.OpenDevice(world));
+    CompileOptions options;
+    options.mesh = Mesh({{"data", world.size()}});
+    options.isa = "h200";
+    options.replicated = true;
+    ASSIGN_OR_RETURN(Executable executable, Compile(ParseForTest(text), backend, options));
+    return Executor::Load(std::move(executable), opened.communicator, opened.device.get()).status();
+  }
+  // What each rank of a world ends with.
+  std::vector<absl::Status> LoadOn(int ranks, const char* text = kText) {
+    std::vector<absl::Status> all;
+    (void)ForEachRank(ranks, [&](Communicator& world) { return Load(*backend_, world, text); }, &all);
+    return all;
+  }
+  static std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+
+  const std::unique_ptr<Backend> backend_ = CreateCudaBackend(FakeGridImages(), FakeKernelTexts());
+};
+
+TEST_F(PreparationTest, ImagesAreLoadedByLoadOnSeveralThreads) {
+  FakeDriver& driver = LoadFakeDriver({.compile_time = std::chrono::milliseconds(50)}).driver;
+  EXPECT_THAT(LoadOn(1), ElementsAre(absl::OkStatus()));
+  EXPECT_GE(driver.most_loads_at_once(), 2);
+  EXPECT_THAT(driver.calls(), Contains("cuModuleLoadDataEx").Times(::testing::Ge(4)));
+  EXPECT_THAT(driver.calls(), Contains(StartsWith("cuModuleGetFunction gather_")));
+  EXPECT_THAT(driver.calls(), Contains(StartsWith("cuLaunchKernel")).Times(0));
+  EXPECT_THAT(driver.misuse(), IsEmpty());
+}
+
+TEST_F(PreparationTest, AnImageThatTheDriverDoesNotTakeNamesOpAndKernel) {
+  FakeDriver& driver = LoadFakeDriver({}).driver;
+  driver.FailCall("cuModuleLoadDataEx", 1, CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
+  EXPECT_THAT(MessageOf(LoadOn(1)[0]),
+              AllOf(HasSubstr("(at onnx:/"), HasSubstr(": kernel "), HasSubstr("CUDA_ERROR_UNSUPPORTED_PTX_VERSION")));
+}
+
+TEST_F(PreparationTest, AKernelThatIsNotInItsImageNamesTheOp) {
+  FakeDriver& driver = LoadFakeDriver({}).driver;
+  driver.FailCall("cuModuleGetFunction", 1, CUDA_ERROR_NOT_FOUND);
+  EXPECT_THAT(MessageOf(LoadOn(1)[0]), AllOf(HasSubstr("(at onnx:/"), HasSubstr("cuModuleGetFunction of ")));
+}
+
+TEST_F(PreparationTest, ALibraryThatFailsIsAnErrorOfLoad) {
+  LoadFakeDriver({});
+  TheFakeCublasLt().FailCreate();
+  EXPECT_THAT(MessageOf(LoadOn(1)[0]), AllOf(HasSubstr("(at onnx:/fc/MatMul)"), HasSubstr("cublasLtCreate")));
+}
+
+TEST_F(PreparationTest, AnErrorOfOneRankReachesItsPeers) {
+  LoadFakeDriver({.gpus = 2});
+  TheFakeCublasLt().FailCreate();  // of one of the two
+  const std::vector<absl::Status> all = LoadOn(2);
+  for (const absl::Status& status : all) EXPECT_THAT(MessageOf(status), HasSubstr("cublasLtCreate"));
+}
+
+// Their libraries would choose other kernels for the same products.
+TEST_F(PreparationTest, OtherGpusAreAnError) {
+  LoadFakeDriver({.gpus = 2, .multiprocessors = {132, 78}});
+  for (const absl::Status& status : LoadOn(2)) {
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("GPUs and their libraries of @f"), HasSubstr("132 multiprocessors"),
+                                         HasSubstr("78 multiprocessors")));
+  }
+}
+
+TEST_F(PreparationTest, TwoRanksLoad) {
+  LoadFakeDriver({.gpus = 2});
+  EXPECT_THAT(LoadOn(2), ElementsAre(absl::OkStatus(), absl::OkStatus()));
+}
+
+// cuDNN leaves engines out without a word where it does not find what they need.
+TEST_F(PreparationTest, RanksThatChoseOtherEnginesAreAnError) {
+  FakeCudnn& cudnn = TheFakeCudnn();
+  LoadFakeDriver({.gpus = 2});
+  cudnn.ResetEngines();
+  EXPECT_THAT(LoadOn(2, kConvolution), ElementsAre(absl::OkStatus(), absl::OkStatus()));
+  cudnn.SetEnginesOf(1, CUDNN_HEUR_MODE_A, {{5, {}}});
+  for (const absl::Status& status : LoadOn(2, kConvolution)) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("engines of cuDNN of @f"), HasSubstr("onnx:/conv"),
+                                         HasSubstr("engine 3"), HasSubstr("engine 5"), HasSubstr("NVRTC")));
+  }
+  cudnn.ResetEngines();
+}
+
+// CUDA loads a kernel at its first launch otherwise, in the middle of a step.
+TEST_F(PreparationTest, KernelsAreLoadedBeforeTheyAreLaunched) {
+  FakeDriver& driver = LoadFakeDriver({}).driver;
+  EXPECT_THAT(LoadOn(1), ElementsAre(absl::OkStatus()));
+  EXPECT_THAT(driver.calls(), Contains(StartsWith("cuFuncLoad gather_")));
+  const Graph graph = ParseForTest(kText);
+  std::vector<Tensor> inputs = InputsForTest(graph);
+  ASSERT_TRUE(RunOnFake(graph, inputs, {}, 3).ok());
+  EXPECT_THAT(driver.calls(), Contains(StartsWith("cuLaunchKernel")));
+  EXPECT_THAT(driver.lazy_loads(), IsEmpty());
+}
+
+// Drivers before CUDA 12.4 load a kernel when they are asked for its attributes.
+TEST_F(PreparationTest, OlderDriversLoadKernelsToo) {
+  LoadedFakeDriver fake = LoadFakeDriver({});
+  fake.api.FuncLoad = nullptr;
+  const auto device = CudaDevice::Create(fake.api, 0);
+  ASSERT_TRUE(device.ok()) << device.status();
+  KernelImage image(std::make_shared<const std::string>(FakeKernelTexts()("copy")));
+  const absl::StatusOr<CUfunction> found = image.Find(**device, "copy_b1");
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_THAT(fake.driver.calls(), Contains(StartsWith("cuFuncGetAttribute copy_b1")));
+  EXPECT_THAT(fake.driver.calls(), Contains(StartsWith("cuFuncLoad")).Times(0));
+}
+
+}  // namespace
+}  // namespace lockstep::cuda

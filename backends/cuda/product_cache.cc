@@ -1,0 +1,194 @@
+#include "backends/cuda/product_cache.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "llvm/Support/JSON.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace lockstep::cuda {
+namespace {
+
+namespace json = llvm::json;
+
+constexpr int64_t kFormat = 1;
+constexpr char kFormatName[] = "format", kMachines[] = "machines";
+constexpr size_t kWordDigits = 16;
+
+void Warn(const std::string& text) { std::fprintf(stderr, "lockstep: %s\n", text.c_str()); }
+
+std::string ToHex(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string text;
+  for (uint64_t word : algorithm.data) {
+    std::array<char, kWordDigits + 1> digits;
+    std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(word));
+    text += digits.data();
+  }
+  return text;
+}
+
+std::optional<cublasLtMatmulAlgo_t> OfHex(std::string_view text) {
+  cublasLtMatmulAlgo_t algorithm;
+  if (text.size() != algorithm.data.size() * kWordDigits) return std::nullopt;
+  if (text.find_first_not_of("0123456789abcdef") != std::string_view::npos) return std::nullopt;
+  for (size_t i = 0; i < algorithm.data.size(); ++i) {
+    const std::string digits(text.substr(i * kWordDigits, kWordDigits));
+    algorithm.data[i] = std::strtoull(digits.c_str(), nullptr, 16);
+  }
+  return algorithm;
+}
+
+// What the file has, of all machines; why it cannot be used.
+absl::StatusOr<json::Object> ReadMachines(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return NotFound() << "there is no " << path;
+  std::ostringstream text;
+  text << file.rdbuf();
+  llvm::Expected<json::Value> value = json::parse(text.str());
+  if (!value) return InvalidArgument() << "it is no JSON: " << llvm::toString(value.takeError());
+  json::Object* const whole = value->getAsObject();
+  if (whole == nullptr || whole->getInteger(kFormatName) != kFormat || whole->getObject(kMachines) == nullptr) {
+    return InvalidArgument() << "expected an object with " << kFormatName << " " << kFormat << " and " << kMachines;
+  }
+  return std::move(*whole->getObject(kMachines));
+}
+
+// Nothing where there is none; with a warning where there is one that cannot be used.
+json::Object MachinesIn(const std::string& path) {
+  absl::StatusOr<json::Object> machines = ReadMachines(path);
+  if (machines.ok()) return *std::move(machines);
+  if (machines.status().code() != absl::StatusCode::kNotFound) {
+    Warn("algorithms of products in " + path +
+         " are not used, and will be written anew: " + std::string(machines.status().message()));
+  }
+  return {};
+}
+
+ProductAlgorithms AlgorithmsOf(const json::Object& machines, const std::string& machine) {
+  ProductAlgorithms algorithms;
+  const json::Object* const found = machines.getObject(machine);
+  if (found == nullptr) return algorithms;
+  for (const auto& [key, value] : *found) {
+    const std::optional<llvm::StringRef> text = value.getAsString();
+    const auto algorithm = OfHex(text ? std::string_view(text->data(), text->size()) : std::string_view());
+    if (algorithm) algorithms.emplace(llvm::StringRef(key).str(), *algorithm);
+  }
+  return algorithms;
+}
+
+// Held by one process at a time. Where it cannot be had, writers may lose what another one adds, and no more.
+class Lock {
+ public:
+  explicit Lock(const std::string& path) : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+    constexpr int kTries = 500;
+    for (int i = 0; file_ >= 0 && i < kTries && flock(file_, LOCK_EX | LOCK_NB) != 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  ~Lock() {
+    if (file_ >= 0) close(file_);
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  const int file_;
+};
+
+// In one piece: under another name first.
+absl::Status Replace(const std::string& path, const std::string& text) {
+  std::string name = path + ".XXXXXX";
+  const auto failed = [&](const char* what) {
+    const int error = errno;
+    return FailedPrecondition() << what << " of " << name << ": " << std::strerror(error);
+  };
+  const int file = mkstemp(name.data());
+  if (file < 0) return failed("mkstemp");
+  absl::Status status;
+  size_t written = 0;
+  while (status.ok() && written < text.size()) {
+    const ssize_t bytes = write(file, text.data() + written, text.size() - written);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) status = failed("write");
+    else written += static_cast<size_t>(bytes);
+  }
+  if (close(file) != 0 && status.ok()) status = failed("close");
+  if (status.ok() && rename(name.c_str(), path.c_str()) != 0) status = failed("rename");
+  if (!status.ok()) (void)unlink(name.c_str());
+  return status;
+}
+
+}  // namespace
+
+std::string ProductCachePath() {
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  const char* const home = std::getenv("HOME");
+  std::string folder;
+  if (cache != nullptr && cache[0] == '/') folder = cache;  // its specification ignores relative ones
+  else if (home != nullptr && home[0] == '/') folder = std::string(home) + "/.cache";
+  return folder.empty() ? "" : folder + "/lockstep/products.json";
+}
+
+ProductAlgorithms ProductCache::Read() const {
+  return path_.empty() ? ProductAlgorithms() : AlgorithmsOf(MachinesIn(path_), machine_);
+}
+
+ProductAlgorithms ProductCache::Add(const ProductAlgorithms& timed, const ProductAlgorithms& refused) const {
+  if (path_.empty()) return timed;
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), error);
+  const Lock lock(path_ + ".lock");
+  absl::StatusOr<json::Object> read = ReadMachines(path_);  // Read has warned
+  json::Object machines = read.ok() ? *std::move(read) : json::Object();
+  const ProductAlgorithms kept = AlgorithmsOf(machines, machine_);
+  if (machines.getObject(machine_) == nullptr) machines[machine_] = json::Object();
+  json::Object& own = *machines.getObject(machine_);
+  ProductAlgorithms taken;
+  for (const auto& [key, algorithm] : timed) {
+    const auto other = kept.find(key), bad = refused.find(key);
+    const bool is_bad = other != kept.end() && bad != refused.end() && bad->second.data == other->second.data;
+    taken[key] = other == kept.end() || is_bad ? algorithm : other->second;
+    own[key] = ToHex(taken[key]);
+  }
+  std::string text;
+  llvm::raw_string_ostream out(text);
+  out << llvm::formatv("{0:2}\n", json::Value(json::Object{{kFormatName, kFormat}, {kMachines, std::move(machines)}}));
+  out.flush();
+  const absl::Status status = Replace(path_, text);
+  if (!status.ok()) Warn("algorithms of products are not kept: " + std::string(status.message()));
+  return taken;
+}
+
+std::string ToText(const ProductAlgorithms& algorithms) {
+  std::string text;
+  for (const auto& [key, algorithm] : algorithms) text += ToHex(algorithm) + " " + key + "\n";
+  return text;
+}
+
+absl::StatusOr<ProductAlgorithms> ProductAlgorithmsOf(std::string_view text) {
+  ProductAlgorithms algorithms;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin), space = text.find(' ', begin);
+    if (end == std::string_view::npos || space > end) return Internal() << "a rank's algorithms cannot be read";
+    const auto algorithm = OfHex(text.substr(begin, space - begin));
+    if (!algorithm) return Internal() << "a rank's algorithms cannot be read";
+    algorithms.emplace(std::string(text.substr(space + 1, end - space - 1)), *algorithm);
+    begin = end + 1;
+  }
+  return algorithms;
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,300 @@
+// Which algorithm a product takes, on the fakes: of the six that the fake's heuristics name, number 4 is the fastest
+// that can be used.
+
+#include "backends/cuda/product_choice.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "backends/cuda/product_cache.h"
+#include "backends/run_in_process.h"
+#include "core/check.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "test/fake_cuda/load.h"
+#include "test/fake_cuda/run.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::Each;
+using testing::ElementsAre;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr char kProduct[] = R"(graph @f(%x: f32[5,40], %y: f32[40,7]) -> (z: f32[5,7]) {
+  %z = matmul %x, %y : f32[5,7] @"onnx:/fc/MatMul"
+  return %z
+})";
+constexpr char kKey[] = "1x[5,40]x[40,7] f32, aligned to 64";
+constexpr char kMachine[] = "Fake GPU, 132 multiprocessors, CUDA driver";
+
+// A folder of its own for the test, and the file in it.
+class ProductChoiceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(folder_);
+    setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
+    fake_.TakeCalls();
+  }
+
+  std::string path() const { return folder_ + "/lockstep/products.json"; }
+  std::string Contents() const {
+    std::ostringstream text;
+    text << std::ifstream(path()).rdbuf();
+    return text.str();
+  }
+  void Write(const std::string& text) const {
+    std::filesystem::create_directories(folder_ + "/lockstep");
+    std::ofstream(path()) << text;
+  }
+  // With another number for each algorithm in the file.
+  void Renumber(const std::string& number) const {
+    const std::regex word("0000000000000004(0{14}40)");  // the number, then the alignment
+    const std::string text = std::regex_replace(Contents(), word, "000000000000000" + number + "$1");
+    ASSERT_NE(text, Contents());
+    Write(text);
+  }
+  // The products that a load and one run of `text` make.
+  std::vector<std::string> CallsOf(const std::string& text, bool tune = true) {
+    const Graph graph = ParseForTest(text);
+    CompileOptions options;
+    options.tune = tune;
+    const auto results = RunOnFake(graph, InputsForTest(graph), options);
+    EXPECT_TRUE(results.ok()) << results.status();
+    if (results.ok()) results_ = *results;
+    return fake_.TakeCalls();
+  }
+
+  std::string folder_;
+  std::vector<Tensor> results_;
+  FakeCublasLt& fake_ = TheFakeCublasLt();
+};
+
+TEST_F(ProductChoiceTest, WithoutTuningItIsTheFirstOfTheHeuristics) {
+  EXPECT_THAT(CallsOf(kProduct, /*tune=*/false), ElementsAre(EndsWith("epilogue 1")));
+  EXPECT_FALSE(std::filesystem::exists(path()));
+}
+
+TEST_F(ProductChoiceTest, TheFastestThatRunsIsTaken) {
+  const std::vector<std::string> calls = CallsOf(kProduct);
+  EXPECT_THAT(calls, SizeIs(3 * (1 + 3 * 4) + 1)) << "three that run, each warmed up and timed, and the program's";
+  EXPECT_THAT(calls.back(), EndsWith("algorithm 4"));
+  EXPECT_THAT(Contents(), AllOf(HasSubstr("\"format\": 1"), HasSubstr(kMachine), HasSubstr(kKey)));
+}
+
+// With the same bits, which are not those of the first choice.
+TEST_F(ProductChoiceTest, TheSecondProgramTakesWhatTheFirstChose) {
+  (void)CallsOf(kProduct);
+  const std::vector<Tensor> first = results_;
+  const std::string file = Contents();
+  EXPECT_THAT(CallsOf(kProduct), ElementsAre(EndsWith("algorithm 4")));
+  EXPECT_EQ(results_, first);
+  EXPECT_EQ(Contents(), file);
+  (void)CallsOf(kProduct, /*tune=*/false);
+  EXPECT_NE(results_, first) << "the fake's algorithms would not differ";
+}
+
+TEST_F(ProductChoiceTest, TheFileIsBelieved) {
+  (void)CallsOf(kProduct);
+  Renumber("5");
+  EXPECT_THAT(CallsOf(kProduct), ElementsAre(EndsWith("algorithm 5")));
+}
+
+TEST_F(ProductChoiceTest, WhatTheLibraryDoesNotTakeIsTimedAgain) {
+  (void)CallsOf(kProduct);
+  const std::string file = Contents();
+  for (const char* number : {"9", "1"}) {  // no such algorithm; one whose workspace is too large
+    Renumber(number);
+    EXPECT_THAT(CallsOf(kProduct), AllOf(SizeIs(40), Contains(EndsWith("algorithm 5"))));
+    EXPECT_EQ(Contents(), file);
+  }
+}
+
+TEST_F(ProductChoiceTest, EqualProblemsAreTimedOnceAndOthersApart) {
+  const std::vector<std::string> calls = CallsOf(R"(graph @f(%x: f32[5,5], %y: f32[5,5]) -> (r: f32[5,5]) {
+    %a = matmul %x, %y : f32[5,5]
+    %b = matmul %a, %y : f32[5,5]
+    %r = matmul %b, %y {transpose_b=true} : f32[5,5]
+    return %r
+  })");
+  EXPECT_THAT(calls, SizeIs(2 * 39 + 3));
+  EXPECT_THAT(Contents(), AllOf(HasSubstr("1x[5,5]x[5,5] f32, aligned to 64"),
+                                HasSubstr("1x[5,5]x[5,5] f32, b transposed, aligned to 64")));
+}
+
+TEST_F(ProductChoiceTest, ADamagedFileIsWrittenAnew) {
+  (void)CallsOf(kProduct);
+  const std::string file = Contents();
+  const std::string others[] = {"",
+                                "{",
+                                file.substr(0, file.size() / 2),
+                                "[1, 2]",
+                                R"({"format": 2, "machines": {}})",
+                                R"({"format": 1, "machines": 3})"};
+  for (const std::string& text : others) {
+    Write(text);
+    testing::internal::CaptureStderr();
+    EXPECT_THAT(CallsOf(kProduct), SizeIs(40)) << text;
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("will be written anew"));
+    EXPECT_EQ(Contents(), file);
+  }
+  for (const char* entry : {"\"xy\"", "17"}) {  // one that is no algorithm
+    Write(std::regex_replace(file, std::regex("\"[0-9a-f]{128}\""), entry));
+    EXPECT_THAT(CallsOf(kProduct), SizeIs(40)) << entry;
+    EXPECT_EQ(Contents(), file);
+  }
+}
+
+TEST_F(ProductChoiceTest, AFolderThatCannotBeWrittenIsNoError) {
+  std::ofstream(folder_) << "a file where the folder should be";
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(CallsOf(kProduct), SizeIs(40));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("algorithms of products are not kept: "));
+  EXPECT_THAT(CallsOf(kProduct).back(), EndsWith("algorithm 4"));
+}
+
+// Slices of a loop lie as closely as their elements do: the second of x begins 60 bytes after the first.
+TEST_F(ProductChoiceTest, AlgorithmsFitHowSlicesAreAligned) {
+  const std::vector<std::string> calls =
+      CallsOf(R"(graph @f(%h: f32[3,5], %x: f32[4,3,5], %w: f32[5,5]) -> (h: f32[3,5], y: f32[4,3,5]) {
+    %last, %all = scan %h, %x, %w {carried=1, length=4, scanned=1, body=
+      graph @step(%h: f32[3,5], %x: f32[3,5], %w: f32[5,5]) -> (h: f32[3,5], y: f32[3,5]) {
+        %z = matmul %x, %w : f32[3,5]
+        %n = add %z, %h : f32[3,5]
+        return %n, %n
+      }} : f32[3,5], f32[4,3,5]
+    return %last, %all
+  })");
+  EXPECT_THAT(calls, SizeIs(39 + 4));
+  EXPECT_THAT(Contents(), HasSubstr("f32, aligned to 4\""));
+}
+
+// Parts of a product that is split along its inner dimension are added in f32, as all of it is: f16 has no 2049.
+TEST_F(ProductChoiceTest, PartsOfSumsIn16BitsAreAddedInF32) {
+  for (const std::string dtype : {"f16", "bf16"}) {
+    const double large = dtype == "f16" ? 2048 : 256;
+    const Graph graph = ParseForTest("graph @f(%x: " + dtype + "[1,4], %w: " + dtype + "[4,1]) -> (y: " + dtype +
+                                     "[1,1]) {\n%y = matmul %x, %w : " + dtype + "[1,1]\nreturn %y\n}");
+    const std::vector<double> x = {large, 1, 1, 0}, w = {1, 1, 1, 1};
+    const DType type = graph.inputs()[0].value.type().dtype;
+    for (bool tune : {false, true}) {
+      CompileOptions options;
+      options.tune = tune;
+      fake_.TakeCalls();
+      const auto found = RunOnFake(
+          graph, {Tensor::Of<double>({1, 4}, x).Converted(type), Tensor::Of<double>({4, 1}, w).Converted(type)},
+          options);
+      ASSERT_TRUE(found.ok()) << found.status();
+      EXPECT_EQ((*found)[0].At(0), large + 2) << dtype;
+      EXPECT_THAT(fake_.TakeCalls(), Each(testing::Not(EndsWith("algorithm 6"))));
+    }
+    EXPECT_THAT(Contents(), HasSubstr("1x[1,4]x[4,1] " + dtype + ", parts added in f32, aligned to 64\""));
+  }
+}
+
+// --- Of several ranks ----------------------------------------------------------------------------------------------
+
+struct Rank {
+  std::string machine = "machine A", cache;
+};
+
+// What each of two ranks chose: the algorithm's number, or its error.
+std::vector<std::string> Choose(const std::vector<Rank>& ranks) {
+  const LoadedFakeDriver fake = LoadFakeDriver({.gpus = 2});
+  const Graph graph = ParseForTest(kProduct);
+  const Node* product = nullptr;
+  for (const Node& node : graph.nodes()) product = &node;
+  std::vector<std::string> chosen(ranks.size());
+  const absl::Status status = ForEachRank(static_cast<int>(ranks.size()), [&](Communicator& world) -> absl::Status {
+    const auto rank = static_cast<size_t>(world.rank());
+    ASSIGN_OR_RETURN(const auto device, CudaDevice::Create(fake.api, world.rank()));
+    auto library = std::make_shared<CublasLtHandle>("cublasLtCreate");
+    RETURN_IF_ERROR(library->Open());
+    const ProductOfOp products[] = {
+        {std::make_shared<Product>(MatMulProblem(*product, false, 64), uint64_t{1} << 20, library), "matmul %z"}};
+    RETURN_IF_ERROR(products[0].product->Open());
+    RETURN_IF_ERROR(TakeFastest(products, {ranks[rank].machine, ranks[rank].cache}, *device, world));
+    chosen[rank] = std::to_string(products[0].product->chosen().data[4]);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(fake.driver.misuse(), IsEmpty());
+  return chosen;
+}
+
+TEST_F(ProductChoiceTest, AllRanksTakeTheChoiceOfRank0) {
+  std::filesystem::create_directories(folder_);
+  const std::string zero = folder_ + "/zero.json", one = folder_ + "/one.json";
+  EXPECT_THAT(Choose({{.cache = zero}, {.cache = one}}), Each("4"));
+  EXPECT_FALSE(std::filesystem::exists(one));
+  EXPECT_THAT(fake_.TakeCalls(), SizeIs(39)) << "rank 1 times nothing";
+
+  // Rank 1 remembers another one.
+  ProductAlgorithms others = ProductCache(zero, "machine A").Read();
+  ASSERT_THAT(others, SizeIs(1));
+  others.begin()->second.data[4] = 5;
+  (void)ProductCache(one, "machine A").Add(others, {});
+  EXPECT_THAT(Choose({{.cache = zero}, {.cache = one}}), Each("4"));
+  EXPECT_THAT(Choose({{.cache = one}, {.cache = zero}}), Each("5"));
+  EXPECT_THAT(fake_.TakeCalls(), IsEmpty());
+}
+
+TEST_F(ProductChoiceTest, AnotherMachineHasItsOwnChoices) {
+  std::filesystem::create_directories(folder_);
+  const std::string file = folder_ + "/file.json";
+  (void)Choose({{.machine = "machine A", .cache = file}});
+  (void)Choose({{.machine = "machine B", .cache = file}});
+  EXPECT_THAT(fake_.TakeCalls(), SizeIs(2 * 39));
+  (void)Choose({{.machine = "machine A", .cache = file}});
+  (void)Choose({{.machine = "machine B", .cache = file}});
+  EXPECT_THAT(fake_.TakeCalls(), IsEmpty());
+}
+
+// --- The file ------------------------------------------------------------------------------------------------------
+
+cublasLtMatmulAlgo_t Algorithm(uint64_t number) { return {.data = {number, ~number}}; }
+
+// Who comes second takes what the first has chosen, as the next program will.
+TEST_F(ProductChoiceTest, WhatIsThereStays) {
+  const ProductCache cache(path(), "m");
+  EXPECT_EQ(cache.Add({{"p", Algorithm(1)}}, {}).at("p").data, Algorithm(1).data);
+  EXPECT_EQ(cache.Add({{"p", Algorithm(2)}}, {}).at("p").data, Algorithm(1).data);
+  EXPECT_EQ(cache.Add({{"p", Algorithm(2)}}, {{"p", Algorithm(3)}}).at("p").data, Algorithm(1).data);
+  EXPECT_EQ(cache.Add({{"p", Algorithm(2)}}, {{"p", Algorithm(1)}}).at("p").data, Algorithm(2).data);
+  EXPECT_EQ(cache.Read().at("p").data, Algorithm(2).data);
+}
+
+TEST_F(ProductChoiceTest, SeveralWriteAtOnceAndNothingIsLost) {
+  constexpr int kWriters = 8, kEach = 10;
+  std::vector<std::thread> writers;
+  for (int writer = 0; writer < kWriters; ++writer) {
+    writers.emplace_back([&, writer] {
+      const ProductCache cache(path(), "m");
+      for (int i = 0; i < kEach; ++i) {
+        const auto number = static_cast<uint64_t>(writer * kEach + i);
+        (void)cache.Add({{"p" + std::to_string(number), Algorithm(number)}, {"shared", Algorithm(number)}}, {});
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  const ProductAlgorithms all = ProductCache(path(), "m").Read();
+  EXPECT_THAT(all, SizeIs(kWriters * kEach + 1));
+  for (const auto& [key, algorithm] : all) {
+    if (key == "shared") continue;
+    EXPECT_EQ(algorithm.data, Algorithm(std::stoull(key.substr(1))).data);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::cuda

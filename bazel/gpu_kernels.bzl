@@ -1,0 +1,43 @@
+"""Kernels for GPUs: C++ sources that clang compiles to PTX, embedded in a C++ source as text."""
+
+# PTX of the oldest GPUs that are supported; drivers take it for all later ones. Nothing is fused that rounds twice.
+_CLANG = "$(location @clang//:clang++) --target=nvptx64-nvidia-cuda -march=sm_80 -std=c++20 -O2 -ffreestanding " + \
+         "-fno-exceptions -fno-rtti -ffp-contract=off -Wall -Wextra -Werror -I."
+
+def gpu_kernels(name, srcs, hdrs, out, header, function):
+    """Makes the C++ source `out`, with a function from a source's name, without its ending, to its PTX.
+
+    Args:
+      name: of the rule that makes `out`.
+      srcs: a file each family of kernels.
+      hdrs: what they include.
+      out: the C++ source.
+      header: declares `function`.
+      function: with its namespaces, std::string_view(std::string_view).
+    """
+    texts = []
+    for src in srcs:
+        text = src[:-len(".cc")] + ".ptx"
+        texts.append(text)
+        native.genrule(
+            name = text + "_",
+            srcs = [src] + hdrs,
+            outs = [text],
+            cmd = _CLANG + " -S $(location {}) -o $@".format(src),
+            tools = ["@clang//:clang++"],
+        )
+    cases = " ".join([
+        "echo '  if (name == \"{0}\") return R\"PTX('; cat $(location {0}.ptx); echo ')PTX\";';".format(text[:-len(".ptx")])
+        for text in texts
+    ])
+    native.genrule(
+        name = name,
+        srcs = texts,
+        outs = [out],
+        cmd = "{{ echo '#include \"{}/{}\"'; echo 'std::string_view {}(std::string_view name) {{'; {} ".format(
+            native.package_name(),
+            header,
+            function,
+            cases,
+        ) + "echo '  return {};'; echo '}'; } > $@",
+    )
