@@ -1,0 +1,163 @@
+"""Checks and measures the cuda backend on a machine with a GPU: tools/cuda_check.sh runs it, with the bundle's Python.
+
+Parts run one after the other, each with a limit of its own; one that fails, or is not done in time, is a row of the table, and the
+others go on. Results are in OUT/table.md and OUT/results.jsonl after each row, all that was printed in OUT/raw. The exit code is 0 if
+something was checked or measured and nothing failed; what was left out, and why, is in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import measures
+import parts
+from check_report import FAILED, LEFT_OUT, Report, shortened, today
+from machine import ROOT, Machine, OutOfTime
+
+SLOWER = 5  # the machine on which the check itself is tried
+PartFunction = Callable[[Machine, Report], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    run: PartFunction
+    seconds: float  # its limit
+
+
+PARTS: dict[str, Part] = {
+    "doctor": Part(parts.doctor, 30),
+    "losses": Part(parts.losses, 90),
+    "ops": Part(parts.op_cases, 120),
+    "programs": Part(parts.programs, 60),
+    "nccl": Part(parts.nccl, 45),
+    "nccl-graph": Part(parts.nccl_graph, 40),
+    "ranks": Part(parts.failing_ranks, 45),
+    "sanitizer": Part(parts.sanitizer, 45),
+    "bandwidth": Part(measures.bandwidth, 40),
+    **{name: Part(measures.guarded(race), 100) for name, race in measures.RACES.items()},
+    "profile": Part(measures.profile, 60),
+}
+
+
+def run_parts(machine: Machine, report: Report, chosen: Mapping[str, Part], seconds: float) -> None:
+    """Runs the parts while there is time; whatever happens in one, the next one runs."""
+    end = time.monotonic() + seconds
+    for name, part in chosen.items():
+        if time.monotonic() > end - 5:
+            report.add(name, "the whole", LEFT_OUT, f"the {seconds:.0f} s of the check were over")
+            continue
+        begin = time.monotonic()
+        machine.deadline = min(end, begin + part.seconds * (SLOWER if machine.tiny else 1))
+        try:
+            part.run(machine, report)
+        except OutOfTime as late:
+            report.add(name, "not done in time", FAILED, str(late))
+        except Exception as error:  # noqa: BLE001 (whatever it is, the others go on)
+            (machine.raw / f"{name}.traceback.log").write_text(traceback.format_exc())
+            report.add(name, "broke off", FAILED, shortened(f"{type(error).__name__}: {error}"))
+        finally:
+            print(f"          {name} took {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def warm_first(machine: Machine, chosen: dict[str, Part]) -> dict[str, Part]:
+    """The same parts, while torch.compile fills its caches beside those before the first measurement."""
+    races = [race for name, race in measures.RACES.items() if name in chosen]
+    if machine.tiny or not machine.torch or not races:
+        return chosen
+    warming = measures.Prewarming(machine, races)
+    first = next(name for name in chosen if name == "bandwidth" or name in measures.RACES)
+    wait = {"caches": Part(lambda machine, report: warming.wait(machine.left() - 5), 60)}
+    names = list(chosen)
+    before, after = names[: names.index(first)], names[names.index(first) :]
+    return {name: chosen[name] for name in before} | wait | {name: chosen[name] for name in after}
+
+
+def first_line(path: str, key: str, sign: str = ":") -> str:
+    text = Path(path).read_text(errors="replace") if Path(path).exists() else ""
+    return next((line.partition(sign)[2].strip() for line in text.splitlines() if line.startswith(key)), "unknown")
+
+
+def gpu() -> str:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return "none that nvidia-smi would show"
+    query = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30)
+    return "; ".join(done.stdout.split("\n")).strip("; ") or shortened(done.stderr)
+
+
+def facts(machine: Machine) -> dict[str, str]:
+    commit = ROOT / "COMMIT"
+    system = first_line("/etc/os-release", "PRETTY_NAME", "=").strip('"')
+    return {
+        "date": today(),
+        "commit": commit.read_text().strip() if commit.exists() else "unknown",
+        "backend": machine.backend + (", tiny sizes: the check itself was tried" if machine.tiny else ""),
+        "GPU, memory, driver": gpu(),
+        "processor": f"{first_line('/proc/cpuinfo', 'model name')}, {len(os.sched_getaffinity(0))} cores",
+        "system": f"{system}, Linux {platform.release()}, glibc {platform.libc_ver()[1]}",
+        "PyTorch": machine.torch or "none",
+        "JAX": machine.jax or "none",
+    }
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="cuda_check.sh", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--out", type=Path, default=Path("cuda_check"), help="the folder of the results (default: %(default)s)"
+    )
+    parser.add_argument("--parts", default=",".join(PARTS), help="which ones, with commas (default: %(default)s)")
+    parser.add_argument(
+        "--backend", choices=("cuda", "cpu"), default="cuda", help="cpu tries the check itself, with tiny sizes"
+    )
+    parser.add_argument("--python", help="the Python that has torch and jax (default: python3 of the PATH)")
+    parser.add_argument(
+        "--seconds", type=float, help="of all together (default: 545; with --backend=cpu five times that)"
+    )
+    options = parser.parse_args()
+    options.seconds = options.seconds or 545 * (SLOWER if options.backend == "cpu" else 1)
+    return options
+
+
+def main() -> int:
+    begin, options = time.monotonic(), arguments()
+    names = [name for name in options.parts.split(",") if name]
+    if unknown := [name for name in names if name not in PARTS]:
+        sys.exit(f"cuda_check.sh: there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "results.jsonl").write_text("")
+    machine = Machine(out, options.backend, options.python)
+    report = Report(out, facts(machine))
+    if machine.backend == "cuda" and machine.count_gpus() == 0:
+        report.add(
+            "all parts",
+            "backend cuda",
+            LEFT_OUT,
+            "no GPU is found: doctor says what is missing; --backend=cpu tries the check",
+        )
+        names = [name for name in names if name == "doctor"]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    chosen = {name: part for name, part in PARTS.items() if name in names}
+    try:
+        run_parts(machine, report, warm_first(machine, chosen), options.seconds - (time.monotonic() - begin))
+    finally:
+        machine.kill_all()
+        shutil.rmtree(machine.scratch, ignore_errors=True)
+    print("\n" + report.table())
+    return 0 if report.passed() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,279 @@
+"""Lockstep in the check: losses, ranks that fail, and contestants of the measurements. Runs in the bundle's Python.
+
+ours.py losses NETWORK FILE.npz BACKEND RANKS OUT.json   the losses from the weights and batches of torch_peer.py
+ours.py steps NETWORK BACKEND [tf32]                     a contestant (contestant.py)
+ours.py loop NAME BACKEND                                a contestant: a graph of loops.py
+ours.py graph FOLDER BACKEND                             under mpirun: steps as a CUDA graph against steps one by one, then rank 1 dies
+ours.py rank kill|stop FOLDER BACKEND                    under mpirun: rank 1 dies, or stops, and the others write what they learn
+ours.py text NETWORK FILE.ir                             writes the training step, for lockstep-run
+ours.py gpus                                             how many GPUs there are
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from contestant import serve
+from loops import LOOPS
+from specs import SPECS, Spec
+
+import lockstep as ls
+
+GRAPHS = Path(__file__).with_name("graphs")
+STOPPED_TIMEOUT = 10.0  # of the communicator whose rank stops; ranks start further apart than a few seconds
+
+
+def threads() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def step_of(spec: Spec, name: str) -> ls.Graph:
+    model = ls.parse((GRAPHS / f"{name}.ir").read_text())
+    kind = {"sgd": ls.optim.SGD, "adam": ls.optim.Adam}[spec.optimizer]
+    return ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), kind(**spec.options))
+
+
+def train(name: str, file: Path, backend: str, world: ls.Communicator) -> list[float]:
+    """The losses of this rank, which gets its share of each batch."""
+    spec, stored = SPECS[name], np.load(file)
+    exe = ls.compile(step_of(spec, name), backend=backend, world=world, threads=max(1, threads() // world.size))
+    for key in stored.files:
+        if key.startswith("p:") and key[2:] in exe.state:
+            exe.state[key[2:]] = stored[key]
+    x, label, count = stored["x"], stored["label"], len(stored["losses"])
+    share = [slice(world.rank * n // world.size, (world.rank + 1) * n // world.size) for n in (spec.batch, spec.rows)]
+    return [float(exe(x=x[i % len(x)][share[0]], label=label[i % len(x)][share[1]])["loss"]) for i in range(count)]
+
+
+def losses(name: str, file: Path, backend: str, ranks: int, out: Path) -> None:
+    worlds = ls.Communicator.in_process(ranks)
+    found: list[Any] = [None] * ranks
+
+    def run(rank: int) -> None:
+        try:
+            found[rank] = train(name, file, backend, worlds[rank])
+        except ls.Error as error:
+            worlds[rank].abort(str(error))
+            found[rank] = str(error)
+
+    ranks_of = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
+    for thread in ranks_of:
+        thread.start()
+    for thread in ranks_of:
+        thread.join()
+    wrong = [result for result in found if not isinstance(result, list)]
+    if wrong:
+        sys.exit(f"ours: {wrong[0]}")
+    out.write_text(json.dumps(found))
+
+
+def bytes_of_gpu_in_use() -> int:
+    """By all processes; 0 where there is no GPU."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+    if driver.cuInit(0) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0):
+        return 0
+    driver.cuCtxPushCurrent_v2(context)
+    failed = driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+    return 0 if failed else total.value - free.value
+
+
+def initial_values(graph: ls.Graph) -> dict[str, np.ndarray]:
+    """Of the states of a model, so that no activation grows or vanishes: speed may depend on values."""
+    random = np.random.default_rng(0)
+    values = {}
+    for info in graph.states:
+        if len(info.shape) > 1:
+            scale = 1 / np.sqrt(np.prod(info.shape[1:]))
+            values[info.name] = random.standard_normal(info.shape, dtype=np.float32) * np.float32(scale)
+        elif info.name.endswith(("weight", "running_var")):
+            values[info.name] = np.ones(info.shape, np.float32)
+    return values
+
+
+class Steps:
+    def __init__(self, name: str, backend: str, tf32: bool) -> None:
+        spec, before = SPECS[name], bytes_of_gpu_in_use()
+        begin = time.perf_counter()
+        step = step_of(spec, name)
+        self.exe = ls.compile(step, backend=backend, threads=threads(), tf32=tf32)
+        compiled = time.perf_counter() - begin
+        random = np.random.default_rng(1)
+        if spec.kind == "gpt":
+            x = random.integers(spec.classes, size=spec.x_shape, dtype=np.int64)
+        else:
+            x = random.standard_normal(spec.x_shape, dtype=np.float32)
+        self.inputs = {"x": x, "label": random.integers(spec.classes, size=spec.rows, dtype=np.int64)}
+        for state, value in initial_values(ls.parse((GRAPHS / f"{name}.ir").read_text())).items():
+            self.exe.state[state] = value
+        begin = time.perf_counter()
+        self.step()
+        self.compile_seconds = compiled + time.perf_counter() - begin
+        self.step()
+        self.gpu_bytes = bytes_of_gpu_in_use() - before
+
+    def step(self) -> float:
+        return float(self.exe(**self.inputs)["loss"])
+
+    def ready(self) -> dict[str, Any]:
+        header = self.exe.steps.splitlines()[0]
+        return {"compile_seconds": self.compile_seconds, "gpu_bytes": self.gpu_bytes, "executable": header}
+
+    def run(self, steps: int) -> dict[str, Any]:
+        seconds = []
+        for _ in range(steps):
+            begin = time.perf_counter()
+            loss = self.step()
+            seconds.append(time.perf_counter() - begin)
+            if not np.isfinite(loss):
+                raise ArithmeticError(f"the loss is {loss}")
+        return {"seconds": seconds, "profile": self.profile(), "counters": self.exe.counters}
+
+    def profile(self, count: int = 25) -> list[tuple[str, float]]:
+        """The steps that have taken longest, if the backend times them; seconds since loading."""
+        return sorted(self.exe.profile, key=lambda step: -step[1])[:count]
+
+
+class Loop:
+    """A program whose states stay where they are, so that a call moves nothing but their bytes on the device."""
+
+    def __init__(self, name: str, backend: str) -> None:
+        begin = time.perf_counter()
+        loop = LOOPS[name](backend)
+        graph = ls.parse(loop.text)
+        self.exe = ls.compile(graph, backend=backend, threads=threads())
+        random = np.random.default_rng(0)
+        for info in graph.states:
+            self.exe.state[info.name] = random.standard_normal(info.shape, dtype=np.float32)
+        self.exe()
+        self.start = {"compile_seconds": time.perf_counter() - begin, "bytes": loop.bytes, "steps": self.exe.steps}
+
+    def ready(self) -> dict[str, Any]:
+        return self.start
+
+    def run(self, steps: int) -> dict[str, Any]:
+        seconds = []
+        for _ in range(steps):
+            begin = time.perf_counter()
+            self.exe()
+            seconds.append(time.perf_counter() - begin)
+        return {"seconds": seconds}
+
+
+class Copy:
+    """Memory of the device to other memory of it, by the driver; on the host NumPy's."""
+
+    def __init__(self, backend: str) -> None:
+        count = 2**30 if backend == "cuda" else 2**22
+        if backend == "cuda":
+            driver = self.driver = ctypes.CDLL("libcuda.so.1")
+            context, pointers = ctypes.c_void_p(), [ctypes.c_uint64(), ctypes.c_uint64()]
+            codes = [driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)]
+            codes.append(driver.cuCtxPushCurrent_v2(context))
+            codes += [driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(count)) for pointer in pointers]
+            if any(codes):
+                raise RuntimeError(f"the driver's codes are {codes}")
+            self.copy = lambda: self._on_gpu(pointers, count)
+        else:
+            source = np.zeros(count, np.uint8)
+            target = np.ones_like(source)
+            self.copy = lambda: np.copyto(target, source)
+        self.bytes = 2 * count
+
+    def _on_gpu(self, pointers: list[ctypes.c_uint64], count: int) -> None:
+        code = self.driver.cuMemcpyDtoD_v2(pointers[1], pointers[0], ctypes.c_size_t(count))
+        code = code or self.driver.cuCtxSynchronize()
+        if code:
+            raise RuntimeError(f"cuMemcpyDtoD: error {code}")
+
+    def ready(self) -> dict[str, Any]:
+        return {"bytes": self.bytes}
+
+    def run(self, steps: int) -> dict[str, Any]:
+        seconds = []
+        for _ in range(steps):
+            begin = time.perf_counter()
+            self.copy()
+            seconds.append(time.perf_counter() - begin)
+        return {"seconds": seconds}
+
+
+def rank(mode: str, folder: Path, backend: str) -> None:
+    """Some steps by all; then rank 1 is gone, and the others go on until they learn of it.
+
+    In the mode "graph" five steps, of which the last three are launches of a CUDA graph, after the same five one by one: this rank's
+    losses of both are written, and only then rank 1 dies, so that its peer waits in a collective of the graph.
+    """
+    world = ls.Communicator.mpi(timeout=STOPPED_TIMEOUT if mode == "stop" else 60.0)
+    spec = SPECS["mlp-tiny"]
+    rows = spec.batch // world.size
+    random = np.random.default_rng(world.rank)
+    x = random.standard_normal((rows, *spec.x_shape[1:]), np.float32)
+    label = np.arange(rows, dtype=np.int64) % 2
+    begin = time.time()
+
+    def steps(count: int, profile: bool) -> tuple[ls.Executable, list[float]]:
+        exe = ls.compile(step_of(spec, "mlp-tiny"), backend=backend, world=world, threads=1, profile=profile)
+        of_all = np.random.default_rng(7)  # the same on all ranks; an optimizer's states may not be negative
+        for key in exe.state:
+            value = exe.state[key]
+            exe.state[key] = np.abs(0.1 * of_all.standard_normal(value.shape)).astype(value.dtype)
+        return exe, [float(exe(x=x, label=label)["loss"]) for _ in range(count)]
+
+    try:
+        one_by_one = steps(5, profile=True)[1] if mode == "graph" else []
+        exe, found = steps(5 if mode == "graph" else 2, profile=False)
+        if mode == "graph":
+            (folder / f"{world.rank}.losses").write_text(json.dumps([one_by_one, found]))
+        world.barrier()
+        begin = time.time()
+        if world.rank == 1:
+            (folder / "victim").write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSTOP if mode == "stop" else signal.SIGKILL)
+        for _ in range(1000):
+            exe(x=x, label=label)
+        message = "nothing: a thousand steps ran without rank 1"
+    except ls.Error as error:
+        message = str(error)
+    seconds = time.time() - begin
+    (folder / f"{world.rank}.json").write_text(json.dumps({"seconds": seconds, "message": message}))
+
+
+def main() -> None:
+    what, *rest = sys.argv[1:]
+    if what == "losses":
+        losses(rest[0], Path(rest[1]), rest[2], int(rest[3]), Path(rest[4]))
+    elif what == "graph":
+        rank(what, Path(rest[0]), rest[1])
+    elif what == "rank":
+        rank(rest[0], Path(rest[1]), rest[2])
+    elif what == "loop":
+        serve(lambda: Loop(rest[0], rest[1]))
+    elif what == "copy":
+        serve(lambda: Copy(rest[0]))
+    elif what == "text":
+        Path(rest[1]).write_text(str(step_of(SPECS[rest[0]], rest[0])) + "\n")
+    elif what == "gpus":
+        try:
+            print(len(ls._lockstep._gpus()))
+        except ls.Error:
+            print(0)
+    else:
+        serve(lambda: Steps(rest[0], rest[1], "tf32" in rest[2:]))
+
+
+if __name__ == "__main__":
+    main()

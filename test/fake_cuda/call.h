@@ -1,0 +1,94 @@
+// One call of the driver: it notes itself, and says whether it may go on. For the files that hold the driver's
+// functions.
+
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <string>
+
+#include "test/fake_cuda/machine.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace lockstep::cuda {
+
+template <typename... Parts>
+std::string Text(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  return text.str();
+}
+
+// One call: holds the mutex, and says whether the call may go on. `what` begins with the function's name.
+struct Call {
+  explicit Call(const std::string& what, bool noted = true) : lock(machine.Lock()) {
+    const std::string name = what.substr(0, what.find(' '));
+    if (noted) machine.calls.push_back(what);
+    if (Machine::in_host_function) {
+      result = machine.Wrong(kNotPermitted, name + " in a function of the host");
+      return;
+    }
+    for (auto& [nth, first] : machine.interruptions[name]) {
+      if (--nth == 0) result = first();
+    }
+    if (result == CUDA_SUCCESS && !machine.initialized && name != "cuInit") {
+      result = machine.Wrong(CUDA_ERROR_NOT_INITIALIZED, name + " before cuInit");
+    }
+  }
+  // That also needs a context of the thread, which is not broken.
+  Call& InContext() {
+    if (result != CUDA_SUCCESS) return *this;
+    if (Machine::current == nullptr || Machine::current->retained == 0) {
+      result = machine.Wrong(Machine::current == nullptr ? CUDA_ERROR_INVALID_CONTEXT : kContextIsDestroyed,
+                             "a call in a thread without a context");
+    } else {
+      result = Machine::current->broken;
+    }
+    return *this;
+  }
+  Call& With(CUstream stream) {
+    InContext();
+    if (result == CUDA_SUCCESS && machine.streams.count(stream) == 0) {
+      result = machine.Wrong(CUDA_ERROR_INVALID_HANDLE, "no stream, or one that was destroyed");
+    }
+    return *this;
+  }
+  // That queues work in it, for which there must be room.
+  Call& Queues(CUstream stream) {
+    With(stream);
+    if (result != CUDA_SUCCESS || stream->capture != nullptr) return *this;
+    const auto is_full = [&] { return stream->queued - stream->done >= machine.options.queue; };
+    if (is_full()) machine.Want(stream);
+    while (is_full() && stream->context->broken == CUDA_SUCCESS) machine.AwaitChange(lock);
+    result = stream->context->broken;
+    return *this;
+  }
+  Call& With(CUevent event) {
+    InContext();
+    if (result == CUDA_SUCCESS && machine.events.count(event) == 0) {
+      result = machine.Wrong(CUDA_ERROR_INVALID_HANDLE, "no event, or one that was destroyed");
+    }
+    return *this;
+  }
+  // A call that synchronizes or allocates.
+  Call& Unsafe(const char* name) {
+    if (result == CUDA_SUCCESS) result = machine.CheckUnsafe(name);
+    return *this;
+  }
+  bool failed() const { return result != CUDA_SUCCESS; }
+
+  Machine& machine = Machine::Get();
+  std::unique_lock<std::mutex> lock;
+  CUresult result = CUDA_SUCCESS;
+};
+
+// "stream 2", for notes; not under the mutex.
+inline std::string Name(CUstream stream) {
+  Machine& machine = Machine::Get();
+  const auto lock = machine.Lock();
+  return machine.streams.count(stream) == 0 ? "no stream" : Text("stream ", stream->number);
+}
+
+}  // namespace lockstep::cuda

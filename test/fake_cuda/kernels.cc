@@ -1,0 +1,146 @@
+// The driver's functions of modules and kernels, as cuda.h has them.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "test/fake_cuda/call.h"
+
+namespace lockstep::cuda {
+namespace {
+
+void* FindForKernel(CUdeviceptr address, size_t bytes) {
+  Machine& machine = Machine::Get();
+  const auto lock = machine.Lock();
+  std::byte* found = machine.Find(address, bytes, Machine::gpu_of_kernel);
+  if (found == nullptr) {
+    Machine::of_kernel = machine.Wrong(CUDA_ERROR_ILLEGAL_ADDRESS,
+                                       Text("a kernel touches ", bytes, " bytes at ", machine.Place(address)));
+  }
+  return found;
+}
+
+// The lines of an image of fake kernels.
+CUresult Parse(const std::string& image, std::map<std::string, CUfunc_st>& functions) {
+  std::istringstream lines(image);
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line)) {
+    if (line.empty()) continue;
+    std::istringstream words(line);
+    CUfunc_st function;
+    uintptr_t address = 0;
+    if (!(words >> function.name >> std::hex >> address >> std::dec) || address == 0) return CUDA_ERROR_INVALID_IMAGE;
+    function.kernel = reinterpret_cast<FakeKernel>(address);
+    for (size_t bytes = 0; words >> bytes;) function.parameters.push_back(bytes);
+    functions[function.name] = function;
+  }
+  return CUDA_SUCCESS;
+}
+
+// Takes the time of a compilation, in which other threads may call the driver.
+void CompileFor(Call& call) {
+  call.machine.most_loads = std::max(call.machine.most_loads, ++call.machine.loads);
+  const auto time = call.machine.options.compile_time;
+  call.lock.unlock();
+  if (time.count() > 0) std::this_thread::sleep_for(time);
+  call.lock.lock();
+  --call.machine.loads;
+}
+
+}  // namespace
+
+// --- Kernels ------------------------------------------------------------------------------------------------------
+
+EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit_option*, void**) {
+  Call call("cuModuleLoadDataEx");
+  if (call.InContext().Unsafe("cuModuleLoadDataEx").failed()) return call.result;
+  CompileFor(call);
+  auto loaded = std::make_unique<CUmod_st>();
+  loaded->context = Machine::current;
+  loaded->image = static_cast<const char*>(image);
+  if (loaded->image.rfind("lockstep-fake-kernels\n", 0) == 0) {
+    if (Parse(loaded->image, loaded->functions) != CUDA_SUCCESS) {
+      return call.machine.Wrong(CUDA_ERROR_INVALID_IMAGE, "an image of fake kernels cannot be read: " + loaded->image);
+    }
+  } else if (loaded->image.find(".version") == std::string::npos) {
+    return call.machine.Wrong(CUDA_ERROR_INVALID_PTX, "an image is neither PTX nor one of fake kernels");
+  }
+  *module = loaded.release();
+  call.machine.modules.insert(*module);
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  Call call(Text("cuModuleGetFunction ", name));
+  if (call.InContext().failed()) return call.result;
+  if (call.machine.modules.count(module) == 0) return call.machine.Wrong(CUDA_ERROR_INVALID_HANDLE, "no module");
+  auto& functions = module->functions;
+  const bool of_ptx = module->image.find(Text(".entry ", name)) != std::string::npos;
+  if (functions.count(name) == 0 && of_ptx) functions[name].name = name;
+  if (functions.count(name) == 0) return CUDA_ERROR_NOT_FOUND;
+  *function = &functions[name];
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleUnload(CUmodule module) {
+  Call call("cuModuleUnload");
+  if (call.InContext().failed()) return call.result;
+  if (call.machine.modules.erase(module) == 0) return call.machine.Wrong(CUDA_ERROR_INVALID_HANDLE, "no module");
+  delete module;
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuFuncLoad(CUfunction function) {
+  Call call(Text("cuFuncLoad ", function->name));
+  if (call.InContext().Unsafe("cuFuncLoad").failed()) return call.result;
+  function->is_loaded = true;
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
+  Call call(Text("cuFuncGetAttribute ", function->name, " ", static_cast<int>(attribute)));
+  if (call.InContext().failed()) return call.result;
+  function->is_loaded = true;
+  *value = 32;
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  Call call(Text("cuFuncSetAttribute ", function->name, " ", static_cast<int>(attribute), " ", value));
+  return call.InContext().result;
+}
+
+EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                               unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
+                               void** parameters, void**) {
+  const FakeLaunch launch{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, FindForKernel};
+  Call call(Text("cuLaunchKernel ", function->name, " grid ", grid_x, "x", grid_y, "x", grid_z, " block ", block_x, "x",
+                 block_y, "x", block_z, " shared ", shared_bytes, " ", Name(stream)));
+  if (call.Queues(stream).failed()) return call.result;
+  if (!std::exchange(function->is_loaded, true)) call.machine.lazy_loads.push_back(function->name);
+  const bool possible = grid_x > 0 && grid_y > 0 && grid_z > 0 && grid_x <= 2147483647u && grid_y <= 65535 &&
+                        grid_z <= 65535 && block_x > 0 && block_y > 0 && block_z > 0 &&
+                        uint64_t{block_x} * block_y * block_z <= 1024 && shared_bytes <= 232448;
+  if (!possible) return call.machine.Wrong(CUDA_ERROR_INVALID_VALUE, call.machine.calls.back() + ": impossible sizes");
+  std::vector<std::vector<std::byte>> taken;  // the caller's are free when this returns
+  for (size_t i = 0; i < function->parameters.size(); ++i) {
+    const auto* at = static_cast<const std::byte*>(parameters[i]);
+    taken.emplace_back(at, at + function->parameters[i]);
+  }
+  call.machine.Enqueue(stream, "kernel " + function->name,
+                       [launch, taken, kernel = function->kernel, gpu = stream->context->gpu]() mutable -> CUresult {
+                         if (kernel == nullptr) return CUDA_SUCCESS;
+                         std::vector<void*> pointers;
+                         for (auto& parameter : taken) pointers.push_back(parameter.data());
+                         Machine::of_kernel = CUDA_SUCCESS;
+                         Machine::gpu_of_kernel = gpu;
+                         kernel(pointers.data(), launch);
+                         return Machine::of_kernel;
+                       });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,183 @@
+// The GPUs of the fake driver: memory, contexts, streams, events and captures. Everything but the work of streams
+// happens under one mutex. The functions of the driver call it, nobody else.
+
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "test/fake_cuda/fake_driver.h"
+
+namespace lockstep::cuda {
+
+// Errors that the table has no names for, as nothing but the fake gives them.
+inline constexpr auto kContextIsDestroyed = static_cast<CUresult>(709);
+inline constexpr auto kNotPermitted = static_cast<CUresult>(800);
+inline constexpr auto kCaptureUnjoined = static_cast<CUresult>(904);
+inline constexpr auto kCaptureIsolation = static_cast<CUresult>(905);
+inline constexpr auto kCapturedEvent = static_cast<CUresult>(907);
+inline constexpr auto kWrongThread = static_cast<CUresult>(908);
+
+// Work of a stream, or of a graph. It runs without the mutex.
+using Work = std::function<CUresult()>;
+
+struct Graph {
+  struct Node {
+    std::string what;
+    Work work;
+    std::set<size_t> after;  // nodes
+  };
+  std::vector<Node> nodes;
+};
+
+// A capture, from begin to end. Streams join it by waiting for its events.
+struct Capture {
+  CUstream origin = nullptr;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::thread::id thread;
+  Graph graph;
+  bool invalid = false;
+};
+
+// One recording of an event.
+struct Mark {
+  bool done = false;
+  std::chrono::steady_clock::time_point when;
+  CUstream stream = nullptr;
+  uint64_t number = 0;  // of the work of the stream
+  std::shared_ptr<Capture> capture;
+  std::set<size_t> last;  // of a capture: the nodes that it stands for
+};
+
+// The driver's CUstream, CUevent, … are pointers to these.
+struct CUctx_st {
+  int gpu = 0;
+  int retained = 0;
+  CUresult broken = CUDA_SUCCESS;  // for ever
+  std::mutex host_functions;       // one of a context at a time, as CUDA may do
+};
+struct CUstream_st {
+  struct Item {
+    std::string what;
+    Work work;
+    std::shared_ptr<Mark> wait, record;
+  };
+  CUcontext context = nullptr;
+  int number = 0;
+  std::deque<Item> queue;
+  uint64_t queued = 0, done = 0, wanted = 0;  // items; wanted: how far it may run
+  bool closing = false;
+  std::chrono::microseconds spent{0};  // FakeDriver::Spend
+  std::shared_ptr<Capture> capture;
+  std::set<size_t> last;  // of its capture: what the next node comes after
+  std::mt19937_64 random;
+  std::thread thread;
+};
+struct CUevent_st {
+  CUcontext context = nullptr;
+  bool timed = false;
+  std::shared_ptr<Mark> mark;
+};
+struct CUfunc_st {
+  std::string name;
+  FakeKernel kernel = nullptr;  // null: of PTX
+  std::vector<size_t> parameters;
+  bool is_loaded = false;
+};
+struct CUmod_st {
+  CUcontext context = nullptr;
+  std::string image;
+  std::map<std::string, CUfunc_st> functions;
+};
+struct CUgraph_st {
+  Graph graph;
+};
+struct CUgraphExec_st {
+  Graph graph;
+};
+
+class Machine {
+ public:
+  // Never destroyed: streams may outlive main.
+  static Machine& Get();
+
+  std::unique_lock<std::mutex> Lock() const { return std::unique_lock<std::mutex>(mutex_); }
+
+  // All that follows: under the mutex.
+  void Reset(std::unique_lock<std::mutex>& lock, const FakeDriver::Options& options);
+  void Release(CUcontext context);  // ends all that is of it, and notes what should have ended before
+  CUresult Wrong(CUresult result, const std::string& text);  // notes and prints it
+
+  // Memory.
+  CUresult Allocate(int gpu, size_t bytes, CUdeviceptr* memory);
+  CUresult Free(CUdeviceptr memory);
+  std::byte* Find(CUdeviceptr address, size_t bytes, int gpu = -1) const;  // -1: of any
+  size_t used(int gpu) const { return memory_[static_cast<size_t>(gpu)].used; }
+  std::string Place(CUdeviceptr address) const;  // "0x…: byte 3 of 64 freed bytes", for messages
+
+  // Streams.
+  CUstream MakeStream(CUcontext context);
+  void Enqueue(CUstream stream, std::string what, Work work);  // or captures it
+  std::shared_ptr<Mark> Record(CUstream stream);
+  CUresult WaitFor(CUstream stream, const std::shared_ptr<Mark>& mark);
+  void Want(CUstream stream) { stream->wanted = stream->queued, changed_.notify_all(); }
+  void Want(const Mark& mark);
+  void AwaitChange(std::unique_lock<std::mutex>& lock) { changed_.wait(lock); }
+  void AwaitIdle(std::unique_lock<std::mutex>& lock, int gpu);  // until what its streams hold now is done
+  void Break(CUcontext context, CUresult result, const std::string& text);
+  CUresult Close(CUstream stream);
+  // Whether the calling thread may do what a capture forbids, such as allocating. An error ends the capture.
+  CUresult CheckUnsafe(const std::string& call);
+  CUresult EndCapture(CUstream stream, Graph* graph);
+  // The graph's nodes in some order that its edges allow.
+  Work RunOf(const Graph& graph, CUstream stream);
+
+  FakeDriver::Options options;
+  std::vector<std::unique_ptr<CUctx_st>> contexts;  // by GPU
+  std::set<CUstream> streams;
+  std::set<CUevent> events;
+  std::set<CUmodule> modules;
+  std::set<CUgraph> graphs;
+  std::set<CUgraphExec> executables;
+  std::map<std::byte*, size_t> pinned;
+  std::vector<std::shared_ptr<Capture>> captures;
+  std::vector<std::string> calls, misuse, leaks, lazy_loads;
+  std::map<std::string, std::vector<std::pair<int, Work>>, std::less<>> interruptions;  // of calls to come, by function
+
+  bool initialized = false;       // cuInit was called
+  int loads = 0, most_loads = 0;  // of modules, now and at most
+
+  static thread_local CUcontext current;  // the context of this thread
+  static thread_local bool in_host_function;
+  static thread_local CUresult of_kernel;  // what the kernel that runs in this thread has met
+  static thread_local int gpu_of_kernel;
+
+ private:
+  struct Memory {
+    std::byte* addresses = nullptr;  // of the GPU: a range that is mapped without any right
+    std::byte* contents = nullptr;
+    size_t end = 0;   // of what was ever given out
+    size_t used = 0;  // bytes
+    std::map<size_t, size_t> live, freed;
+  };
+
+  void RunStream(CUstream stream);
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Memory> memory_;  // by GPU
+  int made_streams_ = 0;
+  int threads_ = 0;  // of streams
+};
+
+}  // namespace lockstep::cuda

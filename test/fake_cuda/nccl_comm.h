@@ -1,0 +1,99 @@
+// The communicators of the fake NCCL, and what they put into streams. For the fake NCCL alone.
+
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "test/fake_cuda/driver_of_folder.h"
+#include "test/fake_cuda/fake_nccl.h"
+#include "test/fake_cuda/nccl_world.h"
+
+namespace lockstep::cuda {
+
+struct ncclComm {
+  std::string id;
+  std::shared_ptr<NcclWorld> world;  // null: the process that made the id is gone, so that nobody ever joins
+  int rank = 0;
+  int ranks = 0;
+  std::atomic<bool> aborted{false};
+  bool launches = false;  // a thread of its own puts a collective into its stream
+  uint64_t ran = 0;
+  int active = 0;                // collectives that run
+  std::atomic<int> captured{0};  // that graphs hold
+  int gpu = 0;
+  std::set<void*> registered;
+
+  bool joined() const { return world != nullptr && world->complete(); }
+};
+
+// All of this process' communicators, under one mutex. The driver's is never waited for while it is held, but for a
+// moment; peers are waited for without it.
+class Fake final : public FakeNccl {
+ public:
+  void OnCall(std::string_view function, int nth, std::function<ncclResult_t()> first) override {
+    const std::lock_guard lock(mutex);
+    interruptions_[std::string(function)].emplace_back(nth, std::move(first));
+  }
+  void SetAsyncError(ncclResult_t result) override {
+    const std::lock_guard lock(mutex);
+    async_error = result;
+  }
+  void LetRanksShareGpus(bool may) override {
+    const std::lock_guard lock(mutex);
+    may_share_gpus = may;
+  }
+  std::vector<std::string> TakeCalls() override {
+    const std::lock_guard lock(mutex);
+    return std::exchange(calls_, {});
+  }
+  int live() const override {
+    const std::lock_guard lock(mutex);
+    return static_cast<int>(comms.size());
+  }
+
+  // Under the mutex.
+  ncclResult_t Note(const std::string& call) {
+    calls_.push_back(call);
+    return Interrupt(call.substr(0, call.find(' ')));
+  }
+  ncclResult_t Interrupt(const std::string& function) {
+    ncclResult_t result = ncclSuccess;
+    for (auto& [nth, first] : interruptions_[function]) {
+      if (--nth == 0) result = first();
+    }
+    return result;
+  }
+  ncclResult_t Wrong(const std::string& text) {
+    TheDriver().fake->NoteMisuse("NCCL: " + text);
+    return ncclInvalidUsage;
+  }
+  bool IsLive(ncclComm_t comm) const { return comms.count(comm) == 1 && !comm->aborted; }
+
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  std::map<ncclComm_t, std::shared_ptr<ncclComm>> comms;
+  std::map<void*, size_t> memory;  // of MemAlloc
+  ncclResult_t async_error = ncclSuccess;
+  bool may_share_gpus = false;
+
+ private:
+  std::vector<std::string> calls_;
+  std::map<std::string, std::vector<std::pair<int, std::function<ncclResult_t()>>>> interruptions_;
+};
+
+Fake& TheFake();
+
+// Puts a collective into the stream, in a thread of its own: ncclInProgress.
+ncclResult_t EnqueueCollective(const char* name, ncclComm_t comm, const Collective& c, const void* input, void* output,
+                               CUstream stream);
+
+}  // namespace lockstep::cuda

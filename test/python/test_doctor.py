@@ -1,0 +1,236 @@
+"""`lockstep doctor`, and how the package tells where Python has NVIDIA's libraries. The libraries are fakes, compiled here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lockstep as ls
+from lockstep import _cuda_folders, _lockstep
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(ls.__file__).parent
+FAKES = {
+    "libcuda.so.1": ("driver.cc", "LOCKSTEP_CU_FUNCTIONS"),
+    "libcublasLt.so.13": ("cublaslt.cc", "LOCKSTEP_CUBLASLT_FUNCTIONS"),
+    "libcudnn.so.9": ("cudnn.cc", "LOCKSTEP_CUDNN_FUNCTIONS"),
+    "libnccl.so.2": ("nccl.cc", "LOCKSTEP_NCCL_FUNCTIONS"),
+    "libnvrtc.so.13": ("nvrtc.cc", "LOCKSTEP_NVRTC_FUNCTIONS"),
+}
+CUDNN_PARTS = ["graph", "heuristic", "engines_precompiled", "engines_runtime_compiled"]
+NVIDIA = ("libcuda", "libcublas", "libcudnn", "libnccl", "libnv")
+
+
+def of_nvidia(maps: str) -> set[str]:
+    """The names of NVIDIA's libraries in the text of /proc/self/maps."""
+    names = {line.rpartition("/")[2] for line in maps.splitlines() if "/" in line}
+    return {name for name in names if name.startswith(NVIDIA)}
+
+
+def environment(**changes: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key != "LOCKSTEP_CUDA_PATH"}
+    return {**kept, "PYTHONPATH": str(PACKAGE.parent), **changes}
+
+
+def run(*command: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment(**changes),
+    )
+
+
+def doctor(**changes: str) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", "lockstep.doctor", **changes)
+
+
+@pytest.fixture(scope="module")
+def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a fake of each library, and the parts of cuDNN."""
+    folder = tmp_path_factory.mktemp("fakes")
+    compiler = shutil.which("g++") or "g++"  # Bazel built the extension module with it
+    sources = ROOT / "test" / "fake_cuda" / "bare"
+    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{ROOT}"]
+    for name, (source, functions) in FAKES.items():
+        command = [compiler, *flags, f"-DLOCKSTEP_BARE_FUNCTIONS={functions}", sources / source, sources / "stubs.cc"]
+        subprocess.run([*command, "-o", folder / name], check=True, timeout=100)
+    for part in CUDNN_PARTS:
+        subprocess.run(
+            [compiler, *flags, sources / "cudnn_part.cc", "-o", folder / f"libcudnn_{part}.so.9"],
+            check=True,
+            timeout=100,
+        )
+    return folder
+
+
+@pytest.fixture
+def site(fakes: Path, tmp_path: Path) -> Path:
+    """A folder of Python packages in which the fakes lie as NVIDIA's packages have them."""
+    for library in fakes.iterdir():
+        package = "cudnn" if "cudnn" in library.name else "nccl" if "nccl" in library.name else "cu13"
+        folder = tmp_path / "site" / "nvidia" / package / "lib"
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, folder)
+    return tmp_path / "site"
+
+
+def has_real_ones() -> bool:
+    return any(not library["error"] for library in _lockstep._cuda_libraries())
+
+
+def test_the_import_opens_none_of_them(site: Path, fakes: Path) -> None:
+    path = f"{PACKAGE.parent}:{site}"
+    code = "import lockstep; print(open('/proc/self/maps').read())"
+    imported = run(sys.executable, "-c", code, PYTHONPATH=path, LOCKSTEP_CUDA_PATH=str(fakes))
+    assert imported.returncode == 0, imported.stderr
+    assert "_lockstep.so" in imported.stdout
+    assert of_nvidia(imported.stdout) == set()
+    # What would have been seen.
+    asked = code.replace("print", "lockstep._lockstep._cuda_libraries(); print")
+    done = run(sys.executable, "-c", asked, PYTHONPATH=path, LOCKSTEP_CUDA_PATH=str(fakes))
+    assert {"libcuda.so.1", "libcudnn.so.9", "libnccl.so.2"} <= of_nvidia(done.stdout)
+
+
+def test_a_machine_without_gpus_lacks_nothing(tmp_path: Path) -> None:
+    if has_real_ones():
+        pytest.skip("this machine has libraries of NVIDIA's")
+    done = doctor()
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    for name in ("Python", "processor", "memory", "lockstep", "oneDNN", "LLVM", "MPI", "mpirun"):
+        assert any(line.startswith(f"{name} ") for line in lines), name
+    assert str(PACKAGE) in done.stdout
+    assert "libmpi.so" in done.stdout
+    assert "for the CPU: everything is there" in lines
+    assert "for GPUs (which nothing here needs): missing" in lines
+    assert "  cuDNN: pip install nvidia-cudnn-cu13 nvidia-cuda-nvrtc" in lines
+    assert "  NVRTC: pip install nvidia-cuda-nvrtc" in lines
+    assert "  NCCL: pip install 'nvidia-nccl-cu13>=2.27'" in lines
+    assert any(line.startswith("GPU           none: The CUDA driver 12.0.0 or later is needed") for line in lines)
+    assert "                  LOCKSTEP_CUDA_PATH: it is not set" in lines
+
+
+def test_libraries_and_gpus_are_described(site: Path) -> None:
+    if has_real_ones():
+        pytest.skip("this machine has libraries of NVIDIA's")
+    done = doctor(PYTHONPATH=f"{PACKAGE.parent}:{site}", LOCKSTEP_FAKE_GPUS="2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    for number in range(2):
+        gpu = "Fake GPU, compute capability 9.0, 132 multiprocessors, 80.0 GiB, code of sm_90"
+        assert f"GPU {number}         {gpu}" in lines
+    assert f"CUDA driver   13.0.0  {site}/nvidia/cu13/lib/libcuda.so.1" in lines
+    assert f"cuBLASLt      13.1.0  {site}/nvidia/cu13/lib/libcublasLt.so.13" in lines
+    assert f"cuDNN         9.19.0  {site}/nvidia/cudnn/lib/libcudnn.so.9" in lines
+    assert f"NVRTC         13.0.0  {site}/nvidia/cu13/lib/libnvrtc.so.13" in lines
+    assert f"NCCL          2.28.9  {site}/nvidia/nccl/lib/libnccl.so.2" in lines
+    assert "for GPUs (which nothing here needs): everything is there" in lines
+
+
+def test_gpus_that_are_later_than_llvm(fakes: Path) -> None:
+    if has_real_ones():
+        pytest.skip("this machine has libraries of NVIDIA's")
+    for capability, number in (("10.0", "100"), ("12.0", "120")):
+        done = doctor(LOCKSTEP_CUDA_PATH=str(fakes), LOCKSTEP_FAKE_CAPABILITY=number)
+        gpu = f"Fake GPU, compute capability {capability}, 132 multiprocessors, 80.0 GiB, code of sm_90"
+        assert f"GPU 0         {gpu}" in done.stdout.splitlines(), done.stdout + done.stderr
+
+
+def test_a_driver_without_gpus(fakes: Path) -> None:
+    if has_real_ones():
+        pytest.skip("this machine has libraries of NVIDIA's")
+    done = doctor(LOCKSTEP_CUDA_PATH=str(fakes), LOCKSTEP_FAKE_GPUS="0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    error = "CUDA driver: cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"
+    assert f"GPU           none: {error}" in done.stdout.splitlines()
+
+
+def test_an_old_library_is_called_old(fakes: Path, tmp_path: Path) -> None:
+    shutil.copy(fakes / "libnccl.so.2", tmp_path)
+    (tmp_path / "libnccl.so.2.version").write_text("22005")
+    done = doctor(LOCKSTEP_CUDA_PATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    if not any(line.startswith("NCCL          missing, or unfit") for line in done.stdout.splitlines()):
+        pytest.skip("this machine has an NCCL")
+    assert f"{tmp_path}/libnccl.so.2: it is version 2.20.5, expected 2.27.0 or later" in done.stdout
+
+
+def test_what_the_cpu_needs_is_an_exit_code(tmp_path: Path) -> None:
+    done = doctor(PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "  mpirun: apt-get install openmpi-bin" in done.stdout.splitlines()
+    assert "for the CPU: missing" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("extension", "command"), [(None, "make build"), ("no library", "make setup")])
+def test_where_the_package_cannot_be_imported(tmp_path: Path, extension: str | None, command: str) -> None:
+    package = tmp_path / "lockstep"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    if extension is not None:
+        (package / "_lockstep.so").write_text(extension)
+    done = run(sys.executable, package / "doctor.py", "doctor", PYTHONPATH="")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"lockstep      cannot be imported from {package}" in done.stdout.splitlines()
+    assert done.stdout.rstrip().endswith(command)
+    imported = run(sys.executable, "-c", "import lockstep", PYTHONPATH=str(tmp_path))
+    assert imported.returncode != 0
+    assert f"`python {package}/doctor.py doctor` says what is missing" in imported.stderr
+
+
+def test_an_extension_module_that_is_older_than_the_package(tmp_path: Path) -> None:
+    package = tmp_path / "lockstep"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (package / "_cuda_folders.py").open("a") as source:
+        source.write("_lockstep._what_is_new()\n")
+    libraries = ROOT / ".venv" / "lib"  # which it finds relative to where it was built
+    done = run(sys.executable, package / "doctor.py", "doctor", PYTHONPATH="", LD_LIBRARY_PATH=str(libraries))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "has no attribute '_what_is_new'" in done.stdout
+    assert done.stdout.rstrip().endswith("an extension module as new as the package: make build")
+
+
+def test_the_program() -> None:
+    done = run(ROOT / "tools" / "lockstep", "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "for the CPU: everything is there" in done.stdout.splitlines()
+    assert run(sys.executable, "-m", "lockstep", "doctor").stdout.startswith("Python ")
+    wrong = run(ROOT / "tools" / "lockstep", "nurse")
+    assert wrong.returncode == 2
+    assert "invalid choice: 'nurse'" in wrong.stderr
+
+
+def test_folders_of_packages(tmp_path: Path) -> None:
+    for package in ("nccl", "cudnn"):
+        (tmp_path / "nvidia" / package / "lib").mkdir(parents=True)
+    (tmp_path / "nvidia" / "cuda_runtime").mkdir()
+    (tmp_path / "nvidia" / "readme.txt").write_text("")
+    root = tmp_path / "nvidia"
+    folders = _cuda_folders.library_folders([str(tmp_path / "none"), str(root), str(root / "readme.txt")])
+    assert folders == [str(root / "cudnn" / "lib"), str(root / "nccl" / "lib")]
+
+
+@pytest.mark.parametrize("folder", [b"caf\xe9", "café".encode()])
+def test_a_folder_whose_name_is_no_text(fakes: Path, tmp_path: Path, folder: bytes) -> None:
+    place = os.path.join(os.fsencode(tmp_path), folder, b"nvidia", b"nccl", b"lib")
+    os.makedirs(place)
+    shutil.copy(os.fsencode(fakes / "libnccl.so.2"), place)
+    path = os.pathsep.join([str(PACKAGE.parent), os.fsdecode(os.path.join(os.fsencode(tmp_path), folder))])
+    done = run(sys.executable, "-X", "utf8", "-m", "lockstep.doctor", PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert "for the CPU: everything is there" in done.stdout
+
+
+def test_a_module_of_that_name_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "nvidia.py").write_text("raise RuntimeError('imported')\n")
+    code = "import sys, types; sys.modules['nvidia'] = types.ModuleType('nvidia'); import lockstep; print('imported')"
+    for command in ("import lockstep; print('imported')", code):
+        done = run(sys.executable, "-c", command, PYTHONPATH=f"{PACKAGE.parent}:{tmp_path}")
+        assert done.stdout == "imported\n", done.stderr

@@ -1,0 +1,67 @@
+"""Whoever waits in an executable lets other threads of Python run, which may be the ranks that it waits for."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+
+STATE = """
+graph @large(state %w: f32[8192,8192]) -> (y: f32[8192]) {
+  %y = reduce_max %w {dims=[0]} : f32[8192]
+  return %y
+}
+""".lstrip()
+SHAPE = (8192, 8192)  # 256 MiB, which take a while to copy
+
+
+def longest_silence(call: Callable[[], object]) -> float:
+    """The part of the call's time in which a second thread did not come to run, at most in one piece."""
+    stamps: list[float] = []
+    begun, ended = threading.Event(), threading.Event()
+
+    def tick() -> None:
+        while not ended.is_set():
+            stamps.append(time.perf_counter())
+            begun.set()
+            time.sleep(0.0001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    begun.wait()
+    begin = time.perf_counter()
+    call()
+    end = time.perf_counter()
+    ended.set()
+    thread.join()
+    inside = [begin, *(stamp for stamp in stamps if begin < stamp < end), end]
+    return max(b - a for a, b in itertools.pairwise(inside)) / (end - begin)
+
+
+def prepared(what: str) -> Callable[[], object]:
+    exe = ls.compile(ls.parse(STATE), threads=1)
+    value = np.ones(SHAPE, np.float32)
+    exe.state["w"] = value
+    if what == "read":
+        return lambda: exe.state["w"]
+    if what == "assign":
+        return lambda: exe.state.update(w=value)
+    alone = [exe]
+    return alone.clear
+
+
+@pytest.mark.parametrize("what", ["read", "assign", "destroy"])
+def test_other_threads_run_meanwhile(what: str) -> None:
+    # The machine may be busy: once is enough, as with the GIL held the silence is nearly all of the call.
+    silences = []
+    for _ in range(10):
+        silences.append(longest_silence(prepared(what)))
+        if silences[-1] < 0.4:
+            return
+    pytest.fail(f"no other thread runs for these parts of the time: {silences}")
