@@ -8,6 +8,11 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
 
 #include "backends/compile.h"
 #include "core/printer.h"
@@ -29,13 +34,26 @@ using namespace nb::literals;
 
 namespace {
 
+using Outputs = std::vector<OutputArray>;  // by result
+
 // A loaded executable with what it runs on. The communicator belongs to Python, which `world` keeps alive.
 struct LoadedExecutable {
+  // Of the calls that are under way, by number: their memory, which is written until then. Shared with the object that
+  // Python has of the call, and may drop before; destroyed after the executor, which waits for them.
+  std::deque<std::pair<int64_t, std::shared_ptr<Outputs>>> under_way;
   nb::object world;
   Communicator* communicator;
-  std::unique_ptr<Device> device;
+  RankDevice opened;
   std::unique_ptr<Executor> executor;
   std::shared_ptr<const OnnxOrigin> origin;
+
+  // Python destroys it, with the GIL. The executor and the device wait for runs that are under way, in which other
+  // ranks, threads of this process, may have to do their part first.
+  ~LoadedExecutable() {
+    nb::gil_scoped_release release;
+    executor.reset();
+    opened = {};
+  }
 };
 
 absl::Status CheckThreads(int64_t threads) {
@@ -63,7 +81,6 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
                             const std::string& dump) {
   RETURN_IF_ERROR(CheckOptions(options, executor, *loaded.communicator));
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(backend_name));
-  ASSIGN_OR_RETURN(loaded.device, backend->MakeDevice());
   if (!dump.empty()) {
     const bool alone = loaded.communicator->size() == 1;
     const std::string rank = alone ? "" : ".rank" + std::to_string(loaded.communicator->rank());
@@ -72,8 +89,9 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
   Graph graph = model.graph.Clone();
   RETURN_IF_ERROR(passes::SplitInputs(graph, splits, options.mesh));
   ASSIGN_OR_RETURN(Executable executable, Compile(std::move(graph), *backend, options));
-  ASSIGN_OR_RETURN(loaded.executor,
-                   Executor::Load(std::move(executable), loaded.communicator, loaded.device.get(), executor));
+  ASSIGN_OR_RETURN(loaded.opened, backend->OpenDevice(*loaded.communicator));
+  ASSIGN_OR_RETURN(loaded.executor, Executor::Load(std::move(executable), loaded.opened.communicator,
+                                                   loaded.opened.device.get(), executor));
   for (const ValueInfo& state : loaded.executor->executable().states) {
     const auto value = model.values.find(state.name);
     if (value == model.values.end()) continue;
@@ -86,7 +104,8 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
                                                const std::vector<std::pair<std::string, int64_t>>& mesh,
                                                const passes::InputSplits& splits, int64_t threads,
                                                std::optional<int64_t> bucket_bytes, bool optimize, bool replicated,
-                                               int64_t check_every, const std::string& isa, const std::string& dump) {
+                                               int64_t check_every, const std::string& isa, bool tf32, bool tune,
+                                               bool profile, const std::string& dump) {
   auto loaded = std::make_unique<LoadedExecutable>();
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
@@ -96,8 +115,11 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   options.optimize = optimize;
   options.replicated = replicated;
   options.isa = isa;
+  options.tf32 = tf32;
+  options.tune = tune;
   ExecutorOptions executor;
   executor.check_every = check_every;
+  executor.profile = profile;
   nb::gil_scoped_release release;
   const ExclusiveUse use(loaded->communicator->in_use());
   if (!use.ok()) ThrowIfError(use.Error("compile: the communicator"));
@@ -114,7 +136,27 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   return loaded;
 }
 
-nb::dict Call(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
+// A call that was started.
+struct Started {
+  nb::object owner;  // keeps `executable` alive
+  LoadedExecutable& executable;
+  int64_t call;
+  std::shared_ptr<Outputs> outputs;  // null: they are in `results`
+  nb::dict results;
+};
+
+nb::dict Release(const LoadedExecutable& self, Outputs& outputs) {
+  const std::vector<ValueInfo>& infos = self.executor->executable().results;
+  nb::dict dict;
+  for (size_t i = 0; i < infos.size(); ++i) dict[nb::str(infos[i].name.c_str())] = outputs[i].Release();
+  return dict;
+}
+
+using Run = std::function<absl::Status(std::span<const NamedInput>, std::span<const NamedResult>)>;
+
+// Calls `run`, without the GIL, with the arguments of Python and with memory for all results, which it returns.
+std::shared_ptr<Outputs> RunWith(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs,
+                                 const Run& run) {
   if (args.size() > 0) {
     ErrorStream error = InvalidArgument()
                         << "@" << self.executor->executable().name << " is called with inputs by name, such as exe(";
@@ -130,22 +172,53 @@ nb::dict Call(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kw
   }
   std::vector<NamedInput> inputs;
   for (size_t i = 0; i < names.size(); ++i) inputs.push_back({names[i], BorrowArray(arrays[i], "input " + names[i])});
-  const std::vector<ValueInfo>& infos = self.executor->executable().results;
-  std::vector<OutputArray> outputs;
+  auto outputs = std::make_shared<Outputs>();
   std::vector<NamedResult> results;
-  for (const ValueInfo& info : infos) {
-    outputs.emplace_back(info.local_type);
-    results.push_back({info.name, outputs.back().ref()});
+  for (const ValueInfo& info : self.executor->executable().results) {
+    outputs->emplace_back(info.local_type);
+    results.push_back({info.name, outputs->back().ref()});
   }
   absl::Status status;
   {
     nb::gil_scoped_release release;
-    status = self.executor->Run(inputs, results);
+    status = run(inputs, results);
   }
   ThrowIfError(status);
-  nb::dict dict;
-  for (size_t i = 0; i < infos.size(); ++i) dict[nb::str(infos[i].name.c_str())] = outputs[i].Release();
-  return dict;
+  return outputs;
+}
+
+nb::dict Call(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
+  const auto run = [&](auto inputs, auto results) { return self.executor->Run(inputs, results); };
+  return Release(self, *RunWith(self, args, kwargs, run));
+}
+
+nb::object Start(nb::object self, const nb::args& args, const nb::kwargs& kwargs) {
+  auto& loaded = nb::cast<LoadedExecutable&>(self);
+  int64_t call = 0;
+  const auto start = [&](auto inputs, auto results) -> absl::Status {
+    ASSIGN_OR_RETURN(call, loaded.executor->Start(inputs, results));
+    return absl::OkStatus();
+  };
+  std::shared_ptr<Outputs> outputs = RunWith(loaded, args, kwargs, start);
+  while (!loaded.under_way.empty() && !loaded.executor->IsUnderWay(loaded.under_way.front().first)) {
+    loaded.under_way.pop_front();
+  }
+  if (loaded.executor->IsUnderWay(call)) loaded.under_way.emplace_back(call, outputs);
+  nb::list names;
+  for (const ValueInfo& info : loaded.executor->executable().results) names.append(nb::str(info.name.c_str()));
+  nb::object started = nb::cast(std::make_unique<Started>(Started{self, loaded, call, std::move(outputs), {}}));
+  return nb::module_::import_("lockstep._values").attr("StartedCall")(started, nb::tuple(names));
+}
+
+nb::dict WaitFor(Started& self) {
+  absl::Status status;
+  {
+    nb::gil_scoped_release release;
+    status = self.executable.executor->Wait(self.call);
+  }
+  ThrowIfError(status);
+  if (self.outputs != nullptr) self.results = Release(self.executable, *std::exchange(self.outputs, nullptr));
+  return self.results;
 }
 
 // State has checked that there is one of this name.
@@ -155,13 +228,19 @@ nb::object ReadState(LoadedExecutable& self, const std::string& name) {
       std::find_if(states.begin(), states.end(), [&](const ValueInfo& info) { return info.name == name; });
   if (state == states.end()) ThrowIfError(NotFound() << "there is no state " << name);
   OutputArray array(state->local_type);
-  ThrowIfError(self.executor->ReadState(name, array.ref()));
+  absl::Status status;
+  {
+    nb::gil_scoped_release release;  // it waits for runs that are under way
+    status = self.executor->ReadState(name, array.ref());
+  }
+  ThrowIfError(status);
   return array.Release();
 }
 
 void SaveOnnx(LoadedExecutable& self, const std::string& path) {
   if (!self.origin)
     ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made of an imported ONNX model");
+  nb::gil_scoped_release release;
   ThrowIfError(Annotate(self.executor->CheckUsable(), "save_onnx"));
   std::map<std::string, Tensor> values;
   for (const ValueInfo& state : self.executor->executable().states) {
@@ -171,7 +250,6 @@ void SaveOnnx(LoadedExecutable& self, const std::string& path) {
     ThrowIfError(self.executor->ReadState(state.name, {state.local_type, value.mutable_bytes()}));
     values.emplace(state.name, std::move(value));
   }
-  nb::gil_scoped_release release;
   ThrowIfError(ExportOnnx(*self.origin, values, path));
 }
 
@@ -202,6 +280,16 @@ using Class = nb::class_<LoadedExecutable>;
 
 void BindCalls(Class& executable) {
   executable.def("__call__", &Call, nb::sig("def __call__(self, **inputs: typing.Any) -> dict[str, numpy.ndarray]"))
+      .def("start", &Start,
+           "Begins a call, and returns its results by name: whoever looks at one waits for it. So on a GPU the next "
+           "call's inputs are\n"
+           "copied while this one computes. Inputs may be changed as soon as it returns.\n\n"
+           "Two calls are under way at most: a third waits for the first. What a call meets is raised by what is "
+           "returned here, and\n"
+           "by the next use of the executable if that comes first, which then names the calls that it may have been. "
+           "On a CPU the call\n"
+           "has ended when this returns.",
+           nb::sig("def start(self, **inputs: typing.Any) -> lockstep._values.StartedCall"))
       .def_prop_ro(
           "state", [](nb::object self) { return nb::module_::import_("lockstep._values").attr("State")(self); },
           "The state on this rank by name: read it, assign it.", nb::sig("def state(self) -> lockstep._values.State"))
@@ -210,7 +298,9 @@ void BindCalls(Class& executable) {
           "_assign_state",
           [](LoadedExecutable& self, const std::string& name, nb::object value) {
             const InputArray array = CastToArray(value, "state " + name);
-            ThrowIfError(self.executor->AssignState(name, BorrowArray(array, "state " + name)));
+            const ConstTensorRef tensor = BorrowArray(array, "state " + name);
+            nb::gil_scoped_release release;
+            ThrowIfError(self.executor->AssignState(name, tensor));
           },
           "name"_a, "value"_a.none())
       .def("_state_names",
@@ -263,11 +353,16 @@ void BindViews(Class& executable) {
           "threads", [](const LoadedExecutable& self) { return self.executor->executable().threads; },
           "Threads of this rank.")
       .def_prop_ro("counters", &Counters,
-                   "Seconds since loading, in calls that succeeded: total, in kernels, in communication; and their "
-                   "number, runs.",
+                   "Seconds of this thread since loading, in calls that were waited for and succeeded: total, in "
+                   "kernels, in communication;\n"
+                   "and their number, runs. On a GPU kernels and communication are the time that it takes to queue "
+                   "them, but with\n"
+                   "compile(profile=True).",
                    nb::sig("def counters(self) -> dict[str, float]"))
       .def_prop_ro("profile", &Profile,
-                   "The steps of a call in order, each with its seconds since loading, in calls that succeeded.",
+                   "The steps of a call in order, each with its seconds since loading, in calls that succeeded. On a "
+                   "GPU they are known\n"
+                   "with compile(profile=True) alone.",
                    nb::sig("def profile(self) -> list[tuple[str, float]]"))
       .def("__repr__", [](const LoadedExecutable& self) {
         const Executable& executable = self.executor->executable();
@@ -288,15 +383,18 @@ void BindExecutable(nb::module_& module) {
                    "another shape, changes nothing. One that fails later may have updated some states and "
                    "not others: every call then raises an Error with the cause, until all states that the "
                    "program updates have been assigned again.");
+  nb::class_<Started>(module, "_Started", "A call that was started.")
+      .def("wait", &WaitFor, nb::sig("def wait(self) -> dict[str, numpy.ndarray]"));
   BindCalls(executable);
   BindViews(executable);
   module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "threads"_a,
-             "bucket_bytes"_a, "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "dump"_a,
+             "bucket_bytes"_a, "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "profile"_a,
+             "dump"_a,
              nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
                      "collections.abc.Sequence[tuple[str, int]], "
                      "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], threads: int, "
                      "bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, "
-                     "isa: str, dump: str) -> Executable"));
+                     "isa: str, tf32: bool, tune: bool, profile: bool, dump: str) -> Executable"));
 }
 
 }  // namespace lockstep::python

@@ -27,4 +27,5 @@ NB_MODULE(_lockstep, module) {
   BindChoices(module);
   BindGraph(module);
   BindExecutable(module);
+  BindMachine(module);
 }

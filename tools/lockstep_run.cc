@@ -24,6 +24,10 @@ ABSL_FLAG(int, threads, 1, "threads of each rank");
 ABSL_FLAG(int64_t, bucket_bytes, lockstep::CompileOptions().bucket_bytes,
           "all_reduces are merged into buckets of about this size");
 ABSL_FLAG(bool, optimize, true, "run the whole pipeline, rather than what is needed to run");
+ABSL_FLAG(std::string, isa, "", "what kernels may use of the processor, or the GPU that they are for (\"h200\")");
+ABSL_FLAG(bool, tf32, false, "GPUs may multiply f32 matrices in TF32");
+ABSL_FLAG(bool, tune, false, "GPUs' products of matrices take the fastest algorithm, timed when the program is loaded");
+ABSL_FLAG(bool, dry, false, "compile and print the steps; run nothing, so that no such machine is needed");
 ABSL_FLAG(bool, compare, false, "compare every result of every rank with the interpreter");
 ABSL_FLAG(double, tolerance, 1e-4, "for --compare, relative to the largest magnitude of a result");
 ABSL_FLAG(bool, print_graph, false, "print the graph that the backend gets");
@@ -31,7 +35,7 @@ ABSL_FLAG(bool, brief, false, "with --print-graph: one line for each node, and n
 ABSL_FLAG(bool, print_steps, false, "print the executable's steps");
 ABSL_FLAG(bool, print_results, false, "print the results of rank 0");
 ABSL_FLAG(int, repeat, 0, "time this many runs, after a tenth as many to warm up");
-ABSL_FLAG(bool, profile, false, "with --repeat: print the time of each step on rank 0");
+ABSL_FLAG(bool, profile, false, "with --repeat: print the time of each step on rank 0; GPUs then wait for each");
 ABSL_FLAG(uint64_t, seed, 1, "of the random inputs");
 
 namespace lockstep {
@@ -47,6 +51,7 @@ constexpr char kUsage[] = R"(runs a graph in text form on a backend, with random
   lockstep-run step.ir --repeat=20 --profile            and where the time goes
   lockstep-run step.ir --print-graph --brief            the graph that it becomes, a line for each node
   lockstep-run step.ir --print-steps                    what it is compiled to
+  lockstep-run step.ir --backend=cuda --isa=h200 --dry  what it is compiled to for a GPU that is not here
 
 With LOCKSTEP_DUMP=DIR in the environment the graph after each pass that changed it goes to DIR/<graph>/.
 Floats are uniform in [-1, 1], integers 0 to 4. Errors, and differences, end with exit code 1.)";
@@ -128,6 +133,14 @@ absl::Status PrintCompiledGraph(const Executable& executable) {
   return absl::OkStatus();
 }
 
+// What there is to say of it at each rank is the same.
+absl::Status CompileOnly(const Graph& graph, const Backend& backend, const CompileOptions& options) {
+  ASSIGN_OR_RETURN(const Executable executable, Compile(graph.Clone(), backend, options));
+  if (absl::GetFlag(FLAGS_print_graph)) RETURN_IF_ERROR(PrintCompiledGraph(executable));
+  std::printf("%s\n", executable.ToString().c_str());
+  return absl::OkStatus();
+}
+
 absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backend& backend,
                      const CompileOptions& options, const std::vector<Tensor>& inputs, std::vector<Tensor>& results) {
   const bool print = communicator.rank() == 0;
@@ -139,8 +152,11 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
   if (print) std::printf("compiled in %.0f ms\n", (Now() - begin) * 1e3);
   if (print && absl::GetFlag(FLAGS_print_graph)) RETURN_IF_ERROR(PrintCompiledGraph(executable));
   if (print && absl::GetFlag(FLAGS_print_steps)) std::printf("%s\n", executable.ToString().c_str());
-  ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, backend.MakeDevice());
-  ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, device.get()));
+  ASSIGN_OR_RETURN(const RankDevice opened, backend.OpenDevice(communicator));
+  ExecutorOptions executor_options;
+  executor_options.profile = absl::GetFlag(FLAGS_profile);
+  ASSIGN_OR_RETURN(const auto executor,
+                   Executor::Load(std::move(executable), opened.communicator, opened.device.get(), executor_options));
   ASSIGN_OR_RETURN(results, RunOnce(*executor, graph, inputs));
   if (absl::GetFlag(FLAGS_repeat) > 0) RETURN_IF_ERROR(Time(*executor, graph, inputs, print));
   return absl::OkStatus();
@@ -159,11 +175,15 @@ absl::Status Main(const std::string& path) {
   CompileOptions options;
   options.mesh = graph.mesh();
   options.threads = threads;
+  options.isa = absl::GetFlag(FLAGS_isa);
+  options.tf32 = absl::GetFlag(FLAGS_tf32);
+  options.tune = absl::GetFlag(FLAGS_tune);
   options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
   options.optimize = absl::GetFlag(FLAGS_optimize);
   if (const std::string directory = passes::DumpDirectoryFromEnvironment(); !directory.empty()) {
     ASSIGN_OR_RETURN(options.debug, passes::DumpTo(directory, graph.name()));
   }
+  if (absl::GetFlag(FLAGS_dry)) return CompileOnly(graph, *backend, options);
   const std::vector<std::vector<Tensor>> inputs = RandomInputs(graph, absl::GetFlag(FLAGS_seed));
   std::vector<std::vector<Tensor>> results(inputs.size());
   RETURN_IF_ERROR(ForEachRank(static_cast<int>(inputs.size()), [&](Communicator& communicator) {

@@ -1,6 +1,7 @@
 #include "tools/ops_document.h"
 
 #include "core/op_def.h"
+#include "tools/gpu_ops.h"
 
 namespace lockstep {
 namespace {
@@ -48,6 +49,7 @@ std::string OpsDocument() {
       "Generated from the definitions in `core/ops/` by `make docs`; do not edit. A message such as `matmul (C4): …` "
       "names the op and the\n"
       "constraint below. Elementwise ops take operands of equal shapes: there is no implicit broadcasting.\n\n";
+  text += GpuOpsSection();
   for (const OpDef* op : AllOps()) text += OpSection(*op);
   text.pop_back();
   return text;

@@ -8,7 +8,6 @@ Needs torch and onnx. The file is checked in; nothing else in Lockstep needs PyT
 import argparse
 from pathlib import Path
 
-import onnx
 import torch
 from torch import nn
 
@@ -32,6 +31,8 @@ class LeNet(nn.Module):
 
 def export(path: Path, seed: int = 1) -> LeNet:
     """Writes the model with parameters drawn from `seed`, and returns it."""
+    import onnx  # who wants the module alone need not have it
+
     torch.manual_seed(seed)
     model = LeNet()
     # The TorchScript exporter names nodes after modules (/conv1/Conv), which is what messages then say.

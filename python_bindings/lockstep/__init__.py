@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _isolated  # noqa: F401  isort: skip  (before anything else imports _lockstep)
-from . import _check, _lockstep, data, loss, optim
+from . import _check, _cuda_folders, _lockstep, data, loss, optim  # noqa: F401
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
 from ._torch import from_torch, to_torch
@@ -176,6 +176,9 @@ def compile(
     replicated: bool = False,
     check_every: int = 512,
     isa: str = "",
+    tf32: bool = False,
+    tune: bool = False,
+    profile: bool = False,
 ) -> Executable:
     """Compiles a graph for this rank, and loads it; the distribute pass runs in here. All ranks of `world` call it.
 
@@ -191,7 +194,8 @@ def compile(
 
     Args:
       graph: a model (for inference) or a training step; the one-rank program over the global batch.
-      backend: "cpu".
+      backend: "cpu", or "cuda" for NVIDIA's GPUs, one for each rank of a host as far as there are; `lockstep doctor` says whether
+        they and their libraries are found. That backend has not run on hardware yet: docs/gpu.md.
       world: the ranks; None is one.
       mesh: the ranks as a grid with named axes, the last one fastest: of `{"data": 2, "model": 2}` ranks 0 and 1 differ along
         "model", ranks 0 and 2 along "data"; {"data": world.size} if None.
@@ -206,10 +210,17 @@ def compile(
         is split over several ranks is an error: each would compute the same, and none would learn from another.
       check_every: so many calls apart, ranks compare the contents of replicated inputs and states; 0 is never.
       isa: what kernels may use of the processor: "sse41", "avx2" or "avx512"; all that it has if empty. For ranks on different
-        processors. It holds for the whole process, so give it to the first `compile`.
+        processors. It holds for the whole process, so give it to the first `compile`. For "cuda" the GPU that code is made for
+        ("h200", "sm_90"); the first of this machine if empty.
+      tf32: True lets GPUs multiply f32 matrices with the significands of TF32: 10 bits, and many times as fast.
+      tune: True lets rank 0's GPU time cuBLASLt's algorithms for each product of matrices, in which all ranks then take the
+        fastest; other algorithms round differently. A file below ~/.cache/lockstep keeps the choices, so that later programs
+        on the machine compute the same bits. False takes the library's first choice, which needs no such memory.
+      profile: True runs a GPU's steps one by one and waits for each, so that `exe.profile` has the time of each, its launch
+        and the wait included; a call takes longer. On a CPU steps run so anyway. Equal on all ranks.
 
     Returns:
-      An executable; call it with the inputs by name.
+      An executable; call it with the inputs by name, or `start` a call and look at its results later.
 
     Raises:
       Error: naming the op with its source in the model, the option, or the ranks that disagree.
@@ -226,6 +237,8 @@ def compile(
         optimize, replicated = _check.flag("optimize", optimize), _check.flag("replicated", replicated)
         check_every = _check.integer("compile: check_every", check_every)
         _check.text("isa", isa)
+        tf32, tune = _check.flag("tf32", tf32), _check.flag("tune", tune)
+        profile = _check.flag("profile", profile)
         dump = os.environ.get("LOCKSTEP_DUMP", "")
         dump = _check.path(dump) if dump else ""
     except Error as error:
@@ -233,7 +246,21 @@ def compile(
             world.abort(str(error))  # the other ranks wait for this one
         raise
     return _lockstep._compile(
-        graph, backend, world, axes, splits, count, size, optimize, replicated, check_every, isa, dump
+        graph,
+        backend,
+        world,
+        axes,
+        splits,
+        count,
+        size,
+        optimize,
+        replicated,
+        check_every,
+        isa,
+        tf32,
+        tune,
+        profile,
+        dump,
     )
 
 

@@ -13,5 +13,9 @@ _flags = sys.getdlopenflags()
 sys.setdlopenflags(_flags | getattr(os, "RTLD_DEEPBIND", 0))
 try:
     from . import _lockstep  # noqa: F401
+except ImportError as error:
+    doctor = os.path.join(os.path.dirname(os.path.abspath(__file__)), "doctor.py")
+    error.add_note(f"`python {doctor} doctor` says what is missing, and what installs it.")
+    raise
 finally:
     sys.setdlopenflags(_flags)

@@ -193,6 +193,16 @@ class Executable:
 
     def __call__(self, **inputs: Any) -> dict[str, numpy.ndarray]: ...
 
+    def start(self, **inputs: Any) -> lockstep._values.StartedCall:
+        """
+        Begins a call, and returns its results by name: whoever looks at one waits for it. So on a GPU the next call's inputs are
+        copied while this one computes. Inputs may be changed as soon as it returns.
+
+        Two calls are under way at most: a third waits for the first. What a call meets is raised by what is returned here, and
+        by the next use of the executable if that comes first, which then names the calls that it may have been. On a CPU the call
+        has ended when this returns.
+        """
+
     @property
     def state(self) -> lockstep._values.State:
         """The state on this rank by name: read it, assign it."""
@@ -239,15 +249,33 @@ class Executable:
     @property
     def counters(self) -> dict[str, float]:
         """
-        Seconds since loading, in calls that succeeded: total, in kernels, in communication; and their number, runs.
+        Seconds of this thread since loading, in calls that were waited for and succeeded: total, in kernels, in communication;
+        and their number, runs. On a GPU kernels and communication are the time that it takes to queue them, but with
+        compile(profile=True).
         """
 
     @property
     def profile(self) -> list[tuple[str, float]]:
         """
-        The steps of a call in order, each with its seconds since loading, in calls that succeeded.
+        The steps of a call in order, each with its seconds since loading, in calls that succeeded. On a GPU they are known
+        with compile(profile=True) alone.
         """
 
     def __repr__(self) -> str: ...
 
-def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], split: Mapping[str, Mapping[str, int]], threads: int, bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, isa: str, dump: str) -> Executable: ...
+class _Started:
+    """A call that was started."""
+
+    def wait(self) -> dict[str, numpy.ndarray]: ...
+
+def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], split: Mapping[str, Mapping[str, int]], threads: int, bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, isa: str, tf32: bool, tune: bool, profile: bool, dump: str) -> Executable: ...
+
+def _set_cuda_folders(folders: Sequence[bytes]) -> None: ...
+
+def _cpu_fingerprint() -> str: ...
+
+def _mpi_version() -> str: ...
+
+def _gpus() -> list[dict[str, Any]]: ...
+
+def _cuda_libraries() -> list[dict[str, str]]: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from ._errors import NoSuchState
 if TYPE_CHECKING:
     import numpy as np
 
-    from ._lockstep import Executable
+    from ._lockstep import Executable, _Started
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,41 @@ class ValueInfo:
     dtype: str  # "f32", "i64", …
     shape: tuple[int, ...]  # of the whole value; in `Executable.graph`: what one rank holds
     placements: dict[str, str] = field(default_factory=dict)  # by mesh axis, such as {"data": "split(0)"}
+
+
+class StartedCall(Mapping[str, "np.ndarray"]):
+    """The results of a call that `Executable.start` began, by name: whoever looks at one waits for the call.
+
+    A call that failed raises its Error each time. Nothing is lost if nobody looks: the next use of the executable raises it then.
+
+    Example:
+      >>> before = None
+      >>> for image, label in batches:
+      ...     started = exe.start(image=image, label=label)
+      ...     if before is not None:
+      ...         print(before["loss"])  # while `started` computes
+      ...     before = started
+    """
+
+    def __init__(self, started: _Started, names: tuple[str, ...]) -> None:
+        self._started = started
+        self._names = names
+
+    def wait(self) -> dict[str, np.ndarray]:
+        """Waits for the call, and returns what `exe(...)` would have returned."""
+        return dict(self._started.wait())
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._started.wait()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"<lockstep.StartedCall with {', '.join(self._names) or 'no results'}>"
 
 
 class State(MutableMapping[str, "np.ndarray"]):

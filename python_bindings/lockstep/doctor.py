@@ -1,0 +1,195 @@
+"""What this machine has for Lockstep, what is missing, and the command that installs it: `lockstep doctor`.
+
+Also `python -m lockstep.doctor`; or, where the package itself cannot be imported, `python python_bindings/lockstep/doctor.py`.
+The exit code is 0 if everything that the CPU needs is there. GPUs and NVIDIA's libraries are never needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+class Report:
+    """Prints a line for each thing, and collects what is missing."""
+
+    def __init__(self) -> None:
+        self.missing_for_cpu: list[str] = []
+        self.missing_for_gpu: list[str] = []
+
+    def line(self, name: str, text: str) -> None:
+        print(f"{name:<14}{text}")
+
+    def details(self, text: str) -> None:
+        print(textwrap.indent(text, " " * 16))
+
+
+def _first(path: str, key: str) -> str:
+    """The value of the first line `key : value` of a file of /proc; "" if there is none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                name, colon, value = line.partition(":")
+                if colon and name.strip() == key:
+                    return value.strip()
+    except OSError:
+        pass
+    return ""
+
+
+def _gibibytes(number: int) -> str:
+    return f"{number / 2**30:.1f} GiB"
+
+
+def _memory(key: str) -> str:
+    value = _first("/proc/meminfo", key).removesuffix("kB").strip()
+    return _gibibytes(int(value) * 1024) if value.isdecimal() else "unknown"
+
+
+def _describe_machine(report: Report) -> None:
+    report.line("Python", f"{platform.python_version()}  {sys.executable}")
+    model = _first("/proc/cpuinfo", "model name") or platform.machine()
+    usable = len(os.sched_getaffinity(0))
+    report.line("processor", f"{model}, {usable} of {os.cpu_count()} cores for this process")
+    report.line("memory", f"{_memory('MemTotal')}, {_memory('MemAvailable')} of it free")
+
+
+def _remedy(error: Exception) -> str:
+    """What is missing, and the command that brings it, where the package cannot be imported."""
+    if not (PACKAGE / "_lockstep.so").exists():
+        return "lockstep's extension module: make build"
+    if "lockstep._lockstep" in sys.modules and not isinstance(error, ModuleNotFoundError):
+        return "an extension module as new as the package: make build"
+    return "a library or package that lockstep needs: make setup"
+
+
+def _import_package(report: Report) -> Any:
+    """The package lockstep, or None if it cannot be imported, which is then said."""
+    try:
+        package = importlib.import_module("lockstep")
+    except (ImportError, AttributeError) as error:  # the latter is of an extension module that lacks what is new
+        report.line("lockstep", f"cannot be imported from {PACKAGE}")
+        report.details(str(error))
+        report.missing_for_cpu.append(_remedy(error))
+        return None
+    report.line("lockstep", str(PACKAGE))
+    return package
+
+
+def _mapped(name: str) -> str:
+    """The path of a shared library of this process whose file name begins so; "" if there is none."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            path = line.rstrip("\n").partition("/")[2]
+            if path.rpartition("/")[2].startswith(name):
+                return f"/{path}"
+    return ""
+
+
+def _describe_kernels(report: Report, lockstep: Any) -> None:
+    try:
+        onednn, llvm = lockstep._lockstep._cpu_fingerprint().splitlines()[:2]
+    except lockstep.Error as error:
+        report.line("kernels", f"cannot be compiled: {error}")
+        report.missing_for_cpu.append("a processor that kernels can be compiled for")
+        return
+    # "oneDNN 3.2.0 (a commit) with avx512_core", "LLVM 19.1.7 for sapphirerapids"
+    name, version = onednn.split()[:2]
+    report.line(name, f"{version} with {onednn.rpartition(' with ')[2]}  {_mapped('libdnnl')}")
+    name, version = llvm.split()[:2]
+    report.line(name, f"{version} for {llvm.rpartition(' for ')[2]}  {_mapped('libLLVM')}")
+
+
+def _describe_mpi(report: Report, lockstep: Any) -> None:
+    if lockstep is not None:
+        report.line("MPI", f"{lockstep._lockstep._mpi_version().partition(',')[0]}  {_mapped('libmpi.so')}")
+    mpirun = shutil.which("mpirun")
+    if mpirun is None:
+        report.line("mpirun", "missing: several ranks cannot be started")
+        report.missing_for_cpu.append("mpirun: apt-get install openmpi-bin")
+        return
+    try:
+        done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=20, check=False)
+        version = (done.stdout.splitlines() or ["of no known version"])[0]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        version = f"does not run: {error}"
+        report.missing_for_cpu.append("an mpirun that runs: apt-get install --reinstall openmpi-bin")
+    report.line("mpirun", f"{version}  {mpirun}")
+
+
+def _describe_gpus(report: Report, lockstep: Any) -> None:
+    try:
+        for number, gpu in enumerate(lockstep._lockstep._gpus()):
+            major, minor = gpu["capability"]
+            memory = _gibibytes(gpu["memory_bytes"])
+            # PTX of an earlier architecture is what LLVM makes for GPUs that are later than it.
+            text = (
+                f"{gpu['name']}, compute capability {major}.{minor}, {gpu['multiprocessors']} multiprocessors, {memory}, "
+                f"code of {gpu['code']}"
+            )
+            report.line(f"GPU {number}", text)
+    except lockstep.Error as error:
+        report.line("GPU", f"none: {str(error).partition('. Looked for')[0]}")
+        report.missing_for_gpu.append("a GPU of NVIDIA's that the driver shows")
+
+
+def _describe_cuda_libraries(report: Report, lockstep: Any) -> None:
+    for library in lockstep._lockstep._cuda_libraries():
+        name = library["name"].removeprefix("The ")
+        if not library["error"]:
+            report.line(name, f"{library['version']}  {library['path']}")
+            continue
+        report.line(name, "missing, or unfit")
+        report.details(library["error"])
+        report.missing_for_gpu.append(f"{name}: {library['install']}")
+
+
+def _summary(what: str, missing: Sequence[str]) -> None:
+    print(f"\n{what}: " + ("everything is there" if not missing else "missing"))
+    for item in missing:
+        print(f"  {item}")
+
+
+def doctor() -> int:
+    """Prints the report; returns the exit code."""
+    report = Report()
+    _describe_machine(report)
+    lockstep = _import_package(report)
+    parts: list[Callable[[Report, Any], None]] = [_describe_mpi]
+    if lockstep is not None:
+        parts = [_describe_kernels, _describe_mpi, _describe_gpus, _describe_cuda_libraries]
+    for part in parts:
+        part(report, lockstep)
+    _summary("for the CPU", report.missing_for_cpu)
+    if lockstep is not None:
+        _summary("for GPUs (which nothing here needs)", report.missing_for_gpu)
+    return 1 if report.missing_for_cpu else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program `lockstep`: `lockstep doctor`."""
+    parser = argparse.ArgumentParser(
+        prog="lockstep", description="Lockstep, a graph compiler for data-parallel training."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("doctor", help="what this machine has, what is missing, and the command that installs it")
+    parser.parse_args(arguments)
+    return doctor()
+
+
+if __name__ == "__main__":
+    if __package__:
+        sys.exit(doctor())
+    sys.path[0] = str(PACKAGE.parent)  # not this folder, whose modules are no top-level ones
+    sys.exit(main())

@@ -1,0 +1,80 @@
+// What `lockstep doctor` asks of the machine, and where Python's packages have NVIDIA's libraries. Nothing of NVIDIA's
+// is opened before a function here is called that says so.
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "backends/backend.h"
+#include "backends/cuda/machine.h"
+#include "core/text.h"
+#include "python_bindings/bindings.h"
+#include "python_bindings/errors.h"
+#include "runtime/comm/mpi.h"
+#include "runtime/cuda/search.h"
+
+namespace lockstep::python {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+// The text in which processes differ whose kernels may compute different bits.
+std::string CpuFingerprint() { return ValueOrThrow(ValueOrThrow(CreateBackend("cpu"))->MakeTarget({})).fingerprint; }
+
+// Paths as the file system has them, which may be no text.
+void SetCudaFolders(const std::vector<nb::bytes>& folders) {
+  std::vector<std::string> paths;
+  for (const nb::bytes& folder : folders) paths.emplace_back(folder.c_str(), folder.size());
+  cuda::SetPythonFolders(std::move(paths));
+}
+
+nb::list Gpus() {
+  std::vector<cuda::GpuDescription> gpus;
+  {
+    nb::gil_scoped_release release;
+    gpus = ValueOrThrow(cuda::DescribeGpus(cuda::PlacesOfProcess()));
+  }
+  nb::list list;
+  for (const cuda::GpuDescription& gpu : gpus) {
+    nb::dict described;
+    described["name"] = ToValidText(gpu.name);
+    described["capability"] = nb::make_tuple(gpu.capability_major, gpu.capability_minor);
+    described["multiprocessors"] = gpu.multiprocessors;
+    described["memory_bytes"] = gpu.memory_bytes;
+    described["code"] = gpu.code;
+    list.append(described);
+  }
+  return list;
+}
+
+nb::list CudaLibraries() {
+  std::vector<cuda::LibraryDescription> libraries;
+  {
+    nb::gil_scoped_release release;
+    libraries = cuda::DescribeLibraries(cuda::PlacesOfProcess());
+  }
+  nb::list list;
+  for (const cuda::LibraryDescription& library : libraries) {
+    nb::dict described;
+    described["name"] = library.name;
+    described["install"] = library.install;
+    described["error"] = ToValidText(std::string(library.status.message()));
+    described["version"] = library.status.ok() ? library.from.version.ToString() : "";
+    described["path"] = ToValidText(library.from.path);
+    list.append(described);
+  }
+  return list;
+}
+
+}  // namespace
+
+void BindMachine(nb::module_& module) {
+  module.def("_set_cuda_folders", &SetCudaFolders, "folders"_a);
+  module.def("_cpu_fingerprint", &CpuFingerprint);
+  module.def("_mpi_version", &MpiLibraryVersion);
+  module.def("_gpus", &Gpus, nb::sig("def _gpus() -> list[dict[str, typing.Any]]"));
+  module.def("_cuda_libraries", &CudaLibraries, nb::sig("def _cuda_libraries() -> list[dict[str, str]]"));
+}
+
+}  // namespace lockstep::python
