@@ -6,7 +6,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lockstep/bazel
 BAZEL ?= bazel
 BAZEL_FLAGS ?= --disk_cache=$(CACHE)
 RANKS ?= 2
-PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants test/fuzz benchmarks tools frontends)
+PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants test/fuzz test/cuda_abi test/cuda_check benchmarks tools frontends)
 # The extension module and the tools; the tests are built by `make test`.
 BUILD_TARGETS = $(or $(strip $(if $(wildcard python_bindings/BUILD),//python_bindings:_lockstep) $(if $(wildcard tools/BUILD),//tools/...)),//...)
 CPP_FILES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.inc')
@@ -52,9 +52,15 @@ test-tsan: setup ## The runtime's tests under the thread sanitizer
 mutants: setup ## Count the mistakes in a source that the C++ tests notice (ARGS="--sample 15 core/ops/rules.cc")
 	@.venv/bin/python test/mutants/mutants.py $(ARGS)
 
-fuzz: setup ## Fuzz the importer and the text parser, a minute each (ARGS="--seconds 3600 onnx"); installs clang-19
-	@bazel/setup.sh clang-19 libclang-rt-19-dev
+fuzz: setup ## Fuzz the importer and the text parser, a minute each (ARGS="--seconds 3600 onnx"); installs libclang-rt-19-dev
+	@bazel/setup.sh libclang-rt-19-dev
 	.venv/bin/python test/fuzz/fuzz.py $(ARGS)
+
+cuda-abi: setup ## Compare our declarations of NVIDIA's libraries with its headers, a gigabyte to fetch (ARGS="nvidia-nccl-cu13==2.27.7")
+	.venv/bin/python test/cuda_abi/cuda_abi.py $(ARGS)
+
+cuda-bundle: setup ## Pack what tools/cuda_check.sh needs on a machine with a GPU: build/lockstep-cuda.tar.xz
+	.venv/bin/python test/cuda_check/bundle.py $(ARGS)
 
 bench: build ## Measure against PyTorch and MPI; needs torch 2.13 in .venv (ARGS=…)
 	$(BAZEL) build $(BAZEL_FLAGS) //benchmarks/...
@@ -87,4 +93,4 @@ clean: ## Remove what building and training made (not .venv, not the cache)
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so
 
-.PHONY: help setup build train test test-asan test-tsan mutants fuzz bench docs format lint tidy clean
+.PHONY: help setup build train test test-asan test-tsan mutants fuzz cuda-abi cuda-bundle bench docs format lint tidy clean

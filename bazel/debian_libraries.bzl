@@ -54,6 +54,12 @@ def _llvm_impl(repository_ctx):
 
 _llvm = repository_rule(implementation = _llvm_impl, local = True)
 
+def _clang_impl(repository_ctx):
+    repository_ctx.symlink(require(repository_ctx, "/usr/bin/clang++-19", "clang-19"), "clang++")
+    repository_ctx.file("BUILD", 'exports_files(["clang++"])\n')
+
+_clang = repository_rule(implementation = _clang_impl, local = True)
+
 def _openmpi_impl(repository_ctx):
     root = _LIB + "/openmpi"
     require(repository_ctx, root + "/include/mpi.h", "libopenmpi-dev")
@@ -124,6 +130,7 @@ def debian_libraries():
     """Declares every repository of this file."""
     _absl(name = "absl")
     _llvm(name = "llvm")
+    _clang(name = "clang")
     _openmpi(name = "openmpi")
     _openmp(name = "openmp")
     _googletest(name = "googletest")

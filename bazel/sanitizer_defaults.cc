@@ -37,6 +37,9 @@ EXPORTED const char* __tsan_default_suppressions() {
          "deadlock:mca_\n"
          "mutex:mca_\n"
          "race:mca_\n"
+         // The loader frees the thread_local variables of a library that was opened, and knows that the thread has
+         // ended.
+         "race:_dl_deallocate_tls\n"
          "race:libdnnl.so.3\n"
          "race:libLLVM.so.19.1\n";
 }

@@ -90,9 +90,11 @@ main() {
   say "done"
 }
 
-# Makes `import lockstep` find the sources. A .venv that another checkout shares stays that one's.
+# Makes `import lockstep` find the sources, and .venv/bin/lockstep the program. A .venv that another checkout shares stays that one's.
 point_to_package() {
-  [ -L .venv ] || echo "$PWD/python_bindings" > .venv/lib/python3.11/site-packages/lockstep.pth
+  [ ! -L .venv ] || return 0
+  echo "$PWD/python_bindings" > .venv/lib/python3.11/site-packages/lockstep.pth
+  ln -sfn ../../tools/lockstep .venv/bin/lockstep
 }
 
 # Fetches the archive of requirements-source.txt and unpacks protobuf's sources to .venv/src/protobuf.
