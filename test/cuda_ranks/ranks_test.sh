@@ -24,7 +24,7 @@ if [ -n "${LOCKSTEP_SANITIZED:-}" ]; then soon=60 patient=60; fi
 has_children() {
   local child
   for child in $(cat /proc/"$1"/task/*/children 2>/dev/null); do
-    grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$child/status" && return 0
+    grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$child/status" && return 0
   done
   return 1
 }
