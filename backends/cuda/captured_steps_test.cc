@@ -158,7 +158,9 @@ TEST(CapturedSteps, TheFirstRunIsOneThatSucceeds) {
   const auto backend = CreateFakeCudaBackend();
   const absl::Status status = ForEachRank(1, [&](Communicator& world) -> absl::Status {
     ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(world));
-    ASSIGN_OR_RETURN(Executable executable, Compile(MlpStep(), *backend, {.mesh = Mesh({{"data", 1}})}));
+    CompileOptions options;
+    options.mesh = Mesh({{"data", 1}});
+    ASSIGN_OR_RETURN(Executable executable, Compile(MlpStep(), *backend, options));
     ASSIGN_OR_RETURN(const auto executor,
                      Executor::Load(std::move(executable), opened.communicator, opened.device.get()));
     std::vector<Tensor> values;

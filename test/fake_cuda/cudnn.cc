@@ -120,7 +120,7 @@ struct Answer {
 template <typename T>
 Answer AnswerOf(const std::vector<T>& values) {
   const auto bytes = std::as_bytes(std::span(values));
-  return {.bytes = {bytes.begin(), bytes.end()}};
+  return {.bytes = {bytes.begin(), bytes.end()}, .descriptors = {}};
 }
 
 FakeDescriptor MadeHere(cudnnBackendDescriptorType_t type, const FakeDescriptor& from, const FakeEngine& engine) {
