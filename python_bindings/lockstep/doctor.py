@@ -65,6 +65,12 @@ def _describe_machine(report: Report) -> None:
     report.line("memory", f"{_memory('MemTotal')}, {_memory('MemAvailable')} of it free")
 
 
+def _reason(error: Exception) -> str:
+    """Why the package cannot be imported. Python takes a missing extension module for a circular import."""
+    module = PACKAGE / "_lockstep.so"
+    return str(error) if module.exists() else f"there is no {module}"
+
+
 def _remedy(error: Exception) -> str:
     """What is missing, and the command that brings it, where the package cannot be imported."""
     if not (PACKAGE / "_lockstep.so").exists():
@@ -80,7 +86,7 @@ def _import_package(report: Report) -> Any:
         package = importlib.import_module("lockstep")
     except (ImportError, AttributeError) as error:  # the latter is of an extension module that lacks what is new
         report.line("lockstep", f"cannot be imported from {PACKAGE}")
-        report.details(str(error))
+        report.details(_reason(error))
         report.missing_for_cpu.append(_remedy(error))
         return None
     report.line("lockstep", str(PACKAGE))
