@@ -30,15 +30,16 @@ void SetCudaFolders(const std::vector<nb::bytes>& folders) {
 }
 
 nb::list Gpus() {
-  std::vector<cuda::GpuDescription> gpus;
+  std::vector<cuda::VisibleGpu> gpus;
   {
     nb::gil_scoped_release release;
     gpus = ValueOrThrow(cuda::DescribeGpus(cuda::PlacesOfProcess()));
   }
   nb::list list;
-  for (const cuda::GpuDescription& gpu : gpus) {
+  for (const cuda::VisibleGpu& gpu : gpus) {
     nb::dict described;
     described["name"] = ToValidText(gpu.name);
+    described["uuid"] = gpu.uuid;
     described["capability"] = nb::make_tuple(gpu.capability_major, gpu.capability_minor);
     described["multiprocessors"] = gpu.multiprocessors;
     described["memory_bytes"] = gpu.memory_bytes;

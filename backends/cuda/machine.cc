@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "backends/codegen/ptx_architecture.h"
 #include "backends/cuda/cublaslt.h"
 #include "backends/cuda/cudnn.h"
@@ -19,13 +20,26 @@ absl::Status Attribute(const DriverApi& driver, CUdevice device, CUdevice_attrib
   return driver.Check(driver.DeviceGetAttribute(&value, attribute, device), "cuDeviceGetAttribute");
 }
 
-absl::StatusOr<GpuDescription> DescribeGpu(const DriverApi& driver, int number) {
+// "8f3b0c52-61d1-..."
+std::string Text(const CUuuid& uuid) {
+  std::string text;
+  for (size_t i = 0; i < sizeof(uuid.bytes); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += "-";
+    absl::StrAppend(&text, absl::Hex(static_cast<unsigned char>(uuid.bytes[i]), absl::kZeroPad2));
+  }
+  return text;
+}
+
+absl::StatusOr<VisibleGpu> DescribeGpu(const DriverApi& driver, int number) {
   CUdevice device = 0;
   RETURN_IF_ERROR(driver.Check(driver.DeviceGet(&device, number), "cuDeviceGet"));
-  GpuDescription gpu;
+  VisibleGpu gpu;
   std::array<char, 256> name = {};
   RETURN_IF_ERROR(driver.Check(driver.DeviceGetName(name.data(), name.size() - 1, device), "cuDeviceGetName"));
   gpu.name = name.data();
+  CUuuid uuid = {};
+  RETURN_IF_ERROR(driver.Check(driver.DeviceGetUuid_v2(&uuid, device), "cuDeviceGetUuid"));
+  gpu.uuid = Text(uuid);
   RETURN_IF_ERROR(Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, gpu.capability_major));
   RETURN_IF_ERROR(Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, gpu.capability_minor));
   RETURN_IF_ERROR(Attribute(driver, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu.multiprocessors));
@@ -46,14 +60,14 @@ LibraryDescription Describe(const LibrarySpec& spec, const absl::StatusOr<Api>& 
 
 }  // namespace
 
-absl::StatusOr<std::vector<GpuDescription>> DescribeGpus(const SearchPlaces& places) {
+absl::StatusOr<std::vector<VisibleGpu>> DescribeGpus(const SearchPlaces& places) {
   ASSIGN_OR_RETURN(const DriverApi driver, FindDriver(places));
   RETURN_IF_ERROR(driver.Check(driver.Init(0), "cuInit"));
   int count = 0;
   RETURN_IF_ERROR(driver.Check(driver.DeviceGetCount(&count), "cuDeviceGetCount"));
-  std::vector<GpuDescription> gpus;
+  std::vector<VisibleGpu> gpus;
   for (int number = 0; number < count; ++number) {
-    ASSIGN_OR_RETURN(GpuDescription gpu, DescribeGpu(driver, number));
+    ASSIGN_OR_RETURN(VisibleGpu gpu, DescribeGpu(driver, number));
     gpus.push_back(std::move(gpu));
   }
   if (gpus.empty()) return FailedPrecondition() << "the CUDA driver " << driver.from.path << " shows no GPU";

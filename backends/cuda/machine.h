@@ -14,8 +14,10 @@
 
 namespace lockstep::cuda {
 
-struct GpuDescription {
+// A GPU that the driver shows; what programs are compiled for is a lockstep::GpuDescription.
+struct VisibleGpu {
   std::string name;
+  std::string uuid;          // as `nvidia-smi -L` has it, but for what it puts before: it tells GPUs of one name apart
   int capability_major = 0;  // 9.0: an H100 or H200
   int capability_minor = 0;
   int multiprocessors = 0;
@@ -24,7 +26,7 @@ struct GpuDescription {
 };
 
 // The GPUs that the driver in `places` shows this process, by number; an error if there is no driver, or no GPU.
-absl::StatusOr<std::vector<GpuDescription>> DescribeGpus(const SearchPlaces& places);
+absl::StatusOr<std::vector<VisibleGpu>> DescribeGpus(const SearchPlaces& places);
 
 struct LibraryDescription {
   std::string name;

@@ -142,7 +142,7 @@ def _describe_gpus(report: Report, lockstep: Any) -> None:
             # PTX of an earlier architecture is what LLVM makes for GPUs that are later than it.
             text = (
                 f"{gpu['name']}, compute capability {major}.{minor}, {gpu['multiprocessors']} multiprocessors, {memory}, "
-                f"code of {gpu['code']}"
+                f"code of {gpu['code']}, UUID {gpu['uuid']}"
             )
             report.line(f"GPU {number}", text)
     except lockstep.Error as error:

@@ -158,14 +158,20 @@ struct CUDA_MEMCPY2D {
   LOCKSTEP_CUDA_MEMCPY2D(LOCKSTEP_CUDA_MEMBER)
 };
 
+struct CUuuid {
+  char bytes[16];
+};
+
 // The symbol is what cuda.h of CUDA 13 means by the name; cuEventElapsedTime is the older of two that do the same, as
-// drivers before 12.8 have that one alone.
+// drivers before 12.8 have that one alone. What means another symbol in CUDA 12 has the symbol's name:
+// cuDeviceGetUuid_v2.
 #define LOCKSTEP_CU_FUNCTIONS(F)                                                                                       \
   F(CUresult, Init, "cuInit", (unsigned flags))                                                                        \
   F(CUresult, DriverGetVersion, "cuDriverGetVersion", (int* version))                                                  \
   F(CUresult, DeviceGetCount, "cuDeviceGetCount", (int* count))                                                        \
   F(CUresult, DeviceGet, "cuDeviceGet", (CUdevice * device, int ordinal))                                              \
   F(CUresult, DeviceGetName, "cuDeviceGetName", (char* name, int length, CUdevice device))                             \
+  F(CUresult, DeviceGetUuid_v2, "cuDeviceGetUuid_v2", (CUuuid * uuid, CUdevice device))                                \
   F(CUresult, DeviceTotalMem, "cuDeviceTotalMem_v2", (size_t* bytes, CUdevice device))                                 \
   F(CUresult, DeviceGetAttribute, "cuDeviceGetAttribute", (int* value, CUdevice_attribute attribute, CUdevice device)) \
   F(CUresult, DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (CUcontext * context, CUdevice device))              \

@@ -12,6 +12,7 @@ static_assert(lockstep::cuda::kMemHostAllocPortable == CU_MEMHOSTALLOC_PORTABLE)
 LOCKSTEP_SAME_TYPE(CUdevice)
 LOCKSTEP_SAME_TYPE(CUdeviceptr)
 LOCKSTEP_SAME_TYPE(CUhostFn)
+LOCKSTEP_SAME_TYPE(CUuuid)
 LOCKSTEP_SAME_TYPE(CUDA_MEMCPY2D)
 
 namespace lockstep::cuda {

@@ -67,6 +67,14 @@ EXPORT CUresult cuDeviceGetName(char* name, int length, CUdevice) {
   return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+  Call call("cuDeviceGetUuid_v2", false);
+  if (call.failed()) return call.result;
+  *uuid = {};
+  uuid->bytes[15] = static_cast<char>(device);
+  return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice) {
   Call call("cuDeviceTotalMem", false);
   *bytes = call.machine.options.bytes;
