@@ -97,8 +97,10 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   pipeline.supports = target.supports;
   pipeline.fusion = target.fusion;
   pipeline.optimize = options.optimize;
-  RETURN_IF_ERROR(
-      passes::RunPasses(passes::MakePipeline(pipeline), graph, options.debug));  // verifies before and after
+  // Verifies before and after.
+  const absl::Status passed = passes::RunPasses(passes::MakePipeline(pipeline), graph, options.debug);
+  if (absl::IsUnimplemented(passed)) return Annotate(passed, "backend=\"" + std::string(backend.name()) + "\"");
+  RETURN_IF_ERROR(passed);
   absl::StatusOr<Executable> executable = Emit(graph, backend, target);
   if (executable.ok() || options.debug.reproducer_directory.empty()) return executable;
   return passes::WithReproducer(executable.status(), "emit", graph.name(), graph.ToString(), options.debug);

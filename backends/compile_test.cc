@@ -19,11 +19,14 @@ using testing::HasSubstr;
 // Says that it has kernels for everything, and then has none: what it can lower is no op.
 class EmptyBackend : public Backend {
  public:
+  // Or that it has none.
+  explicit EmptyBackend(bool supports = true) : supports_(supports) {}
+
   std::string_view name() const override { return "empty"; }
   absl::StatusOr<Target> MakeTarget(const TargetOptions& options) const override {
     if (options.isa == "mmx") return InvalidArgument() << "there is no mmx";
     Target target;
-    target.supports = [](const Node&) { return true; };
+    target.supports = [supports = supports_](const Node&) { return supports; };
     return target;
   }
   absl::StatusOr<RankDevice> OpenDevice(Communicator& world) const override { return OpenHostDevice(world); }
@@ -31,6 +34,9 @@ class EmptyBackend : public Backend {
     if (graph.nodes().empty()) return Program();
     return Unimplemented() << "there is no kernel for " << graph.nodes().front().Describe();
   }
+
+ private:
+  const bool supports_;
 };
 
 constexpr char kText[] = R"(
@@ -62,6 +68,17 @@ TEST(Compile, AMachineThatIsNotThereIsAnErrorBeforeAnyPass) {
   CompileOptions options;
   options.isa = "mmx";
   EXPECT_EQ(Compile(graph->Clone(), EmptyBackend(), options).status().message(), "there is no mmx");
+}
+
+TEST(Compile, AnOpWithoutAKernelIsAnErrorThatNamesTheBackend) {
+  const absl::StatusOr<Graph> graph = ParseGraph(kText);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const absl::Status status = Compile(graph->Clone(), EmptyBackend(/*supports=*/false), {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(
+      status.message(),
+      "backend=\"empty\": pass legalize: the target has no kernel for mul %y (at onnx:/Mul) of f32[3], f32[3], and "
+      "the op has no decomposition");
 }
 
 TEST(Compile, AnExecutableSaysWhichBackendMadeIt) {

@@ -5,7 +5,8 @@
 //                                                             %2 = mul %1, %g : f32[4]
 //                                                             %w1 = sub %w, %2 : f32[4]
 //
-// An op that is neither supported nor decomposable is an error that names it and its source.
+// An op that is neither supported nor decomposable is an error that names it, its source and the types that it takes,
+// and, if it came of a decomposition, the node of the program that was taken apart.
 
 #pragma once
 
