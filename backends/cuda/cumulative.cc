@@ -3,6 +3,7 @@
 #include "backends/cuda/kernels/cumulative.h"
 
 #include "backends/cuda/emitters.h"
+#include "backends/cuda/kernels/block.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -13,7 +14,6 @@ constexpr int64_t kShortLine = 512;    // not worth a block
 }  // namespace
 
 absl::Status EmitCumulative(const Node& node, EmitContext& c) {
-  constexpr int64_t kBlock = 256;  // as kernels/thread.h has it
   const Shape& shape = node.type().shape;
   const int64_t dim = node.attr<int64_t>("dim");
   CumulativeArgs given{};

@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <bit>
 
+#include "backends/cuda/kernels/block.h"
 #include "backends/cuda/kernels/order.h"
 
 namespace lockstep::cuda {
-namespace {
-
-constexpr int64_t kBlock = 256;  // as kernels/thread.h has it
-
-}  // namespace
 
 absl::Status DeviceKernel::RunWith(CudaStream& stream, int64_t threads, void** parameters) {
   if (threads == 0) return absl::OkStatus();

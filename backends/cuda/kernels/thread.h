@@ -15,6 +15,8 @@
 
 #include <stdint.h>
 
+#include "backends/cuda/kernels/block.h"
+
 #ifndef __NVPTX__
 #include <vector>
 
@@ -23,7 +25,6 @@
 
 namespace lockstep::cuda {
 
-inline constexpr int64_t kBlock = 256;
 #define LOCKSTEP_INLINE __attribute__((always_inline))
 
 #ifdef __NVPTX__
