@@ -162,12 +162,21 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
   return absl::OkStatus();
 }
 
+// Whether flags ask for what only a run gives.
+bool AsksForARun() {
+  return absl::GetFlag(FLAGS_compare) || absl::GetFlag(FLAGS_repeat) > 0 || absl::GetFlag(FLAGS_profile) ||
+         absl::GetFlag(FLAGS_print_results);
+}
+
 absl::Status Main(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadInput(path));
   ASSIGN_OR_RETURN(Graph graph, ParseGraph(text));
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(absl::GetFlag(FLAGS_backend)));
   const int ranks = absl::GetFlag(FLAGS_ranks), threads = absl::GetFlag(FLAGS_threads);
   if (ranks < 1 || threads < 1) return InvalidArgument() << "--ranks and --threads must be at least 1";
+  if (absl::GetFlag(FLAGS_dry) && AsksForARun()) {
+    return InvalidArgument() << "--dry runs nothing: leave out --compare, --repeat, --profile and --print_results";
+  }
   if (graph.mesh().empty() && ranks > 1) {
     ASSIGN_OR_RETURN(graph, passes::DistributeGraph(graph, Mesh({{std::string(kDataAxis), ranks}})));
   }

@@ -25,6 +25,13 @@ expect 0 "{body=graph @" lockstep-run "$step" --print-graph
 expect 0 "{body=graph of" lockstep-run "$step" --print-graph --brief
 expect 0 "5 runs: median" lockstep-run "$step" --repeat=5 --profile
 expect 0 "loss = dense<f32[]" lockstep-run "$step" --print_results
+expect 0 "cublaslt.matmul+bias+relu" lockstep-run "$step" --backend=cuda --isa=h200 --dry # whatever this machine has
+expect 0 "all_reduce.start" lockstep-run "$step" --backend=cuda --isa=sm_80 --ranks=2 --dry
+expect 0 "onednn.matmul" lockstep-run "$step" --dry
+expect 1 "isa is \"h2000\", expected a GPU: a100 (sm_80)" lockstep-run "$step" --backend=cuda --isa=h2000 --dry
+expect 1 "--dry runs nothing" lockstep-run "$step" --dry --compare
+expect 1 "--dry runs nothing" lockstep-run "$step" --dry --repeat=5
+expect 1 "--dry runs nothing" lockstep-run "$step" --dry --print_results
 expect 1 "--compare" lockstep-run --help # Abseil ends with 1 after its help
 expect 1 "cannot read nothing.ir" lockstep-run nothing.ir
 expect 1 "there is no backend \"abacus\" in this build" lockstep-run "$step" --backend=abacus
