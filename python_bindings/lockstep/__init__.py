@@ -211,7 +211,8 @@ def compile(
       check_every: so many calls apart, ranks compare the contents of replicated inputs and states; 0 is never.
       isa: what kernels may use of the processor: "sse41", "avx2" or "avx512"; all that it has if empty. For ranks on different
         processors. It holds for the whole process, so give it to the first `compile`. For "cuda" the GPU that code is made for
-        ("h200", "sm_90"); the first of this machine if empty.
+        ("h200", "sm_90"); the first of this machine if empty. One has to be there in any case, as the program is loaded:
+        `lockstep-run --dry` prints the steps for a GPU that is not.
       tf32: True lets GPUs multiply f32 matrices with the significands of TF32: 10 bits, and many times as fast.
       tune: True lets rank 0's GPU time cuBLASLt's algorithms for each product of matrices, in which all ranks then take the
         fastest; other algorithms round differently. A file below ~/.cache/lockstep keeps the choices, so that later programs
