@@ -8,6 +8,9 @@
 
 namespace lockstep {
 
+// The oldest GPUs that programs are compiled for: of compute capability 8.0 (Ampere). bazel/gpu_kernels.bzl has it too.
+inline constexpr int kOldestCapability = 80;
+
 // The architecture whose PTX is made for a GPU of `architecture` ("sm_90"): itself, or the newest before it that LLVM
 // knows, as PTX runs on later GPUs than its own. InvalidArgument for a name of another form, and for one that is older
 // than all that LLVM knows.

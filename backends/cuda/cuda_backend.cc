@@ -86,7 +86,7 @@ class CudaBackend final : public Backend {
   }
 
   absl::StatusOr<Program> Lower(const Graph& graph, const Target& target) const override {
-    auto preparation = std::make_shared<cuda::Preparation>(graph.name(), target.tune);
+    auto preparation = std::make_shared<cuda::Preparation>(graph.name(), *target.gpu, target.tune);
     ASSIGN_OR_RETURN(Program program,
                      cuda::LowerGraph(graph, {.target = target, .images = images_, .preparation = *preparation}));
     program.prepare = [preparation](Device& device, Communicator& communicator) {

@@ -108,6 +108,13 @@ TEST(CudaBackend, AnIntegerDividedByZeroIsAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("div: integer division by zero, at onnx:/Div"));
 }
 
+TEST(CudaBackend, GpusBeforeAmpereAreRefusedByName) {
+  const cuda::LoadedFakeDriver fake = cuda::LoadFakeDriver({.capability = 75});
+  const absl::Status status = CreateCudaBackend()->MakeTarget({}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(), "Fake GPU has compute capability 7.5; 8.0 (Ampere) or later is needed");
+}
+
 // LLVM 19 makes no code for what came after Hopper; what it makes for Hopper runs there.
 TEST(CudaBackend, CompilesForGpusThatAreLaterThanLlvm) {
   for (const auto& [capability, name] : {std::pair(100, "sm_100"), std::pair(120, "sm_120")}) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 
+#include "backends/codegen/ptx_architecture.h"
 #include "core/attributes.h"
 
 namespace lockstep::cuda {
@@ -47,6 +48,26 @@ absl::StatusOr<GpuDescription> GpuByName(std::string_view name) {
   return error << "or none for the one of this machine";
 }
 
+absl::StatusOr<int> CapabilityOf(const DriverApi& driver, CUdevice gpu) {
+  int major = 0, minor = 0;
+  const auto read = [&](int& value, CUdevice_attribute attribute) {
+    return driver.Check(driver.DeviceGetAttribute(&value, attribute, gpu), "cuDeviceGetAttribute");
+  };
+  RETURN_IF_ERROR(read(major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
+  RETURN_IF_ERROR(read(minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+  return 10 * major + minor;
+}
+
+absl::Status CheckRunsOn(const CudaDevice& device, const GpuDescription& target, std::string_view program) {
+  ASSIGN_OR_RETURN(const int capability, CapabilityOf(device.api(), device.gpu()));
+  if (capability >= target.capability) return absl::OkStatus();
+  return FailedPrecondition() << "@" << program << " is compiled for " << target.name << " (" << target.architecture
+                              << "), and this rank's GPU, " << DescribeGpu(device) << ", is "
+                              << ArchitectureOf(capability)
+                              << ", which cannot run that: isa says for which GPU it is compiled, the first of the "
+                              << "machine if it is empty";
+}
+
 std::string DescribeGpu(const CudaDevice& device) {
   const DriverApi& api = device.api();
   std::array<char, 128> name = {};
@@ -60,7 +81,7 @@ std::string DescribeGpu(const CudaDevice& device) {
 
 absl::StatusOr<GpuDescription> GpuOfThisMachine(const DriverApi& driver) {
   RETURN_IF_ERROR(driver.Check(driver.Init(0), "cuInit"));
-  int count = 0, major = 0, minor = 0;
+  int count = 0;
   RETURN_IF_ERROR(driver.Check(driver.DeviceGetCount(&count), "cuDeviceGetCount"));
   if (count == 0) return FailedPrecondition() << "the CUDA driver finds no GPU";
   CUdevice gpu = 0;
@@ -70,18 +91,15 @@ absl::StatusOr<GpuDescription> GpuOfThisMachine(const DriverApi& driver) {
   size_t bytes = 0;
   RETURN_IF_ERROR(driver.Check(driver.DeviceGetName(name, sizeof(name), gpu), "cuDeviceGetName"));
   RETURN_IF_ERROR(driver.Check(driver.DeviceTotalMem(&bytes, gpu), "cuDeviceTotalMem"));
-  const auto read = [&](int& value, CUdevice_attribute attribute) {
-    return driver.Check(driver.DeviceGetAttribute(&value, attribute, gpu), "cuDeviceGetAttribute");
-  };
-  RETURN_IF_ERROR(read(major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
-  RETURN_IF_ERROR(read(minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
-  RETURN_IF_ERROR(read(description.multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
-  if (major < 8) {
-    return FailedPrecondition() << name << " has compute capability " << major << "." << minor
-                                << "; 8.0 (Ampere) or later is needed";
+  ASSIGN_OR_RETURN(description.capability, CapabilityOf(driver, gpu));
+  RETURN_IF_ERROR(driver.Check(
+      driver.DeviceGetAttribute(&description.multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu),
+      "cuDeviceGetAttribute"));
+  if (description.capability < kOldestCapability) {
+    return FailedPrecondition() << name << " has compute capability " << description.capability / 10 << "."
+                                << description.capability % 10 << "; 8.0 (Ampere) or later is needed";
   }
   description.name = name;
-  description.capability = 10 * major + minor;
   description.architecture = ArchitectureOf(description.capability);
   description.memory_bytes = bytes;
   return description;

@@ -19,6 +19,12 @@ absl::StatusOr<GpuDescription> GpuByName(std::string_view name);
 // The first GPU of this machine. Calls cuInit.
 absl::StatusOr<GpuDescription> GpuOfThisMachine(const DriverApi& driver);
 
+// Its compute capability as a number: 90 for 9.0.
+absl::StatusOr<int> CapabilityOf(const DriverApi& driver, CUdevice gpu);
+
+// Whether code for `target` runs on the device: an error says what each is, and names the program.
+absl::Status CheckRunsOn(const CudaDevice& device, const GpuDescription& target, std::string_view program);
+
 // "NVIDIA H200, 132 multiprocessors": equal for GPUs on which the libraries choose the same kernels.
 std::string DescribeGpu(const CudaDevice& device);
 

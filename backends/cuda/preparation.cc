@@ -22,6 +22,7 @@ void Preparation::AddKernel(const std::shared_ptr<KernelImage>& image, const std
 
 absl::Status Preparation::Run(CudaDevice& device, Communicator& communicator) {
   RETURN_IF_ERROR(device.MakeCurrent());
+  RETURN_IF_ERROR(CheckRunsOn(device, gpu_, program_));
   RETURN_IF_ERROR(LoadImages(device));
   RETURN_IF_ERROR(OpenLibraries());
   RETURN_IF_ERROR(AgreeOnLibraries(device, communicator));

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/backend.h"
 #include "backends/cuda/cudnn_graph.h"
 #include "backends/cuda/kernel_image.h"
 #include "backends/cuda/product.h"
@@ -21,8 +22,10 @@ namespace lockstep::cuda {
 
 class Preparation {
  public:
-  // `program` is its name, for messages. `tune`: products take the fastest algorithm, else the library's first choice.
-  Preparation(std::string program, bool tune) : program_(std::move(program)), tune_(tune) {}
+  // `program` is its name, for messages; `gpu` what it is compiled for. `tune`: products take the fastest algorithm,
+  // else the library's first choice.
+  Preparation(std::string program, GpuDescription gpu, bool tune)
+      : program_(std::move(program)), gpu_(std::move(gpu)), tune_(tune) {}
   Preparation(const Preparation&) = delete;
   Preparation& operator=(const Preparation&) = delete;
 
@@ -67,6 +70,7 @@ class Preparation {
   absl::Status AgreeOnLibraries(const CudaDevice& device, Communicator& communicator) const;
 
   const std::string program_;
+  const GpuDescription gpu_;
   const bool tune_;
   const std::shared_ptr<CudnnHandle> cudnn_ = std::make_shared<CudnnHandle>("cudnnCreate");
   const std::shared_ptr<CublasLtHandle> cublaslt_ = std::make_shared<CublasLtHandle>("cublasLtCreate");

@@ -80,6 +80,20 @@ TEST_F(PreparationTest, AnImageThatTheDriverDoesNotTakeNamesOpAndKernel) {
               AllOf(HasSubstr("(at onnx:/"), HasSubstr(": kernel "), HasSubstr("CUDA_ERROR_UNSUPPORTED_PTX_VERSION")));
 }
 
+// Its driver would refuse the first kernel, and say nothing of GPUs; a product would run, as if for another one.
+TEST_F(PreparationTest, AGpuThatIsOlderThanTheOneThatIsCompiledForIsNamed) {
+  FakeDriver& driver = LoadFakeDriver({.capability = 80}).driver;
+  const absl::Status status = LoadOn(1)[0];
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(
+      MessageOf(status),
+      "@f is compiled for NVIDIA H200 (sm_90), and this rank's GPU, Fake GPU, 132 multiprocessors, is sm_80, which "
+      "cannot run that: isa says for which GPU it is compiled, the first of the machine if it is empty");
+  EXPECT_THAT(driver.calls(), Contains("cuModuleLoadDataEx").Times(0));
+  LoadFakeDriver({.capability = 100});
+  EXPECT_THAT(LoadOn(1), ElementsAre(absl::OkStatus()));  // later ones run it
+}
+
 TEST_F(PreparationTest, AKernelThatIsNotInItsImageNamesTheOp) {
   FakeDriver& driver = LoadFakeDriver({}).driver;
   driver.FailCall("cuModuleGetFunction", 1, CUDA_ERROR_NOT_FOUND);
