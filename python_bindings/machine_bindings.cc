@@ -44,6 +44,7 @@ nb::list Gpus() {
     described["multiprocessors"] = gpu.multiprocessors;
     described["memory_bytes"] = gpu.memory_bytes;
     described["code"] = gpu.code;
+    described["unfit"] = gpu.unfit;
     list.append(described);
   }
   return list;

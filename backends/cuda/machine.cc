@@ -30,6 +30,11 @@ std::string Text(const CUuuid& uuid) {
   return text;
 }
 
+absl::StatusOr<std::string> CodeFor(int capability) {
+  if (capability < kOldestCapability) return FailedPrecondition() << "8.0 (Ampere) or later is needed";
+  return PtxArchitectureFor("sm_" + std::to_string(capability));
+}
+
 absl::StatusOr<VisibleGpu> DescribeGpu(const DriverApi& driver, int number) {
   CUdevice device = 0;
   RETURN_IF_ERROR(driver.Check(driver.DeviceGet(&device, number), "cuDeviceGet"));
@@ -46,9 +51,9 @@ absl::StatusOr<VisibleGpu> DescribeGpu(const DriverApi& driver, int number) {
   size_t bytes = 0;
   RETURN_IF_ERROR(driver.Check(driver.DeviceTotalMem(&bytes, device), "cuDeviceTotalMem"));
   gpu.memory_bytes = bytes;
-  const std::string architecture = "sm_" + std::to_string(10 * gpu.capability_major + gpu.capability_minor);
-  const absl::StatusOr<std::string> code = PtxArchitectureFor(architecture);
-  gpu.code = code.ok() ? *code : "none: " + std::string(code.status().message());
+  const absl::StatusOr<std::string> code = CodeFor(10 * gpu.capability_major + gpu.capability_minor);
+  gpu.code = code.ok() ? *code : "";
+  gpu.unfit = std::string(code.status().message());
   return gpu;
 }
 

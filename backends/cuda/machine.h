@@ -22,7 +22,8 @@ struct VisibleGpu {
   int capability_minor = 0;
   int multiprocessors = 0;
   uint64_t memory_bytes = 0;
-  std::string code;  // the architecture whose PTX is made for it ("sm_90"), or why none is
+  std::string code;   // the architecture whose PTX is made for it ("sm_90"); empty if none is,
+  std::string unfit;  // and then why
 };
 
 // The GPUs that the driver in `places` shows this process, by number; an error if there is no driver, or no GPU.

@@ -136,13 +136,17 @@ def _describe_mpi(report: Report, lockstep: Any) -> None:
 
 def _describe_gpus(report: Report, lockstep: Any) -> None:
     try:
-        for number, gpu in enumerate(lockstep._lockstep._gpus()):
+        gpus = lockstep._lockstep._gpus()
+        if all(gpu["unfit"] for gpu in gpus):
+            report.missing_for_gpu.append("a GPU that programs can be compiled for")
+        for number, gpu in enumerate(gpus):
             major, minor = gpu["capability"]
             memory = _gibibytes(gpu["memory_bytes"])
             # PTX of an earlier architecture is what LLVM makes for GPUs that are later than it.
+            code = f"unfit: {gpu['unfit']}" if gpu["unfit"] else f"code of {gpu['code']}"
             text = (
                 f"{gpu['name']}, compute capability {major}.{minor}, {gpu['multiprocessors']} multiprocessors, {memory}, "
-                f"code of {gpu['code']}, UUID {gpu['uuid']}"
+                f"{code}, UUID {gpu['uuid']}"
             )
             report.line(f"GPU {number}", text)
     except lockstep.Error as error:

@@ -145,6 +145,19 @@ def test_gpus_that_are_later_than_llvm(fakes: Path) -> None:
         assert f"GPU 0         {gpu}" in done.stdout.splitlines(), done.stdout + done.stderr
 
 
+def test_gpus_that_are_too_old(fakes: Path) -> None:
+    if has_real_ones():
+        pytest.skip("this machine has libraries of NVIDIA's")
+    done = doctor(LOCKSTEP_CUDA_PATH=str(fakes), LOCKSTEP_FAKE_CAPABILITY="75")
+    assert done.returncode == 0, done.stdout + done.stderr
+    gpu = (
+        "Fake GPU, compute capability 7.5, 132 multiprocessors, 80.0 GiB, unfit: 8.0 (Ampere) or later is needed, UUID "
+    )
+    assert f"GPU 0         {gpu}" in done.stdout, done.stdout
+    assert "for GPUs (which nothing here needs): missing" in done.stdout.splitlines()
+    assert "  a GPU that programs can be compiled for" in done.stdout.splitlines()
+
+
 def test_a_driver_without_gpus(fakes: Path) -> None:
     if has_real_ones():
         pytest.skip("this machine has libraries of NVIDIA's")
