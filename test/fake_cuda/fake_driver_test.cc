@@ -247,6 +247,18 @@ TEST_F(Fake, LeaksAreNoted) {
   Make({});
 }
 
+TEST_F(Fake, GraphsAreLeaksToo) {
+  ASSERT_EQ(api().StreamBeginCapture(a_, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  ASSERT_EQ(api().StreamEndCapture(a_, &graph), CUDA_SUCCESS);
+  ASSERT_EQ(api().GraphInstantiateWithFlags(&executable, graph, 0), CUDA_SUCCESS);
+  End();
+  EXPECT_THAT(driver().leaks(), ElementsAre("1 graphs", "1 executable graphs"));
+  fake_.reset();
+  Make({});
+}
+
 TEST_F(Fake, PtxIsKept) {
   CUmodule module = nullptr;
   CUfunction function = nullptr;

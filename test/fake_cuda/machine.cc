@@ -204,6 +204,8 @@ void Machine::Release(CUcontext context) {
   sweep(streams, "streams", [this](CUstream stream) { (void)Close(stream); });
   sweep(events, "events", [this](CUevent event) { events.erase(event), delete event; });
   sweep(modules, "modules", [this](CUmodule module) { modules.erase(module), delete module; });
+  sweep(graphs, "graphs", [this](CUgraph graph) { graphs.erase(graph), delete graph; });
+  sweep(executables, "executable graphs", [this](CUgraphExec graph) { executables.erase(graph), delete graph; });
   Memory& memory = memory_[static_cast<size_t>(context->gpu)];
   if (memory.used > 0 && context->broken == CUDA_SUCCESS) leaks.push_back(std::to_string(memory.used) + " bytes");
 }

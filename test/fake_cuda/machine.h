@@ -100,9 +100,11 @@ struct CUmod_st {
   std::map<std::string, CUfunc_st> functions;
 };
 struct CUgraph_st {
+  CUcontext context = nullptr;
   Graph graph;
 };
 struct CUgraphExec_st {
+  CUcontext context = nullptr;
   Graph graph;
 };
 

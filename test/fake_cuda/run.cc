@@ -30,11 +30,8 @@ Fake& Open(const char* path, const char* symbol) {
   return *get();
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<Tensor>> RunOnFake(const Graph& graph, const std::vector<Tensor>& inputs,
-                                              CompileOptions options, int times) {
-  const LoadedFakeDriver fake = LoadFakeDriver();
+absl::StatusOr<std::vector<Tensor>> RunOn(const LoadedFakeDriver& fake, const Graph& graph,
+                                          const std::vector<Tensor>& inputs, CompileOptions options, int times) {
   const std::unique_ptr<Backend> backend = CreateCudaBackend(FakeGridImages(), FakeKernelTexts());
   options.isa = "h200";
   ASSIGN_OR_RETURN(const auto device, CudaDevice::Create(fake.api, 0));
@@ -43,7 +40,17 @@ absl::StatusOr<std::vector<Tensor>> RunOnFake(const Graph& graph, const std::vec
   ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), world[0].get(), device.get()));
   absl::StatusOr<std::vector<Tensor>> results;
   for (int i = 0; i < times; ++i) results = RunOnce(*executor, graph, inputs);
+  return results;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Tensor>> RunOnFake(const Graph& graph, const std::vector<Tensor>& inputs,
+                                              CompileOptions options, int times) {
+  const LoadedFakeDriver fake = LoadFakeDriver();
+  absl::StatusOr<std::vector<Tensor>> results = RunOn(fake, graph, inputs, std::move(options), times);
   EXPECT_THAT(fake.driver.misuse(), ::testing::IsEmpty());
+  EXPECT_THAT(fake.driver.leaks(), ::testing::IsEmpty());
   return results;
 }
 

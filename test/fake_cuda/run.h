@@ -15,7 +15,7 @@
 namespace lockstep::cuda {
 
 // What the graph gives on a fake GPU made anew, compiled for an H200; the last of `times` runs with the same inputs.
-// What the driver finds to be misuse is a failure of the test. `options.isa` is not looked at.
+// What the driver finds to be misuse, or not given back, is a failure of the test. `options.isa` is not looked at.
 absl::StatusOr<std::vector<Tensor>> RunOnFake(const Graph& graph, const std::vector<Tensor>& inputs,
                                               CompileOptions options = {}, int times = 1);
 

@@ -20,8 +20,8 @@ void RunHostFunction(CUcontext context, CUhostFn function, void* data) {
 
 // --- Streams and events -------------------------------------------------------------------------------------------
 
-EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
-  Call call("cuStreamCreateWithPriority");
+EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
+  Call call(Text("cuStreamCreateWithPriority ", priority));
   if (call.InContext().failed()) return call.result;
   if (flags != CU_STREAM_NON_BLOCKING) {
     return call.machine.Wrong(CUDA_ERROR_INVALID_VALUE, "a stream that the legacy stream would block");
@@ -140,6 +140,7 @@ EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   *graph = nullptr;
   if (call.With(stream).failed()) return call.result;
   auto ended = std::make_unique<CUgraph_st>();
+  ended->context = stream->context;
   const CUresult result = call.machine.EndCapture(stream, &ended->graph);
   if (result != CUDA_SUCCESS) return result;
   *graph = ended.release();
@@ -160,7 +161,7 @@ EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph gra
   Call call("cuGraphInstantiateWithFlags");
   if (call.InContext().failed()) return call.result;
   if (call.machine.graphs.count(graph) == 0) return call.machine.Wrong(CUDA_ERROR_INVALID_HANDLE, "no graph");
-  *executable = new CUgraphExec_st{graph->graph};
+  *executable = new CUgraphExec_st{Machine::current, graph->graph};
   call.machine.executables.insert(*executable);
   return CUDA_SUCCESS;
 }
