@@ -94,7 +94,10 @@ EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, C
       break;
     }
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE: *value = CU_COMPUTEMODE_DEFAULT; break;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = device + 1; break;
+    // Of eight GPUs any two differ in one of these, and some in no other.
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: *value = device / 4; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = 1 + device / 2 % 2; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: *value = device % 2; break;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = 50 << 20; break;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = 2048; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = Machine::Get().options.capability / 10; break;
