@@ -36,7 +36,8 @@ constexpr char kProduct[] = R"(graph @f(%x: f32[5,40], %y: f32[40,7]) -> (z: f32
   return %z
 })";
 constexpr char kKey[] = "1x[5,40]x[40,7] f32, aligned to 64";
-constexpr char kMachine[] = "Fake GPU, 132 multiprocessors, CUDA driver";
+// All that a choice depends on besides the problem.
+constexpr char kMachine[] = "\"Fake GPU, 132 multiprocessors, CUDA driver 13.0.0, cuBLASLt 13.1.0\"";
 
 // A folder of its own for the test, and the file in it.
 class ProductChoiceTest : public testing::Test {
@@ -47,6 +48,7 @@ class ProductChoiceTest : public testing::Test {
     setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
     fake_.TakeCalls();
   }
+  void TearDown() override { EXPECT_EQ(fake_.live(), 0) << "handles or descriptors that are not destroyed"; }
 
   std::string path() const { return folder_ + "/lockstep/products.json"; }
   std::string Contents() const {
@@ -60,7 +62,7 @@ class ProductChoiceTest : public testing::Test {
   }
   // With another number for each algorithm in the file.
   void Renumber(const std::string& number) const {
-    const std::regex word("0000000000000004(0{14}40)");  // the number, then the alignment
+    const std::regex word("0000000000000004((0040){4})");  // the number, then the alignments
     const std::string text = std::regex_replace(Contents(), word, "000000000000000" + number + "$1");
     ASSERT_NE(text, Contents());
     Write(text);

@@ -1,6 +1,7 @@
 #include "backends/cuda/cublaslt.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -70,7 +71,15 @@ bool IsNamed(const Algorithm& algorithm, cudaDataType_t type, uint32_t reduction
 }
 
 // The words of an algorithm: its number here, and what it is for.
-enum Word { kMagic, kRows, kColumns, kBatch, kNumber, kAlignment };
+enum Word { kMagic, kRows, kColumns, kBatch, kNumber, kAlignments };
+
+// What the heuristics were told of A, B, C and D, 16 bits each.
+uint64_t Packed(const uint32_t (&alignment)[4]) {
+  uint64_t word = 0;
+  for (uint32_t each : alignment) word = word << 16 | each;
+  return word;
+}
+uint64_t AlignmentIn(uint64_t word, int matrix) { return word >> (16 * (3 - matrix)) & 0xffff; }
 
 class Recorder final : public FakeCublasLt {
  public:
@@ -86,6 +95,19 @@ class Recorder final : public FakeCublasLt {
     const std::lock_guard lock(mutex_);
     fails_ = true;
   }
+  int64_t live() const override { return live_; }
+  // For what is made and destroyed.
+  template <typename T, typename... Parts>
+  T* Make(Parts... parts) {
+    ++live_;
+    return new T{parts...};
+  }
+  template <typename T>
+  cublasStatus_t Destroy(T* object) {
+    --live_;
+    delete object;
+    return CUBLAS_STATUS_SUCCESS;
+  }
   bool TakeFailure() {
     const std::lock_guard lock(mutex_);
     return std::exchange(fails_, false);
@@ -95,6 +117,7 @@ class Recorder final : public FakeCublasLt {
   std::mutex mutex_;
   std::vector<std::string> calls_;
   bool fails_ = false;
+  std::atomic<int64_t> live_{0};
 };
 Recorder recorder;
 
@@ -246,23 +269,17 @@ LOCKSTEP_FAKE const char* cublasLtGetStatusName(cublasStatus_t status) {
 LOCKSTEP_FAKE const char* cublasLtGetStatusString(cublasStatus_t) { return "of the fake"; }
 LOCKSTEP_FAKE cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   if (recorder.TakeFailure()) return CUBLAS_STATUS_NOT_INITIALIZED;
-  *handle = new cublasLtContext;
+  *handle = recorder.Make<cublasLtContext>();
   return CUBLAS_STATUS_SUCCESS;
 }
-LOCKSTEP_FAKE cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-  delete handle;
-  return CUBLAS_STATUS_SUCCESS;
-}
+LOCKSTEP_FAKE cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return recorder.Destroy(handle); }
 
 LOCKSTEP_FAKE cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
                                                       cudaDataType_t scale) {
-  *desc = new cublasLtMatmulDescOpaque_t{compute, scale};
+  *desc = recorder.Make<cublasLtMatmulDescOpaque_t>(compute, scale);
   return CUBLAS_STATUS_SUCCESS;
 }
-LOCKSTEP_FAKE cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
-  delete desc;
-  return CUBLAS_STATUS_SUCCESS;
-}
+LOCKSTEP_FAKE cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return recorder.Destroy(desc); }
 LOCKSTEP_FAKE cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
                                                             cublasLtMatmulDescAttributes_t attribute, const void* value,
                                                             size_t bytes) {
@@ -281,12 +298,11 @@ LOCKSTEP_FAKE cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t
 
 LOCKSTEP_FAKE cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type,
                                                         uint64_t rows, uint64_t columns, int64_t leading) {
-  *layout = new cublasLtMatrixLayoutOpaque_t{type, rows, columns, leading};
+  *layout = recorder.Make<cublasLtMatrixLayoutOpaque_t>(type, rows, columns, leading);
   return CUBLAS_STATUS_SUCCESS;
 }
 LOCKSTEP_FAKE cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  delete layout;
-  return CUBLAS_STATUS_SUCCESS;
+  return recorder.Destroy(layout);
 }
 LOCKSTEP_FAKE cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                               cublasLtMatrixLayoutAttribute_t attribute,
@@ -302,12 +318,11 @@ LOCKSTEP_FAKE cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayo
 }
 
 LOCKSTEP_FAKE cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-  *preference = new cublasLtMatmulPreferenceOpaque_t;
+  *preference = recorder.Make<cublasLtMatmulPreferenceOpaque_t>();
   return CUBLAS_STATUS_SUCCESS;
 }
 LOCKSTEP_FAKE cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  delete preference;
-  return CUBLAS_STATUS_SUCCESS;
+  return recorder.Destroy(preference);
 }
 LOCKSTEP_FAKE cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                                   cublasLtMatmulPreferenceAttributes_t attribute,
@@ -336,7 +351,6 @@ LOCKSTEP_FAKE cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cu
   const std::string wrong = Check(*desc, *a, *b, *c, *d);
   if (!wrong.empty()) return Refuse(wrong);
   if (preference->workspace < kAlgorithms[0].workspace) return CUBLAS_STATUS_SUCCESS;
-  const uint32_t alignment = *std::min_element(std::begin(preference->alignment), std::end(preference->alignment));
   std::vector<size_t> numbers;
   for (size_t i = 0; i < std::size(kAlgorithms); ++i) {
     if (!IsNamed(kAlgorithms[i], d->type, preference->reduction_schemes)) continue;
@@ -346,7 +360,8 @@ LOCKSTEP_FAKE cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cu
     if (*returned == requested) break;
     cublasLtMatmulHeuristicResult_t& result = results[(*returned)++];
     result = {};
-    result.algo.data = {kAlgorithm, d->rows, d->columns, static_cast<uint64_t>(d->batch), number, alignment};
+    result.algo.data = {
+        kAlgorithm, d->rows, d->columns, static_cast<uint64_t>(d->batch), number, Packed(preference->alignment)};
     result.workspaceSize = kAlgorithms[number].workspace;
     result.state = kAlgorithms[number].state;
   }
@@ -378,10 +393,12 @@ LOCKSTEP_FAKE cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMat
   const Algorithm* const algorithm = AlgorithmOf(*algo, *d);
   if (algorithm == nullptr) return Refuse("an algorithm of another problem");
   if (algorithm->run != CUBLAS_STATUS_SUCCESS) return algorithm->run;
-  for (const void* matrix : {a_data, b_data, c_data, static_cast<const void*>(d_data)}) {
-    if (reinterpret_cast<uintptr_t>(matrix) % algo->data[kAlignment] != 0)
-      return Refuse("a matrix is not aligned to " + std::to_string(algo->data[kAlignment]) +
-                    ", as the heuristics were told");
+  const void* const matrices[] = {a_data, b_data, c_data, d_data};
+  for (int i = 0; i < 4; ++i) {
+    const uint64_t alignment = AlignmentIn(algo->data[kAlignments], i);
+    if (reinterpret_cast<uintptr_t>(matrices[i]) % alignment == 0) continue;
+    return Refuse(std::string("matrix ") + "ABCD"[i] + " is not aligned to " + std::to_string(alignment) +
+                  ", as the heuristics were told");
   }
   const auto number = [&](const void* value) {
     return desc->scale == CUDA_R_64F ? *static_cast<const double*>(value) : *static_cast<const float*>(value);

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ class FakeCublasLt {
   // the heuristics name. Of those the fifth, number 4, is the fastest that can be used, and has bits of its own. For
   // 16 bits they name number 6 before all others, which adds parts of a sum in 16 bits, unless that is forbidden.
   virtual std::vector<std::string> TakeCalls() = 0;
+
+  // Handles, descriptors, layouts and preferences that were made and not destroyed.
+  virtual int64_t live() const = 0;
 
   // The next cublasLtCreate fails.
   virtual void FailCreate() = 0;
