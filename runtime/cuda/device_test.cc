@@ -223,6 +223,30 @@ TEST_P(DeviceOverFake, PinnedMemoryIsCopiedInTheStreamsOrder) {
   EXPECT_EQ(found, Numbers(kCount, 2));
 }
 
+// Bytes that are not of pinned memory are taken at once, wherever they lie: behind some, or where some was.
+TEST_P(DeviceOverFake, OnlyPinnedMemoryIsTakenLater) {
+  device_.reset();
+  DriverApi keeps = fake_->api;
+  keeps.MemFreeHost = [](void*) { return CUDA_SUCCESS; };  // so that the host may go on to use it
+  device_ = *CudaDevice::Create(keeps, 0);
+  const auto memory = Allocate(kBytes);
+  auto pinned = AllocatePinned(kBytes);
+  std::byte* const behind = pinned->data() + kBytes;
+  std::byte* const freed = pinned->data();
+  pinned.reset();
+  const auto next = AllocatePinned(96);  // of a page
+  for (std::byte* const host : {freed, behind, next->data() + 96}) {
+    constexpr size_t kFew = 64;
+    std::memset(host, 3, kFew);
+    ASSERT_TRUE(device_->CopyToDevice(memory->data(), host, kFew).ok());
+    std::memset(host, 4, kFew);
+    std::vector<std::byte> found(kFew);
+    ASSERT_TRUE(device_->CopyToHost(found.data(), memory->data(), kFew).ok());
+    ASSERT_TRUE(device_->Synchronize().ok());
+    EXPECT_EQ(found, std::vector<std::byte>(kFew, std::byte{3}));
+  }
+}
+
 // The caller's memory is written by Synchronize alone: never later, and not when it fails.
 TEST_P(DeviceOverFake, WhatFailsWritesNothing) {
   const auto memory = Allocate(kBytes);
@@ -346,6 +370,39 @@ TEST_P(DeviceOverFake, AWatchEndsTheWait) {
   device_->stream()->RemoveWatch(id);
   EXPECT_TRUE(device_->Synchronize().ok());
   EXPECT_EQ(asked, 20);
+}
+
+// Also if all has ended: perhaps by force, and what it left is of no use.
+TEST_P(DeviceOverFake, AWatchIsAskedWhenAllHasEnded) {
+  const auto memory = Allocate(kBytes);
+  const auto event = *device_->CreateEvent();
+  ASSERT_TRUE(device_->Record(*event).ok());
+  while (fake_->api.StreamQuery(device_->stream()->handle()) == CUDA_ERROR_NOT_READY) Rest();
+  const uint64_t id = device_->stream()->AddWatch([](absl::Duration) { return absl::AbortedError("rank 1 is dead"); });
+  EXPECT_EQ(device_->Await(*event), absl::AbortedError("rank 1 is dead"));
+  EXPECT_EQ(device_->Synchronize(), absl::AbortedError("rank 1 is dead"));
+  device_->stream()->RemoveWatch(id);
+}
+
+// A device that is behind by a hundred pieces of work or two does not hold up its host.
+TEST_P(DeviceOverFake, MuchIsQueuedWithoutAWait) {
+  std::atomic<bool> go{false}, queued{false};
+  const auto memory = Allocate(kBytes);
+  ASSERT_TRUE(device_
+                  ->RunOnHost([&go] {
+                    while (!go) Rest();
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  std::thread rescue([&] {  // else a failure of the test is a hang
+    for (int i = 0; i < 5000 && !queued; ++i) Rest();
+    go = true;
+  });
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(device_->CopyWithin(memory->data() + 8, memory->data(), 8).ok());
+  EXPECT_FALSE(go) << "it waits for what it has queued last";
+  queued = true;
+  rescue.join();
+  EXPECT_TRUE(device_->Synchronize().ok());
 }
 
 // Also where a copy waits for staging memory.
