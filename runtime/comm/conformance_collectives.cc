@@ -28,7 +28,7 @@ template <typename T>
 T Input(int r, int64_t i) {
   const uint64_t hash = (i * 7 + r * 1000003 + 12345) * 0x9e3779b97f4a7c15u;
   if constexpr (std::is_same_v<T, bool>) return (hash >> 60) > 2;
-  else if constexpr (std::is_integral_v<T>) return static_cast<T>(hash >> 13);
+  else if constexpr (std::is_integral_v<T>) return static_cast<T>(hash >> (64 - 8 * sizeof(T)));  // all bits
   else return static_cast<T>((static_cast<float>(hash >> 40) / (1 << 23) - 0.7f) * ((hash >> 8) % 5 == 0 ? 3.f : 1.f));
 }
 
@@ -315,6 +315,23 @@ absl::Status BadArguments(Communicator& c) {
   return absl::OkStatus();
 }
 
+// Nothing is moved, and ranks that say something else are found.
+absl::Status ComparedOnly(Communicator& c) {
+  const auto compare = [&](int64_t count) {
+    return c.AllReduce(nullptr, nullptr, count, DType::kF32, ReduceKind::kSum,
+                       {.label = "compared", .compared_only = true});
+  };
+  RETURN_IF_ERROR(compare(1000));
+  std::vector<float> x(1000, 1.f);
+  RETURN_IF_ERROR(c.AllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum,
+                              {.label = "its operands", .compared_only = true}));
+  EXPECT_THAT_OR_RETURN(x == std::vector<float>(1000, 1.f), "a call that is compared alone");
+  if (c.size() == 1) return absl::OkStatus();
+  const absl::Status status = compare(1000 + c.rank() / (c.size() - 1));
+  if (!absl::StrContains(status.message(), "f32[1001]")) return Wrong(c, "compared") << status.ToString();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::vector<ConformanceCase> CollectiveCases() {
@@ -329,6 +346,7 @@ std::vector<ConformanceCase> CollectiveCases() {
       {"MixedMemory", 1, kNormal, MixedMemory},
       {"MemoryComesAndGoes", 1, kNormal, MemoryComesAndGoes},
       {"BadArguments", 1, kNormal, BadArguments},
+      {"ComparedOnly", 1, kNormal, ComparedOnly},
   };
 }
 

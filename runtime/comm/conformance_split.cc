@@ -40,6 +40,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> SplitAndCheck(Communicator& c, con
   EXPECT_THAT_OR_RETURN(part->size() == static_cast<int>(members.size()), label);
   EXPECT_THAT_OR_RETURN(members[part->rank()] == c.rank(), label);
   EXPECT_THAT_OR_RETURN(part->transport() == c.transport(), label);
+  EXPECT_THAT_OR_RETURN(part->timeout() == c.timeout(), label);
   int64_t sum = 0;
   for (int i = 0; i < part->size(); ++i) {
     EXPECT_THAT_OR_RETURN(part->host(i) == c.host(members[i]), label);

@@ -99,6 +99,7 @@ void RunConformance(const Gpus& gpus, int first_gpu, int ranks, const Conformanc
                 const auto communicator = AsHostCommunicator(std::move(nccl), device);
                 EXPECT_EQ(communicator->transport(), "nccl");
                 EXPECT_EQ(communicator->size(), ranks);
+                EXPECT_EQ(communicator->timeout(), test.options.timeout);
                 const absl::Status status = test.run(*communicator);
                 if (!status.ok()) communicator->Abort(status);
                 return status;
@@ -330,6 +331,39 @@ TEST_P(Nccl, AnAbortOfTheWorldEndsWhatItsPartsWaitFor) {
   });
 }
 
+// Also where the failure is met by a call of the world's, and not by a wait for the GPU, which asks the part, too.
+TEST_P(Nccl, ACallThatFailsEndsWhatPartsWaitFor) {
+  std::atomic<bool> queued{false}, go_on{false};
+  ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto part, c->Split(0, "part"));
+    ASSIGN_OR_RETURN(auto x, part->Allocate(kBytes, "x"));
+    if (c->rank() == 1) {
+      RETURN_IF_ERROR(device.RunOnHost([&] {
+        while (!go_on) absl::SleepFor(absl::Milliseconds(1));
+        return absl::OkStatus();
+      }));
+    }
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(*part, device, x->data()));
+    RETURN_IF_ERROR(part->Wait(ticket, device.stream()));
+    if (c->rank() == 0) {
+      queued = true;
+      EXPECT_THAT(std::string(c->Barrier("learns of it").message()), HasSubstr("enough"));
+      const absl::Time begin = absl::Now();
+      const auto state = [&] { return device.api().StreamQuery(device.stream()->handle()); };
+      while (state() == CUDA_ERROR_NOT_READY && absl::Now() - begin < absl::Seconds(8)) {
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+      EXPECT_EQ(state(), CUDA_SUCCESS);
+    } else {
+      while (!queued) absl::SleepFor(absl::Milliseconds(1));
+      c->Abort(absl::CancelledError("enough"));
+      go_on = true;
+    }
+    return absl::OkStatus();
+  });
+}
+
 // A sum that the device's stream captures; the caller's.
 absl::StatusOr<CUgraph> CaptureSum(NcclCommunicator& c, CudaDevice& device, std::byte* x) {
   const DriverApi& api = device.api();
@@ -361,6 +395,58 @@ TEST_P(Nccl, AGraphGoesBeforeItsCommunicator) {
     EXPECT_THAT(std::string(graph->Launch(device.stream()->handle()).message()), HasSubstr("was dropped"));
     return absl::OkStatus();
   });
+}
+
+// Whichever thread aborts: it need not have used the GPU before.
+TEST_P(Nccl, AnotherThreadsAbortDropsTheGraph) {
+  std::atomic<int> captured_on{0};
+  ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto x, c->Allocate(kBytes, "x"));
+    const auto graph = std::make_shared<LaunchableGraph>(device);
+    c->AddGraph(graph);
+    ASSIGN_OR_RETURN(const CUgraph captured, CaptureSum(*c, device, x->data()));
+    RETURN_IF_ERROR(graph->Instantiate(captured));
+    EXPECT_EQ(device.api().GraphDestroy(captured), CUDA_SUCCESS);
+    ++captured_on;
+    while (captured_on < 2) absl::SleepFor(absl::Milliseconds(1));
+    std::thread([&] { c->Abort(absl::CancelledError("enough")); }).join();
+    EXPECT_THAT(std::string(graph->Launch(device.stream()->handle()).message()), HasSubstr("was dropped"));
+    // One that comes after the abort, too, which would wait for it for ever.
+    const auto late = std::make_shared<LaunchableGraph>(device);
+    c->AddGraph(late);
+    EXPECT_THAT(std::string(late->Launch(device.stream()->handle()).message()), HasSubstr("was dropped"));
+    return absl::OkStatus();
+  });
+}
+
+// A capture that fails with a collective in it: that is in flight no more, and the next one is as if it had not been.
+TEST(NcclCapture, WhatFailedInItIsForgotten) {
+  const LoadedFakeDriver driver = LoadFakeDriver({.gpus = 1});  // to which the failure is misuse
+  const auto world = CreateInProcess(1);
+  ASSERT_TRUE(world.ok()) << world.status();
+  {
+    const auto device = CudaDevice::Create(driver.api, 0);
+    ASSERT_TRUE(device.ok()) << device.status();
+    auto c = NcclCommunicator::Create(FakeApi(), *(*world)[0], **device);
+    ASSERT_TRUE(c.ok()) << c.status();
+    const auto x = (*device)->Allocate(kBytes, "x");
+    ASSERT_TRUE(x.ok()) << x.status();
+    const CUstream stream = (*device)->stream()->handle();
+    ASSERT_EQ(driver.api.StreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    const auto captured = StartSum(**c, **device, (*x)->data());
+    EXPECT_TRUE(captured.ok()) << captured.status();
+    CUgraph graph = nullptr;
+    EXPECT_NE(driver.api.StreamEndCapture(stream, &graph), CUDA_SUCCESS) << "nobody has waited for the sum";
+    (*c)->DropCaptured();
+    EXPECT_THAT(std::string((*c)->Wait(*captured, (*device)->stream()).message()), HasSubstr("is not in flight"));
+    const auto next = StartSum(**c, **device, (*x)->data());
+    ASSERT_TRUE(next.ok()) << next.status();
+    EXPECT_TRUE((*c)->Wait(*next, (*device)->stream()).ok());
+    EXPECT_TRUE((*device)->Synchronize().ok());
+  }
+  EXPECT_TRUE((*world)[0]->Barrier("after").ok()) << "its end found a collective in flight";
+  EXPECT_THAT(driver.driver.leaks(), IsEmpty());
 }
 
 // What nobody can drop: after ten seconds the communicator's end goes on without NCCL's.
@@ -459,6 +545,16 @@ TEST_P(Nccl, ARankThatFailsMeanwhileEndsTheStart) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("no GPU any more"));
     return absl::OkStatus();
   });
+}
+
+// Peers wait for a collective: the GPU begins with those.
+TEST_P(Nccl, CollectivesComeBeforeKernels) {
+  const Gpus gpus(1, GetParam());
+  cuda::ForEachRank(gpus, 0, 1, {}, "priorities", [](Communicator& host, CudaDevice& device) {
+    return NcclCommunicator::Create(FakeApi(), host, device).status();
+  });
+  EXPECT_THAT(gpus.driver().driver.calls(), Contains("cuStreamCreateWithPriority -1").Times(1));
+  EXPECT_THAT(gpus.driver().driver.calls(), Contains("cuStreamCreateWithPriority 0").Times(2));
 }
 
 // Memory of NCCL is registered, and where it is not to be had of the device.

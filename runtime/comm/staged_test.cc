@@ -103,6 +103,7 @@ void RunConformance(const Devices& devices, int first_device, int ranks, const C
         AsHostCommunicator(std::make_unique<StagedCommunicator>(host, device, devices.runs()), device);
     EXPECT_EQ(communicator->transport(), host.transport() + " via host");
     EXPECT_EQ(communicator->size(), ranks);
+    EXPECT_EQ(communicator->timeout(), test.options.timeout);
     const absl::Status status = test.run(*communicator);
     if (!status.ok()) communicator->Abort(status);
     return status;
