@@ -160,6 +160,65 @@ TEST_F(Failure, AGraphIsNotBlamedForWhatWasBefore) {
   ExpectForEver(whole.Run(steps, context), "cuGraphLaunch");
 }
 
+// NCCL allocates in threads of its own while steps are captured, which has to be allowed.
+TEST_F(Failure, OtherThreadsMayAllocateDuringACapture) {
+  StepList steps;
+  steps.push_back(std::make_unique<CallStep>([this] {
+    std::thread other([this] {
+      CUdeviceptr memory = 0;
+      EXPECT_EQ(fake_.api.CtxSetCurrent(device_->context()), CUDA_SUCCESS);
+      EXPECT_EQ(fake_.api.MemAlloc(&memory, 64), CUDA_SUCCESS);
+      EXPECT_EQ(fake_.api.MemFree(memory), CUDA_SUCCESS);
+    });
+    other.join();
+    return LaunchGood();
+  }));
+  StepContext context({}, *device_, {}, {});
+  CapturedSteps whole;
+  for (int run = 0; run < 2; ++run) ASSERT_TRUE(whole.Run(steps, context).ok());
+  EXPECT_THAT(fake_.driver.calls(), Contains(HasSubstr("cuGraphLaunch")));
+  EXPECT_TRUE(device_->Synchronize().ok());
+  EXPECT_THAT(fake_.driver.misuse(), IsEmpty());
+}
+
+// A stream that captures must not be asked what it has met.
+TEST_F(ProductFailure, AProductThatFailsInACaptureIsNamed) {
+  int runs = 0;
+  absl::Status in_capture;
+  StepList steps;
+  steps.push_back(std::make_unique<CallStep>([&]() -> absl::Status {
+    if (++runs != 2) return RunProduct();
+    std::byte* const data = memory_->data();
+    return in_capture = product_->Run(*device_->stream(), {data, data + 68, nullptr, data + 128, data + 4096});
+  }));
+  StepContext context({}, *device_, {}, {});
+  CapturedSteps whole;
+  testing::internal::CaptureStderr();
+  for (int run = 0; run < 2; ++run) EXPECT_TRUE(whole.Run(steps, context).ok());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("runs step by step"), HasSubstr("cublasLtMatmul")));
+  EXPECT_EQ(runs, 3) << "once in the capture, and then step by step";
+  EXPECT_THAT(MessageOf(in_capture), AllOf(HasSubstr("cublasLtMatmul"), Not(HasSubstr("queued before"))));
+  EXPECT_TRUE(device_->Synchronize().ok());
+  EXPECT_THAT(fake_.driver.misuse(), IsEmpty());
+}
+
+// --- A grid -------------------------------------------------------------------------------------------------------
+
+TEST_F(Failure, AGridThatNoGpuHasIsRefused) {
+  CUdeviceptr address = reinterpret_cast<CUdeviceptr>(memory_->data());
+  uint64_t value = 1;
+  void* parameters[] = {&address, &value};
+  constexpr int64_t kMany = int64_t{1} << 31;
+  for (const Grid& grid :
+       {Grid{.blocks_x = kMany, .threads = 32}, Grid{.blocks_x = 1, .blocks_y = 65536, .threads = 32}}) {
+    const absl::Status status = Launch(*device_->stream(), kernel_, grid, parameters);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("a grid of "), HasSubstr("at most 2147483647 x 65535")));
+  }
+  EXPECT_THAT(fake_.driver.calls(), Not(Contains(HasSubstr("cuLaunchKernel"))));
+}
+
 // --- A queue that is full -----------------------------------------------------------------------------------------
 
 // A launch into a full queue blocks in the driver. Before it is full, what was queued is awaited, where a peer's death
