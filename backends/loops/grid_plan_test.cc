@@ -71,6 +71,20 @@ TEST(PlanGrid, SumsOfColumnsReadNeighboursAndAreCutIntoChunks) {
   ExpectCovers(plan);
 }
 
+// What a chunk leaves of a reduction is written as vectors, at their alignment: of the second one, too.
+TEST(PlanGrid, PartsOfEachReductionAreAligned) {
+  int padded = 0;
+  for (int rows = 40000; rows < 60000; rows += 1001) {
+    const GridPlan plan = Summed("f32[" + std::to_string(rows) + ",3]", "0", "f32[3]");
+    ASSERT_GT(plan.num_chunks, 1);
+    const int64_t bytes = plan.num_chunks * plan.num_kept() * 8;
+    EXPECT_EQ(plan.scratch_stride() % 64, 0) << rows;
+    EXPECT_GE(plan.scratch_stride(), bytes);
+    padded += bytes % 64 != 0;
+  }
+  EXPECT_GT(padded, 0);
+}
+
 TEST(PlanGrid, ASumOfAllIsCutIntoChunks) {
   const GridPlan plan = Summed("f32[25000000]", "0", "f32[]");
   EXPECT_EQ(plan.splits, 256);
@@ -101,6 +115,8 @@ TEST(PlanGrid, AReducedResultMayNotOverwriteWhatOthersStillRead) {
            "]\n %d = sub %b, %c : f32[" + rows + "]\n %y = add %x, %d : f32[" + rows + "]\n return %y, %s\n}";
   };
   EXPECT_EQ(PlanOf(text("64,1000")).in_place, (std::vector<std::vector<int>>{{0}, {}}));
+  EXPECT_EQ(PlanOf(text("64,100")).splits, GridPlan::kWarp) << "threads of a warp are no less apart";
+  EXPECT_EQ(PlanOf(text("64,100")).in_place, (std::vector<std::vector<int>>{{0}, {}}));
   EXPECT_EQ(PlanOf(text("64,2")).splits, 1);
   EXPECT_EQ(PlanOf(text("64,2")).in_place, (std::vector<std::vector<int>>{{0}, {1}}));
 }
