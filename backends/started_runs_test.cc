@@ -156,7 +156,7 @@ TEST_P(StartedRuns, TwoAreUnderWayAtMost) {
   });
 }
 
-// A GPU that holds the steps of the first run back, and notes where copies ahead go.
+// A GPU that holds the steps of the first run back, and notes where copies ahead go, or refuses them.
 class HeldDevice final : public Device {
  public:
   explicit HeldDevice(Device& device) : Device(device.name(), device.is_host()), device_(device) {}
@@ -178,6 +178,7 @@ class HeldDevice final : public Device {
     return device_.CopyWithin(to, from, bytes);
   }
   absl::Status CopyAhead(std::byte* device, const std::byte* host, size_t bytes, DeviceEvent& after) override {
+    if (refuses) return absl::UnavailableError("no more copies");
     ahead.push_back(device);
     return device_.CopyAhead(device, host, bytes, after);
   }
@@ -197,6 +198,7 @@ class HeldDevice final : public Device {
   absl::Status Await(DeviceEvent& event) override { return device_.Await(event); }
   absl::Status Synchronize() override { return device_.Synchronize(); }
 
+  bool refuses = false;           // copies ahead
   bool held = false;              // after the first event, which says that the first run has its inputs
   std::atomic<bool> go{false};    // on with it
   std::vector<std::byte*> ahead;  // where copies ahead went
@@ -303,6 +305,29 @@ TEST_P(StartedRuns, WhatIsUnderWayFailsTogether) {
     EXPECT_EQ(last.loss, kUntouched);
     return absl::OkStatus();
   });
+}
+
+// Of those that fail together an earlier one may have updated states, though the last did not even begin.
+TEST(StartedRunsOfAGpu, ARunThatDidNotBeginHidesNoUpdate) {
+  const Machines machines(Machine::kCuda, 1);
+  const absl::Status status = ForEachRank(1, [&](Communicator& world) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto backend, machines.MakeBackend(0));
+    ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(world));
+    CompileOptions options;
+    options.mesh = Mesh({{"data", 1}});
+    ASSIGN_OR_RETURN(Executable executable, Compile(SmallStep(1), *backend, options));
+    HeldDevice device(*opened.device);
+    device.held = true;  // holds nothing back
+    Call bad(1, /*bad=*/true), last(2);
+    ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &world, &device, {.check_every = 0}));
+    RETURN_IF_ERROR(bad.Start(*executor).status());
+    device.refuses = true;
+    ASSIGN_OR_RETURN(const int64_t call, last.Start(*executor));
+    EXPECT_THAT(MessageOf(executor->Wait(call)), AllOf(HasSubstr("call 1 or 2"), HasSubstr("label 5")));
+    EXPECT_THAT(MessageOf(executor->CheckUsable()), HasSubstr("call 1 or 2 failed when it was updating the states"));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST_P(StartedRuns, WrongArgumentsLeaveThemAlone) {
