@@ -29,9 +29,11 @@ using testing::IsEmpty;
 
 constexpr int kRuns = 5;
 
-Graph MlpStep() {
-  absl::StatusOr<Graph> graph = ParseGraph(R"(
-graph @mlp(%x: f32[12,6] split(0), state %w: f32[6,10], state %u: f32[10,5]) -> (logits: f32[12,5]) {
+// With `splits_weights` their hidden units are shared out along the axis `model`.
+Graph MlpStep(bool splits_weights = false) {
+  const std::string w = splits_weights ? " split(1, model)" : "", u = splits_weights ? " split(0, model)" : "";
+  absl::StatusOr<Graph> graph = ParseGraph("graph @mlp(%x: f32[12,6] split(0), state %w: f32[6,10]" + w +
+                                           ", state %u: f32[10,5]" + u + ") -> (logits: f32[12,5]) {" + R"(
   %z = matmul %x, %w : f32[12,10]
   %h = tanh %z : f32[12,10]
   %logits = matmul %h, %u : f32[12,5]
@@ -60,12 +62,20 @@ int64_t Count(const std::string& begin) {
   return std::count_if(calls.begin(), calls.end(), [&](const std::string& call) { return call.rfind(begin, 0) == 0; });
 }
 
+// At the end of a test: everything was used as it may be, and given back.
+void ExpectNothingLeft() {
+  EXPECT_THAT(TheFakeDriver().misuse(), IsEmpty());
+  EXPECT_THAT(TheFakeDriver().leaks(), IsEmpty());
+}
+
 // The losses of all runs, of each rank; `ahead` runs are started before one is waited for.
-absl::StatusOr<std::vector<std::vector<float>>> Train(const Backend& backend, int ranks, bool profile, int ahead = 0) {
-  const Graph graph = MlpStep();
+absl::StatusOr<std::vector<std::vector<float>>> Train(const Backend& backend, const Mesh& mesh, bool profile,
+                                                      int ahead = 0) {
+  const Graph graph = MlpStep(/*splits_weights=*/mesh.axes().size() > 1);
+  const auto ranks = static_cast<int>(mesh.num_ranks());
   std::vector<std::vector<float>> losses(static_cast<size_t>(ranks));
   CompileOptions options;
-  options.mesh = Mesh({{"data", ranks}});
+  options.mesh = mesh;
   options.replicated = true;
   RETURN_IF_ERROR(ForEachRank(ranks, [&](Communicator& world) -> absl::Status {
     ASSIGN_OR_RETURN(const RankDevice opened, backend.OpenDevice(world));
@@ -74,7 +84,7 @@ absl::StatusOr<std::vector<std::vector<float>>> Train(const Backend& backend, in
                                                          opened.device.get(), {.profile = profile}));
     const Executable& loaded = executor->executable();
     for (const ValueInfo& state : loaded.states) {
-      const Tensor value = Values(state.global_type, 1);
+      const Tensor value = LocalPart(Values(state.global_type, 1), state.placements, mesh, world.rank());
       RETURN_IF_ERROR(executor->AssignState(state.name, {value.type(), value.bytes()}));
     }
     std::vector<float>& found = losses[static_cast<size_t>(world.rank())];
@@ -100,6 +110,9 @@ absl::StatusOr<std::vector<std::vector<float>>> Train(const Backend& backend, in
   }));
   return losses;
 }
+absl::StatusOr<std::vector<std::vector<float>>> Train(const Backend& backend, int ranks, bool profile, int ahead = 0) {
+  return Train(backend, Mesh({{"data", ranks}}), profile, ahead);
+}
 
 class Captured : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Captured, testing::Values(1, 2, 3));
@@ -117,7 +130,7 @@ TEST_P(Captured, ComputesWhatTheStepsDo) {
   EXPECT_NE((*found)[0][1], (*found)[0][4]) << "nothing was learnt";
   EXPECT_EQ(Count("cuGraphLaunch"), ranks * (kRuns - 1));
   EXPECT_EQ((Count("cuLaunchKernel") - kernels) * kRuns, kernels * 2) << "once each in the first run and the capture";
-  EXPECT_THAT(TheFakeDriver().misuse(), IsEmpty());
+  ExpectNothingLeft();
 }
 
 // While the graph of the run before is in the stream, and the first run as its steps are captured.
@@ -132,7 +145,7 @@ TEST_P(Captured, ComputesTheSameWhenRunsAreUnderWay) {
     EXPECT_EQ(*found, *expected);
   }
   EXPECT_EQ(Count("cuGraphLaunch"), 2 * ranks * (kRuns - 1));
-  EXPECT_THAT(TheFakeDriver().misuse(), IsEmpty());
+  ExpectNothingLeft();
 }
 
 // On one rank, in the capture: all of them go on step by step.
@@ -149,7 +162,26 @@ TEST_P(Captured, AFailureInTheCaptureIsNotOneOfTheRun) {
     ASSERT_TRUE(found.ok()) << function << ": " << found.status();
     EXPECT_EQ(*found, *expected);
     EXPECT_EQ(Count("cuGraphLaunch"), 0);
-    EXPECT_THAT(TheFakeDriver().misuse(), IsEmpty());
+    ExpectNothingLeft();
+  }
+}
+
+// What one rank says goes along all axes: none launches a graph that others wait for.
+TEST(CapturedSteps, AFailureInTheCaptureIsThatOfAllAxes) {
+  const Mesh mesh({{"data", 2}, {"model", 2}});
+  for (const char* function : {"cuGraphInstantiateWithFlags", "cuStreamBeginCapture"}) {
+    const auto backend = CreateFakeCudaBackend();
+    const auto expected = Train(*backend, mesh, /*profile=*/true);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    EXPECT_NE((*expected)[0][1], (*expected)[0][4]) << "nothing was learnt";
+    TheFakeDriver().FailCall(function, 1, CUDA_ERROR_NOT_SUPPORTED);
+    testing::internal::CaptureStderr();
+    const auto found = Train(*backend, mesh, /*profile=*/false);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("runs step by step"));
+    ASSERT_TRUE(found.ok()) << function << ": " << found.status();
+    EXPECT_EQ(*found, *expected);
+    EXPECT_EQ(Count("cuGraphLaunch"), 0);
+    ExpectNothingLeft();
   }
 }
 
@@ -172,6 +204,8 @@ TEST(CapturedSteps, TheFirstRunIsOneThatSucceeds) {
     }
     TheFakeDriver().FailCall("cuLaunchKernel", 1, CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_THAT(std::string(executor->Run(inputs, {}).message()), HasSubstr("cuLaunchKernel"));
+    // How far a program came that runs as a whole nobody knows.
+    EXPECT_THAT(std::string(executor->CheckUsable().message()), HasSubstr("assign the states"));
     for (const ValueInfo& state : executor->executable().states) {
       const Tensor value = Values(state.local_type, 1);
       RETURN_IF_ERROR(executor->AssignState(state.name, {value.type(), value.bytes()}));
@@ -216,6 +250,41 @@ TEST(CapturedSteps, RanksThatPartAreNamed) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("different states were assigned on them"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("the collectives of a CUDA graph"));
   }
+}
+
+// A program without collectives has one for what ranks say of themselves, which is waited for before the whole begins:
+// the states of ranks that part stay as they were.
+TEST(CapturedSteps, RanksThatPartAreNamedBeforeAnythingIsUpdated) {
+  const auto backend = CreateFakeCudaBackend();
+  CompileOptions options;
+  options.mesh = Mesh({{"data", 2}});
+  options.replicated = true;
+  (void)ForEachRank(2, [&](Communicator& world) -> absl::Status {
+    ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(world));
+    ASSIGN_OR_RETURN(Graph graph, ParseGraph(R"(
+graph @halve(state %w: f32[4]) -> (%w: f32[4]) {
+  %c = constant {value=dense<f32[]: 0.5>} : f32[]
+  %half = broadcast %c {dims=[], shape=[4]} : f32[4]
+  %w1 = mul %w, %half : f32[4]
+  return %w1
+}
+)"));
+    ASSIGN_OR_RETURN(Executable executable, Compile(std::move(graph), *backend, options));
+    ASSIGN_OR_RETURN(const auto executor,
+                     Executor::Load(std::move(executable), opened.communicator, opened.device.get()));
+    const TensorType type{DType::kF32, {4}};
+    Tensor w = Tensor::Full(type, 8);
+    RETURN_IF_ERROR(executor->AssignState("w", {type, w.bytes()}));
+    for (int run = 0; run < 3; ++run) RETURN_IF_ERROR(executor->Run({}, {}));
+    w = Tensor::Full(type, 5 + world.rank());
+    RETURN_IF_ERROR(executor->AssignState("w", {type, w.bytes()}));
+    EXPECT_THAT(std::string(executor->Run({}, {}).message()), HasSubstr("replicas of the states differ"));
+    RETURN_IF_ERROR(executor->CheckUsable());
+    RETURN_IF_ERROR(executor->ReadState("w", {type, w.mutable_bytes()}));
+    EXPECT_EQ(w.At(0), 5 + world.rank());
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(Count("cuGraphLaunch"), 4) << "two runs of two ranks";
 }
 
 // Ranks that are threads of one process, and of a GPU. Sums of two are the same by NCCL and by way of the host.
