@@ -315,7 +315,7 @@ absl::Status BadArguments(Communicator& c) {
   return absl::OkStatus();
 }
 
-// Nothing is moved, and ranks that say something else are found.
+// Nothing is moved, and operands may be null.
 absl::Status ComparedOnly(Communicator& c) {
   const auto compare = [&](int64_t count) {
     return c.AllReduce(nullptr, nullptr, count, DType::kF32, ReduceKind::kSum,
@@ -326,9 +326,6 @@ absl::Status ComparedOnly(Communicator& c) {
   RETURN_IF_ERROR(c.AllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum,
                               {.label = "its operands", .compared_only = true}));
   EXPECT_THAT_OR_RETURN(x == std::vector<float>(1000, 1.f), "a call that is compared alone");
-  if (c.size() == 1) return absl::OkStatus();
-  const absl::Status status = compare(1000 + c.rank() / (c.size() - 1));
-  if (!absl::StrContains(status.message(), "f32[1001]")) return Wrong(c, "compared") << status.ToString();
   return absl::OkStatus();
 }
 
