@@ -149,7 +149,10 @@ absl::Status Chain::AwaitNeighbours(uint64_t sequence, const OpDescription& desc
     return group_.Fail(neighbours[i], group_.Disagreement(sequence, group_.first_rank(), description, mine.label,
                                                           neighbours[i], other.description, other.label));
   }
-  if (!TraitsOf(description.opcode).moves_data) {
+  // Data that comes from all groups says that they are there, and have found no difference.
+  const bool moves_data =
+      TraitsOf(description.opcode).moves_data && description.count > 0 && !description.compared_only;
+  if (!moves_data) {
     const std::vector<int> below(neighbours.begin(), neighbours.begin() + (here_ > 0 ? 1 : 0));
     const std::vector<int> above(neighbours.begin() + below.size(), neighbours.end());
     RETURN_IF_ERROR(AwaitAllGroups(below, above, message, what));

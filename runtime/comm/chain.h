@@ -28,8 +28,8 @@ class Chain {
   Chain(Group* group, Links* links);
 
   // Waits until the neighbouring groups have come to collective `sequence` too, and checks that they agree with this
-  // one; for a barrier and an allocation waits until all groups have. To be called by all ranks of the group after
-  // AwaitPosted.
+  // one; for what moves no data, such as a barrier, waits until all groups have. To be called by all ranks of the group
+  // after AwaitPosted.
   absl::Status AwaitNeighbours(uint64_t sequence, const OpDescription& description, const std::string& label);
 
   // Does this rank's share of the chunks, and counts them in the slot's `finished`.

@@ -57,6 +57,17 @@ absl::Status DifferentLabels(Communicator& c) {
                   {"disagree", "`left`", "`right`"});
 }
 
+// Calls that move nothing: nobody goes on before all have been compared, on however many hosts.
+absl::Status DifferentCallsThatMoveNothing(Communicator& c, int64_t count, bool compared_only) {
+  return Disagree(c,
+                  [&](Communicator& world, bool odd) {
+                    return world.AllReduce(nullptr, nullptr, count, DType::kF32,
+                                           odd ? ReduceKind::kMax : ReduceKind::kSum,
+                                           {.label = "x", .compared_only = compared_only});
+                  },
+                  {"disagree", "all_reduce sum", "all_reduce max", "rank " + std::to_string(c.size() - 1)});
+}
+
 // All ranks make the same calls, but the last rank's second has other evidence.
 absl::Status DifferentEvidence(Communicator& c, uint64_t Communicator::Evidence::* field,
                                const std::vector<std::string>& words) {
@@ -200,6 +211,10 @@ std::vector<ConformanceCase> FailureCases() {
       {"DifferentCounts", 2, kNormal, DifferentCounts},
       {"DifferentOps", 2, kNormal, DifferentOps},
       {"DifferentLabels", 2, kNormal, DifferentLabels},
+      {"DifferentCallsThatAreCompared", 2, kNormal,
+       [](Communicator& c) { return DifferentCallsThatMoveNothing(c, 100, /*compared_only=*/true); }},
+      {"DifferentCallsWithoutElements", 2, kNormal,
+       [](Communicator& c) { return DifferentCallsThatMoveNothing(c, 0, /*compared_only=*/false); }},
       {"DifferentPrograms", 2, kNormal,
        [](Communicator& c) {
          return DifferentEvidence(c, &Evidence::program,
