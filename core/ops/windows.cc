@@ -68,8 +68,8 @@ Ints Joined(Ints a, const Ints& b) {
 absl::Status InferWindows(InferContext& c) {
   const Ints& window = c.attr<Ints>("window");
   const int64_t dim = c.attr<int64_t>("dim"), count = static_cast<int64_t>(window.size());
-  if (dim < 0 || dim + count > c.shape(0).rank())
-    return c.Error("C1") << "dimensions " << dim << " to " << dim + count - 1 << " of " << c.operand(0);
+  if (dim < 0 || dim > c.shape(0).rank() - count)
+    return c.Error("C1") << count << " dimensions from " << dim << " on of " << c.operand(0);
   const Ints extents = Part(c.shape(0).dims(), dim, count);
   RETURN_IF_ERROR(CheckWindows(c, extents, window));
   const Ints dims = Replaced(c.shape(0).dims(), dim, count, Joined(window, Positions(c, extents, window)));
@@ -149,8 +149,8 @@ void PlaceWindows(PlacementContext& c) {
 absl::Status InferOverlapAdd(InferContext& c) {
   const Ints& size = c.attr<Ints>("size");
   const int64_t dim = c.attr<int64_t>("dim"), count = static_cast<int64_t>(size.size());
-  if (dim < 0 || dim + 2 * count > c.shape(0).rank())
-    return c.Error("C1") << "dimensions " << dim << " to " << dim + 2 * count - 1 << " of " << c.operand(0);
+  if (dim < 0 || dim > c.shape(0).rank() - 2 * count)
+    return c.Error("C1") << 2 * count << " dimensions from " << dim << " on of " << c.operand(0);
   const Ints window = Part(c.shape(0).dims(), dim, count), positions = Part(c.shape(0).dims(), dim + count, count);
   RETURN_IF_ERROR(CheckWindows(c, size, window));
   if (const Ints fitting = Positions(c, size, window); positions != fitting) {
