@@ -364,6 +364,44 @@ TEST_P(Nccl, ACallThatFailsEndsWhatPartsWaitFor) {
   });
 }
 
+// Where an error ends a call, its collective may still be about to use what the caller frees then.
+TEST_P(Nccl, OperandsAreKeptUntilAnAbortHasEnded) {
+  static std::atomic<bool> ends;
+  static std::atomic<int> freed;
+  static const NcclApi& real = FakeApi();
+  ends = false;
+  NcclApi api = FakeApi();
+  api.CommAbort = [](ncclComm_t comm) {
+    while (!ends) absl::SleepFor(absl::Milliseconds(1));
+    return real.CommAbort(comm);
+  };
+  const Gpus gpus(1, GetParam());
+  static const DriverApi* driver;
+  driver = &gpus.driver().api;
+  DriverApi counts = *driver;
+  counts.MemFree = [](CUdeviceptr memory) {
+    ++freed;
+    return driver->MemFree(memory);
+  };
+  auto world = CreateInProcess(1, {});
+  ASSERT_TRUE(world.ok()) << world.status();
+  const auto device = *CudaDevice::Create(counts, 0);
+  auto c = *NcclCommunicator::Create(api, *(*world)[0], *device);
+  auto x = *device->Allocate(kBytes, "x");
+  ASSERT_TRUE(device->Synchronize().ok());
+  c->Abort(absl::CancelledError("enough"));
+  freed = 0;
+  x.reset();
+  (void)device->Synchronize();
+  EXPECT_EQ(freed, 0);
+  ends = true;
+  while (TheFakeNccl().live() > 0) absl::SleepFor(absl::Milliseconds(1));
+  const absl::Time begin = absl::Now();
+  while (freed == 0 && absl::Now() - begin < absl::Seconds(30)) (void)device->Synchronize();
+  EXPECT_EQ(freed, 1);
+  c.reset();
+}
+
 // A sum that the device's stream captures; the caller's.
 absl::StatusOr<CUgraph> CaptureSum(NcclCommunicator& c, CudaDevice& device, std::byte* x) {
   const DriverApi& api = device.api();

@@ -316,10 +316,21 @@ bool CudaDevice::IsPinned(const std::byte* host) const {
   return after != pinned_.begin() && host < std::prev(after)->first + std::prev(after)->second;
 }
 
+uint64_t CudaDevice::AddHolder(Holds holds) {
+  holders_.emplace(next_holder_, std::move(holds));
+  return next_holder_++;
+}
+
+void CudaDevice::RemoveHolder(uint64_t id) { holders_.erase(id); }
+
+bool CudaDevice::MemoryIsHeld() const {
+  return std::any_of(holders_.begin(), holders_.end(), [](const auto& holder) { return holder.second(); });
+}
+
 void CudaDevice::Free(const Freed& memory) {
   if (memory.pinned) pinned_.erase(memory.data);
   if (!Enter().ok()) return;  // the context's end frees it
-  if (IsIdle()) FreeNow(memory);
+  if (IsIdle() && !MemoryIsHeld()) FreeNow(memory);
   else freed_.push_back(memory);
 }
 
@@ -327,7 +338,9 @@ void CudaDevice::FreeNow(const Freed& memory) {
   (void)(memory.pinned ? api_.MemFreeHost(memory.data) : api_.MemFree(AddressOf(memory.data)));
 }
 
+// Called when the streams are idle.
 void CudaDevice::FreeLater() {
+  if (MemoryIsHeld()) return;
   for (const Freed& memory : std::exchange(freed_, {})) FreeNow(memory);
 }
 

@@ -86,6 +86,11 @@ class CudaDevice final : public Device {
   // queued, and so asks the watches, as a call of a driver whose queue is full (of some 1024) blocks, and asks nobody.
   // While stream() is captured it does nothing.
   absl::Status MakeRoom();
+  // For whoever has the GPU use memory in other streams. Memory that is freed is kept as long as `holds` says that it
+  // is used there, which is asked in the device's thread, and must not call the device.
+  using Holds = std::function<bool()>;
+  uint64_t AddHolder(Holds holds);
+  void RemoveHolder(uint64_t id);
   const std::string& description() const { return description_; }  // "cuda:0 (NVIDIA H200, 143771 MiB)"
 
   CudaStream* stream() override { return &stream_; }
@@ -129,6 +134,7 @@ class CudaDevice final : public Device {
   bool IsPinned(const std::byte* host) const;
   bool IsIdle();
   absl::Status AwaitIdle();
+  bool MemoryIsHeld() const;
   void Free(const Freed& memory);
   void FreeNow(const Freed& memory);
   void FreeLater();
@@ -149,8 +155,10 @@ class CudaDevice final : public Device {
   std::byte* word_ = nullptr;                  // pinned: where error_word() is copied to
   std::map<const std::byte*, size_t> pinned_;  // begin and bytes of what AllocatePinned gave out
   std::vector<Freed> freed_;                   // when work was queued that may use it
-  uint64_t failures_ = 0;                      // of Synchronize
-  absl::Status failure_;                       // the last of them
+  std::map<uint64_t, Holds> holders_;
+  uint64_t next_holder_ = 1;
+  uint64_t failures_ = 0;  // of Synchronize
+  absl::Status failure_;   // the last of them
 };
 
 }  // namespace lockstep::cuda

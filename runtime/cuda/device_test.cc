@@ -247,6 +247,36 @@ TEST_P(DeviceOverFake, OnlyPinnedMemoryIsTakenLater) {
   }
 }
 
+// What somebody has the GPU use in another stream stays until that is over, whether the device's streams are idle or
+// not.
+TEST_P(DeviceOverFake, HeldMemoryIsKept) {
+  bool first = true, second = true;
+  const uint64_t of_first = device_->AddHolder([&] { return first; });
+  const uint64_t of_second = device_->AddHolder([&] { return second; });
+  ASSERT_TRUE(device_->Synchronize().ok());
+  const auto free_bytes = [&] {
+    size_t free = 0, total = 0;
+    EXPECT_EQ(fake_->api.MemGetInfo(&free, &total), CUDA_SUCCESS);
+    return free;
+  };
+  const size_t before = free_bytes();
+  (void)Allocate(kBytes);
+  ASSERT_TRUE(device_->Synchronize().ok());
+  EXPECT_LT(free_bytes(), before);
+  first = false;
+  ASSERT_TRUE(device_->Synchronize().ok());
+  EXPECT_LT(free_bytes(), before) << "the second still holds it";
+  second = false;
+  ASSERT_TRUE(device_->Synchronize().ok());
+  EXPECT_EQ(free_bytes(), before);
+  second = true;
+  device_->RemoveHolder(of_first);
+  device_->RemoveHolder(of_second);
+  (void)Allocate(kBytes);
+  ASSERT_TRUE(device_->Synchronize().ok());
+  EXPECT_EQ(free_bytes(), before) << "nobody holds it";
+}
+
 // The caller's memory is written by Synchronize alone: never later, and not when it fails.
 TEST_P(DeviceOverFake, WhatFailsWritesNothing) {
   const auto memory = Allocate(kBytes);

@@ -1,5 +1,6 @@
 #include "runtime/cuda/nccl_line.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <thread>
 #include <utility>
@@ -80,7 +81,13 @@ absl::StatusOr<std::shared_ptr<NcclLine>> NcclLine::Create(CudaDevice& device) {
   return std::make_shared<NcclLine>(device, stream);
 }
 
+// What was waited for has its place in the device's stream; what has failed keeps its operands until it has ended.
+NcclLine::NcclLine(CudaDevice& device, CUstream stream) : device_(device), stream_(stream) {
+  holder_ = device_.AddHolder([this] { return IsEnding(); });
+}
+
 NcclLine::~NcclLine() {
+  device_.RemoveHolder(holder_);
   if (device_.MakeCurrent().ok()) (void)device_.api().StreamDestroy(stream_);
 }
 
@@ -88,6 +95,14 @@ void NcclLine::Add(const std::shared_ptr<NcclHandle>& handle) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Forget(handles_);
   handles_.push_back(handle);
+}
+
+bool NcclLine::IsEnding() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(handles_.begin(), handles_.end(), [](const auto& each) {
+    const auto handle = each.lock();
+    return handle && handle->is_ending();
+  });
 }
 
 void NcclLine::AbortAll() {

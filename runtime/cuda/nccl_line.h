@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -33,6 +34,8 @@ class NcclHandle {
   bool aborted();
   // Whether an abort that was begun has ended, at the latest by then.
   bool AwaitEnd(std::chrono::steady_clock::time_point until);
+  // Until it has, collectives may touch their operands.
+  bool is_ending() { return !AwaitEnd({}); }
 
   const NcclApi& api;
   std::mutex mutex;  // guards what follows
@@ -52,7 +55,7 @@ class NcclHandle {
 class NcclLine {
  public:
   static absl::StatusOr<std::shared_ptr<NcclLine>> Create(CudaDevice& device);
-  NcclLine(CudaDevice& device, CUstream stream) : device_(device), stream_(stream) {}
+  NcclLine(CudaDevice& device, CUstream stream);
   ~NcclLine();
   NcclLine(const NcclLine&) = delete;
   NcclLine& operator=(const NcclLine&) = delete;
@@ -70,11 +73,14 @@ class NcclLine {
   bool AwaitEnd(NcclHandle& handle);
 
  private:
+  bool IsEnding();
+
   CudaDevice& device_;
   const CUstream stream_;
   std::atomic<bool> stuck_{false}, left_behind_{false};  // a wait for it was too short
   std::mutex mutex_;                                     // guards what follows
   std::vector<std::weak_ptr<NcclHandle>> handles_;
+  uint64_t holder_ = 0;
 };
 
 }  // namespace lockstep::cuda
