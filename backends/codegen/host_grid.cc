@@ -16,7 +16,6 @@
 #include "backends/loops/loop_info.h"
 #include "core/check.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"
-#include "llvm/Support/TargetSelect.h"
 
 namespace lockstep::testing {
 namespace {
@@ -159,8 +158,7 @@ class HostGridTarget final : public GridTarget {
 };
 
 llvm::orc::JITTargetMachineBuilder HostMachine() {
-  llvm::InitializeNativeTarget();
-  llvm::InitializeNativeTargetAsmPrinter();
+  RegisterTargets();
   llvm::orc::JITTargetMachineBuilder builder = llvm::cantFail(llvm::orc::JITTargetMachineBuilder::detectHost());
   builder.getOptions().AllowFPOpFusion = llvm::FPOpFusion::Strict;
   builder.setRelocationModel(llvm::Reloc::PIC_);

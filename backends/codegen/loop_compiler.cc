@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <mutex>
 
 #include "backends/codegen/body_key.h"
 #include "backends/codegen/emit_loop.h"
@@ -11,7 +10,6 @@
 #include "backends/codegen/parallel_jobs.h"
 #include "core/op_def.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"
-#include "llvm/Support/TargetSelect.h"
 
 namespace lockstep {
 namespace {
@@ -46,11 +44,7 @@ llvm::orc::SymbolMap RuntimeSymbols(llvm::orc::LLJIT& jit) {
 }
 
 llvm::Expected<llvm::orc::JITTargetMachineBuilder> TargetBuilder(const LoopCompiler::Options& options) {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    llvm::InitializeNativeTarget();
-    llvm::InitializeNativeTargetAsmPrinter();
-  });
+  RegisterTargets();
   auto builder = llvm::orc::JITTargetMachineBuilder::detectHost();
   if (!builder) return builder;
   if (!options.cpu.empty()) {

@@ -15,6 +15,10 @@
 
 namespace lockstep {
 
+// LLVM's targets that code is compiled for, the host's and NVPTX, are known from then on. The list of them in LLVM has
+// no lock: nobody registers any otherwise. Any thread.
+void RegisterTargets();
+
 // The message of an LLVM error, which is consumed.
 absl::Status ToStatus(llvm::Error error, const char* doing);
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "backends/codegen/emit_element.h"
+#include "backends/codegen/module_compiler.h"
 #include "core/builder.h"
 #include "gtest/gtest.h"
 #include "llvm/IR/LegacyPassManager.h"
@@ -17,7 +18,6 @@
 #include "llvm/IR/Verifier.h"
 #include "llvm/MC/TargetRegistry.h"
 #include "llvm/Support/Program.h"
-#include "llvm/Support/TargetSelect.h"
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/Target/TargetMachine.h"
 #include "test/op_cases/op_case_graph.h"
@@ -46,10 +46,7 @@ std::vector<Graph> Bodies() {
 
 struct Compilation {
   Compilation(const std::string& cpu, llvm::FPOpFusion::FPOpFusionMode fusion) : module("m", context) {
-    LLVMInitializeNVPTXTargetInfo();
-    LLVMInitializeNVPTXTarget();
-    LLVMInitializeNVPTXTargetMC();
-    LLVMInitializeNVPTXAsmPrinter();
+    RegisterTargets();
     const std::string triple = "nvptx64-nvidia-cuda";
     std::string problem;
     const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, problem);

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <mutex>
 
 #include "backends/codegen/grid_target.h"
 #include "backends/codegen/module_compiler.h"
@@ -8,7 +7,6 @@
 #include "llvm/IR/IntrinsicsNVPTX.h"
 #include "llvm/MC/MCSubtargetInfo.h"
 #include "llvm/MC/TargetRegistry.h"
-#include "llvm/Support/TargetSelect.h"
 
 namespace lockstep {
 namespace {
@@ -70,13 +68,7 @@ class PtxTarget final : public GridTarget {
 constexpr char kTriple[] = "nvptx64-nvidia-cuda";
 
 absl::StatusOr<const llvm::Target*> FindTarget() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    LLVMInitializeNVPTXTargetInfo();
-    LLVMInitializeNVPTXTarget();
-    LLVMInitializeNVPTXTargetMC();
-    LLVMInitializeNVPTXAsmPrinter();
-  });
+  RegisterTargets();
   std::string problem;
   const llvm::Target* target = llvm::TargetRegistry::lookupTarget(kTriple, problem);
   if (target == nullptr) return Internal() << "LLVM: " << problem;
