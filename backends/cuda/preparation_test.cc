@@ -23,6 +23,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Property;
 using ::testing::StartsWith;
 
 // Three loops that no pass joins, a product, and kernels of a family.
@@ -134,8 +135,10 @@ TEST_F(PreparationTest, RanksThatChoseOtherEnginesAreAnError) {
   cudnn.ResetEngines();
   EXPECT_THAT(LoadOn(2, kConvolution), ElementsAre(absl::OkStatus(), absl::OkStatus()));
   cudnn.SetEnginesOf(1, CUDNN_HEUR_MODE_A, {{5, {}}});
-  for (const absl::Status& status : LoadOn(2, kConvolution)) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  const std::vector<absl::Status> all = LoadOn(2, kConvolution);
+  // A rank that is slow may hear of it from the other, which has given up.
+  EXPECT_THAT(all, Contains(Property(&absl::Status::code, absl::StatusCode::kFailedPrecondition)));
+  for (const absl::Status& status : all) {
     EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("engines of cuDNN of @f"), HasSubstr("onnx:/conv"),
                                          HasSubstr("engine 3"), HasSubstr("engine 5"), HasSubstr("NVRTC")));
   }
