@@ -16,7 +16,7 @@
 namespace lockstep {
 
 // LLVM's targets that code is compiled for, the host's and NVPTX, are known from then on. The list of them in LLVM has
-// no lock: nobody registers any otherwise. Any thread.
+// no lock, so nothing that may run beside this registers any by itself. Any thread.
 void RegisterTargets();
 
 // The message of an LLVM error, which is consumed.

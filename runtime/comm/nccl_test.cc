@@ -368,12 +368,11 @@ TEST_P(Nccl, ACallThatFailsEndsWhatPartsWaitFor) {
 TEST_P(Nccl, OperandsAreKeptUntilAnAbortHasEnded) {
   static std::atomic<bool> ends;
   static std::atomic<int> freed;
-  static const NcclApi& real = FakeApi();
   ends = false;
   NcclApi api = FakeApi();
   api.CommAbort = [](ncclComm_t comm) {
     while (!ends) absl::SleepFor(absl::Milliseconds(1));
-    return real.CommAbort(comm);
+    return FakeApi().CommAbort(comm);
   };
   const Gpus gpus(1, GetParam());
   static const DriverApi* driver;
@@ -399,7 +398,6 @@ TEST_P(Nccl, OperandsAreKeptUntilAnAbortHasEnded) {
   const absl::Time begin = absl::Now();
   while (freed == 0 && absl::Now() - begin < absl::Seconds(30)) (void)device->Synchronize();
   EXPECT_EQ(freed, 1);
-  c.reset();
 }
 
 // A sum that the device's stream captures; the caller's.

@@ -13,7 +13,8 @@
 // When one fails all communicators of its GPU that come of the same world are aborted, in threads of their own
 // (nccl_line.h): no call waits for that but the end of the communicator and of its memory, for ten seconds at most.
 //
-// After an error operands may be freed at once, as after any: memory of the device goes when the abort has ended.
+// After an error operands may be freed at once, as with any communicator: the device keeps its memory until the abort
+// has ended.
 //
 // A rank whose device, or NCCL, has waited for the timeout meets the peers that have, too, in a barrier of the hosts,
 // which names whoever is not there: after twice the timeout, then.
