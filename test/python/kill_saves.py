@@ -1,0 +1,80 @@
+"""Kills processes that write one checkpoint after the other, at random moments, and looks at what they leave.
+
+    python test/python/kill_saves.py <empty folder> <kills> [seed]
+
+test_checkpoint_file.py does it a hundred times; by hand, some thousand. Prints how many kills fell into a save, how many files
+were written, and "whole" at the end. Exits with 1 at the first file that is not whole.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from lockstep import _atomic, _checkpoint_file
+from lockstep._values import ValueInfo
+
+STATES = [ValueInfo("weight", "f32", (100_000,)), ValueInfo("step", "i64", ())]
+
+
+def save(path: str, step: int) -> None:
+    values = (np.full(state.shape, step, {"f32": "<f4", "i64": "<i8"}[state.dtype]) for state in ordered())
+    content = [value.reshape(-1).view(np.uint8) for value in values]
+    _atomic.write(path, lambda file: _checkpoint_file.write(file, ordered(), content, {"name": "g"}, {"step": step}))
+
+
+def ordered() -> list[ValueInfo]:
+    return _checkpoint_file.in_file_order(STATES)
+
+
+def step_of(path: str) -> int:
+    """Of a file that is whole."""
+    file = _checkpoint_file.CheckpointFile(path)
+    step = int(file.metadata["step"])
+    assert np.all(file.read("weight").view("<f4") == step), path
+    assert file.read("step").view("<i8") == step, path
+    file.close()
+    return step
+
+
+def save_for_ever(path: str, step: int) -> None:
+    while True:
+        step += 1
+        save(path, step)
+
+
+def kill_one(path: str, seconds: float) -> bool:
+    """Whether the kill fell between the first byte of a file and its name."""
+    before = step_of(path)
+    child = os.fork()
+    if child == 0:
+        save_for_ever(path, before)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    after = step_of(path)
+    assert after >= before, f"{path} went back from {before} to {after}"
+    left = set(os.listdir(Path(path).parent)) - {Path(path).name}
+    assert len(left) <= 1, f"more than one file was left: {left}"
+    return bool(left)
+
+
+def main(folder: str, kills: str, seed: str = "0") -> None:
+    path, chance, inside = os.path.join(folder, "k.safetensors"), random.Random(int(seed)), 0
+    save(path, 0)
+    for _ in range(int(kills)):
+        inside += kill_one(path, chance.uniform(0, 0.03))
+    written = step_of(path)
+    save(path, written + 1)
+    assert os.listdir(folder) == ["k.safetensors"], "what kills leave, the next save removes"
+    print(f"{inside} of {kills} kills in a save, {written} files: whole")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,324 @@
+"""The format of checkpoints, damaged and foreign files, and that a file appears complete or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+
+import lockstep as ls
+from lockstep import _atomic, _checkpoint_file
+from lockstep._checkpoint_file import CheckpointFile
+from lockstep._values import ValueInfo
+from test_errors import raises
+
+HERE = Path(__file__).parent
+DTYPES = ["bool", "u8", "i8", "bf16", "f16", "u16", "i16", "f32", "u32", "i32", "f64", "u64", "i64"]
+SIZES = [1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8]
+STATES = [ValueInfo(f"state/{dtype} é", dtype, shape) for dtype, shape in zip(DTYPES, [(3,), (), (0, 4), (2, 3)] * 4)]
+METADATA = {"step": 7, "note": "é\n", "rate": 0.1, "best": float("inf"), "done": True}
+
+
+def values() -> dict[str, np.ndarray]:
+    sizes = dict(zip(DTYPES, SIZES, strict=True))
+    count = {state.name: sizes[state.dtype] * int(np.prod(state.shape)) for state in STATES}
+    return {name: np.arange(i, i + n, dtype=np.uint8) % 2 for i, (name, n) in enumerate(count.items())}
+
+
+def write(path: Path, states: list[ValueInfo] = STATES) -> Path:
+    states, of = _checkpoint_file.in_file_order(states), values()
+    content = (of[state.name] for state in states)
+    program = {"name": "g"}
+    _atomic.write(str(path), lambda file: _checkpoint_file.write(file, states, content, program, METADATA))
+    return path
+
+
+def read_all(path: Path) -> dict[str, np.ndarray]:
+    file = CheckpointFile(str(path))
+    try:
+        return {name: file.read(name) for name in file.states}
+    finally:
+        file.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "c.safetensors"
+
+
+# What is in a file
+
+
+def test_the_package_safetensors_reads_it(path: Path) -> None:
+    of, found = values(), safetensors.deserialize(write(path).read_bytes())
+    assert {name for name, _ in found} == set(of)
+    by_name = {state.name: state for state in STATES}
+    for name, entry in found:
+        assert entry["dtype"] == by_name[name].dtype.upper()
+        assert tuple(entry["shape"]) == by_name[name].shape
+        assert bytes(entry["data"]) == of[name].tobytes()
+    with safetensors.safe_open(path, "np") as file:
+        metadata = file.metadata()
+    assert json.loads(metadata["lockstep.metadata"]) == METADATA
+    assert metadata["lockstep.checkpoint"] == "1"
+    assert json.loads(metadata["lockstep.program"]) == {"name": "g", "fits": _checkpoint_file.fits(STATES)}
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    of, found = values(), read_all(write(path))
+    assert {name: value.tobytes() for name, value in found.items()} == {name: of[name].tobytes() for name in of}
+    file = CheckpointFile(str(path))
+    assert file.metadata == METADATA
+    assert {name: type(value) for name, value in file.metadata.items()} == {k: type(v) for k, v in METADATA.items()}
+    assert {(s.name, s.dtype, s.shape) for s in file.states.values()} == {(s.name, s.dtype, s.shape) for s in STATES}
+    assert file.digest == hashlib.sha256(re.sub(file.digest.encode(), b"0" * 64, header_of(path))).hexdigest()
+    file.close()
+
+
+def test_tensors_are_aligned_to_their_elements(path: Path) -> None:
+    header, sizes = header_of(write(path)), dict(zip(DTYPES, SIZES, strict=True))
+    assert len(header) % 8 == 0
+    for name, entry in json.loads(header).items():
+        if name != "__metadata__":
+            assert entry["data_offsets"][0] % sizes[entry["dtype"].lower()] == 0, name
+
+
+def test_what_fits_does_not_depend_on_the_order_of_states() -> None:
+    assert _checkpoint_file.fits(STATES) == _checkpoint_file.fits(STATES[::-1])
+    other = [*STATES[:-1], ValueInfo(STATES[-1].name, "u64", STATES[-1].shape)]
+    assert _checkpoint_file.fits(STATES) != _checkpoint_file.fits(other)
+
+
+def test_no_states(path: Path) -> None:
+    assert read_all(write(path, [])) == {}
+    assert safetensors.numpy.load_file(path) == {}
+
+
+def test_what_a_header_cannot_hold(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with raises("a state cannot be called __metadata__"):
+        write(path, [ValueInfo("__metadata__", "f32", ())])
+    monkeypatch.setattr(_checkpoint_file, "_MOST_HEADER", 100)
+    with raises("names and metadata make a header of", "of at most 100"):
+        write(path)
+    assert not list(path.parent.iterdir())
+
+
+# Files that are something else
+
+
+def header_of(path: Path) -> bytes:
+    content = path.read_bytes()
+    return content[8 : 8 + int.from_bytes(content[:8], "little")]
+
+
+def with_header(path: Path, change: Callable[[dict[str, object]], object]) -> None:
+    """Writes the file with another header, with the right digest."""
+    old = header_of(path)
+    entries = json.loads(old)
+    entries["__metadata__"]["lockstep.digest"] = "0" * 64
+    new = json.dumps(change(entries) or entries, separators=(",", ":")).encode()
+    digest = hashlib.sha256(new).hexdigest().encode()
+    new = new.replace(b"0" * 64, digest, 1)
+    path.write_bytes(len(new).to_bytes(8, "little") + new + path.read_bytes()[8 + len(old) :])
+
+
+def damaged(path: Path) -> str:
+    """What is said of the file, which is named."""
+    with pytest.raises(ls.Error) as caught:
+        read_all(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    return message.removeprefix(f"{path}: ")
+
+
+def variants(content: bytes) -> Iterator[bytes]:
+    header = 8 + int.from_bytes(content[:8], "little")
+    for i in range(len(content)):
+        yield content[:i]
+        for bit in range(8) if i < header else (0, 7):
+            yield content[:i] + bytes([content[i] ^ 1 << bit]) + content[i + 1 :]
+    yield content + b"\0"
+
+
+def test_every_truncation_and_every_flipped_bit_is_an_error(path: Path) -> None:
+    """Of the header every bit, of the tensors two of each byte."""
+    content = write(path, STATES[:6]).read_bytes()
+    said, tried = set(), 0
+    with open(path, "r+b") as file:
+        for variant in variants(content):
+            os.pwrite(file.fileno(), variant, 0)
+            os.ftruncate(file.fileno(), len(variant))
+            said.add(re.sub(r"\d+", "#", damaged(path)))
+            tried += 1
+    assert tried > 9 * 1000
+    for what in ("truncated: it has # bytes", "its header is not the one", "the bytes of the state", "no checkpoint"):
+        assert any(what in message for message in said), (what, said)
+    path.write_bytes(content)
+    read_all(path)
+
+
+MALFORMED: dict[str, Callable[[dict], object]] = {
+    "a place that overlaps": lambda h: h["state/bool é"].update(data_offsets=[0, 3]),
+    "a place with a gap": lambda h: h["state/bool é"]["data_offsets"].__setitem__(0, 2),
+    "a place that is no pair": lambda h: h["state/bool é"].update(data_offsets=[0]),
+    "a negative extent": lambda h: h["state/bool é"].update(shape=[-3]),
+    "an endless extent": lambda h: h["state/bool é"].update(shape=[float("inf")]),
+    "an extent of text": lambda h: h["state/bool é"].update(shape="three"),
+    "an unknown dtype": lambda h: h["state/bool é"].update(dtype="F8_E4M3"),
+    "a dtype that is none": lambda h: h["state/bool é"].update(dtype=[1]),
+    "no dtype": lambda h: h["state/bool é"].pop("dtype") and None,
+    "a tensor that is text": lambda h: h.update({"state/bool é": "tensor"}),
+    "another tensor": lambda h: h.update(more={"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}),
+    "no digests": lambda h: h["__metadata__"].update({"lockstep.tensors": "{}"}),
+    "digests that are no JSON": lambda h: h["__metadata__"].update({"lockstep.tensors": "{"}),
+    "digests that are a list": lambda h: h["__metadata__"].update({"lockstep.tensors": "[]"}),
+    "digests that are deep": lambda h: h["__metadata__"].update({"lockstep.tensors": "[" * 100_000}),
+    "metadata that is a list": lambda h: h["__metadata__"].update({"lockstep.metadata": "[]"}),
+    "metadata with a list": lambda h: h["__metadata__"].update({"lockstep.metadata": '{"a": []}'}),
+    "no metadata": lambda h: h["__metadata__"].pop("lockstep.metadata") and None,
+    "a number of too many digits": lambda h: h["__metadata__"].update({"lockstep.metadata": "9" * 9999}),
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_a_header_that_is_malformed_but_has_the_right_digest(what: str, path: Path) -> None:
+    write(path)
+    with_header(path, lambda header: None)
+    read_all(path)
+    with_header(path, MALFORMED[what])
+    assert "its header is malformed: " in damaged(path)
+
+
+def test_another_version(path: Path) -> None:
+    with_header(write(path), lambda header: header["__metadata__"].update({"lockstep.checkpoint": "2"}))
+    assert damaged(path) == "its format is of version 2; this Lockstep reads version 1"
+
+
+def test_files_of_others(path: Path) -> None:
+    safetensors.numpy.save_file({"w": np.ones(3, np.float32)}, path)
+    assert damaged(path) == "this is no checkpoint as save() writes it; load_weights() reads files of other programs"
+    for content in (b"", b"1234567", b"a text, which is no checkpoint\n" * 100, b"\0" * 100):
+        path.write_bytes(content)
+        assert "no checkpoint" in damaged(path)
+    path.unlink()
+    assert damaged(path) == "No such file or directory"
+    path.mkdir()
+    assert damaged(path) == "Is a directory"
+
+
+# A file appears complete or not at all
+
+
+def test_the_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fsync of the file, rename, fsync of the folder: without the first, a machine that stops leaves an empty file."""
+    did: list[object] = []
+    fsync, replace = os.fsync, os.replace
+
+    def sync(descriptor: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        did.append(("sync", name, os.path.getsize(name) if os.path.isfile(name) else "folder"))
+        fsync(descriptor)
+
+    def rename(old: str, new: str) -> None:
+        did.append(("replace", old, new))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", rename)
+    write(path)
+    part = str(path.parent / ".c.safetensors.lockstep-part")
+    assert did == [
+        ("sync", part, path.stat().st_size),
+        ("replace", part, str(path)),
+        ("sync", str(path.parent), "folder"),
+    ]
+
+
+def failing(file: object) -> None:
+    file.write(b"half of it")  # type: ignore[attr-defined]
+    raise ValueError("in the middle")
+
+
+def test_an_old_file_stays_when_writing_fails(path: Path) -> None:
+    for old in (None, b"old"):
+        if old is not None:
+            path.write_bytes(old)
+        with pytest.raises(ValueError, match="in the middle"):
+            _atomic.write(str(path), failing)
+        assert [file.read_bytes() for file in path.parent.iterdir()] == ([] if old is None else [old])
+
+
+def test_a_new_file_is_not_longer_than_it_should_be(path: Path) -> None:
+    """Though what is written is written over what a killed writer left."""
+    (path.parent / ".c.safetensors.lockstep-part").write_bytes(b"x" * 1000)
+    _atomic.write(str(path), lambda file: file.write(b"new"))
+    assert [file.read_bytes() for file in path.parent.iterdir()] == [b"new"]
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(path: Path) -> None:
+    stay = [".hidden", "a.lockstep-part", ".kept.lockstep-part", ".dir.lockstep-part", ".link.lockstep-part"]
+    for name in (*stay[:3], ".gone.safetensors.lockstep-part"):
+        (path.parent / name).write_bytes(b"x")
+    (path.parent / stay[3]).mkdir()
+    (path.parent / stay[4]).symlink_to(path.parent / ".hidden")
+    with open(path.parent / ".kept.lockstep-part") as kept:
+        fcntl.flock(kept, fcntl.LOCK_EX)  # somebody writes it
+        _atomic.write(str(path), lambda file: file.write(b"new"))
+    assert {file.name for file in path.parent.iterdir()} == {*stay, path.name}
+
+
+def test_two_writers_of_one_file(path: Path) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def slow(file: object) -> None:
+        begun.set()
+        assert end.wait(30)
+        file.write(b"first")  # type: ignore[attr-defined]
+
+    thread = threading.Thread(target=_atomic.write, args=(str(path), slow))
+    thread.start()
+    assert begun.wait(30)
+    with raises("another process or thread is writing this file"):
+        _atomic.write(str(path), lambda file: file.write(b"second"))
+    _atomic.write(str(path) + "2", lambda file: file.write(b"another"))
+    end.set()
+    thread.join()
+    assert path.read_bytes() == b"first"
+    assert len(list(path.parent.iterdir())) == 2
+
+
+def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What killed writers left may be somebody's then, and stays; there is one of a name."""
+
+    def none(descriptor: int, how: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    (path.parent / ".other.lockstep-part").write_bytes(b"x")
+    for content in (b"one", b"two"):
+        _atomic.write(str(path), lambda file, content=content: file.write(content))
+    assert path.read_bytes() == b"two"
+    assert {file.name for file in path.parent.iterdir()} == {path.name, ".other.lockstep-part"}
+
+
+def test_a_hundred_kills_leave_a_whole_file(tmp_path: Path) -> None:
+    command = [sys.executable, HERE / "kill_saves.py", tmp_path, "100"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    inside, written = re.fullmatch(r"(\d+) of 100 kills in a save, (\d+) files: whole\n", done.stdout).groups()
+    assert int(inside) >= 10, "or it is not saves that were killed"
+    assert int(written) >= 20
