@@ -1,26 +1,75 @@
 #include "core/local_part.h"
 
 #include <cstring>
+#include <vector>
 
 namespace lockstep {
+namespace {
 
-Tensor LocalPart(const Tensor& whole, const PlacementMap& placements, const Mesh& mesh, int64_t rank) {
-  Tensor part = whole;
+// Of a dimension: the elements that a rank holds, of those that there are.
+struct Range {
+  int64_t begin = 0, extent = 0, of = 0;
+};
+
+std::vector<Range> RangesOf(const Shape& whole, const PlacementMap& placements, const Mesh& mesh, int64_t rank) {
+  std::vector<Range> ranges;
+  for (int64_t dim : whole.dims()) ranges.push_back({0, dim, dim});
   for (const MeshAxis& axis : mesh.axes()) {
     const Placement placement = PlacementAlong(placements, axis.name);
     if (!placement.is_split()) continue;
-    const int64_t dim = placement.dim(), extent = part.shape()[dim] / axis.size;
-    size_t inner = SizeOf(part.dtype()), outer = 1;
-    for (int64_t d = 0; d < dim; ++d) outer *= static_cast<size_t>(part.shape()[d]);
-    for (int64_t d = dim + 1; d < part.shape().rank(); ++d) inner *= static_cast<size_t>(part.shape()[d]);
-    const size_t run = static_cast<size_t>(extent) * inner, whole_run = run * static_cast<size_t>(axis.size);
-    const size_t begin = static_cast<size_t>(mesh.Coordinate(rank, axis.name)) * run;
-    Tensor cut({part.dtype(), part.shape().WithDim(dim, extent)});
-    std::byte* const to = cut.mutable_bytes();
-    for (size_t i = 0; i < outer; ++i) std::memcpy(to + i * run, part.bytes() + i * whole_run + begin, run);
-    part = std::move(cut);
+    Range& range = ranges[static_cast<size_t>(placement.dim())];
+    range.extent /= axis.size;
+    range.begin += mesh.Coordinate(rank, axis.name) * range.extent;
   }
+  return ranges;
+}
+
+// Calls copy(offset in the whole, offset in the part, bytes) for each run of elements that is contiguous in both.
+template <typename Copy>
+void ForEachRun(DType dtype, const std::vector<Range>& ranges, const Copy& copy) {
+  size_t run = SizeOf(dtype), whole_run = run, runs = 1;
+  size_t outer = ranges.size();  // the dimensions before the last one that is cut, after which all are whole
+  while (outer > 0) {
+    const Range& range = ranges[--outer];
+    run *= static_cast<size_t>(range.extent);
+    whole_run *= static_cast<size_t>(range.of);
+    if (range.extent != range.of) break;
+  }
+  for (size_t d = 0; d < outer; ++d) runs *= static_cast<size_t>(ranges[d].extent);
+  if (run == 0) return;
+  const size_t begin = ranges.empty() ? 0 : run / static_cast<size_t>(ranges[outer].extent) * ranges[outer].begin;
+  for (size_t i = 0; i < runs; ++i) {
+    size_t place = 0, stride = whole_run, rest = i;
+    for (size_t d = outer; d-- > 0;) {
+      const auto extent = static_cast<size_t>(ranges[d].extent);
+      place += (static_cast<size_t>(ranges[d].begin) + rest % extent) * stride;
+      rest /= extent;
+      stride *= static_cast<size_t>(ranges[d].of);
+    }
+    copy(place + begin, i * run, run);
+  }
+}
+
+}  // namespace
+
+Tensor LocalPart(const Tensor& whole, const PlacementMap& placements, const Mesh& mesh, int64_t rank) {
+  const std::vector<Range> ranges = RangesOf(whole.shape(), placements, mesh, rank);
+  std::vector<int64_t> dims;
+  for (const Range& range : ranges) dims.push_back(range.extent);
+  if (dims == whole.shape().dims()) return whole;
+  Tensor part({whole.dtype(), Shape(std::move(dims))});
+  std::byte* const to = part.mutable_bytes();
+  ForEachRun(whole.dtype(), ranges, [&](size_t in_whole, size_t in_part, size_t bytes) {
+    std::memcpy(to + in_part, whole.bytes() + in_whole, bytes);
+  });
   return part;
+}
+
+void PutLocalPart(const std::byte* part, const PlacementMap& placements, const Mesh& mesh, int64_t rank,
+                  const TensorType& type, std::byte* whole) {
+  ForEachRun(
+      type.dtype, RangesOf(type.shape, placements, mesh, rank),
+      [&](size_t in_whole, size_t in_part, size_t bytes) { std::memcpy(whole + in_whole, part + in_part, bytes); });
 }
 
 int64_t FirstReplica(const PlacementMap& placements, const Mesh& mesh, int64_t rank) {
