@@ -35,6 +35,9 @@ struct Model {
 // The mesh with these axes and sizes; an error if a name is no word of the text form, or there are too many ranks.
 absl::StatusOr<Mesh> MeshOf(const std::vector<std::pair<std::string, int64_t>>& axes);
 
+// A value's name, dtype, shape and placements, as lockstep.ValueInfo.
+nanobind::object DescribeValue(const std::string& name, const TensorType& type, const PlacementMap& placements);
+
 // What a graph takes, holds, trains and gives, for people; Python adds the table of layers.
 std::string Summary(const Model& model);
 

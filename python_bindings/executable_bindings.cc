@@ -1,4 +1,4 @@
-// lockstep.Executable, compile and save_onnx.
+// lockstep.Executable: compile, calls and views. Its states are in state_bindings.cc.
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -7,8 +7,6 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -16,12 +14,12 @@
 
 #include "backends/compile.h"
 #include "core/printer.h"
-#include "frontends/onnx_exporter.h"
 #include "passes/distribute/split_inputs.h"
 #include "passes/dump.h"
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
+#include "python_bindings/loaded_executable.h"
 #include "runtime/agreement.h"
 #include "runtime/device.h"
 #include "runtime/exclusive_use.h"
@@ -33,28 +31,6 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
-
-using Outputs = std::vector<OutputArray>;  // by result
-
-// A loaded executable with what it runs on. The communicator belongs to Python, which `world` keeps alive.
-struct LoadedExecutable {
-  // Of the calls that are under way, by number: their memory, which is written until then. Shared with the object that
-  // Python has of the call, and may drop before; destroyed after the executor, which waits for them.
-  std::deque<std::pair<int64_t, std::shared_ptr<Outputs>>> under_way;
-  nb::object world;
-  Communicator* communicator;
-  RankDevice opened;
-  std::unique_ptr<Executor> executor;
-  std::shared_ptr<const OnnxOrigin> origin;
-
-  // Python destroys it, with the GIL. The executor and the device wait for runs that are under way, in which other
-  // ranks, threads of this process, may have to do their part first.
-  ~LoadedExecutable() {
-    nb::gil_scoped_release release;
-    executor.reset();
-    opened = {};
-  }
-};
 
 absl::Status CheckThreads(int64_t threads) {
   constexpr int64_t kMaxThreads = 1024;  // of a rank: more than hosts have cores
@@ -221,38 +197,6 @@ nb::dict WaitFor(Started& self) {
   return self.results;
 }
 
-// State has checked that there is one of this name.
-nb::object ReadState(LoadedExecutable& self, const std::string& name) {
-  const std::vector<ValueInfo>& states = self.executor->executable().states;
-  const auto state =
-      std::find_if(states.begin(), states.end(), [&](const ValueInfo& info) { return info.name == name; });
-  if (state == states.end()) ThrowIfError(NotFound() << "there is no state " << name);
-  OutputArray array(state->local_type);
-  absl::Status status;
-  {
-    nb::gil_scoped_release release;  // it waits for runs that are under way
-    status = self.executor->ReadState(name, array.ref());
-  }
-  ThrowIfError(status);
-  return array.Release();
-}
-
-void SaveOnnx(LoadedExecutable& self, const std::string& path) {
-  if (!self.origin)
-    ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made of an imported ONNX model");
-  nb::gil_scoped_release release;
-  ThrowIfError(Annotate(self.executor->CheckUsable(), "save_onnx"));
-  std::map<std::string, Tensor> values;
-  for (const ValueInfo& state : self.executor->executable().states) {
-    if (state.local_type != state.global_type)
-      ThrowIfError(Unimplemented() << "save_onnx: state " << state.name << " is split over the ranks");
-    Tensor value(state.local_type);
-    ThrowIfError(self.executor->ReadState(state.name, {state.local_type, value.mutable_bytes()}));
-    values.emplace(state.name, std::move(value));
-  }
-  ThrowIfError(ExportOnnx(*self.origin, values, path));
-}
-
 nb::list CollectiveLines(const LoadedExecutable& self) {
   nb::list lines;
   for (const std::string& line : self.executor->executable().certificate.lines) lines.append(ToValidText(line));
@@ -276,9 +220,7 @@ nb::list Profile(const LoadedExecutable& self) {
   return steps;
 }
 
-using Class = nb::class_<LoadedExecutable>;
-
-void BindCalls(Class& executable) {
+void BindCalls(ExecutableClass& executable) {
   executable.def("__call__", &Call, nb::sig("def __call__(self, **inputs: typing.Any) -> dict[str, numpy.ndarray]"))
       .def("start", &Start,
            "Begins a call, and returns its results by name: whoever looks at one waits for it. So on a GPU the next "
@@ -290,42 +232,12 @@ void BindCalls(Class& executable) {
            "On a CPU the call\n"
            "has ended when this returns.",
            nb::sig("def start(self, **inputs: typing.Any) -> lockstep._values.StartedCall"))
-      .def_prop_ro(
-          "state", [](nb::object self) { return nb::module_::import_("lockstep._values").attr("State")(self); },
-          "The state on this rank by name: read it, assign it.", nb::sig("def state(self) -> lockstep._values.State"))
-      .def("_read_state", &ReadState, "name"_a, nb::sig("def _read_state(self, name: str) -> numpy.ndarray"))
-      .def(
-          "_assign_state",
-          [](LoadedExecutable& self, const std::string& name, nb::object value) {
-            const InputArray array = CastToArray(value, "state " + name);
-            const ConstTensorRef tensor = BorrowArray(array, "state " + name);
-            nb::gil_scoped_release release;
-            ThrowIfError(self.executor->AssignState(name, tensor));
-          },
-          "name"_a, "value"_a.none())
-      .def("_state_names",
-           [](const LoadedExecutable& self) {
-             std::vector<std::string> names;
-             for (const ValueInfo& state : self.executor->executable().states) names.push_back(state.name);
-             return names;
-           })
       .def(
           "_world", [](const LoadedExecutable& self) { return self.world; },
-          nb::sig("def _world(self) -> Communicator"))
-      .def(
-          "check_replicas",
-          [](LoadedExecutable& self) {
-            nb::gil_scoped_release release;
-            const ExclusiveUse use(self.communicator->in_use());
-            if (!use.ok()) ThrowIfError(use.Error("check_replicas: the communicator"));
-            ThrowIfError(CheckReplicas(*self.executor, *self.communicator));
-          },
-          "Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call "
-          "it.")
-      .def("_save_onnx", &SaveOnnx, "path"_a);
+          nb::sig("def _world(self) -> Communicator"));
 }
 
-void BindViews(Class& executable) {
+void BindViews(ExecutableClass& executable) {
   executable
       .def_prop_ro(
           "graph",
@@ -374,18 +286,19 @@ void BindViews(Class& executable) {
 }  // namespace
 
 void BindExecutable(nb::module_& module) {
-  Class executable(module, "Executable",
-                   "A compiled program on this rank, with its state. Called with the inputs by name, it "
-                   "returns the results by name.\n"
-                   "All ranks call it together. Arrays are this rank's share, and are read without copies "
-                   "if they are in row-major order.\n\n"
-                   "A call that fails before the first step which writes a state, such as for an input of "
-                   "another shape, changes nothing. One that fails later may have updated some states and "
-                   "not others: every call then raises an Error with the cause, until all states that the "
-                   "program updates have been assigned again.");
+  ExecutableClass executable(module, "Executable",
+                             "A compiled program on this rank, with its state. Called with the inputs by name, it "
+                             "returns the results by name.\n"
+                             "All ranks call it together. Arrays are this rank's share, and are read without copies "
+                             "if they are in row-major order.\n\n"
+                             "A call that fails before the first step which writes a state, such as for an input of "
+                             "another shape, changes nothing. One that fails later may have updated some states and "
+                             "not others: every call then raises an Error with the cause, until all states that the "
+                             "program updates have been assigned again.");
   nb::class_<Started>(module, "_Started", "A call that was started.")
       .def("wait", &WaitFor, nb::sig("def wait(self) -> dict[str, numpy.ndarray]"));
   BindCalls(executable);
+  BindStates(executable);
   BindViews(executable);
   module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "threads"_a,
              "bucket_bytes"_a, "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "profile"_a,

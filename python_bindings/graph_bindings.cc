@@ -30,16 +30,6 @@ using namespace nb::literals;
 
 namespace {
 
-// A value's name, dtype, shape and placements, as lockstep.ValueInfo.
-nb::object DescribeValue(const std::string& name, const TensorType& type, const PlacementMap& placements) {
-  nb::dict placed;
-  for (const auto& [axis, placement] : placements) {
-    if (!placement.is_replicated()) placed[nb::str(axis.c_str())] = placement.ToString();
-  }
-  return nb::module_::import_("lockstep._values")
-      .attr("ValueInfo")(name, std::string(DTypeName(type.dtype)), nb::tuple(nb::cast(type.shape.dims())), placed);
-}
-
 nb::list DescribeInputs(const Graph& graph, bool states) {
   nb::list list;
   for (const Input& input : graph.inputs()) {
@@ -317,6 +307,15 @@ void BindFunctions(nb::module_& module) {
 }
 
 }  // namespace
+
+nb::object DescribeValue(const std::string& name, const TensorType& type, const PlacementMap& placements) {
+  nb::dict placed;
+  for (const auto& [axis, placement] : placements) {
+    if (!placement.is_replicated()) placed[nb::str(axis.c_str())] = placement.ToString();
+  }
+  return nb::module_::import_("lockstep._values")
+      .attr("ValueInfo")(name, std::string(DTypeName(type.dtype)), nb::tuple(nb::cast(type.shape.dims())), placed);
+}
 
 void BindGraph(nb::module_& module) {
   Class graph(module, "Graph",

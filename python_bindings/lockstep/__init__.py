@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _isolated  # noqa: F401  isort: skip  (before anything else imports _lockstep)
 from . import _check, _cuda_folders, _lockstep, data, loss, optim  # noqa: F401
+from ._checkpoints import Checkpoints
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
 from ._torch import from_torch, to_torch
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     import onnx
 
 __all__ = [
-    "Communicator", "Error", "Executable", "Graph", "ValueInfo",
+    "Checkpoints", "Communicator", "Error", "Executable", "Graph", "ValueInfo",
     "compile", "data", "distribute", "from_torch", "gradients", "interpret", "load_onnx", "load_weights", "loss", "optim",
     "parse", "save_onnx", "save_weights", "to_torch", "train_step",
 ]  # fmt: skip

@@ -203,6 +203,8 @@ class Executable:
         has ended when this returns.
         """
 
+    def _world(self) -> Communicator: ...
+
     @property
     def state(self) -> lockstep._values.State:
         """The state on this rank by name: read it, assign it."""
@@ -213,14 +215,68 @@ class Executable:
 
     def _state_names(self) -> list[str]: ...
 
-    def _world(self) -> Communicator: ...
-
     def check_replicas(self) -> None:
         """
         Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call it.
         """
 
     def _save_onnx(self, path: str) -> None: ...
+
+    def save(self, path: str | os.PathLike[str], *, step: int | None = None, metadata: Mapping[str, str | int | float] | None = None, background: bool = False) -> None:
+        """
+        Writes all states to a file, from which any number of ranks goes on. All ranks call it, with equal arguments.
+
+        Calls that were started are waited for. Rank 0 writes, and what it meets is raised on all ranks. The file appears complete
+        or not at all, whenever the process or the machine stops; one that was there before stays until then. It is a safetensors
+        file: the states by name, each as a whole, also where ranks share it.
+
+        Args:
+          path: of the file.
+          step: the number of the training step, which load() gives back.
+          metadata: what else load() gives back, such as {"data_position": 1200}: names with text, whole numbers, floats or bools.
+          background: True returns as soon as the states are copied, and a thread of rank 0 writes. The next save(), load() or
+            saved() waits for it, and raises its error instead of doing anything else; a line of the logger `lockstep` tells of it at
+            once. A process that ends normally writes first.
+
+        Raises:
+          Error: naming the file and, of several ranks, the rank and its host.
+
+        Example:
+          >>> exe.save("training.safetensors", step=1200, metadata={"epoch": 3})
+          >>> exe.load("training.safetensors")
+          {'step': 1200, 'epoch': 3}
+        """
+
+    def saved(self) -> None:
+        """
+        Returns when the last save(background=True) has been written; raises its error, once. All ranks call it.
+        """
+
+    def load(self, path: str | os.PathLike[str]) -> dict[str, str | int | float]:
+        """
+        Takes all states from a file that save() wrote, on any number of ranks. All ranks call it, and each reads the file.
+
+        Returns:
+          The metadata that save() got, and `step` if it got that.
+
+        Raises:
+          Error: before any state is changed, if the file is damaged or not the same on all ranks, or if the program has other states,
+            with the first difference.
+        """
+
+    def _saving(self) -> object: ...
+
+    def _set_saving(self, saving: object | None) -> None: ...
+
+    def _program(self) -> dict[str, str]: ...
+
+    def _check_usable(self) -> None: ...
+
+    def _whole_states(self) -> list[lockstep._values.ValueInfo]: ...
+
+    def _read_whole(self, name: str) -> numpy.ndarray | None: ...
+
+    def _assign_whole(self, name: str, bytes: numpy.ndarray) -> None: ...
 
     @property
     def graph(self) -> Graph:

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def longest_silence(call: Callable[[], object]) -> float:
     return max(b - a for a, b in itertools.pairwise(inside)) / (end - begin)
 
 
-def prepared(what: str) -> Callable[[], object]:
+def prepared(what: str, folder: Path) -> Callable[[], object]:
     exe = ls.compile(ls.parse(STATE), threads=1)
     value = np.ones(SHAPE, np.float32)
     exe.state["w"] = value
@@ -52,16 +53,21 @@ def prepared(what: str) -> Callable[[], object]:
         return lambda: exe.state["w"]
     if what == "assign":
         return lambda: exe.state.update(w=value)
+    if what == "save":
+        return lambda: exe.save(folder / "c.safetensors")
+    if what == "load":
+        exe.save(folder / "c.safetensors")
+        return lambda: exe.load(folder / "c.safetensors")
     alone = [exe]
     return alone.clear
 
 
-@pytest.mark.parametrize("what", ["read", "assign", "destroy"])
-def test_other_threads_run_meanwhile(what: str) -> None:
+@pytest.mark.parametrize("what", ["read", "assign", "save", "load", "destroy"])
+def test_other_threads_run_meanwhile(what: str, tmp_path: Path) -> None:
     # The machine may be busy: once is enough, as with the GIL held the silence is nearly all of the call.
     silences = []
     for _ in range(10):
-        silences.append(longest_silence(prepared(what)))
+        silences.append(longest_silence(prepared(what, tmp_path)))
         if silences[-1] < 0.4:
             return
     pytest.fail(f"no other thread runs for these parts of the time: {silences}")

@@ -1,0 +1,49 @@
+// What Python calls an Executable, and the two halves of its binding: calls and views (executable_bindings.cc), and
+// what lies in it between calls (state_bindings.cc).
+
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "backends/backend.h"
+#include "frontends/onnx_exporter.h"
+#include "python_bindings/arrays.h"
+#include "runtime/communicator.h"
+#include "runtime/executor.h"
+
+namespace lockstep::python {
+
+using Outputs = std::vector<OutputArray>;  // by result
+
+// A loaded executable with what it runs on. The communicator belongs to Python, which `world` keeps alive.
+struct LoadedExecutable {
+  // Of the calls that are under way, by number: their memory, which is written until then. Shared with the object that
+  // Python has of the call, and may drop before; destroyed after the executor, which waits for them.
+  std::deque<std::pair<int64_t, std::shared_ptr<Outputs>>> under_way;
+  nb::object world;
+  Communicator* communicator;
+  RankDevice opened;
+  std::unique_ptr<Executor> executor;
+  std::shared_ptr<const OnnxOrigin> origin;
+  nb::object saving = nb::none();  // the save that is under way, of lockstep/_checkpoint.py
+
+  // Python destroys it, with the GIL. The executor and the device wait for runs that are under way, in which other
+  // ranks, threads of this process, may have to do their part first.
+  ~LoadedExecutable() {
+    nb::gil_scoped_release release;
+    executor.reset();
+    opened = {};
+  }
+};
+
+using ExecutableClass = nb::class_<LoadedExecutable>;
+
+void BindStates(ExecutableClass& executable);  // state, check_replicas, save, load, and what save_onnx calls
+
+}  // namespace lockstep::python

@@ -1,0 +1,221 @@
+"""`save`, `saved` and `load` of an executable: what its ranks do together to write all states to one file, and to read them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _check
+from ._checkpoint_file import CheckpointFile, Metadata, in_file_order
+from ._checkpoint_thread import Elsewhere, Writing, naming
+from ._errors import Error
+
+if TYPE_CHECKING:
+    from ._lockstep import Communicator, Executable
+    from ._values import ValueInfo
+
+
+def on_all_ranks(world: Communicator, body: Callable[[], str]) -> list[str]:
+    """What body() returns, by rank. All ranks call this; an Error on one of them is raised on all, and says on which."""
+    own, failure = "", None
+    try:
+        own = body()
+    except Error as error:
+        failure = error
+    except BaseException as error:
+        _abort(world, error)
+        raise
+    if world.size == 1 and failure is not None:
+        raise failure
+    try:
+        told = world.gather_bytes((f"!{failure}" if failure else f" {own}").encode(errors="backslashreplace"))
+    except Error:
+        if failure is not None:
+            # The others have heard of it before, or are no more.
+            raise Error(f"{_name(world, world.rank)}: {failure}") from failure
+        raise
+    texts = [each.decode() for each in told]
+    for rank, text in enumerate(texts):
+        if text.startswith("!"):
+            raise Error(f"{_name(world, rank)}: {text[1:]}") from failure
+    return [text[1:] for text in texts]
+
+
+def save(
+    exe: Executable,
+    path: Any,
+    step: Any = None,
+    metadata: Any = None,
+    background: Any = False,
+    *,
+    before: Callable[[], None] = lambda: None,
+    after: Callable[[], None] = lambda: None,
+) -> None:
+    """Executable.save. Rank 0 calls `before` when its arguments are right, and `after` when the file is there."""
+    saved(exe)
+    world = exe._world()
+    request: dict[str, Any] = {}
+
+    def check() -> str:
+        request["path"] = _check.path(path)
+        request["background"] = _check.flag("save: background", background)
+        request["metadata"] = _checked_metadata(step, metadata)
+        exe._check_usable()
+        _check_whole(exe)
+        return json.dumps(request)
+
+    _check_equal(on_all_ranks(world, check), world)
+
+    def begin() -> str:
+        if world.rank == 0:
+            naming(request["path"], before)
+        return ""
+
+    on_all_ranks(world, begin)
+    writing = _gather(exe, request, after)
+    exe._set_saving(writing)
+    if not request["background"]:
+        saved(exe)
+
+
+def saved(exe: Executable) -> None:
+    """Executable.saved."""
+    writing = exe._saving()
+    if writing is None:
+        return
+    try:
+        _wait(exe._world(), writing.progress)
+    except Error:
+        exe._set_saving(None)
+        raise
+    exe._set_saving(None)
+
+
+def load(exe: Executable, path: Any) -> Metadata:
+    """Executable.load."""
+    saved(exe)
+    world = exe._world()
+    opened: list[CheckpointFile] = []
+
+    def check() -> str:
+        file = CheckpointFile(_check.path(path))
+        opened.append(file)
+        _check_fits(file, exe)
+        for name in file.states:
+            file.read(name)
+        return file.digest
+
+    def assign() -> str:
+        for name in opened[0].states:
+            exe._assign_whole(name, opened[0].read(name))
+        return ""
+
+    try:
+        digests = on_all_ranks(world, check)
+        for rank, digest in enumerate(digests):
+            if digest != digests[0]:
+                ranks = f"{_name(world, 0)} and {_name(world, rank)}"
+                raise Error(f"{opened[0].path}: {ranks} see different files under this name")
+        on_all_ranks(world, assign)
+        return opened[0].metadata
+    finally:
+        for file in opened:
+            file.close()
+
+
+def _gather(exe: Executable, request: Mapping[str, Any], after: Callable[[], None]) -> Writing | Elsewhere:
+    """Gives the states to a thread of rank 0, and returns that."""
+    world, states = exe._world(), in_file_order(exe._whole_states())
+    writing = Writing(request, states, exe._program(), after) if world.rank == 0 else Elsewhere()
+    try:
+        for state in states:
+            value = exe._read_whole(state.name)
+            _wait(world, partial(writing.put, value))
+    except BaseException as error:
+        writing.give_up()
+        _abort(world, error)
+        raise
+    return writing
+
+
+def _wait(world: Communicator, progress: Callable[[], str]) -> None:
+    """Until rank 0's is no more "writing". Its disk may take longer than ranks wait for a call of each other."""
+    while on_all_ranks(world, progress)[0] == "writing":
+        pass
+
+
+def _checked_metadata(step: Any, metadata: Any) -> Metadata:
+    checked: Metadata = {} if step is None else {"step": _check.integer("save: step", step, 0)}
+    if not isinstance(metadata, (Mapping, type(None))):
+        raise Error(f"save: metadata is {metadata!r}, expected names with text or numbers")
+    for key, value in (metadata or {}).items():
+        name = _check.text("save: a name in metadata", key)
+        what = f"save: metadata's {name}"
+        if name == "step":
+            raise Error("save: metadata has a step, which is an argument of its own")
+        if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0:
+            value = value.item()
+        if isinstance(value, str):
+            checked[name] = _check.text(what, value)
+        elif isinstance(value, bool):
+            checked[name] = value
+        elif hasattr(value, "__index__"):
+            checked[name] = _check.integer(what, value)
+        else:
+            checked[name] = _check.number(what, value)
+    return checked
+
+
+def _check_whole(exe: Executable) -> None:
+    for state in exe._whole_states():
+        for axis, placement in state.placements.items():
+            if not placement.startswith("split"):
+                raise Error(f"save: state {state.name} is {placement} along {axis}: ranks hold no parts of a whole")
+
+
+def _check_equal(requests: list[str], world: Communicator) -> None:
+    first, *others = map(json.loads, requests)
+    for rank, other in enumerate(others, 1):
+        for one, two, what in ((first, other, ""), (first["metadata"], other["metadata"], "metadata's ")):
+            for key in [*one, *two]:
+                on_one, on_two = (json.dumps(each.get(key)) for each in (one, two))
+                if key != "metadata" and on_one != on_two:
+                    raise Error(f"save: {what}{key} is {on_one} on rank 0, and {on_two} on {_name(world, rank)}")
+
+
+def _check_fits(file: CheckpointFile, exe: Executable) -> None:
+    program = f"the program @{exe._program()['name']}"
+    states = {state.name: state for state in exe._whole_states()}
+    for name, state in states.items():
+        found = file.states.get(name)
+        if found is None:
+            raise Error(f"{file.path}: there is no state {name}, which {program} has{_near(name, file.states)}")
+        if (found.dtype, found.shape) != (state.dtype, state.shape):
+            raise Error(f"{file.path}: state {name} is {_type(found)}, and {_type(state)} in {program}")
+    for name in file.states:
+        if name not in states:
+            raise Error(f"{file.path}: there is a state {name}, which {program} has not{_near(name, states)}")
+
+
+def _near(name: str, names: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; there is {near[0]}" if near else ""
+
+
+def _type(state: ValueInfo) -> str:
+    return f"{state.dtype}[{','.join(map(str, state.shape))}]"
+
+
+def _name(world: Communicator, rank: int) -> str:
+    return f"rank {rank} on host {world.host(rank)}"
+
+
+def _abort(world: Communicator, error: BaseException) -> None:
+    """The other ranks wait for this one."""
+    if world.size > 1:
+        world.abort(ascii(error))

@@ -1,0 +1,221 @@
+// What lies in a lockstep.Executable between calls: its states, on this rank and of all ranks together, and their
+// files.
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "python_bindings/bindings.h"
+#include "python_bindings/errors.h"
+#include "python_bindings/loaded_executable.h"
+#include "runtime/agreement.h"
+#include "runtime/exclusive_use.h"
+#include "runtime/whole_state.h"
+
+namespace lockstep::python {
+
+using namespace nb::literals;
+
+namespace {
+
+const ValueInfo& FindState(const LoadedExecutable& self, const std::string& name) {
+  const std::vector<ValueInfo>& states = self.executor->executable().states;
+  const auto state =
+      std::find_if(states.begin(), states.end(), [&](const ValueInfo& info) { return info.name == name; });
+  if (state == states.end()) ThrowIfError(NotFound() << "there is no state " << name);
+  return *state;
+}
+
+// --- On this rank
+
+nb::object ReadState(LoadedExecutable& self, const std::string& name) {
+  OutputArray array(FindState(self, name).local_type);
+  absl::Status status;
+  {
+    nb::gil_scoped_release release;  // it waits for runs that are under way
+    status = self.executor->ReadState(name, array.ref());
+  }
+  ThrowIfError(status);
+  return array.Release();
+}
+
+void AssignState(LoadedExecutable& self, const std::string& name, nb::object value) {
+  const InputArray array = CastToArray(value, "state " + name);
+  const ConstTensorRef tensor = BorrowArray(array, "state " + name);
+  nb::gil_scoped_release release;
+  ThrowIfError(self.executor->AssignState(name, tensor));
+}
+
+std::vector<std::string> StateNames(const LoadedExecutable& self) {
+  std::vector<std::string> names;
+  for (const ValueInfo& state : self.executor->executable().states) names.push_back(state.name);
+  return names;
+}
+
+void SaveOnnx(LoadedExecutable& self, const std::string& path) {
+  if (!self.origin)
+    ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made of an imported ONNX model");
+  nb::gil_scoped_release release;
+  ThrowIfError(Annotate(self.executor->CheckUsable(), "save_onnx"));
+  std::map<std::string, Tensor> values;
+  for (const ValueInfo& state : self.executor->executable().states) {
+    if (state.local_type != state.global_type)
+      ThrowIfError(Unimplemented() << "save_onnx: state " << state.name << " is split over the ranks");
+    Tensor value(state.local_type);
+    ThrowIfError(self.executor->ReadState(state.name, {state.local_type, value.mutable_bytes()}));
+    values.emplace(state.name, std::move(value));
+  }
+  ThrowIfError(ExportOnnx(*self.origin, values, path));
+}
+
+// --- Of all ranks together
+
+void CheckReplicasOf(LoadedExecutable& self) {
+  nb::gil_scoped_release release;
+  const ExclusiveUse use(self.communicator->in_use());
+  if (!use.ok()) ThrowIfError(use.Error("check_replicas: the communicator"));
+  ThrowIfError(CheckReplicas(*self.executor, *self.communicator));
+}
+
+void CheckUsable(LoadedExecutable& self) {
+  nb::gil_scoped_release release;
+  ThrowIfError(self.executor->CheckUsable());
+}
+
+nb::list WholeStates(const LoadedExecutable& self) {
+  nb::list list;
+  for (const ValueInfo& state : self.executor->executable().states)
+    list.append(DescribeValue(state.name, state.global_type, state.placements));
+  return list;
+}
+
+// The bytes of the whole on rank 0, None on the others.
+nb::object ReadWhole(LoadedExecutable& self, const std::string& name) {
+  const TensorType& type = FindState(self, name).global_type;
+  absl::Status status;
+  if (self.communicator->rank() != 0) {
+    nb::gil_scoped_release release;
+    status = ReadWholeState(*self.executor, *self.communicator, name, {type, nullptr});
+  }
+  ThrowIfError(status);
+  if (self.communicator->rank() != 0) return nb::none();
+  OutputArray bytes({DType::kU8, Shape({static_cast<int64_t>(type.num_bytes())})});
+  {
+    nb::gil_scoped_release release;
+    status = ReadWholeState(*self.executor, *self.communicator, name, {type, bytes.ref().data});
+  }
+  ThrowIfError(status);
+  return bytes.Release();
+}
+
+using Bytes = nb::ndarray<const uint8_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void AssignWhole(LoadedExecutable& self, const std::string& name, const Bytes& bytes) {
+  const TensorType& type = FindState(self, name).global_type;
+  if (bytes.size() != type.num_bytes()) {
+    ThrowIfError(InvalidArgument() << "state " << name << ": " << bytes.size() << " bytes for " << type
+                                   << ", which has " << type.num_bytes());
+  }
+  nb::gil_scoped_release release;
+  ThrowIfError(self.executor->AssignState(name, {type, bytes.data()}));
+}
+
+// What a checkpoint says of the program that wrote it.
+std::map<std::string, std::string> Program(const LoadedExecutable& self) {
+  const Executable& executable = self.executor->executable();
+  return {{"name", executable.name},
+          {"backend", executable.backend},
+          {"mesh", executable.mesh.ToString()},
+          {"built_with", ToValidText(executable.fingerprint)}};
+}
+
+// --- In files: lockstep/_checkpoint.py does it
+
+constexpr char kSave[] =
+    R"(Writes all states to a file, from which any number of ranks goes on. All ranks call it, with equal arguments.
+
+Calls that were started are waited for. Rank 0 writes, and what it meets is raised on all ranks. The file appears complete
+or not at all, whenever the process or the machine stops; one that was there before stays until then. It is a safetensors
+file: the states by name, each as a whole, also where ranks share it.
+
+Args:
+  path: of the file.
+  step: the number of the training step, which load() gives back.
+  metadata: what else load() gives back, such as {"data_position": 1200}: names with text, whole numbers, floats or bools.
+  background: True returns as soon as the states are copied, and a thread of rank 0 writes. The next save(), load() or
+    saved() waits for it, and raises its error instead of doing anything else; a line of the logger `lockstep` tells of it at
+    once. A process that ends normally writes first.
+
+Raises:
+  Error: naming the file and, of several ranks, the rank and its host.
+
+Example:
+  >>> exe.save("training.safetensors", step=1200, metadata={"epoch": 3})
+  >>> exe.load("training.safetensors")
+  {'step': 1200, 'epoch': 3})";
+
+constexpr char kSaved[] =
+    R"(Returns when the last save(background=True) has been written; raises its error, once. All ranks call it.)";
+
+constexpr char kLoad[] =
+    R"(Takes all states from a file that save() wrote, on any number of ranks. All ranks call it, and each reads the file.
+
+Returns:
+  The metadata that save() got, and `step` if it got that.
+
+Raises:
+  Error: before any state is changed, if the file is damaged or not the same on all ranks, or if the program has other states,
+    with the first difference.)";
+
+nb::object Checkpoint(const char* function) { return nb::module_::import_("lockstep._checkpoint").attr(function); }
+
+void BindFiles(ExecutableClass& executable) {
+  const auto save = [](nb::object self, nb::object path, nb::object step, nb::object metadata, nb::object background) {
+    Checkpoint("save")(self, path, step, metadata, background);
+  };
+  const auto load = [](nb::object self, nb::object path) { return Checkpoint("load")(self, path); };
+  executable
+      .def("save", save, "path"_a.none(), nb::kw_only(), "step"_a = nb::none(), "metadata"_a = nb::none(),
+           "background"_a.none() = false, kSave,
+           nb::sig("def save(self, path: str | os.PathLike[str], *, step: int | None = None, metadata: "
+                   "collections.abc.Mapping[str, str | int | float] | None = None, background: bool = False) -> None"))
+      .def(
+          "saved", [](nb::object self) { Checkpoint("saved")(self); }, kSaved, nb::sig("def saved(self) -> None"))
+      .def("load", load, "path"_a.none(), kLoad,
+           nb::sig("def load(self, path: str | os.PathLike[str]) -> dict[str, str | int | float]"))
+      .def("_saving", [](const LoadedExecutable& self) { return self.saving; })
+      .def(
+          "_set_saving", [](LoadedExecutable& self, nb::object saving) { self.saving = std::move(saving); },
+          "saving"_a.none())
+      .def("_program", &Program)
+      .def("_check_usable", &CheckUsable)
+      .def("_whole_states", &WholeStates, nb::sig("def _whole_states(self) -> list[lockstep._values.ValueInfo]"))
+      .def("_read_whole", &ReadWhole, "name"_a, nb::sig("def _read_whole(self, name: str) -> numpy.ndarray | None"))
+      .def("_assign_whole", &AssignWhole, "name"_a, "bytes"_a,
+           nb::sig("def _assign_whole(self, name: str, bytes: numpy.ndarray) -> None"));
+}
+
+}  // namespace
+
+void BindStates(ExecutableClass& executable) {
+  executable
+      .def_prop_ro(
+          "state", [](nb::object self) { return nb::module_::import_("lockstep._values").attr("State")(self); },
+          "The state on this rank by name: read it, assign it.", nb::sig("def state(self) -> lockstep._values.State"))
+      .def("_read_state", &ReadState, "name"_a, nb::sig("def _read_state(self, name: str) -> numpy.ndarray"))
+      .def("_assign_state", &AssignState, "name"_a, "value"_a.none())
+      .def("_state_names", &StateNames)
+      .def(
+          "check_replicas", &CheckReplicasOf,
+          "Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call "
+          "it.")
+      .def("_save_onnx", &SaveOnnx, "path"_a);
+  BindFiles(executable);
+}
+
+}  // namespace lockstep::python

@@ -1,0 +1,57 @@
+"""One rank of test_checkpoint_ranks.py: does what the first argument says, and writes <folder>/<rank>.json with what came of it."""
+
+import ctypes
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+
+import lockstep as ls
+from test_checkpoint import compiled, run
+from test_mesh import digests_of
+
+mode, folder, path = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+world = ls.Communicator.mpi()
+exe = compiled(world)
+report: dict[str, object] = {"size": world.size}
+
+
+def attempt(body: object) -> str:
+    try:
+        body()  # type: ignore[operator]
+    except ls.Error as error:
+        return str(error)
+    return ""
+
+
+if mode == "train":  # and save at half of it
+    run(exe, 0, 3)
+    exe.save(path, step=3, metadata={"note": "half"}, background=True)
+    run(exe, 3, 6)
+    exe.saved()
+elif mode == "resume":
+    report["metadata"] = exe.load(path)
+    run(exe, 3, 6)
+elif mode == "full":  # a disk that takes no more
+    if world.rank == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    report["errors"] = [
+        attempt(lambda: exe.save(path)),
+        attempt(lambda: exe.save(path, background=True) or exe.saved()),
+    ]
+elif mode == "forbidden":  # a folder in which rank 0 may not write
+    if world.rank == 0:
+        os.seteuid(65534)
+    report["errors"] = [attempt(lambda: exe.save(path))]
+    os.seteuid(0)
+    ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: its peers open its shared memory, from here on
+    world.barrier()
+elif mode == "hidden":  # rank 1 is elsewhere, where the relative path is no file
+    if world.rank == 1:
+        os.chdir("/")
+    report["errors"] = [attempt(lambda: exe.load(os.path.basename(path)))]
+run(exe, 6, 7)  # it goes on
+exe.check_replicas()
+report["digests"] = digests_of(exe)
+(folder / f"{world.rank}.json").write_text(json.dumps(report))

@@ -1,0 +1,547 @@
+"""exe.save, exe.saved and exe.load: what comes back, on how many ranks, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import lockstep as ls
+from cases import CASES, MLP_SPLIT
+from lockstep import _atomic, _checkpoint
+from ranks import errors_of, run_in_threads
+from test_errors import LABELS, X, mlp, raises, training
+from test_mesh import MESH, whole
+
+States = dict[str, np.ndarray]
+ADAM = ls.optim.Adam(0.01)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "c.safetensors"
+
+
+def compiled(world: ls.Communicator | None = None, **options: Any) -> ls.Executable:
+    return ls.compile(training(ADAM), world=world, threads=1, **options)
+
+
+def share(world: ls.Communicator, mesh: dict[str, int] | None, step: int) -> dict[str, np.ndarray]:
+    """This rank's rows of the batch of a step."""
+    x = X * np.float32(np.sin(step + 1))
+    [(x, label)] = ls.data.batches(x, LABELS, size=6, world=world, mesh=mesh)
+    return {"x": x, "label": label}
+
+
+def run(exe: ls.Executable, begin: int, end: int, mesh: dict[str, int] | None = None) -> None:
+    for step in range(begin, end):
+        exe(**share(exe._world(), mesh, step))
+
+
+def states_of(exe: ls.Executable) -> States:
+    return {name: exe.state[name] for name in exe.state}
+
+
+def assert_same_bits(found: States, expected: States) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype
+        assert found[name].tobytes() == value.tobytes(), name
+
+
+def in_ranks(n: int, body: Callable[[ls.Communicator], Any]) -> list[Any]:
+    results = run_in_threads(n, body)
+    failures = [result for result in results if isinstance(result, Exception)]
+    assert not failures, failures
+    return results
+
+
+# What comes back
+
+
+def test_a_run_that_is_loaded_goes_on_as_the_one_that_was_saved(path: Path) -> None:
+    one, other = compiled(), compiled()
+    run(one, 0, 4)
+    one.save(path)
+    saved = states_of(one)
+    run(one, 4, 8)
+    assert other.load(str(path)) == {}
+    assert_same_bits(states_of(other), saved)
+    run(other, 4, 8)
+    assert_same_bits(states_of(other), states_of(one))
+    assert one.state["optimizer/step"] == 8
+    one.load(path)  # where it was
+    assert_same_bits(states_of(one), saved)
+
+
+def test_the_file_has_all_states_as_the_package_safetensors_reads_them(path: Path) -> None:
+    exe = compiled()
+    run(exe, 0, 3)
+    exe.save(path)
+    assert_same_bits(safetensors.numpy.load_file(path), states_of(exe))
+    assert {state.name for state in training(ADAM).states} == set(exe.state)
+    again = ls.compile(ls.load_weights(training(ADAM), path), threads=1)
+    assert_same_bits(states_of(again), states_of(exe))
+
+
+def test_running_statistics(path: Path) -> None:
+    case = next(case for case in CASES if "convnet" in str(case.model))
+    model = ls.load_onnx(case.model, dims={"batch": 4})
+    step = ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), case.optimizer)
+    (x,) = model.inputs
+    image = np.random.Generator(np.random.PCG64(0)).standard_normal(x.shape).astype(np.float32)
+    exe, other = ls.compile(step, threads=1), ls.compile(step, threads=1)
+    exe(**{x.name: image, "label": np.array([0, 1, 0, 1])})
+    exe.save(path)
+    other.load(path)
+    assert_same_bits(states_of(other), states_of(exe))
+    running = [name for name in exe.state if "running" in name]
+    assert running
+    for name in running:
+        assert not np.array_equal(exe.state[name], step.initial_value(name)), name
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool"]
+)
+def test_states_of_every_dtype(dtype: str, path: Path) -> None:
+    graph = ls.parse(
+        f"graph @g(state %a: {dtype}[2,3], state %b: {dtype}[]) -> (y: {dtype}[2,3]) {{\n  return %a\n}}\n"
+    )
+    exe, other = ls.compile(graph), ls.compile(graph)
+    for name, count in (("a", 6), ("b", 1)):
+        size = len(exe.state[name].tobytes())
+        bits = (np.arange(1, size + 1) % (2 if dtype == "bool" else 256)).astype(np.uint8)
+        exe._assign_whole(name, bits)
+        assert size % count == 0
+    exe.save(path)
+    other.load(path)
+    assert_same_bits(states_of(other), states_of(exe))
+    assert any(other.state["a"].tobytes())
+
+
+def test_a_program_without_states(path: Path) -> None:
+    exe = ls.compile(ls.parse("graph @g(%x: f32[2]) -> (y: f32[2]) {\n  %y = neg %x : f32[2]\n  return %y\n}\n"))
+    exe.save(path, step=1)
+    assert exe.load(path) == {"step": 1}
+
+
+def test_metadata_comes_back_as_it_was(path: Path) -> None:
+    exe = compiled()
+    given = {"data_position": 2**62, "name": 'é\n"', "loss": 0.1, "best": float("inf"), "done": True, "none": ""}
+    exe.save(path, step=12, metadata=given)
+    found = exe.load(path)
+    assert found == {"step": 12, **given}
+    assert {name: type(value) for name, value in found.items()} == {
+        "step": int,
+        **{n: type(v) for n, v in given.items()},
+    }
+    numbers = {"f": np.float32(0.1), "i": np.int32(3), "b": np.bool_(True), "a": np.array(2.5, np.float32)}
+    exe.save(path, step=np.int64(13), metadata=numbers)
+    assert exe.load(path) == {"step": 13, "f": float(np.float32(0.1)), "i": 3, "b": True, "a": 2.5}
+    exe.save(path, metadata={"nan": float("nan")})
+    assert np.isnan(exe.load(path)["nan"])
+
+
+def test_metadata_that_cannot_come_back(path: Path) -> None:
+    exe = compiled()
+    with raises("save: metadata's a is [1], expected a number"):
+        exe.save(path, metadata={"a": [1]})
+    with raises("save: metadata's a is None, expected a number"):
+        exe.save(path, metadata={"a": None})
+    with raises("save: metadata has a step, which is an argument of its own"):
+        exe.save(path, metadata={"step": 1})
+    with raises("save: a name in metadata is 1, expected text"):
+        exe.save(path, metadata={1: 1})
+    with raises("save: step is -1, expected at least 0"):
+        exe.save(path, step=-1)
+    with raises("save: metadata's a is", "does not fit into 64 bits"):
+        exe.save(path, metadata={"a": 2**63})
+    with pytest.raises(TypeError):
+        exe.save(path, steps=1)
+    assert not path.exists()
+
+
+# Ranks
+
+
+def test_any_number_of_ranks_goes_on_from_what_two_saved(path: Path) -> None:
+    """Bitwise as those ranks do that were given the same states one by one; and two as two that never stopped."""
+
+    def first(world: ls.Communicator) -> States:
+        exe = compiled(world)
+        run(exe, 0, 3)
+        exe.save(path, step=3)
+        run(exe, 3, 6)
+        return states_of(exe)
+
+    uninterrupted = in_ranks(2, first)
+    given = safetensors.numpy.load_file(path)
+
+    def second(world: ls.Communicator, load: bool) -> States:
+        exe = compiled(world)
+        if load:
+            assert exe.load(path) == {"step": 3}
+        else:
+            for name, value in given.items():
+                exe.state[name] = value
+        run(exe, 3, 6)
+        exe.check_replicas()
+        return states_of(exe)
+
+    for n in (1, 2, 3, 6):
+        loaded, expected = (in_ranks(n, lambda world, load=load: second(world, load)) for load in (True, False))
+        assert len(loaded) == n
+        for rank in range(n):
+            assert_same_bits(loaded[rank], expected[rank])
+            if n == 2:
+                assert_same_bits(loaded[rank], uninterrupted[rank])
+
+
+def test_states_that_ranks_share_are_whole_in_the_file(path: Path) -> None:
+    """Saved on a mesh of two axes; loaded on it, on the same with its axes turned, on one rank, and on two of one axis."""
+
+    def first(world: ls.Communicator) -> tuple[States, States]:
+        exe = compiled(world, mesh=MESH, split=MLP_SPLIT)
+        run(exe, 0, 3, MESH)
+        exe.save(path)
+        saved = states_of(exe)
+        run(exe, 3, 5, MESH)
+        return saved, states_of(exe)
+
+    of_ranks = in_ranks(4, first)
+    parts = [saved for saved, _ in of_ranks]
+    in_file = safetensors.numpy.load_file(path)
+    split = 0
+    for name, value in in_file.items():
+        of = name.removesuffix("/adam_m").removesuffix("/adam_v")
+        dim = MLP_SPLIT.get(of, {}).get("model")
+        expected = parts[0][name] if dim is None else np.concatenate([parts[0][name], parts[1][name]], axis=dim)
+        np.testing.assert_array_equal(value, expected, err_msg=name)
+        split += dim is not None
+    assert split == 9
+    assert in_file["fc1.weight"].shape == (16, 12)
+    np.testing.assert_array_equal(in_file["fc1.weight"], whole("fc1.weight", parts))
+
+    def again(world: ls.Communicator) -> States:
+        exe = compiled(world, mesh=MESH, split=MLP_SPLIT)
+        exe.load(path)
+        assert_same_bits(states_of(exe), parts[world.rank])
+        run(exe, 3, 5, MESH)
+        return states_of(exe)
+
+    for found, (_, expected) in zip(in_ranks(4, again), of_ranks, strict=True):
+        assert_same_bits(found, expected)
+
+    def elsewhere(world: ls.Communicator, **options: Any) -> None:
+        exe = compiled(world, **options)
+        exe.load(path)
+        exe.check_replicas()
+        exe.save(path.with_name(f"{world.size}.safetensors"))
+
+    turned = {"model": 2, "data": 2}
+    in_ranks(4, lambda world: elsewhere(world, mesh=turned, split=MLP_SPLIT))
+    in_ranks(1, elsewhere)
+    in_ranks(2, lambda world: elsewhere(world))
+    for n in (1, 2, 4):
+        assert_same_bits(safetensors.numpy.load_file(path.with_name(f"{n}.safetensors")), in_file)
+
+
+def test_what_fits_is_the_same_for_all_numbers_of_ranks(path: Path) -> None:
+    def body(world: ls.Communicator) -> str:
+        file = path.with_name(f"{world.size}")
+        compiled(world).save(file)
+        opened = _checkpoint.CheckpointFile(str(file))
+        opened.close()
+        assert opened.program["name"] == "mlp"
+        assert opened.program["backend"] == "cpu"
+        assert opened.program["mesh"] == (f"{{data={world.size}}}" if world.size > 1 else "{}")
+        assert "build " in opened.program["built_with"]
+        return opened.program["fits"]
+
+    assert len({fits for n in (1, 2, 3) for fits in in_ranks(n, body)}) == 1
+
+
+def test_ranks_that_ask_for_different_things(path: Path) -> None:
+    def asking(**of_rank_one: Any) -> Callable[[ls.Communicator], None]:
+        def body(world: ls.Communicator) -> None:
+            exe = compiled(world)
+            request = {"path": path, "step": 1, "metadata": {"epoch": 3}, "background": False}
+            exe.save(**{**request, **(of_rank_one if world.rank == 1 else {})})
+
+        return body
+
+    host = re.escape(ls.Communicator.single().host(0))
+    for request, what in (
+        ({"step": 2}, "save: metadata's step is 1 on rank 0, and 2 on rank 1 on host"),
+        ({"metadata": {"epoch": 4}}, "save: metadata's epoch is 3 on rank 0, and 4 on rank 1 on host"),
+        ({"metadata": {"epoch": 3, "more": 1}}, "save: metadata's more is null on rank 0, and 1 on rank 1 on host"),
+        ({"metadata": None}, "save: metadata's epoch is 3 on rank 0, and null on rank 1 on host"),
+        ({"background": True}, "save: background is false on rank 0, and true on rank 1 on host"),
+        ({"path": "/elsewhere"}, f'save: path is "{path}" on rank 0, and "/elsewhere" on rank 1 on host'),
+    ):
+        for message in errors_of(2, asking(**request)):
+            assert re.search(rf"{re.escape(what)} {host}$", message)
+    for request, what in (
+        ({"path": None}, "rank 1 on host .*: the path is None, expected text or a path"),
+        ({"step": "one"}, "rank 1 on host .*: save: step is 'one', expected a whole number"),
+        ({"metadata": 5}, "rank 1 on host .*: save: metadata is 5, expected names"),
+    ):
+        for message in errors_of(2, asking(**request)):
+            assert re.search(what, message)
+    assert not path.exists()
+
+
+def test_values_that_are_no_parts_of_a_whole_are_refused(path: Path) -> None:
+    graph = ls.parse(
+        "graph @own(%x: f32[2] split(0), state %noise: f32[3] local) -> (y: f32[2]) {\n"
+        "  %y = neg %x : f32[2]\n  return %y\n}\n"
+    )
+
+    def body(world: ls.Communicator) -> None:
+        exe = ls.compile(graph, world=world, threads=1)
+        with raises("save: state noise is local along data"):
+            exe.save(path)
+        world.barrier()  # nothing is broken
+
+    in_ranks(2, body)
+    assert not list(path.parent.iterdir())
+
+
+# What load refuses, before it changes anything
+
+
+def test_programs_that_do_not_fit(path: Path) -> None:
+    compiled().save(path)
+    plain = ls.compile(training(), threads=1)
+    before = states_of(plain)
+    with raises(f"{path}: there is a state optimizer/step, which the program @mlp has not"):
+        plain.load(path)
+    assert_same_bits(states_of(plain), before)
+    plain.save(path)
+    with raises(f"{path}: there is no state optimizer/step, which the program @mlp has"):
+        compiled().load(path)
+    for text, difference in (
+        ("state %w: f32[3]", "state w is f32[2], and f32[3] in the program @g"),
+        ("state %w: f64[2]", "state w is f32[2], and f64[2] in the program @g"),
+        ("state %w: f32[]", "state w is f32[2], and f32[] in the program @g"),
+        ("state %wa: f32[2]", "there is no state wa, which the program @g has; there is w"),
+    ):
+        exe = ls.compile(ls.parse("graph @g(state %w: f32[2]) -> (y: f32[2]) {\n  return %w\n}\n"))
+        exe.save(path)
+        type_ = text.split(": ")[1]
+        name = text.split()[1].rstrip(":")
+        other = ls.compile(ls.parse(f"graph @g({text}) -> (y: {type_}) {{\n  return {name}\n}}\n"))
+        with raises(f"{path}: {difference}"):
+            other.load(path)
+
+
+def test_a_damaged_tensor_changes_no_state_on_any_rank(path: Path) -> None:
+    def body(world: ls.Communicator) -> None:
+        exe = compiled(world)
+        exe.save(path)
+        world.barrier()
+        if world.rank == 0:
+            with open(path, "r+b") as file:
+                file.seek(-1, os.SEEK_END)
+                file.write(b"\x77")
+        world.barrier()
+        run(exe, 0, 2)
+        before = states_of(exe)
+        with pytest.raises(ls.Error, match="rank 0 on host .*: it is damaged: the bytes of the state") as caught:
+            exe.load(path)
+        assert str(path) in str(caught.value)
+        assert_same_bits(states_of(exe), before)
+        run(exe, 2, 4)
+        exe.check_replicas()
+
+    in_ranks(2, body)
+
+
+def test_ranks_that_see_different_files_or_none(path: Path) -> None:
+    def body(world: ls.Communicator) -> list[str]:
+        exe = compiled(world)
+        exe.save(path, step=1)
+        exe.save(path.with_name("other"), step=2)
+        messages = []
+        for name in ("other", "none"):
+            with pytest.raises(ls.Error) as caught:
+                exe.load(path.with_name(name) if world.rank == 1 else path)
+            messages.append(str(caught.value))
+        assert exe.load(path) == {"step": 1}
+        return messages
+
+    for different, none in in_ranks(2, body):
+        assert re.search(r"rank 0 on host .* and rank 1 on host .* see different files under this name", different)
+        assert re.match(rf"rank 1 on host .*: {path.with_name('none')}: No such file or directory", none)
+
+
+# In the background
+
+
+class Gate:
+    """Holds every writer until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened, self.reached = threading.Event(), threading.Event()
+        write = _atomic.write
+
+        def wait(path: str, content: Any) -> None:
+            def later(file: Any) -> None:
+                self.reached.set()
+                assert self.opened.wait(60)
+                content(file)
+
+            write(path, later)
+
+        monkeypatch.setattr(_atomic, "write", wait)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_training_goes_on_while_a_thread_writes(ranks: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+
+    def body(world: ls.Communicator) -> None:
+        exe = compiled(world)
+        run(exe, 0, 2)
+        at_save = states_of(exe)
+        exe.save(path, step=2, background=True)
+        if world.rank == 0:
+            assert gate.reached.wait(60)
+        run(exe, 2, 4)  # while it writes
+        assert not path.exists()
+        later = states_of(exe)
+        world.barrier()
+        if world.rank == 0:
+            gate.opened.set()
+        exe.saved()
+        assert path.exists()
+        exe.saved()
+        assert exe.load(path) == {"step": 2}
+        assert_same_bits(states_of(exe), at_save)
+        assert any(not np.array_equal(later[name], at_save[name]) for name in later)
+
+    in_ranks(ranks, body)
+
+
+@pytest.mark.parametrize("what", ["save", "load", "saved"])
+def test_who_comes_next_waits_for_the_writer(what: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    exe = compiled()
+    exe.save(path, step=1, background=True)
+    opener = threading.Timer(0.5, gate.opened.set)
+    opener.start()
+    assert not path.exists()
+    {"save": lambda: exe.save(path, step=2), "load": lambda: exe.load(path), "saved": exe.saved}[what]()
+    assert gate.opened.is_set()
+    assert exe.load(path) == {"step": 2 if what == "save" else 1}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("what", ["save", "load", "saved"])
+def test_an_error_of_the_writer_is_of_who_comes_next_once(
+    what: str, ranks: int, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nowhere = path.parent / "no" / "folder"
+
+    def body(world: ls.Communicator) -> None:
+        exe = compiled(world)
+        exe.save(nowhere, background=True)
+        following = {"save": lambda: exe.save(path), "load": lambda: exe.load(path), "saved": exe.saved}[what]
+        with pytest.raises(ls.Error, match="No such file or directory") as caught:
+            following()
+        assert ("rank 0 on host" in str(caught.value)) == (ranks > 1)
+        assert str(nowhere) in str(caught.value)
+        assert not path.exists(), "nothing else was done"
+        exe.saved()
+        world.barrier()
+        exe.save(path)
+
+    with caplog.at_level(logging.ERROR, "lockstep"):
+        in_ranks(ranks, body)
+    assert [record.getMessage() for record in caplog.records] == [f"save: {nowhere}: No such file or directory"]
+    assert path.exists()
+
+
+def test_a_writer_that_takes_longer_than_ranks_wait_for_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    worlds = ls.Communicator.in_process(2, timeout=1.0)
+    failures = []
+
+    def body(world: ls.Communicator) -> None:
+        try:
+            compiled(world).save(path)
+        except ls.Error as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=body, args=(world,)) for world in worlds]
+    for thread in threads:
+        thread.start()
+    threading.Timer(3.0, gate.opened.set).start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    assert path.exists()
+
+
+# Runs that were started
+
+
+def test_a_save_waits_for_a_started_call(path: Path) -> None:
+    one, other = compiled(), compiled()
+    run(one, 0, 2)
+    other(**share(other._world(), None, 0))
+    call = other.start(**share(other._world(), None, 1))
+    other.save(path)
+    assert_same_bits(safetensors.numpy.load_file(path), states_of(one))
+    assert np.isfinite(call["loss"])
+
+
+@pytest.mark.parametrize("what", ["save", "load"])
+def test_an_error_of_a_started_call_is_of_the_save_or_load(what: str, path: Path) -> None:
+    exe = compiled()
+    exe.save(path)
+    content = path.read_bytes()
+    run(exe, 0, 1)
+    before = states_of(exe)
+    exe.start(x=X, label=np.array([0, 1, 2, 3, 4, 9]))
+    with raises("call 2, which was started before: ", "label 9 at position [5]"):
+        exe.save(path) if what == "save" else exe.load(path)
+    assert path.read_bytes() == content
+    assert_same_bits(states_of(exe), before)
+
+
+def test_a_rank_whose_call_failed_is_named_by_all(path: Path) -> None:
+    def body(world: ls.Communicator) -> None:
+        exe = compiled(world)
+        batch = share(world, None, 0)
+        if world.rank == 1:
+            batch["label"] = np.array([9, 9, 9])
+        try:
+            exe.start(**batch)
+        except ls.Error:
+            pass
+        exe.save(path)
+
+    other, culprit = errors_of(2, body)
+    assert "label 9" in culprit
+    assert "rank 1 on host" in other and "label 9" in other
+    assert not path.exists()
+
+
+# Signatures
+
+
+def test_mlp_inference_can_be_saved_too(path: Path) -> None:
+    """An executable that does not train: its parameters."""
+    exe = ls.compile(mlp(), threads=1)
+    exe.save(path)
+    assert set(safetensors.numpy.load_file(path)) == set(exe.state)

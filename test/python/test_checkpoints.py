@@ -1,0 +1,247 @@
+"""ls.Checkpoints: which files a folder keeps, and from which a run goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+from ranks import errors_of
+from test_checkpoint import Gate, assert_same_bits, compiled, in_ranks, run, states_of
+from test_errors import raises, training
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "checkpoints"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def test_the_last_ones_stay(folder: Path) -> None:
+    exe, checkpoints = compiled(), ls.Checkpoints(folder, keep=2)
+    assert (checkpoints.steps(), checkpoints.latest()) == ([], None)
+    for step in (0, 9, 10, 100):
+        run(exe, 0, 1)
+        checkpoints.save(exe, step=step, metadata={"epoch": step})
+    assert names(folder) == ["step-000000000010.safetensors", "step-000000000100.safetensors"]
+    assert checkpoints.steps() == [10, 100]
+    assert checkpoints.latest() == folder / "step-000000000100.safetensors"
+    other = compiled()
+    assert checkpoints.restore(other) == {"step": 100, "epoch": 100}
+    assert_same_bits(states_of(other), states_of(exe))
+    assert other.load(folder / names(folder)[0]) == {"step": 10, "epoch": 10}
+
+
+def test_three_stay_by_default(folder: Path) -> None:
+    exe, checkpoints = compiled(), ls.Checkpoints(str(folder))
+    for step in range(5):
+        checkpoints.save(exe, step=step)
+    assert checkpoints.steps() == [2, 3, 4]
+
+
+def test_nothing_to_restore(folder: Path) -> None:
+    exe = compiled()
+    run(exe, 0, 2)
+    before = states_of(exe)
+    assert ls.Checkpoints(folder).restore(exe) is None
+    folder.mkdir(parents=True)
+    assert ls.Checkpoints(folder).restore(exe) is None
+    assert_same_bits(states_of(exe), before)
+
+
+def test_files_of_others_are_left_alone(folder: Path) -> None:
+    others = [
+        "step-1.safetensors", "step-000000000001.safetensors.old", "step-0000000000001.safetensors",
+        "a-step-000000000001.safetensors", "step-00000000000x.safetensors", "notes.txt", ".step-000000000001.safetensors",
+    ]  # fmt: skip
+    folder.mkdir(parents=True)
+    for name in others:
+        (folder / name).write_text("mine")
+    exe, checkpoints = compiled(), ls.Checkpoints(folder, keep=1)
+    assert (checkpoints.restore(exe), checkpoints.latest()) == (None, None)
+    for step in (2, 3):
+        checkpoints.save(exe, step=step)
+    assert names(folder) == sorted([*others, "step-000000000003.safetensors"])
+    assert all((folder / name).read_text() == "mine" for name in others)
+
+
+def test_a_step_that_is_saved_again(folder: Path) -> None:
+    exe, checkpoints = compiled(), ls.Checkpoints(folder)
+    checkpoints.save(exe, step=1)
+    run(exe, 0, 1)
+    checkpoints.save(exe, step=1)
+    other = compiled()
+    checkpoints.restore(other)
+    assert_same_bits(states_of(other), states_of(exe))
+    assert checkpoints.steps() == [1]
+
+
+def test_a_folder_of_a_run_that_came_further(folder: Path) -> None:
+    """Its last checkpoint would be restored, whatever is saved now."""
+    exe, checkpoints = compiled(), ls.Checkpoints(folder)
+    for step in (5, 10):
+        checkpoints.save(exe, step=step)
+    with raises(
+        "step-000000000007.safetensors: there is step-000000000010.safetensors, of a later step", "restore() it"
+    ):
+        ls.Checkpoints(folder).save(exe, step=7)
+    assert checkpoints.steps() == [5, 10]
+
+
+def test_a_file_that_was_damaged_is_an_error_that_names_it(folder: Path) -> None:
+    exe, checkpoints = compiled(), ls.Checkpoints(folder)
+    for step in (1, 2):
+        checkpoints.save(exe, step=step)
+    latest = checkpoints.latest()
+    assert latest is not None
+    latest.write_bytes(latest.read_bytes()[:-1])
+    with raises(f"{latest}: it is truncated"):
+        checkpoints.restore(exe)
+    latest.unlink()
+    assert checkpoints.restore(exe) == {"step": 1}
+
+
+def test_a_save_that_fails_removes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exe, checkpoints = compiled(), ls.Checkpoints(folder, keep=1)
+    checkpoints.save(exe, step=1)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with raises("step-000000000002.safetensors: No space left on device"):
+            checkpoints.save(exe, step=2)
+        checkpoints.save(exe, step=3, background=True)
+        with raises("step-000000000003.safetensors: No space left on device"):
+            checkpoints.restore(exe)
+    assert names(folder) == ["step-000000000001.safetensors"]
+
+
+def test_an_old_one_is_removed_after_the_new_one_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exe, checkpoints = compiled(), ls.Checkpoints(folder, keep=1)
+    checkpoints.save(exe, step=1)
+    gate = Gate(monkeypatch)
+    checkpoints.save(exe, step=2, background=True)
+    assert gate.reached.wait(60)
+    assert checkpoints.steps() == [1]
+    gate.opened.set()
+    exe.saved()
+    assert checkpoints.steps() == [2]
+
+
+def test_a_restore_waits_for_a_save_in_the_background(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exe, checkpoints = compiled(), ls.Checkpoints(folder)
+    checkpoints.save(exe, step=1)
+    gate = Gate(monkeypatch)
+    checkpoints.save(exe, step=2, background=True)
+    threading.Timer(0.5, gate.opened.set).start()
+    assert checkpoints.restore(exe) == {"step": 2}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_several_ranks(ranks: int, folder: Path) -> None:
+    def body(world: ls.Communicator) -> None:
+        exe, checkpoints = compiled(world), ls.Checkpoints(folder, keep=2)
+        assert checkpoints.restore(exe) is None
+        for step in range(1, 6):
+            run(exe, step - 1, step)
+            checkpoints.save(exe, step=step, background=step % 2 == 1)
+        other = compiled(world)
+        exe.saved()
+        assert checkpoints.restore(other) == {"step": 5}
+        assert_same_bits(states_of(other), states_of(exe))
+
+    in_ranks(ranks, body)
+    assert ls.Checkpoints(folder).steps() == [4, 5]
+
+
+def test_errors_of_rank_0_are_raised_on_all(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+
+    def saving(world: ls.Communicator) -> None:
+        ls.Checkpoints(tmp_path / "file" / "folder").save(compiled(world), step=1)
+
+    def restoring(world: ls.Communicator) -> None:
+        ls.Checkpoints(tmp_path / "file").restore(compiled(world))
+
+    def of_other_steps(world: ls.Communicator) -> None:
+        ls.Checkpoints(tmp_path / "new").save(compiled(world), step=world.rank)
+
+    for body, message in (
+        (saving, "rank 0 on host .*/file/folder/step-000000000001.safetensors: Not a directory"),
+        (restoring, "rank 0 on host .*/file: Not a directory"),
+        (of_other_steps, "save: path is .*step-000000000000.* on rank 0, and .*step-000000000001.* on rank 1 on host"),
+    ):
+        for found in errors_of(2, body):
+            assert re.search(message, found), found
+    assert not (tmp_path / "new").exists()
+
+
+def test_wrong_arguments(folder: Path) -> None:
+    exe: Any = compiled()
+    with raises("Checkpoints: keep is 0, expected at least 1"):
+        ls.Checkpoints(folder, keep=0)
+    with raises("the path is 5, expected text or a path"):
+        ls.Checkpoints(5)  # type: ignore[arg-type]
+    with raises("Checkpoints.save: step is None, expected a whole number"):
+        ls.Checkpoints(folder).save(exe, step=None)  # type: ignore[arg-type]
+    with raises("Checkpoints.save: step is -1, expected at least 0"):
+        ls.Checkpoints(folder).save(exe, step=-1)
+    for call in (lambda: ls.Checkpoints(folder).restore(training()), lambda: ls.Checkpoints(folder).save(5, step=1)):
+        with raises("Checkpoints.", "the executable is", "expected what compile() returns"):
+            call()
+    assert repr(ls.Checkpoints(folder)) == f"<lockstep.Checkpoints in {folder}>"
+
+
+KILLED = """
+import sys, threading, time
+import numpy as np
+import lockstep as ls
+from lockstep import _atomic
+from test_checkpoint import compiled, run
+exe, checkpoints = compiled(), ls.Checkpoints(sys.argv[1], keep=1)
+done = checkpoints.restore(exe) or {"step": 0}
+print("ready", flush=True)
+for step in range(done["step"] + 1, 10**6):
+    run(exe, step - 1, step)
+    checkpoints.save(exe, step=step, background=bool(step % 2))
+"""
+
+
+def test_runs_that_are_killed_leave_their_last_checkpoint(folder: Path) -> None:
+    """Of which `keep=1` leaves one, or two where the kill fell between the new name and the removal of the old one."""
+    chance, last = np.random.Generator(np.random.PCG64(0)), 0
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+    for _ in range(8):
+        command = [sys.executable, "-c", KILLED, folder]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            assert process.stdout.readline() == "ready\n"
+            threading.Event().wait(chance.uniform(0.01, 0.3))
+            process.kill()
+        steps = ls.Checkpoints(folder).steps()
+        if not steps and not last:
+            continue
+        assert steps[-1] >= last
+        assert len(steps) <= 2
+        assert len(names(folder)) <= len(steps) + 1, "and at most one that was being written"
+        last = steps[-1]
+        exe, expected = compiled(), compiled()
+        assert ls.Checkpoints(folder).restore(exe) == {"step": last}
+        assert exe.state["optimizer/step"] == last
+    assert last > 8
+    run(expected, 0, last)
+    assert_same_bits(states_of(exe), states_of(expected))
