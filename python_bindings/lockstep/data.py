@@ -82,14 +82,16 @@ def mnist(directory: str | PathLike[str], train: bool = True) -> tuple[np.ndarra
 class Batches:
     """This rank's share of each batch of an epoch; what `batches` returns. Has a length, and can be iterated repeatedly."""
 
-    def __init__(self, arrays: tuple[np.ndarray, ...], size: int, rank: int, ranks: int, seed: int | None) -> None:
-        self._arrays, self._size, self._seed = arrays, size, seed
+    def __init__(
+        self, arrays: tuple[np.ndarray, ...], size: int, rank: int, ranks: int, seed: int | None, start: int
+    ) -> None:
+        self._arrays, self._size, self._seed, self._start = arrays, size, seed, start
         self._share = size // ranks
         self._rank = rank
         self._samples = len(arrays[0])
 
     def __len__(self) -> int:
-        return self._samples // self._size
+        return self._samples // self._size - self._start
 
     @property
     def dropped(self) -> int:
@@ -101,7 +103,7 @@ class Batches:
         if self._seed is not None:
             # The generator is fixed by name, so that the order depends on neither the rank nor NumPy's default.
             order = np.random.Generator(np.random.PCG64(self._seed)).permutation(self._samples)
-        for batch in range(len(self)):
+        for batch in range(self._start, self._samples // self._size):
             begin = batch * self._size + self._rank * self._share
             rows = order[begin : begin + self._share]
             yield tuple(array[rows] for array in self._arrays)
@@ -113,6 +115,7 @@ def batches(
     world: Communicator | None = None,
     seed: int | None = None,
     mesh: Mapping[str, int] | None = None,
+    start: int = 0,
 ) -> Batches:
     """Cuts arrays into batches and gives this rank its share of each: rows rank*size/n to (rank+1)*size/n.
 
@@ -127,6 +130,8 @@ def batches(
       seed: of the shuffle; None keeps the order. Pass another in each epoch.
       mesh: what `compile` gets. Batches are shared along its axis "data" alone: ranks that differ along others get the same
         rows. If None, all ranks share them.
+      start: how many batches of the epoch are left out at its begin, since a run that is continued has had them; the others are
+        the same as without it. All of them at most.
 
     Returns:
       An iterable with a length, of tuples with one array each, of size/n rows.
@@ -158,7 +163,10 @@ def batches(
         raise Error(f"batches: a batch of {size} cannot be shared evenly by {ranks} ranks")
     if size > lengths[0]:
         raise Error(f"batches: a batch of {size} is more than the {lengths[0]} samples there are")
-    result = Batches(arrays, size, rank, ranks, seed)
+    start = _check.integer("batches: start", start, 0)
+    if start > lengths[0] // size:
+        raise Error(f"batches: start is {start}, of {lengths[0] // size} batches")
+    result = Batches(arrays, size, rank, ranks, seed, start)
     if result.dropped and is_first:
         _warn_once(
             f"batches of {size}: the last {result.dropped} of {lengths[0]} samples do not fill a batch and are left out"

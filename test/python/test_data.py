@@ -44,6 +44,24 @@ def test_no_sample_comes_twice_and_the_seed_alone_decides_the_order() -> None:
     np.testing.assert_array_equal(np.concatenate(epoch(2, seed=None)), SAMPLES[:18])
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_run_that_is_continued_gets_the_batches_that_are_left(seed: int | None) -> None:
+    for rank in range(2):
+        world = SimpleNamespace(rank=rank, size=2)
+        every = [sample for (sample,) in ls.data.batches(SAMPLES, size=6, world=world, seed=seed)]
+        for start in range(4):
+            batches = ls.data.batches(SAMPLES, size=6, world=world, seed=seed, start=start)
+            assert len(batches) == 3 - start
+            assert batches.dropped == 4
+            left = [sample for (sample,) in batches]
+            assert len(left) == len(batches)
+            for found, expected in zip(left, every[start:], strict=True):
+                np.testing.assert_array_equal(found, expected)
+    for start, words in ((4, "start is 4, of 3 batches"), (-1, "start is -1, expected at least 0")):
+        with pytest.raises(ls.Error, match=words):
+            ls.data.batches(SAMPLES, size=6, start=start)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2**31])
 def test_every_seed_shuffles(seed: int) -> None:
     shuffled = np.concatenate(epoch(1, seed))
