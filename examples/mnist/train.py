@@ -43,11 +43,25 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("build/train"), metavar="DIR", help="where results are written"
     )
+    parser.add_argument(
+        "--checkpoints",
+        type=Path,
+        metavar="DIR",
+        help="folder in which the run is saved now and then; the last three stay",
+    )
+    parser.add_argument("--checkpoint-every", type=int, default=200, metavar="STEPS", help="how often")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the last of --checkpoints, with as many ranks as there are now",
+    )
     parser.add_argument("--print-graph", action="store_true", help="print the compiled graph and its steps")
     arguments = parser.parse_args()
-    for option in ("epochs", "batch"):
+    for option in ("epochs", "batch", "checkpoint_every"):
         if getattr(arguments, option) < 1:
-            parser.error(f"argument --{option}: {getattr(arguments, option)} is not at least 1")
+            parser.error(f"argument --{option.replace('_', '-')}: {getattr(arguments, option)} is not at least 1")
+    if arguments.resume and arguments.checkpoints is None:
+        parser.error("argument --resume: --checkpoints says where from")
     return arguments
 
 
@@ -88,7 +102,27 @@ def accuracy(
     return sum(int(count) for count in world.gather_bytes(str(right).encode())) / len(images)
 
 
-def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Executable, list[float], float]:
+def steps_done(
+    exe: ls.Executable, checkpoints: ls.Checkpoints | None, data: dict[str, int], arguments: argparse.Namespace
+) -> int:
+    """How many training steps the run has behind it: those of the last checkpoint if it goes on from there, else 0."""
+    if checkpoints is None:
+        return 0
+    if not arguments.resume:
+        if checkpoints.latest() is not None:
+            raise ls.Error(f"{checkpoints.latest()} is of a run before: --resume goes on from there")
+        return 0
+    metadata = checkpoints.restore(exe)
+    if metadata is None:
+        return 0
+    for name, value in data.items():
+        if metadata[name] != value:
+            raise ls.Error(f"{checkpoints.latest()}: {name} was {metadata[name]}, and is {value}: not the same batches")
+    return int(metadata["step"])
+
+
+def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Executable, int, list[float], float]:
+    """The trained executable, how many steps came from a checkpoint, the losses of the others, and their seconds."""
     images, labels = ls.data.mnist(arguments.data)
     model = ls.load_onnx(
         arguments.model, dims={"batch": arguments.batch}
@@ -102,37 +136,56 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Exe
     if world.rank == 0:
         print_header(world, model, exe, arguments, len(images))
 
+    # A step's number says which batch it gets, so a run that goes on gets those that it would have got.
+    data = {"samples": len(images), "batch": arguments.batch}
+    checkpoints = ls.Checkpoints(arguments.checkpoints) if arguments.checkpoints else None
+    first = step_number = steps_done(exe, checkpoints, data, arguments)
+    if world.rank == 0 and first > 0:
+        print(f"goes on after step {first}", flush=True)
+    first_epoch, first_batch = divmod(first, len(images) // arguments.batch)
+
     losses = []
-    start = time.perf_counter()
-    for epoch in range(arguments.epochs):
+    begin = time.perf_counter()
+    for epoch in range(first_epoch, arguments.epochs):
+        start = first_batch if epoch == first_epoch else 0
         batches = ls.data.batches(
-            images, labels, size=arguments.batch, world=world, seed=epoch
+            images, labels, size=arguments.batch, world=world, seed=epoch, start=start
         )  # this rank's share of each
         progress = tqdm(
             batches,
             desc=f"epoch {epoch + 1}/{arguments.epochs}",
             unit=" images",
             unit_scale=arguments.batch,
+            initial=start,
+            total=start + len(batches),
             disable=world.rank != 0,
         )
         for image, label in progress:
             losses.append(float(exe(image=image, label=label)["loss"]))
+            step_number += 1
             if len(losses) % 20 == 0:
                 progress.set_postfix(loss=f"{np.mean(losses[-20:]):.4f}", refresh=False)
-    return exe, losses, time.perf_counter() - start
+            if checkpoints is not None and step_number % arguments.checkpoint_every == 0:
+                checkpoints.save(exe, step=step_number, metadata=data, background=True)
+    seconds = time.perf_counter() - begin
+    if checkpoints is not None:
+        checkpoints.save(exe, step=step_number, metadata=data)
+    return exe, first, losses, seconds
 
 
-def write_results(exe: ls.Executable, losses: list[float], out: Path) -> list[tuple[Path, str]]:
+def write_results(exe: ls.Executable, first: int, losses: list[float], out: Path) -> list[tuple[Path, str]]:
     import matplotlib
 
     matplotlib.use("Agg")  # no screen is needed
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    axes.plot(losses, color="0.8", linewidth=0.8, label="each step")
+    steps = first + np.arange(len(losses))
+    axes.plot(steps, losses, color="0.8", linewidth=0.8, label="each step")
     window = max(1, min(50, len(losses) // 10))
-    smooth = np.convolve(losses, np.ones(window) / window, mode="valid")
-    axes.plot(np.arange(len(smooth)) + window - 1, smooth, label=f"mean of {window} steps")
+    if losses:
+        smooth = np.convolve(losses, np.ones(window) / window, mode="valid")
+        axes.plot(steps[window - 1 :], smooth, label=f"mean of {window} steps")
     axes.set(xlabel="step", ylabel="training loss (mean over the global batch)", ylim=(0, None))
     axes.legend()
     figure.savefig(out / "loss.png", dpi=120)
@@ -153,12 +206,12 @@ def main() -> None:
     if world.rank == 0:
         arguments.out.mkdir(parents=True, exist_ok=True)
 
-    exe, losses, seconds = train(world, arguments)
+    exe, first, losses, seconds = train(world, arguments)
     exe.check_replicas()  # bitwise equal on all ranks, or an error
     test_accuracy = accuracy(arguments.model, exe, *ls.data.mnist(arguments.data, train=False), world)
     ls.save_onnx(exe, arguments.out / "lenet-trained.onnx")
     if world.rank == 0:
-        written = write_results(exe, losses, arguments.out)
+        written = write_results(exe, first, losses, arguments.out)
         print(f"test accuracy {test_accuracy:.4f}")
         print(f"trained in {seconds:.1f} s, {len(losses) * arguments.batch / seconds:,.0f} images/s")
         for path, what in written:

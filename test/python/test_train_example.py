@@ -71,10 +71,68 @@ def test_training(optimizer: str, data: Path, tmp_path: Path) -> None:
     assert abs(np.mean(logits.argmax(axis=1) == labels) - accuracy) <= 1e-3
 
 
+# A checkpoint of every seventh step of 80, and of the last one.
+RUN = ["--epochs", "2", "--batch", "50", "--optimizer", "adam", "--checkpoint-every", "7"]
+
+
+def run_with_checkpoints(
+    ranks: int, data: Path, folder: Path, *options: str, before: tuple[Path | str, ...] = ()
+) -> str:
+    """What the run printed, whatever became of it; its checkpoints are in `folder`, its results in <folder>-out."""
+    files = ["--data", data, "--out", f"{folder}-out", "--checkpoints", folder]
+    done = mpirun(ranks, *before, TRAIN, *RUN, *files, *options)
+    assert (done.returncode == 0) == (not before), done.stderr
+    return done.stdout
+
+
+def test_a_run_that_is_killed_and_resumed_ends_with_the_bits_of_one_that_was_not(data: Path, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run_with_checkpoints(2, data, whole)
+    assert ls.Checkpoints(whole).steps() == [70, 77, 80]
+    for step in (14, 49):  # in the first epoch, and in the second
+        options = ["--resume"] if killed.exists() else []
+        kill = (HERE / "killed.py", killed, f"step-{step:012d}.safetensors")
+        run_with_checkpoints(2, data, killed, *options, before=kill)
+        assert step <= ls.Checkpoints(killed).steps()[-1] < 80
+        assert not Path(f"{killed}-out/lenet-trained.onnx").exists()
+    last = ls.Checkpoints(killed).steps()[-1]
+    assert f"goes on after step {last}" in run_with_checkpoints(2, data, killed, "--resume")
+    for name in ("killed/step-000000000080.safetensors", "killed-out/lenet-trained.onnx"):
+        assert (tmp_path / name).read_bytes() == (tmp_path / name.replace("killed", "whole")).read_bytes(), name
+    # Nothing is left to be done, on one rank.
+    assert "goes on after step 80" in run_with_checkpoints(1, data, killed, "--resume")
+    assert ls.Checkpoints(killed).steps()[-1] == 80
+
+
+def test_a_folder_with_checkpoints_of_another_run(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    run_with_checkpoints(1, data, folder, "--epochs", "1", "--resume")
+    for options, message in (
+        ([], "step-000000000040.safetensors is of a run before: --resume goes on from there"),
+        (["--resume", "--batch", "100"], "batch was 50, and is 100: not the same batches"),
+        (["--resume", "--optimizer", "sgd"], "state .* which the program @.* has"),
+    ):
+        files = ["--data", data, "--out", tmp_path / "out", "--checkpoints", folder]
+        done = mpirun(2, TRAIN, *RUN, *files, *options, timeout=60)
+        assert done.returncode != 0
+        assert_message(done.stderr, message)
+
+
 def test_help() -> None:
     done = subprocess.run([sys.executable, TRAIN, "--help"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    for option in ("--epochs", "--batch", "--lr", "--optimizer", "--data", "--out", "--print-graph", "--model"):
+    for option in (
+        "--epochs",
+        "--batch",
+        "--lr",
+        "--optimizer",
+        "--data",
+        "--out",
+        "--print-graph",
+        "--model",
+        "--resume",
+        "--checkpoints",
+    ):
         assert re.search(rf"^ +{option}\b.*\S", done.stdout, re.MULTILINE), option
     assert "global batch" in done.stdout
 
@@ -114,6 +172,8 @@ def test_bad_options_end_all_ranks(options: list[str], message: str, data: Path,
         (["--epochs", "0"], "--epochs: 0"),
         (["--batch", "0"], "--batch: 0"),
         (["--batch", "many"], "--batch.*many"),
+        (["--checkpoint-every", "0"], "--checkpoint-every: 0"),
+        (["--resume"], "--resume: --checkpoints says where from"),
     ],
     ids=ids,
 )
