@@ -519,6 +519,25 @@ def test_an_error_of_a_started_call_is_of_the_save_or_load(what: str, path: Path
     assert_same_bits(states_of(exe), before)
 
 
+def test_states_that_a_failed_call_has_half_updated_are_not_saved_and_load_repairs_them(path: Path) -> None:
+    graph = ls.parse(
+        "graph @divide(%d: i32[4], state %w: i32[4]) -> (%w: i32[4]) {\n  %w1 = div %w, %d : i32[4]\n  return %w1\n}\n"
+    )
+    exe = ls.compile(graph, threads=1)
+    exe.state["w"] = np.full(4, 6, np.int32)
+    exe.save(path)
+    content = path.read_bytes()
+    with raises("div"):
+        exe(d=np.zeros(4, np.int32))
+    for call in (lambda: exe(d=np.ones(4, np.int32)), lambda: exe.save(path)):
+        with raises("half updated"):
+            call()
+    assert path.read_bytes() == content
+    exe.load(path)
+    exe(d=np.full(4, 2, np.int32))
+    assert exe.state["w"].tolist() == [3] * 4
+
+
 def test_a_rank_whose_call_failed_is_named_by_all(path: Path) -> None:
     def body(world: ls.Communicator) -> None:
         exe = compiled(world)

@@ -301,6 +301,24 @@ def test_two_writers_of_one_file(path: Path) -> None:
     assert len(list(path.parent.iterdir())) == 2
 
 
+def test_who_opens_a_file_that_is_just_given_its_name_writes_another(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a writer that comes at the end of another one would write into what that one has written."""
+    part, flock = path.parent / ".c.safetensors.lockstep-part", fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        if not path.exists():  # the other writer ends between open and lock
+            part.write_bytes(b"the other's")
+            os.replace(part, path)
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(ValueError, match="in the middle"):
+        _atomic.write(str(path), failing)
+    assert [file.read_bytes() for file in path.parent.iterdir()] == [b"the other's"]
+
+
 def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What killed writers left may be somebody's then, and stays; there is one of a name."""
 
@@ -308,10 +326,11 @@ def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    (path.parent / ".other.lockstep-part").write_bytes(b"x")
+    for name in (".other.lockstep-part", ".c.safetensors.lockstep-part"):
+        (path.parent / name).write_bytes(b"x" * 1000)
     for content in (b"one", b"two"):
         _atomic.write(str(path), lambda file, content=content: file.write(content))
-    assert path.read_bytes() == b"two"
+        assert path.read_bytes() == content
     assert {file.name for file in path.parent.iterdir()} == {path.name, ".other.lockstep-part"}
 
 
