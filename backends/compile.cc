@@ -36,7 +36,7 @@ bool IsShared(const Graph& graph, const std::string& axis) {
 absl::Status CheckInputsAreShared(const Graph& graph, const Mesh& mesh) {
   std::string inputs, first;
   for (const Input& input : graph.inputs()) {
-    if (input.is_state) continue;
+    if (!input.is_data()) continue;
     if (first.empty()) first = input.name();
     inputs += (inputs.empty() ? "" : ", ") + input.name() + " " + input.value.type().ToString();
   }
@@ -73,6 +73,8 @@ absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, cons
   executable.inputs = std::move(program.inputs);
   executable.results = std::move(program.results);
   executable.states = std::move(program.states);
+  executable.settings = std::move(program.settings);
+  executable.settings_buffer = plan.settings;
   executable.steps = std::move(steps);
   executable.prepare = std::move(program.prepare);
   executable.whole = std::move(program.whole);

@@ -206,6 +206,27 @@ TEST(Ranks, ProgramsThatDifferInAnAttributeAreRefusedAtLoad) {
   }
 }
 
+TEST(Ranks, OfALongLineThePartAroundTheDifferenceIsShown) {
+  const auto agree = [](const std::string& before, const std::string& after) {
+    return StatusOfEach(2, [&](Communicator& communicator, Device&) {
+      const std::string text = "same\n" + before + (communicator.rank() == 1 ? "B" : "A") + after;
+      return AgreeOnText(communicator, "list", text);
+    })[0];
+  };
+  EXPECT_THAT(MessageOf(agree("short ", "")), HasSubstr("in line 2:\n  on rank 0: short A\n  on rank 1: short B"));
+  const std::string x(80, 'x'), y(159, 'y');
+  EXPECT_THAT(MessageOf(agree(std::string(920, '-') + x, y + std::string(1000, '-'))),
+              HasSubstr("\n  on rank 0: …" + x + "A" + y + "…\n  on rank 1: …" + x + "B" + y + "…"));
+  // No character is cut.
+  std::string accents;
+  for (int i = 0; i < 500; ++i) accents += "é";
+  for (const char* shift : {"", "-"}) {
+    const std::string message(MessageOf(agree(accents, shift + accents)));
+    EXPECT_THAT(message, HasSubstr("on rank 0: …é"));
+    EXPECT_THAT(message, HasSubstr("é…\n  on rank 1: …é"));
+  }
+}
+
 // Calls f when another thread uses the communicator.
 void WhenInUse(Communicator& communicator, const std::function<void()>& f) {
   std::barrier steps(2);

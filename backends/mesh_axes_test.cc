@@ -74,7 +74,9 @@ std::vector<Tensor> GlobalInputs(const Graph& step, int number) {
   std::vector<Tensor> inputs;
   for (const Input& input : step.inputs()) {
     const TensorType& type = input.value.type();
-    inputs.push_back(IsFloat(type.dtype) ? RandomTensor(type, random, -0.5, 0.5) : RandomTensor(type, random, 0, 4));
+    if (input.setting) inputs.push_back(Tensor::Scalar(type.dtype, input.setting->value));
+    else if (IsFloat(type.dtype)) inputs.push_back(RandomTensor(type, random, -0.5, 0.5));
+    else inputs.push_back(RandomTensor(type, random, 0, 4));
   }
   return inputs;
 }
@@ -100,6 +102,7 @@ absl::StatusOr<History> Train(const Graph& step, const Mesh& mesh, Communicator&
         if (number == 0) RETURN_IF_ERROR(executor->AssignState(input.name(), {whole[i].type(), whole[i].bytes()}));
         continue;
       }
+      if (input.setting) continue;  // as it is
       const Tensor& part = parts.emplace_back(LocalPart(whole[i], input.placements(), mesh, communicator.rank()));
       inputs.push_back({input.name(), {part.type(), part.bytes()}});
     }

@@ -37,6 +37,7 @@ absl::StatusOr<std::vector<Tensor>> RunOnce(Executor& executor, const Graph& gra
     const Input& input = graph.inputs()[i];
     const ConstTensorRef tensor{inputs[i].type(), inputs[i].bytes()};
     if (input.is_state) RETURN_IF_ERROR(executor.AssignState(input.name(), tensor));
+    else if (input.setting) RETURN_IF_ERROR(executor.Set(input.name(), inputs[i].At(0)));
     else named.push_back({input.name(), tensor});
   }
   std::vector<Tensor> outputs;

@@ -1,7 +1,7 @@
 #include "core/attributes.h"
 
+#include <algorithm>
 #include <cctype>
-#include <sstream>
 
 #include "core/graph.h"
 
@@ -26,6 +26,7 @@ struct ToText {
   std::string operator()(DType value) const { return std::string(DTypeName(value)); }
   std::string operator()(const Tensor& value) const { return value.ToString(); }
   std::string operator()(const Region& value) const { return value.ToString(); }
+  std::string operator()(const OperandRef& value) const { return "operand " + std::to_string(value.index); }
 };
 
 }  // namespace
@@ -55,22 +56,18 @@ std::string Region::ToString() const {
 }
 
 std::string_view AttributeTypeName(const Attribute& attribute) {
-  static constexpr std::string_view kNames[] = {"bool", "int", "float", "string", "ints", "dtype", "tensor", "region"};
+  static constexpr std::string_view kNames[] = {"bool",  "int",    "float",  "string", "ints",
+                                                "dtype", "tensor", "region", "operand"};
   return kNames[attribute.index()];
 }
 
-bool NumberRange::Contains(double value) const {
-  return std::isfinite(value) && (includes_low ? value >= low : value > low) && value < below;
-}
-
-std::string NumberRange::ToString() const {
-  std::ostringstream text;
-  text << "a finite number " << (includes_low ? "of at least " : "above ") << low;
-  if (std::isfinite(below)) text << " and below " << below;
-  return text.str();
-}
-
 std::string AttributeToString(const Attribute& attribute) { return std::visit(ToText(), attribute); }
+
+size_t NumOperandRefs(const AttributeMap& attributes) {
+  return static_cast<size_t>(std::count_if(attributes.begin(), attributes.end(), [](const auto& attribute) {
+    return std::holds_alternative<OperandRef>(attribute.second);
+  }));
+}
 
 std::string AttributesToString(const AttributeMap& attributes) {
   if (attributes.empty()) return "";

@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/setting.h"
 #include "core/tensor.h"
 
 namespace lockstep {
@@ -33,26 +33,22 @@ class Region {
   std::shared_ptr<const Graph> graph_;
 };
 
-// Strings are identifiers such as `sum` or `data`, or any text in quotes.
-using Attribute = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, DType, Tensor, Region>;
-
-// Which numbers a float attribute may be; never NaN or an infinity.
-struct NumberRange {
-  double low = 0;
-  bool includes_low = true;
-  double below = HUGE_VAL;
-
-  bool Contains(double value) const;
-  std::string ToString() const;  // "a finite number of at least 0 and below 1"
+// Stands for a number that is an operand of the node, an f64 scalar, where the op lets an attribute be one
+// (OpDef::OrOperand). Such operands come after the op's own.
+struct OperandRef {
+  int64_t index = 0;  // among the node's operands
+  bool operator==(const OperandRef&) const = default;
 };
 
-inline NumberRange AtLeast(double low, double below = HUGE_VAL) { return {low, true, below}; }
-inline NumberRange Above(double low, double below = HUGE_VAL) { return {low, false, below}; }
+// Strings are identifiers such as `sum` or `data`, or any text in quotes.
+using Attribute =
+    std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, DType, Tensor, Region, OperandRef>;
 
 // Ordered, so that what is printed and hashed does not depend on the order of insertion.
 using AttributeMap = std::map<std::string, Attribute, std::less<>>;
 
-// "bool", "int", "float", "string", "ints", "dtype", "tensor", "region": the name of the alternative that is held.
+// "bool", "int", "float", "string", "ints", "dtype", "tensor", "region", "operand": the name of the alternative that is
+// held.
 std::string_view AttributeTypeName(const Attribute& attribute);
 template <typename T>
 std::string_view AttributeTypeName() {
@@ -64,6 +60,9 @@ std::string AttributeToString(const Attribute& attribute);
 
 // `text` in double quotes, with `"`, `\\` and newlines escaped.
 std::string Quoted(std::string_view text);
+
+// How many are operands.
+size_t NumOperandRefs(const AttributeMap& attributes);
 
 // "{axis=data, kind=sum}", or "" for an empty map.
 std::string AttributesToString(const AttributeMap& attributes);

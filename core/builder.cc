@@ -103,6 +103,13 @@ Value Builder::ScatterSum(Value indices, Value updates, int64_t dim, int64_t bat
   return Op("scatter_sum", {indices, updates}, {{"dim", dim}, {"batch_dims", batch_dims}, {"size", size}});
 }
 
+Value Builder::Pick(Value x, Value indices, int64_t dim) {
+  if (!x || !indices) return Value();
+  const Value count = Iota(TensorType{indices.dtype(), x.shape()}, dim);
+  const Value is_named = Compare(count, BroadcastOver(indices, x.shape(), {dim}), "eq");
+  return ReduceSum(Select(is_named, x, SplatLike(0, x)), {dim});
+}
+
 Value Builder::Scatter(Value x, Value indices, Value updates, int64_t dim, int64_t batch_dims, std::string kind) {
   return Op("scatter", {x, indices, updates}, {{"dim", dim}, {"batch_dims", batch_dims}, {"kind", std::move(kind)}});
 }

@@ -65,6 +65,9 @@ class Builder {
   // What the ops gather, scatter_sum and scatter say.
   Value Gather(Value x, Value indices, int64_t dim, int64_t batch_dims = 0);
   Value ScatterSum(Value indices, Value updates, int64_t dim, int64_t batch_dims, int64_t size);
+  // For each index the element of x along `dim` that it names, or 0 if it names none: indices have the shape of x
+  // without `dim`. By a comparison, so that loops fuse it and its gradient.
+  Value Pick(Value x, Value indices, int64_t dim);
   Value Scatter(Value x, Value indices, Value updates, int64_t dim, int64_t batch_dims, std::string kind);
 
   // --- Elementwise ---------------------------------------------------------------------------------------------------

@@ -29,7 +29,6 @@ Graph Graph::Clone() const {
   copy.mesh_ = mesh_;
   copy.type_mesh_ = type_mesh_;
   copy.is_local_ = is_local_;
-  copy.dropouts_ = dropouts_;
   ValueMap map;
   const auto clone_node = [&](const Node& node, std::list<Node>& list) -> Node& {
     Node& clone = copy.NewNode(*node.op_, list, list.end());
@@ -81,6 +80,22 @@ absl::StatusOr<Value> Graph::AddInput(std::string name, TensorType type, bool is
   node.result_placements_ = {WithoutReplicated(std::move(placements))};
   inputs_.push_back({node.result(), is_state});
   return node.result();
+}
+
+absl::StatusOr<Value> Graph::AddSetting(std::string name, Setting setting) {
+  if (!setting.range.Contains(setting.value)) {
+    return InvalidArgument() << "setting %" << name << " is " << setting.value << ", expected "
+                             << setting.range.ToString();
+  }
+  ASSIGN_OR_RETURN(const Value value, AddInput(std::move(name), TensorType{DType::kF64, Shape()}));
+  inputs_.back().setting = setting;
+  return value;
+}
+
+absl::StatusOr<Value> Graph::AddInputLike(const Input& input, TensorType type, PlacementMap placements) {
+  ASSIGN_OR_RETURN(const Value value, AddInput(input.name(), std::move(type), input.is_state, std::move(placements)));
+  inputs_.back().setting = input.setting;
+  return value;
 }
 
 const Input* Graph::FindInput(std::string_view name) const {

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -25,6 +26,7 @@
 
 #include "core/attributes.h"
 #include "core/placement.h"
+#include "core/setting.h"
 #include "core/shape.h"
 #include "core/status.h"
 
@@ -116,10 +118,12 @@ inline const std::string& Value::name() const { return node->result_name(static_
 inline const PlacementMap& Value::placements() const { return node->placements(static_cast<size_t>(index)); }
 
 // An input of a graph. Data inputs are given at each call; state inputs (trained variables, optimizer state) live with
-// the executable, which updates those that have a next value among the results.
+// the executable, which updates those that have a next value among the results; settings hold until they are set.
 struct Input {
   Value value;  // of a node of op `input` that is not in nodes()
   bool is_state = false;
+  std::optional<Setting> setting = {};
+  bool is_data() const { return !is_state && !setting; }
   const std::string& name() const { return value.name(); }
   // Without a mesh: where it is to be. split(0) on the data axis: dimension 0 is the batch.
   const PlacementMap& placements() const { return value.placements(); }
@@ -169,15 +173,13 @@ class Graph {
   const Mesh& type_mesh() const { return type_mesh_; }
   int64_t num_ranks() const { return type_mesh_.num_ranks(); }
 
-  // The nodes of the model that drop values at random when it is trained, as messages name them: "Dropout
-  // (onnx:/drop/Dropout) with ratio 0.5". The graph has the identity in their place, which is what they are in
-  // inference; a training step refuses it.
-  const std::vector<std::string>& dropouts() const { return dropouts_; }
-  void set_dropouts(std::vector<std::string> dropouts) { dropouts_ = std::move(dropouts); }
-
   // --- Inputs and results --------------------------------------------------------------------------------------------
   absl::StatusOr<Value> AddInput(std::string name, TensorType type, bool is_state = false,
                                  PlacementMap placements = {});
+  // A scalar f64 that is replicated. An error if the range does not have the value.
+  absl::StatusOr<Value> AddSetting(std::string name, Setting setting);
+  // Like `input`, of another graph, of another type or elsewhere.
+  absl::StatusOr<Value> AddInputLike(const Input& input, TensorType type, PlacementMap placements);
   const std::vector<Input>& inputs() const { return inputs_; }
   const Input* FindInput(std::string_view name) const;  // null if there is none
   void set_input_placements(size_t i, PlacementMap placements);
@@ -222,7 +224,6 @@ class Graph {
   std::string name_;
   Mesh mesh_, type_mesh_;
   bool is_local_ = false;
-  std::vector<std::string> dropouts_;
   std::vector<Input> inputs_;
   std::vector<Result> results_;
   // Behind pointers so that moving a Graph moves no node.

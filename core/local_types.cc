@@ -33,10 +33,9 @@ class Rescaling {
 
   absl::StatusOr<Graph> Run() {
     to_.set_mesh(from_.mesh(), direction_ == Direction::kToLocal);
-    to_.set_dropouts(from_.dropouts());
     for (const Input& input : from_.inputs()) {
       const TensorType type = Rescaled(input.value.type(), input.placements(), mesh_, direction_);
-      ASSIGN_OR_RETURN(map_[input.value], to_.AddInput(input.name(), type, input.is_state, input.placements()));
+      ASSIGN_OR_RETURN(map_[input.value], to_.AddInputLike(input, type, input.placements()));
     }
     for (const Node& node : from_.nodes()) RETURN_IF_ERROR(Copy(node));
     for (const Result& result : from_.results()) {

@@ -8,6 +8,27 @@ namespace lockstep {
 namespace {
 
 constexpr char kRangeConstraint[] = "range";
+constexpr char kOperandConstraint[] = "operand";
+
+// Each operand after the first `own` is that of exactly one attribute, and a scalar.
+absl::Status CheckOperandRefs(const InferContext& context, size_t own) {
+  std::vector<std::string_view> names(context.num_operands() - own);
+  for (const auto& [name, value] : context.attributes()) {
+    const auto* const ref = std::get_if<OperandRef>(&value);
+    if (ref == nullptr) continue;
+    const auto i = static_cast<size_t>(ref->index);
+    if (i < own || i >= context.num_operands() || !names[i - own].empty()) {
+      return context.Error(kOperandConstraint)
+             << name << " is " << AttributeToString(value) << " of " << context.num_operands()
+             << ", expected one of its own after the first " << own;
+    }
+    names[i - own] = name;
+    const TensorType expected{DType::kF64, Shape()};
+    if (context.operand(i) == expected) continue;
+    return context.Error(kOperandConstraint) << name << " is " << context.operand(i) << ", expected " << expected;
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -97,6 +118,16 @@ OpDef& OpDef::In(NumberRange range) {
   return *this;
 }
 
+OpDef& OpDef::OrOperand() {
+  LOCKSTEP_CHECK(!attributes_.empty() && std::holds_alternative<double>(attributes_.back().example) && !variadic_)
+      << name_ << " has no float that could be an operand";
+  attributes_.back().may_be_operand = true;
+  const auto is_declared = [](const ConstraintDef& constraint) { return constraint.id == kOperandConstraint; };
+  if (std::none_of(constraints_.begin(), constraints_.end(), is_declared))
+    Constraint(kOperandConstraint, "attributes that are operands are f64 scalars, after the op's own operands");
+  return *this;
+}
+
 const OpDef::AttributeDef* OpDef::FindAttribute(std::string_view name) const {
   for (const AttributeDef& attribute : attributes_) {
     if (attribute.name == name) return &attribute;
@@ -111,6 +142,7 @@ absl::StatusOr<AttributeMap> OpDef::CompleteAttributes(AttributeMap attributes) 
     if (std::holds_alternative<double>(def->example) && std::holds_alternative<int64_t>(value)) {
       value = static_cast<double>(std::get<int64_t>(value));
     }
+    if (def->may_be_operand && std::holds_alternative<OperandRef>(value)) continue;
     if (def->example.index() != value.index()) {
       return InvalidArgument() << name_ << ": attribute '" << name << "' is a " << AttributeTypeName(value)
                                << ", expected a " << AttributeTypeName(def->example);
@@ -127,19 +159,21 @@ absl::StatusOr<AttributeMap> OpDef::CompleteAttributes(AttributeMap attributes) 
 absl::StatusOr<std::vector<TensorType>> OpDef::InferTypes(std::span<const TensorType> operands,
                                                           const AttributeMap& attributes, const Mesh& mesh,
                                                           bool is_local) const {
-  const size_t least = operands_.size() - (may_be_none_ ? 1 : 0);
+  const size_t own = operands_.size() - (may_be_none_ ? 1 : 0);
+  const size_t least = own + NumOperandRefs(attributes);
   if (operands.size() < least || (!variadic_ && operands.size() > least)) {
     return InvalidArgument() << name_ << ": " << operands.size() << " operands, expected "
                              << (variadic_ ? "at least " : "") << least;
   }
   InferContext context(*this, attributes, operands, mesh, is_local);
   for (const AttributeDef& attribute : attributes_) {
-    if (!attribute.range) continue;
+    if (!attribute.range || std::holds_alternative<OperandRef>(attributes.find(attribute.name)->second)) continue;
     const double number = context.attr<double>(attribute.name);
     if (attribute.range->Contains(number)) continue;
     return context.Error(kRangeConstraint)
            << attribute.name << " is " << number << ", expected " << attribute.range->ToString();
   }
+  if (least > own) RETURN_IF_ERROR(CheckOperandRefs(context, own));
   RETURN_IF_ERROR(infer_(context));
   return std::move(context.results());
 }

@@ -239,6 +239,7 @@ class OpDef {
     std::string doc;
     bool is_per_dim = false;
     std::optional<NumberRange> range = {};  // of a float
+    bool may_be_operand = false;            // of a float
   };
   struct ConstraintDef {
     std::string id, text;
@@ -280,6 +281,9 @@ class OpDef {
   OpDef& PerDim(std::string_view attribute);
   // Which numbers the attribute before it, a float, may be. InferTypes refuses others: the constraint (range).
   OpDef& In(NumberRange range);
+  // The attribute before it, a float, may be an operand instead: an OperandRef to an f64 scalar after the op's own
+  // operands. Whoever computes such a number keeps it within the range.
+  OpDef& OrOperand();
   OpDef& Trait(OpTrait trait) { return traits_ |= trait, *this; }
   // A movement of one operand: result element i is the operand's element at this map of i. Loops then fuse the op by
   // themselves.
@@ -349,6 +353,7 @@ class OpDef {
   const OptimizerInfo& optimizer() const { return optimizer_; }
 
   // Fills in defaults; refuses unknown, missing or mistyped attributes (an int where a float is due is converted).
+  // Whether an attribute refers to an operand that there is, InferTypes says.
   absl::StatusOr<AttributeMap> CompleteAttributes(AttributeMap attributes) const;
 
   // Number of operands, ranges of attributes, then the op's own rule. `attributes` must be complete.

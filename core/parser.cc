@@ -64,12 +64,13 @@ class Parser {
   absl::StatusOr<TensorType> ParseType();
   absl::StatusOr<PlacementMap> ParsePlacements();
   absl::Status ParseInput(Graph& graph, Scope& scope);
+  absl::StatusOr<Setting> ParseSetting();
   absl::StatusOr<ResultDecl> ParseResultDecl();
   absl::Status ParseNode(Graph& graph, Scope& scope);
   absl::Status ParseReturn(Graph& graph, const Scope& scope, const std::vector<ResultDecl>& decls);
   absl::StatusOr<Value> ParseUse(const Scope& scope);
-  absl::StatusOr<AttributeMap> ParseAttributes(const OpDef& op);
-  absl::StatusOr<Attribute> ParseAttribute();
+  absl::Status ParseAttributes(NodeSpec& spec, const Scope& scope);
+  absl::StatusOr<Attribute> ParseAttribute(NodeSpec& spec, const Scope& scope);
   absl::StatusOr<Attribute> ParseNumber();
   absl::StatusOr<Tensor> ParseTensor();
   template <typename T>
@@ -151,14 +152,40 @@ absl::StatusOr<PlacementMap> Parser::ParsePlacements() {
   return placements;
 }
 
+// `in [0.0, inf) = 0.1`
+absl::StatusOr<Setting> Parser::ParseSetting() {
+  Setting setting;
+  RETURN_IF_ERROR(Expect("in"));
+  setting.range.includes_low = Accept("[");
+  if (!setting.range.includes_low) RETURN_IF_ERROR(Expect("("));
+  RETURN_IF_ERROR(ParseElement(setting.range.low));
+  RETURN_IF_ERROR(Expect(","));
+  RETURN_IF_ERROR(ParseElement(setting.range.high));
+  setting.range.includes_high = Accept("]");
+  if (!setting.range.includes_high) RETURN_IF_ERROR(Expect(")"));
+  RETURN_IF_ERROR(Expect("="));
+  RETURN_IF_ERROR(ParseElement(setting.value));
+  return setting;
+}
+
 absl::Status Parser::ParseInput(Graph& graph, Scope& scope) {
+  const size_t here = lexer_.peek().offset;
   const bool is_state = Accept("state");
+  const bool is_setting = !is_state && Accept("setting");
   RETURN_IF_ERROR(Expect("%"));
   ASSIGN_OR_RETURN(const std::string name, lexer_.NextName());
   RETURN_IF_ERROR(Expect(":"));
   ASSIGN_OR_RETURN(const TensorType type, ParseType());
   ASSIGN_OR_RETURN(const PlacementMap placements, ParsePlacements());
-  const absl::StatusOr<Value> value = graph.AddInput(name, type, is_state, placements);
+  absl::StatusOr<Value> value;
+  if (is_setting) {
+    ASSIGN_OR_RETURN(const Setting setting, ParseSetting());
+    if (type != TensorType{DType::kF64, Shape()} || !placements.empty())
+      return lexer_.Error(here) << "setting %" << name << " is not an f64[] that all ranks share";
+    value = graph.AddSetting(name, setting);
+  } else {
+    value = graph.AddInput(name, type, is_state, placements);
+  }
   if (!value.ok()) return lexer_.Error() << value.status().message();
   scope[name] = *value;
   return absl::OkStatus();
@@ -179,11 +206,6 @@ absl::StatusOr<Graph> Parser::ParseGraphDefinition() {
   if (Accept("mesh")) {
     ASSIGN_OR_RETURN(mesh, ParseMesh());
   }
-  std::vector<std::string> dropouts;
-  while (Accept("dropout")) {
-    if (lexer_.peek().kind != Token::Kind::kString) return lexer_.Error() << "expected what drops values, in quotes";
-    dropouts.push_back(lexer_.Next().text);
-  }
   const bool is_local = Accept("local");
   RETURN_IF_ERROR(Expect("graph"));
   RETURN_IF_ERROR(Expect("@"));
@@ -191,7 +213,6 @@ absl::StatusOr<Graph> Parser::ParseGraphDefinition() {
   Graph graph(name);
   if (is_local && mesh.empty()) return lexer_.Error() << "a local graph has no mesh";
   graph.set_mesh(std::move(mesh), is_local);
-  graph.set_dropouts(std::move(dropouts));
   Scope scope;
   RETURN_IF_ERROR(Expect("("));
   while (!Accept(")")) {
@@ -240,7 +261,7 @@ absl::Status Parser::ParseNode(Graph& graph, Scope& scope) {
     spec.operands.push_back(operand);
     if (!Accept(",")) break;
   }
-  ASSIGN_OR_RETURN(spec.attributes, ParseAttributes(*spec.op));
+  RETURN_IF_ERROR(ParseAttributes(spec, scope));
   RETURN_IF_ERROR(Expect(":"));
   std::vector<TensorType> types;
   do {
@@ -288,27 +309,32 @@ absl::Status Parser::ParseReturn(Graph& graph, const Scope& scope, const std::ve
   return absl::OkStatus();
 }
 
-absl::StatusOr<AttributeMap> Parser::ParseAttributes(const OpDef& op) {
-  AttributeMap attributes;
-  if (!Accept("{")) return attributes;
+// After the operands.
+absl::Status Parser::ParseAttributes(NodeSpec& spec, const Scope& scope) {
+  if (!Accept("{")) return absl::OkStatus();
   while (!Accept("}")) {
-    if (!attributes.empty()) RETURN_IF_ERROR(Expect(","));
+    if (!spec.attributes.empty()) RETURN_IF_ERROR(Expect(","));
     ASSIGN_OR_RETURN(const std::string name, ParseWord("the name of an attribute"));
     RETURN_IF_ERROR(Expect("="));
-    ASSIGN_OR_RETURN(Attribute value, ParseAttribute());
-    const OpDef::AttributeDef* def = op.FindAttribute(name);
+    ASSIGN_OR_RETURN(Attribute value, ParseAttribute(spec, scope));
+    const OpDef::AttributeDef* def = spec.op->FindAttribute(name);
     // Names of dtypes and of other things share one alphabet: the op says which is meant.
     if (def && std::holds_alternative<std::string>(def->example) && std::holds_alternative<DType>(value)) {
       value = std::string(DTypeName(std::get<DType>(value)));
     }
-    if (!attributes.emplace(name, std::move(value)).second)
+    if (!spec.attributes.emplace(name, std::move(value)).second)
       return lexer_.Error() << "attribute " << name << " is given twice";
   }
-  return attributes;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<Attribute> Parser::ParseAttribute() {
+absl::StatusOr<Attribute> Parser::ParseAttribute(NodeSpec& spec, const Scope& scope) {
   const Token& token = lexer_.peek();
+  if (token.Is("%")) {
+    ASSIGN_OR_RETURN(const Value operand, ParseUse(scope));
+    spec.operands.push_back(operand);
+    return Attribute(OperandRef{static_cast<int64_t>(spec.operands.size()) - 1});
+  }
   if (token.kind == Token::Kind::kString) return Attribute(lexer_.Next().text);
   if (token.Is("graph")) {
     // A region holds no collective: it is the same on every rank, and has no mesh.

@@ -55,15 +55,29 @@ std::string BriefTensor(const Tensor& tensor) {
   return "dense<" + tensor.type().ToString() + text.substr(text.find(':'), text.size() - text.find(':') - 1) + ", …>";
 }
 
-std::string BriefAttributes(const AttributeMap& attributes) {
+// Those that are not the op's defaults; "" if there are none.
+std::string Attributes(const Node& node, bool brief) {
   std::string text;
-  for (const auto& [name, value] : attributes) {
-    text += (text.empty() ? "{" : ", ") + name + "=";
-    if (const Region* region = std::get_if<Region>(&value)) text += BriefRegion(*region);
-    else if (const Tensor* tensor = std::get_if<Tensor>(&value)) text += BriefTensor(*tensor);
+  for (const auto& [name, value] : node.attributes()) {
+    const OpDef::AttributeDef* def = node.op().FindAttribute(name);
+    if (!def->required && def->example == value) continue;
+    text += (text.empty() ? " {" : ", ") + name + "=";
+    const Region* const region = std::get_if<Region>(&value);
+    const Tensor* const tensor = std::get_if<Tensor>(&value);
+    if (const auto* ref = std::get_if<OperandRef>(&value)) text += Ref(node.operand(static_cast<size_t>(ref->index)));
+    else if (brief && region != nullptr) text += BriefRegion(*region);
+    else if (brief && tensor != nullptr) text += BriefTensor(*tensor);
     else text += AttributeToString(value);
   }
-  return text + "}";
+  return text.empty() ? text : text + "}";
+}
+
+// "state %w: f32[3]", "setting %rate: f64[] in [0.0, inf) = 0.1"
+std::string PrintInput(const Input& input) {
+  const std::string text =
+      Ref(input.value) + ": " + input.value.type().ToString() + PlacementsToString(input.placements());
+  if (!input.setting) return (input.is_state ? "state " : "") + text;
+  return "setting " + text + " in " + input.setting->range.Brief() + " = " + DoubleToString(input.setting->value);
 }
 
 // The parts with ", " between them: in a line of its own each, indented, where `broken`.
@@ -84,14 +98,9 @@ std::string PrintNode(const Node& node, const PrintOptions& options) {
     text += (i ? ", %" : "%") + QuotedIfNeeded(node.result_name(i));
   }
   text += " = " + node.op_name();
-  for (size_t i = 0; i < node.operands().size(); ++i) text += (i ? ", " : " ") + Ref(node.operand(i));
-  AttributeMap shown;
-  for (const auto& [name, value] : node.attributes()) {
-    const OpDef::AttributeDef* def = node.op().FindAttribute(name);
-    if (def->required || def->example != value) shown.emplace(name, value);
-  }
-  if (!shown.empty()) text += " " + (options.brief ? BriefAttributes(shown) : AttributesToString(shown));
-  text += " :";
+  const size_t own = node.operands().size() - NumOperandRefs(node.attributes());
+  for (size_t i = 0; i < own; ++i) text += (i ? ", " : " ") + Ref(node.operand(i));
+  text += Attributes(node, options.brief) + " :";
   for (size_t i = 0; i < node.num_results(); ++i)
     text += (i ? ", " : " ") + node.type(i).ToString() + PlacementsToString(node.placements(i));
   if (options.sources && !options.brief && !node.source().empty()) text += " @" + Quoted(node.source());
@@ -101,11 +110,9 @@ std::string PrintNode(const Node& node, const PrintOptions& options) {
 std::string PrintGraph(const Graph& graph, const PrintOptions& options) {
   std::string text;
   if (!graph.mesh().empty()) text += "mesh " + graph.mesh().ToString() + "\n";
-  for (const std::string& dropout : graph.dropouts()) text += "dropout " + Quoted(dropout) + "\n";
   std::vector<std::string> inputs, results, returned;
   for (const Input& input : graph.inputs()) {
-    inputs.push_back((input.is_state ? "state " : "") + Ref(input.value) + ": " + input.value.type().ToString() +
-                     PlacementsToString(input.placements()));
+    inputs.push_back(PrintInput(input));
   }
   for (const Result& result : graph.results()) {
     results.push_back((result.is_state ? "%" : "") + QuotedIfNeeded(result.name) + ": " +

@@ -17,10 +17,11 @@
 //
 // `local graph` in the place of `graph` has the types of what each rank holds: %x is f32[32,784] split(0).
 //
-// A model that drops values when it is trained says so, as the graph has the identity in their place:
+// A number that may change between runs is a setting: a scalar with a range and the value that it has until it is set.
+// A float attribute of some ops may be an operand, which is then written as the attribute's value:
 //
-//   dropout "Dropout (onnx:/drop/Dropout) with ratio 0.5"
-//   graph @model(%x: f32[128,784] split(0)) -> (y: f32[128,784] split(0)) {
+//   graph @step(setting %rate: f64[] in [0.0, inf) = 0.1, state %w: f32[10], …) -> (%w: f32[10]) {
+//     %w1 = sgd %w, %g {learning_rate=%rate} : f32[10]
 //
 // Attributes that have their default value are left out. `split(0)` is along the axis `data`; another axis is named:
 // `split(1, model)`. In the result list, `%w` is the next value of state `%w`. A name with characters outside

@@ -27,6 +27,10 @@ std::vector<std::vector<Tensor>> RandomInputs(const Graph& graph, uint64_t seed)
       const Input& input = graph.inputs()[i];
       const int64_t first = FirstReplica(input.placements(), graph.mesh(), static_cast<int64_t>(rank));
       const TensorType& type = input.value.type();
+      if (input.setting) {
+        inputs[rank].push_back(Tensor::Scalar(type.dtype, input.setting->value));
+        continue;
+      }
       std::mt19937_64 random(seed * 1'000'000 + i * 1'000 + static_cast<uint64_t>(first));
       inputs[rank].push_back(IsFloat(type.dtype) ? RandomTensor(type, random, -1, 1)
                                                  : RandomTensor(type, random, 0, 4));

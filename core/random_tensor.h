@@ -15,7 +15,7 @@ Tensor RandomTensor(const TensorType& type, std::mt19937_64& random, double low,
 
 // One tensor for each input of `graph`, states among them, for each rank of its mesh: floats in [-1, 1], integers from
 // 0 to 4. Ranks that hold the same part of an input get equal values: they differ along no axis but those along which
-// it is replicated.
+// it is replicated. Settings have their values.
 std::vector<std::vector<Tensor>> RandomInputs(const Graph& graph, uint64_t seed = 1);
 
 }  // namespace lockstep

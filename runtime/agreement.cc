@@ -22,6 +22,18 @@ std::vector<std::string_view> Lines(std::string_view text) {
   return lines;
 }
 
+// The line, or of a long one the part around a place.
+std::string Excerpt(std::string_view line, size_t place) {
+  constexpr size_t kWhole = 240, kBefore = 80;
+  if (line.size() <= kWhole) return std::string(line);
+  const auto is_within_character = [&](size_t i) { return i < line.size() && (line[i] & 0xC0) == 0x80; };  // of UTF-8
+  size_t begin = place > kBefore ? place - kBefore : 0, end = std::min(begin + kWhole, line.size());
+  while (begin > 0 && is_within_character(begin)) --begin;
+  while (is_within_character(end)) ++end;
+  const std::string part(line.substr(begin, end - begin));
+  return (begin > 0 ? "…" : "") + part + (end < line.size() ? "…" : "");
+}
+
 }  // namespace
 
 absl::Status AgreeOnText(Communicator& communicator, std::string_view what, const std::string& text,
@@ -37,14 +49,17 @@ absl::Status AgreeOnText(Communicator& communicator, std::string_view what, cons
   const auto rank = static_cast<size_t>(other - hashes.begin());
   ASSIGN_OR_RETURN(const std::vector<std::string> texts, communicator.AllGatherBytes(text, label));
   const std::vector<std::string_view> mine = Lines(texts[0]), others = Lines(texts[rank]);
-  const auto line = [](const std::vector<std::string_view>& lines, size_t i) {
-    return i < lines.size() ? lines[i] : "(nothing)";
-  };
   size_t i = 0;
   while (i < mine.size() && i < others.size() && mine[i] == others[i]) ++i;
+  const auto line_of = [i](const std::vector<std::string_view>& lines) {
+    return i < lines.size() ? lines[i] : "(nothing)";
+  };
+  const std::string_view my_line = line_of(mine), other_line = line_of(others);
+  const auto place = static_cast<size_t>(
+      std::mismatch(my_line.begin(), my_line.end(), other_line.begin(), other_line.end()).first - my_line.begin());
   return FailedPrecondition() << "ranks have different versions of the " << what << "; the first difference is in line "
-                              << i + 1 << ":\n  on rank 0: " << line(mine, i) << "\n  on rank " << rank << ": "
-                              << line(others, i) << (advice.empty() ? "" : "\n") << advice;
+                              << i + 1 << ":\n  on rank 0: " << Excerpt(my_line, place) << "\n  on rank " << rank
+                              << ": " << Excerpt(other_line, place) << (advice.empty() ? "" : "\n") << advice;
 }
 
 absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {

@@ -12,8 +12,9 @@
 
 namespace lockstep {
 
-// FailedPrecondition if the ranks' texts differ, with the first line that does, its two versions, and `advice`; `what`
-// names the text. Costs one small message unless there is a difference.
+// FailedPrecondition if the ranks' texts differ, with the first line that does (of a long one the part around the
+// difference), its two versions, and `advice`; `what` names the text. Costs one small message unless there is a
+// difference.
 absl::Status AgreeOnText(Communicator& communicator, std::string_view what, const std::string& text,
                          std::string_view advice = "");
 

@@ -7,6 +7,7 @@ std::string_view BufferKindName(BufferKind kind) {
     case BufferKind::kInput: return "input";
     case BufferKind::kResult: return "result";
     case BufferKind::kState: return "state";
+    case BufferKind::kSettings: return "settings";
     case BufferKind::kConstant: return "constant";
     case BufferKind::kArena: return "arena";
     case BufferKind::kBucket: return "bucket";

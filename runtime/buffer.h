@@ -14,6 +14,7 @@ enum class BufferKind : uint8_t {
   kInput,     // the caller's memory, read in place during one run
   kResult,    // the caller's memory or the executor's, written during one run
   kState,     // the executor's; keeps its contents between runs
+  kSettings,  // the executor's; the values of all settings, in f64
   kConstant,  // the executable's; never written
   kArena,     // one for all temporary values and scratch memory, which share it by lifetimes
   kBucket,    // given out by the communicator of its axis; collectives work in it without copies

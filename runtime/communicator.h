@@ -88,12 +88,14 @@ class Communicator {
     uint64_t assignments = 0;  // hash of how often each state was assigned since the last run; 0: none was
     uint64_t inputs = 0;       // hash of the inputs that are replicated
     uint64_t states = 0;       // hash of the states that are replicated
-    // Which states were assigned, for the message: a text with a final 0; empty: none.
-    std::array<char, 128> assigned = {};
-    // Of the numbers alone: `assignments` stands for the names, which lie in cache lines that peers then need not read.
+    uint64_t settings = 0;     // hash of the settings
+    // Which states were assigned, and which settings have another value than at first, for the message: texts with a
+    // final 0; empty: none.
+    std::array<char, 128> assigned = {}, set = {};
+    // Of the numbers alone, which stand for the texts: those lie in cache lines that peers then need not read.
     bool operator==(const Evidence& other) const {
       return program == other.program && assignments == other.assignments && inputs == other.inputs &&
-             states == other.states;
+             states == other.states && settings == other.settings;
     }
   };
 

@@ -25,6 +25,7 @@ std::string OperandToString(const StepOperand& operand, const std::vector<Buffer
     case BufferKind::kArena:
     case BufferKind::kBucket: return text + " in " + buffer.ToString() + "+" + std::to_string(operand.slice.offset);
     case BufferKind::kConstant:
+    case BufferKind::kSettings:
     case BufferKind::kInput: return text;
     case BufferKind::kResult:
     case BufferKind::kState: return buffer.name == operand.name ? text : text + " in " + buffer.ToString();
@@ -54,6 +55,12 @@ std::string StepToString(const StepInfo& info, const std::vector<Buffer>& buffer
 }
 
 }  // namespace
+
+absl::Status CheckValue(const SettingInfo& setting, double value) {
+  if (setting.setting.range.Contains(value)) return absl::OkStatus();
+  return InvalidArgument() << "setting " << setting.name << " is " << value << ", expected "
+                           << setting.setting.range.ToString();
+}
 
 std::string CollectiveInfo::ToString() const {
   const CollectiveTraits traits = TraitsOf(op);

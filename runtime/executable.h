@@ -24,6 +24,7 @@
 #include "absl/functional/any_invocable.h"
 #include "core/collective_op.h"
 #include "core/placement.h"
+#include "core/setting.h"
 #include "core/shape.h"
 #include "core/status.h"
 #include "core/tensor.h"
@@ -156,6 +157,16 @@ struct ValueInfo {
   int32_t buffer = -1;  // dense, row-major
 };
 
+// A number that holds for all runs until another is set: an f64 at offset 8 * i of the buffer of settings, where i is
+// its place in Executable::settings.
+struct SettingInfo {
+  std::string name;
+  Setting setting;
+};
+
+// An error that names the setting if it cannot have the value.
+absl::Status CheckValue(const SettingInfo& setting, double value);
+
 // The proof that ranks which run the same text cannot hang, along whichever axes they communicate: made by
 // backends/planning/certificate.h, compared at load.
 struct Certificate {
@@ -173,6 +184,8 @@ struct Executable {
   std::vector<Buffer> buffers;
   std::vector<Tensor> constants;  // by order of the constant buffers
   std::vector<ValueInfo> inputs, results, states;
+  std::vector<SettingInfo> settings;
+  int32_t settings_buffer = -1;  // -1 if there are none
   StepList steps;
   Preparation prepare;              // null: steps need nothing before their first run
   std::unique_ptr<WholeRun> whole;  // null: the steps run one after the other

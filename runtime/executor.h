@@ -24,10 +24,11 @@
 // there is nobody to tell.
 //
 // Replicas that part are found by the collectives of a Run, which compare what the ranks say of themselves
-// (runtime/witness.h): the program that each runs, which states were assigned, and, every ExecutorOptions::check_every
-// runs, the contents of inputs and states that are replicated. The error names two ranks and what differs. An axis
-// along which the program has no collective gets one for that. Only a program that has no collective at all and updates
-// no state that is replicated, such as an evaluation, compares nothing: each rank may run it as often as it likes.
+// (runtime/witness.h): the program that each runs, which states were assigned, the settings, and, every
+// ExecutorOptions::check_every runs, the contents of inputs and states that are replicated. The error names two ranks
+// and what differs. An axis along which the program has no collective gets one for that. Only a program that has no
+// collective at all and updates no state that is replicated, such as an evaluation, compares nothing: each rank may run
+// it as often as it likes.
 //
 // A run that fails before the first step that may write a state leaves the states as they were, and may be tried again.
 // One that fails there or later may have updated some states and not others: the executor is then *spoilt*, and every
@@ -153,6 +154,12 @@ class Executor {
   absl::Status AssignState(std::string_view name, const ConstTensorRef& tensor);
   absl::Status ReadState(std::string_view name, const TensorRef& tensor);
 
+  // The value of a setting in the runs that start from now on; those under way keep what they started with. At first
+  // each has the value that the program says. All ranks set the same: where they compare evidence, the next run fails
+  // on ranks whose values differ. An error names the setting and its range.
+  absl::Status Set(std::string_view name, double value);
+  absl::StatusOr<double> ReadSetting(std::string_view name);
+
   // Any thread may call these three, while another one runs, too: a run is counted as a whole, or not yet.
   ExecutorCounters counters() const;
   void ResetCounters();
@@ -190,6 +197,7 @@ class Executor {
   absl::Status FindInputs(std::span<const NamedInput> inputs);
   absl::Status FindResults(std::span<const NamedResult> results);
   absl::Status BindInputs();
+  absl::Status BindSettings();
   absl::Status BindResults();
   absl::Status CopyResultsToHost();
   // Along each axis on which ranks compare their evidence and the program has no collective, one without elements.
@@ -217,6 +225,7 @@ class Executor {
   void Spoil(const absl::Status& cause);
   absl::Status CheckSpoilt() const;
   absl::StatusOr<const ValueInfo*> FindState(std::string_view name) const;
+  absl::StatusOr<size_t> FindSetting(std::string_view name) const;
 
   Executable executable_;
   Communicator& communicator_;
@@ -229,6 +238,9 @@ class Executor {
   std::vector<std::byte*> ahead_;       // by input, of a device: where it is copied while the run before computes
   std::unique_ptr<DeviceEvent> taken_;  // the inputs of the last run have been copied from there
   std::vector<const std::byte*> given_inputs_;  // by input, of the current call
+  std::vector<double> settings_;                // by setting
+  std::byte* settings_ahead_ = nullptr;         // of a device: as `ahead_`
+  bool settings_changed_ = true;                // since the last run
   std::vector<std::byte*> given_results_;       // by result; null: the executor's
   std::vector<std::byte*> own_results_;         // by result; null until it is needed
   std::vector<bool> result_is_own_;             // in the last run

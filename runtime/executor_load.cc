@@ -109,6 +109,8 @@ absl::Status Executor::AllocateBuffers() {
     flight.steps.assign(executable_.steps.size(), 0.0);
     ASSIGN_OR_RETURN(flight.done, device_.CreateEvent());
   }
+  for (const SettingInfo& info : executable_.settings) settings_.push_back(info.setting.value);
+  witness_->SettingsChanged(settings_);
   given_inputs_.assign(executable_.inputs.size(), nullptr);
   given_results_.assign(executable_.results.size(), nullptr);
   own_results_.assign(executable_.results.size(), nullptr);
@@ -143,6 +145,11 @@ absl::Status Executor::AllocateForQueue() {
   for (const ValueInfo& info : executable_.inputs) {
     ASSIGN_OR_RETURN(auto memory, device_.Allocate(info.local_type.num_bytes(), "the next input " + info.name));
     ahead_.push_back(memory->data());
+    memory_.push_back(std::move(memory));
+  }
+  if (!settings_.empty()) {
+    ASSIGN_OR_RETURN(auto memory, device_.Allocate(settings_.size() * sizeof(double), "the next settings"));
+    settings_ahead_ = memory->data();
     memory_.push_back(std::move(memory));
   }
   for (size_t i = 0; i < executable_.results.size(); ++i) {

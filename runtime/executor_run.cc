@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "core/status.h"
 #include "runtime/executor_call.h"
@@ -95,6 +96,22 @@ absl::Status Executor::BindInputs() {
   return device_.Record(*taken_);
 }
 
+// Where they changed. On a device before the copies of inputs, whose event stands for both.
+absl::Status Executor::BindSettings() {
+  if (settings_.empty() || !settings_changed_) return absl::OkStatus();
+  std::byte* const address = addresses_[static_cast<size_t>(executable_.settings_buffer)];
+  const size_t bytes = settings_.size() * sizeof(double);
+  const auto* const values = reinterpret_cast<const std::byte*>(settings_.data());
+  if (device_.is_host()) {
+    std::memcpy(address, values, bytes);
+  } else {
+    RETURN_IF_ERROR(device_.CopyAhead(settings_ahead_, values, bytes, *taken_));
+    RETURN_IF_ERROR(device_.CopyWithin(address, settings_ahead_, bytes));
+  }
+  settings_changed_ = false;
+  return absl::OkStatus();
+}
+
 // On a device they lie in the executor's memory, since Load.
 absl::Status Executor::BindResults() {
   for (size_t i = 0; i < executable_.results.size() && device_.is_host(); ++i) {
@@ -182,6 +199,7 @@ absl::Status Executor::RunSteps(Flight& flight) {
 }
 
 absl::Status Executor::RunAll(Flight& flight) {
+  RETURN_IF_ERROR(BindSettings());
   RETURN_IF_ERROR(BindInputs());
   RETURN_IF_ERROR(BindResults());
   RETURN_IF_ERROR(witness_->Begin(addresses_, device_, axes_));

@@ -1,4 +1,4 @@
-// What lies in an executor between runs: the results of the last one, and the states.
+// What lies in an executor between runs: the results of the last one, the states and the settings.
 
 #include <algorithm>
 #include <cstring>
@@ -69,6 +69,32 @@ absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor)
   const std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
   RETURN_IF_ERROR(device_.CopyToHost(out, address, info->local_type.num_bytes()));
   return device_.Synchronize();
+}
+
+absl::StatusOr<size_t> Executor::FindSetting(std::string_view name) const {
+  for (size_t i = 0; i < executable_.settings.size(); ++i) {
+    if (executable_.settings[i].name == name) return i;
+  }
+  return NotFound() << "there is no setting " << name << "; settings are " << NamesOf(executable_.settings);
+}
+
+absl::Status Executor::Set(std::string_view name, double value) {
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
+  ASSIGN_OR_RETURN(const size_t i, FindSetting(name));
+  RETURN_IF_ERROR(CheckValue(executable_.settings[i], value));
+  if (settings_[i] == value) return absl::OkStatus();
+  settings_[i] = value + 0.0;  // no negative zero, whose bits differ
+  settings_changed_ = true;
+  witness_->SettingsChanged(settings_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> Executor::ReadSetting(std::string_view name) {
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
+  ASSIGN_OR_RETURN(const size_t i, FindSetting(name));
+  return settings_[i];
 }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #include "runtime/witness.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "runtime/hash.h"
 
@@ -76,6 +77,18 @@ void Witness::StateAssigned(size_t state) {
   states_due_ = true;
 }
 
+// Names those that have another value than the program gives them, which all ranks run.
+void Witness::SettingsChanged(std::span<const double> values) {
+  settings_ = {};
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < values.size(); ++i) {
+    settings_.settings = HashCombine(settings_.settings, std::bit_cast<uint64_t>(values[i]));
+    const SettingInfo& info = executable_.settings[i];
+    if (values[i] != info.setting.value) parts.push_back(info.name + "=" + DoubleToString(values[i]));
+  }
+  if (!parts.empty()) Shortened(parts, settings_.set.size() - 1).copy(settings_.set.data(), settings_.set.size() - 1);
+}
+
 void Witness::AddAssignments(Communicator::Evidence& evidence) const {
   for (int64_t times : assigned_) {
     evidence.assignments = HashCombine(evidence.assignments, static_cast<uint64_t>(times));
@@ -87,7 +100,8 @@ void Witness::AddAssignments(Communicator::Evidence& evidence) const {
 absl::Status Witness::Begin(std::span<std::byte* const> addresses, Device& device, std::span<AxisContext> axes) {
   for (size_t axis = 0; axis < compared_.size(); ++axis) {
     if (!compared_[axis]) continue;
-    axes[axis].evidence = {.program = program_};
+    axes[axis].evidence = settings_;
+    axes[axis].evidence.program = program_;
     if (states_due_) AddAssignments(axes[axis].evidence);
   }
   const bool states_due = states_due_;

@@ -1,6 +1,6 @@
 // What a rank tells its peers about itself in every run, so that replicas which part are found and named: which program
-// it runs, which states were assigned, and from time to time hashes of the inputs and states that must be equal. It
-// travels with the collectives of the program, which the communicator compares at no extra message
+// it runs, which states were assigned, the settings, and from time to time hashes of the inputs and states that must be
+// equal. It travels with the collectives of the program, which the communicator compares at no extra message
 // (Communicator::Evidence); along an axis without collectives, with one of no elements that is made for it. An Executor
 // owns one.
 
@@ -36,6 +36,9 @@ class Witness {
   // `state` is a position in the executable's states.
   void StateAssigned(size_t state);
 
+  // `values` are those of the executable's settings. For the runs that begin from now on.
+  void SettingsChanged(std::span<const double> values);
+
   // Gives each axis of the mesh the evidence of the run that begins now: a value counts for an axis along which it is
   // replicated. `addresses` are those of the executable's buffers. Zero, and free, where nothing is compared. Waits for
   // the device where contents are hashed.
@@ -56,6 +59,7 @@ class Witness {
   int64_t run_ = 0;
   std::vector<int64_t> assigned_;  // by state: how often since the last run
   bool states_due_ = false;
+  Communicator::Evidence settings_;  // what it says of them
 };
 
 // Which states were assigned, where `times` says how often each: "a, b (2 times)", "all", "all but c", "none". Of many

@@ -247,6 +247,9 @@ const Row* FindRow(std::string_view op) {
        [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateSelect(a[0], a[1], a[2]); }},
       {"convert",
        [](ElementEmitter& e, const Node& n, DType d, Arguments a) { return e.Convert(a[0], n.operand(0).dtype(), d); }},
+      {"random_bits",
+       [](ElementEmitter& e, const Node& n, DType,
+          Arguments a) { return e.RandomBits(a[0], a[1], a[2], n.attr<int64_t>("stream"), n.attr<int64_t>("word")); }},
   };
   const auto* row = std::find_if(std::begin(kRows), std::end(kRows), [op](const Row& row) { return row.op == op; });
   return row == std::end(kRows) ? nullptr : row;

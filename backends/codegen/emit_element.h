@@ -60,6 +60,8 @@ class ElementEmitter {
   llvm::Value* Power(DType dtype, llvm::Value* x, llvm::Value* y);
   llvm::Value* Within(DType dtype, llvm::Value* x, int64_t low, int64_t high);
   llvm::Value* Compare(DType dtype, Comparison comparison, llvm::Value* x, llvm::Value* y);
+  // As the op random_bits; in emit_random.cc.
+  llvm::Value* RandomBits(llvm::Value* seed, llvm::Value* step, llvm::Value* index, int64_t stream, int64_t word);
   // The function `name` of libm, of f64, for every lane.
   llvm::Value* CallForEachLane(const char* name, std::span<llvm::Value* const> arguments);
   llvm::Value* Constant(llvm::Value* like, double value);  // float or integer

@@ -92,6 +92,22 @@ TEST(LoopCompiler, Bits) {
   EXPECT_EQ(dtypes, 9);
 }
 
+// Seeds, steps and places with all 64 bits; of one draw all words.
+TEST(LoopCompiler, RandomBits) {
+  for (const std::string size : {"1", "37", "1003"}) {
+    const std::string i64 = "i64[" + size + "]", u32 = "u32[" + size + "]";
+    std::string nodes, results, values;
+    for (const char* word : {"0", "1", "2", "3"}) {
+      nodes += std::string("  %w") + word + " = random_bits %seed, %step, %at {stream=16777215, word=" + word +
+               "} : " + u32 + "\n";
+      results += std::string(*word == '0' ? "" : ", ") + "w" + word + ": " + u32;
+      values += std::string(*word == '0' ? "" : ", ") + "%w" + word;
+    }
+    CheckLoop({"graph @f(%seed: " + i64 + ", %step: " + i64 + ", %at: " + i64 + ") -> (" + results + ") {\n" + nodes +
+               "  return " + values + "\n}"});
+  }
+}
+
 TEST(LoopCompiler, BitcastBetweenAllDTypesOfAWidth) {
   int pairs = 0;
   for (DType from : kAllDTypes) {

@@ -31,6 +31,9 @@ class Planner {
     AddNamedBuffers(BufferKind::kInput, program_.inputs, inputs_);
     AddNamedBuffers(BufferKind::kResult, program_.results, results_);
     AddNamedBuffers(BufferKind::kState, program_.states, states_);
+    if (!program_.settings.empty()) {
+      plan_.settings = AddBuffer(BufferKind::kSettings, "", program_.settings.size() * sizeof(double));
+    }
     for (size_t i = 0; i < program_.constants.size(); ++i) {
       constants_.push_back(AddBuffer(BufferKind::kConstant, std::to_string(i), program_.constants[i].num_bytes()));
     }
@@ -70,6 +73,10 @@ class Planner {
       switch (storage.kind) {
         case Storage::Kind::kInput: slice.buffer = inputs_[index]; continue;
         case Storage::Kind::kState: slice.buffer = states_[index]; continue;
+        case Storage::Kind::kSetting:
+          slice.buffer = plan_.settings;
+          slice.offset = index * sizeof(double);
+          continue;
         case Storage::Kind::kConstant: slice.buffer = constants_[index]; continue;
         case Storage::Kind::kTemporary: break;
       }

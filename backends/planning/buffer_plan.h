@@ -1,5 +1,6 @@
 // Gives every storage of a scheduled program its slice of a buffer. Inputs, states, constants, results and buckets are
-// buffers of their own; all other values and the kernels' scratch memory share one arena by their lifetimes.
+// buffers of their own; settings share one; all other values and the kernels' scratch memory share one arena by their
+// lifetimes.
 
 #pragma once
 
@@ -13,6 +14,7 @@ struct BufferPlan {
   std::vector<Buffer> buffers;
   std::vector<BufferSlice> slices;   // by storage
   std::vector<BufferSlice> scratch;  // by instruction; of 0 bytes where the kernel needs none
+  int32_t settings = -1;             // the buffer of all settings; -1 if there are none
 };
 
 // Also sets the buffers of program.inputs, results and states.

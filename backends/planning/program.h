@@ -18,13 +18,13 @@
 namespace lockstep {
 
 struct Storage {
-  enum class Kind : uint8_t { kInput, kState, kConstant, kTemporary };
+  enum class Kind : uint8_t { kInput, kState, kSetting, kConstant, kTemporary };
   Kind kind = Kind::kTemporary;
   std::string name;    // of the value, without the '%'
   std::string layout;  // empty: dense row-major
   DType dtype = DType::kF32;
   uint64_t bytes = 0;
-  int index = -1;     // among the program's inputs, states or constants
+  int index = -1;     // among the program's inputs, states, settings or constants
   int alias_of = -1;  // these are the bytes of another storage: a reshape, or the result of an in-place collective
 
   // Where a temporary lies, if not in the arena. At most one of the three is set, and only on a storage that is no
@@ -63,8 +63,9 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<Tensor> constants;
   std::vector<ValueInfo> inputs, states, results;  // buffers are not known yet
-  std::vector<ProgramOutput> outputs;              // results and next values, in the graph's order
-  std::vector<int> bucket_axes;                    // by bucket: position in the mesh of its axis
+  std::vector<SettingInfo> settings;
+  std::vector<ProgramOutput> outputs;  // results and next values, in the graph's order
+  std::vector<int> bucket_axes;        // by bucket: position in the mesh of its axis
   int num_collectives = 0;
   Preparation prepare;              // what the backend does when the program is loaded; null: nothing
   std::unique_ptr<WholeRun> whole;  // the backend's way to run all steps at once; null: it has none

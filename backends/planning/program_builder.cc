@@ -33,6 +33,13 @@ ProgramBuilder::ProgramBuilder(const Graph& graph) : graph_(graph) {
   program_.mesh = graph.mesh();
   for (const Input& input : graph.inputs()) {
     Storage storage = StorageFor(input.value);
+    if (input.setting) {
+      storage.kind = Storage::Kind::kSetting;
+      storage.index = static_cast<int>(program_.settings.size());
+      program_.settings.push_back({input.name(), *input.setting});
+      storages_[input.value].push_back(program_.AddStorage(std::move(storage)));
+      continue;
+    }
     std::vector<ValueInfo>& infos = input.is_state ? program_.states : program_.inputs;
     storage.kind = input.is_state ? Storage::Kind::kState : Storage::Kind::kInput;
     storage.index = static_cast<int>(infos.size());

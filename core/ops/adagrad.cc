@@ -6,23 +6,14 @@
 namespace lockstep {
 namespace {
 
-// What this step multiplies with, for each element. In f64, as a count above 2^24 is no f32.
-Value LearningRate(ops::Update& u) {
-  Builder& b = u.b();
-  const double rate = u.rate("learning_rate"), decay = u.rate("lr_decay");
-  if (decay == 0) return b.SplatLike(rate, u.w());
-  const Value steps_before = b.AddScalar(u.step(), -1);
-  const Value divisor = b.AddScalar(b.Scale(steps_before, decay), 1);
-  return u.Spread(b.Div(b.SplatLike(rate, divisor), divisor));
-}
+using ops::Term;
 
-std::vector<Value> Adagrad(ops::Update& u) {
-  Builder& b = u.b();
-  const double initial = u.rate("initial_accumulator_value");
-  const Value d = u.DecayedGradient();
-  const Value sum = b.Add(u.state(0), b.Mul(d, d));
-  const Value root = b.Sqrt(initial == 0 ? sum : b.AddScalar(sum, initial));
-  return {b.Sub(u.w(), b.Div(b.Mul(LearningRate(u), d), b.AddScalar(root, u.rate("epsilon")))), sum};
+std::vector<Term> Adagrad(ops::Update& u) {
+  const Term d = u.DecayedGradient();
+  const Term rate = u.option("learning_rate") / (1 + u.option("lr_decay") * (u.step() - 1));
+  const Term sum = u.state(0) + d * d;
+  const Term root = Sqrt(u.option("initial_accumulator_value") + sum);
+  return {u.w() - rate * d / (root + u.option("epsilon")), sum};
 }
 
 }  // namespace
@@ -40,6 +31,8 @@ const OpDef& AdagradOp() {
           .In(AtLeast(0))
           .OptionalAttr<double>("weight_decay", 0.0, "weight of the L2 penalty")
           .In(AtLeast(0))
+          .OrOperand()
+          .OrOperand()
           .OptionalAttr<double>("initial_accumulator_value", 0.0, "added to the sum of squares, which leaves it out")
           .In(AtLeast(0))
           .OptionalAttr<double>("epsilon", 1e-10, "added to the root, against division by zero")

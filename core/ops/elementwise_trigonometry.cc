@@ -10,7 +10,6 @@
 
 namespace lockstep {
 
-using ops::Between;
 using ops::From;
 using ops::Unary;
 
@@ -39,7 +38,7 @@ const OpDef& SinOp() {
   static const OpDef def = Unary("sin", "The sine of x.", [](double x) { return std::sin(x); })
                                .Trait(kHeavy)
                                .F32Error(1)
-                               .Domain(Between(-kLargestAngle, kLargestAngle))
+                               .Domain(ops::Between(-kLargestAngle, kLargestAngle))
                                .Vjp([](VjpContext& c) { Times(c, c.b().Unary("cos", c.operand(0))); });
   return def;
 }
@@ -49,7 +48,7 @@ const OpDef& CosOp() {
   static const OpDef def = Unary("cos", "The cosine of x.", [](double x) { return std::cos(x); })
                                .Trait(kHeavy)
                                .F32Error(1)
-                               .Domain(Between(-kLargestAngle, kLargestAngle))
+                               .Domain(ops::Between(-kLargestAngle, kLargestAngle))
                                .Vjp([](VjpContext& c) { Times(c, c.b().Neg(c.b().Unary("sin", c.operand(0)))); });
   return def;
 }
@@ -59,7 +58,7 @@ const OpDef& TanOp() {
   static const OpDef def = Unary("tan", "The tangent of x.", [](double x) { return std::tan(x); })
                                .Trait(kHeavy)
                                .F32Error(1)
-                               .Domain(Between(-1.2, 1.2))
+                               .Domain(ops::Between(-1.2, 1.2))
                                .Vjp([](VjpContext& c) { Times(c, OnePlusSquare(c.b(), c.result())); });
   return def;
 }
@@ -70,7 +69,7 @@ const OpDef& AsinOp() {
                                  [](double x) { return std::asin(x); })
                                .Trait(kHeavy)
                                .F32Error(1)
-                               .Domain(Between(-kNearOne, kNearOne))
+                               .Domain(ops::Between(-kNearOne, kNearOne))
                                .Vjp([](VjpContext& c) { Times(c, c.b().Rsqrt(OneMinusSquare(c.b(), c.operand(0)))); });
   return def;
 }
@@ -82,7 +81,7 @@ const OpDef& AcosOp() {
             [](double x) { return std::acos(x); })
           .Trait(kHeavy)
           .F32Error(1)
-          .Domain(Between(-kNearOne, kNearOne))
+          .Domain(ops::Between(-kNearOne, kNearOne))
           .Vjp([](VjpContext& c) { Times(c, c.b().Neg(c.b().Rsqrt(OneMinusSquare(c.b(), c.operand(0))))); });
   return def;
 }
@@ -145,7 +144,7 @@ const OpDef& AtanhOp() {
             [](double x) { return std::atanh(x); })
           .Trait(kHeavy)
           .F32Error(1)
-          .Domain(Between(-kNearOne, kNearOne))
+          .Domain(ops::Between(-kNearOne, kNearOne))
           .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Div(c.grad(), OneMinusSquare(c.b(), c.operand(0)))); });
   return def;
 }

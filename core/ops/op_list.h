@@ -59,6 +59,9 @@
   OP(SelectOp) \
   OP(WithinOp) \
   OP(ConvertOp) \
+  /* random.cc */ \
+  OP(RandomBitsOp) \
+  OP(DropoutOp) \
   /* shape.cc */ \
   OP(ConstantOp) \
   OP(IotaOp) \
@@ -124,6 +127,16 @@
   OP(RmspropMomentumOp) \
   /* adagrad.cc */ \
   OP(AdagradOp) \
+  /* adamax.cc */ \
+  OP(AdamaxOp) \
+  /* radam.cc */ \
+  OP(RadamOp) \
+  /* adadelta.cc */ \
+  OP(AdadeltaOp) \
+  /* rprop.cc */ \
+  OP(RpropOp) \
+  /* lion.cc */ \
+  OP(LionOp) \
   /* collective.cc */ \
   OP(AllReduceOp) \
   OP(ReduceScatterOp) \

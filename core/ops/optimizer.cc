@@ -6,14 +6,16 @@
 namespace lockstep::ops {
 namespace {
 
-// The variable, its states and the gradient are the operands but for `step`, if there is one.
-bool IsStep(const OpDef& op, size_t i) { return op.operand_names()[i] == "step"; }
+// The variable, its states and the gradient are the operands but for `step`, if there is one, and for options, which
+// come last.
+bool IsOption(const OpDef& op, size_t i) { return i >= op.operand_names().size(); }
+bool IsStep(const OpDef& op, size_t i) { return !IsOption(op, i) && op.operand_names()[i] == "step"; }
 
 // --- Inference ---------------------------------------------------------------------------------------------------
 
 absl::Status CheckTypes(const InferContext& c) {
   if (!IsFloat(c.dtype(0))) return c.Error("C1") << "w is " << c.operand(0) << ", expected a floating-point dtype";
-  for (size_t i = 1; i < c.num_operands(); ++i) {
+  for (size_t i = 1; i < c.op().operand_names().size(); ++i) {
     if (IsStep(c.op(), i)) {
       const TensorType expected{DType::kI64, Shape()};
       if (c.operand(i) != expected) return c.Error("C3") << "step is " << c.operand(i) << ", expected " << expected;
@@ -42,7 +44,7 @@ absl::Status Eval(EvalContext& c) {
     if (IsStep(c.op(), i) && given.data<int64_t>()[0] < 1)
       return c.Error("C4") << "step is " << given.data<int64_t>()[0] << ", expected at least 1";
     inputs.push_back(IsStep(c.op(), i) ? given : given.Converted(DType::kF64));
-    ASSIGN_OR_RETURN(const Value operand, graph.AddInput(c.op().operand_names()[i], inputs.back().type()));
+    ASSIGN_OR_RETURN(const Value operand, graph.AddInput("x" + std::to_string(i), inputs.back().type()));
     operands.push_back(operand);
   }
   ASSIGN_OR_RETURN(Node* const node, graph.Insert({&c.op(), operands, c.attributes(), "", {}}));
@@ -64,15 +66,15 @@ absl::Status Eval(EvalContext& c) {
 // data-parallel training into the program. What differs between ranks must not reach a variable.
 void Place(PlacementContext& c) {
   const auto& names = c.op().operand_names();
-  const size_t gradient = c.num_operands() - 1;
-  for (size_t i = 0; i < c.num_operands(); ++i) {
-    if (c.operand(i).is_local() || (c.operand(i).is_partial() && i != gradient)) {
-      return c.Fail(names[i] + " is " + c.operand(i).ToString() + ": the ranks' copies of the variable would diverge");
-    }
-  }
+  const size_t gradient = names.size() - 1;
   const Placement placement = c.operand(0);
   for (size_t i = 0; i < c.num_operands(); ++i) {
-    c.Require(i, IsStep(c.op(), i) ? Placement::Replicated() : placement);
+    if (c.operand(i).is_local() || (c.operand(i).is_partial() && i < gradient)) {
+      const std::string what = IsOption(c.op(), i) ? "operand " + std::to_string(i) : names[i];
+      return c.Fail(what + " is " + c.operand(i).ToString() + ": the ranks' copies of the variable would diverge");
+    }
+    const bool is_scalar = IsStep(c.op(), i) || IsOption(c.op(), i);
+    c.Require(i, is_scalar ? Placement::Replicated() : placement);
   }
   c.Result(placement);
 }
@@ -81,25 +83,26 @@ void Place(PlacementContext& c) {
 
 // --- The formula's view ------------------------------------------------------------------------------------------
 
-Update::Update(DecomposeContext& c)
-    : NodeContext(c.op(), c.attributes()), builder_(c.b()), shape_(c.operand(0).shape()) {
-  computed_ = c.operand(0).dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-  for (size_t i = 0; i < c.num_operands(); ++i)
-    operands_.push_back(IsStep(op_, i) ? c.operand(i) : builder_.Convert(c.operand(i), computed_));
+Update::Update(DecomposeContext& c) : NodeContext(c.op(), c.attributes()), builder_(c.b()) {
+  const TensorType& variable = c.operand(0).type();
+  computed_ = {variable.dtype == DType::kF64 ? DType::kF64 : DType::kF32, variable.shape};
+  for (size_t i = 0; i < c.num_operands(); ++i) {
+    const DType dtype = IsStep(op_, i) || IsOption(op_, i) ? DType::kF64 : computed_.dtype;
+    operands_.emplace_back(builder_, builder_.Convert(c.operand(i), dtype));
+  }
 }
 
-Value Update::DecayedGradient() const {
-  const double decay = rate("weight_decay");
-  return decay == 0 ? g() : builder_.Add(g(), builder_.Scale(w(), decay));
+Term Update::option(std::string_view attribute) const {
+  const Attribute& value = attributes_.find(attribute)->second;
+  if (const auto* ref = std::get_if<OperandRef>(&value)) return operands_[static_cast<size_t>(ref->index)];
+  return std::get<double>(value);
 }
 
-Value Update::step() const {
-  const size_t i = operands_.size() - 2;
+Term Update::step() const {
+  const size_t i = op_.operand_names().size() - 2;
   LOCKSTEP_CHECK(IsStep(op_, i)) << op_.name() << " does not count steps";
-  return builder_.Convert(operands_[i], DType::kF64);
+  return operands_[i];
 }
-
-Value Update::Spread(Value scalar) const { return builder_.Broadcast(builder_.Convert(scalar, computed_), shape_, {}); }
 
 OpDef Optimizer(std::string name, const std::vector<OptimizerState>& states, Formula formula, Steps steps) {
   OpDef def(std::move(name));
@@ -109,8 +112,9 @@ OpDef Optimizer(std::string name, const std::vector<OptimizerState>& states, For
   }
   if (steps == Steps::kCounted) def.Operand("step");
   def.Operand("g")
-      .Attr<double>("learning_rate", "fixed when the program is compiled")
+      .Attr<double>("learning_rate", "how far a step goes")
       .In(AtLeast(0))
+      .OrOperand()
       .Trait(kOptimizer)
       .Constraint("C1", "w has a floating-point dtype")
       .Constraint("C2", "g and the state have the type of w")
@@ -120,8 +124,9 @@ OpDef Optimizer(std::string name, const std::vector<OptimizerState>& states, For
       .Place(Place)
       .Decompose([formula = std::move(formula)](DecomposeContext& c) {
         Update update(c);
-        std::vector<Value> next = formula(update);
-        for (Value& value : next) value = c.b().Convert(value, c.operand(0).dtype());
+        std::vector<Value> next;
+        for (const Term& term : formula(update))
+          next.push_back(c.b().Convert(update.Tensor(term), c.operand(0).dtype()));
         return next;
       });
   if (steps == Steps::kCounted)

@@ -6,29 +6,28 @@
 namespace lockstep {
 namespace {
 
+using ops::Term;
+
 // The next mean square, and the gradient in units of its root.
 struct Scaled {
-  Value square, direction;
+  Term square, direction;
 };
 
 Scaled ScaleGradient(ops::Update& u) {
-  Builder& b = u.b();
-  const double alpha = u.rate("alpha");
-  const Value d = u.DecayedGradient();
-  const Value square = b.Add(b.Scale(u.state(0), alpha), b.Scale(b.Mul(d, d), 1 - alpha));
-  return {square, b.Div(d, b.AddScalar(b.Sqrt(square), u.rate("epsilon")))};
+  const Term alpha = u.option("alpha"), d = u.DecayedGradient();
+  const Term square = alpha * u.state(0) + (1 - alpha) * (d * d);
+  return {square, d / (Sqrt(square) + u.option("epsilon"))};
 }
 
-std::vector<Value> Rmsprop(ops::Update& u) {
+std::vector<Term> Rmsprop(ops::Update& u) {
   const Scaled scaled = ScaleGradient(u);
-  return {u.b().Sub(u.w(), u.b().Scale(scaled.direction, u.rate("learning_rate"))), scaled.square};
+  return {u.w() - u.option("learning_rate") * scaled.direction, scaled.square};
 }
 
-std::vector<Value> RmspropMomentum(ops::Update& u) {
-  Builder& b = u.b();
+std::vector<Term> RmspropMomentum(ops::Update& u) {
   const Scaled scaled = ScaleGradient(u);
-  const Value v = b.Add(b.Scale(u.state(1), u.rate("momentum")), scaled.direction);
-  return {b.Sub(u.w(), b.Scale(v, u.rate("learning_rate"))), scaled.square, v};
+  const Term v = u.option("momentum") * u.state(1) + scaled.direction;
+  return {u.w() - u.option("learning_rate") * v, scaled.square, v};
 }
 
 OptimizerState MeanSquare() { return {"square", "rmsprop_square", /*is_never_negative=*/true}; }
@@ -36,10 +35,12 @@ OptimizerState MeanSquare() { return {"square", "rmsprop_square", /*is_never_neg
 OpDef& AddRates(OpDef& def) {
   return def.OptionalAttr<double>("alpha", 0.99, "the share of the mean square that remains")
       .In(AtLeast(0, 1))
+      .OrOperand()
       .OptionalAttr<double>("epsilon", 1e-8, "added to the root, against division by zero")
       .In(Above(0))
       .OptionalAttr<double>("weight_decay", 0.0, "weight of the L2 penalty")
-      .In(AtLeast(0));
+      .In(AtLeast(0))
+      .OrOperand();
 }
 
 }  // namespace
@@ -63,13 +64,12 @@ const OpDef& RmspropMomentumOp() {
     op.Doc(
         "One step of RMSprop with momentum: as rmsprop, but next_v = momentum * v + d / (sqrt(next_square) + epsilon), "
         "next_w = w - learning_rate * next_v. v starts as zeros.");
-    AddRates(op).Attr<double>("momentum", "the share of v that remains").In(AtLeast(0));
+    AddRates(op).Attr<double>("momentum", "the share of v that remains").In(AtLeast(0)).OrOperand();
     return op.KnownAs(
         {.name = "RMSprop",
          .doc = "RMSprop (Tieleman and Hinton, 2012): the gradient is divided by the root of the running mean "
-                "of its squares.\n\n"
-                "With `momentum` the steps add up, each with a share of those before; without it nothing is "
-                "kept for them.",
+                "of its squares.\n\nWith `momentum` the steps add up, each with a share of those before; without it "
+                "nothing is kept for them.",
          .defaults = {{"learning_rate", 0.01}, {"momentum", 0.0}},
          .unless = "momentum",
          .simpler = "rmsprop"});

@@ -1,4 +1,4 @@
-// Stochastic gradient descent. Learning rates are constants of the compiled program.
+// Stochastic gradient descent.
 
 #include "core/ops/op_list.h"
 #include "core/ops/optimizer.h"
@@ -6,19 +6,16 @@
 namespace lockstep {
 namespace {
 
+using ops::Term;
+
 constexpr char kPenalty[] = "weight of the L2 penalty";
 
-std::vector<Value> Sgd(ops::Update& u) {
-  return {u.b().Sub(u.w(), u.b().Scale(u.DecayedGradient(), u.rate("learning_rate")))};
-}
+std::vector<Term> Sgd(ops::Update& u) { return {u.w() - u.option("learning_rate") * u.DecayedGradient()}; }
 
-std::vector<Value> SgdMomentum(ops::Update& u) {
-  Builder& b = u.b();
-  const double momentum = u.rate("momentum");
-  const Value d = u.DecayedGradient();
-  const Value v = b.Add(b.Scale(u.state(0), momentum), d);
-  const Value direction = u.attr<bool>("nesterov") ? b.Add(d, b.Scale(v, momentum)) : v;
-  return {b.Sub(u.w(), b.Scale(direction, u.rate("learning_rate"))), v};
+std::vector<Term> SgdMomentum(ops::Update& u) {
+  const Term momentum = u.option("momentum"), d = u.DecayedGradient();
+  const Term v = momentum * u.state(0) + d;
+  return {u.w() - u.option("learning_rate") * (u.attr<bool>("nesterov") ? d + momentum * v : v), v};
 }
 
 }  // namespace
@@ -30,7 +27,8 @@ const OpDef& SgdOp() {
                                    "One step of gradient descent on the variable w with gradient g: w - learning_rate "
                                    "* (g + weight_decay * w).")
                                .OptionalAttr<double>("weight_decay", 0.0, kPenalty)
-                               .In(AtLeast(0));
+                               .In(AtLeast(0))
+                               .OrOperand();
   return def;
 }
 
@@ -43,9 +41,11 @@ const OpDef& SgdMomentumOp() {
               "next_w = w - learning_rate * (nesterov ? d + momentum * next_v : next_v). v starts as zeros.")
           .Attr<double>("momentum", "the share of v that remains")
           .In(AtLeast(0))
+          .OrOperand()
           .OptionalAttr<bool>("nesterov", false, "look ahead by one step")
           .OptionalAttr<double>("weight_decay", 0.0, kPenalty)
           .In(AtLeast(0))
+          .OrOperand()
           .KnownAs({.name = "SGD",
                     .doc = "Stochastic gradient descent: d = gradient + weight_decay * w; v = momentum * v + d; "
                            "w -= learning_rate * v.\n\n"

@@ -106,7 +106,8 @@ TEST(Describe, SaysWhatEachCollectiveIs) {
 }
 
 TEST(DifferenceOf, IsTheFirstField) {
-  const Communicator::Evidence a{.program = 1, .assignments = 2, .inputs = 3, .states = 4, .assigned = {"w"}};
+  const Communicator::Evidence a{
+      .program = 1, .assignments = 2, .inputs = 3, .states = 4, .settings = 5, .assigned = {"w"}, .set = {"a=1.0"}};
   EXPECT_EQ(DifferenceOf(0, a, 1, a), "");
   Communicator::Evidence b = a;
   b.states = 5;
@@ -114,6 +115,9 @@ TEST(DifferenceOf, IsTheFirstField) {
   b.inputs = 5;
   EXPECT_EQ(DifferenceOf(0, a, 1, b),
             "inputs that are replicated have different contents (0x0000000000000003 and 0x0000000000000005)");
+  b.settings = 6;
+  b.set = {};
+  EXPECT_EQ(DifferenceOf(0, a, 1, b), "settings have different values on them (set on rank 0: a=1.0; on rank 1: none)");
   b.assignments = 5;
   b.assigned = {"unused"};
   EXPECT_EQ(DifferenceOf(0, a, 1, b), "different states were assigned on them (rank 0: w; rank 1: unused)");

@@ -71,15 +71,20 @@ absl::Status DifferentCallsThatMoveNothing(Communicator& c, int64_t count, bool 
 // All ranks make the same calls, but the last rank's second has other evidence.
 absl::Status DifferentEvidence(Communicator& c, uint64_t Communicator::Evidence::* field,
                                const std::vector<std::string>& words) {
-  Communicator::Evidence evidence{
-      .program = 0x12, .assignments = 3, .inputs = 0xfedcba9876543210, .states = 9, .assigned = {"w, b"}};
+  Communicator::Evidence evidence{.program = 0x12,
+                                  .assignments = 3,
+                                  .inputs = 0xfedcba9876543210,
+                                  .states = 9,
+                                  .settings = 5,
+                                  .assigned = {"w, b"},
+                                  .set = {"rate=0.5"}};
   float x = 1;
   const absl::Time begin = absl::Now();
   absl::Status status = c.AllReduce(&x, &x, 1, DType::kF32, ReduceKind::kSum, {.label = "first", .evidence = evidence});
   const int last = c.size() - 1;
   if (c.rank() == last) {
     evidence.*field = 0;
-    evidence.assigned = {};
+    evidence.assigned = evidence.set = {};
   }
   // A slow rank may learn from the first what a quick one has met in the second: an error is everybody's.
   if (status.ok()) {
@@ -225,6 +230,12 @@ std::vector<ConformanceCase> FailureCases() {
          return DifferentEvidence(c, &Evidence::assignments,
                                   {"different states were assigned on them (rank ",
                                    ": w, b; rank " + std::to_string(c.size() - 1) + ": none)"});
+       }},
+      {"DifferentSettings", 2, kNormal,
+       [](Communicator& c) {
+         return DifferentEvidence(c, &Evidence::settings,
+                                  {"settings have different values on them (set on rank ",
+                                   ": rate=0.5; on rank " + std::to_string(c.size() - 1) + ": none)"});
        }},
       {"DifferentInputs", 2, kNormal,
        [](Communicator& c) {

@@ -22,12 +22,16 @@ std::string Describe(const OpDescription& d, const std::string& label) {
 }
 
 std::string DifferenceOf(int rank_a, const Communicator::Evidence& a, int rank_b, const Communicator::Evidence& b) {
-  auto states = [](const Communicator::Evidence& e) { return e.assigned[0] == 0 ? "none" : e.assigned.data(); };
+  auto text = [](const std::array<char, 128>& names) { return names[0] == 0 ? "none" : names.data(); };
   auto hashes = [](uint64_t x, uint64_t y) { return absl::StrFormat(" (0x%016x and 0x%016x)", x, y); };
   if (a.program != b.program) return "they run different programs" + hashes(a.program, b.program);
   if (a.assignments != b.assignments) {
-    return absl::StrFormat("different states were assigned on them (rank %d: %s; rank %d: %s)", rank_a, states(a),
-                           rank_b, states(b));
+    return absl::StrFormat("different states were assigned on them (rank %d: %s; rank %d: %s)", rank_a,
+                           text(a.assigned), rank_b, text(b.assigned));
+  }
+  if (a.settings != b.settings) {
+    return absl::StrFormat("settings have different values on them (set on rank %d: %s; on rank %d: %s)", rank_a,
+                           text(a.set), rank_b, text(b.set));
   }
   if (a.inputs != b.inputs) return "inputs that are replicated have different contents" + hashes(a.inputs, b.inputs);
   if (a.states != b.states) return "replicas of the states differ" + hashes(a.states, b.states);

@@ -11,6 +11,7 @@ import math
 import torch
 import torch.nn.functional as F
 
+NAN, INF = float("nan"), float("inf")
 DTYPES = {torch.float64: "f64", torch.int64: "i64", torch.bool: "bool"}
 
 
@@ -271,8 +272,37 @@ OPTIMIZER_STATES = {
     "rmsprop": {"square": "square_avg"},
     "rmsprop_momentum": {"square": "square_avg", "v": "momentum_buffer"},
     "adagrad": {"sum": "sum"},
+    "adamax": {"m": "exp_avg", "norm": "exp_inf"},
+    "radam": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "adadelta": {"square": "square_avg", "change": "acc_delta"},
+    "rprop": {"last": "prev", "size": "step_size"},
+    "lion": {"m": "exp_avg"},
 }
-COUNTS_STEPS = {"adam", "adagrad"}
+COUNTS_STEPS = {"adam", "adagrad", "adamax", "radam", "rprop"}
+# Pairs of torch's that are two options here, and other names.
+SPELLINGS = {
+    "betas": ("beta1", "beta2"), "eps": ("epsilon",), "etas": ("shrinkage", "growth"), "step_sizes": ("smallest", "largest"),
+}  # fmt: skip
+
+
+class Lion(torch.optim.Optimizer):
+    """As Chen et al., "Symbolic discovery of optimization algorithms", 2023, publish it for PyTorch; torch has none."""
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(p)
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                update = state["exp_avg"] * beta1 + p.grad * (1 - beta1)
+                p.add_(torch.sign(update), alpha=-group["lr"])
+                state["exp_avg"].mul_(beta2).add_(p.grad, alpha=1 - beta2)
 
 
 def optimizer_choices():
@@ -280,6 +310,9 @@ def optimizer_choices():
     adam = {"weight_decay": 0.05, "betas": (0.8, 0.99), "eps": 1e-3}
     rmsprop = {"alpha": 0.9, "eps": 1e-3, "weight_decay": 0.05}
     adagrad = {"lr_decay": 0.25, "eps": 1e-3, "weight_decay": 0.05}
+    adadelta = {"rho": 0.8, "eps": 1e-3, "weight_decay": 0.05}
+    rprop = {"etas": (0.25, 2.0), "step_sizes": (0.05, 0.2)}
+    lion = {"betas": (0.8, 0.95), "weight_decay": 0.05}
     return [
         ("SGD", torch.optim.SGD, "sgd", {}),
         ("SGD, decay", torch.optim.SGD, "sgd", {"weight_decay": 0.05}),
@@ -297,23 +330,33 @@ def optimizer_choices():
         ("Adagrad", torch.optim.Adagrad, "adagrad", {}),
         ("Adagrad, both decays", torch.optim.Adagrad, "adagrad", adagrad),
         ("Adagrad, initial value", torch.optim.Adagrad, "adagrad", {"initial_accumulator_value": 0.75, **adagrad}),
+        ("Adamax", torch.optim.Adamax, "adamax", {}),
+        ("Adamax, decay, betas", torch.optim.Adamax, "adamax", adam),
+        ("RAdam", torch.optim.RAdam, "radam", {}),
+        ("RAdam, decay, betas", torch.optim.RAdam, "radam", {**adam, "betas": (0.8, 0.9)}),
+        ("Adadelta", torch.optim.Adadelta, "adadelta", {}),
+        ("Adadelta, decay, rho", torch.optim.Adadelta, "adadelta", adadelta),
+        ("Rprop", torch.optim.Rprop, "rprop", {}),
+        ("Rprop, options", torch.optim.Rprop, "rprop", rprop),
+        ("Lion", Lion, "lion", {}),
+        ("Lion, decay, betas", Lion, "lion", lion),
     ]
 
 
 def optimizers():
-    """Three steps of each optimizer with given gradients."""
+    """Some steps of each optimizer with given gradients: three, and of RAdam as many as it takes to adapt."""
     for name, make, op, values in optimizer_choices():
-        w, gradients = random(6), [random(6) for _ in range(3)]
-        optimizer_steps(f"3 steps of {name}", make, op, values, w, gradients)
+        steps = 8 if op == "radam" else 3
+        w, gradients = random(6), [random(6) for _ in range(steps)]
+        optimizer_steps(f"{steps} steps of {name}", make, op, values, w, gradients)
 
 
 def optimizer_steps(name, make, op, values, w, gradients):
     """The states start as zeros; the first results are the variable after each step."""
     ours = {"learning_rate": 0.125, **values}
-    if "betas" in ours:
-        ours["beta1"], ours["beta2"] = ours.pop("betas")
-    if "eps" in ours:
-        ours["epsilon"] = ours.pop("eps")
+    for spelling in [each for each in SPELLINGS if each in ours]:
+        value = ours.pop(spelling)
+        ours.update(zip(SPELLINGS[spelling], value if isinstance(value, tuple) else (value,), strict=True))
     if make is torch.optim.AdamW:
         ours["decoupled"] = True
     variable = torch.nn.Parameter(w.clone())
@@ -343,46 +386,6 @@ def optimizer_steps(name, make, op, values, w, gradients):
     emit(name, inputs, lines, results)
 
 
-def losses():
-    """The losses of passes/training/losses.cc: of a prediction z, and a target of its shape."""
-    below, above = [-40, -3, -0.5, 0, 0.5, 2], [1, 3, 40, 0, 0, -1]
-    z = torch.tensor([below, above]).double()
-    probabilities = torch.tensor([[0, 1, 0.25, 0, 1, 0], [1, 0, 0.75, 1, 0.5, 0.5]]).double()
-    wanted = torch.tensor([[-41, -3.25, 0, 0, 1.5, 2], [1, 2.5, 42, -0.5, 0.5, 0]]).double()
-    for name, target, options, function in [
-        ("mean_squared_error", wanted, {}, F.mse_loss),
-        ("binary_cross_entropy_with_logits", probabilities, {}, F.binary_cross_entropy_with_logits),
-        ("huber", wanted, {}, F.huber_loss),
-        ("huber", wanted, {"delta": 0.5}, lambda x, y: F.huber_loss(x, y, delta=0.5)),
-    ]:
-        loss_row(name, z, target, options, function)
-    # Of images: the mean is over all positions.
-    for shape in [(5, 4), (2, 3, 4), (2, 3, 2, 2)]:
-        labels = torch.randint(0, shape[1], (shape[0], *shape[2:]))
-        loss_row("softmax_cross_entropy", random(*shape), labels, {}, F.cross_entropy)
-    z, wanted, probabilities = random(2, 3, 2, 2), random(2, 3, 2, 2), torch.rand(2, 3, 2, 2).double()
-    for name, target, function in [
-        ("mean_squared_error", wanted, F.mse_loss),
-        ("binary_cross_entropy_with_logits", probabilities, F.binary_cross_entropy_with_logits),
-        ("huber", wanted, F.huber_loss),
-    ]:
-        loss_row(name, z, target, {}, function)
-
-
-def loss_row(name, z, target, options, function):
-    inputs = {"z": z.clone().requires_grad_(), "target": target}
-    loss = function(inputs["z"], inputs["target"])
-    loss.backward()
-    chosen = "".join(f'{{"{key}", {value}}}' for key, value in options.items())
-    expected = [loss, inputs["z"].grad]
-    print(f'{{"loss {name}{attributes(options) if options else ""} of {typed(z)}",')
-    print(f' "graph @f(%z: {typed(z)}) -> (prediction: {typed(z)}) {{ return %z }}",')
-    print(' {"z"},')
-    print(" {" + ",\n  ".join(numbers(value) for value in inputs.values()) + "},")
-    print(" {" + ",\n  ".join(numbers(value) for value in expected) + f'}}, "{name}", {{{chosen}}}}},')
-
-
-NAN, INF = float("nan"), float("inf")
 SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1e-310, -1e-310, 1.5, -2.0]
 
 
@@ -434,6 +437,8 @@ def special_values():
             {"loss": loss, "d": logits.grad},
         )  # fmt: skip
     for name, make, op, values in optimizer_choices():
+        if op in ("rprop", "lion"):
+            continue  # torch takes NaN's sign for 0: nobody would see that a gradient is no number
         keep = ~((right == 0) & right.signbit())
         optimizer_steps(f"special {name}", make, op, values, left[keep], [right[keep]])
     values = {"window": [2, 2], "stride": [2, 2], "padding_low": [1, 1], "padding_high": [1, 1]}
@@ -458,9 +463,17 @@ def special_values():
         emit(f"special convolution {i}", {"x": image, "f": weights}, [line], {"y": F.conv2d(image, weights, padding=1)})
 
 
-print(f"// Made by make_pytorch_expected.py with torch {torch.__version__}; not edited by hand.")
-print("// clang-format off")
-for part in [convolutions, poolings, normalizations, softmaxes, attentions, optimizers, losses, special_values]:
-    torch.manual_seed(7)  # so that a new row changes no part but its own
-    part()
-print("    // clang-format on")  # where `make format` puts it
+def write(maker, parts):
+    print(f"// Made by {maker} with torch {torch.__version__}; not edited by hand.")
+    print("// clang-format off")
+    for part in parts:
+        torch.manual_seed(7)  # so that a new row changes no part but its own
+        part()
+    print("    // clang-format on")  # where `make format` puts it
+
+
+if __name__ == "__main__":
+    write(
+        "make_pytorch_expected.py",
+        [convolutions, poolings, normalizations, softmaxes, attentions, optimizers, special_values],
+    )

@@ -34,6 +34,7 @@ const std::vector<OpCase>& AllOpCases() {
   static const std::vector<OpCase> rows = [] {
     std::vector<OpCase> all;
     Append(all, ElementwiseCases());
+    Append(all, RandomCases());
     Append(all, ShapeCases());
     Append(all, ReductionCases());
     Append(all, IndexingCases());

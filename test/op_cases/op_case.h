@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/attributes.h"
+#include "core/op_def.h"
 #include "core/tensor.h"
 
 namespace lockstep {
@@ -87,6 +88,7 @@ inline OpCase Case(std::string op, std::vector<CaseOperand> operands, AttributeM
 
 // One family a file: test/op_cases/<family>_cases.cc.
 std::vector<OpCase> ElementwiseCases();
+std::vector<OpCase> RandomCases();
 std::vector<OpCase> ShapeCases();
 std::vector<OpCase> ReductionCases();
 std::vector<OpCase> IndexingCases();
@@ -100,6 +102,8 @@ std::vector<OpCase> NormalizationCases();
 std::vector<OpCase> SoftmaxCases();
 std::vector<OpCase> AttentionCases();
 std::vector<OpCase> OptimizerCases();
+// Of an optimizer op: the place of the gradient among its operands. What comes after it are options.
+inline size_t GradientOf(const OpDef& op) { return op.operand_names().size() - 1; }
 
 // All of them, in that order; of which those that are accepted, or refused.
 const std::vector<OpCase>& AllOpCases();

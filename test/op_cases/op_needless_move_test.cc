@@ -159,6 +159,8 @@ bool MayMove(const OpCase& row, size_t operand, const Placement& placement) {
   if (op == "convert") return placement.is_partial();
   // Of its own dtype it does nothing, which is simplified away.
   if (op == "bitcast") return placement.is_partial();
+  // The identity until it is trained; what is trained drops sums, and no shares.
+  if (op == "dropout") return placement.is_partial();
   // The rule checks what its body says, and this one says that all is whole: where it is to be, distribute decides.
   if (op == "scan") return true;
   return false;
@@ -198,14 +200,14 @@ std::vector<std::vector<Placement>> PlacementsOf(const OpCase& row) {
   for (size_t i = 0; i < row.operands.size(); ++i) {
     const TensorType& type = row.operands[i].type;
     std::vector<Placement>& of_operand = options.emplace_back(SplitsOf(type));
-    const bool is_variable = is_optimizer && i + 1 < row.operands.size();
+    const bool is_variable = is_optimizer && i != GradientOf(GetOp(row.op));
     if (!is_optimizer || type.shape.rank() == 0) of_operand.push_back(Placement::Replicated());
     if (type.dtype == DType::kF64 && !is_variable) of_operand.push_back(Placement::Partial(ReduceKind::kSum));
   }
   std::vector<std::vector<Placement>> all = Products(options);
   if (is_optimizer) {
     std::erase_if(all, [&](const std::vector<Placement>& placements) {
-      for (size_t i = 1; i + 1 < placements.size(); ++i) {
+      for (size_t i = 1; i < GradientOf(GetOp(row.op)); ++i) {
         if (row.operands[i].type == row.operands[0].type && placements[i] != placements[0]) return true;
       }
       return false;

@@ -60,10 +60,11 @@ std::string RowName(const testing::TestParamInfo<OpCase>& info) {
 
 class PlacementTest : public testing::TestWithParam<OpCase> {};
 
-// Of an optimizer only the gradient, its last operand, may be partial: the others are variables.
+// Of an optimizer only the gradient, and options after it, may be partial: the others are variables.
 bool HoldsPartialVariable(const OpCase& row, const std::vector<Placement>& placements) {
   if (!GetOp(row.op).has_trait(kOptimizer)) return false;
-  return std::any_of(placements.begin(), placements.end() - 1, [](const Placement& p) { return p.is_partial(); });
+  const auto gradient = static_cast<std::ptrdiff_t>(GradientOf(GetOp(row.op)));
+  return std::any_of(placements.begin(), placements.begin() + gradient, [](const auto& p) { return p.is_partial(); });
 }
 
 // Distributes the row's graph with its operands placed so, and compares what the ranks hold with the one-rank results.

@@ -36,20 +36,40 @@ AttributeMap Attributes(const OpDef& op, AttributeMap changed = {}) {
   return changed;
 }
 
-// Every attribute elsewhere than at its default: a flag, or a float that is in the range.
+// A flag that is not its default, or a number that is in the range.
+Attribute Elsewhere(const OpDef::AttributeDef& attribute) {
+  if (const bool* flag = std::get_if<bool>(&attribute.example)) return !*flag;
+  return attribute.range && !attribute.range->Contains(0.25) ? attribute.range->low + 0.25 : 0.25;
+}
+
+// Every number that may be an operand is one.
+void AppendWithOperands(const OpDef& op, DType dtype, std::vector<OpCase>& rows) {
+  std::vector<CaseOperand> operands = Operands(op, dtype, {6});
+  AttributeMap attributes = Attributes(op);
+  for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
+    if (!attribute.may_be_operand) continue;
+    attributes[attribute.name] = OperandRef{static_cast<int64_t>(operands.size())};
+    operands.push_back(F64({}).In(0.1, 0.9));
+  }
+  rows.push_back(Case(op.name(), std::move(operands), std::move(attributes)));
+}
+
+// Every attribute elsewhere than at its default.
 void AppendAccepted(const OpDef& op, std::vector<OpCase>& rows) {
-  for (const AttributeMap& decay : {AttributeMap(), AttributeMap{{"weight_decay", 0.01}}}) {
+  std::vector<AttributeMap> decays = {AttributeMap()};
+  if (op.FindAttribute("weight_decay")) decays.push_back({{"weight_decay", 0.01}});
+  for (const AttributeMap& decay : decays) {
     rows.push_back(Case(op.name(), Operands(op, DType::kF64, {6, 2}), Attributes(op, decay)));
     rows.push_back(Case(op.name(), Operands(op, DType::kF32, {12}), Attributes(op, decay)));
     for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
       AttributeMap changed = decay;
-      if (std::holds_alternative<bool>(attribute.example)) changed[attribute.name] = !std::get<bool>(attribute.example);
-      else changed[attribute.name] = 0.25;
+      changed[attribute.name] = Elsewhere(attribute);
       rows.push_back(Case(op.name(), Operands(op, DType::kF32, {6, 2}), Attributes(op, std::move(changed))));
     }
   }
+  for (DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) AppendWithOperands(op, dtype, rows);
   for (DType dtype : {DType::kBF16, DType::kF16})
-    rows.push_back(Case(op.name(), Operands(op, dtype, {6}), Attributes(op, {{"weight_decay", 0.01}})));
+    rows.push_back(Case(op.name(), Operands(op, dtype, {6}), Attributes(op, decays.back())));
   rows.push_back(Case(op.name(), Operands(op, DType::kF32, {2, 0}), Attributes(op)));
 }
 
@@ -69,12 +89,18 @@ void AppendRefused(const OpDef& op, std::vector<OpCase>& rows) {
       for (const CaseOperand& other : {F32({5}), F64({6})}) wrong[i] = other, refuse(wrong, {}, "C2");
     }
   }
+  std::vector<CaseOperand> with_rate = good;
+  with_rate.push_back(F64({}));
+  const auto number = static_cast<int64_t>(good.size());
+  for (int64_t wrong : {number - 1, number + 1}) refuse(with_rate, {{"learning_rate", OperandRef{wrong}}}, "operand");
+  with_rate.back() = F32({});
+  refuse(with_rate, {{"learning_rate", OperandRef{number}}}, "operand");
   for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
     if (!attribute.range) continue;
     const NumberRange& range = *attribute.range;
     refuse(good, {{attribute.name, range.low - 0.1}}, "range");
     refuse(good, {{attribute.name, kNan}}, "range");
-    refuse(good, {{attribute.name, range.below}}, "range");  // infinity, where there is no bound
+    if (!range.includes_high) refuse(good, {{attribute.name, range.high}}, "range");  // infinity, where it is no bound
     if (!range.includes_low) refuse(good, {{attribute.name, range.low}}, "range");
   }
 }

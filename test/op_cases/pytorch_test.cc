@@ -12,7 +12,6 @@
 #include "core/interpreter.h"
 #include "core/printer.h"
 #include "passes/training/autodiff.h"
-#include "passes/training/loss.h"
 
 namespace lockstep {
 namespace {
@@ -28,8 +27,6 @@ struct PyTorchCase {
   std::vector<std::string> wrt;   // add the gradients of `loss` with respect to these
   std::vector<Numbers> inputs;    // in order of the graph's inputs
   std::vector<Numbers> expected;  // the graph's results, then the gradients
-  std::string loss = {};          // make the result `loss` of the result `prediction`, with an input `target`
-  AttributeMap options = {};      // of that loss
 };
 
 const std::vector<PyTorchCase>& Cases() {
@@ -46,11 +43,6 @@ Tensor TensorOf(const TensorType& type, const Numbers& numbers) {
 absl::StatusOr<Graph> GraphOf(const PyTorchCase& row) {
   ASSIGN_OR_RETURN(Graph graph, ParseGraph(row.graph));
   if (row.wrt.empty()) return graph;
-  if (!row.loss.empty()) {
-    ASSIGN_OR_RETURN(const Value loss, passes::AddLoss(graph, {row.loss, "prediction", "target", row.options}));
-    graph.RemoveResult(0);
-    RETURN_IF_ERROR(graph.AddResult("loss", loss));
-  }
   RETURN_IF_ERROR(passes::Autodiff("loss", row.wrt).run(graph).status());
   return graph;
 }
@@ -134,8 +126,8 @@ TEST(PyTorchTest, Decompositions) {
 }
 
 // What the table must not lose by accident when it is made anew.
-// Optimizers and losses have no other oracle: whatever is in their lists must be in the table.
-TEST(PyTorchTest, TableCoversTheOpsAndTheLosses) {
+// Optimizers have no other oracle: whatever is in their list must be in the table.
+TEST(PyTorchTest, TableCoversTheOps) {
   std::set<std::string> ops = {"convolution",
                                "max_pool",
                                "avg_pool",
@@ -154,11 +146,6 @@ TEST(PyTorchTest, TableCoversTheOpsAndTheLosses) {
       return std::string(row.graph).find(" = " + op + " %") != std::string::npos;
     };
     EXPECT_TRUE(std::any_of(Cases().begin(), Cases().end(), uses)) << op;
-  }
-  for (const passes::Loss& loss : passes::AllLosses()) {
-    if (loss.name == "result") continue;  // no formula
-    const auto uses = [&](const PyTorchCase& row) { return row.loss == loss.name; };
-    EXPECT_TRUE(std::any_of(Cases().begin(), Cases().end(), uses)) << loss.name;
   }
 }
 

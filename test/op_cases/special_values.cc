@@ -126,9 +126,11 @@ bool IsExempt(const OpCase& row, Exemption exemption) {
 std::vector<SpecialInputs> SpecialRankInputs(const OpCase& row) {
   if (row.operands.empty()) return {};
   const bool first_only = HasPadding(row) && IsExempt(row, Exemption::kSecondOperandOverPadding);
+  const OpDef& op = GetOp(row.op);
   const auto is_strewn = [&](size_t i) {
     const TensorType& type = row.operands[i].type;
-    return IsFloat(type.dtype) && type.num_elements() > 0 && (i == 0 || !first_only);
+    const bool is_setting = !op.is_variadic() && i >= op.operand_names().size();  // which is in its range
+    return IsFloat(type.dtype) && type.num_elements() > 0 && (i == 0 || !first_only) && !is_setting;
   };
   std::vector<SpecialInputs> all;
   const auto add = [&](const char* name, const std::function<void(std::mt19937_64&, Tensor&)>& change) {

@@ -154,6 +154,7 @@ bool TakeStatisticsOfRanks(Draft& draft, const std::vector<Value>& operands, Att
 }  // namespace
 
 std::string WhyNotDrawn(const OpDef& op) {
+  if (op.name() == "random_bits") return "its results are as large as numbers of 32 bits are";
   for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
     if (std::holds_alternative<Region>(attribute.example)) return "its operands are those of a body";
     if (attribute.name == "axis") return "it is about an axis of a mesh: distribute inserts it";
@@ -181,7 +182,7 @@ void AddNodeOfRow(Draft& draft) {
   }
   while (operands.size() < row.operands.size()) {
     const CaseOperand& operand = row.operands[operands.size()];
-    const bool is_variable = is_optimizer && operands.size() + 1 < row.operands.size();
+    const bool is_variable = is_optimizer && operands.size() < GradientOf(op);
     if (of_batch && operand.type == row.operands[0].type) operands.push_back(BatchOf(draft, operand));
     else operands.push_back(is_variable ? VariableOf(draft, operand) : OperandOf(draft, operand));
   }

@@ -1,0 +1,114 @@
+// Randomness: the bits from which everything that is drawn follows, and dropout, which draws when a model is trained.
+
+#include "core/builder.h"
+#include "core/ops/op_list.h"
+#include "core/ops/rules.h"
+#include "core/philox.h"
+
+namespace lockstep {
+namespace {
+
+// --- random_bits -----------------------------------------------------------------------------------------------------
+
+absl::Status InferRandomBits(InferContext& c) {
+  RETURN_IF_ERROR(ops::CheckSameTypes(c, "C1"));
+  if (c.dtype(0) != DType::kI64) return c.Error("C2") << "operand " << c.operand(0) << ", expected i64";
+  const int64_t stream = c.attr<int64_t>("stream"), word = c.attr<int64_t>("word");
+  if (stream < 0 || stream >= kMaxRandomStreams)
+    return c.Error("C3") << "stream is " << stream << ", expected 0 to " << kMaxRandomStreams - 1;
+  if (word < 0 || word > 3) return c.Error("C4") << "word is " << word << ", expected 0 to 3";
+  return c.SetResult(DType::kU32, c.shape(0));
+}
+
+absl::Status EvalRandomBits(EvalContext& c) {
+  const auto seed = c.operand(0).data<int64_t>(), step = c.operand(1).data<int64_t>();
+  const auto index = c.operand(2).data<int64_t>();
+  const auto out = c.result().mutable_data<uint32_t>();
+  const auto word = static_cast<size_t>(c.attr<int64_t>("word"));
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] = RandomWords(seed[i], step[i], index[i], c.attr<int64_t>("stream"))[word];
+  return absl::OkStatus();
+}
+
+// --- dropout ---------------------------------------------------------------------------------------------------------
+
+absl::Status InferDropout(InferContext& c) {
+  if (!IsFloat(c.dtype(0))) return c.Error("C1") << "x is " << c.operand(0) << ", expected floats";
+  const bool is_ratio = c.dtype(1) == DType::kF32 || c.dtype(1) == DType::kF64;
+  if (!is_ratio || c.shape(1).rank() != 0)
+    return c.Error("C2") << "ratio is " << c.operand(1) << ", expected f32[] or f64[]";
+  return c.SetResults({c.operand(0), {DType::kBool, c.shape(0)}});
+}
+
+absl::Status EvalDropout(EvalContext& c) {
+  c.result(0) = c.operand(0);
+  for (bool& is_kept : c.result(1).mutable_data<bool>()) is_kept = true;
+  return absl::OkStatus();
+}
+
+// As an elementwise op, with a ratio that all ranks need.
+void PlaceDropout(PlacementContext& c) {
+  if (ops::PlaceLocal(c)) return;
+  const Placement placement = c.operand(0).is_split() ? c.operand(0) : Placement::Replicated();
+  c.Require(0, placement);
+  c.Require(1, Placement::Replicated());
+  c.Result(placement);
+}
+
+}  // namespace
+
+//===-- random_bits -----------------------------------------------------------------------------------------------===//
+const OpDef& RandomBitsOp() {
+  static const OpDef def =
+      OpDef("random_bits")
+          .Doc(
+              "32 random bits, which follow from the operands and the attributes alone: a word of Philox4x32-10 "
+              "(core/philox.h). core/random.h makes numbers of them.")
+          .Operand("seed")
+          .Operand("step")
+          .Operand("index")
+          .Attr<int64_t>("stream", "which of the program's draws this is")
+          .OptionalAttr<int64_t>("word", 0, "which of the four words that there are for an index")
+          .Trait(kElementwise)
+          .Trait(kHeavy)
+          .Constraint("C1", "seed, step and index have the same type")
+          .Constraint("C2", "they are i64; of a step 40 bits count")
+          .Constraint("C3", "stream is at least 0 and below 2^24")
+          .Constraint("C4", "word is 0, 1, 2 or 3")
+          .Infer(InferRandomBits)
+          .Eval(EvalRandomBits)
+          .NoGradient("its operands are integers")
+          .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
+  return def;
+}
+
+//===-- dropout ---------------------------------------------------------------------------------------------------===//
+const OpDef& DropoutOp() {
+  static const OpDef def =
+      OpDef("dropout")
+          .Doc(
+              "x itself, as it is in inference: the form of a model in which nothing is dropped yet. The pass "
+              "training-mode makes draws of it, each element being dropped with the probability `ratio`, and those "
+              "that stay divided by 1 - ratio.")
+          .Operand("x")
+          .Operand("ratio")
+          .OptionalAttr<int64_t>("seed", 0, "changes the program's seed for this draw, unless it is 0")
+          .Result("result")
+          .Result("mask")
+          .Trait(kOpaque)
+          .Constraint("C1", "x is of floats")
+          .Constraint("C2", "ratio is f32[] or f64[]")
+          .Infer(InferDropout)
+          .Eval(EvalDropout)
+          .Vjp([](VjpContext& c) {
+            if (c.grad(0)) c.Contribute(0, c.grad(0));
+          })
+          .Place(PlaceDropout)
+          .Decompose([](DecomposeContext& c) -> std::vector<Value> {
+            const Shape& shape = c.operand(0).shape();
+            return {c.operand(0), c.b().Splat(1.0, {DType::kBool, shape})};
+          });
+  return def;
+}
+
+}  // namespace lockstep

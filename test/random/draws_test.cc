@@ -1,0 +1,325 @@
+// What is drawn: from where, how often, and that draws do not follow from each other. Seeds are fixed, so that a test
+// that passes once always does.
+
+#include "test/random/draws.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "core/interpreter.h"
+#include "core/random.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kMany = 40000;
+constexpr DType kFloats[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+
+TensorType Many(DType dtype) { return {dtype, {kMany / 8, 8}}; }
+
+double MeanOf(const std::vector<double>& x) {
+  return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
+}
+
+double VarianceOf(const std::vector<double>& x) {
+  const double mean = MeanOf(x);
+  double sum = 0;
+  for (double each : x) sum += (each - mean) * (each - mean);
+  return sum / static_cast<double>(x.size() - 1);
+}
+
+double CorrelationOf(const std::vector<double>& x, const std::vector<double>& y) {
+  const double mean_x = MeanOf(x), mean_y = MeanOf(y);
+  double sum = 0;
+  for (size_t i = 0; i < x.size(); ++i) sum += (x[i] - mean_x) * (y[i] - mean_y);
+  return sum / static_cast<double>(x.size()) / std::sqrt(VarianceOf(x) * VarianceOf(y));
+}
+
+// Kolmogorov's and Smirnov's statistic times the root of n: above 1.95 in one of a thousand samples of the distribution
+// whose function `below` is.
+double KolmogorovSmirnov(std::vector<double> x, const std::function<double(double)>& below) {
+  std::sort(x.begin(), x.end());
+  const double n = static_cast<double>(x.size());
+  double distance = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double expected = below(x[i]);
+    distance = std::max({distance, std::abs(expected - static_cast<double>(i) / n),
+                         std::abs(expected - static_cast<double>(i + 1) / n)});
+  }
+  return distance * std::sqrt(n);
+}
+
+// How many standard deviations the mean of what has `variance` is away from `mean`.
+double Deviations(const std::vector<double>& x, double mean, double variance) {
+  return std::abs(MeanOf(x) - mean) / std::sqrt(variance / static_cast<double>(x.size()));
+}
+
+TEST(RandomUniform, IsUniformFromLowToHigh) {
+  for (DType dtype : kFloats) {
+    SCOPED_TRACE(DTypeName(dtype));
+    const auto x = Numbers(DrawOne([&](Builder& b) { return RandomUniform(b, Many(dtype), -1.5, 2.5); }, /*seed=*/1));
+    ASSERT_EQ(x.size(), static_cast<size_t>(kMany));
+    EXPECT_GE(*std::min_element(x.begin(), x.end()), -1.5);
+    EXPECT_LT(*std::min_element(x.begin(), x.end()), -1.48);
+    EXPECT_LT(*std::max_element(x.begin(), x.end()), 2.5);
+    EXPECT_GT(*std::max_element(x.begin(), x.end()), 2.48 - (dtype == DType::kBF16 ? 0.02 : 0));
+    EXPECT_LT(Deviations(x, 0.5, 16.0 / 12), 4 + (dtype == DType::kBF16 ? 4 : 0));
+    EXPECT_NEAR(VarianceOf(x), 16.0 / 12, 0.03);
+    if (SizeOf(dtype) > 2) {
+      EXPECT_LT(KolmogorovSmirnov(x, [](double at) { return (at + 1.5) / 4; }), 1.95);
+    }
+  }
+}
+
+TEST(RandomUniform, IsNeverHighItself) {
+  for (DType dtype : kFloats) {
+    SCOPED_TRACE(DTypeName(dtype));
+    const double epsilon = dtype == DType::kF64   ? 0x1p-52
+                           : dtype == DType::kF32 ? 0x1p-23
+                           : dtype == DType::kF16 ? 0x1p-10
+                                                  : 0x1p-7;
+    const auto drawn = [&](double low, double high) {
+      return Numbers(DrawOne([&](Builder& b) { return RandomUniform(b, {dtype, {500}}, low, high); }));
+    };
+    for (double x : drawn(1, 1 + epsilon)) EXPECT_EQ(x, 1);  // there is nothing between
+    for (double x : drawn(-2, -2)) EXPECT_EQ(x, -2);
+    for (double x : drawn(-1, 0)) EXPECT_TRUE(x >= -1 && x < 0) << x;
+    // Half of what would be drawn rounds to the higher one.
+    const auto two = drawn(1, 1 + 2 * epsilon);
+    EXPECT_EQ(*std::min_element(two.begin(), two.end()), 1);
+    EXPECT_EQ(*std::max_element(two.begin(), two.end()), 1 + epsilon);
+  }
+}
+
+TEST(RandomUniform, CoversWhatADTypeHas) {
+  const double most = std::numeric_limits<float>::max();
+  const auto x = Numbers(DrawOne([&](Builder& b) { return RandomUniform(b, {DType::kF32, {2000}}, -most, most); }));
+  for (double each : x) EXPECT_TRUE(std::isfinite(each) && each < most);
+  EXPECT_LT(*std::min_element(x.begin(), x.end()), -0.99 * most);
+  EXPECT_GT(*std::max_element(x.begin(), x.end()), 0.99 * most);
+}
+
+TEST(RandomNormal, IsNormal) {
+  for (DType dtype : kFloats) {
+    SCOPED_TRACE(DTypeName(dtype));
+    const auto x = Numbers(DrawOne([&](Builder& b) { return RandomNormal(b, Many(dtype), 2, 0.5); }, /*seed=*/3));
+    EXPECT_LT(Deviations(x, 2, 0.25), 4);
+    EXPECT_NEAR(VarianceOf(x), 0.25, 0.006);
+    EXPECT_GT(*std::max_element(x.begin(), x.end()), 2 + 0.5 * 3.5);
+    EXPECT_LT(*std::min_element(x.begin(), x.end()), 2 - 0.5 * 3.5);
+    for (double each : x) EXPECT_LT(std::abs(each - 2), 0.5 * 6.8);
+    if (SizeOf(dtype) > 2) {
+      EXPECT_LT(KolmogorovSmirnov(x, [](double at) { return 0.5 * std::erfc(-(at - 2) / 0.5 / std::sqrt(2.0)); }),
+                1.95);
+    }
+  }
+}
+
+// What the logarithm is taken of, for the least and the greatest words that there are.
+TEST(RandomDraw, IsAbove0AndBelow1) {
+  for (DType dtype : {DType::kF32, DType::kF64}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    Graph graph = GraphOfDraws([&](Builder& b) {
+      RandomDraw draw(b, {2});
+      return std::vector<Value>{draw.Above0(dtype, 0), draw.Unit(dtype, 0)};
+    });
+    // The words are given instead of drawn.
+    const Value words = graph.AddInput("words", {DType::kU32, {2}}).value();
+    std::vector<Node*> bits;
+    for (Node& node : graph.nodes()) {
+      if (node.Is("random_bits")) bits.push_back(&node);
+    }
+    for (Node* node : bits) graph.ReplaceUses(node->result(), words);
+    std::vector<Tensor> inputs;
+    for (const Input& input : graph.inputs()) inputs.push_back(Tensor(input.value.type()));
+    inputs.back() = Tensor::Of<uint32_t>({2}, {0, ~0u});
+    const auto results = InterpretOneRank(graph, inputs);
+    ASSERT_TRUE(results.ok()) << results.status();
+    std::vector<Tensor> found;
+    for (size_t i = 0; i < results->size(); ++i) {
+      if (!graph.results()[i].is_state) found.push_back((*results)[i]);
+    }
+    const bool is_double = dtype == DType::kF64;
+    EXPECT_EQ(found[0].At(0), is_double ? 0x1p-65 : 0x1p-33);
+    EXPECT_EQ(found[0].At(1), 1);
+    EXPECT_EQ(found[1].At(0), 0);
+    EXPECT_EQ(found[1].At(1), 1 - (is_double ? 0x1p-53 : 0x1p-24));
+  }
+}
+
+TEST(RandomBernoulli, IsTrueAsOftenAsTheProbabilitySays) {
+  for (DType dtype : kFloats) {
+    SCOPED_TRACE(DTypeName(dtype));
+    for (double p : {0.0, 0.25, 0.75, 1.0}) {
+      const auto x = Numbers(DrawOne([&](Builder& b) { return RandomBernoulli(b, b.Splat(p, Many(dtype))); }, 4));
+      EXPECT_LE(std::abs(MeanOf(x) - p) * std::sqrt(static_cast<double>(kMany)), 4 * std::sqrt(p * (1 - p)));
+    }
+  }
+}
+
+TEST(RandomMultinomial, DrawsClassesAsTheSoftmaxSays) {
+  const double none = -std::numeric_limits<double>::infinity();
+  const std::vector<double> logits = {none, 0.5, -1, 2, none, 0, none};
+  double total = 0;
+  for (double logit : logits) total += std::exp(logit);
+  for (DType dtype : kFloats) {
+    SCOPED_TRACE(DTypeName(dtype));
+    const Tensor classes = DrawOne(
+        [&](Builder& b) {
+          const Value row = b.Constant(Tensor::Of<double>({1, 7}, logits).Converted(dtype));
+          return RandomMultinomial(b, b.Concat({row, row}, 0), kMany / 2);
+        },
+        /*seed=*/5);
+    EXPECT_EQ(classes.type().ToString(), "i64[2,20000]");
+    std::vector<double> found(7, 0);
+    for (int64_t drawn : classes.data<int64_t>()) {
+      ASSERT_TRUE(drawn >= 0 && drawn < 7) << drawn;
+      ++found[static_cast<size_t>(drawn)];
+    }
+    double chi_square = 0;
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const double expected = kMany * std::exp(logits[i]) / total;
+      if (expected == 0) EXPECT_EQ(found[i], 0) << i;
+      else chi_square += (found[i] - expected) * (found[i] - expected) / expected;
+    }
+    EXPECT_LT(chi_square, 16.3);  // of 3 degrees of freedom, in one of a thousand samples more
+  }
+}
+
+TEST(RandomMultinomial, OfOneClassIsThatClass) {
+  const Tensor classes = DrawOne([](Builder& b) { return RandomMultinomial(b, b.Splat(3, {DType::kF32, {4, 1}}), 5); });
+  EXPECT_EQ(classes, Tensor(TensorType{DType::kI64, {4, 5}}));
+}
+
+// x, what dropout with the ratio makes of it, and the mask.
+std::vector<Tensor> Dropout(double ratio, const TensorType& type, DType of_ratio = DType::kF32) {
+  return Draws(
+      [&](Builder& b) -> std::vector<Value> {
+        const Value x = RandomUniform(b, type, 1, 2);
+        const Dropped dropped = RandomDropout(b, x, b.Constant(Tensor::Scalar(of_ratio, ratio)));
+        return {x, dropped.result, dropped.mask};
+      },
+      /*seed=*/6);
+}
+
+TEST(RandomDropout, DropsAsOftenAsTheRatioSays) {
+  for (DType dtype : kFloats) {
+    SCOPED_TRACE(DTypeName(dtype));
+    const DType of_ratio = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+    const std::vector<Tensor> found = Dropout(0.25, Many(dtype), of_ratio);
+    int64_t kept = 0;
+    const double tolerance = SizeOf(dtype) == 2 ? 2e-2 : 1e-6;  // of numbers up to 2.7
+    for (int64_t i = 0; i < kMany; ++i) {
+      if (found[2].At(i) != 0) EXPECT_NEAR(found[1].At(i), found[0].At(i) / 0.75, tolerance);
+      else EXPECT_EQ(found[1].At(i), 0);
+      kept += found[2].At(i) != 0;
+    }
+    EXPECT_LT(std::abs(static_cast<double>(kept) - 0.75 * kMany), 4 * std::sqrt(kMany * 0.75 * 0.25));
+  }
+}
+
+TEST(RandomDropout, OfNothingAndOfEverything) {
+  const TensorType type = {DType::kF32, {300}};
+  const std::vector<Tensor> nothing = Dropout(0, type), everything = Dropout(1, type);
+  EXPECT_EQ(nothing[1], nothing[0]);
+  EXPECT_EQ(nothing[2], Tensor::Full({DType::kBool, {300}}, 1));
+  EXPECT_EQ(everything[1], Tensor(type));
+  EXPECT_EQ(everything[2], Tensor(TensorType{DType::kBool, {300}}));
+  for (double ratio : {-0.1, 1.5, std::nan("")}) {
+    const Tensor found = Dropout(ratio, type)[1];
+    for (double x : Numbers(found)) EXPECT_TRUE(std::isnan(x)) << ratio;
+  }
+}
+
+// --- What draws have to do with each other ---------------------------------------------------------------------------
+
+Value SomeUniform(Builder& b) { return RandomUniform(b, Many(DType::kF32), 0, 1); }
+
+void ExpectUnrelated(const Tensor& a, const Tensor& b) {
+  EXPECT_NE(a, b);
+  EXPECT_LT(std::abs(CorrelationOf(Numbers(a), Numbers(b))) * std::sqrt(static_cast<double>(kMany)), 4);
+}
+
+TEST(RandomDraw, DrawsSeedsAndStepsAreUnrelated) {
+  const Tensor first = DrawOne(SomeUniform);
+  EXPECT_EQ(DrawOne(SomeUniform), first);
+  ExpectUnrelated(first, DrawOne(SomeUniform, /*seed=*/1));
+  ExpectUnrelated(first, DrawOne(SomeUniform, /*seed=*/-1));
+  ExpectUnrelated(first, DrawOne(SomeUniform, /*seed=*/0, /*step=*/1));
+  ExpectUnrelated(DrawOne(SomeUniform, 1, 0), DrawOne(SomeUniform, 0, 1));
+  ExpectUnrelated(first, DrawOne([](Builder& b) { return RandomUniform(b, Many(DType::kF32), 0, 1, /*salt=*/7); }));
+  const auto two = Draws([](Builder& b) { return std::vector<Value>{SomeUniform(b), SomeUniform(b)}; });
+  EXPECT_EQ(two[0], first);
+  ExpectUnrelated(two[0], two[1]);
+}
+
+TEST(RandomDraw, WordsAndNeighboursAreUnrelated) {
+  const auto words = Draws([](Builder& b) {
+    RandomDraw draw(b, {kMany});
+    std::vector<Value> values;
+    for (int64_t word = 0; word < 4; ++word) values.push_back(draw.Unit(DType::kF32, word));
+    return values;
+  });
+  for (size_t i = 0; i < 4; ++i) {
+    for (size_t j = 0; j < i; ++j) ExpectUnrelated(words[i], words[j]);
+  }
+  std::vector<double> x = Numbers(words[0]), next(x.begin() + 1, x.end());
+  x.pop_back();
+  EXPECT_LT(std::abs(CorrelationOf(x, next)) * std::sqrt(static_cast<double>(kMany)), 4);
+}
+
+// An element's number follows from its place in row-major order.
+TEST(RandomDraw, CountsElementsInTheirOrder) {
+  const auto drawn = [](const Shape& shape) {
+    return DrawOne([&](Builder& b) { return RandomUniform(b, {DType::kF64, shape}, 0, 1); });
+  };
+  const Tensor flat = drawn({60});
+  EXPECT_EQ(drawn({3, 4, 5}).Reshaped({60}), flat);
+  EXPECT_EQ(drawn({1, 60, 1}).Reshaped({60}), flat);
+  EXPECT_EQ(drawn({}).At(0), flat.At(0));
+  EXPECT_EQ(drawn({1, 1}).At(0), flat.At(0));
+  EXPECT_EQ(drawn({0, 4}).num_elements(), 0);
+  std::vector<double> sorted = Numbers(flat);
+  std::sort(sorted.begin(), sorted.end());
+  EXPECT_EQ(std::unique(sorted.begin(), sorted.end()), sorted.end());
+}
+
+// --- The states ------------------------------------------------------------------------------------------------------
+
+TEST(RandomStates, AreThoseOfAllDraws) {
+  const Graph graph = GraphOfDraws([](Builder& b) { return std::vector<Value>{SomeUniform(b), SomeUniform(b)}; });
+  EXPECT_EQ(graph.inputs().size(), 2u);
+  EXPECT_NE(graph.FindResult(kRandomStep, /*is_state=*/true), nullptr);
+  EXPECT_EQ(graph.FindResult(kRandomSeed, /*is_state=*/true), nullptr);
+}
+
+TEST(RandomStates, NeedTheirNames) {
+  Graph graph("taken");
+  ASSERT_TRUE(graph.AddInput("random/step", {DType::kF32, {2}}, /*is_state=*/true).ok());
+  Builder b(graph);
+  SomeUniform(b);
+  EXPECT_EQ(b.status().message(),
+            "state %random/step is f32[2]; what is drawn at random needs a state of that name, i64[]");
+}
+
+TEST(RandomStates, GoWithTheLastDraw) {
+  Graph graph = GraphOfDraws([](Builder& b) { return std::vector<Value>{SomeUniform(b)}; });
+  EXPECT_FALSE(RemoveUnusedRandomStates(graph));
+  for (size_t i = graph.results().size(); i-- > 0;) {
+    if (!graph.results()[i].is_state) graph.RemoveResult(i);
+  }
+  std::vector<Node*> nodes;
+  for (Node& node : graph.nodes()) nodes.push_back(&node);
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    if (!graph.IsUsed((*node)->result())) graph.Erase(*node);
+  }
+  EXPECT_TRUE(RemoveUnusedRandomStates(graph));
+  EXPECT_TRUE(graph.inputs().empty());
+  EXPECT_TRUE(graph.results().empty());
+}
+
+}  // namespace
+}  // namespace lockstep
