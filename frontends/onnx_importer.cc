@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "core/builder.h"
+#include "core/random.h"
 #include "core/text.h"
 #include "frontends/onnx/model_file.h"
 #include "frontends/onnx/subgraph.h"
@@ -313,6 +314,7 @@ void Importer::RemoveUnused() {
     for (size_t i = 0; i < node->num_results(); ++i) used = used || model_.graph.IsUsed(node->result(i));
     if (!used) model_.graph.Erase(node);
   });
+  RemoveUnusedRandomStates(model_.graph);
   std::vector<std::string> unused;
   for (const Input& input : model_.graph.inputs()) {
     if (input.is_state && !model_.graph.IsUsed(input.value)) unused.push_back(input.name());

@@ -52,14 +52,15 @@ struct OnnxOrigin {
 struct ImportedModel {
   // Data inputs are split along the data axis as ImportOptions says: that dimension is the batch. States are the
   // parameters. Results have the names of the model's outputs. Nodes say where they are from: "onnx:/fc1/MatMul" is the
-  // node of that name, "onnx:MatMul_3" the nameless fourth node of the file. Its dropouts() are those of the file but
-  // for those with ratio 0, or whose input training_mode is the constant false.
+  // node of that name, "onnx:MatMul_3" the nameless fourth node of the file. A Dropout is a
+  // `dropout`, which the pass training-mode lets drop; one with ratio 0, or whose input training_mode is the constant
+  // false, is nothing. If the file draws at random, the graph has the states of core/random.h.
   Graph graph;
 
-  // The initial value of each state: every floating-point initializer with at least one dimension that the graph uses,
-  // but for ImportOptions::constants and for single elements that PyTorch's exporter computed ("val_67"); and
-  // ImportOptions::states. Other scalars and integers are constants; what only sets an attribute (a shape, the bounds
-  // of Clip) is folded away.
+  // The initial value of each state but those of core/random.h, which start at 0: every floating-point initializer with
+  // at least one dimension that the graph uses, but for ImportOptions::constants and for single elements that PyTorch's
+  // exporter computed ("val_67"); and ImportOptions::states. Other scalars and integers are constants; what only sets
+  // an attribute (a shape, the bounds of Clip) is folded away.
   std::map<std::string, Tensor> parameters;
 
   // The float initializers that the graph uses and that are no states, by the names of their constants: epsilons and
@@ -71,8 +72,8 @@ struct ImportedModel {
 
   OnnxOrigin origin;
 
-  // What the import changed and a user may want to know, one sentence each: Dropout is the identity, batch
-  // normalisation is imported in inference form (passes/training/training_mode.h turns it).
+  // What the import changed and a user may want to know, one sentence each: Dropout drops nothing, batch
+  // normalisation is imported in inference form (passes/training/training_mode.h turns both).
   std::vector<std::string> notes;
 };
 

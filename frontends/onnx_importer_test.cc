@@ -261,7 +261,7 @@ TEST(OnnxImporterTest, BodiesAndFunctionsUseTheStatesOfTheGraph) {
 )");
 }
 
-TEST(OnnxImporterTest, DropoutsInFunctionsAreThoseOfTheModel) {
+TEST(OnnxImporterTest, DropoutsInFunctionsKnowTheirPlace) {
   ModelProto model = EmptyModel();
   AddNode(model, "Drop", {"x"}, {"y"}).set_domain("local");
   onnx::FunctionProto& function = *model.add_functions();
@@ -275,7 +275,7 @@ TEST(OnnxImporterTest, DropoutsInFunctionsAreThoseOfTheModel) {
   drop.add_output("t");
   const auto imported = Import(model, {{"n", 3}});
   ASSERT_TRUE(imported.ok()) << imported.status();
-  EXPECT_THAT(imported->graph.dropouts(), ElementsAre("Dropout (onnx:Drop_0/Dropout_0) with ratio 0.5"));
+  EXPECT_EQ(imported->graph.nodes().back().Describe(), "dropout %Drop_0/t (at onnx:Drop_0/Dropout_0)");
 }
 
 TEST(OnnxImporterTest, NodesWithoutNamesAreNumbered) {
@@ -315,15 +315,38 @@ TEST(OnnxImporterTest, RowsOfAProductWithAMatrixOfWeightsStayWhereTheyAre) {
 )");
 }
 
-TEST(OnnxImporterTest, DropoutIsTheIdentityAndSaysSo) {
+TEST(OnnxImporterTest, DropoutDropsInTrainingAndSaysSo) {
   ModelProto model = EmptyModel();
   AddNode(model, "Dropout", {"x"}, {"d"});
   AddNode(model, "Relu", {"d"}, {"y"});
   const auto imported = Import(model, {{"n", 3}});
   ASSERT_TRUE(imported.ok()) << imported.status();
-  EXPECT_EQ(imported->graph.nodes().size(), 1u);
-  EXPECT_THAT(imported->notes, ElementsAre(HasSubstr("onnx:Dropout_0")));
-  EXPECT_THAT(imported->graph.dropouts(), ElementsAre("Dropout (onnx:Dropout_0) with ratio 0.5"));
+  EXPECT_THAT(imported->notes, ElementsAre("Dropout (onnx:Dropout_0) drops values in training, with ratio 0.5; in "
+                                           "inference it is the identity."));
+  EXPECT_EQ(imported->graph.ToString(), R"(graph @test(%x: f32[3,4] split(0)) -> (y: f32[3,4]) {
+  %0 = constant {value=dense<f32[]: 0.5>} : f32[] @"onnx:Dropout_0"
+  %d, %2 = dropout %x, %0 : f32[3,4], bool[3,4] @"onnx:Dropout_0"
+  %y = relu %d : f32[3,4] @"onnx:Relu_1"
+  return %y
+}
+)");
+}
+
+// Also if nobody uses them any more: a program that draws nothing counts no runs.
+TEST(OnnxImporterTest, WhatDrawsHasASeedAndAStep) {
+  for (const bool is_used : {false, true}) {
+    ModelProto model = EmptyModel();
+    AddNode(model, "RandomNormalLike", {"x"}, {"noise"});
+    AddNode(model, "Add", {"x", is_used ? "noise" : "x"}, {"y"});
+    const auto imported = Import(model, {{"n", 3}});
+    ASSERT_TRUE(imported.ok()) << imported.status();
+    EXPECT_TRUE(Verify(imported->graph).ok());
+    EXPECT_EQ(imported->graph.inputs().size(), is_used ? 3u : 1u);
+    EXPECT_EQ(imported->graph.results().size(), is_used ? 2u : 1u);
+    EXPECT_EQ(imported->graph.FindResult("random/step", /*is_state=*/true) != nullptr, is_used);
+    EXPECT_EQ(imported->graph.FindInput("random/seed") != nullptr, is_used);
+    EXPECT_TRUE(imported->parameters.empty());
+  }
 }
 
 TEST(OnnxImporterTest, BatchNormalizationOfTrainingFormIsImportedInInferenceForm) {

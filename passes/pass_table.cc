@@ -16,6 +16,7 @@
 #include "passes/optimize/recognize_attention.h"
 #include "passes/simplify/simplify.h"
 #include "passes/training/autodiff.h"
+#include "passes/training/inference_mode.h"
 #include "passes/training/train_step.h"
 #include "passes/training/training_mode.h"
 
@@ -110,6 +111,16 @@ absl::StatusOr<AttributeMap> TakeOptions(PassOptions& options, const std::vector
     if (!options.Has(def.name)) continue;
     if (std::holds_alternative<bool>(def.example)) {
       ASSIGN_OR_RETURN(given[def.name], options.GetBool(def.name, false));
+    } else if (std::holds_alternative<int64_t>(def.example)) {
+      ASSIGN_OR_RETURN(given[def.name], options.GetInt(def.name, 0));
+    } else if (std::holds_alternative<std::string>(def.example)) {
+      given[def.name] = options.GetString(def.name, "");
+    } else if (def.is_list()) {
+      std::vector<double> numbers;
+      for (const std::string& text : options.GetList(def.name)) {
+        ASSIGN_OR_RETURN(numbers.emplace_back(), ParseNumber<double>(def.name, text, "numbers such as 1|0.5"));
+      }
+      given[def.name] = Tensor::Of(Shape({static_cast<int64_t>(numbers.size())}), numbers);
     } else {
       ASSIGN_OR_RETURN(given[def.name], options.GetDouble(def.name, 0));
     }
@@ -117,28 +128,87 @@ absl::StatusOr<AttributeMap> TakeOptions(PassOptions& options, const std::vector
   return given;
 }
 
+// The results and inputs of a loss, and its options.
+absl::Status TakeLoss(PassOptions& options, LossSpec& spec) {
+  ASSIGN_OR_RETURN(const Loss* const loss, FindLoss(spec.name));
+  ASSIGN_OR_RETURN(spec.options, TakeOptions(options, loss->options));
+  if (std::vector<std::string> names = options.GetList("prediction"); !names.empty()) spec.predictions = names;
+  if (std::vector<std::string> names = options.GetList("target"); !names.empty()) spec.inputs = names;
+  return absl::OkStatus();
+}
+
+// `0.5*huber{prediction=y, delta=2}`. The options of a single loss may stand beside it, as those of the pass.
+absl::StatusOr<LossSpec> LossFromText(std::string_view text, PassOptions* of_pass) {
+  LossSpec spec;
+  const size_t brace = text.find('{'), star = text.substr(0, brace).find('*');
+  if (star != std::string_view::npos) {
+    ASSIGN_OR_RETURN(spec.factor,
+                     ParseNumber<double>("loss", std::string(Trimmed(text.substr(0, star))), "a number before the *"));
+  }
+  const size_t begin = star == std::string_view::npos ? 0 : star + 1;
+  spec.name = Trimmed(text.substr(begin, brace == std::string_view::npos ? brace : brace - begin));
+  if (brace == std::string_view::npos && of_pass) {
+    RETURN_IF_ERROR(TakeLoss(*of_pass, spec));
+    return spec;
+  }
+  PassOptions options;
+  if (brace != std::string_view::npos) {
+    if (text.back() != '}') return InvalidArgument() << "loss '" << text << "' has no closing brace at its end";
+    ASSIGN_OR_RETURN(options, ParseOptions(text.substr(brace + 1, text.size() - brace - 2)));
+  }
+  RETURN_IF_ERROR(TakeLoss(options, spec));
+  RETURN_IF_ERROR(Annotate(options.CheckAllRead(), "loss " + spec.name));
+  return spec;
+}
+
+// `l1{prediction=a} + 0.5*huber{prediction=b}`.
+absl::StatusOr<std::vector<LossSpec>> LossesFromText(const std::string& text, PassOptions& of_pass) {
+  std::vector<LossSpec> specs;
+  const std::vector<std::string_view> parts = Split(text, '+');
+  for (std::string_view part : parts) {
+    ASSIGN_OR_RETURN(specs.emplace_back(), LossFromText(part, parts.size() == 1 ? &of_pass : nullptr));
+  }
+  return specs;
+}
+
 // An optimizer whose learning rate has no default takes that of OptimizerSpec.
+absl::StatusOr<OptimizerSpec> TakeOptimizer(PassOptions& options, std::string_view name) {
+  ASSIGN_OR_RETURN(const Optimizer* const optimizer, FindOptimizer(name));
+  ASSIGN_OR_RETURN(AttributeMap given, TakeOptions(options, optimizer->options));
+  const AttributeMap defaults = OptimizerSpec().options;
+  for (const OptionDef& option : optimizer->options) {
+    const auto it = defaults.find(option.name);
+    if (option.given == OptionDef::Given::kMust && it != defaults.end()) given.insert(*it);
+  }
+  return OptimizerSpec{optimizer->name->name, std::move(given)};
+}
+
+// `*.bias:SGD{learning_rate=0.1}|norm*:AdamW{}`.
+absl::StatusOr<std::vector<OptimizerGroup>> GroupsFromText(const std::vector<std::string>& texts) {
+  std::vector<OptimizerGroup> groups;
+  for (const std::string_view text : texts) {
+    const size_t colon = text.find(':'), brace = text.find('{');
+    if (colon == std::string_view::npos || brace == std::string_view::npos || brace < colon || text.back() != '}')
+      return InvalidArgument() << "group '" << text << "' is not of the form pattern:optimizer{options}";
+    ASSIGN_OR_RETURN(PassOptions options, ParseOptions(text.substr(brace + 1, text.size() - brace - 2)));
+    OptimizerGroup group{std::string(Trimmed(text.substr(0, colon))), {}};
+    ASSIGN_OR_RETURN(group.optimizer, TakeOptimizer(options, Trimmed(text.substr(colon + 1, brace - colon - 1))));
+    RETURN_IF_ERROR(Annotate(options.CheckAllRead(), "group '" + group.states + "'"));
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
 absl::StatusOr<Pass> MakeTrainStepPass(PassOptions& options) {
   TrainStepSpec spec;
-  ASSIGN_OR_RETURN(const Optimizer* const optimizer,
-                   FindOptimizer(options.GetString("optimizer", spec.optimizer.name)));
-  ASSIGN_OR_RETURN(AttributeMap given, TakeOptions(options, optimizer->options));
-  for (const OptionDef& option : optimizer->options) {
-    const auto it = spec.optimizer.options.find(option.name);
-    if (option.required && it != spec.optimizer.options.end()) given.insert(*it);
-  }
-  spec.optimizer = {optimizer->name->name, std::move(given)};
-  spec.loss.name = options.GetString("loss", spec.loss.name);
-  ASSIGN_OR_RETURN(const Loss* const loss, FindLoss(spec.loss.name));
-  ASSIGN_OR_RETURN(spec.loss.options, TakeOptions(options, loss->options));
-  spec.loss.prediction = options.GetString("prediction", spec.loss.prediction);
-  spec.loss.target = options.GetString("target", spec.loss.target);
+  ASSIGN_OR_RETURN(spec.optimizer, TakeOptimizer(options, options.GetString("optimizer", spec.optimizer.name)));
+  ASSIGN_OR_RETURN(spec.groups, GroupsFromText(options.GetList("groups")));
+  ASSIGN_OR_RETURN(spec.losses, LossesFromText(options.GetString("loss", LossSpec().name), options));
+  spec.clipping.by = options.GetString("clipping", "");
+  ASSIGN_OR_RETURN(spec.clipping.limit, options.GetDouble("clip_limit", spec.clipping.limit));
+  ASSIGN_OR_RETURN(spec.average, options.GetBool("average", false));
   spec.trained = options.GetList("trained");
   spec.frozen = options.GetList("frozen");
-  const std::string dropout = options.GetString("dropout", "");
-  if (!dropout.empty() && dropout != "off")
-    return InvalidArgument() << "train-step: dropout is '" << dropout << "', expected off";
-  spec.dropout_off = dropout == "off";
   return TrainStep(std::move(spec));
 }
 
@@ -153,7 +223,11 @@ std::string TrainStepOptions() {
   for (const Optimizer& optimizer : AllOptimizers()) names_of(optimizer.options, optimizer.name->name, optimizers);
   for (const Loss& loss : AllLosses()) names_of(loss.options, loss.name, losses);
   return "optimizer=" + optimizers + " (learning_rate=0.01 where it has no default), loss=" + losses +
-         ", prediction=logits, target=target, trained=w|b (default: every float state), frozen=, dropout=off";
+         " or a sum such as l1{prediction=a}+0.5*huber{prediction=b, delta=2}" +
+         ", prediction=logits, target=target (names with | between them where a loss has several), trained=w|b "
+         "(default: every float state), frozen=, groups=*.bias:SGD{learning_rate=0.1}|fc*:AdamW{} (the optimizers of "
+         "some), "
+         "clipping=value | norm | global_norm, clip_limit=1, average=false";
 }
 
 absl::StatusOr<Pass> MakeTrainingMode(PassOptions& options) {
@@ -162,6 +236,10 @@ absl::StatusOr<Pass> MakeTrainingMode(PassOptions& options) {
     ASSIGN_OR_RETURN(mode.momentum, ParseNumber<double>("momentum", given, "a number"));
   }
   mode.statistics = options.GetString("statistics", mode.statistics);
+  const std::string dropout = options.GetString("dropout", "on");
+  if (dropout != "on" && dropout != "off")
+    return InvalidArgument() << "dropout is '" << dropout << "', expected on or off";
+  mode.dropout = dropout == "on";
   return TrainingMode(mode);
 }
 
@@ -273,8 +351,9 @@ const std::vector<PassEntry>& PassTable() {
   static const std::vector<PassEntry> table = {
       {"autodiff", "adds gradients of a result as results grad/<name>", "of=loss, wrt=w|b (default: every float state)",
        MakeAutodiff},
-      {"training-mode", "normalises by the batch's statistics and updates the running ones",
-       "momentum (default: each node's own), statistics=global", MakeTrainingMode},
+      {"training-mode", "normalises by the batch's statistics and updates the running ones; drops at random",
+       "momentum (default: each node's own), statistics=global, dropout=on", MakeTrainingMode},
+      Plain("inference-mode", "takes out what does something in training alone", InferenceMode),
       {"train-step", "adds the loss, its gradients and the optimizer's updates", TrainStepOptions(), MakeTrainStepPass},
       Plain("recognize-attention", "makes one attention of the written-out form", RecognizeAttention),
       Plain("simplify", "rewrites to a smaller program by local rules", Simplify),

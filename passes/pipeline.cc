@@ -10,6 +10,7 @@
 #include "passes/optimize/fold_constants.h"
 #include "passes/optimize/recognize_attention.h"
 #include "passes/simplify/simplify.h"
+#include "passes/training/inference_mode.h"
 
 namespace lockstep::passes {
 
@@ -18,6 +19,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
   fusion.supports = options.supports;
   if (!options.optimize) return {Distribute(options.mesh), Dce(), Legalize(options.supports), Localize()};
   return {
+      InferenceMode(),                   // what is not trained drops nothing, and is clear to see through
       RecognizeAttention(),              // of programs that are not trained: others come with it
       Simplify(),                        // a small graph first: everything after is cheaper
       FoldConstants(),                   // shapes' arithmetic and scales

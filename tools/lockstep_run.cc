@@ -13,6 +13,7 @@
 #include "core/interpreter.h"
 #include "core/local_types.h"
 #include "core/printer.h"
+#include "core/random.h"
 #include "core/random_tensor.h"
 #include "passes/distribute/distribute.h"
 #include "passes/dump.h"
@@ -36,7 +37,7 @@ ABSL_FLAG(bool, print_steps, false, "print the executable's steps");
 ABSL_FLAG(bool, print_results, false, "print the results of rank 0");
 ABSL_FLAG(int, repeat, 0, "time this many runs, after a tenth as many to warm up");
 ABSL_FLAG(bool, profile, false, "with --repeat: print the time of each step on rank 0; GPUs then wait for each");
-ABSL_FLAG(uint64_t, seed, 1, "of the random inputs");
+ABSL_FLAG(uint64_t, seed, 1, "of the random inputs, and of what the graph draws");
 
 namespace lockstep {
 namespace {
@@ -54,7 +55,7 @@ constexpr char kUsage[] = R"(runs a graph in text form on a backend, with random
   lockstep-run step.ir --backend=cuda --isa=h200 --dry  what it is compiled to for a GPU that is not here
 
 With LOCKSTEP_DUMP=DIR in the environment the graph after each pass that changed it goes to DIR/<graph>/.
-Floats are uniform in [-1, 1], integers 0 to 4. Errors, and differences, end with exit code 1.)";
+Floats are uniform in [-1, 1], integers 0 to 4; what a graph draws follows from --seed. Errors, and differences, end with exit code 1.)";
 
 // The largest difference of two results, relative to the largest magnitude that is expected.
 double RelativeDifference(const Tensor& actual, const Tensor& expected) {
@@ -100,7 +101,7 @@ absl::Status Time(Executor& executor, const Graph& graph, const std::vector<Tens
   std::vector<NamedInput> named;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Input& input = graph.inputs()[i];
-    if (!input.is_state) named.push_back({input.name(), {inputs[i].type(), inputs[i].bytes()}});
+    if (input.is_data()) named.push_back({input.name(), {inputs[i].type(), inputs[i].bytes()}});
   }
   for (int i = 0; i <= repeat / 10; ++i) RETURN_IF_ERROR(executor.Run(named, {}));
   executor.ResetCounters();
@@ -168,6 +169,21 @@ bool AsksForARun() {
          absl::GetFlag(FLAGS_print_results);
 }
 
+// The inputs of each rank. A graph that draws (core/random.h) does so by the flag, as in a first run.
+std::vector<std::vector<Tensor>> InputsOfRanks(const Graph& graph) {
+  const uint64_t seed = absl::GetFlag(FLAGS_seed);
+  std::vector<std::vector<Tensor>> inputs = RandomInputs(graph, seed);
+  for (size_t i = 0; i < graph.inputs().size(); ++i) {
+    const Input& input = graph.inputs()[i];
+    if (!input.is_state || input.value.type() != TensorType{DType::kI64, Shape()}) continue;
+    for (std::vector<Tensor>& of_rank : inputs) {
+      if (input.name() == kRandomSeed) of_rank[i] = Tensor::Of<int64_t>({}, {static_cast<int64_t>(seed)});
+      if (input.name() == kRandomStep) of_rank[i] = Tensor::Of<int64_t>({}, {0});
+    }
+  }
+  return inputs;
+}
+
 absl::Status Main(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadInput(path));
   ASSIGN_OR_RETURN(Graph graph, ParseGraph(text));
@@ -193,7 +209,7 @@ absl::Status Main(const std::string& path) {
     ASSIGN_OR_RETURN(options.debug, passes::DumpTo(directory, graph.name()));
   }
   if (absl::GetFlag(FLAGS_dry)) return CompileOnly(graph, *backend, options);
-  const std::vector<std::vector<Tensor>> inputs = RandomInputs(graph, absl::GetFlag(FLAGS_seed));
+  const std::vector<std::vector<Tensor>> inputs = InputsOfRanks(graph);
   std::vector<std::vector<Tensor>> results(inputs.size());
   RETURN_IF_ERROR(ForEachRank(static_cast<int>(inputs.size()), [&](Communicator& communicator) {
     const auto rank = static_cast<size_t>(communicator.rank());

@@ -47,14 +47,6 @@ LEFT_OUT = {
         "TfIdfVectorizer",
     ),
     "The shape of the result depends on the data; types here are static": ("NonMaxSuppression", "NonZero", "Unique"),
-    "Random: nothing is random yet, so that n ranks compute what one does": (
-        "Bernoulli",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    ),
     "Decodes files": ("ImageDecoder",),
 }
 NOT_YET = "Not written yet"

@@ -30,6 +30,7 @@ std::string OpSection(const OpDef& op) {
     if (!attribute.required) text += ", default `" + AttributeToString(attribute.example) + "`";
     if (!attribute.doc.empty()) text += ". " + attribute.doc;
     if (attribute.range) text += "; " + attribute.range->ToString();
+    if (attribute.may_be_operand) text += "; or an operand, such as a setting";
     text += "\n";
   }
   for (const OpDef::ConstraintDef& constraint : op.constraints())

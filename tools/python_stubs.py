@@ -17,7 +17,11 @@ import lockstep
 
 
 def written(annotation: object) -> str:
-    return annotation.__name__ if annotation in (float, bool, str) else str(annotation)
+    return (
+        annotation.__name__
+        if annotation in (float, bool, str, int)
+        else str(annotation).replace("collections.abc.", "")
+    )
 
 
 def parameters(signature: inspect.Signature) -> str:
@@ -54,11 +58,23 @@ def optim_stub() -> str:
 
 def loss_stub() -> str:
     module = lockstep.loss
-    made = [getattr(module, name) for name in module.__all__ if name != "Loss"]
-    fields = "\n".join(f"    {each.name}: {each.type}{default(each)}" for each in dataclasses.fields(module.Loss))
-    base = f"@dataclass(frozen=True)\nclass Loss:\n{docstring(module.Loss.__doc__)}\n\n{fields}"
-    imports = "from dataclasses import dataclass\nfrom typing import Any"
-    return joined(module, imports, [base, *map(function_stub, made)])
+    made = [getattr(module, name) for name in module.__all__ if name not in ("Term", "Loss")]
+    imports = "from collections.abc import Sequence\nfrom dataclasses import dataclass\nfrom typing import Any"
+    operators = [operator_stub(each) for each in ("__add__", "__radd__", "__mul__", "__rmul__")]
+    values = [value_stub(module.Term), "\n".join([value_stub(module.Loss), "", *operators])]
+    return joined(module, imports, [*values, *map(function_stub, made)])
+
+
+def value_stub(kind: type) -> str:
+    """A frozen data class with its fields."""
+    fields = "\n".join(f"    {each.name}: {each.type}{default(each)}" for each in dataclasses.fields(kind))
+    return f"@dataclass(frozen=True)\nclass {kind.__name__}:\n{docstring(kind.__doc__)}\n\n{fields}"
+
+
+def operator_stub(name: str) -> str:
+    method = getattr(lockstep.loss.Loss, name)
+    arguments = ", ".join(f"{key}: {method.__annotations__[key]}" for key in method.__annotations__ if key != "return")
+    return f"    def {name}(self, {arguments}) -> {method.__annotations__['return']}: ..."
 
 
 def default(field: dataclasses.Field) -> str:

@@ -2,6 +2,7 @@
 # The programs on a training step: they do and print what they are asked for, and fail with a message.
 set -u
 step=tools/testdata/mlp_step.ir
+draws=tools/testdata/draws.ir
 failures=0
 
 # expect CODE TEXT TOOL ARGUMENTS...: the exit code, and what stands in the output.
@@ -32,6 +33,8 @@ expect 1 "isa is \"h2000\", expected a GPU: a100 (sm_80)" lockstep-run "$step" -
 expect 1 "--dry runs nothing" lockstep-run "$step" --dry --compare
 expect 1 "--dry runs nothing" lockstep-run "$step" --dry --repeat=5
 expect 1 "--dry runs nothing" lockstep-run "$step" --dry --print_results
+expect 0 "b = dense<u32[4]: 3665613145, 608281940, 2891875743, 2071560639>" lockstep-run "$draws" --seed=9 --print_results
+expect 0 "equal   a u32[4]" lockstep-run "$draws" --compare
 expect 1 "--compare" lockstep-run --help # Abseil ends with 1 after its help
 expect 1 "cannot read nothing.ir" lockstep-run nothing.ir
 expect 1 "there is no backend \"abacus\" in this build" lockstep-run "$step" --backend=abacus
@@ -47,7 +50,7 @@ expect 0 " ms  cse" lockstep-opt --passes=cse --time "$step"
 expect 0 "merge-all-reduces{" lockstep-opt --list-passes
 expect 1 "--passes" lockstep-opt --help
 expect 1 "cannot read nothing.ir" lockstep-opt nothing.ir
-expect 1 "train-step: dropout is 'of', expected off" lockstep-opt --passes='train-step{dropout=of}' "$step"
+expect 1 "training-mode: dropout is 'of', expected on or off" lockstep-opt --passes='training-mode{dropout=of}' "$step"
 expect 1 "there is no pass 'prettify'" lockstep-opt --passes=prettify "$step"
 expect 1 "tools/tools_test.sh" lockstep-opt tools/tools_test.sh # a message names the file
 

@@ -24,13 +24,6 @@ absl::Status CheckClasses(OnnxNode& n, Value x, Value classes) {
   return absl::OkStatus();
 }
 
-// For each class in `classes` the element of `x` = [N, C, ...] that it names; 0 where it names none.
-Value Pick(Builder& b, Value x, Value classes) {
-  const Value count = b.Iota(TensorType{classes.dtype(), x.shape()}, 1);
-  const Value is_class = b.Compare(count, b.BroadcastOver(classes, x.shape(), {1}), "eq");
-  return b.ReduceSum(b.Select(is_class, x, b.SplatLike(0, x)), {1});
-}
-
 // -log_prob of the class, times its weight, reduced as the node says.
 absl::StatusOr<Value> LossOf(OnnxNode& n, Value log_prob, Value classes) {
   Builder& b = n.b();
@@ -42,11 +35,11 @@ absl::StatusOr<Value> LossOf(OnnxNode& n, Value log_prob, Value classes) {
   const Value count = b.SplatLike(static_cast<double>(log_prob.shape()[1]), classes);
   const Value is_class =
       b.Op("and", {b.Compare(classes, b.SplatLike(0, classes), "ge"), b.Compare(classes, count, "lt")});
-  const Value picked = Pick(b, log_prob, classes);
+  const Value picked = b.Pick(log_prob, classes, 1);
   Value loss = b.Select(is_class, b.Neg(picked), b.SplatLike(std::numeric_limits<double>::quiet_NaN(), picked));
   Value weight;
   if (n.has_input(2)) {
-    weight = Pick(b, b.BroadcastAlong(n.input(2), log_prob.shape(), 1), classes);
+    weight = b.Pick(b.BroadcastAlong(n.input(2), log_prob.shape(), 1), classes, 1);
     loss = b.Mul(loss, weight);
   } else if (ignores) {
     weight = b.SplatLike(1, loss);

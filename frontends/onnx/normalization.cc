@@ -1,4 +1,4 @@
-// Batch normalisation, normalisation over neighbouring channels, softmax and dropout.
+// Batch normalisation, normalisation over neighbouring channels, and softmax.
 
 #include <algorithm>
 
@@ -78,37 +78,6 @@ absl::Status Softmax(OnnxNode& n, std::string_view op) {
   return absl::OkStatus();
 }
 
-// With what ratio the node drops when it is trained; "" if it does not. Before opset 12 nothing in the node says
-// whether it is in training mode; from then on a file that was exported for inference says false, and one that says
-// nothing leaves it open.
-std::string RatioInTraining(OnnxNode& n) {
-  double ratio = n.Float("ratio", 0.5);
-  if (n.has_input(1)) {
-    const absl::StatusOr<double> given = n.FloatInput(1);
-    if (!given.ok()) return "that the model computes";
-    ratio = *given;
-  }
-  if (n.has_input(2)) {
-    const absl::StatusOr<double> training = n.FloatInput(2);
-    if (training.ok() && *training == 0) return "";
-  }
-  return ratio == 0 ? "" : DoubleToString(ratio);
-}
-
-absl::Status Dropout(OnnxNode& n) {
-  n.Ignore("seed");
-  n.Ignore("is_test");  // before opset 7
-  if (n.opset() >= 12 && n.has_attr("ratio")) return n.Error() << "ratio is an attribute, in opset 12 it is an input";
-  const std::string ratio = RatioInTraining(n);
-  if (!ratio.empty()) n.AddDropout("Dropout (" + n.source() + ") with ratio " + ratio);
-  const Value x = n.input(0);
-  RETURN_IF_ERROR(n.b().status());
-  n.AddNote("Dropout (" + n.source() + ") is imported as the identity, also for training.");
-  n.SetOutput(0, x);
-  if (n.has_output(1)) n.SetOutput(1, n.b().Broadcast(n.b().Constant(Tensor::Scalar(DType::kBool, 1)), x.shape(), {}));
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 std::vector<OnnxOp> NormalizationOps() {
@@ -117,8 +86,6 @@ std::vector<OnnxOp> NormalizationOps() {
       {"LRN", 1, kNoEnd, 1, 1, LocalResponse},
       {"Softmax", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Softmax(n, "softmax"); }},
       {"LogSoftmax", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Softmax(n, "log_softmax"); }},
-      {"Dropout", 1, 11, 1, 1, Dropout},
-      {"Dropout", 12, kNoEnd, 1, 3, Dropout},
   };
 }
 

@@ -21,12 +21,6 @@ OnnxNode::OnnxNode(const onnx::NodeProto& proto, std::string source, int64_t ops
       model_(importer.model()),
       outputs_(static_cast<size_t>(proto.output_size())) {}
 
-void OnnxNode::AddDropout(std::string dropout) {
-  std::vector<std::string> dropouts = model_.graph.dropouts();
-  dropouts.push_back(std::move(dropout));
-  model_.graph.set_dropouts(std::move(dropouts));
-}
-
 int OnnxNode::num_inputs() const {
   int count = proto_.input_size();
   while (count > 0 && proto_.input(count - 1).empty()) --count;

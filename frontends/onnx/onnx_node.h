@@ -38,7 +38,6 @@ class OnnxNode {
   const std::string& op_type() const { return proto_.op_type(); }
   const std::string& source() const { return source_; }  // "onnx:/fc1/MatMul"
   void AddNote(std::string note) { model_.notes.push_back(std::move(note)); }
-  void AddDropout(std::string dropout);  // to those of the graph
 
   // --- Inputs. The table of operators says how many are required; only later ones may be absent. ---------------------
   int num_inputs() const;  // without those at the end that are left out by an empty name

@@ -34,6 +34,7 @@ const std::vector<OnnxOp>& AllOnnxOps() {
              SelectionOps(),
              NormalizationOps(),
              LayerNormalizationOps(),
+             RandomOps(),
              LossOps(),
              QuantizationOps(),
              SignalOps(),

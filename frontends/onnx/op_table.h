@@ -47,6 +47,7 @@ std::vector<OnnxOp> RegionOps();              // regions.cc: RoiAlign, MaxRoiPoo
 std::vector<OnnxOp> SelectionOps();           // selection.cc: NonZero, Unique, NonMaxSuppression
 std::vector<OnnxOp> NormalizationOps();       // normalization.cc
 std::vector<OnnxOp> LayerNormalizationOps();  // layer_normalization.cc
+std::vector<OnnxOp> RandomOps();              // random.cc: RandomUniform, RandomNormal, Bernoulli, Multinomial, Dropout
 std::vector<OnnxOp> LossOps();                // losses.cc
 std::vector<OnnxOp> QuantizationOps();        // quantization.cc
 std::vector<OnnxOp> SignalOps();              // signal.cc

@@ -62,8 +62,8 @@ class SubgraphImporter {
   using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
   using OpsetImports = google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>;
 
-  // All arguments must outlive this, `file` unchanged. `opset` is the file's, of the default domain. Notes and dropouts
-  // go to `model`.
+  // All arguments must outlive this, `file` unchanged. `opset` is the file's, of the default domain. Notes go to
+  // `model`.
   SubgraphImporter(const onnx::ModelProto& file, int64_t opset, Builder& builder, OnnxValues& values,
                    ImportedModel& model);
 

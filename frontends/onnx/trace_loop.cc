@@ -32,6 +32,19 @@ std::vector<Node*> Dependent(Graph& graph, const Node* last_before, const std::v
   return nodes;
 }
 
+// An iteration draws what no other draws, but what does not depend on the placeholders is computed once for all. An
+// error if anything after `last_before` draws, or is a dropout that is not among the `dependent`.
+absl::Status CheckDraws(const Graph& graph, const Node* last_before, const std::vector<Node*>& dependent) {
+  bool is_new = last_before == nullptr;
+  for (const Node& node : graph.nodes()) {
+    const bool is_shared = std::find(dependent.begin(), dependent.end(), &node) == dependent.end();
+    if (is_new && (node.Is("random_bits") || (node.Is("dropout") && is_shared)))
+      return Unimplemented() << "its body draws at random, at " << node.source();
+    is_new = is_new || &node == last_before;
+  }
+  return absl::OkStatus();
+}
+
 // Copies nodes out of a graph, with what they need of it.
 class Extraction {
  public:
@@ -95,7 +108,6 @@ absl::StatusOr<OnnxLoopBody> SubgraphImporter::TraceLoop(const OnnxNode& n, cons
   Graph& graph = model_.graph;
   Node* const last_before = graph.nodes().empty() ? nullptr : &graph.nodes().back();
   const size_t notes = model_.notes.size();
-  const std::vector<std::string> dropouts = graph.dropouts();
   const bool error_had_source = error_has_source_;
   std::vector<OnnxValue> given;
   std::vector<Value> placeholders;
@@ -117,6 +129,7 @@ absl::StatusOr<OnnxLoopBody> SubgraphImporter::TraceLoop(const OnnxNode& n, cons
         RETURN_IF_ERROR(extraction.AddPlaceholder(placeholders[at++], inputs[i]));
       }
     }
+    RETURN_IF_ERROR(CheckDraws(graph, last_before, Dependent(graph, last_before, placeholders)));
     for (const Node* node : Dependent(graph, last_before, placeholders)) RETURN_IF_ERROR(extraction.AddNode(*node));
     std::vector<Value> inner;
     std::vector<bool> is_true;
@@ -136,7 +149,6 @@ absl::StatusOr<OnnxLoopBody> SubgraphImporter::TraceLoop(const OnnxNode& n, cons
     builder_.ForgetError();
     error_has_source_ = error_had_source;
     model_.notes.resize(notes);
-    graph.set_dropouts(dropouts);
   }
   return traced;
 }

@@ -23,7 +23,6 @@ class AxisPlacer {
         to_(from_.name()),
         mover_(to_, axis, nullptr, /*may_communicate=*/!is_body) {
     to_.set_mesh(std::move(mesh));
-    to_.set_dropouts(from_.dropouts());
   }
 
   absl::StatusOr<Graph> Run() {
@@ -58,7 +57,7 @@ class AxisPlacer {
   const bool is_body_;
   Graph to_;
   PlacementMover mover_;
-  ValueMap map_;  // to the values as their nodes leave them
+  ValueMap map_;  // to the values as their nodes leave them, or reduced
 };
 
 absl::Status AxisPlacer::AddInput(const Input& input) {
@@ -85,8 +84,7 @@ absl::Status AxisPlacer::AddInput(const Input& input) {
                              << " is not a multiple of " << shares;
   }
   // Those along axes that are still to come are kept.
-  ASSIGN_OR_RETURN(map_[input.value],
-                   to_.AddInput(input.name(), input.value.type(), input.is_state, input.placements()));
+  ASSIGN_OR_RETURN(map_[input.value], to_.AddInputLike(input, input.value.type(), input.placements()));
   return absl::OkStatus();
 }
 
@@ -140,7 +138,10 @@ absl::Status AxisPlacer::PlaceByRule(const Node& node, const PlacementRuling& ru
   }
   NodeSpec spec = CopyOf(node, map_);
   for (size_t i = 0; i < spec.operands.size(); ++i) {
+    const bool was_partial = spec.operands[i].placement(axis_.name).is_partial();
     ASSIGN_OR_RETURN(spec.operands[i], mover_.Move(spec.operands[i], ruling.required[i], node.Describe()));
+    // What has been reduced is used so from here on: a sum of parts would have to be reduced once more.
+    if (was_partial && ruling.required[i].is_replicated()) map_[node.operand(i)] = spec.operands[i];
   }
   for (size_t i = 0; i < node.num_results(); ++i) spec.placements[i] = With(spec.placements[i], ruling.results[i]);
   ASSIGN_OR_RETURN(Node* const placed, to_.Insert(std::move(spec)));

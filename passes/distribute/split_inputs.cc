@@ -4,6 +4,7 @@
 
 #include "core/op_def.h"
 #include "core/placing.h"
+#include "passes/training/averaging.h"
 
 namespace lockstep::passes {
 namespace {
@@ -37,11 +38,15 @@ absl::Status SplitInput(Graph& graph, size_t position, const std::map<std::strin
   return absl::OkStatus();
 }
 
-// What optimizers keep for the state: other states of its type that an optimizer's node takes with it.
+// What a training step keeps for the state: other states of its type that an optimizer's node takes with it, and its
+// average.
 std::vector<std::string> KeptFor(const Graph& graph, const Input& state) {
   std::vector<std::string> names;
   for (const Node* user : state.value.node->users()) {
     if (!user->op().has_trait(kOptimizer) || user->operand(0) != state.value) continue;
+    const Input* const average = graph.FindInput(AverageOf(state.name()));
+    if (average != nullptr && average->is_state && average->value.type() == state.value.type())
+      names.push_back(average->name());
     for (Value operand : user->operands()) {
       const Input* input = graph.FindInput(operand.name());
       const bool is_kept = input != nullptr && input->value == operand && input->is_state;

@@ -1,6 +1,7 @@
 // What the blocks of optimizers and losses say of themselves is consistent, and what users choose is checked by it.
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -32,9 +33,10 @@ TEST(Optimizers, NamesSayWhatTheirOpsHave) {
     for (const OptionDef& option : optimizer.options) {
       EXPECT_FALSE(option.doc.empty()) << option.name;
       const bool is_float = std::holds_alternative<double>(option.example);
+      EXPECT_NE(option.given, OptionDef::Given::kMay) << option.name;
       EXPECT_TRUE(is_float || std::holds_alternative<bool>(option.example)) << option.name;
       EXPECT_EQ(is_float, option.range.has_value()) << option.name;
-      if (!is_float || option.required) continue;
+      if (!is_float || option.given == OptionDef::Given::kMust) continue;
       EXPECT_TRUE(option.range->Contains(std::get<double>(option.example))) << option.name;
     }
     for (const auto& [option, value] : name.defaults) EXPECT_NE(OptionOf(optimizer, option), nullptr) << option;
@@ -101,32 +103,140 @@ TEST(Losses, BlocksAreWhole) {
     SCOPED_TRACE(loss.name);
     EXPECT_TRUE(names.insert(loss.name).second);
     EXPECT_FALSE(loss.doc.empty());
-    EXPECT_FALSE(loss.prediction.name.empty());
-    EXPECT_EQ(loss.target.name.empty(), loss.target_type == nullptr);
-    for (const OptionDef& option : loss.options) EXPECT_FALSE(option.doc.empty()) << option.name;
+    EXPECT_FALSE(loss.predictions.empty());
+    std::set<std::string> arguments;
+    for (const LossArgument& argument : loss.predictions)
+      EXPECT_TRUE(!argument.doc.empty() && arguments.insert(argument.name).second) << argument.name;
+    for (const LossInput& input : loss.inputs) {
+      EXPECT_TRUE(arguments.insert(input.argument.name).second) << input.argument.name;
+      EXPECT_NE(input.type, nullptr);
+    }
+    for (const OptionDef& option : loss.options) {
+      EXPECT_FALSE(option.doc.empty()) << option.name;
+      EXPECT_TRUE(arguments.insert(option.name).second) << option.name;
+      EXPECT_TRUE(!option.range || option.is_list() || option.range->Contains(std::get<double>(option.example)));
+    }
+    EXPECT_EQ(loss.elements != nullptr, arguments.contains("reduction"));
   }
 }
 
-TEST(Losses, ErrorsNameTheLossAndWhatIsWrong) {
-  Graph graph("g");
-  const absl::StatusOr<Value> x = graph.AddInput("x", {DType::kF32, Shape({6})});
-  const absl::StatusOr<Value> scalar = graph.AddInput("s", {DType::kF32, Shape()});
-  const absl::StatusOr<Value> wide = graph.AddInput("wide", {DType::kF64, Shape({6})});
-  ASSERT_TRUE(x.ok() && scalar.ok() && wide.ok());
-  const absl::StatusOr<Value> statistic = graph.AddInput("statistic", {DType::kF32, Shape({6})}, /*is_state=*/true);
-  ASSERT_TRUE(graph.AddResult("y", *x).ok() && graph.AddResult("z", *scalar).ok());
-  ASSERT_TRUE(statistic.ok() && graph.AddStateResult("statistic", *x).ok());  // its next value is no result
-  const auto error_of = [&](const LossSpec& spec) { return std::string(AddLoss(graph, spec).status().message()); };
+// A model with results y: f32[6], z: a scalar, m: f32[6,5], h: f16[6,5], s: f32[6,4,5].
+class LossErrors : public testing::Test {
+ protected:
+  LossErrors() : graph_("g") {
+    AddInput("x", {DType::kF32, Shape({6})}, "y");
+    AddInput("scalar", {DType::kF32, Shape()}, "z");
+    AddInput("r", {DType::kF32, Shape({6, 5})}, "m");
+    AddInput("q", {DType::kF16, Shape({6, 5})}, "h");
+    AddInput("t", {DType::kF32, Shape({6, 4, 5})}, "s");
+    AddInput("wide", {DType::kF64, Shape({6})}, "");
+    // The next value of a state is no result.
+    const absl::StatusOr<Value> state = graph_.AddInput("statistic", {DType::kF32, Shape({6})}, /*is_state=*/true);
+    LOCKSTEP_CHECK(state.ok() && graph_.AddStateResult("statistic", *state).ok());
+  }
+
+  std::string ErrorOf(const LossSpec& spec) { return std::string(AddLoss(graph_, spec).status().message()); }
+  std::string ErrorOfSum(const std::vector<LossSpec>& specs) {
+    return std::string(AddLosses(graph_, specs).status().message());
+  }
+
+  Graph graph_;
+
+ private:
+  void AddInput(const std::string& name, const TensorType& type, const std::string& result) {
+    const absl::StatusOr<Value> input = graph_.AddInput(name, type);
+    LOCKSTEP_CHECK(input.ok()) << input.status();
+    LOCKSTEP_CHECK(result.empty() || graph_.AddResult(result, *input).ok());
+  }
+};
+
+Attribute Floats(const std::vector<double>& numbers) {
+  return Tensor::Of(Shape({static_cast<int64_t>(numbers.size())}), numbers);
+}
+
+TEST_F(LossErrors, NameTheLossAndTheResultOrTheInput) {
   const std::string unknown = "unknown loss 'hinge'; there are softmax_cross_entropy, ";
-  EXPECT_EQ(error_of({.name = "hinge"}).substr(0, unknown.size()), unknown);
-  EXPECT_EQ(error_of({.prediction = "logits"}), "loss: the model has no result 'logits'; it has: y, z");
-  EXPECT_EQ(error_of({.prediction = "y"}), "loss softmax_cross_entropy: result y is f32[6]: expected [batch, classes]");
-  EXPECT_EQ(error_of({.name = "mean_squared_error", .prediction = "z"}),
+  EXPECT_EQ(ErrorOf({.name = "hinge"}).substr(0, unknown.size()), unknown);
+  EXPECT_EQ(ErrorOf({.predictions = {"logits"}}), "loss: the model has no result 'logits'; it has: y, z, m, h, s");
+  EXPECT_EQ(ErrorOf({.predictions = {"y"}}),
+            "loss softmax_cross_entropy: result y is f32[6]: expected [batch, classes]");
+  EXPECT_EQ(ErrorOf({.name = "mean_squared_error", .predictions = {"z"}}),
             "loss mean_squared_error: result z is the scalar f32[]");
-  EXPECT_EQ(error_of({.name = "mean_squared_error", .prediction = "y", .target = "wide"}),
-            "loss target %wide is f64[6], expected f32[6]");
-  EXPECT_EQ(error_of({.name = "mean_squared_error", .prediction = "y", .options = {{"delta", 1.0}}}),
-            "loss mean_squared_error has no option delta; it has none");
+  EXPECT_EQ(ErrorOf({.name = "mean_squared_error", .predictions = {"y"}, .inputs = {"wide"}}),
+            "loss mean_squared_error: target %wide is f64[6], expected f32[6]");
+  EXPECT_EQ(ErrorOf({.name = "cosine_embedding", .predictions = {"y", "y"}}),
+            "loss cosine_embedding: result y is f32[6]: expected [batch, size]");
+  EXPECT_EQ(ErrorOf({.name = "cosine_embedding", .predictions = {"m", "h"}}),
+            "loss cosine_embedding: results m and h are f32[6,5] and f16[6,5], expected one type");
+  EXPECT_EQ(ErrorOf({.name = "triplet_margin", .predictions = {"m"}}),
+            "loss triplet_margin: the names of 1 results (m), expected those of 3: anchor, positive, negative");
+  EXPECT_EQ(ErrorOf({.name = "l1", .predictions = {"m"}, .inputs = {}}),
+            "loss l1: the names of 0 inputs (), expected those of 1: target");
+  EXPECT_EQ(ErrorOf({.name = "l1",
+                     .predictions = {"m"},
+                     .options = {{"sample_weight", std::string("x")}, {"element_weight", std::string("x")}}}),
+            "loss l1: element_weight %x is f32[6], expected f32[6,5]");
+}
+
+TEST_F(LossErrors, NameTheOption) {
+  EXPECT_EQ(ErrorOf({.name = "mean_squared_error", .predictions = {"y"}, .options = {{"delta", 1.0}}}),
+            "loss mean_squared_error has no option delta; it has reduction, sample_weight, element_weight");
+  EXPECT_EQ(ErrorOf({.name = "l1", .predictions = {"y"}, .options = {{"reduction", std::string("batchmean")}}}),
+            "loss l1: reduction is 'batchmean', expected one of mean, sum");
+  EXPECT_EQ(ErrorOf({.name = "l1", .predictions = {"y"}, .options = {{"reduction", int64_t{1}}}}),
+            "loss l1: reduction is 1, expected a string");
+  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"ignore_index", 0.5}}}),
+            "loss softmax_cross_entropy: ignore_index is 0.5, expected an int");
+  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"class_weights", Floats({1, 2, -0.5, 1, 1})}}}),
+            "loss softmax_cross_entropy: class_weights[2] is -0.5, expected a finite number of at least 0");
+  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"class_weights", Tensor::Scalar(DType::kF64, 1)}}}),
+            "loss softmax_cross_entropy: class_weights is f64[], expected a list of floats");
+  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"class_weights", 0.5}}}),
+            "loss softmax_cross_entropy: class_weights is 0.5, expected a list of floats");
+  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"class_weights", Floats({1, 2})}}}),
+            "loss softmax_cross_entropy: class_weights has 2 numbers, expected 5, one for each class");
+  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"label_smoothing", 1.5}}}),
+            "loss softmax_cross_entropy: label_smoothing is 1.5, expected a finite number from 0 to 1");
+  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"soft_targets", true}, {"ignore_index", int64_t{1}}}}),
+            "loss softmax_cross_entropy: result m is f32[6,5]: ignore_index is of labels, and soft_targets are none");
+  EXPECT_EQ(ErrorOf({.name = "hinge_embedding", .predictions = {"y"}, .options = {{"margin", HUGE_VAL}}}),
+            "loss hinge_embedding: margin is inf, expected a finite number");
+  const std::string binary = "binary_cross_entropy_with_logits";
+  EXPECT_EQ(
+      ErrorOf({.name = binary, .predictions = {"m"}, .inputs = {"of_m"}, .options = {{"pos_weight", Floats({1, 2})}}}),
+      "loss " + binary + ": pos_weight has 2 numbers, expected 5, one for each class, or 1 for all of them");
+  EXPECT_EQ(
+      ErrorOf({.name = binary, .predictions = {"y"}, .inputs = {"of_y"}, .options = {{"pos_weight", Floats({})}}}),
+      "loss " + binary + ": pos_weight has 0 numbers, expected 1, one for all elements");
+  EXPECT_EQ(ErrorOf({.name = "kl_div",
+                     .predictions = {"m"},
+                     .options = {{"reduction", std::string("batchmean")}, {"element_weight", std::string("w")}}}),
+            "loss kl_div: batchmean counts samples, which element_weight does not weigh; sample_weight does");
+}
+
+TEST_F(LossErrors, NameTheSequence) {
+  const auto error_of = [&](const AttributeMap& options) {
+    const std::vector<std::string> inputs = {"target", "input_lengths", "target_lengths"};
+    return ErrorOf({.name = "ctc", .predictions = {"s"}, .inputs = inputs, .options = options});
+  };
+  EXPECT_EQ(ErrorOf({.name = "ctc", .predictions = {"m"}, .inputs = {"a", "b", "c"}}),
+            "loss ctc: result m is f32[6,5]: expected [batch, time, classes]");
+  EXPECT_EQ(error_of({{"blank", int64_t{5}}}), "loss ctc: result s is f32[6,4,5]: blank 5 is none of its classes");
+  EXPECT_EQ(error_of({{"blank", int64_t{-1}}}), "loss ctc: result s is f32[6,4,5]: blank -1 is none of its classes");
+  EXPECT_EQ(error_of({{"max_target_length", int64_t{-1}}}),
+            "loss ctc: result s is f32[6,4,5]: max_target_length is -1, expected at least 0");
+  EXPECT_EQ(error_of({{"max_target_length", int64_t{0}}}), "");
+}
+
+TEST_F(LossErrors, NameTheLossOfASum) {
+  EXPECT_EQ(ErrorOfSum({}), "there is no loss");
+  EXPECT_EQ(ErrorOfSum({{.name = "l1", .predictions = {"y"}, .factor = std::nan("")}}),
+            "loss l1: its factor is nan, expected a finite number");
+  EXPECT_EQ(ErrorOfSum({{.name = "l1", .predictions = {"y"}}, {.name = "l1", .predictions = {"m"}}}),
+            "loss l1: target %target is f32[6], expected f32[6,5]");
+  EXPECT_EQ(ErrorOfSum({{.name = "l1", .predictions = {"m"}, .inputs = {"a"}},
+                        {.name = "l1", .predictions = {"h"}, .inputs = {"b"}}}),
+            "loss l1 of result h is f16[], and what it is added to is f32[]");
 }
 
 // In the text of a pass all options stand side by side.

@@ -1,46 +1,49 @@
 #include "passes/training/loss.h"
 
 #include <algorithm>
-#include <numeric>
+#include <cmath>
 
 #include "passes/distribute/distribute.h"
+#include "passes/training/loss_reduction.h"
+#include "passes/training/losses/loss_list.h"
 
 namespace lockstep::passes {
 namespace {
 
-absl::StatusOr<Value> Target(Graph& graph, const std::string& name, const TensorType& type,
-                             const PlacementMap& placements) {
-  if (const Input* input = graph.FindInput(name)) {
-    if (input->value.type() != type) {
-      return InvalidArgument() << "loss target %" << name << " is " << input->value.type() << ", expected " << type;
-    }
-    return input->value;
+// A loss that is being added: what it is made of, and what errors begin with.
+struct Call {
+  const Loss& loss;
+  const LossSpec& spec;
+  AttributeMap options;  // complete
+  std::vector<Value> predictions;
+  absl::StatusOr<Placement> placement;  // of the first prediction, along the axis of the data
+
+  std::string name() const { return "loss " + loss.name; }
+  std::string what() const {
+    return name() + ": result " + spec.predictions[0] + " is " + predictions[0].type().ToString();
   }
-  return graph.AddInput(name, type, false, placements);
+};
+
+std::vector<std::string> NamesOf(const std::vector<LossArgument>& arguments) {
+  std::vector<std::string> names;
+  for (const LossArgument& argument : arguments) names.push_back(argument.name);
+  return names;
 }
 
-// Whether a data input is cut by rows, as many as `shape` has.
-bool IsBatch(const Graph& graph, const Shape& shape) {
-  return std::any_of(graph.inputs().begin(), graph.inputs().end(), [&](const Input& input) {
-    return !input.is_state && input.value.placement(kDataAxis).is_split(0) && shape.rank() > 0 &&
-           input.value.shape()[0] == shape[0];
-  });
+std::vector<std::string> NamesOf(const std::vector<LossInput>& inputs) {
+  std::vector<std::string> names;
+  for (const LossInput& input : inputs) names.push_back(input.argument.name);
+  return names;
 }
 
-// The target is shared as the prediction is, which the model's inputs and ops decide: of logits that are rows of a
-// batch of sentences, [batch * words, classes], each rank has those of its sentences, and takes the labels of those.
-// Where every rank computes the whole prediction, or nobody knows, labels are cut as the batch is.
-PlacementMap TargetPlacement(const Graph& graph, const std::string& result, const TensorType& type) {
-  const Shape& shape = graph.FindResult(result)->value.shape();
-  const auto along_data = [](int64_t dim) { return PlacementMap{{std::string(kDataAxis), Placement::Split(dim)}}; };
-  const absl::StatusOr<Placement> prediction = PlacementOfResult(graph, result, std::string(kDataAxis));
-  if (!prediction.ok() || !prediction->is_split()) return IsBatch(graph, shape) ? along_data(0) : PlacementMap{};
-  const int64_t dim = prediction->dim();
-  const bool is_same_dim = dim == 0 || type.shape.rank() == shape.rank();  // else the target lacks one, of classes
-  return is_same_dim && type.shape[dim] == shape[dim] ? along_data(dim) : PlacementMap{};
+absl::Status CheckCount(const Loss& loss, const std::vector<std::string>& given, const std::vector<std::string>& wanted,
+                        std::string_view what) {
+  if (given.size() == wanted.size()) return absl::OkStatus();
+  return InvalidArgument() << "loss " << loss.name << ": the names of " << given.size() << " " << what << " ("
+                           << Joined(given) << "), expected those of " << wanted.size() << ": " << Joined(wanted);
 }
 
-absl::StatusOr<Value> Prediction(const Graph& graph, const std::string& name) {
+absl::StatusOr<Value> FindPrediction(const Graph& graph, const std::string& name) {
   if (const Result* result = graph.FindResult(name)) return result->value;
   std::vector<std::string> names;
   for (const Result& r : graph.results()) {
@@ -49,13 +52,167 @@ absl::StatusOr<Value> Prediction(const Graph& graph, const std::string& name) {
   return NotFound() << "loss: the model has no result '" << name << "'; it has: " << Joined(names);
 }
 
+absl::StatusOr<std::vector<Value>> FindPredictions(const Graph& graph, const Loss& loss, const LossSpec& spec) {
+  RETURN_IF_ERROR(CheckCount(loss, spec.predictions, NamesOf(loss.predictions), "results"));
+  std::vector<Value> predictions;
+  for (const std::string& name : spec.predictions) {
+    ASSIGN_OR_RETURN(const Value value, FindPrediction(graph, name));
+    predictions.push_back(value);
+    if (value.type() == predictions[0].type()) continue;
+    return InvalidArgument() << "loss " << loss.name << ": results " << spec.predictions[0] << " and " << name
+                             << " are " << predictions[0].type() << " and " << value.type() << ", expected one type";
+  }
+  return predictions;
+}
+
+absl::Status CheckPrediction(const Call& call) {
+  const TensorType type = call.predictions[0].type();
+  if (!IsFloat(type.dtype)) return InvalidArgument() << call.what() << ", expected floats";
+  if (type.shape.rank() < 1)
+    return InvalidArgument() << call.name() << ": result " << call.spec.predictions[0] << " is the scalar " << type;
+  if (!call.loss.check) return absl::OkStatus();
+  return Annotate(call.loss.check(type, call.options), call.what());
+}
+
+// Whether a data input is cut by rows, as many as `shape` has.
+bool IsBatch(const Graph& graph, const Shape& shape) {
+  return std::any_of(graph.inputs().begin(), graph.inputs().end(), [&](const Input& input) {
+    return input.is_data() && input.value.placement(kDataAxis).is_split(0) && shape.rank() > 0 &&
+           input.value.shape()[0] == shape[0];
+  });
+}
+
+// An input is shared as the prediction is, which the model's inputs and ops decide: of logits that are rows of a batch
+// of sentences, [batch * words, classes], each rank has those of its sentences, and takes the labels of those. Where
+// every rank computes the whole prediction, or nobody knows, labels are cut as the batch is.
+PlacementMap PlacementOfInput(const Graph& graph, const Call& call, const TensorType& type) {
+  const Shape& shape = call.predictions[0].shape();
+  const auto along_data = [](int64_t dim) { return PlacementMap{{std::string(kDataAxis), Placement::Split(dim)}}; };
+  if (!call.placement.ok() || !call.placement->is_split())
+    return IsBatch(graph, shape) ? along_data(0) : PlacementMap{};
+  const int64_t dim = call.placement->dim();
+  const bool is_same_dim = dim == 0 || type.shape.rank() == shape.rank();  // else the target lacks one, of classes
+  return is_same_dim && type.shape[dim] == shape[dim] ? along_data(dim) : PlacementMap{};
+}
+
+// The input of this name, which is added unless the model has it.
+absl::StatusOr<Value> AddLossInput(Graph& graph, const Call& call, std::string_view what, const std::string& name,
+                                   const TensorType& type) {
+  const Input* const input = graph.FindInput(name);
+  if (!input) {
+    const absl::StatusOr<Value> added = graph.AddInput(name, type, false, PlacementOfInput(graph, call, type));
+    if (!added.ok()) return Annotate(added.status(), call.name() + ": " + std::string(what));
+    return added;
+  }
+  if (input->value.type() == type) return input->value;
+  return InvalidArgument() << call.name() << ": " << what << " %" << name << " is " << input->value.type()
+                           << ", expected " << type;
+}
+
+absl::StatusOr<std::vector<Value>> AddInputs(Graph& graph, const Call& call) {
+  std::vector<Value> inputs;
+  if (call.loss.inputs.empty()) return inputs;
+  RETURN_IF_ERROR(CheckCount(call.loss, call.spec.inputs, NamesOf(call.loss.inputs), "inputs"));
+  for (size_t i = 0; i < call.loss.inputs.size(); ++i) {
+    const LossInput& input = call.loss.inputs[i];
+    const absl::StatusOr<TensorType> type = input.type(call.predictions[0].type(), call.options);
+    if (!type.ok()) return Annotate(type.status(), call.what());
+    ASSIGN_OR_RETURN(const Value value, AddLossInput(graph, call, input.argument.name, call.spec.inputs[i], *type));
+    inputs.push_back(value);
+  }
+  return inputs;
+}
+
+absl::StatusOr<LossWeights> AddWeights(Graph& graph, const Call& call, const Shape& losses) {
+  LossWeights weights;
+  const DType dtype = call.predictions[0].dtype();
+  if (const auto name = call.options.find("sample_weight"); name != call.options.end()) {
+    const TensorType type{dtype, Shape({losses[0]})};
+    ASSIGN_OR_RETURN(weights.samples,
+                     AddLossInput(graph, call, name->first, std::get<std::string>(name->second), type));
+  }
+  if (const auto name = call.options.find("element_weight"); name != call.options.end()) {
+    const TensorType type{dtype, losses};
+    ASSIGN_OR_RETURN(weights.elements,
+                     AddLossInput(graph, call, name->first, std::get<std::string>(name->second), type));
+  }
+  return weights;
+}
+
+// In 16 bits formulas have few digits, and sums may be too large.
+Value Widened(Builder& b, Value x) {
+  return x && IsFloat(x.dtype()) && SizeOf(x.dtype()) == 2 ? b.Convert(x, DType::kF32) : x;
+}
+
+absl::StatusOr<Value> AddReduced(Graph& graph, const Call& call) {
+  RETURN_IF_ERROR(CheckPrediction(call));
+  const LossReduction reduction = ReductionOf(call.options);
+  const bool weighs_elements = call.options.contains("element_weight");
+  if (weighs_elements && reduction == LossReduction::kBatchMean)
+    return InvalidArgument() << call.name() << ": batchmean counts samples, which element_weight does not weigh; "
+                             << "sample_weight does";
+  ASSIGN_OR_RETURN(std::vector<Value> inputs, AddInputs(graph, call));
+  Builder b(graph, nullptr, "loss");
+  if (call.loss.whole && !weighs_elements && !call.options.contains("sample_weight")) {
+    const Value value = call.loss.whole({b, call.predictions, inputs, call.options}, reduction);
+    RETURN_IF_ERROR(Annotate(b.status(), call.name()));
+    if (value) return value;
+  }
+  std::vector<Value> predictions = call.predictions;
+  for (Value& value : predictions) value = Widened(b, value);
+  for (Value& value : inputs) value = Widened(b, value);
+  const LossElements elements = call.loss.elements({b, std::move(predictions), std::move(inputs), call.options});
+  RETURN_IF_ERROR(Annotate(b.status(), call.name()));
+  ASSIGN_OR_RETURN(LossWeights weights, AddWeights(graph, call, elements.losses.shape()));
+  weights = {Widened(b, weights.samples), Widened(b, weights.elements)};
+  const Value value = b.Convert(ReduceLosses(b, elements, weights, reduction), call.predictions[0].dtype());
+  RETURN_IF_ERROR(Annotate(b.status(), call.name()));
+  return value;
+}
+
+//===-- result: the one loss without a formula ------------------------------------------------------------------===//
+Loss ResultItself() {
+  return {.name = "result",
+          .doc = "A float scalar that the model itself computes.",
+          .predictions = {{"name", "the name of the result"}}};
+}
+
 }  // namespace
 
-Value LossContext::Mean(Value x) const {
-  if (!x) return x;
-  std::vector<int64_t> dims(static_cast<size_t>(x.shape().rank()));
-  std::iota(dims.begin(), dims.end(), 0);
-  return b.ReduceMean(x, dims);
+Formula LossContext::list(std::string_view option, int64_t length, std::string_view one_for_each) const {
+  const Tensor& given = std::get<Tensor>(options_.find(option)->second);
+  if (given.num_elements() == length) return {b_, b_.Constant(given.Converted(predictions_[0].dtype()))};
+  b_.Fail(InvalidArgument() << option << " has " << given.num_elements()
+                            << (given.num_elements() == 1 ? " number" : " numbers") << ", expected " << length
+                            << ", one " << one_for_each);
+  return {b_, Value()};
+}
+
+const std::vector<Loss>& AllLosses() {
+  static const std::vector<Loss> all = [] {
+    std::vector<Loss> list = {
+        losses::SoftmaxCrossEntropy(),
+        losses::NegativeLogLikelihood(),
+        losses::BinaryCrossEntropyWithLogits(),
+        losses::KlDiv(),
+        losses::MeanSquaredError(),
+        losses::L1(),
+        losses::Huber(),
+        losses::SmoothL1(),
+        losses::HingeEmbedding(),
+        losses::CosineEmbedding(),
+        losses::TripletMargin(),
+        losses::Ctc(),
+        ResultItself(),
+    };
+    for (Loss& loss : list) {
+      if (!loss.elements) continue;
+      const std::vector<OptionDef> shared = ReductionOptions(loss.has_batchmean);
+      loss.options.insert(loss.options.end(), shared.begin(), shared.end());
+    }
+    return list;
+  }();
+  return all;
 }
 
 absl::StatusOr<const Loss*> FindLoss(std::string_view name) {
@@ -69,26 +226,44 @@ absl::StatusOr<const Loss*> FindLoss(std::string_view name) {
 
 absl::StatusOr<AttributeMap> ResolveLoss(const LossSpec& spec) {
   ASSIGN_OR_RETURN(const Loss* const loss, FindLoss(spec.name));
+  if (!std::isfinite(spec.factor))
+    return InvalidArgument() << "loss " << loss->name << ": its factor is " << spec.factor
+                             << ", expected a finite number";
   return CompleteOptions("loss " + loss->name, loss->options, spec.options);
 }
 
 absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec) {
-  ASSIGN_OR_RETURN(const Loss* const loss, FindLoss(spec.name));
-  ASSIGN_OR_RETURN(const AttributeMap options, ResolveLoss(spec));
-  ASSIGN_OR_RETURN(const Value prediction, Prediction(graph, spec.prediction));
-  Value target;
-  if (loss->target_type) {
-    const std::string what = "loss " + loss->name + ": result " + spec.prediction + " is ";
-    if (!IsFloat(prediction.dtype())) return InvalidArgument() << what << prediction.type() << ", expected floats";
-    if (prediction.shape().rank() < 1) return InvalidArgument() << what << "the scalar " << prediction.type();
-    absl::StatusOr<TensorType> type = loss->target_type(prediction.type());
-    if (!type.ok()) return Annotate(type.status(), what + prediction.type().ToString());
-    ASSIGN_OR_RETURN(target, Target(graph, spec.target, *type, TargetPlacement(graph, spec.prediction, *type)));
+  ASSIGN_OR_RETURN(AttributeMap options, ResolveLoss(spec));
+  const Loss& loss = **FindLoss(spec.name);
+  ASSIGN_OR_RETURN(std::vector<Value> predictions, FindPredictions(graph, loss, spec));
+  const Call call{loss, spec, std::move(options), std::move(predictions),
+                  loss.elements ? PlacementOfResult(graph, spec.predictions[0], std::string(kDataAxis)) : Placement()};
+  Value value = call.predictions[0];
+  if (loss.elements) {
+    ASSIGN_OR_RETURN(value, AddReduced(graph, call));
   }
+  if (spec.factor == 1) return value;
+  if (!IsFloat(value.dtype())) return InvalidArgument() << call.what() << ", expected floats";
   Builder b(graph, nullptr, "loss");
-  const Value value = loss->build({b, prediction, target, options});
+  value = b.Scale(value, spec.factor);
   RETURN_IF_ERROR(b.status());
   return value;
+}
+
+absl::StatusOr<Value> AddLosses(Graph& graph, const std::vector<LossSpec>& specs) {
+  if (specs.empty()) return InvalidArgument() << "there is no loss";
+  Builder b(graph, nullptr, "loss");
+  Value sum;
+  for (const LossSpec& spec : specs) {
+    ASSIGN_OR_RETURN(const Value value, AddLoss(graph, spec));
+    if (sum && value.type() != sum.type()) {
+      return InvalidArgument() << "loss " << spec.name << " of result " << spec.predictions[0] << " is " << value.type()
+                               << ", and what it is added to is " << sum.type();
+    }
+    sum = sum ? b.Add(sum, value) : value;
+    RETURN_IF_ERROR(b.status());
+  }
+  return sum;
 }
 
 }  // namespace lockstep::passes

@@ -1,19 +1,23 @@
 #include "passes/training/optimizer.h"
 
 #include <algorithm>
+#include <map>
 
 #include "core/builder.h"
 
 namespace lockstep::passes {
 namespace {
 
+constexpr char kStep[] = "optimizer/step";
+
 std::vector<OptionDef> OptionsOf(const OpDef& op, const OptimizerName& name) {
   std::vector<OptionDef> options;
-  for (OptionDef option : op.attribute_defs()) {
-    if (name.fixed.contains(option.name)) continue;
+  for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
+    if (name.fixed.contains(attribute.name)) continue;
+    OptionDef option = OptionDef::Of(attribute);
     if (const auto it = name.defaults.find(option.name); it != name.defaults.end()) {
       option.example = it->second;
-      option.required = false;
+      option.given = OptionDef::Given::kHasDefault;
     }
     options.push_back(std::move(option));
   }
@@ -44,16 +48,38 @@ absl::Status SetNext(Graph& graph, Value state, Value next) {
 
 // The number of this step: that of the last one, a state that all updates share, plus 1.
 absl::StatusOr<Value> AddStep(Graph& graph, Builder& b) {
+  if (const Result* of_another = graph.FindResult(kStep, /*is_state=*/true)) return of_another->value;
   b.set_source("optimizer");
-  ASSIGN_OR_RETURN(const Value counter, graph.AddInput("optimizer/step", TensorType{DType::kI64, Shape()}, true));
+  ASSIGN_OR_RETURN(const Value counter, graph.AddInput(kStep, TensorType{DType::kI64, Shape()}, true));
   const Value step = b.AddScalar(counter, 1);
   RETURN_IF_ERROR(b.status());
   RETURN_IF_ERROR(SetNext(graph, counter, step));
   return step;
 }
 
+bool Contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// The options that are settings, by attribute: each is shared by all updates.
+using Settings = std::map<std::string, Value, std::less<>>;
+
+// Those that may be operands, but for what need not be given and is 0: such a part of the formula is left out.
+absl::StatusOr<Settings> AddSettings(Graph& graph, const OptimizerStep& update, const std::vector<std::string>& varying,
+                                     const std::string& prefix) {
+  Settings settings;
+  for (const OpDef::AttributeDef& option : update.op->attribute_defs()) {
+    const Attribute& value = update.attributes.find(option.name)->second;
+    const bool is_left_out = !option.required && value == Attribute(0.0) && !Contains(varying, option.name);
+    if (!option.may_be_operand || is_left_out) continue;
+    const Setting setting{std::get<double>(value), option.range.value_or(NumberRange())};
+    ASSIGN_OR_RETURN(settings[option.name], graph.AddSetting(prefix + "/" + option.name, setting));
+  }
+  return settings;
+}
+
 absl::Status AddUpdate(Graph& graph, Builder& b, Value variable, Value step, Value gradient,
-                       const OptimizerStep& update) {
+                       const OptimizerStep& update, const Settings& settings) {
   b.set_source("optimizer of " + variable.name());
   std::vector<Value> states = {variable};  // in order of the op's results
   for (const OptimizerState& state : update.op->optimizer().states) {
@@ -63,7 +89,12 @@ absl::Status AddUpdate(Graph& graph, Builder& b, Value variable, Value step, Val
   std::vector<Value> operands = states;
   if (step) operands.push_back(step);
   operands.push_back(gradient);
-  const std::vector<Value> next = b.Ops(update.op->name(), std::move(operands), update.attributes);
+  AttributeMap attributes = update.attributes;
+  for (const auto& [option, setting] : settings) {
+    attributes[option] = OperandRef{static_cast<int64_t>(operands.size())};
+    operands.push_back(setting);
+  }
+  const std::vector<Value> next = b.Ops(update.op->name(), std::move(operands), std::move(attributes));
   RETURN_IF_ERROR(b.status());
   for (size_t i = 0; i < states.size(); ++i) RETURN_IF_ERROR(SetNext(graph, states[i], next[i]));
   return absl::OkStatus();
@@ -100,21 +131,29 @@ absl::StatusOr<OptimizerStep> ResolveOptimizer(const OptimizerSpec& spec) {
   ASSIGN_OR_RETURN(const Optimizer* const optimizer, FindOptimizer(spec.name));
   const OptimizerName& name = *optimizer->name;
   ASSIGN_OR_RETURN(AttributeMap options, CompleteOptions(name.name, optimizer->options, spec.options));
-  if (!name.unless.empty() && options.find(name.unless)->second == Attribute(0.0)) return Simpler(*optimizer, options);
+  for (const std::string& varying : spec.varying) {
+    const auto is_it = [&](const OptionDef& option) { return option.name == varying && option.may_be_operand; };
+    if (std::none_of(optimizer->options.begin(), optimizer->options.end(), is_it))
+      return InvalidArgument() << name.name << ": " << varying << " cannot change between steps";
+  }
+  const bool is_simple = !name.unless.empty() && options.find(name.unless)->second == Attribute(0.0);
+  if (is_simple && !Contains(spec.varying, name.unless)) return Simpler(*optimizer, options);
   options.insert(name.fixed.begin(), name.fixed.end());
   return OptimizerStep{optimizer->op, std::move(options)};
 }
 
 absl::Status AddOptimizer(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients,
-                          const OptimizerSpec& spec) {
+                          const OptimizerSpec& spec, const std::string& prefix) {
   ASSIGN_OR_RETURN(const OptimizerStep update, ResolveOptimizer(spec));
+  if (states.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Settings settings, AddSettings(graph, update, spec.varying, prefix));
   Builder b(graph);
   Value step;
-  if (CountsSteps(*update.op) && !states.empty()) {
+  if (CountsSteps(*update.op)) {
     ASSIGN_OR_RETURN(step, AddStep(graph, b));
   }
   for (size_t i = 0; i < states.size(); ++i)
-    RETURN_IF_ERROR(AddUpdate(graph, b, states[i], step, gradients[i], update));
+    RETURN_IF_ERROR(AddUpdate(graph, b, states[i], step, gradients[i], update, settings));
   return absl::OkStatus();
 }
 

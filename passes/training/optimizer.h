@@ -32,6 +32,8 @@ bool CountsSteps(const OpDef& op);
 struct OptimizerSpec {
   std::string name = "SGD";
   AttributeMap options = {{"learning_rate", 0.01}};
+  // Options that will be set to other values later, so that a 0 of theirs is no reason to leave anything out.
+  std::vector<std::string> varying = {};
 };
 
 // The op that a choice comes to, and its attributes.
@@ -40,12 +42,15 @@ struct OptimizerStep {
   AttributeMap attributes;
 };
 
-// Errors name the optimizer and the option, its range, or the option without which it has no effect.
+// Errors name the optimizer and the option, its range, or the option without which it has no effect; or an option that
+// varies and cannot.
 absl::StatusOr<OptimizerStep> ResolveOptimizer(const OptimizerSpec& spec);
 
 // Updates each state by its gradient; gradients[i] has the type of states[i]. The optimizer's own states are added, and
-// start as zeros: <state>/<suffix> for each state that the op's block names, and one optimizer/step if it counts steps.
+// start as zeros: <state>/<suffix> for each state that the op's block names, and one optimizer/step, which all
+// optimizers of a graph share, if it counts steps. An option that may be an operand becomes the setting
+// <prefix>/<option>, unless it need not be given, is 0 and does not vary.
 absl::Status AddOptimizer(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients,
-                          const OptimizerSpec& spec);
+                          const OptimizerSpec& spec, const std::string& prefix = "optimizer");
 
 }  // namespace lockstep::passes

@@ -1,18 +1,43 @@
-// The options of what users choose by name, an optimizer or a loss: each has a default or must be given, and may have a
-// range. Shared by the two; what they accept is in their blocks. Any thread.
+// The options of what users choose by name, an optimizer or a loss: each has a default, must be given, or may be
+// absent, and says which values it takes. Shared by the two; what they accept is in their blocks. Any thread.
 
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/attributes.h"
 #include "core/op_def.h"
 #include "core/status.h"
 
 namespace lockstep::passes {
 
-using OptionDef = OpDef::AttributeDef;
+// An option is a bool, an int, a float, a text, or a list of floats, which is a tensor f64[n].
+struct OptionDef {
+  enum class Given { kMust, kMay, kHasDefault };  // kMay: without a value it is not among the options
+
+  std::string name;
+  Attribute example;  // of the option's type: the default, if it has one
+  Given given = Given::kHasDefault;
+  std::string doc;
+  std::optional<NumberRange> range = {};  // of a number, or of each number of a list
+  std::vector<std::string> choices = {};  // of a text: those that it may be; any if empty
+  bool may_be_operand = false;            // a number that can be a setting (OpDef::OrOperand)
+
+  static OptionDef Of(const OpDef::AttributeDef& attribute);  // bool or float
+  static OptionDef Flag(std::string name, bool default_value, std::string doc);
+  static OptionDef Float(std::string name, double default_value, NumberRange range, std::string doc);
+  static OptionDef Text(std::string name, std::vector<std::string> choices, std::string doc);  // default: the first
+  static OptionDef MaybeText(std::string name, std::string doc);
+  static OptionDef Int(std::string name, int64_t default_value, std::string doc);
+  static OptionDef MaybeInt(std::string name, std::string doc);
+  static OptionDef MaybeFloats(std::string name, NumberRange range, std::string doc);
+
+  bool is_list() const { return std::holds_alternative<Tensor>(example); }
+  std::string TypeName() const;  // "bool", "int", "float", "string" or "list of floats"
+};
 
 // `given` with the defaults filled in. Errors start with `owner`, as in "SGD: learning_rate is -1, expected …": an
 // option that there is not, with those that there are; one that is missing, of another type, or out of its range. Whole

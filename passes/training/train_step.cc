@@ -7,6 +7,8 @@
 #include "core/op_def.h"
 #include "passes/optimize/recognize_attention.h"
 #include "passes/training/autodiff.h"
+#include "passes/training/averaging.h"
+#include "passes/training/inference_mode.h"
 
 namespace lockstep::passes {
 namespace {
@@ -30,6 +32,12 @@ std::string NamesOfStates(const Graph& graph) {
     if (input.is_state) names += (names.empty() ? "" : ", ") + input.name();
   }
   return names.empty() ? "none" : names;
+}
+
+std::string NamesOf(const std::vector<Value>& values) {
+  std::string names;
+  for (Value value : values) names += (names.empty() ? "" : ", ") + value.name();
+  return names;
 }
 
 absl::Status CheckPatterns(const Graph& graph, std::string_view option, const std::vector<std::string>& patterns) {
@@ -68,22 +76,50 @@ absl::StatusOr<std::vector<Candidate>> Candidates(const Graph& graph, const Trai
   return candidates;
 }
 
+// A step that is trained with what inference does would be wrong, and nothing would tell.
 absl::Status CheckDropouts(const Graph& graph) {
-  if (graph.dropouts().empty()) return absl::OkStatus();
-  std::string dropouts;
-  for (const std::string& dropout : graph.dropouts()) dropouts += (dropouts.empty() ? "" : ", ") + dropout;
-  return Unimplemented() << "the model drops values at random when it is trained, which is not supported yet: "
-                         << dropouts << "; dropout=\"off\" trains it without";
+  for (const Node& node : graph.nodes()) {
+    const Node* const dropout = FindDropout(node);
+    if (dropout == nullptr) continue;
+    return FailedPrecondition() << dropout->Describe()
+                                << " does not drop anything yet; the pass training-mode lets it, or, "
+                                << "with dropout=off, takes it out";
+  }
+  return absl::OkStatus();
+}
+
+// Each group's, and that of all other states.
+absl::Status AddOptimizers(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients,
+                           const TrainStepSpec& spec) {
+  std::vector<bool> has_group(states.size(), false);
+  for (size_t g = 0; g <= spec.groups.size(); ++g) {
+    const OptimizerGroup* const group = g < spec.groups.size() ? &spec.groups[g] : nullptr;
+    std::vector<Value> of_group, their_gradients;
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (has_group[i] || (group != nullptr && !Matches(group->states, states[i].name()))) continue;
+      has_group[i] = true;
+      of_group.push_back(states[i]);
+      their_gradients.push_back(gradients[i]);
+    }
+    if (group == nullptr) return AddOptimizer(graph, of_group, their_gradients, spec.optimizer);
+    if (of_group.empty()) {
+      return NotFound() << "groups: no state that is trained, and in no group before, is named '" << group->states
+                        << "' or matches it; trained are " << NamesOf(states);
+    }
+    RETURN_IF_ERROR(
+        Annotate(AddOptimizer(graph, of_group, their_gradients, group->optimizer, "optimizer/" + group->states),
+                 "group '" + group->states + "'"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
-  if (spec.dropout_off) graph.set_dropouts({});
   RETURN_IF_ERROR(CheckDropouts(graph));
   // Before there are gradients, which would use what goes.
   RETURN_IF_ERROR(RecognizeAttention().run(graph).status());
-  ASSIGN_OR_RETURN(const Value loss, AddLoss(graph, spec.loss));
+  ASSIGN_OR_RETURN(const Value loss, AddLosses(graph, spec.losses));
   ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, Candidates(graph, spec));
   std::vector<Value> wrt;
   for (const Candidate& candidate : candidates) wrt.push_back(candidate.state);
@@ -106,7 +142,9 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   const Result* const kept = graph.FindResult("loss");
   const bool is_own_result = kept != nullptr && kept->value == loss;
   if (!is_own_result) RETURN_IF_ERROR(graph.AddResult("loss", loss));
-  return AddOptimizer(graph, states, of_states, spec.optimizer);
+  ASSIGN_OR_RETURN(of_states, ClipGradients(graph, std::move(of_states), spec.clipping));
+  RETURN_IF_ERROR(AddOptimizers(graph, states, of_states, spec));
+  return spec.average ? AddAverages(graph, states) : absl::OkStatus();
 }
 
 std::vector<std::string> StatesTrainedBy(const Graph& graph) {

@@ -22,26 +22,33 @@
 #include "core/status.h"
 #include "core/tensor.h"
 #include "passes/pass.h"
+#include "passes/training/clipping.h"
 #include "passes/training/loss.h"
 #include "passes/training/optimizer.h"
 
 namespace lockstep::passes {
 
-struct TrainStepSpec {
-  LossSpec loss;
+// States that have an optimizer of their own.
+struct OptimizerGroup {
+  std::string states;  // a name or pattern, of which the first that matches a state counts
   OptimizerSpec optimizer;
+};
+
+struct TrainStepSpec {
+  std::vector<LossSpec> losses = {LossSpec()};  // whose sum is minimised
+  OptimizerSpec optimizer;                      // of all states that are in no group
+  std::vector<OptimizerGroup> groups;           // the settings of one are optimizer/<states>/<option>
+  ClippingSpec clipping;                        // of the gradients of all groups together
+  bool average = false;                         // keep averages of the trained states (passes/training/averaging.h)
   // Names of states, or patterns as the shell knows them: "*.weight", "fc[12].*". `trained` is every float state that
   // the loss depends on if it is empty; `frozen` is left out of it. A pattern that matches no state is an error.
   std::vector<std::string> trained, frozen;
   bool keep_results = false;  // keep the model's own results beside the loss
-  // There is no randomness yet: a model with Graph::dropouts() is an error, unless they are switched off. The step then
-  // has none.
-  bool dropout_off = false;
 };
 
 // Replaces the results of `graph` by `loss` and the next values of the trained states. The optimizer's states start as
 // zeros (passes/training/optimizer.h). Batch normalisation must be in training mode already
-// (passes/training/training_mode.h).
+// (passes/training/training_mode.h), and a `dropout` that is not is an error.
 absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec);
 
 // The states that an optimizer updates, in order.

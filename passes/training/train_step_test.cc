@@ -1,4 +1,4 @@
-// What MakeTrainStep is told beyond what its pass takes: dropout, results that stay, constants that are to be learnt.
+// What MakeTrainStep is told beyond what its pass takes: results that stay, constants that are to be learnt.
 
 #include "passes/training/train_step.h"
 
@@ -23,20 +23,9 @@ graph @model(%x: f32[8,3] split(0), state %w: f32[3,2]) -> (logits: f32[8,2] spl
 
 Graph Model() { return *ParseGraph(kModel); }
 
-std::string ErrorOf(const TrainStepSpec& spec, std::vector<std::string> dropouts = {}) {
+std::string ErrorOf(const TrainStepSpec& spec) {
   Graph graph = Model();
-  graph.set_dropouts(std::move(dropouts));
   return std::string(MakeTrainStep(graph, spec).message());
-}
-
-TEST(TrainStep, DropoutIsRefusedUnlessItIsOff) {
-  TrainStepSpec spec;
-  EXPECT_EQ(ErrorOf(spec), "");
-  EXPECT_EQ(ErrorOf(spec, {"/drop1", "/drop2"}),
-            "the model drops values at random when it is trained, which is not supported yet: /drop1, /drop2; "
-            "dropout=\"off\" trains it without");
-  spec.dropout_off = true;
-  EXPECT_EQ(ErrorOf(spec, {"/drop1", "/drop2"}), "");
 }
 
 TEST(TrainStep, ResultsOfTheModelStayIfThatIsAsked) {
@@ -96,8 +85,7 @@ TEST(ConstantsToStates, AnErrorListsWhatThereIs) {
 std::string LabelOf(const std::string& model, const std::string& loss = "softmax_cross_entropy") {
   Graph graph = *ParseGraph(model);
   TrainStepSpec spec;
-  spec.loss.name = loss;
-  spec.loss.target = "label";
+  spec.losses = {{.name = loss, .inputs = {"label"}}};
   const absl::Status status = MakeTrainStep(graph, spec);
   if (!status.ok()) return std::string(status.message());
   const Input* label = graph.FindInput("label");

@@ -1,11 +1,14 @@
 #include "passes/training/training_mode.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <vector>
 
 #include "core/builder.h"
 #include "core/op_def.h"
+#include "core/random.h"
+#include "passes/training/inference_mode.h"
 
 namespace lockstep::passes {
 namespace {
@@ -57,10 +60,7 @@ absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options,
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> TrainAll(Graph& graph, const TrainingModeOptions& options) {
-  if (options.momentum && !(*options.momentum >= 0 && *options.momentum <= 1)) {
-    return InvalidArgument() << "momentum is " << *options.momentum << ", expected 0 to 1";
-  }
+absl::StatusOr<bool> NormalizeByTheBatch(Graph& graph, const TrainingModeOptions& options) {
   std::vector<Node*> nodes;
   for (Node& node : graph.nodes()) {
     if (node.Is("batch_norm_inference") && IsState(graph, node.operand(3)) && IsState(graph, node.operand(4)))
@@ -75,6 +75,42 @@ absl::StatusOr<bool> TrainAll(Graph& graph, const TrainingModeOptions& options) 
     RETURN_IF_ERROR(Annotate(graph.AddStateResult(statistic.state.name(), statistic.next), statistic.where));
   }
   return !nodes.empty();
+}
+
+absl::Status Drop(Graph& graph, Node& node) {
+  Builder b(graph, &node, node.source());
+  const auto seed = static_cast<uint64_t>(node.attr<int64_t>("seed"));
+  const Dropped dropped = RandomDropout(b, node.operand(0), node.operand(1), std::rotl(seed, 32));
+  RETURN_IF_ERROR(Annotate(b.status(), node.Describe()));
+  const std::string name = node.result_name();
+  graph.ReplaceUses(node.result(0), dropped.result);
+  graph.ReplaceUses(node.result(1), dropped.mask);
+  graph.Erase(&node);
+  graph.SetName(dropped.result, name);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> DropAll(Graph& graph) {
+  std::vector<Node*> nodes;
+  for (Node& node : graph.nodes()) {
+    if (node.Is("dropout")) {
+      nodes.push_back(&node);
+    } else if (const Node* const in_body = FindDropout(node)) {
+      return Unimplemented() << in_body->Describe() << " is in the body of a loop, in which each iteration would drop "
+                             << "the same; dropout=\"off\" trains without";
+    }
+  }
+  for (Node* node : nodes) RETURN_IF_ERROR(Drop(graph, *node));
+  return !nodes.empty();
+}
+
+absl::StatusOr<bool> TrainAll(Graph& graph, const TrainingModeOptions& options) {
+  if (options.momentum && !(*options.momentum >= 0 && *options.momentum <= 1)) {
+    return InvalidArgument() << "momentum is " << *options.momentum << ", expected 0 to 1";
+  }
+  ASSIGN_OR_RETURN(const bool normalizes, NormalizeByTheBatch(graph, options));
+  ASSIGN_OR_RETURN(const bool drops, options.dropout ? DropAll(graph) : InferenceMode().run(graph));
+  return normalizes || drops;
 }
 
 }  // namespace

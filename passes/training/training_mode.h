@@ -1,5 +1,7 @@
-// Puts batch normalisation in training mode: values are normalised by the statistics of the batch, and the running
-// statistics, which are states, move towards those of the batch.
+// Puts a model in training mode.
+//
+// Batch normalisation: values are normalised by the statistics of the batch, and the running statistics, which are
+// states, move towards those of the batch.
 //
 //   graph @f(%x: f32[8,3], state %s: f32[3], state %b: f32[3], state %m: f32[3], state %v: f32[3]) -> (y: f32[8,3]) {
 //     %y = batch_norm_inference %x, %s, %b, %m, %v {epsilon=1e-05} : f32[8,3]
@@ -14,6 +16,22 @@
 //   }
 // The running variance is the unbiased one, as in PyTorch. A statistic of several nodes, as of a module that is called
 // twice, moves with each, in their order. A batch_norm_inference whose mean or variance is no state stays.
+//
+// Dropout: each `dropout`, which is the identity, becomes a draw of its own, anew in each run, and seed and step become
+// states (core/random.h).
+//
+//   graph @g(%x: f32[8,3], %p: f32[]) -> (y: f32[8,3]) {
+//     %y, %mask = dropout %x, %p : f32[8,3], bool[8,3]
+//     return %y
+//   }
+// becomes
+//   graph @g(%x: f32[8,3], %p: f32[], state %random/seed: i64[], state %random/step: i64[])
+//       -> (y: f32[8,3], %random/step: i64[]) {
+//     %mask = random bits of %random/seed, %random/step, element and stream 0, as numbers in [0, 1), at least %p
+//     %y = select %mask, %x / (1 - %p), 0
+//     %random/step.next = add %random/step, 1
+//     return %y, %random/step.next
+//   }
 
 #pragma once
 
@@ -25,11 +43,13 @@
 namespace lockstep::passes {
 
 struct TrainingModeOptions {
-  std::optional<double> momentum;     // in place of the nodes' own; in [0, 1]
-  std::string statistics = "global";  // or "rank": see batch_norm_training
+  std::optional<double> momentum = {};  // in place of the nodes' own; in [0, 1]
+  std::string statistics = "global";    // or "rank": see batch_norm_training
+  bool dropout = true;                  // false: what would drop is taken out
 };
 
-// An error if a running statistic has a next value already.
+// An error if a running statistic has a next value already, or if a loop's body has a `dropout`: each of its runs would
+// drop the same.
 Pass TrainingMode(TrainingModeOptions options = {});
 
 }  // namespace lockstep::passes

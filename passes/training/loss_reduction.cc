@@ -1,0 +1,77 @@
+#include "passes/training/loss_reduction.h"
+
+#include <numeric>
+
+namespace lockstep::passes {
+namespace {
+
+std::vector<int64_t> AllDims(const Shape& shape) {
+  std::vector<int64_t> dims(static_cast<size_t>(shape.rank()));
+  std::iota(dims.begin(), dims.end(), 0);
+  return dims;
+}
+
+Value SumOf(Builder& b, Value x) { return x ? b.ReduceSum(x, AllDims(x.shape())) : x; }
+
+// The weight of each element; null if there are none.
+Value WeightOfElements(Builder& b, const LossWeights& weights, const Shape& shape) {
+  const Value samples = weights.samples ? b.Broadcast(weights.samples, shape, {0}) : Value();
+  if (!weights.elements || !samples) return weights.elements ? weights.elements : samples;
+  return b.Mul(samples, weights.elements);
+}
+
+// Not 0 times what may be infinite.
+Value Weighted(Builder& b, Value x, Value weight) {
+  if (!x || !weight) return x;
+  const Formula w(b, weight);
+  return Where(w == 0, 0, Formula(b, x) * w).value();
+}
+
+// How many elements of losses of this shape there are, by weight.
+Value CountOf(Builder& b, const LossWeights& weights, Value of_elements, const Shape& shape) {
+  if (weights.elements || shape.rank() == 1) return SumOf(b, of_elements);
+  const int64_t of_a_sample = shape.Without({0}).num_elements();
+  const Value samples = SumOf(b, weights.samples);
+  return samples ? b.Scale(samples, static_cast<double>(of_a_sample)) : samples;
+}
+
+}  // namespace
+
+std::vector<OptionDef> ReductionOptions(bool has_batchmean) {
+  std::vector<std::string> reductions = {"mean", "sum"};
+  if (has_batchmean) reductions.emplace_back("batchmean");
+  return {
+      OptionDef::Text("reduction", std::move(reductions),
+                      std::string("over the global batch: \"mean\", the sum of the losses divided by the number of "
+                                  "those that count, or by their weights; ") +
+                          (has_batchmean ? "\"batchmean\", the sum divided by the number of samples; " : "") +
+                          "or \"sum\""),
+      OptionDef::MaybeText("sample_weight",
+                           "the name of an input that the step gets for a weight of each sample, of the prediction's "
+                           "dtype, [batch]; what weighs 0 counts for nothing, as if it were not in the batch"),
+      OptionDef::MaybeText("element_weight",
+                           "the name of an input that the step gets for a weight of each element of which the mean is "
+                           "taken, of the prediction's dtype"),
+  };
+}
+
+LossReduction ReductionOf(const AttributeMap& options) {
+  const auto& name = std::get<std::string>(options.find("reduction")->second);
+  return name == "sum" ? LossReduction::kSum : name == "mean" ? LossReduction::kMean : LossReduction::kBatchMean;
+}
+
+Value ReduceLosses(Builder& b, const LossElements& elements, const LossWeights& weights, LossReduction reduction) {
+  if (!elements.losses) return Value();
+  const Shape& shape = elements.losses.shape();
+  const bool is_mean = reduction == LossReduction::kMean;
+  const Value weight = WeightOfElements(b, weights, shape);
+  if (is_mean && !weight && !elements.counts) return b.ReduceMean(elements.losses, AllDims(shape));
+  const Value sum = SumOf(b, Weighted(b, elements.losses, weight));
+  if (reduction == LossReduction::kSum || !sum) return sum;
+  if (is_mean && elements.counts) return b.Div(sum, SumOf(b, Weighted(b, elements.counts, weight)));
+  if (is_mean) return b.Div(sum, CountOf(b, weights, weight, shape));
+  if (weights.samples) return b.Div(sum, SumOf(b, weights.samples));
+  return b.Scale(sum, 1.0 / static_cast<double>(shape[0]));
+}
+
+}  // namespace lockstep::passes
