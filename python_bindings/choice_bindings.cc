@@ -14,19 +14,29 @@ using namespace nb::literals;
 
 namespace {
 
-// name, type (float or bool), doc and, unless the option must be given, its default.
+nb::object DefaultOf(const passes::OptionDef& option) {
+  if (option.given == passes::OptionDef::Given::kMay) return nb::none();
+  return std::visit(
+      [](const auto& value) -> nb::object {
+        using T = std::decay_t<decltype(value)>;
+        constexpr bool kIsPlain = std::is_arithmetic_v<T> || std::is_same_v<T, std::string>;
+        if constexpr (kIsPlain) return nb::cast(value);
+        return nb::none();
+      },
+      option.example);
+}
+
+// name, type (bool, int, float, string or list of floats), doc, range, choices and, unless the option must be given,
+// its default, which is None if it may be absent.
 nb::list DescribeOptions(const std::vector<passes::OptionDef>& options) {
   nb::list list;
   for (const passes::OptionDef& option : options) {
     nb::dict described;
     described["name"] = option.name;
-    described["type"] = std::string(AttributeTypeName(option.example));
+    described["type"] = option.TypeName();
     described["doc"] = option.doc;
-    described["range"] = option.range ? option.range->ToString() : "";
-    if (!option.required) {
-      if (const bool* flag = std::get_if<bool>(&option.example)) described["default"] = *flag;
-      else described["default"] = std::get<double>(option.example);
-    }
+    described["range"] = option.range ? (option.is_list() ? "each " : "") + option.range->ToString() : "";
+    if (option.given != passes::OptionDef::Given::kMust) described["default"] = DefaultOf(option);
     list.append(described);
   }
   return list;
@@ -48,8 +58,7 @@ nb::list Optimizers() {
   return list;
 }
 
-nb::object DescribeArgument(const passes::LossArgument& argument) {
-  if (argument.name.empty()) return nb::none();
+nb::dict DescribeArgument(const passes::LossArgument& argument) {
   nb::dict described;
   described["name"] = argument.name;
   described["doc"] = argument.doc;
@@ -60,11 +69,14 @@ nb::object DescribeArgument(const passes::LossArgument& argument) {
 nb::list Losses() {
   nb::list list;
   for (const passes::Loss& loss : passes::AllLosses()) {
+    nb::list predictions, inputs;
+    for (const passes::LossArgument& prediction : loss.predictions) predictions.append(DescribeArgument(prediction));
+    for (const passes::LossInput& input : loss.inputs) inputs.append(DescribeArgument(input.argument));
     nb::dict described;
     described["name"] = loss.name;
     described["doc"] = loss.doc;
-    described["prediction"] = DescribeArgument(loss.prediction);
-    described["target"] = DescribeArgument(loss.target);
+    described["predictions"] = predictions;
+    described["inputs"] = inputs;
     described["options"] = DescribeOptions(loss.options);
     list.append(described);
   }
@@ -78,16 +90,13 @@ void BindChoices(nb::module_& module) {
   module.def("_losses", &Losses, nb::sig("def _losses() -> list[dict[str, typing.Any]]"));
   module.def(
       "_check_optimizer",
-      [](const std::string& name, const Options& options) {
-        ThrowIfError(passes::ResolveOptimizer({name, AttributesOf(options)}).status());
+      [](const std::string& name, const Options& options, const std::vector<std::string>& varying) {
+        ThrowIfError(passes::ResolveOptimizer({name, AttributesOf(options), varying}).status());
       },
-      "name"_a, "options"_a);
+      "name"_a, "options"_a, "varying"_a);
   module.def(
-      "_check_loss",
-      [](const std::string& name, const Options& options) {
-        ThrowIfError(passes::ResolveLoss({.name = name, .options = AttributesOf(options)}).status());
-      },
-      "name"_a, "options"_a);
+      "_check_loss", [](const LossChoice& loss) { ThrowIfError(passes::ResolveLoss(LossSpecOf(loss)).status()); },
+      "loss"_a);
 }
 
 }  // namespace lockstep::python

@@ -27,7 +27,7 @@ nb::object Checked(const char* check, const char* what, nb::handle value) {
 }
 
 Communicator::Options OptionsOf(nb::handle timeout) {
-  return {.timeout = absl::Seconds(nb::cast<double>(Checked("seconds", "timeout", timeout)))};
+  return {.timeout = absl::Seconds(nb::cast<double>(Checked("positive", "timeout", timeout)))};
 }
 
 nb::object MakeMpi(nb::handle timeout) {

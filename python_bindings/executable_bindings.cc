@@ -112,6 +112,21 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   return loaded;
 }
 
+// Before a call: settings that have a schedule get the value of this step.
+void FollowSchedules(LoadedExecutable& self) {
+  for (const auto& [setting, schedule] : self.schedules) {
+    const std::string name = TextOf(setting, "the name of a setting");
+    const nb::object value = schedule(self.step);
+    double number = 0;
+    if (!nb::try_cast(value, number)) {
+      ThrowIfError(InvalidArgument() << "the schedule of setting " << name << " gives "
+                                     << nb::cast<std::string>(nb::repr(value)) << " at step " << self.step
+                                     << ", expected a number");
+    }
+    ThrowIfError(Annotate(self.executor->Set(name, number), "the schedule at step " + std::to_string(self.step)));
+  }
+}
+
 // A call that was started.
 struct Started {
   nb::object owner;  // keeps `executable` alive
@@ -164,18 +179,23 @@ std::shared_ptr<Outputs> RunWith(LoadedExecutable& self, const nb::args& args, c
 }
 
 nb::dict Call(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
+  FollowSchedules(self);
   const auto run = [&](auto inputs, auto results) { return self.executor->Run(inputs, results); };
-  return Release(self, *RunWith(self, args, kwargs, run));
+  const std::shared_ptr<Outputs> outputs = RunWith(self, args, kwargs, run);
+  ++self.step;
+  return Release(self, *outputs);
 }
 
 nb::object Start(nb::object self, const nb::args& args, const nb::kwargs& kwargs) {
   auto& loaded = nb::cast<LoadedExecutable&>(self);
+  FollowSchedules(loaded);
   int64_t call = 0;
   const auto start = [&](auto inputs, auto results) -> absl::Status {
     ASSIGN_OR_RETURN(call, loaded.executor->Start(inputs, results));
     return absl::OkStatus();
   };
   std::shared_ptr<Outputs> outputs = RunWith(loaded, args, kwargs, start);
+  ++loaded.step;
   while (!loaded.under_way.empty() && !loaded.executor->IsUnderWay(loaded.under_way.front().first)) {
     loaded.under_way.pop_front();
   }
@@ -299,6 +319,7 @@ void BindExecutable(nb::module_& module) {
       .def("wait", &WaitFor, nb::sig("def wait(self) -> dict[str, numpy.ndarray]"));
   BindCalls(executable);
   BindStates(executable);
+  BindSettings(executable);
   BindViews(executable);
   module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "threads"_a,
              "bucket_bytes"_a, "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "profile"_a,

@@ -11,11 +11,13 @@
 #include "core/local_part.h"
 #include "core/local_types.h"
 #include "core/printer.h"
+#include "core/random.h"
 #include "core/verifier.h"
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/split_inputs.h"
 #include "passes/optimize/dce.h"
 #include "passes/training/autodiff.h"
+#include "passes/training/averaging.h"
 #include "passes/training/train_step.h"
 #include "passes/training/training_mode.h"
 #include "python_bindings/arrays.h"
@@ -30,10 +32,20 @@ using namespace nb::literals;
 
 namespace {
 
+// The value with which the program was made, by name.
+nb::dict DescribeSettings(const Graph& graph) {
+  nb::dict settings;
+  for (const Input& input : graph.inputs()) {
+    if (input.setting) settings[nb::str(input.name().c_str())] = input.setting->value;
+  }
+  return settings;
+}
+
 nb::list DescribeInputs(const Graph& graph, bool states) {
   nb::list list;
   for (const Input& input : graph.inputs()) {
-    if (input.is_state == states) list.append(DescribeValue(input.name(), input.value.type(), input.placements()));
+    if (states ? input.is_state : input.is_data())
+      list.append(DescribeValue(input.name(), input.value.type(), input.placements()));
   }
   return list;
 }
@@ -79,17 +91,23 @@ Model WithValues(const Model& model, const std::map<std::string, nb::object>& va
   return result;
 }
 
-Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const std::string& statistics) {
+Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const passes::TrainingModeOptions& mode,
+                  int64_t seed) {
   nb::gil_scoped_release release;
   Model step = model.With(model.graph.Clone());
-  passes::TrainingModeOptions mode;
-  mode.statistics = statistics;
   ThrowIfError(passes::RunPasses({passes::TrainingMode(mode)}, step.graph));
   for (auto& [name, value] : ValueOrThrow(passes::ConstantsToStates(step.graph, spec.trained, step.constants))) {
     step.values.insert_or_assign(name, value);
     std::erase(step.constants, name);
   }
   ThrowIfError(passes::MakeTrainStep(step.graph, spec));
+  for (const std::string& name : passes::StatesTrainedBy(step.graph)) {
+    const auto value = step.values.find(name);
+    if (spec.average && value != step.values.end())
+      step.values.insert_or_assign(passes::AverageOf(name), value->second);
+  }
+  if (step.graph.FindInput(kRandomSeed) != nullptr)
+    step.values.insert_or_assign(std::string(kRandomSeed), Tensor::Of<int64_t>({}, {seed}));
   ThrowIfError(Verify(step.graph));
   return step;
 }
@@ -103,6 +121,7 @@ Tensor InterpreterInput(const Model& model, const Graph& local, const Input& inp
     const std::string what = "input " + input.name() + " on rank " + std::to_string(rank);
     return CopyArray(CastToArray(it->second, what), what);
   }
+  if (input.setting) return Tensor::Scalar(DType::kF64, input.setting->value);
   if (!input.is_state) ThrowIfError(InvalidArgument() << "input " << input.name() << " is missing on rank " << rank);
   ThrowIfError(CheckFitsInMemory(input.value.type(), "state " + input.name()));
   const auto value = model.values.find(input.name());
@@ -148,6 +167,11 @@ void BindFacts(Class& graph) {
           "states", [](const Model& self) { return DescribeInputs(self.graph, true); },
           "Trained variables, statistics and optimizer state.",
           nb::sig("def states(self) -> list[lockstep._values.ValueInfo]"))
+      .def_prop_ro(
+          "settings", [](const Model& self) { return DescribeSettings(self.graph); },
+          "The numbers that may change between calls, such as optimizer/learning_rate, with the values that they have "
+          "at first.",
+          nb::sig("def settings(self) -> dict[str, float]"))
       .def_prop_ro(
           "results",
           [](const Model& self) {
@@ -264,19 +288,25 @@ void BindFunctions(nb::module_& module) {
   module.def("_with_values", &WithValues, "model"_a, "values"_a);
   module.def(
       "_train_step",
-      [](const Model& model, const std::tuple<std::string, std::string, std::string, Options>& loss,
-         const std::pair<std::string, Options>& optimizer, const std::vector<std::string>& trained,
-         const std::vector<std::string>& frozen, bool keep_results, const std::string& statistics, bool dropout_off) {
-        passes::TrainStepSpec spec{
-            .loss = {std::get<0>(loss), std::get<1>(loss), std::get<2>(loss), AttributesOf(std::get<3>(loss))},
-            .optimizer = {optimizer.first, AttributesOf(optimizer.second)},
-            .trained = trained,
-            .frozen = frozen,
-            .keep_results = keep_results,
-            .dropout_off = dropout_off};
-        return TrainStepOf(model, std::move(spec), statistics);
+      [](const Model& model, const std::vector<LossChoice>& losses, const std::vector<OptimizerChoice>& optimizers,
+         const std::pair<std::string, double>& clipping, bool average, const std::vector<std::string>& trained,
+         const std::vector<std::string>& frozen, bool keep_results, const std::string& statistics, bool dropout,
+         int64_t seed) {
+        passes::TrainStepSpec spec{.losses = {},
+                                   .optimizer = OptimizerSpecOf(optimizers.front()),
+                                   .groups = {},
+                                   .clipping = {clipping.first, clipping.second},
+                                   .average = average,
+                                   .trained = trained,
+                                   .frozen = frozen,
+                                   .keep_results = keep_results};
+        for (const LossChoice& loss : losses) spec.losses.push_back(LossSpecOf(loss));
+        for (size_t i = 1; i < optimizers.size(); ++i)
+          spec.groups.push_back({std::get<0>(optimizers[i]), OptimizerSpecOf(optimizers[i])});
+        return TrainStepOf(model, std::move(spec), {.statistics = statistics, .dropout = dropout}, seed);
       },
-      "model"_a, "loss"_a, "optimizer"_a, "trained"_a, "frozen"_a, "keep_results"_a, "statistics"_a, "dropout_off"_a);
+      "model"_a, "losses"_a, "optimizers"_a, "clipping"_a, "average"_a, "trained"_a, "frozen"_a, "keep_results"_a,
+      "statistics"_a, "dropout"_a, "seed"_a);
   module.def(
       "_gradients",
       [](const Model& model, const std::string& of, const std::vector<std::string>& wrt) {
@@ -319,7 +349,8 @@ nb::object DescribeValue(const std::string& name, const TensorType& type, const 
 
 void BindGraph(nb::module_& module) {
   Class graph(module, "Graph",
-              "A program: typed inputs, states (what training changes) and results. str() is its text form.");
+              "A program: typed inputs, states (what training changes) and results. str() is its text form.",
+              nb::dynamic_attr());  // _schedules: by setting, what compile() makes the executable follow
   BindFacts(graph);
   BindTexts(graph);
   BindFunctions(module);

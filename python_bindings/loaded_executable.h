@@ -31,6 +31,8 @@ struct LoadedExecutable {
   RankDevice opened;
   std::unique_ptr<Executor> executor;
   std::shared_ptr<const OnnxOrigin> origin;
+  int64_t step = 0;                // the number of the next call
+  nb::dict schedules;              // by setting: functions of it
   nb::object saving = nb::none();  // the save that is under way, of lockstep/_checkpoint.py
 
   // Python destroys it, with the GIL. The executor and the device wait for runs that are under way, in which other
@@ -44,6 +46,7 @@ struct LoadedExecutable {
 
 using ExecutableClass = nb::class_<LoadedExecutable>;
 
-void BindStates(ExecutableClass& executable);  // state, check_replicas, save, load, and what save_onnx calls
+void BindSettings(ExecutableClass& executable);  // step, settings, set
+void BindStates(ExecutableClass& executable);    // state, check_replicas, save, load, and what save_onnx calls
 
 }  // namespace lockstep::python

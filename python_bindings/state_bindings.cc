@@ -1,5 +1,5 @@
-// What lies in a lockstep.Executable between calls: its states, on this rank and of all ranks together, and their
-// files.
+// What lies in a lockstep.Executable between calls: its states, on this rank and of all ranks together, their files,
+// and its settings.
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
@@ -134,6 +134,12 @@ std::map<std::string, std::string> Program(const LoadedExecutable& self) {
           {"built_with", ToValidText(executable.fingerprint)}};
 }
 
+void CheckSetting(const LoadedExecutable& self, const std::string& name, double value) {
+  for (const SettingInfo& info : self.executor->executable().settings) {
+    if (info.name == name) ThrowIfError(CheckValue(info, value));
+  }
+}
+
 // --- In files: lockstep/_checkpoint.py does it
 
 constexpr char kSave[] =
@@ -141,11 +147,11 @@ constexpr char kSave[] =
 
 Calls that were started are waited for. Rank 0 writes, and what it meets is raised on all ranks. The file appears complete
 or not at all, whenever the process or the machine stops; one that was there before stays until then. It is a safetensors
-file: the states by name, each as a whole, also where ranks share it.
+file: the states by name, each as a whole, also where ranks share it; and the settings.
 
 Args:
   path: of the file.
-  step: the number of the training step, which load() gives back.
+  step: the number of the training step, which load() gives back; exe.step if None.
   metadata: what else load() gives back, such as {"data_position": 1200}: names with text, whole numbers, floats or bools.
   background: True returns as soon as the states are copied, and a thread of rank 0 writes. The next save(), load() or
     saved() waits for it, and raises its error instead of doing anything else; a line of the logger `lockstep` tells of it at
@@ -155,7 +161,7 @@ Raises:
   Error: naming the file and, of several ranks, the rank and its host.
 
 Example:
-  >>> exe.save("training.safetensors", step=1200, metadata={"epoch": 3})
+  >>> exe.save("training.safetensors", metadata={"epoch": 3})
   >>> exe.load("training.safetensors")
   {'step': 1200, 'epoch': 3})";
 
@@ -165,12 +171,14 @@ constexpr char kSaved[] =
 constexpr char kLoad[] =
     R"(Takes all states from a file that save() wrote, on any number of ranks. All ranks call it, and each reads the file.
 
+exe.step becomes that of the file. So do settings, but for those that follow a schedule; what only one of the two has is left.
+
 Returns:
-  The metadata that save() got, and `step` if it got that.
+  The metadata that save() got, and `step`.
 
 Raises:
-  Error: before any state is changed, if the file is damaged or not the same on all ranks, or if the program has other states,
-    with the first difference.)";
+  Error: before anything is changed, if the file is damaged or not the same on all ranks, or if the program has other states,
+    with the first difference, or a setting that cannot have the file's value.)";
 
 nb::object Checkpoint(const char* function) { return nb::module_::import_("lockstep._checkpoint").attr(function); }
 
@@ -216,6 +224,59 @@ void BindStates(ExecutableClass& executable) {
           "it.")
       .def("_save_onnx", &SaveOnnx, "path"_a);
   BindFiles(executable);
+}
+
+void BindSettings(ExecutableClass& executable) {
+  executable
+      .def_prop_rw(
+          "step", [](const LoadedExecutable& self) { return self.step; },
+          [](LoadedExecutable& self, nb::object step) {
+            const nb::object checked = nb::module_::import_("lockstep._check").attr("integer")("step", step, 0);
+            self.step = nb::cast<int64_t>(checked);
+          },
+          "How many calls there were: the number that schedules are given for the next one. A call that fails at once "
+          "is "
+          "not counted.\n"
+          "Assigned, when training goes on where it was left.",
+          nb::for_setter("step"_a.none()))
+      .def_prop_ro(
+          "settings", [](nb::object self) { return nb::module_::import_("lockstep._settings").attr("Settings")(self); },
+          "The numbers that may change between calls, by name, and their present values: read them, assign them.",
+          nb::sig("def settings(self) -> lockstep._settings.Settings"))
+      .def(
+          "set",
+          [](nb::object self, const nb::kwargs& values) {
+            nb::module_::import_("lockstep._settings").attr("set_by_keyword")(self, values);
+          },
+          "Gives settings new values from the next call on: exe.set(learning_rate=0.01). Nothing is compiled anew. All "
+          "ranks set the\n"
+          "same; where they did not, the next call of a training step raises an Error that shows both values.\n\n"
+          "A value is a number; or a function of `step`, such as one of lockstep.schedule, which is called before each "
+          "call. The name\n"
+          "is that in `settings`, or its last part: learning_rate is optimizer/learning_rate.",
+          nb::sig("def set(self, **values: float | collections.abc.Callable[[int], float]) -> None"))
+      .def(
+          "_set",
+          [](LoadedExecutable& self, const std::string& name, double value) {
+            ThrowIfError(self.executor->Set(name, value));
+          },
+          "name"_a, "value"_a)
+      .def("_check_setting", &CheckSetting, "name"_a, "value"_a)
+      .def(
+          "_setting",
+          [](LoadedExecutable& self, const std::string& name) {
+            return ValueOrThrow(self.executor->ReadSetting(name));
+          },
+          "name"_a)
+      .def("_setting_names",
+           [](const LoadedExecutable& self) {
+             std::vector<std::string> names;
+             for (const SettingInfo& info : self.executor->executable().settings) names.push_back(info.name);
+             return names;
+           })
+      .def_prop_ro(
+          "_schedules", [](const LoadedExecutable& self) { return self.schedules; },
+          nb::sig("def _schedules(self) -> dict[str, collections.abc.Callable[[int], float]]"));
 }
 
 }  // namespace lockstep::python

@@ -25,6 +25,10 @@ class Section {
     lines_.push_back(std::move(line));
     elements_ += type.num_elements();
   }
+  void Add(const std::string& name, const Setting& setting) {
+    lines_.push_back("  " + name + ": " + DoubleToString(setting.value) + " in " + setting.range.Brief());
+    ++elements_;
+  }
 
   std::string ToString() const {
     if (lines_.empty()) return "";
@@ -49,9 +53,13 @@ bool Contains(const std::vector<std::string>& names, const std::string& name) {
 std::string Summary(const Model& model) {
   const Graph& graph = model.graph;
   const std::vector<std::string> trained_names = passes::StatesTrainedBy(graph);
-  Section inputs("inputs"), trained("trained states"), updated("other states that change"), fixed("states that stay"),
-      constants("float initializers taken for constants"), results("results");
+  Section inputs("inputs"), settings("settings"), trained("trained states"), updated("other states that change"),
+      fixed("states that stay"), constants("float initializers taken for constants"), results("results");
   for (const Input& input : graph.inputs()) {
+    if (input.setting) {
+      settings.Add(input.name(), *input.setting);
+      continue;
+    }
     const bool changes = graph.FindResult(input.name(), true) != nullptr;
     Section& section = !input.is_state                         ? inputs
                        : Contains(trained_names, input.name()) ? trained
@@ -70,7 +78,7 @@ std::string Summary(const Model& model) {
   if (!graph.mesh().empty())
     text += (graph.is_local() ? " of a rank of the mesh " : " on the mesh ") + graph.mesh().ToString();
   text += ", " + std::to_string(graph.nodes().size()) + " nodes\n";
-  for (const Section* section : {&inputs, &trained, &updated, &fixed, &constants, &results})
+  for (const Section* section : {&inputs, &settings, &trained, &updated, &fixed, &constants, &results})
     text += section->ToString();
   for (const std::string& note : model.notes) text += "note: " + note + "\n";
   return text;

@@ -92,33 +92,29 @@ def accuracy(
     model_path: str | Path, exe: ls.Executable, images: np.ndarray, labels: np.ndarray, world: ls.Communicator
 ) -> float:
     """The share of the test set that the trained model gets right; every rank classifies its share of each batch."""
-    size = next(size for size in (1000, 500, 100, 1) if len(images) % (size * world.size) == 0) * world.size
+    size = 250 * world.size
     inference = ls.compile(ls.load_onnx(model_path, dims={"batch": size}), backend="cpu", world=world)
-    for name in inference.state:
-        inference.state[name] = exe.state[name]
-    right = 0
-    for image, label in ls.data.batches(images, labels, size=size, world=world):
-        right += int(np.sum(inference(image=image)["logits"].argmax(axis=1) == label))
-    return sum(int(count) for count in world.gather_bytes(str(right).encode())) / len(images)
+    inference.state.update({name: exe.state[name] for name in inference.state})
+    right = ls.metrics.Accuracy()
+    for image, label, weight in ls.data.batches(images, labels, size=size, world=world, last="pad"):
+        right.add(inference(image=image)["logits"], label, weight)
+    return right.compute(world)
 
 
-def steps_done(
+def resume(
     exe: ls.Executable, checkpoints: ls.Checkpoints | None, data: dict[str, int], arguments: argparse.Namespace
-) -> int:
-    """How many training steps the run has behind it: those of the last checkpoint if it goes on from there, else 0."""
+) -> None:
+    """Goes on from the last checkpoint, if that is asked: exe.step is then the number of steps that the run has behind it."""
     if checkpoints is None:
-        return 0
+        return
     if not arguments.resume:
         if checkpoints.latest() is not None:
             raise ls.Error(f"{checkpoints.latest()} is of a run before: --resume goes on from there")
-        return 0
-    metadata = checkpoints.restore(exe)
-    if metadata is None:
-        return 0
+        return
+    metadata = checkpoints.restore(exe) or data
     for name, value in data.items():
         if metadata[name] != value:
             raise ls.Error(f"{checkpoints.latest()}: {name} was {metadata[name]}, and is {value}: not the same batches")
-    return int(metadata["step"])
 
 
 def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Executable, int, list[float], float]:
@@ -139,7 +135,8 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Exe
     # A step's number says which batch it gets, so a run that goes on gets those that it would have got.
     data = {"samples": len(images), "batch": arguments.batch}
     checkpoints = ls.Checkpoints(arguments.checkpoints) if arguments.checkpoints else None
-    first = step_number = steps_done(exe, checkpoints, data, arguments)
+    resume(exe, checkpoints, data, arguments)
+    first = exe.step
     if world.rank == 0 and first > 0:
         print(f"goes on after step {first}", flush=True)
     first_epoch, first_batch = divmod(first, len(images) // arguments.batch)
@@ -162,14 +159,13 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Exe
         )
         for image, label in progress:
             losses.append(float(exe(image=image, label=label)["loss"]))
-            step_number += 1
             if len(losses) % 20 == 0:
                 progress.set_postfix(loss=f"{np.mean(losses[-20:]):.4f}", refresh=False)
-            if checkpoints is not None and step_number % arguments.checkpoint_every == 0:
-                checkpoints.save(exe, step=step_number, metadata=data, background=True)
+            if checkpoints is not None and exe.step % arguments.checkpoint_every == 0:
+                checkpoints.save(exe, metadata=data, background=True)
     seconds = time.perf_counter() - begin
     if checkpoints is not None:
-        checkpoints.save(exe, step=step_number, metadata=data)
+        checkpoints.save(exe, metadata=data)
     return exe, first, losses, seconds
 
 

@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _isolated  # noqa: F401  isort: skip  (before anything else imports _lockstep)
-from . import _check, _cuda_folders, _lockstep, data, loss, optim  # noqa: F401
+from . import _check, _cuda_folders, _lockstep, average, clip, data, loss, metrics, optim, schedule  # noqa: F401
 from ._checkpoints import Checkpoints
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
 from ._torch import from_torch, to_torch
 from ._values import ValueInfo
 from ._weights import load_weights, save_weights
+from .clip import Clip
 from .loss import Loss
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "ValueInfo",
-    "compile", "data", "distribute", "from_torch", "gradients", "interpret", "load_onnx", "load_weights", "loss", "optim",
-    "parse", "save_onnx", "save_weights", "to_torch", "train_step",
+    "average", "clip", "compile", "data", "distribute", "from_torch", "gradients", "interpret", "load_onnx", "load_weights",
+    "loss", "metrics", "optim", "parse", "save_onnx", "save_weights", "schedule", "to_torch", "train_step",
 ]  # fmt: skip
 
 
@@ -98,21 +99,37 @@ def train_step(
     loss: Loss,
     optimizer: optim.Optimizer,
     *,
+    groups: Mapping[str, optim.Optimizer] | None = None,
+    clip: Clip | None = None,
+    average: Callable[[int], float] | None = None,
     trained: Sequence[str] = (),
     frozen: Sequence[str] = (),
     keep_results: bool = False,
     batch_statistics: str = "global",
-    dropout: str | None = None,
+    dropout: str = "on",
+    seed: int = 0,
 ) -> Graph:
     """Makes the training step of a model: loss, gradients, and the optimizer's update of each trained state.
 
     Batch normalisation is in training mode whatever the file says, and its running statistics become states that the step
-    updates.
+    updates. Dropout drops values at random, others in each call; the model itself drops none.
+
+    What a step draws follows from its states `random/seed` and `random/step`, which counts the calls, and from the place of an
+    element in the whole tensor: n ranks draw what one would, and a step that goes on from saved states draws what it would have
+    drawn. A step that draws nothing has neither state.
 
     Args:
       model: with the states to train.
-      loss: of `lockstep.loss`; the mean over the global batch.
-      optimizer: of `lockstep.optim`.
+      loss: of `lockstep.loss`, over the global batch; one, or a sum such as `a + 0.1 * b`.
+      optimizer: of `lockstep.optim`. Its numbers are `settings` of the step, under "optimizer/", which `Executable.set` changes
+        between calls; but for those that are 0 unless something else is given, such as a weight decay, and are 0: that part is
+        left out. Those that follow a schedule do so when the step is compiled; a text of the step knows no schedules.
+      groups: states that have an optimizer of their own: by name or pattern, of which the first that matches counts, such as
+        `{"*.bias": lockstep.optim.SGD(0.1)}`. The settings of this one are under "optimizer/*.bias/".
+      clip: of `lockstep.clip`: a limit to the gradients of all groups together.
+      average: of `lockstep.average`, or any function of the step from 0 to 1: the part of an average of each trained state that
+        the step replaces by the state. The average of a state `w` is the state `w/average`; `exe.state.averaged()` has it in the
+        place of `w`.
       trained: names of the states to train, or patterns such as "fc*.weight"; all float states that the loss depends on if
         empty. A name or pattern that matches no state may be of `model.constants`: float initializers that are no states,
         which become states then.
@@ -120,8 +137,8 @@ def train_step(
       keep_results: keep the model's own results beside `loss`.
       batch_statistics: of batch normalisation: "global" are those of the global batch, so that n ranks compute what one
         would; "rank" are those of each rank's share, which saves communication and changes with the number of ranks.
-      dropout: "off" trains a model that drops values at random without doing so; None refuses it, as there is no
-        randomness yet.
+      dropout: "off" trains a model that drops values at random without doing so.
+      seed: a whole number of 64 bits. Steps with other seeds draw other numbers.
 
     Returns:
       A graph with the result `loss`, a scalar of the prediction's dtype.
@@ -134,19 +151,43 @@ def train_step(
     _check.instance("loss", loss, Loss, expected)
     trained, frozen = _check.names("trained", trained), _check.names("frozen", frozen)
     _check.choice("batch_statistics", batch_statistics, ("global", "rank"))
-    _check.choice("dropout", dropout, (None, "off"))
-    if not isinstance(optimizer, optim.Optimizer):
-        raise Error(f"unknown optimizer {optimizer!r}; lockstep.optim has {', '.join(optim.__all__[1:])}")
-    return _lockstep._train_step(
+    _check.choice("dropout", dropout, ("on", "off"))
+    choices = optim._groups(optimizer, groups)
+    if clip is not None:
+        _check.instance("clip", clip, Clip, "one of lockstep.clip, such as lockstep.clip.global_norm(1.0)")
+    if not (average is None or callable(average)):
+        raise Error(f"average is {average!r}, expected one of lockstep.average, or a function of the step")
+    step = _lockstep._train_step(
         model,
-        loss._choice(),
-        optimizer._choice(),
+        loss._choices(),
+        [(states, *each._choice()) for states, each in choices.items()],
+        ("", 1.0) if clip is None else (clip.by, clip._first()),
+        average is not None,
         trained,
         frozen,
         _check.flag("keep_results", keep_results),
         batch_statistics,
-        dropout == "off",
+        dropout == "on",
+        _check.integer("seed", seed),
     )
+    step._schedules = _schedules_of(choices, clip, average)
+    return step
+
+
+def _schedules_of(
+    optimizers: Mapping[str, optim.Optimizer], clip: Clip | None, average: Callable[[int], float] | None
+) -> dict[str, Callable[[int], float]]:
+    """The settings of a training step that follow something, by name."""
+    schedules = {
+        f"optimizer/{states}/{option}" if states else f"optimizer/{option}": schedule
+        for states, each in optimizers.items()
+        for option, schedule in each._schedules().items()
+    }
+    if clip is not None and callable(clip.limit):
+        schedules["clipping/limit"] = clip.limit
+    if average is not None:
+        schedules["averaging/weight"] = average
+    return schedules
 
 
 def gradients(graph: Graph, of: str, wrt: Sequence[str] = ()) -> Graph:
@@ -247,7 +288,7 @@ def compile(
         if world.size > 1:
             world.abort(str(error))  # the other ranks wait for this one
         raise
-    return _lockstep._compile(
+    executable = _lockstep._compile(
         graph,
         backend,
         world,
@@ -264,6 +305,8 @@ def compile(
         profile,
         dump,
     )
+    executable._schedules.update(getattr(graph, "_schedules", {}))
+    return executable
 
 
 def _default_threads(world: Communicator) -> int:
@@ -285,7 +328,9 @@ def distribute(graph: Graph, mesh: Mapping[str, int], split: Mapping[str, Mappin
     printed, changed as text, and compiled.
     """
     splits = _check.splits("split", {} if split is None else split)
-    return _lockstep._distribute(_graph("the graph", graph), list(_check.extents("mesh", mesh).items()), splits)
+    placed = _lockstep._distribute(_graph("the graph", graph), list(_check.extents("mesh", mesh).items()), splits)
+    placed._schedules = getattr(graph, "_schedules", {})
+    return placed
 
 
 def interpret(graph: Graph, inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, np.ndarray]]:

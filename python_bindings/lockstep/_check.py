@@ -105,7 +105,18 @@ def number(what: str, value: Any) -> float:
     return number
 
 
-def seconds(what: str, value: Any) -> float:
+def numbers(what: str, value: Any) -> list[float]:
+    """A list of numbers, each of which may be any float; an array of one dimension is one too."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise Error(f"{what} is {value!r}, expected a list of numbers")
+    try:
+        elements = list(value)
+    except TypeError:  # such as an array without dimensions
+        raise Error(f"{what} is {value!r}, expected a list of numbers") from None
+    return [number(f"{what}[{i}]", each) for i, each in enumerate(elements)]
+
+
+def positive(what: str, value: Any) -> float:
     """A finite number above 0."""
     checked = number(what, value)
     if not (checked > 0 and math.isfinite(checked)):

@@ -14,6 +14,7 @@ from . import _check
 from ._checkpoint_file import CheckpointFile, Metadata, in_file_order
 from ._checkpoint_thread import Elsewhere, Writing, naming
 from ._errors import Error
+from .schedule import Schedule
 
 if TYPE_CHECKING:
     from ._lockstep import Communicator, Executable
@@ -64,7 +65,8 @@ def save(
     def check() -> str:
         request["path"] = _check.path(path)
         request["background"] = _check.flag("save: background", background)
-        request["metadata"] = _checked_metadata(step, metadata)
+        request["metadata"] = _checked_metadata(exe.step if step is None else step, metadata)
+        request["settings"] = dict(exe.settings)
         exe._check_usable()
         _check_whole(exe)
         return json.dumps(request)
@@ -106,13 +108,19 @@ def load(exe: Executable, path: Any) -> Metadata:
         file = CheckpointFile(_check.path(path))
         opened.append(file)
         _check_fits(file, exe)
+        for name in _settings_to_assign(file, exe):
+            naming(file.path, partial(exe._check_setting, name, file.settings[name]))
         for name in file.states:
             file.read(name)
         return file.digest
 
     def assign() -> str:
-        for name in opened[0].states:
-            exe._assign_whole(name, opened[0].read(name))
+        file = opened[0]
+        for name in file.states:
+            exe._assign_whole(name, file.read(name))
+        for name in _settings_to_assign(file, exe):
+            exe._set(name, file.settings[name])
+        exe.step = file.metadata["step"]
         return ""
 
     try:
@@ -131,7 +139,13 @@ def load(exe: Executable, path: Any) -> Metadata:
 def _gather(exe: Executable, request: Mapping[str, Any], after: Callable[[], None]) -> Writing | Elsewhere:
     """Gives the states to a thread of rank 0, and returns that."""
     world, states = exe._world(), in_file_order(exe._whole_states())
-    writing = Writing(request, states, exe._program(), after) if world.rank == 0 else Elsewhere()
+    about = {
+        "program": exe._program(),
+        "settings": request["settings"],
+        "schedules": {name: _described(schedule) for name, schedule in exe._schedules.items()},
+        "metadata": request["metadata"],
+    }
+    writing = Writing(request, states, about, after) if world.rank == 0 else Elsewhere()
     try:
         for state in states:
             value = exe._read_whole(state.name)
@@ -150,7 +164,7 @@ def _wait(world: Communicator, progress: Callable[[], str]) -> None:
 
 
 def _checked_metadata(step: Any, metadata: Any) -> Metadata:
-    checked: Metadata = {} if step is None else {"step": _check.integer("save: step", step, 0)}
+    checked: Metadata = {"step": _check.integer("save: step", step, 0)}
     if not isinstance(metadata, (Mapping, type(None))):
         raise Error(f"save: metadata is {metadata!r}, expected names with text or numbers")
     for key, value in (metadata or {}).items():
@@ -181,10 +195,12 @@ def _check_whole(exe: Executable) -> None:
 def _check_equal(requests: list[str], world: Communicator) -> None:
     first, *others = map(json.loads, requests)
     for rank, other in enumerate(others, 1):
-        for one, two, what in ((first, other, ""), (first["metadata"], other["metadata"], "metadata's ")):
+        parts = {"metadata": "metadata's ", "settings": "setting "}
+        for part, what in ("", ""), *parts.items():
+            one, two = (each.get(part, each) for each in (first, other))
             for key in [*one, *two]:
                 on_one, on_two = (json.dumps(each.get(key)) for each in (one, two))
-                if key != "metadata" and on_one != on_two:
+                if key not in parts and on_one != on_two:
                     raise Error(f"save: {what}{key} is {on_one} on rank 0, and {on_two} on {_name(world, rank)}")
 
 
@@ -200,6 +216,17 @@ def _check_fits(file: CheckpointFile, exe: Executable) -> None:
     for name in file.states:
         if name not in states:
             raise Error(f"{file.path}: there is a state {name}, which {program} has not{_near(name, states)}")
+
+
+def _settings_to_assign(file: CheckpointFile, exe: Executable) -> list[str]:
+    """Those that both have, and that no schedule of the executable decides."""
+    return [name for name in exe._setting_names() if name in file.settings and name not in exe._schedules]
+
+
+def _described(schedule: Callable[[int], float]) -> str:
+    return (
+        repr(schedule) if isinstance(schedule, Schedule) else getattr(schedule, "__qualname__", type(schedule).__name__)
+    )
 
 
 def _near(name: str, names: Mapping[str, Any]) -> str:

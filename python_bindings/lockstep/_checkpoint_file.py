@@ -11,8 +11,9 @@ texts, some of them JSON again:
     lockstep.checkpoint  the version of the format
     lockstep.tensors     {state: SHA-256 of its bytes}, which makes the header's digest one of the whole file
     lockstep.program     {name, backend, mesh, built_with, fits}: of who wrote it. `fits` is a digest of what load compares, the
-                         names and types of the states, and equal for every number of ranks. What else a run may ask of the one
-                         that it continues, such as settings which are no states, belongs here
+                         names and types of the states, and equal for every number of ranks
+    lockstep.settings    {name: value}
+    lockstep.schedules   {setting: what it follows, as text}: for readers; a program cannot be made of it
     lockstep.metadata    {name: value}: the caller's; `step` is the number of the training step
 """
 
@@ -55,14 +56,16 @@ def write(
     file: BinaryIO,
     states: Sequence[ValueInfo],
     values: Iterable[np.ndarray],
-    program: Mapping[str, str],
-    metadata: Metadata,
+    about: Mapping[str, Mapping[str, object]],
 ) -> None:
-    """Writes a checkpoint of `states`, which are in file order, with the bytes of each in `values`, which may come one by one."""
+    """Writes a checkpoint of `states`, which are in file order, with the bytes of each in `values`, which may come one by one.
+
+    `about` is the program, the settings, the schedules and the metadata, by these names.
+    """
     digests = dict.fromkeys((state.name for state in states), _NO_DIGEST)
     if "__metadata__" in digests:
         raise Error("a state cannot be called __metadata__ in a safetensors file")
-    length = len(_header(states, digests, program, metadata))
+    length = len(_header(states, digests, about))
     if length > _MOST_HEADER:
         raise Error(f"names and metadata make a header of {length} bytes, of at most {_MOST_HEADER}")
     file.write(length.to_bytes(8, "little"))
@@ -75,22 +78,24 @@ def write(
             file.write(piece)
         digests[state.name] = digest.hexdigest()
     file.seek(8)
-    header = _header(states, digests, program, metadata)
+    header = _header(states, digests, about)
     file.write(_with_digest(header, hashlib.sha256(header).hexdigest()))
 
 
 def _header(
-    states: Sequence[ValueInfo], digests: Mapping[str, str], program: Mapping[str, str], metadata: Metadata
+    states: Sequence[ValueInfo], digests: Mapping[str, str], about: Mapping[str, Mapping[str, object]]
 ) -> bytes:
     """With zeros for its digest. As long whatever the digests are."""
-    about = {
+    texts = {
         "lockstep.digest": _NO_DIGEST,
         "lockstep.checkpoint": _VERSION,
         "lockstep.tensors": json.dumps(digests),
-        "lockstep.program": json.dumps(dict(program, fits=fits(states))),
-        "lockstep.metadata": json.dumps(metadata),
+        "lockstep.program": json.dumps(dict(about["program"], fits=fits(states))),
+        "lockstep.settings": json.dumps(about["settings"]),
+        "lockstep.schedules": json.dumps(about["schedules"]),
+        "lockstep.metadata": json.dumps(about["metadata"]),
     }
-    entries: dict[str, object] = {"__metadata__": about}
+    entries: dict[str, object] = {"__metadata__": texts}
     begin = 0
     for state in states:
         end = begin + _bytes_of(state)
@@ -188,9 +193,14 @@ class CheckpointFile:
             raise self._error(f"its format is of version {found}; this Lockstep reads version {_VERSION}")
         self._digests: dict[str, str] = json.loads(about["lockstep.tensors"])
         self.program: dict[str, str] = json.loads(about["lockstep.program"])
+        self.settings: dict[str, float] = json.loads(about["lockstep.settings"])
+        if not all(type(value) is float for value in self.settings.values()):
+            raise ValueError("the settings are no numbers")
         self.metadata: Metadata = json.loads(about["lockstep.metadata"])
         if not all(isinstance(value, (str, int, float)) for value in self.metadata.values()):
             raise ValueError("the metadata are no text and numbers")
+        if not isinstance(self.metadata["step"], int):
+            raise TypeError("the step is no whole number")
         self.states: dict[str, ValueInfo] = {}
         self._begins: dict[str, int] = {}
         self._end = 8 + len(header)

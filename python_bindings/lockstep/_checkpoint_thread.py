@@ -25,9 +25,9 @@ class Writing:
     """A thread of rank 0 that writes a checkpoint of states whose bytes it is given, one after the other."""
 
     def __init__(
-        self, request: Mapping[str, Any], states: list[ValueInfo], program: Mapping[str, str], after: Callable[[], None]
+        self, request: Mapping[str, Any], states: list[ValueInfo], about: Mapping[str, Any], after: Callable[[], None]
     ) -> None:
-        self._request, self._states, self._program, self._after = request, states, program, after
+        self._request, self._states, self._about, self._after = request, states, about, after
         # In the background all lie here at once; else one is read while the one before it is written.
         self._values: queue.Queue[np.ndarray | None] = queue.Queue(0 if request["background"] else 1)
         self._taken = self._take()
@@ -73,7 +73,7 @@ class Writing:
     def _write(self) -> None:
         _atomic.write(
             self._request["path"],
-            lambda file: write(file, self._states, self._taken, self._program, self._request["metadata"]),
+            lambda file: write(file, self._states, self._taken, self._about),
         )
         self._after()
 

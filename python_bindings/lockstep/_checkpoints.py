@@ -27,11 +27,11 @@ class Checkpoints:
 
     Example:
       >>> checkpoints = ls.Checkpoints("checkpoints")
-      >>> done = checkpoints.restore(exe) or {"step": 0}
-      >>> for step in range(done["step"] + 1, 10001):
-      ...     exe(**batch(step))
-      ...     if step % 1000 == 0:
-      ...         checkpoints.save(exe, step=step)
+      >>> checkpoints.restore(exe)  # if there is one
+      >>> while exe.step < 10000:
+      ...     exe(**batch(exe.step))
+      ...     if exe.step % 1000 == 0:
+      ...         checkpoints.save(exe)
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 3) -> None:
@@ -42,22 +42,23 @@ class Checkpoints:
         self,
         exe: Executable,
         *,
-        step: int,
+        step: int | None = None,
         metadata: Mapping[str, str | int | float] | None = None,
         background: bool = False,
     ) -> None:
         """`exe.save` to a file of this folder, and then removes the oldest but for `keep`. All ranks call it.
 
-        A step of which there is a checkpoint is written anew.
+        `step` is `exe.step` if it is None. A step of which there is a checkpoint is written anew.
 
         Raises:
           Error: of `exe.save`; or if there is a checkpoint of a later step. That is of another run, or of one that this one does
             not continue, and restore() would take it.
         """
         _check_executable("Checkpoints.save", exe)
-        on_all_ranks(exe._world(), lambda: str(_check.integer("Checkpoints.save: step", step, 0)))
-        file = self._file(step)
-        save(exe, file, step, metadata, background, before=lambda: self._prepare(step), after=self._remove_old)
+        number = exe.step if step is None else step
+        on_all_ranks(exe._world(), lambda: str(_check.integer("Checkpoints.save: step", number, 0)))
+        file = self._file(number)
+        save(exe, file, number, metadata, background, before=lambda: self._prepare(number), after=self._remove_old)
 
     def steps(self) -> list[int]:
         """The steps of which there is a checkpoint, in order."""
@@ -79,7 +80,7 @@ class Checkpoints:
         """`exe.load` of the last step's file, which rank 0 chooses. All ranks call it.
 
         Returns:
-          The metadata that save() got, and `step`; None if there is no checkpoint: then nothing changes.
+          The metadata that save() got, and `step`, which `exe.step` is now; None if there is no checkpoint: then nothing changes.
 
         Raises:
           Error: of `exe.load`. Where a file was damaged since it was written, remove it to restore the one before.

@@ -14,7 +14,7 @@ from . import _check
 from ._errors import Error
 
 Definition = Mapping[str, Any]
-_TYPES = {"float": float, "bool": bool}
+_TYPES: dict[str, Any] = {"float": float, "bool": bool, "int": int, "string": str, "list of floats": Sequence[float]}
 _WIDTH = 114
 
 
@@ -25,10 +25,15 @@ def parameters(definitions: Sequence[Definition]) -> list[inspect.Parameter]:
             each["name"],
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
             default=each.get("default", inspect.Parameter.empty),
-            annotation=_TYPES[each["type"]] if "type" in each else str,
+            annotation=_annotation(each),
         )
         for each in definitions
     ]
+
+
+def _annotation(definition: Definition) -> Any:
+    kind = _TYPES[definition["type"]] if "type" in definition else str
+    return kind | None if definition.get("default", kind) is None else kind
 
 
 def bind(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -43,20 +48,29 @@ def bind(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs:
         raise TypeError(f"{name}{signature}: {error}") from None
 
 
-def option(owner: str, definition: Definition, value: Any) -> float | bool:
-    """The value of an option, of its type; its range is for the extension module to check."""
-    what = f"{owner}: {definition['name']}"
-    return _check.flag(what, value) if definition["type"] == "bool" else _check.number(what, value)
+_CHECKS: dict[str, Any] = {
+    "float": _check.number,
+    "bool": _check.flag,
+    "int": _check.integer,
+    "string": _check.text,
+    "list of floats": _check.numbers,
+}
 
 
-def options(owner: str, definitions: Sequence[Definition], given: Mapping[str, Any]) -> dict[str, float | bool]:
-    """The options with defaults filled in."""
+def options(owner: str, definitions: Sequence[Definition], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with defaults filled in, each of its type; ranges are for the extension module to check.
+
+    An option that may be absent, and is None, is not among them.
+    """
     values = {}
     for definition in definitions:
         name = definition["name"]
         if name not in given and "default" not in definition:
             raise Error(f"{owner}: {name} is missing")
-        values[name] = option(owner, definition, given[name]) if name in given else definition["default"]
+        value = given.get(name, definition.get("default"))
+        may_be_absent = "default" in definition and definition["default"] is None
+        if value is not None or not may_be_absent:
+            values[name] = _CHECKS[definition["type"]](f"{owner}: {name}", value)
     return values
 
 

@@ -14,3 +14,10 @@ class NoSuchState(Error, KeyError):
 
     __module__ = "lockstep"
     __str__ = Exception.__str__  # KeyError's would quote the message
+
+
+class NoSuchSetting(Error, KeyError):
+    """The error of `exe.settings` for a name that no setting has, or several; a KeyError too."""
+
+    __module__ = "lockstep"
+    __str__ = Exception.__str__

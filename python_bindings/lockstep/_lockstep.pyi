@@ -1,11 +1,12 @@
 """The compiled part of the package lockstep."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import os
 from typing import Any
 
 import numpy
 
+import lockstep._settings
 import lockstep._values
 
 
@@ -77,9 +78,9 @@ def _optimizers() -> list[dict[str, Any]]: ...
 
 def _losses() -> list[dict[str, Any]]: ...
 
-def _check_optimizer(name: str, options: Mapping[str, bool | float]) -> None: ...
+def _check_optimizer(name: str, options: Mapping[str, bool | int | float | str | Sequence[float]], varying: Sequence[str]) -> None: ...
 
-def _check_loss(name: str, options: Mapping[str, bool | float]) -> None: ...
+def _check_loss(loss: tuple[str, Sequence[str], Sequence[str], Mapping[str, bool | int | float | str | Sequence[float]], float]) -> None: ...
 
 class Graph:
     """
@@ -96,6 +97,12 @@ class Graph:
     @property
     def states(self) -> list[lockstep._values.ValueInfo]:
         """Trained variables, statistics and optimizer state."""
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """
+        The numbers that may change between calls, such as optimizer/learning_rate, with the values that they have at first.
+        """
 
     @property
     def results(self) -> list[lockstep._values.ValueInfo]:
@@ -175,7 +182,7 @@ def _onnx_operators() -> list[tuple[str, int, int]]: ...
 
 def _with_values(model: Graph, values: Mapping[str, object]) -> Graph: ...
 
-def _train_step(model: Graph, loss: tuple[str, str, str, Mapping[str, bool | float]], optimizer: tuple[str, Mapping[str, bool | float]], trained: Sequence[str], frozen: Sequence[str], keep_results: bool, statistics: str, dropout_off: bool) -> Graph: ...
+def _train_step(model: Graph, losses: Sequence[tuple[str, Sequence[str], Sequence[str], Mapping[str, bool | int | float | str | Sequence[float]], float]], optimizers: Sequence[tuple[str, str, Mapping[str, bool | int | float | str | Sequence[float]], Sequence[str]]], clipping: tuple[str, float], average: bool, trained: Sequence[str], frozen: Sequence[str], keep_results: bool, statistics: str, dropout: bool, seed: int) -> Graph: ...
 
 def _gradients(graph: Graph, of: str, wrt: Sequence[str]) -> Graph: ...
 
@@ -228,11 +235,11 @@ class Executable:
 
         Calls that were started are waited for. Rank 0 writes, and what it meets is raised on all ranks. The file appears complete
         or not at all, whenever the process or the machine stops; one that was there before stays until then. It is a safetensors
-        file: the states by name, each as a whole, also where ranks share it.
+        file: the states by name, each as a whole, also where ranks share it; and the settings.
 
         Args:
           path: of the file.
-          step: the number of the training step, which load() gives back.
+          step: the number of the training step, which load() gives back; exe.step if None.
           metadata: what else load() gives back, such as {"data_position": 1200}: names with text, whole numbers, floats or bools.
           background: True returns as soon as the states are copied, and a thread of rank 0 writes. The next save(), load() or
             saved() waits for it, and raises its error instead of doing anything else; a line of the logger `lockstep` tells of it at
@@ -242,7 +249,7 @@ class Executable:
           Error: naming the file and, of several ranks, the rank and its host.
 
         Example:
-          >>> exe.save("training.safetensors", step=1200, metadata={"epoch": 3})
+          >>> exe.save("training.safetensors", metadata={"epoch": 3})
           >>> exe.load("training.safetensors")
           {'step': 1200, 'epoch': 3}
         """
@@ -256,12 +263,14 @@ class Executable:
         """
         Takes all states from a file that save() wrote, on any number of ranks. All ranks call it, and each reads the file.
 
+        exe.step becomes that of the file. So do settings, but for those that follow a schedule; what only one of the two has is left.
+
         Returns:
-          The metadata that save() got, and `step` if it got that.
+          The metadata that save() got, and `step`.
 
         Raises:
-          Error: before any state is changed, if the file is damaged or not the same on all ranks, or if the program has other states,
-            with the first difference.
+          Error: before anything is changed, if the file is damaged or not the same on all ranks, or if the program has other states,
+            with the first difference, or a setting that cannot have the file's value.
         """
 
     def _saving(self) -> object: ...
@@ -277,6 +286,42 @@ class Executable:
     def _read_whole(self, name: str) -> numpy.ndarray | None: ...
 
     def _assign_whole(self, name: str, bytes: numpy.ndarray) -> None: ...
+
+    @property
+    def step(self) -> int:
+        """
+        How many calls there were: the number that schedules are given for the next one. A call that fails at once is not counted.
+        Assigned, when training goes on where it was left.
+        """
+
+    @step.setter
+    def step(self, step: object | None) -> None: ...
+
+    @property
+    def settings(self) -> lockstep._settings.Settings:
+        """
+        The numbers that may change between calls, by name, and their present values: read them, assign them.
+        """
+
+    def set(self, **values: float | Callable[[int], float]) -> None:
+        """
+        Gives settings new values from the next call on: exe.set(learning_rate=0.01). Nothing is compiled anew. All ranks set the
+        same; where they did not, the next call of a training step raises an Error that shows both values.
+
+        A value is a number; or a function of `step`, such as one of lockstep.schedule, which is called before each call. The name
+        is that in `settings`, or its last part: learning_rate is optimizer/learning_rate.
+        """
+
+    def _set(self, name: str, value: float) -> None: ...
+
+    def _check_setting(self, name: str, value: float) -> None: ...
+
+    def _setting(self, name: str) -> float: ...
+
+    def _setting_names(self) -> list[str]: ...
+
+    @property
+    def _schedules(self) -> dict[str, Callable[[int], float]]: ...
 
     @property
     def graph(self) -> Graph:

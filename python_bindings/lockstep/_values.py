@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ._errors import NoSuchState
+from ._errors import Error, NoSuchState
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ._lockstep import Executable, _Started
+
+
+_AVERAGE = "/average"  # passes/training/averaging.h
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,21 @@ class State(MutableMapping[str, "np.ndarray"]):
 
     def __delitem__(self, name: str) -> None:
         raise TypeError("the states of an executable cannot be removed")
+
+    def averaged(self) -> dict[str, np.ndarray]:
+        """All states by name, with their averages in the place of those that have one (`train_step(average=…)`).
+
+        Example:
+          >>> averaged = exe.state.averaged()
+          >>> evaluation.state.update({name: averaged[name] for name in evaluation.state})
+
+        Raises:
+          Error: if the step keeps no averages.
+        """
+        if not any(name.endswith(_AVERAGE) for name in self):
+            raise Error("averaged: the step keeps no averages; train_step(average=…) makes one that does")
+        averages = {name.removesuffix(_AVERAGE): name for name in self if name.endswith(_AVERAGE)}
+        return {name: self[averages.get(name, name)] for name in self if not name.endswith(_AVERAGE)}
 
     def _known(self, name: str) -> str:
         names = self._executable._state_names()

@@ -51,7 +51,9 @@ def load_weights(
     if strict and missing:
         raise Error(f"{file}: no value for the state {_list(missing)} of @{graph.name}")
     try:
-        return _lockstep._with_values(graph, values)
+        loaded = _lockstep._with_values(graph, values)
+        loaded._schedules = getattr(graph, "_schedules", {})
+        return loaded
     except Error as error:
         raise Error(f"{file}: {error}") from None
 

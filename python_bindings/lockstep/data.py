@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -79,52 +80,120 @@ def mnist(directory: str | PathLike[str], train: bool = True) -> tuple[np.ndarra
     return images[:, None].astype(np.float32) / np.float32(255), labels.astype(np.int64)
 
 
+class Dataset(Protocol):
+    """What `batches` takes beside arrays: samples by their number, each an array, a number, or a tuple of these."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Any: ...
+
+
+class _Arrays:
+    """Samples that are the rows of arrays."""
+
+    def __init__(self, arrays: tuple[np.ndarray, ...]) -> None:
+        for i, array in enumerate(arrays):
+            if not getattr(array, "shape", ()):
+                raise Error(f"batches: array {i} is a {type(array).__name__}, expected an array with samples")
+        lengths = [len(array) for array in arrays]
+        if len(set(lengths)) != 1:
+            raise Error(f"batches: the arrays have different lengths: {lengths}")
+        self._arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self._arrays[0])
+
+    def take(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        # Of a memory-mapped array only these rows are read.
+        return tuple(np.asarray(array[rows]) for array in self._arrays)
+
+
+class _Samples:
+    """Samples of a Dataset."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def take(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        samples = []
+        for row in rows:
+            sample = self._dataset[int(row)]
+            samples.append(tuple(sample) if isinstance(sample, (tuple, list)) else (sample,))
+            if len(samples[-1]) != len(samples[0]):
+                raise Error(
+                    f"batches: sample {row} of the data set has {len(samples[-1])} parts, and sample {rows[0]} has "
+                    f"{len(samples[0])}"
+                )
+        return tuple(_stacked(rows, part, parts) for part, parts in enumerate(zip(*samples, strict=True)))
+
+
+def _stacked(rows: np.ndarray, part: int, parts: tuple[Any, ...]) -> np.ndarray:
+    arrays = [np.asarray(each) for each in parts]
+    for row, array in zip(rows, arrays, strict=True):
+        if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
+            raise Error(
+                f"batches: part {part} of sample {row} of the data set is {array.dtype} of shape {array.shape}, and that of "
+                f"sample {rows[0]} is {arrays[0].dtype} of shape {arrays[0].shape}"
+            )
+    return np.stack(arrays)
+
+
 class Batches:
     """This rank's share of each batch of an epoch; what `batches` returns. Has a length, and can be iterated repeatedly."""
 
     def __init__(
-        self, arrays: tuple[np.ndarray, ...], size: int, rank: int, ranks: int, seed: int | None, start: int
+        self, samples: _Arrays | _Samples, size: int, rank: int, ranks: int, seed: int | None, start: int, pad: bool
     ) -> None:
-        self._arrays, self._size, self._seed, self._start = arrays, size, seed, start
+        self._samples, self._size, self._seed, self._start, self._pad = samples, size, seed, start, pad
         self._share = size // ranks
         self._rank = rank
-        self._samples = len(arrays[0])
+        self._count = len(samples)
+        self._batches = -(-self._count // size) if pad else self._count // size
 
     def __len__(self) -> int:
-        return self._samples // self._size - self._start
+        return self._batches - self._start
 
     @property
     def dropped(self) -> int:
         """The number of samples, in all ranks together, that an epoch leaves out because they do not fill a batch."""
-        return self._samples % self._size
+        return 0 if self._pad else self._count % self._size
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
-        order = np.arange(self._samples)
+        order = np.arange(self._count)
         if self._seed is not None:
             # The generator is fixed by name, so that the order depends on neither the rank nor NumPy's default.
-            order = np.random.Generator(np.random.PCG64(self._seed)).permutation(self._samples)
-        for batch in range(self._start, self._samples // self._size):
+            order = np.random.Generator(np.random.PCG64(self._seed)).permutation(self._count)
+        for batch in range(self._start, self._batches):
             begin = batch * self._size + self._rank * self._share
-            rows = order[begin : begin + self._share]
-            yield tuple(array[rows] for array in self._arrays)
+            places = np.arange(begin, begin + self._share)
+            if not self._pad:
+                yield self._samples.take(order[places])
+                continue
+            counts = places < self._count
+            arrays = self._samples.take(order[np.where(counts, places, 0)])  # a sample that is there, in place of none
+            yield (*arrays, counts.astype(np.float32))
 
 
 def batches(
-    *arrays: np.ndarray,
+    *arrays: np.ndarray | Dataset,
     size: int,
     world: Communicator | None = None,
     seed: int | None = None,
     mesh: Mapping[str, int] | None = None,
     start: int = 0,
+    last: str = "drop",
 ) -> Batches:
-    """Cuts arrays into batches and gives this rank its share of each: rows rank*size/n to (rank+1)*size/n.
+    """Cuts samples into batches and gives this rank its share of each: rows rank*size/n to (rank+1)*size/n.
 
-    All ranks must pass the same arrays. With a seed the samples are shuffled, by the same permutation on all ranks, which
+    All ranks must pass the same samples. With a seed they are shuffled, by the same permutation on all ranks, which
     depends on the seed alone. Samples that do not fill a last batch are left out, and a warning of the logger `lockstep`
-    says how many (on rank 0).
+    says how many (on rank 0); or the batch is padded.
 
     Args:
-      arrays: with equal first dimensions.
+      arrays: with equal first dimensions, of which only the rows of a batch are read, so they may be memory-mapped; or one
+        data set, which has a length and gives samples by their number. What comes together in a batch is stacked.
       size: the global batch, shared by all ranks.
       world: the ranks; None is one.
       seed: of the shuffle; None keeps the order. Pass another in each epoch.
@@ -132,12 +201,15 @@ def batches(
         rows. If None, all ranks share them.
       start: how many batches of the epoch are left out at its begin, since a run that is continued has had them; the others are
         the same as without it. All of them at most.
+      last: "drop" leaves out the samples that do not fill a batch. With "pad" they come in a batch whose other rows are copies
+        of some sample, and each tuple has one array more, f32[size/n]: 1 for a sample, 0 for a copy. A loss takes it as
+        `sample_weight`, and metrics as `weight`, so that each sample counts once, however many ranks there are.
 
     Returns:
       An iterable with a length, of tuples with one array each, of size/n rows.
 
     Raises:
-      Error: if the arrays differ in length, or the ranks cannot share a batch evenly.
+      Error: if the arrays differ in length, the samples in shape, or the ranks cannot share a batch evenly.
 
     Example:
       >>> for image, label in lockstep.data.batches(images, labels, size=128, world=world, seed=epoch):
@@ -151,27 +223,33 @@ def batches(
         rank, ranks = _place_along_data(_check.extents("batches: mesh", mesh), rank, ranks)
     size = _check.integer("batches: size", size)
     seed = None if seed is None else _check.integer("batches: seed", seed, 0)
+    pad = _check.choice("batches: last", last, ("drop", "pad")) == "pad"
     if not arrays:
         raise Error("batches: no arrays")
-    for i, array in enumerate(arrays):
-        if not getattr(array, "shape", ()):
-            raise Error(f"batches: array {i} is a {type(array).__name__}, expected an array with samples")
-    lengths = [len(array) for array in arrays]
-    if len(set(lengths)) != 1:
-        raise Error(f"batches: the arrays have different lengths: {lengths}")
+    samples = _samples_of(arrays)
     if size < 1 or size % ranks != 0:
         raise Error(f"batches: a batch of {size} cannot be shared evenly by {ranks} ranks")
-    if size > lengths[0]:
-        raise Error(f"batches: a batch of {size} is more than the {lengths[0]} samples there are")
+    if len(samples) == 0:
+        raise Error("batches: there are no samples")
+    if size > len(samples) and not pad:
+        raise Error(f"batches: a batch of {size} is more than the {len(samples)} samples there are")
     start = _check.integer("batches: start", start, 0)
-    if start > lengths[0] // size:
-        raise Error(f"batches: start is {start}, of {lengths[0] // size} batches")
-    result = Batches(arrays, size, rank, ranks, seed, start)
+    result = Batches(samples, size, rank, ranks, seed, 0, pad)
+    if start > len(result):
+        raise Error(f"batches: start is {start}, of {len(result)} batches")
+    result = Batches(samples, size, rank, ranks, seed, start, pad)
     if result.dropped and is_first:
         _warn_once(
-            f"batches of {size}: the last {result.dropped} of {lengths[0]} samples do not fill a batch and are left out"
+            f"batches of {size}: the last {result.dropped} of {len(samples)} samples do not fill a batch and are left out"
         )
     return result
+
+
+def _samples_of(arrays: tuple[Any, ...]) -> _Arrays | _Samples:
+    is_dataset = not hasattr(arrays[0], "shape") and hasattr(arrays[0], "__getitem__") and hasattr(arrays[0], "__len__")
+    if len(arrays) == 1 and is_dataset and not isinstance(arrays[0], (str, bytes, Mapping)):
+        return _Samples(arrays[0])
+    return _Arrays(arrays)
 
 
 def _place_along_data(mesh: dict[str, int], rank: int, ranks: int) -> tuple[int, int]:

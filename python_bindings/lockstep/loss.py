@@ -1,15 +1,26 @@
-"""Losses: what a training step minimises. Each is a mean over the global batch, so it does not change with the ranks.
+"""Losses: what a training step minimises. The formulas, and the results, are PyTorch's.
 
-There is a function for each loss that is compiled in. Its first argument names a result of the model; a `target` names
-the input that the step gets.
+There is a function for each loss that is compiled in. Its first arguments name results of the model; `target` names an
+input that the step gets, of which several losses may use one.
+
+What it reduces is the global batch, so that a loss does not change with the number of ranks: its mean is divided by what
+counts on all of them. `sample_weight` and `element_weight` name one more input, which multiplies what each sample or
+element costs, and whose sum is what the mean is divided by. A batch that is padded with samples of weight 0 has the loss
+and the gradients of the batch without them, also where a rank has padding alone. If nothing counts, the mean is NaN.
+
+Losses can be added and multiplied by numbers.
 
 Example:
-  >>> step = lockstep.train_step(model, loss=lockstep.loss.softmax_cross_entropy("logits", "label"), optimizer=...)
+  >>> loss = lockstep.loss.softmax_cross_entropy("logits", "label", ignore_index=-100)
+  >>> loss = loss + 0.1 * lockstep.loss.l1("boxes", "wanted_boxes", sample_weight="has_box")
+  >>> step = lockstep.train_step(model, loss=loss, optimizer=...)
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,41 +29,74 @@ from . import _check, _choices, _lockstep
 
 
 @dataclass(frozen=True)
-class Loss:
-    """A loss of a result of the model, for `lockstep.train_step`. Made by the functions of this module."""
+class Term:
+    """One loss of a sum: its name, the results and the inputs that it is of, its options, and what it is multiplied by."""
 
     kind: str
-    prediction: str
-    target: str = ""
+    predictions: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict, hash=False)
+    factor: float = 1.0
 
     def __post_init__(self) -> None:
-        _check.text(f"loss {self.kind}: the prediction", self.prediction)
-        _check.text(f"loss {self.kind}: the target", self.target)
+        for name in (*self.predictions, *self.inputs):
+            _check.text(f"loss {self.kind}: the name of a result or an input", name)
+        _lockstep._check_loss(self._choice())
 
-    def _choice(self) -> tuple[str, str, str, dict[str, Any]]:
+    def _choice(self) -> tuple[str, list[str], list[str], dict[str, Any], float]:
         """As the extension module takes it."""
-        return self.kind, self.prediction, self.target, self.options
+        return self.kind, list(self.predictions), list(self.inputs), self.options, self.factor
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What `lockstep.train_step` minimises: one loss, or a sum. Made by the functions of this module, and by + and *."""
+
+    terms: tuple[Term, ...]
+
+    __array_ufunc__ = None  # a number of NumPy leaves the multiplication to this class
+
+    def __add__(self, other: Loss) -> Loss:
+        return Loss(self.terms + other.terms) if isinstance(other, Loss) else NotImplemented
+
+    def __radd__(self, other: int) -> Loss:
+        """So that sum() of a list of losses is their sum."""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    def __mul__(self, factor: float) -> Loss:
+        if not isinstance(factor, numbers.Real) or isinstance(factor, bool):
+            return NotImplemented
+        return Loss(tuple(dataclasses.replace(term, factor=term.factor * float(factor)) for term in self.terms))
+
+    __rmul__ = __mul__
+
+    def _choices(self) -> list[tuple[str, list[str], list[str], dict[str, Any], float]]:
+        """As the extension module takes them."""
+        return [term._choice() for term in self.terms]
 
 
 def _function_of(definition: _choices.Definition) -> Callable[..., Loss]:
     name, options = definition["name"], definition["options"]
-    names = [each for each in (definition["prediction"], definition["target"]) if each is not None]
-    signature = inspect.Signature(_choices.parameters(names) + _choices.parameters(options), return_annotation=Loss)
+    predictions, inputs = definition["predictions"], definition["inputs"]
+    arguments = [*predictions, *inputs]
+    signature = inspect.Signature(_choices.parameters([*arguments, *options]), return_annotation=Loss)
 
     def make(*args: Any, **kwargs: Any) -> Loss:
         given = _choices.bind(name, signature, args, kwargs)
         values = _choices.options(f"loss {name}", options, given)
-        _lockstep._check_loss(name, values)
-        return Loss(name, *(given.get(each["name"], each.get("default")) for each in names), options=values)
+
+        def names(of: list[_choices.Definition]) -> tuple[str, ...]:
+            return tuple(given.get(each["name"], each.get("default")) for each in of)
+
+        return Loss((Term(name, names(predictions), names(inputs), values),))
 
     make.__name__ = make.__qualname__ = name
-    make.__doc__ = _choices.docstring(definition["doc"], [*names, *options])
+    make.__doc__ = _choices.docstring(definition["doc"], [*arguments, *options])
     make.__signature__ = signature  # type: ignore[attr-defined]
     return make
 
 
 _FUNCTIONS = {each["name"]: _function_of(each) for each in _lockstep._losses()}
 globals().update(_FUNCTIONS)
-__all__ = ["Loss"]
+__all__ = ["Loss", "Term"]
 __all__.extend(_FUNCTIONS)

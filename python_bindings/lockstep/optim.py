@@ -1,7 +1,8 @@
 """Optimizers: how a training step updates the trained states. The formulas, and the results, are PyTorch's.
 
 There is a class for each optimizer that is compiled in. PyTorch's names of the options are understood too: `lr`, `betas`
-and `eps`. A value out of range is an `Error` at once; None stands for an option's default.
+and `eps`. A value out of range is an `Error` at once; None stands for an option's default. In the place of a number that may
+change between steps stands a function of the step, such as one of `lockstep.schedule`.
 
 Example:
   >>> lockstep.optim.SGD(0.05, momentum=0.9)
@@ -11,10 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from . import _choices, _lockstep
+from . import _check, _choices, _lockstep
 from ._errors import Error
 
 # Other spellings of an option, or of two options that are given as a pair.
@@ -39,15 +40,40 @@ class Optimizer:
         given = {key: value for key, value in given.items() if value is not None}
         for spelling in [each for each in _SPELLINGS if each in given]:
             _respell(name, spelling, given)
+        schedules = {option: value for option, value in given.items() if callable(value)}
+        given |= {option: schedule(0) for option, schedule in schedules.items()}
         values = _choices.options(name, self._definition["options"], given)
-        _lockstep._check_optimizer(name, values)
-        for option, value in values.items():
+        _lockstep._check_optimizer(name, values, list(schedules))
+        for option, value in (values | schedules).items():
             object.__setattr__(self, option, value)
 
-    def _choice(self) -> tuple[str, dict[str, Any]]:
-        """The name and the options, as the extension module takes them."""
+    def _schedules(self) -> dict[str, Callable[[int], float]]:
+        """The options that follow a schedule."""
+        options = {each["name"]: getattr(self, each["name"]) for each in self._definition["options"]}
+        return {name: value for name, value in options.items() if callable(value)}
+
+    def _choice(self) -> tuple[str, dict[str, Any], list[str]]:
+        """The name, the options in the first step, and those that follow a schedule, as the extension module takes them."""
         names = [each["name"] for each in self._definition["options"]]
-        return self._definition["name"], {name: getattr(self, name) for name in names}
+        schedules = self._schedules()
+        values = {name: schedules[name](0) if name in schedules else getattr(self, name) for name in names}
+        return self._definition["name"], values, list(schedules)
+
+
+def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
+    """The optimizer of each group by its pattern, and that of all others by the empty text."""
+    if groups is not None and not isinstance(groups, Mapping):
+        raise Error(f"groups is {groups!r}, expected optimizers by name or pattern of states")
+    every = {"": optimizer} | {
+        _check.text("groups: a pattern", states): each for states, each in (groups or {}).items()
+    }
+    if groups and "" in groups:
+        raise Error("groups: a pattern is empty; the optimizer of all other states is the argument `optimizer`")
+    for states, each in every.items():
+        if not isinstance(each, Optimizer):
+            of = f" of group {states!r}" if states else ""
+            raise Error(f"unknown optimizer {each!r}{of}; lockstep.optim has {', '.join(__all__[1:])}")
+    return every
 
 
 def _respell(kind: str, spelling: str, given: dict[str, Any]) -> None:

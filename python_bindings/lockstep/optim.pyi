@@ -2,7 +2,8 @@
 """Optimizers: how a training step updates the trained states. The formulas, and the results, are PyTorch's.
 
 There is a class for each optimizer that is compiled in. PyTorch's names of the options are understood too: `lr`, `betas`
-and `eps`. A value out of range is an `Error` at once; None stands for an option's default.
+and `eps`. A value out of range is an `Error` at once; None stands for an option's default. In the place of a number that may
+change between steps stands a function of the step, such as one of `lockstep.schedule`.
 
 Example:
   >>> lockstep.optim.SGD(0.05, momentum=0.9)
@@ -22,7 +23,7 @@ class SGD(Optimizer):
     Of a state `w` it keeps `w/momentum`.
 
     Args:
-      learning_rate: fixed when the program is compiled; a finite number of at least 0.
+      learning_rate: how far a step goes; a finite number of at least 0.
       momentum: the share of v that remains; a finite number of at least 0.
       nesterov: look ahead by one step.
       weight_decay: weight of the L2 penalty; a finite number of at least 0.
@@ -42,7 +43,7 @@ class Adam(Optimizer):
     Of a state `w` it keeps `w/adam_m` and `w/adam_v`; the steps are counted in `optimizer/step`.
 
     Args:
-      learning_rate: fixed when the program is compiled; a finite number of at least 0.
+      learning_rate: how far a step goes; a finite number of at least 0.
       beta1: the share of m that remains; a finite number of at least 0 and below 1.
       beta2: the share of v that remains; a finite number of at least 0 and below 1.
       epsilon: added to the root, against division by zero; a finite number above 0.
@@ -64,7 +65,7 @@ class AdamW(Optimizer):
     Of a state `w` it keeps `w/adam_m` and `w/adam_v`; the steps are counted in `optimizer/step`.
 
     Args:
-      learning_rate: fixed when the program is compiled; a finite number of at least 0.
+      learning_rate: how far a step goes; a finite number of at least 0.
       beta1: the share of m that remains; a finite number of at least 0 and below 1.
       beta2: the share of v that remains; a finite number of at least 0 and below 1.
       epsilon: added to the root, against division by zero; a finite number above 0.
@@ -88,7 +89,7 @@ class RMSprop(Optimizer):
     Of a state `w` it keeps `w/rmsprop_square` and `w/rmsprop_momentum`.
 
     Args:
-      learning_rate: fixed when the program is compiled; a finite number of at least 0.
+      learning_rate: how far a step goes; a finite number of at least 0.
       alpha: the share of the mean square that remains; a finite number of at least 0 and below 1.
       epsilon: added to the root, against division by zero; a finite number above 0.
       weight_decay: weight of the L2 penalty; a finite number of at least 0.
@@ -110,7 +111,7 @@ class Adagrad(Optimizer):
     Of a state `w` it keeps `w/adagrad_sum`; the steps are counted in `optimizer/step`.
 
     Args:
-      learning_rate: fixed when the program is compiled; a finite number of at least 0.
+      learning_rate: how far a step goes; a finite number of at least 0.
       lr_decay: how fast the learning rate falls: by 1 / (1 + steps * lr_decay); a finite number of at least 0.
       weight_decay: weight of the L2 penalty; a finite number of at least 0.
       initial_accumulator_value: added to the sum of squares, which leaves it out; a finite number of at least 0.
@@ -124,3 +125,112 @@ class Adagrad(Optimizer):
     epsilon: float
 
     def __init__(self, learning_rate: float = 0.01, lr_decay: float = 0.0, weight_decay: float = 0.0, initial_accumulator_value: float = 0.0, epsilon: float = 1e-10, *, lr: float | None = None, eps: float | None = None) -> None: ...
+
+@dataclass(frozen=True, init=False)
+class Adamax(Optimizer):
+    """Adamax (Kingma and Ba, 2015): Adam with the largest gradient so far, which fades, in the place of the root of the
+    mean of squares.
+
+    Of a state `w` it keeps `w/adamax_m` and `w/adamax_norm`; the steps are counted in `optimizer/step`.
+
+    Args:
+      learning_rate: how far a step goes; a finite number of at least 0.
+      beta1: the share of m that remains; a finite number of at least 0 and below 1.
+      beta2: the share of norm that remains; a finite number of at least 0 and below 1.
+      epsilon: added to the gradient's size, against division by zero; a finite number above 0.
+      weight_decay: weight of the L2 penalty; a finite number of at least 0.
+    """
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+
+    def __init__(self, learning_rate: float = 0.002, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, *, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None) -> None: ...
+
+@dataclass(frozen=True, init=False)
+class RAdam(Optimizer):
+    """RAdam (Liu et al., 2020): Adam whose adaptive step is held back in the first steps, where its variance is large.
+
+    Of a state `w` it keeps `w/radam_m` and `w/radam_v`; the steps are counted in `optimizer/step`.
+
+    Args:
+      learning_rate: how far a step goes; a finite number of at least 0.
+      beta1: the share of m that remains; a finite number of at least 0 and below 1.
+      beta2: the share of v that remains; a finite number of at least 0 and below 1.
+      epsilon: added to the root, against division by zero; a finite number above 0.
+      weight_decay: weight of the L2 penalty; a finite number of at least 0.
+    """
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+
+    def __init__(self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, *, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None) -> None: ...
+
+@dataclass(frozen=True, init=False)
+class Adadelta(Optimizer):
+    """Adadelta (Zeiler, 2012): the gradient in units of its own root mean square, times that of the changes so far.
+
+    Of a state `w` it keeps `w/adadelta_square` and `w/adadelta_change`.
+
+    Args:
+      learning_rate: how far a step goes; a finite number of at least 0.
+      rho: the share of the mean squares that remains; a finite number of at least 0 and below 1.
+      epsilon: added under both roots; a finite number above 0.
+      weight_decay: weight of the L2 penalty; a finite number of at least 0.
+    """
+
+    learning_rate: float
+    rho: float
+    epsilon: float
+    weight_decay: float
+
+    def __init__(self, learning_rate: float = 1.0, rho: float = 0.9, epsilon: float = 1e-06, weight_decay: float = 0.0, *, lr: float | None = None, eps: float | None = None) -> None: ...
+
+@dataclass(frozen=True, init=False)
+class Rprop(Optimizer):
+    """Rprop (Riedmiller and Braun, 1993): each weight has a step size of its own, which grows while its gradient keeps
+    its sign; for gradients of the whole data.
+
+    Of a state `w` it keeps `w/rprop_last` and `w/rprop_size`; the steps are counted in `optimizer/step`.
+
+    Args:
+      learning_rate: how far a step goes; a finite number of at least 0.
+      shrinkage: of the step where the gradient's sign changed; a finite number above 0 and below 1.
+      growth: of the step where the gradient kept its sign; a finite number above 1.
+      smallest: step; a finite number of at least 0.
+      largest: step; a finite number of at least 0.
+    """
+
+    learning_rate: float
+    shrinkage: float
+    growth: float
+    smallest: float
+    largest: float
+
+    def __init__(self, learning_rate: float = 0.01, shrinkage: float = 0.5, growth: float = 1.2, smallest: float = 1e-06, largest: float = 50.0, *, lr: float | None = None) -> None: ...
+
+@dataclass(frozen=True, init=False)
+class Lion(Optimizer):
+    """Lion (Chen et al., 2023): each weight moves by the learning rate, in the direction of a running mean of its
+    gradient; the weight decay is decoupled.
+
+    Of a state `w` it keeps `w/lion_m`.
+
+    Args:
+      learning_rate: how far a step goes; a finite number of at least 0.
+      beta1: the share of m in the direction of the step; a finite number of at least 0 and below 1.
+      beta2: the share of m that remains; a finite number of at least 0 and below 1.
+      weight_decay: weight of the decay of the variable itself; a finite number of at least 0.
+    """
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    weight_decay: float
+
+    def __init__(self, learning_rate: float = 0.0001, beta1: float = 0.9, beta2: float = 0.99, weight_decay: float = 0.0, *, lr: float | None = None, betas: tuple[float, float] | None = None) -> None: ...

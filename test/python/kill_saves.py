@@ -26,7 +26,8 @@ STATES = [ValueInfo("weight", "f32", (100_000,)), ValueInfo("step", "i64", ())]
 def save(path: str, step: int) -> None:
     values = (np.full(state.shape, step, {"f32": "<f4", "i64": "<i8"}[state.dtype]) for state in ordered())
     content = [value.reshape(-1).view(np.uint8) for value in values]
-    _atomic.write(path, lambda file: _checkpoint_file.write(file, ordered(), content, {"name": "g"}, {"step": step}))
+    about = {"program": {"name": "g"}, "settings": {}, "schedules": {}, "metadata": {"step": step}}
+    _atomic.write(path, lambda file: _checkpoint_file.write(file, ordered(), content, about))
 
 
 def ordered() -> list[ValueInfo]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -18,6 +19,7 @@ import lockstep as ls
 from cases import CASES, MLP_SPLIT
 from lockstep import _atomic, _checkpoint
 from ranks import errors_of, run_in_threads
+from test_checkpoint_file import header_of
 from test_errors import LABELS, X, mlp, raises, training
 from test_mesh import MESH, whole
 
@@ -73,13 +75,14 @@ def test_a_run_that_is_loaded_goes_on_as_the_one_that_was_saved(path: Path) -> N
     one.save(path)
     saved = states_of(one)
     run(one, 4, 8)
-    assert other.load(str(path)) == {}
+    assert other.load(str(path)) == {"step": 4} and other.step == 4
     assert_same_bits(states_of(other), saved)
     run(other, 4, 8)
     assert_same_bits(states_of(other), states_of(one))
     assert one.state["optimizer/step"] == 8
     one.load(path)  # where it was
     assert_same_bits(states_of(one), saved)
+    assert one.step == 4
 
 
 def test_the_file_has_all_states_as_the_package_safetensors_reads_them(path: Path) -> None:
@@ -167,6 +170,86 @@ def test_metadata_that_cannot_come_back(path: Path) -> None:
         exe.save(path, metadata={"a": 2**63})
     with pytest.raises(TypeError):
         exe.save(path, steps=1)
+    assert not path.exists()
+
+
+# Settings
+
+
+def test_settings_come_back_and_schedules_go_on(path: Path) -> None:
+    """A rate that follows a schedule is that of the step at which the run goes on; a momentum is what it was set to."""
+    rate = ls.schedule.step(0.2, every=2, gamma=0.5)
+    sgd = ls.optim.SGD(rate, momentum=0.9)
+    one, other = (ls.compile(training(sgd), threads=1) for _ in range(2))
+    one.set(momentum=0.5)
+    run(one, 0, 3)
+    one.save(path)
+    run(one, 3, 6)
+    assert other.load(path) == {"step": 3}
+    assert other.settings["momentum"] == 0.5
+    run(other, 3, 6)
+    assert other.settings["learning_rate"] == one.settings["learning_rate"] == rate(5)
+    assert_same_bits(states_of(other), states_of(one))
+    about = json.loads(header_of(path))["__metadata__"]
+    assert json.loads(about["lockstep.settings"]) == {"optimizer/learning_rate": rate(2), "optimizer/momentum": 0.5}
+    assert json.loads(about["lockstep.schedules"]) == {"optimizer/learning_rate": repr(rate)}
+
+
+def test_a_schedule_is_stronger_than_what_was_set_and_a_number_than_an_old_schedule(path: Path) -> None:
+    fixed, scheduled = (ls.compile(training(ls.optim.SGD(rate)), threads=1) for rate in (0.3, lambda step: 0.1 + step))
+    run(fixed, 0, 2)
+    fixed.save(path)
+    scheduled.load(path)
+    run(scheduled, 2, 3)
+    assert scheduled.settings["learning_rate"] == 2.1
+    scheduled.save(path)
+    assert fixed.load(path) == {"step": 3}
+    assert fixed.settings["learning_rate"] == 2.1
+
+
+def test_settings_of_one_program_alone_are_left(path: Path) -> None:
+    decaying, plain = (ls.compile(training(ls.optim.SGD(0.1, weight_decay=decay)), threads=1) for decay in (0.25, 0.0))
+    assert "optimizer/weight_decay" in decaying.settings and "optimizer/weight_decay" not in plain.settings
+    plain.set(learning_rate=0.5)
+    plain.save(path)
+    decaying.load(path)
+    assert dict(decaying.settings) == {"optimizer/learning_rate": 0.5, "optimizer/weight_decay": 0.25}
+    decaying.set(learning_rate=0.75)
+    decaying.save(path)
+    plain.load(path)
+    assert dict(plain.settings) == {"optimizer/learning_rate": 0.75}
+
+
+def test_a_value_that_the_program_does_not_take_changes_nothing(path: Path) -> None:
+    def program(high: float) -> ls.Executable:
+        return ls.compile(
+            ls.parse(
+                f"""graph @g(state %s: f32[2], setting %rate: f64[] in [0.0, {high}) = 0.5) -> (y: f64[], %s: f32[2]) {{
+                  %t = add %s, %s : f32[2]
+                  return %rate, %t
+                }}"""
+            ),
+            threads=1,
+        )
+
+    wide, narrow = program(9.0), program(1.0)
+    wide.set(rate=5)
+    wide.state["s"] = np.ones(2, np.float32)
+    wide.save(path, step=7)
+    with raises(f"{path}: setting rate is 5, expected a finite number of at least 0 and below 1"):
+        narrow.load(path)
+    assert (narrow.step, narrow.settings["rate"]) == (0, 0.5)
+    assert not narrow.state["s"].any()
+
+
+def test_ranks_that_save_different_settings(path: Path) -> None:
+    def body(world: ls.Communicator) -> None:
+        exe = compiled(world)
+        exe.set(learning_rate=0.1 + world.rank)
+        exe.save(path)
+
+    for message in errors_of(2, body):
+        assert "save: setting optimizer/learning_rate is 0.1 on rank 0, and 1.1 on rank 1 on host" in message
     assert not path.exists()
 
 

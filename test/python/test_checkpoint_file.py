@@ -29,6 +29,8 @@ DTYPES = ["bool", "u8", "i8", "bf16", "f16", "u16", "i16", "f32", "u32", "i32", 
 SIZES = [1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8]
 STATES = [ValueInfo(f"state/{dtype} é", dtype, shape) for dtype, shape in zip(DTYPES, [(3,), (), (0, 4), (2, 3)] * 4)]
 METADATA = {"step": 7, "note": "é\n", "rate": 0.1, "best": float("inf"), "done": True}
+SETTINGS = {"optimizer/learning_rate": 0.1, "optimizer/momentum": 1.0}
+ABOUT = {"program": {"name": "g"}, "settings": SETTINGS, "schedules": {"optimizer/momentum": "f"}, "metadata": METADATA}
 
 
 def values() -> dict[str, np.ndarray]:
@@ -40,8 +42,7 @@ def values() -> dict[str, np.ndarray]:
 def write(path: Path, states: list[ValueInfo] = STATES) -> Path:
     states, of = _checkpoint_file.in_file_order(states), values()
     content = (of[state.name] for state in states)
-    program = {"name": "g"}
-    _atomic.write(str(path), lambda file: _checkpoint_file.write(file, states, content, program, METADATA))
+    _atomic.write(str(path), lambda file: _checkpoint_file.write(file, states, content, ABOUT))
     return path
 
 
@@ -73,6 +74,8 @@ def test_the_package_safetensors_reads_it(path: Path) -> None:
         metadata = file.metadata()
     assert json.loads(metadata["lockstep.metadata"]) == METADATA
     assert metadata["lockstep.checkpoint"] == "1"
+    assert json.loads(metadata["lockstep.settings"]) == SETTINGS
+    assert json.loads(metadata["lockstep.schedules"]) == {"optimizer/momentum": "f"}
     assert json.loads(metadata["lockstep.program"]) == {"name": "g", "fits": _checkpoint_file.fits(STATES)}
 
 
@@ -188,6 +191,10 @@ MALFORMED: dict[str, Callable[[dict], object]] = {
     "metadata that is a list": lambda h: h["__metadata__"].update({"lockstep.metadata": "[]"}),
     "metadata with a list": lambda h: h["__metadata__"].update({"lockstep.metadata": '{"a": []}'}),
     "no metadata": lambda h: h["__metadata__"].pop("lockstep.metadata") and None,
+    "metadata without a step": lambda h: h["__metadata__"].update({"lockstep.metadata": "{}"}),
+    "a step that is none": lambda h: h["__metadata__"].update({"lockstep.metadata": '{"step": 1.5}'}),
+    "settings that are text": lambda h: h["__metadata__"].update({"lockstep.settings": '{"a": "1"}'}),
+    "no settings": lambda h: h["__metadata__"].pop("lockstep.settings") and None,
     "a number of too many digits": lambda h: h["__metadata__"].update({"lockstep.metadata": "9" * 9999}),
 }
 

@@ -48,8 +48,9 @@ def test_the_last_ones_stay(folder: Path) -> None:
 def test_three_stay_by_default(folder: Path) -> None:
     exe, checkpoints = compiled(), ls.Checkpoints(str(folder))
     for step in range(5):
-        checkpoints.save(exe, step=step)
-    assert checkpoints.steps() == [2, 3, 4]
+        checkpoints.save(exe)
+        run(exe, step, step + 1)
+    assert checkpoints.steps() == [2, 3, 4] == [exe.step - 3, exe.step - 2, exe.step - 1]
 
 
 def test_nothing_to_restore(folder: Path) -> None:
@@ -197,8 +198,8 @@ def test_wrong_arguments(folder: Path) -> None:
         ls.Checkpoints(folder, keep=0)
     with raises("the path is 5, expected text or a path"):
         ls.Checkpoints(5)  # type: ignore[arg-type]
-    with raises("Checkpoints.save: step is None, expected a whole number"):
-        ls.Checkpoints(folder).save(exe, step=None)  # type: ignore[arg-type]
+    with raises("Checkpoints.save: step is 'one', expected a whole number"):
+        ls.Checkpoints(folder).save(exe, step="one")  # type: ignore[arg-type]
     with raises("Checkpoints.save: step is -1, expected at least 0"):
         ls.Checkpoints(folder).save(exe, step=-1)
     for call in (lambda: ls.Checkpoints(folder).restore(training()), lambda: ls.Checkpoints(folder).save(5, step=1)):

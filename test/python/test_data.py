@@ -62,6 +62,97 @@ def test_a_run_that_is_continued_gets_the_batches_that_are_left(seed: int | None
             ls.data.batches(SAMPLES, size=6, start=start)
 
 
+# --- Padding
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 6])
+def test_padded_batches_hold_each_sample_once(ranks: int, seed: int | None) -> None:
+    found: list[int] = []
+    for rank in range(ranks):
+        world = SimpleNamespace(rank=rank, size=ranks)
+        batches = ls.data.batches(SAMPLES, TARGETS, size=6, world=world, seed=seed, last="pad")
+        assert (len(batches), batches.dropped) == (4, 0)
+        for sample, target, weight in batches:
+            assert sample.shape == target.shape == weight.shape == (6 // ranks,)
+            assert weight.dtype == np.float32 and set(weight) <= {0, 1}
+            assert set(sample) <= set(SAMPLES)
+            np.testing.assert_array_equal(target, sample + 100)
+            found += sample[weight == 1].tolist()
+    assert sorted(found) == SAMPLES.tolist()
+
+
+def test_padded_batches_are_the_others_and_one_more() -> None:
+    dropped = list(ls.data.batches(SAMPLES, size=6, seed=3))
+    padded = list(ls.data.batches(SAMPLES, size=6, seed=3, last="pad"))
+    assert len(padded) == len(dropped) + 1
+    for (found, weight), (expected,) in zip(padded, dropped, strict=False):
+        np.testing.assert_array_equal(found, expected)
+        assert weight.all()
+    assert padded[-1][1].tolist() == [1, 1, 1, 1, 0, 0]
+    (left,) = ls.data.batches(SAMPLES, size=6, seed=3, last="pad", start=3)
+    np.testing.assert_array_equal(left[0], padded[-1][0])
+
+
+def test_padding_where_nothing_has_to_be_padded_or_most_does() -> None:
+    assert [weight.tolist() for _, weight in ls.data.batches(SAMPLES, size=11, last="pad")] == [[1] * 11] * 2
+    world = SimpleNamespace(rank=1, size=2)  # which has copies alone
+    ((sample, weight),) = ls.data.batches(SAMPLES[:3], size=8, world=world, last="pad")
+    assert weight.tolist() == [0] * 4 and set(sample) <= {0, 1, 2}
+    with pytest.raises(ls.Error, match='last is \'keep\', expected "drop" or "pad"'):
+        ls.data.batches(SAMPLES, size=6, last="keep")
+
+
+# --- Data sets
+
+
+class Squares:
+    """Number i and an image of it; counts what is read."""
+
+    def __init__(self, count: int) -> None:
+        self.read: list[int] = []
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        self.read.append(index)
+        return np.full((2, 3), index, np.float32), index * index
+
+
+@pytest.mark.parametrize("last", ["drop", "pad"])
+def test_a_data_set_is_read_by_the_number_of_a_sample(last: str) -> None:
+    numbers = np.arange(22)
+    arrays = (np.broadcast_to(np.float32(numbers)[:, None, None], (22, 2, 3)), numbers * numbers)
+    data_set = Squares(22)
+    world = SimpleNamespace(rank=1, size=2)
+    found = list(ls.data.batches(data_set, size=6, world=world, seed=5, last=last))
+    expected = list(ls.data.batches(*arrays, size=6, world=world, seed=5, last=last))
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+    assert len(data_set.read) == 3 * len(found)  # this rank's alone
+
+
+def test_a_list_is_a_data_set() -> None:
+    found = [batch[0].tolist() for batch in ls.data.batches([1.5, 2.5, 3.5, 4.5], size=2)]
+    assert found == [[1.5, 2.5], [3.5, 4.5]]
+
+
+def test_samples_that_do_not_fit_together() -> None:
+    with pytest.raises(
+        ls.Error, match=r"part 0 of sample 1 of the data set is float64 of shape \(3,\), and that of sample 0 is"
+    ):
+        list(ls.data.batches([np.zeros(2), np.zeros(3)], size=2))
+    with pytest.raises(ls.Error, match="part 0 of sample 1 of the data set is float32 of shape"):
+        list(ls.data.batches([np.zeros(2), np.zeros(2, np.float32)], size=2))
+    with pytest.raises(ls.Error, match="sample 1 of the data set has 1 parts, and sample 0 has 2"):
+        list(ls.data.batches([(1, 2), (1,)], size=2))
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2**31])
 def test_every_seed_shuffles(seed: int) -> None:
     shuffled = np.concatenate(epoch(1, seed))

@@ -173,31 +173,41 @@ KEEPS = [
 
 
 @pytest.mark.parametrize(("opset", "inputs", "attributes", "ratio"), DROPS)
-def test_a_training_step_refuses_dropout(
+def test_dropout_drops_in_training_alone(
     opset: int, inputs: dict, attributes: dict, ratio: str, tmp_path: Path
 ) -> None:
-    model = ls.load_onnx(dropout_model(tmp_path / "m.onnx", opset, inputs, **attributes), dims={"n": 6})
-    loss = ls.loss.softmax_cross_entropy("y", "label")
-    with raises("Dropout (onnx:/drop/Dropout)", f"ratio {ratio}", 'dropout="off"'):
-        ls.train_step(model, loss, SGD)
-    text = str(model)
-    assert text.startswith('dropout "Dropout (onnx:/drop/Dropout)') and str(ls.parse(text)) == text
-    for again in (ls.parse(text), ls.parse(str(ls.parse(text)))):
-        with raises("Dropout (onnx:/drop/Dropout)", f"ratio {ratio}", 'dropout="off"'):
-            ls.train_step(again, loss, SGD)
-    assert "dropout" not in str(ls.train_step(ls.parse(text), loss, SGD, dropout="off"))
-    with raises("dropout is 'of'", '"off"'):
-        ls.train_step(model, loss, SGD, dropout="of")
-    step = ls.train_step(model, loss, SGD, dropout="off")
+    path = tmp_path / "m.onnx"
+    model = ls.load_onnx(dropout_model(path, opset, inputs, **attributes), dims={"n": 6})
+    assert any("Dropout (onnx:/drop/Dropout)" in note and f"ratio {ratio};" in note for note in model.notes)
+    loss, x = ls.loss.softmax_cross_entropy("y", "label"), random(6, 4, seed=1)
+    assert str(ls.parse(str(model))) == str(model)
+    step = ls.train_step(model, loss, SGD, keep_results=True)
+    assert {"random/seed", "random/step"} <= {info.name for info in step.states}
     exe = ls.compile(step, threads=1)
-    before = exe.state["w"]
-    x = random(6, 4, seed=1)
-    exe(x=x, label=LABELS % 3)
-    assert np.any(exe.state["w"] != before)
-    np.testing.assert_allclose(ls.compile(model, threads=1)(x=x)["y"], x @ before, rtol=1e-5, atol=1e-6)
+    w = exe.state["w"]
+    results = exe(x=x, label=LABELS % 3)
+    # Two of the six rows drop at least one of the same elements otherwise than others do.
+    assert not np.allclose(results["y"], x @ w, rtol=1e-3)
+    assert exe.state["random/step"] == 1
+    np.testing.assert_allclose(ls.compile(model, threads=1)(x=x)["y"], x @ w, rtol=1e-5, atol=1e-6)
+    w = exe.state["w"]
     ls.save_onnx(exe, tmp_path / "trained.onnx")
     (found,) = onnxruntime.InferenceSession(tmp_path / "trained.onnx").run(["y"], {"x": x})
-    np.testing.assert_allclose(found, x @ exe.state["w"], rtol=1e-5, atol=1e-6)  # inference drops nothing
+    np.testing.assert_allclose(found, x @ w, rtol=1e-5, atol=1e-6)  # inference drops nothing
+
+
+@pytest.mark.parametrize(("opset", "inputs", "attributes", "ratio"), DROPS)
+def test_dropout_can_be_off(opset: int, inputs: dict, attributes: dict, ratio: str, tmp_path: Path) -> None:
+    model = ls.load_onnx(dropout_model(tmp_path / "m.onnx", opset, inputs, **attributes), dims={"n": 6})
+    loss, x = ls.loss.softmax_cross_entropy("y", "label"), random(6, 4, seed=1)
+    with raises("dropout is 'of'", '"off"'):
+        ls.train_step(model, loss, SGD, dropout="of")
+    step = ls.train_step(model, loss, SGD, keep_results=True, dropout="off", seed=5)
+    assert "dropout" not in str(step).replace("/drop/Dropout", "") and "random" not in str(step)
+    exe = ls.compile(step, threads=1)
+    w = exe.state["w"]
+    np.testing.assert_allclose(exe(x=x, label=LABELS % 3)["y"], x @ w, rtol=1e-5, atol=1e-6)
+    assert np.any(exe.state["w"] != w)
 
 
 @pytest.mark.parametrize(("opset", "inputs", "attributes"), KEEPS)
@@ -208,15 +218,29 @@ def test_dropout_that_never_drops_is_trained(opset: int, inputs: dict, attribute
     assert any("/drop/Dropout" in note for note in step.notes)
 
 
-def test_a_ratio_or_mode_that_is_computed_may_drop(tmp_path: Path) -> None:
+def test_a_ratio_that_is_computed_counts(tmp_path: Path) -> None:
     nodes = [
-        helper.make_node("ReduceMean", ["x"], ["ratio"], keepdims=0),
-        helper.make_node("Dropout", ["x", "ratio"], ["d"], name="drop"),
-        helper.make_node("MatMul", ["d", "w"], ["y"]),
+        helper.make_node("ReduceMax", ["x"], ["ratio"], keepdims=0),
+        helper.make_node("Dropout", ["x", "ratio"], ["d", "mask"], name="drop"),
+        helper.make_node("Cast", ["mask"], ["kept"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["d", "w"], ["weighted"]),
+        helper.make_node("Mul", ["weighted", "kept"], ["y"]),
     ]
-    path = save(tmp_path / "m.onnx", nodes, 17, {"x": [6, 4], "y": [6, 3]}, {"w": random(4, 3)})
-    with raises("Dropout (onnx:drop)", "ratio that the model computes"):
-        ls.train_step(ls.load_onnx(path), ls.loss.softmax_cross_entropy("y", "label"), SGD)
+    path = save(tmp_path / "m.onnx", nodes, 17, {"x": [50, 40], "y": [50, 40]}, {"w": np.ones((50, 40), F)})
+    model = ls.load_onnx(path)
+    assert any("a ratio that the model computes" in note for note in model.notes)
+    exe = ls.compile(ls.train_step(model, ls.loss.mean_squared_error("y", "target"), SGD, keep_results=True))
+    for ratio in (0.25, 1.0):
+        x = np.full((50, 40), ratio, F)
+        y = exe(x=x, target=x)["y"]
+        assert abs(np.mean(y == 0) - ratio) < 0.04, ratio
+    np.testing.assert_array_equal(ls.compile(model)(x=x)["y"], x)  # the mask too is of training
+
+
+@pytest.mark.parametrize("ratio", [-0.1, 1.5, np.nan])
+def test_a_ratio_that_is_none_is_an_error(ratio: float, tmp_path: Path) -> None:
+    with raises("Dropout", "the ratio is", "expected 0 to 1", "/drop/Dropout"):
+        ls.load_onnx(dropout_model(tmp_path / "m.onnx", 13, {"ratio": F(ratio)}), dims={"n": 6})
 
 
 # Float initializers without a dimension

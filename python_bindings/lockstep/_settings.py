@@ -1,0 +1,75 @@
+"""The settings of an executable: numbers that may change between calls, and what they follow."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from . import _check
+from ._errors import NoSuchSetting
+
+if TYPE_CHECKING:
+    from ._lockstep import Executable
+
+
+class Settings(MutableMapping[str, float]):
+    """The settings of an executable by name. All ranks assign the same.
+
+    What is assigned is a number, or a function of the step, which every call from then on asks. What is read is the value of the
+    last call, or what was assigned since.
+
+    Example:
+      >>> exe.settings["optimizer/learning_rate"]
+      0.1
+      >>> exe.settings["optimizer/learning_rate"] = 0.01  # or exe.set(learning_rate=0.01)
+    """
+
+    def __init__(self, executable: Executable) -> None:
+        self._executable = executable
+
+    def __getitem__(self, name: str) -> float:
+        return self._executable._setting(self._known(name))
+
+    def __setitem__(self, name: str, value: float | Callable[[int], float]) -> None:
+        known = self._known(name)
+        if callable(value):
+            self._executable._schedules[known] = value
+            return
+        self._executable._set(known, _check.number(f"setting {known}", value))
+        self._executable._schedules.pop(known, None)
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError("the settings of an executable cannot be removed")
+
+    def _known(self, name: str) -> str:
+        names = self._executable._setting_names()
+        if isinstance(name, str) and name in names:
+            return name
+        found = [each for each in names if isinstance(name, str) and each.rpartition("/")[2] == name]
+        if len(found) == 1:
+            return found[0]
+        shown = str(name).encode(errors="backslashreplace").decode()  # of a lone surrogate
+        if found:
+            raise NoSuchSetting(f"several settings are called {shown}: {', '.join(found)}; give one of these names")
+        near = difflib.get_close_matches(str(name), names, n=1)
+        meant = f"; is {near[0]} meant?" if near else "."
+        raise NoSuchSetting(f"there is no setting {shown}{meant} There are: {', '.join(names) or 'none'}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._executable._setting_names())
+
+    def __len__(self) -> int:
+        return len(self._executable._setting_names())
+
+    def __repr__(self) -> str:
+        return f"<lockstep settings {dict(self)}>"
+
+
+def set_by_keyword(executable: Executable, values: Mapping[str, Any]) -> None:
+    """Assigns all or, if a name is wrong, none of them."""
+    settings = Settings(executable)
+    for name in values:
+        settings._known(name)
+    for name, value in values.items():
+        settings[name] = value

@@ -1,0 +1,45 @@
+"""Averages of weights over steps, for evaluation: how much of its average each step replaces by the weight.
+
+What the functions of this module return is a function of the step, as of `lockstep.schedule`; any other from 0 to 1 does, too. A
+step with `average=` keeps the average of each trained state `w` in the state `w/average`.
+
+Example:
+  >>> step = lockstep.train_step(model, loss, optimizer, average=lockstep.average.exponential(0.999))
+"""
+
+from __future__ import annotations
+
+from . import _check
+from ._errors import Error
+from .schedule import Schedule
+
+__all__ = ["exponential", "stochastic"]
+
+
+def exponential(decay: float = 0.999) -> Schedule:
+    """`average = decay * average + (1 - decay) * w`, from the first step's `w` on: an exponential moving average.
+
+    As `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(decay)`, updated after each step.
+    """
+    decay = _check.number("average.exponential: decay", decay)
+    if not 0 <= decay < 1:
+        raise Error(f"average.exponential: decay is {decay}, expected at least 0 and below 1")
+    return Schedule(f"average.exponential({decay})", lambda at: 1.0 if at == 0 else 1 - decay)
+
+
+def stochastic(start: int, every: int = 1) -> Schedule:
+    """The mean of the weights after the steps `start`, `start + every`, and so on: stochastic weight averaging (Izmailov et al.,
+    2018). Before that it is the weight.
+
+    As `torch.optim.swa_utils.AveragedModel`, updated after those steps. `every` is mostly the number of steps of an epoch.
+    """
+    start = _check.integer("average.stochastic: start", start, low=0)
+    every = _check.integer("average.stochastic: every", every, low=1)
+
+    def weight(at: int) -> float:
+        if at < start:
+            return 1.0
+        taken, since = divmod(at - start, every)
+        return 1 / (taken + 1) if since == 0 else 0.0
+
+    return Schedule(f"average.stochastic({start}, {every})", weight)

@@ -1,0 +1,55 @@
+"""Gradient clipping: what a training step does to gradients of the global batch before the optimizer has them.
+
+The limit is the setting `clipping/limit`, which `Executable.set` changes between calls, or a function of the step, such as
+one of `lockstep.schedule`.
+
+Example:
+  >>> lockstep.train_step(model, loss, optimizer, clip=lockstep.clip.global_norm(1.0))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from . import _check
+
+__all__ = ["Clip", "global_norm", "norm", "value"]
+
+Limit = float | Callable[[int], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Clip:
+    """What the functions of this module return."""
+
+    by: str
+    limit: Limit
+
+    def _first(self) -> float:
+        """The limit in the first step."""
+        limit = self.limit(0) if callable(self.limit) else self.limit
+        return _check.positive(f"clip.{self.by}: limit", limit)
+
+
+def _clip(by: str, limit: Limit) -> Clip:
+    clip = Clip(by, limit)
+    clip._first()
+    return clip
+
+
+def value(limit: Limit) -> Clip:
+    """Each element of a gradient is at least -limit and at most limit, as `torch.nn.utils.clip_grad_value_` has it."""
+    return _clip("value", limit)
+
+
+def norm(limit: Limit) -> Clip:
+    """Each gradient whose 2-norm is above the limit is scaled to it."""
+    return _clip("norm", limit)
+
+
+def global_norm(limit: Limit) -> Clip:
+    """All gradients are scaled by one factor, so that the 2-norm of all their elements together is at most the limit, as
+    `torch.nn.utils.clip_grad_norm_` has it (Pascanu, Mikolov and Bengio, 2013). The norm before that is the result
+    `gradient_norm` of the step."""
+    return _clip("global_norm", limit)

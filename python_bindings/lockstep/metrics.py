@@ -1,0 +1,184 @@
+"""Metrics: what an evaluation says of a model, over the samples of all ranks.
+
+Each rank adds its share of each batch, and `compute(world)`, which all ranks call, puts the shares together by what they count.
+So the result does not depend on the number of ranks; nor on how samples are padded to batches, if the weights that
+`data.batches(last="pad")` gives are passed on: what weighs 0 is not looked at.
+
+Example:
+  >>> accuracy, loss = lockstep.metrics.Accuracy(), lockstep.metrics.Mean()
+  >>> for image, label, weight in lockstep.data.batches(images, labels, size=1000, world=world, last="pad"):
+  ...     logits = model(image=image)["logits"]
+  ...     accuracy.add(logits, label, weight)
+  >>> accuracy.compute(world)
+  0.8931
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from . import _check
+from ._errors import Error
+from ._lockstep import Communicator
+
+__all__ = ["Accuracy", "ConfusionMatrix", "Mean", "Metric", "Perplexity"]
+
+
+class Metric:
+    """What the classes of this module have in common: sums of float64, which are added over batches and ranks."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._sums = np.zeros(shape)
+
+    def reset(self) -> None:
+        """As if nothing had been added."""
+        self._sums[...] = 0
+
+    def _of_all(self, world: Communicator | None) -> np.ndarray:
+        """The sums of all ranks, in the order of the ranks."""
+        if world is None:
+            return self._sums
+        _check.instance("compute: world", world, Communicator, "a lockstep.Communicator")
+        total = np.zeros_like(self._sums)
+        for part in world.gather_bytes(self._sums.tobytes()):
+            if len(part) != self._sums.nbytes:
+                raise Error(f"{type(self).__name__}: another rank computes another metric, or one of other classes")
+            total += np.frombuffer(part).reshape(total.shape)
+        return total
+
+
+class Mean(Metric):
+    """The weighted mean of numbers, such as the losses of batches.
+
+    Example:
+      >>> mean.add(exe(image=image, label=label)["loss"], weight=len(label))
+    """
+
+    def __init__(self) -> None:
+        super().__init__((2,))
+
+    def add(self, values: Any, weight: Any = 1.0) -> None:
+        """Adds numbers, an array of any shape, each with a weight: one number for all, or one for each along dimension 0, or
+        for each of them."""
+        values = _numbers(f"{type(self).__name__}: values", values).astype(np.float64)
+        weights = _weights(type(self).__name__, weight, values.shape)
+        counted = weights > 0
+        self._sums += (np.sum(weights[counted] * values[counted]), np.sum(weights))
+
+    def compute(self, world: Communicator | None = None) -> float:
+        """The mean over all ranks; NaN if nothing was added."""
+        total, weight = self._of_all(world)
+        return float(total / weight) if weight else math.nan
+
+
+class Perplexity(Mean):
+    """exp of the mean of losses in nats, such as those of a language model's tokens."""
+
+    def compute(self, world: Communicator | None = None) -> float:
+        mean = super().compute(world)
+        return math.exp(mean) if mean < 700 else (mean if math.isnan(mean) else math.inf)
+
+
+class Accuracy(Metric):
+    """The share of labels that are among the `k` classes of the largest scores.
+
+    Of classes with equal scores the first count as larger, as `numpy.argmax` has it. A NaN is larger than any number.
+    """
+
+    def __init__(self, k: int = 1, ignore_index: int | None = None) -> None:
+        """
+        Args:
+          k: 5 is the top-5 accuracy.
+          ignore_index: a label that counts for nothing.
+        """
+        super().__init__((2,))
+        self._k = _check.integer("Accuracy: k", k, low=1)
+        self._ignored = None if ignore_index is None else _check.integer("Accuracy: ignore_index", ignore_index)
+
+    def add(self, scores: Any, labels: Any, weight: Any = 1.0) -> None:
+        """Adds scores [batch, classes, ...] and labels [batch, ...], each with a weight: one number for all, one for each
+        sample, or one for each label."""
+        scores, labels, weights = _labelled("Accuracy", scores, labels, weight, self._ignored)
+        of_label = np.take_along_axis(scores, labels[:, None], 1)
+        classes = np.arange(scores.shape[1])
+        is_nan, label_is_nan = np.isnan(scores), np.isnan(of_label)
+        before = (scores > of_label) | (is_nan & ~label_is_nan)
+        ties = ((scores == of_label) | (is_nan & label_is_nan)) & (classes < labels[:, None])
+        right = np.sum(before | ties, axis=1) < self._k
+        self._sums += (np.sum(weights[right]), np.sum(weights))
+
+    def compute(self, world: Communicator | None = None) -> float:
+        """The share over all ranks; NaN if nothing was added."""
+        right, count = self._of_all(world)
+        return float(right / count) if count else math.nan
+
+
+class ConfusionMatrix(Metric):
+    """How often each class (row) was taken for each (column): that of the largest score, as `numpy.argmax` has it."""
+
+    def __init__(self, classes: int, ignore_index: int | None = None) -> None:
+        """
+        Args:
+          classes: how many there are.
+          ignore_index: a label that counts for nothing.
+        """
+        self._classes = _check.integer("ConfusionMatrix: classes", classes, low=1)
+        self._ignored = None if ignore_index is None else _check.integer("ConfusionMatrix: ignore_index", ignore_index)
+        super().__init__((self._classes, self._classes))
+
+    def add(self, scores: Any, labels: Any, weight: Any = 1.0) -> None:
+        """As of `Accuracy`."""
+        scores, labels, weights = _labelled("ConfusionMatrix", scores, labels, weight, self._ignored)
+        if scores.shape[1] != self._classes:
+            raise Error(f"ConfusionMatrix: scores of {scores.shape[1]} classes, expected {self._classes}")
+        np.add.at(self._sums, (labels, np.argmax(scores, axis=1)), weights)
+
+    def compute(self, world: Communicator | None = None) -> np.ndarray:
+        """f64[classes, classes], over all ranks."""
+        return self._of_all(world).copy()
+
+
+def _numbers(what: str, value: Any) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):  # lists of different lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in "fiub":
+        raise Error(f"{what} is {value!a}, expected numbers")
+    return array
+
+
+def _weights(owner: str, weight: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A weight for each element, from one for all, for each along dimension 0, or for each element."""
+    weights = _numbers(f"{owner}: weight", weight).astype(np.float64)
+    if weights.shape not in ((), shape[:1], shape):
+        raise Error(f"{owner}: weights of shape {weights.shape}, expected one number, {shape[:1]} or {shape}")
+    if not np.all(np.isfinite(weights) & (weights >= 0)):
+        raise Error(f"{owner}: a weight is negative or no finite number")
+    if weights.shape == shape[:1]:
+        weights = weights.reshape(shape[:1] + (1,) * (len(shape) - 1))
+    return np.broadcast_to(weights, shape)
+
+
+def _labelled(
+    owner: str, scores: Any, labels: Any, weight: Any, ignored: int | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Those that count: scores [n, classes], labels [n], weights [n]."""
+    scores, labels = _numbers(f"{owner}: scores", scores), _numbers(f"{owner}: labels", labels)
+    if scores.ndim < 2 or labels.shape != scores.shape[:1] + scores.shape[2:]:
+        raise Error(
+            f"{owner}: scores of shape {scores.shape} and labels of shape {labels.shape}, expected [batch, classes, ...] and "
+            "[batch, ...]"
+        )
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise Error(f"{owner}: labels are {labels.dtype}, expected integers")
+    weights = _weights(owner, weight, labels.shape)
+    counted = (weights > 0) if ignored is None else (weights > 0) & (labels != ignored)
+    scores, labels, weights = np.moveaxis(scores, 1, -1)[counted], labels[counted], weights[counted]
+    if labels.size and not (0 <= labels.min() and labels.max() < scores.shape[1]):
+        wrong = labels[(labels < 0) | (labels >= scores.shape[1])][0]
+        raise Error(f"{owner}: label {wrong} is outside [0, {scores.shape[1]})")
+    return scores, labels, weights

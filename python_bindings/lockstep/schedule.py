@@ -1,0 +1,184 @@
+"""Schedules: what a number such as the learning rate is at each step. The formulas, and the numbers, are PyTorch's.
+
+A schedule is a function of the step, the number of calls so far: 0 for the first. Any function of one does; those of this module
+can be compared and printed. One is given in the place of a number, to an optimizer or to `Executable.set`.
+
+Example:
+  >>> rate = lockstep.schedule.cosine(0.1, steps=10_000).after_warmup(500)
+  >>> step = lockstep.train_step(model, loss=..., optimizer=lockstep.optim.SGD(rate, momentum=0.9))
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from . import _check
+from ._errors import Error
+
+__all__ = [
+    "Schedule", "constant", "cosine", "cosine_with_restarts", "exponential", "linear", "multi_step", "one_cycle", "polynomial",
+    "step",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A number that depends on the step; called with one, it returns the number."""
+
+    description: str
+    _function: Callable[[int], float] = field(repr=False, compare=False)
+
+    def __call__(self, step: int) -> float:
+        return self._function(step)
+
+    def __repr__(self) -> str:
+        return f"lockstep.{self.description}"
+
+    def after_warmup(self, steps: int, start: float = 0.0) -> Schedule:
+        """This schedule after `steps` steps on a line from `start` times its first value to that value.
+
+        The step of this schedule is 0 when the warm-up ends. Of PyTorch it is `SequentialLR` of `LinearLR` and the other.
+        """
+        steps, start = _count("after_warmup", "steps", steps), _number("after_warmup", "start", start)
+        first = self(0)
+        return Schedule(
+            f"{self.description}.after_warmup({steps}, {start})",
+            lambda at: first * (start + (1 - start) * at / steps) if at < steps else self(at - steps),
+        )
+
+
+def _number(what: str, name: str, value: float) -> float:
+    number = _check.number(f"schedule.{what}: {name}", value)
+    if not math.isfinite(number):
+        raise Error(f"schedule.{what}: {name} is {number}, expected a finite number")
+    return number
+
+
+def _count(what: str, name: str, value: int) -> int:
+    return _check.integer(f"schedule.{what}: {name}", value, low=1)
+
+
+def constant(value: float) -> Schedule:
+    """The same at every step."""
+    value = _number("constant", "value", value)
+    return Schedule(f"schedule.constant({value})", lambda at: value)
+
+
+def step(value: float, every: int, gamma: float = 0.1) -> Schedule:
+    """`value`, multiplied by `gamma` after each `every` steps. PyTorch's `StepLR`."""
+    value, every, gamma = (
+        _number("step", "value", value),
+        _count("step", "every", every),
+        _number("step", "gamma", gamma),
+    )
+    return Schedule(f"schedule.step({value}, {every}, {gamma})", lambda at: value * gamma ** (at // every))
+
+
+def multi_step(value: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
+    """`value`, multiplied by `gamma` from each of the steps in `milestones` on. PyTorch's `MultiStepLR`."""
+    value, gamma = _number("multi_step", "value", value), _number("multi_step", "gamma", gamma)
+    steps = sorted(_count("multi_step", "a milestone", each) for each in milestones)
+    return Schedule(
+        f"schedule.multi_step({value}, {steps}, {gamma})", lambda at: value * gamma ** bisect.bisect_right(steps, at)
+    )
+
+
+def exponential(value: float, gamma: float) -> Schedule:
+    """`value`, multiplied by `gamma` after each step. PyTorch's `ExponentialLR`."""
+    value, gamma = _number("exponential", "value", value), _number("exponential", "gamma", gamma)
+    return Schedule(f"schedule.exponential({value}, {gamma})", lambda at: value * gamma**at)
+
+
+def linear(start: float, end: float, steps: int) -> Schedule:
+    """On a line from `start` to `end`, which it reaches after `steps` steps and keeps. PyTorch's `LinearLR`."""
+    start, end, steps = (
+        _number("linear", "start", start),
+        _number("linear", "end", end),
+        _count("linear", "steps", steps),
+    )
+    return Schedule(
+        f"schedule.linear({start}, {end}, {steps})", lambda at: start + (end - start) * min(at, steps) / steps
+    )
+
+
+def polynomial(value: float, steps: int, power: float = 1.0) -> Schedule:
+    """`value * (1 - at / steps) ** power`: 0 after `steps` steps, and then. PyTorch's `PolynomialLR`."""
+    value, power = _number("polynomial", "value", value), _number("polynomial", "power", power)
+    steps = _count("polynomial", "steps", steps)
+    return Schedule(
+        f"schedule.polynomial({value}, {steps}, {power})", lambda at: value * (1 - min(at, steps) / steps) ** power
+    )
+
+
+def cosine(value: float, steps: int, minimum: float = 0.0) -> Schedule:
+    """Half a wave of a cosine from `value` to `minimum`, reached after `steps` steps, and so on: PyTorch's `CosineAnnealingLR`.
+
+    After another `steps` steps it is back at `value`.
+    """
+    value, minimum = _number("cosine", "value", value), _number("cosine", "minimum", minimum)
+    steps = _count("cosine", "steps", steps)
+    return Schedule(
+        f"schedule.cosine({value}, {steps}, {minimum})",
+        lambda at: minimum + (value - minimum) * (1 + math.cos(math.pi * at / steps)) / 2,
+    )
+
+
+def cosine_with_restarts(value: float, steps: int, growth: int = 1, minimum: float = 0.0) -> Schedule:
+    """`cosine` that starts again at `value` after `steps` steps, then after `growth` times as many, and so on.
+
+    Loshchilov and Hutter, "SGDR: Stochastic gradient descent with warm restarts", 2017; PyTorch's `CosineAnnealingWarmRestarts`.
+    """
+    what = "cosine_with_restarts"
+    value, minimum = _number(what, "value", value), _number(what, "minimum", minimum)
+    steps, growth = _count(what, "steps", steps), _count(what, "growth", growth)
+
+    def at_step(at: int) -> float:
+        period = steps
+        if growth == 1:
+            at %= period
+        while at >= period:
+            at -= period
+            period *= growth
+        return minimum + (value - minimum) * (1 + math.cos(math.pi * at / period)) / 2
+
+    return Schedule(f"schedule.{what}({value}, {steps}, {growth}, {minimum})", at_step)
+
+
+def one_cycle(
+    maximum: float, steps: int, rising: float = 0.3, start_divisor: float = 25.0, final_divisor: float = 1e4
+) -> Schedule:
+    """Up from `maximum / start_divisor` to `maximum` in the share `rising` of the steps, then down to its `final_divisor`th of the start.
+
+    Both along a cosine. Smith and Topin, "Super-convergence", 2018; PyTorch's `OneCycleLR` without a third phase. After `steps`
+    steps it stays at the end.
+    """
+    what = "one_cycle"
+    maximum, rising = _number(what, "maximum", maximum), _number(what, "rising", rising)
+    start_divisor, final_divisor = (
+        _number(what, "start_divisor", start_divisor),
+        _number(what, "final_divisor", final_divisor),
+    )
+    steps = _count(what, "steps", steps)
+    if not 0 <= rising <= 1:
+        raise Error(f"schedule.{what}: rising is {rising}, expected at least 0 and at most 1")
+    for name, divisor in (("start_divisor", start_divisor), ("final_divisor", final_divisor)):
+        if divisor <= 0:
+            raise Error(f"schedule.{what}: {name} is {divisor}, expected a number above 0")
+    start = maximum / start_divisor
+    end = start / final_divisor
+    peak = rising * steps - 1  # may lie between two steps
+
+    def at_step(at: int) -> float:
+        at = min(at, steps - 1)
+        if at <= peak:
+            return _along_cosine(start, maximum, at / peak if peak > 0 else 1.0)
+        return _along_cosine(maximum, end, (at - peak) / (steps - 1 - peak))
+
+    return Schedule(f"schedule.{what}({maximum}, {steps}, {rising}, {start_divisor}, {final_divisor})", at_step)
+
+
+def _along_cosine(start: float, end: float, share: float) -> float:
+    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2

@@ -1,0 +1,139 @@
+"""Metrics: against NumPy on all samples at once, however they are cut into batches, ranks, and padding."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+from ranks import run_in_threads
+from test_errors import raises
+
+RANDOM = np.random.Generator(np.random.PCG64(1))
+SCORES = RANDOM.standard_normal((53, 7)).astype(np.float32)
+LABELS = RANDOM.integers(0, 7, 53)
+TOP_3 = np.mean([label in np.argsort(-scores, kind="stable")[:3] for scores, label in zip(SCORES, LABELS, strict=True)])
+TOP_1 = np.mean(SCORES.argmax(axis=1) == LABELS)
+
+
+def over(make: Any, world: ls.Communicator | None = None, size: int = 12, **options: Any) -> Any:
+    """What a metric says of all samples, added in padded batches, on this rank its share of each."""
+    metric = make(**options)
+    for scores, labels, weight in ls.data.batches(SCORES, LABELS, size=size, world=world, last="pad", seed=2):
+        metric.add(scores, labels, weight)
+    return metric.compute(world)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_accuracy_does_not_depend_on_ranks_and_padding(ranks: int) -> None:
+    assert run_in_threads(ranks, lambda world: over(ls.metrics.Accuracy, world)) == [pytest.approx(TOP_1)] * ranks
+    assert run_in_threads(ranks, lambda world: over(ls.metrics.Accuracy, world, k=3)) == [pytest.approx(TOP_3)] * ranks
+
+
+def test_accuracy_of_all_at_once_and_after_a_reset() -> None:
+    metric = ls.metrics.Accuracy()
+    assert math.isnan(metric.compute())
+    metric.add(SCORES, (LABELS + 1) % 7)
+    metric.reset()
+    metric.add(SCORES, LABELS)
+    assert metric.compute() == pytest.approx(TOP_1)
+    assert over(ls.metrics.Accuracy, k=7) == 1
+
+
+def test_accuracy_of_positions_and_of_what_is_ignored() -> None:
+    scores = np.moveaxis(SCORES[:52].reshape(13, 4, 7), 2, 1)
+    labels = LABELS[:52].reshape(13, 4).copy()
+    labels[2] = labels[3, 1] = -100
+    right = (scores.argmax(axis=1) == labels)[labels != -100]
+    metric = ls.metrics.Accuracy(ignore_index=-100)
+    metric.add(scores, labels)
+    assert metric.compute() == pytest.approx(right.mean())
+    weights = RANDOM.random(13)
+    metric = ls.metrics.Accuracy(ignore_index=-100)
+    metric.add(scores, labels, weights)
+    spread = np.broadcast_to(weights[:, None], labels.shape)[labels != -100]
+    assert metric.compute() == pytest.approx(np.average(right, weights=spread))
+
+
+def test_of_equal_scores_the_first_is_larger_as_numpy_has_it() -> None:
+    for scores in ([0, 0, 0], [1, 2, 2], [np.nan, 1, np.nan], [1, np.nan, 2], [np.inf, np.inf, -np.inf]):
+        array = np.array([scores], np.float32)
+        for label in range(3):
+            metric = ls.metrics.Accuracy()
+            metric.add(array, [label])
+            assert metric.compute() == (array.argmax() == label), (scores, label)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_confusion_matrix(ranks: int) -> None:
+    expected = np.zeros((7, 7))
+    np.add.at(expected, (LABELS, SCORES.argmax(axis=1)), 1)
+    for found in run_in_threads(ranks, lambda world: over(ls.metrics.ConfusionMatrix, world, classes=7)):
+        np.testing.assert_array_equal(found, expected)
+    ignoring = ls.metrics.ConfusionMatrix(7, ignore_index=3)
+    ignoring.add(SCORES, LABELS)
+    expected[3] = 0
+    np.testing.assert_array_equal(ignoring.compute(), expected)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_mean_and_perplexity(ranks: int) -> None:
+    losses, weights = RANDOM.random(11), RANDOM.integers(0, 4, 11)
+
+    def mean(world: ls.Communicator, kind: Any) -> float:
+        metric = kind()
+        for i in range(world.rank, len(losses), world.size):
+            metric.add(losses[i], weights[i])
+        return metric.compute(world)
+
+    expected = np.average(losses, weights=weights)
+    assert run_in_threads(ranks, lambda world: mean(world, ls.metrics.Mean)) == [pytest.approx(expected)] * ranks
+    found = run_in_threads(ranks, lambda world: mean(world, ls.metrics.Perplexity))
+    assert found == [pytest.approx(math.exp(expected))] * ranks
+
+
+def test_perplexity_beyond_what_a_float_holds() -> None:
+    metric = ls.metrics.Perplexity()
+    assert math.isnan(metric.compute())
+    metric.add([1e6, 1e6])
+    assert metric.compute() == math.inf
+
+
+def test_what_weighs_nothing_is_not_looked_at() -> None:
+    mean, accuracy = ls.metrics.Mean(), ls.metrics.Accuracy()
+    mean.add([1.0, np.nan], [1, 0])
+    assert mean.compute() == 1
+    accuracy.add([[1.0, 0], [np.nan, np.nan]], [0, 99], [1, 0])
+    assert accuracy.compute() == 1
+    mean.add(np.nan)
+    assert math.isnan(mean.compute())
+
+
+def test_wrong_metrics() -> None:
+    with raises("Accuracy: k is 0, expected at least 1"):
+        ls.metrics.Accuracy(k=0)
+    accuracy = ls.metrics.Accuracy()
+    with raises(
+        "Accuracy: scores of shape (53, 7) and labels of shape (52,), expected [batch, classes, ...] and [batch, ...]"
+    ):
+        accuracy.add(SCORES, LABELS[:52])
+    with raises("Accuracy: labels are float64, expected integers"):
+        accuracy.add(SCORES, LABELS * 1.0)
+    with raises("Accuracy: label 7 is outside [0, 7)"):
+        accuracy.add(SCORES, np.full(53, 7))
+    with raises("Accuracy: weights of shape (3,), expected one number, (53,) or (53,)"):
+        accuracy.add(SCORES, LABELS, [1, 1, 1])
+    with raises("Mean: a weight is negative or no finite number"):
+        ls.metrics.Mean().add(1.0, -1.0)
+    with raises("ConfusionMatrix: scores of 7 classes, expected 6"):
+        ls.metrics.ConfusionMatrix(6).add(SCORES, LABELS)
+    assert math.isnan(accuracy.compute())
+
+    def compute(world: ls.Communicator) -> Any:
+        return (ls.metrics.Mean() if world.rank else ls.metrics.ConfusionMatrix(3)).compute(world)
+
+    for error in run_in_threads(2, compute):
+        assert "another rank computes another metric" in str(error)

@@ -1,0 +1,125 @@
+"""Schedules: the numbers of PyTorch's, step by step, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import lockstep as ls
+from test_errors import raises
+
+STEPS = 60
+
+
+def torch_values(scheduler: Callable[..., Any], rate: float) -> list[float]:
+    torch = pytest.importorskip("torch")
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=rate)
+    schedule = scheduler(torch.optim.lr_scheduler, optimizer)
+    values = []
+    for _ in range(STEPS):
+        values.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return values
+
+
+CASES: dict[str, tuple[ls.schedule.Schedule, float, Callable[..., Any]]] = {
+    "constant": (ls.schedule.constant(0.3), 0.3, lambda s, o: s.ConstantLR(o, 1.0)),
+    "step": (ls.schedule.step(0.3, 7), 0.3, lambda s, o: s.StepLR(o, 7)),
+    "step_gamma": (ls.schedule.step(0.3, 7, gamma=0.5), 0.3, lambda s, o: s.StepLR(o, 7, 0.5)),
+    "step_each": (ls.schedule.step(0.3, 1, gamma=0.9), 0.3, lambda s, o: s.StepLR(o, 1, 0.9)),
+    "multi_step": (ls.schedule.multi_step(0.3, [30, 5, 12]), 0.3, lambda s, o: s.MultiStepLR(o, [5, 12, 30])),
+    "multi_step_twice": (
+        ls.schedule.multi_step(0.3, [5, 5, 12], 0.5), 0.3, lambda s, o: s.MultiStepLR(o, [5, 5, 12], 0.5)
+    ),
+    "exponential": (ls.schedule.exponential(0.3, 0.93), 0.3, lambda s, o: s.ExponentialLR(o, 0.93)),
+    "linear": (ls.schedule.linear(0.1, 0.3, 20), 0.3, lambda s, o: s.LinearLR(o, 1 / 3, 1.0, 20)),
+    "linear_down": (ls.schedule.linear(0.3, 0.03, 9), 0.3, lambda s, o: s.LinearLR(o, 1.0, 0.1, 9)),
+    "polynomial": (ls.schedule.polynomial(0.3, 40), 0.3, lambda s, o: s.PolynomialLR(o, 40)),
+    "polynomial_power": (ls.schedule.polynomial(0.3, 40, 2.5), 0.3, lambda s, o: s.PolynomialLR(o, 40, 2.5)),
+    "cosine": (ls.schedule.cosine(0.3, STEPS), 0.3, lambda s, o: s.CosineAnnealingLR(o, STEPS)),
+    "cosine_minimum": (ls.schedule.cosine(0.3, 25, 0.05), 0.3, lambda s, o: s.CosineAnnealingLR(o, 25, 0.05)),
+    "restarts": (ls.schedule.cosine_with_restarts(0.3, 9), 0.3, lambda s, o: s.CosineAnnealingWarmRestarts(o, 9)),
+    "restarts_growing": (
+        ls.schedule.cosine_with_restarts(0.3, 4, growth=2, minimum=0.01),
+        0.3,
+        lambda s, o: s.CosineAnnealingWarmRestarts(o, 4, 2, 0.01),
+    ),
+    "one_cycle": (
+        ls.schedule.one_cycle(0.3, STEPS + 1), 0.3, lambda s, o: s.OneCycleLR(o, 0.3, STEPS + 1, cycle_momentum=False)
+    ),
+    "one_cycle_options": (
+        ls.schedule.one_cycle(0.3, STEPS + 5, rising=0.5, start_divisor=10, final_divisor=50),
+        0.3,
+        lambda s, o: s.OneCycleLR(
+            o, 0.3, STEPS + 5, pct_start=0.5, div_factor=10, final_div_factor=50, cycle_momentum=False
+        ),
+    ),
+    "warm_up": (
+        ls.schedule.constant(0.3).after_warmup(10, start=0.1), 0.3, lambda s, o: s.LinearLR(o, 0.1, 1.0, 10)
+    ),
+    "warm_up_before_cosine": (
+        ls.schedule.cosine(0.3, 40).after_warmup(12, start=0.25),
+        0.3,
+        lambda s, o: s.SequentialLR(o, [s.LinearLR(o, 0.25, 1.0, 12), s.CosineAnnealingLR(o, 40)], [12]),
+    ),
+    "warm_up_before_steps": (
+        ls.schedule.multi_step(0.3, [20, 30]).after_warmup(5, start=0.5),
+        0.3,
+        lambda s, o: s.SequentialLR(o, [s.LinearLR(o, 0.5, 1.0, 5), s.MultiStepLR(o, [20, 30])], [5]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_are_pytorchs(name: str) -> None:
+    schedule, rate, scheduler = CASES[name]
+    expected = torch_values(scheduler, rate)
+    assert [schedule(step) for step in range(STEPS)] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_every_schedule_is_compared() -> None:
+    made = {repr(schedule).removeprefix("lockstep.schedule.").partition("(")[0] for schedule, _, _ in CASES.values()}
+    assert made == set(ls.schedule.__all__) - {"Schedule"}
+
+
+def test_where_they_end() -> None:
+    assert ls.schedule.polynomial(0.3, 40)(1000) == 0
+    assert ls.schedule.linear(0.1, 0.3, 20)(1000) == pytest.approx(0.3)
+    cycle = ls.schedule.one_cycle(0.3, 50)
+    assert cycle(1000) == cycle(49) == pytest.approx(0.3 / 25 / 1e4)
+    assert ls.schedule.one_cycle(0.3, 1)(0) == pytest.approx(0.3 / 25 / 1e4)
+    assert ls.schedule.one_cycle(0.3, 10, rising=1.0)(9) == pytest.approx(0.3)
+    assert ls.schedule.cosine(0.4, 10)(20) == pytest.approx(0.4)  # back again
+    assert ls.schedule.constant(0.5).after_warmup(4)(0) == 0
+
+
+def test_they_are_values() -> None:
+    schedule = ls.schedule.cosine(0.1, steps=100).after_warmup(10)
+    assert repr(schedule) == "lockstep.schedule.cosine(0.1, 100, 0.0).after_warmup(10, 0.0)"
+    assert schedule == ls.schedule.cosine(0.1, 100).after_warmup(10) != ls.schedule.cosine(0.1, 100)
+    assert eval(repr(schedule), {"lockstep": ls}) == schedule
+    assert len({schedule, ls.schedule.cosine(0.1, 100).after_warmup(10)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ls.schedule.step("0.1", 3), "schedule.step: value is '0.1', expected a number"),
+        (lambda: ls.schedule.step(math.nan, 3), "schedule.step: value is nan, expected a finite number"),
+        (lambda: ls.schedule.step(0.1, 0), "schedule.step: every is 0, expected at least 1"),
+        (lambda: ls.schedule.step(0.1, 2.5), "schedule.step: every is 2.5, expected a whole number"),
+        (lambda: ls.schedule.multi_step(0.1, [3, 0]), "schedule.multi_step: a milestone is 0, expected at least 1"),
+        (lambda: ls.schedule.cosine(0.1, -1), "schedule.cosine: steps is -1"),
+        (lambda: ls.schedule.cosine_with_restarts(0.1, 3, 0), "growth is 0, expected at least 1"),
+        (lambda: ls.schedule.one_cycle(0.1, 10, rising=1.5), "rising is 1.5, expected at least 0 and at most 1"),
+        (lambda: ls.schedule.one_cycle(0.1, 10, final_divisor=0), "final_divisor is 0.0, expected a number above 0"),
+        (lambda: ls.schedule.constant(0.1).after_warmup(0), "after_warmup: steps is 0, expected at least 1"),
+    ],
+)
+def test_what_is_refused(make: Callable[[], object], message: str) -> None:
+    with raises(message):
+        make()
