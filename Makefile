@@ -6,6 +6,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lockstep/bazel
 BAZEL ?= bazel
 BAZEL_FLAGS ?= --disk_cache=$(CACHE)
 RANKS ?= 2
+EXAMPLE ?= mnist
 PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants test/fuzz test/cuda_abi test/cuda_check benchmarks tools frontends)
 # The extension module and the tools; the tests are built by `make test`.
 BUILD_TARGETS = $(or $(strip $(if $(wildcard python_bindings/BUILD),//python_bindings:_lockstep) $(if $(wildcard tools/BUILD),//tools/...)),//...)
@@ -35,8 +36,8 @@ build: setup ## Build the tools, and the Python package into python_bindings/loc
 	  cmp -s bazel-bin/python_bindings/_lockstep.so python_bindings/lockstep/_lockstep.so || \
 	  install -m 755 bazel-bin/python_bindings/_lockstep.so python_bindings/lockstep/_lockstep.so; fi
 
-train: build ## Train LeNet on Fashion-MNIST on two ranks (ARGS="--epochs 1", RANKS=4)
-	mpirun -np $(RANKS) .venv/bin/python examples/mnist/train.py $(ARGS)
+train: build ## Train LeNet on Fashion-MNIST on two ranks (ARGS="--epochs 1", RANKS=4, EXAMPLE=language)
+	mpirun -np $(RANKS) .venv/bin/python examples/$(EXAMPLE)/train.py $(ARGS)
 
 test: setup ## Every test, C++ and Python
 	@$(MAKE) --no-print-directory build BAZEL_FLAGS="$(BAZEL_FLAGS) --keep_going" || \

@@ -98,8 +98,8 @@ def saved(exe: Executable) -> None:
     exe._set_saving(None)
 
 
-def load(exe: Executable, path: Any) -> Metadata:
-    """Executable.load."""
+def load(exe: Executable, path: Any, expected: Any = None) -> Metadata:
+    """Executable.load, of a file whose metadata has to have these values."""
     saved(exe)
     world = exe._world()
     opened: list[CheckpointFile] = []
@@ -107,6 +107,7 @@ def load(exe: Executable, path: Any) -> Metadata:
     def check() -> str:
         file = CheckpointFile(_check.path(path))
         opened.append(file)
+        _check_expected(file, _names_with_values("restore: expected", expected))
         _check_fits(file, exe)
         for name in _settings_to_assign(file, exe):
             naming(file.path, partial(exe._check_setting, name, file.settings[name]))
@@ -165,23 +166,29 @@ def _wait(world: Communicator, progress: Callable[[], str]) -> None:
 
 def _checked_metadata(step: Any, metadata: Any) -> Metadata:
     checked: Metadata = {"step": _check.integer("save: step", step, 0)}
-    if not isinstance(metadata, (Mapping, type(None))):
-        raise Error(f"save: metadata is {metadata!r}, expected names with text or numbers")
-    for key, value in (metadata or {}).items():
-        name = _check.text("save: a name in metadata", key)
-        what = f"save: metadata's {name}"
-        if name == "step":
-            raise Error("save: metadata has a step, which is an argument of its own")
+    if isinstance(metadata, Mapping) and "step" in metadata:
+        raise Error("save: metadata has a step, which is an argument of its own")
+    return checked | _names_with_values("save: metadata", metadata)
+
+
+def _names_with_values(what: str, given: Any) -> Metadata:
+    """Metadata, as JSON can hold it; None has none."""
+    if not isinstance(given, (Mapping, type(None))):
+        raise Error(f"{what} is {given!r}, expected names with text or numbers")
+    checked: Metadata = {}
+    for key, value in (given or {}).items():
+        name = _check.text(f"{what.replace(': ', ': a name in ')}", key)
+        which = f"{what}'s {name}"
         if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0:
             value = value.item()
         if isinstance(value, str):
-            checked[name] = _check.text(what, value)
+            checked[name] = _check.text(which, value)
         elif isinstance(value, bool):
             checked[name] = value
         elif hasattr(value, "__index__"):
-            checked[name] = _check.integer(what, value)
+            checked[name] = _check.integer(which, value)
         else:
-            checked[name] = _check.number(what, value)
+            checked[name] = _check.number(which, value)
     return checked
 
 
@@ -202,6 +209,16 @@ def _check_equal(requests: list[str], world: Communicator) -> None:
                 on_one, on_two = (json.dumps(each.get(key)) for each in (one, two))
                 if key not in parts and on_one != on_two:
                     raise Error(f"save: {what}{key} is {on_one} on rank 0, and {on_two} on {_name(world, rank)}")
+
+
+def _check_expected(file: CheckpointFile, expected: Metadata) -> None:
+    for name, value in expected.items():
+        if name not in file.metadata:
+            raise Error(
+                f"{file.path}: there is no {name} in its metadata, which should be {value}{_near(name, file.metadata)}"
+            )
+        if file.metadata[name] != value:
+            raise Error(f"{file.path}: {name} was {file.metadata[name]} when it was saved, and is {value}")
 
 
 def _check_fits(file: CheckpointFile, exe: Executable) -> None:

@@ -76,20 +76,25 @@ class Checkpoints:
         steps = self.steps()
         return self._file(steps[-1]) if steps else None
 
-    def restore(self, exe: Executable) -> Metadata | None:
+    def restore(self, exe: Executable, *, expected: Mapping[str, str | int | float] | None = None) -> Metadata | None:
         """`exe.load` of the last step's file, which rank 0 chooses. All ranks call it.
+
+        Args:
+          expected: what the file's metadata has to say, such as `{"batch": 128, "samples": len(images)}`: what decides which samples
+            a step gets, so that a run does not go on with others.
 
         Returns:
           The metadata that save() got, and `step`, which `exe.step` is now; None if there is no checkpoint: then nothing changes.
 
         Raises:
-          Error: of `exe.load`. Where a file was damaged since it was written, remove it to restore the one before.
+          Error: of `exe.load`; or, before anything is changed, if the file's metadata lacks a name of `expected`, or has another
+            value. Where a file was damaged since it was written, remove it to restore the one before.
         """
         _check_executable("Checkpoints.restore", exe)
         saved(exe)
         world = exe._world()
         chosen = on_all_ranks(world, lambda: str(self.latest() or "") if world.rank == 0 else "")[0]
-        return load(exe, chosen) if chosen else None
+        return load(exe, chosen, expected) if chosen else None
 
     def __repr__(self) -> str:
         return f"<lockstep.Checkpoints in {self.folder}>"

@@ -45,6 +45,39 @@ def test_the_last_ones_stay(folder: Path) -> None:
     assert other.load(folder / names(folder)[0]) == {"step": 10, "epoch": 10}
 
 
+def test_what_a_run_must_have_in_common_with_the_one_it_continues(folder: Path) -> None:
+    exe, checkpoints = compiled(), ls.Checkpoints(folder)
+    about = {"batch": 128, "rate": 0.5, "text": "sonnets"}
+    assert checkpoints.restore(exe, expected=about) is None  # there is none yet
+    run(exe, 0, 2)
+    checkpoints.save(exe, metadata=about)
+    other = compiled()
+    before = states_of(other)
+    for expected, message in (
+        ({"batch": 128, "rate": 0.25}, "step-000000000002.safetensors: rate was 0.5 when it was saved, and is 0.25"),
+        ({"batches": 128}, "there is no batches in its metadata, which should be 128; there is batch"),
+        ({"batch": np.arange(2)}, "restore: expected's batch is array"),
+        ({3: 1}, "restore: a name in expected is 3"),
+        ([("batch", 128)], ", expected names with text or numbers"),
+    ):
+        with raises(message):
+            checkpoints.restore(other, expected=expected)
+    assert other.step == 0
+    assert_same_bits(states_of(other), before)
+    assert checkpoints.restore(other, expected={"text": "sonnets", "batch": np.int32(128)}) == {"step": 2, **about}
+    assert_same_bits(states_of(other), states_of(exe))
+
+
+def test_ranks_that_expect_other_metadata(folder: Path) -> None:
+    def body(world: ls.Communicator) -> None:
+        exe, checkpoints = compiled(world), ls.Checkpoints(folder)
+        checkpoints.save(exe, metadata={"batch": 128})
+        checkpoints.restore(exe, expected={"batch": 128 + world.rank})
+
+    for found in errors_of(2, body):
+        assert re.search("rank 1 on host .*batch was 128 when it was saved, and is 129", found), found
+
+
 def test_three_stay_by_default(folder: Path) -> None:
     exe, checkpoints = compiled(), ls.Checkpoints(str(folder))
     for step in range(5):

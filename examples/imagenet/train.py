@@ -1,0 +1,119 @@
+"""Trains a ResNet on folders of images: mpirun -np 2 .venv/bin/python examples/imagenet/train.py --data /data/imagenet
+
+The heart of it is the function `train`; the recipe is that of Goyal et al., "Accurate, large minibatch SGD: training ImageNet in
+1 hour" (2017), for which that of He et al. (2016) is a batch of 256.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from images import Images, classes_of, read_ahead
+from model import BLOCKS, resnet
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from training_run import Run, assign, at_least, batches_in, groups_of, parse, parser, start
+
+import lockstep as ls
+
+
+def parse_arguments() -> argparse.Namespace:
+    options = parser(
+        "Trains an image classifier, on as many ranks as mpirun starts.", epochs=90, batch=256, out="build/imagenet"
+    )
+    add = options.add_argument
+    add("--data", type=Path, required=True, metavar="DIR", help="has train/<class>/*.jpg and val/<class>/*.jpg")
+    add("--depth", type=int, choices=BLOCKS, default=50, help="of the ResNet")
+    add("--width", type=at_least(1), default=64, help="channels of the first layer")
+    add("--size", type=at_least(8), default=224, help="height and width to which images are brought")
+    add("--lr", type=float, default=0.1, help="learning rate for a batch of 256; in proportion for others")
+    add("--label-smoothing", type=float, default=0.1)
+    add("--batch-statistics", choices=["global", "rank"], default="global",
+        help="what batch normalisation is over: with `rank`, as in the paper, results depend on the number of ranks")  # fmt: skip
+    add(
+        "--readers",
+        type=at_least(1),
+        default=max(1, min(8, os.cpu_count() or 1)),
+        help="threads that read, on each rank",
+    )
+    return parse(options)
+
+
+def recipe(model: ls.Graph, arguments: argparse.Namespace, per_epoch: int) -> dict[str, Any]:
+    """The learning rate in proportion to the batch, 5 epochs of warm-up from that of a batch of 256 on, a tenth after 30, 60 and 80.
+
+    Those are of 90 epochs, and in proportion for others. Weights decay; biases and normalisation do not.
+    """
+    steps = per_epoch * arguments.epochs
+    warmup = max(1, steps * 5 // 90)
+    peak = arguments.lr * arguments.batch / 256
+    decays = [max(1, steps * part // 90 - warmup) for part in (30, 60, 80)]
+    rate = ls.schedule.multi_step(peak, decays).after_warmup(
+        warmup, start=min(1.0, arguments.lr / peak) if peak else 1.0
+    )
+
+    def sgd(decay: float) -> ls.optim.Optimizer:
+        return ls.optim.SGD(rate, momentum=0.9, weight_decay=decay)
+
+    groups = groups_of(model, ("*.bias", "bn*.weight", "*.bn*.weight", "*.downsample.1.weight"), sgd(0.0))
+    return {"optimizer": sgd(1e-4), "groups": groups}
+
+
+def evaluate(
+    model: ls.Executable, exe: ls.Executable, images: Images, arguments: argparse.Namespace, world: ls.Communicator
+) -> dict[str, float]:
+    """Every rank classifies its share of each batch; a last batch that is not full is padded, and each image counts once."""
+    assign(model, exe.state)
+    top1, top5 = ls.metrics.Accuracy(), ls.metrics.Accuracy(k=5)
+    numbers = ls.data.batches(np.arange(len(images)), size=arguments.batch, world=world, last="pad")
+    for image, label, weight in read_ahead(images, numbers, arguments.readers):
+        logits = model(image=image)["logits"]
+        top1.add(logits, label, weight)
+        top5.add(logits, label, weight)
+    return {"top1": top1.compute(world), "top5": top5.compute(world)}
+
+
+def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, ls.Executable]:
+    classes = classes_of(arguments.data / "train")
+    validation = Images(arguments.data / "val", classes, arguments.size)
+    training = Images(arguments.data / "train", classes, arguments.size)
+    per_epoch = batches_in(len(training), arguments)
+    network = arguments.model or resnet(arguments.depth, len(classes), arguments.size, arguments.width, arguments.seed)
+    model = ls.load_onnx(network, dims={"batch": arguments.batch})  # the one-rank program, over the global batch
+    step = ls.train_step(
+        model,
+        loss=ls.loss.softmax_cross_entropy(logits="logits", target="label", label_smoothing=arguments.label_smoothing),
+        **recipe(model, arguments, per_epoch),
+        batch_statistics=arguments.batch_statistics,
+    )
+    exe = ls.compile(step, world=world)
+    evaluation = ls.compile(model, world=world)
+    run = Run(exe, world, arguments, {"images": len(training), "classes": len(classes), "size": arguments.size})
+
+    for epoch, first in run.epochs(per_epoch):
+        # Which images are in a batch says ls.data.batches, of numbers alone; threads then read this rank's share of them.
+        images = training.drawn(arguments.seed, epoch)
+        numbers = ls.data.batches(
+            np.arange(len(training)), size=arguments.batch, world=world, seed=arguments.seed + epoch, start=first
+        )
+        batches = read_ahead(images, numbers, arguments.readers)
+        for image, label in run.progress(epoch, first, per_epoch, batches):
+            run.add(exe(image=image, label=label)["loss"])
+        run.evaluated(epoch, **evaluate(evaluation, exe, validation, arguments, world))
+    run.finish()
+    return run, exe
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    run, exe = train(ls.Communicator.mpi(), arguments)
+    ls.save_onnx(exe, run.wrote("resnet-trained.onnx", "the trained model"))
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,73 @@
+"""A GPT (Radford et al., "Language models are unsupervised multitask learners", 2019) over bytes as an ONNX model:
+
+    python examples/language/model.py --layers 4 --width 128 --out gpt.onnx
+
+Normalisation before each half of a block, learnt positions, and an embedding that also makes the logits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from onnx_layers import Network, write
+
+VOCABULARY = 256  # bytes
+DEVIATION = 0.02  # of fresh weights, as in GPT-2
+
+
+def _attention(net: Network, x: str, name: str, width: int, heads: int, deviation: float) -> str:
+    qkv = net.linear(x, f"{name}.qkv", width, 3 * width, DEVIATION)
+    q, k, v = net.op("Split", qkv, results=3, axis=-1, num_outputs=3, name=f"{name}/Split")
+    y = net.op("Attention", q, k, v, q_num_heads=heads, kv_num_heads=heads, is_causal=1, name=f"{name}/Attention")
+    return net.linear(y, f"{name}.out", width, width, deviation)
+
+
+def _perceptron(net: Network, x: str, name: str, width: int, deviation: float) -> str:
+    x = net.linear(x, f"{name}.up", width, 4 * width, DEVIATION)
+    return net.linear(net.op("Gelu", x, approximate="tanh"), f"{name}.down", 4 * width, width, deviation)
+
+
+def gpt(
+    layers: int = 4, width: int = 128, heads: int = 4, length: int = 128, dropout: float = 0.1, seed: int = 0
+) -> onnx.ModelProto:
+    """Bytes `tokens` i64[batch, length] to `logits` f32[batch, 256, length] of the byte after each."""
+    if width % heads != 0:
+        raise ValueError(f"a width of {width} cannot be shared by {heads} heads")
+    net = Network("gpt", seed)
+    tokens = net.input("tokens", (length,), TensorProto.INT64)
+    embedding = net.normal("embedding.weight", (VOCABULARY, width), DEVIATION)
+    positions = net.normal("positions.weight", (length, width), DEVIATION)
+    x = net.op("Add", net.op("Gather", embedding, tokens, axis=0), positions)
+    x = net.dropout(x, "dropout", dropout)
+    residual = DEVIATION / math.sqrt(2 * layers)  # 2 * layers such sums are added up
+    for i in range(layers):
+        name = f"blocks.{i}"
+        y = _attention(net, net.layer_norm(x, f"{name}.norm1", width), f"{name}.attention", width, heads, residual)
+        x = net.op("Add", x, net.dropout(y, f"{name}.dropout1", dropout))
+        y = _perceptron(net, net.layer_norm(x, f"{name}.norm2", width), f"{name}.mlp", width, residual)
+        x = net.op("Add", x, net.dropout(y, f"{name}.dropout2", dropout))
+    x = net.layer_norm(x, "norm", width)
+    logits = net.op("MatMul", x, net.op("Transpose", embedding, perm=[1, 0]), name="head/MatMul")
+    return net.model(net.op("Transpose", logits, perm=[0, 2, 1]), "logits", (VOCABULARY, length))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for option, value in {"layers": 4, "width": 128, "heads": 4, "length": 128, "seed": 0}.items():
+        parser.add_argument(f"--{option}", type=int, default=value)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--out", type=Path, default=Path("build/gpt.onnx"), help="the file to write")
+    chosen = vars(parser.parse_args())
+    path = chosen.pop("out")
+    write(gpt(**chosen), path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The code of docs/data.md, run on one rank and on two: batches are of the same samples, each of which comes once."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cases import ROOT
+from ranks import mpirun
+
+DOCUMENT = (ROOT / "docs/data.md").read_text()
+NEEDED = {
+    "torch.utils.data": "torch",
+    "tf.data": "tensorflow",
+}  # by the heading; all others run with requirements.txt alone
+
+# What stands in for the step and the model: it keeps which samples it gets, which their labels say.
+PROGRAM = """
+import json
+import sys
+from types import SimpleNamespace
+
+
+class Exe:
+    step = 0
+
+    def __init__(self):
+        self.batches = []
+
+    def __call__(self, image, label):
+        image, label = np.asarray(image), np.asarray(label)
+        assert image.shape == (128 // world.size, 1, 28, 28) and image.dtype == np.float32, image.shape
+        self.batches.append(label.tolist())
+        return {{"loss": 0.0}}
+
+
+def model(image):
+    return {{"logits": np.eye(1000, dtype=np.float32)[images_label(image)]}}
+
+
+def images_label(image):
+    return [int(np.flatnonzero((images == each).all(axis=(1, 2, 3)))[0]) for each in image]
+
+
+def keep(heading):
+    assert globals().get("result", 1.0) == 1.0  # the accuracy of a model that knows all samples
+    parts = [json.loads(part) for part in world.gather_bytes(json.dumps(exe.batches).encode())]
+    if world.rank == 0:
+        print("BATCHES " + json.dumps([heading, [sum(shares, []) for shares in zip(*parts, strict=True)]]))
+    exe.batches.clear()
+
+
+if __name__ == "__main__":
+{body}
+"""
+
+SAMPLES = """
+import numpy as np
+
+images = np.random.default_rng(0).random((1000, 1, 28, 28), np.float32)
+
+
+def sample(number):
+    return images[number], number
+
+
+class Samples:
+    def __len__(self):
+        return len(images)
+
+    def __getitem__(self, number):
+        return sample(number)
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    heading: str
+    code: str
+
+
+def blocks() -> list[Block]:
+    found, heading = [], ""
+    for title, code in re.findall(r"^#+ ([^\n]+)$|^```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL):
+        heading = title or heading
+        if code:
+            found.append(Block(heading, code))
+    return found
+
+
+def chosen(needed: str | None) -> list[Block]:
+    """The blocks to run for those that need a package, or none: what others stand on, and their own."""
+    if needed is None:
+        return [each for each in blocks() if each.heading not in NEEDED]
+    base = [each for each in blocks()[:2] if each.heading in ("How data gets to the ranks", "Arrays")] + [
+        each for each in blocks() if each.heading == "Reading ahead"
+    ]
+    return base + [each for each in blocks() if NEEDED.get(each.heading) == needed]
+
+
+def run(ranks: int, needed: str | None, folder: Path) -> list[tuple[str, list[list[int]]]]:
+    """For each block of code, its heading and the samples of its global batches."""
+    folder.mkdir()
+    first, *others = chosen(needed)
+    body = first.code + "exe = Exe()\n"
+    for block in others:
+        body += f"{block.code}keep({block.heading!r})\n"
+    (folder / "samples.py").write_text(SAMPLES)
+    program = folder / "program.py"
+    program.write_text("import numpy as np\n" + PROGRAM.format(body=textwrap.indent(body, "    ")))
+    done = mpirun(ranks, program, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line[8:])) for line in done.stdout.splitlines() if line.startswith("BATCHES ")]
+
+
+@pytest.mark.parametrize("needed", [None, *NEEDED.values()])
+def test_one_rank_and_two_get_the_same_samples(needed: str | None, tmp_path: Path) -> None:
+    if needed is not None and importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    one, two = (run(ranks, needed, tmp_path / str(ranks)) for ranks in (1, 2))
+    assert [heading for heading, _ in one] == [heading for heading, _ in two]
+    assert len(one) == len(chosen(needed)) - 1
+    ran = set()
+    for (heading, alone), (_, shared) in zip(one, two, strict=True):
+        assert len(alone) == len(shared)
+        in_their_order = heading not in NEEDED
+        for a, b in zip(alone, shared, strict=True):
+            assert len(set(a)) == 128, "no sample twice"
+            assert a == b if in_their_order else sorted(a) == sorted(b)
+        for epoch in range(len(alone) // 7):
+            assert len(set(np.ravel(alone[7 * epoch : 7 * epoch + 7]))) == 7 * 128
+        assert len(alone) % 7 == 0
+        if alone:
+            ran.add(heading)
+    expected = {block.heading for block in chosen(needed) if "exe(" in block.code}
+    assert ran == expected and (needed is None or set(NEEDED) & ran)
+
+
+def test_every_block_of_the_document_is_run() -> None:
+    every = {block.code for needed in (None, *NEEDED.values()) for block in chosen(needed)}
+    assert every == {block.code for block in blocks()}
+    assert len(blocks()) >= 10
+    assert DOCUMENT.count("```") == 2 * len(blocks()), "all code is python, and is found"
