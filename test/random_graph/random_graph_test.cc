@@ -80,8 +80,9 @@ TEST_P(RandomGraphTest, MeansTheSame) {
     FAIL() << "seed " << seed << ", passes " << GetParam() << ": " << CheckPasses(smallest, *passes).message() << "\n"
            << smallest.graph.ToString() << "written with its inputs to " << path;
   }
-  // A pass that finds nothing to do is not tested. One that is about a single op finds it in few.
-  EXPECT_GE(num_changed * 50, num_graphs) << "only " << num_changed << " of " << num_graphs << " graphs were changed";
+  // A pass that finds nothing to do is not tested. Of all ops dropout alone is for inference-mode, and in few graphs.
+  EXPECT_GE(num_changed * (GetParam() == "inference-mode" ? 50 : 20), num_graphs)
+      << "only " << num_changed << " of " << num_graphs << " graphs were changed";
 }
 
 // Every pass of the table that keeps the meaning of a graph on one rank, and many of them in a row.
