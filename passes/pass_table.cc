@@ -209,6 +209,7 @@ absl::StatusOr<Pass> MakeTrainStepPass(PassOptions& options) {
   ASSIGN_OR_RETURN(spec.average, options.GetBool("average", false));
   spec.trained = options.GetList("trained");
   spec.frozen = options.GetList("frozen");
+  ASSIGN_OR_RETURN(spec.accumulate, options.GetInt("accumulate", spec.accumulate));
   return TrainStep(std::move(spec));
 }
 
@@ -227,7 +228,7 @@ std::string TrainStepOptions() {
          ", prediction=logits, target=target (names with | between them where a loss has several), trained=w|b "
          "(default: every float state), frozen=, groups=*.bias:SGD{learning_rate=0.1}|fc*:AdamW{} (the optimizers of "
          "some), "
-         "clipping=value | norm | global_norm, clip_limit=1, average=false";
+         "clipping=value | norm | global_norm, clip_limit=1, average=false, accumulate=1";
 }
 
 absl::StatusOr<Pass> MakeTrainingMode(PassOptions& options) {
@@ -240,6 +241,7 @@ absl::StatusOr<Pass> MakeTrainingMode(PassOptions& options) {
   if (dropout != "on" && dropout != "off")
     return InvalidArgument() << "dropout is '" << dropout << "', expected on or off";
   mode.dropout = dropout == "on";
+  ASSIGN_OR_RETURN(mode.accumulate, options.GetInt("accumulate", mode.accumulate));
   return TrainingMode(mode);
 }
 
@@ -352,7 +354,7 @@ const std::vector<PassEntry>& PassTable() {
       {"autodiff", "adds gradients of a result as results grad/<name>", "of=loss, wrt=w|b (default: every float state)",
        MakeAutodiff},
       {"training-mode", "normalises by the batch's statistics and updates the running ones; drops at random",
-       "momentum (default: each node's own), statistics=global, dropout=on", MakeTrainingMode},
+       "momentum (default: each node's own), statistics=global, dropout=on, accumulate=1", MakeTrainingMode},
       Plain("inference-mode", "takes out what does something in training alone", InferenceMode),
       {"train-step", "adds the loss, its gradients and the optimizer's updates", TrainStepOptions(), MakeTrainStepPass},
       Plain("recognize-attention", "makes one attention of the written-out form", RecognizeAttention),

@@ -233,6 +233,16 @@ nb::dict Counters(const LoadedExecutable& self) {
   return dict;
 }
 
+nb::dict Memory(const LoadedExecutable& self) {
+  const Executable& executable = self.executor->executable();
+  nb::dict bytes;
+  for (const auto& [name, kind] :
+       {std::pair("arena", BufferKind::kArena), std::pair("states", BufferKind::kState),
+        std::pair("constants", BufferKind::kConstant), std::pair("buckets", BufferKind::kBucket)})
+    bytes[name] = executable.BytesOf(kind);
+  return bytes;
+}
+
 nb::list Profile(const LoadedExecutable& self) {
   nb::list steps;
   for (const StepProfile& step : self.executor->profile())
@@ -281,6 +291,11 @@ void BindViews(ExecutableClass& executable) {
       .def_prop_ro("collectives", &CollectiveLines,
                    "A line for each collective of a call, in order: what ranks compare when they load.",
                    nb::sig("def collectives(self) -> list[str]"))
+      .def_prop_ro("memory", &Memory,
+                   "The bytes that this rank holds between and during calls: states, constants, the arena, in which "
+                   "everything else lies that\n"
+                   "a call computes, and the buckets of collectives. Inputs and results are the caller's.",
+                   nb::sig("def memory(self) -> dict[str, int]"))
       .def_prop_ro(
           "threads", [](const LoadedExecutable& self) { return self.executor->executable().threads; },
           "Threads of this rank.")

@@ -214,7 +214,9 @@ void BindFacts(Class& graph) {
           "multiply-accumulate is\n"
           "two); a reduction has one for each element that it reads, moving elements none. Normalisations and softmax "
           "that are one node\n"
-          "count one for each element.\n\n"
+          "count one for each element. Of a step of micro-batches types and bytes are those of one, operations those "
+          "of "
+          "all.\n\n"
           "Args:\n"
           "  depth: how many parts of a layer's name count; layers that have these in common are one. All if None.",
           nb::sig("def summary(self, depth: int | None = None) -> str"))
@@ -290,8 +292,8 @@ void BindFunctions(nb::module_& module) {
       "_train_step",
       [](const Model& model, const std::vector<LossChoice>& losses, const std::vector<OptimizerChoice>& optimizers,
          const std::pair<std::string, double>& clipping, bool average, const std::vector<std::string>& trained,
-         const std::vector<std::string>& frozen, bool keep_results, const std::string& statistics, bool dropout,
-         int64_t seed) {
+         const std::vector<std::string>& frozen, bool keep_results, int64_t accumulate, const std::string& statistics,
+         bool dropout, int64_t seed) {
         passes::TrainStepSpec spec{.losses = {},
                                    .optimizer = OptimizerSpecOf(optimizers.front()),
                                    .groups = {},
@@ -299,14 +301,16 @@ void BindFunctions(nb::module_& module) {
                                    .average = average,
                                    .trained = trained,
                                    .frozen = frozen,
-                                   .keep_results = keep_results};
+                                   .keep_results = keep_results,
+                                   .accumulate = accumulate};
         for (const LossChoice& loss : losses) spec.losses.push_back(LossSpecOf(loss));
         for (size_t i = 1; i < optimizers.size(); ++i)
           spec.groups.push_back({std::get<0>(optimizers[i]), OptimizerSpecOf(optimizers[i])});
-        return TrainStepOf(model, std::move(spec), {.statistics = statistics, .dropout = dropout}, seed);
+        return TrainStepOf(model, std::move(spec),
+                           {.statistics = statistics, .dropout = dropout, .accumulate = accumulate}, seed);
       },
       "model"_a, "losses"_a, "optimizers"_a, "clipping"_a, "average"_a, "trained"_a, "frozen"_a, "keep_results"_a,
-      "statistics"_a, "dropout"_a, "seed"_a);
+      "accumulate"_a, "statistics"_a, "dropout"_a, "seed"_a);
   module.def(
       "_gradients",
       [](const Model& model, const std::string& of, const std::vector<std::string>& wrt) {

@@ -4,8 +4,10 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <map>
 
 #include "core/op_def.h"
+#include "core/ops/scan.h"
 #include "passes/training/train_step.h"
 #include "python_bindings/bindings.h"
 
@@ -86,27 +88,50 @@ std::string Summary(const Model& model) {
 
 namespace nb = nanobind;
 
+namespace {
+
+// A node as Python gets it: its values by the names that `name_of` gives them, and as often as it runs.
+template <typename NameOf>
+nb::dict Described(const Node& node, const NameOf& name_of, int64_t runs) {
+  std::vector<std::string> operands, results, types;
+  int64_t bytes = 0;
+  for (Value operand : node.operands()) operands.push_back(name_of(operand));
+  for (size_t i = 0; i < node.num_results(); ++i) {
+    results.push_back(name_of(const_cast<Node&>(node).result(i)));
+    types.push_back(node.type(i).ToString());
+    bytes += static_cast<int64_t>(node.type(i).num_bytes());
+  }
+  nb::dict described;
+  described["op"] = node.op_name();
+  described["source"] = node.source();
+  described["operands"] = operands;
+  described["results"] = results;
+  described["types"] = types;
+  described["bytes"] = bytes;
+  described["flops"] = FlopsOf(node) * static_cast<double>(runs);
+  described["updates"] = node.op().has_trait(kOptimizer);
+  return described;
+}
+
+// A loop over micro-batches is the step: its nodes stand for it. What its body gets has the name of the operand.
+void DescribeBody(const Node& loop, nb::list& list) {
+  const ScanForm form(loop);
+  std::map<const Node*, std::string> inputs;
+  for (size_t i = 0; i < form.num_inputs(); ++i) inputs[form.body->inputs()[i].value.node] = loop.operand(i).name();
+  const auto name_of = [&](Value value) {
+    const auto input = inputs.find(value.node);
+    return input == inputs.end() ? loop.result_name() + "/" + value.name() : input->second;
+  };
+  for (const Node& node : form.body->nodes()) list.append(Described(node, name_of, form.length));
+}
+
+}  // namespace
+
 nb::list DescribeNodes(const Model& model) {
   nb::list list;
   for (const Node& node : model.graph.nodes()) {
-    std::vector<std::string> operands, results, types;
-    int64_t bytes = 0;
-    for (Value operand : node.operands()) operands.push_back(operand.name());
-    for (size_t i = 0; i < node.num_results(); ++i) {
-      results.push_back(node.result_name(i));
-      types.push_back(node.type(i).ToString());
-      bytes += static_cast<int64_t>(node.type(i).num_bytes());
-    }
-    nb::dict described;
-    described["op"] = node.op_name();
-    described["source"] = node.source();
-    described["operands"] = operands;
-    described["results"] = results;
-    described["types"] = types;
-    described["bytes"] = bytes;
-    described["flops"] = FlopsOf(node);
-    described["updates"] = node.op().has_trait(kOptimizer);
-    list.append(described);
+    if (node.Is("scan") && node.attr<bool>("one_at_a_time")) DescribeBody(node, list);
+    else list.append(Described(node, [](Value value) { return value.name(); }, /*runs=*/1));
   }
   return list;
 }

@@ -156,6 +156,24 @@ graph @recurrent(%x: f32[8,7,5] split(0), state %w: f32[6,5], state %r: f32[3,6]
   }
 }
 
+// A loop over micro-batches of which each rank has a part; a loop over labels before it counts those that count.
+TEST(TrainingStep, MicroBatches) {
+  Graph convnet = Parse(kConvNet), batch_norm = Parse(kBatchNorm);
+  passes::TrainingModeOptions mode;
+  mode.statistics = "rank";
+  mode.accumulate = 2;
+  ASSERT_TRUE(passes::RunPasses({passes::TrainingMode(mode)}, batch_norm).ok());
+  passes::TrainStepSpec spec;
+  spec.accumulate = 2;
+  ASSERT_TRUE(passes::MakeTrainStep(batch_norm, spec).ok());
+  spec.losses[0].options["ignore_index"] = int64_t{1};
+  ASSERT_TRUE(passes::MakeTrainStep(convnet, spec).ok());
+  for (const Graph* step : {&convnet, &batch_norm}) {
+    for (int64_t ranks : {1, 2, 4}) ExpectAgrees(*step, ranks, /*threads=*/ranks == 2 ? 2 : 1);
+    ExpectAgrees(*step, 2, 1, /*optimize=*/false);
+  }
+}
+
 // Statistics of the whole batch, and of each rank's share of it.
 TEST(TrainingStep, BatchNorm) {
   for (const char* statistics : {"global", "rank"}) {

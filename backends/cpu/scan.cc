@@ -4,7 +4,8 @@
 //
 // Products of matrices that need no value of another iteration are one large product for all of them: before the loop
 // where what is scanned is multiplied with a constant, after it where the product is stacked, and for a sum over
-// iterations, as the gradient of a weight is: sum over t of a[t]' b[t] is a' b of all rows.
+// iterations, as the gradient of a weight is: sum over t of a[t]' b[t] is a' b of all rows. That takes memory for all
+// iterations, so that a loop whose iterations are to be one at a time has none of it.
 
 #include "core/ops/scan.h"
 
@@ -71,7 +72,8 @@ class ScanEmitter {
   }
   bool MayStack(Value value) const {
     const uint64_t bytes = value.type().num_bytes();
-    return form_.length > 0 && bytes > 0 && bytes <= kMostStacked / static_cast<uint64_t>(form_.length);
+    return form_.length > 0 && !node_.attr<bool>("one_at_a_time") && bytes > 0 &&
+           bytes <= kMostStacked / static_cast<uint64_t>(form_.length);
   }
   // y = a b for rows a of an iteration and a constant b: for all iterations it is one product.
   bool IsProductWithConstant(const Node& node) const {

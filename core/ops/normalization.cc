@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/builder.h"
+#include "core/micro_batches.h"
 #include "core/ops/op_list.h"
 #include "core/ops/rules.h"
 
@@ -315,11 +316,21 @@ std::optional<Placement> SplitOverSamples(PlacementContext& c, const std::vector
   return std::nullopt;
 }
 
+// Micro-batches have statistics of their own, whose means are the results; gradients per channel are sums.
+void PlaceMicroBatches(PlacementContext& c, const Placement& split, const std::vector<bool>& has_x_shape) {
+  const bool has_statistics = has_x_shape.size() > 3;  // as operands: those of the micro-batch
+  for (size_t i = 0; i < c.num_operands(); ++i)
+    c.Require(i, has_x_shape[i] ? split : i == 1 || !has_statistics ? Placement::Replicated() : c.operand(i));
+  c.Result(Placement::Partial(has_statistics ? ReduceKind::kSum : ReduceKind::kMean));
+  c.Result(0, split);
+}
+
 // The decomposition is distributed: its sums become partial, and counts are of the global batch. Statistics of each
 // rank are those of as many groups as there are ranks, which need no communication.
 void PlaceSplitSamples(PlacementContext& c, const std::vector<bool>& has_x_shape) {
   const std::optional<Placement> split = SplitOverSamples(c, has_x_shape);
   if (!split) return;
+  if (c.mesh_axis().name == kMicroBatchAxis) return PlaceMicroBatches(c, *split, has_x_shape);
   if (c.attr<std::string>("statistics") == "global") return c.Decompose();
   if (split->dim() != 0) {
     // Taken apart here, it would forget the groups of an axis that is placed later: planes are made whole instead.

@@ -246,6 +246,9 @@ const OpDef& ScanOp() {
           .OptionalAttr<int64_t>("scanned", 0, "how many of the operands are scanned")
           .OptionalAttr<int64_t>("summed", 0, "how many of the results are sums")
           .OptionalAttr<bool>("reverse", false, "scan and stack from the end")
+          .OptionalAttr<bool>("one_at_a_time", false,
+                              "what an iteration computes, and is no result, is in memory for that iteration alone; "
+                              "otherwise a backend may compute for all iterations at once what it can")
           .Constraint("C1",
                       "there is an operand for each input of the body; carried and scanned are at least 0, and "
                       "together at most the number of operands")

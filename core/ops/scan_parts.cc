@@ -93,6 +93,7 @@ absl::Status ReplaceScan(Graph& graph, Node& scan, const Graph& body, const Scan
                          const std::vector<size_t>& kept) {
   const ScanForm form(scan);
   ASSIGN_OR_RETURN(NodeSpec spec, MakeScan(body, parts, form.length, form.reverse, scan.source()));
+  spec.attributes.emplace("one_at_a_time", scan.attr<bool>("one_at_a_time"));
   std::vector<std::string> names;
   for (size_t i : kept) {
     spec.placements.push_back(scan.placements(i));

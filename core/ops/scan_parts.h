@@ -36,7 +36,7 @@ struct ScanParts {
 absl::StatusOr<NodeSpec> MakeScan(const Graph& body, const ScanParts& parts, int64_t length, bool reverse,
                                   std::string source);
 
-// Puts the node of these parts in the place of `scan`, with its length and direction. The new results stand for those
+// Puts the node of these parts in the place of `scan`, with its other attributes. The new results stand for those
 // of `scan` whose numbers are `kept`, ascending, and have their names and placements; nobody uses the others.
 absl::Status ReplaceScan(Graph& graph, Node& scan, const Graph& body, const ScanParts& parts,
                          const std::vector<size_t>& kept);

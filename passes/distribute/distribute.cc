@@ -126,7 +126,7 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
 absl::Status AxisPlacer::PlaceBody(Node& scan, const std::vector<Value>& operands) {
   std::vector<Placement> placements;
   for (Value operand : operands) placements.push_back(operand.placement(axis_.name));
-  return PlaceScanBody(from_, scan, placements, axis_.name, [&](Graph body) {
+  return PlaceScanBody(from_, scan, placements, axis_.name, to_.mesh(), [&](Graph body) {
     return AxisPlacer(std::move(body), axis_, to_.mesh(), /*is_body=*/true).Run();
   });
 }

@@ -1,7 +1,6 @@
 #include "passes/distribute/place_bodies.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "core/op_def.h"
 #include "core/ops/scan.h"
@@ -14,9 +13,10 @@ class BodyPlacer {
   BodyPlacer(const ScanForm& form, const std::string& axis, const PlaceBodyFn& place)
       : form_(form), axis_(axis), place_(place) {}
 
-  // The body with its inputs placed so, or where carried values settle; nothing if ranks would have to meet.
-  std::optional<Graph> Place(std::vector<Placement> inputs) const {
-    for (size_t round = 0; round <= 2 * form_.carried; ++round) {
+  // The body with its inputs placed so, or where carried values settle, and where the body wants slices of what is
+  // whole; an error that says why if ranks would have to meet.
+  absl::StatusOr<Graph> Place(std::vector<Placement> inputs) const {
+    for (size_t round = 0; round <= form_.carried + inputs.size(); ++round) {
       Graph body = form_.body->Clone();
       for (size_t i = 0; i < inputs.size(); ++i) {
         PlacementMap placements = body.inputs()[i].placements();
@@ -24,34 +24,55 @@ class BodyPlacer {
         body.set_input_placements(i, std::move(placements));
       }
       absl::StatusOr<Graph> placed = place_(std::move(body));
-      if (!placed.ok()) return std::nullopt;
+      if (!placed.ok()) return placed;
       bool settled = true;
       for (size_t i = 0; i < form_.carried; ++i) {
         const Placement next = placed->results()[i].value.placement(axis_);
         if (next == inputs[i]) continue;
-        if (!next.is_split() && !next.is_replicated()) return std::nullopt;
+        if (!next.is_split() && !next.is_replicated()) return IsAt(placed->results()[i], "carried on", next);
         inputs[i] = next;
         settled = false;
       }
       // Not before: a first value that is whole may have been cut in the body, and is then cut before it.
-      if (settled && !IsLoop(*placed)) return std::nullopt;
-      if (settled) return *std::move(placed);
+      if (!settled || CutInputs(*placed, inputs)) continue;
+      RETURN_IF_ERROR(CheckLoop(*placed));
+      return placed;
     }
-    return std::nullopt;
+    return InvalidArgument() << "its carried values settle nowhere";
   }
 
  private:
-  // Whether the ranks compute it alone, and can add up what is summed after the loop.
-  bool IsLoop(const Graph& placed) const {
+  // Has what a body takes slices of cut before the loop. True if there was such an input.
+  bool CutInputs(const Graph& placed, std::vector<Placement>& inputs) const {
+    bool any = false;
+    for (size_t i = form_.carried; i < inputs.size(); ++i) {
+      if (!inputs[i].is_replicated()) continue;
+      for (const Node* user : placed.inputs()[i].value.node->users()) {
+        if (!user->Is("shard") || user->attr<std::string>("axis") != axis_) continue;
+        inputs[i] = Placement::Split(user->attr<int64_t>("dim"));
+        any = true;
+        break;
+      }
+    }
+    return any;
+  }
+
+  static absl::Status IsAt(const Result& result, std::string_view what, const Placement& is) {
+    return InvalidArgument() << "%" << result.value.name() << ", which is " << what << ", is " << is;
+  }
+
+  // The ranks compute it alone, and can add up what is summed after the loop.
+  absl::Status CheckLoop(const Graph& placed) const {
     for (const Node& node : placed.nodes()) {
-      if (node.op().ranks_eval() || node.op().has_trait(kCollective)) return false;
+      if (node.op().ranks_eval() || node.op().has_trait(kCollective))
+        return InvalidArgument() << node.Describe() << " is about ranks";
     }
     for (size_t i = 0; i < form_.num_results(); ++i) {
       const Placement is = placed.results()[i].value.placement(axis_);
       const bool may_be_partial = i >= form_.carried && is.is_partial(ReduceKind::kSum);
-      if (is.is_partial() && !may_be_partial) return false;
+      if (is.is_partial() && !may_be_partial) return IsAt(placed.results()[i], "a result", is);
     }
-    return true;
+    return absl::OkStatus();
   }
 
   const ScanForm& form_;
@@ -66,10 +87,42 @@ Placement InLoop(const Placement& operand, bool is_scanned) {
   return operand.dim() == 0 ? Placement::Replicated() : Placement::Split(operand.dim() - 1);
 }
 
+// Names an input whose rows the ranks cannot share in each micro-batch.
+absl::Status CheckRowsOfRanks(const Graph& graph, const ScanForm& form, const std::string& axis, const Mesh& mesh) {
+  for (const Input& input : graph.inputs()) {
+    const Placement placement = input.value.placement(axis);
+    const bool is_batch = input.is_data() && placement.is_split() && input.value.placement(kDataAxis) == placement;
+    if (!is_batch) continue;
+    int64_t ranks = 1;
+    for (const MeshAxis& each : mesh.axes()) ranks *= input.value.placement(each.name) == placement ? each.size : 1;
+    const int64_t rows = input.value.shape()[placement.dim()];
+    if (rows % (ranks * form.length) == 0) continue;
+    return InvalidArgument() << "accumulate: each of " << ranks << " ranks has " << rows / ranks << " of the " << rows
+                             << " rows of input %" << input.name() << " (" << input.value.type() << "), which are no "
+                             << form.length << " equal micro-batches; the batch has to be a multiple of " << ranks
+                             << " * " << form.length << " = " << ranks * form.length;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NotByMicroBatches(const Node& scan, const ScanForm& form, const std::string& axis,
+                               const absl::Status& why) {
+  ErrorStream error = InvalidArgument() << "accumulate: the ranks of axis " << axis << " would have to communicate "
+                                        << "within the loop over micro-batches " << scan.Describe();
+  for (const Node& node : form.body->nodes()) {
+    if (node.Is("batch_norm_training") && node.attr<std::string>("statistics") == "global") {
+      return error << ": " << node.Describe() << " normalises by the statistics of all ranks; those of a rank's own "
+                   << "share need no communication: batch_statistics=\"rank\" of train_step, statistics=rank of the "
+                   << "pass training-mode";
+    }
+  }
+  return error << ": " << why.message();
+}
+
 }  // namespace
 
 absl::Status PlaceScanBody(Graph& graph, Node& scan, const std::vector<Placement>& operands, const std::string& axis,
-                           const PlaceBodyFn& place) {
+                           const Mesh& mesh, const PlaceBodyFn& place) {
   const auto is_local = [](const Placement& placement) { return placement.is_local(); };
   if (std::any_of(operands.begin(), operands.end(), is_local)) return absl::OkStatus();  // each rank has its own loop
   const ScanForm form(scan);
@@ -79,13 +132,24 @@ absl::Status PlaceScanBody(Graph& graph, Node& scan, const std::vector<Placement
     as_they_are.push_back(InLoop(operands[i], form.is_scanned(i)));
     without_constants.push_back(i < form.first_constant() ? as_they_are[i] : Placement::Replicated());
   }
-  for (const auto& inputs : {as_they_are, without_constants, std::vector<Placement>(operands.size())}) {
-    std::optional<Graph> placed = placer.Place(inputs);
-    if (!placed) continue;
+  const bool by_micro_batches = scan.attr<bool>("one_at_a_time");
+  if (by_micro_batches) RETURN_IF_ERROR(CheckRowsOfRanks(graph, form, axis, mesh));
+  const bool is_shared =
+      std::any_of(as_they_are.begin(), as_they_are.begin() + static_cast<std::ptrdiff_t>(form.first_constant()),
+                  [](const Placement& placement) { return placement.is_split(); });
+  std::vector<std::vector<Placement>> ways = {as_they_are, without_constants};
+  if (!by_micro_batches || !is_shared) ways.emplace_back(operands.size());
+  absl::Status why;  // of the last
+  for (const std::vector<Placement>& inputs : ways) {
+    absl::StatusOr<Graph> placed = placer.Place(inputs);
+    why = placed.status();
+    if (!placed.ok()) continue;
     placed->set_mesh(Mesh());
     return graph.SetAttribute(&scan, "body", Region(*std::move(placed)));
   }
-  return Internal() << scan.Describe() << ": its body cannot be placed whole along axis " << axis;
+  if (by_micro_batches) return NotByMicroBatches(scan, form, axis, why);
+  return Internal() << scan.Describe() << ": its body cannot be placed whole along axis " << axis << ": "
+                    << why.message();
 }
 
 }  // namespace lockstep::passes

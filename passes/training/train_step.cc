@@ -6,6 +6,7 @@
 
 #include "core/op_def.h"
 #include "passes/optimize/recognize_attention.h"
+#include "passes/training/accumulate.h"
 #include "passes/training/autodiff.h"
 #include "passes/training/averaging.h"
 #include "passes/training/inference_mode.h"
@@ -144,7 +145,8 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   if (!is_own_result) RETURN_IF_ERROR(graph.AddResult("loss", loss));
   ASSIGN_OR_RETURN(of_states, ClipGradients(graph, std::move(of_states), spec.clipping));
   RETURN_IF_ERROR(AddOptimizers(graph, states, of_states, spec));
-  return spec.average ? AddAverages(graph, states) : absl::OkStatus();
+  if (spec.average) RETURN_IF_ERROR(AddAverages(graph, states));
+  return AccumulateGradients(graph, spec.accumulate);
 }
 
 std::vector<std::string> StatesTrainedBy(const Graph& graph) {

@@ -13,6 +13,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -44,6 +45,8 @@ struct TrainStepSpec {
   // the loss depends on if it is empty; `frozen` is left out of it. A pattern that matches no state is an error.
   std::vector<std::string> trained, frozen;
   bool keep_results = false;  // keep the model's own results beside the loss
+  // Micro-batches, one after the other (passes/training/accumulate.h); TrainingModeOptions had the same number.
+  int64_t accumulate = 1;
 };
 
 // Replaces the results of `graph` by `loss` and the next values of the trained states. The optimizer's states start as

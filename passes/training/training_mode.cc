@@ -44,10 +44,12 @@ absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options,
             {{"epsilon", node.attr<double>("epsilon")}, {"statistics", options.statistics}});
   RETURN_IF_ERROR(b.status());
   // A single value per channel has no unbiased variance; PyTorch refuses it.
-  const int64_t count = x.shape().num_elements() / std::max<int64_t>(x.shape()[1], 1);
+  const int64_t count = x.shape().num_elements() / std::max<int64_t>(x.shape()[1], 1) / options.accumulate;
   if (count < 2) {
-    return FailedPrecondition() << node.Describe() << " normalises " << x.type()
-                                << ", one value per channel; training needs at least two";
+    ErrorStream error = FailedPrecondition()
+                        << node.Describe() << " normalises " << x.type() << ", one value per channel";
+    if (options.accumulate > 1) error << " of each of " << options.accumulate << " micro-batches";
+    return error << "; training needs at least two";
   }
   const double unbiased = static_cast<double>(count) / static_cast<double>(count - 1);
   Update(statistics, b, mean, results[1], momentum, 1.0, node.Describe());
@@ -108,6 +110,8 @@ absl::StatusOr<bool> TrainAll(Graph& graph, const TrainingModeOptions& options) 
   if (options.momentum && !(*options.momentum >= 0 && *options.momentum <= 1)) {
     return InvalidArgument() << "momentum is " << *options.momentum << ", expected 0 to 1";
   }
+  if (options.accumulate < 1)
+    return InvalidArgument() << "accumulate is " << options.accumulate << ", expected at least 1";
   ASSIGN_OR_RETURN(const bool normalizes, NormalizeByTheBatch(graph, options));
   ASSIGN_OR_RETURN(const bool drops, options.dropout ? DropAll(graph) : InferenceMode().run(graph));
   return normalizes || drops;

@@ -7,7 +7,7 @@
 //     %y = batch_norm_inference %x, %s, %b, %m, %v {epsilon=1e-05} : f32[8,3]
 //     return %y
 //   }
-// becomes, n being the number of values per channel (8 here) and momentum that of the node (0.9),
+// becomes, n being the number of values per channel of a micro-batch (8 here) and momentum that of the node (0.9),
 //   graph @f(...) -> (y: f32[8,3], %m: f32[3], %v: f32[3]) {
 //     %y, %mean, %variance = batch_norm_training %x, %s, %b {epsilon=1e-05} : f32[8,3], f32[3], f32[3]
 //     %m.next = momentum * %m + (1 - momentum) * %mean
@@ -46,6 +46,7 @@ struct TrainingModeOptions {
   std::optional<double> momentum = {};  // in place of the nodes' own; in [0, 1]
   std::string statistics = "global";    // or "rank": see batch_norm_training
   bool dropout = true;                  // false: what would drop is taken out
+  int64_t accumulate = 1;               // micro-batches of the step, each of which has statistics of its own
 };
 
 // An error if a running statistic has a next value already, or if a loop's body has a `dropout`: each of its runs would

@@ -105,6 +105,7 @@ def train_step(
     trained: Sequence[str] = (),
     frozen: Sequence[str] = (),
     keep_results: bool = False,
+    accumulate: int = 1,
     batch_statistics: str = "global",
     dropout: str = "on",
     seed: int = 0,
@@ -135,6 +136,12 @@ def train_step(
         which become states then.
       frozen: names or patterns of states that are not trained.
       keep_results: keep the model's own results beside `loss`.
+      accumulate: in how many micro-batches the step computes its batch, one after the other, each with the activations of that one
+        alone in memory. Gradients are added up, and the optimizer, clipping and averages see the sum: the step computes, to
+        rounding, what one of the whole batch does, whatever of it counts in which micro-batch, and draws the same numbers. It
+        divides each rank's batch. Batch normalisation is the exception: it is by the statistics of a micro-batch, and the running
+        statistics move once a step, by the mean of the micro-batches'; several ranks need `batch_statistics="rank"` for it. A loss
+        that compares the samples of a batch with each other computes micro-batches more than once, and one rank alone can.
       batch_statistics: of batch normalisation: "global" are those of the global batch, so that n ranks compute what one
         would; "rank" are those of each rank's share, which saves communication and changes with the number of ranks.
       dropout: "off" trains a model that drops values at random without doing so.
@@ -166,6 +173,7 @@ def train_step(
         trained,
         frozen,
         _check.flag("keep_results", keep_results),
+        _check.integer("accumulate", accumulate, 1),
         batch_statistics,
         dropout == "on",
         _check.integer("seed", seed),

@@ -143,7 +143,7 @@ class Graph:
         bytes of all results of its nodes, which is not the memory that a compiled program needs. An addition, a comparison or a
         function such as exp of one element is one operation, a product that is added to a sum two (so one multiply-accumulate is
         two); a reduction has one for each element that it reads, moving elements none. Normalisations and softmax that are one node
-        count one for each element.
+        count one for each element. Of a step of micro-batches types and bytes are those of one, operations those of all.
 
         Args:
           depth: how many parts of a layer's name count; layers that have these in common are one. All if None.
@@ -182,7 +182,7 @@ def _onnx_operators() -> list[tuple[str, int, int]]: ...
 
 def _with_values(model: Graph, values: Mapping[str, object]) -> Graph: ...
 
-def _train_step(model: Graph, losses: Sequence[tuple[str, Sequence[str], Sequence[str], Mapping[str, bool | int | float | str | Sequence[float]], float]], optimizers: Sequence[tuple[str, str, Mapping[str, bool | int | float | str | Sequence[float]], Sequence[str]]], clipping: tuple[str, float], average: bool, trained: Sequence[str], frozen: Sequence[str], keep_results: bool, statistics: str, dropout: bool, seed: int) -> Graph: ...
+def _train_step(model: Graph, losses: Sequence[tuple[str, Sequence[str], Sequence[str], Mapping[str, bool | int | float | str | Sequence[float]], float]], optimizers: Sequence[tuple[str, str, Mapping[str, bool | int | float | str | Sequence[float]], Sequence[str]]], clipping: tuple[str, float], average: bool, trained: Sequence[str], frozen: Sequence[str], keep_results: bool, accumulate: int, statistics: str, dropout: bool, seed: int) -> Graph: ...
 
 def _gradients(graph: Graph, of: str, wrt: Sequence[str]) -> Graph: ...
 
@@ -341,6 +341,13 @@ class Executable:
     def collectives(self) -> list[str]:
         """
         A line for each collective of a call, in order: what ranks compare when they load.
+        """
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """
+        The bytes that this rank holds between and during calls: states, constants, the arena, in which everything else lies that
+        a call computes, and the buckets of collectives. Inputs and results are the caller's.
         """
 
     @property

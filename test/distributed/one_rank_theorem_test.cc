@@ -4,141 +4,20 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
-#include <map>
-#include <random>
+#include <string>
 
-#include "core/interpreter.h"
 #include "core/printer.h"
-#include "core/random_tensor.h"
 #include "core/verifier.h"
 #include "passes/distribute/distribute.h"
-#include "passes/distribute/localize.h"
-#include "passes/distribute/merge_all_reduces.h"
-#include "passes/distribute/overlap_collectives.h"
 #include "passes/training/train_step.h"
+#include "test/distributed/models.h"
+#include "test/distributed/train.h"
 
 namespace lockstep {
 namespace {
 
 using passes::OptimizerSpec;
 using passes::TrainStepSpec;
-
-constexpr std::string_view kMlp = R"(
-graph @mlp(%x: f32[12,5] split(0), state %w1: f32[5,7], state %b1: f32[7], state %w2: f32[7,3]) -> (logits: f32[12,3] split(0)) {
-  %h  = matmul %x, %w1 : f32[12,7]
-  %bb = broadcast %b1 {shape=[12,7], dims=[1]} : f32[12,7]
-  %hb = add %h, %bb : f32[12,7]
-  %a  = tanh %hb : f32[12,7]
-  %z  = matmul %a, %w2 : f32[12,3]
-  return %z
-}
-)";
-
-constexpr std::string_view kConvNet = R"(
-graph @convnet(%x: f32[12,2,6,6] split(0), state %k: f32[4,2,3,3], state %scale: f32[4], state %bias: f32[4], state %w: f32[16,3]) -> (logits: f32[12,3] split(0)) {
-  %c = convolution %x, %k {stride=[1,1], padding_low=[0,0], padding_high=[0,0], dilation=[1,1]} : f32[12,4,4,4]
-  %n, %mean, %var = batch_norm_training %c, %scale, %bias {epsilon=1e-5} : f32[12,4,4,4], f32[4], f32[4]
-  %r = relu %n : f32[12,4,4,4]
-  %p = max_pool %r {window=[2,2], stride=[2,2], padding_low=[0,0], padding_high=[0,0], dilation=[1,1]} : f32[12,4,2,2]
-  %f = reshape %p {shape=[12,16]} : f32[12,16]
-  %z = matmul %f, %w : f32[12,3]
-  return %z
-}
-)";
-
-constexpr std::string_view kEmbedding = R"(
-graph @tokens(%x: i64[12,4] split(0), state %table: f32[5,6], state %w: f32[24,3]) -> (logits: f32[12,3] split(0)) {
-  %e = gather %table, %x {dim=0} : f32[12,4,6]
-  %f = reshape %e {shape=[12,24]} : f32[12,24]
-  %z = matmul %f, %w : f32[12,3]
-  return %z
-}
-)";
-
-// The batch is split in the loop, where ranks do not meet: the gradients of its weights are sums over the loop and then
-// over the ranks.
-constexpr std::string_view kRecurrent = R"(
-graph @recurrent(%x: f32[12,4,5] split(0), state %w: f32[5,6], state %r: f32[6,6], state %b: f32[6], state %v: f32[6,3]) -> (logits: f32[12,3] split(0)) {
-  %xs = transpose %x {permutation=[1,0,2]} : f32[4,12,5]
-  %0 = constant {value=dense<f32[]: 0.0>} : f32[]
-  %h = broadcast %0 {dims=[], shape=[12,6]} : f32[12,6]
-  %last = scan %h, %xs, %w, %r, %b {carried=1, length=4, scanned=1, body=
-    graph @step(%h: f32[12,6], %x: f32[12,5], %w: f32[5,6], %r: f32[6,6], %b: f32[6]) -> (h: f32[12,6]) {
-      %of_x = matmul %x, %w : f32[12,6]
-      %of_h = matmul %h, %r : f32[12,6]
-      %sum = add %of_x, %of_h : f32[12,6]
-      %bias = broadcast %b {dims=[1], shape=[12,6]} : f32[12,6]
-      %biased = add %sum, %bias : f32[12,6]
-      %next = tanh %biased : f32[12,6]
-      return %next
-    }} : f32[12,6]
-  %z = matmul %last, %v : f32[12,3]
-  return %z
-}
-)";
-
-// Labels from 0 to 2, small floats.
-Tensor RandomValues(const TensorType& type, std::mt19937_64& random) {
-  return IsFloat(type.dtype) ? RandomTensor(type, random, -0.5, 0.5) : RandomTensor(type, random, 0, 2);
-}
-
-// Slice `rank` of `of` equal slices of dimension 0.
-Tensor RankSlice(const Tensor& whole, int64_t rank, int64_t of) {
-  Tensor slice(TensorType{whole.dtype(), whole.shape().WithDim(0, whole.shape()[0] / of)});
-  std::memcpy(slice.mutable_bytes(), whole.bytes() + static_cast<size_t>(rank) * slice.num_bytes(), slice.num_bytes());
-  return slice;
-}
-
-// Trains `steps` steps over `ranks` ranks; returns the losses, and the states of each rank in the end.
-struct History {
-  std::vector<double> losses;
-  std::vector<std::map<std::string, Tensor>> states;
-};
-
-History Train(const Graph& step, int64_t ranks, int steps) {
-  absl::StatusOr<Graph> graph = passes::DistributeGraph(step, Mesh({{"data", ranks}}));
-  EXPECT_TRUE(graph.ok()) << graph.status();
-  if (!graph.ok()) return {};
-  const absl::Status merged = passes::RunPasses({passes::MergeAllReduces({.max_bytes = 200, .first_bytes = 100}),
-                                                 passes::Localize(), passes::OverlapCollectives()},
-                                                *graph);
-  EXPECT_TRUE(merged.ok()) << merged << "\n" << graph->ToString();
-  EXPECT_EQ(graph->mesh().num_ranks(), ranks);
-  std::mt19937_64 random(7);
-  History run;
-  run.states.resize(static_cast<size_t>(ranks));
-  for (const Input& input : step.inputs()) {
-    if (!input.is_state) continue;
-    const bool starts_at_zero = input.name().find('/') != std::string::npos;
-    const Tensor value = starts_at_zero ? Tensor(input.value.type()) : RandomValues(input.value.type(), random);
-    for (auto& states : run.states) states[input.name()] = value;
-  }
-  for (int s = 0; s < steps; ++s) {
-    std::vector<std::vector<Tensor>> inputs(static_cast<size_t>(ranks));
-    for (const Input& input : step.inputs()) {
-      const bool is_batch = !input.is_state && !input.setting;
-      const Tensor batch = is_batch ? RandomValues(input.value.type(), random) : Tensor();
-      for (int64_t rank = 0; rank < ranks; ++rank) {
-        const auto r = static_cast<size_t>(rank);
-        if (is_batch) inputs[r].push_back(RankSlice(batch, rank, ranks));
-        else if (input.is_state) inputs[r].push_back(run.states[r][input.name()]);
-        else inputs[r].push_back(Tensor::Scalar(DType::kF64, input.setting->value));
-      }
-    }
-    const auto results = Interpret(*graph, inputs);
-    EXPECT_TRUE(results.ok()) << results.status();
-    if (!results.ok()) return run;
-    for (size_t i = 0; i < graph->results().size(); ++i) {
-      const Result& result = graph->results()[i];
-      for (size_t r = 0; r < static_cast<size_t>(ranks); ++r) {
-        if (result.is_state) run.states[r][result.name] = (*results)[r][i];
-      }
-      if (result.name == "loss") run.losses.push_back((*results)[0][i].At(0));
-    }
-  }
-  return run;
-}
 
 // Expects of `step` on 2, 3 and 4 ranks what it does on one, and equal states on all ranks.
 void ExpectOneRankResults(const Graph& step) {

@@ -1,5 +1,6 @@
 // Losses and their gradients against an independent oracle: the numbers that PyTorch computes in f64 of the whole
-// batch. Each row on one rank, and on two and three, which share the batch: they must compute what one does.
+// batch. Each row on one rank, on two and three, which share the batch, and in micro-batches, one after the other: they
+// must compute what one rank does of the whole.
 // pytorch_losses.inc holds the rows, made by make_pytorch_losses.py.
 
 #include <gtest/gtest.h>
@@ -15,6 +16,7 @@
 #include "core/printer.h"
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/localize.h"
+#include "passes/training/accumulate.h"
 #include "passes/training/autodiff.h"
 #include "passes/training/loss.h"
 
@@ -146,26 +148,51 @@ void ExpectResults(const LossCase& row, const std::vector<std::vector<Tensor>>& 
   }
 }
 
+std::vector<Tensor> InputsOf(const LossCase& row, const Graph& graph) {
+  const std::vector<Numbers> given = Lines(row.given);
+  LOCKSTEP_CHECK(graph.inputs().size() == given.size()) << row.name;
+  std::vector<Tensor> inputs;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const Value input = graph.inputs()[i].value;
+    EXPECT_TRUE(input.placement(kDataAxis).is_split(0)) << row.name << ": " << input.name();
+    inputs.push_back(TensorOf(input.type(), given[i]));
+  }
+  return inputs;
+}
+
+void ExpectAsOfPyTorch(const LossCase& row, const Graph& graph, int64_t ranks) {
+  const absl::StatusOr<std::vector<std::vector<Tensor>>> results = RunOnRanks(graph, InputsOf(row, graph), ranks);
+  ASSERT_TRUE(results.ok()) << results.status();
+  ASSERT_EQ(results->size(), static_cast<size_t>(ranks));
+  ExpectResults(row, *results);
+}
+
 TEST(PyTorchLossTest, LossesAndGradientsOnOneTwoAndThreeRanks) {
   ASSERT_GE(std::size(kCases), 100u);
   for (const LossCase& row : kCases) {
-    const std::vector<Numbers> given = Lines(row.given);
     const absl::StatusOr<Graph> graph = GraphOf(row);
     ASSERT_TRUE(graph.ok()) << row.name << ": " << graph.status();
-    ASSERT_EQ(graph->inputs().size(), given.size()) << row.name;
     ASSERT_EQ(graph->results().size(), Lines(row.expected).size()) << row.name;
-    std::vector<Tensor> inputs;
-    for (size_t i = 0; i < given.size(); ++i) {
-      const Value input = graph->inputs()[i].value;
-      EXPECT_TRUE(input.placement(kDataAxis).is_split(0)) << row.name << ": " << input.name();
-      inputs.push_back(TensorOf(input.type(), given[i]));
-    }
     for (int64_t ranks : {1, 2, 3}) {
       SCOPED_TRACE(std::string(row.name) + " on " + std::to_string(ranks) + " ranks");
-      const absl::StatusOr<std::vector<std::vector<Tensor>>> results = RunOnRanks(*graph, inputs, ranks);
-      ASSERT_TRUE(results.ok()) << results.status();
-      ASSERT_EQ(results->size(), static_cast<size_t>(ranks));
-      ExpectResults(row, *results);
+      ExpectAsOfPyTorch(row, *graph, ranks);
+    }
+  }
+}
+
+// Whatever a loss divides by, it is that of the whole batch.
+TEST(PyTorchLossTest, LossesAndGradientsOfMicroBatches) {
+  for (const LossCase& row : kCases) {
+    for (int64_t micro_batches : {2, 3}) {
+      absl::StatusOr<Graph> graph = GraphOf(row);
+      ASSERT_TRUE(graph.ok()) << row.name << ": " << graph.status();
+      const absl::Status cut = passes::AccumulateGradients(*graph, micro_batches);
+      ASSERT_TRUE(cut.ok()) << row.name << ": " << cut;
+      for (int64_t ranks : {int64_t{1}, 6 / micro_batches}) {
+        SCOPED_TRACE(std::string(row.name) + ", " + std::to_string(micro_batches) + " micro-batches on " +
+                     std::to_string(ranks) + " ranks");
+        ExpectAsOfPyTorch(row, *graph, ranks);
+      }
     }
   }
 }

@@ -22,6 +22,7 @@
 #include "passes/optimize/recognize_attention.h"
 #include "passes/pass_table.h"
 #include "passes/pipeline.h"
+#include "passes/training/accumulate.h"
 #include "test/random_graph/compare.h"
 #include "test/random_graph/op_nodes.h"
 #include "test/random_graph/steady.h"
@@ -254,6 +255,55 @@ INSTANTIATE_TEST_SUITE_P(Meshes, RandomGraphOnMeshTest,
                              name += axis.name + std::to_string(axis.size);
                            return name + (std::get<1>(info.param) ? "Optimized" : "");
                          });
+
+passes::Pass Accumulate(int64_t micro_batches) {
+  return {"accumulate", [micro_batches](Graph& graph) -> absl::StatusOr<bool> {
+            RETURN_IF_ERROR(passes::AccumulateGradients(graph, micro_batches));
+            return true;
+          }};
+}
+
+// A program with a batch, and without batch normalisation, which is by the statistics of a micro-batch.
+bool IsOfMicroBatches(const Graph& graph) {
+  return std::any_of(graph.inputs().begin(), graph.inputs().end(),
+                     [](const Input& input) { return input.is_data() && input.value.placement("data").is_split(); }) &&
+         std::none_of(graph.nodes().begin(), graph.nodes().end(),
+                      [](const Node& node) { return node.attributes().contains("statistics"); });
+}
+
+// On ranks too, but for loops in which those would have to meet.
+absl::Status CheckMicroBatches(const RandomProgram& program, int64_t micro_batches, int* num_shared) {
+  if (!IsOfMicroBatches(program.graph)) return absl::OkStatus();
+  const passes::Pass accumulate = Accumulate(micro_batches);
+  RETURN_IF_ERROR(CheckPasses(program, {accumulate}));
+  const absl::Status on_ranks =
+      CheckOnRanks(program, {accumulate, passes::Distribute(Mesh({{"data", kBatch / micro_batches}}))});
+  if (on_ranks.message().find("would have to communicate within the loop") != std::string::npos)
+    return absl::OkStatus();
+  ++*num_shared;
+  return on_ranks;
+}
+
+// Any program of a batch, not steps alone.
+TEST(RandomGraphsTest, MeanTheSameInMicroBatches) {
+  int num_cut = 0, num_shared = 0;
+  for (uint64_t seed = first_seed; seed < first_seed + num_graphs; ++seed) {
+    const RandomProgram program = MakeRandomProgram(seed, {.max_nodes = seed % 4 == 0 ? 6 : 24, .batch = kBatch});
+    const int64_t micro_batches = seed % 2 == 0 ? 2 : 3;
+    const auto fails = [&](const RandomProgram& smaller) {
+      return !CheckMicroBatches(smaller, micro_batches, &num_shared).ok();
+    };
+    num_cut += IsOfMicroBatches(program.graph);
+    if (!fails(program)) continue;
+    const RandomProgram smallest = Shrink(program, fails);
+    const std::string path = WriteReproducer(smallest, "", "random_micro_batches." + std::to_string(seed));
+    FAIL() << "seed " << seed << ", " << micro_batches
+           << " micro-batches: " << CheckMicroBatches(smallest, micro_batches, &num_shared).message() << "\n"
+           << smallest.graph.ToString() << "written with its inputs to " << path;
+  }
+  EXPECT_GE(static_cast<uint64_t>(num_cut) * 2, num_graphs);
+  EXPECT_GE(num_shared * 4, num_cut);
+}
 
 constexpr uint64_t kMany = 1000;
 

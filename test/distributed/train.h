@@ -1,0 +1,25 @@
+// Training on the interpreter, for the tests of this folder.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/graph.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+// The losses, and the states of each rank in the end.
+struct History {
+  std::vector<double> losses;
+  std::vector<std::map<std::string, Tensor>> states;
+};
+
+// Trains `steps` steps over `ranks` ranks of a data axis, with the same data whatever their number: labels from 0 to 2,
+// and small floats. Failures are those of the test that calls it.
+History Train(const Graph& step, int64_t ranks, int steps);
+
+}  // namespace lockstep
