@@ -8,7 +8,30 @@ namespace lockstep {
 namespace {
 
 constexpr char kRangeConstraint[] = "range";
+constexpr char kChoiceConstraint[] = "choice";
 constexpr char kOperandConstraint[] = "operand";
+
+bool IsNumber(const Attribute& value) {
+  return std::holds_alternative<double>(value) || std::holds_alternative<int64_t>(value);
+}
+
+// Whether it is in its range, or among its choices.
+absl::Status CheckValue(const InferContext& context, const OpDef::AttributeDef& attribute, const Attribute& value) {
+  if (attribute.range && IsNumber(value)) {
+    const auto* const whole = std::get_if<int64_t>(&value);
+    const double number = whole ? static_cast<double>(*whole) : std::get<double>(value);
+    if (attribute.range->Contains(number)) return absl::OkStatus();
+    return context.Error(kRangeConstraint)
+           << attribute.name << " is " << number << ", expected " << attribute.range->ToString();
+  }
+  const std::vector<std::string>& choices = attribute.choices;
+  if (choices.empty() || std::find(choices.begin(), choices.end(), std::get<std::string>(value)) != choices.end())
+    return absl::OkStatus();
+  ErrorStream error = context.Error(kChoiceConstraint);
+  error << attribute.name << " is '" << std::get<std::string>(value) << "', expected one of ";
+  for (size_t i = 0; i < choices.size(); ++i) error << (i ? ", " : "") << choices[i];
+  return error;
+}
 
 // Each operand after the first `own` is that of exactly one attribute, and a scalar.
 absl::Status CheckOperandRefs(const InferContext& context, size_t own) {
@@ -109,12 +132,22 @@ OpDef& OpDef::PerDim(std::string_view attribute) {
 }
 
 OpDef& OpDef::In(NumberRange range) {
-  LOCKSTEP_CHECK(!attributes_.empty() && std::holds_alternative<double>(attributes_.back().example))
-      << name_ << " has no float before the range";
+  LOCKSTEP_CHECK(!attributes_.empty() && IsNumber(attributes_.back().example))
+      << name_ << " has no number before the range";
   attributes_.back().range = range;
   const auto is_declared = [](const ConstraintDef& constraint) { return constraint.id == kRangeConstraint; };
   if (std::none_of(constraints_.begin(), constraints_.end(), is_declared))
-    Constraint(kRangeConstraint, "floats are in the ranges above");
+    Constraint(kRangeConstraint, "numbers are in the ranges above");
+  return *this;
+}
+
+OpDef& OpDef::OneOf(std::vector<std::string> choices) {
+  LOCKSTEP_CHECK(!attributes_.empty() && std::holds_alternative<std::string>(attributes_.back().example))
+      << name_ << " has no string before the choices";
+  attributes_.back().choices = std::move(choices);
+  const auto is_declared = [](const ConstraintDef& constraint) { return constraint.id == kChoiceConstraint; };
+  if (std::none_of(constraints_.begin(), constraints_.end(), is_declared))
+    Constraint(kChoiceConstraint, "strings are among the choices above");
   return *this;
 }
 
@@ -166,13 +199,8 @@ absl::StatusOr<std::vector<TensorType>> OpDef::InferTypes(std::span<const Tensor
                              << (variadic_ ? "at least " : "") << least;
   }
   InferContext context(*this, attributes, operands, mesh, is_local);
-  for (const AttributeDef& attribute : attributes_) {
-    if (!attribute.range || std::holds_alternative<OperandRef>(attributes.find(attribute.name)->second)) continue;
-    const double number = context.attr<double>(attribute.name);
-    if (attribute.range->Contains(number)) continue;
-    return context.Error(kRangeConstraint)
-           << attribute.name << " is " << number << ", expected " << attribute.range->ToString();
-  }
+  for (const AttributeDef& attribute : attributes_)
+    RETURN_IF_ERROR(CheckValue(context, attribute, attributes.find(attribute.name)->second));
   if (least > own) RETURN_IF_ERROR(CheckOperandRefs(context, own));
   RETURN_IF_ERROR(infer_(context));
   return std::move(context.results());

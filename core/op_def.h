@@ -188,7 +188,8 @@ class PlacementContext : public NodeContext {
   void RequireAll(Placement placement) { required_.assign(required_.size(), placement); }
   void Result(size_t i, Placement placement) { results_[i] = placement; }
   void Result(Placement placement) { results_.assign(results_.size(), placement); }
-  // The op cannot be placed like this as a whole: distribute its decomposition, with these attributes changed before.
+  // The op cannot be placed like this as a whole: distribute its decomposition, with these attributes changed before,
+  // of operands that are where they are required.
   void Decompose(AttributeMap with = {}) {
     decompose_ = true;
     decompose_with_ = std::move(with);
@@ -238,8 +239,9 @@ class OpDef {
     bool required = true;
     std::string doc;
     bool is_per_dim = false;
-    std::optional<NumberRange> range = {};  // of a float
+    std::optional<NumberRange> range = {};  // of a float or an int
     bool may_be_operand = false;            // of a float
+    std::vector<std::string> choices = {};  // of a string: those that it may be; any if empty
   };
   struct ConstraintDef {
     std::string id, text;
@@ -279,8 +281,11 @@ class OpDef {
   // Entry d of the attribute, a list, counts elements along dimension d of the first result, such as a broadcast's
   // `shape`: where types are local it says the rank's share.
   OpDef& PerDim(std::string_view attribute);
-  // Which numbers the attribute before it, a float, may be. InferTypes refuses others: the constraint (range).
+  // Which numbers the attribute before it, a float or an int, may be. InferTypes refuses others: the constraint
+  // (range).
   OpDef& In(NumberRange range);
+  // Which strings the attribute before it may be. InferTypes refuses others: the constraint (choice).
+  OpDef& OneOf(std::vector<std::string> choices);
   // The attribute before it, a float, may be an operand instead: an OperandRef to an f64 scalar after the op's own
   // operands. Whoever computes such a number keeps it within the range.
   OpDef& OrOperand();
@@ -317,8 +322,12 @@ class OpDef {
   OpDef& NoGradient(std::string reason) { return no_gradient_ = std::move(reason), *this; }
   OpDef& Place(PlaceFn fn) { return place_ = std::move(fn), *this; }
   OpDef& Decompose(DecomposeFn fn) { return decompose_ = std::move(fn), *this; }
-  // Of an optimizer: a state, in order of the operands, and a name by which users ask for it (core/optimizer.h).
+  // Of an optimizer (core/optimizer.h): a state, in order of the operands; the variables that it updates, if not all;
+  // and a name by which users ask for it.
   OpDef& State(OptimizerState state) { return optimizer_.states.push_back(std::move(state)), *this; }
+  OpDef& Updates(VariableRanks ranks) {
+    return optimizer_.ranks = ranks, Constraint("rank", "w has " + ranks.ToString());
+  }
   OpDef& KnownAs(OptimizerName name) { return optimizer_.names.push_back(std::move(name)), *this; }
 
   // --- Reading it. ---------------------------------------------------------------------------------------------------
@@ -356,7 +365,7 @@ class OpDef {
   // Whether an attribute refers to an operand that there is, InferTypes says.
   absl::StatusOr<AttributeMap> CompleteAttributes(AttributeMap attributes) const;
 
-  // Number of operands, ranges of attributes, then the op's own rule. `attributes` must be complete.
+  // Number of operands, ranges and choices of attributes, then the op's own rule. `attributes` must be complete.
   absl::StatusOr<std::vector<TensorType>> InferTypes(std::span<const TensorType> operands,
                                                      const AttributeMap& attributes, const Mesh& mesh = {},
                                                      bool is_local = false) const;

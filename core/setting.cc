@@ -14,6 +14,10 @@ bool NumberRange::Contains(double value) const {
 std::string NumberRange::ToString() const {
   std::ostringstream text;
   text << "a finite number";
+  if (includes_high && !std::isfinite(low)) {
+    text << " of at most " << high;
+    return text.str();
+  }
   if (includes_high) {
     text << " from " << low << " to " << high;
     return text.str();

@@ -17,7 +17,7 @@ struct NumberRange {
   bool includes_high = false;
 
   bool Contains(double value) const;
-  std::string ToString() const;  // "a finite number of at least 0 and below 1", "… from 0 to 1"
+  std::string ToString() const;  // "a finite number of at least 0 and below 1", "… from 0 to 1", "… of at most 0"
   std::string Brief() const;     // "[0.0, 1.0)", "[0.0, 1.0]", "(0.0, inf)", "(-inf, inf)"
   bool operator==(const NumberRange&) const = default;
 };
@@ -25,6 +25,7 @@ struct NumberRange {
 inline NumberRange AtLeast(double low, double below = HUGE_VAL) { return {low, true, below}; }
 inline NumberRange Above(double low, double below = HUGE_VAL) { return {low, false, below}; }
 inline NumberRange Between(double low, double high) { return {low, true, high, true}; }
+inline NumberRange AtMost(double high) { return {-HUGE_VAL, true, high, true}; }
 inline NumberRange AnyFinite() { return {}; }
 
 struct Setting {

@@ -42,16 +42,31 @@ nb::list DescribeOptions(const std::vector<passes::OptionDef>& options) {
   return list;
 }
 
+// Of each op that the name may come to, and that is no other with fewer states: the variables that it updates, and what
+// it keeps of one, as names and shapes.
+nb::list DescribeStates(const passes::Optimizer& optimizer) {
+  nb::list list;
+  for (const OpDef* op : passes::OpsOf(optimizer)) {
+    const OptimizerInfo& info = op->optimizer();
+    if (op != optimizer.op && info.ranks == optimizer.op->optimizer().ranks) continue;
+    nb::list states;
+    for (const OptimizerState& state : info.states) {
+      constexpr const char* kShapes[] = {"", "a scalar", "a number for each row", "a number for each column"};
+      states.append(nb::make_tuple(state.suffix, kShapes[static_cast<size_t>(state.shape)]));
+    }
+    list.append(nb::make_tuple(info.ranks == VariableRanks() ? "" : info.ranks.ToString(), states));
+  }
+  return list;
+}
+
 nb::list Optimizers() {
   nb::list list;
   for (const passes::Optimizer& optimizer : passes::AllOptimizers()) {
-    nb::list states;
-    for (const OptimizerState& state : optimizer.op->optimizer().states) states.append(state.suffix);
     nb::dict described;
     described["name"] = optimizer.name->name;
     described["doc"] = optimizer.name->doc;
     described["options"] = DescribeOptions(optimizer.options);
-    described["states"] = states;
+    described["states"] = DescribeStates(optimizer);
     described["counts_steps"] = passes::CountsSteps(*optimizer.op);
     list.append(described);
   }

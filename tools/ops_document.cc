@@ -30,6 +30,8 @@ std::string OpSection(const OpDef& op) {
     if (!attribute.required) text += ", default `" + AttributeToString(attribute.example) + "`";
     if (!attribute.doc.empty()) text += ". " + attribute.doc;
     if (attribute.range) text += "; " + attribute.range->ToString();
+    for (const std::string& choice : attribute.choices)
+      text += (choice == attribute.choices.front() ? "; one of `" : ", `") + choice + "`";
     if (attribute.may_be_operand) text += "; or an operand, such as a setting";
     text += "\n";
   }

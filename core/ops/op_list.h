@@ -125,6 +125,8 @@
   /* rmsprop.cc */ \
   OP(RmspropOp) \
   OP(RmspropMomentumOp) \
+  OP(RmspropCenteredOp) \
+  OP(RmspropCenteredMomentumOp) \
   /* adagrad.cc */ \
   OP(AdagradOp) \
   /* adamax.cc */ \
@@ -137,6 +139,17 @@
   OP(RpropOp) \
   /* lion.cc */ \
   OP(LionOp) \
+  /* nadam.cc */ \
+  OP(NadamOp) \
+  /* lamb.cc */ \
+  OP(LambOp) \
+  /* lars.cc */ \
+  OP(LarsOp) \
+  /* adafactor.cc */ \
+  OP(AdafactorOp) \
+  OP(AdafactorVectorOp) \
+  /* muon.cc */ \
+  OP(MuonOp) \
   /* collective.cc */ \
   OP(AllReduceOp) \
   OP(ReduceScatterOp) \

@@ -13,29 +13,58 @@ bool IsStep(const OpDef& op, size_t i) { return !IsOption(op, i) && op.operand_n
 
 // --- Inference ---------------------------------------------------------------------------------------------------
 
+// The type that operand i, which is no option, has beside the variable.
+TensorType TypeBeside(const OpDef& op, const TensorType& variable, size_t i) {
+  if (IsStep(op, i)) return {DType::kI64, Shape()};
+  const std::vector<OptimizerState>& states = op.optimizer().states;
+  return i > 0 && i <= states.size() ? states[i - 1].TypeFor(variable) : variable;
+}
+
 absl::Status CheckTypes(const InferContext& c) {
   if (!IsFloat(c.dtype(0))) return c.Error("C1") << "w is " << c.operand(0) << ", expected a floating-point dtype";
+  const VariableRanks& ranks = c.op().optimizer().ranks;
+  if (!ranks.Contain(c.shape(0).rank()))
+    return c.Error("rank") << "w is " << c.operand(0) << ", expected " << ranks.ToString();
   for (size_t i = 1; i < c.op().operand_names().size(); ++i) {
-    if (IsStep(c.op(), i)) {
-      const TensorType expected{DType::kI64, Shape()};
-      if (c.operand(i) != expected) return c.Error("C3") << "step is " << c.operand(i) << ", expected " << expected;
-    } else if (c.operand(i) != c.operand(0)) {
-      return c.Error("C2") << c.op().operand_names()[i] << " is " << c.operand(i) << ", expected " << c.operand(0)
-                           << ", the type of w";
-    }
+    const TensorType expected = TypeBeside(c.op(), c.operand(0), i);
+    if (c.operand(i) == expected) continue;
+    return c.Error(IsStep(c.op(), i) ? "C3" : "C2") << c.op().operand_names()[i] << " is " << c.operand(i)
+                                                    << ", expected " << expected << ", where w is " << c.operand(0);
   }
   return absl::OkStatus();
 }
 
 absl::Status Infer(InferContext& c) {
   RETURN_IF_ERROR(CheckTypes(c));
-  return c.SetResults(std::vector<TensorType>(c.op().result_names().size(), c.operand(0)));
+  std::vector<TensorType> types;
+  for (size_t i = 0; i < c.op().result_names().size(); ++i) types.push_back(c.operand(i));
+  return c.SetResults(std::move(types));
+}
+
+// "g and the states have the type of w, but for rows, in which the last extent is 1".
+std::string TypesConstraint(const std::vector<OptimizerState>& states) {
+  std::string text = "g and the states have the type of w";
+  for (const OptimizerState& state : states) {
+    if (state.shape == StateShape::kScalar) text += ", but for " + state.operand + ", which is f64[]";
+    if (state.shape == StateShape::kRows) text += ", but for " + state.operand + ", in which the last extent is 1";
+    if (state.shape == StateShape::kColumns) text += ", but for " + state.operand + ", in which the last but one is 1";
+  }
+  return text;
 }
 
 // --- Evaluation --------------------------------------------------------------------------------------------------
 
+// What the formula makes of the node's operands, for a variable of the dtype.
+std::vector<Value> NextValues(DecomposeContext& c, const Formula& formula, DType dtype) {
+  Update update(c, dtype);
+  const std::vector<Term> terms = formula(update);
+  std::vector<Value> next;
+  for (size_t i = 0; i < terms.size(); ++i) next.push_back(update.Next(i, terms[i]));
+  return next;
+}
+
 // The formula on f64, interpreted, and rounded once.
-absl::Status Eval(EvalContext& c) {
+absl::Status Eval(EvalContext& c, const Formula& formula) {
   Graph graph(c.op().name());
   std::vector<Value> operands;
   std::vector<Tensor> inputs;
@@ -50,7 +79,7 @@ absl::Status Eval(EvalContext& c) {
   ASSIGN_OR_RETURN(Node* const node, graph.Insert({&c.op(), operands, c.attributes(), "", {}}));
   Builder b(graph);
   DecomposeContext decompose(*node, b);
-  const std::vector<Value> next = c.op().decompose()(decompose);
+  const std::vector<Value> next = NextValues(decompose, formula, c.operand(0).dtype());
   RETURN_IF_ERROR(b.status());
   const std::vector<std::string> names = c.op().result_names();
   for (size_t i = 0; i < next.size(); ++i) RETURN_IF_ERROR(graph.AddResult(names[i], next[i]));
@@ -62,9 +91,18 @@ absl::Status Eval(EvalContext& c) {
 
 // --- Placement ---------------------------------------------------------------------------------------------------
 
+// Where the ranks have operand i, if they share the variable as `placement` says: what has one number for all slices is
+// replicated.
+Placement Beside(const PlacementContext& c, const Placement& placement, size_t i) {
+  const bool is_number = IsStep(c.op(), i) || IsOption(c.op(), i) || c.shape(i).rank() != c.shape(0).rank();
+  if (is_number || !placement.is_split()) return Placement::Replicated();
+  const bool has_dim = c.shape(i)[placement.dim()] == c.shape(0)[placement.dim()];
+  return has_dim ? placement : Placement::Replicated();
+}
+
 // Everything is where the variable is, so that a partial gradient is reduced first: this is what puts the all_reduce of
 // data-parallel training into the program. What differs between ranks must not reach a variable.
-void Place(PlacementContext& c) {
+void Place(PlacementContext& c, Elements elements) {
   const auto& names = c.op().operand_names();
   const size_t gradient = names.size() - 1;
   const Placement placement = c.operand(0);
@@ -73,23 +111,32 @@ void Place(PlacementContext& c) {
       const std::string what = IsOption(c.op(), i) ? "operand " + std::to_string(i) : names[i];
       return c.Fail(what + " is " + c.operand(i).ToString() + ": the ranks' copies of the variable would diverge");
     }
-    const bool is_scalar = IsStep(c.op(), i) || IsOption(c.op(), i);
-    c.Require(i, is_scalar ? Placement::Replicated() : placement);
+    c.Require(i, Beside(c, placement, i));
   }
-  c.Result(placement);
+  for (size_t i = 0; i < c.num_results(); ++i) c.Result(i, Beside(c, placement, i));
+  if (elements == Elements::kTogether && placement.is_split()) c.Decompose();
 }
 
 }  // namespace
 
 // --- The formula's view ------------------------------------------------------------------------------------------
 
-Update::Update(DecomposeContext& c) : NodeContext(c.op(), c.attributes()), builder_(c.b()) {
-  const TensorType& variable = c.operand(0).type();
-  computed_ = {variable.dtype == DType::kF64 ? DType::kF64 : DType::kF32, variable.shape};
+Update::Update(DecomposeContext& c, DType dtype)
+    : NodeContext(c.op(), c.attributes()),
+      builder_(c.b()),
+      shape_(c.operand(0).shape()),
+      dtype_(dtype),
+      computed_(c.operand(0).dtype() == DType::kF64 ? DType::kF64 : DType::kF32) {
   for (size_t i = 0; i < c.num_operands(); ++i) {
-    const DType dtype = IsStep(op_, i) || IsOption(op_, i) ? DType::kF64 : computed_.dtype;
-    operands_.emplace_back(builder_, builder_.Convert(c.operand(i), dtype));
+    types_.push_back(c.operand(i).type());
+    const bool is_f64 = IsStep(op_, i) || types_[i].dtype == DType::kF64;
+    operands_.emplace_back(builder_, builder_.Convert(c.operand(i), is_f64 ? DType::kF64 : computed_));
   }
+}
+
+Value Update::Next(size_t i, const Term& term) const {
+  const DType dtype = types_[i].dtype == DType::kF64 ? DType::kF64 : computed_;
+  return builder_.Convert(term.As(builder_, {dtype, types_[i].shape}), types_[i].dtype);
 }
 
 Term Update::option(std::string_view attribute) const {
@@ -104,7 +151,8 @@ Term Update::step() const {
   return operands_[i];
 }
 
-OpDef Optimizer(std::string name, const std::vector<OptimizerState>& states, Formula formula, Steps steps) {
+OpDef Optimizer(std::string name, const std::vector<OptimizerState>& states, Formula formula, Steps steps,
+                Elements elements) {
   OpDef def(std::move(name));
   def.Operand("w").Result("next_w");
   for (const OptimizerState& state : states) {
@@ -117,18 +165,12 @@ OpDef Optimizer(std::string name, const std::vector<OptimizerState>& states, For
       .OrOperand()
       .Trait(kOptimizer)
       .Constraint("C1", "w has a floating-point dtype")
-      .Constraint("C2", "g and the state have the type of w")
+      .Constraint("C2", TypesConstraint(states))
       .Infer(Infer)
-      .Eval(Eval)
+      .Eval([formula](EvalContext& c) { return Eval(c, formula); })
       .NoGradient("an optimizer step is where differentiation ends")
-      .Place(Place)
-      .Decompose([formula = std::move(formula)](DecomposeContext& c) {
-        Update update(c);
-        std::vector<Value> next;
-        for (const Term& term : formula(update))
-          next.push_back(c.b().Convert(update.Tensor(term), c.operand(0).dtype()));
-        return next;
-      });
+      .Place([elements](PlacementContext& c) { Place(c, elements); })
+      .Decompose([formula](DecomposeContext& c) { return NextValues(c, formula, c.operand(0).dtype()); });
   if (steps == Steps::kCounted)
     def.Constraint("C3", "step is a scalar i64").Constraint("C4", "when it runs: step is at least 1");
   return def;

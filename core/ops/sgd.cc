@@ -51,8 +51,7 @@ const OpDef& SgdMomentumOp() {
                            "w -= learning_rate * v.\n\n"
                            "With `nesterov` the step is along d + momentum * v. There is no v if momentum is 0.",
                     .defaults = {{"momentum", 0.0}},
-                    .unless = "momentum",
-                    .simpler = "sgd"});
+                    .variants = {{"sgd", {"momentum"}}}});
   return def;
 }
 

@@ -2,25 +2,52 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 namespace lockstep::ops {
 namespace {
 
-bool IsScalar(const TensorType& type) { return type == TensorType{DType::kF64, Shape()}; }
+// The shape of both, of as many dimensions, where an extent of 1 is repeated.
+Shape Common(const Shape& x, const Shape& y) {
+  std::vector<int64_t> extents = x.dims();
+  for (size_t i = 0; i < extents.size() && y.rank() == x.rank(); ++i) {
+    if (extents[i] == 1) extents[i] = y[static_cast<int64_t>(i)];
+  }
+  return Shape(std::move(extents));
+}
+
+// x, of as many dimensions as `shape`, with its extents of 1 repeated.
+Value Repeated(Builder& b, Value x, const Shape& shape) {
+  std::vector<int64_t> kept, extents;
+  for (int64_t i = 0; i < shape.rank(); ++i) {
+    if (x.shape()[i] != shape[i]) continue;
+    kept.push_back(i);
+    extents.push_back(shape[i]);
+  }
+  return b.Broadcast(b.Reshape(x, Shape(std::move(extents))), shape, std::move(kept));
+}
 
 }  // namespace
+
+bool Term::is_scalar() const { return !is_number() && value_ && value_.type() == TensorType{DType::kF64, Shape()}; }
 
 Value Term::As(Builder& b, const TensorType& type) const {
   if (is_number()) return b.Splat(number_, type);
   if (!value_ || value_.type() == type) return value_;
-  return b.Broadcast(b.Convert(value_, type.dtype), type.shape, {});
+  const Value value = b.Convert(value_, type.dtype);
+  if (!value) return value;
+  return value.shape().rank() == type.shape.rank() ? Repeated(b, value, type.shape)
+                                                   : b.Broadcast(value, type.shape, {});
 }
 
 Term::Pair Term::Match(const Term& x, const Term& y) {
   Builder& b = BuilderOf(x, y);
   if (x.is_null() || y.is_null()) return {};
-  const bool is_of_y = x.is_number() || (!y.is_number() && IsScalar(x.value_.type()));
-  const TensorType type = (is_of_y ? y : x).value_.type();
+  const bool is_of_y = x.is_number() || (!y.is_number() && x.is_scalar());
+  TensorType type = (is_of_y ? y : x).value_.type();
+  if (!x.is_number() && !y.is_number() && !x.is_scalar() && !y.is_scalar())
+    type.shape = Common(x.value_.shape(), y.value_.shape());
   return {x.As(b, type), y.As(b, type)};
 }
 
@@ -78,26 +105,34 @@ Term IfGreater(const Term& x, const Term& y, const Term& yes, const Term& no) {
   const Value condition = b.Compare(compared.x, compared.y, "gt");
   if (!condition || yes.is_null() || no.is_null()) return Term(b, Value());
   // Of the choices the tensor, if one is, says the type; of numbers and scalars the operands.
-  const auto is_tensor = [](const Term& term) { return !term.is_number() && !IsScalar(term.value_.type()); };
+  const auto is_tensor = [](const Term& term) { return !term.is_number() && !term.is_scalar(); };
   const TensorType type = is_tensor(yes) ? yes.value_.type() : is_tensor(no) ? no.value_.type() : compared.x.type();
   const Value spread = condition.shape() == type.shape ? condition : b.Broadcast(condition, type.shape, {});
   return Term(b, b.Select(spread, yes.As(b, type), no.As(b, type)));
 }
 
-// In f32 as 1 - exp(p) = 2t / (t - 1) with t = tanh(p / 2) and p = step * log(beta), which loses nothing where p is
-// small; and log(beta) of a number close to 1 as log1p(beta - 1), of a difference that f64 has exactly.
-Term OneMinusPower(const Term& beta, const Term& step, DType dtype) {
-  Builder& b = *step.b_;
-  if (dtype == DType::kF64) {
-    const Term::Pair pair = Term::Match(beta, step);
-    return 1 - Term(b, b.Op("pow", {pair.x, pair.y}));
-  }
-  const auto in_f32 = [&](std::string_view op, const Term& x) {
-    const Value value = b.Unary(op, b.Convert(x.value_, DType::kF32));
-    return Term(b, b.Convert(value, DType::kF64));
-  };
-  const Term log = beta.is_number() ? Term(std::log(beta.number_)) : in_f32("log1p", beta - 1);
-  const Term t = in_f32("tanh", step * (log / 2));
+// log(x^y) * share, where x and y are not both known; log(x) of an x that may be close to 1 as log1p(x - 1), of a
+// difference that f64 has exactly.
+Term Term::LogOfPower(const Term& x, const Term& y, double share) {
+  return y * (share * (x.is_number() ? Term(std::log(x.number_)) : (x - 1).UnaryInF32("log1p")));
+}
+
+Term Term::UnaryInF32(std::string_view op) const { return Converted(DType::kF32).Unary(op).Converted(DType::kF64); }
+
+Term Power(const Term& x, const Term& y, DType dtype) {
+  if (x.is_number() && y.is_number()) return std::pow(x.number_, y.number_);
+  if (dtype == DType::kF64) return Term::Binary("pow", x, y);
+  const Term log = Term::LogOfPower(x, y, 1);
+  return log.is_number() ? Term(std::exp(log.number_)) : log.UnaryInF32("exp");
+}
+
+// In f32 as 1 - exp(p) = 2t / (t - 1) with t = tanh(p / 2), which loses nothing where p is small.
+Term OneMinusPower(const Term& x, const Term& y, DType dtype) {
+  if (dtype == DType::kF64) return 1 - Power(x, y, dtype);
+  if (x.is_number() && y.is_number()) return -std::expm1(y.number_ * std::log(x.number_));
+  const Term half = Term::LogOfPower(x, y, 0.5);
+  if (half.is_number()) return -std::expm1(2 * half.number_);
+  const Term t = half.UnaryInF32("tanh");
   return 2 * t / (t - 1);
 }
 
@@ -111,5 +146,28 @@ Term PowerOverRest(double beta, const Term& step, DType dtype) {
   const Term series = 1 / q - 0.5 + q * (1.0 / 12 - s * (1.0 / 720 - s * (1.0 / 30240 - s * (1.0 / 1209600))));
   return IfGreater(q, 1, exact, series);
 }
+
+Term Norm(const Term& x) {
+  if (x.is_null()) return x;
+  Builder& b = *x.b_;
+  std::vector<int64_t> dims(static_cast<size_t>(x.value_.shape().rank()));
+  std::iota(dims.begin(), dims.end(), 0);
+  const Value wide = b.Convert(x.value_, DType::kF64);
+  return Sqrt(Term(b, b.ReduceSum(b.Mul(wide, wide), dims)));
+}
+
+Term Mean(const Term& x, int64_t dim) {
+  if (x.is_null()) return x;
+  Builder& b = *x.b_;
+  std::vector<int64_t> extents = x.value_.shape().dims();
+  if (dim < 0) dim += x.value_.shape().rank();
+  int64_t& extent = extents[static_cast<size_t>(dim)];
+  const Term count = static_cast<double>(std::max<int64_t>(std::exchange(extent, 1), 1));  // of nothing it is 0
+  return Term(b, b.Reshape(b.ReduceSum(x.value_, {dim}), Shape(std::move(extents)))) / count;
+}
+
+Term Transposed(const Term& x) { return Term(*x.b_, x.is_null() ? x.value_ : x.b_->Transpose(x.value_, {1, 0})); }
+
+Term Product(const Term& x, const Term& y) { return Term(*x.b_, x.b_->MatMul(x.value_, y.value_)); }
 
 }  // namespace lockstep::ops

@@ -51,6 +51,7 @@ class AxisPlacer {
   absl::StatusOr<Iterator> Place(Iterator node);  // returns the next to place
   absl::Status PlaceBody(Node& scan, const std::vector<Value>& operands);
   absl::Status PlaceByRule(const Node& node, const PlacementRuling& ruling);
+  absl::Status MoveBefore(Node& node, const PlacementRuling& ruling);
 
   Graph from_;
   const MeshAxis axis_;
@@ -111,6 +112,7 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
     if (!node.op().decompose())
       return Internal() << node.Describe() << " cannot be distributed along axis " << axis_.name
                         << " and has no decomposition";
+    RETURN_IF_ERROR(MoveBefore(node, ruling));
     for (const auto& [name, value] : ruling.decompose_with)
       RETURN_IF_ERROR(Annotate(from_.SetAttribute(&node, name, value), node.Describe()));
     return ReplaceByDecomposition(from_, it);
@@ -121,6 +123,21 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
     ruling = AskPlacementRule(to_place, axis_, std::nullopt, std::vector<Placement>(operands.size()));
   RETURN_IF_ERROR(PlaceByRule(node, ruling));
   return std::next(it);
+}
+
+// Moves the operands of a node that is to be decomposed. Its parts then find, in the place of each, a value that stands
+// for what was moved.
+absl::Status AxisPlacer::MoveBefore(Node& node, const PlacementRuling& ruling) {
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    const Value operand = node.operand(i);
+    if (ruling.required[i] == ruling.operands[i]) continue;
+    ASSIGN_OR_RETURN(const Value moved, mover_.Move(map_.at(operand), ruling.required[i], node.Describe()));
+    NodeSpec spec{&GetOp("reshape"), {operand}, {{"shape", operand.shape().dims()}}, node.source(), {}};
+    ASSIGN_OR_RETURN(Node* const in_place, from_.Insert(std::move(spec), &node));
+    map_[in_place->result()] = moved;
+    from_.SetOperand(&node, i, in_place->result());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AxisPlacer::PlaceBody(Node& scan, const std::vector<Value>& operands) {

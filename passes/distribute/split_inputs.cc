@@ -38,8 +38,7 @@ absl::Status SplitInput(Graph& graph, size_t position, const std::map<std::strin
   return absl::OkStatus();
 }
 
-// What a training step keeps for the state: other states of its type that an optimizer's node takes with it, and its
-// average.
+// What a training step keeps for the state: what an optimizer's node takes with it, and its average.
 std::vector<std::string> KeptFor(const Graph& graph, const Input& state) {
   std::vector<std::string> names;
   for (const Node* user : state.value.node->users()) {
@@ -47,13 +46,23 @@ std::vector<std::string> KeptFor(const Graph& graph, const Input& state) {
     const Input* const average = graph.FindInput(AverageOf(state.name()));
     if (average != nullptr && average->is_state && average->value.type() == state.value.type())
       names.push_back(average->name());
-    for (Value operand : user->operands()) {
+    for (size_t i = 1; i <= user->op().optimizer().states.size(); ++i) {
+      const Value operand = user->operand(i);
       const Input* input = graph.FindInput(operand.name());
-      const bool is_kept = input != nullptr && input->value == operand && input->is_state;
-      if (is_kept && operand != state.value && operand.type() == state.value.type()) names.push_back(operand.name());
+      if (input != nullptr && input->value == operand && input->is_state) names.push_back(operand.name());
     }
   }
   return names;
+}
+
+// Those dimensions that `shape` has as `whole` does: what is per row has no columns to share.
+std::map<std::string, int64_t> DimsOf(const Shape& shape, const Shape& whole,
+                                      const std::map<std::string, int64_t>& dims) {
+  std::map<std::string, int64_t> common;
+  for (const auto& [axis, dim] : dims) {
+    if (shape.rank() == whole.rank() && shape[dim] == whole[dim]) common.emplace(axis, dim);
+  }
+  return common;
 }
 
 }  // namespace
@@ -74,7 +83,8 @@ absl::Status SplitInputs(Graph& graph, const InputSplits& splits, const Mesh& me
     for (const std::string& kept : KeptFor(graph, graph.inputs()[position])) {
       if (splits.contains(kept)) continue;
       ASSIGN_OR_RETURN(const size_t of_kept, PositionOf(graph, kept));
-      RETURN_IF_ERROR(SplitInput(graph, of_kept, dims, mesh));
+      const Shape &shape = graph.inputs()[of_kept].value.shape(), &whole = graph.inputs()[position].value.shape();
+      RETURN_IF_ERROR(SplitInput(graph, of_kept, DimsOf(shape, whole, dims), mesh));
     }
   }
   return absl::OkStatus();

@@ -32,35 +32,59 @@ TEST(Optimizers, NamesSayWhatTheirOpsHave) {
     EXPECT_FALSE(name.doc.empty());
     for (const OptionDef& option : optimizer.options) {
       EXPECT_FALSE(option.doc.empty()) << option.name;
-      const bool is_float = std::holds_alternative<double>(option.example);
       EXPECT_NE(option.given, OptionDef::Given::kMay) << option.name;
-      EXPECT_TRUE(is_float || std::holds_alternative<bool>(option.example)) << option.name;
-      EXPECT_EQ(is_float, option.range.has_value()) << option.name;
-      if (!is_float || option.given == OptionDef::Given::kMust) continue;
-      EXPECT_TRUE(option.range->Contains(std::get<double>(option.example))) << option.name;
+      EXPECT_FALSE(option.is_list()) << option.name;
+      const double* const number = std::get_if<double>(&option.example);
+      const int64_t* const whole = std::get_if<int64_t>(&option.example);
+      const std::string* const text = std::get_if<std::string>(&option.example);
+      EXPECT_EQ(number != nullptr || whole != nullptr, option.range.has_value()) << option.name;
+      EXPECT_EQ(text != nullptr, !option.choices.empty()) << option.name;
+      if (option.given == OptionDef::Given::kMust) continue;
+      if (number) {
+        EXPECT_TRUE(option.range->Contains(*number)) << option.name;
+      }
+      if (whole) {
+        EXPECT_TRUE(option.range->Contains(static_cast<double>(*whole))) << option.name;
+      }
+      if (text) {
+        EXPECT_EQ(std::count(option.choices.begin(), option.choices.end(), *text), 1) << option.name;
+      }
     }
     for (const auto& [option, value] : name.defaults) EXPECT_NE(OptionOf(optimizer, option), nullptr) << option;
     for (const auto& [attribute, value] : name.fixed) EXPECT_NE(optimizer.op->FindAttribute(attribute), nullptr);
     EXPECT_NE(OptionOf(optimizer, "learning_rate"), nullptr);
-    EXPECT_EQ(name.unless.empty(), name.simpler.empty());
-    if (name.unless.empty()) continue;
-    EXPECT_NE(OptionOf(optimizer, name.unless), nullptr);
-    ASSERT_NE(FindOp(name.simpler), nullptr);
+    EXPECT_TRUE(optimizer.op->optimizer().ranks.Contain(2));
+    for (const OptimizerFlag& flag : name.flags) EXPECT_EQ(optimizer.op->FindAttribute(flag.name), nullptr);
+    for (const OptimizerVariant& variant : name.variants) {
+      const OpDef* const op = FindOp(variant.op);
+      ASSERT_NE(op, nullptr) << variant.op;
+      for (const std::string& option : variant.without) EXPECT_NE(OptionOf(optimizer, option), nullptr) << option;
+      // One that is chosen by the variable takes the same options, which are settings of both.
+      EXPECT_EQ(variant.without.empty(), !(op->optimizer().ranks == optimizer.op->optimizer().ranks));
+      if (!variant.without.empty()) continue;
+      for (const OptionDef& option : optimizer.options) {
+        const OpDef::AttributeDef* const attribute = op->FindAttribute(option.name);
+        ASSERT_NE(attribute, nullptr) << option.name;
+        EXPECT_EQ(attribute->may_be_operand, option.may_be_operand) << option.name;
+      }
+    }
   }
 }
 
-// A saved state must be found by what wrote it and by nothing else; of an op and its simpler one it is the same.
+// A saved state must be found by what wrote it and by nothing else; of an op and its variants it is the same.
 TEST(Optimizers, StatesHaveTheirOwnNames) {
-  std::map<std::string, std::string> simpler;
-  for (const Optimizer& optimizer : AllOptimizers()) simpler[optimizer.op->name()] = optimizer.name->simpler;
+  std::map<std::string, std::string> family;  // of each op its name's op
+  for (const Optimizer& optimizer : AllOptimizers()) {
+    for (const OpDef* op : OpsOf(optimizer)) family[op->name()] = optimizer.op->name();
+  }
   std::map<std::string, std::string> owner;
   for (const OpDef* op : AllOps()) {
     if (!op->has_trait(kOptimizer)) continue;
+    ASSERT_TRUE(family.contains(op->name())) << op->name() << " has no name";
     EXPECT_EQ(op->operand_names().size(), op->optimizer().states.size() + (CountsSteps(*op) ? 3 : 2)) << op->name();
     for (const OptimizerState& state : op->optimizer().states) {
-      const auto [it, is_new] = owner.emplace(state.suffix, op->name());
-      EXPECT_TRUE(is_new || simpler[op->name()] == it->second || simpler[it->second] == op->name())
-          << state.suffix << " is of " << it->second << " and of " << op->name();
+      const auto [it, is_new] = owner.emplace(state.suffix, family[op->name()]);
+      EXPECT_EQ(it->second, family[op->name()]) << state.suffix << " of " << op->name();
     }
   }
   EXPECT_EQ(owner["momentum"], "sgd_momentum");
@@ -83,6 +107,61 @@ TEST(Optimizers, ANameAndOptionsComeToAnOpAndItsAttributes) {
   EXPECT_EQ(momentum->op->name(), "sgd_momentum");
 }
 
+std::string OpFor(const OptimizerSpec& spec, int64_t rank = 2) {
+  const absl::StatusOr<OptimizerStep> step = ResolveOptimizer(spec, rank);
+  return step.ok() ? step->op->name() + " " + AttributesToString(step->attributes)
+                   : std::string(step.status().message());
+}
+
+TEST(Optimizers, OptionsThatAreOffNeedNoStates) {
+  const std::string common = " {alpha=0.99, epsilon=1e-08, learning_rate=0.01, ";
+  EXPECT_EQ(OpFor({"RMSprop", {}}), "rmsprop" + common + "weight_decay=0.0}");
+  EXPECT_EQ(OpFor({"RMSprop", {{"momentum", 0.5}}}), "rmsprop_momentum" + common + "momentum=0.5, weight_decay=0.0}");
+  EXPECT_EQ(OpFor({"RMSprop", {{"centered", true}}}), "rmsprop_centered" + common + "weight_decay=0.0}");
+  EXPECT_EQ(OpFor({"RMSprop", {{"centered", true}, {"momentum", 0.5}}}),
+            "rmsprop_centered_momentum" + common + "momentum=0.5, weight_decay=0.0}");
+  // What varies is not left out, even if it is 0 at first.
+  EXPECT_EQ(OpFor({"RMSprop", {}, {"momentum"}}), "rmsprop_momentum" + common + "momentum=0.0, weight_decay=0.0}");
+  EXPECT_EQ(OpFor({"RMSprop", {{"centered", true}}, {"momentum"}}),
+            "rmsprop_centered_momentum" + common + "momentum=0.0, weight_decay=0.0}");
+  EXPECT_EQ(OpFor({"RMSprop", {}, {"centered"}}), "RMSprop: centered cannot change between steps");
+}
+
+TEST(Optimizers, TheVariableSaysWhichOpOrNone) {
+  const std::string options =
+      " {beta2_decay=-0.8, d=1.0, epsilon1=0.0, epsilon2=0.001, learning_rate=0.01, "
+      "weight_decay=0.0}";
+  for (int64_t rank : {0, 1}) EXPECT_EQ(OpFor({"Adafactor", {}}, rank), "adafactor_vector" + options);
+  for (int64_t rank : {2, 4}) EXPECT_EQ(OpFor({"Adafactor", {}}, rank), "adafactor" + options);
+  EXPECT_EQ(OpFor({"Muon", {}}).substr(0, 5), "muon ");
+  for (int64_t rank : {0, 1, 3}) EXPECT_EQ(OpFor({"Muon", {}}, rank), "Muon updates states of 2 dimensions");
+}
+
+// What AddOptimizer writes for states of a scalar, a vector, a matrix and a stack of matrices.
+TEST(Optimizers, StatesHaveTheShapesThatTheirBlocksSay) {
+  const auto added = [](const OptimizerSpec& spec, const Shape& shape) {
+    Graph graph("g");
+    const Value w = *graph.AddInput("w", {DType::kBF16, shape}, /*is_state=*/true);
+    const Value g = *graph.AddInput("g", w.type());
+    const absl::Status status = AddOptimizer(graph, {w}, {g}, spec);
+    if (!status.ok()) return std::string(status.message());
+    std::string text;
+    for (const Input& input : graph.inputs()) {
+      if (input.is_state && input.name() != "w") text += input.name() + " " + input.value.type().ToString() + " ";
+    }
+    return text;
+  };
+  EXPECT_EQ(added({"Adafactor", {}}, {4, 3}),
+            "optimizer/step i64[] w/adafactor_rows bf16[4,1] w/adafactor_columns bf16[1,3] ");
+  EXPECT_EQ(added({"Adafactor", {}}, {2, 4, 3}),
+            "optimizer/step i64[] w/adafactor_rows bf16[2,4,1] w/adafactor_columns bf16[2,1,3] ");
+  EXPECT_EQ(added({"Adafactor", {}}, {3}), "optimizer/step i64[] w/adafactor_square bf16[3] ");
+  EXPECT_EQ(added({"NAdam", {}}, {3}),
+            "optimizer/step i64[] w/nadam_m bf16[3] w/nadam_v bf16[3] w/nadam_missing f64[] ");
+  EXPECT_EQ(added({"Muon", {}}, {3}),
+            "Muon updates states of 2 dimensions, and %w is bf16[3]: give it another optimizer, by groups");
+}
+
 TEST(Optimizers, ErrorsNameTheOptimizerAndTheOption) {
   const std::string unknown = "unknown optimizer 'adagrid'; there are SGD, Adam, AdamW";
   EXPECT_EQ(ErrorOf({"adagrid", {}}).substr(0, unknown.size()), unknown);
@@ -94,6 +173,14 @@ TEST(Optimizers, ErrorsNameTheOptimizerAndTheOption) {
   EXPECT_EQ(ErrorOf({"Adam", {{"decoupled", true}}}),
             "Adam has no option decoupled; it has learning_rate, beta1, beta2, epsilon, weight_decay");
   EXPECT_EQ(ErrorOf({"SGD", {{"learning_rate", 0.5}, {"nesterov", true}}}), "SGD: nesterov needs a momentum");
+  EXPECT_EQ(ErrorOf({"Adafactor", {{"beta2_decay", 0.5}}}),
+            "Adafactor: beta2_decay is 0.5, expected a finite number of at most 0");
+  EXPECT_EQ(ErrorOf({"Muon", {{"ns_steps", int64_t{100}}}}),
+            "Muon: ns_steps is 100, expected a finite number from 1 to 99");
+  EXPECT_EQ(ErrorOf({"Muon", {{"ns_steps", 2.5}}}), "Muon: ns_steps is 2.5, expected an int");
+  EXPECT_EQ(ErrorOf({"Muon", {{"adjust_lr_fn", std::string("none")}}}),
+            "Muon: adjust_lr_fn is 'none', expected one of original, match_rms_adamw");
+  EXPECT_EQ(ErrorOf({"RMSprop", {{"centered", 1.0}}}), "RMSprop: centered is 1.0, expected a bool");
 }
 
 TEST(Losses, BlocksAreWhole) {

@@ -21,20 +21,40 @@ std::vector<OptionDef> OptionsOf(const OpDef& op, const OptimizerName& name) {
     }
     options.push_back(std::move(option));
   }
+  for (const OptimizerFlag& flag : name.flags) options.push_back(OptionDef::Flag(flag.name, false, flag.doc));
   return options;
 }
 
-// The attributes for the simpler op: those that it has. An option that has an effect only with the other op is an
-// error.
-absl::StatusOr<OptimizerStep> Simpler(const Optimizer& optimizer, const AttributeMap& options) {
-  const OptimizerName& name = *optimizer.name;
-  OptimizerStep step{&GetOp(name.simpler), {}};
+bool Contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool IsFlag(const OptimizerName& name, std::string_view option) {
+  return std::any_of(name.flags.begin(), name.flags.end(), [&](const auto& flag) { return flag.name == option; });
+}
+
+// Whether the options that it does without are off, and stay so, and the variable is one that it updates.
+bool CanStandIn(const OptimizerVariant& variant, const AttributeMap& options, const std::vector<std::string>& varying,
+                int64_t rank) {
+  const auto is_off = [&](const std::string& option) {
+    const Attribute& value = options.find(option)->second;
+    return (value == Attribute(0.0) || value == Attribute(false)) && !Contains(varying, option);
+  };
+  return GetOp(variant.op).optimizer().ranks.Contain(rank) &&
+         std::all_of(variant.without.begin(), variant.without.end(), is_off);
+}
+
+// The attributes for a variant: those options that it has. One that has an effect only with the others is an error.
+absl::StatusOr<OptimizerStep> StepOf(const OptimizerVariant& variant, const Optimizer& optimizer,
+                                     const AttributeMap& options) {
+  OptimizerStep step{&GetOp(variant.op), {}};
   for (const OptionDef& option : optimizer.options) {
     const Attribute& value = options.find(option.name)->second;
     if (step.op->FindAttribute(option.name)) {
       step.attributes.emplace(option.name, value);
-    } else if (option.name != name.unless && value != option.example) {
-      return InvalidArgument() << name.name << ": " << option.name << " needs a " << name.unless;
+    } else if (!Contains(variant.without, option.name) && !IsFlag(*optimizer.name, option.name) &&
+               value != option.example) {
+      return InvalidArgument() << optimizer.name->name << ": " << option.name << " needs a " << Joined(variant.without);
     }
   }
   return step;
@@ -57,14 +77,11 @@ absl::StatusOr<Value> AddStep(Graph& graph, Builder& b) {
   return step;
 }
 
-bool Contains(const std::vector<std::string>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 // The options that are settings, by attribute: each is shared by all updates.
 using Settings = std::map<std::string, Value, std::less<>>;
 
-// Those that may be operands, but for what need not be given and is 0: such a part of the formula is left out.
+// Those that may be operands, but for what need not be given and is 0: such a part of the formula is left out. The ops
+// that the optimizer comes to have the same.
 absl::StatusOr<Settings> AddSettings(Graph& graph, const OptimizerStep& update, const std::vector<std::string>& varying,
                                      const std::string& prefix) {
   Settings settings;
@@ -83,7 +100,8 @@ absl::Status AddUpdate(Graph& graph, Builder& b, Value variable, Value step, Val
   b.set_source("optimizer of " + variable.name());
   std::vector<Value> states = {variable};  // in order of the op's results
   for (const OptimizerState& state : update.op->optimizer().states) {
-    ASSIGN_OR_RETURN(const Value input, graph.AddInput(variable.name() + "/" + state.suffix, variable.type(), true));
+    const TensorType type = state.TypeFor(variable.type());
+    ASSIGN_OR_RETURN(const Value input, graph.AddInput(variable.name() + "/" + state.suffix, type, true));
     states.push_back(input);
   }
   std::vector<Value> operands = states;
@@ -127,7 +145,14 @@ absl::StatusOr<const Optimizer*> FindOptimizer(std::string_view name) {
   return NotFound() << "unknown optimizer '" << name << "'; there are " << Joined(names);
 }
 
-absl::StatusOr<OptimizerStep> ResolveOptimizer(const OptimizerSpec& spec) {
+std::vector<const OpDef*> OpsOf(const Optimizer& optimizer) {
+  std::vector<const OpDef*> ops;
+  for (const OptimizerVariant& variant : optimizer.name->variants) ops.push_back(&GetOp(variant.op));
+  ops.push_back(optimizer.op);
+  return ops;
+}
+
+absl::StatusOr<OptimizerStep> ResolveOptimizer(const OptimizerSpec& spec, int64_t rank) {
   ASSIGN_OR_RETURN(const Optimizer* const optimizer, FindOptimizer(spec.name));
   const OptimizerName& name = *optimizer->name;
   ASSIGN_OR_RETURN(AttributeMap options, CompleteOptions(name.name, optimizer->options, spec.options));
@@ -136,24 +161,37 @@ absl::StatusOr<OptimizerStep> ResolveOptimizer(const OptimizerSpec& spec) {
     if (std::none_of(optimizer->options.begin(), optimizer->options.end(), is_it))
       return InvalidArgument() << name.name << ": " << varying << " cannot change between steps";
   }
-  const bool is_simple = !name.unless.empty() && options.find(name.unless)->second == Attribute(0.0);
-  if (is_simple && !Contains(spec.varying, name.unless)) return Simpler(*optimizer, options);
+  for (const OptimizerVariant& variant : name.variants) {
+    if (CanStandIn(variant, options, spec.varying, rank)) return StepOf(variant, *optimizer, options);
+  }
+  const VariableRanks& ranks = optimizer->op->optimizer().ranks;
+  if (!ranks.Contain(rank)) return InvalidArgument() << name.name << " updates states of " << ranks.ToString();
+  for (const OptimizerFlag& flag : name.flags) options.erase(flag.name);
   options.insert(name.fixed.begin(), name.fixed.end());
   return OptimizerStep{optimizer->op, std::move(options)};
 }
 
 absl::Status AddOptimizer(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients,
                           const OptimizerSpec& spec, const std::string& prefix) {
-  ASSIGN_OR_RETURN(const OptimizerStep update, ResolveOptimizer(spec));
+  RETURN_IF_ERROR(ResolveOptimizer(spec).status());
+  std::vector<OptimizerStep> updates;
+  for (Value state : states) {
+    absl::StatusOr<OptimizerStep> update = ResolveOptimizer(spec, state.shape().rank());
+    if (!update.ok()) {
+      return InvalidArgument() << update.status().message() << ", and %" << state.name() << " is " << state.type()
+                               << ": give it another optimizer, by groups";
+    }
+    updates.push_back(*std::move(update));
+  }
   if (states.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const Settings settings, AddSettings(graph, update, spec.varying, prefix));
+  ASSIGN_OR_RETURN(const Settings settings, AddSettings(graph, updates[0], spec.varying, prefix));
   Builder b(graph);
   Value step;
-  if (CountsSteps(*update.op)) {
+  if (CountsSteps(*updates[0].op)) {
     ASSIGN_OR_RETURN(step, AddStep(graph, b));
   }
   for (size_t i = 0; i < states.size(); ++i)
-    RETURN_IF_ERROR(AddUpdate(graph, b, states[i], step, gradients[i], update, settings));
+    RETURN_IF_ERROR(AddUpdate(graph, b, states[i], step, gradients[i], updates[i], settings));
   return absl::OkStatus();
 }
 

@@ -17,7 +17,7 @@ namespace lockstep::passes {
 struct Optimizer {
   const OpDef* op;
   const OptimizerName* name;
-  std::vector<OptionDef> options;  // in the order in which users give them
+  std::vector<OptionDef> options;  // in the order in which users give them: those of the op, then the name's flags
 };
 
 // Every name of every optimizer op, in the order of core/ops/op_list.h.
@@ -42,14 +42,19 @@ struct OptimizerStep {
   AttributeMap attributes;
 };
 
-// Errors name the optimizer and the option, its range, or the option without which it has no effect; or an option that
-// varies and cannot.
-absl::StatusOr<OptimizerStep> ResolveOptimizer(const OptimizerSpec& spec);
+// The op for a variable of so many dimensions; all optimizers update matrices. Errors name the optimizer and the
+// option, its range, or the option without which it has no effect; an option that varies and cannot; or the variables
+// that it updates.
+absl::StatusOr<OptimizerStep> ResolveOptimizer(const OptimizerSpec& spec, int64_t rank = 2);
+
+// The ops that a name may come to: its variants, and then its own.
+std::vector<const OpDef*> OpsOf(const Optimizer& optimizer);
 
 // Updates each state by its gradient; gradients[i] has the type of states[i]. The optimizer's own states are added, and
 // start as zeros: <state>/<suffix> for each state that the op's block names, and one optimizer/step, which all
 // optimizers of a graph share, if it counts steps. An option that may be an operand becomes the setting
-// <prefix>/<option>, unless it need not be given, is 0 and does not vary.
+// <prefix>/<option>, unless it need not be given, is 0 and does not vary. An error names a state that the optimizer
+// does not update.
 absl::Status AddOptimizer(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients,
                           const OptimizerSpec& spec, const std::string& prefix = "optimizer");
 

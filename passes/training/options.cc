@@ -40,6 +40,8 @@ absl::Status CheckValue(std::string_view owner, const OptionDef& option, const A
   }
   if (const Tensor* list = std::get_if<Tensor>(&value)) return CheckList(owner, option, *list);
   if (const double* number = std::get_if<double>(&value)) return CheckNumber(owner, option, *number, option.name);
+  if (const int64_t* number = std::get_if<int64_t>(&value))
+    return CheckNumber(owner, option, static_cast<double>(*number), option.name);
   const std::string* const text = std::get_if<std::string>(&value);
   const std::vector<std::string>& choices = option.choices;
   if (!text || choices.empty() || std::find(choices.begin(), choices.end(), *text) != choices.end())
@@ -52,7 +54,7 @@ absl::Status CheckValue(std::string_view owner, const OptionDef& option, const A
 
 OptionDef OptionDef::Of(const OpDef::AttributeDef& attribute) {
   const Given given = attribute.required ? Given::kMust : Given::kHasDefault;
-  OptionDef option{attribute.name, attribute.example, given, attribute.doc, attribute.range};
+  OptionDef option{attribute.name, attribute.example, given, attribute.doc, attribute.range, attribute.choices};
   option.may_be_operand = attribute.may_be_operand;
   return option;
 }

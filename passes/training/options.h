@@ -26,7 +26,7 @@ struct OptionDef {
   std::vector<std::string> choices = {};  // of a text: those that it may be; any if empty
   bool may_be_operand = false;            // a number that can be a setting (OpDef::OrOperand)
 
-  static OptionDef Of(const OpDef::AttributeDef& attribute);  // bool or float
+  static OptionDef Of(const OpDef::AttributeDef& attribute);  // bool, int, float or text
   static OptionDef Flag(std::string name, bool default_value, std::string doc);
   static OptionDef Float(std::string name, double default_value, NumberRange range, std::string doc);
   static OptionDef Text(std::string name, std::vector<std::string> choices, std::string doc);  // default: the first

@@ -31,8 +31,13 @@ def parameters(definitions: Sequence[Definition]) -> list[inspect.Parameter]:
     ]
 
 
+def type_of(definition: Definition) -> Any:
+    """The type of an option; of an argument, which has none, text."""
+    return _TYPES[definition["type"]] if "type" in definition else str
+
+
 def _annotation(definition: Definition) -> Any:
-    kind = _TYPES[definition["type"]] if "type" in definition else str
+    kind = type_of(definition)
     return kind | None if definition.get("default", kind) is None else kind
 
 

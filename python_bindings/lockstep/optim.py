@@ -18,12 +18,14 @@ from typing import Any, ClassVar
 from . import _check, _choices, _lockstep
 from ._errors import Error
 
-# Other spellings of an option, or of two options that are given as a pair.
-_SPELLINGS: dict[str, tuple[str, ...]] = {
-    "lr": ("learning_rate",),
-    "betas": ("beta1", "beta2"),
-    "eps": ("epsilon",),
-}
+# Other spellings of an option, or of several that are given together; of an optimizer that has these options.
+_SPELLINGS: list[tuple[str, tuple[str, ...]]] = [
+    ("lr", ("learning_rate",)),
+    ("betas", ("beta1", "beta2")),
+    ("eps", ("epsilon",)),
+    ("eps", ("epsilon1", "epsilon2")),
+    ("ns_coefficients", ("ns_a", "ns_b", "ns_c")),
+]
 
 
 class Optimizer:
@@ -38,8 +40,8 @@ class Optimizer:
             raise Error(f"{name} is no optimizer; lockstep.optim has {', '.join(_CLASSES)}")
         given = _choices.bind(name, inspect.signature(kind), args, kwargs)
         given = {key: value for key, value in given.items() if value is not None}
-        for spelling in [each for each in _SPELLINGS if each in given]:
-            _respell(name, spelling, given)
+        for spelling, meant in _spellings(self._definition["options"]).items():
+            _respell(name, spelling, meant, given)
         schedules = {option: value for option, value in given.items() if callable(value)}
         given |= {option: schedule(0) for option, schedule in schedules.items()}
         values = _choices.options(name, self._definition["options"], given)
@@ -76,11 +78,18 @@ def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
     return every
 
 
-def _respell(kind: str, spelling: str, given: dict[str, Any]) -> None:
+def _spellings(options: Sequence[_choices.Definition]) -> dict[str, tuple[str, ...]]:
+    """Other spellings of these options."""
+    names = {each["name"] for each in options}
+    return {spelling: meant for spelling, meant in _SPELLINGS if set(meant) <= names}
+
+
+def _respell(kind: str, spelling: str, names: tuple[str, ...], given: dict[str, Any]) -> None:
     """Puts the options in the place of another spelling of them."""
-    names = _SPELLINGS[spelling]
+    if spelling not in given:
+        return
     value = given.pop(spelling)
-    values = [value] if len(names) == 1 else _pair(kind, spelling, value)
+    values = [value] if len(names) == 1 else _several(kind, spelling, value, len(names))
     for name, each in zip(names, values, strict=True):
         if each is None:
             continue
@@ -89,27 +98,31 @@ def _respell(kind: str, spelling: str, given: dict[str, Any]) -> None:
         given[name] = each
 
 
-def _pair(kind: str, spelling: str, value: Any) -> Sequence[Any]:
+def _several(kind: str, spelling: str, value: Any, count: int) -> Sequence[Any]:
     try:
-        first, second = value
-    except (TypeError, ValueError):
-        raise Error(f"{kind}: {spelling} is {value!r}, expected two numbers") from None
-    return first, second
+        values = tuple(value)
+    except TypeError:
+        values = ()
+    if len(values) != count:
+        raise Error(f"{kind}: {spelling} is {value!r}, expected {['two', 'three'][count - 2]} numbers")
+    return values
 
 
 def _states(definition: Mapping[str, Any]) -> list[str]:
     """What the optimizer keeps, for help()."""
-    names = [f"`w/{suffix}`" for suffix in definition["states"]]
-    if not names:
-        return []
-    kept = f"Of a state `w` it keeps {' and '.join(names)}"
-    return [kept + ("; the steps are counted in `optimizer/step`." if definition["counts_steps"] else ".")]
+    texts = []
+    for variables, states in definition["states"]:
+        names = [f"`w/{suffix}`" + (f" ({shape})" if shape else "") for suffix, shape in states]
+        if names:
+            listed = ", ".join(names[:-1]) + (" and " if names[1:] else "") + names[-1]
+            texts.append(f"Of a state `w`{f' of {variables}' if variables else ''} it keeps {listed}")
+    steps = ["the steps are counted in `optimizer/step`"] if texts and definition["counts_steps"] else []
+    return ["; ".join(texts + steps) + "."] if texts else []
 
 
 def _signature(options: Sequence[_choices.Definition]) -> inspect.Signature:
     """The options in order, then their other spellings. One that must be given may be given by either."""
-    names = {each["name"] for each in options}
-    spelt = {spelling: meant for spelling, meant in _SPELLINGS.items() if set(meant) <= names}
+    spelt = _spellings(options)
     either = {name for meant in spelt.values() if len(meant) == 1 for name in meant}
     parameters = [
         each.replace(default=None, annotation=float | None)
@@ -118,7 +131,7 @@ def _signature(options: Sequence[_choices.Definition]) -> inspect.Signature:
         for each in _choices.parameters(options)
     ]
     for spelling, meant in spelt.items():
-        annotation = (float if len(meant) == 1 else tuple[float, float]) | None
+        annotation = (float if len(meant) == 1 else tuple[(float,) * len(meant)]) | None
         keyword = inspect.Parameter(spelling, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         parameters.append(keyword)
     return inspect.Signature(parameters)
@@ -128,7 +141,7 @@ def _class_of(definition: _choices.Definition) -> type[Optimizer]:
     options = definition["options"]
     return dataclasses.make_dataclass(
         definition["name"],
-        [(each["name"], bool if each["type"] == "bool" else float) for each in options],
+        [(each["name"], _choices.type_of(each)) for each in options],
         bases=(Optimizer,),
         namespace={
             "__doc__": _choices.docstring(definition["doc"], options, _states(definition)),

@@ -82,18 +82,21 @@ class AdamW(Optimizer):
 
 @dataclass(frozen=True, init=False)
 class RMSprop(Optimizer):
-    """RMSprop (Tieleman and Hinton, 2012): the gradient is divided by the root of the running mean of its squares.
+    """RMSprop (Tieleman and Hinton, 2012): the gradient is divided by the root of the running mean of its squares, or,
+    if it is centered, of its variance.
 
-    With `momentum` the steps add up, each with a share of those before; without it nothing is kept for them.
+    With `momentum` the steps add up, each with a share of those before. What is kept for an option is not there
+    without it.
 
-    Of a state `w` it keeps `w/rmsprop_square` and `w/rmsprop_momentum`.
+    Of a state `w` it keeps `w/rmsprop_square`, `w/rmsprop_mean` and `w/rmsprop_momentum`.
 
     Args:
       learning_rate: how far a step goes; a finite number of at least 0.
-      alpha: the share of the mean square that remains; a finite number of at least 0 and below 1.
+      alpha: the share of the means that remains; a finite number of at least 0 and below 1.
       epsilon: added to the root, against division by zero; a finite number above 0.
       weight_decay: weight of the L2 penalty; a finite number of at least 0.
       momentum: the share of v that remains; a finite number of at least 0.
+      centered: divide by the root of the variance of the gradient.
     """
 
     learning_rate: float
@@ -101,8 +104,9 @@ class RMSprop(Optimizer):
     epsilon: float
     weight_decay: float
     momentum: float
+    centered: bool
 
-    def __init__(self, learning_rate: float = 0.01, alpha: float = 0.99, epsilon: float = 1e-08, weight_decay: float = 0.0, momentum: float = 0.0, *, lr: float | None = None, eps: float | None = None) -> None: ...
+    def __init__(self, learning_rate: float = 0.01, alpha: float = 0.99, epsilon: float = 1e-08, weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False, *, lr: float | None = None, eps: float | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class Adagrad(Optimizer):
@@ -234,3 +238,149 @@ class Lion(Optimizer):
     weight_decay: float
 
     def __init__(self, learning_rate: float = 0.0001, beta1: float = 0.9, beta2: float = 0.99, weight_decay: float = 0.0, *, lr: float | None = None, betas: tuple[float, float] | None = None) -> None: ...
+
+@dataclass(frozen=True, init=False)
+class NAdam(Optimizer):
+    """NAdam (Dozat, 2016): Adam with Nesterov's momentum, which grows in the first steps.
+
+    Of a state `w` it keeps `w/nadam_m`, `w/nadam_v` and `w/nadam_missing` (a scalar); the steps are counted in
+    `optimizer/step`.
+
+    Args:
+      learning_rate: how far a step goes; a finite number of at least 0.
+      beta1: the share of m that remains; a finite number of at least 0 and below 1.
+      beta2: the share of v that remains; a finite number of at least 0 and below 1.
+      epsilon: added to the root, against division by zero; a finite number above 0.
+      weight_decay: weight of the L2 penalty, or of the decay if decoupled; a finite number of at least 0.
+      momentum_decay: how fast the momentum grows from beta1 / 2 to beta1; a finite number of at least 0.
+      decoupled_weight_decay: decay the variable itself rather than by an L2 penalty.
+    """
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    momentum_decay: float
+    decoupled_weight_decay: bool
+
+    def __init__(self, learning_rate: float = 0.002, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, momentum_decay: float = 0.004, decoupled_weight_decay: bool = False, *, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None) -> None: ...
+
+@dataclass(frozen=True, init=False)
+class LAMB(Optimizer):
+    """LAMB (You et al., 2020), for large batches: Adam's step, with the norm of the variable that it updates. Defaults
+    are those of NVIDIA's FusedLAMB, without its clipping of gradients, which `train_step` has.
+
+    Biases and what normalises are usually left out of it: `groups` of `train_step` give them AdamW.
+
+    Of a state `w` it keeps `w/lamb_m` and `w/lamb_v`; the steps are counted in `optimizer/step`.
+
+    Args:
+      learning_rate: how far a step goes; a finite number of at least 0.
+      beta1: the share of m that remains; a finite number of at least 0 and below 1.
+      beta2: the share of v that remains; a finite number of at least 0 and below 1.
+      epsilon: added to the root, against division by zero; a finite number above 0.
+      weight_decay: weight of the decay, a part of the update whose norm is taken; a finite number of at least 0.
+    """
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+
+    def __init__(self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-06, weight_decay: float = 0.01, *, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None) -> None: ...
+
+@dataclass(frozen=True, init=False)
+class LARS(Optimizer):
+    """LARS (You, Gitman and Ginsburg, 2017), for large batches: SGD with momentum, whose gradient is scaled by the norm
+    of the variable over its own. The learning rate multiplies what has been added up, as PyTorch's SGD and NVIDIA's
+    LARC have it.
+
+    Biases and what normalises are usually left out of it: `groups` of `train_step` give them SGD.
+
+    Of a state `w` it keeps `w/lars_momentum`.
+
+    Args:
+      learning_rate: how far a step goes; a finite number of at least 0.
+      momentum: the share of v that remains; a finite number of at least 0.
+      nesterov: look ahead by one step.
+      weight_decay: weight of the L2 penalty; a finite number of at least 0.
+      trust_coefficient: the norm of d as a share of that of the variable; a finite number above 0.
+      epsilon: added to the divisor, against division by zero; a finite number above 0.
+    """
+
+    learning_rate: float
+    momentum: float
+    nesterov: bool
+    weight_decay: float
+    trust_coefficient: float
+    epsilon: float
+
+    def __init__(self, learning_rate: float | None = None, momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0, trust_coefficient: float = 0.001, epsilon: float = 1e-08, *, lr: float | None = None, eps: float | None = None) -> None: ...
+
+@dataclass(frozen=True, init=False)
+class Adafactor(Optimizer):
+    """Adafactor (Shazeer and Stern, 2018): steps relative to the variable's scale, and, of what has two dimensions or
+    more, second moments of rows and of columns alone, which need next to no memory.
+
+    PyTorch's `eps` is the pair of epsilon1 and epsilon2.
+
+    Of a state `w` of at most 1 dimension it keeps `w/adafactor_square`; Of a state `w` of at least 2 dimensions it
+    keeps `w/adafactor_rows` (a number for each row) and `w/adafactor_columns` (a number for each column); the steps
+    are counted in `optimizer/step`.
+
+    Args:
+      learning_rate: how far a step goes; a finite number of at least 0.
+      beta2_decay: what the means move by at step t: t^beta2_decay; a finite number of at most 0.
+      epsilon1: the least root of a mean of squares; 0 stands for the dtype's distance of 1 from the next number; a
+        finite number of at least 0.
+      epsilon2: the least scale of the variable, by which steps are multiplied; a finite number of at least 0.
+      d: above which root of the mean of its squares an update is clipped; a finite number of at least 1.
+      weight_decay: weight of the decay of the variable itself; a finite number of at least 0.
+    """
+
+    learning_rate: float
+    beta2_decay: float
+    epsilon1: float
+    epsilon2: float
+    d: float
+    weight_decay: float
+
+    def __init__(self, learning_rate: float = 0.01, beta2_decay: float = -0.8, epsilon1: float = 0.0, epsilon2: float = 0.001, d: float = 1.0, weight_decay: float = 0.0, *, lr: float | None = None, eps: tuple[float, float] | None = None) -> None: ...
+
+@dataclass(frozen=True, init=False)
+class Muon(Optimizer):
+    """Muon (Jordan et al., 2024), for the matrices of hidden layers: momentum, made orthogonal.
+
+    It updates states of two dimensions. `groups` of `train_step` give the others, and embeddings and the last layer,
+    AdamW. PyTorch's `ns_coefficients` are ns_a, ns_b and ns_c; the iteration is computed in f32, or f64 for states of
+    f64, where PyTorch has bf16.
+
+    Of a state `w` of 2 dimensions it keeps `w/muon_momentum`.
+
+    Args:
+      learning_rate: how far a step goes; a finite number of at least 0.
+      weight_decay: weight of the decay of the variable itself; a finite number of at least 0.
+      momentum: the share of m that remains; a finite number of at least 0 and below 1.
+      nesterov: look ahead by one step.
+      ns_a: the first coefficient of Newton and Schulz' iteration; a finite number.
+      ns_b: the second coefficient; a finite number.
+      ns_c: the third coefficient; a finite number.
+      epsilon: the least norm that x is divided by; a finite number above 0.
+      ns_steps: how often the iteration is done; a finite number from 1 to 99.
+      adjust_lr_fn: how the learning rate follows the matrix' shape.
+    """
+
+    learning_rate: float
+    weight_decay: float
+    momentum: float
+    nesterov: bool
+    ns_a: float
+    ns_b: float
+    ns_c: float
+    epsilon: float
+    ns_steps: int
+    adjust_lr_fn: str
+
+    def __init__(self, learning_rate: float = 0.001, weight_decay: float = 0.1, momentum: float = 0.95, nesterov: bool = True, ns_a: float = 3.4445, ns_b: float = -4.775, ns_c: float = 2.0315, epsilon: float = 1e-07, ns_steps: int = 5, adjust_lr_fn: str = 'original', *, lr: float | None = None, eps: float | None = None, ns_coefficients: tuple[float, float, float] | None = None) -> None: ...

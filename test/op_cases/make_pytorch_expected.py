@@ -277,11 +277,20 @@ OPTIMIZER_STATES = {
     "adadelta": {"square": "square_avg", "change": "acc_delta"},
     "rprop": {"last": "prev", "size": "step_size"},
     "lion": {"m": "exp_avg"},
+    "rmsprop_centered": {"square": "square_avg", "mean": "grad_avg"},
+    "rmsprop_centered_momentum": {"square": "square_avg", "mean": "grad_avg", "v": "momentum_buffer"},
+    "nadam": {"m": "exp_avg", "v": "exp_avg_sq", "missing": "mu_product"},
+    "lamb": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "lars": {"v": "momentum_buffer"},
+    "adafactor": {"rows": "row_var", "columns": "col_var"},
+    "adafactor_vector": {"square": "variance"},
+    "muon": {"m": "momentum_buffer"},
 }
-COUNTS_STEPS = {"adam", "adagrad", "adamax", "radam", "rprop"}
-# Pairs of torch's that are two options here, and other names.
+COUNTS_STEPS = {"adam", "adagrad", "adamax", "radam", "rprop", "nadam", "lamb", "adafactor", "adafactor_vector"}
+# Pairs of torch's that are two options here, and other names; and what the op's name says.
 SPELLINGS = {
     "betas": ("beta1", "beta2"), "eps": ("epsilon",), "etas": ("shrinkage", "growth"), "step_sizes": ("smallest", "largest"),
+    "ns_coefficients": ("ns_a", "ns_b", "ns_c"), "centered": (),
 }  # fmt: skip
 
 
@@ -303,6 +312,128 @@ class Lion(torch.optim.Optimizer):
                 update = state["exp_avg"] * beta1 + p.grad * (1 - beta1)
                 p.add_(torch.sign(update), alpha=-group["lr"])
                 state["exp_avg"].mul_(beta2).add_(p.grad, alpha=1 - beta2)
+
+
+class Lamb(torch.optim.Optimizer):
+    """As You et al., "Large batch optimization for deep learning", 2020, and NVIDIA's FusedLAMB, which adapts all variables
+    and clips nothing; torch has none. timm 1.0.20's Lamb gives the same numbers, with always_adapt and no max_grad_norm.
+    """
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(step=0, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+                state["step"] += 1
+                state["exp_avg"].mul_(beta1).add_(p.grad, alpha=1 - beta1)
+                state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+                mean = state["exp_avg"] / (1 - beta1 ** state["step"])
+                root = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt()
+                update = mean / (root + group["eps"]) + group["weight_decay"] * p
+                of_p, of_update = p.norm(), update.norm()
+                ratio = of_p / of_update if of_p > 0 and of_update > 0 else 1.0
+                p.sub_(group["lr"] * ratio * update)
+
+
+class Lars(torch.optim.Optimizer):
+    """As You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017, with torch's momentum; torch has
+    none. timm 1.0.20's Lars gives the same numbers, with always_adapt.
+    """
+
+    def __init__(self, params, lr, momentum=0.9, nesterov=False, weight_decay=0.0, trust_coefficient=0.001, eps=1e-8):
+        defaults = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay, "eps": eps}
+        super().__init__(params, {"lr": lr, "trust_coefficient": trust_coefficient, **defaults})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(p)
+                of_p, of_grad = p.norm(), p.grad.norm()
+                divisor = of_grad + group["weight_decay"] * of_p + group["eps"]
+                ratio = group["trust_coefficient"] * of_p / divisor if of_p > 0 and of_grad > 0 else 1.0
+                d = ratio * (p.grad + group["weight_decay"] * p)
+                v = state["momentum_buffer"].mul_(group["momentum"]).add_(d)
+                p.sub_(group["lr"] * (d + group["momentum"] * v if group["nesterov"] else v))
+
+
+class Muon(torch.optim.Muon):
+    """torch's, whose products it computes in bf16, in the dtype of the variable."""
+
+    def step(self):
+        in_bf16 = torch.Tensor.bfloat16
+        torch.Tensor.bfloat16 = torch.Tensor.clone
+        try:
+            super().step()
+        finally:
+            torch.Tensor.bfloat16 = in_bf16
+
+
+def long_optimizer_choices():
+    """As optimizer_choices, with the variable's shape."""
+    adam = {"weight_decay": 0.05, "betas": (0.8, 0.99), "eps": 1e-3}
+    centered = {"centered": True, "alpha": 0.9, "eps": 1e-3, "weight_decay": 0.05}
+    lars = {"momentum": 0.8, "weight_decay": 0.05, "trust_coefficient": 0.25}
+    adafactor = {"beta2_decay": -0.5, "eps": (0.25, 0.5), "d": 2.0, "weight_decay": 0.05}
+    muon = {"momentum": 0.8, "ns_coefficients": (3.0, -3.5, 1.5), "ns_steps": 3, "eps": 1e-3, "weight_decay": 0.05}
+    return [
+        ("RMSprop, centered", torch.optim.RMSprop, "rmsprop_centered", {"centered": True}, (6,)),
+        ("RMSprop, centered, decay, alpha", torch.optim.RMSprop, "rmsprop_centered", centered, (6,)),
+        ("RMSprop, centered, momentum", torch.optim.RMSprop, "rmsprop_centered_momentum",
+         {"momentum": 0.9, **centered}, (6,)),
+        ("NAdam", torch.optim.NAdam, "nadam", {}, (6,)),
+        ("NAdam, decay, betas", torch.optim.NAdam, "nadam", {"momentum_decay": 0.25, **adam}, (6,)),
+        ("NAdam, decoupled", torch.optim.NAdam, "nadam", {"decoupled_weight_decay": True, **adam}, (2, 3)),
+        ("NAdam, constant momentum", torch.optim.NAdam, "nadam", {"momentum_decay": 0.0}, (6,)),
+        ("LAMB", Lamb, "lamb", {}, (2, 3)),
+        ("LAMB, decay, betas", Lamb, "lamb", adam, (6,)),
+        ("LARS", Lars, "lars", {}, (2, 3)),
+        ("LARS, options", Lars, "lars", lars, (6,)),
+        ("LARS, Nesterov", Lars, "lars", {"nesterov": True, **lars}, (6,)),
+        ("Adafactor", torch.optim.Adafactor, "adafactor", {}, (3, 4)),
+        ("Adafactor, options", torch.optim.Adafactor, "adafactor", adafactor, (4, 3)),
+        ("Adafactor, several matrices", torch.optim.Adafactor, "adafactor", {}, (2, 3, 2)),
+        ("Adafactor, a vector", torch.optim.Adafactor, "adafactor_vector", {}, (6,)),
+        ("Adafactor, a vector, options", torch.optim.Adafactor, "adafactor_vector", adafactor, (6,)),
+        ("Muon", Muon, "muon", {}, (3, 4)),
+        ("Muon, more rows", Muon, "muon", {"adjust_lr_fn": "match_rms_adamw"}, (5, 2)),
+        ("Muon, more rows, as published", Muon, "muon", {"adjust_lr_fn": "original", "nesterov": False}, (5, 2)),
+        ("Muon, options", Muon, "muon", muon, (2, 4)),
+    ]  # fmt: skip
+
+
+def long_optimizers():
+    """Twenty steps, also with a learning rate that is another one at each; and where gradients or variables are zero."""
+    for name, make, op, values, shape in long_optimizer_choices():
+        w, gradients = random(*shape), [random(*shape) for _ in range(20)]
+        optimizer_steps(f"20 steps of {name}", make, op, values, w, gradients)
+    for name, make, op, values, shape in long_optimizer_choices():
+        if name not in (
+            "RMSprop, centered, momentum",
+            "NAdam, decay, betas",
+            "NAdam, decoupled",
+            "LAMB, decay, betas",
+            "LARS, options",
+            "Adafactor, options",
+            "Adafactor, a vector, options",
+            "Muon, options",
+        ):
+            continue  # fmt: skip
+        w, gradients = random(*shape), [random(*shape) for _ in range(20)]
+        rates = [0.125 * (step % 7 + 1) / 4 for step in range(20)]
+        optimizer_steps(f"20 steps with changing rates of {name}", make, op, values, w, gradients, rates)
+    for name, make, op, values, shape in {each[2]: each for each in long_optimizer_choices()}.values():
+        zero = torch.zeros(shape, dtype=torch.float64)
+        optimizer_steps(f"first no gradient, {name}", make, op, values, random(*shape), [zero, random(*shape)])
+        optimizer_steps(f"first no weights, {name}", make, op, values, zero, [random(*shape), random(*shape)])
 
 
 def optimizer_choices():
@@ -351,38 +482,55 @@ def optimizers():
         optimizer_steps(f"{steps} steps of {name}", make, op, values, w, gradients)
 
 
-def optimizer_steps(name, make, op, values, w, gradients):
-    """The states start as zeros; the first results are the variable after each step."""
-    ours = {"learning_rate": 0.125, **values}
+def our_options(make, op, values):
+    """Those of the op for torch's, but for the learning rate."""
+    ours = dict(values)
+    if op.startswith("adafactor") and "eps" in ours:
+        ours["epsilon1"], ours["epsilon2"] = ours.pop("eps")
     for spelling in [each for each in SPELLINGS if each in ours]:
         value = ours.pop(spelling)
-        ours.update(zip(SPELLINGS[spelling], value if isinstance(value, tuple) else (value,), strict=True))
+        if SPELLINGS[spelling]:
+            ours.update(zip(SPELLINGS[spelling], value if isinstance(value, tuple) else (value,), strict=True))
     if make is torch.optim.AdamW:
         ours["decoupled"] = True
+    return ours
+
+
+def optimizer_steps(name, make, op, values, w, gradients, rates=None):
+    """The states start as zeros; the first results are the variable after each step, or after some of many."""
+    ours = our_options(make, op, values)
     variable = torch.nn.Parameter(w.clone())
+    torch.set_default_dtype(torch.float64)  # which is that of scalars that torch keeps
     optimizer = make([variable], lr=0.125, **values)
     states = OPTIMIZER_STATES[op]
     inputs = {"w0": w, **{f"g{i + 1}": g for i, g in enumerate(gradients)}}
-    inputs.update({f"{s}0": torch.zeros_like(w) for s in states})
     lines, results = [], {}
     for step, gradient in enumerate(gradients, start=1):
         variable.grad = gradient.clone()
+        if rates:
+            inputs[f"rate{step}"] = torch.tensor(rates[step - 1])
+            optimizer.param_groups[0]["lr"] = rates[step - 1]
         optimizer.step()
+        kept = optimizer.state[variable]
+        if step == 1:
+            inputs.update({f"{s}0": torch.zeros_like(kept[key]) for s, key in states.items()})
         operands = ["w", *states]
         count = ""
         if op in COUNTS_STEPS:
             inputs[f"step{step}"] = torch.tensor(step)
             count = f", %step{step}"
-        types = ", ".join([typed(w)] * len(operands))
+        types = ", ".join([typed(w), *[typed(kept[key]) for key in states.values()]])
+        given = attributes({"learning_rate": f"%rate{step}" if rates else 0.125, **ours})
         lines.append(
             ", ".join(f"%{s}{step}" for s in operands) + f" = {op} "
-            + ", ".join(f"%{s}{step - 1}" for s in operands) + f"{count}, %g{step} {attributes(ours)} : {types}"
+            + ", ".join(f"%{s}{step - 1}" for s in operands) + f"{count}, %g{step} {given} : {types}"
         )  # fmt: skip
-        results[f"w{step}"] = variable.detach().clone()
-    # torch's Adagrad starts its sum at the initial value, which ours leaves out.
-    outside = {"sum": ours.get("initial_accumulator_value", 0)}
-    kept = optimizer.state[variable]
-    results.update({f"{s}{len(gradients)}": kept[key] - outside.get(s, 0) for s, key in states.items()})
+        if step in (1, 2, 20) or len(gradients) < 10:
+            results[f"w{step}"] = variable.detach().clone()
+    torch.set_default_dtype(torch.float32)
+    # torch's Adagrad starts its sum at the initial value, which ours leaves out; of a product ours has what it lacks to 1.
+    outside = {"sum": lambda x: x - ours.get("initial_accumulator_value", 0), "missing": lambda x: 1 - x}
+    results.update({f"{s}{len(gradients)}": outside.get(s, lambda x: x)(kept[key]) for s, key in states.items()})
     emit(name, inputs, lines, results)
 
 
@@ -436,7 +584,8 @@ def special_values():
             f"special softmax_cross_entropy {i}", {"logits": logits, "labels": labels}, [line],
             {"loss": loss, "d": logits.grad},
         )  # fmt: skip
-    for name, make, op, values in optimizer_choices():
+    elementwise = [each[:4] for each in long_optimizer_choices() if each[2].startswith(("rmsprop", "nadam"))]
+    for name, make, op, values in optimizer_choices() + elementwise:
         if op in ("rprop", "lion"):
             continue  # torch takes NaN's sign for 0: nobody would see that a gradient is no number
         keep = ~((right == 0) & right.signbit())
@@ -475,5 +624,5 @@ def write(maker, parts):
 if __name__ == "__main__":
     write(
         "make_pytorch_expected.py",
-        [convolutions, poolings, normalizations, softmaxes, attentions, optimizers, special_values],
+        [convolutions, poolings, normalizations, softmaxes, attentions, optimizers, special_values, long_optimizers],
     )

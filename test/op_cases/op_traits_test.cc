@@ -314,6 +314,28 @@ TEST(OpTraits, RangesOfAttributesHoldOfEveryOp) {
   EXPECT_EQ((*node)->attr<double>("by"), 1);
 }
 
+TEST(OpTraits, WholeNumbersHaveRangesAndStringsChoices) {
+  const OpDef op = OpDef("repeated")
+                       .Operand("x")
+                       .Attr<int64_t>("times")
+                       .In(Between(1, 9))
+                       .OptionalAttr<std::string>("mode", "wrap", "what is beyond the end")
+                       .OneOf({"wrap", "zero"})
+                       .Infer([](InferContext& c) { return c.SetResult(c.operand(0)); });
+  Graph graph("g");
+  const Value x = graph.AddInput("x", TensorType{DType::kF32, {3}}).value();
+  const auto error = [&](AttributeMap attributes) {
+    return std::string(graph.Insert({&op, {x}, std::move(attributes), "", {}}).status().message());
+  };
+  EXPECT_EQ(error({{"times", int64_t{1}}}), "");
+  EXPECT_EQ(error({{"times", int64_t{9}}, {"mode", std::string("zero")}}), "");
+  for (const auto& [times, text] : {std::pair<int64_t, std::string>{0, "0"}, {10, "10"}})
+    EXPECT_EQ(error({{"times", times}}),
+              "repeated (range): times is " + text + ", expected a finite number from 1 to 9");
+  EXPECT_EQ(error({{"times", int64_t{1}}, {"mode", std::string("mirror")}}),
+            "repeated (choice): mode is 'mirror', expected one of wrap, zero");
+}
+
 TEST(OpTraits, OptimizersResultsAreNextValuesOfTheLeadingOperands) {
   ForRowsOf(Has(kOptimizer), [](const OpDef&, const Evaluated& row) {
     for (size_t i = 0; i < row.results[0].size(); ++i)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "core/builder.h"
@@ -71,7 +72,8 @@ bool IsSame(double ours, double theirs, double tolerance) {
   return ours == theirs || std::abs(ours - theirs) <= tolerance;
 }
 
-void ExpectNumbers(const Graph& graph, const PyTorchCase& row) {
+// To `tolerance` of the largest number of each result.
+void ExpectNumbers(const Graph& graph, const PyTorchCase& row, double tolerance = 1e-11) {
   ASSERT_EQ(graph.inputs().size(), row.inputs.size());
   std::vector<Tensor> inputs;
   for (size_t i = 0; i < row.inputs.size(); ++i) {
@@ -88,7 +90,7 @@ void ExpectNumbers(const Graph& graph, const PyTorchCase& row) {
     const bool all_zero = std::all_of(expected.begin(), expected.end(), [](double number) { return number == 0; });
     EXPECT_FALSE(all_zero) << graph.results()[i].name << " is all zero and proves nothing";
     for (size_t j = 0; j < expected.size(); ++j) {
-      EXPECT_TRUE(IsSame((*results)[i].At(static_cast<int64_t>(j)), expected[j], 1e-11 * largest))
+      EXPECT_TRUE(IsSame((*results)[i].At(static_cast<int64_t>(j)), expected[j], tolerance * largest))
           << "element " << j << " of " << graph.results()[i].name << " is "
           << DoubleToString((*results)[i].At(static_cast<int64_t>(j))) << ", PyTorch says "
           << DoubleToString(expected[j]) << "\n"
@@ -122,6 +124,56 @@ TEST(PyTorchTest, Decompositions) {
   for (const OpDef* op : AllOps()) {
     if (!op->has_trait(kOptimizer)) continue;
     EXPECT_TRUE(all.contains(op->name())) << op->name();
+  }
+}
+
+// The graph with tensors of f32; scalars, such as a learning rate, stay f64.
+std::string InF32(std::string text) {
+  for (size_t at = text.find("f64["); at != std::string::npos; at = text.find("f64[", at + 1)) {
+    if (text[at + 4] != ']') text.replace(at, 3, "f32");
+  }
+  return text;
+}
+
+// Rounding of many steps adds up, here of the decompositions, which is what backends compute.
+TEST(PyTorchTest, ManyStepsOfOptimizersInF32) {
+  std::set<std::string> all;
+  for (const PyTorchCase& row : Cases()) {
+    if (!std::string(row.name).starts_with("20 steps")) continue;
+    SCOPED_TRACE(row.name);
+    absl::StatusOr<Graph> graph = ParseGraph(InF32(row.graph));
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    ExpectNumbers(*graph, row, 1e-5);
+    const absl::StatusOr<std::set<std::string>> decomposed = DecomposeAll(*graph);
+    ASSERT_TRUE(decomposed.ok()) << decomposed.status();
+    ExpectNumbers(*graph, row, 1e-5);
+    all.insert(decomposed->begin(), decomposed->end());
+  }
+  EXPECT_GE(all.size(), 8u);
+}
+
+// torch.finfo(dtype).eps, of the variable's dtype: not of the one that is computed with, nor of f64, in which ops are
+// evaluated. A gradient of a quarter of it is divided by it, and not by its own root of squares.
+TEST(PyTorchTest, TheLeastRootOfAdafactorIsTheEpsilonOfTheDtype) {
+  const std::map<std::string, int> exponents = {{"f64", -52}, {"f32", -23}, {"f16", -10}, {"bf16", -7}};
+  for (const auto& [dtype, exponent] : exponents) {
+    for (bool decomposed : {false, true}) {
+      absl::StatusOr<Graph> graph =
+          ParseGraph("graph @f(%w: " + dtype + "[2], %s: " + dtype + "[2], %t: i64[], %g: " + dtype +
+                     "[2]) -> (y: " + dtype + "[2]) {\n  %y, %n = adafactor_vector " +
+                     "%w, %s, %t, %g {learning_rate=0.5} : " + dtype + "[2], " + dtype + "[2]\n  return %y\n}");
+      ASSERT_TRUE(graph.ok()) << graph.status();
+      if (decomposed) {
+        ASSERT_TRUE(DecomposeAll(*graph).ok());
+      }
+      const double least = std::ldexp(1.0, exponent);
+      std::vector<Tensor> inputs;
+      for (const Numbers& numbers : {Numbers{1, 1}, {0, 0}, {1}, {least / 4, least / 4}})
+        inputs.push_back(TensorOf(graph->inputs()[inputs.size()].value.type(), numbers));
+      const absl::StatusOr<std::vector<Tensor>> results = InterpretOneRank(*graph, inputs);
+      ASSERT_TRUE(results.ok()) << results.status();
+      EXPECT_EQ((*results)[0].At(0), 1 - 0.5 * 0.25) << dtype << (decomposed ? ", decomposed" : "");
+    }
   }
 }
 
