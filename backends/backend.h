@@ -58,6 +58,8 @@ struct Target {
   GridSizes grid;                     // and a GPU's into blocks of threads
   std::optional<GpuDescription> gpu;  // of a GPU
   bool tune = false;                  // whether kernels are chosen by their time, when a program is loaded
+  // The arena of the body of a loop takes at most so many bytes if that can be, by computing values again; 0: any.
+  uint64_t body_bytes = 0;
   // Lines about the processor and the libraries behind the kernels: where two processes have the same, equal programs
   // compute equal bits.
   std::string fingerprint;

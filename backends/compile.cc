@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "backends/build_id.h"
-#include "backends/planning/bind_results.h"
+#include "backends/memory_limit.h"
 #include "backends/planning/buffer_plan.h"
 #include "backends/planning/certificate.h"
 #include "backends/planning/emit_steps.h"
 #include "backends/planning/reuse_operands.h"
-#include "backends/planning/schedule.h"
 #include "core/local_types.h"
 #include "passes/pipeline.h"
 
@@ -54,10 +53,12 @@ absl::Status CheckInputsAreShared(const Graph& graph, const Mesh& mesh) {
 }
 
 // The graph after all passes, for a backend.
-absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, const Target& target) {
-  ASSIGN_OR_RETURN(Program program, backend.Lower(graph, target));  // kernels for nodes
-  ScheduleCollectives(program);                  // starts as early, waits as late as can be; gradients into buckets
-  BindResults(program);                          // results and next states are written in place
+absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, const Target& target,
+                                uint64_t memory_limit) {
+  // Kernels for nodes; collectives start as early, and are waited for as late as can be; results and next states are
+  // written in place; what does not fit is computed again.
+  ASSIGN_OR_RETURN(LoweredProgram lowered, LowerWithin(memory_limit, graph, backend, target));
+  Program& program = lowered.program;
   ReuseOperands(program);                        // where a kernel may write over what it read last
   const BufferPlan plan = PlanBuffers(program);  // the rest shares an arena by lifetimes
   StepList steps = EmitSteps(program, plan);
@@ -79,6 +80,7 @@ absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, cons
   executable.prepare = std::move(program.prepare);
   executable.whole = std::move(program.whole);
   executable.num_collectives = program.num_collectives;
+  executable.recomputed = lowered.work;
   executable.certificate = std::move(certificate);
   executable.fingerprint = "build " + BuildId() + "\n" + target.fingerprint;
   executable.graph_text = graph.ToString();
@@ -103,7 +105,7 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   const absl::Status passed = passes::RunPasses(passes::MakePipeline(pipeline), graph, options.debug);
   if (absl::IsUnimplemented(passed)) return Annotate(passed, "backend=\"" + std::string(backend.name()) + "\"");
   RETURN_IF_ERROR(passed);
-  absl::StatusOr<Executable> executable = Emit(graph, backend, target);
+  absl::StatusOr<Executable> executable = Emit(graph, backend, target, options.memory_limit);
   if (executable.ok() || options.debug.reproducer_directory.empty()) return executable;
   return passes::WithReproducer(executable.status(), "emit", graph.name(), graph.ToString(), options.debug);
 }

@@ -183,25 +183,52 @@ absl::StatusOr<Value> PlacementMover::Insert(std::string_view op, Value operand,
   return node->result();
 }
 
-absl::StatusOr<Value> PlacementMover::ComputeSlice(Value value, const Placement& to) {
-  Node& node = *value.node;
+bool PlacementMover::CanMove(Value value, const Placement& to) const {
+  const Placement from = value.placement(axis_.name);
+  if (from == to) return true;
+  if (from.is_replicated()) {
+    // Move takes this way if it is there.
+    if (const auto operands = OperandsOfSlice(value, to)) {
+      for (size_t i = 0; i < operands->size(); ++i) {
+        if (!CanMove(value.node->operand(i), (*operands)[i])) return false;
+      }
+      return true;
+    }
+  }
+  const auto& axes = graph_.mesh().axes();
+  return std::none_of(axes.begin(), axes.end(), [&](const MeshAxis& axis) {
+    const Placement other = axis.name == axis_.name ? Placement::Replicated() : value.placement(axis.name);
+    return (to.is_split() && other.is_split(to.dim())) || (from.is_split() && other.is_split(from.dim()));
+  });
+}
+
+std::optional<std::vector<Placement>> PlacementMover::OperandsOfSlice(Value value, const Placement& to) const {
+  const Node& node = *value.node;
   if (&node.op() == &InputOp() || node.op().has_trait(kCollective) || node.op().has_trait(kOptimizer) ||
       node.num_results() != 1 || node.op().ranks_eval())
-    return Value();
+    return std::nullopt;
   const std::vector<TensorType> types = ResultTypes(node);
   const PlacementRuling ruling = AskPlacementRule({node.op(), node.attributes(), node.operands(), types}, axis_, to);
-  PlacementMap placements = With(node.placements(), axis_.name, to);
+  const PlacementMap placements = With(node.placements(), axis_.name, to);
   if (!AllReplicated(ruling.operands) || ruling.decompose || !ruling.failure.empty() || ruling.results[0] != to ||
       !SplitsEvenly(node.type().shape, placements, graph_.mesh()))
-    return Value();
+    return std::nullopt;
   for (size_t i = 0; i < node.operands().size(); ++i) {
     const Value operand = node.operand(i);
     if (!SplitsEvenly(operand.shape(), With(operand.placements(), axis_.name, ruling.required[i]), graph_.mesh()))
-      return Value();
+      return std::nullopt;
   }
-  NodeSpec spec{&node.op(), {}, node.attributes(), node.source(), {node.result_name()}, {std::move(placements)}};
+  return ruling.required;
+}
+
+absl::StatusOr<Value> PlacementMover::ComputeSlice(Value value, const Placement& to) {
+  const std::optional<std::vector<Placement>> required = OperandsOfSlice(value, to);
+  if (!required) return Value();
+  const Node& node = *value.node;
+  NodeSpec spec{&node.op(), {}, node.attributes(), node.source(), {node.result_name()}, {}};
+  spec.placements = {With(node.placements(), axis_.name, to)};
   for (size_t i = 0; i < node.operands().size(); ++i) {
-    ASSIGN_OR_RETURN(const Value operand, Move(node.operand(i), ruling.required[i], node.Describe()));
+    ASSIGN_OR_RETURN(const Value operand, Move(node.operand(i), (*required)[i], node.Describe()));
     spec.operands.push_back(operand);
   }
   ASSIGN_OR_RETURN(Node* const slice, graph_.Insert(std::move(spec), before_));

@@ -69,10 +69,15 @@ class PlacementMover {
   //   replicated -> split(d)     the slice alone is computed where that is cheap, else `shard` takes it
   // `consumer` is for the message where that cannot be.
   absl::StatusOr<Value> Move(Value value, const Placement& to, std::string_view consumer);
+  // Whether no dimension is in the way, as one that another axis splits is for Move: ops that cut, or put together, see
+  // one axis.
+  bool CanMove(Value value, const Placement& to) const;
 
  private:
   absl::StatusOr<Value> Convert(Value value, const Placement& to, std::string_view consumer);
-  // The slice of a replicated value computed by its producer alone, or null if the producer cannot.
+  // Where the producer of a replicated value needs its operands to compute the slice alone; nothing if it cannot.
+  std::optional<std::vector<Placement>> OperandsOfSlice(Value value, const Placement& to) const;
+  // That slice, or null.
   absl::StatusOr<Value> ComputeSlice(Value value, const Placement& to);
   absl::StatusOr<Value> Insert(std::string_view op, Value operand, AttributeMap attributes, const Placement& to);
 

@@ -81,7 +81,8 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
                                                const passes::InputSplits& splits, int64_t threads,
                                                std::optional<int64_t> bucket_bytes, bool optimize, bool replicated,
                                                int64_t check_every, const std::string& isa, bool tf32, bool tune,
-                                               bool profile, const std::string& dump) {
+                                               std::optional<uint64_t> memory_limit, bool profile,
+                                               const std::string& dump) {
   auto loaded = std::make_unique<LoadedExecutable>();
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
@@ -93,6 +94,7 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   options.isa = isa;
   options.tf32 = tf32;
   options.tune = tune;
+  if (memory_limit) options.memory_limit = *memory_limit;
   ExecutorOptions executor;
   executor.check_every = check_every;
   executor.profile = profile;
@@ -243,6 +245,16 @@ nb::dict Memory(const LoadedExecutable& self) {
   return bytes;
 }
 
+nb::dict Recomputed(const LoadedExecutable& self) {
+  const Recomputation& work = self.executor->executable().recomputed;
+  const auto share = [](double part, double whole) { return whole > 0 ? part / whole : 0.0; };
+  nb::dict recomputed;
+  recomputed["kernels"] = work.kernels;
+  recomputed["operations"] = share(work.flops, work.all_flops);
+  recomputed["bytes"] = share(work.bytes, work.all_bytes);
+  return recomputed;
+}
+
 nb::list Profile(const LoadedExecutable& self) {
   nb::list steps;
   for (const StepProfile& step : self.executor->profile())
@@ -296,6 +308,11 @@ void BindViews(ExecutableClass& executable) {
                    "everything else lies that\n"
                    "a call computes, and the buckets of collectives. Inputs and results are the caller's.",
                    nb::sig("def memory(self) -> dict[str, int]"))
+      .def_prop_ro("recomputed", &Recomputed,
+                   "What a call computes again because of `memory_limit`: how many `kernels` run again, and the "
+                   "`operations` and the\n"
+                   "`bytes` read and written of those, each as a share of what the call computes without.",
+                   nb::sig("def recomputed(self) -> dict[str, float]"))
       .def_prop_ro(
           "threads", [](const LoadedExecutable& self) { return self.executor->executable().threads; },
           "Threads of this rank.")
@@ -336,14 +353,15 @@ void BindExecutable(nb::module_& module) {
   BindStates(executable);
   BindSettings(executable);
   BindViews(executable);
-  module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "threads"_a,
-             "bucket_bytes"_a, "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "profile"_a,
-             "dump"_a,
-             nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
-                     "collections.abc.Sequence[tuple[str, int]], "
-                     "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], threads: int, "
-                     "bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, "
-                     "isa: str, tf32: bool, tune: bool, profile: bool, dump: str) -> Executable"));
+  module.def(
+      "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "threads"_a, "bucket_bytes"_a,
+      "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a, "profile"_a,
+      "dump"_a,
+      nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
+              "collections.abc.Sequence[tuple[str, int]], "
+              "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], threads: int, "
+              "bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, "
+              "isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable"));
 }
 
 }  // namespace lockstep::python

@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "absl/strings/str_format.h"
+
 namespace lockstep {
 namespace {
 
@@ -85,6 +87,27 @@ std::vector<int32_t> BuffersWritten(const StepInfo& step) {
   return buffers;
 }
 
+Recomputation& Recomputation::operator+=(const Recomputation& other) {
+  kernels += other.kernels;
+  all_kernels += other.all_kernels;
+  flops += other.flops;
+  all_flops += other.all_flops;
+  bytes += other.bytes;
+  all_bytes += other.all_bytes;
+  return *this;
+}
+
+Recomputation Recomputation::Times(int64_t runs) const {
+  const auto times = static_cast<double>(runs);
+  return {kernels * runs, all_kernels * runs, flops * times, all_flops * times, bytes * times, all_bytes * times};
+}
+
+std::string Recomputation::ToString() const {
+  const auto percent = [](double part, double whole) { return whole > 0 ? 100 * part / whole : 0.0; };
+  return absl::StrFormat("%d of %d kernels run again: %.1f %% more operations, %.1f %% more bytes", kernels,
+                         all_kernels, percent(flops, all_flops), percent(bytes, all_bytes));
+}
+
 std::string Certificate::ToString() const { return HexPrefix(hash); }
 
 uint64_t Executable::BytesOf(BufferKind kind) const {
@@ -101,6 +124,7 @@ std::string Executable::ToString() const {
                      " states=" + BytesToString(BytesOf(BufferKind::kState)) +
                      " buckets=" + BytesToString(BytesOf(BufferKind::kBucket)) +
                      " certificate=" + certificate.ToString() + "\n";
+  if (recomputed.kernels > 0) text += "  // " + recomputed.ToString() + "\n";
   const size_t width = std::to_string(steps.empty() ? 0 : steps.size() - 1).size();
   for (size_t i = 0; i < steps.size(); ++i) {
     std::string number = std::to_string(i);

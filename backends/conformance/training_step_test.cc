@@ -1,6 +1,8 @@
 // Whole training steps against the interpreter, on one rank and on several in this process, with gradients in buckets.
 
+#include "backends/compile.h"
 #include "backends/conformance/compare_with_interpreter.h"
+#include "backends/conformance/tested_backend.h"
 #include "backends/run_in_process.h"
 #include "core/local_types.h"
 #include "core/printer.h"
@@ -171,6 +173,69 @@ TEST(TrainingStep, MicroBatches) {
   for (const Graph* step : {&convnet, &batch_norm}) {
     for (int64_t ranks : {1, 2, 4}) ExpectAgrees(*step, ranks, /*threads=*/ranks == 2 ? 2 : 1);
     ExpectAgrees(*step, 2, 1, /*optimize=*/false);
+  }
+}
+
+// The smallest memory that the program can be made with, which the error of a smaller limit says.
+uint64_t LeastMemory(const Graph& graph, CompileOptions options) {
+  options.memory_limit = 1;
+  const absl::Status status = Compile(graph.Clone(), TestedBackend(), options).status();
+  const std::string message(status.message()), before = "needs at least ";
+  const size_t at = message.find(before);
+  LOCKSTEP_CHECK(at != std::string::npos) << status;
+  return std::stoull(message.substr(at + before.size()));
+}
+
+uint64_t MemoryOf(const Executable& executable) {
+  return executable.BytesOf(BufferKind::kArena) + executable.BytesOf(BufferKind::kState) +
+         executable.BytesOf(BufferKind::kConstant) + executable.BytesOf(BufferKind::kBucket);
+}
+
+constexpr char kDeep[] = R"(
+graph @deep(%x: f32[32,3] split(0), state %a: f32[3,64], state %b: f32[64,3], state %c: f32[3,64], state %d: f32[64,5]) -> (logits: f32[32,5] split(0)) {
+  %1 = matmul %x, %a : f32[32,64]
+  %2 = tanh %1 : f32[32,64]
+  %3 = matmul %2, %b : f32[32,3]
+  %4 = tanh %3 : f32[32,3]
+  %5 = matmul %4, %c : f32[32,64]
+  %6 = tanh %5 : f32[32,64]
+  %7 = matmul %6, %d : f32[32,5]
+  return %7
+}
+)";
+
+// What is computed again is the same, in a program and in the loop of micro-batches.
+TEST(TrainingStep, OfLittleMemory) {
+  for (int64_t accumulate : {1, 2}) {
+    for (int64_t ranks : {1, 2}) {
+      SCOPED_TRACE(testing::Message() << accumulate << " micro-batches, " << ranks << " ranks");
+      Graph step = Parse(kDeep);
+      passes::TrainStepSpec spec;
+      spec.accumulate = accumulate;
+      ASSERT_TRUE(passes::MakeTrainStep(step, spec).ok());
+      CompileOptions options;
+      if (ranks > 1) {
+        step = *passes::DistributeGraph(step, Mesh({{"data", ranks}}));
+        step = *ToLocalTypes(step);
+        options.mesh = step.mesh();
+      }
+      const auto inputs = RandomInputs(step);
+      const auto whole = RunInProcess(step, TestedBackend(), inputs, options);
+      ASSERT_TRUE(whole.ok()) << whole.status();
+      const uint64_t memory = MemoryOf(*Compile(step.Clone(), TestedBackend(), options));
+      options.memory_limit = LeastMemory(step, options);
+      EXPECT_LT(options.memory_limit, memory);
+      const auto executable = Compile(step.Clone(), TestedBackend(), options);
+      ASSERT_TRUE(executable.ok()) << executable.status();
+      EXPECT_LE(MemoryOf(*executable), options.memory_limit);
+      EXPECT_GE(executable->recomputed.kernels, accumulate);
+      const auto less = RunInProcess(step, TestedBackend(), inputs, options);
+      ASSERT_TRUE(less.ok()) << less.status();
+      for (size_t rank = 0; rank < whole->size(); ++rank) {
+        for (size_t i = 0; i < (*whole)[rank].size(); ++i) EXPECT_TRUE((*less)[rank][i] == (*whole)[rank][i]);
+      }
+      ExpectAgreesWithInterpreter(step, inputs, 2e-5, options);
+    }
   }
 }
 

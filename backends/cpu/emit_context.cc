@@ -47,8 +47,10 @@ int EmitContext::WriteAs(Value value, const dnnl::memory::desc& desc) {
 absl::StatusOr<Kernel> EmitContext::Reorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to) const {
   return CallOneDnn("reorder", [&] {
     const dnnl::reorder::primitive_desc pd(engine_, from, engine_, to, DefaultAttributes());
-    return PrimitiveKernel("onednn.reorder", dnnl::reorder(pd), pd.scratchpad_desc(), engine_,
-                           {{DNNL_ARG_FROM, false, 0, from}, {DNNL_ARG_TO, true, 0, to}});
+    Kernel kernel = PrimitiveKernel("onednn.reorder", dnnl::reorder(pd), pd.scratchpad_desc(), engine_,
+                                    {{DNNL_ARG_FROM, false, 0, from}, {DNNL_ARG_TO, true, 0, to}});
+    kernel.is_reorder = true;
+    return kernel;
   });
 }
 

@@ -10,6 +10,7 @@
 #include "backends/planning/buffer_plan.h"
 #include "backends/planning/certificate.h"
 #include "backends/planning/emit_steps.h"
+#include "backends/planning/rematerialize.h"
 #include "backends/planning/reuse_operands.h"
 #include "runtime/device.h"
 
@@ -86,14 +87,16 @@ struct BodyProgram {
   std::unique_ptr<Device> device = CreateHostDevice();
   std::vector<std::unique_ptr<DeviceMemory>> constants;
   uint64_t arena_bytes = 0;
+  Recomputation recomputed;  // by an iteration
 };
 
 absl::StatusOr<BodyProgram> MakeBodyProgram(const Graph& body, const EmitContext& c) {
   ASSIGN_OR_RETURN(Program program, LowerGraph(body, c.target()));
   BindResults(program);
+  BodyProgram made;
+  if (c.target().body_bytes > 0) made.recomputed = Rematerialize(program, c.target().body_bytes).work;
   ReuseOperands(program);
   const BufferPlan plan = PlanBuffers(program);
-  BodyProgram made;
   made.steps = EmitSteps(program, plan);
   made.buffers = plan.buffers;
   RETURN_IF_ERROR(CertifyOrder(made.steps, made.buffers, Mesh()).status());
@@ -208,8 +211,10 @@ class LoopOfPrograms {
 
 absl::StatusOr<Kernel> LoopKernel(const Graph& body, LoopSpec spec, const EmitContext& c) {
   ASSIGN_OR_RETURN(BodyProgram program, MakeBodyProgram(body, c));
-  LoopOfPrograms loop(std::move(spec), std::move(program));
   Kernel kernel;
+  kernel.body_bytes = AlignUp(program.arena_bytes);
+  kernel.recomputed = program.recomputed.Times(spec.length);
+  LoopOfPrograms loop(std::move(spec), std::move(program));
   kernel.name = "steps.scan";
   kernel.scratch_bytes = loop.scratch_bytes();
   kernel.run = std::move(loop);

@@ -17,6 +17,7 @@
 #include "backends/planning/buffer_plan.h"
 #include "backends/planning/certificate.h"
 #include "backends/planning/emit_steps.h"
+#include "backends/planning/rematerialize.h"
 #include "backends/planning/reuse_operands.h"
 #include "runtime/device.h"
 
@@ -30,6 +31,7 @@ struct BodyProgram {
   std::vector<int32_t> inputs, results;
   std::vector<Tensor> constants;
   std::vector<std::unique_ptr<DeviceMemory>> on_device;  // the constants
+  Recomputation recomputed;                              // by an iteration
 };
 
 // Slices of what is scanned or stacked lie one after the other, so that most begin where the size of one has them.
@@ -46,9 +48,10 @@ absl::StatusOr<BodyProgram> MakeBodyProgram(const Graph& body, const EmitContext
   with.alignment = AlignmentOf(body, with.alignment);
   ASSIGN_OR_RETURN(Program program, LowerGraph(body, with));
   BindResults(program);
+  BodyProgram made;
+  if (c.target().body_bytes > 0) made.recomputed = Rematerialize(program, c.target().body_bytes).work;
   ReuseOperands(program);
   const BufferPlan plan = PlanBuffers(program);
-  BodyProgram made;
   made.steps = EmitSteps(program, plan);
   made.buffers = plan.buffers;
   RETURN_IF_ERROR(CertifyOrder(made.steps, made.buffers, Mesh()).status());
@@ -93,6 +96,8 @@ class Loop {
     Kernel kernel;
     kernel.name = "cuda.scan";
     kernel.scratch_bytes = loop->scratch_bytes_;
+    kernel.body_bytes = loop->body_bytes_;
+    kernel.recomputed = loop->body_.recomputed.Times(loop->length_);
     kernel.run = [loop](const KernelArgs& args) { return loop->Run(args); };
     return kernel;
   }
@@ -114,6 +119,7 @@ class Loop {
     for (const Buffer& buffer : body_.buffers) {
       if (buffer.kind == BufferKind::kArena) Take(buffer.bytes);  // first: SetFixedAddresses
     }
+    body_bytes_ = scratch_bytes_;
     for (const Result& result : body.results()) destinations_.push_back({result.value.type().num_bytes(), {}, {}});
     for (size_t i = carried_; i < first_summed_; ++i) destinations_[program_of_[i]].stacks.push_back(i);
     for (Destination& to : destinations_) {
@@ -233,7 +239,7 @@ class Loop {
   BodyProgram body_;
   std::vector<Destination> destinations_;  // by result of the body's program
   std::vector<IterationSum> sums_;
-  uint64_t scratch_bytes_ = 0;
+  uint64_t scratch_bytes_ = 0, body_bytes_ = 0;
   std::vector<std::byte*> addresses_;  // by buffer of the body's program
 };
 

@@ -20,6 +20,28 @@ uint64_t BestFit(std::vector<std::pair<uint64_t, uint64_t>> taken, uint64_t byte
   return best == UINT64_MAX ? end : best;
 }
 
+// What lies in the arena: storages, then scratch memory of instructions, and when.
+struct ArenaContents {
+  std::vector<size_t> storages, instructions;
+  std::vector<ArenaRequest> requests;  // in this order
+};
+
+ArenaContents ContentsOfArena(const Program& program, const std::vector<Lifetime>& lifetimes) {
+  ArenaContents contents;
+  for (size_t id = 0; id < program.storages.size(); ++id) {
+    if (!program.storages[id].InArena() || lifetimes[id].begin() < 0) continue;
+    contents.storages.push_back(id);
+    contents.requests.push_back({program.storages[id].bytes, lifetimes[id].begin(), lifetimes[id].end()});
+  }
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const uint64_t bytes = program.instructions[i].kernel.scratch_bytes;
+    if (bytes == 0) continue;
+    contents.instructions.push_back(i);
+    contents.requests.push_back({bytes, static_cast<int>(i), static_cast<int>(i)});
+  }
+  return contents;
+}
+
 class Planner {
  public:
   explicit Planner(Program& program) : program_(program), lifetimes_(Lifetimes(program)) {
@@ -89,36 +111,25 @@ class Planner {
         slice.offset = storage.bucket_offset;
         uint64_t& bytes = plan_.buffers[static_cast<size_t>(slice.buffer)].bytes;
         bytes = std::max(bytes, slice.offset + slice.bytes);
-      } else if (lifetimes_[id].begin() >= 0) {
-        in_arena_.push_back(&slice);
-        requests_.push_back({slice.bytes, lifetimes_[id].begin(), lifetimes_[id].end()});
       }
-    }
-    for (size_t i = 0; i < program_.instructions.size(); ++i) {
-      const uint64_t bytes = program_.instructions[i].kernel.scratch_bytes;
-      if (bytes == 0) continue;
-      plan_.scratch[i].bytes = bytes;
-      in_arena_.push_back(&plan_.scratch[i]);
-      requests_.push_back({bytes, static_cast<int>(i), static_cast<int>(i)});
     }
   }
 
   void PlaceInArena() {
     uint64_t total = 0;
-    const std::vector<uint64_t> offsets = PlanArena(requests_, total);
+    const ArenaContents contents = ContentsOfArena(program_, lifetimes_);
+    const std::vector<uint64_t> offsets = PlanArena(contents.requests, total);
     const int32_t arena = AddBuffer(BufferKind::kArena, "", total);
-    for (size_t i = 0; i < in_arena_.size(); ++i) {
-      in_arena_[i]->buffer = arena;
-      in_arena_[i]->offset = offsets[i];
-    }
+    auto offset = offsets.begin();
+    for (size_t id : contents.storages) plan_.slices[id] = {arena, *offset++, program_.storages[id].bytes};
+    for (size_t i : contents.instructions)
+      plan_.scratch[i] = {arena, *offset++, program_.instructions[i].kernel.scratch_bytes};
   }
 
   Program& program_;
   const std::vector<Lifetime> lifetimes_;
   BufferPlan plan_;
   std::vector<int32_t> inputs_, results_, states_, constants_, buckets_;
-  std::vector<BufferSlice*> in_arena_;
-  std::vector<ArenaRequest> requests_;
 };
 
 }  // namespace
@@ -145,6 +156,12 @@ std::vector<uint64_t> PlanArena(const std::vector<ArenaRequest>& requests, uint6
     placed.push_back(i);
   }
   return offsets;
+}
+
+uint64_t ArenaBytes(const Program& program) {
+  uint64_t total = 0;
+  PlanArena(ContentsOfArena(program, Lifetimes(program)).requests, total);
+  return total;
 }
 
 BufferPlan PlanBuffers(Program& program) { return Planner(program).Run(); }

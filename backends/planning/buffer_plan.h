@@ -20,6 +20,9 @@ struct BufferPlan {
 // Also sets the buffers of program.inputs, results and states.
 BufferPlan PlanBuffers(Program& program);
 
+// The bytes of the arena that PlanBuffers makes.
+uint64_t ArenaBytes(const Program& program);
+
 // A piece of the arena: `bytes` that are in use from instruction `begin` to `end`, both included.
 struct ArenaRequest {
   uint64_t bytes = 0;

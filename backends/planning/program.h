@@ -44,6 +44,7 @@ struct Instruction {
   std::string source;
   std::vector<int> reads, writes;  // storages
   Kernel kernel;                   // of a kKernel
+  double flops = 0;                // as FlopsOf counts them, of its node
   // (write, read) positions: that write may lie in the bytes of that read, which is not needed afterwards.
   std::vector<std::pair<int, int>> may_overwrite;
   CollectiveInfo collective;  // of the others; kCollective becomes kStart and kWait when it is scheduled

@@ -90,6 +90,7 @@ void ProgramBuilder::DefineAlias(Value value, int storage, std::string layout) {
 Instruction& ProgramBuilder::Add(const Node& node, Kernel kernel, std::vector<int> reads, std::vector<int> writes) {
   Instruction instruction;
   instruction.source = node.source();
+  instruction.flops = kernel.is_reorder ? 0 : FlopsOf(node);
   instruction.kernel = std::move(kernel);
   instruction.reads = std::move(reads);
   instruction.writes = std::move(writes);

@@ -10,7 +10,7 @@ using ops::Term;
 
 // The step sizes start at the learning rate, and the state as zeros.
 std::vector<Term> Rprop(ops::Update& u) {
-  const Term agreement = u.g() * u.state(0);
+  const Term agreement = Sign(u.g()) * Sign(u.state(0));  // the product of small gradients would be 0
   const Term before = IfGreater(u.step(), 1, u.state(1), u.option("learning_rate"));
   const Term factor = IfGreater(agreement, 0, u.option("growth"), IfGreater(0, agreement, u.option("shrinkage"), 1));
   const Term size = Min(Max(factor * before, u.option("smallest")), u.option("largest"));

@@ -111,10 +111,7 @@ def resume(
         if checkpoints.latest() is not None:
             raise ls.Error(f"{checkpoints.latest()} is of a run before: --resume goes on from there")
         return
-    metadata = checkpoints.restore(exe) or data
-    for name, value in data.items():
-        if metadata[name] != value:
-            raise ls.Error(f"{checkpoints.latest()}: {name} was {metadata[name]}, and is {value}: not the same batches")
+    checkpoints.restore(exe, expected=data)
 
 
 def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Executable, int, list[float], float]:

@@ -44,7 +44,7 @@ class AxisPlacer {
   bool Divides(const Shape& shape, const PlacementMap& others, const Placement& placement) const {
     return SplitsEvenly(shape, With(others, placement), to_.mesh());
   }
-  bool AllDivide(const Node& node, const PlacementRuling& ruling) const;
+  bool CanBePlaced(const Node& node, const PlacementRuling& ruling) const;
 
   absl::Status AddInput(const Input& input);
   absl::Status AddResult(const Result& result);
@@ -89,9 +89,12 @@ absl::Status AxisPlacer::AddInput(const Input& input) {
   return absl::OkStatus();
 }
 
-bool AxisPlacer::AllDivide(const Node& node, const PlacementRuling& ruling) const {
+// Whether the ranks can share all dimensions that are to be split, and the operands can be brought there.
+bool AxisPlacer::CanBePlaced(const Node& node, const PlacementRuling& ruling) const {
   for (size_t i = 0; i < node.operands().size(); ++i) {
-    if (!Divides(node.operand(i).shape(), map_.at(node.operand(i)).placements(), ruling.required[i])) return false;
+    const Value operand = map_.at(node.operand(i));
+    if (!Divides(operand.shape(), operand.placements(), ruling.required[i])) return false;
+    if (ruling.required[i].is_split() && !mover_.CanMove(operand, ruling.required[i])) return false;
   }
   for (size_t i = 0; i < node.num_results(); ++i) {
     if (!Divides(node.type(i).shape, node.placements(i), ruling.results[i])) return false;
@@ -117,9 +120,9 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
       RETURN_IF_ERROR(Annotate(from_.SetAttribute(&node, name, value), node.Describe()));
     return ReplaceByDecomposition(from_, it);
   }
-  // A dimension that the ranks cannot share, such as a batch merged with something odd: compute the whole on every
-  // rank.
-  if (ruling.failure.empty() && !AllDivide(node, ruling))
+  // A dimension that the ranks cannot share, such as a batch merged with something odd, or that another axis splits:
+  // compute the whole on every rank.
+  if (ruling.failure.empty() && !CanBePlaced(node, ruling))
     ruling = AskPlacementRule(to_place, axis_, std::nullopt, std::vector<Placement>(operands.size()));
   RETURN_IF_ERROR(PlaceByRule(node, ruling));
   return std::next(it);

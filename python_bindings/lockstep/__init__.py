@@ -228,6 +228,7 @@ def compile(
     isa: str = "",
     tf32: bool = False,
     tune: bool = False,
+    memory_limit: int | None = None,
     profile: bool = False,
 ) -> Executable:
     """Compiles a graph for this rank, and loads it; the distribute pass runs in here. All ranks of `world` call it.
@@ -267,6 +268,10 @@ def compile(
       tune: True lets rank 0's GPU time cuBLASLt's algorithms for each product of matrices, in which all ranks then take the
         fastest; other algorithms round differently. A file below ~/.cache/lockstep keeps the choices, so that later programs
         on the machine compute the same bits. False takes the library's first choice, which needs no such memory.
+      memory_limit: bytes that this rank may hold between and during calls, as `exe.memory` counts them: states, constants,
+        buckets of collectives and the arena, but not inputs and results, which are the caller's. Where a step would take more,
+        values are computed again instead of kept, the cheapest for their bytes first; results have the same bits. `exe.recomputed` and
+        `exe.steps` say what that costs. A limit that cannot be kept is an error that names the smallest that was found.
       profile: True runs a GPU's steps one by one and waits for each, so that `exe.profile` has the time of each, its launch
         and the wait included; a call takes longer. On a CPU steps run so anyway. Equal on all ranks.
 
@@ -289,6 +294,7 @@ def compile(
         check_every = _check.integer("compile: check_every", check_every)
         _check.text("isa", isa)
         tf32, tune = _check.flag("tf32", tf32), _check.flag("tune", tune)
+        limit = None if memory_limit is None else _check.integer("compile: memory_limit", memory_limit, 1)
         profile = _check.flag("profile", profile)
         dump = os.environ.get("LOCKSTEP_DUMP", "")
         dump = _check.path(dump) if dump else ""
@@ -310,6 +316,7 @@ def compile(
         isa,
         tf32,
         tune,
+        limit,
         profile,
         dump,
     )

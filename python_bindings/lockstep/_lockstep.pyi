@@ -351,6 +351,13 @@ class Executable:
         """
 
     @property
+    def recomputed(self) -> dict[str, float]:
+        """
+        What a call computes again because of `memory_limit`: how many `kernels` run again, and the `operations` and the
+        `bytes` read and written of those, each as a share of what the call computes without.
+        """
+
+    @property
     def threads(self) -> int:
         """Threads of this rank."""
 
@@ -376,7 +383,7 @@ class _Started:
 
     def wait(self) -> dict[str, numpy.ndarray]: ...
 
-def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], split: Mapping[str, Mapping[str, int]], threads: int, bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, isa: str, tf32: bool, tune: bool, profile: bool, dump: str) -> Executable: ...
+def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], split: Mapping[str, Mapping[str, int]], threads: int, bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable: ...
 
 def _set_cuda_folders(folders: Sequence[bytes]) -> None: ...
 

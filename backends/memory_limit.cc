@@ -1,0 +1,110 @@
+#include "backends/memory_limit.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "backends/planning/bind_results.h"
+#include "backends/planning/buffer_plan.h"
+#include "backends/planning/rematerialize.h"
+#include "backends/planning/schedule.h"
+
+namespace lockstep {
+namespace {
+
+absl::StatusOr<Program> LowerAndSchedule(const Graph& graph, const Backend& backend, const Target& target) {
+  ASSIGN_OR_RETURN(Program program, backend.Lower(graph, target));
+  ScheduleCollectives(program);
+  BindResults(program);
+  return program;
+}
+
+// What does not lie in the arena and is held between runs.
+struct Held {
+  uint64_t states = 0, constants = 0, buckets = 0;
+  uint64_t total() const { return states + constants + buckets; }
+};
+
+Held HeldBy(Program& program) {
+  Held held;
+  for (const Buffer& buffer : PlanBuffers(program).buffers) {
+    if (buffer.kind == BufferKind::kState) held.states += buffer.bytes;
+    if (buffer.kind == BufferKind::kConstant) held.constants += buffer.bytes;
+    if (buffer.kind == BufferKind::kBucket) held.buckets += buffer.bytes;
+  }
+  return held;
+}
+
+// The most bytes of the arena that are in use, beside the body of a loop, while a loop runs; nothing if there is none.
+std::optional<uint64_t> BesideLoops(const Program& program) {
+  const std::vector<Lifetime> lifetimes = Lifetimes(program);
+  std::optional<uint64_t> most;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Kernel& kernel = program.instructions[i].kernel;
+    if (kernel.body_bytes == 0) continue;
+    uint64_t bytes = AlignUp(kernel.scratch_bytes) - kernel.body_bytes;
+    for (size_t id = 0; id < program.storages.size(); ++id) {
+      const bool is_live = lifetimes[id].begin() <= static_cast<int>(i) && static_cast<int>(i) <= lifetimes[id].end();
+      if (program.storages[id].InArena() && is_live) bytes += AlignUp(program.storages[id].bytes);
+    }
+    most = std::max(most.value_or(0), bytes);
+  }
+  return most;
+}
+
+class Fitter {
+ public:
+  Fitter(uint64_t limit, const Graph& graph, const Backend& backend, const Target& target)
+      : limit_(limit), graph_(graph), backend_(backend), target_(target) {}
+
+  absl::StatusOr<LoweredProgram> Run() {
+    ASSIGN_OR_RETURN(Program program, LowerAndSchedule(graph_, backend_, target_));
+    held_ = HeldBy(program);
+    const uint64_t arena = limit_ > held_.total() ? limit_ - held_.total() : 0;
+    const std::optional<uint64_t> beside = BesideLoops(program);
+    LoweredProgram lowered{std::move(program), {}};
+    if (Fit(lowered, arena)) return lowered;
+    // What loops hold is computed again first; the smallest bodies are the last resort.
+    for (uint64_t body : {beside && arena > *beside ? arena - *beside : 1, uint64_t{1}}) {
+      if (!beside) break;
+      target_.body_bytes = body;
+      ASSIGN_OR_RETURN(lowered.program, LowerAndSchedule(graph_, backend_, target_));
+      if (Fit(lowered, arena)) return lowered;
+    }
+    return InvalidArgument() << "memory_limit is " << limit_ << " bytes, and graph @" << graph_.name()
+                             << " needs at least " << held_.total() + least_ << " on each rank: states " << held_.states
+                             << ", constants " << held_.constants << ", buckets " << held_.buckets << ", and " << least_
+                             << " for what it computes, all of it again that can be; " << held_.total() + whole_
+                             << " if nothing is";
+  }
+
+ private:
+  bool Fit(LoweredProgram& lowered, uint64_t arena) {
+    Rematerialization done = Rematerialize(lowered.program, arena);
+    if (whole_ == 0) whole_ = done.whole;
+    least_ = std::min(least_, done.least);
+    lowered.work = done.work;
+    for (const Instruction& instruction : lowered.program.instructions) lowered.work += instruction.kernel.recomputed;
+    return done.fits;
+  }
+
+  const uint64_t limit_;
+  const Graph& graph_;
+  const Backend& backend_;
+  Target target_;
+  Held held_;
+  uint64_t whole_ = 0;  // the arena if nothing is computed again, and the smallest
+  uint64_t least_ = UINT64_MAX;
+};
+
+}  // namespace
+
+absl::StatusOr<LoweredProgram> LowerWithin(uint64_t limit, const Graph& graph, const Backend& backend,
+                                           const Target& target) {
+  if (limit > 0) return Fitter(limit, graph, backend, target).Run();
+  ASSIGN_OR_RETURN(Program program, LowerAndSchedule(graph, backend, target));
+  return LoweredProgram{std::move(program), {}};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,250 @@
+#include "backends/planning/rematerialize.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "backends/planning/buffer_plan.h"
+#include "backends/planning/recompute_plan.h"
+#include "backends/planning/reuse_operands.h"
+
+namespace lockstep {
+namespace {
+
+// So many budgets are tried between the least and what the program takes as it is.
+constexpr uint64_t kBudgets = 32;
+
+// What planning an arena needs of a program: all but its kernels and its constants.
+Program Outline(const Program& program) {
+  Program outline;
+  outline.storages = program.storages;
+  outline.states = program.states;
+  for (const Instruction& instruction : program.instructions) {
+    Instruction& copy = outline.instructions.emplace_back();
+    copy.kind = instruction.kind;
+    copy.reads = instruction.reads;
+    copy.writes = instruction.writes;
+    copy.kernel.scratch_bytes = instruction.kernel.scratch_bytes;
+    copy.may_overwrite = instruction.may_overwrite;
+    copy.flops = instruction.flops;
+  }
+  return outline;
+}
+
+// The arena of the program once operands are reused.
+uint64_t PlannedBytes(const Program& program) {
+  Program outline = Outline(program);
+  ReuseOperands(outline);
+  return ArenaBytes(outline);
+}
+
+// The same kernel for two instructions, one after the other.
+Instruction RunAgain(Instruction& instruction) {
+  Instruction again;
+  again.kind = instruction.kind;
+  again.source = instruction.source;
+  again.reads = instruction.reads;
+  again.writes = instruction.writes;
+  again.may_overwrite = instruction.may_overwrite;
+  again.flops = instruction.flops;
+  Kernel& kernel = instruction.kernel;
+  again.kernel.name = kernel.name;
+  again.kernel.scratch_bytes = kernel.scratch_bytes;
+  again.kernel.mesh_axis = kernel.mesh_axis;
+  again.kernel.body_bytes = kernel.body_bytes;
+  again.kernel.recomputed = kernel.recomputed;
+  if (kernel.run) {
+    auto run = std::make_shared<decltype(kernel.run)>(std::move(kernel.run));
+    kernel.run = [run](const KernelArgs& args) { return (*run)(args); };
+    again.kernel.run = [run](const KernelArgs& args) { return (*run)(args); };
+  }
+  return again;
+}
+
+// Writes the program anew as a plan says.
+class Rewriter {
+ public:
+  Rewriter(Program& program, const RecomputeFacts& facts) : program_(program), facts_(facts) {}
+
+  void Run(const RecomputePlan& plan) {
+    std::vector<Instruction> first = std::move(program_.instructions);
+    // Every instruction is asked for again only after it has run, so that the first run is in the new list.
+    std::vector<size_t> place(first.size());
+    program_.instructions.clear();
+    for (const RecomputeEvent& event : plan.events) {
+      const auto at = static_cast<size_t>(event.position);
+      if (event.again) {
+        Instruction again = RunAgain(program_.instructions[place[at]]);
+        // The first run has read what was there then: its operands are named in `reads_`.
+        again.reads = Resolved(original_reads_.at(at));
+        Revive(again, event.revived);
+        program_.instructions.push_back(std::move(again));
+        continue;
+      }
+      place[at] = program_.instructions.size();
+      original_reads_.emplace(at, first[at].reads);
+      first[at].reads = Resolved(first[at].reads);
+      program_.instructions.push_back(std::move(first[at]));
+    }
+  }
+
+ private:
+  int CurrentRoot(int root) const {
+    const auto it = current_.find(root);
+    return it == current_.end() ? root : it->second;
+  }
+
+  // The storages that hold now what `ids` held in the program as it was.
+  std::vector<int> Resolved(const std::vector<int>& ids) {
+    std::vector<int> now;
+    for (int id : ids) now.push_back(Resolve(id));
+    return now;
+  }
+  int Resolve(int id) {
+    const int root = program_.Root(id), now = CurrentRoot(root);
+    if (now == root) return id;
+    if (id == root) return now;
+    const auto [it, is_new] = aliases_.emplace(std::pair(id, now), -1);
+    if (is_new) {
+      const int of = Resolve(program_.storage(id).alias_of);
+      Storage alias = program_.storage(id);
+      alias.alias_of = of;
+      it->second = program_.AddStorage(std::move(alias));
+    }
+    return aliases_.at({id, now});
+  }
+
+  // Gives what `again` writes places of its own.
+  void Revive(Instruction& again, const std::vector<int>& revived) {
+    for (int& id : again.writes) {
+      const int root = program_.Root(id), value = facts_.ValueOf(root);
+      const bool is_wanted = value >= 0 && std::find(revived.begin(), revived.end(), value) != revived.end();
+      if (is_wanted) current_[root] = AddTemporary(root);
+      id = is_wanted ? Resolve(id) : AddTemporary(id);
+    }
+  }
+  int AddTemporary(int like) {
+    Storage storage = program_.storage(like);
+    storage.kind = Storage::Kind::kTemporary;
+    storage.name += "'";
+    storage.index = storage.alias_of = storage.bucket = storage.state = storage.result = -1;
+    return program_.AddStorage(std::move(storage));
+  }
+
+  Program& program_;
+  const RecomputeFacts& facts_;
+  std::map<int, int> current_;                         // by root storage, of what has been computed again
+  std::map<std::pair<int, int>, int> aliases_;         // of a name and the root that it stands in now
+  std::map<size_t, std::vector<int>> original_reads_;  // by position in the program as it was
+};
+
+uint64_t BytesTouched(const Program& program, const Instruction& instruction) {
+  uint64_t bytes = 0;
+  for (const std::vector<int>* ids : {&instruction.reads, &instruction.writes}) {
+    for (int id : *ids) bytes += program.storage(id).bytes;
+  }
+  return bytes;
+}
+
+Recomputation WorkOf(const Program& program, const RecomputePlan* plan) {
+  Recomputation work;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.kind != Instruction::Kind::kKernel && instruction.kind != Instruction::Kind::kCopy) continue;
+    ++work.all_kernels;
+    work.all_flops += instruction.flops;
+    work.all_bytes += static_cast<double>(BytesTouched(program, instruction));
+  }
+  if (plan == nullptr) return work;
+  for (const RecomputeEvent& event : plan->events) {
+    if (!event.again) continue;
+    const Instruction& instruction = program.instructions[static_cast<size_t>(event.position)];
+    ++work.kernels;
+    work.flops += instruction.flops;
+    work.bytes += static_cast<double>(BytesTouched(program, instruction));
+  }
+  return work;
+}
+
+// The plan of the program for this budget, and the arena that it comes to.
+struct Trial {
+  RecomputePlan plan;
+  uint64_t arena = 0;
+};
+
+class Search {
+ public:
+  explicit Search(const Program& program) : program_(program), facts_(program), whole_(PlannedBytes(program)) {}
+
+  const RecomputeFacts& facts() const { return facts_; }
+
+  // The plan of least cost that fits into `bytes`, if one does. What does not is noted in least().
+  std::optional<RecomputePlan> Fitting(uint64_t bytes) {
+    std::optional<Trial> best;
+    for (uint64_t budget : Budgets()) {
+      std::optional<Trial> trial = Try(budget);
+      if (!trial) continue;
+      if (!least_ || trial->arena < least_->arena) least_ = trial;
+      if (trial->arena <= bytes && (!best || trial->plan.cost < best->plan.cost)) best = std::move(trial);
+    }
+    if (!best) return std::nullopt;
+    return std::move(best->plan);
+  }
+  // Of all that Fitting tried; none if nothing can be computed again.
+  const std::optional<Trial>& least() const { return least_; }
+  uint64_t whole() const { return whole_; }
+
+ private:
+  // From the least that a walk can keep to, to what the program takes: the same whatever is wanted, so that what was
+  // found once is found again.
+  std::vector<uint64_t> Budgets() const {
+    uint64_t low = 0, high = whole_;  // high is enough
+    while (!PlanRecomputation(facts_, high)) high += high / 4 + kBufferAlignment;
+    const uint64_t most = high;
+    while (high - low > std::max(kBufferAlignment, most / 512)) {
+      const uint64_t middle = low + (high - low) / 2;
+      (PlanRecomputation(facts_, middle) ? high : low) = middle;
+    }
+    std::vector<uint64_t> budgets;
+    for (uint64_t i = 0; i <= kBudgets; ++i) budgets.push_back(high + (most - high) / kBudgets * i);
+    return budgets;
+  }
+
+  std::optional<Trial> Try(uint64_t budget) const {
+    std::optional<RecomputePlan> plan = PlanRecomputation(facts_, budget);
+    if (!plan) return std::nullopt;
+    Program outline = Outline(program_);
+    Rewriter(outline, facts_).Run(*plan);
+    return Trial{*std::move(plan), PlannedBytes(outline)};
+  }
+
+  const Program& program_;
+  const RecomputeFacts facts_;
+  const uint64_t whole_;
+  std::optional<Trial> least_;
+};
+
+}  // namespace
+
+Rematerialization Rematerialize(Program& program, uint64_t bytes) {
+  Rematerialization done;
+  done.work = WorkOf(program, nullptr);
+  Search search(program);
+  done.whole = done.least = search.whole();
+  done.fits = search.whole() <= bytes;
+  if (done.fits) return done;
+  std::optional<RecomputePlan> plan = search.Fitting(bytes);
+  done.fits = plan.has_value();
+  if (!plan && search.least() && search.least()->arena < search.whole()) {
+    done.least = search.least()->arena;
+    plan = search.least()->plan;
+  }
+  if (!plan) return done;
+  done.work = WorkOf(program, &*plan);
+  Rewriter(program, search.facts()).Run(*plan);
+  return done;
+}
+
+}  // namespace lockstep
