@@ -53,6 +53,8 @@ struct Target {
   std::string isa;
   // Whether there is a kernel for the node as it is; the pipeline decomposes the others where it can.
   std::function<bool(const Node&)> supports;
+  // Whether a node that takes f16 or bf16 is better computed in f32, between conversions. Empty: none is.
+  std::function<bool(const Node&)> prefers_f32;
   passes::FusionOptions fusion;       // which nodes become one loop,
   LoopSizes loops;                    // how a CPU's is cut for vectors, caches and threads,
   GridSizes grid;                     // and a GPU's into blocks of threads

@@ -99,6 +99,7 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   }
   pipeline.buckets = {options.bucket_bytes};
   pipeline.supports = target.supports;
+  pipeline.prefers_f32 = target.prefers_f32;
   pipeline.fusion = target.fusion;
   pipeline.optimize = options.optimize;
   // Verifies before and after.

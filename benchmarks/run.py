@@ -3,7 +3,8 @@
 LeNet at batch 64, an MLP (1024-4096-4096-1000, ReLU) at batch 128, a GPT (6 layers, width 512, 8 heads, vocabulary 8192, 128
 tokens) at batch 8 and ResNet-50 (224 x 224) at batch 16, f32, SGD with momentum, at the same global batch: on one rank with two
 threads against PyTorch, and on two ranks of one thread against DistributedDataParallel over gloo. PyTorch runs eager and compiled,
-convolutions also with channels last. All contestants are started first; then they run in turn, a round of steps each, while the
+convolutions also with channels last. gpt-bf16 and resnet50-bf16 are trained with precision="bf16", against PyTorch's autocast, and
+against Lockstep's f32. All contestants are started first; then they run in turn, a round of steps each, while the
 others sleep. Reported are the medians of all steps and of the ratios of neighbouring rounds, which a drift of the machine's speed
 does not move; and the time from the model to the first step.
 """
@@ -36,8 +37,10 @@ PEERS = {
     "mlp": ("eager", "compiled"),
     "gpt": ("eager", "compiled"),
     "resnet50": ("eager", "eager-channels-last", "compiled-channels-last"),
+    "gpt-bf16": ("lockstep-f32", "eager", "compiled"),
+    "resnet50-bf16": ("lockstep-f32", "eager-channels-last", "compiled-channels-last"),
 }
-STEPS = {"lenet": 30, "mlp": 4, "gpt": 2, "resnet50": 1}
+STEPS = {"lenet": 30, "mlp": 4, "gpt": 2, "resnet50": 1, "gpt-bf16": 2, "resnet50-bf16": 1}
 CONFIGURATIONS = [("1 rank, 2 threads", 1, 2), ("2 ranks, 1 thread", 2, 1)]
 
 
@@ -136,6 +139,7 @@ def compare(model: str, ranks: int, threads: int, rounds: int, steps: int) -> di
 
 def prepare(model: str) -> None:
     """Exports the model and its batch, in a process of its own, as the workers of Lockstep do not need torch."""
+    model = worker.network_of(model)
     path = worker.model_path(model)
     if path.exists():
         return

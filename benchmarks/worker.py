@@ -4,7 +4,8 @@
 
 Commands come through the pipe DIRECTORY/command.<rank>, one line each: the number of steps to run, or "stop". After each the
 rank writes a line of JSON to DIRECTORY/report.<rank>. A worker that has nothing to do blocks on its pipe and uses no core.
-CONTESTANT is lockstep, or PyTorch: eager, eager-channels-last, compiled, compiled-channels-last.
+MODEL is a network, or one with "-bf16", which trains it in mixed precision. CONTESTANT is lockstep, lockstep-f32, which does not, or
+PyTorch: eager, eager-channels-last, compiled, compiled-channels-last.
 """
 
 from __future__ import annotations
@@ -27,13 +28,22 @@ def model_path(model: str) -> Path:
     return ROOT / f"build/bench/{model}.onnx"
 
 
+def network_of(model: str) -> str:
+    """Of "gpt-bf16" gpt."""
+    return model.removesuffix("-bf16")
+
+
+def precision_of(model: str) -> str:
+    return "bf16" if model.endswith("-bf16") else "f32"
+
+
 def share(whole: Any, rank: int, ranks: int) -> Any:
     rows = len(whole) // ranks
     return whole[rank * rows : (rank + 1) * rows]
 
 
 class Lockstep:
-    def __init__(self, model: str, threads: int) -> None:
+    def __init__(self, model: str, threads: int, precision: str) -> None:
         import lockstep as ls
 
         self.world = ls.Communicator.mpi()
@@ -45,6 +55,7 @@ class Lockstep:
             graph,
             loss=ls.loss.softmax_cross_entropy("logits", "label"),
             optimizer=ls.optim.SGD(LEARNING_RATE, momentum=MOMENTUM),
+            precision=precision,
         )
         self.exe = ls.compile(step, world=self.world, threads=threads)
         self.inputs = {
@@ -63,7 +74,7 @@ class Lockstep:
 class PyTorch:
     """PyTorch, eager or compiled; under mpirun with several ranks, DistributedDataParallel over gloo."""
 
-    def __init__(self, model: str, threads: int, how: str) -> None:
+    def __init__(self, model: str, threads: int, how: str, precision: str) -> None:
         import networks
         import torch
 
@@ -85,12 +96,14 @@ class PyTorch:
         if how.startswith("compiled"):
             self.module = torch.compile(self.module)
         self.loss = torch.nn.functional.cross_entropy
+        self.precision = lambda: torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16")
         self.step()
         self.compile_seconds = time.perf_counter() - start
 
     def step(self) -> float:
         self.optimizer.zero_grad()
-        loss = self.loss(self.module(self.samples), self.labels)
+        with self.precision():
+            loss = self.loss(self.module(self.samples), self.labels)
         loss.backward()
         self.optimizer.step()
         return float(loss.detach())
@@ -117,7 +130,11 @@ def peak_resident_bytes() -> int:
 
 def main() -> None:
     contestant, model, directory, threads = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
-    runner = Lockstep(model, threads) if contestant == "lockstep" else PyTorch(model, threads, contestant)
+    network, precision = network_of(model), precision_of(model)
+    if contestant.startswith("lockstep"):
+        runner: Any = Lockstep(network, threads, "f32" if contestant == "lockstep-f32" else precision)
+    else:
+        runner = PyTorch(network, threads, contestant, precision)
     with (
         open(directory / f"command.{runner.rank}") as commands,
         open(directory / f"report.{runner.rank}", "w") as reports,

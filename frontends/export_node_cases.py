@@ -147,10 +147,14 @@ def subgraph_case(name: str, text: str, compute: Callable[..., list]) -> tuple:
 
 
 def model_case(path: Path) -> tuple:
-    """A model with one input whose symbolic dimensions are BATCH."""
+    """A model with one input, of floats or of tokens, whose symbolic dimensions are BATCH."""
     model = onnx.load(path)
-    shape = [dim.dim_value or BATCH for dim in model.graph.input[0].type.tensor_type.shape.dim]
-    value = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    of_input = model.graph.input[0].type.tensor_type
+    shape = [dim.dim_value or BATCH for dim in of_input.shape.dim]
+    dtype = helper.tensor_dtype_to_np_dtype(of_input.elem_type)
+    random = np.random.default_rng(1)
+    value = random.normal(size=shape) if dtype == np.float32 else random.integers(0, 8, shape)
+    value = value.astype(dtype)
     outputs = ReferenceEvaluator(model).run(None, {model.graph.input[0].name: value})
     # Bind the dimensions, so that importing needs to know nothing of the model.
     for info in [*model.graph.input, *model.graph.output]:

@@ -9,6 +9,7 @@
 #include "passes/distribute/merge_all_reduces.h"
 #include "passes/distribute/overlap_collectives.h"
 #include "passes/legalize/legalize.h"
+#include "passes/legalize/widen.h"
 #include "passes/optimize/cse.h"
 #include "passes/optimize/dce.h"
 #include "passes/optimize/fold_constants.h"
@@ -210,6 +211,10 @@ absl::StatusOr<Pass> MakeTrainStepPass(PassOptions& options) {
   spec.trained = options.GetList("trained");
   spec.frozen = options.GetList("frozen");
   ASSIGN_OR_RETURN(spec.accumulate, options.GetInt("accumulate", spec.accumulate));
+  const std::string precision = options.GetString("precision", "f32");
+  const std::optional<DType> dtype = DTypeFromName(precision);
+  if (!dtype) return InvalidArgument() << "precision is '" << precision << "', expected f32, bf16 or f16";
+  spec.precision = *dtype;
   return TrainStep(std::move(spec));
 }
 
@@ -228,7 +233,7 @@ std::string TrainStepOptions() {
          ", prediction=logits, target=target (names with | between them where a loss has several), trained=w|b "
          "(default: every float state), frozen=, groups=*.bias:SGD{learning_rate=0.1}|fc*:AdamW{} (the optimizers of "
          "some), "
-         "clipping=value | norm | global_norm, clip_limit=1, average=false, accumulate=1";
+         "clipping=value | norm | global_norm, clip_limit=1, average=false, accumulate=1, precision=f32 | bf16 | f16";
 }
 
 absl::StatusOr<Pass> MakeTrainingMode(PassOptions& options) {
@@ -266,6 +271,13 @@ absl::StatusOr<Pass> MakeLegalize(PassOptions& options) {
   return Legalize([without](const Node& node) {
     return std::find(without.begin(), without.end(), node.op_name()) == without.end();
   });
+}
+
+absl::StatusOr<Pass> MakeWidenHalves(PassOptions& options) {
+  std::vector<std::string> slow = options.GetList("slow");
+  if (slow.empty()) slow = {"matmul", "convolution", "convolution_grad_input", "convolution_grad_filter"};
+  return WidenHalves(
+      [slow](const Node& node) { return std::find(slow.begin(), slow.end(), node.op_name()) != slow.end(); });
 }
 
 absl::StatusOr<Pass> MakeFuseElementwise(PassOptions& options) {
@@ -368,6 +380,8 @@ const std::vector<PassEntry>& PassTable() {
       {"merge-all-reduces", "puts all-reduces into buckets", "max_bytes=4194304, first_bytes=max_bytes / 8",
        MakeMergeAllReduces},
       {"legalize", "decomposes ops that a target has no kernels for", "without=softmax|sgd", MakeLegalize},
+      {"widen-halves", "computes in f32 what a target is slow at in 16 bits",
+       "slow=matmul|convolution (default: all products)", MakeWidenHalves},
       Plain("localize", "gives a placed program the types of what each rank holds", Localize),
       {"fuse-elementwise", "gathers elementwise ops and reductions into fusions",
        "max_nodes=64, max_operands=32, max_results=8, min_shared_elements=4096, max_row=65536", MakeFuseElementwise},

@@ -5,6 +5,7 @@
 #include "passes/distribute/localize.h"
 #include "passes/distribute/overlap_collectives.h"
 #include "passes/legalize/legalize.h"
+#include "passes/legalize/widen.h"
 #include "passes/optimize/cse.h"
 #include "passes/optimize/dce.h"
 #include "passes/optimize/fold_constants.h"
@@ -21,6 +22,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
   return {
       InferenceMode(),                   // what is not trained drops nothing, and is clear to see through
       RecognizeAttention(),              // of programs that are not trained: others come with it
+      WidenHalves(options.prefers_f32),  // before ranks have parts of sums: they are rounded when they are whole
       Simplify(),                        // a small graph first: everything after is cheaper
       FoldConstants(),                   // shapes' arithmetic and scales
       Cse(),                             // equal gradients travel once

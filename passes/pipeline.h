@@ -16,7 +16,8 @@ namespace lockstep::passes {
 struct PipelineOptions {
   Mesh mesh;  // what the graph is to be distributed over; empty if that is done, or for one rank
   MergeOptions buckets;
-  std::function<bool(const Node&)> supports;  // whether the target has a kernel for a node as it is
+  std::function<bool(const Node&)> supports;     // whether the target has a kernel for a node as it is
+  std::function<bool(const Node&)> prefers_f32;  // of nodes in 16 bits (passes/legalize/widen.h); empty: none
   FusionOptions fusion;  // which nodes the target makes one loop of; its `supports` is the one above
   bool optimize = true;  // false: only what is needed to run
 };

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -74,6 +75,22 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
     RETURN_IF_ERROR(loaded.executor->AssignState(state.name, {value->second.type(), value->second.bytes()}));
   }
   return CheckReplicas(*loaded.executor, *loaded.communicator);
+}
+
+// The dtypes of 16 bits in which the model has products that are computed in f32 on this machine.
+std::vector<std::string> SlowDTypes(const Model& model, const std::string& backend, const std::string& isa) {
+  const std::unique_ptr<Backend> machine = ValueOrThrow(CreateBackend(backend));
+  TargetOptions options;
+  options.isa = isa;
+  const Target target = ValueOrThrow(machine->MakeTarget(options));
+  std::set<std::string> slow;
+  for (const Node& node : model.graph.nodes()) {
+    if (!target.prefers_f32 || node.operands().empty()) continue;
+    const DType dtype = node.operand(0).dtype();
+    const bool is_half = dtype == DType::kF16 || dtype == DType::kBF16;
+    if (is_half && target.prefers_f32(node)) slow.emplace(DTypeName(dtype));
+  }
+  return {slow.begin(), slow.end()};
 }
 
 std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::string& backend, nb::object world,
@@ -353,6 +370,8 @@ void BindExecutable(nb::module_& module) {
   BindStates(executable);
   BindSettings(executable);
   BindViews(executable);
+  module.def("_slow_dtypes", &SlowDTypes, "model"_a, "backend"_a, "isa"_a,
+             nb::sig("def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]"));
   module.def(
       "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "threads"_a, "bucket_bytes"_a,
       "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a, "profile"_a,

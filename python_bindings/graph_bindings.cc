@@ -18,6 +18,7 @@
 #include "passes/optimize/dce.h"
 #include "passes/training/autodiff.h"
 #include "passes/training/averaging.h"
+#include "passes/training/loss_scaling.h"
 #include "passes/training/train_step.h"
 #include "passes/training/training_mode.h"
 #include "python_bindings/arrays.h"
@@ -105,6 +106,10 @@ Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const passes::
     const auto value = step.values.find(name);
     if (spec.average && value != step.values.end())
       step.values.insert_or_assign(passes::AverageOf(name), value->second);
+  }
+  if (spec.precision == DType::kF16) {
+    step.values.insert_or_assign(std::string(passes::kLossScale),
+                                 Tensor::Scalar(DType::kF32, passes::kInitialLossScale));
   }
   if (step.graph.FindInput(kRandomSeed) != nullptr)
     step.values.insert_or_assign(std::string(kRandomSeed), Tensor::Of<int64_t>({}, {seed}));
@@ -293,11 +298,12 @@ void BindFunctions(nb::module_& module) {
       [](const Model& model, const std::vector<LossChoice>& losses, const std::vector<OptimizerChoice>& optimizers,
          const std::pair<std::string, double>& clipping, bool average, const std::vector<std::string>& trained,
          const std::vector<std::string>& frozen, bool keep_results, int64_t accumulate, const std::string& statistics,
-         bool dropout, int64_t seed) {
+         bool dropout, int64_t seed, const std::string& precision) {
         passes::TrainStepSpec spec{.losses = {},
                                    .optimizer = OptimizerSpecOf(optimizers.front()),
                                    .groups = {},
                                    .clipping = {clipping.first, clipping.second},
+                                   .precision = *DTypeFromName(precision),
                                    .average = average,
                                    .trained = trained,
                                    .frozen = frozen,
@@ -310,7 +316,7 @@ void BindFunctions(nb::module_& module) {
                            {.statistics = statistics, .dropout = dropout, .accumulate = accumulate}, seed);
       },
       "model"_a, "losses"_a, "optimizers"_a, "clipping"_a, "average"_a, "trained"_a, "frozen"_a, "keep_results"_a,
-      "accumulate"_a, "statistics"_a, "dropout"_a, "seed"_a);
+      "accumulate"_a, "statistics"_a, "dropout"_a, "seed"_a, "precision"_a);
   module.def(
       "_gradients",
       [](const Model& model, const std::string& of, const std::vector<std::string>& wrt) {

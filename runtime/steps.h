@@ -32,7 +32,7 @@ struct KernelArgs {
 struct Kernel {
   std::string name;  // "onednn.matmul"
   uint64_t scratch_bytes = 0;
-  int mesh_axis = -1;  // position in the mesh of the axis along which it needs the rank's coordinate; -1: none
+  int mesh_axis = -1;       // position in the mesh of the axis along which it needs the rank's coordinate; -1: none
   bool is_reorder = false;  // it moves a value into another layout, and computes nothing
   // Of a loop: how many of the scratch bytes are the arena of its body, and what that computes again.
   uint64_t body_bytes = 0;

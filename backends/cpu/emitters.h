@@ -16,6 +16,8 @@ struct Emitter {
   // What to do when `emit` says Unimplemented, having added nothing: oneDNN lacks the element type, or takes no empty
   // tensors.
   absl::Status (*fallback)(const Node& node, EmitContext& c) = nullptr;
+  // Of what multiplies floats of 16 bits, if the processor does: whether there is a kernel that is quicker than in f32.
+  bool (*has_quick_halves)(const Node& node) = nullptr;
 };
 
 // The program of a graph, or of the body of a loop in one: all its nodes, by the emitters below.
@@ -31,6 +33,7 @@ absl::Status EmitMatMul(const Node& node, EmitContext& c);
 absl::Status EmitMatMulLoop(const Node& node, EmitContext& c);
 absl::StatusOr<Kernel> MatMulKernel(const Node& node, const EmitContext& c);  // whichever of the two it is
 absl::Status EmitConvolution(const Node& node, EmitContext& c);
+bool HasQuickConvolution(const Node& node);  // of its three ops; not if oneDNN has its reference implementation alone
 absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c);
 absl::Status EmitConvolutionGradFilter(const Node& node, EmitContext& c);
 absl::Status EmitMaxPool(const Node& node, EmitContext& c);
@@ -69,10 +72,10 @@ bool SupportsLoop(const Node& node);
 absl::Status EmitLoop(const Node& node, EmitContext& c);
 
 inline constexpr Emitter kEmitters[] = {
-    {"matmul", EmitMatMul, EmitMatMulLoop},
-    {"convolution", EmitConvolution, EmitReference},
-    {"convolution_grad_input", EmitConvolutionGradInput, EmitReference},
-    {"convolution_grad_filter", EmitConvolutionGradFilter, EmitReference},
+    {"matmul", EmitMatMul, EmitMatMulLoop, [](const Node&) { return true; }},
+    {"convolution", EmitConvolution, EmitReference, HasQuickConvolution},
+    {"convolution_grad_input", EmitConvolutionGradInput, EmitReference, HasQuickConvolution},
+    {"convolution_grad_filter", EmitConvolutionGradFilter, EmitReference, HasQuickConvolution},
     {"max_pool", EmitMaxPool, EmitReference},
     {"max_pool_grad", EmitMaxPoolGrad, EmitReference},
     {"avg_pool", EmitAvgPool, EmitReference},

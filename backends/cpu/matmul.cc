@@ -22,10 +22,10 @@ dnnl::memory::desc OperandDesc(DType dtype, const Shape& shape, bool transpose) 
 absl::StatusOr<Kernel> OneDnnMatMul(const Node& node, const dnnl::engine& engine) {
   return CallOneDnn("matmul", [&] {
     const ops::MatMulForm form(node);
-    const DType dtype = node.type().dtype;
+    const DType dtype = node.operand(0).dtype();
     const dnnl::memory::desc a = OperandDesc(dtype, form.a, form.transpose_a);
     const dnnl::memory::desc b = OperandDesc(dtype, form.b, form.transpose_b);
-    const dnnl::memory::desc y = RowMajor({dtype, form.y});
+    const dnnl::memory::desc y = RowMajor({node.type().dtype, form.y});
     const dnnl::matmul::primitive_desc pd(engine, a, b, y, DefaultAttributes());
     return PrimitiveKernel("onednn.matmul", dnnl::matmul(pd), pd.scratchpad_desc(), engine,
                            {{DNNL_ARG_SRC, false, 0, a}, {DNNL_ARG_WEIGHTS, false, 1, b}, {DNNL_ARG_DST, true, 0, y}});
@@ -36,8 +36,8 @@ absl::StatusOr<Kernel> OneDnnMatMul(const Node& node, const dnnl::engine& engine
 struct PlainProduct {
   int64_t m, n, k, a_row, a_column, b_row, b_column;
 
-  template <typename T>
-  void Run(const T* a, const T* b, T* y) const {
+  template <typename T, typename Result>
+  void Run(const T* a, const T* b, Result* y) const {
     std::vector<Accumulator<T>> sums(static_cast<size_t>(n));
     for (int64_t i = 0; i < m; ++i) {
       std::fill(sums.begin(), sums.end(), Accumulator<T>{0});
@@ -47,7 +47,7 @@ struct PlainProduct {
         for (int64_t j = 0; j < n; ++j)
           sums[static_cast<size_t>(j)] += factor * static_cast<Accumulator<T>>(row[j * b_column]);
       }
-      for (int64_t j = 0; j < n; ++j) y[i * n + j] = ConvertElement<T>(sums[static_cast<size_t>(j)]);
+      for (int64_t j = 0; j < n; ++j) y[i * n + j] = ConvertElement<Result>(sums[static_cast<size_t>(j)]);
     }
   }
 };
@@ -59,14 +59,17 @@ Kernel PlainMatMul(const Node& node) {
   const PlainProduct product{m, n, k, ta ? 1 : k, ta ? m : 1, tb ? 1 : n, tb ? k : 1};
   int64_t batches = 1;
   for (int64_t i = 0; i < rank - 2; ++i) batches *= form.y[i];
-  const DType dtype = node.type().dtype;
+  const DType dtype = node.operand(0).dtype();
+  const bool is_wide = node.type().dtype != dtype;
   Kernel kernel;
   kernel.name = "loop.matmul";
   kernel.run = [=](const KernelArgs& args) {
     DispatchDType(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       for (int64_t i = 0; i < batches; ++i) {
-        product.Run(args.read<T>(0) + i * m * k, args.read<T>(1) + i * k * n, args.write<T>(0) + i * m * n);
+        const T *a = args.read<T>(0) + i * m * k, *b = args.read<T>(1) + i * k * n;
+        if (is_wide) product.Run(a, b, args.write<float>(0) + i * m * n);
+        else product.Run(a, b, args.write<T>(0) + i * m * n);
       }
     });
     return absl::OkStatus();

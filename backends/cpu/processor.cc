@@ -54,6 +54,15 @@ absl::Status SetInstructionSet(std::string_view isa) {
                               << " in this process since an earlier compilation; give isa to the first one";
 }
 
+bool HasQuickProductsOf(DType dtype) {
+  const auto has = [](dnnl_cpu_isa_t isa) { return (dnnl_get_effective_cpu_isa() & isa) == isa; };
+  if (dtype == DType::kF16) return has(dnnl_cpu_isa_avx512_core_fp16);
+  if (has(dnnl_cpu_isa_avx512_core_amx)) return true;
+  // Intel's with AVX-512-FP16, Sapphire Rapids and later, leave products of bf16 to AMX. Where that is hidden, by a
+  // virtual machine, say, what is left is vdpbf16ps: as long as four of vfmadd231ps, for twice the products of one.
+  return has(dnnl_cpu_isa_avx512_core_bf16) && !(__builtin_cpu_is("intel") && has(dnnl_cpu_isa_avx512_core_fp16));
+}
+
 LoopCompiler::Options LoopOptionsFor(std::string_view isa) {
   const InstructionSet* set = Find(isa);
   return {.cpu = set == nullptr ? "" : std::string(set->llvm), .features = "", .sizes = {}};

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "backends/codegen/loop_compiler.h"
+#include "core/dtype.h"
 #include "core/status.h"
 
 namespace lockstep::cpu {
@@ -15,6 +16,10 @@ namespace lockstep::cpu {
 // is for the whole process and must come before oneDNN's first primitive. InvalidArgument for another name or what the
 // processor lacks, FailedPrecondition if it comes too late.
 absl::Status SetInstructionSet(std::string_view isa);
+
+// Whether the processor multiplies and adds floats of 16 bits, f16 or bf16, as quickly as f32 at least, as far as the
+// instruction set that oneDNN is held to has it. After SetInstructionSet.
+bool HasQuickProductsOf(DType dtype);
 
 // How the loop compiler keeps to `isa`, one that SetInstructionSet takes.
 LoopCompiler::Options LoopOptionsFor(std::string_view isa);

@@ -146,7 +146,9 @@ absl::StatusOr<Graph> ZeroBody(const Node& node) {
 
 }  // namespace
 
-bool SupportsConvolution(const Node& node) { return IsFloat(node.type().dtype) && HasElements(node); }
+bool SupportsConvolution(const Node& node) {
+  return IsFloat(node.type().dtype) && node.type().dtype == node.operand(0).dtype() && HasElements(node);
+}
 
 absl::Status EmitConvolution(const Node& node, EmitContext& c) {
   ConvolutionProblem problem(node, c.gpu().tf32, c.alignment());

@@ -68,7 +68,7 @@ void AddMatMul(const Node& product, const MatMulProblem& problem, std::vector<in
 bool SupportsMatMul(const Node& node) {
   bool has_elements = node.type().num_elements() > 0;
   for (const Value& operand : node.operands()) has_elements = has_elements && operand.type().num_elements() > 0;
-  return has_elements && IsFloat(node.type().dtype);
+  return has_elements && IsFloat(node.type().dtype) && node.type().dtype == node.operand(0).dtype();
 }
 
 absl::Status EmitMatMul(const Node& node, EmitContext& c) {
@@ -86,6 +86,7 @@ absl::Status EmitMatMulWithEpilogue(const Node& fusion, const MatMulEpilogue& ep
 }
 
 bool SupportsMatMulLoop(const Node& node) {
+  if (node.type().dtype != node.operand(0).dtype()) return false;
   const absl::StatusOr<Graph> body = ProductBody(node);
   return body.ok() && AnalyzeGrid(*body).ok();
 }

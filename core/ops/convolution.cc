@@ -62,7 +62,8 @@ absl::Status InferConvolutionGradInput(InferContext& c) {
 
 absl::Status InferConvolutionGradFilter(InferContext& c) {
   ASSIGN_OR_RETURN(const TensorType filter, TypeFromAttribute(c, "filter_shape"));
-  return InferGradient(c, c.operand(0), filter, filter);
+  const DType dtype = ops::DTypeOfSum(filter.dtype, c.attr<bool>("wide_result"));
+  return InferGradient(c, c.operand(0), filter, {dtype, filter.shape});
 }
 
 // --- Evaluation --------------------------------------------------------------------------------------------------
@@ -230,6 +231,7 @@ AttributeMap WithShape(const VjpContext& c, std::string_view name, const Shape& 
   AttributeMap attributes = c.attributes();
   attributes.erase("input_shape");
   attributes.erase("filter_shape");
+  attributes.erase("wide_result");
   if (!name.empty()) attributes.emplace(name, shape.dims());
   return attributes;
 }
@@ -257,9 +259,9 @@ void ConvolutionGradInputVjp(VjpContext& c) {
 }
 
 void ConvolutionGradFilterVjp(VjpContext& c) {
-  const Value x = c.operand(0), dy = c.operand(1);
-  c.Contribute(0, GradInput(c, c.grad(), dy, x.shape()));
-  c.Contribute(1, Convolution(c, x, c.grad()));
+  const Value x = c.operand(0), dy = c.operand(1), grad = c.b().Convert(c.grad(), x.dtype());
+  c.Contribute(0, GradInput(c, grad, dy, x.shape()));
+  c.Contribute(1, Convolution(c, x, grad));
 }
 
 // --- Placement ---------------------------------------------------------------------------------------------------
@@ -380,7 +382,8 @@ const OpDef& ConvolutionGradFilterOp() {
               .Operand("x")
               .Operand("dy")
               .Attr<std::vector<int64_t>>("filter_shape", "the shape of filter")
-              .PerDim("filter_shape"),
+              .PerDim("filter_shape")
+              .OptionalAttr<bool>("wide_result", false, ops::kWideResult),
           "filter_shape")
           .Trait(kOpaque)
           .Infer(InferConvolutionGradFilter)

@@ -99,6 +99,14 @@ absl::Status EvalWithin(EvalContext& c) {
   });
 }
 
+// A wider float holds what a narrower one does, so that the parts of a sum may be converted one by one: they are then
+// added in the wider one.
+void PlaceConvert(PlacementContext& c) {
+  const DType from = c.dtype(0), to = c.result_type().dtype;
+  const bool is_exact = IsFloat(from) && IsFloat(to) && SizeOf(from) < SizeOf(to);
+  ops::PlaceElementwise(c, is_exact ? ops::Linearity::kAll : ops::Linearity::kNone);
+}
+
 }  // namespace
 
 //===-- compare ---------------------------------------------------------------------------------------------------===//
@@ -182,7 +190,7 @@ const OpDef& ConvertOp() {
                                  if (IsFloat(c.operand(0).dtype()))
                                    c.Contribute(0, c.b().Convert(c.grad(), c.operand(0).dtype()));
                                })
-                               .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
+                               .Place(PlaceConvert);
   return def;
 }
 

@@ -66,7 +66,7 @@ absl::Status InferMatMul(InferContext& c) {
     return c.Error("C4") << "summed dimensions differ: " << form.a[form.contracted_a] << " of " << c.operand(0)
                          << " and " << form.b[form.contracted_b] << " of " << c.operand(1);
   }
-  return c.SetResult(c.dtype(0), form.result);
+  return c.SetResult(ops::DTypeOfSum(c.dtype(0), c.attr<bool>("wide_result")), form.result);
 }
 
 absl::Status EvalMatMul(EvalContext& c) {
@@ -77,10 +77,10 @@ absl::Status EvalMatMul(EvalContext& c) {
   const auto stride = [](const std::vector<int64_t>& strides, int64_t dim) {
     return strides[static_cast<size_t>(dim)];
   };
+  const bool rounds_to_f32 = c.result().dtype() != a.dtype();
   DispatchDType(a.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto a_data = a.data<T>(), b_data = b.data<T>();
-    const auto out = c.result().mutable_data<T>();
     size_t at = 0;
     ops::ForEachIndex(form.y, [&](const std::vector<int64_t>& index) {
       int64_t a_at = 0, b_at = 0;
@@ -96,7 +96,8 @@ absl::Status EvalMatMul(EvalContext& c) {
             static_cast<Accumulator<T>>(a_data[static_cast<size_t>(a_at + k * stride(a_strides, form.contracted_a))]) *
             static_cast<Accumulator<T>>(b_data[static_cast<size_t>(b_at + k * stride(b_strides, form.contracted_b))]);
       }
-      out[at++] = ConvertElement<T>(sum);
+      if (rounds_to_f32) c.result().mutable_data<float>()[at++] = ConvertElement<float>(sum);
+      else c.result().mutable_data<T>()[at++] = ConvertElement<T>(sum);
     });
   });
   return absl::OkStatus();
@@ -148,7 +149,7 @@ double MatMulFlops(const Node& node) {
 void MatMulVjp(VjpContext& c) {
   const bool ta = c.attr<bool>("transpose_a"), tb = c.attr<bool>("transpose_b");
   Builder& b = c.b();
-  const Value x = c.operand(0), y = c.operand(1), g = c.grad();
+  const Value x = c.operand(0), y = c.operand(1), g = b.Convert(c.grad(), x.dtype());
   // z = X Y with X = x or x^T: dX = g Y^T and dY = X^T g; a transposed operand takes the transposed product.
   if (c.attr<bool>("sum_batch")) {
     c.Contribute(0, b.MatMul(y, g, false, true));
@@ -180,6 +181,7 @@ const OpDef& MatMulOp() {
           .OptionalAttr<bool>("sum_batch", false,
                               "the products of the batch are summed up to one matrix: the gradient of the weights of a "
                               "linear layer")
+          .OptionalAttr<bool>("wide_result", false, ops::kWideResult)
           .Constraint("C1", "x and y have the same dtype")
           .Constraint("C2",
                       "x and y have the same rank, at least 2; or y has rank 2, and x more and is not given transposed")

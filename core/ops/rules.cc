@@ -38,6 +38,10 @@ absl::Status CheckIncreasingDims(const InferContext& c, std::string_view id, con
   return absl::OkStatus();
 }
 
+DType DTypeOfSum(DType operands, bool wide_result) {
+  return wide_result && IsFloat(operands) && SizeOf(operands) == 2 ? DType::kF32 : operands;
+}
+
 void ForEachIndex(const Shape& shape, const std::function<void(const std::vector<int64_t>&)>& f) {
   if (shape.num_elements() == 0) return;
   std::vector<int64_t> index(static_cast<size_t>(shape.rank()), 0);

@@ -21,6 +21,11 @@ absl::Status CheckExtents(const InferContext& c, std::string_view id, const std:
 absl::Status CheckIncreasingDims(const InferContext& c, std::string_view id, const std::vector<int64_t>& dims,
                                  const Shape& shape);
 
+// Of an op that sums products: the dtype of its result, and what its attribute `wide_result` says of that.
+DType DTypeOfSum(DType operands, bool wide_result);
+inline constexpr char kWideResult[] =
+    "the result is f32 if the operands are f16 or bf16: the sum is not rounded to 16 bits";
+
 // --- Reference loops -------------------------------------------------------------------------------------------------
 
 // Calls f(index) for every multi-index of `shape` in row-major order; for a scalar once with the empty index.

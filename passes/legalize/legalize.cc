@@ -1,7 +1,9 @@
 #include "passes/legalize/legalize.h"
 
 #include <string>
+#include <vector>
 
+#include "core/builder.h"
 #include "core/op_def.h"
 #include "passes/bodies.h"
 #include "passes/legalize/decompose.h"
@@ -15,6 +17,26 @@ std::string TypesOf(const Node& node) {
   std::string types;
   for (const Value& operand : node.operands()) types += (types.empty() ? "" : ", ") + operand.type().ToString();
   return node.operands().empty() ? node.type().ToString() : types;
+}
+
+// Of a sum of products in 16 bits with a result of f32: the same of operands that are converted to f32, whose products
+// are as exact. Null if the target has no kernel for that either, and of any other node.
+absl::StatusOr<Node*> ReplaceByProductOfF32(Graph& graph, Node& node,
+                                            const std::function<bool(const Node&)>& supports) {
+  const auto wide = node.attributes().find("wide_result");
+  if (wide == node.attributes().end() || wide->second != Attribute(true)) return nullptr;
+  if (node.type().dtype == node.operand(0).dtype()) return nullptr;
+  Builder b(graph, &node, node.source());
+  std::vector<Value> operands;
+  for (const Value operand : node.operands()) operands.push_back(b.Convert(operand, node.type().dtype));
+  const Value sum = b.Op(node.op_name(), std::move(operands), node.attributes());
+  RETURN_IF_ERROR(b.status());
+  if (!supports(*sum.node)) return nullptr;  // the error that follows ends the program
+  const std::string name = node.result_name();
+  graph.ReplaceUses(node.result(), sum);
+  graph.Erase(&node);
+  graph.SetName(sum, name);
+  return sum.node;
 }
 
 // `whole` describes the node of the program of which this one is a part; empty if it is that itself.
@@ -34,6 +56,13 @@ absl::StatusOr<bool> LegalizeGraph(Graph& graph, const std::function<bool(const 
     }
     if (supports(*it)) {
       ++it;
+      continue;
+    }
+    const auto next = std::next(it);
+    ASSIGN_OR_RETURN(const Node* const product, ReplaceByProductOfF32(graph, *it, supports));
+    if (product != nullptr) {
+      it = next;
+      changed = true;
       continue;
     }
     if (!it->op().decompose()) return NoKernel(*it, whole);

@@ -5,6 +5,9 @@
 //                                                             %2 = mul %1, %g : f32[4]
 //                                                             %w1 = sub %w, %2 : f32[4]
 //
+// A sum of products in 16 bits whose result is f32 (`wide_result`), where the target has none such, is one of operands
+// that are converted to f32.
+//
 // An op that is neither supported nor decomposable is an error that names it, its source and the types that it takes,
 // and, if it came of a decomposition, the node of the program that was taken apart.
 

@@ -124,14 +124,15 @@ Expr Reduce(const OpDef& op, Expr x, IntsExpr dims) {
 Expr ReduceSum(Expr x, IntsExpr dims) { return Reduce(ReduceSumOp(), std::move(x), dims); }
 Expr ReduceMax(Expr x, IntsExpr dims) { return Reduce(ReduceMaxOp(), std::move(x), dims); }
 Expr ReduceMin(Expr x, IntsExpr dims) { return Reduce(ReduceMinOp(), std::move(x), dims); }
-Expr MatMul(Expr x, Expr y, BoolExpr transpose_a, BoolExpr transpose_b) {
+Expr MatMul(Expr x, Expr y, BoolExpr transpose_a, BoolExpr transpose_b, BoolExpr wide_result) {
   return Expr(MatMulOp(), {std::move(x), std::move(y)},
-              {Attr("transpose_a", transpose_a), Attr("transpose_b", transpose_b), Attr("sum_batch", BoolExpr(false))});
+              {Attr("transpose_a", transpose_a), Attr("transpose_b", transpose_b), Attr("sum_batch", BoolExpr(false)),
+               Attr("wide_result", wide_result)});
 }
-Expr SumOfMatMuls(Expr x, Expr y) {
-  return Expr(
-      MatMulOp(), {std::move(x), std::move(y)},
-      {Attr("transpose_a", BoolExpr(true)), Attr("transpose_b", BoolExpr(false)), Attr("sum_batch", BoolExpr(true))});
+Expr SumOfMatMuls(Expr x, Expr y, BoolExpr wide_result) {
+  return Expr(MatMulOp(), {std::move(x), std::move(y)},
+              {Attr("transpose_a", BoolExpr(true)), Attr("transpose_b", BoolExpr(false)),
+               Attr("sum_batch", BoolExpr(true)), Attr("wide_result", wide_result)});
 }
 
 Expr Reshape(Expr x) { return Expr(ReshapeOp(), {std::move(x)}, {ImpliedShape()}, HasThatShape); }

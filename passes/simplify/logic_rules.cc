@@ -13,6 +13,7 @@ using enum Numbers;
 constexpr AnyValue x{0}, y{1}, z{2};
 constexpr AnyAttr<std::string> direction{0};
 constexpr AnyAttr<DType> between{0}, to{1};
+constexpr AnyAttr<Ints> p{2};
 
 // The direction in which x and y compare where they do not in this one.
 AttrExpr<std::string> Opposite(AnyAttr<std::string> direction) {
@@ -97,6 +98,8 @@ std::vector<SimplifyRule> LogicRules() {
 
       {"convert_identity", kAll, Convert(x, to), x, HasDType(x, to)},
       {"convert_convert", kAll, Convert(Convert(x, between), to), Convert(x, to), LosesNothing(x, between, to)},
+      // A product takes its operands transposed, but not through a conversion.
+      {"convert_of_transpose", kAll, Convert(Only(Transpose(x, p)), to), Transpose(Convert(x, to), p)},
   };
 }
 

@@ -196,9 +196,10 @@ Expr Pad(Expr x, IntsExpr low, IntsExpr high, AttrExpr<double> value);
 Expr ReduceSum(Expr x, IntsExpr dims);
 Expr ReduceMax(Expr x, IntsExpr dims);
 Expr ReduceMin(Expr x, IntsExpr dims);
-Expr Reduce(const OpDef& op, Expr x, IntsExpr dims);                      // of any op that is a reduction
-Expr MatMul(Expr x, Expr y, BoolExpr transpose_a, BoolExpr transpose_b);  // that sums no batch
-Expr SumOfMatMuls(Expr x, Expr y);                                        // of a batch: of x transposed, and y
+Expr Reduce(const OpDef& op, Expr x, IntsExpr dims);  // of any op that is a reduction
+// One that sums no batch; and the sum over a batch of the products of x transposed, and y.
+Expr MatMul(Expr x, Expr y, BoolExpr transpose_a, BoolExpr transpose_b, BoolExpr wide_result);
+Expr SumOfMatMuls(Expr x, Expr y, BoolExpr wide_result);
 
 // Of these the shape of the result is implied: of a replacement it is the shape of what is replaced.
 Expr Reshape(Expr x);

@@ -11,7 +11,7 @@ using enum Numbers;
 
 constexpr AnyValue x{0}, y{1};
 constexpr AnyAttr<Ints> p{0}, q{1};
-constexpr AnyAttr<bool> s{2}, t{3};
+constexpr AnyAttr<bool> s{2}, t{3}, wide{4};
 
 bool Contains(const Ints& list, int64_t value) { return std::find(list.begin(), list.end(), value) != list.end(); }
 
@@ -121,11 +121,12 @@ std::vector<SimplifyRule> ReductionRules() {
       {"reduce_min_of_broadcast", kAll, ReduceMin(Broadcast(x, p), q),
        Broadcast(ReduceMin(x, ReducedBelow(p, q)), Without(p, q)), GlobalTypes(), Repeat(p, q)},
 
-      {"matmul_of_transpose", kAll, MatMul(Transpose(x, p), y, s, t), MatMul(x, y, !s, t), SwapsLastTwoOfBoth(p, x, y)},
-      {"matmul_by_transpose", kAll, MatMul(x, Transpose(y, p), s, t), MatMul(x, y, s, !t), SwapsLastTwo(p)},
-      {"transpose_of_matmul", kAll, Transpose(Only(MatMul(x, y, s, t)), p), MatMul(y, x, !t, !s),
+      {"matmul_of_transpose", kAll, MatMul(Transpose(x, p), y, s, t, wide), MatMul(x, y, !s, t, wide),
        SwapsLastTwoOfBoth(p, x, y)},
-      {"transpose_of_sum_of_matmuls", kAll, Transpose(Only(SumOfMatMuls(x, y)), p), SumOfMatMuls(y, x),
+      {"matmul_by_transpose", kAll, MatMul(x, Transpose(y, p), s, t, wide), MatMul(x, y, s, !t, wide), SwapsLastTwo(p)},
+      {"transpose_of_matmul", kAll, Transpose(Only(MatMul(x, y, s, t, wide)), p), MatMul(y, x, !t, !s, wide),
+       SwapsLastTwoOfBoth(p, x, y)},
+      {"transpose_of_sum_of_matmuls", kAll, Transpose(Only(SumOfMatMuls(x, y, wide)), p), SumOfMatMuls(y, x, wide),
        SwapsLastTwo(p)},
   };
   for (const OpDef* op : AllOps()) {

@@ -4,7 +4,7 @@
 #include "core/builder.h"
 
 namespace lockstep::passes {
-absl::StatusOr<std::vector<Value>> AddGradients(Graph& graph, Value of, const std::vector<Value>& wrt) {
+absl::StatusOr<std::vector<Value>> AddGradients(Graph& graph, Value of, const std::vector<Value>& wrt, Value factor) {
   if (of.shape().rank() != 0 || !IsFloat(of.dtype())) {
     return InvalidArgument() << "gradients are taken of a float scalar; %" << of.name() << " is " << of.type();
   }
@@ -13,9 +13,9 @@ absl::StatusOr<std::vector<Value>> AddGradients(Graph& graph, Value of, const st
       return InvalidArgument() << "no gradient with respect to %" << value.name() << " of type " << value.type();
   }
   Builder b(graph);
-  const Value one = b.SplatLike(1.0, of);
+  if (!factor) factor = b.SplatLike(1.0, of);
   RETURN_IF_ERROR(b.status());
-  return Backpropagate(graph, {{of, one}}, wrt);
+  return Backpropagate(graph, {{of, factor}}, wrt);
 }
 
 namespace {

@@ -29,8 +29,10 @@
 namespace lockstep::passes {
 
 // Appends nodes that compute the gradient of the float scalar `of` with respect to each of `wrt` (values of float
-// dtypes). The i-th value is of the type of wrt[i], or null if `of` does not depend on it through floats.
-absl::StatusOr<std::vector<Value>> AddGradients(Graph& graph, Value of, const std::vector<Value>& wrt);
+// dtypes). The i-th value is of the type of wrt[i], or null if `of` does not depend on it through floats. All of them
+// are times `factor`, a scalar of the dtype of `of`, if it is not null.
+absl::StatusOr<std::vector<Value>> AddGradients(Graph& graph, Value of, const std::vector<Value>& wrt,
+                                                Value factor = {});
 
 // Adds a result grad/<name> for each input named in `wrt` (all float states if empty). An input that the result `of`
 // does not depend on is an error.

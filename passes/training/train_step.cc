@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "core/op_def.h"
 #include "passes/optimize/recognize_attention.h"
@@ -10,6 +11,8 @@
 #include "passes/training/autodiff.h"
 #include "passes/training/averaging.h"
 #include "passes/training/inference_mode.h"
+#include "passes/training/loss_scaling.h"
+#include "passes/training/precision.h"
 
 namespace lockstep::passes {
 namespace {
@@ -114,38 +117,68 @@ absl::Status AddOptimizers(Graph& graph, const std::vector<Value>& states, const
   return absl::OkStatus();
 }
 
-}  // namespace
+absl::Status LowerModel(Graph& graph, DType precision) {
+  if (precision == DType::kF32) return absl::OkStatus();
+  if (precision == DType::kBF16 || precision == DType::kF16) return LowerPrecision(graph, precision);
+  return InvalidArgument() << "precision is " << precision << ", expected f32, bf16 or f16";
+}
 
-absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
-  RETURN_IF_ERROR(CheckDropouts(graph));
-  // Before there are gradients, which would use what goes.
-  RETURN_IF_ERROR(RecognizeAttention().run(graph).status());
-  ASSIGN_OR_RETURN(const Value loss, AddLosses(graph, spec.losses));
-  ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, Candidates(graph, spec));
+// The states that the loss depends on, and its gradients.
+struct Trained {
+  std::vector<Value> states, gradients;
+};
+
+absl::StatusOr<Trained> AddGradientsOf(Graph& graph, Value loss, const std::vector<Candidate>& candidates,
+                                       std::optional<LossScaling>& scaling) {
   std::vector<Value> wrt;
   for (const Candidate& candidate : candidates) wrt.push_back(candidate.state);
-  ASSIGN_OR_RETURN(const std::vector<Value> gradients, AddGradients(graph, loss, wrt));
+  Value factor;
+  if (scaling) {
+    ASSIGN_OR_RETURN(factor, scaling->FactorAs(loss.dtype()));
+  }
+  ASSIGN_OR_RETURN(const std::vector<Value> gradients, AddGradients(graph, loss, wrt, factor));
   if (!loss.node->Is("input")) graph.SetName(loss, "loss");
-  std::vector<Value> states, of_states;
+  Trained trained;
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (!gradients[i] && candidates[i].is_named)
       return InvalidArgument() << "the loss does not depend on state %" << wrt[i].name();
     if (!gradients[i]) continue;
     // Names by which users recognise what is communicated.
     if (!gradients[i].node->Is("input")) graph.SetName(gradients[i], "grad/" + wrt[i].name());
-    states.push_back(wrt[i]);
-    of_states.push_back(gradients[i]);
+    trained.states.push_back(wrt[i]);
+    trained.gradients.push_back(gradients[i]);
   }
-  if (states.empty()) return InvalidArgument() << "the loss depends on no trainable state of graph @" << graph.name();
+  if (trained.states.empty())
+    return InvalidArgument() << "the loss depends on no trainable state of graph @" << graph.name();
+  return trained;
+}
+
+}  // namespace
+
+absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
+  RETURN_IF_ERROR(CheckDropouts(graph));
+  // Before there are gradients, which would use what goes.
+  RETURN_IF_ERROR(RecognizeAttention().run(graph).status());
+  RETURN_IF_ERROR(LowerModel(graph, spec.precision));
+  ASSIGN_OR_RETURN(const Value loss, AddLosses(graph, spec.losses));
+  ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, Candidates(graph, spec));
+  std::optional<LossScaling> scaling;
+  if (spec.precision == DType::kF16) {
+    ASSIGN_OR_RETURN(scaling, LossScaling::Add(graph));
+  }
+  ASSIGN_OR_RETURN(Trained trained, AddGradientsOf(graph, loss, candidates, scaling));
+  if (spec.precision != DType::kF32) RETURN_IF_ERROR(KeepSumsWide(graph, trained.gradients));
   for (size_t i = graph.results().size(); i-- > 0;) {
     if (!graph.results()[i].is_state && !spec.keep_results) graph.RemoveResult(i);
   }
   const Result* const kept = graph.FindResult("loss");
   const bool is_own_result = kept != nullptr && kept->value == loss;
   if (!is_own_result) RETURN_IF_ERROR(graph.AddResult("loss", loss));
-  ASSIGN_OR_RETURN(of_states, ClipGradients(graph, std::move(of_states), spec.clipping));
-  RETURN_IF_ERROR(AddOptimizers(graph, states, of_states, spec));
-  if (spec.average) RETURN_IF_ERROR(AddAverages(graph, states));
+  if (scaling) RETURN_IF_ERROR(scaling->Unscale(trained.gradients));
+  ASSIGN_OR_RETURN(trained.gradients, ClipGradients(graph, std::move(trained.gradients), spec.clipping));
+  RETURN_IF_ERROR(AddOptimizers(graph, trained.states, trained.gradients, spec));
+  if (spec.average) RETURN_IF_ERROR(AddAverages(graph, trained.states));
+  if (scaling) RETURN_IF_ERROR(scaling->Finish());
   return AccumulateGradients(graph, spec.accumulate);
 }
 

@@ -40,7 +40,10 @@ struct TrainStepSpec {
   OptimizerSpec optimizer;                      // of all states that are in no group
   std::vector<OptimizerGroup> groups;           // the settings of one are optimizer/<states>/<option>
   ClippingSpec clipping;                        // of the gradients of all groups together
-  bool average = false;                         // keep averages of the trained states (passes/training/averaging.h)
+  // bf16 and f16: what gains by it computes in that dtype, from weights that stay f32 (passes/training/precision.h);
+  // with f16 the loss is scaled (passes/training/loss_scaling.h).
+  DType precision = DType::kF32;
+  bool average = false;  // keep averages of the trained states (passes/training/averaging.h)
   // Names of states, or patterns as the shell knows them: "*.weight", "fc[12].*". `trained` is every float state that
   // the loss depends on if it is empty; `frozen` is left out of it. A pattern that matches no state is an error.
   std::vector<std::string> trained, frozen;
@@ -50,8 +53,8 @@ struct TrainStepSpec {
 };
 
 // Replaces the results of `graph` by `loss` and the next values of the trained states. The optimizer's states start as
-// zeros (passes/training/optimizer.h). Batch normalisation must be in training mode already
-// (passes/training/training_mode.h), and a `dropout` that is not is an error.
+// zeros (passes/training/optimizer.h), and the factor of loss scaling as kInitialLossScale. Batch normalisation must be
+// in training mode already (passes/training/training_mode.h), and a `dropout` that is not is an error.
 absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec);
 
 // The states that an optimizer updates, in order.

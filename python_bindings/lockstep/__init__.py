@@ -26,6 +26,7 @@ from . import _check, _cuda_folders, _lockstep, average, clip, data, loss, metri
 from ._checkpoints import Checkpoints
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
+from ._log import warn_once
 from ._torch import from_torch, to_torch
 from ._values import ValueInfo
 from ._weights import load_weights, save_weights
@@ -101,6 +102,7 @@ def train_step(
     *,
     groups: Mapping[str, optim.Optimizer] | None = None,
     clip: Clip | None = None,
+    precision: str = "f32",
     average: Callable[[int], float] | None = None,
     trained: Sequence[str] = (),
     frozen: Sequence[str] = (),
@@ -128,6 +130,12 @@ def train_step(
       groups: states that have an optimizer of their own: by name or pattern, of which the first that matches counts, such as
         `{"*.bias": lockstep.optim.SGD(0.1)}`. The settings of this one are under "optimizer/*.bias/".
       clip: of `lockstep.clip`: a limit to the gradients of all groups together.
+      precision: "bf16" or "f16": products of matrices, convolutions and attention compute in 16 bits, and what is between them
+        lies in 16 bits, where that loses little; weights, gradients and what the optimizer keeps stay f32 (docs/precision.md).
+        f16, whose range is small, scales the loss before gradients are taken, by the state `loss_scale/scale`: 65536 at first,
+        doubled after 2000 steps in a row whose gradients were finite. A step whose gradients are not all finite changes no
+        weight and nothing that the optimizer keeps, and halves it. "loss_scale/growth", "loss_scale/backoff" and
+        "loss_scale/interval" are settings. The result `loss` and what `clip` sees are not scaled.
       average: of `lockstep.average`, or any function of the step from 0 to 1: the part of an average of each trained state that
         the step replaces by the state. The average of a state `w` is the state `w/average`; `exe.state.averaged()` has it in the
         place of `w`.
@@ -159,6 +167,7 @@ def train_step(
     trained, frozen = _check.names("trained", trained), _check.names("frozen", frozen)
     _check.choice("batch_statistics", batch_statistics, ("global", "rank"))
     _check.choice("dropout", dropout, ("on", "off"))
+    _check.choice("precision", precision, ("f32", "bf16", "f16"))
     choices = optim._groups(optimizer, groups)
     if clip is not None:
         _check.instance("clip", clip, Clip, "one of lockstep.clip, such as lockstep.clip.global_norm(1.0)")
@@ -177,6 +186,7 @@ def train_step(
         batch_statistics,
         dropout == "on",
         _check.integer("seed", seed),
+        precision,
     )
     step._schedules = _schedules_of(choices, clip, average)
     return step
@@ -320,6 +330,10 @@ def compile(
         profile,
         dump,
     )
+    for dtype in _lockstep._slow_dtypes(graph, backend, isa):
+        warn_once(
+            f"{dtype}: products are computed in f32 where this processor, or its library, is not quicker in {dtype}"
+        )
     executable._schedules.update(getattr(graph, "_schedules", {}))
     return executable
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import logging
 import math
 import struct
 import zlib
@@ -17,8 +16,7 @@ import numpy as np
 from . import _check
 from ._errors import Error
 from ._lockstep import Communicator
-
-_log = logging.getLogger("lockstep")
+from ._log import warn_once
 
 _IDX_DTYPES = {8: np.uint8, 9: np.int8, 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
@@ -239,7 +237,7 @@ def batches(
         raise Error(f"batches: start is {start}, of {len(result)} batches")
     result = Batches(samples, size, rank, ranks, seed, start, pad)
     if result.dropped and is_first:
-        _warn_once(
+        warn_once(
             f"batches of {size}: the last {result.dropped} of {len(samples)} samples do not fill a batch and are left out"
         )
     return result
@@ -261,12 +259,3 @@ def _place_along_data(mesh: dict[str, int], rank: int, ranks: int) -> tuple[int,
     axes = list(mesh)
     inner = math.prod(mesh[axis] for axis in axes[axes.index("data") + 1 :])
     return rank // inner % mesh["data"], mesh["data"]
-
-
-_warned: set[str] = set()
-
-
-def _warn_once(message: str) -> None:
-    if message not in _warned:
-        _warned.add(message)
-        _log.warning(message)

@@ -11,6 +11,7 @@
 #include "passes/distribute/localize.h"
 #include "passes/distribute/merge_all_reduces.h"
 #include "passes/distribute/overlap_collectives.h"
+#include "passes/training/loss_scaling.h"
 
 namespace lockstep {
 namespace {
@@ -38,7 +39,8 @@ History Train(const Graph& step, int64_t ranks, int steps) {
   for (const Input& input : step.inputs()) {
     if (!input.is_state) continue;
     const bool starts_at_zero = input.name().find('/') != std::string::npos;
-    const Tensor value = starts_at_zero ? Tensor(input.value.type()) : RandomValues(input.value.type(), random);
+    Tensor value = starts_at_zero ? Tensor(input.value.type()) : RandomValues(input.value.type(), random);
+    if (input.name() == passes::kLossScale) value = Tensor::Scalar(DType::kF32, passes::kInitialLossScale);
     for (auto& states : run.states) states[input.name()] = value;
   }
   for (int s = 0; s < steps; ++s) {

@@ -44,6 +44,11 @@ void AddRows(std::vector<OpCase>& rows, const Geometry& g, DType dtype) {
   rows.push_back(Case("convolution", {x, filter}, g.Attributes()));
   rows.push_back(Case("convolution_grad_input", {filter, dy}, g.With("input_shape", g.x)));
   rows.push_back(Case("convolution_grad_filter", {x, dy}, g.With("filter_shape", g.filter)));
+  if (SizeOf(x.type.dtype) == 2) {
+    AttributeMap wide = g.With("filter_shape", g.filter);
+    wide["wide_result"] = true;
+    rows.push_back(Case("convolution_grad_filter", {x, dy}, std::move(wide)));
+  }
 }
 
 void AddRefused(std::vector<OpCase>& rows, const Geometry& g, const char* constraint) {

@@ -26,6 +26,14 @@ std::vector<OpCase> MatMulCases() {
   rows.push_back(Case("matmul", {I32({2, 2, 3}), I32({2, 2, 2})}, sum));
   rows.push_back(Case("matmul", {F32({4, 3}), F32({4, 2})}, sum));
   rows.push_back(Case("matmul", {BF16({2, 3}), BF16({3, 1})}));
+  // Sums that are not rounded to 16 bits; nothing else has to be.
+  const AttributeMap wide = {{"wide_result", true}};
+  rows.push_back(Case("matmul", {BF16({6, 4}), BF16({4, 6})}, wide));
+  rows.push_back(Case("matmul", {F16({2, 3, 4}), F16({2, 4, 3})}, wide));
+  rows.push_back(Case("matmul", {BF16({4, 0}), BF16({0, 2})}, wide).NoGradient("no elements"));
+  rows.push_back(Case("matmul", {BF16({6, 2, 3}), BF16({6, 2, 1})},
+                      {{"transpose_a", true}, {"sum_batch", true}, {"wide_result", true}}));
+  rows.push_back(Case("matmul", {F32({2, 3}), F32({3, 1})}, wide));
   rows.push_back(Case("matmul", {I32({2, 3}), I32({3, 2})}));
   rows.push_back(Case("matmul", {F32({2, 0}), F32({0, 2})}).NoGradient("no elements"));
   rows.push_back(Case("matmul", {F32({0, 2, 3}), F32({0, 3, 2})}).NoGradient("no elements"));

@@ -18,6 +18,7 @@
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/localize.h"
+#include "passes/legalize/widen.h"
 #include "passes/optimize/dce.h"
 #include "passes/optimize/recognize_attention.h"
 #include "passes/pass_table.h"
@@ -81,8 +82,10 @@ TEST_P(RandomGraphTest, MeansTheSame) {
     FAIL() << "seed " << seed << ", passes " << GetParam() << ": " << CheckPasses(smallest, *passes).message() << "\n"
            << smallest.graph.ToString() << "written with its inputs to " << path;
   }
-  // A pass that finds nothing to do is not tested. Of all ops dropout alone is for inference-mode, and in few graphs.
-  EXPECT_GE(num_changed * (GetParam() == "inference-mode" ? 50 : 20), num_graphs)
+  // A pass that finds nothing to do is not tested. Of all ops dropout alone is for inference-mode, and few graphs have
+  // it, or products of 16 bits, which are for widen-halves.
+  const bool is_rare = GetParam() == "inference-mode" || GetParam() == "widen-halves";
+  EXPECT_GE(num_changed * (is_rare ? 50 : 20), num_graphs)
       << "only " << num_changed << " of " << num_graphs << " graphs were changed";
 }
 
@@ -116,6 +119,7 @@ passes::PipelineOptions OptionsOf(const Mesh& mesh, bool optimize) {
   options.mesh = mesh;
   options.buckets = {.max_bytes = 200, .first_bytes = 100};
   options.supports = [](const Node& node) { return !IsComposite(node.op()); };
+  options.prefers_f32 = [](const Node& node) { return node.Is("matmul") || node.Is("add") || node.Is("mul"); };
   options.optimize = optimize;
   return options;
 }
@@ -184,6 +188,7 @@ TEST_P(RandomGraphOnMeshTest, MeansTheSameAfterDistributeAndEachPass) {
   Run(before);
   for (const passes::Pass& pass : passes::MakePipeline(options())) {
     if (pass.name == before[0].name) continue;
+    if (pass.name == passes::WidenHalves({}).name) continue;  // it is for programs that are not distributed yet
     SCOPED_TRACE(pass.name);
     std::vector<passes::Pass> passes = before;
     passes.push_back(pass);

@@ -1,0 +1,95 @@
+#include "passes/training/loss_scaling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "core/builder.h"
+
+namespace lockstep::passes {
+namespace {
+
+constexpr char kSource[] = "loss scaling";
+
+// Whether all elements are finite numbers: their largest magnitude is, which is NaN if there is one.
+Value AreFinite(Builder& b, Value x) {
+  Value largest = b.Unary("abs", x);
+  if (x.shape().rank() > 0) {
+    std::vector<int64_t> dims(static_cast<size_t>(x.shape().rank()));
+    std::iota(dims.begin(), dims.end(), 0);
+    largest = b.ReduceMax(largest, std::move(dims));
+  }
+  return b.Compare(largest, b.SplatLike(HUGE_VAL, largest), "lt");
+}
+
+}  // namespace
+
+absl::StatusOr<LossScaling> LossScaling::Add(Graph& graph) {
+  LossScaling scaling(graph);
+  for (const Result& result : graph.results()) {
+    if (result.is_state) scaling.before_.push_back(result.name);
+  }
+  const Shape scalar;
+  ASSIGN_OR_RETURN(scaling.scale_, graph.AddInput(std::string(kLossScale), {DType::kF32, scalar}, /*is_state=*/true));
+  ASSIGN_OR_RETURN(scaling.good_steps_, graph.AddInput("loss_scale/good_steps", {DType::kI64, scalar}, true));
+  ASSIGN_OR_RETURN(scaling.growth_, graph.AddSetting("loss_scale/growth", {2, AtLeast(1)}));
+  ASSIGN_OR_RETURN(scaling.backoff_, graph.AddSetting("loss_scale/backoff", {0.5, Above(0, 1)}));
+  ASSIGN_OR_RETURN(scaling.interval_, graph.AddSetting("loss_scale/interval", {2000, AtLeast(1)}));
+  return scaling;
+}
+
+absl::StatusOr<Value> LossScaling::FactorAs(DType dtype) {
+  Builder b(*graph_, nullptr, kSource);
+  const Value factor = b.Convert(scale_, dtype);
+  RETURN_IF_ERROR(b.status());
+  return factor;
+}
+
+absl::Status LossScaling::Unscale(std::vector<Value>& gradients) {
+  Builder b(*graph_, nullptr, kSource);
+  const Value by = b.Div(b.SplatLike(1, scale_), scale_);
+  for (Value& gradient : gradients) {
+    const Value is_finite = AreFinite(b, gradient);
+    are_finite_ = are_finite_ ? b.Op("and", {are_finite_, is_finite}) : is_finite;
+    gradient = b.Mul(gradient, b.Broadcast(b.Convert(by, gradient.dtype()), gradient.shape(), {}));
+  }
+  return b.status();
+}
+
+absl::Status LossScaling::Finish() {
+  Builder b(*graph_, nullptr, kSource);
+  for (size_t i = 0; i < graph_->results().size(); ++i) {
+    const Result result = graph_->results()[i];
+    if (!result.is_state || std::find(before_.begin(), before_.end(), result.name) != before_.end()) continue;
+    const Value state = graph_->FindInput(result.name)->value;
+    const Value next = b.Select(b.Broadcast(are_finite_, state.shape(), {}), result.value, state);
+    RETURN_IF_ERROR(b.status());
+    if (!result.value.node->Is("input")) graph_->SetName(result.value, result.name + ".if_finite");
+    graph_->SetName(next, result.name + ".next");
+    graph_->set_result_value(i, next);
+  }
+  return UpdateFactor();
+}
+
+absl::Status LossScaling::SetNext(Value state, Value next) {
+  graph_->SetName(next, state.name() + ".next");
+  return graph_->AddStateResult(state.name(), next);
+}
+
+absl::Status LossScaling::UpdateFactor() {
+  Builder b(*graph_, nullptr, kSource);
+  const Value good_steps = b.AddScalar(good_steps_, 1);
+  const Value is_due = b.Compare(b.Convert(good_steps, DType::kF64), interval_, "ge");
+  const Value grown = b.Mul(scale_, b.Convert(growth_, DType::kF32));
+  const Value can_grow = b.Op("and", {is_due, b.Compare(grown, b.SplatLike(HUGE_VAL, grown), "lt")});
+  const Value smaller = b.Mul(scale_, b.Convert(backoff_, DType::kF32));
+  const Value scale = b.Select(are_finite_, b.Select(can_grow, grown, scale_), smaller);
+  const Value counts = b.Op("and", {are_finite_, b.Op("not", {is_due})});
+  const Value next_good_steps = b.Select(counts, good_steps, b.SplatLike(0, good_steps));
+  RETURN_IF_ERROR(b.status());
+  RETURN_IF_ERROR(SetNext(scale_, scale));
+  return SetNext(good_steps_, next_good_steps);
+}
+
+}  // namespace lockstep::passes

@@ -1,0 +1,282 @@
+#include "passes/training/precision.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "core/builder.h"
+#include "core/op_def.h"
+#include "passes/optimize/dce.h"
+#include "passes/training/precision_rules.h"
+
+namespace lockstep::passes {
+namespace {
+
+using ValueSet = std::unordered_set<Value, ValueHash>;
+
+bool IsF32(Value value) { return value.dtype() == DType::kF32; }
+
+// What follows from states, settings and constants alone.
+class Parameters {
+ public:
+  explicit Parameters(Graph& graph) {
+    for (const Input& input : graph.inputs()) {
+      if (!input.is_data()) values_.insert(input.value);
+    }
+    for (Node& node : graph.nodes()) {
+      const auto is_parameter = [&](Value operand) { return values_.contains(operand); };
+      if (!std::all_of(node.operands().begin(), node.operands().end(), is_parameter)) continue;
+      for (size_t i = 0; i < node.num_results(); ++i) values_.insert(node.result(i));
+    }
+  }
+  bool Contains(Value value) const { return values_.contains(value); }
+
+ private:
+  ValueSet values_;
+};
+
+// Makes values of 16 bits again in f32, where that is what rounding made them of.
+class Widening {
+ public:
+  explicit Widening(Graph& graph) : graph_(graph), b_(graph) {}
+
+  // `value` unrounded; null if it is no sum, or if more than `users` need it rounded.
+  absl::StatusOr<Value> Widen(Value value, size_t users) {
+    Node& node = *value.node;
+    if (node.users().size() > users || SizeOf(value.dtype()) != 2) return Value();
+    b_.set_before(&node);
+    b_.set_source(node.source());
+    if (node.op().FindAttribute("wide_result") != nullptr) {
+      AttributeMap attributes = node.attributes();
+      attributes["wide_result"] = true;
+      const Value wide = b_.Op(node.op_name(), node.operands(), std::move(attributes));
+      RETURN_IF_ERROR(b_.status());
+      rounded_.push_back(&node);
+      return wide;
+    }
+    if (node.Is("convert") && node.operand(0).dtype() == DType::kF32) {
+      rounded_.push_back(&node);
+      return node.operand(0);
+    }
+    if (!node.Is("add")) return Value();
+    std::vector<Value> terms;
+    for (const Value operand : node.operands()) {
+      ASSIGN_OR_RETURN(Value term, Widen(operand, 1));
+      b_.set_before(&node);
+      terms.push_back(term ? term : b_.Convert(operand, DType::kF32));
+    }
+    const Value sum = b_.Add(terms[0], terms[1]);
+    RETURN_IF_ERROR(b_.status());
+    rounded_.push_back(&node);
+    return sum;
+  }
+
+  // What nobody uses any more.
+  void Clean() { RemoveDeadNodesAmong(graph_, rounded_); }
+
+ private:
+  Graph& graph_;
+  Builder b_;
+  std::vector<Node*> rounded_;
+};
+
+// Walks the nodes of the model in their order. Of each value of the model it knows the value that stands for it now,
+// which is of the same dtype, or of the low one if it was of f32.
+class Lowering {
+ public:
+  Lowering(Graph& graph, DType low) : graph_(graph), low_(low), parameters_(graph), b_(graph), widening_(graph) {}
+
+  absl::Status Run() {
+    std::vector<Node*> nodes;
+    for (Node& node : graph_.nodes()) nodes.push_back(&node);
+    for (Node* node : nodes) {
+      b_.set_before(node);
+      b_.set_source(node->source());
+      RETURN_IF_ERROR(Annotate(Visit(*node), node->Describe()));
+    }
+    RETURN_IF_ERROR(RestoreResults());
+    for (auto it = replaced_.rbegin(); it != replaced_.rend(); ++it) graph_.Erase(it->node);
+    SetNames();
+    return absl::OkStatus();
+  }
+
+ private:
+  using Values = std::vector<Value>;
+  struct Replaced {
+    Node* node;
+    Values results;
+    std::vector<std::string> names;
+  };
+
+  // What stands for a value has its name, and what is converted from it that with the dtype.
+  void SetNames() {
+    for (const Replaced& each : replaced_) {
+      for (size_t i = 0; i < each.results.size(); ++i) graph_.SetName(each.results[i], each.names[i]);
+    }
+    for (const auto& [value, converted] : conversions_)
+      graph_.SetName(converted, value.name() + "." + std::string(DTypeName(converted.dtype())));
+    widening_.Clean();
+    for (const auto& [value, name] : unrounded_) {
+      if (value.name() != name) graph_.SetName(value, name);
+    }
+  }
+
+  // Results in their dtypes; a sum of products that is one is not rounded before.
+  absl::Status RestoreResults() {
+    b_.set_before(nullptr);
+    for (size_t i = 0; i < graph_.results().size(); ++i) {
+      const Value value = graph_.results()[i].value, now = Now(value);
+      if (now.dtype() == value.dtype()) {
+        graph_.set_result_value(i, now);
+        continue;
+      }
+      Value& restored = restored_[value];
+      if (!restored) {
+        ASSIGN_OR_RETURN(restored, widening_.Widen(now, 0));
+        if (restored) unrounded_.emplace_back(restored, value.name());
+      }
+      b_.set_source(value.node->source());
+      if (!restored) restored = As(value.dtype(), now);
+      RETURN_IF_ERROR(b_.status());
+      graph_.set_result_value(i, restored);
+    }
+    return absl::OkStatus();
+  }
+
+  Value Now(Value value) const {
+    const auto it = now_.find(value);
+    return it == now_.end() ? value : it->second;
+  }
+
+  // A float value in another precision: one conversion, whoever asks.
+  Value As(DType dtype, Value value) {
+    if (!value || value.dtype() == dtype) return value;
+    if (const auto it = converted_.find(value); it != converted_.end()) return it->second;
+    const Value converted = b_.Convert(value, dtype);
+    if (!converted) return converted;
+    converted_[value] = converted;
+    conversions_.emplace_back(value, converted);
+    return converted;
+  }
+
+  // Whether the pass has a say: all floats are f32.
+  static bool IsOnF32(Node& node) {
+    const auto fits = [](const TensorType& type) { return !IsFloat(type.dtype) || type.dtype == DType::kF32; };
+    bool all = true;
+    for (Value operand : node.operands()) all = all && fits(operand.type());
+    for (size_t i = 0; i < node.num_results(); ++i) all = all && fits(node.type(i));
+    return all;
+  }
+
+  absl::Status Visit(Node& node) {
+    const PrecisionRule rule = PrecisionRuleOf(node.op());
+    if (rule == PrecisionRule::kWritten) return Replace(node, Operands(node));
+    if (!IsOnF32(node)) return Replace(node, InFull(node));
+    switch (rule) {
+      case PrecisionRule::kLow: return Replace(node, In(low_, node));
+      case PrecisionRule::kFollows: return Follow(node);
+      case PrecisionRule::kInside: return Replace(node, InFull(node), Now(node.operand(0)).dtype() == low_ ? 1 : 0);
+      default: return Replace(node, InFull(node));
+    }
+  }
+
+  absl::Status Follow(Node& node) {
+    bool any_low = false, any_full = false, is_mixed = false;
+    for (Value operand : node.operands()) {
+      if (!IsF32(operand)) continue;
+      const bool is_low = Now(operand).dtype() == low_;
+      any_low |= is_low;
+      any_full |= !is_low && !parameters_.Contains(operand);
+      is_mixed |= !is_low;
+    }
+    if (!any_low || any_full) return Replace(node, InFull(node));
+    if (!is_mixed || !node.op().has_trait(kElementwise)) return Replace(node, In(low_, node));
+    return Replace(node, InFull(node), node.num_results());
+  }
+
+  Values Operands(Node& node) const {
+    Values operands;
+    for (Value operand : node.operands()) operands.push_back(Now(operand));
+    return operands;
+  }
+  Values InFull(Node& node) {
+    Values operands;
+    for (Value operand : node.operands()) operands.push_back(As(operand.dtype(), Now(operand)));
+    return operands;
+  }
+  Values In(DType dtype, Node& node) {
+    Values operands;
+    for (Value operand : node.operands()) operands.push_back(IsF32(operand) ? As(dtype, Now(operand)) : Now(operand));
+    return operands;
+  }
+
+  // The node with these operands instead. Of its results the first `rounded` are rounded, where they are of f32.
+  absl::Status Replace(Node& node, const Values& operands, size_t rounded = 0) {
+    RETURN_IF_ERROR(b_.status());
+    if (operands == node.operands() && rounded == 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(Node* const copy,
+                     graph_.Insert({&node.op(), operands, node.attributes(), node.source(), {}}, &node));
+    Replaced& replaced = replaced_.emplace_back(Replaced{&node, {}, {}});
+    for (size_t i = 0; i < node.num_results(); ++i) {
+      const Value result = copy->result(i);
+      replaced.results.push_back(result);
+      replaced.names.push_back(node.result_name(i));
+      now_[node.result(i)] = i < rounded && IsF32(result) ? As(low_, result) : result;
+    }
+    return b_.status();
+  }
+
+  Graph& graph_;
+  const DType low_;
+  const Parameters parameters_;
+  Builder b_;
+  Widening widening_;
+  std::vector<std::pair<Value, std::string>> unrounded_;  // results, and their names in the model
+  std::unordered_map<Value, Value, ValueHash> now_, converted_, restored_;
+  std::vector<std::pair<Value, Value>> conversions_;  // in their order
+  std::vector<Replaced> replaced_;
+};
+
+// The conversions to f32 of which `value` is moved and added up: a weight that is transposed before it is converted has
+// its gradient transposed after it.
+void FindConversions(Value value, ValueSet& seen, std::vector<Node*>& conversions) {
+  Node& node = *value.node;
+  if (value.dtype() != DType::kF32 || !seen.insert(value).second) return;
+  if (node.Is("convert")) conversions.push_back(&node);
+  if (!node.Is("add") && !node.op().has_trait(kMovement)) return;
+  for (const Value operand : node.operands()) FindConversions(operand, seen, conversions);
+}
+
+}  // namespace
+
+absl::Status LowerPrecision(Graph& graph, DType low) {
+  LOCKSTEP_CHECK(low == DType::kBF16 || low == DType::kF16) << low;
+  return Lowering(graph, low).Run();
+}
+
+absl::Status KeepSumsWide(Graph& graph, std::vector<Value>& gradients) {
+  std::vector<Node*> conversions;
+  ValueSet seen;
+  for (const Value gradient : gradients) FindConversions(gradient, seen, conversions);
+  Widening widening(graph);
+  std::unordered_map<Value, Value, ValueHash> replaced;
+  for (Node* const convert : conversions) {
+    ASSIGN_OR_RETURN(const Value wide, widening.Widen(convert->operand(0), 1));
+    if (!wide) continue;
+    const std::string name = convert->result_name();
+    replaced[convert->result()] = wide;
+    graph.ReplaceUses(convert->result(), wide);
+    graph.Erase(convert);
+    graph.SetName(wide, name);
+  }
+  for (Value& gradient : gradients) {
+    if (const auto it = replaced.find(gradient); it != replaced.end()) gradient = it->second;
+  }
+  widening.Clean();
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::passes

@@ -1,0 +1,45 @@
+"""The training runs of which PyTorch's autocast and mixed precision here must lose about the same: models, data, steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
+STEPS = 200
+VOCABULARY, TOKENS = 61, 16
+
+
+@dataclass(frozen=True)
+class PrecisionCase:
+    name: str
+    model: Path
+    input: str
+    batch: int  # which 1, 2 and 3 ranks share evenly
+    learning_rate: float  # of SGD with a momentum of 0.9
+    precisions: tuple[str, ...]
+
+    def data(self) -> tuple[np.ndarray, np.ndarray]:
+        """Samples and labels of STEPS batches; of the GPT a label for each token."""
+        import lockstep as ls
+
+        if self.name == "lenet":
+            images, labels = ls.data.mnist(FASHION_MNIST)
+            return images[: self.batch * STEPS], labels[: self.batch * STEPS]
+        # Each token follows from the one before it, nine times out of ten.
+        random = np.random.Generator(np.random.PCG64(7))
+        successors = random.permutation(VOCABULARY)
+        tokens = random.integers(VOCABULARY, size=(self.batch * STEPS, TOKENS + 1))
+        for i in range(1, TOKENS + 1):
+            tokens[:, i] = np.where(random.random(len(tokens)) < 0.9, successors[tokens[:, i - 1]], tokens[:, i])
+        return tokens[:, :-1].copy(), tokens[:, 1:].copy()
+
+
+CASES = [
+    # PyTorch has no quick convolution of f16 on CPUs.
+    PrecisionCase("lenet", ROOT / "examples/mnist/lenet.onnx", "image", 96, 0.05, ("bf16",)),
+    PrecisionCase("gpt", ROOT / "test/models/gpt.onnx", "x", 12, 0.1, ("bf16", "f16")),
+]
