@@ -6,6 +6,7 @@
 
 #include "core/builder.h"
 #include "core/op_def.h"
+#include "passes/bodies.h"
 
 namespace lockstep::passes {
 namespace {
@@ -40,12 +41,13 @@ absl::Status Widen(Graph& graph, Node& node) {
 
 absl::StatusOr<bool> WidenAll(Graph& graph, const std::function<bool(const Node&)>& prefers_f32) {
   if (!prefers_f32) return false;
+  ASSIGN_OR_RETURN(const bool any_in_bodies, InBodies(graph, [&](Graph& body) { return WidenAll(body, prefers_f32); }));
   std::vector<Node*> nodes;
   for (Node& node : graph.nodes()) {
     if (TakesHalves(node) && prefers_f32(node)) nodes.push_back(&node);
   }
   for (Node* node : nodes) RETURN_IF_ERROR(Widen(graph, *node));
-  return !nodes.empty();
+  return any_in_bodies || !nodes.empty();
 }
 
 }  // namespace

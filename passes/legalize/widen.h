@@ -16,7 +16,7 @@
 
 namespace lockstep::passes {
 
-// Of the nodes that take f16 or bf16, those that `prefers_f32` names. Empty: none.
+// Of the nodes that take f16 or bf16, in bodies of loops too, those that `prefers_f32` names. Empty: none.
 Pass WidenHalves(std::function<bool(const Node&)> prefers_f32);
 
 }  // namespace lockstep::passes

@@ -12,15 +12,18 @@ namespace {
 
 constexpr char kSource[] = "loss scaling";
 
-// Whether all elements are finite numbers: their largest magnitude is, which is NaN if there is one.
+// Whether all elements are finite numbers. What ranks with parts of x take the maximum of is 0 or 1: not every library
+// finds a NaN by it.
 Value AreFinite(Builder& b, Value x) {
-  Value largest = b.Unary("abs", x);
+  const Value size = b.Unary("abs", x);
+  const Value is_finite = b.Compare(size, b.SplatLike(HUGE_VAL, size), "lt");
+  Value bad = b.Select(is_finite, b.SplatLike(0, size), b.SplatLike(1, size));
   if (x.shape().rank() > 0) {
     std::vector<int64_t> dims(static_cast<size_t>(x.shape().rank()));
     std::iota(dims.begin(), dims.end(), 0);
-    largest = b.ReduceMax(largest, std::move(dims));
+    bad = b.ReduceMax(bad, std::move(dims));
   }
-  return b.Compare(largest, b.SplatLike(HUGE_VAL, largest), "lt");
+  return b.Compare(bad, b.SplatLike(1, bad), "lt");
 }
 
 }  // namespace
@@ -36,23 +39,33 @@ absl::StatusOr<LossScaling> LossScaling::Add(Graph& graph) {
   ASSIGN_OR_RETURN(scaling.growth_, graph.AddSetting("loss_scale/growth", {2, AtLeast(1)}));
   ASSIGN_OR_RETURN(scaling.backoff_, graph.AddSetting("loss_scale/backoff", {0.5, Above(0, 1)}));
   ASSIGN_OR_RETURN(scaling.interval_, graph.AddSetting("loss_scale/interval", {2000, AtLeast(1)}));
+  RETURN_IF_ERROR(scaling.MakeFactor());
   return scaling;
+}
+
+absl::Status LossScaling::MakeFactor() {
+  Builder b(*graph_, nullptr, kSource);
+  const Value is_given = b.Op(
+      "and", {b.Compare(scale_, b.SplatLike(0, scale_), "gt"), b.Compare(scale_, b.SplatLike(HUGE_VAL, scale_), "lt")});
+  const Value least = b.SplatLike(kLeastLossScale, scale_);
+  factor_ = b.Select(is_given, b.Max(scale_, least), b.SplatLike(kInitialLossScale, scale_));
+  return b.status();
 }
 
 absl::StatusOr<Value> LossScaling::FactorAs(DType dtype) {
   Builder b(*graph_, nullptr, kSource);
-  const Value factor = b.Convert(scale_, dtype);
+  const Value factor = b.Convert(factor_, dtype);
   RETURN_IF_ERROR(b.status());
   return factor;
 }
 
 absl::Status LossScaling::Unscale(std::vector<Value>& gradients) {
   Builder b(*graph_, nullptr, kSource);
-  const Value by = b.Div(b.SplatLike(1, scale_), scale_);
+  const Value by = b.Div(b.SplatLike(1, factor_), factor_);
   for (Value& gradient : gradients) {
+    gradient = b.Mul(gradient, b.Broadcast(b.Convert(by, gradient.dtype()), gradient.shape(), {}));
     const Value is_finite = AreFinite(b, gradient);
     are_finite_ = are_finite_ ? b.Op("and", {are_finite_, is_finite}) : is_finite;
-    gradient = b.Mul(gradient, b.Broadcast(b.Convert(by, gradient.dtype()), gradient.shape(), {}));
   }
   return b.status();
 }
@@ -81,10 +94,11 @@ absl::Status LossScaling::UpdateFactor() {
   Builder b(*graph_, nullptr, kSource);
   const Value good_steps = b.AddScalar(good_steps_, 1);
   const Value is_due = b.Compare(b.Convert(good_steps, DType::kF64), interval_, "ge");
-  const Value grown = b.Mul(scale_, b.Convert(growth_, DType::kF32));
+  const Value grown = b.Mul(factor_, b.Convert(growth_, DType::kF32));
   const Value can_grow = b.Op("and", {is_due, b.Compare(grown, b.SplatLike(HUGE_VAL, grown), "lt")});
-  const Value smaller = b.Mul(scale_, b.Convert(backoff_, DType::kF32));
-  const Value scale = b.Select(are_finite_, b.Select(can_grow, grown, scale_), smaller);
+  const Value product = b.Mul(factor_, b.Convert(backoff_, DType::kF32));
+  const Value smaller = b.Max(product, b.SplatLike(kLeastLossScale, product));
+  const Value scale = b.Select(are_finite_, b.Select(can_grow, grown, factor_), smaller);
   const Value counts = b.Op("and", {are_finite_, b.Op("not", {is_due})});
   const Value next_good_steps = b.Select(counts, good_steps, b.SplatLike(0, good_steps));
   RETURN_IF_ERROR(b.status());

@@ -15,10 +15,11 @@
 
 namespace lockstep::passes {
 
-// The state that is the factor, f32[], and the number that it is to start with: a state without a value is 0, with
-// which no step would do anything.
+// The state that is the factor, f32[]; the number that stands for 0, as a state without a value is, and for
+// what is no finite number; and the least, whose reciprocal is finite, below which it does not go.
 inline constexpr std::string_view kLossScale = "loss_scale/scale";
 inline constexpr double kInitialLossScale = 65536;
+inline constexpr double kLeastLossScale = 0x1p-126;
 
 class LossScaling {
  public:
@@ -40,11 +41,13 @@ class LossScaling {
  private:
   explicit LossScaling(Graph& graph) : graph_(&graph) {}
 
+  absl::Status MakeFactor();
   absl::Status SetNext(Value state, Value next);
   absl::Status UpdateFactor();
 
   Graph* graph_;
   Value scale_, good_steps_, growth_, backoff_, interval_;
+  Value factor_;                     // f32[], by which this step multiplies
   Value are_finite_;                 // bool[]
   std::vector<std::string> before_;  // the states that had next values
 };

@@ -1,6 +1,7 @@
 #include "passes/training/precision.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -18,6 +19,20 @@ namespace {
 using ValueSet = std::unordered_set<Value, ValueHash>;
 
 bool IsF32(Value value) { return value.dtype() == DType::kF32; }
+
+// Whether it is a constant, perhaps moved, with a finite number that is none in `low`, such as the least of f32 in the
+// place of what attention must not see.
+bool IsOutOfRange(Value value, DType low) {
+  const Node& node = *value.node;
+  if (node.op().has_trait(kMovement) && node.operands().size() == 1) return IsOutOfRange(node.operand(0), low);
+  if (!node.Is("constant") || value.dtype() != DType::kF32) return false;
+  const Tensor& constant = node.attr<Tensor>("value");
+  const double largest = low == DType::kF16 ? 65504 : 0x1.fep127;
+  for (int64_t i = 0; i < constant.num_elements(); ++i) {
+    if (std::isfinite(constant.At(i)) && std::abs(constant.At(i)) > largest) return true;
+  }
+  return false;
+}
 
 // What follows from states, settings and constants alone.
 class Parameters {
@@ -189,7 +204,7 @@ class Lowering {
       if (!IsF32(operand)) continue;
       const bool is_low = Now(operand).dtype() == low_;
       any_low |= is_low;
-      any_full |= !is_low && !parameters_.Contains(operand);
+      any_full |= !is_low && (!parameters_.Contains(operand) || IsOutOfRange(operand, low_));
       is_mixed |= !is_low;
     }
     if (!any_low || any_full) return Replace(node, InFull(node));

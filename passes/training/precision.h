@@ -35,8 +35,8 @@ namespace lockstep::passes {
 // but f32, and what a model converts itself, stay as they are written.
 //
 // Which precision an op that follows has: that of its widest operand, where what comes of states and constants alone
-// does not count. With such an operand it is computed in f32, of which the result is rounded: a bias or a factor is not
-// rounded before.
+// does not count, but for constants that are not finite in 16 bits. With such an operand it is computed in f32, of
+// which the result is rounded: a bias or a factor is not rounded before.
 absl::Status LowerPrecision(Graph& graph, DType low);
 
 // The gradients of weights, which arrive by a conversion to f32, and perhaps are moved after it, without a rounding to

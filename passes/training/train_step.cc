@@ -177,8 +177,8 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   if (scaling) RETURN_IF_ERROR(scaling->Unscale(trained.gradients));
   ASSIGN_OR_RETURN(trained.gradients, ClipGradients(graph, std::move(trained.gradients), spec.clipping));
   RETURN_IF_ERROR(AddOptimizers(graph, trained.states, trained.gradients, spec));
-  if (spec.average) RETURN_IF_ERROR(AddAverages(graph, trained.states));
   if (scaling) RETURN_IF_ERROR(scaling->Finish());
+  if (spec.average) RETURN_IF_ERROR(AddAverages(graph, trained.states));  // of the weights, whether they changed or not
   return AccumulateGradients(graph, spec.accumulate);
 }
 

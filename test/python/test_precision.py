@@ -70,10 +70,8 @@ def mlp_step(precision: str, **options: Any) -> ls.Graph:
     return ls.train_step(ls.parse(MLP), loss=loss, optimizer=optimizer, precision=precision, **options)
 
 
-def compiled(
-    precision: str, world: ls.Communicator | None = None, clip: ls.clip.Clip | None = None, isa: str = ""
-) -> ls.Executable:
-    exe = ls.compile(mlp_step(precision, clip=clip), world=world, threads=1, isa=isa)
+def compiled(precision: str, world: ls.Communicator | None = None, isa: str = "", **options: Any) -> ls.Executable:
+    exe = ls.compile(mlp_step(precision, **options), world=world, threads=1, isa=isa)
     random = np.random.default_rng(3)
     for name, shape in (("w", (8, 16)), ("b", (16,)), ("v", (16, 4))):
         exe.state[name] = random.standard_normal(shape, np.float32) / 4
@@ -167,6 +165,95 @@ def test_the_factor_is_saved_and_loaded(tmp_path: Path) -> None:
     assert other.state["loss_scale/scale"] == 32768
 
 
+def test_a_factor_that_nobody_gave_is_the_first_and_none_is_too_small() -> None:
+    """A text of a step knows no values: the factor is 0, which stands for 65536. One below 2^-126 has no reciprocal."""
+    x = np.random.Generator(np.random.PCG64(8)).standard_normal((12, 8)).astype(np.float32)
+    label = np.arange(12) % 4
+    for scale in (None, 0.0, 1e-40, 1e-45, float("nan"), float("inf"), -1.0):
+        step = mlp_step("f16")
+        exe = ls.compile(ls.parse(str(step)) if scale is None else step, threads=1)
+        for name in ("w", "v"):
+            shape = exe.state[name].shape
+            exe.state[name] = np.random.Generator(np.random.PCG64(9)).standard_normal(shape).astype(np.float32)
+        before = exe.state["w"].copy()
+        if scale is not None:
+            exe.state["loss_scale/scale"] = np.float32(scale)
+        exe(x=x, label=label)
+        after = exe.state["w"]
+        assert np.isfinite(after).all(), scale
+        is_tiny = scale is not None and 0 < scale < 1  # with which no gradient of f16 is above 0
+        assert (after != before).any() != is_tiny, scale
+        assert exe.state["loss_scale/scale"] == (2.0**-126 if is_tiny else 65536), scale
+
+
+def test_a_factor_falls_to_the_least_and_no_further() -> None:
+    exe = ls.compile(mlp_step("f16"), threads=1)
+    exe.set(**{"loss_scale/backoff": 1e-30})
+    bad = np.full((12, 8), np.inf, np.float32)
+    factors = []
+    for _ in range(4):
+        exe(x=bad, label=np.arange(12) % 4)
+        factors.append(float(exe.state["loss_scale/scale"]))
+    assert factors[1:] == [2.0**-126] * 3
+    exe(x=np.ones((12, 8), np.float32), label=np.arange(12) % 4)
+    assert all(np.isfinite(exe.state[name]).all() for name in exe.state)
+
+
+def test_an_average_begins_with_the_first_call_whether_it_is_skipped_or_not() -> None:
+    exe = ls.compile(mlp_step("f16", average=ls.average.exponential(0.9)), threads=1)
+    rng = np.random.Generator(np.random.PCG64(8))
+    for name in ("w", "v"):
+        exe.state[name] = rng.standard_normal(exe.state[name].shape).astype(np.float32)
+    weights = exe.state["w"].copy()
+    exe(x=np.full((12, 8), np.inf, np.float32), label=np.arange(12) % 4)
+    assert exe.state["w"].tobytes() == weights.tobytes() == exe.state["w/average"].tobytes()
+    for _ in range(3):
+        exe(x=rng.standard_normal((12, 8)).astype(np.float32), label=np.arange(12) % 4)
+    assert (exe.state["w/average"] != weights).any()
+    np.testing.assert_allclose(exe.state["w/average"], exe.state["w"], atol=0.1)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "f16"])
+def test_a_mask_of_the_least_number_masks_and_makes_no_nan(precision: str) -> None:
+    """Attention as it is exported where it is masked by the least number of f32; of one sample nothing is left, which counts for nothing."""
+    text = """
+graph @masked(%x: f32[4,5,8] split(0), %hidden: bool[4,5,5] split(0), state %w: f32[8,8], state %v: f32[40,3]) -> (logits: f32[4,3] split(0)) {
+  %k = matmul %x, %w : f32[4,5,8]
+  %s = matmul %x, %k {transpose_b=true} : f32[4,5,5]
+  %least = constant {value=dense<f32[]: -3.4028235e+38>} : f32[]
+  %leasts = broadcast %least {dims=[], shape=[4,5,5]} : f32[4,5,5]
+  %m = select %hidden, %leasts, %s : f32[4,5,5]
+  %p = softmax %m {dim=2} : f32[4,5,5]
+  %y = matmul %p, %x : f32[4,5,8]
+  %f = reshape %y {shape=[4,40]} : f32[4,40]
+  %z = matmul %f, %v : f32[4,3]
+  return %z
+}
+"""
+    rng = np.random.Generator(np.random.PCG64(3))
+    hidden = np.broadcast_to(np.triu(np.ones((5, 5), bool), 1), (4, 5, 5)).copy()
+    hidden[3] = True
+    feeds = {
+        "x": rng.standard_normal((4, 5, 8)).astype(np.float32),
+        "hidden": hidden,
+        "label": np.arange(4) % 3,
+        "weight": np.array([1, 1, 1, 0], np.float32),
+    }
+    values = {"w": rng.standard_normal((8, 8)).astype(np.float32), "v": rng.standard_normal((40, 3)).astype(np.float32)}
+    curves = []
+    for of in ("f32", precision):
+        loss = ls.loss.softmax_cross_entropy("logits", "label", sample_weight="weight")
+        exe = ls.compile(ls.train_step(ls.parse(text), loss, ls.optim.SGD(0.05), precision=of), threads=1)
+        for name, value in values.items():
+            exe.state[name] = value
+        if of == "f16":
+            exe.state["loss_scale/scale"] = np.float32(256)  # with which no step is skipped
+        curves.append([float(exe(**feeds)["loss"]) for _ in range(8)])
+        assert all(np.isfinite(exe.state[name]).all() for name in exe.state)
+    np.testing.assert_allclose(curves[1], curves[0], rtol=0.05)
+    assert curves[1][-1] < curves[1][0]
+
+
 def test_a_precision_that_there_is_not_is_an_error() -> None:
     with pytest.raises(ls.Error, match="precision is 'fp8', expected"):
         mlp_step("fp8")
@@ -180,14 +267,16 @@ logging.basicConfig(level=logging.WARNING, stream=sys.stdout)
 import lockstep as ls
 from test_precision import compiled
 for _ in range(2):
-    exe = compiled("bf16", isa={isa!r})
+    exe = compiled("bf16", isa={isa!r}, accumulate={accumulate})
+print(sum("= matmul" in line and "bf16" in line for line in str(exe.graph).splitlines()))
 print(float(exe(x=np.ones((12, 8), np.float32), label=np.zeros(12, np.int64))["loss"]))
 """
 
 
-def test_a_processor_without_bf16_computes_the_same_and_says_so_once() -> None:
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_processor_without_bf16_computes_the_same_and_says_so_once(accumulate: int) -> None:
     def run(isa: str) -> list[str]:
-        code = SLOW.format(folder=str(Path(__file__).parent), isa=isa)
+        code = SLOW.format(folder=str(Path(__file__).parent), isa=isa, accumulate=accumulate)
         return subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
         ).stdout.splitlines()
@@ -195,4 +284,5 @@ def test_a_processor_without_bf16_computes_the_same_and_says_so_once() -> None:
     slow, quick = run("avx2"), run("")
     warnings = [line for line in slow if "bf16: products are computed in f32" in line]
     assert len(warnings) == 1, slow
+    assert slow[-2] == "0", "products in bf16, also in the loop of micro-batches"
     assert float(slow[-1]) == pytest.approx(float(quick[-1]), rel=1e-3)

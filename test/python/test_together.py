@@ -1,16 +1,20 @@
-"""Parts of a recipe together: precision, micro-batches, clipping, averages and a limit of memory, on 1 and 2 ranks."""
+"""Parts of a recipe together: precision, micro-batches, clipping, averages, groups, dropout, meshes, a limit of memory."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import lockstep as ls
+from cases import BATCH, CASES, MLP_SPLIT
 from ranks import run_in_threads
-from test_accumulate import LOSS, wide
+from test_accumulate import LOSS, step_of, wide
+from test_mesh import MESH, whole
+from test_random import LABELS, X, classifier
 
 ROWS, CLASSES = 1024, 4
 RECIPE: dict[str, Any] = {
@@ -65,3 +69,110 @@ def test_all_at_once(precision: str, optimizer: ls.optim.Optimizer) -> None:
             assert same == losses and equal == states == free[0][1]
             assert sum(exe.memory.values()) <= limit
             assert ranks > 1 or exe.recomputed["kernels"] > 0
+
+
+# The batch of this step has an element that is no number, on the ranks of the second half of the data.
+BAD_STEP = 2
+
+
+def train_mlp(
+    step: ls.Graph, world: ls.Communicator, is_bad: bool, **options: Any
+) -> tuple[list[float], list[float], dict[str, np.ndarray]]:
+    """Losses, norms of the gradient, and what is kept at the end."""
+    exe = ls.compile(step, world=world, threads=1, **options)
+    samples, labels = (array[: 6 * BATCH].copy() for array in CASES[1].data())
+    if is_bad:
+        samples[BAD_STEP * BATCH + BATCH - 1] = np.nan
+    losses, norms = [], []
+    for x, y in ls.data.batches(samples, labels, size=BATCH, world=world, mesh=options.get("mesh")):
+        results = exe(x=x, label=y)
+        losses.append(float(results["loss"]))
+        norms.append(float(results["gradient_norm"]))
+    exe.check_replicas()
+    return losses, norms, {name: exe.state[name] for name in exe.state}
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("precision", ["f32", "bf16", "f16"])
+def test_a_mesh_of_two_axes_learns_what_a_rank_does(precision: str, accumulate: int) -> None:
+    """The norm is that of all parts of the gradient, and averages are split as their weights are."""
+    step = step_of(
+        CASES[1],
+        accumulate,
+        optimizer=ls.optim.AdamW(0.01),
+        precision=precision,
+        clip=ls.clip.global_norm(0.05),
+        average=ls.average.exponential(0.8),
+        groups={"*.bias": ls.optim.SGD(0.1, momentum=0.9), "fc3.weight": ls.optim.LAMB(0.02)},
+    )
+    is_bad = precision == "f16"
+    [(expected, norms, of_one)] = run_in_threads(1, lambda world: train_mlp(step, world, is_bad))
+    results = run_in_threads(4, lambda world: train_mlp(step, world, is_bad, mesh=MESH, split=MLP_SPLIT))
+    tolerance = 1e-4 if precision == "f32" else 2e-2
+    for result in results:
+        assert not isinstance(result, Exception), result
+        np.testing.assert_allclose(result[0], expected, rtol=tolerance)
+        np.testing.assert_allclose(result[1], norms, rtol=3 * tolerance)
+    assert np.isnan(expected).tolist() == [is_bad and i == BAD_STEP for i in range(6)]
+    states = [result[2] for result in results]
+    if is_bad:
+        assert [each["loss_scale/scale"].item() for each in (of_one, *states)] == [32768] * 5
+    for name in ("fc1.weight", "fc1.weight/average", "fc2.weight", "fc3.weight", "fc1.bias", "fc1.bias/average"):
+        dim = MLP_SPLIT.get(name.removesuffix("/average"), {}).get("model")
+        found = states[0][name] if dim is None else np.concatenate([states[0][name], states[1][name]], axis=dim)
+        assert found.shape == of_one[name].shape
+        assert np.isfinite(found).all()
+        scale = np.abs(of_one[name]).max()
+        np.testing.assert_allclose(found, of_one[name], atol=10 * tolerance * scale, err_msg=name)
+        for one, other in ((0, 2), (1, 3)):
+            assert states[one][name].tobytes() == states[other][name].tobytes(), name
+    np.testing.assert_array_equal(
+        whole("fc1.weight", states), np.concatenate([states[0]["fc1.weight"], states[1]["fc1.weight"]])
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+def test_a_run_that_is_resumed_ends_with_the_same_bits(precision: str, ranks: int, tmp_path: Path) -> None:
+    """What is drawn, the factor of the loss and the averages go on; the steps after the saved one are run twice."""
+    step = ls.train_step(
+        classifier(),
+        ls.loss.softmax_cross_entropy("y", "label"),
+        ls.optim.AdamW(0.05),
+        precision=precision,
+        accumulate=3,
+        seed=5,
+        average=ls.average.stochastic(start=2),
+        clip=ls.clip.global_norm(0.1),
+    )
+    path = tmp_path / "c.safetensors"
+
+    def body(world: ls.Communicator) -> list[dict[str, bytes]]:
+        one, other = (ls.compile(step, world=world, threads=1) for _ in range(2))
+        one.set(learning_rate=ls.schedule.cosine(0.05, 7))
+        other.set(learning_rate=ls.schedule.cosine(0.05, 7))
+        mine = slice(world.rank * 12 // world.size, (world.rank + 1) * 12 // world.size)
+
+        def run(exe: ls.Executable, begin: int, end: int) -> None:
+            for i in range(begin, end):
+                x = X[mine] * np.float32(np.inf if i == 1 and precision == "f16" else np.cos(i))
+                exe(x=x, label=LABELS[mine])
+
+        run(one, 0, 3)
+        one.save(path)
+        run(one, 3, 7)
+        run(other, 0, 1)
+        other.load(path)
+        assert other.step == 3
+        run(other, 3, 7)
+        assert other.step == one.step == 7
+        assert other.settings == one.settings
+        return [{name: exe.state[name].tobytes() for name in exe.state} for exe in (one, other)]
+
+    results = run_in_threads(ranks, body)
+    assert len(results) == ranks
+    for result in results:
+        assert not isinstance(result, Exception), result
+        one, other = result
+        assert one == other
+        assert "random/step" in one and "w1/average" in one and ("loss_scale/scale" in one) == (precision == "f16")
