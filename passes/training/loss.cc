@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "passes/distribute/distribute.h"
 #include "passes/training/loss_reduction.h"
@@ -144,6 +145,35 @@ Value Widened(Builder& b, Value x) {
   return x && IsFloat(x.dtype()) && SizeOf(x.dtype()) == 2 ? b.Convert(x, DType::kF32) : x;
 }
 
+// `x` with 0 where it weighs nothing, so that neither a NaN there nor a label that there is not has any effect; as it
+// is where weights say nothing of its elements.
+Value WhereItWeighs(Builder& b, Value x, const LossWeights& weights) {
+  const Shape& shape = x.shape();
+  const auto masked = [&](Value value, Value weight, std::vector<int64_t> dims) {
+    const Value is_nothing = b.Compare(weight, b.SplatLike(0, weight), "eq");
+    return b.Select(b.Broadcast(is_nothing, shape, std::move(dims)), b.SplatLike(0, value), value);
+  };
+  if (weights.samples && shape.rank() > 0 && shape[0] == weights.samples.shape()[0])
+    x = masked(x, weights.samples, {0});
+  if (!weights.elements) return x;
+  std::vector<int64_t> dims(static_cast<size_t>(shape.rank()));
+  std::iota(dims.begin(), dims.end(), 0);
+  if (weights.elements.shape() == shape) return masked(x, weights.elements, dims);
+  if (shape.rank() < 2 || !(weights.elements.shape() == shape.Without({1}))) return x;
+  dims.erase(dims.begin() + 1);  // of the classes
+  return masked(x, weights.elements, std::move(dims));
+}
+
+// Puts what `given` is where it weighs in the place of `stand_in`.
+absl::Status Replace(Graph& graph, Value stand_in, Value given, const LossWeights& weights) {
+  Builder b(graph, stand_in.node, "loss");
+  const Value value = WhereItWeighs(b, given, weights);
+  RETURN_IF_ERROR(b.status());
+  graph.ReplaceUses(stand_in, value);
+  graph.Erase(stand_in.node);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Value> AddReduced(Graph& graph, const Call& call) {
   RETURN_IF_ERROR(CheckPrediction(call));
   const LossReduction reduction = ReductionOf(call.options);
@@ -151,19 +181,28 @@ absl::StatusOr<Value> AddReduced(Graph& graph, const Call& call) {
   if (weighs_elements && reduction == LossReduction::kBatchMean)
     return InvalidArgument() << call.name() << ": batchmean counts samples, which element_weight does not weigh; "
                              << "sample_weight does";
+  const bool has_weights = weighs_elements || call.options.contains("sample_weight");
   ASSIGN_OR_RETURN(std::vector<Value> inputs, AddInputs(graph, call));
   Builder b(graph, nullptr, "loss");
-  if (call.loss.whole && !weighs_elements && !call.options.contains("sample_weight")) {
+  if (call.loss.whole && !has_weights) {
     const Value value = call.loss.whole({b, call.predictions, inputs, call.options}, reduction);
     RETURN_IF_ERROR(Annotate(b.status(), call.name()));
     if (value) return value;
   }
+  const std::vector<Value> given = inputs;
+  if (has_weights) {  // of what shape they are, the losses say: until then others stand for the inputs
+    for (Value& value : inputs) value = b.Op("reshape", {value}, {{"shape", value.shape().dims()}});
+    RETURN_IF_ERROR(b.status());
+  }
+  const std::vector<Value> stand_ins = inputs;
   std::vector<Value> predictions = call.predictions;
   for (Value& value : predictions) value = Widened(b, value);
   for (Value& value : inputs) value = Widened(b, value);
   const LossElements elements = call.loss.elements({b, std::move(predictions), std::move(inputs), call.options});
   RETURN_IF_ERROR(Annotate(b.status(), call.name()));
   ASSIGN_OR_RETURN(LossWeights weights, AddWeights(graph, call, elements.losses.shape()));
+  for (size_t i = 0; has_weights && i < given.size(); ++i)
+    RETURN_IF_ERROR(Replace(graph, stand_ins[i], given[i], weights));
   weights = {Widened(b, weights.samples), Widened(b, weights.elements)};
   const Value value = b.Convert(ReduceLosses(b, elements, weights, reduction), call.predictions[0].dtype());
   RETURN_IF_ERROR(Annotate(b.status(), call.name()));

@@ -6,7 +6,8 @@
 //   batchmean  sum(w * losses) / sum(w), w being of samples, which are counted by the first dimension
 //
 // w is 1 without weights. Both sums are over all ranks, so that an element weighs on many ranks what it does on one. A
-// loss of weight 0 counts for nothing, whatever it is, so that a batch may be padded.
+// loss of weight 0 counts for nothing, whatever it is and whatever its target is (loss.cc), so that a batch may be
+// padded.
 
 #pragma once
 

@@ -7,7 +7,8 @@ input that the step gets, of which several losses may use one.
 What it reduces is the global batch, so that a loss does not change with the number of ranks: its mean is divided by what
 counts on all of them. `sample_weight` and `element_weight` name one more input, which multiplies what each sample or
 element costs, and whose sum is what the mean is divided by. A batch that is padded with samples of weight 0 has the loss
-and the gradients of the batch without them, also where a rank has padding alone. If nothing counts, the mean is NaN.
+and the gradients of the batch without them, whatever their targets, also where a rank has padding alone; but batch normalisation
+in training, which knows no weights, counts them. If nothing counts, the mean is NaN.
 
 Losses can be added and multiplied by numbers.
 
