@@ -81,6 +81,7 @@ absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, cons
   executable.whole = std::move(program.whole);
   executable.num_collectives = program.num_collectives;
   executable.recomputed = lowered.work;
+  executable.kernels_constant_bytes = lowered.kernels_constant_bytes;
   executable.certificate = std::move(certificate);
   executable.fingerprint = "build " + BuildId() + "\n" + target.fingerprint;
   executable.graph_text = graph.ToString();

@@ -13,7 +13,8 @@
 namespace lockstep {
 
 struct LoweredProgram {
-  Program program;  // collectives scheduled, results bound
+  Program program;                      // collectives scheduled, results bound
+  uint64_t kernels_constant_bytes = 0;  // that loops hold for their bodies
   Recomputation work;
 };
 

@@ -202,6 +202,7 @@ struct Executable {
   Preparation prepare;              // null: steps need nothing before their first run
   std::unique_ptr<WholeRun> whole;  // null: the steps run one after the other
   int num_collectives = 0;
+  uint64_t kernels_constant_bytes = 0;  // that kernels hold themselves: constants in bodies of loops
   Recomputation recomputed;
   Certificate certificate;
   std::string fingerprint;  // lines about build, libraries and processor: where they are equal, so are the bits of

@@ -34,10 +34,17 @@ struct Kernel {
   uint64_t scratch_bytes = 0;
   int mesh_axis = -1;       // position in the mesh of the axis along which it needs the rank's coordinate; -1: none
   bool is_reorder = false;  // it moves a value into another layout, and computes nothing
-  // Of a loop: how many of the scratch bytes are the arena of its body, and what that computes again.
+  // Of a loop: how many of the scratch bytes are the arena of its body, how many bytes it holds besides, for the body's
+  // constants, and what the body computes again.
   uint64_t body_bytes = 0;
+  uint64_t constant_bytes = 0;
   Recomputation recomputed;
   absl::AnyInvocable<absl::Status(const KernelArgs&)> run;
+
+  // All but what it does, which cannot be copied.
+  Kernel WithoutRun() const {
+    return {name, scratch_bytes, mesh_axis, is_reorder, body_bytes, constant_bytes, recomputed, nullptr};
+  }
 };
 
 // info.scratch is a slice of kernel.scratch_bytes.

@@ -86,7 +86,7 @@ struct BodyProgram {
   std::vector<int32_t> inputs, results;
   std::unique_ptr<Device> device = CreateHostDevice();
   std::vector<std::unique_ptr<DeviceMemory>> constants;
-  uint64_t arena_bytes = 0;
+  uint64_t arena_bytes = 0, constant_bytes = 0;
   Recomputation recomputed;  // by an iteration
 };
 
@@ -105,6 +105,7 @@ absl::StatusOr<BodyProgram> MakeBodyProgram(const Graph& body, const EmitContext
   for (const Tensor& constant : program.constants) {
     ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, made.device->Allocate(constant.num_bytes(), "a constant"));
     CopyBytes(memory->data(), constant.bytes(), constant.num_bytes());
+    made.constant_bytes += constant.num_bytes();
     made.constants.push_back(std::move(memory));
   }
   for (const Buffer& buffer : made.buffers) {
@@ -213,6 +214,7 @@ absl::StatusOr<Kernel> LoopKernel(const Graph& body, LoopSpec spec, const EmitCo
   ASSIGN_OR_RETURN(BodyProgram program, MakeBodyProgram(body, c));
   Kernel kernel;
   kernel.body_bytes = AlignUp(program.arena_bytes);
+  kernel.constant_bytes = program.constant_bytes;
   kernel.recomputed = program.recomputed.Times(spec.length);
   LoopOfPrograms loop(std::move(spec), std::move(program));
   kernel.name = "steps.scan";

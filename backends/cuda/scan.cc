@@ -97,6 +97,7 @@ class Loop {
     kernel.name = "cuda.scan";
     kernel.scratch_bytes = loop->scratch_bytes_;
     kernel.body_bytes = loop->body_bytes_;
+    for (const Tensor& constant : loop->body_.constants) kernel.constant_bytes += constant.num_bytes();
     kernel.recomputed = loop->body_.recomputed.Times(loop->length_);
     kernel.run = [loop](const KernelArgs& args) { return loop->Run(args); };
     return kernel;

@@ -48,6 +48,10 @@ struct Instruction {
   // (write, read) positions: that write may lie in the bytes of that read, which is not needed afterwards.
   std::vector<std::pair<int, int>> may_overwrite;
   CollectiveInfo collective;  // of the others; kCollective becomes kStart and kWait when it is scheduled
+
+  Instruction WithoutRun() const {  // see Kernel
+    return {kind, source, reads, writes, kernel.WithoutRun(), flops, may_overwrite, collective};
+  }
 };
 
 struct ProgramOutput {

@@ -17,20 +17,12 @@ namespace {
 // So many budgets are tried between the least and what the program takes as it is.
 constexpr uint64_t kBudgets = 32;
 
-// What planning an arena needs of a program: all but its kernels and its constants.
+// What planning an arena needs of a program: all but what its kernels do and its constants.
 Program Outline(const Program& program) {
   Program outline;
   outline.storages = program.storages;
   outline.states = program.states;
-  for (const Instruction& instruction : program.instructions) {
-    Instruction& copy = outline.instructions.emplace_back();
-    copy.kind = instruction.kind;
-    copy.reads = instruction.reads;
-    copy.writes = instruction.writes;
-    copy.kernel.scratch_bytes = instruction.kernel.scratch_bytes;
-    copy.may_overwrite = instruction.may_overwrite;
-    copy.flops = instruction.flops;
-  }
+  for (const Instruction& instruction : program.instructions) outline.instructions.push_back(instruction.WithoutRun());
   return outline;
 }
 
@@ -43,24 +35,12 @@ uint64_t PlannedBytes(const Program& program) {
 
 // The same kernel for two instructions, one after the other.
 Instruction RunAgain(Instruction& instruction) {
-  Instruction again;
-  again.kind = instruction.kind;
-  again.source = instruction.source;
-  again.reads = instruction.reads;
-  again.writes = instruction.writes;
-  again.may_overwrite = instruction.may_overwrite;
-  again.flops = instruction.flops;
-  Kernel& kernel = instruction.kernel;
-  again.kernel.name = kernel.name;
-  again.kernel.scratch_bytes = kernel.scratch_bytes;
-  again.kernel.mesh_axis = kernel.mesh_axis;
-  again.kernel.body_bytes = kernel.body_bytes;
-  again.kernel.recomputed = kernel.recomputed;
-  if (kernel.run) {
-    auto run = std::make_shared<decltype(kernel.run)>(std::move(kernel.run));
-    kernel.run = [run](const KernelArgs& args) { return (*run)(args); };
-    again.kernel.run = [run](const KernelArgs& args) { return (*run)(args); };
-  }
+  Instruction again = instruction.WithoutRun();
+  again.kernel.constant_bytes = 0;  // they are those of the first run
+  if (!instruction.kernel.run) return again;
+  auto run = std::make_shared<decltype(Kernel::run)>(std::move(instruction.kernel.run));
+  for (Instruction* each : {&instruction, &again})
+    each->kernel.run = [run](const KernelArgs& args) { return (*run)(args); };
   return again;
 }
 
@@ -180,24 +160,22 @@ class Search {
 
   const RecomputeFacts& facts() const { return facts_; }
 
-  // The plan of least cost that fits into `bytes`, if one does. What does not is noted in least().
+  // The plan of the largest budget that fits into `bytes`, if one does. What does not is noted in least().
   std::optional<RecomputePlan> Fitting(uint64_t bytes) {
-    std::optional<Trial> best;
     for (uint64_t budget : Budgets()) {
       std::optional<Trial> trial = Try(budget);
       if (!trial) continue;
-      if (!least_ || trial->arena < least_->arena) least_ = trial;
-      if (trial->arena <= bytes && (!best || trial->plan.cost < best->plan.cost)) best = std::move(trial);
+      if (trial->arena <= bytes) return std::move(trial->plan);
+      if (!least_ || trial->arena < least_->arena) least_ = std::move(trial);
     }
-    if (!best) return std::nullopt;
-    return std::move(best->plan);
+    return std::nullopt;
   }
   // Of all that Fitting tried; none if nothing can be computed again.
   const std::optional<Trial>& least() const { return least_; }
   uint64_t whole() const { return whole_; }
 
  private:
-  // From the least that a walk can keep to, to what the program takes: the same whatever is wanted, so that what was
+  // From what the program takes to the least that a walk can keep to: the same whatever is wanted, so that what was
   // found once is found again.
   std::vector<uint64_t> Budgets() const {
     uint64_t low = 0, high = whole_;  // high is enough
@@ -208,7 +186,7 @@ class Search {
       (PlanRecomputation(facts_, middle) ? high : low) = middle;
     }
     std::vector<uint64_t> budgets;
-    for (uint64_t i = 0; i <= kBudgets; ++i) budgets.push_back(high + (most - high) / kBudgets * i);
+    for (uint64_t i = kBudgets + 1; i-- > 0;) budgets.push_back(high + (most - high) / kBudgets * i);
     return budgets;
   }
 

@@ -32,8 +32,8 @@ struct Rematerialization {
 };
 
 // Changes `program`, after BindResults and before ReuseOperands, so that its arena takes at most `bytes` if that can
-// be, with the least work of the plans that were tried; else so that it takes as little as was found. A program whose
-// arena fits stays as it is.
+// be, by the plan of the largest budget that comes to that; else so that it takes as little as was found. A program
+// whose arena fits stays as it is.
 Rematerialization Rematerialize(Program& program, uint64_t bytes);
 
 }  // namespace lockstep

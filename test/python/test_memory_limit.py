@@ -37,9 +37,9 @@ def run(case: Case, step: ls.Graph, world: ls.Communicator, **options: Any) -> t
     return bits + [exe.state[name].tobytes() for name in exe.state], exe
 
 
-def smallest(step: ls.Graph, ranks: int = 1) -> int:
+def smallest(step: ls.Graph, ranks: int = 1, threads: int = 1) -> int:
     """What the error says of a limit that cannot be kept."""
-    results = run_in_threads(ranks, lambda world: ls.compile(step, world=world, threads=1, memory_limit=1))
+    results = run_in_threads(ranks, lambda world: ls.compile(step, world=world, threads=threads, memory_limit=1))
     limits = set()
     for result in results:
         assert isinstance(result, ls.Error)
@@ -154,3 +154,60 @@ def test_dropout_drops_the_same_when_it_is_drawn_again() -> None:
     x, label = random.standard_normal((256, 8)).astype(np.float32), random.integers(0, 4, 256)
     losses = [[each(x=x, label=label)["loss"].tobytes() for _ in range(4)] for each in (whole, exe)]
     assert losses[0] == losses[1] and len(set(losses[0])) == 4
+
+
+def test_what_is_computed_again_is_the_same_share_of_a_step_in_micro_batches() -> None:
+    shares = []
+    for accumulate in (1, 4):
+        step = ls.train_step(wide(512), LOSS, ls.optim.SGD(0.1), accumulate=accumulate)
+        exe = ls.compile(step, threads=1, memory_limit=smallest(step))
+        shares.append(exe.recomputed["operations"])
+    assert shares[1] == pytest.approx(shares[0], rel=0.2)
+
+
+def test_ranks_may_have_different_limits_and_several_threads() -> None:
+    step = ls.train_step(wide(512), LOSS, ls.optim.SGD(0.1))
+    random = np.random.Generator(np.random.PCG64(5))
+    x, label = random.standard_normal((1024, 8)).astype(np.float32), random.integers(0, 4, 1024)
+
+    def body(world: ls.Communicator, threads: int, limit: int | None) -> tuple[bytes, bytes, float]:
+        exe = ls.compile(step, world=world, threads=threads, memory_limit=limit)
+        mine = slice(512 * world.rank, 512 * (world.rank + 1))
+        loss = [exe(x=x[mine], label=label[mine])["loss"].tobytes() for _ in range(3)][-1]
+        exe.check_replicas()
+        return loss, exe.state["w1"].tobytes(), exe.recomputed["kernels"]
+
+    for threads in (1, 2, 3):
+        least = smallest(step, 2, threads)
+        expected = run_in_threads(2, lambda world, n=threads: body(world, n, None))
+        found = run_in_threads(2, lambda world, n=threads, m=least: body(world, n, m if world.rank == 0 else None))
+        assert not [each for each in (*expected, *found) if isinstance(each, Exception)], found
+        assert [each[:2] for each in found] == [each[:2] for each in expected]
+        assert found[0][2] > 0 and found[1][2] == 0
+
+
+def test_a_limit_that_one_rank_cannot_keep_is_an_error_of_all() -> None:
+    step = ls.train_step(wide(64), LOSS, ls.optim.SGD(0.1))
+    results = run_in_threads(
+        2, lambda world: ls.compile(step, world=world, threads=1, memory_limit=1 if world.rank == 0 else None)
+    )
+    for result in results:
+        assert isinstance(result, ls.Error) and "memory_limit is 1 bytes" in str(result), result
+    assert "rank 0" in str(results[1])
+
+
+def test_constants_in_the_body_of_a_loop_count() -> None:
+    values = ", ".join(["1.0", "2.0"] * 2048)
+    text = """graph @loops(%h: f32[4096], %x: f32[3,4096]) -> (y: f32[4096]) {
+  %y = scan %h, %x {carried=1, scanned=1, length=3, body=
+    graph @each(%h: f32[4096], %x: f32[4096]) -> (h: f32[4096]) {
+      %c = constant {value=dense<f32[4096]: VALUES>} : f32[4096]
+      %m = mul %x, %c : f32[4096]
+      %n = add %h, %m : f32[4096]
+      return %n
+    }} : f32[4096]
+  return %y
+}
+"""
+    exe = ls.compile(ls.parse(text.replace("VALUES", values)), threads=1)
+    assert exe.memory["constants"] >= 4 * 4096
