@@ -56,24 +56,20 @@ struct Convolution {
             DefaultAttributes()};
   }
   dnnl::convolution_backward_data::primitive_desc GradInput(const dnnl::engine& engine) const {
-    return {engine,
-            dnnl::algorithm::convolution_direct,
-            X(),
-            AnyFilter(x.dtype),
-            Y(),
-            stride,
-            dilation,
-            padding_low,
-            padding_high,
-            Forward(engine),
-            DefaultAttributes()};
+    return Backward<dnnl::convolution_backward_data::primitive_desc>(engine, x.dtype);
   }
   // Of the filter's dtype, which may be wider than that of x and y.
   dnnl::convolution_backward_weights::primitive_desc GradFilter(const dnnl::engine& engine) const {
+    return Backward<dnnl::convolution_backward_weights::primitive_desc>(engine, filter.dtype);
+  }
+
+ private:
+  template <typename PrimitiveDesc>
+  PrimitiveDesc Backward(const dnnl::engine& engine, DType filter_dtype) const {
     return {engine,
             dnnl::algorithm::convolution_direct,
             X(),
-            AnyFilter(filter.dtype),
+            AnyFilter(filter_dtype),
             Y(),
             stride,
             dilation,
