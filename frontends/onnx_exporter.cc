@@ -1,5 +1,6 @@
 #include "frontends/onnx_exporter.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -33,7 +34,16 @@ absl::Status SetParameters(const std::map<std::string, Tensor>& values, onnx::Gr
   return absl::OkStatus();
 }
 
-// Writes beside `path`, then renames: a reader sees the old file or the new one.
+// Puts what was written to the file, or the names in the folder, on the disk, as far as the file system can.
+void Sync(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  (void)fsync(descriptor);
+  (void)close(descriptor);
+}
+
+// Writes beside `path`, then renames: a reader sees the old file or the new one, and a machine that stops leaves one of
+// them.
 absl::Status WriteAtomically(const std::string& bytes, const std::string& path) {
   const std::string temporary = path + ".tmp." + std::to_string(getpid());
   std::error_code error;
@@ -47,8 +57,13 @@ absl::Status WriteAtomically(const std::string& bytes, const std::string& path) 
       return Internal() << "cannot be written (" << bytes.size() << " bytes): is the disk full?";
     }
   }
+  Sync(temporary);
   std::filesystem::rename(temporary, path, error);
-  if (!error) return absl::OkStatus();
+  if (!error) {
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    Sync(folder.empty() ? "." : folder.string());
+    return absl::OkStatus();
+  }
   const std::string reason = error.message();
   std::filesystem::remove(temporary, error);
   return Internal() << "cannot be replaced: " << reason;

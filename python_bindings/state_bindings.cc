@@ -202,6 +202,12 @@ void BindFiles(ExecutableClass& executable) {
           "saving"_a.none())
       .def("_program", &Program)
       .def("_check_usable", &CheckUsable)
+      .def(
+          "_doubt_states",
+          [](LoadedExecutable& self, const std::string& why) {
+            ThrowIfError(self.executor->DoubtStates(FailedPrecondition() << why));
+          },
+          "why"_a)
       .def("_whole_states", &WholeStates, nb::sig("def _whole_states(self) -> list[lockstep._values.ValueInfo]"))
       .def("_read_whole", &ReadWhole, "name"_a, nb::sig("def _read_whole(self, name: str) -> numpy.ndarray | None"))
       .def("_assign_whole", &AssignWhole, "name"_a, "bytes"_a,

@@ -152,6 +152,10 @@ class Executor {
   // Run. All states are zero at first. A spoilt executor's states can be read, to look at them. `tensor.type` must be
   // the local type, or (assign) the global one, of which this rank then takes its part.
   absl::Status AssignState(std::string_view name, const ConstTensorRef& tensor);
+
+  // Until all states have been assigned, runs fail with `why`: before a caller assigns one after the other, and may
+  // fail between two.
+  absl::Status DoubtStates(const absl::Status& why);
   absl::Status ReadState(std::string_view name, const TensorRef& tensor);
 
   // The value of a setting in the runs that start from now on; those under way keep what they started with. At first

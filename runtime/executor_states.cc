@@ -59,6 +59,16 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   return absl::OkStatus();
 }
 
+absl::Status Executor::DoubtStates(const absl::Status& why) {
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
+  RETURN_IF_ERROR(Settle());
+  spoilt_ = why;
+  unassigned_.clear();
+  for (const ValueInfo& info : executable_.states) unassigned_.push_back(info.name);
+  return absl::OkStatus();
+}
+
 absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor) {
   const CallAlone alone(*this);
   RETURN_IF_ERROR(alone.status());

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
@@ -27,7 +28,8 @@ def write(path: str, content: Callable[[BinaryIO], None]) -> None:
       OSError: of the file system; or what `content` raised.
       Error: somebody else is writing to `path`.
     """
-    folder, name = os.path.split(path)
+    folder, name = os.path.split(os.path.realpath(path))  # a link stays one
+    path = os.path.join(folder, name)
     folder = folder or "."
     _remove_abandoned(folder)
     temporary = os.path.join(folder, f".{name}{_SUFFIX}")
@@ -45,6 +47,17 @@ def write(path: str, content: Callable[[BinaryIO], None]) -> None:
     _sync_folder(folder)
 
 
+def make_folder(path: str) -> None:
+    """Makes the folder and those above it that there are not, with their names on the disk."""
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(os.path.abspath(path))
+    make_folder(above)
+    with suppress(FileExistsError):
+        os.mkdir(path)
+    _sync_folder(above)
+
+
 @contextmanager
 def _locked(path: str) -> Iterator[BinaryIO]:
     """The file `path`, which is made if need be, open and locked: it has this name until the lock is gone, or its owner renames it."""
@@ -52,13 +65,23 @@ def _locked(path: str) -> Iterator[BinaryIO]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         with open(descriptor, "r+b") as file:
             try:
-                _lock(descriptor)
+                _lock_patiently(descriptor)
             except BlockingIOError:
                 raise Error("another process or thread is writing this file") from None
             if _is_named(descriptor, path):
                 yield file
                 return
         # Who had the lock has given the file its name, or removed it, since it was opened here.
+
+
+def _lock_patiently(descriptor: int) -> None:
+    """Waits a moment: who looks for files of killed writers locks each for as long as that takes."""
+    for _ in range(100):
+        with suppress(BlockingIOError):
+            _lock(descriptor)
+            return
+        time.sleep(0.01)
+    _lock(descriptor)
 
 
 def _lock(descriptor: int) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -45,6 +47,38 @@ def on_all_ranks(world: Communicator, body: Callable[[], str]) -> list[str]:
         if text.startswith("!"):
             raise Error(f"{_name(world, rank)}: {text[1:]}") from failure
     return [text[1:] for text in texts]
+
+
+def slowly_on_all_ranks(world: Communicator, body: Callable[[], str]) -> list[str]:
+    """As on_all_ranks, of what may take longer than ranks wait for each other, as reading a file may: in a thread of its own, of
+    whose progress the ranks keep telling each other."""
+    done: list[str] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(body())
+        except BaseException as error:  # noqa: BLE001 (raised by progress())
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="lockstep.load", daemon=True)
+    thread.start()
+    wait = 0.01
+
+    def progress() -> str:
+        thread.join(wait)
+        if failures:
+            raise failures[0]
+        return f"done {done[0]}" if done else "working"
+
+    try:
+        while True:
+            told = on_all_ranks(world, progress)
+            if "working" not in told:
+                return [each.removeprefix("done ") for each in told]
+            wait = min(2 * wait, 1.0)
+    finally:
+        thread.join()  # it reads a file that the caller closes
 
 
 def save(
@@ -111,26 +145,36 @@ def load(exe: Executable, path: Any, expected: Any = None) -> Metadata:
         _check_fits(file, exe)
         for name in _settings_to_assign(file, exe):
             naming(file.path, partial(exe._check_setting, name, file.settings[name]))
-        for name in file.states:
-            file.read(name)
-        return file.digest
-
-    def assign() -> str:
-        file = opened[0]
-        for name in file.states:
-            exe._assign_whole(name, file.read(name))
-        for name in _settings_to_assign(file, exe):
-            exe._set(name, file.settings[name])
-        exe.step = file.metadata["step"]
         return ""
 
+    def verify() -> str:
+        for name in opened[0].states:
+            opened[0].read(name)
+        return opened[0].digest
+
+    def assign(name: str) -> None:
+        value: list[np.ndarray] = []
+
+        def read() -> str:
+            value.append(opened[0].read(name))
+            return ""
+
+        slowly_on_all_ranks(world, read)
+        on_all_ranks(world, lambda: exe._assign_whole(name, value[0]) or "")
+
     try:
-        digests = on_all_ranks(world, check)
+        on_all_ranks(world, check)
+        digests = slowly_on_all_ranks(world, verify)
         for rank, digest in enumerate(digests):
             if digest != digests[0]:
                 ranks = f"{_name(world, 0)} and {_name(world, rank)}"
                 raise Error(f"{opened[0].path}: {ranks} see different files under this name")
-        on_all_ranks(world, assign)
+        exe._doubt_states(f"{opened[0].path}: not all states were loaded")
+        for name in opened[0].states:
+            assign(name)
+        for name in _settings_to_assign(opened[0], exe):
+            exe._set(name, opened[0].settings[name])
+        exe.step = opened[0].metadata["step"]
         return opened[0].metadata
     finally:
         for file in opened:
@@ -217,7 +261,8 @@ def _check_expected(file: CheckpointFile, expected: Metadata) -> None:
             raise Error(
                 f"{file.path}: there is no {name} in its metadata, which should be {value}{_near(name, file.metadata)}"
             )
-        if file.metadata[name] != value:
+        both_nan = all(isinstance(each, float) and math.isnan(each) for each in (file.metadata[name], value))
+        if file.metadata[name] != value and not both_nan:
             raise Error(f"{file.path}: {name} was {file.metadata[name]} when it was saved, and is {value}")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from . import _check
+from ._atomic import make_folder
 from ._checkpoint import Metadata, load, on_all_ranks, save, saved
 from ._errors import Error
 from ._lockstep import Executable
@@ -103,7 +104,7 @@ class Checkpoints:
         return self.folder / f"step-{step:012d}.safetensors"
 
     def _prepare(self, step: int) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(str(self.folder))
         later = [each for each in self.steps() if each > step]
         if later:
             raise Error(

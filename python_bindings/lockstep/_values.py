@@ -94,7 +94,7 @@ class State(MutableMapping[str, "np.ndarray"]):
         Raises:
           Error: if the step keeps no averages.
         """
-        if not any(name.endswith(_AVERAGE) for name in self):
+        if "averaging/weight" not in self._executable._setting_names():
             raise Error("averaged: the step keeps no averages; train_step(average=…) makes one that does")
         averages = {name.removesuffix(_AVERAGE): name for name in self if name.endswith(_AVERAGE)}
         return {name: self[averages.get(name, name)] for name in self if not name.endswith(_AVERAGE)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _check, _lockstep
+from . import _atomic, _check, _lockstep
 from ._errors import Error
 from ._lockstep import Executable, Graph
 
@@ -62,22 +62,26 @@ def save_weights(executable: Executable, path: str | os.PathLike[str]) -> None:
     """Writes the present values of all states, an optimizer's too, to a safetensors file. Rank 0 writes; the others return.
 
     The file appears complete or not at all.
+
+    Raises:
+      Error: of the file; or if ranks share a state, whose parts `Executable.save` puts together, or a call has failed when it was
+        updating the states.
     """
-    save_file = _safetensors().save_file
+    save = _safetensors().save
     _check.instance("save_weights: the executable", executable, Executable, "what compile() returns")
     file = _check.path(path)
+    executable._check_usable()
+    for state in executable._whole_states():
+        if state.placements:
+            raise Error(f"save_weights: ranks share the state {state.name}; exe.save(path) writes it as a whole")
     if executable._world().rank != 0:
         return
     values = {name: np.asarray(value, order="C") for name, value in executable.state.items()}
-    temporary = f"{file}.{os.getpid()}.part"
     try:
-        save_file(values, temporary, metadata={"format": "np", "writer": "lockstep"})
-        os.replace(temporary, file)
+        content = save(values, metadata={"format": "np", "writer": "lockstep"})
+        _atomic.write(file, lambda out: out.write(content))
     except (OSError, _safetensors_error()) as error:
         raise Error(f"{file}: {error}") from error
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
 
 
 def _read(file: str) -> dict[str, Any]:

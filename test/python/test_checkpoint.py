@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ import safetensors.numpy
 
 import lockstep as ls
 from cases import CASES, MLP_SPLIT
-from lockstep import _atomic, _checkpoint
+from lockstep import _checkpoint
+from lockstep._checkpoint_file import CheckpointFile
 from ranks import errors_of, run_in_threads
 from test_checkpoint_file import header_of
 from test_errors import LABELS, X, mlp, raises, training
@@ -137,6 +138,13 @@ def test_a_program_without_states(path: Path) -> None:
     assert exe.load(path) == {"step": 1}
 
 
+def test_mlp_inference_can_be_saved_too(path: Path) -> None:
+    """An executable that does not train: its parameters."""
+    exe = ls.compile(mlp(), threads=1)
+    exe.save(path)
+    assert set(safetensors.numpy.load_file(path)) == set(exe.state)
+
+
 def test_metadata_comes_back_as_it_was(path: Path) -> None:
     exe = compiled()
     given = {"data_position": 2**62, "name": 'é\n"', "loss": 0.1, "best": float("inf"), "done": True, "none": ""}
@@ -193,6 +201,22 @@ def test_settings_come_back_and_schedules_go_on(path: Path) -> None:
     about = json.loads(header_of(path))["__metadata__"]
     assert json.loads(about["lockstep.settings"]) == {"optimizer/learning_rate": rate(2), "optimizer/momentum": 0.5}
     assert json.loads(about["lockstep.schedules"]) == {"optimizer/learning_rate": repr(rate)}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_rank_has_the_step_and_the_settings(ranks: int, path: Path) -> None:
+    one = compiled()
+    one.set(learning_rate=0.25)
+    run(one, 0, 2)
+    one.save(path)
+
+    def body(world: ls.Communicator) -> tuple[int, dict[str, float]]:
+        exe = compiled(world)
+        exe.load(path)
+        return exe.step, dict(exe.settings)
+
+    assert in_ranks(ranks, body) == [(2, dict(one.settings))] * ranks
+    assert one.settings["learning_rate"] == 0.25
 
 
 def test_a_schedule_is_stronger_than_what_was_set_and_a_number_than_an_old_schedule(path: Path) -> None:
@@ -467,183 +491,64 @@ def test_ranks_that_see_different_files_or_none(path: Path) -> None:
         assert re.match(rf"rank 1 on host .*: {path.with_name('none')}: No such file or directory", none)
 
 
-# In the background
-
-
-class Gate:
-    """Holds every writer until it is opened."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.opened, self.reached = threading.Event(), threading.Event()
-        write = _atomic.write
-
-        def wait(path: str, content: Any) -> None:
-            def later(file: Any) -> None:
-                self.reached.set()
-                assert self.opened.wait(60)
-                content(file)
-
-            write(path, later)
-
-        monkeypatch.setattr(_atomic, "write", wait)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_training_goes_on_while_a_thread_writes(ranks: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(monkeypatch)
-
-    def body(world: ls.Communicator) -> None:
-        exe = compiled(world)
-        run(exe, 0, 2)
-        at_save = states_of(exe)
-        exe.save(path, step=2, background=True)
-        if world.rank == 0:
-            assert gate.reached.wait(60)
-        run(exe, 2, 4)  # while it writes
-        assert not path.exists()
-        later = states_of(exe)
-        world.barrier()
-        if world.rank == 0:
-            gate.opened.set()
-        exe.saved()
-        assert path.exists()
-        exe.saved()
-        assert exe.load(path) == {"step": 2}
-        assert_same_bits(states_of(exe), at_save)
-        assert any(not np.array_equal(later[name], at_save[name]) for name in later)
-
-    in_ranks(ranks, body)
-
-
-@pytest.mark.parametrize("what", ["save", "load", "saved"])
-def test_who_comes_next_waits_for_the_writer(what: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(monkeypatch)
-    exe = compiled()
-    exe.save(path, step=1, background=True)
-    opener = threading.Timer(0.5, gate.opened.set)
-    opener.start()
-    assert not path.exists()
-    {"save": lambda: exe.save(path, step=2), "load": lambda: exe.load(path), "saved": exe.saved}[what]()
-    assert gate.opened.is_set()
-    assert exe.load(path) == {"step": 2 if what == "save" else 1}
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("what", ["save", "load", "saved"])
-def test_an_error_of_the_writer_is_of_who_comes_next_once(
-    what: str, ranks: int, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    nowhere = path.parent / "no" / "folder"
-
-    def body(world: ls.Communicator) -> None:
-        exe = compiled(world)
-        exe.save(nowhere, background=True)
-        following = {"save": lambda: exe.save(path), "load": lambda: exe.load(path), "saved": exe.saved}[what]
-        with pytest.raises(ls.Error, match="No such file or directory") as caught:
-            following()
-        assert ("rank 0 on host" in str(caught.value)) == (ranks > 1)
-        assert str(nowhere) in str(caught.value)
-        assert not path.exists(), "nothing else was done"
-        exe.saved()
-        world.barrier()
-        exe.save(path)
-
-    with caplog.at_level(logging.ERROR, "lockstep"):
-        in_ranks(ranks, body)
-    assert [record.getMessage() for record in caplog.records] == [f"save: {nowhere}: No such file or directory"]
-    assert path.exists()
-
-
-def test_a_writer_that_takes_longer_than_ranks_wait_for_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(monkeypatch)
-    worlds = ls.Communicator.in_process(2, timeout=1.0)
-    failures = []
-
-    def body(world: ls.Communicator) -> None:
-        try:
-            compiled(world).save(path)
-        except ls.Error as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=body, args=(world,)) for world in worlds]
-    for thread in threads:
-        thread.start()
-    threading.Timer(3.0, gate.opened.set).start()
-    for thread in threads:
-        thread.join(60)
-    assert not failures
-    assert path.exists()
-
-
-# Runs that were started
-
-
-def test_a_save_waits_for_a_started_call(path: Path) -> None:
-    one, other = compiled(), compiled()
-    run(one, 0, 2)
-    other(**share(other._world(), None, 0))
-    call = other.start(**share(other._world(), None, 1))
-    other.save(path)
-    assert_same_bits(safetensors.numpy.load_file(path), states_of(one))
-    assert np.isfinite(call["loss"])
-
-
 @pytest.mark.parametrize("what", ["save", "load"])
-def test_an_error_of_a_started_call_is_of_the_save_or_load(what: str, path: Path) -> None:
-    exe = compiled()
-    exe.save(path)
+def test_a_rank_without_memory_is_named_by_the_others(what: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled().save(path)
     content = path.read_bytes()
-    run(exe, 0, 1)
-    before = states_of(exe)
-    exe.start(x=X, label=np.array([0, 1, 2, 3, 4, 9]))
-    with raises("call 2, which was started before: ", "label 9 at position [5]"):
-        exe.save(path) if what == "save" else exe.load(path)
-    assert path.read_bytes() == content
-    assert_same_bits(states_of(exe), before)
 
-
-def test_states_that_a_failed_call_has_half_updated_are_not_saved_and_load_repairs_them(path: Path) -> None:
-    graph = ls.parse(
-        "graph @divide(%d: i32[4], state %w: i32[4]) -> (%w: i32[4]) {\n  %w1 = div %w, %d : i32[4]\n  return %w1\n}\n"
-    )
-    exe = ls.compile(graph, threads=1)
-    exe.state["w"] = np.full(4, 6, np.int32)
-    exe.save(path)
-    content = path.read_bytes()
-    with raises("div"):
-        exe(d=np.zeros(4, np.int32))
-    for call in (lambda: exe(d=np.ones(4, np.int32)), lambda: exe.save(path)):
-        with raises("half updated"):
-            call()
-    assert path.read_bytes() == content
-    exe.load(path)
-    exe(d=np.full(4, 2, np.int32))
-    assert exe.state["w"].tolist() == [3] * 4
-
-
-def test_a_rank_whose_call_failed_is_named_by_all(path: Path) -> None:
     def body(world: ls.Communicator) -> None:
         exe = compiled(world)
-        batch = share(world, None, 0)
-        if world.rank == 1:
-            batch["label"] = np.array([9, 9, 9])
+        world.barrier()
+        if world.rank == 0:
+            monkeypatch.setattr(CheckpointFile, "read", short)
+            monkeypatch.setattr(_checkpoint, "in_file_order", short)
+        world.barrier()
         try:
-            exe.start(**batch)
-        except ls.Error:
-            pass
-        exe.save(path)
+            exe.save(path) if what == "save" else exe.load(path)
+        except MemoryError as error:
+            raise ls.Error(f"own: {error}") from error
 
-    other, culprit = errors_of(2, body)
-    assert "label 9" in culprit
-    assert "rank 1 on host" in other and "label 9" in other
-    assert not path.exists()
+    def short(*args: Any) -> Any:
+        with turn:
+            if not failed:
+                failed.append(True)
+                raise MemoryError("nothing is left")
+        return original[what](*args)
+
+    turn, failed = threading.Lock(), []
+    original: dict[str, Any] = {"load": CheckpointFile.read, "save": _checkpoint.in_file_order}
+    begin = time.monotonic()
+    messages = errors_of(2, body)
+    assert time.monotonic() - begin < 20
+    own = next(i for i, message in enumerate(messages) if message.startswith("own: nothing is left"))
+    assert f"rank {own} on host" in messages[1 - own] and "nothing is left" in messages[1 - own]
+    assert path.read_bytes() == content
 
 
-# Signatures
+def test_a_second_reading_that_fails_leaves_no_half_loaded_state_in_use(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = compiled(), compiled()
+    run(one, 0, 3)
+    one.save(path)
+    count, reads = len(states_of(one)), []
+    read = CheckpointFile.read
 
+    def failing(self: CheckpointFile, name: str) -> Any:
+        reads.append(name)
+        if len(reads) == count + 3:
+            raise ls.Error(f"{path}: the disk is gone")
+        return read(self, name)
 
-def test_mlp_inference_can_be_saved_too(path: Path) -> None:
-    """An executable that does not train: its parameters."""
-    exe = ls.compile(mlp(), threads=1)
-    exe.save(path)
-    assert set(safetensors.numpy.load_file(path)) == set(exe.state)
+    monkeypatch.setattr(CheckpointFile, "read", failing)
+    with raises("the disk is gone"):
+        other.load(path)
+    assert other.step == 0
+    for use in (lambda: run(other, 0, 1), lambda: other.save(path.with_name("d"))):
+        with raises("not all states were loaded", "assign the states"):
+            use()
+    other.load(path)
+    assert_same_bits(states_of(other), states_of(one))
+    run(one, 3, 5)
+    run(other, 3, 5)
+    assert_same_bits(states_of(other), states_of(one))

@@ -15,7 +15,8 @@ import pytest
 
 import lockstep as ls
 from ranks import errors_of
-from test_checkpoint import Gate, assert_same_bits, compiled, in_ranks, run, states_of
+from test_checkpoint import assert_same_bits, compiled, in_ranks, run, states_of
+from test_checkpoint_background import Gate
 from test_errors import raises, training
 
 HERE = Path(__file__).parent

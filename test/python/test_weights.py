@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import lockstep as ls
+from ranks import errors_of
 from test_errors import LABELS, X, raises, training
+from test_mesh import MESH
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -93,3 +95,35 @@ def test_a_training_step_goes_on_where_it_was_saved(file: Path) -> None:
     plain = ls.load_weights(step, file, strict=False)
     np.testing.assert_array_equal(plain.initial_value("fc1.weight"), one.state["fc1.weight"])
     assert not plain.initial_value("fc1.weight/momentum").any()
+
+
+def test_states_that_ranks_share_or_that_are_half_updated_are_not_written(file: Path) -> None:
+    """Rank 0 would write its part of them as if it were the whole."""
+    before = saved(file, w=TWO).read_bytes()
+
+    def shared(world: ls.Communicator) -> None:
+        exe = ls.compile(training(), world=world, mesh=MESH, split={"fc1.weight": {"model": 0}}, threads=1)
+        ls.save_weights(exe, file)
+
+    for message in errors_of(4, shared):
+        assert "ranks share the state fc1.weight; exe.save(path) writes it as a whole" in message
+
+    def failed(world: ls.Communicator) -> None:
+        exe = ls.compile(training(), world=world, threads=1)
+        exe._doubt_states("they are in doubt")
+        ls.save_weights(exe, file)
+
+    for message in errors_of(1, failed):
+        assert "they are in doubt" in message
+    assert file.read_bytes() == before
+
+
+def test_schedules_stay_with_a_step_whose_weights_are_loaded(file: Path) -> None:
+    rate = ls.schedule.constant(0.1).after_warmup(5)
+    step = training(optimizer=ls.optim.SGD(rate))
+    one = ls.compile(step, threads=1)
+    ls.save_weights(one, file)
+    again = ls.compile(ls.load_weights(step, file), threads=1)
+    for k in range(3):
+        again(x=X, label=LABELS)
+        assert again.settings["optimizer/learning_rate"] == pytest.approx(rate(k))
