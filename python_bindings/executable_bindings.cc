@@ -77,6 +77,17 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
   return CheckReplicas(*loaded.executor, *loaded.communicator);
 }
 
+void AddSlowDTypes(const Graph& graph, const std::function<bool(const Node&)>& prefers_f32,
+                   std::set<std::string>& slow) {
+  for (const Node& node : graph.nodes()) {
+    if (node.Is("scan")) AddSlowDTypes(node.attr<Region>("body").graph(), prefers_f32, slow);
+    if (node.operands().empty()) continue;
+    const DType dtype = node.operand(0).dtype();
+    const bool is_half = dtype == DType::kF16 || dtype == DType::kBF16;
+    if (is_half && prefers_f32(node)) slow.emplace(DTypeName(dtype));
+  }
+}
+
 // The dtypes of 16 bits in which the model has products that are computed in f32 on this machine.
 std::vector<std::string> SlowDTypes(const Model& model, const std::string& backend, const std::string& isa) {
   const std::unique_ptr<Backend> machine = ValueOrThrow(CreateBackend(backend));
@@ -84,12 +95,7 @@ std::vector<std::string> SlowDTypes(const Model& model, const std::string& backe
   options.isa = isa;
   const Target target = ValueOrThrow(machine->MakeTarget(options));
   std::set<std::string> slow;
-  for (const Node& node : model.graph.nodes()) {
-    if (!target.prefers_f32 || node.operands().empty()) continue;
-    const DType dtype = node.operand(0).dtype();
-    const bool is_half = dtype == DType::kF16 || dtype == DType::kBF16;
-    if (is_half && target.prefers_f32(node)) slow.emplace(DTypeName(dtype));
-  }
+  if (target.prefers_f32) AddSlowDTypes(model.graph, target.prefers_f32, slow);
   return {slow.begin(), slow.end()};
 }
 
@@ -162,11 +168,14 @@ nb::dict Release(const LoadedExecutable& self, Outputs& outputs) {
   return dict;
 }
 
-using Run = std::function<absl::Status(std::span<const NamedInput>, std::span<const NamedResult>)>;
+// What a call is made with: `inputs` borrows from the others.
+struct Arguments {
+  std::vector<std::string> names;
+  std::vector<InputArray> arrays;
+  std::vector<NamedInput> inputs;
+};
 
-// Calls `run`, without the GIL, with the arguments of Python and with memory for all results, which it returns.
-std::shared_ptr<Outputs> RunWith(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs,
-                                 const Run& run) {
+Arguments ArgumentsOf(const LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
   if (args.size() > 0) {
     ErrorStream error = InvalidArgument()
                         << "@" << self.executor->executable().name << " is called with inputs by name, such as exe(";
@@ -174,14 +183,40 @@ std::shared_ptr<Outputs> RunWith(LoadedExecutable& self, const nb::args& args, c
     for (size_t i = 0; i < inputs.size(); ++i) error << (i ? ", " : "") << inputs[i].name << "=…";
     ThrowIfError(error << "), not with " << args.size() << " without");
   }
-  std::vector<std::string> names;
-  std::vector<InputArray> arrays;
+  Arguments arguments;
+  auto& [names, arrays, inputs] = arguments;
   for (const auto& [name, value] : kwargs) {
     names.push_back(TextOf(name, "the name of an input"));
     arrays.push_back(CastToArray(value, "input " + names.back()));
   }
-  std::vector<NamedInput> inputs;
   for (size_t i = 0; i < names.size(); ++i) inputs.push_back({names[i], BorrowArray(arrays[i], "input " + names[i])});
+  return arguments;
+}
+
+// What happens on a rank before its call begins: peers that wait for it are told of an error at once.
+Arguments Prepare(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
+  const auto tell = [&](const std::string& what) {
+    if (self.communicator->size() > 1) self.communicator->Abort(InvalidArgument() << what);
+  };
+  try {
+    FollowSchedules(self);
+    return ArgumentsOf(self, args, kwargs);
+  } catch (nb::python_error& error) {
+    tell(nb::cast<std::string>(nb::str(error.type().attr("__name__"))) + ": " +
+         nb::cast<std::string>(nb::str(error.value())));
+    throw;
+  } catch (const std::exception& error) {
+    tell(error.what());
+    throw;
+  }
+}
+
+using Run = std::function<absl::Status(std::span<const NamedInput>, std::span<const NamedResult>)>;
+
+// Calls `run`, without the GIL, with the arguments of Python and with memory for all results, which it returns.
+std::shared_ptr<Outputs> RunWith(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs,
+                                 const Run& run) {
+  const Arguments arguments = Prepare(self, args, kwargs);
   auto outputs = std::make_shared<Outputs>();
   std::vector<NamedResult> results;
   for (const ValueInfo& info : self.executor->executable().results) {
@@ -191,14 +226,13 @@ std::shared_ptr<Outputs> RunWith(LoadedExecutable& self, const nb::args& args, c
   absl::Status status;
   {
     nb::gil_scoped_release release;
-    status = run(inputs, results);
+    status = run(arguments.inputs, results);
   }
   ThrowIfError(status);
   return outputs;
 }
 
 nb::dict Call(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
-  FollowSchedules(self);
   const auto run = [&](auto inputs, auto results) { return self.executor->Run(inputs, results); };
   const std::shared_ptr<Outputs> outputs = RunWith(self, args, kwargs, run);
   ++self.step;
@@ -207,7 +241,6 @@ nb::dict Call(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kw
 
 nb::object Start(nb::object self, const nb::args& args, const nb::kwargs& kwargs) {
   auto& loaded = nb::cast<LoadedExecutable&>(self);
-  FollowSchedules(loaded);
   int64_t call = 0;
   const auto start = [&](auto inputs, auto results) -> absl::Status {
     ASSIGN_OR_RETURN(call, loaded.executor->Start(inputs, results));
@@ -258,7 +291,7 @@ nb::dict Memory(const LoadedExecutable& self) {
   for (const auto& [name, kind] :
        {std::pair("arena", BufferKind::kArena), std::pair("states", BufferKind::kState),
         std::pair("constants", BufferKind::kConstant), std::pair("buckets", BufferKind::kBucket)})
-    bytes[name] = executable.BytesOf(kind);
+    bytes[name] = executable.BytesOf(kind) + (kind == BufferKind::kConstant ? executable.kernels_constant_bytes : 0);
   return bytes;
 }
 

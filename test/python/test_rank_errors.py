@@ -15,7 +15,7 @@ import pytest
 from onnx import numpy_helper
 
 import lockstep as ls
-from ranks import errors_of, mpirun
+from ranks import errors_of, mpirun, run_in_threads
 from test_errors import HERE, LABELS, MLP, X, mlp, raises, training
 
 LIMIT = 5.0  # seconds in which ranks notice that one of them is gone
@@ -60,6 +60,39 @@ def test_a_label_out_of_range_on_one_rank() -> None:
     other, culprit = errors_of(2, body)
     assert re.search(r"at loss.*label 9 at position \[1\]", culprit)
     assert re.search(r"rank 1 on host .* gave up.*label 9 at position \[1\]", other)
+
+
+@pytest.mark.parametrize("what", ["a schedule", "a schedule that raises", "an input", "no input by name"])
+def test_what_a_rank_meets_before_its_call_begins_is_told_at_once(what: str) -> None:
+    def body(world: ls.Communicator) -> Exception:
+        exe = ls.compile(training(), world=world, threads=1)
+        feeds = {"x": X[:3], "label": np.array([0, 1, 2])}
+        if world.rank == 1 and what == "an input":
+            feeds["x"] = "foo"
+        elif world.rank == 1 and what == "a schedule":
+            exe.set(learning_rate=lambda step: "fast")
+        elif world.rank == 1 and what == "a schedule that raises":
+            exe.set(learning_rate=lambda step: {}[step])
+        try:
+            if world.rank == 1 and what == "no input by name":
+                exe(feeds["x"])
+            exe(**feeds)
+        except (ls.Error, KeyError) as error:
+            return error  # and goes on: nothing but the call has told the others
+        return ls.Error("none")
+
+    begin = time.monotonic()
+    other, culprit = run_in_threads(2, body, timeout=30)
+    assert time.monotonic() - begin < LIMIT
+    assert isinstance(culprit, KeyError if "raises" in what else ls.Error)
+    cause = {
+        "a schedule": "gives 'fast' at step 0, expected a number",
+        "a schedule that raises": "KeyError: 0",
+        "an input": "input x",
+        "no input by name": "is called with inputs by name",
+    }[what]
+    assert isinstance(other, ls.Error)
+    assert re.search(rf"rank 1 on host .* gave up.*{re.escape(cause)}", str(other)), other
 
 
 def with_other_values(folder: Path) -> ls.Graph:
