@@ -19,7 +19,8 @@ std::string NumberRange::ToString() const {
     return text.str();
   }
   if (includes_high) {
-    text << " from " << low << " to " << high;
+    if (includes_low) text << " from " << low << " to " << high;
+    else text << " above " << low << " and at most " << high;
     return text.str();
   }
   if (std::isfinite(low)) text << (includes_low ? " of at least " : " above ") << low;

@@ -17,8 +17,9 @@ struct NumberRange {
   bool includes_high = false;
 
   bool Contains(double value) const;
-  std::string ToString() const;  // "a finite number of at least 0 and below 1", "… from 0 to 1", "… of at most 0"
-  std::string Brief() const;     // "[0.0, 1.0)", "[0.0, 1.0]", "(0.0, inf)", "(-inf, inf)"
+  std::string ToString()
+      const;                  // "a finite number of at least 0 and below 1", "… from 0 to 1", "… above 0 and at most 1"
+  std::string Brief() const;  // "[0.0, 1.0)", "[0.0, 1.0]", "(0.0, inf)", "(-inf, inf)"
   bool operator==(const NumberRange&) const = default;
 };
 

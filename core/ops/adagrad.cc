@@ -32,7 +32,6 @@ const OpDef& AdagradOp() {
           .OptionalAttr<double>("weight_decay", 0.0, "weight of the L2 penalty")
           .In(AtLeast(0))
           .OrOperand()
-          .OrOperand()
           .OptionalAttr<double>("initial_accumulator_value", 0.0, "added to the sum of squares, which leaves it out")
           .In(AtLeast(0))
           .OptionalAttr<double>("epsilon", 1e-10, "added to the root, against division by zero")

@@ -29,8 +29,9 @@ const OpDef& RpropOp() {
               "One step of Rprop (Riedmiller and Braun, 1993), in PyTorch's variant: where g and last agree in sign "
               "the size of the step is multiplied by growth, where they do not by shrinkage, within [smallest, "
               "largest]; next_w = w - sign(d) * next_size and next_last = d, where d is g, or 0 where the signs "
-              "differ. last starts as zeros, size is learning_rate before the first step; step counts this step, 1 "
-              "for the first.")
+              "differ. last starts as zeros, size is learning_rate before the first step, and later steps do not read "
+              "that; "
+              "step counts this step, 1 for the first.")
           .OptionalAttr<double>("shrinkage", 0.5, "of the step where the gradient's sign changed")
           .In(Above(0, 1))
           .OptionalAttr<double>("growth", 1.2, "of the step where the gradient kept its sign")

@@ -125,7 +125,7 @@ def train_step(
       model: with the states to train.
       loss: of `lockstep.loss`, over the global batch; one, or a sum such as `a + 0.1 * b`.
       optimizer: of `lockstep.optim`. Its numbers are `settings` of the step, under "optimizer/", which `Executable.set` changes
-        between calls; but for those that are 0 unless something else is given, such as a weight decay, and are 0: that part is
+        between calls; but for those that need not be given and are 0, such as a weight decay, and follow no schedule: that part is
         left out. Those that follow a schedule do so when the step is compiled; a text of the step knows no schedules.
       groups: states that have an optimizer of their own: by name or pattern, of which the first that matches counts, such as
         `{"*.bias": lockstep.optim.SGD(0.1)}`. The settings of this one are under "optimizer/*.bias/".
@@ -188,7 +188,9 @@ def train_step(
         _check.integer("seed", seed),
         precision,
     )
-    step._schedules = _schedules_of(choices, clip, average)
+    # Groups may have left no state to the optimizer, and so no settings.
+    settings = step.settings
+    step._schedules = {name: each for name, each in _schedules_of(choices, clip, average).items() if name in settings}
     return step
 
 
@@ -243,8 +245,8 @@ def compile(
 ) -> Executable:
     """Compiles a graph for this rank, and loads it; the distribute pass runs in here. All ranks of `world` call it.
 
-    The ranks compare what they compiled: different models, values or options are an error that shows the first difference, and
-    so are builds, libraries, processors and numbers of threads, whose kernels may compute different bits. Later calls compare
+    The ranks compare what they compiled: different models, values or options are an error that shows the first difference (but for a
+    limit of memory, which changes no bit), and so are builds, libraries, processors and numbers of threads, whose kernels may compute different bits. Later calls compare
     more: that all ranks call the same program and have assigned the same states, and, in the first call and every
     `check_every`-th, that inputs and states which should be equal are. Only what neither communicates nor updates states that
     ranks have in common, such as an evaluation, each rank may call as often as it likes.

@@ -45,6 +45,8 @@ def integer(what: str, value: Any, low: int | None = None) -> int:
     """A whole number of 64 bits, at least `low`."""
     try:
         number = operator.index(value)
+        if isinstance(value, bool):
+            raise TypeError
     except TypeError:
         raise Error(f"{what} is {value!r}, expected a whole number") from None
     if number not in _INT64:

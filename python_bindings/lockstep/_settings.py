@@ -17,7 +17,7 @@ class Settings(MutableMapping[str, float]):
     """The settings of an executable by name. All ranks assign the same.
 
     What is assigned is a number, or a function of the step, which every call from then on asks. What is read is the value of the
-    last call, or what was assigned since.
+    last call, or the number that was assigned since.
 
     Example:
       >>> exe.settings["optimizer/learning_rate"]
@@ -67,9 +67,11 @@ class Settings(MutableMapping[str, float]):
 
 
 def set_by_keyword(executable: Executable, values: Mapping[str, Any]) -> None:
-    """Assigns all or, if a name is wrong, none of them."""
+    """Assigns all or, if a name or a number is wrong, none of them."""
     settings = Settings(executable)
-    for name in values:
-        settings._known(name)
+    for name, value in values.items():
+        known = settings._known(name)
+        if not callable(value):
+            executable._check_setting(known, _check.number(f"setting {known}", value))
     for name, value in values.items():
         settings[name] = value

@@ -45,10 +45,13 @@ def load_idx(path: str | PathLike[str]) -> np.ndarray:
         raise Error(f"{path}: the file ends within its header")
     shape = struct.unpack(f">{rank}I", content[4:header])
     dtype = np.dtype(_IDX_DTYPES[content[2]])
-    expected = header + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    expected = header + math.prod(shape) * dtype.itemsize
     if len(content) != expected:
         raise Error(f"{path}: {len(content)} bytes, but its header says {expected}")
-    return np.frombuffer(content, dtype, offset=header).reshape(shape).astype(dtype.newbyteorder("="))
+    try:
+        return np.frombuffer(content, dtype, offset=header).reshape(shape).astype(dtype.newbyteorder("="))
+    except ValueError as error:  # more dimensions than NumPy has
+        raise Error(f"{path}: {rank} dimensions: {error}") from None
 
 
 def mnist(directory: str | PathLike[str], train: bool = True) -> tuple[np.ndarray, np.ndarray]:
@@ -201,7 +204,8 @@ def batches(
         the same as without it. All of them at most.
       last: "drop" leaves out the samples that do not fill a batch. With "pad" they come in a batch whose other rows are copies
         of some sample, and each tuple has one array more, f32[size/n]: 1 for a sample, 0 for a copy. A loss takes it as
-        `sample_weight`, and metrics as `weight`, so that each sample counts once, however many ranks there are.
+        `sample_weight` (of the prediction's dtype: `.astype()` where that is no f32), and metrics as `weight`, so that each sample
+        counts once, however many ranks there are. Batch normalisation in training knows no weights: copies count for its statistics.
 
     Returns:
       An iterable with a length, of tuples with one array each, of size/n rows.
@@ -248,6 +252,18 @@ def _samples_of(arrays: tuple[Any, ...]) -> _Arrays | _Samples:
     if len(arrays) == 1 and is_dataset and not isinstance(arrays[0], (str, bytes, Mapping)):
         return _Samples(arrays[0])
     return _Arrays(arrays)
+
+
+def _first_of_each_share(what: str, mesh: dict[str, int], ranks: int) -> set[int]:
+    """The ranks whose coordinates along other axes than "data" are 0."""
+    if any(extent < 1 for extent in mesh.values()) or math.prod(mesh.values()) != ranks:
+        raise Error(f"{what}: the mesh {mesh} is of {math.prod(mesh.values())} ranks, and the world has {ranks}")
+    first, inner = set(range(ranks)), 1
+    for axis, extent in reversed(mesh.items()):
+        if axis != "data":
+            first = {rank for rank in first if rank // inner % extent == 0}
+        inner *= extent
+    return first
 
 
 def _place_along_data(mesh: dict[str, int], rank: int, ranks: int) -> tuple[int, int]:

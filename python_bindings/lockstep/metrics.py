@@ -2,7 +2,8 @@
 
 Each rank adds its share of each batch, and `compute(world)`, which all ranks call, puts the shares together by what they count.
 So the result does not depend on the number of ranks; nor on how samples are padded to batches, if the weights that
-`data.batches(last="pad")` gives are passed on: what weighs 0 is not looked at.
+`data.batches(last="pad")` gives are passed on: what weighs 0 is not looked at. Of ranks in a mesh those that differ along other axes
+than "data" have the same samples: `compute(world, mesh)` counts them once.
 
 Example:
   >>> accuracy, loss = lockstep.metrics.Accuracy(), lockstep.metrics.Mean()
@@ -16,6 +17,7 @@ Example:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ import numpy as np
 from . import _check
 from ._errors import Error
 from ._lockstep import Communicator
+from .data import _first_of_each_share
 
 __all__ = ["Accuracy", "ConfusionMatrix", "Mean", "Metric", "Perplexity"]
 
@@ -37,16 +40,21 @@ class Metric:
         """As if nothing had been added."""
         self._sums[...] = 0
 
-    def _of_all(self, world: Communicator | None) -> np.ndarray:
-        """The sums of all ranks, in the order of the ranks."""
+    def _of_all(self, world: Communicator | None, mesh: Mapping[str, int] | None) -> np.ndarray:
+        """The sums of all ranks with samples of their own, in the order of the ranks."""
         if world is None:
             return self._sums
         _check.instance("compute: world", world, Communicator, "a lockstep.Communicator")
+        axes = {"data": world.size} if mesh is None else _check.extents("compute: mesh", mesh)
+        counted = _first_of_each_share("compute", axes, world.size)
         total = np.zeros_like(self._sums)
-        for part in world.gather_bytes(self._sums.tobytes()):
-            if len(part) != self._sums.nbytes:
-                raise Error(f"{type(self).__name__}: another rank computes another metric, or one of other classes")
-            total += np.frombuffer(part).reshape(total.shape)
+        about = f"{type(self).__name__}{self._sums.shape}\0".encode()
+        for rank, part in enumerate(world.gather_bytes(about + self._sums.tobytes())):
+            if not part.startswith(about):
+                other = part.partition(b"\0")[0].decode(errors="replace")
+                raise Error(f"{about[:-1].decode()} is computed here, and {other} on rank {rank}")
+            if rank in counted:
+                total += np.frombuffer(part[len(about) :]).reshape(total.shape)
         return total
 
 
@@ -68,18 +76,21 @@ class Mean(Metric):
         counted = weights > 0
         self._sums += (np.sum(weights[counted] * values[counted]), np.sum(weights))
 
-    def compute(self, world: Communicator | None = None) -> float:
+    def compute(self, world: Communicator | None = None, mesh: Mapping[str, int] | None = None) -> float:
         """The mean over all ranks; NaN if nothing was added."""
-        total, weight = self._of_all(world)
+        total, weight = self._of_all(world, mesh)
         return float(total / weight) if weight else math.nan
 
 
 class Perplexity(Mean):
     """exp of the mean of losses in nats, such as those of a language model's tokens."""
 
-    def compute(self, world: Communicator | None = None) -> float:
-        mean = super().compute(world)
-        return math.exp(mean) if mean < 700 else (mean if math.isnan(mean) else math.inf)
+    def compute(self, world: Communicator | None = None, mesh: Mapping[str, int] | None = None) -> float:
+        mean = super().compute(world, mesh)
+        try:
+            return math.exp(mean)
+        except OverflowError:
+            return math.inf
 
 
 class Accuracy(Metric):
@@ -110,9 +121,9 @@ class Accuracy(Metric):
         right = np.sum(before | ties, axis=1) < self._k
         self._sums += (np.sum(weights[right]), np.sum(weights))
 
-    def compute(self, world: Communicator | None = None) -> float:
+    def compute(self, world: Communicator | None = None, mesh: Mapping[str, int] | None = None) -> float:
         """The share over all ranks; NaN if nothing was added."""
-        right, count = self._of_all(world)
+        right, count = self._of_all(world, mesh)
         return float(right / count) if count else math.nan
 
 
@@ -136,9 +147,9 @@ class ConfusionMatrix(Metric):
             raise Error(f"ConfusionMatrix: scores of {scores.shape[1]} classes, expected {self._classes}")
         np.add.at(self._sums, (labels, np.argmax(scores, axis=1)), weights)
 
-    def compute(self, world: Communicator | None = None) -> np.ndarray:
+    def compute(self, world: Communicator | None = None, mesh: Mapping[str, int] | None = None) -> np.ndarray:
         """f64[classes, classes], over all ranks."""
-        return self._of_all(world).copy()
+        return self._of_all(world, mesh).copy()
 
 
 def _numbers(what: str, value: Any) -> np.ndarray:
@@ -146,6 +157,8 @@ def _numbers(what: str, value: Any) -> np.ndarray:
         array = np.asarray(value)
     except (TypeError, ValueError):  # lists of different lengths
         array = np.empty(0, object)
+    if array.dtype.name == "bfloat16":
+        array = array.astype(np.float32)
     if array.dtype.kind not in "fiub":
         raise Error(f"{what} is {value!a}, expected numbers")
     return array

@@ -1,4 +1,4 @@
-"""Optimizers: how a training step updates the trained states. The formulas, and the results, are PyTorch's.
+"""Optimizers: how a training step updates the trained states. The formulas, and the results, are PyTorch's, or the papers' where PyTorch has none.
 
 There is a class for each optimizer that is compiled in. PyTorch's names of the options are understood too: `lr`, `betas`
 and `eps`. A value out of range is an `Error` at once; None stands for an option's default. In the place of a number that may

@@ -32,7 +32,10 @@ class Schedule:
     _function: Callable[[int], float] = field(repr=False, compare=False)
 
     def __call__(self, step: int) -> float:
-        return self._function(step)
+        try:
+            return self._function(step)
+        except ArithmeticError as error:
+            raise Error(f"{self.description} has no value at step {step}: {error}") from None
 
     def __repr__(self) -> str:
         return f"lockstep.{self.description}"

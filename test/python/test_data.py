@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import struct
 from pathlib import Path
 from types import SimpleNamespace
@@ -233,3 +234,38 @@ def test_idx_files_of_no_dtype(code: int, tmp_path: Path) -> None:
     path.write_bytes(bytes([0, 0, code, 1]) + struct.pack(">I", 1) + bytes(8))
     with pytest.raises(ls.Error, match="not an IDX file"):
         ls.data.load_idx(path)
+
+
+def test_headers_that_no_array_can_have(tmp_path: Path) -> None:
+    for dims in ([65536] * 4, [1] * 70):
+        path = tmp_path / f"{len(dims)}"
+        path.write_bytes(bytes([0, 0, 8, len(dims)]) + b"".join(dim.to_bytes(4, "big") for dim in dims) + b"\0")
+        with pytest.raises(ls.Error, match=re.escape(str(path))):
+            ls.data.load_idx(path)
+
+
+def test_the_order_of_a_seed_is_one_for_all_time() -> None:
+    """A run that goes on after an update gets the batches that it would have got."""
+    [(rows,)] = ls.data.batches(np.arange(12), size=12, seed=3)
+    assert rows.tolist() == [11, 7, 2, 10, 0, 1, 4, 6, 9, 5, 3, 8]
+
+
+class NotInMemory:
+    """Rows on a disk: whoever wants them all at once gets an error."""
+
+    shape = (6, 2)
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        assert len(rows) <= 2
+        return np.stack([rows, rows], axis=1)
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise AssertionError("all rows are read")
+
+
+def test_only_the_rows_of_a_batch_are_read() -> None:
+    found = [rows.tolist() for (rows,) in ls.data.batches(NotInMemory(), size=2)]
+    assert found == [[[0, 0], [1, 1]], [[2, 2], [3, 3]], [[4, 4], [5, 5]]]

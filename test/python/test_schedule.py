@@ -123,3 +123,10 @@ def test_they_are_values() -> None:
 def test_what_is_refused(make: Callable[[], object], message: str) -> None:
     with raises(message):
         make()
+
+
+def test_a_schedule_without_a_value_names_itself_and_the_step() -> None:
+    with raises("schedule.exponential(1.0, 10.0) has no value at step 400"):
+        ls.schedule.exponential(1.0, 10.0)(400)
+    with raises("schedule.polynomial(1.0, 3, -1.0) has no value at step 3"):
+        ls.schedule.polynomial(1.0, 3, -1.0)(3)
