@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on from the last of --checkpoints, with as many ranks as there are now",
+        help="go on from the last of --checkpoints, with its settings (--lr) and as many ranks as there are now",
     )
     parser.add_argument("--print-graph", action="store_true", help="print the compiled graph and its steps")
     arguments = parser.parse_args()
