@@ -3,10 +3,11 @@
 LeNet at batch 64, an MLP (1024-4096-4096-1000, ReLU) at batch 128, a GPT (6 layers, width 512, 8 heads, vocabulary 8192, 128
 tokens) at batch 8 and ResNet-50 (224 x 224) at batch 16, f32, SGD with momentum, at the same global batch: on one rank with two
 threads against PyTorch, and on two ranks of one thread against DistributedDataParallel over gloo. PyTorch runs eager and compiled,
-convolutions also with channels last. gpt-bf16 and resnet50-bf16 are trained with precision="bf16", against PyTorch's autocast, and
+convolutions also with channels last. gpt-bf16, gpt-f16 and resnet50-bf16 are trained with that precision, against PyTorch's autocast, and
 against Lockstep's f32. All contestants are started first; then they run in turn, a round of steps each, while the
 others sleep. Reported are the medians of all steps and of the ratios of neighbouring rounds, which a drift of the machine's speed
-does not move; and the time from the model to the first step.
+does not move; the processors' seconds for a step, which other work on the machine moves little; what the process takes at most, and of
+that what Lockstep's values do; and the time from the model to the first step.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ PEERS = {
     "gpt": ("eager", "compiled"),
     "resnet50": ("eager", "eager-channels-last", "compiled-channels-last"),
     "gpt-bf16": ("lockstep-f32", "eager", "compiled"),
+    "gpt-f16": ("lockstep-f32", "eager"),
     "resnet50-bf16": ("lockstep-f32", "eager-channels-last", "compiled-channels-last"),
 }
-STEPS = {"lenet": 30, "mlp": 4, "gpt": 2, "resnet50": 1, "gpt-bf16": 2, "resnet50-bf16": 1}
+STEPS = {"lenet": 30, "mlp": 4, "gpt": 2, "resnet50": 1, "gpt-bf16": 2, "gpt-f16": 2, "resnet50-bf16": 1}
 CONFIGURATIONS = [("1 rank, 2 threads", 1, 2), ("2 ranks, 1 thread", 2, 1)]
 
 
@@ -79,6 +81,7 @@ class Contestant:
         self._commands = [open(directory / f"command.{rank}", "w", buffering=1) for rank in range(ranks)]  # noqa: SIM115
         self._reports = [open(directory / f"report.{rank}") for rank in range(ranks)]  # noqa: SIM115
         self.seconds: list[float] = []
+        self.processor_seconds: list[float] = []  # of a step, all ranks; by round
         self.last: list[dict[str, Any]] = []
 
     def run(self, steps: int, keep: bool = True) -> float:
@@ -89,10 +92,22 @@ class Contestant:
         seconds = self.last[0]["seconds"]
         if keep:
             self.seconds += seconds
+            self.processor_seconds.append(sum(report["processor_seconds"] for report in self.last))
         return statistics.median(seconds)
 
-    def peak_bytes(self) -> int:
-        return sum(report["peak_bytes"] for report in self.last)
+    def measured(self) -> dict[str, float]:
+        """Times of steps, and what all ranks take together."""
+        mib = {
+            name: sum(report[f"{name}_bytes"] for report in self.last) / 2**20
+            for name in ("peak", "value")
+            if f"{name}_bytes" in self.last[0]
+        }
+        return {
+            "ms": 1e3 * statistics.median(self.seconds),
+            "processor_seconds": statistics.median(self.processor_seconds),
+            **{f"{name}_mib": value for name, value in mib.items()},
+            "compile_seconds": self.last[0]["compile_seconds"],
+        }
 
     def stop(self) -> None:
         for commands in self._commands:
@@ -116,16 +131,12 @@ def compare(model: str, ranks: int, threads: int, rounds: int, steps: int) -> di
             ratios[name].append(contestant.run(steps) / mine)
     counters = {name: value - before[name] for name, value in ours.last[0]["counters"].items()}
     result = {
-        "ms": 1e3 * statistics.median(ours.seconds),
-        "peak_mib": ours.peak_bytes() / 2**20,
-        "compile_seconds": ours.last[0]["compile_seconds"],
+        **ours.measured(),
         "communication_share": counters["communication"] / counters["total"],
         "outside_kernels_share": 1 - (counters["kernels"] + counters["communication"]) / counters["total"],
-        "pytorch": {
+        "peers": {
             name: {
-                "ms": 1e3 * statistics.median(contestant.seconds),
-                "peak_mib": contestant.peak_bytes() / 2**20,
-                "compile_seconds": contestant.last[0]["compile_seconds"],
+                **contestant.measured(),
                 "speedup": statistics.median(ratios[name]),
                 "speedup_range": [min(ratios[name]), max(ratios[name])],
             }
@@ -151,18 +162,21 @@ def prepare(model: str) -> None:
 
 
 def show(model: str, configuration: str, result: dict[str, Any]) -> None:
-    print(
-        f"{model:9} {configuration:18} {'Lockstep':22} {result['ms']:9.2f} ms {'':8} {'':12} {result['peak_mib']:9.0f} "
-        f"{result['compile_seconds']:9.2f} s   communication {result['communication_share']:.1%}, "
-        f"not in kernels {result['outside_kernels_share']:.1%}"
-    )
-    for name, peer in result["pytorch"].items():
-        low, high = peer["speedup_range"]
+    def line(first: str, second: str, name: str, measured: dict[str, float], speedup: str, rest: str = "") -> None:
+        values = f"{measured['value_mib']:9.0f}" if "value_mib" in measured else " " * 9
         print(
-            f"{'':9} {'':18} {name:22} {peer['ms']:9.2f} ms {peer['speedup']:7.2f}x {low:5.2f}-{high:5.2f}x "
-            f"{peer['peak_mib']:9.0f} {peer['compile_seconds']:9.2f} s",
+            f"{first:13} {second:17} {name:22} {measured['ms']:9.2f} ms {speedup:22} {measured['processor_seconds']:8.3f} s "
+            f"{measured['peak_mib']:9.0f} {values} {measured['compile_seconds']:9.2f} s{rest}",
             flush=True,
         )
+
+    shares = (
+        f"   communication {result['communication_share']:.1%}, not in kernels {result['outside_kernels_share']:.1%}"
+    )
+    line(model, configuration, "Lockstep", result, "", shares)
+    for name, peer in result["peers"].items():
+        low, high = peer["speedup_range"]
+        line("", "", name, peer, f"{peer['speedup']:7.2f}x {low:5.2f}-{high:5.2f}x")
 
 
 def main() -> None:
@@ -191,7 +205,8 @@ def main() -> None:
     results: dict[str, Any] = {"cpu": cpu, "cores": os.cpu_count()}
     print(f"{cpu}, {os.cpu_count()} cores; medians of {arguments.rounds} alternating rounds\n")
     print(
-        f"{'model':9} {'ranks':18} {'':22} {'a step':>12} {'speedup':>8} {'range':>12} {'peak, MiB':>9} {'first step':>11}"
+        f"{'model':13} {'ranks':17} {'':22} {'a step':>12} {'speedup':>8} {'range':>13} {'processors':>10} {'peak, MiB':>9} "
+        f"{'of values':>9} {'first step':>11}"
     )
     for model in arguments.models or PEERS:
         prepare(model)

@@ -1,10 +1,10 @@
-"""One rank of one contestant of run.py: trains on command, and reports the seconds of each step.
+"""One rank of one contestant of run.py: trains on command, and reports the seconds of each step, by the clock and of processors.
 
     worker.py CONTESTANT MODEL DIRECTORY THREADS
 
 Commands come through the pipe DIRECTORY/command.<rank>, one line each: the number of steps to run, or "stop". After each the
 rank writes a line of JSON to DIRECTORY/report.<rank>. A worker that has nothing to do blocks on its pipe and uses no core.
-MODEL is a network, or one with "-bf16", which trains it in mixed precision. CONTESTANT is lockstep, lockstep-f32, which does not, or
+MODEL is a network, or one with "-bf16" or "-f16", which trains it in mixed precision. CONTESTANT is lockstep, lockstep-f32, which does not, or
 PyTorch: eager, eager-channels-last, compiled, compiled-channels-last.
 """
 
@@ -30,11 +30,11 @@ def model_path(model: str) -> Path:
 
 def network_of(model: str) -> str:
     """Of "gpt-bf16" gpt."""
-    return model.removesuffix("-bf16")
+    return model.partition("-")[0]
 
 
 def precision_of(model: str) -> str:
-    return "bf16" if model.endswith("-bf16") else "f32"
+    return model.partition("-")[2] or "f32"
 
 
 def share(whole: Any, rank: int, ranks: int) -> Any:
@@ -68,7 +68,11 @@ class Lockstep:
         return float(self.exe(**self.inputs)["loss"])
 
     def report(self) -> dict[str, Any]:
-        return {"compile_seconds": self.compile_seconds, "counters": self.exe.counters}
+        return {
+            "compile_seconds": self.compile_seconds,
+            "counters": self.exe.counters,
+            "value_bytes": sum(self.exe.memory.values()),
+        }
 
 
 class PyTorch:
@@ -96,7 +100,8 @@ class PyTorch:
         if how.startswith("compiled"):
             self.module = torch.compile(self.module)
         self.loss = torch.nn.functional.cross_entropy
-        self.precision = lambda: torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16")
+        dtype = {"f32": None, "bf16": torch.bfloat16, "f16": torch.float16}[precision]
+        self.precision = lambda: torch.autocast("cpu", dtype=dtype, enabled=dtype is not None)
         self.step()
         self.compile_seconds = time.perf_counter() - start
 
@@ -142,9 +147,15 @@ def main() -> None:
         for command in commands:
             if command.strip() == "stop":
                 break
+            before = time.process_time()
             seconds = time_steps(runner.step, int(command))
-            peak = peak_resident_bytes()
-            print(json.dumps({"seconds": seconds, "peak_bytes": peak, **runner.report()}), file=reports, flush=True)
+            report = {
+                "seconds": seconds,
+                "processor_seconds": (time.process_time() - before) / len(seconds),  # of a step, all threads
+                "peak_bytes": peak_resident_bytes(),
+                **runner.report(),
+            }
+            print(json.dumps(report), file=reports, flush=True)
 
 
 if __name__ == "__main__":

@@ -388,15 +388,18 @@ void BindViews(ExecutableClass& executable) {
 }  // namespace
 
 void BindExecutable(nb::module_& module) {
-  ExecutableClass executable(module, "Executable",
-                             "A compiled program on this rank, with its state. Called with the inputs by name, it "
-                             "returns the results by name.\n"
-                             "All ranks call it together. Arrays are this rank's share, and are read without copies "
-                             "if they are in row-major order.\n\n"
-                             "A call that fails before the first step which writes a state, such as for an input of "
-                             "another shape, changes nothing. One that fails later may have updated some states and "
-                             "not others: every call then raises an Error with the cause, until all states that the "
-                             "program updates have been assigned again.");
+  ExecutableClass executable(
+      module, "Executable",
+      "A compiled program on this rank, with its state. Called with the inputs by name, it "
+      "returns the results by name.\n"
+      "All ranks call it together. Arrays are this rank's share, and are read without copies "
+      "if they are in row-major order.\n\n"
+      "A call that fails before the first step which writes a state, such as for an input of "
+      "another shape, changes nothing. One that fails later may have updated some states and "
+      "not others: every call then raises an Error with the cause, until all states that the "
+      "program updates have been assigned again. So it is on one rank. Of several ranks a call "
+      "that fails on one, whatever for, fails on all, and ends their communicator: start the job "
+      "anew, from a checkpoint.");
   nb::class_<Started>(module, "_Started", "A call that was started.")
       .def("wait", &WaitFor, nb::sig("def wait(self) -> dict[str, numpy.ndarray]"));
   BindCalls(executable);

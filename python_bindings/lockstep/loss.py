@@ -7,7 +7,7 @@ What it reduces is the global batch, so that a loss does not change with the num
 counts on all of them. `sample_weight` and `element_weight` name one more input, which multiplies what each sample or
 element costs, and whose sum is what the mean is divided by. A batch that is padded with samples of weight 0 has the loss
 and the gradients of the batch without them, whatever their targets, also where a rank has padding alone; but batch normalisation
-in training, which knows no weights, counts them. If nothing counts, the mean is NaN.
+in training, which knows no weights, counts them. Its inputs have to be finite: 0 times NaN is NaN. If nothing counts, the mean is NaN.
 
 Losses can be added and multiplied by numbers.
 

@@ -6,9 +6,10 @@ So the result does not depend on the number of ranks; nor on how samples are pad
 than "data" have the same samples: `compute(world, mesh)` counts them once.
 
 Example:
+  >>> evaluation = lockstep.compile(model, world=world)
   >>> accuracy, loss = lockstep.metrics.Accuracy(), lockstep.metrics.Mean()
   >>> for image, label, weight in lockstep.data.batches(images, labels, size=1000, world=world, last="pad"):
-  ...     logits = model(image=image)["logits"]
+  ...     logits = evaluation(image=image)["logits"]
   ...     accuracy.add(logits, label, weight)
   >>> accuracy.compute(world)
   0.8931

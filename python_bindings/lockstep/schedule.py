@@ -43,7 +43,8 @@ class Schedule:
     def after_warmup(self, steps: int, start: float = 0.0) -> Schedule:
         """This schedule after `steps` steps on a line from `start` times its first value to that value.
 
-        The step of this schedule is 0 when the warm-up ends. Of PyTorch it is `SequentialLR` of `LinearLR` and the other.
+        The step of this schedule is 0 when the warm-up ends: `cosine(1e-3, steps=88_000).after_warmup(2000)` ends after 90,000 steps.
+        Of PyTorch it is `SequentialLR` of `LinearLR` and the other, if `start` is above 0; with 0 the first step changes no weight.
         """
         steps, start = _count("after_warmup", "steps", steps), _number("after_warmup", "start", start)
         first = self(0)

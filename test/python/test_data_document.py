@@ -41,7 +41,7 @@ class Exe:
         return {{"loss": 0.0}}
 
 
-def model(image):
+def evaluation(image):
     return {{"logits": np.eye(1000, dtype=np.float32)[images_label(image)]}}
 
 
