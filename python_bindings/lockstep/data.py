@@ -254,24 +254,21 @@ def _samples_of(arrays: tuple[Any, ...]) -> _Arrays | _Samples:
     return _Arrays(arrays)
 
 
-def _first_of_each_share(what: str, mesh: dict[str, int], ranks: int) -> set[int]:
-    """The ranks whose coordinates along other axes than "data" are 0."""
+def _coordinates(what: str, mesh: dict[str, int], rank: int, ranks: int) -> dict[str, int]:
+    """Where a rank is in the mesh, by axis."""
     if any(extent < 1 for extent in mesh.values()) or math.prod(mesh.values()) != ranks:
         raise Error(f"{what}: the mesh {mesh} is of {math.prod(mesh.values())} ranks, and the world has {ranks}")
-    first, inner = set(range(ranks)), 1
+    coordinates = {}
     for axis, extent in reversed(mesh.items()):
-        if axis != "data":
-            first = {rank for rank in first if rank // inner % extent == 0}
-        inner *= extent
-    return first
+        rank, coordinates[axis] = divmod(rank, extent)
+    return coordinates
+
+
+def _is_first_of_its_share(what: str, mesh: dict[str, int], rank: int, ranks: int) -> bool:
+    """Whether the rank's coordinates along other axes than "data" are 0."""
+    return not any(at for axis, at in _coordinates(what, mesh, rank, ranks).items() if axis != "data")
 
 
 def _place_along_data(mesh: dict[str, int], rank: int, ranks: int) -> tuple[int, int]:
     """The coordinate of a rank along the axis "data", and that axis' size; 0 and 1 if there is no such axis."""
-    if any(extent < 1 for extent in mesh.values()) or math.prod(mesh.values()) != ranks:
-        raise Error(f"batches: the mesh {mesh} is of {math.prod(mesh.values())} ranks, and the world has {ranks}")
-    if "data" not in mesh:
-        return 0, 1
-    axes = list(mesh)
-    inner = math.prod(mesh[axis] for axis in axes[axes.index("data") + 1 :])
-    return rank // inner % mesh["data"], mesh["data"]
+    return _coordinates("batches", mesh, rank, ranks).get("data", 0), mesh.get("data", 1)

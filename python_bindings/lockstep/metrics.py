@@ -26,7 +26,7 @@ import numpy as np
 from . import _check
 from ._errors import Error
 from ._lockstep import Communicator
-from .data import _first_of_each_share
+from .data import _is_first_of_its_share
 
 __all__ = ["Accuracy", "ConfusionMatrix", "Mean", "Metric", "Perplexity"]
 
@@ -47,14 +47,14 @@ class Metric:
             return self._sums
         _check.instance("compute: world", world, Communicator, "a lockstep.Communicator")
         axes = {"data": world.size} if mesh is None else _check.extents("compute: mesh", mesh)
-        counted = _first_of_each_share("compute", axes, world.size)
+        is_counted = [_is_first_of_its_share("compute", axes, rank, world.size) for rank in range(world.size)]
         total = np.zeros_like(self._sums)
         about = f"{type(self).__name__}{self._sums.shape}\0".encode()
         for rank, part in enumerate(world.gather_bytes(about + self._sums.tobytes())):
             if not part.startswith(about):
                 other = part.partition(b"\0")[0].decode(errors="replace")
                 raise Error(f"{about[:-1].decode()} is computed here, and {other} on rank {rank}")
-            if rank in counted:
+            if is_counted[rank]:
                 total += np.frombuffer(part[len(about) :]).reshape(total.shape)
         return total
 
