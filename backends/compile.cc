@@ -61,6 +61,7 @@ absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, cons
   Program& program = lowered.program;
   ReuseOperands(program);                        // where a kernel may write over what it read last
   const BufferPlan plan = PlanBuffers(program);  // the rest shares an arena by lifetimes
+  const uint64_t kernels_constant_bytes = program.KernelsConstantBytes();
   StepList steps = EmitSteps(program, plan);
   ASSIGN_OR_RETURN(Certificate certificate, CertifyOrder(steps, plan.buffers, graph.mesh()));
 
@@ -81,7 +82,7 @@ absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, cons
   executable.whole = std::move(program.whole);
   executable.num_collectives = program.num_collectives;
   executable.recomputed = lowered.work;
-  executable.kernels_constant_bytes = lowered.kernels_constant_bytes;
+  executable.kernels_constant_bytes = kernels_constant_bytes;
   executable.certificate = std::move(certificate);
   executable.fingerprint = "build " + BuildId() + "\n" + target.fingerprint;
   executable.graph_text = graph.ToString();

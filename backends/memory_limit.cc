@@ -20,12 +20,6 @@ absl::StatusOr<Program> LowerAndSchedule(const Graph& graph, const Backend& back
   return program;
 }
 
-uint64_t ConstantBytesOfKernels(const Program& program) {
-  uint64_t bytes = 0;
-  for (const Instruction& instruction : program.instructions) bytes += instruction.kernel.constant_bytes;
-  return bytes;
-}
-
 // What does not lie in the arena and is held between runs.
 struct Held {
   uint64_t states = 0, constants = 0, buckets = 0;
@@ -34,7 +28,7 @@ struct Held {
 
 Held HeldBy(Program& program) {
   Held held;
-  held.constants = ConstantBytesOfKernels(program);
+  held.constants = program.KernelsConstantBytes();
   for (const Buffer& buffer : PlanBuffers(program).buffers) {
     if (buffer.kind == BufferKind::kState) held.states += buffer.bytes;
     if (buffer.kind == BufferKind::kConstant) held.constants += buffer.bytes;
@@ -70,8 +64,7 @@ class Fitter {
     held_ = HeldBy(program);
     const uint64_t arena = limit_ > held_.total() ? limit_ - held_.total() : 0;
     const std::optional<uint64_t> beside = BesideLoops(program);
-    const uint64_t constants = ConstantBytesOfKernels(program);
-    LoweredProgram lowered{std::move(program), constants, {}};
+    LoweredProgram lowered{std::move(program), {}};
     if (Fit(lowered, arena)) return lowered;
     // What loops hold is computed again first; the smallest bodies are the last resort.
     for (uint64_t body : {beside && arena > *beside ? arena - *beside : 1, uint64_t{1}}) {
@@ -116,8 +109,7 @@ absl::StatusOr<LoweredProgram> LowerWithin(uint64_t limit, const Graph& graph, c
                                            const Target& target) {
   if (limit > 0) return Fitter(limit, graph, backend, target).Run();
   ASSIGN_OR_RETURN(Program program, LowerAndSchedule(graph, backend, target));
-  const uint64_t constants = ConstantBytesOfKernels(program);
-  return LoweredProgram{std::move(program), constants, {}};
+  return LoweredProgram{std::move(program), {}};
 }
 
 }  // namespace lockstep

@@ -13,8 +13,7 @@
 namespace lockstep {
 
 struct LoweredProgram {
-  Program program;                      // collectives scheduled, results bound
-  uint64_t kernels_constant_bytes = 0;  // that loops hold for their bodies
+  Program program;  // collectives scheduled, results bound
   Recomputation work;
 };
 

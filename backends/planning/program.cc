@@ -12,6 +12,12 @@ Instruction Program::CopyTo(Storage target, int source) {
   return instruction;
 }
 
+uint64_t Program::KernelsConstantBytes() const {
+  uint64_t bytes = 0;
+  for (const Instruction& instruction : instructions) bytes += instruction.kernel.constant_bytes;
+  return bytes;
+}
+
 std::vector<Lifetime> Lifetimes(const Program& program) {
   std::vector<Lifetime> lifetimes(program.storages.size());
   for (size_t i = 0; i < program.instructions.size(); ++i) {

@@ -81,6 +81,8 @@ struct Program {
   }
   // The copy of `source` to a new temporary like `target`, which is added; the instruction is for the caller to place.
   Instruction CopyTo(Storage target, int source);
+  // What loops hold for the constants of their bodies.
+  uint64_t KernelsConstantBytes() const;
   Storage& storage(int id) { return storages[static_cast<size_t>(id)]; }
   const Storage& storage(int id) const { return storages[static_cast<size_t>(id)]; }
   // The storage whose bytes `id` is.
