@@ -74,10 +74,11 @@ class Fitter {
       if (Fit(lowered, arena)) return lowered;
     }
     return InvalidArgument() << "memory_limit is " << limit_ << " bytes, and graph @" << graph_.name()
-                             << " needs at least " << held_.total() + least_ << " on each rank: states " << held_.states
-                             << ", constants " << held_.constants << ", buckets " << held_.buckets << ", and " << least_
-                             << " for what it computes, all of it again that can be; " << held_.total() + whole_
-                             << " if nothing is";
+                             << " needs at least " << held_.total() + least_ << " on each rank: " << held_.states
+                             << " for states, " << held_.constants << " for constants, " << held_.buckets
+                             << " for buckets of collectives, and " << least_
+                             << " for what it computes, if all is computed again that can be; with nothing computed "
+                             << "again it takes " << held_.total() + whole_;
   }
 
  private:
@@ -91,7 +92,7 @@ class Fitter {
       in_body.all_flops = 0;  // which those of the loop's node are
       lowered.work += in_body;
     }
-    return done.fits;
+    return done.fits && held_.total() <= limit_;  // of an arena of nothing, too
   }
 
   const uint64_t limit_;

@@ -163,5 +163,13 @@ TEST(SettingsOfRanks, ThatDifferAreAnErrorThatShowsBoth) {
   }
 }
 
+// As numbers they are one, and as bits they are not.
+TEST(SettingsOfRanks, ThatAreZerosOfBothSignsAreOne) {
+  const std::vector<absl::Status> statuses = StatusOfEach(2, [](Communicator& world, Device& device) {
+    return Trained(StepWithSetting(2), world, device, world.rank() == 0 ? 0.0 : -0.0).status();
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+}
+
 }  // namespace
 }  // namespace lockstep

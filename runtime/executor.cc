@@ -143,7 +143,8 @@ void Executor::Fail(const absl::Status& cause) {
 }
 
 void Executor::GiveUp(const absl::Status& cause) {
-  if (communicator_.size() > 1) communicator_.Abort(cause);
+  gave_up_ = communicator_.size() > 1;
+  if (gave_up_) communicator_.Abort(cause);
   // What the device's queue still holds may use memory of the caller. After the abort, as it may wait for peers: what
   // is aborted ends, for which Synchronize waits, though a watch has told it of the failure.
   (void)device_.Synchronize();
@@ -162,6 +163,8 @@ absl::Status Executor::CheckSpoilt() const {
   std::string names;
   for (size_t i = 0; i < std::min(kShown, unassigned_.size()); ++i) names += (i ? ", " : "") + unassigned_[i];
   if (unassigned_.size() > kShown) names += " and " + std::to_string(unassigned_.size() - kShown) + " more";
+  if (gave_up_)
+    return FailedPrecondition() << spoilt_.message() << "; with it the communicator has ended: start the job anew";
   return FailedPrecondition() << spoilt_.message() << "; compile or load it anew, or assign the states " << names;
 }
 

@@ -257,6 +257,7 @@ class Executor {
   bool untold_ = false;                      // the last of them
   size_t first_update_ = 0;                  // the first step that may write a state
   std::vector<std::string> updated_states_;  // by some step
+  bool gave_up_ = false;                     // after which the communicator is of no more use
   absl::Status spoilt_;                      // why, while unassigned_ is not empty
   std::vector<std::string> unassigned_;      // states to be assigned before the next run
   std::vector<Communicator::Ticket> tickets_;

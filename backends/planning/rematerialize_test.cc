@@ -204,7 +204,7 @@ TEST(Rematerialize, TheCheapOneGoes) {
   Writer w;
   const int x = w.Input(640), a = w.Temporary(640), b = w.Temporary(640), c = w.Temporary(640), d = w.Temporary(640);
   w.Run({x}, {a}, /*flops=*/1e9);
-  w.Run({x}, {b});
+  w.Run({x}, {b}).kernel.constant_bytes = 4096;
   w.Run({a, b}, {c});
   w.Run({c}, {d}, 0, /*scratch=*/640);
   w.Run({d, a, b}, {w.Result(640)});
@@ -219,6 +219,7 @@ TEST(Rematerialize, TheCheapOneGoes) {
   EXPECT_EQ(program.instructions[4].reads, std::vector<int>{x});
   EXPECT_EQ(program.storage(program.instructions[4].writes[0]).name, "v2'");
   EXPECT_EQ(program.instructions[5].reads, (std::vector<int>{d, a, program.instructions[4].writes[0]}));
+  EXPECT_EQ(program.KernelsConstantBytes(), 4096u);  // both runs have the same ones
 }
 
 // Reads state s, whose next value is written in its place before the last use: it cannot be computed again.
@@ -306,6 +307,19 @@ TEST(Rematerialize, NotWhatWasComputedInABucket) {
   const RecomputeFacts facts(w.program);
   EXPECT_EQ(facts.ValueOf(a), -1);
   EXPECT_FALSE(facts.value(facts.ValueOf(b)).may_go);
+}
+
+// Nor what two instructions write, of which neither alone makes it again.
+TEST(Rematerialize, NotWhatIsWrittenTwice) {
+  Writer w;
+  const int x = w.Input(640), a = w.Temporary(640), b = w.Temporary(640);
+  w.Run({x}, {a});
+  w.Run({x, a}, {a});
+  w.Run({a}, {b});
+  w.Run({a, b}, {w.Result(640)});
+  const RecomputeFacts facts(w.program);
+  EXPECT_EQ(facts.value(facts.ValueOf(a)).writer, -1);
+  EXPECT_FALSE(facts.value(facts.ValueOf(a)).may_go);
 }
 
 Program RandomProgram(uint32_t seed) {

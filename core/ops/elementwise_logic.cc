@@ -100,11 +100,12 @@ absl::Status EvalWithin(EvalContext& c) {
 }
 
 // A wider float holds what a narrower one does, so that the parts of a sum may be converted one by one: they are then
-// added in the wider one.
+// added in the wider one. To a narrower one they are if somebody wants that.
 void PlaceConvert(PlacementContext& c) {
   const DType from = c.dtype(0), to = c.result_type().dtype;
   const bool is_exact = IsFloat(from) && IsFloat(to) && SizeOf(from) < SizeOf(to);
-  ops::PlaceElementwise(c, is_exact ? ops::Linearity::kAll : ops::Linearity::kNone);
+  const bool may_round = IsFloat(from) && IsFloat(to) && c.attr<bool>("rounds_parts");
+  ops::PlaceElementwise(c, is_exact || may_round ? ops::Linearity::kAll : ops::Linearity::kNone);
 }
 
 }  // namespace
@@ -172,25 +173,26 @@ const OpDef& WithinOp() {
 
 //===-- convert ---------------------------------------------------------------------------------------------------===//
 const OpDef& ConvertOp() {
-  static const OpDef def = OpDef("convert")
-                               .Doc(
-                                   "x in another dtype. Floats to integers truncate toward zero and saturate (NaN "
-                                   "gives 0); anything to bool is x != 0.")
-                               .Operand("x")
-                               .Attr<DType>("dtype", "of the result")
-                               .Trait(kElementwise)
-                               .Infer([](InferContext& c) { return c.SetResult(c.attr<DType>("dtype"), c.shape(0)); })
-                               .Eval([](EvalContext& c) {
-                                 c.result() = c.operand(0).Converted(c.result().dtype());
-                                 return absl::OkStatus();
-                               })
-                               .Vjp([](VjpContext& c) {
-                                 // Between floats it is the identity. What comes from integers has nothing to pass a
-                                 // gradient on to.
-                                 if (IsFloat(c.operand(0).dtype()))
-                                   c.Contribute(0, c.b().Convert(c.grad(), c.operand(0).dtype()));
-                               })
-                               .Place(PlaceConvert);
+  static const OpDef def =
+      OpDef("convert")
+          .Doc(
+              "x in another dtype. Floats to integers truncate toward zero and saturate (NaN "
+              "gives 0); anything to bool is x != 0.")
+          .Operand("x")
+          .Attr<DType>("dtype", "of the result")
+          .OptionalAttr<bool>("rounds_parts", false, "whether each rank's part of a sum may be rounded by itself")
+          .Trait(kElementwise)
+          .Infer([](InferContext& c) { return c.SetResult(c.attr<DType>("dtype"), c.shape(0)); })
+          .Eval([](EvalContext& c) {
+            c.result() = c.operand(0).Converted(c.result().dtype());
+            return absl::OkStatus();
+          })
+          .Vjp([](VjpContext& c) {
+            // Between floats it is the identity. What comes from integers has nothing to pass a
+            // gradient on to.
+            if (IsFloat(c.operand(0).dtype())) c.Contribute(0, c.b().Convert(c.grad(), c.operand(0).dtype()));
+          })
+          .Place(PlaceConvert);
   return def;
 }
 

@@ -109,7 +109,7 @@ Expr Select(Expr condition, Expr x, Expr y) {
   return Expr(SelectOp(), {std::move(condition), std::move(x), std::move(y)});
 }
 Expr Convert(Expr x, AttrExpr<DType> dtype) {
-  return Expr(ConvertOp(), {std::move(x)}, {Attr("dtype", dtype)}, HasThatDType);
+  return Expr(ConvertOp(), {std::move(x)}, {Attr("dtype", dtype), Attr("rounds_parts", BoolExpr(false))}, HasThatDType);
 }
 Expr Transpose(Expr x, IntsExpr permutation) {
   return Expr(TransposeOp(), {std::move(x)}, {Attr("permutation", permutation)});

@@ -77,6 +77,8 @@ absl::StatusOr<std::vector<Candidate>> Candidates(const Graph& graph, const Trai
     if ((is_named || (can_be && wanted)) && !MatchesAny(spec.frozen, input.name()))
       candidates.push_back({input.value, is_named});
   }
+  if (candidates.empty() && !spec.frozen.empty())
+    return InvalidArgument() << "frozen leaves no state of graph @" << graph.name() << " to train";
   return candidates;
 }
 

@@ -40,11 +40,31 @@ TEST(TrainStep, ResultsOfTheModelStayIfThatIsAsked) {
   }
 }
 
+TEST(TrainStep, AResultThatStaysIsNotCalledLoss) {
+  Graph graph = *ParseGraph(R"(
+graph @model(%x: f32[8,3] split(0), state %w: f32[3,2]) -> (logits: f32[8,2] split(0), loss: f32[8,2] split(0)) {
+  %z = matmul %x, %w : f32[8,2]
+  %y = neg %z : f32[8,2]
+  return %z, %y
+}
+)");
+  TrainStepSpec spec;
+  spec.keep_results = true;
+  EXPECT_EQ(std::string(MakeTrainStep(graph, spec).message()), "graph @model has two results named loss");
+}
+
 TEST(TrainStep, WhatIsNamedByBothListsIsAnError) {
   TrainStepSpec spec;
   spec.trained = {"w"};
   spec.frozen = {"w"};
   EXPECT_EQ(ErrorOf(spec), "state %w is named by trained and by frozen");
+}
+
+TEST(TrainStep, WhatAPatternFreezesIsNotTrainedThoughItIsNamed) {
+  TrainStepSpec spec;
+  spec.trained = {"w"};
+  spec.frozen = {"?"};
+  EXPECT_EQ(ErrorOf(spec), "frozen leaves no state of graph @model to train");
 }
 
 TEST(ConstantsToStates, ConstantsThatAreNamedBecomeStates) {

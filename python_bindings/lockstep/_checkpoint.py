@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from ._lockstep import Communicator, Executable
     from ._values import ValueInfo
 
+_SAVE, _LOAD = "save() of an executable", "load() of an executable"  # what all ranks call
 
-def on_all_ranks(world: Communicator, body: Callable[[], str]) -> list[str]:
-    """What body() returns, by rank. All ranks call this; an Error on one of them is raised on all, and says on which."""
+
+def on_all_ranks(world: Communicator, caller: str, body: Callable[[], str]) -> list[str]:
+    """What body() returns, by rank. All ranks call this; an Error on one of them is raised on all, and says on which.
+
+    Where one does not, the others are told that they are in `caller`."""
     own, failure = "", None
     try:
         own = body()
@@ -36,7 +40,7 @@ def on_all_ranks(world: Communicator, body: Callable[[], str]) -> list[str]:
     if world.size == 1 and failure is not None:
         raise failure
     try:
-        told = world.gather_bytes((f"!{failure}" if failure else f" {own}").encode(errors="backslashreplace"))
+        told = world.gather_bytes((f"!{failure}" if failure else f" {own}").encode(errors="backslashreplace"), caller)
     except Error:
         if failure is not None:
             # The others have heard of it before, or are no more.
@@ -49,7 +53,7 @@ def on_all_ranks(world: Communicator, body: Callable[[], str]) -> list[str]:
     return [text[1:] for text in texts]
 
 
-def slowly_on_all_ranks(world: Communicator, body: Callable[[], str]) -> list[str]:
+def slowly_on_all_ranks(world: Communicator, caller: str, body: Callable[[], str]) -> list[str]:
     """As on_all_ranks, of what may take longer than ranks wait for each other, as reading a file may: in a thread of its own, of
     whose progress the ranks keep telling each other."""
     done: list[str] = []
@@ -73,7 +77,7 @@ def slowly_on_all_ranks(world: Communicator, body: Callable[[], str]) -> list[st
 
     try:
         while True:
-            told = on_all_ranks(world, progress)
+            told = on_all_ranks(world, caller, progress)
             if "working" not in told:
                 return [each.removeprefix("done ") for each in told]
             wait = min(2 * wait, 1.0)
@@ -105,14 +109,14 @@ def save(
         _check_whole(exe)
         return json.dumps(request)
 
-    _check_equal(on_all_ranks(world, check), world)
+    _check_equal(on_all_ranks(world, _SAVE, check), world)
 
     def begin() -> str:
         if world.rank == 0:
             naming(request["path"], before)
         return ""
 
-    on_all_ranks(world, begin)
+    on_all_ranks(world, _SAVE, begin)
     writing = _gather(exe, request, after)
     exe._set_saving(writing)
     if not request["background"]:
@@ -125,7 +129,7 @@ def saved(exe: Executable) -> None:
     if writing is None:
         return
     try:
-        _wait(exe._world(), writing.progress)
+        _wait(exe._world(), "saved() of an executable", writing.progress)
     except Error:
         exe._set_saving(None)
         raise
@@ -159,12 +163,12 @@ def load(exe: Executable, path: Any, expected: Any = None) -> Metadata:
             value.append(opened[0].read(name))
             return ""
 
-        slowly_on_all_ranks(world, read)
-        on_all_ranks(world, lambda: exe._assign_whole(name, value[0]) or "")
+        slowly_on_all_ranks(world, _LOAD, read)
+        on_all_ranks(world, _LOAD, lambda: exe._assign_whole(name, value[0]) or "")
 
     try:
-        on_all_ranks(world, check)
-        digests = slowly_on_all_ranks(world, verify)
+        on_all_ranks(world, _LOAD, check)
+        digests = slowly_on_all_ranks(world, _LOAD, verify)
         for rank, digest in enumerate(digests):
             if digest != digests[0]:
                 ranks = f"{_name(world, 0)} and {_name(world, rank)}"
@@ -183,18 +187,21 @@ def load(exe: Executable, path: Any, expected: Any = None) -> Metadata:
 
 def _gather(exe: Executable, request: Mapping[str, Any], after: Callable[[], None]) -> Writing | Elsewhere:
     """Gives the states to a thread of rank 0, and returns that."""
-    world, states = exe._world(), in_file_order(exe._whole_states())
-    about = {
-        "program": exe._program(),
-        "settings": request["settings"],
-        "schedules": {name: _described(schedule) for name, schedule in exe._schedules.items()},
-        "metadata": request["metadata"],
-    }
-    writing = Writing(request, states, about, after) if world.rank == 0 else Elsewhere()
+    world = exe._world()
+    writing: Writing | Elsewhere = Elsewhere()
     try:
+        states = in_file_order(exe._whole_states())
+        about = {
+            "program": exe._program(),
+            "settings": request["settings"],
+            "schedules": {name: _described(schedule) for name, schedule in exe._schedules.items()},
+            "metadata": request["metadata"],
+        }
+        if world.rank == 0:
+            writing = Writing(request, states, about, after)
         for state in states:
             value = exe._read_whole(state.name)
-            _wait(world, partial(writing.put, value))
+            _wait(world, _SAVE, partial(writing.put, value))
     except BaseException as error:
         writing.give_up()
         _abort(world, error)
@@ -202,9 +209,9 @@ def _gather(exe: Executable, request: Mapping[str, Any], after: Callable[[], Non
     return writing
 
 
-def _wait(world: Communicator, progress: Callable[[], str]) -> None:
+def _wait(world: Communicator, caller: str, progress: Callable[[], str]) -> None:
     """Until rank 0's is no more "writing". Its disk may take longer than ranks wait for a call of each other."""
-    while on_all_ranks(world, progress)[0] == "writing":
+    while on_all_ranks(world, caller, progress)[0] == "writing":
         pass
 
 
@@ -232,8 +239,15 @@ def _names_with_values(what: str, given: Any) -> Metadata:
         elif hasattr(value, "__index__"):
             checked[name] = _check.integer(which, value)
         else:
-            checked[name] = _check.number(which, value)
+            checked[name] = _metadata_number(which, value)
     return checked
+
+
+def _metadata_number(which: str, value: Any) -> float:
+    try:
+        return _check.number(which, value)
+    except Error:
+        raise Error(f"{which} is {value!r}, expected text, a number, True or False") from None
 
 
 def _check_whole(exe: Executable) -> None:

@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from . import _atomic
@@ -67,8 +68,9 @@ class Writing:
             self._error = error
             if self._request["background"] and not self._given_up:
                 _log.error("save: %s", error)
-            for _ in self._taken:  # whoever puts them waits for that
-                pass
+            with suppress(Error):  # of give_up
+                for _ in self._taken:  # whoever puts them waits for that
+                    pass
 
     def _write(self) -> None:
         _atomic.write(

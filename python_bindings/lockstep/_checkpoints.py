@@ -57,7 +57,9 @@ class Checkpoints:
         """
         _check_executable("Checkpoints.save", exe)
         number = exe.step if step is None else step
-        on_all_ranks(exe._world(), lambda: str(_check.integer("Checkpoints.save: step", number, 0)))
+        on_all_ranks(
+            exe._world(), "save() of Checkpoints", lambda: str(_check.integer("Checkpoints.save: step", number, 0))
+        )
         file = self._file(number)
         save(exe, file, number, metadata, background, before=lambda: self._prepare(number), after=self._remove_old)
 
@@ -94,7 +96,8 @@ class Checkpoints:
         _check_executable("Checkpoints.restore", exe)
         saved(exe)
         world = exe._world()
-        chosen = on_all_ranks(world, lambda: str(self.latest() or "") if world.rank == 0 else "")[0]
+        caller = "restore() of Checkpoints"
+        chosen = on_all_ranks(world, caller, lambda: str(self.latest() or "") if world.rank == 0 else "")[0]
         return load(exe, chosen, expected) if chosen else None
 
     def __repr__(self) -> str:

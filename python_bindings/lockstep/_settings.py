@@ -12,6 +12,8 @@ from ._errors import NoSuchSetting
 if TYPE_CHECKING:
     from ._lockstep import Executable
 
+_SPELLINGS = {"lr": "learning_rate"}
+
 
 class Settings(MutableMapping[str, float]):
     """The settings of an executable by name. All ranks assign the same.
@@ -22,7 +24,7 @@ class Settings(MutableMapping[str, float]):
     Example:
       >>> exe.settings["optimizer/learning_rate"]
       0.1
-      >>> exe.settings["optimizer/learning_rate"] = 0.01  # or exe.set(learning_rate=0.01)
+      >>> exe.settings["optimizer/learning_rate"] = 0.01  # or exe.set(learning_rate=0.01), or exe.set(lr=0.01)
     """
 
     def __init__(self, executable: Executable) -> None:
@@ -46,7 +48,8 @@ class Settings(MutableMapping[str, float]):
         names = self._executable._setting_names()
         if isinstance(name, str) and name in names:
             return name
-        found = [each for each in names if isinstance(name, str) and each.rpartition("/")[2] == name]
+        option = _SPELLINGS.get(name, name) if isinstance(name, str) else None
+        found = [each for each in names if each.rpartition("/")[2] == option]
         if len(found) == 1:
             return found[0]
         shown = str(name).encode(errors="backslashreplace").decode()  # of a lone surrogate

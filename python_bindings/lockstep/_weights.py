@@ -6,8 +6,6 @@ import os
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
-
 from . import _atomic, _check, _lockstep
 from ._errors import Error
 from ._lockstep import Executable, Graph
@@ -76,9 +74,8 @@ def save_weights(executable: Executable, path: str | os.PathLike[str]) -> None:
             raise Error(f"save_weights: ranks share the state {state.name}; exe.save(path) writes it as a whole")
     if executable._world().rank != 0:
         return
-    values = {name: np.asarray(value, order="C") for name, value in executable.state.items()}
     try:
-        content = save(values, metadata={"format": "np", "writer": "lockstep"})
+        content = save(dict(executable.state), metadata={"format": "np", "writer": "lockstep"})
         _atomic.write(file, lambda out: out.write(content))
     except (OSError, _safetensors_error()) as error:
         raise Error(f"{file}: {error}") from error

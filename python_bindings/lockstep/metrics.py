@@ -50,7 +50,7 @@ class Metric:
         is_counted = [_is_first_of_its_share("compute", axes, rank, world.size) for rank in range(world.size)]
         total = np.zeros_like(self._sums)
         about = f"{type(self).__name__}{self._sums.shape}\0".encode()
-        for rank, part in enumerate(world.gather_bytes(about + self._sums.tobytes())):
+        for rank, part in enumerate(world.gather_bytes(about + self._sums.tobytes(), "compute() of a metric")):
             if not part.startswith(about):
                 other = part.partition(b"\0")[0].decode(errors="replace")
                 raise Error(f"{about[:-1].decode()} is computed here, and {other} on rank {rank}")
@@ -169,7 +169,8 @@ def _weights(owner: str, weight: Any, shape: tuple[int, ...]) -> np.ndarray:
     """A weight for each element, from one for all, for each along dimension 0, or for each element."""
     weights = _numbers(f"{owner}: weight", weight).astype(np.float64)
     if weights.shape not in ((), shape[:1], shape):
-        raise Error(f"{owner}: weights of shape {weights.shape}, expected one number, {shape[:1]} or {shape}")
+        shapes = " or ".join(map(str, dict.fromkeys((shape[:1], shape))))
+        raise Error(f"{owner}: weights of shape {weights.shape}, expected one number, or {shapes}")
     if not np.all(np.isfinite(weights) & (weights >= 0)):
         raise Error(f"{owner}: a weight is negative or no finite number")
     if weights.shape == shape[:1]:

@@ -74,6 +74,11 @@ def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
     for states, each in every.items():
         if not isinstance(each, Optimizer):
             of = f" of group {states!r}" if states else ""
+            if isinstance(each, type) and issubclass(each, Optimizer):
+                raise Error(
+                    f"the optimizer{of} is the class {each.__name__}, expected one with its options, such as "
+                    f"{each.__name__}()"
+                )
             raise Error(f"unknown optimizer {each!r}{of}; lockstep.optim has {', '.join(__all__[1:])}")
     return every
 

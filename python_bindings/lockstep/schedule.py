@@ -41,12 +41,13 @@ class Schedule:
         return f"lockstep.{self.description}"
 
     def after_warmup(self, steps: int, start: float = 0.0) -> Schedule:
-        """This schedule after `steps` steps on a line from `start` times its first value to that value.
+        """This schedule after `steps` steps (0 is no warm-up) on a line from `start` times its first value to that value.
 
         The step of this schedule is 0 when the warm-up ends: `cosine(1e-3, steps=88_000).after_warmup(2000)` ends after 90,000 steps.
         Of PyTorch it is `SequentialLR` of `LinearLR` and the other, if `start` is above 0; with 0 the first step changes no weight.
         """
-        steps, start = _count("after_warmup", "steps", steps), _number("after_warmup", "start", start)
+        steps = _check.integer("schedule.after_warmup: steps", steps, low=0)
+        start = _number("after_warmup", "start", start)
         first = self(0)
         return Schedule(
             f"{self.description}.after_warmup({steps}, {start})",
@@ -63,6 +64,17 @@ def _number(what: str, name: str, value: float) -> float:
 
 def _count(what: str, name: str, value: int) -> int:
     return _check.integer(f"schedule.{what}: {name}", value, low=1)
+
+
+def _milestones(values: Sequence[int]) -> list[int]:
+    """Steps, in order."""
+    try:
+        listed = None if isinstance(values, (str, bytes)) else list(values)
+    except TypeError:
+        listed = None
+    if listed is None:
+        raise Error(f"schedule.multi_step: milestones is {values!r}, expected a list of whole numbers")
+    return sorted(_count("multi_step", "a milestone", each) for each in listed)
 
 
 def constant(value: float) -> Schedule:
@@ -84,7 +96,7 @@ def step(value: float, every: int, gamma: float = 0.1) -> Schedule:
 def multi_step(value: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
     """`value`, multiplied by `gamma` from each of the steps in `milestones` on. PyTorch's `MultiStepLR`."""
     value, gamma = _number("multi_step", "value", value), _number("multi_step", "gamma", gamma)
-    steps = sorted(_count("multi_step", "a milestone", each) for each in milestones)
+    steps = _milestones(milestones)
     return Schedule(
         f"schedule.multi_step({value}, {steps}, {gamma})", lambda at: value * gamma ** bisect.bisect_right(steps, at)
     )

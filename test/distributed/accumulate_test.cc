@@ -55,6 +55,17 @@ graph @words(%x: i64[12,4] split(0), state %table: f32[5,6], state %q: f32[6,6],
 }
 )";
 
+// Two samples in a row are one row within the model: a granule of the batch is two samples.
+constexpr std::string_view kPairs = R"(
+graph @pairs(%x: f32[12,5] split(0), state %w: f32[5,4], state %v: f32[8,6]) -> (logits: f32[12,3] split(0)) {
+  %h = matmul %x, %w : f32[12,4]
+  %p = reshape %h {shape=[6,8]} : f32[6,8]
+  %z = matmul %p, %v : f32[6,6]
+  %y = reshape %z {shape=[12,3]} : f32[12,3]
+  return %y
+}
+)";
+
 // Each sample is compared with all others: every micro-batch needs the whole batch.
 constexpr std::string_view kContrast = R"(
 graph @contrast(%x: f32[12,5] split(0), state %w: f32[5,4]) -> (logits: f32[12,12] split(0)) {
@@ -161,6 +172,14 @@ TEST(Accumulate, IsTheStepOfTheWholeBatch) {
   for (std::string_view model : {kMlp, kEmbedding, kRecurrent, kWords, kColumns, kDropouts, kCounting}) {
     SCOPED_TRACE(model.substr(0, 20));
     ExpectAsOfTheWholeBatch(model, SpecWith(kSgd));
+  }
+}
+
+TEST(Accumulate, KeepsTogetherWhatIsARowWithin) {
+  const History whole = Train(StepOf(kPairs, SpecWith(kSgd), 1), 1, 4);
+  for (const auto& [accumulate, ranks] : {std::pair(2, 1), {2, 3}, {3, 1}, {3, 2}, {6, 1}}) {
+    ExpectEqual(Train(StepOf(kPairs, SpecWith(kSgd), accumulate), ranks, 4), whole,
+                std::to_string(accumulate) + " micro-batches on " + std::to_string(ranks) + " ranks");
   }
 }
 

@@ -100,6 +100,8 @@ double ToleranceOf(const Graph& graph) {
   for (const Input& input : graph.inputs()) see(input.value.dtype());
   for (const Node& node : graph.nodes()) {
     for (size_t i = 0; i < node.num_results(); ++i) see(node.type(i).dtype);
+    if (node.op().collective() == CollectiveOp::kAllReduce && !node.attr<std::string>("wire").empty())
+      see(DType::kBF16);
   }
   return tolerance;
 }

@@ -14,7 +14,7 @@
 namespace lockstep {
 
 // How far results may differ, relative to the largest element: the rounding of a few dozen ops of the coarsest dtype in
-// the graph.
+// the graph, or that travels.
 double ToleranceOf(const Graph& graph);
 
 // An error naming the element and both values if they differ by more. NaN, infinities and the sign of infinities must

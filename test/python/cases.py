@@ -59,11 +59,12 @@ def train(
     threads: int = 1,
     mesh: dict[str, int] | None = None,
     split: dict[str, dict[str, int]] | None = None,
+    wire: str | None = None,
 ) -> tuple[list[float], ls.Executable]:
     """Trains on this rank; returns the losses and the executable with its state."""
     model = ls.load_onnx(case.model, dims={"batch": BATCH})
     step = ls.train_step(model, loss=ls.loss.softmax_cross_entropy("logits", "label"), optimizer=case.optimizer)
-    exe = ls.compile(step, world=world, mesh=mesh, split=split, threads=threads)
+    exe = ls.compile(step, world=world, mesh=mesh, split=split, threads=threads, wire=wire)
     samples, labels = (array[: steps * BATCH] for array in case.data())
     losses = [
         float(exe(**{case.input: x}, label=y)["loss"])

@@ -1,4 +1,7 @@
-"""One rank of test_training.test_losses_agree_over_mpi: writes its losses and a digest of its states to <folder>/<rank>.json."""
+"""One rank of test_training and test_wire: writes its losses and a digest of its states to <folder>/<rank>.json.
+
+mpi_training.py FOLDER [WIRE]
+"""
 
 import hashlib
 import json
@@ -9,7 +12,7 @@ import lockstep as ls
 from cases import CASES, train
 
 world = ls.Communicator.mpi()
-losses, exe = train(CASES[0], world)
+losses, exe = train(CASES[0], world, wire=sys.argv[2] if sys.argv[2:] else None)
 exe.check_replicas()
 digest = hashlib.sha256(b"".join(exe.state[name].tobytes() for name in sorted(exe.state))).hexdigest()
 report = {"rank": world.rank, "size": world.size, "losses": losses, "digest": digest}

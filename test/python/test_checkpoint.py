@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -164,9 +165,9 @@ def test_metadata_comes_back_as_it_was(path: Path) -> None:
 
 def test_metadata_that_cannot_come_back(path: Path) -> None:
     exe = compiled()
-    with raises("save: metadata's a is [1], expected a number"):
+    with raises("save: metadata's a is [1], expected text, a number, True or False"):
         exe.save(path, metadata={"a": [1]})
-    with raises("save: metadata's a is None, expected a number"):
+    with raises("save: metadata's a is None, expected text, a number, True or False"):
         exe.save(path, metadata={"a": None})
     with raises("save: metadata has a step, which is an argument of its own"):
         exe.save(path, metadata={"step": 1})
@@ -224,11 +225,26 @@ def test_a_schedule_is_stronger_than_what_was_set_and_a_number_than_an_old_sched
     run(fixed, 0, 2)
     fixed.save(path)
     scheduled.load(path)
+    assert scheduled.settings["learning_rate"] == 0.1, "not 0.3, which it might not even take"
     run(scheduled, 2, 3)
     assert scheduled.settings["learning_rate"] == 2.1
     scheduled.save(path)
     assert fixed.load(path) == {"step": 3}
     assert fixed.settings["learning_rate"] == 2.1
+
+
+def test_what_a_setting_follows_is_told_by_its_name(path: Path) -> None:
+    """For readers of the file; what has no name of its own is told by that of its kind."""
+
+    def falling(step: int) -> float:
+        return 0.5**step
+
+    exe = compiled()
+    for follows, text in ((falling, falling.__qualname__), (functools.partial(pow, 0.5), "partial")):
+        exe.set(learning_rate=follows)
+        exe.save(path)
+        about = json.loads(header_of(path))["__metadata__"]
+        assert json.loads(about["lockstep.schedules"]) == {"optimizer/learning_rate": text}
 
 
 def test_settings_of_one_program_alone_are_left(path: Path) -> None:
@@ -407,6 +423,32 @@ def test_ranks_that_ask_for_different_things(path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_rank_that_does_not_save_is_told_what_the_others_call(path: Path) -> None:
+    def body(world: ls.Communicator) -> None:
+        exe = compiled(world)
+        if world.rank == 0:
+            exe.save(path)
+        exe(**share(world, None, 0))
+
+    for message in errors_of(2, body):
+        assert "`save() of an executable`" in message
+        assert re.search("; rank 0 calls no program there: all ranks make the same calls, in the same order$", message)
+
+
+def test_a_rank_tells_its_own_error_though_another_has_given_up(path: Path) -> None:
+    through = threading.Barrier(2)
+
+    def body(world: ls.Communicator) -> None:
+        exe = compiled(world)
+        through.wait(60)  # else the other may still be in there
+        if world.rank == 1:
+            world.abort("no more data")
+        exe.save(path, step=-1)
+
+    for rank, message in enumerate(errors_of(2, body)):
+        assert re.search(f"rank {rank} on host .*: save: step is -1, expected at least 0", message)
+
+
 def test_values_that_are_no_parts_of_a_whole_are_refused(path: Path) -> None:
     graph = ls.parse(
         "graph @own(%x: f32[2] split(0), state %noise: f32[3] local) -> (y: f32[2]) {\n"
@@ -473,6 +515,26 @@ def test_a_damaged_tensor_changes_no_state_on_any_rank(path: Path) -> None:
     in_ranks(2, body)
 
 
+def test_a_file_is_closed_whether_it_was_loaded_or_not(path: Path) -> None:
+    def is_open() -> bool:
+        return any(os.path.realpath(f"/proc/self/fd/{each}") == str(path) for each in os.listdir("/proc/self/fd"))
+
+    exe = compiled()
+    exe.save(path)
+    exe.load(path)
+    assert not is_open()
+    other = ls.compile(training(), threads=1)
+    with pytest.raises(ls.Error, match="which the program @mlp has not") as caught:
+        other.load(path)
+    assert not is_open(), caught
+    path.write_bytes(b"a text, which is no checkpoint")
+    with pytest.raises(ls.Error, match="this is no checkpoint") as caught:
+        exe.load(path)
+    assert not is_open(), caught
+    with open(path, "rb"):
+        assert is_open()
+
+
 def test_ranks_that_see_different_files_or_none(path: Path) -> None:
     def body(world: ls.Communicator) -> list[str]:
         exe = compiled(world)
@@ -491,12 +553,40 @@ def test_ranks_that_see_different_files_or_none(path: Path) -> None:
         assert re.match(rf"rank 1 on host .*: {path.with_name('none')}: No such file or directory", none)
 
 
+def test_a_load_that_fails_elsewhere_waits_for_its_own_reader(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads from a file that is then closed."""
+    read, done = CheckpointFile.read, []
+
+    def reading(self: CheckpointFile, name: str) -> Any:
+        if not self.path.endswith("0"):
+            raise ls.Error("the disk is gone")
+        time.sleep(0.03)
+        value = read(self, name)
+        done.append(name)
+        return value
+
+    compiled().save(path.with_name("0"))
+    path.with_name("1").write_bytes(path.with_name("0").read_bytes())
+    monkeypatch.setattr(CheckpointFile, "read", reading)
+
+    def body(world: ls.Communicator) -> None:
+        exe = compiled(world)
+        try:
+            exe.load(path.with_name(str(world.rank)))
+        finally:
+            if world.rank == 0:
+                assert len(done) == len(exe.state)
+
+    for message in errors_of(2, body):
+        assert re.search("rank 1 on host .*: the disk is gone", message)
+
+
 @pytest.mark.parametrize("what", ["save", "load"])
 def test_a_rank_without_memory_is_named_by_the_others(what: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled().save(path)
     content = path.read_bytes()
 
-    def body(world: ls.Communicator) -> None:
+    def body(world: ls.Communicator) -> ls.Error | None:
         exe = compiled(world)
         world.barrier()
         if world.rank == 0:
@@ -505,8 +595,11 @@ def test_a_rank_without_memory_is_named_by_the_others(what: str, path: Path, mon
         world.barrier()
         try:
             exe.save(path) if what == "save" else exe.load(path)
-        except MemoryError as error:
-            raise ls.Error(f"own: {error}") from error
+        except MemoryError as error:  # not raised further: the others hear of it from save and load themselves
+            return ls.Error(f"own: {error}")
+        except ls.Error as error:
+            return error
+        return None
 
     def short(*args: Any) -> Any:
         with turn:

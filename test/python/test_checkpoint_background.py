@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -15,8 +16,9 @@ import pytest
 import safetensors.numpy
 
 import lockstep as ls
-from lockstep import _atomic
+from lockstep import _atomic, _checkpoint
 from lockstep._checkpoint_file import CheckpointFile
+from lockstep._checkpoint_thread import Writing
 from ranks import errors_of
 from test_checkpoint import assert_same_bits, compiled, in_ranks, run, share, states_of
 from test_errors import X, raises
@@ -116,6 +118,55 @@ def test_an_error_of_the_writer_is_of_who_comes_next_once(
     assert path.exists()
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_writer_that_fails_at_once_keeps_nobody_waiting(
+    ranks: int, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes the states that it is still given, and has no room for more than one."""
+    nowhere = path.parent / "no" / "folder"
+
+    def body(world: ls.Communicator) -> None:
+        exe = compiled(world)
+        with raises(f"{nowhere}: No such file or directory"):
+            exe.save(nowhere)
+        exe.save(path)
+
+    with caplog.at_level(logging.ERROR, "lockstep"):
+        in_ranks(ranks, body)
+    assert not caplog.records, "who called has the error"
+    assert path.exists()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_whatever_a_writer_meets_is_an_error(background: bool, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(path: str, content: Any) -> None:
+        raise ValueError("what nobody has thought of")
+
+    monkeypatch.setattr(_atomic, "write", odd)
+    exe = compiled()
+    with raises(f"{path}: ValueError: what nobody has thought of"):
+        exe.save(path, background=background)
+        exe.saved()
+
+
+def test_a_writer_that_has_failed_when_the_save_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends as any other: its thread prints nothing."""
+    wait, waits, uncaught = _checkpoint._wait, [], []
+
+    def failing(world: ls.Communicator, caller: str, progress: Any) -> None:
+        waits.append(progress)
+        if len(waits) == 4:  # the second state has been taken by then, so the writer has failed
+            raise MemoryError("nothing is left")
+        wait(world, caller, progress)
+
+    monkeypatch.setattr(_checkpoint, "_wait", failing)
+    monkeypatch.setattr(threading, "excepthook", uncaught.append)
+    with pytest.raises(MemoryError, match="nothing is left"):
+        compiled().save(path.parent / "no" / "folder")
+    assert not [each for each in threading.enumerate() if each.name == "lockstep save"]
+    assert not uncaught
+
+
 def test_a_writer_that_takes_longer_than_ranks_wait_for_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
     worlds = ls.Communicator.in_process(2, timeout=1.0)
@@ -137,6 +188,75 @@ def test_a_writer_that_takes_longer_than_ranks_wait_for_each_other(path: Path, m
     assert path.exists()
 
 
+@pytest.mark.parametrize("background", [False, True])
+def test_states_wait_in_memory_for_a_writer_in_the_background_alone(
+    background: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    put, told = Writing.put, []
+
+    def telling(self: Writing, value: np.ndarray) -> str:
+        told.append(put(self, value))
+        if told.count("writing") == 2 or len(told) == count:
+            gate.opened.set()
+        return told[-1]
+
+    monkeypatch.setattr(Writing, "put", telling)
+    exe = compiled()
+    run(exe, 0, 2)
+    count = len(exe.state)
+    exe.save(path, background=background)
+    exe.saved()
+    if background:
+        assert told == [""] * count
+    else:
+        assert told[:3] == ["", "writing", "writing"], "one, until it is taken"
+        assert told.count("") == count
+    assert_same_bits(safetensors.numpy.load_file(path), states_of(exe))
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_save_that_fails_halfway_ends_on_all_ranks(
+    background: bool, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a file, and without the thread, for which the process would wait at its end."""
+    wait, unlink, waits = _checkpoint._wait, os.unlink, []
+
+    def failing(world: ls.Communicator, caller: str, progress: Any) -> None:
+        if world.rank == 0:
+            waits.append(progress)
+            if len(waits) == 3:
+                raise MemoryError("nothing is left")
+        wait(world, caller, progress)
+
+    def slowly(*args: Any, **kwargs: Any) -> None:
+        time.sleep(0.3)
+        unlink(*args, **kwargs)
+
+    monkeypatch.setattr(_checkpoint, "_wait", failing)
+    monkeypatch.setattr(os, "unlink", slowly)
+    left: list[Any] = []
+
+    def body(world: ls.Communicator) -> str:
+        exe = compiled(world)
+        try:
+            exe.save(path, background=background)
+        except (ls.Error, MemoryError) as error:  # not raised further: the other rank hears of it from save itself
+            if world.rank == 0:
+                left.extend([list(path.parent.iterdir()), [each.name for each in threading.enumerate()]])
+            return repr(error)
+        return "saved"
+
+    with caplog.at_level(logging.ERROR, "lockstep"):
+        own, other = in_ranks(2, body)
+    assert not caplog.records
+    assert own == "MemoryError('nothing is left')"
+    assert "rank 0" in other and "nothing is left" in other
+    files, threads = left
+    assert not files
+    assert "lockstep save" not in threads
+
+
 def test_a_reader_that_takes_longer_than_ranks_wait_for_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = compiled()
     run(one, 0, 2)
@@ -144,11 +264,13 @@ def test_a_reader_that_takes_longer_than_ranks_wait_for_each_other(path: Path, m
     read = CheckpointFile.read
 
     def slow(self: CheckpointFile, name: str) -> Any:
-        if name == "fc1.weight" and threading.current_thread().name == "lockstep.load" and self in of_rank_0:
-            time.sleep(2.5)
+        if name == "fc1.weight" and self in of_rank_0:
+            # The first time, who asks ever less often is late before that; the second, who does not ask.
+            time.sleep(times.pop(0))
         return read(self, name)
 
     of_rank_0: list[CheckpointFile] = []
+    times = [5.5, 2.5]
     init = CheckpointFile.__init__
 
     def opening(self: CheckpointFile, *args: Any) -> None:
@@ -177,6 +299,7 @@ def test_a_reader_that_takes_longer_than_ranks_wait_for_each_other(path: Path, m
     for states in loaded:
         assert_same_bits(states, states_of(one))
     assert len(loaded) == 2
+    assert not times, "it was read twice"
 
 
 ENDS = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -88,6 +89,19 @@ def test_what_is_written_is_read(path: Path) -> None:
     assert {(s.name, s.dtype, s.shape) for s in file.states.values()} == {(s.name, s.dtype, s.shape) for s in STATES}
     assert file.digest == hashlib.sha256(re.sub(file.digest.encode(), b"0" * 64, header_of(path))).hexdigest()
     file.close()
+
+
+@pytest.mark.parametrize("writing", [2, 1 << 24])
+@pytest.mark.parametrize("reading", [2, 1 << 24])
+def test_large_tensors_are_written_and_read_in_pieces(
+    writing: int, reading: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which the digest is one, whatever the pieces are."""
+    monkeypatch.setattr(_checkpoint_file, "_PIECE", writing)
+    write(path)
+    monkeypatch.setattr(_checkpoint_file, "_PIECE", reading)
+    of, found = values(), read_all(path)
+    assert {name: value.tobytes() for name, value in found.items()} == {name: of[name].tobytes() for name in of}
 
 
 def test_tensors_are_aligned_to_their_elements(path: Path) -> None:
@@ -255,6 +269,53 @@ def test_the_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(
     ]
 
 
+def test_the_names_of_new_folders_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a machine that stops may lose a folder of checkpoints that are on the disk themselves."""
+    synced: list[tuple[str, list[str]]] = []
+    fsync = os.fsync
+
+    def sync(descriptor: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        synced.append((name, os.listdir(name)))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    _atomic.make_folder(str(tmp_path / "a" / "b"))
+    assert (tmp_path / "a" / "b").is_dir()
+    assert synced == [(str(tmp_path), ["a"]), (str(tmp_path / "a"), ["b"])]
+    _atomic.make_folder(str(tmp_path / "a" / "b"))
+    assert len(synced) == 2, "they are there"
+
+
+def test_a_folder_that_cannot_be_synced_is_an_error_unless_its_file_system_needs_no_sync(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, error = os.fsync, [errno.EIO]
+
+    def sync(descriptor: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(error[0], os.strerror(error[0]))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with pytest.raises(OSError, match="Input/output error"):
+        _atomic.write(str(path), lambda file: file.write(b"one"))
+    error[0] = errno.EINVAL
+    _atomic.write(str(path), lambda file: file.write(b"two"))
+    assert path.read_bytes() == b"two"
+
+
+def test_a_link_stays_one_and_others_may_read_the_file_as_any_other(path: Path) -> None:
+    plain, link = path.with_name("plain"), path.with_name("link")
+    (path.parent / "folder").mkdir()
+    link.symlink_to(path.parent / "folder" / "target")
+    plain.touch()
+    _atomic.write(str(link), lambda file: file.write(b"new"))
+    assert link.is_symlink()
+    assert [file.read_bytes() for file in (path.parent / "folder").iterdir()] == [b"new"]
+    assert link.stat().st_mode == plain.stat().st_mode
+
+
 def failing(file: object) -> None:
     file.write(b"half of it")  # type: ignore[attr-defined]
     raise ValueError("in the middle")
@@ -308,6 +369,18 @@ def test_two_writers_of_one_file(path: Path) -> None:
     assert len(list(path.parent.iterdir())) == 2
 
 
+def test_a_writer_waits_for_who_looks_whether_a_file_was_abandoned(path: Path) -> None:
+    """That one locks the hidden file for a moment; to the writer it looks like another writer."""
+    part = path.parent / ".c.safetensors.lockstep-part"
+    part.touch()
+    looking = open(part)  # noqa: SIM115 (the timer closes it)
+    fcntl.flock(looking, fcntl.LOCK_EX)
+    threading.Timer(0.2, looking.close).start()
+    _atomic.write(str(path), lambda file: file.write(b"new"))
+    assert looking.closed
+    assert [file.read_bytes() for file in path.parent.iterdir()] == [b"new"]
+
+
 def test_who_opens_a_file_that_is_just_given_its_name_writes_another(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +412,18 @@ def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch
         _atomic.write(str(path), lambda file, content=content: file.write(content))
         assert path.read_bytes() == content
     assert {file.name for file in path.parent.iterdir()} == {path.name, ".other.lockstep-part"}
+
+
+def test_a_lock_that_fails_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file system that has locks, such as one behind a network that is gone."""
+
+    def stale(descriptor: int, how: int) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(fcntl, "flock", stale)
+    with pytest.raises(OSError, match="Stale file handle"):
+        _atomic.write(str(path), lambda file: file.write(b"new"))
+    assert not path.exists()
 
 
 def test_a_hundred_kills_leave_a_whole_file(tmp_path: Path) -> None:

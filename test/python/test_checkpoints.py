@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lockstep as ls
-from ranks import errors_of
+from ranks import errors_of, run_in_threads
 from test_checkpoint import assert_same_bits, compiled, in_ranks, run, states_of
 from test_checkpoint_background import Gate
 from test_errors import raises, training
@@ -37,6 +37,7 @@ def test_the_last_ones_stay(folder: Path) -> None:
     for step in (0, 9, 10, 100):
         run(exe, 0, 1)
         checkpoints.save(exe, step=step, metadata={"epoch": step})
+        assert checkpoints.steps()[-1] == step, "which is given, and not exe.step"
     assert names(folder) == ["step-000000000010.safetensors", "step-000000000100.safetensors"]
     assert checkpoints.steps() == [10, 100]
     assert checkpoints.latest() == folder / "step-000000000100.safetensors"
@@ -48,7 +49,7 @@ def test_the_last_ones_stay(folder: Path) -> None:
 
 def test_what_a_run_must_have_in_common_with_the_one_it_continues(folder: Path) -> None:
     exe, checkpoints = compiled(), ls.Checkpoints(folder)
-    about = {"batch": 128, "rate": 0.5, "text": "sonnets"}
+    about = {"batch": 128, "rate": 0.5, "text": "sonnets", "none": float("nan")}
     assert checkpoints.restore(exe, expected=about) is None  # there is none yet
     run(exe, 0, 2)
     checkpoints.save(exe, metadata=about)
@@ -56,6 +57,7 @@ def test_what_a_run_must_have_in_common_with_the_one_it_continues(folder: Path) 
     before = states_of(other)
     for expected, message in (
         ({"batch": 128, "rate": 0.25}, "step-000000000002.safetensors: rate was 0.5 when it was saved, and is 0.25"),
+        ({"rate": float("nan")}, "rate was 0.5 when it was saved, and is nan"),
         ({"batches": 128}, "there is no batches in its metadata, which should be 128; there is batch"),
         ({"batch": np.arange(2)}, "restore: expected's batch is array"),
         ({3: 1}, "restore: a name in expected is 3"),
@@ -65,7 +67,8 @@ def test_what_a_run_must_have_in_common_with_the_one_it_continues(folder: Path) 
             checkpoints.restore(other, expected=expected)
     assert other.step == 0
     assert_same_bits(states_of(other), before)
-    assert checkpoints.restore(other, expected={"text": "sonnets", "batch": np.int32(128)}) == {"step": 2, **about}
+    found = checkpoints.restore(other, expected={"text": "sonnets", "batch": np.int32(128), "none": float("nan")})
+    assert repr(found) == repr({"step": 2, **about})
     assert_same_bits(states_of(other), states_of(exe))
 
 
@@ -178,6 +181,16 @@ def test_an_old_one_is_removed_after_the_new_one_is_there(folder: Path, monkeypa
     assert checkpoints.steps() == [2]
 
 
+def test_an_old_one_that_somebody_removes_meanwhile(folder: Path) -> None:
+    class Late(ls.Checkpoints):
+        def steps(self) -> list[int]:
+            return [1, *super().steps()]
+
+    exe, checkpoints = compiled(), Late(folder, keep=1)
+    checkpoints.save(exe, step=2)
+    assert names(folder) == ["step-000000000002.safetensors"]
+
+
 def test_a_restore_waits_for_a_save_in_the_background(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exe, checkpoints = compiled(), ls.Checkpoints(folder)
     checkpoints.save(exe, step=1)
@@ -202,6 +215,22 @@ def test_several_ranks(ranks: int, folder: Path) -> None:
 
     in_ranks(ranks, body)
     assert ls.Checkpoints(folder).steps() == [4, 5]
+
+
+def test_rank_0_chooses_what_is_restored(folder: Path) -> None:
+    """Another rank may see an older list of the folder, if that is behind a network."""
+
+    class Behind(ls.Checkpoints):
+        def latest(self) -> Path | None:
+            return super().latest() if self.is_first else None
+
+    def body(world: ls.Communicator) -> Any:
+        exe, checkpoints = compiled(world), Behind(folder)
+        checkpoints.is_first = world.rank == 0
+        checkpoints.save(exe, step=3)
+        return checkpoints.restore(exe)
+
+    assert run_in_threads(2, body, timeout=30) == [{"step": 3}] * 2
 
 
 def test_errors_of_rank_0_are_raised_on_all(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import re
 import struct
@@ -136,11 +137,32 @@ def test_a_data_set_is_read_by_the_number_of_a_sample(last: str) -> None:
             assert a.dtype == b.dtype
             np.testing.assert_array_equal(a, b)
     assert len(data_set.read) == 3 * len(found)  # this rank's alone
+    assert {type(index) for index in data_set.read} == {int}, "not every data set takes NumPy's"
 
 
 def test_a_list_is_a_data_set() -> None:
     found = [batch[0].tolist() for batch in ls.data.batches([1.5, 2.5, 3.5, 4.5], size=2)]
     assert found == [[1.5, 2.5], [3.5, 4.5]]
+    ((numbers, labels),) = ls.data.batches([[1.5, 2], [3.5, 4]], size=2)  # whose samples may be lists, too
+    assert (numbers.tolist(), labels.tolist()) == ([1.5, 3.5], [2, 4])
+
+
+@pytest.mark.parametrize("wrong", [{0: 1.5, 1: 2.5}, "text", b"bytes"])
+def test_what_has_a_length_and_is_no_data_set(wrong: object) -> None:
+    with pytest.raises(ls.Error, match=f"array 0 is a {type(wrong).__name__}, expected an array with samples"):
+        ls.data.batches(wrong, size=2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mesh", [{"data": 0}, {"data": -1, "model": -2}, {"data": 4}])
+def test_a_mesh_that_is_none_of_two_ranks(mesh: dict[str, int]) -> None:
+    with pytest.raises(ls.Error, match="batches: the mesh {'data': "):
+        ls.data.batches(SAMPLES, size=2, world=SimpleNamespace(rank=1, size=2), mesh=mesh)
+
+
+def test_no_samples() -> None:
+    for last in ("drop", "pad"):
+        with pytest.raises(ls.Error, match="batches: there are no samples"):
+            ls.data.batches(np.zeros((0, 3)), size=2, last=last)
 
 
 def test_samples_that_do_not_fit_together() -> None:
@@ -226,6 +248,32 @@ def test_idx_files_of_every_dtype(code: int, letter: str, dtype: str, values: li
     array = ls.data.load_idx(path)
     assert array.dtype == np.dtype(dtype) and array.dtype.isnative
     np.testing.assert_array_equal(array, np.array([values], dtype))
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_four_files_of_mnist(compressed: bool, tmp_path: Path) -> None:
+    for part, count in (("train", 3), ("t10k", 2)):
+        pixels = bytes([0, 51, 255, count]) * count
+        images = bytes([0, 0, 8, 3]) + struct.pack(">3I", count, 2, 2) + pixels
+        labels = bytes([0, 0, 8, 1]) + struct.pack(">I", count) + bytes(range(count))
+        for name, content in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels)):
+            if compressed:
+                (tmp_path / f"{part}-{name}.gz").write_bytes(gzip.compress(content))
+            else:
+                (tmp_path / f"{part}-{name}").write_bytes(content)
+    for train, count in ((True, 3), (False, 2)):
+        images, labels = ls.data.mnist(tmp_path, train=train)
+        assert (images.dtype, images.shape, labels.dtype) == (np.float32, (count, 1, 2, 2), np.int64)
+        np.testing.assert_array_equal(images[0, 0].ravel(), np.array([0, 51, 255, count], np.float32) / 255)
+        assert images.max() == 1
+        assert labels.tolist() == list(range(count))
+
+
+def test_files_of_mnist_that_are_exchanged(tmp_path: Path) -> None:
+    for name in ("images-idx3-ubyte", "labels-idx1-ubyte"):
+        (tmp_path / f"train-{name}").write_bytes(bytes([0, 0, 8, 1]) + struct.pack(">I", 3) + bytes(3))
+    with pytest.raises(ls.Error, match=r"images of shape \(3,\) with labels of shape \(3,\)"):
+        ls.data.mnist(tmp_path)
 
 
 @pytest.mark.parametrize("code", [0, 7, 10, 15])

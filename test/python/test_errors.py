@@ -172,7 +172,7 @@ class Momentum:
         (Momentum(), ["unknown optimizer", "Momentum", "SGD, Adam, AdamW"]),
         ("SGD", ["unknown optimizer 'SGD'", "SGD, Adam, AdamW"]),
         (None, ["unknown optimizer None"]),
-        (ls.optim.SGD, ["unknown optimizer", "SGD"]),
+        (ls.optim.SGD, ["the optimizer is the class SGD, expected one with its options, such as SGD()"]),
     ],
 )
 def test_what_is_no_optimizer(optimizer: Any, parts: list[str]) -> None:

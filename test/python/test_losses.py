@@ -102,6 +102,9 @@ def cases() -> list[Case]:
         Case("l1", make.l1("z", "t"), {"t": WANTED}, lambda z, y, q, t: F.l1_loss(z, t)),
         Case("l1, weighted elements", make.l1("z", "t", element_weight="e"), {"t": WANTED, "e": elements},
              lambda z, y, q, t, e: (F.l1_loss(z, t, reduction="none") * e).sum() / e.sum()),
+        Case("l1, weighted samples and elements", make.l1("z", "t", sample_weight="s", element_weight="e"),
+             {"t": WANTED, "s": samples, "e": elements},
+             lambda z, y, q, t, s, e: (F.l1_loss(z, t, reduction="none") * e * s[:, None]).sum() / (e * s[:, None]).sum()),
         Case("huber", make.huber("z", "t", 0.5), {"t": WANTED}, lambda z, y, q, t: F.huber_loss(z, t, delta=0.5)),
         Case("smooth_l1", make.smooth_l1("z", "t", beta=0.5, sample_weight="s"), {"t": WANTED, "s": samples},
              lambda z, y, q, t, s: weighted(F.smooth_l1_loss(z, t, reduction="none", beta=0.5), s)),
@@ -229,6 +232,59 @@ def test_an_ignored_label_need_not_be_a_class_and_others_must() -> None:
             trained(loss, {"x": X, "t": labels}, ls.Communicator.single())
 
 
+def test_lengths_of_sequences_are_checked() -> None:
+    loss = ls.loss.ctc("log", max_target_length=2)
+    for name, end in (("input_lengths", 4), ("target_lengths", 3)):
+        for wrong in (-1, end):
+            lengths = {key: value.copy() for key, value in CTC_LENGTHS.items()}
+            lengths[name][3] = wrong
+            what = {"input_lengths": "an input length", "target_lengths": "a target length"}[name]
+            with raises(f"loss ctc: {what} is outside [0, {end})"):
+                trained(loss, {"x": X, "target": CTC_LABELS, **lengths}, ls.Communicator.single())
+
+
+def of_logits(loss: ls.Loss, shape: str, value: np.ndarray, **inputs: np.ndarray) -> tuple[float, np.ndarray]:
+    """The loss of these logits, and what one step of SGD with the rate 1 subtracts from an addend of them that is 0."""
+    text = f"graph @f(%x: {shape} split(0), state %w: {shape}) -> (z: {shape} split(0)) {{\n  %z = add %x, %w : {shape}\n  return %z\n}}"
+    exe = ls.compile(ls.train_step(ls.parse(text), loss, ls.optim.SGD(1.0)), threads=1)
+    return float(exe(x=value, **inputs)["loss"]), -exe.state["w"]
+
+
+def test_logits_far_from_0_have_a_finite_loss() -> None:
+    z = torch.tensor([[1e3, -1e3, 0], [-100, 100, -50]], requires_grad=True)
+    t = np.array([[1, 0, 0.5], [1, 0, 0]], np.float32)
+    for options in ({}, {"pos_weight": [2.0]}):
+        z.grad = None
+        weight = {key: torch.tensor(value) for key, value in options.items()}
+        expected = F.binary_cross_entropy_with_logits(z, torch.tensor(t), **weight)
+        expected.backward()
+        loss = ls.loss.binary_cross_entropy_with_logits("z", "t", **options)
+        value, gradient = of_logits(loss, "f32[2,3]", z.detach().numpy(), t=t)
+        np.testing.assert_allclose(value, expected.item(), rtol=1e-6)
+        np.testing.assert_allclose(gradient, z.grad.numpy(), atol=1e-7)
+
+
+def test_ctc_of_a_class_that_cannot_be() -> None:
+    """Its logarithm is -inf. Nothing goes through it, and no gradient comes of it."""
+    x = RANDOM.standard_normal((2, 4, 3)).astype(np.float32)
+    x[0, 1, 1] = x[1, 2, 0] = -np.inf
+    labels = {
+        "target": np.array([[1, 2], [2, 1]]),
+        "input_lengths": np.array([4, 4]),
+        "target_lengths": np.array([2, 2]),
+    }
+    z = torch.tensor(x)
+    expected = F.ctc_loss(z.transpose(0, 1), *(torch.tensor(value) for value in labels.values()))
+    value, gradient = of_logits(ls.loss.ctc("z", max_target_length=2), "f32[2,4,3]", x, **labels)
+    np.testing.assert_allclose(value, expected.item(), rtol=1e-5)
+    assert np.isfinite(gradient).all() and gradient.any()
+    assert not gradient[0, 1, 1] and not gradient[1, 2, 0]
+    x[1, 2] = -np.inf  # there is no way any more
+    value, gradient = of_logits(ls.loss.ctc("z", max_target_length=2), "f32[2,4,3]", x, **labels)
+    assert value == np.inf and np.isfinite(gradient).all()
+    assert gradient[0].any() and not gradient[1].any()
+
+
 def test_in_16_bits_the_sum_is_not_too_large() -> None:
     graph = ls.train_step(model(dtype="f16"), ls.loss.mean_squared_error("z", "t"), ls.optim.SGD(1.0))
     x = np.ones((BATCH, FEATURES), np.float16)
@@ -257,6 +313,8 @@ def test_what_cannot_be_added_or_multiplied() -> None:
     for wrong in (lambda: a + 1, lambda: 1 + a, lambda: a * a, lambda: a * "2", lambda: a * True, lambda: a + None):
         with pytest.raises(TypeError, match="unsupported operand|can't multiply"):
             wrong()
+    with pytest.raises(TypeError, match="unsupported operand"):
+        np.ones(2) * a  # no array of losses
     for factor in (float("nan"), float("inf")):
         with raises("loss l1: its factor is", "expected a finite number"):
             a * factor

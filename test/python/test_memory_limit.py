@@ -90,8 +90,8 @@ def test_the_smallest_limit_is_named_and_can_be_kept() -> None:
     held = whole.memory
     with raises(
         f"memory_limit is {least - 1} bytes, and graph @wide", f"needs at least {least} on each rank",
-        f"states {held['states']}, constants {held['constants']}, buckets {held['buckets']}",
-        f"{total(whole)} if nothing is",
+        f"{held['states']} for states, {held['constants']} for constants, {held['buckets']} for buckets of collectives",
+        f"with nothing computed again it takes {total(whole)}",
     ):  # fmt: skip
         ls.compile(step, threads=1, memory_limit=least - 1)
 
@@ -100,7 +100,7 @@ def test_where_one_kernel_needs_most_nothing_helps() -> None:
     step = step_of(LENET)
     whole = ls.compile(step, threads=1)
     assert smallest(step) == total(whole)
-    with raises(f"needs at least {total(whole)} on each rank", f"{total(whole)} if nothing is"):
+    with raises(f"needs at least {total(whole)} on each rank", f"with nothing computed again it takes {total(whole)}"):
         ls.compile(step, threads=1, memory_limit=total(whole) - 1)
 
 
@@ -196,9 +196,7 @@ def test_a_limit_that_one_rank_cannot_keep_is_an_error_of_all() -> None:
     assert "rank 0" in str(results[1])
 
 
-def test_constants_in_the_body_of_a_loop_count() -> None:
-    values = ", ".join(["1.0", "2.0"] * 2048)
-    text = """graph @loops(%h: f32[4096], %x: f32[3,4096]) -> (y: f32[4096]) {
+LOOPS = """graph @loops(%h: f32[4096], %x: f32[3,4096]) -> (y: f32[4096]) {
   %y = scan %h, %x {carried=1, scanned=1, length=3, body=
     graph @each(%h: f32[4096], %x: f32[4096]) -> (h: f32[4096]) {
       %c = constant {value=dense<f32[4096]: VALUES>} : f32[4096]
@@ -209,5 +207,21 @@ def test_constants_in_the_body_of_a_loop_count() -> None:
   return %y
 }
 """
-    exe = ls.compile(ls.parse(text.replace("VALUES", values)), threads=1)
+ADDS = """graph @adds(%x: f32[4096]) -> (y: f32[4096]) {
+  %c = constant {value=dense<f32[4096]: VALUES>} : f32[4096]
+  %y = add %x, %c : f32[4096]
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize("text", [LOOPS, ADDS], ids=["loops", "adds"])
+def test_constants_count(text: str) -> None:
+    graph = ls.parse(text.replace("VALUES", ", ".join(["1.0", "2.0"] * 2048)))
+    exe = ls.compile(graph, threads=1)
     assert exe.memory["constants"] >= 4 * 4096
+    least = smallest(graph)
+    limited = ls.compile(graph, threads=1, memory_limit=least)
+    assert total(limited) <= least
+    with raises(f"{limited.memory['constants']} for constants, "):
+        ls.compile(graph, threads=1, memory_limit=least - 1)

@@ -108,6 +108,9 @@ def test_what_weighs_nothing_is_not_looked_at() -> None:
     assert mean.compute() == 1
     accuracy.add([[1.0, 0], [np.nan, np.nan]], [0, 99], [1, 0])
     assert accuracy.compute() == 1
+    ignoring = ls.metrics.Accuracy(ignore_index=-100)
+    ignoring.add([[1.0, 0], [1.0, 0], [1.0, 0]], [0, 99, -100], [1, 0, 1])
+    assert ignoring.compute() == 1
     mean.add(np.nan)
     assert math.isnan(mean.compute())
 
@@ -124,12 +127,19 @@ def test_wrong_metrics() -> None:
         accuracy.add(SCORES, LABELS * 1.0)
     with raises("Accuracy: label 7 is outside [0, 7)"):
         accuracy.add(SCORES, np.full(53, 7))
-    with raises("Accuracy: weights of shape (3,), expected one number, (53,) or (53,)"):
+    with raises("Accuracy: label -1 is outside [0, 7)"):
+        accuracy.add(SCORES, np.full(53, -1))
+    with raises("Accuracy: weights of shape (3,), expected one number, or (53,)"):
         accuracy.add(SCORES, LABELS, [1, 1, 1])
     with raises("Mean: a weight is negative or no finite number"):
         ls.metrics.Mean().add(1.0, -1.0)
-    with raises("ConfusionMatrix: scores of 7 classes, expected 6"):
-        ls.metrics.ConfusionMatrix(6).add(SCORES, LABELS)
+    with raises("Mean: a weight is negative or no finite number"):
+        ls.metrics.Mean().add(1.0, math.inf)
+    with raises("Mean: values is 1j, expected numbers"):
+        ls.metrics.Mean().add(1j)
+    for classes in (6, 8):
+        with raises(f"ConfusionMatrix: scores of 7 classes, expected {classes}"):
+            ls.metrics.ConfusionMatrix(classes).add(SCORES, LABELS)
     assert math.isnan(accuracy.compute())
 
     def compute(world: ls.Communicator) -> Any:
@@ -162,6 +172,40 @@ def test_ranks_with_the_same_samples_count_once() -> None:
             np.testing.assert_array_equal(found, alone.compute(), err_msg=str(mesh))
     for error in run_in_threads(2, lambda world: alone.compute(world, {"data": 3})):
         assert "compute: the mesh {'data': 3} is of 3 ranks, and the world has 2" in str(error)
+
+
+@pytest.mark.parametrize(("mesh", "counted"), [({"data": 2, "model": 2}, (0, 2)), ({"model": 2, "data": 2}, (0, 1))])
+def test_every_metric_counts_the_first_of_the_ranks_with_the_same_samples(
+    mesh: dict[str, int], counted: tuple[int, int]
+) -> None:
+    """Here the others' are not the same, so that it is seen."""
+
+    def compute(world: ls.Communicator) -> list[Any]:
+        mean, perplexity = ls.metrics.Mean(), ls.metrics.Perplexity()
+        accuracy, matrix = ls.metrics.Accuracy(), ls.metrics.ConfusionMatrix(4)
+        for metric in (mean, perplexity):
+            metric.add(world.rank)
+        for metric in (accuracy, matrix):
+            metric.add(np.eye(4)[[world.rank]], [0])
+        return [metric.compute(world, mesh) for metric in (mean, perplexity, accuracy, matrix)]
+
+    results = run_in_threads(4, compute)
+    assert len(results) == 4
+    for mean, perplexity, accuracy, matrix in results:
+        assert mean == sum(counted) / 2
+        assert perplexity == pytest.approx(math.exp(mean))
+        assert accuracy == 0.5
+        assert matrix[0].tolist() == [rank in counted for rank in range(4)]
+
+
+def test_a_matrix_stays_what_it_was_when_more_is_added() -> None:
+    metric = ls.metrics.ConfusionMatrix(2)
+    metric.add([[1, 0]], [0])
+    first = metric.compute()
+    metric.add([[1, 0]], [0])
+    first += 5
+    assert metric.compute().tolist() == [[2, 0], [0, 0]]
+    assert first[0, 0] == 6
 
 
 def test_large_losses_and_scores_of_16_bits() -> None:

@@ -269,6 +269,16 @@ def test_a_graph_says_which_initializers_it_took_for_constants(scalars: ls.Graph
     assert ls.train_step(scalars, LOSS_OF_Y, SGD).trained == ["w"]
 
 
+def test_a_scalar_is_a_state_if_one_says_so(scalars: ls.Graph, tmp_path: Path) -> None:
+    graph = ls.load_onnx(tmp_path / "scalars.onnx", dims={"n": 6}, states=["layer.scale"])
+    assert {state.name: state.shape for state in graph.states} == {"w": (4, 3), "layer.scale": ()}
+    assert graph.constants == ["eps"]
+    assert graph.initial_value("layer.scale") == F(1.5)
+    assert set(ls.train_step(graph, LOSS_OF_Y, SGD).trained) == {"w", "layer.scale"}
+    with raises("states: there is no initializer 'scale'"):
+        ls.load_onnx(tmp_path / "scalars.onnx", dims={"n": 6}, states=["scale"])
+
+
 def test_tables_are_constants_if_one_says_so(tmp_path: Path) -> None:
     """y = (x w + positions) val_7 + val_8, as PyTorch's exporter names what it computed itself."""
     nodes = [
@@ -343,7 +353,7 @@ def test_names_and_patterns_of_what_is_trained() -> None:
         trained(frozen=["fc9.weight"])
     with raises("fc1.bias", "trained and by frozen"):
         trained(trained=["fc1.bias"], frozen=["fc1.bias"])
-    with raises("no trainable state"):
+    with raises("frozen leaves no state of graph @", "to train"):
         trained(frozen=["*"])
     with raises("frozen", "'fc1.*'", "list of names"):
         trained(frozen="fc1.*")

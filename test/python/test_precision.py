@@ -137,6 +137,39 @@ def test_a_step_that_overflows_changes_the_factor_alone_on_all_ranks(n: int) -> 
         assert np.isfinite(found[4:]).all()
 
 
+TWO = """
+graph @two(%x: f32[4,3] split(0), state %w1: f32[3,4], state %c1: f32[4,4], state %w2: f32[3,4], state %c2: f32[4,4], state %seen: i64[]) -> (logits: f32[4,4] split(0), %seen: i64[]) {
+  %a = matmul %x, %w1 : f32[4,4]
+  %b = matmul %a, %c1 : f32[4,4]
+  %c = matmul %x, %w2 : f32[4,4]
+  %d = matmul %c, %c2 : f32[4,4]
+  %z = add %b, %d : f32[4,4]
+  %one = constant {value=dense<i64[]: 1>} : i64[]
+  %seen.next = add %seen, %one : i64[]
+  return %z, %seen.next
+}
+"""
+
+
+@pytest.mark.parametrize("bad", ["c1", "c2"])
+def test_one_gradient_that_is_not_finite_is_enough(bad: str) -> None:
+    """Of %w1 or %w2 alone. What the model itself makes of a state, such as a running statistic, goes on."""
+    step = ls.train_step(
+        ls.parse(TWO),
+        ls.loss.softmax_cross_entropy("logits", "label"),
+        ls.optim.SGD(0.1, momentum=0.9),
+        precision="f16",
+    )
+    exe = ls.compile(step, threads=1)
+    exe.state["c1"] = exe.state["c2"] = np.eye(4, dtype=np.float32)
+    exe.state[bad] = np.full((4, 4), 1e4, np.float32) * np.eye(4, dtype=np.float32)
+    before = {name: exe.state[name].copy() for name in exe.state}
+    exe(x=np.ones((4, 3), np.float32), label=np.zeros(4, np.int64))
+    changed = {name for name in exe.state if exe.state[name].tobytes() != before[name].tobytes()}
+    assert changed == {"loss_scale/scale", "seen"}
+    assert exe.state["loss_scale/scale"] == 32768 and exe.state["seen"] == 1
+
+
 def test_the_factor_grows_after_an_interval_of_good_steps() -> None:
     exe = compiled("f16")
     exe.set(**{"loss_scale/interval": 2, "loss_scale/growth": 4})

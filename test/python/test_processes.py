@@ -1,4 +1,4 @@
-"""Ranks that are processes: they fork, and they make many communicators."""
+"""Ranks that are processes: they fork, and they make many communicators; and how tests run ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ranks import mpirun
+import lockstep as ls
+from ranks import mpirun, run_in_threads
 
 HERE = Path(__file__).parent
 
@@ -33,6 +34,19 @@ def test_an_mpirun_that_outlives_its_ranks_is_ended(tmp_path: Path, monkeypatch:
     assert time.monotonic() - begin < 10
     assert done.returncode != 0
     assert done.stdout == "the ranks are gone\n"
+
+
+def test_a_check_that_fails_on_a_rank_that_is_a_thread_fails_the_test() -> None:
+    """pytest's own exceptions are none of the Exceptions that tests look for in results."""
+
+    def body(world: ls.Communicator) -> None:
+        if world.rank == 1:
+            with pytest.raises(ls.Error):
+                pass
+        world.barrier()
+
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE Error"):
+        run_in_threads(2, body)
 
 
 def test_communicators_leave_nothing_behind() -> None:

@@ -147,13 +147,20 @@ def test_one_rank_without_the_backend() -> None:
     assert re.search(r'rank 1 on host .* gave up: .*"gpu"', other)
 
 
-def test_a_rank_that_raises_while_others_wait() -> None:
-    def raise_(world: ls.Communicator) -> None:
+def test_an_option_that_is_wrong_on_one_rank() -> None:
+    """It is found in Python, before anything is compiled; the others are in compile, and wait."""
+    other, culprit = errors_of(2, lambda world: ls.compile(training(), world=world, threads=1 - world.rank))
+    assert culprit == "compile: threads is 0, expected at least 1"
+    assert re.search(f"rank 1 on host .* gave up: {culprit}", other)
+
+
+def test_a_rank_that_gives_up_while_others_wait() -> None:
+    def give_up(world: ls.Communicator) -> None:
         if world.rank == 1:
-            raise ls.Error("no more data")
+            world.abort("no more data")
         world.barrier()
 
-    messages = errors_of(3, raise_)
+    messages = errors_of(3, give_up)
     assert all(re.search(r"rank 1 on host .* gave up: no more data", messages[rank]) for rank in (0, 2))
 
 

@@ -124,6 +124,14 @@ def test_a_group_follows_its_schedule() -> None:
     assert exe.settings["optimizer/learning_rate"] == 0.5
 
 
+def test_an_optimizer_to_which_groups_leave_no_state_follows_nothing() -> None:
+    rate = ls.schedule.step(0.2, every=2, gamma=0.5)
+    exe = ls.compile(step_of(optimizer=ls.optim.SGD(rate), groups={"*": ls.optim.SGD(0.1)}), threads=1)
+    assert dict(exe.settings) == {"optimizer/*/learning_rate": 0.1}
+    x, label = batches()[0]
+    assert exe(x=x, label=label)["loss"] != exe(x=x, label=label)["loss"]
+
+
 def test_the_first_pattern_that_matches_counts() -> None:
     step = step_of(groups={"fc1.bias": ls.optim.Lion(), "*.bias": ls.optim.Adagrad(0.1)})
     kept = {each.name for each in step.states if "bias/" in each.name}
@@ -139,6 +147,8 @@ def test_wrong_groups() -> None:
         step_of(groups={"*.bias": SGD, "fc1.bias": SGD})
     with raises("groups: no state", "'fc1.bias'", "trained are fc1.weight, fc2"):
         step_of(groups={"fc1.bias": SGD}, frozen=["fc1.bias"])
+    with raises("the optimizer of group '*.bias' is the class SGD, expected one with its options, such as SGD()"):
+        step_of(groups={"*.bias": ls.optim.SGD})
     with raises("unknown optimizer 0.1 of group '*.bias'; lockstep.optim has SGD, "):
         step_of(groups={"*.bias": 0.1})
     with raises("groups is [", "expected optimizers by name or pattern of states"):
@@ -155,6 +165,7 @@ def test_wrong_groups() -> None:
 def test_the_limit_is_a_setting_and_may_follow_a_schedule() -> None:
     schedule = ls.schedule.linear(0.5, 0.1, 4)
     assert step_of(clip=ls.clip.value(0.25)).settings["clipping/limit"] == 0.25
+    assert step_of(clip=ls.clip.value(schedule)).settings["clipping/limit"] == schedule(0)
     scheduled = ls.compile(step_of(clip=ls.clip.global_norm(schedule)), threads=1)
     by_hand = ls.compile(step_of(clip=ls.clip.global_norm(1.0)), threads=1)
     for at, (x, label) in enumerate(batches()):
@@ -257,18 +268,24 @@ def test_frozen_states_have_none_and_stay_what_they_are() -> None:
 
 
 def test_wrong_averages() -> None:
-    with raises("average is 0.9, expected one of lockstep.average, or a function of the step"):
+    with raises("average is 0.9, expected one of lockstep.average, such as"):
         step_of(average=0.9)
+    with raises("average is <function exponential", "which gives", "at step 0, expected one of lockstep.average"):
+        step_of(average=ls.average.exponential)  # not called
+    with raises("which gives 1.5 at step 0, expected"):
+        step_of(average=lambda step: 1.5)
     for wrong in (1, -0.1, float("nan")):
         with raises("average.exponential: decay is", "expected at least 0 and below 1"):
             ls.average.exponential(wrong)
+    assert [ls.average.exponential(0)(step) for step in (0, 5)] == [1, 1], "the weights themselves"
     with raises("average.stochastic: start is -1, expected at least 0"):
         ls.average.stochastic(-1)
     with raises("average.stochastic: every is 0, expected at least 1"):
         ls.average.stochastic(0, every=0)
-    exe = ls.compile(step_of(average=lambda step: 1.5), threads=1)
+    exe = ls.compile(step_of(average=lambda step: 1.0 + step), threads=1)
     x, label = batches()[0]
-    with raises("averaging/weight", "1.5", "from 0 to 1"):
+    exe(x=x, label=label)
+    with raises("averaging/weight is 2, expected", "from 0 to 1"):
         exe(x=x, label=label)
     with raises("the step keeps no averages; train_step(average="):
         ls.compile(training(), threads=1).state.averaged()

@@ -93,8 +93,10 @@ def test_where_they_end() -> None:
     assert cycle(1000) == cycle(49) == pytest.approx(0.3 / 25 / 1e4)
     assert ls.schedule.one_cycle(0.3, 1)(0) == pytest.approx(0.3 / 25 / 1e4)
     assert ls.schedule.one_cycle(0.3, 10, rising=1.0)(9) == pytest.approx(0.3)
+    assert ls.schedule.one_cycle(0.3, 10, rising=0.1)(0) == pytest.approx(0.3)  # which has nothing to rise from
     assert ls.schedule.cosine(0.4, 10)(20) == pytest.approx(0.4)  # back again
     assert ls.schedule.constant(0.5).after_warmup(4)(0) == 0
+    assert ls.schedule.cosine(0.4, 10).after_warmup(0)(3) == ls.schedule.cosine(0.4, 10)(3)
 
 
 def test_they_are_values() -> None:
@@ -112,12 +114,17 @@ def test_they_are_values() -> None:
         (lambda: ls.schedule.step(math.nan, 3), "schedule.step: value is nan, expected a finite number"),
         (lambda: ls.schedule.step(0.1, 0), "schedule.step: every is 0, expected at least 1"),
         (lambda: ls.schedule.step(0.1, 2.5), "schedule.step: every is 2.5, expected a whole number"),
+        (lambda: ls.schedule.step(0.1, True), "schedule.step: every is True, expected a whole number"),
         (lambda: ls.schedule.multi_step(0.1, [3, 0]), "schedule.multi_step: a milestone is 0, expected at least 1"),
+        (lambda: ls.schedule.multi_step(0.1, 5), "schedule.multi_step: milestones is 5, expected a list of whole"),
         (lambda: ls.schedule.cosine(0.1, -1), "schedule.cosine: steps is -1"),
         (lambda: ls.schedule.cosine_with_restarts(0.1, 3, 0), "growth is 0, expected at least 1"),
         (lambda: ls.schedule.one_cycle(0.1, 10, rising=1.5), "rising is 1.5, expected at least 0 and at most 1"),
+        (lambda: ls.schedule.one_cycle(0.1, 10, rising=-0.5), "rising is -0.5, expected at least 0 and at most 1"),
+        (lambda: ls.schedule.one_cycle(0.1, 10, start_divisor=-2), "start_divisor is -2.0, expected a number above 0"),
+        (lambda: ls.schedule.constant(0.1).after_warmup(5, math.nan), "after_warmup: start is nan, expected a finite"),
         (lambda: ls.schedule.one_cycle(0.1, 10, final_divisor=0), "final_divisor is 0.0, expected a number above 0"),
-        (lambda: ls.schedule.constant(0.1).after_warmup(0), "after_warmup: steps is 0, expected at least 1"),
+        (lambda: ls.schedule.constant(0.1).after_warmup(-1), "after_warmup: steps is -1, expected at least 0"),
     ],
 )
 def test_what_is_refused(make: Callable[[], object], message: str) -> None:

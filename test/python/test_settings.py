@@ -64,6 +64,8 @@ def test_by_its_name_or_the_last_part_of_it() -> None:
     executable = exe(ls.optim.SGD(0.1, momentum=0.9))
     executable.set(learning_rate=0.5, **{"optimizer/momentum": np.float32(0.25)})
     assert dict(executable.settings) == {"optimizer/learning_rate": 0.5, "optimizer/momentum": 0.25}
+    executable.set(lr=0.25)  # PyTorch's spelling
+    assert executable.settings["lr"] == executable.settings["learning_rate"] == 0.25
     executable.settings["momentum"] = 0
     assert executable.settings["optimizer/momentum"] == 0 and len(executable.settings) == 2
     assert "optimizer/learning_rate" in repr(executable.settings)
@@ -78,11 +80,11 @@ def test_what_is_refused_changes_nothing() -> None:
     with pytest.raises(KeyError):
         executable.settings["w"]
     with raises("setting optimizer/learning_rate is -1, expected a finite number of at least 0"):
-        executable.set(learning_rate=-1)
+        executable.set(momentum=0.5, learning_rate=-1)
     with raises("setting optimizer/learning_rate is '0.1', expected a number"):
-        executable.set(learning_rate="0.1")
+        executable.set(momentum=0.5, learning_rate="0.1")
     with raises("setting optimizer/learning_rate is nan, expected a finite number of at least 0"):
-        executable.set(learning_rate=float("nan"))
+        executable.set(momentum=0.5, learning_rate=float("nan"))
     with pytest.raises(TypeError):
         del executable.settings["momentum"]
     assert dict(executable.settings) == {"optimizer/learning_rate": 0.1, "optimizer/momentum": 0.9}
@@ -151,6 +153,10 @@ def test_a_schedule_that_is_wrong_later() -> None:
     assert executable.step == 1
     for name, value in before.items():
         np.testing.assert_array_equal(executable.state[name], value)
+    executable.set(learning_rate=lambda step: 1 // (step - 1))
+    with pytest.raises(ZeroDivisionError) as raised:
+        executable(**batch(1))
+    assert raised.value.__notes__ == ["in the schedule of setting optimizer/learning_rate, at step 1"]
     executable.set(learning_rate=0.1)
     executable(**batch(1))
     with raises("step is -1, expected at least 0"):

@@ -36,6 +36,8 @@ def test_started_calls_give_what_calls_give() -> None:
             np.testing.assert_array_equal(call[name], value)
         assert call.wait().keys() == expected.keys()
         assert call["loss"] is call.wait()["loss"]
+        call.wait().clear()  # what it returns is the caller's
+        assert set(call.wait()) == set(call)
     assert started.counters["runs"] == 6
     for name, value in called.state.items():
         np.testing.assert_array_equal(started.state[name], value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,10 @@ from cases import CASES, STEPS, Case, train
 from ranks import mpirun, run_in_threads
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "hosts"))
+
+import hosts
+
 EXPECTED = json.loads((HERE / "pytorch_losses.json").read_text())
 TOLERANCE = 1e-4  # relative
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -60,15 +65,28 @@ def test_a_repeated_run_is_bitwise_equal(case: Case) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_losses_agree_over_mpi(n: int, tmp_path: Path) -> None:
-    done = mpirun(n, HERE / "mpi_training.py", tmp_path)
-    assert done.returncode == 0, done.stderr
-    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(n)]
+def assert_ranks_agree(n: int, folder: Path) -> None:
+    ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(n)]
     for rank in ranks:
         assert rank["size"] == n
         assert rank["digest"] == ranks[0]["digest"], "states differ between ranks"
         assert_losses_agree(rank["losses"], EXPECTED["lenet"])
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_losses_agree_over_mpi(n: int, tmp_path: Path) -> None:
+    done = mpirun(n, HERE / "mpi_training.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert_ranks_agree(n, tmp_path)
+
+
+@pytest.mark.skipif(bool(hosts.why_not()), reason=f"no hosts on this machine: {hosts.why_not()}")
+@pytest.mark.parametrize("ranks", [[1, 1], [2, 1]])
+def test_losses_agree_on_two_hosts(ranks: list[int], tmp_path: Path) -> None:
+    with hosts.Hosts(2, "1gbit") as two:
+        done = two.mpirun(ranks, sys.executable, HERE / "mpi_training.py", tmp_path, timeout=120, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert_ranks_agree(sum(ranks), tmp_path)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")

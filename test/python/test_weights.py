@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lockstep as ls
-from ranks import errors_of
+from ranks import errors_of, run_in_threads
 from test_errors import LABELS, X, raises, training
 from test_mesh import MESH
 
@@ -74,6 +75,7 @@ def test_names_that_are_not_there_or_for_one_state(file: Path) -> None:
 def test_strict_is_a_flag(file: Path) -> None:
     with raises("load_weights: strict is 'no', expected True or False"):
         ls.load_weights(graph(), saved(file, w=TWO, b=TWO), strict="no")  # type: ignore[arg-type]
+    ls.load_weights(graph(), saved(file, w=TWO), strict=np.bool_(False))
 
 
 def test_a_training_step_goes_on_where_it_was_saved(file: Path) -> None:
@@ -116,6 +118,27 @@ def test_states_that_ranks_share_or_that_are_half_updated_are_not_written(file: 
     for message in errors_of(1, failed):
         assert "they are in doubt" in message
     assert file.read_bytes() == before
+
+
+def test_one_rank_writes(file: Path) -> None:
+    def body(world: ls.Communicator) -> None:
+        exe = ls.compile(training(), world=world, threads=1)
+        ls.save_weights(exe, file.with_name(f"{world.rank}"))
+
+    assert run_in_threads(2, body) == [None, None]
+    assert [each.name for each in file.parent.iterdir()] == ["0"]
+
+
+def test_an_old_file_stays_when_the_disk_is_full(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = saved(file, w=TWO).read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with raises(f"{file}: ", "No space left on device"):
+        ls.save_weights(ls.compile(graph()), file)
+    assert [each.read_bytes() for each in file.parent.iterdir()] == [before]
 
 
 def test_schedules_stay_with_a_step_whose_weights_are_loaded(file: Path) -> None:

@@ -9,7 +9,9 @@
 #include <numeric>
 
 #include "core/interpreter.h"
+#include "core/printer.h"
 #include "core/random.h"
+#include "core/verifier.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
@@ -271,6 +273,47 @@ TEST(RandomDraw, WordsAndNeighboursAreUnrelated) {
   EXPECT_LT(std::abs(CorrelationOf(x, next)) * std::sqrt(static_cast<double>(kMany)), 4);
 }
 
+// In bodies of loops too there are draws, whose streams are taken.
+TEST(RandomDraw, IsNoneOfTheDrawsOfABody) {
+  absl::StatusOr<Graph> graph = ParseGraph(R"(
+graph @loops(%x: i64[3,2]) -> (y: u32[3,2]) {
+  %y = scan %x {carried=0, scanned=1, length=3, body=
+    graph @each(%x: i64[2]) -> (bits: u32[2]) {
+      %bits = random_bits %x, %x, %x {stream=5} : u32[2]
+      return %bits
+    }} : u32[3,2]
+  return %y
+}
+)");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  Builder b(*graph);
+  const Value bits = RandomDraw(b, {4}).Word(0);
+  ASSERT_TRUE(b.status().ok()) << b.status();
+  EXPECT_EQ(bits.node->attr<int64_t>("stream"), 6);
+}
+
+// A number has words of its own: of f64 for its low bits too, and a normal one for its radius and its angle.
+TEST(RandomDraw, NoWordServesTwice) {
+  using Words = std::vector<int64_t>;
+  for (DType dtype : kFloats) {
+    SCOPED_TRACE(DTypeName(dtype));
+    for (const bool is_normal : {false, true}) {
+      const Graph graph = GraphOfDraws([&](Builder& b) {
+        return std::vector<Value>{is_normal ? RandomNormal(b, {dtype, {2}}, 0, 1)
+                                            : RandomUniform(b, {dtype, {2}}, 0, 1)};
+      });
+      Words words;
+      for (const Node& node : graph.nodes()) {
+        if (node.Is("random_bits")) words.push_back(node.attr<int64_t>("word"));
+      }
+      std::sort(words.begin(), words.end());
+      const bool is_double = dtype == DType::kF64;
+      if (is_normal) EXPECT_EQ(words, is_double ? Words({0, 1, 2, 3}) : Words({0, 1}));
+      else EXPECT_EQ(words, is_double ? Words({0, 1}) : Words({0}));
+    }
+  }
+}
+
 // An element's number follows from its place in row-major order.
 TEST(RandomDraw, CountsElementsInTheirOrder) {
   const auto drawn = [](const Shape& shape) {
@@ -294,6 +337,28 @@ TEST(RandomStates, AreThoseOfAllDraws) {
   EXPECT_EQ(graph.inputs().size(), 2u);
   EXPECT_NE(graph.FindResult(kRandomStep, /*is_state=*/true), nullptr);
   EXPECT_EQ(graph.FindResult(kRandomSeed, /*is_state=*/true), nullptr);
+}
+
+// Removing those that nothing draws by.
+TEST(RandomStates, GoUnlessSomethingUsesThem) {
+  const auto remain = [](const std::string& of) {
+    absl::StatusOr<Graph> graph = ParseGraph(R"(
+graph @f(%x: i64[], state %random/seed: i64[], state %random/step: i64[]) -> (y: i64[], %random/step: i64[]) {
+  %one = constant {value=dense<i64[]: 1>} : i64[]
+  %next = add %random/step, %one : i64[]
+  %y = add %x, )" + of + R"( : i64[]
+  return %y, %next
+}
+)");
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    const bool are_removed = RemoveUnusedRandomStates(*graph);
+    EXPECT_TRUE(Verify(*graph).ok());
+    EXPECT_EQ(are_removed, graph->FindResult(kRandomStep, /*is_state=*/true) == nullptr);
+    return graph->inputs().size();
+  };
+  EXPECT_EQ(remain("%x"), 1u);
+  EXPECT_EQ(remain("%random/seed"), 3u);
+  EXPECT_EQ(remain("%random/step"), 3u);
 }
 
 TEST(RandomStates, NeedTheirNames) {
