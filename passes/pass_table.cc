@@ -8,6 +8,7 @@
 #include "passes/distribute/localize.h"
 #include "passes/distribute/merge_all_reduces.h"
 #include "passes/distribute/overlap_collectives.h"
+#include "passes/distribute/wire.h"
 #include "passes/legalize/legalize.h"
 #include "passes/legalize/widen.h"
 #include "passes/optimize/cse.h"
@@ -98,6 +99,11 @@ absl::StatusOr<Pass> PassFromText(std::string_view text) {
 // An entry for a pass without options.
 PassEntry Plain(std::string name, std::string doc, Pass (*make)()) {
   return {std::move(name), std::move(doc), "", [make](PassOptions&) { return make(); }};
+}
+
+absl::StatusOr<Pass> MakeChooseWire(PassOptions& options) {
+  std::string dtype = options.GetString("dtype", "bf16");
+  return ChooseWire(std::move(dtype));
 }
 
 absl::StatusOr<Pass> MakeAutodiff(PassOptions& options) {
@@ -377,12 +383,14 @@ const std::vector<PassEntry>& PassTable() {
       {"distribute", "turns the one-rank program into that of each rank of a mesh", "data=4 (axes and sizes)",
        MakeDistribute},
       Plain("form-reduce-scatters", "reduces to slices what is wanted in slices alone", FormReduceScatters),
+      {"choose-wire", "says as what dtype gradients travel", "dtype=bf16", MakeChooseWire},
       {"merge-all-reduces", "puts all-reduces into buckets", "max_bytes=4194304, first_bytes=max_bytes / 8",
        MakeMergeAllReduces},
       {"legalize", "decomposes ops that a target has no kernels for", "without=softmax|sgd", MakeLegalize},
       {"widen-halves", "computes in f32 what a target is slow at in 16 bits",
        "slow=matmul|convolution (default: all products)", MakeWidenHalves},
       Plain("localize", "gives a placed program the types of what each rank holds", Localize),
+      Plain("lower-wire", "converts what travels as another dtype", LowerWire),
       {"fuse-elementwise", "gathers elementwise ops and reductions into fusions",
        "max_nodes=64, max_operands=32, max_results=8, min_shared_elements=4096, max_row=65536", MakeFuseElementwise},
       Plain("overlap-collectives", "moves collectives so that they run while ranks compute", OverlapCollectives),

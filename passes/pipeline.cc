@@ -4,6 +4,7 @@
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/localize.h"
 #include "passes/distribute/overlap_collectives.h"
+#include "passes/distribute/wire.h"
 #include "passes/legalize/legalize.h"
 #include "passes/legalize/widen.h"
 #include "passes/optimize/cse.h"
@@ -18,7 +19,10 @@ namespace lockstep::passes {
 std::vector<Pass> MakePipeline(const PipelineOptions& options) {
   FusionOptions fusion = options.fusion;
   fusion.supports = options.supports;
-  if (!options.optimize) return {Distribute(options.mesh), Dce(), Legalize(options.supports), Localize()};
+  if (!options.optimize) {
+    return {Distribute(options.mesh),   Dce(),      ChooseWire(options.wire),
+            Legalize(options.supports), Localize(), LowerWire()};
+  }
   return {
       InferenceMode(),                   // what is not trained drops nothing, and is clear to see through
       RecognizeAttention(),              // of programs that are not trained: others come with it
@@ -30,6 +34,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       Distribute(options.mesh),          // on whole ops, whose placement rules say more than those of their parts
       Dce(),                             // what was computed whole, and is wanted in slices alone
       FormReduceScatters(),              // of what is wanted in slices, slices alone travel
+      ChooseWire(options.wire),          // as long as gradients have their names
       MergeAllReduces(options.buckets),  // before ops are taken apart: gradients are still recognisable
       Legalize(options.supports),        // from here on only what the target has kernels for
       Simplify(),                        // decompositions are written for clarity
@@ -37,6 +42,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       Cse(),                             // of which many are equal
       Dce(),                             // and some are left over
       Localize(),                        // after all that makes new nodes, which rules place in global types
+      LowerWire(),                       // last, as buckets are chosen by what they hold
       FuseElementwise(fusion),           // after legalizing, since optimizers fall apart into elementwise ops
       Dce(),                             // broadcasts and constants that were copied into every fusion
       OverlapCollectives(),              // last: it moves nodes, so nothing may reorder after it

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "core/placement.h"
@@ -14,7 +15,8 @@
 namespace lockstep::passes {
 
 struct PipelineOptions {
-  Mesh mesh;  // what the graph is to be distributed over; empty if that is done, or for one rank
+  Mesh mesh;         // what the graph is to be distributed over; empty if that is done, or for one rank
+  std::string wire;  // the dtype as which gradients travel between ranks (passes/distribute/wire.h); empty: their own
   MergeOptions buckets;
   std::function<bool(const Node&)> supports;     // whether the target has a kernel for a node as it is
   std::function<bool(const Node&)> prefers_f32;  // of nodes in 16 bits (passes/legalize/widen.h); empty: none

@@ -5,6 +5,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
 #include "runtime/comm/in_process.h"
@@ -30,12 +31,22 @@ Communicator::Options OptionsOf(nb::handle timeout) {
   return {.timeout = absl::Seconds(nb::cast<double>(Checked("positive", "timeout", timeout)))};
 }
 
-nb::object MakeMpi(nb::handle timeout) {
-  const Communicator::Options options = OptionsOf(timeout);
+// Which of two names the value is, or an Error.
+bool IsSecond(const char* what, nb::handle value, const char* first, const char* second) {
+  const nb::object checked =
+      nb::module_::import_("lockstep._check").attr("choice")(what, value, nb::make_tuple(first, second));
+  return nb::cast<std::string>(checked) == second;
+}
+
+nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle order) {
+  using BetweenHosts = MpiOptions::BetweenHosts;
+  MpiOptions options{.communicator = OptionsOf(timeout)};
+  if (IsSecond("between_hosts", between_hosts, "tcp", "mpi")) options.between_hosts = BetweenHosts::kMpi;
+  options.communicator.in_rank_order = IsSecond("order", order, "any", "rank");
   std::unique_ptr<Communicator> communicator;
   {
     nb::gil_scoped_release release;
-    communicator = ValueOrThrow(CreateMpi({.communicator = options}));
+    communicator = ValueOrThrow(CreateMpi(options));
   }
   nb::object world = nb::cast(std::move(communicator));
   nb::module_::import_("lockstep._excepthook").attr("abort_on_exception")(world);
@@ -64,19 +75,19 @@ void Barrier(Communicator& self) {
   ThrowIfError(self.Barrier("barrier"));
 }
 
-nb::list GatherBytes(Communicator& self, nb::handle bytes) {
+nb::list GatherBytes(Communicator& self, nb::handle bytes, nb::handle label) {
   if (!nb::isinstance<nb::bytes>(bytes)) {
     ThrowIfError(InvalidArgument() << "gather_bytes: bytes is " << nb::cast<std::string>(nb::repr(bytes))
                                    << ", expected bytes");
   }
   const nb::bytes own = nb::borrow<nb::bytes>(bytes);
-  const std::string mine(own.c_str(), own.size());
+  const std::string mine(own.c_str(), own.size()), name = TextOf(label, "gather_bytes: label");
   std::vector<std::string> all;
   {
     nb::gil_scoped_release release;
     const ExclusiveUse use(self.in_use());
     if (!use.ok()) ThrowIfError(use.Error("gather_bytes: the communicator"));
-    all = ValueOrThrow(self.AllGatherBytes(mine, "gather_bytes"));
+    all = ValueOrThrow(self.AllGatherBytes(mine, name));
   }
   nb::list result;
   for (const std::string& each : all) result.append(nb::bytes(each.data(), each.size()));
@@ -98,13 +109,25 @@ using Class = nb::class_<Communicator>;
 
 void BindMakers(Class& communicator) {
   communicator
-      .def_static("mpi", &MakeMpi, "timeout"_a.none() = kDefaultTimeout,
-                  "The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has.\n\n"
-                  "An exception that ends this process makes the other ranks fail with an Error that names this one, "
-                  "instead of waiting.\n\n"
-                  "Args:\n"
-                  "  timeout: how many seconds a call waits for a rank that is alive and does not arrive.",
-                  nb::sig("def mpi(timeout: float = 600.0) -> Communicator"))
+      .def_static(
+          "mpi", &MakeMpi, "timeout"_a.none() = kDefaultTimeout, "between_hosts"_a.none() = "tcp",
+          "order"_a.none() = "any",
+          "The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has.\n\n"
+          "An exception that ends this process makes the other ranks fail with an Error that names this one, "
+          "instead of waiting.\n\n"
+          "Args:\n"
+          "  timeout: how many seconds a call waits for a rank that is alive and does not arrive.\n"
+          "  between_hosts: what carries messages between hosts: \"tcp\", connections of our own, through the "
+          "network interfaces\n"
+          "    that the environment's LOCKSTEP_INTERFACE names (\"eth0\", \"ib,eth\": begins of names), or "
+          "all; or \"mpi\", which knows\n"
+          "    networks beside TCP where a cluster has them. Equal on all ranks.\n"
+          "  order: of the additions of a reduction. \"rank\" is that of the ranks, however they are spread over "
+          "hosts, so that another\n"
+          "    placement gives the same bits. With \"any\" hosts of several ranks may add their own first, "
+          "which is quicker; all ranks, and\n"
+          "    all runs with that placement, still have the same bits. Equal on all ranks.",
+          nb::sig("def mpi(timeout: float = 600.0, between_hosts: str = 'tcp', order: str = 'any') -> Communicator"))
       .def_static(
           "single", [] { return ValueOrThrow(CreateSingle()); }, "A world of one rank: nothing is communicated.")
       .def_static("in_process", &MakeInProcess, "n"_a.none(), "timeout"_a.none() = kDefaultTimeout,
@@ -128,8 +151,11 @@ void BindFacts(Class& communicator) {
 
 void BindCalls(Class& communicator) {
   communicator.def("barrier", &Barrier, "Returns when all ranks have called it.")
-      .def("gather_bytes", &GatherBytes, "bytes"_a.none(), "Every rank's bytes, by rank, on every rank.",
-           nb::sig("def gather_bytes(self, bytes: bytes) -> list[bytes]"))
+      .def("gather_bytes", &GatherBytes, "bytes"_a.none(), "label"_a.none() = "gather_bytes",
+           "Every rank's bytes, by rank, on every rank. Where ranks wait for one that does not come, or that calls "
+           "something else, the\n"
+           "message has the label, which is the same on all.",
+           nb::sig("def gather_bytes(self, bytes: bytes, label: str = 'gather_bytes') -> list[bytes]"))
       .def("abort", &Abort, "reason"_a.none(),
            "Makes what the other ranks wait in fail, with an Error that names this rank and the reason.\n"
            "An exception that ends a process under mpirun does this by itself.",

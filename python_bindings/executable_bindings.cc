@@ -102,8 +102,9 @@ std::vector<std::string> SlowDTypes(const Model& model, const std::string& backe
 std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::string& backend, nb::object world,
                                                const std::vector<std::pair<std::string, int64_t>>& mesh,
                                                const passes::InputSplits& splits, int64_t threads,
-                                               std::optional<int64_t> bucket_bytes, bool optimize, bool replicated,
-                                               int64_t check_every, const std::string& isa, bool tf32, bool tune,
+                                               std::optional<int64_t> bucket_bytes, const std::string& wire,
+                                               bool optimize, bool replicated, int64_t check_every,
+                                               const std::string& isa, bool tf32, bool tune,
                                                std::optional<uint64_t> memory_limit, bool profile,
                                                const std::string& dump) {
   auto loaded = std::make_unique<LoadedExecutable>();
@@ -112,6 +113,7 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   loaded->origin = model.origin;
   CompileOptions options;
   if (bucket_bytes) options.bucket_bytes = *bucket_bytes;
+  options.wire = wire;
   options.optimize = optimize;
   options.replicated = replicated;
   options.isa = isa;
@@ -137,11 +139,21 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   return loaded;
 }
 
+// What the schedule of a setting gives; a note on what it raises says which it is.
+nb::object ValueOf(nb::handle schedule, const std::string& setting, int64_t step) {
+  try {
+    return schedule(step);
+  } catch (nb::python_error& error) {
+    error.value().attr("add_note")("in the schedule of setting " + setting + ", at step " + std::to_string(step));
+    throw;
+  }
+}
+
 // Before a call: settings that have a schedule get the value of this step.
 void FollowSchedules(LoadedExecutable& self) {
   for (const auto& [setting, schedule] : self.schedules) {
     const std::string name = TextOf(setting, "the name of a setting");
-    const nb::object value = schedule(self.step);
+    const nb::object value = ValueOf(schedule, name, self.step);
     double number = 0;
     if (!nb::try_cast(value, number)) {
       ThrowIfError(InvalidArgument() << "the schedule of setting " << name << " gives "
@@ -410,12 +422,12 @@ void BindExecutable(nb::module_& module) {
              nb::sig("def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]"));
   module.def(
       "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "threads"_a, "bucket_bytes"_a,
-      "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a, "profile"_a,
-      "dump"_a,
+      "wire"_a, "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a,
+      "profile"_a, "dump"_a,
       nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
               "collections.abc.Sequence[tuple[str, int]], "
               "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], threads: int, "
-              "bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, "
+              "bucket_bytes: int | None, wire: str, optimize: bool, replicated: bool, check_every: int, "
               "isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable"));
 }
 

@@ -79,12 +79,15 @@ class Communicator {
   struct Options {
     absl::Duration timeout = absl::Minutes(10);  // how long a call waits for a peer that is alive and does not arrive
     bool progress_thread = false;                // a thread of its own even where ranks share memory
+    // Reductions add in the order of ranks however these are spread over hosts, so that another placement gives the
+    // same bits. Else hosts of several ranks may add their own first, which sends less at once.
+    bool in_rank_order = false;
   };
 
   // What ranks must agree on besides the call itself, for a collective to mean anything. Compared with every
   // collective; zeros compare like any number.
   struct Evidence {
-    uint64_t program = 0;      // hash of what the ranks run
+    uint64_t program = 0;      // hash of what the ranks run; 0: the call is none of a program
     uint64_t assignments = 0;  // hash of how often each state was assigned since the last run; 0: none was
     uint64_t inputs = 0;       // hash of the inputs that are replicated
     uint64_t states = 0;       // hash of the states that are replicated

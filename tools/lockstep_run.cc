@@ -22,6 +22,7 @@
 ABSL_FLAG(std::string, backend, "cpu", "the backend to run on");
 ABSL_FLAG(int, ranks, 1, "ranks in this process; a graph without a mesh is distributed over {data=ranks}");
 ABSL_FLAG(int, threads, 1, "threads of each rank");
+ABSL_FLAG(std::string, wire, "", "the dtype as which gradients travel between ranks: bf16; empty: their own");
 ABSL_FLAG(int64_t, bucket_bytes, lockstep::CompileOptions().bucket_bytes,
           "all_reduces are merged into buckets of about this size");
 ABSL_FLAG(bool, optimize, true, "run the whole pipeline, rather than what is needed to run");
@@ -204,6 +205,7 @@ absl::Status Main(const std::string& path) {
   options.tf32 = absl::GetFlag(FLAGS_tf32);
   options.tune = absl::GetFlag(FLAGS_tune);
   options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
+  options.wire = absl::GetFlag(FLAGS_wire);
   options.optimize = absl::GetFlag(FLAGS_optimize);
   if (const std::string directory = passes::DumpDirectoryFromEnvironment(); !directory.empty()) {
     ASSIGN_OR_RETURN(options.debug, passes::DumpTo(directory, graph.name()));

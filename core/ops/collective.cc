@@ -29,9 +29,23 @@ absl::Status CheckKind(const InferContext& c, std::string_view id, std::string_v
   return absl::OkStatus();
 }
 
+// Whether what travels is rounded to bf16.
+template <typename Context>
+bool TravelsAsBF16(const Context& c) {
+  return !c.template attr<std::string>("wire").empty();
+}
+
 absl::Status InferAllReduce(InferContext& c) {
   RETURN_IF_ERROR(ops::CheckAxis(c).status());
   RETURN_IF_ERROR(CheckKind(c, "C2", "C3"));
+  if (TravelsAsBF16(c)) {
+    const std::string &wire = c.attr<std::string>("wire"), &kind = c.attr<std::string>("kind");
+    if (wire != "bf16") return c.Error("C4") << "wire '" << wire << "', expected bf16, or none";
+    if (kind != "sum" && kind != "mean") return c.Error("C4") << "kind " << kind << " with a wire";
+    for (size_t i = 0; i < c.num_operands(); ++i) {
+      if (c.dtype(i) != DType::kF32) return c.Error("C4") << "operand " << c.operand(i) << " with a wire";
+    }
+  }
   std::vector<TensorType> types;
   for (size_t i = 0; i < c.num_operands(); ++i) types.push_back(c.operand(i));
   return c.SetResults(std::move(types));
@@ -57,8 +71,15 @@ T ReduceElement(ReduceKind kind, size_t ranks, F get) {
   return ConvertElement<T>(sum);
 }
 
-// Operand i reduced over all ranks.
-Tensor ReduceRanks(const RanksEvalContext& c, size_t i) {
+// As the element travels.
+template <typename T>
+T OnWire(T element, bool as_bf16) {
+  if constexpr (std::is_same_v<T, float>) return as_bf16 ? static_cast<float>(BFloat16(element)) : element;
+  else return element;
+}
+
+// Operand i reduced over all ranks; if `as_bf16`, elements and results travel so.
+Tensor ReduceRanks(const RanksEvalContext& c, size_t i, bool as_bf16 = false) {
   const ReduceKind kind = KindOf(c);
   Tensor reduced(c.operand(0, i).type());
   DispatchDType(reduced.dtype(), [&](auto tag) {
@@ -67,17 +88,19 @@ Tensor ReduceRanks(const RanksEvalContext& c, size_t i) {
     const bool wide = std::is_integral_v<T> && kind == ReduceKind::kMean;
     const auto out = reduced.mutable_data<T>();
     for (size_t at = 0; at < out.size(); ++at) {
-      const auto get = [&](size_t rank) { return c.operand(rank, i).data<T>()[at]; };
-      out[at] = wide ? ReduceElement<T, Accumulator<T>>(kind, c.num_ranks(), get)
-                     : ReduceElement<T, RankAccumulator<T>>(kind, c.num_ranks(), get);
+      const auto get = [&](size_t rank) { return OnWire<T>(c.operand(rank, i).data<T>()[at], as_bf16); };
+      out[at] = OnWire<T>(wide ? ReduceElement<T, Accumulator<T>>(kind, c.num_ranks(), get)
+                               : ReduceElement<T, RankAccumulator<T>>(kind, c.num_ranks(), get),
+                          as_bf16);
     }
   });
   return reduced;
 }
 
 absl::Status EvalAllReduce(RanksEvalContext& c) {
+  const bool as_bf16 = TravelsAsBF16(c) && c.num_ranks() > 1;
   for (size_t i = 0; i < c.num_operands(); ++i) {
-    const Tensor reduced = ReduceRanks(c, i);
+    const Tensor reduced = ReduceRanks(c, i, as_bf16);
     for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank, i) = reduced;
   }
   return absl::OkStatus();
@@ -185,15 +208,18 @@ const OpDef& AllReduceOp() {
       OpDef("all_reduce")
           .Doc(
               "Each operand reduced over the ranks of a mesh axis, elementwise and in rank order; one result for each "
-              "operand.")
+              "operand. With a wire, operands and results are rounded to that dtype, and added in f32; of one rank "
+              "nothing travels.")
           .Variadic("xs")
           .Attr<std::string>("axis", "of the mesh")
           .Attr<std::string>("kind", "sum, min, max, prod or mean")
           .OptionalAttr<int64_t>("bucket", -1, "the bucket in which the operands lie side by side; -1: not yet decided")
+          .OptionalAttr<std::string>("wire", "", "the dtype that travels; empty: that of the operands")
           .Communicates(CollectiveOp::kAllReduce)
           .Constraint("C1", ops::kAxisConstraint)
           .Constraint("C2", "kind is one of sum, min, max, prod, mean")
           .Constraint("C3", "the kind of bool operands is min or max")
+          .Constraint("C4", "a wire is bf16, and then the kind is sum or mean and operands are f32")
           .Infer(InferAllReduce)
           .EvalAcrossRanks(EvalAllReduce)
           .Vjp(AllReduceVjp)

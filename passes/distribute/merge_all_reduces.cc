@@ -17,7 +17,7 @@ namespace {
 // What must agree within a bucket. `depth` is the number of all-reduces on the longest path before this one; those of
 // equal depth do not need each other. All-reduces that no other one needs may be merged with each other at any depth:
 // they share the depth kFinal.
-using BucketKey = std::tuple<std::string, std::string, DType, int64_t>;  // axis, kind, dtype, depth
+using BucketKey = std::tuple<std::string, std::string, std::string, DType, int64_t>;  // axis, kind, wire, dtype, depth
 constexpr int64_t kFinal = -1;
 
 bool IsAllReduce(const Node& node) { return node.op().collective() == CollectiveOp::kAllReduce; }
@@ -83,8 +83,8 @@ std::vector<Bucket> FillBuckets(Graph& graph, const MergeOptions& options) {
   std::optional<size_t> first_final;
   for (const auto& [ready, node] : by_readiness) {
     const bool is_final = !reaches[node];
-    const BucketKey key{node->attr<std::string>("axis"), node->attr<std::string>("kind"), node->type().dtype,
-                        is_final ? kFinal : depths.at(node)};
+    const BucketKey key{node->attr<std::string>("axis"), node->attr<std::string>("kind"),
+                        node->attr<std::string>("wire"), node->type().dtype, is_final ? kFinal : depths.at(node)};
     const auto it = open.find(key);
     const bool is_first = it != open.end() && first_final == it->second;
     if (it == open.end() ||

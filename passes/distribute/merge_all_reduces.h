@@ -1,5 +1,5 @@
-// Merges all-reduces of one axis, kind and dtype into one over a bucket, so that latency is paid once for many small
-// gradients:
+// Merges all-reduces of one axis, kind, dtype and wire into one over a bucket, so that latency is paid once for many
+// small gradients:
 //
 //   %a = all_reduce %x {axis=data, kind=sum} : f32[2]
 //   %b = all_reduce %y {axis=data, kind=sum} : f32[3]

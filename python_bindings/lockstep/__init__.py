@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from . import _isolated  # noqa: F401  isort: skip  (before anything else imports _lockstep)
@@ -171,8 +172,8 @@ def train_step(
     choices = optim._groups(optimizer, groups)
     if clip is not None:
         _check.instance("clip", clip, Clip, "one of lockstep.clip, such as lockstep.clip.global_norm(1.0)")
-    if not (average is None or callable(average)):
-        raise Error(f"average is {average!r}, expected one of lockstep.average, or a function of the step")
+    if average is not None:
+        _check_average(average)
     step = _lockstep._train_step(
         model,
         loss._choices(),
@@ -192,6 +193,16 @@ def train_step(
     settings = step.settings
     step._schedules = {name: each for name, each in _schedules_of(choices, clip, average).items() if name in settings}
     return step
+
+
+def _check_average(average: Any) -> None:
+    first = average(0) if callable(average) else None
+    if not isinstance(first, Real) or not 0 <= first <= 1:
+        found = f"which gives {first!r} at step 0, " if callable(average) else ""
+        raise Error(
+            f"average is {average!r}, {found}expected one of lockstep.average, such as lockstep.average.exponential(0.999), "
+            "or a function from the step to a number from 0 to 1"
+        )
 
 
 def _schedules_of(
@@ -234,6 +245,7 @@ def compile(
     split: Mapping[str, Mapping[str, int]] | None = None,
     threads: int | None = None,
     bucket_bytes: int | None = None,
+    wire: str | None = None,
     optimize: bool = True,
     replicated: bool = False,
     check_every: int = 512,
@@ -268,6 +280,8 @@ def compile(
       threads: of this rank, equal on all; OMP_NUM_THREADS if that is set, else the cores of this process divided by the ranks
         of the host that has most.
       bucket_bytes: gradients are reduced together in buckets of about this size; 4 MiB if None.
+      wire: "bf16": f32 gradients travel between ranks in half the bytes, rounded to 8 bits of significand; they are added in f32,
+        and the sum is rounded so, too. Of a step of `train_step`; its loss, statistics and norms travel as they are. None: all do.
       optimize: False keeps only the passes that are needed to run.
       replicated: True says that every rank is meant to get the same inputs. Without it a graph of whose inputs and states none
         is split over several ranks is an error: each would compute the same, and none would learn from another.
@@ -302,6 +316,7 @@ def compile(
         splits = _check.splits("split", {} if split is None else split)
         count = _default_threads(world) if threads is None else _check.integer("compile: threads", threads, 1)
         size = None if bucket_bytes is None else _check.integer("compile: bucket_bytes", bucket_bytes, 1)
+        _check.choice("compile: wire", wire, (None, "bf16"))
         optimize, replicated = _check.flag("optimize", optimize), _check.flag("replicated", replicated)
         check_every = _check.integer("compile: check_every", check_every)
         _check.text("isa", isa)
@@ -322,6 +337,7 @@ def compile(
         splits,
         count,
         size,
+        wire or "",
         optimize,
         replicated,
         check_every,

@@ -17,7 +17,7 @@ class Communicator:
     """
 
     @staticmethod
-    def mpi(timeout: float = 600.0) -> Communicator:
+    def mpi(timeout: float = 600.0, between_hosts: str = 'tcp', order: str = 'any') -> Communicator:
         """
         The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has.
 
@@ -25,6 +25,12 @@ class Communicator:
 
         Args:
           timeout: how many seconds a call waits for a rank that is alive and does not arrive.
+          between_hosts: what carries messages between hosts: "tcp", connections of our own, through the network interfaces
+            that the environment's LOCKSTEP_INTERFACE names ("eth0", "ib,eth": begins of names), or all; or "mpi", which knows
+            networks beside TCP where a cluster has them. Equal on all ranks.
+          order: of the additions of a reduction. "rank" is that of the ranks, however they are spread over hosts, so that another
+            placement gives the same bits. With "any" hosts of several ranks may add their own first, which is quicker; all ranks, and
+            all runs with that placement, still have the same bits. Equal on all ranks.
         """
 
     @staticmethod
@@ -65,8 +71,11 @@ class Communicator:
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
 
-    def gather_bytes(self, bytes: bytes) -> list[bytes]:
-        """Every rank's bytes, by rank, on every rank."""
+    def gather_bytes(self, bytes: bytes, label: str = 'gather_bytes') -> list[bytes]:
+        """
+        Every rank's bytes, by rank, on every rank. Where ranks wait for one that does not come, or that calls something else, the
+        message has the label, which is the same on all.
+        """
 
     def abort(self, reason: str) -> None:
         """
@@ -387,7 +396,7 @@ class _Started:
 
 def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]: ...
 
-def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], split: Mapping[str, Mapping[str, int]], threads: int, bucket_bytes: int | None, optimize: bool, replicated: bool, check_every: int, isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable: ...
+def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], split: Mapping[str, Mapping[str, int]], threads: int, bucket_bytes: int | None, wire: str, optimize: bool, replicated: bool, check_every: int, isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable: ...
 
 def _set_cuda_folders(folders: Sequence[bytes]) -> None: ...
 

@@ -17,8 +17,7 @@ namespace {
 constexpr size_t kChunksInFlight = 8;
 constexpr int kHeaderTag = 2 * kChunkTags;
 constexpr int kTokenTag = 2 * kChunkTags + 1;
-constexpr absl::Duration kShortestNap = absl::Microseconds(50);
-constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
+constexpr absl::Duration kNap = absl::Milliseconds(5);  // between looks at failures
 constexpr int kLooksBeforeNap = 200;
 
 // What neighbouring groups compare.
@@ -31,15 +30,29 @@ static_assert(std::is_trivially_copyable_v<Header>);
 
 }  // namespace
 
-Chain::Chain(Group* group, Links* links)
-    : group_(*group), links_(*links), notices_(group, links), here_(notices_.GroupOf(group->world_rank())) {
+namespace {
+
+RouteOptions OptionsOf(const Notices& notices, bool in_rank_order) {
+  RouteOptions options{.groups = notices.groups(), .in_rank_order = in_rank_order};
+  for (int g = 0; g < notices.groups(); ++g)
+    options.largest_group = std::max(options.largest_group, notices.GroupSize(g));
+  return options;
+}
+
+}  // namespace
+
+Chain::Chain(Group* group, Links* links, bool in_rank_order)
+    : group_(*group),
+      links_(*links),
+      notices_(group, links),
+      here_(notices_.GroupOf(group->world_rank())),
+      options_(OptionsOf(notices_, in_rank_order)) {
   group_.OnIdle([this] { (void)Poll(); }, [this](int rank, bool first) { return notices_.Ask(rank, first); });
 }
 
 absl::Status Chain::Pump(absl::FunctionRef<absl::StatusOr<bool>()> step, absl::FunctionRef<bool()> done,
                          absl::FunctionRef<std::vector<int>()> missing, const std::string& what) {
   int idle = 0;
-  absl::Duration nap = kShortestNap;  // grows, or many ranks on few cores would only wake up and look
   absl::Duration last_progress = SteadyNow();
   std::optional<Search> search;
   while (!done()) {
@@ -48,20 +61,20 @@ absl::Status Chain::Pump(absl::FunctionRef<absl::StatusOr<bool>()> step, absl::F
     if (*progress) {
       idle = 0;
       search.reset();
+      links_.Progress(absl::ZeroDuration());
       continue;
     }
-    if (++idle == 1) {
-      last_progress = SteadyNow();
-      nap = kShortestNap;
+    if (++idle == 1) last_progress = SteadyNow();
+    if (idle < kLooksBeforeNap && !group_.crowded()) {
+      links_.Progress(absl::ZeroDuration());
+      continue;
     }
-    if (idle < kLooksBeforeNap && !group_.crowded()) continue;
     const std::vector<int> late = missing();
     group_.SayWaiting(late.empty() ? -1 : late[0]);
     RETURN_IF_ERROR(Poll());
     RETURN_IF_ERROR(group_.CheckAlive(what));
     RETURN_IF_ERROR(WaitedFor(late, SteadyNow() - last_progress, &search, what));
-    absl::SleepFor(nap);
-    nap = std::min(nap * 2, kLongestNap);
+    links_.Progress(kNap);
   }
   return absl::OkStatus();
 }
@@ -71,6 +84,11 @@ absl::Status Chain::WaitedFor(const std::vector<int>& late, absl::Duration waite
   // A late rank's own group knows best: let it report first.
   if (waited < group_.grace()) return absl::OkStatus();
   for (int rank : late) {
+    if (const absl::Status lost = links_.Lost(rank); !notices_.HasLeft(rank) && !lost.ok()) {
+      return group_.Fail(rank, ErrorStream(absl::StatusCode::kUnavailable)
+                                   << group_.Name(rank) << ": " << lost.message() << ", while "
+                                   << group_.Name(group_.world_rank()) << " waits in " << what);
+    }
     if (!notices_.HasLeft(rank)) continue;
     return group_.Fail(rank, ErrorStream(absl::StatusCode::kUnavailable)
                                  << group_.Name(rank) << " has left (its communicator is destroyed) while "
@@ -125,37 +143,38 @@ absl::Status Chain::ExchangeWith(const std::vector<int>& send_to, const std::vec
   return status;
 }
 
-absl::Status Chain::AwaitNeighbours(uint64_t sequence, const OpDescription& description, const std::string& label) {
+absl::Status Chain::AwaitGroups(uint64_t sequence, const OpDescription& description, const std::string& label) {
   const std::string what = Describe(description, label);
   Slot& slot = group_.slot(sequence);
   if (group_.index() != 0) {
     return group_.Await([&] { return slot.linked.Get(sequence) == 1; }, [] { return std::vector<int>{0}; }, what);
   }
-  const std::vector<int>& begins = notices_.begins();
-  std::vector<int> neighbours;
-  if (here_ > 0) neighbours.push_back(begins[here_ - 1]);
-  if (here_ + 1 < notices_.groups()) neighbours.push_back(begins[here_ + 1]);
+  const bool in_chain = RouteOf(description, group_.world_size(), options_) == Route::kChain;
+  std::vector<int> others;  // the first ranks of groups, in order
+  for (int g = 0; g < notices_.groups(); ++g) {
+    if (g != here_ && (!in_chain || std::abs(g - here_) == 1)) others.push_back(notices_.begins()[g]);
+  }
   Header mine{.sequence = sequence, .description = description};
   CopyText(label, mine.label, kLabelBytes);
   auto message = std::make_shared<std::vector<std::byte>>(sizeof(Header));
   std::memcpy(message->data(), &mine, sizeof(Header));
   std::vector<MessageBuffer> theirs;
-  RETURN_IF_ERROR(ExchangeWith(neighbours, neighbours, kHeaderTag, message, &theirs, what));
+  RETURN_IF_ERROR(ExchangeWith(others, others, kHeaderTag, message, &theirs, what));
   for (size_t i = 0; i < theirs.size(); ++i) {
     Header other;
     std::memcpy(&other, theirs[i]->data(), sizeof(other));
     if (other.sequence == sequence && other.description == description && std::strcmp(other.label, mine.label) == 0)
       continue;
-    return group_.Fail(neighbours[i], group_.Disagreement(sequence, group_.first_rank(), description, mine.label,
-                                                          neighbours[i], other.description, other.label));
+    return group_.Fail(others[i], group_.Disagreement(sequence, group_.first_rank(), description, mine.label, others[i],
+                                                      other.description, other.label));
   }
   // Data that comes from all groups says that they are there, and have found no difference.
   const bool moves_data =
       TraitsOf(description.opcode).moves_data && description.count > 0 && !description.compared_only;
-  if (!moves_data) {
-    const std::vector<int> below(neighbours.begin(), neighbours.begin() + (here_ > 0 ? 1 : 0));
-    const std::vector<int> above(neighbours.begin() + below.size(), neighbours.end());
-    RETURN_IF_ERROR(AwaitAllGroups(below, above, message, what));
+  if (in_chain && !moves_data) {
+    const std::vector<int> below(others.begin(), others.begin() + (here_ > 0 ? 1 : 0));
+    const std::vector<int> above(others.begin() + below.size(), others.end());
+    RETURN_IF_ERROR(PassTokens(below, above, message, what));
   }
   slot.linked.IncrementBelow(sequence, 1);
   group_.Notify();
@@ -163,8 +182,8 @@ absl::Status Chain::AwaitNeighbours(uint64_t sequence, const OpDescription& desc
 }
 
 // Tokens up the chain and down again. `below` and `above` hold the neighbours on each side, one or none.
-absl::Status Chain::AwaitAllGroups(const std::vector<int>& below, const std::vector<int>& above,
-                                   const MessageBuffer& mine, const std::string& what) {
+absl::Status Chain::PassTokens(const std::vector<int>& below, const std::vector<int>& above, const MessageBuffer& mine,
+                               const std::string& what) {
   std::vector<MessageBuffer> theirs;
   RETURN_IF_ERROR(ExchangeWith({}, below, kTokenTag, mine, &theirs, what));     // all below are there
   RETURN_IF_ERROR(ExchangeWith(above, above, kTokenTag, mine, &theirs, what));  // all above are
@@ -175,10 +194,12 @@ absl::Status Chain::Run(uint64_t sequence, const Operands& operands, const Chunk
   const Transfer::Context context{.group = group_, .links = links_, .notices = notices_, .operands = operands};
   std::vector<std::unique_ptr<Transfer>> transfers;
   uint32_t next = static_cast<uint32_t>(group_.index());
+  const Route route = RouteOf(operands.description, operands.world_size, options_);
+  const size_t most = std::max<size_t>(kChunksInFlight, 2 * notices_.groups());  // each owner has some
   auto step = [&]() -> absl::StatusOr<bool> {
     bool progress = false;
-    while (transfers.size() < kChunksInFlight && next < chunks.size()) {
-      transfers.push_back(std::make_unique<Transfer>(context, next, chunks.at(next)));
+    while (transfers.size() < most && next < chunks.size()) {
+      transfers.push_back(Transfer::Create(route, context, next, chunks.at(next)));
       next += group_.size();
       RETURN_IF_ERROR(transfers.back()->Begin());
       progress = true;

@@ -1,11 +1,6 @@
-// Collectives between groups of ranks that share no memory. The groups form a pipelined chain in rank order. A
-// reduction's partial results travel up the chain, each group adding its ranks in order, and the result travels down;
-// so sums are taken in rank order however the ranks are spread over hosts, and, because several chunks are under way at
-// once, each host sends and receives every byte twice at most, as in the best of rings. Copies travel from their source
-// both ways.
-//
-// Every rank of a group carries the chunks whose number modulo the group's size is its index, so that each sends its
-// own slice. Used by the rank's progress thread.
+// Collectives between groups of ranks that share no memory, by the routes of route.h, several chunks at once. Every
+// rank of a group carries the chunks whose number modulo the group's size is its index, so that each sends its own
+// slice. Used by the rank's progress thread.
 
 #pragma once
 
@@ -19,18 +14,19 @@
 #include "runtime/comm/group.h"
 #include "runtime/comm/links.h"
 #include "runtime/comm/notices.h"
+#include "runtime/comm/route.h"
 
 namespace lockstep {
 
 class Chain {
  public:
-  // Both are borrowed and must outlive the chain.
-  Chain(Group* group, Links* links);
+  // Both are borrowed and must outlive the chain. `in_rank_order`: reductions have to add in the order of ranks.
+  Chain(Group* group, Links* links, bool in_rank_order);
 
-  // Waits until the neighbouring groups have come to collective `sequence` too, and checks that they agree with this
-  // one; for what moves no data, such as a barrier, waits until all groups have. To be called by all ranks of the group
-  // after AwaitPosted.
-  absl::Status AwaitNeighbours(uint64_t sequence, const OpDescription& description, const std::string& label);
+  // Waits until the groups with which this one exchanges data have come to collective `sequence` too, and checks that
+  // they agree with this one; for what moves no data, such as a barrier, waits until all groups have. To be called by
+  // all ranks of the group after AwaitPosted.
+  absl::Status AwaitGroups(uint64_t sequence, const OpDescription& description, const std::string& label);
 
   // Does this rank's share of the chunks, and counts them in the slot's `finished`.
   absl::Status Run(uint64_t sequence, const Operands& operands, const Chunks& chunks, const std::string& label);
@@ -48,13 +44,14 @@ class Chain {
                          const std::string& what);
   absl::Status ExchangeWith(const std::vector<int>& send_to, const std::vector<int>& receive_from, int tag,
                             const MessageBuffer& mine, std::vector<MessageBuffer>* theirs, const std::string& what);
-  absl::Status AwaitAllGroups(const std::vector<int>& below, const std::vector<int>& above, const MessageBuffer& mine,
-                              const std::string& what);
+  absl::Status PassTokens(const std::vector<int>& below, const std::vector<int>& above, const MessageBuffer& mine,
+                          const std::string& what);
 
   Group& group_;
   Links& links_;
   Notices notices_;
   const int here_;  // this rank's group
+  const RouteOptions options_;
 };
 
 }  // namespace lockstep

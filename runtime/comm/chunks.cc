@@ -9,8 +9,6 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kSmallestChunk = 4 * 1024;  // bytes
-
 size_t Width(const OpDescription& description) { return SizeOf(static_cast<DType>(description.dtype)); }
 
 }  // namespace
@@ -37,13 +35,15 @@ size_t OutputBytes(const OpDescription& d, int world_size) {
   return d.compared_only ? 0 : (TraitsOf(d.opcode).gathers ? world_size : 1) * d.count * Width(d);
 }
 
-Chunks::Chunks(const OpDescription& d, int world_size, int workers, size_t max_bytes) : count_(d.count) {
+Chunks::Chunks(const OpDescription& d, int world_size, int workers, size_t max_bytes, size_t min_bytes)
+    : count_(d.count) {
   const OpcodeTraits traits = TraitsOf(d.opcode);
   if (d.count == 0 || !traits.moves_data || d.compared_only) return;
   shares_ = traits.gathers || traits.scatters ? world_size : 1;
   const int64_t width = static_cast<int64_t>(Width(d));
   const int64_t total = shares_ * d.count * width;
-  const int64_t bytes = std::clamp(total / (4 * workers), kSmallestChunk, static_cast<int64_t>(max_bytes));
+  const int64_t bytes =
+      std::clamp(total / (4 * workers), static_cast<int64_t>(min_bytes), static_cast<int64_t>(max_bytes));
   elements_ = std::min(d.count, std::max<int64_t>(1, bytes / 64 * 64 / width));
   per_share_ = static_cast<uint32_t>((d.count + elements_ - 1) / elements_);
 }

@@ -38,8 +38,8 @@ struct Chunk {
 class Chunks {
  public:
   Chunks() = default;
-  // Chunks have at most `max_bytes`, less when that keeps `workers` busy.
-  Chunks(const OpDescription& description, int world_size, int workers, size_t max_bytes);
+  // Chunks have at most `max_bytes`, less when that keeps `workers` busy, but then at least `min_bytes`.
+  Chunks(const OpDescription& description, int world_size, int workers, size_t max_bytes, size_t min_bytes = 4 * 1024);
 
   uint32_t size() const { return shares_ * per_share_; }
   Chunk at(uint32_t index) const;

@@ -123,6 +123,9 @@ TEST(DifferenceOf, IsTheFirstField) {
   EXPECT_EQ(DifferenceOf(0, a, 1, b), "different states were assigned on them (rank 0: w; rank 1: unused)");
   b.program = 5;
   EXPECT_EQ(DifferenceOf(0, a, 1, b), "they run different programs (0x0000000000000001 and 0x0000000000000005)");
+  b.program = 0;
+  EXPECT_EQ(DifferenceOf(0, a, 1, b),
+            "rank 1 calls no program there: all ranks make the same calls, in the same order");
 }
 
 }  // namespace

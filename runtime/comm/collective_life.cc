@@ -13,8 +13,9 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kChunkBytes = 128 * 1024;         // of one rank's operand
-constexpr size_t kMessageChunkBytes = 256 * 1024;  // likewise, between hosts
+constexpr size_t kChunkBytes = 128 * 1024;  // of one rank's operand
+// Likewise, between hosts: at most, and at least, as each message has a price.
+constexpr size_t kMessageChunkBytes = 256 * 1024, kSmallestMessageChunkBytes = 32 * 1024;
 constexpr std::chrono::milliseconds kIdlePoll(20);
 
 }  // namespace
@@ -30,23 +31,30 @@ void RankCommunicator::ProgressLoop() {
   Progress& p = *progress_;
   std::unique_lock<std::mutex> lock(p.mutex);
   for (;;) {
-    while (!p.stop && p.queue.empty()) {
+    while (p.busy || (!p.stop && p.queue.empty())) {
       if (chain_ == nullptr) {
         p.changed.wait(lock);
-      } else if (p.changed.wait_for(lock, kIdlePoll) == std::cv_status::timeout) {
+      } else if (p.changed.wait_for(lock, kIdlePoll) == std::cv_status::timeout && !p.busy) {
         (void)chain_->Poll();  // a failure must spread though this rank computes
       }
     }
     if (p.queue.empty()) break;
-    Op* op = p.queue.front();
-    lock.unlock();
-    absl::Status result = Finish(Run(*op));
-    lock.lock();
-    p.queue.pop_front();
-    op->result = std::move(result);
-    op->done = true;
-    p.changed.notify_all();
+    RunOldest(lock);
   }
+}
+
+void RankCommunicator::RunOldest(std::unique_lock<std::mutex>& lock) {
+  Progress& p = *progress_;
+  p.busy = true;
+  Op* const op = p.queue.front();
+  lock.unlock();
+  absl::Status result = Finish(Run(*op));
+  lock.lock();
+  p.queue.pop_front();
+  op->result = std::move(result);
+  op->done = true;
+  p.busy = false;
+  p.changed.notify_all();
 }
 
 absl::Status RankCommunicator::Publish(Op& op) {
@@ -86,7 +94,7 @@ absl::Status RankCommunicator::Run(Op& op) {
   RETURN_IF_ERROR(group_->failure());
   if (!op.published) RETURN_IF_ERROR(Publish(op));
   RETURN_IF_ERROR(group_->AwaitPosted(op.sequence));
-  if (chain_ != nullptr) RETURN_IF_ERROR(chain_->AwaitNeighbours(op.sequence, op.description, op.label));
+  if (chain_ != nullptr) RETURN_IF_ERROR(chain_->AwaitGroups(op.sequence, op.description, op.label));
   RETURN_IF_ERROR(Work(op));
   if (op.staged_output) {
     RETURN_IF_ERROR(group_->BeginWork());
@@ -128,7 +136,9 @@ absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
 }
 
 absl::Status RankCommunicator::Work(const Op& op) {
-  const Chunks chunks(op.description, size(), size(), chain_ == nullptr ? kChunkBytes : kMessageChunkBytes);
+  const Chunks chunks =
+      chain_ == nullptr ? Chunks(op.description, size(), size(), kChunkBytes)
+                        : Chunks(op.description, size(), 2 * size(), kMessageChunkBytes, kSmallestMessageChunkBytes);
   // Peers' operands are looked up only by a rank that has a chunk to do: until it has done it, no peer can be through
   // with the collective and free them.
   group_->BeginShare(op.sequence);

@@ -84,9 +84,9 @@ bool AsExpected(const Communicator& c, const T& found, const T& expected) {
   return std::memcmp(&found, &expected, sizeof(T)) == 0;
 }
 
-// What a communicator of devices may lack, as its library does.
-bool MayBeMissing(const Communicator& c, DType dtype, ReduceKind kind) {
-  if (c.reduces_in_rank_order() || !IsInteger(dtype)) return false;
+// What NCCL lacks, and so its communicator.
+bool IsMissing(const Communicator& c, DType dtype, ReduceKind kind) {
+  if (c.transport() != "nccl" || !IsInteger(dtype)) return false;
   return SizeOf(dtype) == 2 || (kind == ReduceKind::kMean && SizeOf(dtype) < 8);
 }
 
@@ -141,7 +141,7 @@ absl::Status RunAndCheck(Communicator& c, Op op, ReduceKind kind, int64_t count,
   const int64_t check_begin = divided ? out_count * c.rank() / n : 0;
   const int64_t check_end = divided ? out_count * (c.rank() + 1) / n : out_count;
   const std::unique_ptr<T[]> expected(new T[out_count]);
-  if ((op == Op::kAllReduce || op == Op::kReduceScatter) && MayBeMissing(c, dtype, kind)) {
+  if ((op == Op::kAllReduce || op == Op::kReduceScatter) && IsMissing(c, dtype, kind)) {
     const absl::Status status = op == Op::kAllReduce ? c.AllReduce(input, output, count, dtype, kind, call)
                                                      : c.ReduceScatter(input, output, count, dtype, kind, call);
     return absl::IsUnimplemented(status) ? absl::OkStatus() : Wrong(c, title) << status.ToString();

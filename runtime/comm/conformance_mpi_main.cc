@@ -1,9 +1,11 @@
 // One rank of the conformance suite over MPI; mpi_test.sh starts it under mpirun and counts the ranks.
-//   conformance_mpi_main RANKS [max_group=N] [die=R] [stop=R [after=MS]] [late_Init=R] [late_Finalize=R] [single=R]
+//   conformance_mpi_main RANKS [max_group=N] [in_rank_order] [by_mpi=R|all] [die=R] [stop=R [after=MS]] [late_Init=R]
+//   [late_Finalize=R] [single=R]
 // Prints "rank R of N on HOST: K cases passed" and exits with 0, or says what failed. With die=R rank R kills itself in
 // the midst of a collective, and the others print what they learn. With stop=R rank R is stopped (SIGSTOP) before a
 // collective, or `after` so many milliseconds of large ones. With late_Init=R and late_Finalize=R rank R comes and goes
-// 5 s late. With single=R rank R has initialised MPI itself, for one thread, and all print what they learn.
+// 5 s late. With by_mpi=all MPI carries what goes between groups of ranks, and with by_mpi=R rank R alone wants that.
+// With single=R rank R has initialised MPI itself, for one thread, and all print what they learn.
 
 #include <mpi.h>
 #include <signal.h>
@@ -12,6 +14,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +26,12 @@
 
 namespace lockstep {
 namespace {
+
+// What mpirun calls this rank; empty without it.
+std::string RankText() {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank == nullptr ? "" : rank;
+}
 
 absl::Status DieInACollective(const MpiOptions& options, int victim) {
   absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
@@ -71,37 +80,57 @@ absl::Status StopInACollective(MpiOptions options, int victim, int milliseconds)
   return status;
 }
 
+// All ranks reduce until they learn something, which each writes to a file.
+absl::Status ReduceForever(const MpiOptions& options, const std::string& file) {
+  absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
+  if (!world.ok()) return world.status();
+  Communicator& c = **world;
+  std::vector<float> x(1 << 20);
+  absl::Status status;
+  for (int call = 0; status.ok(); ++call) {
+    status = c.AllReduce(x.data(), x.data(), static_cast<int64_t>(x.size()), DType::kF32, ReduceKind::kMax,
+                         {.label = "bucket 1"});
+    if (call == 5) std::ofstream(file + std::to_string(c.rank()) + ".begun");
+  }
+  const std::string path = file + std::to_string(c.rank());
+  std::ofstream(path + ".part") << status.ToString() << "\n";
+  std::rename((path + ".part").c_str(), path.c_str());
+  return status;
+}
+
 // All ranks create a communicator and end; rank `late_init` comes 5 s late, rank `late_finalize` goes 5 s late.
 absl::Status ComeAndGo(const MpiOptions& options, int late_init, int late_finalize) {
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (rank == nullptr) return absl::FailedPreconditionError("not under mpirun");
-  if (std::atoi(rank) == late_init) absl::SleepFor(absl::Seconds(5));
+  const std::string rank = RankText();
+  if (rank.empty()) return absl::FailedPreconditionError("not under mpirun");
+  if (std::stoi(rank) == late_init) absl::SleepFor(absl::Seconds(5));
   absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
   if (!world.ok()) return world.status();
   world->reset();
-  if (std::atoi(rank) == late_finalize) absl::SleepFor(absl::Seconds(5));
+  if (std::stoi(rank) == late_finalize) absl::SleepFor(absl::Seconds(5));
   return absl::OkStatus();
 }
 
 // Rank `single` initialises MPI itself, for one thread; all try to create a communicator.
 absl::Status InitializeForOneThread(const MpiOptions& options, int single) {
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (rank == nullptr) return absl::FailedPreconditionError("not under mpirun");
-  const bool is_single = std::atoi(rank) == single;
+  const std::string rank = RankText();
+  if (rank.empty()) return absl::FailedPreconditionError("not under mpirun");
+  const bool is_single = std::stoi(rank) == single;
   int provided = 0;
   if (is_single) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SINGLE, &provided);
-  std::printf("rank %s learns: %s\n", rank, CreateMpi(options).status().ToString().c_str());
+  std::printf("rank %s learns: %s\n", rank.c_str(), CreateMpi(options).status().ToString().c_str());
   if (is_single) MPI_Finalize();
   return absl::OkStatus();
 }
 
 // A world for a case, which all ranks make at about the same time: a hurried one cannot be made otherwise.
-absl::StatusOr<std::unique_ptr<Communicator>> MakeWorld(MpiOptions options, const ConformanceCase& test) {
+absl::StatusOr<std::unique_ptr<Communicator>> MakeWorld(MpiOptions options, const ConformanceCase& test,
+                                                        bool in_rank_order) {
   MpiOptions patient = options;
   patient.communicator = {};
   absl::StatusOr<std::unique_ptr<Communicator>> meeting = CreateMpi(patient);
   if (meeting.ok()) (void)(*meeting)->Barrier("before a case");
   options.communicator = test.options;
+  options.communicator.in_rank_order = in_rank_order;
   return CreateMpi(options);
 }
 
@@ -124,18 +153,17 @@ bool RunCase(const ConformanceCase& test, std::unique_ptr<Communicator> world, i
   return status.ok();
 }
 
-int RunCases(const MpiOptions& options, int ranks) {
+int RunCases(const MpiOptions& options, int ranks, bool in_rank_order) {
   std::atomic<int> passed{0}, failed{0};
   int rank = -1;
   std::string host;
   std::vector<std::thread> asleep;  // cases that sleep meanwhile
   Watchdog watchdog;
-  const char* number = std::getenv("OMPI_COMM_WORLD_RANK");
-  const int watched = number == nullptr ? 0 : std::atoi(number);
+  const int watched = RankText().empty() ? 0 : std::stoi(RankText());
   for (const ConformanceCase& test : ConformanceCases()) {
     if (ranks < test.min_ranks) continue;
     watchdog.Begin(watched, test.name);
-    absl::StatusOr<std::unique_ptr<Communicator>> world = MakeWorld(options, test);
+    absl::StatusOr<std::unique_ptr<Communicator>> world = MakeWorld(options, test, in_rank_order);
     watchdog.End(watched);
     if (!world.ok()) {
       std::printf("%s: %s\n", test.name.c_str(), world.status().ToString().c_str());
@@ -158,10 +186,16 @@ int RunCases(const MpiOptions& options, int ranks) {
 int Main(int argc, char** argv) {
   MpiOptions options;
   int ranks = argc > 1 ? std::atoi(argv[1]) : 0;
+  std::string loop;
+  bool in_rank_order = false;
   int victim = -1, stopped = -1, after = 0, late_init = -1, late_finalize = -1, single = -1;
   for (int i = 2; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument.rfind("max_group=", 0) == 0) options.max_group = std::stoi(argument.substr(10));
+    if (argument == "in_rank_order") in_rank_order = true;
+    if (argument == "by_mpi=all" || argument == "by_mpi=" + RankText())
+      options.between_hosts = MpiOptions::BetweenHosts::kMpi;
+    if (argument.rfind("loop=", 0) == 0) loop = argument.substr(5);
     if (argument.rfind("die=", 0) == 0) victim = std::stoi(argument.substr(4));
     if (argument.rfind("stop=", 0) == 0) stopped = std::stoi(argument.substr(5));
     if (argument.rfind("after=", 0) == 0) after = std::stoi(argument.substr(6));
@@ -169,11 +203,12 @@ int Main(int argc, char** argv) {
     if (argument.rfind("late_Finalize=", 0) == 0) late_finalize = std::stoi(argument.substr(14));
     if (argument.rfind("single=", 0) == 0) single = std::stoi(argument.substr(7));
   }
+  if (!loop.empty()) return ReduceForever(options, loop).ok() ? 0 : 1;
   if (single >= 0) return InitializeForOneThread(options, single).ok() ? 0 : 1;
   if (late_init >= 0 || late_finalize >= 0) return ComeAndGo(options, late_init, late_finalize).ok() ? 0 : 1;
   if (stopped >= 0) return StopInACollective(options, stopped, after).ok() ? 0 : 1;
   if (victim >= 0) return DieInACollective(options, victim).ok() ? 0 : 1;
-  return RunCases(options, ranks);
+  return RunCases(options, ranks, in_rank_order);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-enum class World { kInProcess, kInProcessWithThread, kGroups };
+enum class World { kInProcess, kInProcessWithThread, kGroups, kGroupsInRankOrder };
 
 std::vector<int> GroupBegins(int ranks) {
   switch (ranks) {
@@ -32,21 +32,24 @@ std::vector<int> GroupBegins(int ranks) {
 
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> MakeWorld(World world, int ranks,
                                                                      Communicator::Options options) {
-  if (world == World::kGroups) return CreateInProcessGroups(ranks, GroupBegins(ranks), options);
+  options.in_rank_order = world == World::kGroupsInRankOrder;
+  if (world == World::kGroups || world == World::kGroupsInRankOrder)
+    return CreateInProcessGroups(ranks, GroupBegins(ranks), options);
   options.progress_thread = world == World::kInProcessWithThread;
   return CreateInProcess(ranks, options);
 }
 
 std::string Name(World kind, int ranks) {
-  const char* const worlds[] = {"InProcess", "InProcessWithThread", "Groups"};
+  const char* const worlds[] = {"InProcess", "InProcessWithThread", "Groups", "GroupsInRankOrder"};
   return worlds[static_cast<int>(kind)] + std::to_string(ranks);
 }
 
 std::vector<std::pair<World, int>> Worlds() {
   std::vector<std::pair<World, int>> worlds;
-  for (World kind : {World::kInProcess, World::kInProcessWithThread, World::kGroups}) {
+  for (World kind : {World::kInProcess, World::kInProcessWithThread, World::kGroups, World::kGroupsInRankOrder}) {
     for (int ranks : {1, 2, 3, 4, 7}) {
       if (kind == World::kGroups && ranks == 1) continue;
+      if (kind == World::kGroupsInRankOrder && ranks != 3 && ranks != 7) continue;  // groups of several ranks
       if (kind == World::kInProcessWithThread && ranks != 2 && ranks != 3) continue;
       worlds.emplace_back(kind, ranks);
     }

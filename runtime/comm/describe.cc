@@ -24,6 +24,10 @@ std::string Describe(const OpDescription& d, const std::string& label) {
 std::string DifferenceOf(int rank_a, const Communicator::Evidence& a, int rank_b, const Communicator::Evidence& b) {
   auto text = [](const std::array<char, 128>& names) { return names[0] == 0 ? "none" : names.data(); };
   auto hashes = [](uint64_t x, uint64_t y) { return absl::StrFormat(" (0x%016x and 0x%016x)", x, y); };
+  if (a.program != b.program && (a.program == 0 || b.program == 0)) {
+    return absl::StrFormat("rank %d calls no program there: all ranks make the same calls, in the same order",
+                           a.program == 0 ? rank_a : rank_b);
+  }
   if (a.program != b.program) return "they run different programs" + hashes(a.program, b.program);
   if (a.assignments != b.assignments) {
     return absl::StrFormat("different states were assigned on them (rank %d: %s; rank %d: %s)", rank_a,

@@ -5,11 +5,31 @@
 
 #include "core/check.h"
 #include "core/status.h"
-#include "runtime/comm/in_process_links.h"
 #include "runtime/comm/process.h"
 #include "runtime/comm/rank_communicator.h"
+#include "runtime/comm/socket_links.h"
 
 namespace lockstep {
+namespace {
+
+// Each rank's links to the ranks of other groups, through this machine's own network interface.
+absl::StatusOr<std::vector<std::unique_ptr<Links>>> CreateLinks(int n, const std::vector<int>& group_begins) {
+  std::vector<std::unique_ptr<Links>> links(n);
+  if (group_begins.size() == 1) return links;
+  std::vector<std::shared_ptr<SocketListener>> listeners;
+  std::vector<SocketPlace> places;
+  for (int rank = 0; rank < n; ++rank) {
+    ASSIGN_OR_RETURN(std::shared_ptr<SocketListener> listener, SocketListener::Create("lo"));
+    places.push_back(listener->place());
+    listeners.push_back(std::move(listener));
+  }
+  for (int rank = 0; rank < n; ++rank) {
+    ASSIGN_OR_RETURN(links[rank], CreateSocketLinks(std::move(listeners[rank]), rank, places, group_begins));
+  }
+  return links;
+}
+
+}  // namespace
 
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcess(int n,
                                                                            const Communicator::Options& options) {
@@ -20,7 +40,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcess(int n
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups(int n,
                                                                                  const std::vector<int>& group_begins,
                                                                                  const Communicator::Options& options) {
-  std::vector<std::unique_ptr<Links>> links = CreateInProcessLinks(n, group_begins);
+  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Links>> links, CreateLinks(n, group_begins));
   const std::vector<std::string> hosts(n, HostName());
   std::vector<std::unique_ptr<Communicator>> world;
   for (size_t g = 0; g < group_begins.size(); ++g) {
@@ -39,10 +59,9 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups
                        .one_process = true,
                        .hosts = hosts,
                        .on_leave = {}};
-      std::unique_ptr<Links> link = group_begins.size() > 1 ? std::move(links[first + i]) : nullptr;
-      ASSIGN_OR_RETURN(
-          std::unique_ptr<Communicator> rank,
-          RankCommunicator::Create(std::move(place), std::move(link), n == 1 ? "single" : "in_process", options));
+      ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rank,
+                       RankCommunicator::Create(std::move(place), std::move(links[first + i]),
+                                                n == 1 ? "single" : "in_process", options));
       world.push_back(std::move(rank));
     }
   }

@@ -16,8 +16,8 @@ namespace lockstep {
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcess(int n,
                                                                            const Communicator::Options& options = {});
 
-// The same, with ranks in groups that only exchange messages, as ranks on several hosts do. `group_begins` holds the
-// first rank of each group, ascending from 0. For tests.
+// The same, with ranks in groups that only exchange messages, by TCP, as ranks on several hosts do. `group_begins`
+// holds the first rank of each group, ascending from 0. For tests.
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups(
     int n, const std::vector<int>& group_begins, const Communicator::Options& options = {});
 

@@ -1,6 +1,6 @@
 // What carries data between groups of ranks that share no memory: messages from rank to rank, all of them nonblocking.
-// Each rank has its own Links, used by its progress thread alone. Implementations: MPI (mpi_links.h), and mailboxes
-// between threads (in_process_links.h), with which tests run several groups in one process.
+// Each rank has its own Links, used by its progress thread alone. Implementations: TCP (socket_links.h) and MPI
+// (mpi_links.h).
 
 #pragma once
 
@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace lockstep {
 
@@ -52,6 +53,14 @@ class Links {
     int from = -1;        // the sender; filled in by the links
     absl::Status status;  // of kFailed
   };
+  // Moves what can be moved. If that is nothing, returns when something can, after `limit`, or earlier for no reason;
+  // whoever has looked in vain for what it waits for calls this and looks again.
+  virtual void Progress(absl::Duration limit) = 0;
+
+  // Why nothing will come from or reach a rank any more, as its connection says; OK as long as nothing is known. Not
+  // all links know.
+  virtual absl::Status Lost(int rank) const = 0;
+
   // Does not wait.
   virtual void SendNotice(int to_rank, const Notice& notice) = 0;
   // A notice that has come, if there is one.

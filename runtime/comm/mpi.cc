@@ -23,6 +23,7 @@
 #include "runtime/comm/process.h"
 #include "runtime/comm/rank_communicator.h"
 #include "runtime/comm/shared_memory.h"
+#include "runtime/comm/socket_links.h"
 
 namespace lockstep {
 namespace {
@@ -128,15 +129,19 @@ absl::StatusOr<std::vector<T>> GatherFacts(MPI_Comm comm, int size, const T& min
 struct RankFacts {
   char host[kHostBytes] = {};
   char machine[256] = {};  // equal where ranks can share memory
-  bool operator==(const RankFacts& other) const {
+  MpiOptions::BetweenHosts between_hosts = {};
+  uint8_t in_rank_order = 0;
+  bool SharesHostWith(const RankFacts& other) const {
     return std::strcmp(host, other.host) == 0 && std::strcmp(machine, other.machine) == 0;
   }
 };
 
 // A host is a booted kernel with a name, seen from one space of process numbers (containers of one machine may differ
 // there).
-RankFacts FactsOfThisRank() {
+RankFacts FactsOfThisRank(const MpiOptions& options) {
   RankFacts facts;
+  facts.between_hosts = options.between_hosts;
+  facts.in_rank_order = options.communicator.in_rank_order;
   CopyText(HostName(), facts.host, sizeof(facts.host));
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
   std::string machine;
@@ -165,7 +170,7 @@ std::vector<int> GroupBegins(const std::vector<RankFacts>& facts, const std::vec
   std::vector<int> begins;
   for (int r = 0; r < static_cast<int>(facts.size()); ++r) {
     const bool full = !begins.empty() && max_group > 0 && r - begins.back() >= max_group;
-    if (r == 0 || full || apart[r] || apart[r - 1] || !(facts[r] == facts[r - 1])) begins.push_back(r);
+    if (r == 0 || full || apart[r] || apart[r - 1] || !facts[r].SharesHostWith(facts[r - 1])) begins.push_back(r);
   }
   return begins;
 }
@@ -229,13 +234,31 @@ absl::Status AgreeOnOutcome(MPI_Comm comm, int size, const absl::Status& mine, a
   return absl::OkStatus();
 }
 
+absl::Status CheckSameOptions(const std::vector<RankFacts>& facts) {
+  const auto differ = [&](size_t rank, const char* option, const char* on_first, const char* on_rank) {
+    return FailedPrecondition() << option << " is " << on_first << " on rank 0, and " << on_rank << " on rank " << rank
+                                << " on host " << facts[rank].host;
+  };
+  const auto transport = [](const RankFacts& rank) {
+    return rank.between_hosts == MpiOptions::BetweenHosts::kTcp ? "tcp" : "mpi";
+  };
+  const auto order = [](const RankFacts& rank) { return rank.in_rank_order ? "rank" : "any"; };
+  const RankFacts& first = facts[0];
+  for (size_t r = 1; r < facts.size(); ++r) {
+    if (facts[r].between_hosts != first.between_hosts)
+      return differ(r, "between_hosts", transport(first), transport(facts[r]));
+    if (facts[r].in_rank_order != first.in_rank_order) return differ(r, "order", order(first), order(facts[r]));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckThreadLevel() {
   int level = MPI_THREAD_SINGLE;
   MPI_Query_thread(&level);
   if (level == MPI_THREAD_MULTIPLE) return absl::OkStatus();
   return FailedPrecondition()
-         << "ranks on several hosts need MPI_THREAD_MULTIPLE, and MPI was initialised by somebody else with "
-         << "thread level " << level << "; create the communicator first, or initialise MPI with that level";
+         << "MPI can carry messages between hosts with MPI_THREAD_MULTIPLE alone, and was initialised by somebody else "
+         << "with thread level " << level << "; create the communicator first, or initialise MPI with that level";
 }
 
 }  // namespace
@@ -247,7 +270,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
   int rank = 0, size = 1;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);
-  ASSIGN_OR_RETURN(const std::vector<RankFacts> facts, GatherFacts(comm, size, FactsOfThisRank(), limit));
+  ASSIGN_OR_RETURN(const std::vector<RankFacts> facts, GatherFacts(comm, size, FactsOfThisRank(options), limit));
+  RETURN_IF_ERROR(CheckSameOptions(facts));
   ASSIGN_OR_RETURN(const std::vector<uint8_t> apart, RanksApart(comm, rank, facts, options.max_group, limit));
   const std::vector<int> begins = GroupBegins(facts, apart, options.max_group);
   const auto [first, end] = GroupOf(rank, begins, size);
@@ -263,7 +287,15 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
   ASSIGN_OR_RETURN(const std::vector<MemoryFacts> all, GatherFacts(comm, size, where, limit));
   if (rank != first) control = Segment::Open(all[first].process, all[first].descriptor, all[first].nonce);
   absl::Status mine = control.status();
-  if (mine.ok() && begins.size() > 1) mine = CheckThreadLevel();
+  const bool by_mpi = begins.size() > 1 && options.between_hosts == MpiOptions::BetweenHosts::kMpi;
+  const bool by_sockets = begins.size() > 1 && !by_mpi;
+  if (mine.ok() && by_mpi) mine = CheckThreadLevel();
+  absl::StatusOr<std::shared_ptr<SocketListener>> listener(nullptr);
+  if (by_sockets) {
+    const char* interfaces = std::getenv("LOCKSTEP_INTERFACE");
+    listener = SocketListener::Create(interfaces == nullptr ? "" : interfaces);
+    if (mine.ok()) mine = listener.status();
+  }
   RETURN_IF_ERROR(AgreeOnOutcome(comm, size, mine, limit));  // and nobody opens anything after this
 
   GroupPlace place{.keep = *control,
@@ -277,14 +309,18 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
                    }};
   for (const RankFacts& fact : facts) place.hosts.push_back(fact.host);
   std::unique_ptr<Links> links;
-  if (begins.size() > 1) links = CreateMpiLinks(comm, begins);
-  const bool alone = links == nullptr;
+  if (by_mpi) links = CreateMpiLinks(comm, begins);
+  if (by_sockets) {
+    ASSIGN_OR_RETURN(std::vector<SocketPlace> places, GatherFacts(comm, size, (*listener)->place(), limit));
+    ASSIGN_OR_RETURN(links, CreateSocketLinks(*std::move(listener), rank, std::move(places), begins));
+  }
   absl::StatusOr<std::unique_ptr<Communicator>> communicator =
       RankCommunicator::Create(std::move(place), std::move(links), "mpi", options.communicator);
   // Nobody goes on, and possibly fails, before all are there: creation succeeds on all ranks or on none.
   RETURN_IF_ERROR(AgreeOnOutcome(comm, size, communicator.status(), limit));
-  // Between hosts MPI's communicator stays until MPI ends: freeing it is a collective, which a failed world cannot do.
-  if (alone) MPI_Comm_free(&comm);
+  // Where MPI carries data its communicator stays until MPI ends: freeing it is a collective, which a failed world
+  // cannot do.
+  if (!by_mpi) MPI_Comm_free(&comm);
   return communicator;
 }
 

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "core/status.h"
 #include "runtime/comm/control_block.h"
 
@@ -15,6 +16,8 @@ namespace {
 
 constexpr int kNoticeTag = 32000;
 constexpr int kTags = 1 << 15;  // of one channel
+constexpr absl::Duration kShortestNap = absl::Microseconds(50);
+constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
 
 // Of the process, as MPI itself is.
 std::atomic<int>& LiveLinks() {
@@ -106,6 +109,17 @@ class MpiLinks final : public Links {
     return std::make_unique<MpiRequest>(request, std::move(buffer), true);
   }
 
+  // MPI moves data when it is asked whether it has, and cannot say when to ask again.
+  void Progress(absl::Duration limit) override {
+    if (limit <= absl::ZeroDuration()) {
+      nap_ = kShortestNap;
+      return;
+    }
+    absl::SleepFor(std::min(limit, nap_));
+    nap_ = std::min(nap_ * 2, kLongestNap);
+  }
+  absl::Status Lost(int) const override { return absl::OkStatus(); }
+
   void SendNotice(int to_rank, const Notice& notice) override {
     NoticeMessage message{.kind = static_cast<int32_t>(notice.kind),
                           .rank = notice.rank,
@@ -157,6 +171,7 @@ class MpiLinks final : public Links {
   const std::vector<int> ranks_;
   const uint32_t channel_;
   const std::vector<int> group_begins_;
+  absl::Duration nap_ = kShortestNap;  // grows, or many ranks on few cores would only wake up and look
 };
 
 }  // namespace

@@ -44,6 +44,9 @@ else
   suite 2 max_group=1
   suite 3 max_group=2
   suite 4 max_group=2
+  suite 4 max_group=2 in_rank_order
+  suite 2 max_group=1 by_mpi=all
+  suite 4 max_group=2 by_mpi=all
   moments="0 40 90"
 fi
 
@@ -123,9 +126,21 @@ late Finalize &
 await_all
 
 # One rank cannot be in a group of its own, as MPI was initialised for one thread: all are told, and whose fault it is.
-timeout 60 mpirun --oversubscribe -np 2 "$program" 2 max_group=1 single=1 >"$out" 2>&1 || fail "one thread: exit status $?"
-named=$(grep -cE "^rank [01] learns: FAILED_PRECONDITION: rank 1: ranks on several hosts need MPI_THREAD_MULTIPLE, .* thread level 0;" "$out")
+timeout 60 mpirun --oversubscribe -np 2 "$program" 2 max_group=1 by_mpi=all single=1 >"$out" 2>&1 || fail "one thread: exit status $?"
+named=$(grep -cE "^rank [01] learns: FAILED_PRECONDITION: rank 1: MPI can carry messages between hosts with MPI_THREAD_MULTIPLE alone, .* thread level 0;" "$out")
 [ "$named" -eq 2 ] || fail "rank 1 has MPI for one thread: $named of 2 named it"
 echo "a rank that has MPI for one thread is named by $named"
+
+# By TCP it can be.
+timeout 60 mpirun --oversubscribe -np 2 "$program" 2 max_group=1 single=1 >"$out" 2>&1
+[ "$(grep -cE "^rank [01] learns: OK$" "$out")" -eq 2 ] || fail "rank 1 has MPI for one thread, which TCP does not need"
+
+# Ranks that want other transports are told so.
+timeout 60 mpirun --oversubscribe -np 2 "$program" 2 max_group=1 by_mpi=1 >"$out" 2>&1 && fail "other transports: exit status 0"
+named=$(grep -c "between_hosts is tcp on rank 0, and mpi on rank 1 on host" "$out")
+[ "$named" -ge 2 ] || fail "rank 1 wants another transport: $named of 2 named it"
+timeout 60 mpirun --oversubscribe -np 1 "$program" 2 : -np 1 "$program" 2 in_rank_order >"$out" 2>&1 && fail "other orders: exit status 0"
+named=$(grep -c "order is any on rank 0, and rank on rank 1 on host" "$out")
+[ "$named" -ge 2 ] || fail "rank 1 wants another order: $named of 2 named it"
 
 exit $((failures > 0))

@@ -32,6 +32,8 @@ class NoticesAlone final : public Links {
     inbox.pop_front();
     return notice;
   }
+  void Progress(absl::Duration) override {}
+  absl::Status Lost(int) const override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Links>> Among(const std::vector<int>&, uint32_t, std::vector<int>) const override {
     return Internal() << "Among";
   }

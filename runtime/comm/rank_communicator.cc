@@ -21,6 +21,11 @@ class GroupMemory final : public RegisteredMemory {
   std::shared_ptr<Segment> segment_;  // shared with collectives in flight
 };
 
+// Between groups of several ranks it may be otherwise: route.h.
+bool AddsInRankOrder(const Links* links, int ranks, const Communicator::Options& options) {
+  return links == nullptr || options.in_rank_order || static_cast<int>(links->group_begins().size()) == ranks;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Create(GroupPlace place, std::unique_ptr<Links> links,
@@ -44,14 +49,17 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::CreateIn(std::sh
 
 RankCommunicator::RankCommunicator(GroupPlace place, std::shared_ptr<Family> family, std::unique_ptr<Links> links,
                                    std::string transport, const Options& options)
-    : Communicator(place.first_rank + place.index, place.hosts, std::move(transport), {.timeout = options.timeout}),
+    : Communicator(
+          place.first_rank + place.index, place.hosts, std::move(transport),
+          {.reduces_in_rank_order = AddsInRankOrder(links.get(), static_cast<int>(place.hosts.size()), options),
+           .timeout = options.timeout}),
       generation_(ForkGeneration()),
       options_(options),
       family_(std::move(family)),
       group_(std::make_shared<Group>(std::move(place), options.timeout)),
       links_(std::move(links)),
       progress_(std::make_unique<Progress>()) {
-  if (links_ != nullptr) chain_ = std::make_unique<Chain>(group_.get(), links_.get());
+  if (links_ != nullptr) chain_ = std::make_unique<Chain>(group_.get(), links_.get(), options.in_rank_order);
   family_->Add(group_);
   group_->Join();
 }
@@ -164,7 +172,11 @@ absl::Status RankCommunicator::Wait(Ticket ticket, Stream*) {
   if (found == p.ops.end()) return FailedPrecondition() << "ticket " << ticket.id << " is not in flight";
   Op& op = *found->second;
   if (p.thread.joinable()) {
-    p.changed.wait(lock, [&] { return op.done; });
+    while (!op.done) {
+      // Who waits may as well do it: no thread has to wake for that, nor this one after it.
+      if (p.busy) p.changed.wait(lock);
+      else RunOldest(lock);
+    }
   } else {
     while (!op.done) RunOldest();
   }

@@ -82,6 +82,8 @@ class RankCommunicator final : public Communicator {
   absl::Status TakeChunks(const Op& op, const Chunks& chunks);
   absl::Status AwaitFinished(const Op& op, uint32_t chunks);
   void RunOldest();
+  // Of a progress thread, or of one that waits in its place; `lock` is of the progress' mutex, and not held meanwhile.
+  void RunOldest(std::unique_lock<std::mutex>& lock);
   void ProgressLoop();
 
   // What the rank's own thread and the progress thread share, guarded by `mutex` if there is a progress thread.
@@ -90,6 +92,7 @@ class RankCommunicator final : public Communicator {
     std::condition_variable changed;
     std::deque<Op*> queue;                        // not yet done, oldest first
     std::map<uint64_t, std::unique_ptr<Op>> ops;  // by ticket, until waited for
+    bool busy = false;                            // a thread runs the oldest
     bool stop = false;
     std::thread thread;  // joinable if there is one
   };

@@ -115,6 +115,11 @@ LOCKSTEP_CLONES void CombineBlock(const Stored<T>* input, A* sums, int64_t count
   for (int64_t i = 0; i < count; ++i) sums[i] = Combine<kKind, T, A>(sums[i], Load<A>(input[i]));
 }
 
+template <ReduceKind kKind, typename T, typename A>
+LOCKSTEP_CLONES void CombineSums(const A* others, A* sums, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) sums[i] = Combine<kKind, T, A>(sums[i], others[i]);
+}
+
 template <typename T, typename A>
 LOCKSTEP_CLONES void DivideBlock(A* sums, A divisor, int64_t count) {
   for (int64_t i = 0; i < count; ++i) sums[i] = sums[i] / divisor;
@@ -135,7 +140,11 @@ void ReduceAs(const Reduction& r) {
     const int64_t count = std::min(kBlock, r.count - begin);
     auto input = [&](size_t rank) { return reinterpret_cast<const S*>(r.inputs[rank]) + begin; };
     size_t next = 0;
-    if (r.prefix != nullptr) {
+    if (!r.partials.empty()) {
+      std::memcpy(sums, r.partials[0] + begin * sizeof(A), count * sizeof(A));
+      for (const std::byte* partial : r.partials.subspan(1))
+        CombineSums<kKind, T, A>(reinterpret_cast<const A*>(partial) + begin, sums, count);
+    } else if (r.prefix != nullptr) {
       std::memcpy(sums, r.prefix + begin * sizeof(A), count * sizeof(A));
     } else if (r.inputs.size() == 1) {
       LoadBlock<kKind, T, A>(input(0), sums, count);
@@ -184,7 +193,7 @@ size_t AccumulatorSize(DType dtype, ReduceKind kind) {
 }
 
 void Reduce(const Reduction& reduction) {
-  LOCKSTEP_CHECK(!reduction.inputs.empty());
+  LOCKSTEP_CHECK(!reduction.inputs.empty() || !reduction.partials.empty());
   DispatchKind(reduction.kind, [&](auto k) {
     DispatchDType(reduction.dtype,
                   [&](auto tag) { ReduceAs<decltype(k)::value, typename decltype(tag)::type>(reduction); });

@@ -1,5 +1,5 @@
-// One chunk of a collective on its way along the chain of groups (chain.h), as the rank that carries it in its group
-// sees it. Used by the rank's progress thread.
+// One chunk of a collective on its way between the groups, as the rank that carries it in its group sees it. Used by
+// the rank's progress thread.
 
 #pragma once
 
@@ -12,6 +12,8 @@
 #include "runtime/comm/group.h"
 #include "runtime/comm/links.h"
 #include "runtime/comm/notices.h"
+#include "runtime/comm/reduce.h"
+#include "runtime/comm/route.h"
 
 namespace lockstep {
 
@@ -28,43 +30,102 @@ class Transfer {
     const Operands& operands;
   };
 
-  Transfer(const Context& context, uint32_t index, const Chunk& chunk);
+  static std::unique_ptr<Transfer> Create(Route route, const Context& context, uint32_t index, const Chunk& chunk);
+  virtual ~Transfer() = default;
 
   // Copies or receives what this rank needs first. Once, before Step.
-  absl::Status Begin();
+  virtual absl::Status Begin() = 0;
   // Looks at what is under way, and goes on if it has come: true if something happened.
-  absl::StatusOr<bool> Step();
+  virtual absl::StatusOr<bool> Step() = 0;
+  // For whom it waits: the ranks that send, or, if all has come, those that have not taken what was sent.
+  virtual std::vector<int> Missing() const = 0;
   // Nothing is left to do.
   bool done() const { return done_; }
-  // For whom it waits: the rank that sends, or, if all has come, those that have not taken what was sent.
-  std::vector<int> Missing() const;
+
+ protected:
+  // Which of a chunk's two messages between a pair of ranks it is.
+  enum class Stage { kPartial, kResult };
+
+  Transfer(const Context& context, uint32_t index, const Chunk& chunk);
+
+  // The rank of a group that carries this chunk.
+  int Carrier(int group) const;
+  const OpDescription& description() const { return context_.operands.description; }
+  DType dtype() const { return static_cast<DType>(description().dtype); }
+  ReduceKind kind() const { return static_cast<ReduceKind>(description().kind); }
+  size_t result_bytes() const { return chunk_.count * SizeOf(dtype()); }
+  size_t partial_bytes() const { return chunk_.count * AccumulatorSize(dtype(), kind()); }
+
+  absl::Status Send(int group, Stage stage, MessageBuffer buffer);
+  absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int group, Stage stage, MessageBuffer buffer);
+  // Copies the result to the outputs of this group's ranks.
+  absl::Status CopyToOutputs(const std::byte* result);
+  // Whether all that was sent has gone.
+  absl::StatusOr<bool> AllSent();
+  std::vector<int> NotTaken() const;
+
+  const Context context_;
+  const uint32_t index_;
+  const Chunk chunk_;
+  const int here_;  // this rank's group
+  bool done_ = false;
 
  private:
   struct Outgoing {
     int to;
     std::unique_ptr<LinkRequest> request;
   };
+  std::vector<Outgoing> sends_;
+};
 
-  int Carrier(int group) const;
-  bool IsReduction() const;
+// One chunk on its way along the chain.
+class ChainTransfer final : public Transfer {
+ public:
+  ChainTransfer(const Context& context, uint32_t index, const Chunk& chunk) : Transfer(context, index, chunk) {}
+  absl::Status Begin() override;
+  absl::StatusOr<bool> Step() override;
+  std::vector<int> Missing() const override;
+
+ private:
   absl::Status HavePrefix();
   absl::Status HaveResult();
-  absl::Status SendPrefix();
   absl::Status SendResult();
-  absl::Status SendResultTo(int group);
 
-  const Context context_;
-  const uint32_t index_;
-  const Chunk chunk_;
-  const int here_;         // this rank's group
   int source_ = 0;         // the group from which the result spreads; of a reduction the last
   int last_up_ = 0;        // the groups at which the result stops, upwards
   int last_down_ = 0;      // and downwards
   MessageBuffer partial_;  // of a reduction: the sum of the groups below, then with this one
   MessageBuffer result_;
   std::unique_ptr<LinkRequest> prefix_receive_, result_receive_;
-  std::vector<Outgoing> sends_;
-  bool done_ = false;
+};
+
+// One chunk that groups send each other directly: partial results to its owner, or to all, and results from there.
+class DirectTransfer final : public Transfer {
+ public:
+  // `owner`: a group; -1: each group is one.
+  DirectTransfer(const Context& context, uint32_t index, const Chunk& chunk, int owner)
+      : Transfer(context, index, chunk), owner_(owner) {}
+  absl::Status Begin() override;
+  absl::StatusOr<bool> Step() override;
+  std::vector<int> Missing() const override;
+
+ private:
+  struct Incoming {
+    int group;
+    std::unique_ptr<LinkRequest> request;
+  };
+  // Whether groups send their partial results as the operands' dtype, not as what they are added in. So bf16 is half as
+  // heavy as f32 on its way; f16 might overflow, and where a group is one rank nothing is lost.
+  bool RoundsPartials() const { return dtype() == DType::kBF16; }
+  absl::Status BeginReduction();
+  absl::Status ReduceGroup(std::byte* partial);
+  absl::Status BeginCopy();
+  absl::Status HaveAll();
+
+  const int owner_;
+  std::vector<MessageBuffer> partials_;  // of a reduction, by group; empty but this group's where it does not own
+  MessageBuffer result_;                 // where it travels
+  std::vector<Incoming> receives_;
 };
 
 }  // namespace lockstep

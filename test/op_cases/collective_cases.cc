@@ -36,6 +36,14 @@ std::vector<OpCase> ReducingCases() {
                      .NoGradient("no differences at ties"));
   rows.push_back(Case("all_reduce", {Tensor::Of<double>({2}, {0, 3})}, On(kData, "prod")).Ranks(3));
   rows.push_back(Case("all_reduce", {F32({2})}, {{"axis", kData}, {"kind", "sum"}, {"bucket", int64_t{2}}}).Ranks(2));
+  const auto wire = [](std::string kind, std::string dtype) {
+    return AttributeMap{{"axis", kData}, {"kind", std::move(kind)}, {"wire", std::move(dtype)}};
+  };
+  rows.push_back(Case("all_reduce", {F32({2, 3}), F32({5})}, wire("sum", "bf16")).Ranks(3));
+  rows.push_back(Case("all_reduce", {F32({2, 3})}, wire("mean", "bf16")).Ranks(2));
+  rows.push_back(Case("all_reduce", {F32({2})}, wire("sum", "f16")).Ranks(2).Refused("C4"));
+  rows.push_back(Case("all_reduce", {F32({2})}, wire("max", "bf16")).Ranks(2).Refused("C4"));
+  rows.push_back(Case("all_reduce", {F32({2}), F64({2})}, wire("sum", "bf16")).Ranks(2).Refused("C4"));
   rows.push_back(Case("all_reduce", {F32({2})}, On("model", "sum")).Ranks(2).Refused("C1"));
   rows.push_back(Case("all_reduce", {F32({2})}, On(kData, "sum")).Refused("C1"));  // no mesh at all
   rows.push_back(Case("all_reduce", {F32({2})}, On(kData, "average")).Ranks(2).Refused("C2"));

@@ -69,6 +69,7 @@ OpCase InDouble(const OpCase& row) {
   for (auto& [name, value] : result.attributes) {
     if (std::holds_alternative<DType>(value) && IsFloat(std::get<DType>(value))) value = DType::kF64;
   }
+  result.attributes.erase("wire");  // which is of f32 alone
   return result;
 }
 

@@ -19,7 +19,8 @@ absl::StatusOr<Graph> CaseGraphOn(const OpCase& row, const Mesh& mesh);
 // that.
 Placement CollectiveOperandPlacement(const OpCase& row);
 
-// The row with every float dtype, of operands and attributes, replaced by f64: what gradients are compared in.
+// The row with every float dtype, of operands and attributes, replaced by f64, and without a wire: what gradients are
+// compared in.
 OpCase InDouble(const OpCase& row);
 
 // Whether op_case_test compares this row's gradient with differences.

@@ -177,6 +177,97 @@ TEST(PyTorchTest, TheLeastRootOfAdafactorIsTheEpsilonOfTheDtype) {
   }
 }
 
+// A case in which a smallest value, a zero or a condition of the formula decides, which numbers of usual size never
+// show.
+struct Edge {
+  const char* what;
+  std::string op, attributes;
+  std::vector<std::string> types;  // of w, the states, the step, g
+  Numbers operands;                // each element of an operand
+  double expected;                 // each of the next w
+};
+
+std::vector<Edge> Edges() {
+  return {
+      {"the mean of rows is at least epsilon1, not its square; of PyTorch",
+       "adafactor",
+       "{learning_rate=0.0625, epsilon1=5.9604644775390625e-08, d=100.0}",  // 2^-24
+       {"f32[2,2]", "f32[2,1]", "f32[1,2]", "i64[]", "f32[2,2]"},
+       {1, 0, 0, 1, 0x1p-15},
+       0.5},
+      {"weights decay by the rate itself; of PyTorch",
+       "adafactor_vector",
+       "{learning_rate=1.0, weight_decay=0.25}",
+       {"f32[2]", "f32[2]", "i64[]", "f32[2]"},
+       {1, 0, 16, 0},
+       0.75},
+      {"no step is longer than 1 / sqrt(step) of the variable; of PyTorch",
+       "adafactor_vector",
+       "{learning_rate=1.0}",
+       {"f32[2]", "f32[2]", "i64[]", "f32[2]"},
+       {1, 0, 16, 1},
+       0.75},
+      {"the first correction by beta2, in f32 a difference of close numbers",
+       "adam",
+       "{learning_rate=1.0}",
+       {"f32[2]", "f32[2]", "f32[2]", "i64[]", "f32[2]"},
+       {0, 0, 0, 1, 1},
+       -1},
+      {"an update of nothing has no ratio",
+       "lamb",
+       "{learning_rate=0.5, weight_decay=0.0}",
+       {"f32[2]", "f32[2]", "f32[2]", "i64[]", "f32[2]"},
+       {1, 0, 0, 1, 0},
+       1},
+      {"a variance that rounding made negative is 0",
+       "rmsprop_centered",
+       "{learning_rate=0.25, alpha=0.5, epsilon=0.5}",
+       {"f32[2]", "f32[2]", "f32[2]", "f32[2]"},
+       {1, 0.75, 1, 1},
+       0.5},
+      {"gradients agree in sign though their product is 0, and the rate is that of the first step alone",
+       "rprop",
+       "{learning_rate=0.125, growth=2.0}",
+       {"f32[2]", "f32[2]", "f32[2]", "i64[]", "f32[2]"},
+       {2, 1e-30, 0.5, 2, 1e-30},
+       1},
+  };
+}
+
+std::string TextOf(const Edge& edge) {
+  std::string inputs, operands, results, types;
+  const size_t num_results = GetOp(edge.op).result_names().size();
+  for (size_t i = 0; i < edge.types.size(); ++i) {
+    const std::string number = std::to_string(i), comma = i > 0 ? ", " : "";
+    inputs += comma + "%x" + number + ": " + edge.types[i];
+    operands += comma + "%x" + number;
+    if (i >= num_results) continue;
+    results += comma + "%y" + number;
+    types += comma + edge.types[i];
+  }
+  return "graph @f(" + inputs + ") -> (y: " + edge.types[0] + ") {\n  " + results + " = " + edge.op + " " + operands +
+         " " + edge.attributes + " : " + types + "\n  return %y0\n}";
+}
+
+TEST(PyTorchTest, OptimizersAtTheirEdges) {
+  for (const Edge& edge : Edges()) {
+    for (bool decomposed : {false, true}) {
+      SCOPED_TRACE(std::string(edge.what) + (decomposed ? ", decomposed" : ""));
+      absl::StatusOr<Graph> graph = ParseGraph(TextOf(edge));
+      ASSERT_TRUE(graph.ok()) << graph.status();
+      if (decomposed) {
+        ASSERT_TRUE(DecomposeAll(*graph).ok());
+      }
+      std::vector<Tensor> inputs;
+      for (double operand : edge.operands)
+        inputs.push_back(Tensor::Full(graph->inputs()[inputs.size()].value.type(), operand));
+      const absl::StatusOr<std::vector<Tensor>> found = InterpretOneRank(*graph, inputs);
+      ASSERT_TRUE(found.ok()) << found.status();
+      EXPECT_NEAR((*found)[0].At(0), edge.expected, 1e-6);
+    }
+  }
+}
+
 // What the table must not lose by accident when it is made anew.
 // Optimizers have no other oracle: whatever is in their list must be in the table.
 TEST(PyTorchTest, TableCoversTheOps) {

@@ -186,6 +186,7 @@ def test_gradients_agree_with_finite_differences(wrt: list[str]) -> None:
 def test_compiled_results_equal_the_interpreters(optimize: bool) -> None:
     step = training(keep_results=True)
     exe = ls.compile(step, threads=1, optimize=optimize)
+    assert (" = fusion " in str(exe.graph)) == optimize
     states: dict[str, np.ndarray] = {}
     for _ in range(3):
         (expected,) = ls.interpret(step, [{"x": X, "label": LABELS, **states}])
@@ -372,6 +373,17 @@ def test_results_stay_valid() -> None:
     del exe
     np.testing.assert_array_equal(first, kept)
     first[:] = 0  # is the caller's
+
+
+def test_bf16_goes_in_and_comes_back_as_that_of_ml_dtypes() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    text = "graph @t(%x: bf16[3], state %w: bf16[3]) -> (y: bf16[3]) {\n  %y = add %x, %w : bf16[3]\n  return %y\n}\n"
+    exe = ls.compile(ls.parse(text), threads=1)
+    exe.state["w"] = np.array([1, -2, 0.5], ml_dtypes.bfloat16)
+    for x in (np.array([1.5, 2, 256], ml_dtypes.bfloat16), np.array([1.5, 0, 2, 0, 256, 0], ml_dtypes.bfloat16)[::2]):
+        result = exe(x=x)["y"]
+        assert result.dtype == exe.state["w"].dtype == ml_dtypes.bfloat16
+        assert result.astype(np.float32).tolist() == [2.5, 0, 256]
 
 
 def test_scalars_and_types_come_back_as_they_are() -> None:

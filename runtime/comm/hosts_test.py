@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""The conformance suite, and what goes wrong, on several hosts: test/hosts/hosts.py. Skips, saying so, where this machine has none.
+
+hosts_test.py CONFORMANCE_MPI_MAIN HOSTS.PY
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PROGRAM = Path(sys.argv[1]).resolve()
+sys.path.insert(0, str(Path(sys.argv[2]).parent))
+os.environ["PATH"] += ":/usr/sbin:/sbin"  # where ip and tc are
+# Open MPI unloads its plugins at the end, so the leak checker cannot tell what they kept from what we did.
+os.environ["ASAN_OPTIONS"] = "detect_leaks=0"
+
+from hosts import Hosts, why_not
+
+IS_SANITIZED = "LOCKSTEP_SANITIZED" in os.environ
+LEARNS = re.compile(r"^rank (\d+) learns: (.*)$", re.MULTILINE)
+
+
+class Failed(Exception):
+    pass
+
+
+def check(condition: bool, what: str, output: str) -> None:
+    if not condition:
+        raise Failed(f"{what}\n{output}")
+
+
+def run(hosts: Hosts, ranks: list[int], *arguments: str) -> tuple[int, str]:
+    done = hosts.mpirun(
+        ranks,
+        PROGRAM,
+        str(sum(ranks)),
+        *arguments,
+        timeout=200,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.returncode, done.stdout
+
+
+def suite(ranks: list[int], *arguments: str) -> str:
+    with Hosts(len(ranks), "1gbit") as hosts:
+        status, output = run(hosts, ranks, *arguments)
+        check(status == 0, f"exit status {status}", output)
+        for name, count in zip(hosts.names, ranks, strict=True):
+            passed = re.findall(rf"^rank \d+ of {sum(ranks)} on {name}: [1-9]\d* cases passed$", output, re.MULTILINE)
+            check(len(passed) == count, f"{len(passed)} of {count} ranks passed on {name}", output)
+        return re.search(r"\d+ cases passed", output)[0] + " on each"
+
+
+def stopped() -> str:
+    """A rank on the other host, not its group's first, is stopped in the midst of a collective: the others blame it alone."""
+    with Hosts(2, "1gbit") as hosts:
+        _, output = run(hosts, [2, 2], "stop=3", "after=60")
+        told = [message for _, message in LEARNS.findall(output)]
+        blame = rf"waited 2s in all_reduce max [^;]* for rank 3 on host {hosts.names[1]}: [a-z, ]+$"
+        named = [message for message in told if re.search(blame, message)]
+        # With the stopped rank's end mpirun ends the job, perhaps before all have spoken.
+        check(len(named) >= 2 and len(named) == len(told), f"{len(named)} of {len(told)} blamed it alone", output)
+        return named[0]
+
+
+def died() -> str:
+    """The job ends within 5 s (and a moment for starting it), and somebody says which rank it was."""
+    with Hosts(2, "1gbit") as hosts:
+        begin = time.monotonic()
+        status, output = run(hosts, [2, 2], "die=3")
+        took = time.monotonic() - begin
+        check(status != 0, "exit status 0", output)
+        check(took < 8, f"the job took {took:.1f} s to end", output)
+        found = re.search(r"^.*(rank 3 |died while rank).*$", output, re.MULTILINE)
+        check(found is not None, "nobody says which rank", output)
+        return f"after {took:.1f} s: {found[0]}"
+
+
+def cut() -> str:
+    """The link of a host that computes is cut, which nobody is told: each side names the other within 20 s."""
+    with Hosts(2, "1gbit") as hosts, tempfile.TemporaryDirectory() as folder:
+        command = hosts.command([1, 1], PROGRAM, "2", f"loop={folder}/rank")
+        job = subprocess.Popen(command, env=hosts.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            begun = Path(folder) / "rank0.begun"
+            wait_for(begun.exists, 30, "the ranks did not begin")
+            hosts.set_link(1, "down")
+            begin = time.monotonic()
+            said = [Path(folder) / f"rank{rank}" for rank in (0, 1)]
+            wait_for(lambda: all(each.exists() for each in said), 20, "a rank has not learnt it after 20 s")
+            took = time.monotonic() - begin
+            for rank, path in enumerate(said):
+                text = path.read_text()
+                other = rf"rank {1 - rank} on host {hosts.names[1 - rank]}: (its connection is lost|cannot be reached)"
+                check(re.search(other, text) is not None, f"rank {rank} does not name the other", text)
+            return f"after {took:.1f} s: {said[0].read_text().strip()}"
+        finally:
+            subprocess.run(["pkill", "-9", "-f", f"loop={folder}/rank"], check=False)
+            job.kill()
+            job.wait()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        check(time.monotonic() < end, what, "")
+        time.sleep(0.05)
+
+
+CASES: dict[str, Callable[[], str]] = {
+    "two hosts": lambda: suite([1, 1]),
+    "two ranks on each of two hosts": lambda: suite([2, 2]),
+    "a stopped rank": stopped,
+    "a dead rank": died,
+    "a cut link": cut,
+}
+if not IS_SANITIZED:
+    CASES |= {
+        "four hosts": lambda: suite([1, 1, 1, 1]),
+        "three hosts, unevenly": lambda: suite([1, 3, 1]),
+        "two hosts, by MPI": lambda: suite([1, 1], "by_mpi=all"),
+    }
+
+
+def skip(reason: str) -> int:
+    print(f"SKIPPED: {reason}")
+    # Bazel knows only passed and failed: bazel/run_tests.py reads in the report that this was skipped.
+    report = os.environ.get("XML_OUTPUT_FILE")
+    if report:
+        Path(report).write_text(
+            '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites><testsuite name="hosts_test" tests="1" skipped="1">'
+            '<testcase name="hosts_test" status="run" result="skipped"><skipped/></testcase></testsuite></testsuites>\n'
+        )
+    return 0
+
+
+def main() -> int:
+    reason = why_not()
+    if reason:
+        return skip(reason)
+    failures = 0
+    for name, case in CASES.items():
+        try:
+            print(f"{name}: {case()}", flush=True)
+        except (Failed, subprocess.TimeoutExpired) as error:
+            failures += 1
+            print(f"FAILED: {name}: {error}\n{getattr(error, 'stdout', '') or ''}", flush=True)
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+#include "runtime/comm/route.h"
+
+#include "runtime/comm/chunks.h"
+
+namespace lockstep {
+namespace {
+
+// Up to so many bytes more that a group sends, one message less counts for more.
+constexpr size_t kFewBytes = 32 * 1024;
+// Likewise of messages that only say that a group is there.
+constexpr int kFewGroups = 32;
+
+}  // namespace
+
+Route RouteOf(const OpDescription& d, int world_size, const RouteOptions& options) {
+  const OpcodeTraits traits = TraitsOf(d.opcode);
+  const size_t others = static_cast<size_t>(options.groups - 1);
+  const size_t bytes = traits.gathers || traits.scatters ? OutputBytes(d, world_size) : InputBytes(d, world_size);
+  if (!traits.moves_data || d.compared_only) return options.groups <= kFewGroups ? Route::kAll : Route::kChain;
+  if (traits.gathers) return Route::kAll;  // each sends its share, which nobody else has
+  if (traits.has_root) return others == 1 || bytes * others <= kFewBytes ? Route::kAll : Route::kChain;
+  if (options.in_rank_order && options.largest_group > 1) return Route::kChain;
+  if (traits.scatters) return Route::kOwner;
+  const size_t more = bytes * others * static_cast<size_t>(options.groups - 2) / static_cast<size_t>(options.groups);
+  return more <= kFewBytes ? Route::kAll : Route::kOwner;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,54 @@
+#include "runtime/comm/route.h"
+
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+OpDescription F32(Opcode opcode, int64_t bytes) {
+  return {.opcode = opcode, .dtype = static_cast<uint8_t>(DType::kF32), .count = bytes / 4};
+}
+
+Route Of(Opcode opcode, int64_t bytes, const RouteOptions& options) {
+  return RouteOf(F32(opcode, bytes), options.groups * options.largest_group, options);
+}
+
+constexpr int64_t kSmall = 4096, kLarge = 64 << 20;
+
+TEST(RouteOf, SmallReductionsGoToAllAndLargeOnesToOwners) {
+  EXPECT_EQ(Of(Opcode::kAllReduce, kSmall, {.groups = 2}), Route::kAll);
+  EXPECT_EQ(Of(Opcode::kAllReduce, kSmall, {.groups = 16}), Route::kOwner) << "15 times as many bytes are not few";
+  EXPECT_EQ(Of(Opcode::kAllReduce, 1024, {.groups = 16}), Route::kAll);
+  EXPECT_EQ(Of(Opcode::kAllReduce, kLarge, {.groups = 2}), Route::kAll) << "the same bytes as by owners";
+  EXPECT_EQ(Of(Opcode::kAllReduce, kLarge, {.groups = 3}), Route::kOwner);
+  EXPECT_EQ(Of(Opcode::kReduceScatter, kSmall, {.groups = 2}), Route::kOwner) << "nobody else wants it";
+}
+
+TEST(RouteOf, RankOrderNeedsTheChainWhereGroupsHaveSeveralRanks) {
+  for (const Opcode opcode : {Opcode::kAllReduce, Opcode::kReduceScatter}) {
+    for (const int64_t bytes : {kSmall, kLarge}) {
+      EXPECT_EQ(Of(opcode, bytes, {.groups = 3, .largest_group = 2, .in_rank_order = true}), Route::kChain);
+      EXPECT_NE(Of(opcode, bytes, {.groups = 3, .largest_group = 1, .in_rank_order = true}), Route::kChain);
+      EXPECT_NE(Of(opcode, bytes, {.groups = 3, .largest_group = 2}), Route::kChain);
+    }
+  }
+}
+
+TEST(RouteOf, CopiesGoFromTheirSourceAndLargeOnesOfOneAlongTheChain) {
+  EXPECT_EQ(Of(Opcode::kAllGather, kLarge, {.groups = 16}), Route::kAll);
+  EXPECT_EQ(Of(Opcode::kBroadcast, kSmall, {.groups = 4}), Route::kAll);
+  EXPECT_EQ(Of(Opcode::kBroadcast, kLarge, {.groups = 2}), Route::kAll);
+  EXPECT_EQ(Of(Opcode::kBroadcast, kLarge, {.groups = 4}), Route::kChain) << "its source sends it once";
+}
+
+TEST(RouteOf, WhatMovesNothingIsSaidToAllUnlessTheyAreMany) {
+  OpDescription compared = F32(Opcode::kAllReduce, kLarge);
+  compared.compared_only = true;
+  for (const OpDescription& d : {F32(Opcode::kBarrier, 0), compared}) {
+    EXPECT_EQ(RouteOf(d, 16, {.groups = 16}), Route::kAll);
+    EXPECT_EQ(RouteOf(d, 1024, {.groups = 1024}), Route::kChain);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

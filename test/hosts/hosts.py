@@ -1,0 +1,186 @@
+"""Hosts on one machine: network namespaces with names of their own, joined by a switch whose links have a given rate.
+
+    with Hosts(2, rate="1gbit") as hosts:
+        hosts.mpirun([1, 1], "program", "argument")
+
+or, from a shell,
+
+    python test/hosts/hosts.py --hosts 2 --rate 1gbit --ranks 1 PROGRAM ARGUMENTS...
+
+Each host's link carries `rate` in each direction at once, as a network card does. Needs root, iproute2 and mpirun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+NETWORK = "10.77.0"
+ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+    "OMPI_MCA_btl_tcp_if_include": f"{NETWORK}.0/24",
+    "OMPI_MCA_oob_tcp_if_include": f"{NETWORK}.0/24",
+}
+
+# In place of ssh: leaves out ssh's options, and runs the rest in the namespace of that host, under its name.
+_AGENT = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+host=$1; shift
+exec ip netns exec "$host" unshare --uts sh -c "hostname $host; $*"
+"""
+
+
+def why_not() -> str:
+    """Why this machine cannot have such hosts; empty if it can."""
+    if os.geteuid() != 0:
+        return "not root"
+    for program in ("ip", "tc", "mpirun", "unshare"):
+        if shutil.which(program) is None:
+            return f"there is no {program}"
+    tried = subprocess.run(["unshare", "--net", "--uts", "true"], capture_output=True, text=True, check=False)
+    return "" if tried.returncode == 0 else tried.stderr.strip()
+
+
+class Hosts:
+    """Namespaces for as long as it is entered; `names` are those of hosts and namespaces."""
+
+    def __init__(self, count: int, rate: str | None = None) -> None:
+        """
+        Args:
+          count: of hosts, 250 at most.
+          rate: of each host's link, as tc has it: "1gbit", "100mbit"; None has no limit.
+        """
+        self._prefix = f"ls{os.getpid()}"
+        self.names = [f"{self._prefix}h{i}" for i in range(count)]
+        self._switch = f"{self._prefix}s"
+        self._rate = rate
+        self._folder: Path | None = None
+
+    def address(self, host: int) -> str:
+        return f"{NETWORK}.{host + 1}"
+
+    def __enter__(self) -> Self:
+        try:
+            self._make()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._remove()
+
+    def set_rate(self, host: int, rate: str) -> None:
+        """Gives the host's link another rate, in both directions."""
+        for namespace, device in ((self.names[host], "eth0"), (self._switch, f"p{host}")):
+            _call("ip", "netns", "exec", namespace, "tc", "qdisc", "replace", "dev", device, "root", *_limited(rate))
+
+    def set_link(self, host: int, state: str) -> None:
+        """ "down" cuts the cable of a host, "up" mends it: nobody is told but by silence."""
+        _call("ip", "-n", self._switch, "link", "set", f"p{host}", state)
+
+    def sent_bytes(self, host: int) -> int:
+        """What the host has sent through its link so far, headers included."""
+        path = "/sys/class/net/eth0/statistics/tx_bytes"
+        return int(_call("ip", "netns", "exec", self.names[host], "cat", path))
+
+    def command(self, ranks: Sequence[int], *command: str | Path, options: Sequence[str] = ()) -> list[str]:
+        """What runs the command under mpirun, with so many ranks on each host."""
+        assert self._folder is not None, "the hosts are not there"
+        places = ",".join(f"{name}:{n}" for name, n in zip(self.names, ranks, strict=True))
+        inner = ["mpirun", "-np", str(sum(ranks)), "--host", places, *options, *map(str, command)]
+        here = f"hostname {self.names[0]}; exec {shlex.join(inner)}"
+        return ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "sh", "-c", here]
+
+    def environment(self) -> dict[str, str]:
+        """What that command needs in its environment."""
+        return {**os.environ, **ENVIRONMENT, "OMPI_MCA_plm_rsh_agent": str(self._folder / "agent")}
+
+    def mpirun(
+        self, ranks: Sequence[int], *command: str | Path, options: Sequence[str] = (), **how: Any
+    ) -> subprocess.CompletedProcess[str]:
+        command = self.command(ranks, *command, options=options)
+        return subprocess.run(command, env=self.environment(), check=False, **how)
+
+    def _make(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="lockstep-hosts-"))
+        agent = self._folder / "agent"
+        agent.write_text(_AGENT)
+        agent.chmod(0o755)
+        _call("ip", "netns", "add", self._switch)
+        _call("ip", "-n", self._switch, "link", "add", "switch", "type", "bridge")
+        _call("ip", "-n", self._switch, "link", "set", "switch", "up")
+        for i, name in enumerate(self.names):
+            _call("ip", "netns", "add", name)
+            _call(
+                "ip",
+                "link",
+                "add",
+                "eth0",
+                "netns",
+                name,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"p{i}",
+                "netns",
+                self._switch,
+            )
+            _call("ip", "-n", self._switch, "link", "set", f"p{i}", "master", "switch", "up")
+            _call("ip", "-n", name, "addr", "add", f"{self.address(i)}/24", "dev", "eth0")
+            for device in ("eth0", "lo"):
+                _call("ip", "-n", name, "link", "set", device, "up")
+            if self._rate is not None:
+                self.set_rate(i, self._rate)
+
+    def _remove(self) -> None:
+        for name in (*self.names, self._switch):
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+            self._folder = None
+
+
+def _limited(rate: str) -> list[str]:
+    # A burst of a quarter of a megabyte is what such a card sends in 2 ms at 1 Gb/s, and more than a segment at any rate.
+    return ["tbf", "rate", rate, "burst", "256k", "latency", "50ms"]
+
+
+def _call(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{shlex.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--rate", help="of each host's link, such as 1gbit; unlimited if not given")
+    parser.add_argument("--ranks", type=int, default=1, help="on each host")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="PROGRAM ...")
+    arguments = parser.parse_args()
+    if not arguments.command:
+        parser.error("there is no program")
+    with Hosts(arguments.hosts, arguments.rate) as hosts:
+        return hosts.mpirun([arguments.ranks] * arguments.hosts, *arguments.command).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

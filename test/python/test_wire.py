@@ -1,0 +1,83 @@
+"""compile(wire="bf16"): gradients travel in half the bytes, and nearly the same is learnt."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+from cases import CASES, Case, train
+from ranks import run_in_threads
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "hosts"))
+
+import hosts
+
+STEPS = 60
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def trained(case: Case, n: int, wire: str | None) -> tuple[list[float], dict[str, np.ndarray]]:
+    def body(world: ls.Communicator) -> tuple[list[float], dict[str, np.ndarray]]:
+        losses, exe = train(case, world, STEPS, wire=wire)
+        exe.check_replicas()
+        return losses, dict(exe.state)
+
+    first, *others = run_in_threads(n, body)
+    assert not isinstance(first, Exception), first
+    for other in others:
+        assert other[0] == first[0]
+    return first
+
+
+@cases
+def test_the_loss_falls_as_it_does_with_all_bits(case: Case) -> None:
+    losses, _ = trained(case, 2, None)
+    rounded, _ = trained(case, 2, "bf16")
+    assert rounded != losses, "nothing was rounded"
+    assert rounded[0] == losses[0], "the loss itself is not"
+    np.testing.assert_allclose(rounded, losses, rtol=0.02, atol=0.02 * losses[0])
+
+
+def test_one_rank_rounds_nothing() -> None:
+    losses, states = trained(CASES[0], 1, None)
+    of_wire, states_of_wire = trained(CASES[0], 1, "bf16")
+    assert of_wire == losses
+    for name, state in states.items():
+        np.testing.assert_array_equal(states_of_wire[name], state)
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+def test_gradients_alone_travel_so(optimize: bool) -> None:
+    model = ls.load_onnx(CASES[0].model, dims={"batch": 8})
+    loss, clip = ls.loss.softmax_cross_entropy("logits", "label"), ls.clip.global_norm(1.0)
+    step = ls.train_step(model, loss, ls.optim.SGD(0.1), clip=clip)
+
+    def body(world: ls.Communicator) -> list[str]:
+        return ls.compile(step, world=world, threads=1, wire="bf16", optimize=optimize).collectives
+
+    for lines in run_in_threads(2, body):
+        of_gradients = [line for line in lines if "grad/" in line]
+        assert of_gradients and all("bf16" in line for line in of_gradients), lines
+        assert len(of_gradients) < len(lines) and not any("bf16" in line for line in lines if "grad/" not in line), (
+            lines
+        )
+
+
+@pytest.mark.skipif(bool(hosts.why_not()), reason=f"no hosts on this machine: {hosts.why_not()}")
+def test_half_the_bytes_are_on_the_wire_between_hosts(tmp_path: Path) -> None:
+    sent = {}
+    for wire in ("", "bf16"):
+        with hosts.Hosts(2, "1gbit") as two:
+            command = (sys.executable, HERE / "mpi_training.py", tmp_path, *([wire] if wire else []))
+            done = two.mpirun([2, 1], *command, timeout=120, capture_output=True)
+            assert done.returncode == 0, done.stderr
+            sent[wire] = two.sent_bytes(0)
+        ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+        assert len({rank["digest"] for rank in ranks}) == 1
+    assert sent["bf16"] < 0.6 * sent[""]
