@@ -4,13 +4,15 @@
 
 Commands come through the pipe DIRECTORY/command.<rank>, one line each: the number of steps to run, or "stop". After each the
 rank writes a line of JSON to DIRECTORY/report.<rank>. A worker that has nothing to do blocks on its pipe and uses no core.
-MODEL is a network, or one with "-bf16" or "-f16", which trains it in mixed precision. CONTESTANT is lockstep, lockstep-f32, which does not, or
+MODEL is a network, or one with "-bf16" or "-f16", which trains it in mixed precision. CONTESTANT is lockstep; lockstep-f32, which does not;
+lockstep-wire, whose gradients travel as bf16; lockstep-alone, each rank of which trains its share as if there were no others; or
 PyTorch: eager, eager-channels-last, compiled, compiled-channels-last.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -43,24 +45,30 @@ def share(whole: Any, rank: int, ranks: int) -> Any:
 
 
 class Lockstep:
-    def __init__(self, model: str, threads: int, precision: str) -> None:
+    def __init__(self, model: str, threads: int, how: str, precision: str) -> None:
         import lockstep as ls
 
         self.world = ls.Communicator.mpi()
         self.rank = self.world.rank
         samples, labels = (np.load(model_path(model).with_suffix(f".{part}.npy")) for part in ("x", "label"))
+        own = {name: share(value, self.rank, self.world.size) for name, value in (("x", samples), ("label", labels))}
+        is_alone = how == "alone"
         start = time.perf_counter()
-        graph = ls.load_onnx(model_path(model), dims={"batch": len(samples)})
+        graph = ls.load_onnx(model_path(model), dims={"batch": len(own["x"] if is_alone else samples)})
         step = ls.train_step(
             graph,
             loss=ls.loss.softmax_cross_entropy("logits", "label"),
             optimizer=ls.optim.SGD(LEARNING_RATE, momentum=MOMENTUM),
-            precision=precision,
+            precision="f32" if how == "f32" else precision,
         )
-        self.exe = ls.compile(step, world=self.world, threads=threads)
-        self.inputs = {
-            name: share(value, self.rank, self.world.size) for name, value in (("x", samples), ("label", labels))
-        }
+        self.exe = ls.compile(
+            step,
+            world=ls.Communicator.single() if is_alone else self.world,
+            threads=threads,
+            wire="bf16" if how == "wire" else None,
+        )
+        self.inputs = own
+        self.gradient_bytes = 4 * sum(math.prod(state.shape) for state in graph.states)
         self.step()
         self.compile_seconds = time.perf_counter() - start
 
@@ -72,6 +80,7 @@ class Lockstep:
             "compile_seconds": self.compile_seconds,
             "counters": self.exe.counters,
             "value_bytes": sum(self.exe.memory.values()),
+            "gradient_bytes": self.gradient_bytes,
         }
 
 
@@ -137,7 +146,7 @@ def main() -> None:
     contestant, model, directory, threads = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
     network, precision = network_of(model), precision_of(model)
     if contestant.startswith("lockstep"):
-        runner: Any = Lockstep(network, threads, "f32" if contestant == "lockstep-f32" else precision)
+        runner: Any = Lockstep(network, threads, contestant.partition("-")[2], precision)
     else:
         runner = PyTorch(network, threads, contestant, precision)
     with (

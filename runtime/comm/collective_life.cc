@@ -32,10 +32,10 @@ void RankCommunicator::ProgressLoop() {
   std::unique_lock<std::mutex> lock(p.mutex);
   for (;;) {
     while (p.busy || (!p.stop && p.queue.empty())) {
-      if (chain_ == nullptr) {
+      if (between_groups_ == nullptr) {
         p.changed.wait(lock);
       } else if (p.changed.wait_for(lock, kIdlePoll) == std::cv_status::timeout && !p.busy) {
-        (void)chain_->Poll();  // a failure must spread though this rank computes
+        (void)between_groups_->Poll();  // a failure must spread though this rank computes
       }
     }
     if (p.queue.empty()) break;
@@ -94,7 +94,6 @@ absl::Status RankCommunicator::Run(Op& op) {
   RETURN_IF_ERROR(group_->failure());
   if (!op.published) RETURN_IF_ERROR(Publish(op));
   RETURN_IF_ERROR(group_->AwaitPosted(op.sequence));
-  if (chain_ != nullptr) RETURN_IF_ERROR(chain_->AwaitGroups(op.sequence, op.description, op.label));
   RETURN_IF_ERROR(Work(op));
   if (op.staged_output) {
     RETURN_IF_ERROR(group_->BeginWork());
@@ -136,17 +135,20 @@ absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
 }
 
 absl::Status RankCommunicator::Work(const Op& op) {
-  const Chunks chunks =
-      chain_ == nullptr ? Chunks(op.description, size(), size(), kChunkBytes)
-                        : Chunks(op.description, size(), 2 * size(), kMessageChunkBytes, kSmallestMessageChunkBytes);
+  const Chunks chunks = between_groups_ == nullptr ? Chunks(op.description, size(), size(), kChunkBytes)
+                                                   : Chunks(op.description, size(), 2 * size(), kMessageChunkBytes,
+                                                            kSmallestMessageChunkBytes);
   // Peers' operands are looked up only by a rank that has a chunk to do: until it has done it, no peer can be through
   // with the collective and free them.
   group_->BeginShare(op.sequence);
-  if (chain_ == nullptr) {
+  if (between_groups_ == nullptr) {
     RETURN_IF_ERROR(TakeChunks(op, chunks));
-  } else if (static_cast<uint32_t>(group_->index()) < chunks.size()) {
-    ASSIGN_OR_RETURN(const Operands operands, Resolve(op));
-    RETURN_IF_ERROR(chain_->Run(op.sequence, operands, chunks, op.label));
+  } else {
+    Operands operands{.description = op.description, .world_size = size(), .inputs = {}, .outputs = {}};
+    if (static_cast<uint32_t>(group_->index()) < chunks.size()) {
+      ASSIGN_OR_RETURN(operands, Resolve(op));
+    }
+    RETURN_IF_ERROR(between_groups_->Run(op.sequence, operands, chunks, op.label));
   }
   group_->EndShare(op.sequence);
   return AwaitFinished(op, chunks.size());
@@ -186,9 +188,10 @@ absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
 
 absl::Status RankCommunicator::AwaitFinished(const Op& op, uint32_t chunks) {
   const Slot& slot = group_->slot(op.sequence);
-  return group_->Await([&] { return slot.finished.Get(op.sequence) == chunks; },
-                       [&] { return group_->Unfinished(op.sequence, chain_ != nullptr); },
-                       Describe(op.description, op.label));
+  const bool has_links = between_groups_ != nullptr;
+  return group_->Await(
+      [&] { return slot.finished.Get(op.sequence) == chunks && (!has_links || slot.linked.Get(op.sequence) == 1); },
+      [&] { return group_->Unfinished(op.sequence, has_links); }, Describe(op.description, op.label));
 }
 
 }  // namespace lockstep

@@ -87,7 +87,7 @@ class alignas(64) PerOpCounter {
 struct Slot {
   PerOpCounter claimed;  // chunks that somebody works on, or has finished
   PerOpCounter finished;
-  PerOpCounter linked;  // 1 when this group's first rank has seen that the neighbouring groups do the same
+  PerOpCounter linked;  // 1 when this group's first rank has seen that other groups do the same (between_groups.h)
 };
 inline constexpr uint64_t kSlots = 64;
 

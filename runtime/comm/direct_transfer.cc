@@ -14,18 +14,18 @@ absl::Status DirectTransfer::BeginReduction() {
   const bool is_owner = owner_ < 0 || owner_ == here_;
   const size_t bytes = RoundsPartials() ? result_bytes() : partial_bytes();
   partials_.resize(groups);
-  partials_[here_] = std::make_shared<std::vector<std::byte>>(bytes);
+  partials_[here_] = std::make_shared<MessageBytes>(bytes);
   RETURN_IF_ERROR(ReduceGroup(partials_[here_]->data()));
   for (int i = 1; i < groups; ++i) {
     const int other = (here_ + i) % groups;  // not all to the same first
     if (owner_ < 0 || owner_ == other) RETURN_IF_ERROR(Send(other, Stage::kPartial, partials_[here_]));
     if (!is_owner) continue;
-    partials_[other] = std::make_shared<std::vector<std::byte>>(bytes);
+    partials_[other] = std::make_shared<MessageBytes>(bytes);
     ASSIGN_OR_RETURN(auto request, Receive(other, Stage::kPartial, partials_[other]));
     receives_.push_back({other, std::move(request)});
   }
   if (is_owner || TraitsOf(description().opcode).scatters) return absl::OkStatus();
-  result_ = std::make_shared<std::vector<std::byte>>(result_bytes());
+  result_ = std::make_shared<MessageBytes>(result_bytes());
   ASSIGN_OR_RETURN(auto request, Receive(owner_, Stage::kResult, result_));
   receives_.push_back({owner_, std::move(request)});
   return absl::OkStatus();
@@ -53,7 +53,7 @@ absl::Status DirectTransfer::ReduceGroup(std::byte* partial) {
 
 absl::Status DirectTransfer::BeginCopy() {
   const int source = context_.notices.GroupOf(SourceRank(description(), chunk_)), groups = context_.notices.groups();
-  result_ = std::make_shared<std::vector<std::byte>>(result_bytes());
+  result_ = std::make_shared<MessageBytes>(result_bytes());
   if (here_ != source) {
     ASSIGN_OR_RETURN(auto request, Receive(source, Stage::kResult, result_));
     receives_.push_back({source, std::move(request)});
@@ -97,7 +97,7 @@ absl::Status DirectTransfer::HaveAll() {
   ChunkOutputs(context_.operands, chunk_, &outputs);
   const bool has_readers = owner_ >= 0 && !TraitsOf(description().opcode).scatters;
   if (has_readers) {
-    result_ = std::make_shared<std::vector<std::byte>>(result_bytes());
+    result_ = std::make_shared<MessageBytes>(result_bytes());
     outputs.push_back(result_->data());
   }
   std::vector<const std::byte*> partials;

@@ -17,9 +17,22 @@
 
 namespace lockstep {
 
+// The bytes of a message, which nobody clears first.
+class MessageBytes {
+ public:
+  explicit MessageBytes(size_t size) : bytes_(std::make_unique_for_overwrite<std::byte[]>(size)), size_(size) {}
+  std::byte* data() { return bytes_.get(); }
+  const std::byte* data() const { return bytes_.get(); }
+  size_t size() const { return size_; }
+
+ private:
+  std::unique_ptr<std::byte[]> bytes_;
+  size_t size_;
+};
+
 // What a message is sent from or received into. Shared because a transport may read or write it after everybody has
 // given up.
-using MessageBuffer = std::shared_ptr<std::vector<std::byte>>;
+using MessageBuffer = std::shared_ptr<MessageBytes>;
 
 // A send or a receive in flight. Destroying one that is not complete gives it up; the transport keeps the buffer until
 // it is done with it.
@@ -27,6 +40,7 @@ class LinkRequest {
  public:
   virtual ~LinkRequest() = default;
   // Whether it is complete: the buffer may be used again, or has been filled. Not to be called again after that.
+  // kOutOfRange: what has come is not of the buffer's size.
   virtual absl::StatusOr<bool> Test() = 0;
 };
 
@@ -34,10 +48,10 @@ class Links {
  public:
   virtual ~Links() = default;
 
-  // Messages from one rank to another with the same tag arrive in the order in which they were sent. Tags are below
-  // 2^15.
+  // Messages from one rank to another with the same tag arrive in the order in which they were sent. They leave at the
+  // next Progress, those for one rank together. Tags are below 2^15.
   virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, MessageBuffer buffer) = 0;
-  // A message of the buffer's size.
+  // A message of the buffer's size; kOutOfRange if one of another size is there already.
   virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, MessageBuffer buffer) = 0;
 
   // What ranks of different groups tell each other besides data.

@@ -70,12 +70,24 @@ class MpiRequest final : public LinkRequest {
   }
 
   absl::StatusOr<bool> Test() override {
-    int complete = 0;
-    RETURN_IF_ERROR(MpiStatus(MPI_Test(&request_, &complete, MPI_STATUS_IGNORE), "MPI_Test"));
-    return complete != 0;
+    int complete = 0, bytes = 0, error = MPI_SUCCESS;
+    MPI_Status status;
+    const int code = MPI_Test(&request_, &complete, &status);
+    if (code != MPI_SUCCESS) MPI_Error_class(code, &error);
+    if (receives_ && error == MPI_ERR_TRUNCATE) return WrongSize() << "a longer one";
+    RETURN_IF_ERROR(MpiStatus(code, "MPI_Test"));
+    if (!complete || !receives_) return complete != 0;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (static_cast<size_t>(bytes) != buffer_->size()) return WrongSize() << "one of " << bytes;
+    return true;
   }
 
  private:
+  ErrorStream WrongSize() const {
+    return ErrorStream(absl::StatusCode::kOutOfRange)
+           << "a message of " << buffer_->size() << " bytes was expected, and what has come is ";
+  }
+
   MPI_Request request_;
   MessageBuffer buffer_;
   const bool receives_;
@@ -126,7 +138,7 @@ class MpiLinks final : public Links {
                           .code = static_cast<int32_t>(notice.status.code())};
     CopyText(std::string_view(notice.status.message().data(), notice.status.message().size()), message.text,
              kMessageBytes);
-    auto buffer = std::make_shared<std::vector<std::byte>>(sizeof(message));
+    auto buffer = std::make_shared<MessageBytes>(sizeof(message));
     std::memcpy(buffer->data(), &message, sizeof(message));
     (void)Send(to_rank, kNoticeTag, std::move(buffer));  // and given up: nobody waits for it
   }

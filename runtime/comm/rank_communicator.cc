@@ -59,7 +59,8 @@ RankCommunicator::RankCommunicator(GroupPlace place, std::shared_ptr<Family> fam
       group_(std::make_shared<Group>(std::move(place), options.timeout)),
       links_(std::move(links)),
       progress_(std::make_unique<Progress>()) {
-  if (links_ != nullptr) chain_ = std::make_unique<Chain>(group_.get(), links_.get(), options.in_rank_order);
+  if (links_ != nullptr)
+    between_groups_ = std::make_unique<BetweenGroups>(group_.get(), links_.get(), options.in_rank_order);
   family_->Add(group_);
   group_->Join();
 }
@@ -67,7 +68,7 @@ RankCommunicator::RankCommunicator(GroupPlace place, std::shared_ptr<Family> fam
 RankCommunicator::~RankCommunicator() {
   if (!CheckProcess().ok()) {
     (void)progress_.release();
-    (void)chain_.release();
+    (void)between_groups_.release();
     (void)links_.release();
     return;
   }
@@ -84,8 +85,8 @@ RankCommunicator::~RankCommunicator() {
   const bool failed = !group_->failure().ok();
   if (failed && !group_->one_process()) group_->AwaitFailureSeen(kFailureLinger);
   const bool last = group_->Leave();
-  if (chain_ != nullptr) chain_->Leave(last);
-  group_->OnIdle([] {}, nullptr);  // the world's group stays until its family is gone, the chain does not
+  if (between_groups_ != nullptr) between_groups_->Leave(last);
+  group_->OnIdle([] {}, nullptr);  // the world's group stays until its family is gone, and the links are not
   family_->Remove(group_.get());
 }
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/comm/chain.h"
+#include "runtime/comm/between_groups.h"
 #include "runtime/comm/chunks.h"
 #include "runtime/comm/group.h"
 #include "runtime/comm/links.h"
@@ -103,10 +103,10 @@ class RankCommunicator final : public Communicator {
 
   const uint32_t generation_;  // ForkGeneration() of the process that uses this
   const Options options_;
-  const std::shared_ptr<Family> family_;  // shared by this rank's communicators of the world
-  const std::shared_ptr<Group> group_;    // shared with the family
-  std::unique_ptr<Links> links_;          // null: the group is the world
-  std::unique_ptr<Chain> chain_;          // likewise
+  const std::shared_ptr<Family> family_;           // shared by this rank's communicators of the world
+  const std::shared_ptr<Group> group_;             // shared with the family
+  std::unique_ptr<Links> links_;                   // null: the group is the world
+  std::unique_ptr<BetweenGroups> between_groups_;  // likewise
   uint64_t next_sequence_ = 0;
   // On the heap, as are the links: a forked process must leave it as it is. The thread is not there, and locks may be
   // held.

@@ -23,6 +23,8 @@ namespace {
 constexpr uint32_t kNoticeTag = 1 << 15;                       // above those of messages
 constexpr size_t kReadAhead = 16 * 1024;                       // of a connection: several small messages in one call
 constexpr size_t kMostAtOnce = 1 << 20;                        // of a connection, before others have their turn
+constexpr int kMostParts = 32;                                 // that leave in one call
+constexpr uint32_t kWantsToWrite = EPOLLOUT | EPOLLRDHUP;      // of a connection whose peer reads too slowly
 constexpr absl::Duration kFarewell = absl::Milliseconds(200);  // for what is left to be sent at the end
 
 // What each message begins with.
@@ -70,6 +72,7 @@ struct Outgoing {
     size_t sent = 0;  // bytes, of the frame too
   };
   std::deque<Message> queue;
+  bool is_fresh = false;     // something was queued since it was last written
   int watched = -1;          // the descriptor that is looked at,
   uint32_t watched_for = 0;  // and for what
 };
@@ -147,6 +150,9 @@ class SocketLinks final : public Links {
   }
 
   void Progress(absl::Duration limit) override {
+    for (Outgoing& out : outgoing_) {
+      if (std::exchange(out.is_fresh, false)) Write(out);
+    }
     epoll_event events[32];
     int milliseconds = static_cast<int>(absl::ToInt64Milliseconds(limit));
     for (const Outgoing& out : outgoing_) {
@@ -178,7 +184,7 @@ class SocketLinks final : public Links {
                           .code = static_cast<int32_t>(notice.status.code())};
     CopyText(std::string_view(notice.status.message().data(), notice.status.message().size()), message.text,
              kMessageBytes);
-    auto buffer = std::make_shared<std::vector<std::byte>>(sizeof(message));
+    auto buffer = std::make_shared<MessageBytes>(sizeof(message));
     std::memcpy(buffer->data(), &message, sizeof(message));
     (void)Post(to_rank, kNoticeTag, std::move(buffer));  // nobody waits for it
   }
@@ -207,7 +213,8 @@ class SocketLinks final : public Links {
  private:
   static absl::Status CheckSize(uint64_t found, uint64_t expected) {
     if (found == expected) return absl::OkStatus();
-    return Internal() << "a message of " << found << " bytes where " << expected << " were expected";
+    return ErrorStream(absl::StatusCode::kOutOfRange)
+           << "a message of " << found << " bytes where " << expected << " were expected";
   }
 
   // Of an error that the kernel gives; 0: the peer has closed it, on purpose or as its process ended.
@@ -222,7 +229,8 @@ class SocketLinks final : public Links {
     Outgoing& out = outgoing_[to_rank];
     if (lost_[to_rank].ok()) {
       out.queue.push_back({.frame = {.tag = tag, .bytes = flight->buffer->size()}, .flight = flight});
-      Write(out);
+      // Not if the kernel's buffer is full: it will say when it is not.
+      out.is_fresh = out.watched_for != kWantsToWrite;
     }
     return std::make_unique<SocketRequest>(std::move(flight));
   }
@@ -256,30 +264,45 @@ class SocketLinks final : public Links {
       out.connecting.reset();
     }
     while (!out.queue.empty()) {
-      Outgoing::Message& message = out.queue.front();
-      std::vector<std::byte>& payload = *message.flight->buffer;
-      iovec parts[2];
-      int count = 0;
-      size_t begin = message.sent;
-      if (begin < sizeof(Frame)) {
-        parts[count++] = {reinterpret_cast<std::byte*>(&message.frame) + begin, sizeof(Frame) - begin};
-        begin = sizeof(Frame);
-      }
-      if (begin - sizeof(Frame) < payload.size())
-        parts[count++] = {payload.data() + (begin - sizeof(Frame)), payload.size() - (begin - sizeof(Frame))};
+      iovec parts[kMostParts];
       msghdr header{};
       header.msg_iov = parts;
-      header.msg_iovlen = static_cast<size_t>(count);
+      for (auto message = out.queue.begin(); message != out.queue.end() && header.msg_iovlen + 2 <= kMostParts;
+           ++message)
+        header.msg_iovlen += PartsOf(*message, parts + header.msg_iovlen);
       const ssize_t sent = sendmsg(out.connection.get(), &header, MSG_NOSIGNAL);
       if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-        return Watch(out, out.connection.get(), EPOLLOUT | EPOLLRDHUP);
+        return Watch(out, out.connection.get(), kWantsToWrite);
       if (sent < 0) return Lose(out, ConnectionError(errno));
-      message.sent += static_cast<size_t>(sent);
-      if (message.sent < sizeof(Frame) + payload.size()) continue;
+      HaveGone(out, static_cast<size_t>(sent));
+    }
+    Watch(out, out.connection.get(), EPOLLRDHUP);
+  }
+
+  // What of the message is still to be sent, in one part or two. Returns how many.
+  static size_t PartsOf(Outgoing::Message& message, iovec* parts) {
+    MessageBytes& payload = *message.flight->buffer;
+    size_t count = 0;
+    if (message.sent < sizeof(Frame)) {
+      parts[count++] = {reinterpret_cast<std::byte*>(&message.frame) + message.sent, sizeof(Frame) - message.sent};
+    }
+    const size_t begin = std::max(message.sent, sizeof(Frame)) - sizeof(Frame);
+    if (begin < payload.size()) parts[count++] = {payload.data() + begin, payload.size() - begin};
+    return count;
+  }
+
+  // So many bytes of the queue have been sent.
+  static void HaveGone(Outgoing& out, size_t bytes) {
+    while (bytes > 0) {
+      Outgoing::Message& message = out.queue.front();
+      const size_t whole = sizeof(Frame) + message.flight->buffer->size();
+      const size_t gone = std::min(bytes, whole - message.sent);
+      message.sent += gone;
+      bytes -= gone;
+      if (message.sent < whole) return;
       message.flight->done = true;
       out.queue.pop_front();
     }
-    Watch(out, out.connection.get(), EPOLLRDHUP);
   }
 
   // Looks at the descriptor for `events`, and for errors.
@@ -382,7 +405,7 @@ class SocketLinks final : public Links {
     }
     if (!in.is_awaited) {
       in.flight = std::make_shared<Flight>();
-      in.flight->buffer = std::make_shared<std::vector<std::byte>>(in.frame.bytes);
+      in.flight->buffer = std::make_shared<MessageBytes>(in.frame.bytes);
     }
     FinishIfWhole(in);
   }
@@ -414,7 +437,7 @@ class SocketLinks final : public Links {
     asked->done = true;
   }
 
-  void TakeNotice(int from, const std::vector<std::byte>& bytes) {
+  void TakeNotice(int from, const MessageBytes& bytes) {
     NoticeMessage message;
     if (bytes.size() != sizeof(message)) return;
     std::memcpy(&message, bytes.data(), sizeof(message));

@@ -155,6 +155,15 @@ class Hosts:
             self._folder = None
 
 
+def bits_per_second(rate: str) -> float:
+    """Of a rate as tc has it: "1gbit", "100mbit"."""
+    units = {"gbit": 1e9, "mbit": 1e6, "kbit": 1e3}
+    for unit, bits in units.items():
+        if rate.endswith(unit):
+            return float(rate.removesuffix(unit)) * bits
+    raise ValueError(f"rate is {rate!r}, expected a number and one of {', '.join(units)}")
+
+
 def _limited(rate: str) -> list[str]:
     # A burst of a quarter of a megabyte is what such a card sends in 2 ms at 1 Gb/s, and more than a segment at any rate.
     return ["tbf", "rate", rate, "burst", "256k", "latency", "50ms"]

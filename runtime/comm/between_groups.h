@@ -1,16 +1,22 @@
 // Collectives between groups of ranks that share no memory, by the routes of route.h, several chunks at once. Every
 // rank of a group carries the chunks whose number modulo the group's size is its index, so that each sends its own
 // slice. Used by the rank's progress thread.
+//
+// The first ranks of groups tell each other by a header what they do. Data does not wait for it: the two leave
+// together, and a collective is over when both are there. So where ranks disagree operands may have been written before
+// that is found.
 
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "runtime/comm/chunks.h"
+#include "runtime/comm/exchange.h"
 #include "runtime/comm/group.h"
 #include "runtime/comm/links.h"
 #include "runtime/comm/notices.h"
@@ -18,17 +24,15 @@
 
 namespace lockstep {
 
-class Chain {
+class BetweenGroups {
  public:
-  // Both are borrowed and must outlive the chain. `in_rank_order`: reductions have to add in the order of ranks.
-  Chain(Group* group, Links* links, bool in_rank_order);
+  // Both are borrowed and must outlive this. `in_rank_order`: reductions have to add in the order of ranks.
+  BetweenGroups(Group* group, Links* links, bool in_rank_order);
 
-  // Waits until the groups with which this one exchanges data have come to collective `sequence` too, and checks that
-  // they agree with this one; for what moves no data, such as a barrier, waits until all groups have. To be called by
-  // all ranks of the group after AwaitPosted.
-  absl::Status AwaitGroups(uint64_t sequence, const OpDescription& description, const std::string& label);
-
-  // Does this rank's share of the chunks, and counts them in the slot's `finished`.
+  // Does this rank's share of collective `sequence`: its chunks, counted in the slot's `finished`; and if it is the
+  // first of its group, the comparison with the groups with which this one exchanges data, or, for what moves none,
+  // such as a barrier, with all, after which the slot's `linked` is 1. To be called after AwaitPosted. Of `operands` a
+  // rank that has no chunks needs the description alone.
   absl::Status Run(uint64_t sequence, const Operands& operands, const Chunks& chunks, const std::string& label);
 
   // See Notices.
@@ -42,10 +46,12 @@ class Chain {
   // What Pump does when nothing has happened for `waited`. `search` lasts until something happens.
   absl::Status WaitedFor(const std::vector<int>& late, absl::Duration waited, std::optional<Search>* search,
                          const std::string& what);
-  absl::Status ExchangeWith(const std::vector<int>& send_to, const std::vector<int>& receive_from, int tag,
-                            const MessageBuffer& mine, std::vector<MessageBuffer>* theirs, const std::string& what);
-  absl::Status PassTokens(const std::vector<int>& below, const std::vector<int>& above, const MessageBuffer& mine,
-                          const std::string& what);
+  // The first ranks of the other groups, or of the neighbours alone.
+  std::vector<int> FirstRanks(bool neighbours) const;
+  // Tokens up the chain of groups and down again: then all are there.
+  absl::Status PassTokens(const MessageBuffer& mine, const std::string& what);
+  absl::Status ExchangeTokens(const std::vector<int>& send_to, const std::vector<int>& receive_from,
+                              const MessageBuffer& mine, const std::string& what);
 
   Group& group_;
   Links& links_;
