@@ -8,6 +8,7 @@
 #include "passes/distribute/localize.h"
 #include "passes/distribute/merge_all_reduces.h"
 #include "passes/distribute/overlap_collectives.h"
+#include "passes/distribute/reduce_before_scale.h"
 #include "passes/distribute/wire.h"
 #include "passes/legalize/legalize.h"
 #include "passes/legalize/widen.h"
@@ -382,6 +383,7 @@ const std::vector<PassEntry>& PassTable() {
       Plain("dce", "removes nodes whose results nobody uses", Dce),
       {"distribute", "turns the one-rank program into that of each rank of a mesh", "data=4 (axes and sizes)",
        MakeDistribute},
+      Plain("reduce-before-scale", "reduces what was computed before a scale that waits for ranks", ReduceBeforeScale),
       Plain("form-reduce-scatters", "reduces to slices what is wanted in slices alone", FormReduceScatters),
       {"choose-wire", "says as what dtype gradients travel", "dtype=bf16", MakeChooseWire},
       {"merge-all-reduces", "puts all-reduces into buckets", "max_bytes=4194304, first_bytes=max_bytes / 8",

@@ -4,6 +4,7 @@
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/localize.h"
 #include "passes/distribute/overlap_collectives.h"
+#include "passes/distribute/reduce_before_scale.h"
 #include "passes/distribute/wire.h"
 #include "passes/legalize/legalize.h"
 #include "passes/legalize/widen.h"
@@ -33,6 +34,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       Dce(),                             // unused gradients must not travel
       Distribute(options.mesh),          // on whole ops, whose placement rules say more than those of their parts
       Dce(),                             // what was computed whole, and is wanted in slices alone
+      ReduceBeforeScale(),               // of what is divided by a count of all ranks
       FormReduceScatters(),              // of what is wanted in slices, slices alone travel
       ChooseWire(options.wire),          // as long as gradients have their names
       MergeAllReduces(options.buckets),  // before ops are taken apart: gradients are still recognisable

@@ -7,6 +7,7 @@
 #include "core/builder.h"
 #include "core/op_def.h"
 #include "passes/distribute/distribute.h"
+#include "passes/distribute/reduce_before_scale.h"
 #include "passes/optimize/dce.h"
 #include "passes/training/cut_batches.h"
 #include "passes/training/micro_batch_loop.h"
@@ -58,6 +59,7 @@ absl::StatusOr<Graph> Placed(const Graph& step, int64_t micro_batches) {
   for (size_t i = 0; i < graph.results().size(); ++i) graph.set_result_placements(i, {});
   ASSIGN_OR_RETURN(Graph placed, DistributeGraph(graph, Mesh({{MicroBatchAxis(), micro_batches}})));
   RETURN_IF_ERROR(Dce().run(placed).status());
+  RETURN_IF_ERROR(ReduceBeforeScale().run(placed).status());  // what waits for a count alone, no loop has to make
   return placed;
 }
 

@@ -24,8 +24,9 @@
 // would add up is summed over the iterations; what all of them would hold alike is computed once. So the theorem of
 // distribute is that of this pass: the result is, up to rounding, the step of the whole batch (docs/decisions/0023).
 //
-//  * What the micro-batches must know of each other before they go on, such as how many labels count, is computed by a
-//    loop of its own before, which computes what it needs for that alone.
+//  * What the micro-batches must know of each other before they go on is computed by a loop of its own before, which
+//    computes what it needs for that alone. How many labels count is no such thing where the loss is one mean
+//    (late_mean.h); of a sum of several it is.
 //  * The micro-batches are strided, so that each rank has its part of each of them, on any number of ranks. Only inputs
 //    that are split along the data axis are cut; cutting costs a copy of them.
 //  * Draws follow from the place of an element in the whole batch: they are those of the step that is not cut.

@@ -11,6 +11,7 @@
 #include "passes/training/autodiff.h"
 #include "passes/training/averaging.h"
 #include "passes/training/inference_mode.h"
+#include "passes/training/late_mean.h"
 #include "passes/training/loss_scaling.h"
 #include "passes/training/precision.h"
 
@@ -131,28 +132,31 @@ struct Trained {
 };
 
 absl::StatusOr<Trained> AddGradientsOf(Graph& graph, Value loss, const std::vector<Candidate>& candidates,
-                                       std::optional<LossScaling>& scaling) {
+                                       const std::optional<LossQuotient>& quotient, Value factor) {
   std::vector<Value> wrt;
   for (const Candidate& candidate : candidates) wrt.push_back(candidate.state);
-  Value factor;
-  if (scaling) {
-    ASSIGN_OR_RETURN(factor, scaling->FactorAs(loss.dtype()));
-  }
-  ASSIGN_OR_RETURN(const std::vector<Value> gradients, AddGradients(graph, loss, wrt, factor));
+  ASSIGN_OR_RETURN(const std::vector<Value> gradients,
+                   AddGradients(graph, quotient ? quotient->sum : loss, wrt, factor));
   if (!loss.node->Is("input")) graph.SetName(loss, "loss");
   Trained trained;
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (!gradients[i] && candidates[i].is_named)
       return InvalidArgument() << "the loss does not depend on state %" << wrt[i].name();
     if (!gradients[i]) continue;
-    // Names by which users recognise what is communicated.
-    if (!gradients[i].node->Is("input")) graph.SetName(gradients[i], "grad/" + wrt[i].name());
     trained.states.push_back(wrt[i]);
     trained.gradients.push_back(gradients[i]);
   }
   if (trained.states.empty())
     return InvalidArgument() << "the loss depends on no trainable state of graph @" << graph.name();
   return trained;
+}
+
+// Names by which users recognise what is communicated.
+void NameGradients(Graph& graph, const Trained& trained, std::string_view suffix = "") {
+  for (size_t i = 0; i < trained.states.size(); ++i) {
+    if (trained.gradients[i].node->Is("input")) continue;
+    graph.SetName(trained.gradients[i], "grad/" + trained.states[i].name() + std::string(suffix));
+  }
 }
 
 }  // namespace
@@ -165,11 +169,22 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   ASSIGN_OR_RETURN(const Value loss, AddLosses(graph, spec.losses));
   ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, Candidates(graph, spec));
   std::optional<LossScaling> scaling;
+  Value factor;
   if (spec.precision == DType::kF16) {
     ASSIGN_OR_RETURN(scaling, LossScaling::Add(graph));
+    ASSIGN_OR_RETURN(factor, scaling->FactorAs(loss.dtype()));
   }
-  ASSIGN_OR_RETURN(Trained trained, AddGradientsOf(graph, loss, candidates, scaling));
+  std::vector<Value> states;
+  for (const Candidate& candidate : candidates) states.push_back(candidate.state);
+  // In f16 gradients of a sum would be too large.
+  const auto quotient = scaling ? std::nullopt : LossQuotientOf(loss, states);
+  ASSIGN_OR_RETURN(Trained trained, AddGradientsOf(graph, loss, candidates, quotient, factor));
   if (spec.precision != DType::kF32) RETURN_IF_ERROR(KeepSumsWide(graph, trained.gradients));
+  if (quotient) {
+    NameGradients(graph, trained, "/sum");
+    RETURN_IF_ERROR(DivideByCount(graph, quotient->count, trained.gradients));
+  }
+  NameGradients(graph, trained);
   for (size_t i = graph.results().size(); i-- > 0;) {
     if (!graph.results()[i].is_state && !spec.keep_results) graph.RemoveResult(i);
   }

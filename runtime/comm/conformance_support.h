@@ -21,13 +21,17 @@ std::vector<ConformanceCase> SplitCases();
 
 inline constexpr Communicator::Options kNormal{.timeout = absl::Seconds(60)};
 
+// Under sanitizers an access costs up to a hundred times as much; in fewer elements there are many chunks, too.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr int64_t kMost = 100000;
+#else
+inline constexpr int64_t kMost = 1000000;
+#endif
+
 #ifdef __SANITIZE_THREAD__
-inline constexpr int64_t kMost =
-    100000;  // every access costs a hundred times as much, and there are many chunks in this, too
 inline constexpr absl::Duration kHurry = absl::Seconds(2);
 inline constexpr absl::Duration kSoon = absl::Seconds(20);
 #else
-inline constexpr int64_t kMost = 1000000;
 inline constexpr absl::Duration kHurry = absl::Milliseconds(300);  // a timeout
 inline constexpr absl::Duration kSoon = absl::Seconds(5);          // in which failures are noticed
 #endif

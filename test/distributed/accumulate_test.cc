@@ -210,6 +210,16 @@ TEST(Accumulate, DividesByTheCountOfTheWholeBatch) {
   ExpectAsOfTheWholeBatch(kMlp, spec, 2);
   ExpectAsOfTheWholeBatch(kWords, spec, 2);
   const Graph step = StepOf(kMlp, spec, 3);
+  EXPECT_EQ(LoopsOf(step).size(), 1u) << "what counts is summed beside the gradients\n" << step.ToString();
+}
+
+// In f16 gradients of a sum would be too large, so the count comes first, by a loop of its own.
+TEST(Accumulate, CountsFirstInHalf) {
+  TrainStepSpec spec = SpecWith(kSgd);
+  spec.losses[0].options = {{"ignore_index", int64_t{0}}};
+  spec.precision = DType::kF16;
+  const Graph step = StepOf(kMlp, spec, 3);
+  ASSERT_EQ(LoopsOf(step).size(), 2u) << step.ToString();
   const ScanForm counts(*LoopsOf(step)[0]);
   ASSERT_EQ(counts.num_inputs(), 1u) << step.ToString();
   EXPECT_EQ(counts.body->inputs()[0].name(), "target");

@@ -18,6 +18,7 @@
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/localize.h"
+#include "passes/distribute/reduce_before_scale.h"
 #include "passes/distribute/wire.h"
 #include "passes/legalize/widen.h"
 #include "passes/optimize/dce.h"
@@ -163,12 +164,12 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
     return num_changed;
   }
   // A pass that finds nothing to do is not tested. What form-reduce-scatters is for is too rare in random graphs: a
-  // test of its own puts it there. What recognize-attention and the wire's passes are for is in test/golden/ alone. A
-  // dropout is rare, too: of as few graphs as the sanitizers try none may have it.
+  // test of its own puts it there. What recognize-attention, reduce-before-scale and the wire's passes are for is in
+  // test/golden/ alone. A dropout is rare, too: of as few graphs as the sanitizers try none may have it.
   static bool FindsWork(const passes::Pass& pass) {
     if (pass.name == passes::InferenceMode().name) return num_graphs >= 200;
-    for (const passes::Pass& other :
-         {passes::FormReduceScatters(), passes::RecognizeAttention(), passes::ChooseWire(""), passes::LowerWire()}) {
+    for (const passes::Pass& other : {passes::FormReduceScatters(), passes::RecognizeAttention(),
+                                      passes::ReduceBeforeScale(), passes::ChooseWire(""), passes::LowerWire()}) {
       if (pass.name == other.name) return false;
     }
     return true;
