@@ -40,6 +40,7 @@ class Search {
     std::vector<int> ranks;  // from the late rank to where the trail is now
     absl::Duration since;    // when the last of them was asked first
     bool asked = false;
+    bool is_circle = false;  // it has come back to a rank that it has passed
     std::optional<Culprit> end;
   };
   void Follow(Trail& trail);

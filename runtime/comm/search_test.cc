@@ -45,6 +45,11 @@ TEST(Search, EndsInACircle) {
   EXPECT_EQ(Find({1}, {{1, {Kind::kWaits, 0}}}), (std::vector<Search::Culprit>{{1, false}}));
 }
 
+// Two that wait for each other, because both wait for the one that is silent.
+TEST(Search, BlamesNoCircleBesideACulprit) {
+  EXPECT_EQ(Find({2, 1}, {{2, {Kind::kWaits, 0}}, {1, {Kind::kNone}}}), (std::vector<Search::Culprit>{{1, true}}));
+}
+
 TEST(Search, NobodyIsLate) { EXPECT_TRUE(Find({}, {}).empty()); }
 
 }  // namespace
