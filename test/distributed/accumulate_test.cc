@@ -207,8 +207,8 @@ TEST(Accumulate, ClipsAndAveragesTheSum) {
 TEST(Accumulate, DividesByTheCountOfTheWholeBatch) {
   TrainStepSpec spec = SpecWith(kSgd);
   spec.losses[0].options = {{"ignore_index", int64_t{0}}};
-  ExpectAsOfTheWholeBatch(kMlp, spec, 2);
-  ExpectAsOfTheWholeBatch(kWords, spec, 2);
+  ExpectAsOfTheWholeBatch(kMlp, spec);
+  ExpectAsOfTheWholeBatch(kWords, spec);
   const Graph step = StepOf(kMlp, spec, 3);
   EXPECT_EQ(LoopsOf(step).size(), 1u) << "what counts is summed beside the gradients\n" << step.ToString();
 }
