@@ -218,6 +218,7 @@ absl::StatusOr<Pass> MakeTrainStepPass(PassOptions& options) {
   spec.trained = options.GetList("trained");
   spec.frozen = options.GetList("frozen");
   ASSIGN_OR_RETURN(spec.accumulate, options.GetInt("accumulate", spec.accumulate));
+  ASSIGN_OR_RETURN(spec.uneven, options.GetBool("uneven", spec.uneven));
   const std::string precision = options.GetString("precision", "f32");
   const std::optional<DType> dtype = DTypeFromName(precision);
   if (!dtype) return InvalidArgument() << "precision is '" << precision << "', expected f32, bf16 or f16";
@@ -240,7 +241,8 @@ std::string TrainStepOptions() {
          ", prediction=logits, target=target (names with | between them where a loss has several), trained=w|b "
          "(default: every float state), frozen=, groups=*.bias:SGD{learning_rate=0.1}|fc*:AdamW{} (the optimizers of "
          "some), "
-         "clipping=value | norm | global_norm, clip_limit=1, average=false, accumulate=1, precision=f32 | bf16 | f16";
+         "clipping=value | norm | global_norm, clip_limit=1, average=false, accumulate=1, precision=f32 | bf16 | f16, "
+         "uneven=false";
 }
 
 absl::StatusOr<Pass> MakeTrainingMode(PassOptions& options) {
@@ -254,6 +256,7 @@ absl::StatusOr<Pass> MakeTrainingMode(PassOptions& options) {
     return InvalidArgument() << "dropout is '" << dropout << "', expected on or off";
   mode.dropout = dropout == "on";
   ASSIGN_OR_RETURN(mode.accumulate, options.GetInt("accumulate", mode.accumulate));
+  ASSIGN_OR_RETURN(mode.uneven, options.GetBool("uneven", mode.uneven));
   return TrainingMode(mode);
 }
 
@@ -373,7 +376,8 @@ const std::vector<PassEntry>& PassTable() {
       {"autodiff", "adds gradients of a result as results grad/<name>", "of=loss, wrt=w|b (default: every float state)",
        MakeAutodiff},
       {"training-mode", "normalises by the batch's statistics and updates the running ones; drops at random",
-       "momentum (default: each node's own), statistics=global, dropout=on, accumulate=1", MakeTrainingMode},
+       "momentum (default: each node's own), statistics=global, dropout=on, accumulate=1, uneven=false",
+       MakeTrainingMode},
       Plain("inference-mode", "takes out what does something in training alone", InferenceMode),
       {"train-step", "adds the loss, its gradients and the optimizer's updates", TrainStepOptions(), MakeTrainStepPass},
       Plain("recognize-attention", "makes one attention of the written-out form", RecognizeAttention),

@@ -21,6 +21,7 @@
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
+#include "python_bindings/padded_rows.h"
 #include "runtime/agreement.h"
 #include "runtime/device.h"
 #include "runtime/exclusive_use.h"
@@ -184,6 +185,7 @@ nb::dict Release(const LoadedExecutable& self, Outputs& outputs) {
 struct Arguments {
   std::vector<std::string> names;
   std::vector<InputArray> arrays;
+  std::vector<Tensor> padded;
   std::vector<NamedInput> inputs;
 };
 
@@ -196,12 +198,13 @@ Arguments ArgumentsOf(const LoadedExecutable& self, const nb::args& args, const 
     ThrowIfError(error << "), not with " << args.size() << " without");
   }
   Arguments arguments;
-  auto& [names, arrays, inputs] = arguments;
+  auto& [names, arrays, padded, inputs] = arguments;
   for (const auto& [name, value] : kwargs) {
     names.push_back(TextOf(name, "the name of an input"));
     arrays.push_back(CastToArray(value, "input " + names.back()));
   }
   for (size_t i = 0; i < names.size(); ++i) inputs.push_back({names[i], BorrowArray(arrays[i], "input " + names[i])});
+  ThrowIfError(PadRows(self.executor->executable(), inputs, padded));
   return arguments;
 }
 
@@ -336,6 +339,27 @@ void BindCalls(ExecutableClass& executable) {
            "On a CPU the call\n"
            "has ended when this returns.",
            nb::sig("def start(self, **inputs: typing.Any) -> lockstep._values.StartedCall"))
+      .def(
+          "joined",
+          [](nb::object self, nb::handle batches) {
+            const nb::module_ module = nb::module_::import_("lockstep._joined");
+            module.attr("check")(self);
+            return module.attr("joined")(self, batches);
+          },
+          "batches"_a.none(),
+          "Calls with each of this rank's batches, and without rows when they have run out, until all ranks' have; "
+          "gives "
+          "the results of\n"
+          "each call. Of a step that `train_step(..., uneven=True)` made. Ranks may have different numbers of batches, "
+          "and nobody counts\n"
+          "them before: the call in which no rank has a row ends it. It changes nothing, and is no step.\n\n"
+          "Args:\n"
+          "  batches: the inputs of each call, by name.\n\n"
+          "Example:\n"
+          "  >>> for result in exe.joined({\"image\": image, \"label\": label} for image, label in shard):\n"
+          "  ...     print(result[\"loss\"], result[\"rows\"])",
+          nb::sig("def joined(self, batches: collections.abc.Iterable[collections.abc.Mapping[str, typing.Any]]) -> "
+                  "collections.abc.Iterator[dict[str, numpy.ndarray]]"))
       .def(
           "_world", [](const LoadedExecutable& self) { return self.world; },
           nb::sig("def _world(self) -> Communicator"));

@@ -298,7 +298,7 @@ void BindFunctions(nb::module_& module) {
       [](const Model& model, const std::vector<LossChoice>& losses, const std::vector<OptimizerChoice>& optimizers,
          const std::pair<std::string, double>& clipping, bool average, const std::vector<std::string>& trained,
          const std::vector<std::string>& frozen, bool keep_results, int64_t accumulate, const std::string& statistics,
-         bool dropout, int64_t seed, const std::string& precision) {
+         bool dropout, int64_t seed, const std::string& precision, bool uneven) {
         passes::TrainStepSpec spec{.losses = {},
                                    .optimizer = OptimizerSpecOf(optimizers.front()),
                                    .groups = {},
@@ -308,15 +308,17 @@ void BindFunctions(nb::module_& module) {
                                    .trained = trained,
                                    .frozen = frozen,
                                    .keep_results = keep_results,
-                                   .accumulate = accumulate};
+                                   .accumulate = accumulate,
+                                   .uneven = uneven};
         for (const LossChoice& loss : losses) spec.losses.push_back(LossSpecOf(loss));
         for (size_t i = 1; i < optimizers.size(); ++i)
           spec.groups.push_back({std::get<0>(optimizers[i]), OptimizerSpecOf(optimizers[i])});
         return TrainStepOf(model, std::move(spec),
-                           {.statistics = statistics, .dropout = dropout, .accumulate = accumulate}, seed);
+                           {.statistics = statistics, .dropout = dropout, .accumulate = accumulate, .uneven = uneven},
+                           seed);
       },
       "model"_a, "losses"_a, "optimizers"_a, "clipping"_a, "average"_a, "trained"_a, "frozen"_a, "keep_results"_a,
-      "accumulate"_a, "statistics"_a, "dropout"_a, "seed"_a, "precision"_a);
+      "accumulate"_a, "statistics"_a, "dropout"_a, "seed"_a, "precision"_a, "uneven"_a);
   module.def(
       "_gradients",
       [](const Model& model, const std::string& of, const std::vector<std::string>& wrt) {

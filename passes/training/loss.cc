@@ -7,6 +7,7 @@
 #include "passes/distribute/distribute.h"
 #include "passes/training/loss_reduction.h"
 #include "passes/training/losses/loss_list.h"
+#include "passes/training/uneven.h"
 
 namespace lockstep::passes {
 namespace {
@@ -18,6 +19,7 @@ struct Call {
   AttributeMap options;  // complete
   std::vector<Value> predictions;
   absl::StatusOr<Placement> placement;  // of the first prediction, along the axis of the data
+  Value rows;                           // which of the batch count; null: all
 
   std::string name() const { return "loss " + loss.name; }
   std::string what() const {
@@ -124,7 +126,17 @@ absl::StatusOr<std::vector<Value>> AddInputs(Graph& graph, const Call& call) {
   return inputs;
 }
 
-absl::StatusOr<LossWeights> AddWeights(Graph& graph, const Call& call, const Shape& losses) {
+// The weights of samples by which rows that pad count for nothing.
+absl::StatusOr<Value> WeightsOfRows(Builder& b, const Call& call, const Shape& losses) {
+  if (!call.placement.ok() || !call.placement->is_split(0) || losses.rank() == 0)
+    return InvalidArgument() << call.what() << ", whose dimension 0 holds no rows of the batch; uneven needs that";
+  const absl::StatusOr<Value> rows = RowsOf(b, call.rows, losses[0]);
+  if (!rows.ok()) return Annotate(rows.status(), call.what());
+  return b.Convert(*rows, call.predictions[0].dtype());
+}
+
+// Computed before `before`.
+absl::StatusOr<LossWeights> AddWeights(Graph& graph, const Call& call, const Shape& losses, Node* before) {
   LossWeights weights;
   const DType dtype = call.predictions[0].dtype();
   if (const auto name = call.options.find("sample_weight"); name != call.options.end()) {
@@ -137,6 +149,11 @@ absl::StatusOr<LossWeights> AddWeights(Graph& graph, const Call& call, const Sha
     ASSIGN_OR_RETURN(weights.elements,
                      AddLossInput(graph, call, name->first, std::get<std::string>(name->second), type));
   }
+  if (!call.rows) return weights;
+  Builder b(graph, before, "loss");
+  ASSIGN_OR_RETURN(const Value rows, WeightsOfRows(b, call, losses));
+  weights.samples = weights.samples ? b.Mul(weights.samples, rows) : rows;
+  RETURN_IF_ERROR(b.status());
   return weights;
 }
 
@@ -181,7 +198,7 @@ absl::StatusOr<Value> AddReduced(Graph& graph, const Call& call) {
   if (weighs_elements && reduction == LossReduction::kBatchMean)
     return InvalidArgument() << call.name() << ": batchmean counts samples, which element_weight does not weigh; "
                              << "sample_weight does";
-  const bool has_weights = weighs_elements || call.options.contains("sample_weight");
+  const bool has_weights = weighs_elements || call.rows || call.options.contains("sample_weight");
   ASSIGN_OR_RETURN(std::vector<Value> inputs, AddInputs(graph, call));
   Builder b(graph, nullptr, "loss");
   if (call.loss.whole && !has_weights) {
@@ -200,7 +217,8 @@ absl::StatusOr<Value> AddReduced(Graph& graph, const Call& call) {
   for (Value& value : inputs) value = Widened(b, value);
   const LossElements elements = call.loss.elements({b, std::move(predictions), std::move(inputs), call.options});
   RETURN_IF_ERROR(Annotate(b.status(), call.name()));
-  ASSIGN_OR_RETURN(LossWeights weights, AddWeights(graph, call, elements.losses.shape()));
+  ASSIGN_OR_RETURN(LossWeights weights,
+                   AddWeights(graph, call, elements.losses.shape(), stand_ins.empty() ? nullptr : stand_ins[0].node));
   for (size_t i = 0; has_weights && i < given.size(); ++i)
     RETURN_IF_ERROR(Replace(graph, stand_ins[i], given[i], weights));
   weights = {Widened(b, weights.samples), Widened(b, weights.elements)};
@@ -271,15 +289,22 @@ absl::StatusOr<AttributeMap> ResolveLoss(const LossSpec& spec) {
   return CompleteOptions("loss " + loss->name, loss->options, spec.options);
 }
 
-absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec) {
+absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec, Value rows) {
   ASSIGN_OR_RETURN(AttributeMap options, ResolveLoss(spec));
   const Loss& loss = **FindLoss(spec.name);
   ASSIGN_OR_RETURN(std::vector<Value> predictions, FindPredictions(graph, loss, spec));
-  const Call call{loss, spec, std::move(options), std::move(predictions),
-                  loss.elements ? PlacementOfResult(graph, spec.predictions[0], std::string(kDataAxis)) : Placement()};
+  const Call call{loss,
+                  spec,
+                  std::move(options),
+                  std::move(predictions),
+                  loss.elements ? PlacementOfResult(graph, spec.predictions[0], std::string(kDataAxis)) : Placement(),
+                  rows};
   Value value = call.predictions[0];
   if (loss.elements) {
     ASSIGN_OR_RETURN(value, AddReduced(graph, call));
+  } else if (rows) {
+    return InvalidArgument() << call.what() << ", which the model reduces itself, over rows that pad, too; uneven "
+                             << "needs a loss that knows which rows are there";
   }
   if (spec.factor == 1) return value;
   if (!IsFloat(value.dtype())) return InvalidArgument() << call.what() << ", expected floats";
@@ -289,12 +314,12 @@ absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec) {
   return value;
 }
 
-absl::StatusOr<Value> AddLosses(Graph& graph, const std::vector<LossSpec>& specs) {
+absl::StatusOr<Value> AddLosses(Graph& graph, const std::vector<LossSpec>& specs, Value rows) {
   if (specs.empty()) return InvalidArgument() << "there is no loss";
   Builder b(graph, nullptr, "loss");
   Value sum;
   for (const LossSpec& spec : specs) {
-    ASSIGN_OR_RETURN(const Value value, AddLoss(graph, spec));
+    ASSIGN_OR_RETURN(const Value value, AddLoss(graph, spec, rows));
     if (sum && value.type() != sum.type()) {
       return InvalidArgument() << "loss " << spec.name << " of result " << spec.predictions[0] << " is " << value.type()
                                << ", and what it is added to is " << sum.type();

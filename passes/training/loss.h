@@ -103,12 +103,12 @@ struct LossSpec {
 // The options, complete. Errors name the loss and the option.
 absl::StatusOr<AttributeMap> ResolveLoss(const LossSpec& spec);
 
-// Adds the loss, times its factor, and its inputs; returns the scalar, and adds no result. Errors name the loss, the
-// option, the result or the input.
-absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec);
+// Adds the loss, times its factor, and its inputs; returns the scalar, and adds no result. `rows` (uneven.h), which may
+// be null, says which rows of the batch count. Errors name the loss, the option, the result or the input.
+absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec, Value rows = {});
 
 // The sum of at least one loss. Losses may share results and inputs; one whose dtype is not that of the first is an
 // error.
-absl::StatusOr<Value> AddLosses(Graph& graph, const std::vector<LossSpec>& specs);
+absl::StatusOr<Value> AddLosses(Graph& graph, const std::vector<LossSpec>& specs, Value rows = {});
 
 }  // namespace lockstep::passes

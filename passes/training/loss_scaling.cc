@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/builder.h"
+#include "passes/training/uneven.h"
 
 namespace lockstep::passes {
 namespace {
@@ -71,17 +72,7 @@ absl::Status LossScaling::Unscale(std::vector<Value>& gradients) {
 }
 
 absl::Status LossScaling::Finish() {
-  Builder b(*graph_, nullptr, kSource);
-  for (size_t i = 0; i < graph_->results().size(); ++i) {
-    const Result result = graph_->results()[i];
-    if (!result.is_state || std::find(before_.begin(), before_.end(), result.name) != before_.end()) continue;
-    const Value state = graph_->FindInput(result.name)->value;
-    const Value next = b.Select(b.Broadcast(are_finite_, state.shape(), {}), result.value, state);
-    RETURN_IF_ERROR(b.status());
-    if (!result.value.node->Is("input")) graph_->SetName(result.value, result.name + ".if_finite");
-    graph_->SetName(next, result.name + ".next");
-    graph_->set_result_value(i, next);
-  }
+  RETURN_IF_ERROR(UpdateStatesIf(*graph_, are_finite_, before_, "if_finite"));
   return UpdateFactor();
 }
 

@@ -14,6 +14,7 @@
 #include "passes/training/late_mean.h"
 #include "passes/training/loss_scaling.h"
 #include "passes/training/precision.h"
+#include "passes/training/uneven.h"
 
 namespace lockstep::passes {
 namespace {
@@ -165,8 +166,12 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   RETURN_IF_ERROR(CheckDropouts(graph));
   // Before there are gradients, which would use what goes.
   RETURN_IF_ERROR(RecognizeAttention().run(graph).status());
+  Value rows;
+  if (spec.uneven) {
+    ASSIGN_OR_RETURN(rows, AddRows(graph));
+  }
   RETURN_IF_ERROR(LowerModel(graph, spec.precision));
-  ASSIGN_OR_RETURN(const Value loss, AddLosses(graph, spec.losses));
+  ASSIGN_OR_RETURN(const Value loss, AddLosses(graph, spec.losses, rows));
   ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, Candidates(graph, spec));
   std::optional<LossScaling> scaling;
   Value factor;
@@ -196,6 +201,7 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   RETURN_IF_ERROR(AddOptimizers(graph, trained.states, trained.gradients, spec));
   if (scaling) RETURN_IF_ERROR(scaling->Finish());
   if (spec.average) RETURN_IF_ERROR(AddAverages(graph, trained.states));  // of the weights, whether they changed or not
+  if (rows) RETURN_IF_ERROR(FinishRows(graph, rows));
   return AccumulateGradients(graph, spec.accumulate);
 }
 

@@ -50,6 +50,7 @@ struct TrainStepSpec {
   bool keep_results = false;  // keep the model's own results beside the loss
   // Micro-batches, one after the other (passes/training/accumulate.h); TrainingModeOptions had the same number.
   int64_t accumulate = 1;
+  bool uneven = false;  // batches need not be full (passes/training/uneven.h); TrainingModeOptions said so, too
 };
 
 // Replaces the results of `graph` by `loss` and the next values of the trained states. The optimizer's states start as

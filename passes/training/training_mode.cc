@@ -8,7 +8,9 @@
 #include "core/builder.h"
 #include "core/op_def.h"
 #include "core/random.h"
+#include "passes/training/formula.h"
 #include "passes/training/inference_mode.h"
+#include "passes/training/uneven.h"
 
 namespace lockstep::passes {
 namespace {
@@ -35,10 +37,14 @@ void Update(std::vector<Statistic>& statistics, Builder& b, Value state, Value b
   it->where = where;
 }
 
-absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options, std::vector<Statistic>& statistics) {
-  const Value x = node.operand(0), mean = node.operand(3), variance = node.operand(4);
-  const double momentum = options.momentum.value_or(node.attr<double>("momentum"));
-  Builder b(graph, &node, node.source());
+// What a node is in training, and the statistics of its batch; times `correction` the variance is unbiased.
+struct Normalized {
+  Value y, mean, variance;
+  double correction = 1;
+};
+
+absl::StatusOr<Normalized> NormalizeByAll(Builder& b, const Node& node, const TrainingModeOptions& options) {
+  const Value x = node.operand(0);
   const std::vector<Value> results =
       b.Ops("batch_norm_training", {x, node.operand(1), node.operand(2)},
             {{"epsilon", node.attr<double>("epsilon")}, {"statistics", options.statistics}});
@@ -51,18 +57,58 @@ absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options,
     if (options.accumulate > 1) error << " of each of " << options.accumulate << " micro-batches";
     return error << "; training needs at least two";
   }
-  const double unbiased = static_cast<double>(count) / static_cast<double>(count - 1);
-  Update(statistics, b, mean, results[1], momentum, 1.0, node.Describe());
-  Update(statistics, b, variance, results[2], momentum, unbiased, node.Describe());
+  return Normalized{results[0], results[1], results[2], static_cast<double>(count) / static_cast<double>(count - 1)};
+}
+
+// By the rows that are there. Where they have one value per channel, the variance is 0, as it is.
+absl::StatusOr<Normalized> NormalizeByRows(Builder& b, const Node& node, Value rows) {
+  const Value given = node.operand(0);
+  const Shape& shape = given.shape();
+  absl::StatusOr<Value> of_dim_0 = RowsOf(b, rows, shape[0]);
+  if (!of_dim_0.ok()) return Annotate(of_dim_0.status(), node.Describe());
+  std::vector<int64_t> dims = {0};
+  for (int64_t dim = 2; dim < shape.rank(); ++dim) dims.push_back(dim);
+  const double of_a_row = static_cast<double>(shape.num_elements()) / static_cast<double>(shape[0] * shape[1]);
+  const DType dtype = given.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const Formula x(b, b.Convert(given, dtype)), is_there(b, b.Broadcast(b.Convert(*of_dim_0, dtype), shape, {0}));
+  const Formula there(b, b.Convert(*of_dim_0, dtype));
+  const Formula count(b, b.Scale(b.ReduceSum(there.value(), {0}), of_a_row));
+  const auto along = [&](Formula channels) { return Along(channels, x, 1); };
+  const auto mean_of = [&](Formula values) {
+    const Formula sum(b, b.ReduceSum(values.value(), dims));
+    return sum / Formula(b, b.Broadcast(count.value(), sum.value().shape(), {}));
+  };
+  // Whatever pads, nothing of it gets into a sum.
+  const auto there_alone = [&](Formula values) { return Where(is_there == 0, 0, values); };
+  const Formula mean = mean_of(there_alone(x)), centred = there_alone(x - along(mean));
+  const Formula variance = mean_of(Square(centred));
+  const Formula scale(b, b.Convert(node.operand(1), dtype)), bias(b, b.Convert(node.operand(2), dtype));
+  const Formula factor = scale / Sqrt(variance + node.attr<double>("epsilon"));
+  const Formula y = centred * along(factor) + along(bias);
+  const Formula others = count - 1, unbiased = count / Where(others < 1, 1, others);
+  const Formula corrected = variance * Formula(b, b.Broadcast(unbiased.value(), variance.value().shape(), {}));
+  RETURN_IF_ERROR(b.status());
+  const auto as_given = [&](Formula value) { return b.Convert(value.value(), given.dtype()); };
+  return Normalized{as_given(y), as_given(mean), as_given(corrected)};
+}
+
+absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options, Value rows,
+                   std::vector<Statistic>& statistics) {
+  Builder b(graph, &node, node.source());
+  ASSIGN_OR_RETURN(const Normalized normalized,
+                   rows ? NormalizeByRows(b, node, rows) : NormalizeByAll(b, node, options));
+  const double momentum = options.momentum.value_or(node.attr<double>("momentum"));
+  Update(statistics, b, node.operand(3), normalized.mean, momentum, 1.0, node.Describe());
+  Update(statistics, b, node.operand(4), normalized.variance, momentum, normalized.correction, node.Describe());
   RETURN_IF_ERROR(b.status());
   const std::string name = node.result_name();
-  graph.ReplaceUses(node.result(), results[0]);
+  graph.ReplaceUses(node.result(), normalized.y);
   graph.Erase(&node);
-  graph.SetName(results[0], name);
+  graph.SetName(normalized.y, name);
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> NormalizeByTheBatch(Graph& graph, const TrainingModeOptions& options) {
+absl::StatusOr<bool> NormalizeByTheBatch(Graph& graph, const TrainingModeOptions& options, Value rows) {
   std::vector<Node*> nodes;
   for (Node& node : graph.nodes()) {
     if (node.Is("batch_norm_inference") && IsState(graph, node.operand(3)) && IsState(graph, node.operand(4)))
@@ -70,7 +116,7 @@ absl::StatusOr<bool> NormalizeByTheBatch(Graph& graph, const TrainingModeOptions
   }
   std::vector<Statistic> statistics;
   for (Node* node : nodes) {
-    RETURN_IF_ERROR(Train(graph, *node, options, statistics));
+    RETURN_IF_ERROR(Train(graph, *node, options, rows, statistics));
   }
   for (const Statistic& statistic : statistics) {
     graph.SetName(statistic.next, statistic.state.name() + ".next");
@@ -112,9 +158,16 @@ absl::StatusOr<bool> TrainAll(Graph& graph, const TrainingModeOptions& options) 
   }
   if (options.accumulate < 1)
     return InvalidArgument() << "accumulate is " << options.accumulate << ", expected at least 1";
-  ASSIGN_OR_RETURN(const bool normalizes, NormalizeByTheBatch(graph, options));
+  Value rows;
+  if (options.uneven) {
+    if (options.statistics != "global")
+      return InvalidArgument() << "statistics is " << options.statistics << ", and those of batches that need not be "
+                               << "full are global";
+    ASSIGN_OR_RETURN(rows, AddRows(graph));
+  }
+  ASSIGN_OR_RETURN(const bool normalizes, NormalizeByTheBatch(graph, options, rows));
   ASSIGN_OR_RETURN(const bool drops, options.dropout ? DropAll(graph) : InferenceMode().run(graph));
-  return normalizes || drops;
+  return normalizes || drops || rows;
 }
 
 }  // namespace

@@ -16,6 +16,8 @@
 //   }
 // The running variance is the unbiased one, as in PyTorch. A statistic of several nodes, as of a module that is called
 // twice, moves with each, in their order. A batch_norm_inference whose mean or variance is no state stays.
+// If batches need not be full, statistics are of the rows that are there (uneven.h), and n is how many values these
+// have; the node becomes the primitive ops of that.
 //
 // Dropout: each `dropout`, which is the identity, becomes a draw of its own, anew in each run, and seed and step become
 // states (core/random.h).
@@ -47,6 +49,8 @@ struct TrainingModeOptions {
   std::string statistics = "global";    // or "rank": see batch_norm_training
   bool dropout = true;                  // false: what would drop is taken out
   int64_t accumulate = 1;               // micro-batches of the step, each of which has statistics of its own
+  bool uneven = false;  // adds the input `rows`: batches need not be full; statistics are global then, and of all
+                        // micro-batches
 };
 
 // An error if a running statistic has a next value already, or if a loop's body has a `dropout`: each of its runs would

@@ -112,6 +112,7 @@ def train_step(
     batch_statistics: str = "global",
     dropout: str = "on",
     seed: int = 0,
+    uneven: bool = False,
 ) -> Graph:
     """Makes the training step of a model: loss, gradients, and the optimizer's update of each trained state.
 
@@ -155,6 +156,12 @@ def train_step(
         would; "rank" are those of each rank's share, which saves communication and changes with the number of ranks.
       dropout: "off" trains a model that drops values at random without doing so.
       seed: a whole number of 64 bits. Steps with other seeds draw other numbers.
+      uneven: batches need not be full. A rank may call the step with fewer rows than its share, or with none, and the step is that
+        of one rank with all rows that there were; `Executable.joined` does so until all ranks have run out. The step gets the
+        input `rows`, f32[batch], 1 for a row that is there and 0 for one that pads, which calls make by themselves, and the result `rows`, f32[],
+        how many there were on all ranks. If there were none, no state changes, and the loss is not a number. Statistics of
+        batch normalisation are of the rows that are there, on all ranks; with `accumulate`, of all micro-batches. What pads draws numbers, too, so that draws depend on how rows
+        are shared. An op that mixes rows, other than batch normalisation, is an error, and so is a loss that the model computes itself.
 
     Returns:
       A graph with the result `loss`, a scalar of the prediction's dtype.
@@ -188,6 +195,7 @@ def train_step(
         dropout == "on",
         _check.integer("seed", seed),
         precision,
+        _check.flag("uneven", uneven),
     )
     # Groups may have left no state to the optimizer, and so no settings.
     settings = step.settings

@@ -1,6 +1,12 @@
 """The compiled part of the package lockstep."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence
+)
 import os
 from typing import Any
 
@@ -191,7 +197,7 @@ def _onnx_operators() -> list[tuple[str, int, int]]: ...
 
 def _with_values(model: Graph, values: Mapping[str, object]) -> Graph: ...
 
-def _train_step(model: Graph, losses: Sequence[tuple[str, Sequence[str], Sequence[str], Mapping[str, bool | int | float | str | Sequence[float]], float]], optimizers: Sequence[tuple[str, str, Mapping[str, bool | int | float | str | Sequence[float]], Sequence[str]]], clipping: tuple[str, float], average: bool, trained: Sequence[str], frozen: Sequence[str], keep_results: bool, accumulate: int, statistics: str, dropout: bool, seed: int, precision: str) -> Graph: ...
+def _train_step(model: Graph, losses: Sequence[tuple[str, Sequence[str], Sequence[str], Mapping[str, bool | int | float | str | Sequence[float]], float]], optimizers: Sequence[tuple[str, str, Mapping[str, bool | int | float | str | Sequence[float]], Sequence[str]]], clipping: tuple[str, float], average: bool, trained: Sequence[str], frozen: Sequence[str], keep_results: bool, accumulate: int, statistics: str, dropout: bool, seed: int, precision: str, uneven: bool) -> Graph: ...
 
 def _gradients(graph: Graph, of: str, wrt: Sequence[str]) -> Graph: ...
 
@@ -217,6 +223,20 @@ class Executable:
         Two calls are under way at most: a third waits for the first. What a call meets is raised by what is returned here, and
         by the next use of the executable if that comes first, which then names the calls that it may have been. On a CPU the call
         has ended when this returns.
+        """
+
+    def joined(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, numpy.ndarray]]:
+        """
+        Calls with each of this rank's batches, and without rows when they have run out, until all ranks' have; gives the results of
+        each call. Of a step that `train_step(..., uneven=True)` made. Ranks may have different numbers of batches, and nobody counts
+        them before: the call in which no rank has a row ends it. It changes nothing, and is no step.
+
+        Args:
+          batches: the inputs of each call, by name.
+
+        Example:
+          >>> for result in exe.joined({"image": image, "label": label} for image, label in shard):
+          ...     print(result["loss"], result["rows"])
         """
 
     def _world(self) -> Communicator: ...

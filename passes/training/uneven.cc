@@ -1,0 +1,112 @@
+#include "passes/training/uneven.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/op_def.h"
+#include "passes/distribute/distribute.h"
+#include "passes/optimize/dce.h"
+
+namespace lockstep::passes {
+namespace {
+
+constexpr char kSource[] = "rows";
+
+// The inputs that are cut along the data axis.
+std::vector<const Input*> BatchesOf(const Graph& model) {
+  std::vector<const Input*> batches;
+  for (const Input& input : model.inputs()) {
+    if (input.is_data() && input.value.placement(std::string(kDataAxis)).is_split()) batches.push_back(&input);
+  }
+  return batches;
+}
+
+absl::StatusOr<int64_t> RowsOfBatches(const Graph& model) {
+  const std::vector<const Input*> batches = BatchesOf(model);
+  if (batches.empty())
+    return InvalidArgument() << "uneven: no input of graph @" << model.name()
+                             << " is a batch, which is split along axis " << kDataAxis;
+  for (const Input* input : batches) {
+    const int64_t dim = input->value.placement(std::string(kDataAxis)).dim();
+    if (dim != 0)
+      return Unimplemented() << "uneven: input %" << input->name() << " " << input->value.type()
+                             << " has its batch in dimension " << dim << ", expected 0";
+    if (input->value.shape()[0] == batches[0]->value.shape()[0]) continue;
+    return InvalidArgument() << "uneven: inputs %" << batches[0]->name() << " " << batches[0]->value.type() << " and %"
+                             << input->name() << " " << input->value.type() << " have different numbers of rows";
+  }
+  return batches[0]->value.shape()[0];
+}
+
+// Rows are apart if ranks that each have some of them need nothing of each other.
+absl::Status CheckRowsAreApart(const Graph& model, int64_t rows) {
+  int64_t ranks = 2;
+  while (ranks < rows && rows % ranks != 0) ++ranks;
+  if (rows % ranks != 0) return absl::OkStatus();  // one row
+  Graph graph = model.Clone();
+  for (size_t i = 0; i < graph.results().size(); ++i) graph.set_result_placements(i, {});
+  ASSIGN_OR_RETURN(Graph placed, DistributeGraph(graph, Mesh({{std::string(kDataAxis), ranks}})));
+  RETURN_IF_ERROR(Dce().run(placed).status());
+  for (const Node& node : placed.nodes()) {
+    if (!node.op().collective() || node.users().empty()) continue;  // what is a result alone, no row sees
+    // Parts of sums are gathered from what sums; rows for what wants to see all of them.
+    const bool sums = node.op().collective() != CollectiveOp::kAllGather;
+    return InvalidArgument() << "uneven: " << (sums ? node.operand(0).node : node.users()[0])->Describe()
+                             << " mixes the rows of a batch, so that what pads would be seen by others";
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Value> AddRows(Graph& model) {
+  if (const Input* const input = model.FindInput(kRows)) return input->value;
+  ASSIGN_OR_RETURN(const int64_t rows, RowsOfBatches(model));
+  for (Node& node : model.nodes()) {
+    for (size_t i = 0; i < node.num_results(); ++i) {
+      if (node.result_name(i) == kRows) model.SetName(node.result(i), "rows.of_model");
+    }
+  }
+  RETURN_IF_ERROR(CheckRowsAreApart(model, rows));
+  return model.AddInput(std::string(kRows), {DType::kF32, Shape({rows})}, /*is_state=*/false,
+                        {{std::string(kDataAxis), Placement::Split(0)}});
+}
+
+absl::StatusOr<Value> RowsOf(Builder& b, Value rows, int64_t extent) {
+  const int64_t number = rows.shape()[0];
+  if (extent == number) return rows;
+  if (number == 0 || extent % number != 0)
+    return InvalidArgument() << "has " << extent << " rows, no multiple of the batch's " << number;
+  const Value each = b.Broadcast(rows, Shape({number, extent / number}), {0});
+  const Value all = b.Reshape(each, Shape({extent}));
+  RETURN_IF_ERROR(b.status());
+  return all;
+}
+
+absl::Status FinishRows(Graph& step, Value rows) {
+  Builder b(step, nullptr, kSource);
+  const Value count = b.ReduceSum(rows, {0});
+  const Value is_any = b.Compare(count, b.SplatLike(0, count), "gt");
+  RETURN_IF_ERROR(b.status());
+  RETURN_IF_ERROR(UpdateStatesIf(step, is_any, {}, "if_rows"));
+  return step.AddResult(std::string(kRows), count);
+}
+
+absl::Status UpdateStatesIf(Graph& graph, Value condition, const std::vector<std::string>& except,
+                            std::string_view suffix) {
+  Builder b(graph, nullptr, condition.node->source());
+  for (size_t i = 0; i < graph.results().size(); ++i) {
+    const Result result = graph.results()[i];
+    if (!result.is_state || std::find(except.begin(), except.end(), result.name) != except.end()) continue;
+    const Value state = graph.FindInput(result.name)->value;
+    const Value next = b.Select(b.Broadcast(condition, state.shape(), {}), result.value, state);
+    RETURN_IF_ERROR(b.status());
+    if (!result.value.node->Is("input")) graph.SetName(result.value, result.name + "." + std::string(suffix));
+    graph.SetName(next, result.name + ".next");
+    graph.set_result_value(i, next);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::passes

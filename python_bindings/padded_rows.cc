@@ -1,0 +1,88 @@
+#include "python_bindings/padded_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "core/placement.h"
+#include "core/status.h"
+#include "passes/training/uneven.h"
+
+namespace lockstep::python {
+namespace {
+
+bool IsBatch(const ValueInfo& info) {
+  const auto placement = info.placements.find(std::string(kDataAxis));
+  return placement != info.placements.end() && placement->second.is_split(0);
+}
+
+// Whether it is what the program takes, or that with fewer rows.
+bool HasRowsOf(const TensorType& given, const TensorType& wanted) {
+  return given.dtype == wanted.dtype && given.shape.rank() == wanted.shape.rank() &&
+         given.shape[0] <= wanted.shape[0] && given.shape.Without({0}) == wanted.shape.Without({0});
+}
+
+NamedInput* Find(std::vector<NamedInput>& inputs, std::string_view name) {
+  const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const NamedInput& in) { return in.name == name; });
+  return found == inputs.end() ? nullptr : &*found;
+}
+
+absl::Status NotTheSame(const std::string& first, double of_first, const std::string& name, double rows) {
+  ErrorStream error = InvalidArgument() << "input " << name << " has " << rows << " rows";
+  if (!first.empty()) error << ", and " << first << " has " << of_first;
+  return error << ", expected a whole number, the same of all inputs";
+}
+
+}  // namespace
+
+absl::Status PadRows(const Executable& program, std::vector<NamedInput>& inputs, std::vector<Tensor>& padded) {
+  const auto rows_info = std::find_if(program.inputs.begin(), program.inputs.end(),
+                                      [](const ValueInfo& info) { return info.name == passes::kRows; });
+  if (rows_info == program.inputs.end() || Find(inputs, passes::kRows) != nullptr) return absl::OkStatus();
+  std::vector<const ValueInfo*> batches;
+  for (const ValueInfo& info : program.inputs) {
+    if (IsBatch(info) && info.name != passes::kRows) batches.push_back(&info);
+  }
+  const int64_t most = rows_info->local_type.shape[0];
+  std::string first;
+  std::optional<double> number;
+  for (const ValueInfo* info : batches) {
+    const NamedInput* const given = Find(inputs, info->name);
+    if (given == nullptr || !HasRowsOf(given->tensor.type, info->local_type)) continue;
+    // Labels of the words of a sentence may be several for each row.
+    const double of_a_row = static_cast<double>(info->local_type.shape[0]) / static_cast<double>(most);
+    const double own = static_cast<double>(given->tensor.type.shape[0]) / of_a_row;
+    if ((number && own != *number) || own != std::floor(own))
+      return NotTheSame(first, number.value_or(own), info->name, own);
+    number = own;
+    first = info->name;
+  }
+  const bool is_none = std::none_of(batches.begin(), batches.end(),
+                                    [&](const ValueInfo* info) { return Find(inputs, info->name) != nullptr; });
+  padded.reserve(batches.size() + 1);
+  for (const ValueInfo* info : batches) {
+    NamedInput* const given = Find(inputs, info->name);
+    const bool is_short = given != nullptr && HasRowsOf(given->tensor.type, info->local_type) &&
+                          given->tensor.type.shape[0] < info->local_type.shape[0];
+    if (!is_none && !is_short) continue;
+    Tensor& whole = padded.emplace_back(info->local_type);
+    const ConstTensorRef all{whole.type(), whole.bytes()};
+    if (given == nullptr) {
+      inputs.push_back({info->name, all});
+      continue;
+    }
+    if (given->tensor.type.num_bytes() > 0)
+      std::memcpy(whole.mutable_bytes(), given->tensor.data, given->tensor.type.num_bytes());
+    given->tensor = all;
+  }
+  Tensor& rows = padded.emplace_back(rows_info->local_type);
+  const auto ones = rows.mutable_data<float>();
+  const double there = is_none ? 0.0 : number.value_or(static_cast<double>(most));
+  std::fill_n(ones.begin(), static_cast<int64_t>(there), 1.0f);
+  inputs.push_back({rows_info->name, {rows.type(), rows.bytes()}});
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::python

@@ -1,0 +1,301 @@
+"""train_step(uneven=True): batches that are not full, on ranks that have different numbers of rows, are one rank's batch of those rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+from cases import CASES, Case
+from ranks import run_in_threads
+
+ROWS = 24  # of each step, on all ranks together
+BATCH = 48  # of which these are a part
+STEPS = 3  # before a rounding makes max pooling choose another of two equal values
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def shares(n: int, step: int) -> list[int]:
+    """How many of ROWS each rank has: other numbers in each step, in some of which a rank has none, or is full."""
+    most = BATCH // n
+    random = np.random.Generator(np.random.PCG64(100 * n + step))
+    rows = [0] * n
+    for _ in range(ROWS):
+        free = [rank for rank in range(n) if rows[rank] < most and (step % 2 == 0 or n == 1 or rank != step % n)]
+        rows[random.choice(free)] += 1
+    assert sum(rows) == ROWS
+    return rows
+
+
+def step_of(case: Case, batch: int, **options: Any) -> ls.Graph:
+    model = ls.load_onnx(case.model, dims={"batch": batch})
+    return ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), case.optimizer, **options)
+
+
+def plainly(case: Case, **options: Any) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Losses and states of one rank that has all rows."""
+    samples, labels = case.data()
+    exe = ls.compile(step_of(case, ROWS, **options), threads=1)
+    losses = []
+    for step in range(STEPS):
+        rows = slice(step * ROWS, (step + 1) * ROWS)
+        losses.append(float(exe(**{case.input: samples[rows], "label": labels[rows]})["loss"]))
+    return losses, dict(exe.state)
+
+
+def unevenly(case: Case, n: int, **options: Any) -> list[Any]:
+    samples, labels = case.data()
+    step = step_of(case, BATCH, uneven=True, **options)
+
+    def body(world: ls.Communicator) -> tuple[list[float], dict[str, np.ndarray]]:
+        exe = ls.compile(step, world=world, threads=1)
+        losses = []
+        for number in range(STEPS):
+            of_ranks = shares(n, number)
+            begin = number * ROWS + sum(of_ranks[: world.rank])
+            rows = slice(begin, begin + of_ranks[world.rank])
+            results = exe(**{case.input: samples[rows], "label": labels[rows]})
+            assert results["rows"] == ROWS
+            losses.append(float(results["loss"]))
+        exe.check_replicas()
+        return losses, dict(exe.state)
+
+    return run_in_threads(n, body)
+
+
+def assert_same(found: Any, expected: tuple[list[float], dict[str, np.ndarray]], tolerance: float = 2e-4) -> None:
+    assert not isinstance(found, Exception), found
+    np.testing.assert_allclose(found[0], expected[0], rtol=tolerance)
+    assert found[1].keys() == expected[1].keys()
+    for name, value in expected[1].items():
+        np.testing.assert_allclose(
+            found[1][name], value, rtol=tolerance, atol=tolerance * np.abs(value).max(), err_msg=name
+        )
+
+
+@cases
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_ranks_are_one_with_all_rows(case: Case, n: int) -> None:
+    expected = plainly(case)
+    for found in unevenly(case, n):
+        assert_same(found, expected)
+
+
+def test_seven_ranks() -> None:
+    model = ls.load_onnx(CASES[1].model, dims={"batch": 21})
+    step = ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.1), uneven=True)
+    samples, labels = CASES[1].data()
+    rows_of = [3, 0, 1, 2, 0, 3, 1]
+
+    def body(world: ls.Communicator) -> dict[str, np.ndarray]:
+        exe = ls.compile(step, world=world, threads=1)
+        begin = sum(rows_of[: world.rank])
+        rows = slice(begin, begin + rows_of[world.rank])
+        exe(x=samples[rows], label=labels[rows])
+        return dict(exe.state)
+
+    plain = ls.train_step(
+        ls.load_onnx(CASES[1].model, dims={"batch": 10}),
+        ls.loss.softmax_cross_entropy("logits", "label"),
+        ls.optim.SGD(0.1),
+    )
+    one = ls.compile(plain, threads=1)
+    one(x=samples[:10], label=labels[:10])
+    for found in run_in_threads(7, body):
+        assert_same(([], found), ([], dict(one.state)))
+
+
+@pytest.mark.parametrize(
+    "options", [{"accumulate": 2}, {"clip": ls.clip.global_norm(0.5)}, {"precision": "bf16"}], ids=str
+)
+def test_with(options: dict[str, Any]) -> None:
+    expected = plainly(CASES[1], **options)
+    for found in unevenly(CASES[1], 2, **options):
+        assert_same(found, expected, 3e-2 if "precision" in options else 2e-4)
+
+
+@pytest.mark.parametrize("case", CASES[:2], ids=lambda case: case.name)
+def test_counts_travel_with_gradients(case: Case) -> None:
+    def collectives(world: ls.Communicator) -> tuple[int, int]:
+        plain, uneven = (
+            ls.compile(step_of(case, BATCH, uneven=each), world=world, threads=1) for each in (False, True)
+        )
+        return len(plain.collectives), len(uneven.collectives)
+
+    for plain, uneven in run_in_threads(2, collectives):
+        assert uneven == plain
+
+
+# --- Running out -----------------------------------------------------------------------------------------------------
+
+
+def batches_of(case: Case, sizes: Sequence[int], begin: int) -> list[dict[str, np.ndarray]]:
+    samples, labels = case.data()
+    made = []
+    for size in sizes:
+        made.append({case.input: samples[begin : begin + size], "label": labels[begin : begin + size]})
+        begin += size
+    return made
+
+
+def test_ranks_run_out_at_different_times() -> None:
+    case = CASES[2]
+    step = step_of(case, 12, uneven=True)
+    sizes = [[4, 4, 1], [], [3]]
+
+    def body(world: ls.Communicator) -> tuple[list[float], dict[str, np.ndarray], int]:
+        exe = ls.compile(step, world=world, threads=1)
+        own = batches_of(case, sizes[world.rank], 20 * world.rank)
+        results = list(exe.joined(own))
+        exe.check_replicas()
+        return [float(each["rows"]) for each in results], dict(exe.state), exe.step
+
+    found = run_in_threads(3, body)
+    samples, labels = case.data()
+    states: dict[str, np.ndarray] = {}
+    for rows in ([*range(4), *range(40, 43)], range(4, 8), range(8, 9)):
+        # Of one row the plain step takes no statistics: there it is the uneven one, too.
+        plain = ls.compile(step_of(case, max(len(rows), 2), uneven=len(rows) == 1), threads=1)
+        for name, value in states.items():
+            plain.state[name] = value
+        plain(**{case.input: samples[list(rows)], "label": labels[list(rows)]})
+        states = dict(plain.state)
+    for each in found:
+        assert not isinstance(each, Exception), each
+        assert each[0] == [7, 4, 1]
+        assert each[2] == 3, "the call in which nobody has anything is no step"
+        assert_same(([], each[1]), ([], states))
+
+
+def test_a_step_without_rows_changes_nothing() -> None:
+    step = step_of(CASES[2], 8, uneven=True)
+    exe = ls.compile(step, threads=1)
+    exe(**batches_of(CASES[2], [5], 0)[0])
+    before = dict(exe.state)
+    results = exe()
+    assert results["rows"] == 0 and np.isnan(results["loss"])
+    for name, value in exe.state.items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+
+def test_rows_may_be_said() -> None:
+    """Of a whole batch, of which rows in its midst do not count: whatever they hold."""
+    samples, labels = CASES[1].data()
+    exe = ls.compile(step_of(CASES[1], 8, uneven=True), threads=1)
+    rows = np.array([1, 0, 1, 1, 0, 0, 1, 1], np.float32)
+    given, targets = samples[:8].copy(), labels[:8].copy()
+    given[rows == 0], targets[rows == 0] = 1e6, 99
+    found = exe(x=given, label=targets, rows=rows)
+    plain = ls.compile(step_of(CASES[1], 5), threads=1)
+    expected = plain(x=samples[:8][rows == 1], label=labels[:8][rows == 1])
+    assert_same(([found["loss"]], dict(exe.state)), ([expected["loss"]], dict(plain.state)))
+
+
+# --- Losses ----------------------------------------------------------------------------------------------------------
+
+WORDS = """
+graph @words(%x: f32[{batch},4,3] split(0), state %w: f32[3,5]) -> (logits: f32[{words},5]) {{
+  %rows = reshape %x {{shape=[{words}, 3]}} : f32[{words},3]
+  %logits = matmul %rows, %w : f32[{words},5]
+  return %logits
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"ignore_index": 2}, {"reduction": "sum"}, {"ignore_index": 1, "sample_weight": "weight"}],
+    ids=str,
+)
+def test_losses_of_words_count_those_of_rows_that_are_there(options: dict[str, Any]) -> None:
+    random = np.random.Generator(np.random.PCG64(7))
+    x = random.standard_normal((6, 4, 3)).astype(np.float32)
+    target = random.integers(0, 5, (6, 4))
+    weight = random.random((6, 4)).astype(np.float32)
+
+    def step(batch: int, uneven: bool) -> ls.Graph:
+        model = ls.parse(WORDS.format(batch=batch, words=4 * batch))
+        return ls.train_step(
+            model, ls.loss.softmax_cross_entropy("logits", "target", **options), ls.optim.SGD(0.1), uneven=uneven
+        )
+
+    def inputs(rows: slice) -> dict[str, np.ndarray]:
+        made = {"x": x[rows], "target": target[rows].reshape(-1)}
+        return {**made, "weight": weight[rows].reshape(-1)} if "sample_weight" in options else made
+
+    w = random.standard_normal((3, 5)).astype(np.float32)
+    uneven = step(8, True)
+
+    def body(world: ls.Communicator) -> tuple[list[float], dict[str, np.ndarray]]:
+        exe = ls.compile(uneven, world=world, threads=1)
+        exe.state["w"] = w
+        rows = slice(0, 4) if world.rank == 0 else slice(4, 6)
+        loss = exe(**inputs(rows))["loss"]
+        return [float(loss)], dict(exe.state)
+
+    plain = ls.compile(step(6, False), threads=1)
+    plain.state["w"] = w
+    expected = [float(plain(**inputs(slice(0, 6)))["loss"])]
+    for found in run_in_threads(2, body):
+        assert_same(found, (expected, dict(plain.state)))
+
+
+# --- Errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_op_that_mixes_rows_is_an_error() -> None:
+    model = ls.parse("""
+graph @mixes(%x: f32[8,4] split(0), state %w: f32[4,5]) -> (logits: f32[8,5]) {
+  %z = matmul %x, %w : f32[8,5]
+  %logits = softmax %z {dim=0} : f32[8,5]
+  return %logits
+}
+""")
+    with pytest.raises(ls.Error, match=r"uneven: .*mixes the rows of a batch"):
+        ls.train_step(model, ls.loss.softmax_cross_entropy(), ls.optim.SGD(0.1), uneven=True)
+
+
+def test_a_loss_of_the_model_is_an_error() -> None:
+    model = ls.parse("""
+graph @own(%x: f32[8,4] split(0), state %w: f32[4]) -> (cost: f32[]) {
+  %wide = broadcast %w {dims=[1], shape=[8, 4]} : f32[8,4]
+  %z = mul %x, %wide : f32[8,4]
+  %cost = reduce_sum %z {dims=[0, 1]} : f32[]
+  return %cost
+}
+""")
+    with pytest.raises(ls.Error, match="loss result: result cost is .*which the model reduces itself"):
+        ls.train_step(model, ls.loss.result("cost"), ls.optim.SGD(0.1), uneven=True)
+
+
+def test_statistics_of_ranks_are_an_error() -> None:
+    with pytest.raises(ls.Error, match="statistics is rank"):
+        step_of(CASES[2], 8, uneven=True, batch_statistics="rank")
+
+
+def test_a_model_without_a_batch_is_an_error() -> None:
+    model = ls.parse(
+        "graph @none(%x: f32[8,4], state %w: f32[4,5]) -> (logits: f32[8,5]) {\n  %logits = matmul %x, %w : f32[8,5]\n  return %logits\n}"
+    )
+    with pytest.raises(ls.Error, match="uneven: no input of graph @none is a batch"):
+        ls.train_step(model, ls.loss.softmax_cross_entropy(), ls.optim.SGD(0.1), uneven=True)
+
+
+def test_inputs_with_different_rows_are_an_error() -> None:
+    samples, labels = CASES[1].data()
+    exe = ls.compile(step_of(CASES[1], 8, uneven=True), threads=1)
+    with pytest.raises(
+        ls.Error, match="input .* has . rows, and .* has ., expected a whole number, the same of all inputs"
+    ):
+        exe(x=samples[:3], label=labels[:4])
+    with pytest.raises(ls.Error, match=r"input x: expected f32\[8,12\], found f32\[9,12\]"):
+        exe(x=samples[:9], label=labels[:9])
+
+
+def test_joined_needs_a_step_that_is_uneven() -> None:
+    exe = ls.compile(step_of(CASES[1], 8), threads=1)
+    with pytest.raises(ls.Error, match=r"joined: .*uneven=True"):
+        exe.joined([])
