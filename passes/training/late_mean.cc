@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "core/builder.h"
+#include "passes/training/formula.h"
 
 namespace lockstep::passes {
 namespace {
@@ -37,9 +38,12 @@ std::optional<LossQuotient> LossQuotientOf(Value loss, const std::vector<Value>&
 
 absl::Status DivideByCount(Graph& graph, Value count, std::vector<Value>& gradients) {
   Builder b(graph, nullptr, "loss");
+  // Where nothing counts, the gradients of the sum are 0, and remain so.
+  const Formula n(b, count);
+  const Value divisor = Where(n == 0, 1, n).value();
   for (Value& gradient : gradients) {
     if (!gradient) continue;
-    gradient = b.Div(gradient, b.Broadcast(b.Convert(count, gradient.dtype()), gradient.shape(), {}));
+    gradient = b.Div(gradient, b.Broadcast(b.Convert(divisor, gradient.dtype()), gradient.shape(), {}));
   }
   return b.status();
 }

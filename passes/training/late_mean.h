@@ -27,7 +27,7 @@ struct LossQuotient {
 // Of the loss, if it is such a quotient, whose count depends on data, and not on any of `states`.
 std::optional<LossQuotient> LossQuotientOf(Value loss, const std::vector<Value>& states);
 
-// Divides what are gradients of a quotient's sum by its count; a null stays one.
+// Divides what are gradients of a quotient's sum by its count, if that is not 0; a null stays one.
 absl::Status DivideByCount(Graph& graph, Value count, std::vector<Value>& gradients);
 
 }  // namespace lockstep::passes
