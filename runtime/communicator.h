@@ -54,6 +54,8 @@ namespace lockstep {
 // thread blocks in neither.
 class Stream;
 
+class Recorder;
+
 // Memory registered with a communicator, in which collectives need no copies. data() is this rank's own part: a plain
 // pointer, aligned to 64 bytes (of the device, if the communicator is one of devices), zero at first. It may outlive
 // its communicator.
@@ -137,6 +139,9 @@ class Communicator {
   bool needs_host_in_stream() const { return traits_.needs_host_in_stream; }
   absl::Duration timeout() const { return traits_.timeout; }        // Options::timeout
   const std::string& host(int rank) const { return hosts_[rank]; }  // the name of that rank's host
+  // What this rank does is recorded there (runtime/record/recorder.h): one for all communicators of a world, as old as
+  // they are. Null where nobody records.
+  Recorder* recorder() const { return traits_.recorder; }
   // For callers that cannot know whether another thread uses this object: runtime/exclusive_use.h. Held by the calls of
   // an Executor.
   ExclusiveUse::Flag& in_use() { return in_use_; }
@@ -203,6 +208,7 @@ class Communicator {
     bool reduces_in_rank_order = true;
     bool needs_host_in_stream = false;
     absl::Duration timeout = Options().timeout;
+    Recorder* recorder = nullptr;
   };
   Communicator(int rank, std::vector<std::string> hosts, std::string transport, const Traits& traits);
 

@@ -3,15 +3,13 @@
 #include "runtime/executor.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "core/status.h"
 #include "runtime/executor_call.h"
+#include "runtime/record/clock.h"
 
 namespace lockstep {
 namespace {
-
-double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // "call 2", "call 2 or 3"
 std::string Calls(int64_t first, int64_t last) {
@@ -45,7 +43,7 @@ absl::StatusOr<int64_t> Executor::Start(std::span<const NamedInput> inputs, std:
   (void)Finish(calls_ + 1 - kFlights);
   RETURN_IF_ERROR(Tell());
   RETURN_IF_ERROR(CheckSpoilt());
-  const double begin = Now();
+  const int64_t begin = RecordNow();
   absl::Status status = FindInputs(inputs);
   if (status.ok()) status = FindResults(results);
   if (!status.ok()) {
@@ -59,8 +57,12 @@ absl::StatusOr<int64_t> Executor::Start(std::span<const NamedInput> inputs, std:
   flight.begun = 0;
   flight.witnesses = flight.whole = 0;
   has_results_ = true;
+  records_ = recorder_ != nullptr && recorder_->is_on();
+  Record(StepEvent::Kind::kCall, begin);
   status = RunAll(flight);
-  flight.total = Now() - begin;
+  const int64_t end = RecordNow();
+  Record(status.ok() ? StepEvent::Kind::kEnd : StepEvent::Kind::kFailed, end);
+  flight.total = Seconds(end - begin);
   if (status.ok()) {
     if (!RunsAhead()) (void)Finish(calls_);
   } else if (Finish(calls_ - 1).ok()) {
@@ -105,13 +107,13 @@ bool Executor::RunsAhead() const {
 absl::Status Executor::Finish(int64_t call) {
   while (done_ < std::min(call, calls_.load())) {
     Flight& flight = FlightOf(done_ + 1);
-    const double begin = Now();
+    const int64_t begin = RecordNow();
     const absl::Status status = device_.Await(*flight.done);
     if (!status.ok()) {
       Fail(status);
       return status;
     }
-    flight.total += Now() - begin;
+    flight.total += Seconds(RecordNow() - begin);
     Count(flight);
     ++done_;
   }

@@ -48,6 +48,7 @@
 
 #include "runtime/exclusive_use.h"
 #include "runtime/executable.h"
+#include "runtime/record/recorder.h"
 #include "runtime/witness.h"
 
 namespace lockstep {
@@ -169,6 +170,9 @@ class Executor {
   void ResetCounters();
   std::vector<StepProfile> profile() const;  // in order of the steps
 
+  // The number of the program in what the communicator's recorder holds.
+  uint16_t recorded_as() const { return recorded_as_; }
+
  private:
   class CallAlone;
   // One of the runs that may be under way.
@@ -195,6 +199,7 @@ class Executor {
   absl::Status MakeAxes();
   absl::Status Prepare();
   void FindUpdates();
+  void NameSteps();
 
   // --- executor_run.cc: one run, up to where it is queued
   // What inputs and results name, in given_inputs_ and given_results_.
@@ -231,6 +236,13 @@ class Executor {
   absl::StatusOr<const ValueInfo*> FindState(std::string_view name) const;
   absl::StatusOr<size_t> FindSetting(std::string_view name) const;
 
+  // What the run that is being started does, from `time` on.
+  void Record(StepEvent::Kind kind, int64_t time, int32_t step = 0) {
+    if (!records_) return;
+    recorder_->Record(
+        StepEvent{time, step, static_cast<uint32_t>(calls_.load(std::memory_order_relaxed)), recorded_as_, kind});
+  }
+
   Executable executable_;
   Communicator& communicator_;
   Device& device_;
@@ -253,6 +265,9 @@ class Executor {
   std::atomic<int64_t> calls_{0};               // of Start since Load that began
   std::atomic<int64_t> done_{0};                // of them
   std::array<Flight, kFlights> flights_;
+  Recorder* recorder_ = nullptr;             // of the communicator; null: nobody records
+  bool records_ = false;                     // in the present run
+  uint16_t recorded_as_ = 0;                 // the number of the program there
   std::vector<Failure> failures_;            // all since Load
   bool untold_ = false;                      // the last of them
   size_t first_update_ = 0;                  // the first step that may write a state

@@ -27,6 +27,9 @@ class Executor::CallAlone {
   absl::Status status_;
 };
 
+// What counters count, of what the clock of events (runtime/record/clock.h) says.
+inline double Seconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
+
 // The names of values, for messages.
 template <typename Range>
 std::string NamesOf(const Range& values) {

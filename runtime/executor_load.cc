@@ -20,6 +20,16 @@ int GroupOf(int64_t rank, const Mesh& mesh, std::string_view axis) {
   return static_cast<int>(group - groups.begin());
 }
 
+RecordedStep::Kind KindOf(StepKind kind) {
+  switch (kind) {
+    case StepKind::kKernel: return RecordedStep::Kind::kKernel;
+    case StepKind::kCopy: return RecordedStep::Kind::kCopy;
+    case StepKind::kStart: return RecordedStep::Kind::kStart;
+    case StepKind::kWait: return RecordedStep::Kind::kWait;
+  }
+  LOCKSTEP_CHECK(false) << "no kind of step " << static_cast<int>(kind);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, Communicator* communicator,
@@ -31,7 +41,10 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, 
   if (status.ok()) status = executor->MakeAxes();
   if (status.ok()) status = executor->Prepare();
   if (status.ok()) status = executor->Allocate();
-  if (status.ok()) return executor;
+  if (status.ok()) {
+    executor->NameSteps();
+    return executor;
+  }
   executor->GiveUp(status);
   return status;
 }
@@ -67,6 +80,18 @@ absl::Status Executor::Agree() {
                   "compile on all ranks for what all have (isa=\"avx2\", say)."));
   RETURN_IF_ERROR(AgreeOnText(communicator_, "order certificate of @" + executable_.name, certificate));
   return AgreeOnText(communicator_, "program @" + executable_.name, program);
+}
+
+void Executor::NameSteps() {
+  recorder_ = communicator_.recorder();
+  if (recorder_ == nullptr) return;
+  RecordedProgram program;
+  program.name = executable_.name;
+  for (const std::unique_ptr<Step>& step : executable_.steps) {
+    const StepInfo& info = step->info();
+    program.steps.push_back({KindOf(info.kind), info.name, info.source, info.collective ? info.collective->label : ""});
+  }
+  recorded_as_ = recorder_->AddProgram(std::move(program));
 }
 
 absl::Status Executor::MakeAxes() {

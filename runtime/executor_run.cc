@@ -1,18 +1,13 @@
 // One run: from the caller's inputs to steps that have run, or are queued, and results that will be copied back.
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "core/status.h"
 #include "runtime/executor_call.h"
+#include "runtime/record/clock.h"
 
 namespace lockstep {
-namespace {
-
-double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-}  // namespace
 
 absl::Status CheckTensor(const char* what, const ValueInfo& info, const TensorType& type, const void* data) {
   if (!(type == info.local_type)) {
@@ -156,19 +151,21 @@ absl::Status Executor::StartWitnesses() {
 absl::Status Executor::WaitForWitnesses() {
   for (size_t i = 0; i < axes_.size(); ++i) {
     if (!witness_->quiet()[i]) continue;
+    Record(StepEvent::Kind::kCompare, RecordNow());
     RETURN_IF_ERROR(axes_[i].communicator->Wait(axes_[i].witness, device_.stream()));
   }
   return absl::OkStatus();
 }
 
 absl::Status Executor::RunAtOnce(StepContext& context, Flight& flight) {
-  const double before = Now();
+  const int64_t before = RecordNow();
   RETURN_IF_ERROR(WaitForWitnesses());
-  const double between = Now();
-  flight.witnesses = between - before;
+  const int64_t between = RecordNow();
+  flight.witnesses = Seconds(between - before);
+  Record(StepEvent::Kind::kStep, between, StepEvent::kAllSteps);
   flight.begun = executable_.steps.size() + 1;
   RETURN_IF_ERROR(executable_.whole->Run(executable_.steps, context));
-  flight.whole = Now() - between;
+  flight.whole = Seconds(RecordNow() - between);
   return absl::OkStatus();
 }
 
@@ -177,22 +174,23 @@ absl::Status Executor::RunSteps(Flight& flight) {
   if (executable_.whole != nullptr && !options_.profile) return RunAtOnce(context, flight);
   const bool each = options_.profile && device_.stream() != nullptr;  // is waited for
   if (each) RETURN_IF_ERROR(device_.Synchronize());
-  double before = Now();
+  int64_t before = RecordNow();
   for (size_t i = 0; i <= executable_.steps.size(); ++i) {
     if (i == first_update_) {  // ranks that disagree have their states as they were
       RETURN_IF_ERROR(WaitForWitnesses());
-      const double after = Now();
-      flight.witnesses = after - before;
+      const int64_t after = RecordNow();
+      flight.witnesses = Seconds(after - before);
       before = after;
     }
     if (i == executable_.steps.size()) break;
     Step& step = *executable_.steps[i];
     flight.begun = i + 1;
+    Record(StepEvent::Kind::kStep, before, static_cast<int32_t>(i));
     absl::Status status = step.Run(context);
     if (status.ok() && each) status = device_.Synchronize();
     if (!status.ok()) return Annotate(status, step.info().ToString());
-    const double after = Now();
-    flight.steps[i] = after - before;
+    const int64_t after = RecordNow();
+    flight.steps[i] = Seconds(after - before);
     before = after;
   }
   return absl::OkStatus();

@@ -180,6 +180,7 @@ absl::Status BetweenGroups::Pump(absl::FunctionRef<absl::StatusOr<bool>()> step,
 
 absl::Status BetweenGroups::WaitedFor(const std::vector<int>& late, absl::Duration waited,
                                       std::optional<Search>* search, const std::string& what) {
+  group_.LookForStall(waited, what);
   // A late rank's own group knows best: let it report first.
   if (waited < group_.grace()) return absl::OkStatus();
   for (int rank : late) {
@@ -211,7 +212,7 @@ std::vector<int> BetweenGroups::FirstRanks(bool neighbours) const {
 }
 
 absl::Status BetweenGroups::Run(uint64_t sequence, const Operands& operands, const Chunks& chunks,
-                                const std::string& label) {
+                                const std::string& label, absl::FunctionRef<void()> on_met) {
   const OpDescription& d = operands.description;
   const std::string what = Describe(d, label);
   const Route route = RouteOf(d, operands.world_size, options_);
@@ -223,11 +224,19 @@ absl::Status BetweenGroups::Run(uint64_t sequence, const Operands& operands, con
   if (compares) RETURN_IF_ERROR(headers.Begin(links_));
   // Data of another size than was expected: the headers say why, here or at the group's first rank.
   absl::Status mismatch;
+  bool met = false;
+  auto look_who_came = [&] {
+    if (met || (compares ? !headers.done() : slot.met.Get(sequence) == 0)) return;
+    met = true;
+    slot.met.IncrementBelow(sequence, 1);
+    on_met();
+  };
   auto step = [&]() -> absl::StatusOr<bool> {
     bool progress = false;
     if (compares) {
       ASSIGN_OR_RETURN(progress, headers.Step());
     }
+    look_who_came();
     if (!mismatch.ok()) return progress;
     const absl::StatusOr<bool> moved = carriage.Step();
     if (absl::IsOutOfRange(moved.status())) {
@@ -251,6 +260,7 @@ absl::Status BetweenGroups::Run(uint64_t sequence, const Operands& operands, con
   group_.SayGoingOn();
   RETURN_IF_ERROR(status);
   if (!mismatch.ok()) return group_.Fail(group_.world_rank(), mismatch);
+  if (!met) on_met();  // the group's first rank looks later than the data came
   if (!compares) return absl::OkStatus();
   // Data that comes from all groups says that they are there, and have found no difference.
   const bool moves_data = chunks.size() > 0;

@@ -32,8 +32,10 @@ class BetweenGroups {
   // Does this rank's share of collective `sequence`: its chunks, counted in the slot's `finished`; and if it is the
   // first of its group, the comparison with the groups with which this one exchanges data, or, for what moves none,
   // such as a barrier, with all, after which the slot's `linked` is 1. To be called after AwaitPosted. Of `operands` a
-  // rank that has no chunks needs the description alone.
-  absl::Status Run(uint64_t sequence, const Operands& operands, const Chunks& chunks, const std::string& label);
+  // rank that has no chunks needs the description alone. Calls `on_met` once, when the other groups are known to have
+  // come.
+  absl::Status Run(uint64_t sequence, const Operands& operands, const Chunks& chunks, const std::string& label,
+                   absl::FunctionRef<void()> on_met);
 
   // See Notices.
   absl::Status Poll() { return notices_.Poll(); }

@@ -9,6 +9,7 @@
 #include "runtime/comm/describe.h"
 #include "runtime/comm/rank_communicator.h"
 #include "runtime/comm/reduce.h"
+#include "runtime/record/clock.h"
 
 namespace lockstep {
 namespace {
@@ -59,7 +60,22 @@ void RankCommunicator::RunOldest(std::unique_lock<std::mutex>& lock) {
 
 absl::Status RankCommunicator::Publish(Op& op) {
   absl::Status status = Show(op);
-  return status.ok() ? status : group_->Fail(rank(), status);
+  if (!status.ok()) return group_->Fail(rank(), status);
+  Record(op, TransferEvent::Phase::kPosted, group_->post(op.sequence, group_->index()).posted_at);
+  return status;
+}
+
+void RankCommunicator::Record(const Op& op, TransferEvent::Phase phase, int64_t time) {
+  Recorder& recorder = *family_->recorder();
+  if (!recorder.is_on()) return;
+  TransferEvent event{.time = time, .sequence = op.sequence, .communicator = recorded_as_, .phase = phase};
+  // Of those that this rank has seen: whoever it slept for, or else the last of those that share its memory.
+  if (phase == TransferEvent::Phase::kMet) {
+    const int slept_for = group_->slept_for();
+    event.last = group_->NumberInWorld(slept_for >= 0 ? slept_for : group_->LastToPost(op.sequence));
+  }
+  if (phase == TransferEvent::Phase::kPosted) CopyText(op.label, event.label, sizeof(event.label));
+  recorder.Record(event);
 }
 
 // Finds the operands' places, or copies them to where peers can reach them, and shows the peers.
@@ -93,7 +109,9 @@ absl::Status RankCommunicator::Show(Op& op) {
 absl::Status RankCommunicator::Run(Op& op) {
   RETURN_IF_ERROR(group_->failure());
   if (!op.published) RETURN_IF_ERROR(Publish(op));
+  group_->ForgetSleep();
   RETURN_IF_ERROR(group_->AwaitPosted(op.sequence));
+  if (between_groups_ == nullptr) Record(op, TransferEvent::Phase::kMet, RecordNow());
   RETURN_IF_ERROR(Work(op));
   if (op.staged_output) {
     RETURN_IF_ERROR(group_->BeginWork());
@@ -103,12 +121,14 @@ absl::Status RankCommunicator::Run(Op& op) {
   op.located_input = {};
   op.located_output = {};
   group_->Retire(op.sequence);
+  Record(op, TransferEvent::Phase::kMoved, RecordNow());
   return absl::OkStatus();
 }
 
 absl::Status RankCommunicator::Finish(absl::Status result) {
   if (result.ok()) return result;
   result = group_->Fail(rank(), result);
+  family_->recorder()->SetFailure(result);
   group_->AwaitUntouched();
   return result;
 }
@@ -148,7 +168,8 @@ absl::Status RankCommunicator::Work(const Op& op) {
     if (static_cast<uint32_t>(group_->index()) < chunks.size()) {
       ASSIGN_OR_RETURN(operands, Resolve(op));
     }
-    RETURN_IF_ERROR(between_groups_->Run(op.sequence, operands, chunks, op.label));
+    const auto on_met = [&] { Record(op, TransferEvent::Phase::kMet, RecordNow()); };
+    RETURN_IF_ERROR(between_groups_->Run(op.sequence, operands, chunks, op.label, on_met));
   }
   group_->EndShare(op.sequence);
   return AwaitFinished(op, chunks.size());

@@ -53,6 +53,7 @@ inline void CopyText(std::string_view text, char* to, size_t bytes) {
 // One rank's side of one collective.
 struct alignas(64) Post {
   std::atomic<uint64_t> posted{0};  // 1 + the number of the collective that this describes; stored last
+  int64_t posted_at = 0;            // RecordNow()
   OpDescription description;
   MemoryRef input;
   MemoryRef output;
@@ -87,6 +88,7 @@ class alignas(64) PerOpCounter {
 struct Slot {
   PerOpCounter claimed;  // chunks that somebody works on, or has finished
   PerOpCounter finished;
+  PerOpCounter met;     // 1 when the first rank of this group knows that those of other groups have come
   PerOpCounter linked;  // 1 when this group's first rank has seen that other groups do the same (between_groups.h)
 };
 inline constexpr uint64_t kSlots = 64;
@@ -117,6 +119,7 @@ struct alignas(64) Failure {
 
 struct alignas(64) ControlHeader {
   int32_t ranks = 0;
+  std::atomic<int64_t> stall_told{0};  // in the world's group: RecordNow() when a rank that waits long last looked
   alignas(64) Event changed;
   Failure failure;
 };

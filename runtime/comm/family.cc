@@ -3,8 +3,14 @@
 #include <utility>
 
 #include "runtime/comm/group.h"
+#include "runtime/record/recorder.h"
 
 namespace lockstep {
+
+Family::Family() = default;
+Family::~Family() = default;
+
+void Family::Keep(std::unique_ptr<Recorder> recorder) { recorder_ = std::move(recorder); }
 
 void Family::Add(std::shared_ptr<Group> group) {
   if (root_ == nullptr) root_ = group;

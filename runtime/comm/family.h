@@ -14,13 +14,21 @@
 namespace lockstep {
 
 class Group;
+class Recorder;
 
 class Family {
  public:
+  Family();
+  ~Family();
+
   // `group` is this rank's view of one more communicator. The first is the world's, and stays until the family is gone,
   // so that failures can still be read when its communicator is destroyed.
   void Add(std::shared_ptr<Group> group);
   void Remove(const Group* group);
+
+  // Where this rank records what it does; set before the first communicator is added, and as old as the family.
+  void Keep(std::unique_ptr<Recorder> recorder);
+  Recorder* recorder() const { return recorder_.get(); }
 
   // The world's; null while there is none.
   Group* root() const { return root_.get(); }
@@ -37,6 +45,7 @@ class Family {
  private:
   std::vector<std::shared_ptr<Group>> Groups();
 
+  std::unique_ptr<Recorder> recorder_;
   std::shared_ptr<Group> root_;                 // set once, before others are added; shared with its communicator
   std::mutex mutex_;                            // guards groups_
   std::vector<std::shared_ptr<Group>> groups_;  // shared with their communicators

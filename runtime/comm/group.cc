@@ -9,6 +9,7 @@
 #include "core/status.h"
 #include "runtime/comm/clock.h"
 #include "runtime/comm/describe.h"
+#include "runtime/record/clock.h"
 
 namespace lockstep {
 namespace {
@@ -82,6 +83,7 @@ absl::Status Group::Publish(uint64_t sequence, const OpDescription& description,
   mine.input = input;
   mine.output = output;
   CopyText(label, mine.label, kLabelBytes);
+  mine.posted_at = RecordNow();
   mine.posted.store(sequence + 1, std::memory_order_release);
   Notify();
   return absl::OkStatus();
@@ -110,6 +112,14 @@ absl::Status Group::AwaitPosted(uint64_t sequence) {
                                                other.description, other.label));
   }
   return absl::OkStatus();
+}
+
+int Group::LastToPost(uint64_t sequence) const {
+  int last = 0;
+  for (int i = 1; i < size(); ++i) {
+    if (post(sequence, i).posted_at > post(sequence, last).posted_at) last = i;
+  }
+  return first_rank() + last;
 }
 
 absl::Status Group::Disagreement(uint64_t sequence, int rank_a, const OpDescription& a, const std::string& label_a,

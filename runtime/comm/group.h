@@ -32,6 +32,7 @@ struct GroupPlace {
   bool one_process = false;    // ranks are threads
   std::vector<std::string> hosts;  // of all ranks of the communicator, by rank
   std::vector<int> names = {};     // the ranks that they are in the world, for messages; empty: the same numbers
+  uint32_t world = 0;              // the number of the world among those that the process made in the same way
   Family* family = nullptr;        // of this rank's communicators of the world; borrowed; null: there are no others
   std::function<void(const absl::Status& failure)> on_leave;  // called when the rank is done; may be null
 };
@@ -70,6 +71,8 @@ class Group {
                        const MemoryRef& output, const std::string& label);
   // Waits until all ranks have published `sequence`, and checks that they agree.
   absl::Status AwaitPosted(uint64_t sequence);
+  // The rank of this communicator that published it last, after AwaitPosted.
+  int LastToPost(uint64_t sequence) const;
   // Say that this rank begins and has done its share of `sequence`, the chunks that it has taken or that are given to
   // it.
   void BeginShare(uint64_t sequence);
@@ -104,6 +107,12 @@ class Group {
   // Says that this rank is alive and waits for a rank of the world; or that it waits no more.
   void SayWaiting(int rank);
   void SayGoingOn();
+  // The rank for which this one slept last since then, or -1.
+  int slept_for() const { return slept_for_; }
+  void ForgetSleep() { slept_for_ = -1; }
+  // Called by whoever waits, now and then, with how long it has waited for the same: if that is a stall, one rank of
+  // the world on this host says once on stderr what all of them do.
+  void LookForStall(absl::Duration waited, const std::string& what);
   // For whom this rank waits, or -1.
   int waits_for() const { return place_.block.rank(index()).waits_for.load(); }
   // For whom any rank of the world waits: of this group by the shared state, of others by asking them.
@@ -143,7 +152,9 @@ class Group {
   PeerMemory memory_;
   const absl::Duration timeout_;
   bool crowded_;
-  std::atomic<int64_t> next_pulse_;  // when to look for processes again, in nanoseconds
+  int slept_for_ = -1;
+  bool looked_at_stall_ = false, tells_stall_ = false;  // of the present wait
+  std::atomic<int64_t> next_pulse_;                     // when to look for processes again, in nanoseconds
   std::function<void()> on_idle_ = [] {};
   Search::Ask ask_other_groups_;
   std::vector<uint32_t> beats_asked_;  // by index: the peer's beats when it was first asked

@@ -2,11 +2,15 @@
 // too long.
 
 #include <algorithm>
+#include <cstdio>
 #include <optional>
 
 #include "core/status.h"
 #include "runtime/comm/clock.h"
 #include "runtime/comm/group.h"
+#include "runtime/record/clock.h"
+#include "runtime/record/recorder.h"
+#include "runtime/record/status.h"
 
 namespace lockstep {
 namespace {
@@ -21,6 +25,7 @@ absl::Duration Group::grace() const { return std::min(kMaxGrace, timeout_); }
 
 void Group::SayWaiting(int rank) {
   RankState& state = place_.block.rank(index());
+  if (rank >= 0) slept_for_ = rank;
   state.waits_for.store(rank, std::memory_order_relaxed);
   state.beats.fetch_add(1, std::memory_order_release);
 }
@@ -66,6 +71,7 @@ absl::Status Group::SleepUntil(absl::FunctionRef<bool()> ready, absl::FunctionRe
     absl::Status left = CheckLeft(late, ready, what);
     if (!left.ok()) return left;
     const absl::Duration waited = SteadyNow() - begin;
+    LookForStall(waited, what);
     // A wait for nobody is a moment between two steps of a peer, unless it lasts.
     if (!search.has_value() && waited >= timeout_ + (late.empty() ? grace() : absl::ZeroDuration())) {
       std::vector<int> ranks;
@@ -77,6 +83,28 @@ absl::Status Group::SleepUntil(absl::FunctionRef<bool()> ready, absl::FunctionRe
       if (culprits.has_value()) return ready() ? absl::OkStatus() : TimedOut(*culprits, what);
     }
     changed.Sleep(seen, kNap);
+  }
+}
+
+void Group::LookForStall(absl::Duration waited, const std::string& what) {
+  const Recorder* const recorder = place_.family == nullptr ? nullptr : place_.family->recorder();
+  if (recorder == nullptr || waited < recorder->stall()) {
+    looked_at_stall_ = tells_stall_ = false;
+    return;
+  }
+  // Whoever has told of it renews the time for as long as it waits, and so the others know that it has been told.
+  std::atomic<int64_t>& told = place_.family->root()->place_.block.header().stall_told;
+  const int64_t now = RecordNow();
+  int64_t before = told.load();
+  if (tells_stall_) {
+    told.store(now);
+  } else if (!looked_at_stall_) {
+    looked_at_stall_ = true;
+    tells_stall_ = now - before > absl::ToInt64Nanoseconds(kMaxGrace) && told.compare_exchange_strong(before, now);
+    if (!tells_stall_) return;
+    const std::string text =
+        Name(world_rank()) + " has waited " + absl::FormatDuration(recorder->stall()) + " in " + what;
+    std::fprintf(stderr, "lockstep: %s\n%s", text.c_str(), StallText(*recorder).c_str());
   }
 }
 

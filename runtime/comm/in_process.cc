@@ -1,5 +1,6 @@
 #include "runtime/comm/in_process.h"
 
+#include <atomic>
 #include <string>
 #include <utility>
 
@@ -42,6 +43,8 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups
                                                                                  const Communicator::Options& options) {
   ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Links>> links, CreateLinks(n, group_begins));
   const std::vector<std::string> hosts(n, HostName());
+  static std::atomic<uint32_t> worlds{0};  // of this process
+  const uint32_t number = worlds.fetch_add(1);
   std::vector<std::unique_ptr<Communicator>> world;
   for (size_t g = 0; g < group_begins.size(); ++g) {
     const int first = group_begins[g];
@@ -58,6 +61,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups
                        .first_rank = first,
                        .one_process = true,
                        .hosts = hosts,
+                       .world = number,
                        .on_leave = {}};
       ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rank,
                        RankCommunicator::Create(std::move(place), std::move(links[first + i]),

@@ -24,6 +24,9 @@
 #include "runtime/comm/rank_communicator.h"
 #include "runtime/comm/shared_memory.h"
 #include "runtime/comm/socket_links.h"
+#include "runtime/record/align_clocks.h"
+#include "runtime/record/clock.h"
+#include "runtime/record/recorder.h"
 
 namespace lockstep {
 namespace {
@@ -298,12 +301,14 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
   }
   RETURN_IF_ERROR(AgreeOnOutcome(comm, size, mine, limit));  // and nobody opens anything after this
 
+  static std::atomic<uint32_t> worlds{0};  // of this process
   GroupPlace place{.keep = *control,
                    .block = ControlBlock((*control)->data(), ranks),
                    .index = rank - first,
                    .first_rank = first,
                    .one_process = false,
                    .hosts = {},
+                   .world = worlds.fetch_add(1),
                    .on_leave = [](const absl::Status& failure) {
                      if (!failure.ok()) WorldFailed() = true;
                    }};
@@ -318,6 +323,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
       RankCommunicator::Create(std::move(place), std::move(links), "mpi", options.communicator);
   // Nobody goes on, and possibly fails, before all are there: creation succeeds on all ranks or on none.
   RETURN_IF_ERROR(AgreeOnOutcome(comm, size, communicator.status(), limit));
+  if (begins.size() > 1) {
+    ASSIGN_OR_RETURN(const ClockOffset clock, AlignClocks(**communicator, RecordNow));
+    (*communicator)->recorder()->SetClockAhead(clock.ahead);
+  }
   // Where MPI carries data its communicator stays until MPI ends: freeing it is a collective, which a failed world
   // cannot do.
   if (!by_mpi) MPI_Comm_free(&comm);

@@ -7,9 +7,8 @@
 
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <sstream>
-
-#include "runtime/comm/control_block.h"
 
 namespace lockstep {
 namespace {
@@ -23,7 +22,7 @@ std::atomic<uint32_t>& Forks() {
 }  // namespace
 
 std::string HostName() {
-  char name[kHostBytes] = {};
+  char name[HOST_NAME_MAX + 1] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "?";
 }
 

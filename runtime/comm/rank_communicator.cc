@@ -30,7 +30,13 @@ bool AddsInRankOrder(const Links* links, int ranks, const Communicator::Options&
 
 absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Create(GroupPlace place, std::unique_ptr<Links> links,
                                                                        std::string transport, const Options& options) {
-  return CreateIn(std::make_shared<Family>(), std::move(place), std::move(links), std::move(transport), options);
+  auto family = std::make_shared<Family>();
+  RecordedRank recorded{
+      .rank = place.first_rank + place.index, .size = static_cast<int>(place.hosts.size()), .world = place.world};
+  CopyText(place.hosts[recorded.rank], recorded.host, sizeof(recorded.host));
+  CopyText(transport, recorded.transport, sizeof(recorded.transport));
+  family->Keep(Recorder::Create(recorded, RecorderOptions::FromEnvironment(!place.one_process)));
+  return CreateIn(std::move(family), std::move(place), std::move(links), std::move(transport), options);
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::CreateIn(std::shared_ptr<Family> family,
@@ -52,12 +58,14 @@ RankCommunicator::RankCommunicator(GroupPlace place, std::shared_ptr<Family> fam
     : Communicator(
           place.first_rank + place.index, place.hosts, std::move(transport),
           {.reduces_in_rank_order = AddsInRankOrder(links.get(), static_cast<int>(place.hosts.size()), options),
-           .timeout = options.timeout}),
+           .timeout = options.timeout,
+           .recorder = family->recorder()}),
       generation_(ForkGeneration()),
       options_(options),
       family_(std::move(family)),
       group_(std::make_shared<Group>(std::move(place), options.timeout)),
       links_(std::move(links)),
+      recorded_as_(family_->recorder()->AddCommunicator()),
       progress_(std::make_unique<Progress>()) {
   if (links_ != nullptr)
     between_groups_ = std::make_unique<BetweenGroups>(group_.get(), links_.get(), options.in_rank_order);
@@ -224,7 +232,9 @@ absl::Status RankCommunicator::CheckPeers() {
 void RankCommunicator::Abort(const absl::Status& cause) {
   LOCKSTEP_CHECK(!cause.ok()) << "abort without a cause";
   if (!CheckProcess().ok()) return;
-  (void)group_->Fail(rank(), absl::AbortedError(group_->Name(rank()) + " gave up: " + std::string(cause.message())));
+  const absl::Status failure =
+      group_->Fail(rank(), absl::AbortedError(group_->Name(rank()) + " gave up: " + std::string(cause.message())));
+  family_->recorder()->SetFailure(failure);
   group_->AwaitUntouched();
 }
 

@@ -19,6 +19,7 @@
 #include "runtime/comm/group.h"
 #include "runtime/comm/links.h"
 #include "runtime/communicator.h"
+#include "runtime/record/recorder.h"
 
 namespace lockstep {
 
@@ -74,6 +75,7 @@ class RankCommunicator final : public Communicator {
 
   // The life of an op, on the thread that makes progress.
   absl::Status Publish(Op& op);
+  void Record(const Op& op, TransferEvent::Phase phase, int64_t time);
   absl::Status Show(Op& op);
   absl::Status Run(Op& op);
   absl::Status Finish(absl::Status result);
@@ -107,6 +109,7 @@ class RankCommunicator final : public Communicator {
   const std::shared_ptr<Group> group_;             // shared with the family
   std::unique_ptr<Links> links_;                   // null: the group is the world
   std::unique_ptr<BetweenGroups> between_groups_;  // likewise
+  const uint32_t recorded_as_;                     // the number of this communicator among the family's
   uint64_t next_sequence_ = 0;
   // On the heap, as are the links: a forked process must leave it as it is. The thread is not there, and locks may be
   // held.

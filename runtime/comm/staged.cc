@@ -79,7 +79,10 @@ struct StagedCommunicator::Shared {
 
 StagedCommunicator::StagedCommunicator(Communicator& host, Device& device, Runs runs)
     : Communicator(host.rank(), HostsOf(host), host.transport() + " via host",
-                   {.is_host = device.is_host(), .needs_host_in_stream = true, .timeout = host.timeout()}),
+                   {.is_host = device.is_host(),
+                    .needs_host_in_stream = true,
+                    .timeout = host.timeout(),
+                    .recorder = host.recorder()}),
       shared_(std::make_shared<Shared>(host)),
       host_(host),
       device_(device),
@@ -87,7 +90,10 @@ StagedCommunicator::StagedCommunicator(Communicator& host, Device& device, Runs 
 
 StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> part, Device& device, Runs runs)
     : Communicator(part->rank(), HostsOf(*part), part->transport() + " via host",
-                   {.is_host = device.is_host(), .needs_host_in_stream = true, .timeout = part->timeout()}),
+                   {.is_host = device.is_host(),
+                    .needs_host_in_stream = true,
+                    .timeout = part->timeout(),
+                    .recorder = part->recorder()}),
       shared_(std::make_shared<Shared>(*part)),
       own_(std::move(part)),
       host_(*own_),

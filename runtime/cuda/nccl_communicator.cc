@@ -97,8 +97,9 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::CreateOn(con
 
 NcclCommunicator::NcclCommunicator(const NcclApi& api, std::unique_ptr<Communicator> part, Communicator& host,
                                    CudaDevice& device, std::shared_ptr<NcclLine> line)
-    : Communicator(host.rank(), HostsOf(host), "nccl",
-                   {.is_host = false, .reduces_in_rank_order = false, .timeout = host.timeout()}),
+    : Communicator(
+          host.rank(), HostsOf(host), "nccl",
+          {.is_host = false, .reduces_in_rank_order = false, .timeout = host.timeout(), .recorder = host.recorder()}),
       own_(std::move(part)),
       host_(host),
       device_(device),

@@ -1,0 +1,148 @@
+// Traces: all that ranks record is in their files, whatever the length of the rings, and in the merged one, in order.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "runtime/record/clock.h"
+#include "runtime/record/job_folder.h"
+#include "runtime/record/recorder.h"
+#include "runtime/record/trace_file.h"
+#include "runtime/record/trace_json.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class TraceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = testing::TempDir() + "/trace-XXXXXX";
+    folder_ = mkdtemp(pattern.data());
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::unique_ptr<Recorder> Make(int rank) const {
+    return Recorder::Create({.rank = rank, .size = 2}, {.root = "", .trace = folder_});
+  }
+  // Until the trace has so many steps of rank 0; not for ever.
+  void AwaitSteps(size_t count) const {
+    for (int i = 0; i < 1000; ++i) {
+      const absl::StatusOr<std::vector<RankRecord>> records = ReadTrace(folder_ + "/" + ThisJob());
+      if (records.ok() && records->at(0).steps.size() >= count) return;
+      usleep(10'000);
+    }
+  }
+  std::string merged() const { return folder_ + "/" + ThisJob() + "/trace.json"; }
+
+  std::string folder_;
+};
+
+RecordedProgram OneStep() {
+  RecordedProgram program;
+  program.name = "step";
+  program.steps = {{RecordedStep::Kind::kKernel, "onednn.\"matmul\"", "onnx:/fc1/MatMul", ""}};
+  return program;
+}
+
+void RunOnce(Recorder& recorder, uint32_t call, int64_t begin) {
+  recorder.Record(StepEvent{.time = begin, .call = call, .kind = StepEvent::Kind::kCall});
+  recorder.Record(StepEvent{.time = begin + 10, .call = call, .kind = StepEvent::Kind::kStep});
+  recorder.Record(StepEvent{.time = begin + 1500, .call = call, .kind = StepEvent::Kind::kEnd});
+}
+
+TEST_F(TraceTest, HoldsMoreThanTheRings) {
+  constexpr uint32_t kCalls = 3 * RecordLayout::kSteps;
+  std::unique_ptr<Recorder> first = Make(0), second = Make(1);
+  first->AddProgram(OneStep());
+  for (uint32_t call = 1; call <= kCalls; ++call) {
+    RunOnce(*first, call, call * 2000);
+    if (call % 4000 == 0) AwaitSteps(3 * call);  // the ring has place for them
+  }
+  second.reset();
+  EXPECT_FALSE(fs::exists(merged()));  // a rank has not ended
+  first.reset();
+  EXPECT_TRUE(fs::exists(merged()));
+  const std::vector<RankRecord> records = ReadTrace(FindTrace(folder_).value()).value();
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].facts.rank, 0);
+  EXPECT_EQ(records[0].steps.size() + records[0].lost, size_t{3} * kCalls);
+  EXPECT_EQ(records[0].lost, 0u);
+  ASSERT_EQ(records[0].programs.size(), 1u);
+  EXPECT_EQ(records[1].steps.size(), 0u);
+}
+
+TEST_F(TraceTest, OfADeadRankIsWhatItWroteBefore) {
+  const std::string job = folder_ + "/job";
+  fs::create_directories(job);
+  {
+    std::unique_ptr<Recorder> recorder = Make(0);
+    recorder->AddProgram(OneStep());
+    RunOnce(*recorder, 1, 1000);
+    recorder->SetFailure(absl::UnavailableError("rank 1 died"));
+  }
+  const std::string whole = FilesIn(folder_ + "/" + ThisJob(), ".events").at(0);
+  std::ifstream file(whole, std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  EXPECT_EQ(ReadTrace(folder_ + "/" + ThisJob()).value().at(0).failure, "rank 1 died");
+  int with_steps = 0;
+  for (size_t cut = 0; cut < bytes.size(); ++cut) {
+    std::ofstream(job + "/rank.events", std::ios::binary | std::ios::trunc) << bytes.substr(0, cut);
+    const absl::StatusOr<std::vector<RankRecord>> records = ReadTrace(job);
+    if (records.ok() && records->at(0).steps.size() == 3) ++with_steps;
+  }
+  EXPECT_GT(with_steps, 0);
+}
+
+TEST(TraceJsonTest, IsInTheOrderOfTheClockOfRank0) {
+  std::vector<RankRecord> records(2);
+  for (int r = 0; r < 2; ++r) {
+    records[r].facts.rank = r;
+    records[r].facts.size = 2;
+    records[r].facts.clock_ahead = r * 1'000'000'000;
+    records[r].programs = {OneStep()};
+    const int64_t begin = 5'000'000 + r * 1'000'000'000 + r * 100;
+    records[r].steps = {{.time = begin, .call = 1, .kind = StepEvent::Kind::kCall},
+                        {.time = begin + 1000, .call = 1, .kind = StepEvent::Kind::kStep},
+                        {.time = begin + 3500, .call = 1, .kind = StepEvent::Kind::kEnd}};
+    TransferEvent transfer{.time = begin + 1200, .sequence = 4};
+    std::string("bucket 0").copy(transfer.label, 9);
+    records[r].transfers.push_back(transfer);
+    transfer.phase = TransferEvent::Phase::kMet;
+    transfer.time = begin + 2000;
+    transfer.last = 1;
+    records[r].transfers.push_back(transfer);
+    transfer.phase = TransferEvent::Phase::kMoved;
+    transfer.time = begin + 3000;
+    records[r].transfers.push_back(transfer);
+  }
+  const std::string json = TraceJson(records);
+  // Rank 1's call begins 100 ns after rank 0's, though its clock says a second.
+  const size_t of_0 = json.find(R"("ts":0.000,"dur":3.500,"pid":0,"tid":1,"name":"@step")");
+  const size_t of_1 = json.find(R"("ts":0.100,"dur":3.500,"pid":1,"tid":1,"name":"@step")");
+  const size_t kernel_of_0 = json.find(
+      R"("ts":1.000,"dur":2.500,"pid":0,"tid":1,"name":"onednn.\"matmul\"","args":{"call":1,"step":0,"source":"onnx:/fc1/MatMul"})");
+  const size_t moving =
+      json.find(R"("ts":2.000,"dur":1.000,"pid":0,"tid":2,"name":"bucket 0","args":{"number":4,"last":1})");
+  ASSERT_NE(of_0, std::string::npos) << json;
+  ASSERT_NE(of_1, std::string::npos) << json;
+  ASSERT_NE(kernel_of_0, std::string::npos) << json;
+  ASSERT_NE(moving, std::string::npos) << json;
+  EXPECT_LT(of_0, of_1);
+  EXPECT_LT(of_1, kernel_of_0);
+  EXPECT_LT(kernel_of_0, moving);
+}
+
+TEST(TraceJsonTest, WithoutEventsItIsStillATrace) { EXPECT_THAT(TraceJson({}), HasSubstr("\"traceEvents\":[\n]")); }
+
+}  // namespace
+}  // namespace lockstep
