@@ -442,6 +442,7 @@ void BindExecutable(nb::module_& module) {
   BindStates(executable);
   BindSettings(executable);
   BindViews(executable);
+  BindRecord(module, executable);
   module.def("_slow_dtypes", &SlowDTypes, "model"_a, "backend"_a, "isa"_a,
              nb::sig("def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]"));
   module.def(

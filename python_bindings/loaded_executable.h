@@ -46,7 +46,8 @@ struct LoadedExecutable {
 
 using ExecutableClass = nb::class_<LoadedExecutable>;
 
-void BindSettings(ExecutableClass& executable);  // step, settings, set
-void BindStates(ExecutableClass& executable);    // state, check_replicas, save, load, and what save_onnx calls
+void BindSettings(ExecutableClass& executable);                     // step, settings, set
+void BindRecord(nb::module_& module, ExecutableClass& executable);  // report; what other programs see of it
+void BindStates(ExecutableClass& executable);  // state, check_replicas, save, load, and what save_onnx calls
 
 }  // namespace lockstep::python

@@ -1,7 +1,7 @@
-"""`python -m lockstep doctor`."""
+"""`python -m lockstep`, which is the program `lockstep`."""
 
 import sys
 
-from .doctor import main
+from ._command import main
 
 sys.exit(main())

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 
+import lockstep._report
 import lockstep._settings
 import lockstep._values
 
@@ -409,10 +410,28 @@ class Executable:
 
     def __repr__(self) -> str: ...
 
+    def _record(self) -> dict[str, Any] | None: ...
+
+    def report(self, calls: int | None = None) -> lockstep._report.Report:
+        """
+        Where the time of the last calls went, on this rank: in kernels, in communication that was exposed or hidden behind them, and in
+        waiting, for which rank. Printed, a table.
+
+        Args:
+          calls: how many of the last calls; None: as many as are recorded, a few hundred.
+        """
+
 class _Started:
     """A call that was started."""
 
     def wait(self) -> dict[str, numpy.ndarray]: ...
+
+def _status(job: str) -> str: ...
+
+def _trace(folder: str) -> tuple[str, str, list[dict[str, Any]]]: ...
+
+def _set_recording(world: Communicator, on: bool) -> None:
+    """For measuring what it costs."""
 
 def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]: ...
 

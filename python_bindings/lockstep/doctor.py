@@ -6,7 +6,6 @@ The exit code is 0 if everything that the CPU needs is there. GPUs and NVIDIA's 
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import platform
@@ -187,19 +186,7 @@ def doctor() -> int:
     return 1 if report.missing_for_cpu else 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program `lockstep`: `lockstep doctor`."""
-    parser = argparse.ArgumentParser(
-        prog="lockstep", description="Lockstep, a graph compiler for data-parallel training."
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("doctor", help="what this machine has, what is missing, and the command that installs it")
-    parser.parse_args(arguments)
-    return doctor()
-
-
 if __name__ == "__main__":
-    if __package__:
-        sys.exit(doctor())
-    sys.path[0] = str(PACKAGE.parent)  # not this folder, whose modules are no top-level ones
-    sys.exit(main())
+    if not __package__:
+        sys.path[0] = str(PACKAGE.parent)  # not this folder, whose modules are no top-level ones
+    sys.exit(doctor())

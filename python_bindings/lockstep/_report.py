@@ -1,0 +1,220 @@
+"""Where the time of calls went: in kernels, in communication that was exposed or hidden, in waiting for which rank."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from . import _check, _record
+from ._errors import Error
+from ._record import Rank, Step
+
+_SLOWEST = 8  # steps that a report prints
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Seconds of a call, the mean over some calls of one program on one rank.
+
+    total = compute + exposed + waiting + other; hidden is beside that, and between lies between two calls.
+    """
+
+    rank: int
+    program: str
+    calls: int
+    total: float
+    compute: float  # kernels and copies
+    exposed: float  # communication while no kernel ran
+    waiting: float  # for ranks that had not come yet
+    waiting_for: dict[int, float]  # by the rank that came last
+    hidden: float  # data that moved behind kernels, as far as this rank saw it
+    other: float  # inputs, results and checks
+    between: float  # from one call to the next: the caller's code
+    steps: list[tuple[Step, float]]  # in order
+
+    def slowest(self, count: int = _SLOWEST) -> list[tuple[Step, float]]:
+        """The steps that took longest, collectives left out."""
+        kernels = [step for step in self.steps if not step[0].is_collective]
+        return sorted(kernels, key=lambda step: -step[1])[:count]
+
+    def __str__(self) -> str:
+        hidden = f"exposed; {milliseconds(self.hidden)} more hidden behind kernels"
+        lines = [
+            f"@{self.program} on rank {self.rank}: {self.calls} calls, {milliseconds(self.total)} each",
+            self._line("compute", self.compute),
+            self._line("communication", self.exposed, hidden),
+            self._line("waiting", self.waiting, waiting_text(self.waiting_for)),
+            self._line("inputs, results", self.other),
+            f"  {'between calls':<16}{milliseconds(self.between):>12}",
+            "the slowest steps",
+            *(f"  {milliseconds(seconds):>12}  {step}" for step, seconds in self.slowest()),
+        ]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _line(self, name: str, seconds: float, more: str = "") -> str:
+        share = 100 * seconds / self.total if self.total else 0.0
+        return f"  {name:<16}{milliseconds(seconds):>12}{share:7.1f} %  {more}"
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f} ms"
+
+
+def waiting_text(waiting_for: dict[int, float]) -> str:
+    """Whom a rank waited for, the longest first."""
+    ranks = sorted(waiting_for.items(), key=lambda item: -item[1])
+    text = ", ".join(f"rank {rank} {milliseconds(seconds)}" for rank, seconds in ranks if seconds > 0)
+    return f"for {text}" if text else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Calls:
+    """The complete calls of one program that one rank recorded, and what each event in them is."""
+
+    events: np.ndarray
+    begins: np.ndarray  # indices into events, of each call's first event
+    ends: np.ndarray  # likewise, of the event that ends it
+    seconds: np.ndarray  # by event: how long it lasted
+    is_compute: np.ndarray
+    is_communication: np.ndarray
+    is_other: np.ndarray
+
+
+def calls_of(rank: Rank, program: int, last: int | None = None) -> Calls:
+    """The calls of a program; the last ones, if a number is given."""
+    events = rank.steps[rank.steps["program"] == program]
+    kind, number = events["kind"], events["call"]
+    seconds = np.append(np.diff(events["time"]), 0) * 1e-9
+    begins = np.flatnonzero(kind == _record.CALL)
+    # The next event that is no part of a call's course.
+    borders = np.append(np.flatnonzero((kind != _record.STEP) & (kind != _record.COMPARE)), len(events))
+    ends = borders[np.searchsorted(borders, begins, side="right")]
+    complete = ends < len(events)
+    begins, ends = begins[complete], ends[complete]
+    complete = (kind[ends] == _record.END) & (number[ends] == number[begins])
+    begins, ends = begins[complete], ends[complete]
+    if last is not None:
+        begins, ends = begins[-last:], ends[-last:]
+    inside = np.zeros(len(events) + 1, np.int64)
+    np.add.at(inside, begins, 1)
+    np.add.at(inside, ends, -1)
+    in_calls = np.cumsum(inside)[:-1] > 0
+    steps = rank.programs[program].steps if program in rank.programs else []
+    # The last entry is that of -1, all steps at once, and of steps without a name.
+    of_collective = np.array([step.is_collective for step in steps] + [False])
+    index = np.where(events["step"] < len(steps), events["step"], -1)
+    is_step = in_calls & (kind == _record.STEP)
+    is_collective = is_step & of_collective[index]
+    return Calls(
+        events=events,
+        begins=begins,
+        ends=ends,
+        seconds=seconds,
+        is_compute=is_step & ~is_collective,
+        is_communication=is_collective | (in_calls & (kind == _record.COMPARE)),
+        is_other=in_calls & (kind == _record.CALL),
+    )
+
+
+def transfers_of(rank: Rank) -> dict[str, np.ndarray]:
+    """The collectives of which all phases are there: when each was posted, met and moved, and who came last."""
+    order = np.lexsort((rank.transfers["phase"], rank.transfers["sequence"], rank.transfers["communicator"]))
+    events = rank.transfers[order]
+    first, second, third = (events[i : len(events) - 2 + i] for i in range(3))
+    whole = (first["phase"] == _record.POSTED) & (second["phase"] == _record.MET) & (third["phase"] == _record.MOVED)
+    for name in ("sequence", "communicator"):
+        whole &= (first[name] == second[name]) & (first[name] == third[name])
+    return {
+        "posted": first["time"][whole],
+        "met": second["time"][whole],
+        "moved": third["time"][whole],
+        "last": second["last"][whole],
+        "communicator": first["communicator"][whole],
+        "label": first["label"][whole],
+    }
+
+
+class _Within:
+    """How much of an interval lies in some others, which do not overlap and are in order."""
+
+    def __init__(self, begins: np.ndarray, ends: np.ndarray) -> None:
+        self._edges = np.stack([begins, ends], axis=1).reshape(-1)
+        self._sums = np.cumsum(np.append(0, np.diff(self._edges)) * (np.arange(len(self._edges)) % 2))
+
+    def __call__(self, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """In seconds."""
+        if len(self._edges) == 0:
+            return np.zeros(len(begins))
+        upto = [np.interp(times, self._edges, self._sums) for times in (begins, np.maximum(begins, ends))]
+        return (upto[1] - upto[0]) * 1e-9
+
+
+def report_of(rank: Rank, program: int, last: int | None = None) -> Report | None:
+    """Of the last calls of a program, or all; None if not one is complete."""
+    calls = calls_of(rank, program, last)
+    count = len(calls.begins)
+    if count == 0:
+        return None
+    time = calls.events["time"]
+    begin, end = time[calls.begins[0]], time[calls.ends[-1]]
+    communicates = np.flatnonzero(calls.is_communication)
+    within = _Within(time[communicates], time[communicates + 1])
+    waiting_for, hidden = _transfers_in(rank, begin, end, within)
+    communication = calls.seconds[calls.is_communication].sum()
+    waiting = min(sum(waiting_for.values()), communication)
+    between = (time[calls.begins[1:]] - time[calls.ends[:-1]]).sum() * 1e-9
+    named = rank.programs[program]
+    indices = np.where(calls.is_compute | calls.is_communication, calls.events["step"], -1)
+    of_step = np.zeros(len(named.steps))
+    known = (indices >= 0) & (indices < len(named.steps)) & (calls.events["kind"] == _record.STEP)
+    np.add.at(of_step, indices[known], calls.seconds[known])
+    return Report(
+        rank=rank.rank,
+        program=named.name,
+        calls=count,
+        total=float((time[calls.ends] - time[calls.begins]).sum()) * 1e-9 / count,
+        compute=float(calls.seconds[calls.is_compute].sum()) / count,
+        exposed=float(communication - waiting) / count,
+        waiting=float(waiting) / count,
+        waiting_for={other: seconds / count for other, seconds in waiting_for.items()},
+        hidden=hidden / count,
+        other=float(calls.seconds[calls.is_other].sum()) / count,
+        between=float(between) / max(count - 1, 1),
+        steps=[(step, float(seconds) / count) for step, seconds in zip(named.steps, of_step, strict=True)],
+    )
+
+
+def _transfers_in(rank: Rank, begin: int, end: int, within: _Within) -> tuple[dict[int, float], float]:
+    """Of the collectives from `begin` to `end`: the seconds of waiting in the own thread's collective steps, by the rank that
+    came last, and the seconds in which data moved while that thread did something else."""
+    waiting_for: dict[int, float] = defaultdict(float)
+    hidden = 0.0
+    transfers = transfers_of(rank)
+    for communicator in np.unique(transfers["communicator"]):
+        chosen = (
+            (transfers["communicator"] == communicator) & (transfers["posted"] >= begin) & (transfers["moved"] <= end)
+        )
+        posted, met, moved, last = (transfers[name][chosen] for name in ("posted", "met", "moved", "last"))
+        if len(posted) == 0:
+            continue
+        # One after the other, in order: nobody waits for one as long as the one before it moves.
+        since = np.maximum(posted, np.append(posted[0], moved[:-1]))
+        waits = within(since, met)
+        for other in np.unique(last):
+            if other not in (rank.rank, -1):  # else peers waited for this rank
+                waiting_for[int(other)] += float(waits[last == other].sum())
+        hidden += float((moved - met).sum() * 1e-9 - within(met, moved).sum())
+    return dict(waiting_for), max(hidden, 0.0)
+
+
+def report_of_executable(executable: Any, calls: int | None) -> Report:
+    """What Executable.report() does."""
+    last = None if calls is None else _check.integer("report: calls", calls, 1)
+    recorded = executable._record()
+    report = None if recorded is None else report_of(_record.rank_of(recorded), recorded["program"], last)
+    if report is None:
+        raise Error("report: there is no call yet that has ended, or it is too long ago")
+    return report

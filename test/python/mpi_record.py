@@ -1,0 +1,73 @@
+"""A rank of the jobs that test_record.py looks at: mpi_record.py MODE CALLS.
+
+Each call multiplies large matrices, which takes a while, and adds up the result over the ranks. In mode "stop" rank 1 is stopped
+in the second call, when it multiplies; in mode "kill" it is killed there; in mode "slow" it is stopped for a moment in each
+call; in mode "run" nothing happens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+
+import lockstep as ls
+from lockstep import _lockstep
+
+SIZE = 1400
+LAYER = "onnx:/slow/MatMul"
+PROGRAM = f"""
+graph @work(%x: f32[2,{SIZE},{SIZE}] split(0), state %w: f32[2,{SIZE},{SIZE}]) -> (sum: f32[]) {{
+  %y = matmul %x, %w : f32[2,{SIZE},{SIZE}] @"{LAYER}"
+  %s = reduce_sum %y {{dims=[0,1,2]}} : f32[] @"onnx:/sum"
+  return %s
+}}
+"""
+
+
+def is_in_layer(call: int) -> bool:
+    """Whether this process is in that call's product of matrices, as its record says."""
+    status = _lockstep._status(str(os.getpid()))
+    own = next((line for line in status.splitlines() if f"process {os.getpid()} " in line), "")
+    return f"call {call} of @work" in own and LAYER in own
+
+
+def signal_in_layer(number: signal.Signals, calls: range) -> None:
+    for call in calls:
+        while not is_in_layer(call):
+            time.sleep(0.001)
+        os.kill(os.getpid(), number)
+
+
+def wake(process: int) -> None:
+    while True:
+        time.sleep(0.1)
+        os.kill(process, signal.SIGCONT)
+
+
+def main(mode: str, calls: int) -> None:
+    world = ls.Communicator.mpi()
+    processes = [int(text) for text in world.gather_bytes(str(os.getpid()).encode())]
+    exe = ls.compile(ls.parse(PROGRAM), world=world, threads=1)
+    x = np.ones((2 // world.size, SIZE, SIZE), np.float32)
+    target = None
+    if world.rank == 1 and mode != "run":
+        number = signal.SIGKILL if mode == "kill" else signal.SIGSTOP
+        target, arguments = signal_in_layer, (number, range(2, calls if mode == "slow" else 3))
+    elif world.rank == 0 and mode == "slow":
+        target, arguments = wake, (processes[1],)
+    if target is not None:
+        threading.Thread(target=target, args=arguments, daemon=True).start()
+    for _ in range(calls):
+        exe(x=x)
+    print(f"rank {world.rank} of {world.size} made {calls} calls", flush=True)
+    if world.rank == 0:
+        print(exe.report(), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

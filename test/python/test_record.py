@@ -1,0 +1,308 @@
+"""What ranks record and who looks at it: `lockstep status`, the notice of a stall, traces, `lockstep report`, Executable.report()."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+from lockstep import _job_report, _record, _report
+from mpi_record import LAYER, PROGRAM, SIZE
+from ranks import MPI_ENVIRONMENT, run_in_threads
+
+HERE = Path(__file__).parent
+COMMAND = HERE.parents[1] / "tools" / "lockstep"
+
+
+def command(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+class Job:
+    """mpirun of mpi_record.py on two ranks; its output goes to files."""
+
+    def __init__(self, folder: Path, mode: str, calls: int, **environment: str) -> None:
+        self.folder = folder
+        self.out, self.err = folder / "stdout", folder / "stderr"
+        with self.out.open("w") as out, self.err.open("w") as err:
+            self.process = subprocess.Popen(
+                ["mpirun", "-np", "2", sys.executable, HERE / "mpi_record.py", mode, str(calls)],
+                stdout=out,
+                stderr=err,
+                env={**os.environ, **MPI_ENVIRONMENT, "LOCKSTEP_RECORD": str(folder / "record"), **environment},
+            )
+
+    def status(self) -> subprocess.CompletedProcess[str]:
+        return command("status", str(self.process.pid), LOCKSTEP_RECORD=str(self.folder / "record"))
+
+    def await_status(self, text: str) -> str:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            done = self.status()
+            if done.returncode == 0 and text in done.stdout:
+                return done.stdout
+            time.sleep(0.1)
+        raise AssertionError(f"{done.stdout}{done.stderr}{self.err.read_text()}")
+
+    def end(self) -> int:
+        try:
+            return self.process.wait(timeout=90)
+        finally:
+            self.process.kill()
+
+
+def line_of(status: str, rank: int) -> str:
+    return next(line for line in status.splitlines() if line.startswith(f"  rank {rank} "))
+
+
+def test_a_stopped_rank_is_named_by_status_and_once_by_those_who_wait(tmp_path: Path) -> None:
+    job = Job(tmp_path, "stop", 4, LOCKSTEP_STALL="1")
+    try:
+        status = job.await_status("stopped ")
+        status = job.await_status("late: rank 1\n")
+        late, waiting = line_of(status, 1), line_of(status, 0)
+        assert re.search(rf"stopped +[0-9.]+ s  call 2 of @work, step \d+ .*{LAYER}", late), status
+        assert re.search(r"waits +[0-9.]+ s  call 2 of @work, step \d+ all_reduce.wait", waiting), status
+        time.sleep(2)  # the limit passes twice, and it is said once
+        process = int(re.search(r"process (\d+)", late)[1])
+    finally:
+        os.kill(process, signal.SIGCONT)
+    assert job.end() == 0, job.err.read_text()
+    notice = job.err.read_text()
+    assert notice.count("has waited 1s in") == 1, notice
+    assert f"rank 1  process {process} on" in notice
+    assert re.search(rf"rank 1 .* stopped .*{LAYER}", notice), notice
+    assert "rank 0 of 2 made 4 calls" in job.out.read_text()
+    # Ranks that end well leave nothing.
+    assert list((tmp_path / "record").iterdir()) == []
+    assert job.status().returncode == 1
+
+
+def test_of_a_killed_rank_the_last_layer_is_known(tmp_path: Path) -> None:
+    job = Job(tmp_path, "kill", 4)
+    assert job.end() != 0
+    done = job.status()
+    assert done.returncode == 0, done.stderr
+    assert ", which is dead\n" in done.stdout
+    assert re.search(rf"rank 1  .* died +[0-9.]+ s  call 2 of @work, step \d+ .*{LAYER}", done.stdout), done.stdout
+    assert re.search(r"rank 0  .* died .* call 2 of @work", done.stdout), done.stdout
+    newest = command("status", LOCKSTEP_RECORD=str(tmp_path / "record"))
+    assert newest.stdout.splitlines()[0] == done.stdout.splitlines()[0]
+
+
+def test_a_job_that_is_not_there(tmp_path: Path) -> None:
+    done = command("status", "4711", LOCKSTEP_RECORD=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"lockstep status: {tmp_path} has no record of a job")
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a job in which rank 1 is stopped for a moment in each call, when it multiplies matrices."""
+    folder = tmp_path_factory.mktemp("trace")
+    job = Job(folder, "slow", 6, LOCKSTEP_TRACE=str(folder / "trace"))
+    assert job.end() == 0, job.err.read_text()
+    return folder / "trace"
+
+
+def test_the_trace_has_all_ranks_in_order(trace: Path) -> None:
+    (merged,) = trace.glob("*/trace.json")
+    events = json.loads(merged.read_text())["traceEvents"]
+    named = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert [named[rank].startswith(f"rank {rank} on ") for rank in range(2)] == [True, True]
+    slices = [event for event in events if event["ph"] == "X"]
+    times = [event["ts"] for event in slices]
+    assert times == sorted(times)
+    assert times[0] >= 0
+    for rank in range(2):
+        calls = [event for event in slices if event["pid"] == rank and event["name"] == "@work"]
+        assert [event["args"]["call"] for event in calls] == list(range(1, 7))
+        products = [event for event in slices if event["pid"] == rank and event["args"].get("source") == LAYER]
+        assert len(products) == 6
+        for call, product in zip(calls, products, strict=True):
+            assert call["ts"] <= product["ts"]
+            assert product["ts"] + product["dur"] <= call["ts"] + call["dur"] + 0.001
+        assert sum("last" in event["args"] for event in slices if event["pid"] == rank) >= 6
+
+
+def test_the_report_names_the_slow_rank_and_layer(trace: Path) -> None:
+    done = command("report", trace)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"rank 1 is slow in step \d+ .*{LAYER}", done.stdout), done.stdout
+    assert "rank 0 is slow" not in done.stdout
+    report = _job_report.job_report(str(trace))
+    assert [each.calls for each in report.reports] == [6, 6]
+    for each in report.reports:
+        parts = each.compute + each.exposed + each.waiting + each.other
+        assert parts == pytest.approx(each.total, rel=0.02)
+    first, second = report.reports
+    assert set(first.waiting_for) == {1}
+    assert first.waiting > 0.5 * (second.total - first.compute)
+    assert second.waiting < 0.2 * first.waiting
+
+
+def test_the_page_opens_in_a_browser(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    assert command("report", trace, "--html", page).returncode == 0
+    text = page.read_text()
+    assert text.count("<svg") == 1
+    assert f"({LAYER})" in text
+    assert "rank 1 is slow in step" in text
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("apt-get install chromium")
+    done = subprocess.run(
+        [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path}/profile",
+            "--dump-dom",
+            page,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rank 1 is slow in step" in done.stdout
+    assert done.stdout.count("<rect ") > 12
+
+
+def test_a_folder_without_a_trace(tmp_path: Path) -> None:
+    done = command("report", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == (f"lockstep report: {tmp_path} has no trace: start the job with LOCKSTEP_TRACE={tmp_path}\n")
+
+
+def test_a_report_says_for_whom_a_rank_waited() -> None:
+    pause, calls = 0.05, 10
+
+    def body(world: ls.Communicator) -> tuple[_report.Report, float]:
+        exe = ls.compile(ls.parse(PROGRAM.replace(str(SIZE), "64")), world=world, threads=1)
+        x = np.ones((1, 64, 64), np.float32)
+        exe(x=x)
+        seconds = []
+        for _ in range(calls):
+            if world.rank == 1:
+                time.sleep(pause)
+            begin = time.perf_counter()
+            exe(x=x)
+            seconds.append(time.perf_counter() - begin)
+        return exe.report(calls=calls), float(np.mean(seconds))
+
+    (first, seconds), (second, _) = run_in_threads(2, body)
+    assert (first.rank, second.rank) == (0, 1)
+    assert first.calls == second.calls == calls
+    assert first.program == "work"
+    assert first.total == pytest.approx(seconds, rel=0.05)
+    assert first.compute + first.exposed + first.waiting + first.other == pytest.approx(first.total, rel=0.02)
+    assert set(first.waiting_for) == {1}
+    assert first.waiting_for[1] > 0.8 * pause
+    assert second.waiting < 0.2 * pause
+    assert second.between > 0.9 * pause
+    assert [step.kind for step, _ in first.steps].count("wait") >= 1
+    assert f"rank 1 {_report.milliseconds(first.waiting_for[1])}" in str(first)
+
+
+def test_a_report_before_the_first_call() -> None:
+    exe = ls.compile(ls.parse(PROGRAM.replace(str(SIZE), "4")))
+    with pytest.raises(ls.Error, match="no call yet"):
+        exe.report()
+    exe(x=np.ones((2, 4, 4), np.float32))
+    assert exe.report().calls == 1
+    with pytest.raises(ls.Error, match="report: calls"):
+        exe.report(calls=0)
+
+
+def test_what_is_not_recorded_is_not_reported() -> None:
+    world = ls.Communicator.single()
+    exe = ls.compile(ls.parse(PROGRAM.replace(str(SIZE), "4")), world=world)
+    x = np.ones((2, 4, 4), np.float32)
+    exe(x=x)
+    ls._lockstep._set_recording(world, False)
+    exe(x=x)
+    ls._lockstep._set_recording(world, True)
+    exe(x=x)
+    calls = _report.calls_of(_record.rank_of(exe._record()), exe._record()["program"])
+    assert list(calls.events["call"][calls.begins]) == [1, 3]
+
+
+def recorded(steps: list[tuple[int, int, int, int]], transfers: list[tuple[int, int, int, int]]) -> _record.Rank:
+    """Rank 0 of two, of (time, step, call, kind) and (time, sequence, phase, last), in milliseconds."""
+    kernel, wait = _record.Step("kernel", "k", "onnx:/a", ""), _record.Step("wait", "all_reduce.wait", "", "bucket 0")
+    own = np.zeros(len(steps), _record._STEP)
+    for row, (time_, step, call, kind) in zip(own, steps):
+        row["time"], row["step"], row["call"], row["kind"] = time_ * 1_000_000, step, call, kind
+    moved = np.zeros(len(transfers), _record._TRANSFER)
+    for row, (time_, sequence, phase, last) in zip(moved, transfers):
+        row["time"], row["sequence"], row["phase"], row["last"] = time_ * 1_000_000, sequence, phase, last
+    return _record.Rank(
+        0, 2, 1, "h", ("mpi", 0, 0), "", 0, {0: _record.Program("p", [kernel, wait, kernel])}, own, moved
+    )
+
+
+def test_parts_of_a_call_are_told_apart() -> None:
+    steps = [
+        (5, 0, 6, _record.END),  # of a call whose begin is lost
+        (10, 0, 7, _record.CALL),
+        (11, 0, 7, _record.STEP),
+        (21, 1, 7, _record.STEP),  # waits 4 ms for rank 1, then moves for 2 ms
+        (27, 2, 7, _record.STEP),
+        (30, 0, 7, _record.END),
+        (40, 0, 8, _record.CALL),
+        (41, 0, 8, _record.STEP),
+        (51, 1, 8, _record.STEP),  # all has moved before
+        (51, 2, 8, _record.STEP),
+        (54, 0, 8, _record.END),
+        (60, 0, 9, _record.CALL),  # has not ended
+        (61, 0, 9, _record.STEP),
+    ]
+    transfers = [
+        (15, 1, _record.POSTED, 0), (25, 1, _record.MET, 1), (27, 1, _record.MOVED, 0),
+        (43, 2, _record.POSTED, 0), (44, 2, _record.MET, 0), (50, 2, _record.MOVED, 0),
+    ]  # fmt: skip
+    report = _report.report_of(recorded(steps, transfers), 0)
+    assert report is not None
+    assert report.calls == 2
+    per_call = {
+        name: round(1e3 * getattr(report, name) * 2, 6)
+        for name in ("total", "compute", "exposed", "waiting", "other", "hidden")
+    }
+    assert per_call == {"total": 34, "compute": 26, "exposed": 2, "waiting": 4, "other": 2, "hidden": 6}
+    assert report.waiting_for == {1: pytest.approx(0.002)}
+    assert report.between == pytest.approx(0.010)
+    assert [round(2e3 * seconds) for _, seconds in report.steps] == [20, 6, 6]
+    last = _report.report_of(recorded(steps, transfers), 0, last=1)
+    assert last is not None
+    assert (last.calls, round(1e3 * last.total)) == (1, 14)
+
+
+def test_who_is_slow() -> None:
+    def of(rank: int, seconds: list[float], between: float = 0.0) -> _report.Report:
+        steps = [(_record.Step(kind, kind, "", ""), each) for kind, each in zip(("kernel", "wait", "kernel"), seconds)]
+        return _report.Report(rank, "p", 1, sum(seconds), 0, 0, 0, {}, 0, 0, between, steps)
+
+    reports = [of(0, [1.0, 2.0, 0.1]), of(1, [3.0, 0.0, 0.11]), of(2, [1.1, 1.9, 0.1], between=0.5)]
+    findings = [(finding.rank, finding.number) for finding in _job_report.findings_of(reports)]
+    assert findings == [(1, 0), (2, 3)]
+    assert _job_report.findings_of(reports[:1]) == []
