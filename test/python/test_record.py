@@ -22,6 +22,9 @@ from ranks import MPI_ENVIRONMENT, run_in_threads
 
 HERE = Path(__file__).parent
 COMMAND = HERE.parents[1] / "tools" / "lockstep"
+sys.path.insert(0, str(HERE.parent / "hosts"))
+
+from hosts import Hosts, why_not
 
 
 def command(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -186,6 +189,39 @@ def test_the_page_opens_in_a_browser(trace: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "rank 1 is slow in step" in done.stdout
     assert done.stdout.count("<rect ") > 12
+
+
+@pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
+def test_ranks_of_two_hosts_share_a_trace_and_a_clock(tmp_path: Path) -> None:
+    exported = [text for name in ("LOCKSTEP_TRACE", "LOCKSTEP_RECORD", "PYTHONPATH") for text in ("-x", name)]
+    with Hosts(2) as hosts:
+        environment = {
+            **hosts.environment(),
+            **{f"LOCKSTEP_{name.upper()}": str(tmp_path / name) for name in ("trace", "record")},
+            "PYTHONPATH": str(HERE.parents[1] / "python_bindings"),
+        }
+        done = subprocess.run(
+            hosts.command([1, 1], sys.executable, HERE / "mpi_record.py", "run", "4", options=exported),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    _, merged, ranks = ls._lockstep._trace(str(tmp_path / "trace"))
+    assert [rank["host"] for rank in ranks] == hosts.names
+    # These hosts have one clock, of which the second rank knows nothing: it measured.
+    assert ranks[0]["clock_ahead"] == 0
+    assert 0 < abs(ranks[1]["clock_ahead"]) < 50e6
+    first, second = (_record.rank_of(rank) for rank in ranks)
+    for own, peer in ((first, second), (second, first)):
+        transfers, others = _report.transfers_of(own), _report.transfers_of(peer)
+        assert len(transfers["met"]) == len(others["met"]) >= 4
+        # Nobody has met a rank that had not come, but for what the clocks are apart.
+        assert (transfers["met"] > others["posted"] - 50e6).all()
+    events = json.loads(Path(merged).read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1}
 
 
 def test_a_folder_without_a_trace(tmp_path: Path) -> None:
