@@ -1,8 +1,8 @@
 """A rank of the jobs that test_record.py looks at: mpi_record.py MODE CALLS.
 
 Each call multiplies large matrices, which takes a while, and adds up the result over the ranks. In mode "stop" rank 1 is stopped
-in the second call, when it multiplies; in mode "kill" it is killed there; in mode "slow" it is stopped for a moment in each
-call; in mode "run" nothing happens.
+in the second call, when it multiplies; in mode "kill" it is killed there; in mode "slow" it is stopped there in each call
+until rank 0 has waited for it; in mode "run" nothing happens.
 """
 
 from __future__ import annotations
@@ -29,11 +29,16 @@ graph @work(%x: f32[2,{SIZE},{SIZE}] split(0), state %w: f32[2,{SIZE},{SIZE}]) -
 """
 
 
-def is_in_layer(call: int) -> bool:
-    """Whether this process is in that call's product of matrices, as its record says."""
+def own_line() -> str:
+    """What this process does, as its record says."""
     status = _lockstep._status(str(os.getpid()))
-    own = next((line for line in status.splitlines() if f"process {os.getpid()} " in line), "")
-    return f"call {call} of @work" in own and LAYER in own
+    return next((line for line in status.splitlines() if f"process {os.getpid()} " in line), "")
+
+
+def is_in_layer(call: int) -> bool:
+    """Whether this process is in that call's product of matrices."""
+    line = own_line()
+    return f"call {call} of @work" in line and LAYER in line
 
 
 def signal_in_layer(number: signal.Signals, calls: range) -> None:
@@ -44,9 +49,12 @@ def signal_in_layer(number: signal.Signals, calls: range) -> None:
 
 
 def wake(process: int) -> None:
+    """Whenever this process has waited for the other one for a moment, however quick the machine is."""
     while True:
-        time.sleep(0.1)
-        os.kill(process, signal.SIGCONT)
+        time.sleep(0.02)
+        if "  waits " in own_line():
+            time.sleep(0.2)
+            os.kill(process, signal.SIGCONT)
 
 
 def main(mode: str, calls: int) -> None:
