@@ -1,4 +1,4 @@
-"""The program `lockstep`: `lockstep doctor`, `lockstep status`, `lockstep report`.
+"""The program `lockstep`: `lockstep doctor`, `lockstep status`, `lockstep report`, `lockstep elastic`.
 
 It is run as a file, so that `lockstep doctor` works where the package cannot be imported; the other commands import it.
 """
@@ -36,6 +36,13 @@ def _report(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _elastic(arguments: argparse.Namespace) -> int:
+    from lockstep import _elastic
+
+    launch = arguments.launch[arguments.launch[:1] == ["--"] :]
+    return _elastic.run(launch, arguments.restart, arguments.hosts, arguments.min_ranks)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lockstep", description="Lockstep, a graph compiler for data-parallel training."
@@ -57,6 +64,19 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("folder", help="the FOLDER, of which the newest job is taken, or that of one job in it")
     report.add_argument("--html", help="where the page is written; report.html beside the trace if left out")
     report.set_defaults(run=_report)
+    elastic = commands.add_parser(
+        "elastic", help="runs mpirun, and again after a failure, with the hosts that are left"
+    )
+    elastic.add_argument("--restart", type=int, default=3, metavar="N", help="at most N times again (default: 3)")
+    elastic.add_argument("--hosts", metavar="HOST:N,…", help="the hosts, with the ranks of each, for mpirun")
+    elastic.add_argument(
+        "--min-ranks",
+        type=int,
+        metavar="M",
+        help="leaves out hosts that do not answer, as long as there are M ranks (default: those of all --hosts)",
+    )
+    elastic.add_argument("launch", nargs=argparse.REMAINDER, metavar="-- mpirun …", help="what starts the job")
+    elastic.set_defaults(run=_elastic)
     return parser
 
 

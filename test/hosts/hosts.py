@@ -101,8 +101,11 @@ class Hosts:
         """What runs the command under mpirun, with so many ranks on each host."""
         assert self._folder is not None, "the hosts are not there"
         places = ",".join(f"{name}:{n}" for name, n in zip(self.names, ranks, strict=True))
-        inner = ["mpirun", "-np", str(sum(ranks)), "--host", places, *options, *map(str, command)]
-        here = f"hostname {self.names[0]}; exec {shlex.join(inner)}"
+        return self.on_first("mpirun", "-np", str(sum(ranks)), "--host", places, *options, *command)
+
+    def on_first(self, *command: str | Path) -> list[str]:
+        """What runs the command on the first host."""
+        here = f"hostname {self.names[0]}; exec {shlex.join(map(str, command))}"
         return ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "sh", "-c", here]
 
     def environment(self) -> dict[str, str]:

@@ -1,0 +1,213 @@
+"""`lockstep elastic`: jobs that lose a rank or a host come back from their last checkpoint, and end as if nothing had been."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpi_elastic import BATCH, PER_EPOCH, SAVE_EVERY, STEPS
+from ranks import MPI_ENVIRONMENT
+
+HERE = Path(__file__).parent
+LOCKSTEP = HERE.parents[1] / "tools" / "lockstep"
+PROGRAM = HERE / "mpi_elastic.py"
+sys.path.insert(0, str(HERE.parent / "hosts"))
+
+from hosts import Hosts, why_not
+
+ENVIRONMENT = {**os.environ, **MPI_ENVIRONMENT}
+
+
+def elastic(folder: Path, *faults: str, ranks: int = 2, restarts: int = 3) -> subprocess.CompletedProcess[str]:
+    command = ["mpirun", "-np", ranks, sys.executable, PROGRAM, folder, *faults]
+    return run([LOCKSTEP, "elastic", "--restart", restarts, "--", *command])
+
+
+def run(command: list[Any], environment: Mapping[str, str] = ENVIRONMENT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        list(map(str, command)), env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def reports_of(folder: Path, ranks: int) -> list[dict[str, Any]]:
+    reports = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+    assert [report["size"] for report in reports] == [ranks] * ranks
+    return reports
+
+
+def trained_by(folder: Path) -> dict[int, dict[int, list[int]]]:
+    """The samples that all ranks together trained, by attempt and step."""
+    trained: dict[int, dict[int, list[int]]] = {}
+    for path in sorted(folder.glob("*.trained")):
+        for line in path.read_text().splitlines():
+            attempt, step, *rows = map(int, line.split())
+            trained.setdefault(attempt, {}).setdefault(step, []).extend(rows)
+    return trained
+
+
+def assert_trained_once(folder: Path, begins: list[int]) -> None:
+    """The attempts began after these steps; what the states at the end have behind them is every batch of the epochs once."""
+    trained = trained_by(folder)
+    assert sorted(trained) == list(range(len(begins)))
+    counts: dict[int, list[int]] = {}
+    for attempt, begin in enumerate(begins):
+        steps = sorted(trained[attempt])
+        assert steps[0] == begin + 1
+        end = begins[attempt + 1] if attempt + 1 < len(begins) else STEPS
+        assert end <= steps[-1], "nothing before the checkpoint is lost"
+        counts |= {step: trained[attempt][step] for step in range(begin + 1, end + 1)}
+    assert sorted(counts) == list(range(1, STEPS + 1))
+    for first in range(0, STEPS - PER_EPOCH + 1, PER_EPOCH):
+        epoch = [row for step in range(first + 1, first + PER_EPOCH + 1) for row in counts[step]]
+        assert sorted(epoch) == list(range(BATCH * PER_EPOCH))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The states after a run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    done = elastic(folder)
+    assert done.returncode == 0, done.stderr
+    assert "lockstep elastic" not in done.stderr, "nothing is said where nothing happens"
+    assert_trained_once(folder, [0])
+    return reports_of(folder, 2)[0]["state"]
+
+
+def test_a_job_that_loses_ranks_ends_as_if_it_had_not(uninterrupted: dict[str, Any], tmp_path: Path) -> None:
+    done = elastic(tmp_path, "die 0 1 12", "die 1 0 17")
+    assert done.returncode == 0, done.stderr
+    assert "restart 1 of 3" in done.stderr
+    assert "restart 2 of 3" in done.stderr
+    assert "restart 3" not in done.stderr
+    begins = [0, SAVE_EVERY * (12 // SAVE_EVERY), SAVE_EVERY * (17 // SAVE_EVERY)]
+    assert_trained_once(tmp_path, begins)
+    for report in reports_of(tmp_path, 2):
+        assert (report["attempt"], report["begin"]) == (2, begins[2])
+        assert report["state"] == uninterrupted, "bit by bit"
+
+
+def test_a_job_that_fails_always_is_given_up(tmp_path: Path) -> None:
+    done = elastic(tmp_path, "raise 0 1 2", "raise 1 1 4", restarts=1)
+    assert done.returncode not in (0, 2), done.stderr
+    assert done.stderr.count("the job failed after") == 2
+    assert done.stderr.count("ValueError: no more data\n") >= 2
+    assert sorted(trained_by(tmp_path)) == [0, 1]
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_what_a_job_leaves_is_ended_first(tmp_path: Path) -> None:
+    """mpirun itself is killed, and so cannot end its ranks."""
+    command = ["mpirun", "-np", "2", sys.executable, PROGRAM, tmp_path, "wait 0 1 7"]
+    supervisor = subprocess.Popen(
+        [LOCKSTEP, "elastic", "--restart", "1", "--", *command], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    )
+    await_file(tmp_path / "waits")
+    before = below(supervisor.pid)
+    (job,) = (each for each, parent in before.items() if parent == supervisor.pid)
+    assert len(before) >= 3
+    os.kill(job, signal.SIGKILL)
+    stderr = supervisor.communicate(timeout=240)[1]
+    assert supervisor.returncode == 0, stderr
+    assert "exit code 137" in stderr
+    assert not [each for each in before if Path(f"/proc/{each}").exists()]
+    assert_trained_once(tmp_path, [0, 5])
+
+
+def test_who_is_told_to_end_ends_the_job(tmp_path: Path) -> None:
+    command = ["mpirun", "-np", "2", sys.executable, PROGRAM, tmp_path, "wait 0 0 3"]
+    supervisor = subprocess.Popen([LOCKSTEP, "elastic", "--", *command], env=ENVIRONMENT)
+    await_file(tmp_path / "waits")
+    before = below(supervisor.pid)
+    supervisor.terminate()
+    assert supervisor.wait(timeout=60) == 128 + signal.SIGTERM
+    assert not [each for each in before if Path(f"/proc/{each}").exists()]
+    assert sorted(trained_by(tmp_path)) == [0], "and nothing is started again"
+
+
+@pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
+def test_a_job_goes_on_without_a_host_that_is_gone(uninterrupted: dict[str, Any], tmp_path: Path) -> None:
+    with Hosts(3) as hosts:
+        places = ",".join(f"{name}:1" for name in hosts.names)
+        command = [
+            *(LOCKSTEP, "elastic", "--restart", "2", "--hosts", places, "--min-ranks", "2", "--"),
+            *("mpirun", "-x", "PYTHONPATH", sys.executable, PROGRAM, tmp_path, "wait 0 2 13"),
+        ]
+        environment = {**hosts.environment(), "PYTHONPATH": str(HERE.parents[1] / "python_bindings")}
+        supervisor = subprocess.Popen(
+            hosts.on_first(*command), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        await_file(tmp_path / "waits")
+        hosts.set_link(2, "down")
+        stderr = supervisor.communicate(timeout=240)[1]
+        assert supervisor.returncode == 0, stderr
+        assert f"rank 2 on host {hosts.names[2]}" in stderr
+        assert f"host {hosts.names[2]} does not answer" in stderr
+        assert f"restart 1 of 2 on {hosts.names[0]}:1,{hosts.names[1]}:1\n" in stderr
+        assert_trained_once(tmp_path, [0, 10])
+        reports = reports_of(tmp_path, 2)
+        assert [report["host"] for report in reports] == hosts.names[:2]
+    for name, value in uninterrupted.items():
+        np.testing.assert_allclose(reports[0]["state"][name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
+def test_too_few_ranks_are_left(tmp_path: Path) -> None:
+    with Hosts(2) as hosts:
+        hosts.set_link(1, "down")
+        places = ",".join(f"{name}:1" for name in hosts.names)
+        command = [LOCKSTEP, "elastic", "--restart", "1", "--hosts", places, "--", "mpirun", sys.executable, PROGRAM]
+        done = run(hosts.on_first(*command, tmp_path), hosts.environment())
+    assert done.returncode not in (0, 2)
+    assert f"host {hosts.names[1]} does not answer" in done.stderr
+    assert "restart 1 of 1: 1 ranks are left, 2 are needed" in done.stderr
+    assert not trained_by(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the command after -- is missing, expected mpirun"),
+        (["--", "python", "train.py"], "the command after -- is python, expected mpirun"),
+        (["--restart", "-1", "--", "mpirun"], "--restart is -1, expected at least 0"),
+        (["--hosts", "h0:2,h1:0", "--", "mpirun"], "--hosts: 'h1:0' is not HOST or HOST:N"),
+        (["--hosts", "h0,,h1", "--", "mpirun"], "--hosts: '' is not HOST or HOST:N"),
+        (["--hosts", "h0,h0:2", "--", "mpirun"], "--hosts: h0 is there twice"),
+        (["--min-ranks", "2", "--", "mpirun"], "--min-ranks: --hosts says which there are"),
+        (["--hosts", "h0:2,h1", "--min-ranks", "4", "--", "mpirun"], "--min-ranks is 4, expected 1 to 3, the ranks"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], message: str) -> None:
+    done = run([LOCKSTEP, "elastic", *arguments])
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"lockstep elastic: {message}"), done.stderr
+
+
+def await_file(path: Path) -> None:
+    end = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < end, f"there is no {path}"
+        time.sleep(0.02)
+
+
+def below(process: int) -> dict[int, int]:
+    """The processes below this one, with the parent of each."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has ended
+    found = [process]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return {each: parents[each] for each in found[1:]}
