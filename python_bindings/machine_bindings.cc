@@ -9,8 +9,10 @@
 #include "core/text.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
+#include "runtime/comm/cost.h"
 #include "runtime/comm/mpi.h"
 #include "runtime/cuda/search.h"
+#include "runtime/exclusive_use.h"
 
 namespace lockstep::python {
 
@@ -69,12 +71,29 @@ nb::list CudaLibraries() {
   return list;
 }
 
+// The seconds of calls of all_reduce (runtime/comm/cost.h).
+std::vector<double> Times(Communicator& world, int64_t bytes, int calls) {
+  nb::gil_scoped_release release;
+  const ExclusiveUse use(world.in_use());
+  if (!use.ok()) ThrowIfError(use.Error("the communicator for a measurement"));
+  return ValueOrThrow(TimeAllReduce(world, bytes, calls));
+}
+
+// Messages one after the other, and bytes that leave a host.
+nb::tuple TravelOfHosts(const std::string& name, int64_t bytes, int hosts, int ranks_a_host) {
+  const Travel travel = ValueOrThrow(TravelBetweenHosts(name, bytes, hosts, ranks_a_host));
+  return nb::make_tuple(travel.messages, travel.bytes);
+}
+
 }  // namespace
 
 void BindMachine(nb::module_& module) {
   module.def("_set_cuda_folders", &SetCudaFolders, "folders"_a);
   module.def("_cpu_fingerprint", &CpuFingerprint);
   module.def("_mpi_version", &MpiLibraryVersion);
+  module.def("_time_all_reduce", &Times, "world"_a, "bytes"_a, "calls"_a);
+  module.def("_travel", &TravelOfHosts, "name"_a, "bytes"_a, "hosts"_a, "ranks_a_host"_a,
+             nb::sig("def _travel(name: str, bytes: int, hosts: int, ranks_a_host: int) -> tuple[int, int]"));
   module.def("_gpus", &Gpus, nb::sig("def _gpus() -> list[dict[str, typing.Any]]"));
   module.def("_cuda_libraries", &CudaLibraries, nb::sig("def _cuda_libraries() -> list[dict[str, str]]"));
 }

@@ -34,8 +34,8 @@ const char* NameOf(RecordedStep::Kind kind) {
 nb::list StepsOf(const RecordedProgram& program) {
   nb::list steps;
   for (const RecordedStep& step : program.steps) {
-    steps.append(
-        nb::make_tuple(NameOf(step.kind), ToValidText(step.name), ToValidText(step.source), ToValidText(step.label)));
+    steps.append(nb::make_tuple(NameOf(step.kind), ToValidText(step.name), ToValidText(step.source),
+                                ToValidText(step.label), step.bytes));
   }
   return steps;
 }

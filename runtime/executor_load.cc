@@ -89,7 +89,12 @@ void Executor::NameSteps() {
   program.name = executable_.name;
   for (const std::unique_ptr<Step>& step : executable_.steps) {
     const StepInfo& info = step->info();
-    program.steps.push_back({KindOf(info.kind), info.name, info.source, info.collective ? info.collective->label : ""});
+    RecordedStep named{KindOf(info.kind), info.name, info.source, {}, 0};
+    if (info.collective) {
+      named.label = info.collective->label;
+      named.bytes = static_cast<int64_t>(std::max(info.collective->input.bytes, info.collective->output.bytes));
+    }
+    program.steps.push_back(std::move(named));
   }
   recorded_as_ = recorder_->AddProgram(std::move(program));
 }

@@ -1,4 +1,4 @@
-"""The program `lockstep`: `lockstep doctor`, `lockstep status`, `lockstep report`, `lockstep elastic`.
+"""The program `lockstep`: `lockstep doctor`, `status`, `report`, `forecast` and `elastic`.
 
 It is run as a file, so that `lockstep doctor` works where the package cannot be imported; the other commands import it.
 """
@@ -14,12 +14,27 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 
 
-def _doctor(_: argparse.Namespace) -> int:
+def _doctor(arguments: argparse.Namespace) -> int:
+    if arguments.measure is not None:
+        return _measure(arguments.measure)
     specification = importlib.util.spec_from_file_location("lockstep_doctor", PACKAGE / "doctor.py")
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module.doctor()
+
+
+def _measure(path: str) -> int:
+    from lockstep import Communicator, _machine
+
+    world = Communicator.mpi()
+    # Only rank 0 need have the file.
+    is_known = world.rank == 0 and Path(path).exists()
+    machine = _machine.measure(world, _machine.Machine.read(path) if is_known else _machine.Machine())
+    if world.rank == 0:
+        machine.write(path)
+        print(f"{machine}\nwritten to {path}")
+    return 0
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -32,7 +47,7 @@ def _status(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from lockstep import _job_report
 
-    print(_job_report.write(arguments.folder, arguments.html))
+    print(_job_report.write(arguments.folder, arguments.html, arguments.calls))
     return 0
 
 
@@ -43,6 +58,17 @@ def _elastic(arguments: argparse.Namespace) -> int:
     return _elastic.run(launch, arguments.restart, arguments.hosts, arguments.min_ranks)
 
 
+def _forecast(arguments: argparse.Namespace) -> int:
+    from lockstep import forecast
+
+    print(forecast.run(arguments.trace, arguments.machine, arguments.hosts, arguments.picture, arguments.calls))
+    return 0
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lockstep", description="Lockstep, a graph compiler for data-parallel training."
@@ -50,6 +76,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser(
         "doctor", help="what this machine has, what is missing, and the command that installs it"
+    )
+    doctor.add_argument(
+        "--measure",
+        metavar="FILE",
+        help="instead, under mpirun, time collectives and write a machine for `lockstep forecast`: within a host with all "
+        "ranks on one, between hosts with one rank on each; the second adds to the first's file",
     )
     doctor.set_defaults(run=_doctor)
     status = commands.add_parser("status", help="what each rank of a job on this host does, and who is late")
@@ -77,13 +109,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     elastic.add_argument("launch", nargs=argparse.REMAINDER, metavar="-- mpirun …", help="what starts the job")
     elastic.set_defaults(run=_elastic)
+    forecast = commands.add_parser("forecast", help="how long a step that was traced would take on more hosts")
+    forecast.add_argument("trace", help="of a job that ran with LOCKSTEP_TRACE=FOLDER: the FOLDER")
+    forecast.add_argument("machine", help="a file that `lockstep doctor --measure` wrote, perhaps changed")
+    forecast.add_argument(
+        "--hosts", type=_numbers, default=[], metavar="1,2,4", help="how many; 1 to 1024 if left out, by powers of 2"
+    )
+    forecast.add_argument("--picture", metavar="FILE", help="where a picture is written: .svg, .png")
+    forecast.set_defaults(run=_forecast)
+    for command in (report, forecast):
+        command.add_argument("--calls", type=int, help="how many of the last calls count; all if left out")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
     parsed = _parser().parse_args(arguments)
-    if parsed.command == "doctor":
+    if parsed.command == "doctor" and parsed.measure is None:
         return parsed.run(parsed)
     from lockstep import Error
 

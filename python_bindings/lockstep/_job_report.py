@@ -108,8 +108,9 @@ def _main_program(rank: Rank) -> int | None:
     return max(seconds, key=lambda program: seconds[program]) if seconds else None
 
 
-def job_report(folder: str) -> JobReport:
-    """Reads a trace; also merges its files into one."""
+def job_report(folder: str, calls: int | None = None) -> JobReport:
+    """Reads a trace, of which the last calls count, or all; also merges its files into one."""
+    last = None if calls is None else _check.integer("calls", calls, 1)
     found, merged, recorded = _lockstep._trace(_check.path(folder))
     ranks = _main_world([_record.rank_of(each) for each in recorded])
     program = _main_program(ranks[0])
@@ -123,16 +124,16 @@ def job_report(folder: str) -> JobReport:
         for index in [program, *rank.programs]:
             if rank.programs.get(index) != names or rank.rank in programs:
                 continue
-            report = report_of(rank, index)
+            report = report_of(rank, index, last)
             if report is not None:
                 programs[rank.rank] = index
                 reports.append(report)
     return JobReport(found, merged, ranks, reports, programs, findings_of(reports))
 
 
-def write(folder: str, html: str | None) -> str:
+def write(folder: str, html: str | None, calls: int | None = None) -> str:
     """What `lockstep report` does: returns the text, and writes the page."""
-    report = job_report(folder)
+    report = job_report(folder, calls)
     page = Path(html) if html else Path(report.folder) / "report.html"
     try:
         page.write_text(_report_page.page(report), encoding="utf-8")

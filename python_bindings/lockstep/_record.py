@@ -30,6 +30,7 @@ class Step:
     name: str
     source: str
     label: str
+    bytes: int = 0  # of a collective's operand or result, whichever is larger
 
     @property
     def is_collective(self) -> bool:

@@ -27,6 +27,13 @@ OpcodeTraits TraitsOf(Opcode opcode) {
   return {};
 }
 
+std::optional<Opcode> OpcodeNamed(std::string_view name) {
+  for (int i = 0; TraitsOf(static_cast<Opcode>(i)).name != OpcodeTraits().name; ++i) {
+    if (TraitsOf(static_cast<Opcode>(i)).name == name) return static_cast<Opcode>(i);
+  }
+  return std::nullopt;
+}
+
 size_t InputBytes(const OpDescription& d, int world_size) {
   return d.compared_only ? 0 : (TraitsOf(d.opcode).scatters ? world_size : 1) * d.count * Width(d);
 }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct OpcodeTraits {
   bool scatters = false;  // the input does, and the output is one of them
 };
 OpcodeTraits TraitsOf(Opcode opcode);
+std::optional<Opcode> OpcodeNamed(std::string_view name);
 
 // The bytes of a rank's operands.
 size_t InputBytes(const OpDescription& description, int world_size);

@@ -25,4 +25,21 @@ Route RouteOf(const OpDescription& d, int world_size, const RouteOptions& option
   return more <= kFewBytes ? Route::kAll : Route::kOwner;
 }
 
+Travel TravelOf(Route route, Opcode opcode, uint64_t bytes, int groups) {
+  if (groups < 2) return {};
+  const OpcodeTraits traits = TraitsOf(opcode);
+  const uint64_t others = static_cast<uint64_t>(groups - 1);
+  // Of what each group has a share, it sends its own to all, or to each the share of that.
+  const uint64_t in_shares = bytes * others / static_cast<uint64_t>(groups);
+  switch (route) {
+    case Route::kChain: {
+      const bool both_ways = traits.reduces || !traits.moves_data;
+      return {(both_ways ? 2 : 1) * (groups - 1), traits.reduces ? 2 * bytes : bytes};
+    }
+    case Route::kOwner: return traits.scatters ? Travel{1, in_shares} : Travel{2, 2 * in_shares};
+    case Route::kAll: return {1, traits.gathers ? in_shares : bytes * others};
+  }
+  return {};
+}
+
 }  // namespace lockstep

@@ -14,6 +14,8 @@
 
 #pragma once
 
+#include <cstdint>
+
 #include "runtime/comm/control_block.h"
 
 namespace lockstep {
@@ -34,5 +36,14 @@ struct RouteOptions {
 
 // `world_size`: ranks.
 Route RouteOf(const OpDescription& description, int world_size, const RouteOptions& options);
+
+// What the table above says of one collective.
+struct Travel {
+  int messages = 0;    // one after the other
+  uint64_t bytes = 0;  // that leave the group which sends most
+};
+
+// `bytes`: of the operand or of the result, whichever is larger. Of one group: nothing.
+Travel TravelOf(Route route, Opcode opcode, uint64_t bytes, int groups);
 
 }  // namespace lockstep

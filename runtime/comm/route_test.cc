@@ -1,5 +1,6 @@
 #include "runtime/comm/route.h"
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
@@ -48,6 +49,20 @@ TEST(RouteOf, WhatMovesNothingIsSaidToAllUnlessTheyAreMany) {
     EXPECT_EQ(RouteOf(d, 16, {.groups = 16}), Route::kAll);
     EXPECT_EQ(RouteOf(d, 1024, {.groups = 1024}), Route::kChain);
   }
+}
+
+MATCHER_P2(Takes, messages, bytes, "") { return arg.messages == messages && arg.bytes == static_cast<uint64_t>(bytes); }
+
+TEST(TravelOf, IsWhatTheTableSays) {
+  constexpr uint64_t kBytes = 4000;
+  EXPECT_THAT(TravelOf(Route::kAll, Opcode::kAllReduce, kBytes, 4), Takes(1, 3 * kBytes));
+  EXPECT_THAT(TravelOf(Route::kOwner, Opcode::kAllReduce, kBytes, 4), Takes(2, 2 * kBytes * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kOwner, Opcode::kReduceScatter, kBytes, 4), Takes(1, kBytes * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kChain, Opcode::kAllReduce, kBytes, 4), Takes(6, 2 * kBytes));
+  EXPECT_THAT(TravelOf(Route::kChain, Opcode::kBroadcast, kBytes, 4), Takes(3, kBytes));
+  EXPECT_THAT(TravelOf(Route::kAll, Opcode::kAllGather, kBytes, 4), Takes(1, kBytes * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kAll, Opcode::kBarrier, 0, 4), Takes(1, 0));
+  EXPECT_THAT(TravelOf(Route::kAll, Opcode::kAllReduce, kBytes, 1), Takes(0, 0)) << "a host alone";
 }
 
 }  // namespace

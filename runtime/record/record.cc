@@ -25,8 +25,8 @@ std::string_view Take(std::string_view* rest, char separator) {
   return taken;
 }
 
-int Number(std::string_view text) {
-  int number = 0;
+int64_t Number(std::string_view text) {
+  int64_t number = 0;
   std::from_chars(text.data(), text.data() + text.size(), number);
   return number;
 }
@@ -49,7 +49,8 @@ std::string ToText(const RecordedProgram& program) {
                      "\t" + WithoutSeparators(program.name) + "\n";
   for (const RecordedStep& step : program.steps) {
     text += std::to_string(static_cast<int>(step.kind)) + "\t" + WithoutSeparators(step.name) + "\t" +
-            WithoutSeparators(step.source) + "\t" + WithoutSeparators(step.label) + "\n";
+            WithoutSeparators(step.source) + "\t" + WithoutSeparators(step.label) + "\t" + std::to_string(step.bytes) +
+            "\n";
   }
   return text;
 }
@@ -60,16 +61,17 @@ std::vector<RecordedProgram> ParsePrograms(std::string_view text) {
     std::string_view line = Take(&text, '\n').substr(kHead.size());
     RecordedProgram program;
     program.index = static_cast<uint16_t>(Number(Take(&line, '\t')));
-    const int steps = Number(Take(&line, '\t'));
+    const int64_t steps = Number(Take(&line, '\t'));
     program.name = line;
-    for (int i = 0; i < steps; ++i) {
+    for (int64_t i = 0; i < steps; ++i) {
       if (text.find('\n') == std::string_view::npos) return programs;  // more is to come, or the rank died
       line = Take(&text, '\n');
       RecordedStep& step = program.steps.emplace_back();
       step.kind = static_cast<RecordedStep::Kind>(Number(Take(&line, '\t')));
       step.name = Take(&line, '\t');
       step.source = Take(&line, '\t');
-      step.label = line;
+      step.label = Take(&line, '\t');
+      step.bytes = Number(line);
     }
     programs.push_back(std::move(program));
   }

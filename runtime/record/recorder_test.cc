@@ -38,8 +38,8 @@ class RecorderTest : public testing::Test {
 RecordedProgram TwoSteps() {
   RecordedProgram program;
   program.name = "step";
-  program.steps = {{RecordedStep::Kind::kKernel, "onednn.matmul", "onnx:/fc1/MatMul", ""},
-                   {RecordedStep::Kind::kWait, "all_reduce.wait", "", "bucket 0 (%dw)"}};
+  program.steps = {{RecordedStep::Kind::kKernel, "onednn.matmul", "onnx:/fc1/MatMul", "", 0},
+                   {RecordedStep::Kind::kWait, "all_reduce.wait", "", "bucket 0 (%dw)", 1 << 20}};
   return program;
 }
 
@@ -146,6 +146,7 @@ TEST(RecordTest, NamesSurviveTheirTextAndWhatIsCutOffIsNotTaken) {
   ASSERT_EQ(programs[1].steps.size(), 2u);
   EXPECT_EQ(programs[1].steps[0].source, "a name with separators");
   EXPECT_EQ(programs[1].steps[1].label, "bucket 0 (%dw)");
+  EXPECT_EQ(programs[1].steps[1].bytes, 1 << 20);
   for (size_t cut = 0; cut < text.size(); ++cut) EXPECT_EQ(ParsePrograms(text + text.substr(0, cut)).size(), 1u);
 }
 

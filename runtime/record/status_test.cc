@@ -28,10 +28,10 @@ RankRecord Rank(int rank, int size = 2) {
   std::string("host").copy(record.facts.host, 5);
   RecordedProgram program;
   program.name = "step";
-  program.steps = {{RecordedStep::Kind::kKernel, "onednn.matmul", "onnx:/fc1/MatMul", ""},
-                   {RecordedStep::Kind::kStart, "all_reduce.start", "", "bucket 0"},
-                   {RecordedStep::Kind::kKernel, "llvm.loop", "onnx:/relu", ""},
-                   {RecordedStep::Kind::kWait, "all_reduce.wait", "", "bucket 0"}};
+  program.steps = {{RecordedStep::Kind::kKernel, "onednn.matmul", "onnx:/fc1/MatMul", "", 0},
+                   {RecordedStep::Kind::kStart, "all_reduce.start", "", "bucket 0", 512},
+                   {RecordedStep::Kind::kKernel, "llvm.loop", "onnx:/relu", "", 0},
+                   {RecordedStep::Kind::kWait, "all_reduce.wait", "", "bucket 0", 512}};
   record.programs = {program};
   return record;
 }

@@ -1,6 +1,9 @@
 #include "runtime/record/trace_file.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -188,7 +191,10 @@ absl::StatusOr<std::vector<RankRecord>> ReadTrace(const std::string& folder) {
 
 absl::StatusOr<std::string> MergeTrace(const std::string& folder) {
   ASSIGN_OR_RETURN(const std::vector<RankRecord> records, ReadTrace(folder));
-  const std::string path = folder + "/trace.json", draft = path + "." + std::to_string(records[0].facts.process);
+  // Two ranks may find at once that they are the last, in two processes or in one.
+  static std::atomic<int> drafts = 0;
+  const std::string path = folder + "/trace.json";
+  const std::string draft = path + "." + std::to_string(getpid()) + "." + std::to_string(drafts++);
   std::ofstream file(draft, std::ios::binary);
   file << TraceJson(records);
   file.close();

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/record/clock.h"
@@ -50,7 +51,7 @@ class TraceTest : public testing::Test {
 RecordedProgram OneStep() {
   RecordedProgram program;
   program.name = "step";
-  program.steps = {{RecordedStep::Kind::kKernel, "onednn.\"matmul\"", "onnx:/fc1/MatMul", ""}};
+  program.steps = {{RecordedStep::Kind::kKernel, "onednn.\"matmul\"", "onnx:/fc1/MatMul", "", 0}};
   return program;
 }
 
@@ -101,6 +102,23 @@ TEST_F(TraceTest, OfADeadRankIsWhatItWroteBefore) {
     if (records.ok() && records->at(0).steps.size() == 3) ++with_steps;
   }
   EXPECT_GT(with_steps, 0);
+}
+
+TEST_F(TraceTest, SeveralMayMergeItAtOnce) {
+  std::unique_ptr<Recorder> recorder = Make(0);
+  recorder->AddProgram(OneStep());
+  for (uint32_t call = 1; call <= 1000; ++call) RunOnce(*recorder, call, call * 2000);
+  recorder.reset();
+  const std::string job = FindTrace(folder_).value();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int merge = 0; merge < 5; ++merge) EXPECT_TRUE(MergeTrace(job).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(fs::exists(job + "/trace.json"));
+  EXPECT_EQ(FilesIn(job, "").size(), 2u) << "the events, and the trace";
 }
 
 TEST(TraceJsonTest, IsInTheOrderOfTheClockOfRank0) {

@@ -1,0 +1,196 @@
+"""How long a training step would take on more hosts than there are: `lockstep forecast`.
+
+The steps of a program that ran, with the seconds that each kernel took, are gone through event by event on another machine: a
+kernel takes its time, a collective starts where the program starts it, and travels as its route says (runtime/comm/route.h) while
+the kernels behind it run. All hosts are alike, so that one stands for all.
+
+    machine = Machine.read("machine.toml")
+    for row in forecast(exe.report(), machine, hosts=[1, 2, 4]):
+        print(row.hosts, row.seconds, row.efficiency)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from . import _check, _job_report, _lockstep
+from ._errors import Error
+from ._machine import Link, Machine
+from ._record import Step
+from ._report import Report, milliseconds
+
+__all__ = ["Forecast", "Link", "Machine", "forecast", "picture", "table"]
+
+_HOSTS = [2**i for i in range(11)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """Seconds of a step on so many hosts."""
+
+    hosts: int
+    ranks: int  # of all hosts
+    seconds: float  # compute + exposed + other
+    compute: float  # kernels, and what communication takes from them while they run
+    exposed: float  # waiting for collectives
+    other: float  # inputs, results and checks
+    sent: int  # bytes that leave a host
+    efficiency: float  # of a step on one host, so much: 1 is perfect
+
+
+class _Core:
+    """The thread that runs kernels, and the data of collectives that moves meanwhile, in the order in which it started."""
+
+    def __init__(self, machine: Machine, hosts: int) -> None:
+        self._machine, self._hosts = machine, hosts
+        self.now = self.compute = self.exposed = 0.0
+        self.sent = 0
+        self._free = 0.0  # when the network has nothing left to do
+        self._moving: deque[tuple[float, float, float]] = deque()  # begin, end, and the share of the core that it takes
+        self._done: dict[str, deque[float]] = defaultdict(deque)
+
+    def run(self, seconds: float) -> None:
+        """A kernel that takes so long alone."""
+        begin = self.now
+        while seconds > 0:
+            while self._moving and self._moving[0][1] <= self.now:
+                self._moving.popleft()
+            start, end, share = self._moving[0] if self._moving else (np.inf, np.inf, 0.0)
+            rate, until = (1.0, start) if start > self.now else (1.0 - share, end)
+            last = self.now + seconds / rate if rate > 0 else np.inf
+            if last <= until:
+                self.now, seconds = last, 0.0
+            else:
+                seconds -= (until - self.now) * rate
+                self.now = until
+        self.compute += self.now - begin
+
+    def start(self, step: Step) -> None:
+        """Between hosts data moves by itself. Ranks of one host move it when they wait for it."""
+        machine, name = self._machine, step.name.partition(".")[0]
+        within = machine.within.latency + step.bytes / machine.within.bandwidth if machine.within else 0.0
+        if self._hosts == 1:
+            self._done[step.label].append(-within)
+            return
+        messages, sent = _lockstep._travel(name, step.bytes, self._hosts, machine.ranks)
+        processor = sent * machine.processor
+        seconds = max(sent / machine.between.bandwidth, processor, within)
+        begin = max(self.now, self._free)
+        self._free = begin + seconds
+        if seconds > 0:
+            self._moving.append((begin, self._free, processor / seconds))
+        self._done[step.label].append(self._free + messages * machine.between.latency)
+        self.sent += sent
+
+    def wait(self, step: Step) -> None:
+        if not self._done[step.label]:
+            raise Error(f"forecast: {step} was never started")
+        done = self._done[step.label].popleft()
+        then = max(self.now, done) if self._hosts > 1 else self.now - done
+        self.exposed += then - self.now
+        self.now = then
+
+
+def _simulate(report: Report, machine: Machine, hosts: int) -> Forecast:
+    core = _Core(machine, hosts)
+    for step, seconds in report.steps:
+        if step.kind == "start":
+            core.start(step)
+        elif step.kind == "wait":
+            core.wait(step)
+        else:
+            core.run(seconds)
+    total = core.now + report.other
+    return Forecast(hosts, hosts * machine.ranks, total, core.compute, core.exposed, report.other, core.sent, 1.0)
+
+
+def forecast(report: Report, machine: Machine, hosts: Iterable[int] = _HOSTS) -> list[Forecast]:
+    """A step on each of these numbers of hosts, of which each has the batch that one had when the program ran.
+
+    Args:
+      report: of a program compiled for several ranks, each with what a rank of the machine will have. It should have run
+        on one host, where communication takes nothing from kernels.
+      machine: what the hosts are connected by.
+      hosts: how many.
+
+    Raises:
+      Error: the machine lacks a link that is asked for, or the report has no times of steps.
+    """
+    hosts = [_check.integer("forecast: hosts", each, 1) for each in hosts]
+    if max(hosts, default=1) > 1 and machine.between is None:
+        raise Error("forecast: the machine says nothing of a link between hosts")
+    if machine.ranks > 1 and machine.within is None:
+        raise Error(f"forecast: the machine says nothing of the {machine.ranks} ranks within a host")
+    if not any(step.is_collective for step, _ in report.steps):
+        raise Error(f"forecast: @{report.program} has no collectives; it has to be compiled for several ranks")
+    if sum(seconds for step, seconds in report.steps if not step.is_collective) < report.compute / 2:
+        raise Error(
+            f"forecast: the steps of @{report.program} ran at once, so that none has a time; compile with profile=True"
+        )
+    alone = _simulate(report, machine, 1)
+    rows = [_simulate(report, machine, each) for each in hosts]
+    return [dataclasses.replace(row, efficiency=alone.seconds / row.seconds) for row in rows]
+
+
+def table(rows: Sequence[Forecast]) -> str:
+    """As text, a line for each number of hosts."""
+    lines = [f"{'hosts':>6}{'ranks':>7}{'step':>14}{'compute':>14}{'exposed':>14}{'sent a host':>15}{'efficiency':>12}"]
+    for row in rows:
+        times = "".join(f"{milliseconds(each):>14}" for each in (row.seconds, row.compute, row.exposed))
+        lines.append(f"{row.hosts:>6}{row.ranks:>7}{times}{row.sent / 1e6:>12.3f} MB{row.efficiency:>12.1%}")
+    return "\n".join(lines)
+
+
+def picture(rows: Sequence[Forecast], path: str, title: str) -> None:
+    """Draws where a step's time goes, and the efficiency, over the number of hosts. The name's end says the format: .svg, .png."""
+    import matplotlib.figure  # takes half a second to import
+
+    figure = matplotlib.figure.Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    names = [str(row.hosts) for row in rows]
+    below = np.zeros(len(rows))
+    for part in ("compute", "other", "exposed"):
+        heights = np.array([1e3 * getattr(row, part) for row in rows])
+        axes.bar(names, heights, bottom=below, label=part)
+        below += heights
+    axes.set(xlabel="hosts", ylabel="step, ms", title=title)
+    right = axes.twinx()
+    right.plot(names, [100 * row.efficiency for row in rows], "k.-", label="efficiency")
+    right.set(ylabel="efficiency, %", ylim=(0, 105))
+    figure.legend(loc="outside lower center", ncols=4)
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise Error(f"{path} cannot be written: {error}") from None
+
+
+def mean_of_ranks(report: _job_report.JobReport) -> Report:
+    """What a rank of a traced job did, in the mean: what a forecast begins with."""
+    first = report.reports[0]
+    seconds = np.mean([[seconds for _, seconds in each.steps] for each in report.reports], axis=0)
+    return dataclasses.replace(
+        first,
+        compute=float(np.mean([each.compute for each in report.reports])),
+        other=float(np.mean([each.other for each in report.reports])),
+        steps=[(step, float(mean)) for (step, _), mean in zip(first.steps, seconds, strict=True)],
+    )
+
+
+def run(trace: str, machine: str, hosts: Sequence[int], image: str | None, calls: int | None) -> str:
+    """What `lockstep forecast` does."""
+    job = _job_report.job_report(trace, calls)
+    rows = forecast(mean_of_ranks(job), Machine.read(machine), hosts or _HOSTS)
+    program = f"@{job.reports[0].program}"
+    lines = [
+        f"{program} as on {job.ranks[0].size} ranks of {Path(job.folder)}, on the machine of {machine}",
+        table(rows),
+    ]
+    if image:
+        picture(rows, image, program)
+        lines.append(f"the same as a picture: {image}")
+    return "\n".join(lines)

@@ -1,0 +1,192 @@
+"""Forecasts: what is simulated, compared with what can be reckoned by hand; machines, measured and in files; `lockstep forecast`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep import _lockstep, _record, _report
+from lockstep.forecast import Link, Machine, forecast, picture, table
+from ranks import mpirun
+from test_errors import raises
+from test_record import command
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "hosts"))
+
+from hosts import Hosts, why_not
+
+Step = _record.Step
+
+
+def kernel(seconds: float) -> tuple[Step, float]:
+    return Step("kernel", "onednn.matmul", "", "", 0), seconds
+
+
+def collective(name: str, label: str, size: int) -> tuple[tuple[Step, float], tuple[Step, float]]:
+    """Its start and its wait. What they took where they ran says nothing of another machine."""
+    start, wait = (Step(kind, f"{name}.{kind}", "", label, size) for kind in ("start", "wait"))
+    return (start, 7.0), (wait, 7.0)
+
+
+def report(*steps: tuple[Step, float], other: float = 0.0) -> _report.Report:
+    compute = sum(seconds for step, seconds in steps if not step.is_collective)
+    return _report.Report(0, "step", 1, 0.0, compute, 0.0, 0.0, {}, 0.0, other, 0.0, list(steps))
+
+
+START, WAIT = collective("all_reduce", "bucket 0", 3)
+# Three bytes take 3 s, and half a second to arrive.
+SLOW = Machine(between=Link(latency=0.5, bandwidth=1.0))
+
+
+def test_what_is_not_hidden_is_waited_for() -> None:
+    step = report(kernel(1), START, kernel(2), WAIT, kernel(1), other=0.25)
+    one, two = forecast(step, SLOW, [1, 2])
+    assert (one.seconds, one.exposed, one.sent, one.efficiency) == (4.25, 0, 0, 1)
+    # Posted at 1, there at 4.5; the kernel behind it ends at 3.
+    assert (two.seconds, two.compute, two.exposed, two.other, two.sent) == (5.75, 4, 1.5, 0.25, 3)
+    assert two.efficiency == pytest.approx(4.25 / 5.75)
+    (hidden,) = forecast(report(kernel(1), START, kernel(9), WAIT), SLOW, [2])
+    assert (hidden.seconds, hidden.exposed) == (10, 0)
+
+
+def test_data_moves_in_the_order_of_the_starts() -> None:
+    first, second = (collective("all_reduce", f"bucket {i}", 3) for i in range(2))
+    step = report(kernel(1), first[0], kernel(1), second[0], second[1], first[1])
+    (row,) = forecast(step, SLOW, [2])
+    # The first one's data is there at 4, when the second one's begins to move.
+    assert (row.seconds, row.exposed) == (7.5, 5.5)
+
+
+def test_moving_takes_its_share_of_the_core_from_kernels_and_from_nobody_who_waits() -> None:
+    machine = Machine(between=Link(0.5, 1.0), processor=0.25)
+    (row,) = forecast(report(kernel(1), START, kernel(1.5), WAIT, kernel(1)), machine, [2])
+    assert (row.compute, row.exposed, row.seconds) == (4, 1.5, 5.5), "a kernel of 1.5 s takes 2 beside the data"
+    (row,) = forecast(report(kernel(1), START, kernel(6), WAIT), machine, [2])
+    assert row.seconds == 7.75, "a quarter of 3 s more"
+    # Three bytes take 6 s of the core, whatever the wire carries; a kernel goes on when they are there.
+    (row,) = forecast(report(kernel(1), START, kernel(1), WAIT), Machine(between=Link(0.5, 1.0), processor=2.0), [2])
+    assert (row.compute, row.seconds) == (8, 8)
+
+
+def test_ranks_of_a_host_move_data_when_they_wait_for_it_and_before_it_goes_to_others() -> None:
+    within = Machine(ranks=2, within=Link(latency=0.125, bandwidth=2.0))
+    (row,) = forecast(report(kernel(1), START, kernel(5), WAIT), within, [1])
+    assert (row.seconds, row.exposed, row.ranks) == (7.625, 1.625, 2)
+    both = Machine(ranks=2, within=Link(0.125, 2.0), between=Link(0.5, 1e9))
+    (row,) = forecast(report(kernel(1), START, WAIT), both, [2])
+    assert row.seconds == 1 + 1.625 + 0.5, "memory is slower than this wire"
+
+
+def test_hosts_share_what_travels() -> None:
+    size = 4_000_000
+    step = report(kernel(1), *collective("all_reduce", "bucket 0", size))
+    rows = forecast(step, Machine(between=Link(0.01, size)), [2, 4, 1000])
+    assert [row.sent for row in rows] == [size, 2 * size * 3 // 4, 2 * size * 999 // 1000]
+    assert [row.seconds for row in rows] == pytest.approx([2.01, 2.52, 3.018]), "one message, then two"
+    assert _lockstep._travel("all_gather", size, 4, 1) == (1, size * 3 // 4)
+    with raises("no collective is called sum"):
+        _lockstep._travel("sum", size, 4, 1)
+
+
+def test_a_forecast_says_what_it_lacks() -> None:
+    step = report(kernel(1), START, WAIT)
+    with raises("forecast: the machine says nothing of a link between hosts"):
+        forecast(step, Machine(), [1, 2])
+    with raises("forecast: the machine says nothing of the 4 ranks within a host"):
+        forecast(step, Machine(ranks=4, between=Link(0, 1)), [2])
+    with raises("forecast: @step has no collectives; it has to be compiled for several ranks"):
+        forecast(report(kernel(1)), SLOW, [2])
+    with raises("forecast: hosts is 0, expected at least 1"):
+        forecast(step, SLOW, [0])
+    at_once = _report.Report(0, "step", 1, 9.0, 9.0, 0.0, 0.0, {}, 0.0, 0.0, 0.0, [kernel(0), START, WAIT])
+    with raises("forecast: the steps of @step ran at once, so that none has a time; compile with profile=True"):
+        forecast(at_once, SLOW, [2])
+
+
+def test_a_table_and_a_picture(tmp_path: Path) -> None:
+    rows = forecast(report(kernel(1), START, WAIT), SLOW, [1, 2])
+    assert table(rows).splitlines()[2].split() == (
+        ["2", "2", "4500.000", "ms", "1000.000", "ms", "3500.000", "ms", "0.000", "MB", "22.2%"]
+    )
+    for name in ("plot.svg", "plot.png"):
+        picture(rows, str(tmp_path / name), "@step")
+        assert (tmp_path / name).stat().st_size > 1000
+    with raises("plot.what cannot be written: "):
+        picture(rows, str(tmp_path / "plot.what"), "@step")
+
+
+def test_a_machine_is_what_its_file_says(tmp_path: Path) -> None:
+    path = str(tmp_path / "machine.toml")
+    for machine in (Machine(), SLOW, Machine(4, Link(1e-6, 8e9), Link(2.5e-5, 1.2e8), 4e-10)):
+        machine.write(path)
+        assert Machine.read(path) == machine
+    for text, error in [
+        ("ranks = 0", "ranks is 0, expected at least 1"),
+        ("processor = -1", "processor is -1, expected at least 0"),
+        ("rank = 2", "rank is not known, expected ranks, within, between, processor"),
+        ("[between]\nlatency = 1", "between is {'latency': 1}, expected latency and bandwidth"),
+        ("[within]\nlatency = -1\nbandwidth = 2", "within.latency is -1, expected at least 0"),
+        ("[within]\nlatency = 1\nbandwidth = 0", "within.bandwidth is 0"),
+        ("ranks =", "Invalid value"),
+    ]:
+        Path(path).write_text(text)
+        with raises(f"{path}: {error}"):
+            Machine.read(path)
+    with raises(f"{tmp_path}/none.toml cannot be read: No such file"):
+        Machine.read(str(tmp_path / "none.toml"))
+    with raises(f"{tmp_path}/no/machine.toml cannot be written: No such file"):
+        SLOW.write(str(tmp_path / "no" / "machine.toml"))
+
+
+def test_one_rank_has_nothing_to_measure(tmp_path: Path) -> None:
+    done = command("doctor", "--measure", tmp_path / "machine.toml")
+    assert done.returncode == 1
+    assert done.stderr.startswith("lockstep doctor: one rank has nothing to measure: start several with mpirun")
+    assert not (tmp_path / "machine.toml").exists()
+
+
+def test_a_job_on_a_host_is_measured_traced_and_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, traces = tmp_path / "machine.toml", tmp_path / "traces"
+    done = mpirun(2, HERE.parents[1] / "python_bindings/lockstep/_command.py", "doctor", "--measure", machine)
+    assert done.returncode == 0, done.stderr
+    measured = Machine.read(str(machine))
+    assert measured.ranks == 2
+    assert measured.within is not None and measured.within.bandwidth > 1e7 and measured.within.latency < 0.1
+    assert measured.between is None
+    monkeypatch.setenv("LOCKSTEP_TRACE", str(traces))
+    assert mpirun(2, HERE / "mpi_record.py", "run", "4").returncode == 0
+    monkeypatch.delenv("LOCKSTEP_TRACE")
+    done = command("forecast", traces, machine)
+    assert done.stderr == "lockstep forecast: forecast: the machine says nothing of a link between hosts\n"
+    machine.write_text(machine.read_text() + "[between]\nlatency = 2e-5\nbandwidth = 1.25e9\n")
+    done = command("forecast", traces, machine, "--hosts", "1,8", "--picture", tmp_path / "plot.svg")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("@work as on 2 ranks of ")
+    assert [line.split()[:2] for line in lines[2:4]] == [["1", "2"], ["8", "16"]]
+    assert lines[-1] == f"the same as a picture: {tmp_path / 'plot.svg'}"
+
+
+@pytest.mark.skipif(bool(why_not()), reason=f"no hosts: {why_not()}")
+def test_the_link_between_hosts_is_measured(tmp_path: Path) -> None:
+    machine = tmp_path / "machine.toml"
+    Machine(ranks=2, within=Link(1e-6, 8e9)).write(str(machine))
+    with Hosts(2, rate="200mbit") as hosts:
+        done = hosts.mpirun(
+            [1, 1],
+            sys.executable,
+            HERE.parents[1] / "python_bindings/lockstep/_command.py",
+            "doctor",
+            "--measure",
+            machine,
+        )
+    assert done.returncode == 0, done.stderr
+    measured = Machine.read(str(machine))
+    assert (measured.ranks, measured.within) == (2, Link(1e-6, 8e9)), "what was known stays"
+    assert measured.between is not None
+    assert 10e6 < measured.between.bandwidth < 30e6, "25 MB/s, in each direction"
+    assert 0 <= measured.between.latency < 0.05
+    assert 0 < measured.processor < 1e-6
