@@ -51,7 +51,7 @@ struct RecordedStep {
   std::string name;    // "onednn.matmul", "all_reduce.wait"
   std::string source;  // where the op comes from in the model; may be empty
   std::string label;   // of a collective
-  int64_t bytes = 0;    // likewise: of its operand or its result, whichever is larger
+  int64_t bytes = 0;   // likewise: of its operand or its result, whichever is larger
 };
 
 struct RecordedProgram {
