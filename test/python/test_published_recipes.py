@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -27,31 +28,32 @@ def without_decay(model: ls.Graph, optimizer: Any) -> dict[str, Any]:
     return {each.name: optimizer for each in weights if not recipes.decays(len(each.shape))}
 
 
-def step_of(name: str) -> ls.Graph:
-    model = ls.load_onnx(architectures.model_bytes(f"{recipes.NAMES[name]}.export"), {"batch": recipes.BATCH})
+def step_of(name: str, batch: int = recipes.BATCH, uneven: bool = False) -> ls.Graph:
+    model = ls.load_onnx(architectures.model_bytes(f"{recipes.NAMES[name]}.export"), {"batch": batch})
+    train_step = functools.partial(ls.train_step, uneven=uneven)
     loss, optim, schedule = ls.loss.softmax_cross_entropy, ls.optim, ls.schedule
     if name == "resnet":
         rate = warmed(schedule.cosine(0.02, LEFT))
         sgd = lambda decay: optim.SGD(rate, momentum=0.9, nesterov=True, weight_decay=decay)
         groups = without_decay(model, sgd(0.0))
-        return ls.train_step(model, loss("output", "label", label_smoothing=0.1), sgd(1e-4), groups=groups)
+        return train_step(model, loss("output", "label", label_smoothing=0.1), sgd(1e-4), groups=groups)
     if name == "bert":
         rate = warmed(schedule.polynomial(2e-3, LEFT))
         adamw = lambda decay: optim.AdamW(rate, weight_decay=decay)
         clip, groups = ls.clip.global_norm(1.0), without_decay(model, adamw(0.0))
-        return ls.train_step(model, loss("output", "label"), adamw(0.01), groups=groups, clip=clip)
+        return train_step(model, loss("output", "label"), adamw(0.01), groups=groups, clip=clip)
     if name == "gpt":
         rate = warmed(schedule.cosine(3e-3, LEFT, 3e-4))
         adamw = lambda decay: optim.AdamW(rate, betas=(0.9, 0.95), weight_decay=decay)
         clip, groups = ls.clip.global_norm(1.0), without_decay(model, adamw(0.0))
         tokens = loss("output", "label", ignore_index=recipes.IGNORED)
-        return ls.train_step(model, tokens, adamw(0.1), groups=groups, clip=clip, accumulate=2)
+        return train_step(model, tokens, adamw(0.1), groups=groups, clip=clip, accumulate=2)
     if name == "unet":
         pixels = loss("output", "label", class_weights=recipes.CLASS_WEIGHTS)
-        return ls.train_step(model, pixels, optim.SGD(0.01, momentum=0.99))
+        return train_step(model, pixels, optim.SGD(0.01, momentum=0.99))
     assert name == "lstm"
     sgd = optim.SGD(schedule.step(1.0, every=20, gamma=0.25))
-    return ls.train_step(model, loss("output", "label"), sgd, clip=ls.clip.global_norm(0.25))
+    return train_step(model, loss("output", "label"), sgd, clip=ls.clip.global_norm(0.25))
 
 
 def train(name: str, world: ls.Communicator) -> tuple[list[float], dict[str, bytes]]:
@@ -80,6 +82,36 @@ def test_any_number_of_ranks_trains_as_pytorch(name: str) -> None:
             losses, states = result
             np.testing.assert_allclose(losses, of_one, rtol=1e-4, err_msg=f"{ranks} ranks")
             assert losses == of_ranks[0][0] and states == of_ranks[0][1]
+
+
+@pytest.mark.parametrize("name", [name for name in recipes.NAMES if name != "bert"])
+def test_ranks_with_different_numbers_of_rows_train_as_one_with_all(name: str) -> None:
+    """Six rows in each step, of ranks that have room for four or two. As it is exported BERT picks its mask from that of all rows."""
+    rows, steps = 6, 4
+    shares = {2: [[4, 2], [3, 3], [2, 4], [4, 2]], 4: [[2, 2, 2, 0], [1, 2, 2, 1], [0, 2, 2, 2], [2, 1, 1, 2]]}
+    batches = recipes.batches(name)[:steps]
+
+    def train_on(world: ls.Communicator) -> tuple[list[float], dict[str, np.ndarray]]:
+        alone = world.size == 1
+        exe = ls.compile(step_of(name, rows if alone else recipes.BATCH, uneven=not alone), world=world, threads=1)
+        losses = []
+        for step, (inputs, label) in enumerate(batches):
+            of_ranks = [rows] if alone else shares[world.size][step]
+            begin = sum(of_ranks[: world.rank])
+            mine = slice(begin, begin + of_ranks[world.rank])
+            given = {key: value[mine] for key, value in inputs.items()}
+            losses.append(float(exe(**given, label=label[mine])["loss"]))
+        exe.check_replicas()
+        return losses, dict(exe.state)
+
+    losses, states = train_on(ls.Communicator.single())
+    for ranks in shares:
+        for found in run_in_threads(ranks, train_on):
+            assert not isinstance(found, Exception), found
+            np.testing.assert_allclose(found[0], losses, rtol=2e-4)
+            for state, value in states.items():
+                bound = 2e-4 * max(np.abs(value).max(), 1e-3)
+                np.testing.assert_allclose(found[1][state], value, rtol=2e-4, atol=bound, err_msg=state)
 
 
 def test_nothing_is_compiled_for_a_schedule() -> None:
