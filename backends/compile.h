@@ -10,7 +10,7 @@
 #include "backends/backend.h"
 #include "core/graph.h"
 #include "core/status.h"
-#include "passes/distribute/merge_all_reduces.h"
+#include "passes/distribute/merge_collectives.h"
 #include "passes/pass.h"
 #include "runtime/executable.h"
 
@@ -22,7 +22,7 @@ struct CompileOptions {
   std::string isa;    // what kernels may use of the processor, or which GPU they are for (TargetOptions)
   bool tf32 = false;  // (TargetOptions)
   bool tune = false;  // (TargetOptions)
-  int64_t bucket_bytes = passes::MergeOptions().max_bytes;  // all_reduces are merged into buckets of about this size
+  int64_t bucket_bytes = passes::MergeOptions().max_bytes;  // collectives are merged into buckets of about this size
   std::string wire;                                         // PipelineOptions::wire
   uint64_t memory_limit = 0;                                // bytes of a rank (memory_limit.h); 0: no limit
   bool optimize = true;                                     // false: only what is needed to run, for comparing

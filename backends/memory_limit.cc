@@ -32,7 +32,7 @@ Held HeldBy(Program& program) {
   for (const Buffer& buffer : PlanBuffers(program).buffers) {
     if (buffer.kind == BufferKind::kState) held.states += buffer.bytes;
     if (buffer.kind == BufferKind::kConstant) held.constants += buffer.bytes;
-    if (buffer.kind == BufferKind::kBucket) held.buckets += buffer.bytes;
+    if (buffer.kind == BufferKind::kRegistered) held.buckets += buffer.bytes;
   }
   return held;
 }

@@ -206,7 +206,7 @@ TEST(MeshAxes, CollectivesAndBucketsAreOfBothAxes) {
   EXPECT_THAT(executable->certificate.lines, testing::Contains(HasSubstr("along data")));
   std::vector<int> axes;
   for (const Buffer& buffer : executable->buffers) {
-    if (buffer.kind == BufferKind::kBucket) axes.push_back(buffer.mesh_axis);
+    if (buffer.kind == BufferKind::kRegistered) axes.push_back(buffer.mesh_axis);
   }
   EXPECT_THAT(axes, AllOf(testing::Contains(0), testing::Contains(1))) << executable->ToString();
 }

@@ -8,18 +8,38 @@
 
 namespace lockstep {
 
-enum class CollectiveOp : uint8_t { kAllReduce, kBroadcast, kAllGather, kReduceScatter };
+enum class CollectiveOp : uint8_t {
+  kAllReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kPermute,
+  kGather,
+  kScatter
+};
 
 struct CollectiveTraits {
-  std::string_view name;  // "all_reduce": what steps and messages call it
-  bool reduces = false;   // has a kind
-  bool has_root = false;  // that is, a coordinate along the axis
-  // Works in place in a bucket, on several operands; the others take one operand, and give one result.
+  std::string_view name;   // "all_reduce": what steps and messages call it
+  bool reduces = false;    // has a kind
+  bool has_root = false;   // that is, a coordinate along the axis
+  bool has_pairs = false;  // of a rank that sends and the one that it sends to
+  bool in_place = false;   // the result takes the operand's place
+  // Takes several operands, side by side in a bucket, and gives a result for each; the others take and give one.
   bool is_in_bucket = false;
-  bool counts_results = false;  // the communicator counts the elements of the result, not of the operand
+  bool scatters = false;  // the operand holds a slice for each rank
+  bool gathers = false;   // the result holds a slice of each rank
+  // The communicator counts the elements of a rank's slice.
+  bool counts_slices() const { return scatters || gathers; }
 };
 CollectiveTraits TraitsOf(CollectiveOp op);
 
 inline std::string_view CollectiveOpName(CollectiveOp op) { return TraitsOf(op).name; }
+
+// Of a permutation: rank `source` sends to rank `target`.
+struct RankPair {
+  int source = 0, target = 0;
+  bool operator==(const RankPair&) const = default;
+};
 
 }  // namespace lockstep

@@ -298,8 +298,9 @@ class OpDef {
   // Combines by `kind`, which is no mean, the elements of its one operand along the dimensions of the attribute
   // `dims`, a list that increases, and removes these.
   OpDef& Reduces(ReduceKind kind);
-  // What the communicator has to do for it. Its attribute `axis` names the mesh axis; a reduction's `kind`, a
-  // broadcast's `root` and the `dim` of what gathers or scatters are attributes too.
+  // What the communicator has to do for it. Its attribute `axis` names the mesh axis; a reduction's `kind`, the `root`,
+  // the `dim` of what gathers or scatters (`split_dim` and `concat_dim` of what does both), the `sources` and `targets`
+  // of pairs, and the `bucket` of what may be in one are attributes too.
   OpDef& Communicates(CollectiveOp op) { return collective_ = op, Trait(kCollective).Trait(kOneRankIdentity); }
   // Of an elementwise op: in f32 the results of any backend are at most so many units in the last place from those of
   // the reference meaning for the same operands; without this, none. Of other ops nothing as exact is said.

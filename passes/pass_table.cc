@@ -6,7 +6,7 @@
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/localize.h"
-#include "passes/distribute/merge_all_reduces.h"
+#include "passes/distribute/merge_collectives.h"
 #include "passes/distribute/overlap_collectives.h"
 #include "passes/distribute/reduce_before_scale.h"
 #include "passes/distribute/wire.h"
@@ -300,11 +300,11 @@ absl::StatusOr<Pass> MakeFuseElementwise(PassOptions& options) {
   return FuseElementwise(fusion);
 }
 
-absl::StatusOr<Pass> MakeMergeAllReduces(PassOptions& options) {
+absl::StatusOr<Pass> MakeMergeCollectives(PassOptions& options) {
   MergeOptions merge;
   ASSIGN_OR_RETURN(merge.max_bytes, options.GetInt("max_bytes", merge.max_bytes));
   ASSIGN_OR_RETURN(merge.first_bytes, options.GetInt("first_bytes", MergeOptions{merge.max_bytes}.first_bytes));
-  return MergeAllReduces(merge);
+  return MergeCollectives(merge);
 }
 
 }  // namespace
@@ -390,8 +390,8 @@ const std::vector<PassEntry>& PassTable() {
       Plain("reduce-before-scale", "reduces what was computed before a scale that waits for ranks", ReduceBeforeScale),
       Plain("form-reduce-scatters", "reduces to slices what is wanted in slices alone", FormReduceScatters),
       {"choose-wire", "says as what dtype gradients travel", "dtype=bf16", MakeChooseWire},
-      {"merge-all-reduces", "puts all-reduces into buckets", "max_bytes=4194304, first_bytes=max_bytes / 8",
-       MakeMergeAllReduces},
+      {"merge-collectives", "puts collectives into buckets", "max_bytes=4194304, first_bytes=max_bytes / 8",
+       MakeMergeCollectives},
       {"legalize", "decomposes ops that a target has no kernels for", "without=softmax|sgd", MakeLegalize},
       {"widen-halves", "computes in f32 what a target is slow at in 16 bits",
        "slow=matmul|convolution (default: all products)", MakeWidenHalves},

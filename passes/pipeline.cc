@@ -25,29 +25,29 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
             Legalize(options.supports), Localize(), LowerWire()};
   }
   return {
-      InferenceMode(),                   // what is not trained drops nothing, and is clear to see through
-      RecognizeAttention(),              // of programs that are not trained: others come with it
-      WidenHalves(options.prefers_f32),  // before ranks have parts of sums: they are rounded when they are whole
-      Simplify(),                        // a small graph first: everything after is cheaper
-      FoldConstants(),                   // shapes' arithmetic and scales
-      Cse(),                             // equal gradients travel once
-      Dce(),                             // unused gradients must not travel
-      Distribute(options.mesh),          // on whole ops, whose placement rules say more than those of their parts
-      Dce(),                             // what was computed whole, and is wanted in slices alone
-      ReduceBeforeScale(),               // of what is divided by a count of all ranks
-      FormReduceScatters(),              // of what is wanted in slices, slices alone travel
-      ChooseWire(options.wire),          // as long as gradients have their names
-      MergeAllReduces(options.buckets),  // before ops are taken apart: gradients are still recognisable
-      Legalize(options.supports),        // from here on only what the target has kernels for
-      Simplify(),                        // decompositions are written for clarity
-      FoldConstants(),                   // and compute on constants
-      Cse(),                             // of which many are equal
-      Dce(),                             // and some are left over
-      Localize(),                        // after all that makes new nodes, which rules place in global types
-      LowerWire(),                       // last, as buckets are chosen by what they hold
-      FuseElementwise(fusion),           // after legalizing, since optimizers fall apart into elementwise ops
-      Dce(),                             // broadcasts and constants that were copied into every fusion
-      OverlapCollectives(),              // last: it moves nodes, so nothing may reorder after it
+      InferenceMode(),                    // what is not trained drops nothing, and is clear to see through
+      RecognizeAttention(),               // of programs that are not trained: others come with it
+      WidenHalves(options.prefers_f32),   // before ranks have parts of sums: they are rounded when they are whole
+      Simplify(),                         // a small graph first: everything after is cheaper
+      FoldConstants(),                    // shapes' arithmetic and scales
+      Cse(),                              // equal gradients travel once
+      Dce(),                              // unused gradients must not travel
+      Distribute(options.mesh),           // on whole ops, whose placement rules say more than those of their parts
+      Dce(),                              // what was computed whole, and is wanted in slices alone
+      ReduceBeforeScale(),                // of what is divided by a count of all ranks
+      FormReduceScatters(),               // of what is wanted in slices, slices alone travel
+      ChooseWire(options.wire),           // as long as gradients have their names
+      MergeCollectives(options.buckets),  // before ops are taken apart: gradients are still recognisable
+      Legalize(options.supports),         // from here on only what the target has kernels for
+      Simplify(),                         // decompositions are written for clarity
+      FoldConstants(),                    // and compute on constants
+      Cse(),                              // of which many are equal
+      Dce(),                              // and some are left over
+      Localize(),                         // after all that makes new nodes, which rules place in global types
+      LowerWire(),                        // last, as buckets are chosen by what they hold
+      FuseElementwise(fusion),            // after legalizing, since optimizers fall apart into elementwise ops
+      Dce(),                              // broadcasts and constants that were copied into every fusion
+      OverlapCollectives(),               // last: it moves nodes, so nothing may reorder after it
   };
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/placement.h"
-#include "passes/distribute/merge_all_reduces.h"
+#include "passes/distribute/merge_collectives.h"
 #include "passes/optimize/fuse_elementwise.h"
 #include "passes/pass.h"
 

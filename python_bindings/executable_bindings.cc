@@ -305,7 +305,7 @@ nb::dict Memory(const LoadedExecutable& self) {
   nb::dict bytes;
   for (const auto& [name, kind] :
        {std::pair("arena", BufferKind::kArena), std::pair("states", BufferKind::kState),
-        std::pair("constants", BufferKind::kConstant), std::pair("buckets", BufferKind::kBucket)})
+        std::pair("constants", BufferKind::kConstant), std::pair("buckets", BufferKind::kRegistered)})
     bytes[name] = executable.BytesOf(kind) + (kind == BufferKind::kConstant ? executable.kernels_constant_bytes : 0);
   return bytes;
 }

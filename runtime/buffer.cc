@@ -10,7 +10,7 @@ std::string_view BufferKindName(BufferKind kind) {
     case BufferKind::kSettings: return "settings";
     case BufferKind::kConstant: return "constant";
     case BufferKind::kArena: return "arena";
-    case BufferKind::kBucket: return "bucket";
+    case BufferKind::kRegistered: return "buckets";
   }
   return "?";
 }

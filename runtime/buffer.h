@@ -17,7 +17,9 @@ enum class BufferKind : uint8_t {
   kSettings,  // the executor's; the values of all settings, in f64
   kConstant,  // the executable's; never written
   kArena,     // one for all temporary values and scratch memory, which share it by lifetimes
-  kBucket,    // given out by the communicator of its axis; collectives work in it without copies
+  // One for each axis of the mesh with collectives, given out by the axis' communicator, in which what they take and
+  // give shares memory by lifetimes: collectives work in it without copies.
+  kRegistered,
 };
 
 std::string_view BufferKindName(BufferKind kind);
@@ -28,11 +30,11 @@ inline constexpr uint64_t kBufferAlignment = 64;
 
 struct Buffer {
   BufferKind kind = BufferKind::kArena;
-  std::string name;  // of the input, result or state; "0", "1", … of a bucket; empty for the arena
+  std::string name;  // of the input, result, state or axis; empty for the arena
   uint64_t bytes = 0;
-  int mesh_axis = 0;  // of a bucket: position in the mesh of the axis along which it is reduced
+  int mesh_axis = 0;  // of registered memory: position of the axis in the mesh
 
-  std::string ToString() const;  // "state fc1.weight", "bucket 0", "arena"
+  std::string ToString() const;  // "state fc1.weight", "buckets data", "arena"
 };
 
 struct BufferSlice {

@@ -5,10 +5,13 @@
 //
 // The rules that all implementations keep (runtime/comm/conformance_test.cc tests them):
 //  * Every rank starts the same collectives in the same order. Each is numbered; if the ranks' n-th calls differ in op,
-//    kind, dtype, count, root or label, all ranks get an error that prints two of the sides. If the calls' evidence
-//    differs, all ranks get kFailedPrecondition with two of the ranks, the call, and the first field that differs.
-//  * Reductions are taken in rank order, ((x0 + x1) + x2) + ..., whatever the transport, the number of hosts, in place
-//    or not, so every byte of the results is equal on all ranks. f16 and bf16 accumulate in f32 and are rounded once;
+//    kind, dtype, counts, root, pairs or label, all ranks get an error that prints two of the sides. If the calls'
+//    evidence differs, all ranks get kFailedPrecondition with two of the ranks, the call, and the first field that
+//    differs.
+//  * Reductions are taken in rank order, ((x0 + x1) + x2) + ..., whatever the transport, in place or not. Between hosts
+//    of several ranks these are added first, unless Options::in_rank_order asks for rank order there, too: where ranks
+//    are placed otherwise, bits may differ. Every byte of the results is equal on all ranks, whatever the order, and in
+//    every run. f16 and bf16 accumulate in f32 and are rounded once (bf16 that hosts of several ranks add, twice);
 //    all other dtypes accumulate in themselves, integers modulo 2^bits. Mean is the sum divided by size(): for integers
 //    the sum is then taken in 64 bits and the quotient truncated. A NaN on any rank is the min and the max. On bool,
 //    sum and max are "any", prod, min and mean are "all".
@@ -36,6 +39,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +47,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/collective_op.h"
 #include "core/dtype.h"
 #include "core/placement.h"
 #include "runtime/exclusive_use.h"
@@ -75,6 +80,9 @@ class RegisteredMemory {
   std::byte* data_;
   size_t bytes_;
 };
+
+// Where a piece of a bucket may begin, in bytes.
+inline constexpr size_t kPieceAlignment = 64;
 
 class Communicator {
  public:
@@ -152,9 +160,9 @@ class Communicator {
   virtual absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) = 0;
 
   // The collectives. Operands may lie in registered memory or anywhere else; the latter costs a copy on the way in and
-  // out between processes. `input == output` is in place for all_reduce and broadcast; for all_gather input is then
-  // output + rank * count elements, for reduce_scatter output is input + rank * count elements; any other overlap is an
-  // error. Counts are numbers of elements, may be 0, and need not be multiples of size().
+  // out between processes. `input == output` is in place for all_reduce and broadcast; for all_gather and
+  // reduce_scatter of one piece see there; any other overlap is an error. Counts are numbers of elements, may be 0, and
+  // need not be multiples of size().
 
   // output[i] = the reduction of all ranks' input[i], 0 <= i < count.
   virtual absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype,
@@ -162,12 +170,32 @@ class Communicator {
   // output[i] = rank root's input[i]. Other ranks' inputs are not read and may be null.
   virtual absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
                                                 const Call& call) = 0;
-  // output[r * count + i] = rank r's input[i].
-  virtual absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, int64_t count, DType dtype,
-                                                const Call& call) = 0;
-  // output[i] = the reduction of all ranks' input[rank() * count + i]; inputs have size() * count elements.
-  virtual absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, int64_t count, DType dtype,
-                                                    ReduceKind kind, const Call& call) = 0;
+
+  // These two take several tensors at once, the pieces of a bucket: counts[p] elements of piece p are a rank's own. A
+  // piece begins in each operand at the next multiple of kPieceAlignment bytes after the one before it, so that all of
+  // a tensor lies together. For one piece:
+  // output[r * count + i] = rank r's input[i]; in place if input == output + rank() * count elements.
+  virtual absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, std::span<const int64_t> counts,
+                                                DType dtype, const Call& call) = 0;
+  // output[i] = the reduction of all ranks' input[rank() * count + i]; inputs have size() * count elements; in place if
+  // output == input + rank() * count elements.
+  virtual absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, std::span<const int64_t> counts,
+                                                    DType dtype, ReduceKind kind, const Call& call) = 0;
+
+  // These give a rank what other ranks have for it alone. Never in place.
+  // output[r * count + i] = rank r's input[rank() * count + i].
+  virtual absl::StatusOr<Ticket> StartAllToAll(const void* input, void* output, int64_t count, DType dtype,
+                                               const Call& call) = 0;
+  // output[i] = input[i] of the rank that is paired with this one as its target; 0 where there is none. A rank is in at
+  // most one pair as a source, and in one as a target.
+  virtual absl::StatusOr<Ticket> StartPermute(const void* input, void* output, int64_t count, DType dtype,
+                                              std::span<const RankPair> pairs, const Call& call) = 0;
+  // On rank root output[r * count + i] = rank r's input[i], on the others 0; outputs have size() * count elements.
+  virtual absl::StatusOr<Ticket> StartGather(const void* input, void* output, int64_t count, DType dtype, int root,
+                                             const Call& call) = 0;
+  // output[i] = rank root's input[rank() * count + i]. Other ranks' inputs are not read and may be null.
+  virtual absl::StatusOr<Ticket> StartScatter(const void* input, void* output, int64_t count, DType dtype, int root,
+                                              const Call& call) = 0;
 
   // Returns when the collective is complete and its output may be used (on a GPU: by what `stream` gets from now on).
   virtual absl::Status Wait(Ticket ticket, Stream* stream = nullptr) = 0;
@@ -198,9 +226,18 @@ class Communicator {
   absl::Status AllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
                          const Call& call);
   absl::Status Broadcast(const void* input, void* output, int64_t count, DType dtype, int root, const Call& call);
+  absl::Status AllGather(const void* input, void* output, std::span<const int64_t> counts, DType dtype,
+                         const Call& call);
   absl::Status AllGather(const void* input, void* output, int64_t count, DType dtype, const Call& call);
+  absl::Status ReduceScatter(const void* input, void* output, std::span<const int64_t> counts, DType dtype,
+                             ReduceKind kind, const Call& call);
   absl::Status ReduceScatter(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
                              const Call& call);
+  absl::Status AllToAll(const void* input, void* output, int64_t count, DType dtype, const Call& call);
+  absl::Status Permute(const void* input, void* output, int64_t count, DType dtype, std::span<const RankPair> pairs,
+                       const Call& call);
+  absl::Status Gather(const void* input, void* output, int64_t count, DType dtype, int root, const Call& call);
+  absl::Status Scatter(const void* input, void* output, int64_t count, DType dtype, int root, const Call& call);
 
  protected:
   struct Traits {

@@ -25,7 +25,7 @@ std::string OperandToString(const StepOperand& operand, const std::vector<Buffer
   if (!operand.layout.empty()) text += ":" + operand.layout;
   switch (buffer.kind) {
     case BufferKind::kArena:
-    case BufferKind::kBucket: return text + " in " + buffer.ToString() + "+" + std::to_string(operand.slice.offset);
+    case BufferKind::kRegistered: return text + " in " + buffer.ToString() + "+" + std::to_string(operand.slice.offset);
     case BufferKind::kConstant:
     case BufferKind::kSettings:
     case BufferKind::kInput: return text;
@@ -70,6 +70,11 @@ std::string CollectiveInfo::ToString() const {
   if (traits.has_root) text += " root=" + std::to_string(root);
   if (traits.reduces) text += " " + std::string(ReduceKindName(kind));
   text += " " + std::string(DTypeName(dtype)) + "[" + std::to_string(count) + "]";
+  if (counts.size() > 1) {
+    for (size_t i = 0; i < counts.size(); ++i) text += (i == 0 ? " of " : "+") + std::to_string(counts[i]);
+  }
+  for (size_t i = 0; i < pairs.size(); ++i)
+    text += (i == 0 ? " " : ", ") + std::to_string(pairs[i].source) + " to " + std::to_string(pairs[i].target);
   return text + " along " + axis + ", " + label;
 }
 
@@ -122,7 +127,7 @@ std::string Executable::ToString() const {
   std::string text = "executable @" + name + " backend=" + backend + " ranks=" + std::to_string(mesh.num_ranks()) +
                      " threads=" + std::to_string(threads) + " arena=" + BytesToString(BytesOf(BufferKind::kArena)) +
                      " states=" + BytesToString(BytesOf(BufferKind::kState)) +
-                     " buckets=" + BytesToString(BytesOf(BufferKind::kBucket)) +
+                     " buckets=" + BytesToString(BytesOf(BufferKind::kRegistered)) +
                      " certificate=" + certificate.ToString() + "\n";
   if (recomputed.kernels > 0) text += "  // " + recomputed.ToString() + "\n";
   const size_t width = std::to_string(steps.empty() ? 0 : steps.size() - 1).size();

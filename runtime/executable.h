@@ -2,10 +2,10 @@
 // It prints as text, since that is what one debugs at run time:
 //
 //   executable @step backend=cpu ranks=4 threads=2 arena=438KiB states=31KiB buckets=31KiB certificate=9f3c1a72
-//     [0] onednn.matmul         reads %x, %dz in arena+8192  writes %dw in bucket 0+0  // onnx:/fc1/MatMul
+//     [0] onednn.matmul         reads %x, %dz in arena+8192  writes %dw in buckets data+0  // onnx:/fc1/MatMul
 //     [1] all_reduce.start      bucket 0 (%dw)
 //     [2] all_reduce.wait       bucket 0 (%dw)
-//     [3] llvm.sgd              reads %w, %g in bucket 0+0  writes %w.next in state w
+//     [3] llvm.sgd              reads %w, %g in buckets data+0  writes %w.next in state w
 //
 // An executable knows no addresses and no communicator. Its steps may keep what they need between runs (a primitive
 // with its memory descriptors), so one executor owns it and one thread at a time runs it.
@@ -49,10 +49,12 @@ struct CollectiveInfo {
   int mesh_axis = 0;  // its position in the mesh
   ReduceKind kind = ReduceKind::kSum;
   DType dtype = DType::kF32;
-  int64_t count = 0;          // elements, as the communicator counts them for this op
-  int root = 0;               // of a broadcast
-  BufferSlice input, output;  // equal for in place
-  std::string label;          // "bucket 0 (%dw, %db)": what messages call it
+  int64_t count = 0;            // elements, as the communicator counts them for this op, of all pieces
+  std::vector<int64_t> counts;  // of what has pieces: of each
+  int root = 0;                 // of what has one
+  std::vector<RankPair> pairs;  // of a permute
+  BufferSlice input, output;    // equal for in place
+  std::string label;            // "bucket 0 (%dw, %db)": what messages call it
 
   std::string ToString() const;  // one line, equal on ranks that run the same program
   bool operator==(const CollectiveInfo&) const = default;

@@ -250,7 +250,7 @@ class Executor {
   ExclusiveUse::Flag in_use_;
   std::vector<std::byte*> addresses_;                  // of each buffer; on the host those of inputs and results change
   std::vector<std::unique_ptr<DeviceMemory>> memory_;  // what the executor owns
-  std::vector<std::unique_ptr<RegisteredMemory>> buckets_;  // what the communicator gave
+  std::vector<std::unique_ptr<RegisteredMemory>> registered_;  // what the communicator gave
   std::vector<std::byte*> ahead_;       // by input, of a device: where it is copied while the run before computes
   std::unique_ptr<DeviceEvent> taken_;  // the inputs of the last run have been copied from there
   std::vector<const std::byte*> given_inputs_;  // by input, of the current call

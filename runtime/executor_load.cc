@@ -151,11 +151,11 @@ absl::Status Executor::AllocateBuffers() {
   for (size_t i = 0; i < executable_.buffers.size(); ++i) {
     const Buffer& buffer = executable_.buffers[i];
     if (buffer.kind == BufferKind::kResult || (buffer.kind == BufferKind::kInput && device_.is_host())) continue;
-    if (buffer.kind == BufferKind::kBucket) {
+    if (buffer.kind == BufferKind::kRegistered) {
       Communicator& communicator = *axes_[static_cast<size_t>(buffer.mesh_axis)].communicator;
-      ASSIGN_OR_RETURN(auto bucket, communicator.Allocate(buffer.bytes, buffer.ToString()));
-      addresses_[i] = bucket->data();
-      buckets_.push_back(std::move(bucket));
+      ASSIGN_OR_RETURN(auto memory, communicator.Allocate(buffer.bytes, buffer.ToString()));
+      addresses_[i] = memory->data();
+      registered_.push_back(std::move(memory));
       continue;
     }
     ASSIGN_OR_RETURN(auto memory, device_.Allocate(buffer.bytes, buffer.ToString()));

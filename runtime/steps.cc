@@ -56,9 +56,13 @@ class StartCollective : public Step {
     switch (c.op) {
       case CollectiveOp::kAllReduce: return communicator.StartAllReduce(input, output, c.count, c.dtype, c.kind, call);
       case CollectiveOp::kBroadcast: return communicator.StartBroadcast(input, output, c.count, c.dtype, c.root, call);
-      case CollectiveOp::kAllGather: return communicator.StartAllGather(input, output, c.count, c.dtype, call);
+      case CollectiveOp::kAllGather: return communicator.StartAllGather(input, output, c.counts, c.dtype, call);
       case CollectiveOp::kReduceScatter:
-        return communicator.StartReduceScatter(input, output, c.count, c.dtype, c.kind, call);
+        return communicator.StartReduceScatter(input, output, c.counts, c.dtype, c.kind, call);
+      case CollectiveOp::kAllToAll: return communicator.StartAllToAll(input, output, c.count, c.dtype, call);
+      case CollectiveOp::kPermute: return communicator.StartPermute(input, output, c.count, c.dtype, c.pairs, call);
+      case CollectiveOp::kGather: return communicator.StartGather(input, output, c.count, c.dtype, c.root, call);
+      case CollectiveOp::kScatter: return communicator.StartScatter(input, output, c.count, c.dtype, c.root, call);
     }
     return Internal() << "no collective " << static_cast<int>(c.op);
   }

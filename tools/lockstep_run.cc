@@ -24,7 +24,7 @@ ABSL_FLAG(int, ranks, 1, "ranks in this process; a graph without a mesh is distr
 ABSL_FLAG(int, threads, 1, "threads of each rank");
 ABSL_FLAG(std::string, wire, "", "the dtype as which gradients travel between ranks: bf16; empty: their own");
 ABSL_FLAG(int64_t, bucket_bytes, lockstep::CompileOptions().bucket_bytes,
-          "all_reduces are merged into buckets of about this size");
+          "collectives are merged into buckets of about this size");
 ABSL_FLAG(bool, optimize, true, "run the whole pipeline, rather than what is needed to run");
 ABSL_FLAG(std::string, isa, "", "what kernels may use of the processor, or the GPU that they are for (\"h200\")");
 ABSL_FLAG(bool, tf32, false, "GPUs may multiply f32 matrices in TF32");

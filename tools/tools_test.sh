@@ -47,7 +47,7 @@ expect 0 "all_reduce" lockstep-opt --passes='distribute{data=2}' "$step"
 expect 0 "// after simplify" lockstep-opt --passes='legalize{without=sgd_momentum},simplify' --print-changes "$step"
 expect 0 "{body=graph of" lockstep-opt --passes='legalize{without=sgd_momentum},fuse-elementwise{min_shared_elements=1}' --brief "$step"
 expect 0 " ms  cse" lockstep-opt --passes=cse --time "$step"
-expect 0 "merge-all-reduces{" lockstep-opt --list-passes
+expect 0 "merge-collectives{" lockstep-opt --list-passes
 expect 1 "--passes" lockstep-opt --help
 expect 1 "cannot read nothing.ir" lockstep-opt nothing.ir
 expect 1 "training-mode: dropout is 'of', expected on or off" lockstep-opt --passes='training-mode{dropout=of}' "$step"

@@ -200,7 +200,7 @@ uint64_t LeastMemory(const Graph& graph, CompileOptions options) {
 
 uint64_t MemoryOf(const Executable& executable) {
   return executable.BytesOf(BufferKind::kArena) + executable.BytesOf(BufferKind::kState) +
-         executable.BytesOf(BufferKind::kConstant) + executable.BytesOf(BufferKind::kBucket);
+         executable.BytesOf(BufferKind::kConstant) + executable.BytesOf(BufferKind::kRegistered);
 }
 
 constexpr char kDeep[] = R"(

@@ -136,29 +136,32 @@ absl::Status EmitAxisIndex(const Node& node, EmitContext& c) {
   return absl::OkStatus();
 }
 
-absl::Status EmitAllGather(const Node& node, EmitContext& c) {
-  ASSIGN_OR_RETURN(const int read, c.Read(node, 0));
-  const int64_t dim = node.attr<int64_t>("dim");
-  const int gathered =
-      c.builder().DefineTemporary(node.result_name() + ".slices", node.type().dtype, "", node.type().num_bytes());
-  c.builder().AddCollective(node, c.builder().InfoOf(node), {read}, {gathered});
-  const Runs runs(node.operand(0).type(), dim);
-  const uint64_t slice = static_cast<uint64_t>(node.operand(0).shape()[dim]) * runs.inner;
-  const int64_t ranks = node.operand(0).shape()[dim] == 0 ? 0 : node.type().shape[dim] / node.operand(0).shape()[dim];
-  c.Add(node, SwapOuter("copy.all_gather", ranks, runs.outer, slice), {gathered}, {c.Write(node)});
-  return absl::OkStatus();
-}
-
-absl::Status EmitReduceScatter(const Node& node, EmitContext& c) {
-  ASSIGN_OR_RETURN(const int read, c.Read(node, 0));
-  const int64_t dim = node.attr<int64_t>("dim");
-  const TensorType& whole = node.operand(0).type();
-  const int slices = c.builder().DefineTemporary(node.result_name() + ".slices", whole.dtype, "", whole.num_bytes());
-  const Runs runs(node.type(), dim);
-  const uint64_t slice = static_cast<uint64_t>(node.type().shape[dim]) * runs.inner;
-  const int64_t ranks = node.type().shape[dim] == 0 ? 0 : whole.shape[dim] / node.type().shape[dim];
-  c.Add(node, SwapOuter("copy.reduce_scatter", runs.outer, ranks, slice), {read}, {slices});
-  c.builder().AddCollective(node, c.builder().InfoOf(node), {slices}, {c.Write(node)});
+absl::Status EmitInnerCollective(const Node& node, EmitContext& c) {
+  ProgramBuilder& builder = c.builder();
+  const int64_t ranks = builder.RanksAlong(node);
+  const std::string kernel = "copy." + std::string(node.op_name());
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    const TensorType &x = node.operand(i).type(), &y = node.type(i);
+    ASSIGN_OR_RETURN(int taken, c.Read(node, i));
+    if (!ProgramBuilder::TakesContiguous(node, i)) {
+      const auto [slice, dim] = builder.SliceTaken(node, i);
+      const Runs runs(slice, dim);
+      const int slices = builder.DefineTemporary(node.result_name(i) + ".taken", x.dtype, "", x.num_bytes());
+      c.Add(node, SwapOuter(kernel, runs.outer, ranks, static_cast<uint64_t>(slice.shape[dim]) * runs.inner), {taken},
+            {slices});
+      taken = slices;
+    }
+    if (ProgramBuilder::GivesContiguous(node, i)) {
+      builder.AddCollective(node, builder.InfoOf(node, x.dtype), {taken}, {c.Write(node, i)});
+      continue;
+    }
+    const auto [slice, dim] = builder.SliceGiven(node, i);
+    const Runs runs(slice, dim);
+    const int given = builder.DefineTemporary(node.result_name(i) + ".given", y.dtype, "", y.num_bytes());
+    builder.AddCollective(node, builder.InfoOf(node, x.dtype), {taken}, {given});
+    c.Add(node, SwapOuter(kernel, ranks, runs.outer, static_cast<uint64_t>(slice.shape[dim]) * runs.inner), {given},
+          {c.Write(node, i)});
+  }
   return absl::OkStatus();
 }
 

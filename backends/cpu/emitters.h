@@ -65,8 +65,7 @@ absl::Status EmitConcat(const Node& node, EmitContext& c);
 absl::Status EmitPad(const Node& node, EmitContext& c);
 absl::Status EmitShard(const Node& node, EmitContext& c);
 absl::Status EmitAxisIndex(const Node& node, EmitContext& c);
-absl::Status EmitAllGather(const Node& node, EmitContext& c);      // along an inner dimension
-absl::Status EmitReduceScatter(const Node& node, EmitContext& c);  // along an inner dimension
+absl::Status EmitInnerCollective(const Node& node, EmitContext& c);  // along an inner dimension
 // loop.cc: fusions, and whatever else the loop compiler takes as a body of one node
 bool SupportsLoop(const Node& node);
 absl::Status EmitLoop(const Node& node, EmitContext& c);
@@ -96,8 +95,11 @@ inline constexpr Emitter kEmitters[] = {
     {"pad", EmitPad},
     {"shard", EmitShard},
     {"axis_index", EmitAxisIndex},
-    {"all_gather", EmitAllGather},
-    {"reduce_scatter", EmitReduceScatter},
+    {"all_gather", EmitInnerCollective},
+    {"reduce_scatter", EmitInnerCollective},
+    {"all_to_all", EmitInnerCollective},
+    {"collective_gather", EmitInnerCollective},
+    {"collective_scatter", EmitInnerCollective},
 };
 
 }  // namespace lockstep::cpu

@@ -1,5 +1,6 @@
-// Proves from an executable's steps that a gradient's bytes are never copied between the kernel that computes them and
-// the optimizer: the kernel writes into the bucket, the collective works there, and the optimizer reads there.
+// Proves from an executable's steps that nothing that ranks send is copied between the kernel that computes it and the
+// one that uses what comes: the kernel writes into registered memory, the collective works there, and the other kernel,
+// such as an optimizer, reads there.
 
 #include <map>
 #include <set>
@@ -57,7 +58,7 @@ TEST_P(ZeroCopy, GradientsLiveInTheirBuckets) {
       ASSERT_EQ(step.writes[0].name, "loss");  // the caller's memory is not a bucket
     } else if (step.kind == StepKind::kStart) {
       for (const StepOperand& gradient : step.reads) {
-        EXPECT_EQ(kind_of(gradient.slice), BufferKind::kBucket);
+        EXPECT_EQ(kind_of(gradient.slice), BufferKind::kRegistered);
         reduced.insert(gradient.name);
         // Some kernel before writes exactly these bytes.
         const bool written =
@@ -73,7 +74,7 @@ TEST_P(ZeroCopy, GradientsLiveInTheirBuckets) {
       for (const StepOperand& write : step.writes) {
         if (kind_of(write.slice) != BufferKind::kState) continue;
         for (const StepOperand& read : step.reads) {
-          if (kind_of(read.slice) == BufferKind::kBucket) {
+          if (kind_of(read.slice) == BufferKind::kRegistered) {
             states_from_buckets.insert(executable->buffers[static_cast<size_t>(write.slice.buffer)].name);
           }
         }
@@ -83,6 +84,114 @@ TEST_P(ZeroCopy, GradientsLiveInTheirBuckets) {
   EXPECT_EQ(num_copies, 1);
   EXPECT_EQ(reduced.size(), 5u);  // four gradients and the loss
   for (const std::string state : {"k", "c", "w", "b"}) EXPECT_TRUE(states_from_buckets.contains(state)) << state;
+}
+
+// Every collective, each of what a kernel computes and for a kernel.
+constexpr char kAllCollectives[] = R"(
+mesh {data=2}
+local graph @all(%x: f32[8,8] local) -> (f: f32[8,4] split(1), z: f32[4,8] split(0)) {
+  %a = matmul %x, %x : f32[8,8] local
+  %ar = all_reduce %a {axis=data, kind=sum} : f32[8,8]
+  %b = matmul %x, %ar : f32[8,8] local
+  %rs = reduce_scatter %b {axis=data, dim=0, kind=sum} : f32[4,8] split(0)
+  %c = matmul %rs, %ar : f32[4,8] split(0)
+  %ag = all_gather %c {axis=data, dim=0} : f32[8,8]
+  %d = matmul %c, %ag : f32[4,8] split(0)
+  %at = all_to_all %d {axis=data, concat_dim=0, split_dim=1} : f32[8,4] split(1)
+  %f = matmul %ag, %at : f32[8,4] split(1)
+  %g = matmul %x, %ag : f32[8,8] local
+  %cp = collective_permute %g {axis=data, sources=[0,1], targets=[1,0]} : f32[8,8] local
+  %h = matmul %cp, %ag : f32[8,8] local
+  %cb = collective_broadcast %h {axis=data, root=1} : f32[8,8]
+  %i = matmul %c, %cb : f32[4,8] split(0)
+  %cg = collective_gather %i {axis=data, dim=0, root=0} : f32[8,8] local
+  %j = matmul %cg, %ag : f32[8,8] local
+  %cs = collective_scatter %j {axis=data, dim=0, root=0} : f32[4,8] split(0)
+  %z = matmul %cs, %ag : f32[4,8] split(0)
+  return %f, %z
+}
+)";
+
+// What an optimizer does whose states the ranks share: gradients are reduced to slices in one bucket, and the new
+// weights gathered in another one.
+constexpr char kBuckets[] = R"(
+mesh {data=2}
+local graph @buckets(%x: f32[8,8] local) -> (y: f32[8,8], z: f32[4,8]) {
+  %a = matmul %x, %x : f32[8,8] local
+  %t = transpose %a {permutation=[1,0]} : f32[8,8] local
+  %b = slice %t {limit=[4,8], start=[0,0], stride=[1,1]} : f32[4,8] local
+  %ga, %gb = reduce_scatter %a, %b {axis=data, bucket=0, dim=0, kind=sum} : f32[4,8] split(0), f32[2,8] split(0)
+  %na = mul %ga, %ga : f32[4,8] split(0)
+  %nb = mul %gb, %gb : f32[2,8] split(0)
+  %wa, %wb = all_gather %na, %nb {axis=data, bucket=1, dim=0} : f32[8,8], f32[4,8]
+  %y = matmul %wa, %wa : f32[8,8]
+  %z = matmul %wb, %wa : f32[4,8]
+  return %y, %z
+}
+)";
+
+class NoStepCopies : public testing::TestWithParam<std::pair<const char*, size_t>> {};
+
+TEST_P(NoStepCopies, WhatTravelsIsBornInRegisteredMemory) {
+  const absl::StatusOr<Graph> graph = ParseGraph(GetParam().first);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const auto backend = CreateBackend("cpu");
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const auto executable = Compile(graph->Clone(), **backend, CompileOptions());
+  ASSERT_TRUE(executable.ok()) << executable.status();
+  SCOPED_TRACE(executable->ToString());
+  const StepList& steps = executable->steps;
+  // Whether one of the kernels in [begin, end) touches exactly these bytes.
+  const auto is_touched = [&](size_t begin, size_t end, const BufferSlice& slice, bool by_writing) {
+    for (size_t i = begin; i < end; ++i) {
+      const StepInfo& step = steps[i]->info();
+      if (step.kind != StepKind::kKernel) continue;
+      for (const StepOperand& operand : by_writing ? step.writes : step.reads) {
+        if (operand.slice == slice) return true;
+      }
+    }
+    return false;
+  };
+  std::set<CollectiveOp> seen;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const StepInfo& step = steps[i]->info();
+    EXPECT_NE(step.kind, StepKind::kCopy) << step.ToString();
+    if (!step.collective) continue;
+    seen.insert(step.collective->op);
+    for (const BufferSlice& slice : {step.collective->input, step.collective->output}) {
+      EXPECT_EQ(executable->buffers[static_cast<size_t>(slice.buffer)].kind, BufferKind::kRegistered);
+    }
+    for (const StepOperand& operand : step.reads) EXPECT_TRUE(is_touched(0, i, operand.slice, true)) << operand.name;
+    for (const StepOperand& result : step.writes)
+      EXPECT_TRUE(is_touched(i, steps.size(), result.slice, false)) << result.name;
+  }
+  EXPECT_EQ(seen.size(), GetParam().second);
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, NoStepCopies,
+                         testing::Values(std::pair(kAllCollectives, size_t{8}), std::pair(kBuckets, size_t{2})));
+
+// Registered memory is shared by lifetimes, as the arena is.
+TEST(RegisteredMemory, IsUsedAgain) {
+  const auto graph = ParseGraph(R"(
+mesh {data=2}
+local graph @chain(%x: f32[64,64] local) -> (z: f32[64,64]) {
+  %a = matmul %x, %x : f32[64,64] local
+  %ra = all_reduce %a {axis=data, kind=sum} : f32[64,64]
+  %b = matmul %x, %ra : f32[64,64] local
+  %rb = all_reduce %b {axis=data, kind=sum} : f32[64,64]
+  %c = matmul %x, %rb : f32[64,64] local
+  %rc = all_reduce %c {axis=data, kind=sum} : f32[64,64]
+  %z = matmul %rc, %rc : f32[64,64]
+  return %z
+}
+)");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const auto backend = CreateBackend("cpu");
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const auto executable = Compile(graph->Clone(), **backend, CompileOptions());
+  ASSERT_TRUE(executable.ok()) << executable.status();
+  EXPECT_EQ(executable->BytesOf(BufferKind::kRegistered), 2u * 64 * 64 * sizeof(float)) << executable->ToString();
 }
 
 passes::OptimizerSpec Momentum() { return {"SGD", {{"learning_rate", 0.01}, {"momentum", 0.9}}}; }

@@ -36,8 +36,11 @@ constexpr Emitter kEmitters[] = {
     {"pad", EmitPad, SupportsPad},
     {"shard", EmitShard, Always},
     {"axis_index", EmitAxisIndex, Always},
-    {"all_gather", EmitAllGather, Always},
-    {"reduce_scatter", EmitReduceScatter, Always},
+    {"all_gather", EmitInnerCollective, Always},
+    {"reduce_scatter", EmitInnerCollective, Always},
+    {"all_to_all", EmitInnerCollective, Always},
+    {"collective_gather", EmitInnerCollective, Always},
+    {"collective_scatter", EmitInnerCollective, Always},
 };
 
 }  // namespace

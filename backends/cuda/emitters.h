@@ -73,7 +73,6 @@ absl::Status EmitPad(const Node& node, EmitContext& c);
 bool SupportsPad(const Node& node);
 absl::Status EmitShard(const Node& node, EmitContext& c);
 absl::Status EmitAxisIndex(const Node& node, EmitContext& c);
-absl::Status EmitAllGather(const Node& node, EmitContext& c);      // along an inner dimension
-absl::Status EmitReduceScatter(const Node& node, EmitContext& c);  // along an inner dimension
+absl::Status EmitInnerCollective(const Node& node, EmitContext& c);  // along an inner dimension
 
 }  // namespace lockstep::cuda

@@ -29,10 +29,29 @@ using ::lockstep::testing::Order;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const std::set<std::string> kOps = {
-    "max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad",  "gather",          "scatter_sum",   "scatter",
-    "top_k",    "argmax",        "argmin",   "cumulative_sum", "cumulative_prod", "overlap_add",   "scan",
-    "concat",   "pad",           "shard",    "axis_index",     "all_gather",      "reduce_scatter"};
+const std::set<std::string> kOps = {"max_pool",
+                                    "max_pool_grad",
+                                    "avg_pool",
+                                    "avg_pool_grad",
+                                    "gather",
+                                    "scatter_sum",
+                                    "scatter",
+                                    "top_k",
+                                    "argmax",
+                                    "argmin",
+                                    "cumulative_sum",
+                                    "cumulative_prod",
+                                    "overlap_add",
+                                    "scan",
+                                    "concat",
+                                    "pad",
+                                    "shard",
+                                    "axis_index",
+                                    "all_gather",
+                                    "reduce_scatter",
+                                    "all_to_all",
+                                    "collective_gather",
+                                    "collective_scatter"};
 
 using RankTensors = std::vector<std::vector<Tensor>>;
 

@@ -174,28 +174,30 @@ absl::Status EmitAxisIndex(const Node& node, EmitContext& c) {
   return absl::OkStatus();
 }
 
-absl::Status EmitAllGather(const Node& node, EmitContext& c) {
-  const int64_t dim = node.attr<int64_t>("dim");
-  const TensorType& part = node.operand(0).type();
-  const int slices =
-      c.builder().DefineTemporary(node.result_name() + ".slices", part.dtype, "", node.type().num_bytes());
-  c.builder().AddCollective(node, c.builder().InfoOf(node), {c.Read(node, 0)}, {slices});
-  const Runs runs(part, dim);
-  const int64_t slice = part.shape[dim] * runs.inner;
-  const int64_t ranks = part.shape[dim] == 0 ? 0 : node.type().shape[dim] / part.shape[dim];
-  c.Add(node, SwapOuter(c, "cuda.all_gather", ranks, runs.outer, slice), {slices}, {c.Write(node)});
-  return absl::OkStatus();
-}
-
-absl::Status EmitReduceScatter(const Node& node, EmitContext& c) {
-  const int64_t dim = node.attr<int64_t>("dim");
-  const TensorType& whole = node.operand(0).type();
-  const int slices = c.builder().DefineTemporary(node.result_name() + ".slices", whole.dtype, "", whole.num_bytes());
-  const Runs runs(node.type(), dim);
-  const int64_t slice = node.type().shape[dim] * runs.inner;
-  const int64_t ranks = node.type().shape[dim] == 0 ? 0 : whole.shape[dim] / node.type().shape[dim];
-  c.Add(node, SwapOuter(c, "cuda.reduce_scatter", runs.outer, ranks, slice), {c.Read(node, 0)}, {slices});
-  c.builder().AddCollective(node, c.builder().InfoOf(node), {slices}, {c.Write(node)});
+absl::Status EmitInnerCollective(const Node& node, EmitContext& c) {
+  ProgramBuilder& builder = c.builder();
+  const int64_t ranks = builder.RanksAlong(node);
+  const std::string kernel = "cuda." + std::string(node.op_name());
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    const TensorType &x = node.operand(i).type(), &y = node.type(i);
+    int taken = c.Read(node, i);
+    if (!ProgramBuilder::TakesContiguous(node, i)) {
+      const auto [slice, dim] = builder.SliceTaken(node, i);
+      const Runs runs(slice, dim);
+      const int slices = builder.DefineTemporary(node.result_name(i) + ".taken", x.dtype, "", x.num_bytes());
+      c.Add(node, SwapOuter(c, kernel, runs.outer, ranks, slice.shape[dim] * runs.inner), {taken}, {slices});
+      taken = slices;
+    }
+    if (ProgramBuilder::GivesContiguous(node, i)) {
+      builder.AddCollective(node, builder.InfoOf(node, x.dtype), {taken}, {c.Write(node, i)});
+      continue;
+    }
+    const auto [slice, dim] = builder.SliceGiven(node, i);
+    const Runs runs(slice, dim);
+    const int given = builder.DefineTemporary(node.result_name(i) + ".given", y.dtype, "", y.num_bytes());
+    builder.AddCollective(node, builder.InfoOf(node, x.dtype), {taken}, {given});
+    c.Add(node, SwapOuter(c, kernel, ranks, runs.outer, slice.shape[dim] * runs.inner), {given}, {c.Write(node, i)});
+  }
   return absl::OkStatus();
 }
 

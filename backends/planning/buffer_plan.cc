@@ -59,11 +59,8 @@ class Planner {
     for (size_t i = 0; i < program_.constants.size(); ++i) {
       constants_.push_back(AddBuffer(BufferKind::kConstant, std::to_string(i), program_.constants[i].num_bytes()));
     }
-    for (size_t i = 0; i < program_.bucket_axes.size(); ++i) {
-      buckets_.push_back(AddBuffer(BufferKind::kBucket, std::to_string(i), 0));
-      plan_.buffers.back().mesh_axis = program_.bucket_axes[i];
-    }
     PlaceRoots();
+    for (size_t axis = 0; axis < program_.mesh.axes().size(); ++axis) PlaceBuckets(static_cast<int>(axis));
     PlaceInArena();
     for (size_t id = 0; id < program_.storages.size(); ++id) {
       const int root = program_.Root(static_cast<int>(id));
@@ -106,12 +103,44 @@ class Planner {
         slice.buffer = states_[static_cast<size_t>(storage.state)];
       } else if (storage.result >= 0) {
         slice.buffer = results_[static_cast<size_t>(storage.result)];
-      } else if (storage.bucket >= 0) {
-        slice.buffer = buckets_[static_cast<size_t>(storage.bucket)];
-        slice.offset = storage.bucket_offset;
-        uint64_t& bytes = plan_.buffers[static_cast<size_t>(slice.buffer)].bytes;
-        bytes = std::max(bytes, slice.offset + slice.bytes);
       }
+    }
+  }
+
+  // In the registered memory of an axis. A bucket lives from the first write of any of its storages to the last use of
+  // any.
+  void PlaceBuckets(int axis) {
+    std::vector<int> buckets;                              // of the axis
+    std::vector<int> at(program_.bucket_axes.size(), -1);  // by bucket: its place among them
+    for (size_t bucket = 0; bucket < at.size(); ++bucket) {
+      if (program_.bucket_axes[bucket] != axis) continue;
+      at[bucket] = static_cast<int>(buckets.size());
+      buckets.push_back(static_cast<int>(bucket));
+    }
+    if (buckets.empty()) return;
+    const auto last = static_cast<int>(program_.instructions.size());
+    std::vector<ArenaRequest> requests(buckets.size(), ArenaRequest{.bytes = 0, .begin = last, .end = 0});
+    const auto of_axis = [&](const Storage& storage) {
+      return storage.alias_of < 0 && storage.bucket >= 0 ? at[static_cast<size_t>(storage.bucket)] : -1;
+    };
+    for (size_t id = 0; id < program_.storages.size(); ++id) {
+      const Storage& storage = program_.storages[id];
+      if (of_axis(storage) < 0) continue;
+      ArenaRequest& request = requests[static_cast<size_t>(of_axis(storage))];
+      request.bytes = std::max(request.bytes, storage.bucket_offset + storage.bytes);
+      request.begin = std::min(request.begin, lifetimes_[id].begin());
+      request.end = std::max(request.end, lifetimes_[id].end());
+    }
+    uint64_t total = 0;
+    const std::vector<uint64_t> offsets = PlanArena(requests, total);
+    const int32_t buffer =
+        AddBuffer(BufferKind::kRegistered, program_.mesh.axes()[static_cast<size_t>(axis)].name, total);
+    plan_.buffers.back().mesh_axis = axis;
+    for (size_t id = 0; id < program_.storages.size(); ++id) {
+      const Storage& storage = program_.storages[id];
+      if (of_axis(storage) < 0) continue;
+      plan_.slices[id] = {buffer, offsets[static_cast<size_t>(of_axis(storage))] + storage.bucket_offset,
+                          storage.bytes};
     }
   }
 
@@ -129,7 +158,7 @@ class Planner {
   Program& program_;
   const std::vector<Lifetime> lifetimes_;
   BufferPlan plan_;
-  std::vector<int32_t> inputs_, results_, states_, constants_, buckets_;
+  std::vector<int32_t> inputs_, results_, states_, constants_;
 };
 
 }  // namespace

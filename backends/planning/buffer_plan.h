@@ -1,6 +1,6 @@
-// Gives every storage of a scheduled program its slice of a buffer. Inputs, states, constants, results and buckets are
-// buffers of their own; settings share one; all other values and the kernels' scratch memory share one arena by their
-// lifetimes.
+// Gives every storage of a scheduled program its slice of a buffer. Inputs, states, constants and results are buffers
+// of their own; settings share one; the buckets of collectives along one axis of the mesh share one by their lifetimes;
+// all other values and the kernels' scratch memory share one arena likewise.
 
 #pragma once
 

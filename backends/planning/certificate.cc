@@ -112,11 +112,11 @@ class Checker {
       return Error("O6", at, step) << "is along axis " << collective.axis << ", number " << collective.mesh_axis
                                    << " of the mesh " << mesh_.ToString();
     }
-    if (!TraitsOf(collective.op).is_in_bucket) return absl::OkStatus();
-    const Buffer& buffer = buffers_[static_cast<size_t>(collective.input.buffer)];
-    if (buffer.kind != BufferKind::kBucket || buffer.mesh_axis != collective.mesh_axis) {
+    for (const BufferSlice& slice : {collective.input, collective.output}) {
+      const Buffer& buffer = buffers_[static_cast<size_t>(slice.buffer)];
+      if (buffer.kind == BufferKind::kRegistered && buffer.mesh_axis == collective.mesh_axis) continue;
       return Error("O6", at, step) << "is along axis " << collective.axis << ", in " << buffer.ToString()
-                                   << ", which is no bucket of that axis";
+                                   << ", which is not registered with that axis' communicator";
     }
     return absl::OkStatus();
   }
@@ -128,7 +128,7 @@ class Checker {
       return Error("O1", at, step) << "collective " << collective.id << " starts, expected " << next_id_;
     }
     ++next_id_;
-    if (TraitsOf(collective.op).is_in_bucket) {
+    if (TraitsOf(collective.op).in_place) {
       if (collective.input != collective.output) return Error("O4", at, step) << "is not in place";
     } else if (collective.input.Overlaps(collective.output)) {
       return Error("O4", at, step) << "its output shares memory with its input";

@@ -5,16 +5,16 @@
 //  (O2) Each start has exactly one wait, after it, for the same collective: all that is said of it is equal.
 //  (O3) Between start and wait no step writes the collective's input, nor reads or writes its output. Scratch memory
 //       counts as written, and what another collective takes and gives as read and written.
-//  (O4) A collective's operands lie in its slices. An all_reduce is in place; of the others, input and output are
-//       apart.
+//  (O4) A collective's operands and results lie in its slices. An all_reduce is in place; of the others, input and
+//       output are apart.
 //  (O5) Within a step a write, and its scratch memory, shares no byte with another operand, unless the step says that
 //       the write may overwrite a read: then they are the same bytes.
 //  (O6) A collective is along an axis of the mesh with more than one rank, whose communicator its start and its wait
-//       use. An all_reduce is in a bucket of its axis, with whose communicator the bucket's memory is registered. The
-//       others may take and give any memory, a bucket of another axis too: a communicator copies what is not its own.
+//       use. What it takes and gives lies in memory that is registered with that communicator, which would copy what is
+//       not its own.
 //
-// The hash is over the collectives of all axes in order: op, root, kind, dtype, count, axis, label, and each operand's
-// name, offset, bytes and memory layout.
+// The hash is over the collectives of all axes in order: op, root, kind, dtype, counts, pairs, axis, label, and each
+// operand's name, offset, bytes and memory layout.
 //
 // Why equal certificates mean that no rank waits for ever, though an axis has a communicator of its own
 // (docs/decisions/0009): a collective completes once all ranks of its group have started it, and a start waits for

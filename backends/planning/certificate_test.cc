@@ -65,14 +65,14 @@ std::vector<StepInfo> Good() {
   return infos;
 }
 
-// kFirst and kSecond are buckets along `data`; a third bucket is along `model`.
-constexpr BufferSlice kOfModel{3, 0, 64};
+// kFirst and kSecond are registered along `data`, and these along `model`.
+constexpr BufferSlice kOfModel{3, 0, 64}, kMoreOfModel{3, 64, 64};
 
 std::vector<Buffer> Buffers() {
   std::vector<Buffer> buffers(4);
-  buffers[0] = {BufferKind::kBucket, "0", 64, 0};
-  buffers[1] = {BufferKind::kBucket, "1", 128, 0};
-  buffers[3] = {BufferKind::kBucket, "2", 64, 2};
+  buffers[0] = {BufferKind::kRegistered, "data", 192, 0};
+  buffers[1] = {BufferKind::kRegistered, "data", 128, 0};
+  buffers[3] = {BufferKind::kRegistered, "model", 128, 2};
   return buffers;
 }
 
@@ -290,19 +290,28 @@ TEST_P(OutOfPlace, OperandsLieInTheSlices) {
   ExpectRefused(infos, "O4");
 }
 
-TEST_P(OutOfPlace, OperandsMayLieInABucketOfAnotherAxis) {
-  std::vector<StepInfo> infos = {Collective(StepKind::kStart, GetParam(), 0, kOfModel, kState),
-                                 Collective(StepKind::kWait, GetParam(), 0, kOfModel, kState)};
-  EXPECT_TRUE(Certify(infos).ok()) << Certify(infos).status();
+TEST_P(OutOfPlace, InputAndOutputAreRegisteredAlongItsAxis) {
+  const auto steps = [](const BufferSlice& from, const BufferSlice& to) -> std::vector<StepInfo> {
+    return {Collective(StepKind::kStart, GetParam(), 0, from, to),
+            Collective(StepKind::kWait, GetParam(), 0, from, to)};
+  };
+  EXPECT_TRUE(Certify(steps(kFirst, kSecond)).ok());
+  ExpectRefused(steps(kOfModel, kFirst), "O6");
+  ExpectRefused(steps(kFirst, kOfModel), "O6");
+  ExpectRefused(steps(kState, kFirst), "O6");
+  ExpectRefused(steps(kFirst, kState), "O6");
 }
 
-INSTANTIATE_TEST_SUITE_P(Ops, OutOfPlace, testing::Values(CollectiveOp::kAllGather, CollectiveOp::kReduceScatter));
+INSTANTIATE_TEST_SUITE_P(Ops, OutOfPlace,
+                         testing::Values(CollectiveOp::kBroadcast, CollectiveOp::kAllGather,
+                                         CollectiveOp::kReduceScatter, CollectiveOp::kAllToAll, CollectiveOp::kPermute,
+                                         CollectiveOp::kGather, CollectiveOp::kScatter));
 
 TEST(Certificate, HashCoversAllThatRanksMustAgreeOn) {
   using Change = std::function<void(StepInfo&)>;
   // A reduction, and a broadcast, whose root counts; each with its wait.
   const auto hash_of = [](const Change& change, CollectiveOp op) -> uint64_t {
-    const BufferSlice& output = op == CollectiveOp::kBroadcast ? kSecond : kFirst;
+    const BufferSlice& output = TraitsOf(op).in_place ? kFirst : kSecond;
     std::vector<StepInfo> infos = {Collective(StepKind::kStart, op, 0, kFirst, output),
                                    Collective(StepKind::kWait, op, 0, kFirst, output)};
     for (StepInfo& info : infos) change(info);
@@ -318,7 +327,17 @@ TEST(Certificate, HashCoversAllThatRanksMustAgreeOn) {
   expect_changed([](StepInfo& info) { info.collective->dtype = DType::kI32; });
   expect_changed([](StepInfo& info) { info.collective->label = "bucket 7"; });
   expect_changed([](StepInfo& info) { info.collective->root = 1; }, CollectiveOp::kBroadcast);
-  expect_changed([](StepInfo& info) { info = AlongModel(info); }, CollectiveOp::kBroadcast);
+  expect_changed([](StepInfo& info) { info.collective->counts = {8, 8}; }, CollectiveOp::kAllGather);
+  expect_changed([](StepInfo& info) { info.collective->pairs = {{0, 1}}; }, CollectiveOp::kPermute);
+  expect_changed(
+      [](StepInfo& info) {
+        info = AlongModel(info);
+        info.collective->input = kOfModel;
+        info.collective->output = kMoreOfModel;
+        for (StepOperand& read : info.reads) read.slice = kOfModel;
+        for (StepOperand& write : info.writes) write.slice = kMoreOfModel;
+      },
+      CollectiveOp::kBroadcast);
   const auto of_read = [](const std::function<void(StepOperand&)>& change) {
     return [change](StepInfo& info) {
       if (!info.reads.empty()) change(info.reads[0]);
@@ -403,7 +422,7 @@ TEST(Certificate, OperandsAreFromTheBucketsBegin) {
 
 // What a collective takes and gives counts, also where no operand of a step lies.
 TEST_P(OutOfPlace, TwoInFlightShareNothingThatOneWrites) {
-  const BufferSlice a{0, 0, 64}, b{1, 0, 64}, rest_of_b{1, 64, 64}, c{2, 0, 64}, d{3, 0, 64};
+  const BufferSlice a{0, 0, 64}, b{1, 0, 64}, rest_of_b{1, 64, 64}, c{0, 64, 64}, d{0, 128, 64};
   const auto both = [&](BufferSlice first_output, BufferSlice second_input, BufferSlice second_output) {
     std::vector<StepInfo> infos;
     for (StepKind kind : {StepKind::kStart, StepKind::kWait}) {

@@ -14,13 +14,12 @@ std::vector<StepOperand> Operands(const std::vector<int>& ids, const Program& pr
   return operands;
 }
 
-// What is in a bucket works on all of it, in place; the others on one operand and one result.
-void SetSlices(CollectiveInfo& info, const std::vector<StepOperand>& reads, const std::vector<StepOperand>& writes) {
-  info.input = reads.front().slice;
-  info.output = writes.front().slice;
-  if (!TraitsOf(info.op).is_in_bucket) return;
-  const BufferSlice& last = reads.back().slice;
-  info.input.bytes = info.output.bytes = last.offset + last.bytes - info.input.offset;
+// From the first to the last of what lies side by side.
+BufferSlice RangeOf(const std::vector<StepOperand>& operands) {
+  BufferSlice range = operands.front().slice;
+  const BufferSlice& last = operands.back().slice;
+  range.bytes = last.offset + last.bytes - range.offset;
+  return range;
 }
 
 }  // namespace
@@ -51,7 +50,8 @@ StepList EmitSteps(Program& program, const BufferPlan& plan) {
         info.kind = is_start ? StepKind::kStart : StepKind::kWait;
         info.name = std::string(TraitsOf(instruction.collective.op).name) + (is_start ? ".start" : ".wait");
         info.collective = std::move(instruction.collective);
-        SetSlices(*info.collective, info.reads, info.writes);
+        info.collective->input = RangeOf(info.reads);
+        info.collective->output = RangeOf(info.writes);
         // What a wait ends is known from its start; what it makes usable are its results.
         (is_start ? info.writes : info.reads).clear();
         steps.push_back(CollectiveStep(std::move(info)));

@@ -29,7 +29,7 @@ struct Storage {
 
   // Where a temporary lies, if not in the arena. At most one of the three is set, and only on a storage that is no
   // alias.
-  int bucket = -1;  // at bucket_offset of this bucket
+  int bucket = -1;  // at bucket_offset of this bucket, what a collective takes or gives at once
   uint64_t bucket_offset = 0;
   int state = -1;   // it is the next value of this state, and lies in its buffer
   int result = -1;  // in the buffer of this result
@@ -70,7 +70,7 @@ struct Program {
   std::vector<ValueInfo> inputs, states, results;  // buffers are not known yet
   std::vector<SettingInfo> settings;
   std::vector<ProgramOutput> outputs;  // results and next values, in the graph's order
-  std::vector<int> bucket_axes;        // by bucket: position in the mesh of its axis
+  std::vector<int> bucket_axes;        // by bucket: position in the mesh of the axis that registers its memory
   int num_collectives = 0;
   Preparation prepare;              // what the backend does when the program is loaded; null: nothing
   std::unique_ptr<WholeRun> whole;  // the backend's way to run all steps at once; null: it has none

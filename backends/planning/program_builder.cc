@@ -26,6 +26,26 @@ Storage StorageFor(Value value) {
   return storage;
 }
 
+// What does both has an attribute for each.
+int64_t ScatteredDim(const Node& node) {
+  return node.attr<int64_t>(TraitsOf(*node.op().collective()).gathers ? "split_dim" : "dim");
+}
+int64_t GatheredDim(const Node& node) {
+  return node.attr<int64_t>(TraitsOf(*node.op().collective()).scatters ? "concat_dim" : "dim");
+}
+
+TensorType SliceOf(const TensorType& whole, int64_t dim, int64_t ranks) {
+  return {whole.dtype, whole.shape.WithDim(dim, whole.shape[dim] / ranks)};
+}
+
+// Whether slices along `dim` are contiguous in memory.
+bool IsOutermost(const Shape& shape, int64_t dim) {
+  for (int64_t i = 0; i < dim; ++i) {
+    if (shape[i] != 1) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 ProgramBuilder::ProgramBuilder(const Graph& graph) : graph_(graph) {
@@ -135,12 +155,15 @@ int ProgramBuilder::MeshAxisOf(const Node& node) const {
   return static_cast<int>(it - axes.begin());
 }
 
-bool ProgramBuilder::IsAlongOneRank(const Node& node) const {
-  if (!node.op().has_trait(kOneRankIdentity)) return false;
-  return program_.mesh.axes()[static_cast<size_t>(MeshAxisOf(node))].size == 1;
+int64_t ProgramBuilder::RanksAlong(const Node& node) const {
+  return program_.mesh.axes()[static_cast<size_t>(MeshAxisOf(node))].size;
 }
 
-CollectiveInfo ProgramBuilder::InfoOf(const Node& node) const {
+bool ProgramBuilder::IsAlongOneRank(const Node& node) const {
+  return node.op().has_trait(kOneRankIdentity) && RanksAlong(node) == 1;
+}
+
+CollectiveInfo ProgramBuilder::InfoOf(const Node& node, DType dtype) const {
   CollectiveInfo info;
   info.op = *node.op().collective();
   info.axis = node.attr<std::string>("axis");
@@ -148,16 +171,37 @@ CollectiveInfo ProgramBuilder::InfoOf(const Node& node) const {
   const CollectiveTraits traits = TraitsOf(info.op);
   if (traits.reduces) info.kind = *ReduceKindFromName(node.attr<std::string>("kind"));
   if (traits.has_root) info.root = static_cast<int>(node.attr<int64_t>("root"));
-  info.dtype = node.operand(0).dtype();
+  if (traits.has_pairs) {
+    const auto &sources = node.attr<std::vector<int64_t>>("sources"),
+               &targets = node.attr<std::vector<int64_t>>("targets");
+    for (size_t i = 0; i < sources.size(); ++i)
+      info.pairs.push_back({static_cast<int>(sources[i]), static_cast<int>(targets[i])});
+  }
+  info.dtype = dtype;
   return info;
 }
 
+bool ProgramBuilder::TakesContiguous(const Node& node, size_t i) {
+  return !TraitsOf(*node.op().collective()).scatters || IsOutermost(node.operand(i).shape(), ScatteredDim(node));
+}
+
+bool ProgramBuilder::GivesContiguous(const Node& node, size_t i) {
+  return !TraitsOf(*node.op().collective()).gathers || IsOutermost(node.type(i).shape, GatheredDim(node));
+}
+
+std::pair<TensorType, int64_t> ProgramBuilder::SliceTaken(const Node& node, size_t i) const {
+  const int64_t dim = ScatteredDim(node);
+  return {SliceOf(node.operand(i).type(), dim, RanksAlong(node)), dim};
+}
+
+std::pair<TensorType, int64_t> ProgramBuilder::SliceGiven(const Node& node, size_t i) const {
+  const int64_t dim = GatheredDim(node);
+  return {SliceOf(node.type(i), dim, RanksAlong(node)), dim};
+}
+
 bool ProgramBuilder::IsContiguous(const Node& node) {
-  const CollectiveOp op = *node.op().collective();
-  if (op != CollectiveOp::kAllGather && op != CollectiveOp::kReduceScatter) return true;
-  const int64_t dim = node.attr<int64_t>("dim");
-  for (int64_t i = 0; i < dim; ++i) {
-    if (node.operand(0).shape()[i] != 1) return false;
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    if (!TakesContiguous(node, i) || !GivesContiguous(node, i)) return false;
   }
   return true;
 }
@@ -174,27 +218,21 @@ void ProgramBuilder::AddCollective(const Node& node, CollectiveInfo info, std::v
 }
 
 absl::Status ProgramBuilder::LowerCollective(const Node& node) {
-  if (!TraitsOf(*node.op().collective()).is_in_bucket) {
-    const int read = Find(node.operand(0), "");
-    if (read < 0) return Internal() << node.Describe() << ": the operand is not row-major";
-    AddCollective(node, InfoOf(node), {read}, {Define(const_cast<Node&>(node).result())});
-    return absl::OkStatus();
-  }
-  // A bucket holds one dtype. An all_reduce does not care how elements lie: it takes operands as they were produced.
+  // A collective moves elements of one dtype. An all_reduce does not care how they lie: it takes operands as they were
+  // produced.
+  const bool any_layout = TraitsOf(*node.op().collective()).in_place;
   std::map<DType, std::pair<std::vector<int>, std::vector<int>>> by_dtype;
   for (size_t i = 0; i < node.operands().size(); ++i) {
-    const int read = StoragesOf(node.operand(i)).front();
-    const std::string layout = program_.storage(read).layout;
-    const uint64_t bytes = program_.storage(read).bytes;
+    const int read = any_layout ? StoragesOf(node.operand(i)).front() : Find(node.operand(i), "");
+    if (read < 0) return Internal() << node.Describe() << ": operand " << i << " is not row-major";
+    const Value result = const_cast<Node&>(node).result(i);
+    const Storage& storage = program_.storage(read);
     auto& [reads, writes] = by_dtype[node.operand(i).dtype()];
     reads.push_back(read);
-    writes.push_back(Define(const_cast<Node&>(node).result(i), layout, bytes));
+    writes.push_back(any_layout ? Define(result, storage.layout, storage.bytes) : Define(result));
   }
-  for (auto& [dtype, operands] : by_dtype) {
-    CollectiveInfo info = InfoOf(node);
-    info.dtype = dtype;
-    AddCollective(node, std::move(info), std::move(operands.first), std::move(operands.second));
-  }
+  for (auto& [dtype, operands] : by_dtype)
+    AddCollective(node, InfoOf(node, dtype), std::move(operands.first), std::move(operands.second));
   return absl::OkStatus();
 }
 

@@ -23,6 +23,7 @@ class ProgramBuilder {
 
   // The position in the mesh of the axis that the node's attribute names.
   int MeshAxisOf(const Node& node) const;
+  int64_t RanksAlong(const Node& node) const;  // the size of that axis
 
   // Lowers `node` if it needs no kernel of the backend; false if it does.
   absl::StatusOr<bool> LowerCommon(const Node& node);
@@ -44,12 +45,19 @@ class ProgramBuilder {
   // Adds a kernel; its source is the node's.
   Instruction& Add(const Node& node, Kernel kernel, std::vector<int> reads, std::vector<int> writes);
 
-  // Adds a collective between storages: what its node says to the communicator, with the dtype of operand 0.
-  CollectiveInfo InfoOf(const Node& node) const;
+  // Adds a collective between storages of `dtype`: what its node says to the communicator.
+  CollectiveInfo InfoOf(const Node& node, DType dtype) const;
   void AddCollective(const Node& node, CollectiveInfo info, std::vector<int> reads, std::vector<int> writes);
-  // Whether the ranks' slices of an all_gather or reduce_scatter are contiguous in memory, as the communicator wants
-  // them. For others the backend moves elements before or after the collective.
-  static bool IsContiguous(const Node& node);
+  // Whether the ranks' slices of operand i, and of result i, are contiguous in memory, as the communicator wants them;
+  // as are those of what neither scatters nor gathers. For others the backend moves elements before or after the
+  // collective.
+  static bool TakesContiguous(const Node& node, size_t i);
+  static bool GivesContiguous(const Node& node, size_t i);
+  static bool IsContiguous(const Node& node);  // of all operands and results
+  // The type of one rank's slice of operand i of what scatters, and of result i of what gathers, and the dimension
+  // along which it is one.
+  std::pair<TensorType, int64_t> SliceTaken(const Node& node, size_t i) const;
+  std::pair<TensorType, int64_t> SliceGiven(const Node& node, size_t i) const;
 
   // The program, with its outputs. `row_major` is called for an output that exists in other layouts only, and returns a
   // storage that holds it row-major.

@@ -270,7 +270,8 @@ void RecomputeFacts::AddUses(const Program& program) {
 }
 
 // Of each value the one instruction that writes it, if it is a kernel or a copy that reads nothing in a bucket, where
-// collectives work, and no collective has to do with the value.
+// collectives work and whose memory is planned without what is computed again, and no collective has to do with the
+// value.
 void RecomputeFacts::FindWriters(const Program& program) {
   std::vector<int> writes(values_.size(), 0);
   std::vector<bool> is_communicated(values_.size(), false);

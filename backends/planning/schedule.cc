@@ -43,7 +43,7 @@ class Scheduler {
         const Lifetime& lifetime = lifetimes_[static_cast<size_t>(program_.Root(id))];
         start = std::max(start, lifetime.last_write + 1);
         // The result of an all_reduce takes the operand's place: whoever reads the operand before it, does so first.
-        if (TraitsOf(instruction.collective.op).is_in_bucket && lifetime.last_read == position) {
+        if (TraitsOf(instruction.collective.op).in_place && lifetime.last_read == position) {
           start = std::max(start, LastReadBefore(instructions, id, position) + 1);
         }
       }
@@ -51,8 +51,11 @@ class Scheduler {
       instruction.kind = Instruction::Kind::kStart;
       instruction.collective.id = program_.num_collectives++;
       copies_.emplace_back();
-      if (TraitsOf(instruction.collective.op).is_in_bucket) FillBucket(instruction, position);
-      else Label(instruction);
+      const bool in_place = TraitsOf(instruction.collective.op).in_place;
+      PlaceOperands(instruction, position);
+      if (in_place) CountInPlace(instruction);
+      else PlaceResults(instruction);
+      Label(instruction);
       starts.emplace(start, std::move(instruction));
       instruction.kind = Instruction::Kind::kCollective;  // it has moved
     }
@@ -68,32 +71,76 @@ class Scheduler {
     return -1;
   }
 
-  bool CanLiveInBucket(int id, int position) const {
+  // Whether the bytes of an operand may have their place in the bucket of the collective, which is at `position`.
+  bool CanLiveInBucket(const Instruction& instruction, int id, int position) const {
     const int root = program_.Root(id);
     const Storage& storage = program_.storage(root);
-    return storage.kind == Storage::Kind::kTemporary && storage.bucket < 0 && !output_roots_.contains(root) &&
-           lifetimes_[static_cast<size_t>(root)].last_read <= position;
+    if (storage.kind != Storage::Kind::kTemporary || storage.bucket >= 0) return false;
+    const bool is_free = !output_roots_.contains(root) && lifetimes_[static_cast<size_t>(root)].last_read <= position;
+    return is_free || !TraitsOf(instruction.collective.op).in_place;
   }
 
-  // Gives every operand its place, one after the other, and the results the same places.
-  void FillBucket(Instruction& instruction, int position) {
-    const int bucket = static_cast<int>(program_.bucket_axes.size());
+  int AddBucket(const Instruction& instruction) {
     program_.bucket_axes.push_back(instruction.collective.mesh_axis);
-    uint64_t end = 0;
-    std::string contents;
-    for (size_t i = 0; i < instruction.reads.size(); ++i) {
-      int& read = instruction.reads[i];
-      if (!CanLiveInBucket(read, position)) read = CopyOf(read, position);
-      Storage& storage = program_.storage(program_.Root(read));
-      storage.bucket = bucket;
-      storage.bucket_offset = AlignUp(end);
-      end = storage.bucket_offset + storage.bytes;
-      contents += (i ? ", %" : "%") + storage.name;
-      program_.storage(instruction.writes[i]).alias_of = read;
+    return static_cast<int>(program_.bucket_axes.size()) - 1;
+  }
+
+  // The next place in `bucket`, which is filled up to `end`, as the communicator wants pieces.
+  void PlaceSideBySide(int bucket, int id, uint64_t& end) {
+    static_assert(kBufferAlignment == kPieceAlignment);
+    Storage& storage = program_.storage(program_.Root(id));
+    storage.bucket = bucket;
+    storage.bucket_offset = AlignUp(end);
+    end = storage.bucket_offset + storage.bytes;
+  }
+
+  void PlaceOperands(Instruction& instruction, int position) {
+    const CollectiveInfo& info = instruction.collective;
+    if (!TraitsOf(info.op).in_place && instruction.reads.size() == 1) {
+      const int bucket = program_.storage(program_.Root(instruction.reads[0])).bucket;
+      if (bucket >= 0 && program_.bucket_axes[static_cast<size_t>(bucket)] == info.mesh_axis) return;
     }
-    // One contiguous range: the gaps between operands hold zeros on all ranks, and keep them.
-    instruction.collective.count = static_cast<int64_t>(end / SizeOf(instruction.collective.dtype));
-    instruction.collective.label = "bucket " + std::to_string(bucket) + " (" + contents + ")";
+    const int bucket = AddBucket(instruction);
+    uint64_t end = 0;
+    for (int& read : instruction.reads) {
+      if (!CanLiveInBucket(instruction, read, position)) read = CopyOf(read, position);
+      PlaceSideBySide(bucket, read, end);
+    }
+  }
+
+  // The results have the operands' places. One contiguous range: of the gaps between operands nobody reads what
+  // becomes.
+  void CountInPlace(Instruction& instruction) {
+    for (size_t i = 0; i < instruction.reads.size(); ++i)
+      program_.storage(instruction.writes[i]).alias_of = instruction.reads[i];
+    const Storage& last = program_.storage(program_.Root(instruction.reads.back()));
+    instruction.collective.count =
+        static_cast<int64_t>((last.bucket_offset + last.bytes) / SizeOf(instruction.collective.dtype));
+  }
+
+  void PlaceResults(Instruction& instruction) {
+    CollectiveInfo& info = instruction.collective;
+    const CollectiveTraits traits = TraitsOf(info.op);
+    const int bucket = AddBucket(instruction);
+    const auto ranks = static_cast<uint64_t>(program_.mesh.axes()[static_cast<size_t>(info.mesh_axis)].size);
+    uint64_t end = 0;
+    for (size_t i = 0; i < instruction.writes.size(); ++i) {
+      PlaceSideBySide(bucket, instruction.writes[i], end);
+      const uint64_t bytes = program_.storage(instruction.reads[i]).bytes / (traits.scatters ? ranks : 1);
+      info.counts.push_back(static_cast<int64_t>(bytes / SizeOf(info.dtype)));
+      info.count += info.counts.back();
+    }
+    if (!traits.is_in_bucket) info.counts.clear();
+  }
+
+  // What messages call it.
+  void Label(Instruction& instruction) {
+    CollectiveInfo& info = instruction.collective;
+    std::string contents;
+    for (const int id : instruction.reads)
+      contents += (contents.empty() ? "%" : ", %") + program_.storage(program_.Root(id)).name;
+    if (!TraitsOf(info.op).is_in_bucket) info.label = std::move(contents);
+    else info.label = "bucket " + std::to_string(num_buckets_++) + " (" + contents + ")";
   }
 
   int CopyOf(int id, int position) {
@@ -102,13 +149,6 @@ class Scheduler {
     lifetimes_.resize(static_cast<size_t>(copy) + 1);
     lifetimes_.back() = {.first_write = position, .last_write = position, .last_read = position};
     return copy;
-  }
-
-  void Label(Instruction& instruction) {
-    CollectiveInfo& info = instruction.collective;
-    const int id = TraitsOf(info.op).counts_results ? instruction.writes[0] : instruction.reads[0];
-    info.count = static_cast<int64_t>(program_.storage(id).bytes / SizeOf(info.dtype));
-    info.label = "%" + program_.storage(instruction.reads[0]).name;
   }
 
   void AppendStarts(std::multimap<int, Instruction>& starts, int position) {
@@ -156,6 +196,7 @@ class Scheduler {
   Program& program_;
   std::vector<Lifetime> lifetimes_;  // by storage; those of copies are added
   int num_started_ = 0;
+  int num_buckets_ = 0;  // that have a name
   std::set<int> output_roots_;
   std::vector<std::vector<Instruction>> copies_;  // into the bucket, by collective
   std::map<int, Instruction> waits_;              // for what is in flight, by collective

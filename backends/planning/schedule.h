@@ -1,5 +1,6 @@
-// Turns each collective of a program into a start and a wait, and gives the operands of all_reduces their places in
-// buckets.
+// Turns each collective of a program into a start and a wait, and gives what it takes and gives places in buckets,
+// which lie in memory that is registered with the communicator of its axis. Operands lie side by side there, and so do
+// results; those of all_reduces take the operands' places, others have a bucket of their own.
 //
 //   [4] matmul -> %dw          [4] matmul -> %dw, in bucket 0
 //   [5] sum -> %db             [5] sum -> %db, in bucket 0+4096
@@ -9,7 +10,8 @@
 //                              [8] sgd %w, %dw'
 //
 // Instructions and collectives keep their order. An operand is copied into its bucket only where it cannot live there:
-// it is no temporary, is in another bucket, or is read after the start.
+// it is no temporary, is in another bucket, or is still needed when an all_reduce has started. A collective of one
+// operand that lies in a bucket of its axis, such as another one's result, takes it from there.
 
 #pragma once
 

@@ -107,9 +107,11 @@ absl::Status EvalAllReduce(RanksEvalContext& c) {
 }
 
 absl::Status EvalReduceScatter(RanksEvalContext& c) {
-  const Tensor reduced = ReduceRanks(c, 0);
-  const ops::SliceCopy copy(c.result(0), reduced, c.attr<int64_t>("dim"));
-  for (size_t rank = 0; rank < c.num_ranks(); ++rank) copy.OutOf(reduced, c.result(rank), rank);
+  for (size_t i = 0; i < c.num_operands(); ++i) {
+    const Tensor reduced = ReduceRanks(c, i);
+    const ops::SliceCopy copy(c.result(0, i), reduced, c.attr<int64_t>("dim"));
+    for (size_t rank = 0; rank < c.num_ranks(); ++rank) copy.OutOf(reduced, c.result(rank, i), rank);
+  }
   return absl::OkStatus();
 }
 
@@ -149,11 +151,14 @@ void ReduceScatterVjp(VjpContext& c) {
   if (kind != ReduceKind::kSum && kind != ReduceKind::kMean) {
     return c.Fail("kind " + c.attr<std::string>("kind") + " is not linear; use all_reduce and shard");
   }
-  const Value whole = b.AllGather(c.grad(), c.attr<std::string>("axis"), c.attr<int64_t>("dim"));
-  if (!whole) return;
-  const double ranks = static_cast<double>(whole.shape()[c.attr<int64_t>("dim")]) /
-                       static_cast<double>(c.grad().shape()[c.attr<int64_t>("dim")]);
-  c.Contribute(0, kind == ReduceKind::kMean ? b.Scale(whole, 1.0 / ranks) : whole);
+  const int64_t dim = c.attr<int64_t>("dim");
+  for (size_t i = 0; i < c.num_operands(); ++i) {
+    if (!c.grad(i)) continue;
+    const Value whole = b.AllGather(c.grad(i), c.attr<std::string>("axis"), dim);
+    if (!whole) return;
+    const double ranks = static_cast<double>(whole.shape()[dim]) / static_cast<double>(c.grad(i).shape()[dim]);
+    c.Contribute(i, kind == ReduceKind::kMean ? b.Scale(whole, 1.0 / ranks) : whole);
+  }
 }
 
 // --- Placement -------------------------------------------------------------------------------------------------------
@@ -195,9 +200,11 @@ void PlaceAllReduce(PlacementContext& c) {
 
 void PlaceReduceScatter(PlacementContext& c) {
   const int64_t dim = c.attr<int64_t>("dim");
-  if (ops::IsOwnAxis(c)) return PlaceReductionOverRanks(c, 0, Placement::Split(dim));
-  if (c.operand(0).is_split(dim)) ops::PlaceMovementAlongOtherAxis(c);
-  else PlaceReductionAlongOtherAxis(c, 0);
+  for (size_t i = 0; i < c.num_operands(); ++i) {
+    if (ops::IsOwnAxis(c)) PlaceReductionOverRanks(c, i, Placement::Split(dim));
+    else if (c.operand(i).is_split(dim)) ops::PlaceMovementAlongOtherAxis(c, i, dim);
+    else PlaceReductionAlongOtherAxis(c, i);
+  }
 }
 
 }  // namespace
@@ -213,7 +220,7 @@ const OpDef& AllReduceOp() {
           .Variadic("xs")
           .Attr<std::string>("axis", "of the mesh")
           .Attr<std::string>("kind", "sum, min, max, prod or mean")
-          .OptionalAttr<int64_t>("bucket", -1, "the bucket in which the operands lie side by side; -1: not yet decided")
+          .OptionalAttr<int64_t>("bucket", -1, ops::kBucketDoc)
           .OptionalAttr<std::string>("wire", "", "the dtype that travels; empty: that of the operands")
           .Communicates(CollectiveOp::kAllReduce)
           .Constraint("C1", ops::kAxisConstraint)
@@ -229,28 +236,33 @@ const OpDef& AllReduceOp() {
 
 //===-- reduce_scatter --------------------------------------------------------------------------------------------===//
 const OpDef& ReduceScatterOp() {
-  static const OpDef def = OpDef("reduce_scatter")
-                               .Doc(
-                                   "x reduced over the ranks of a mesh axis, elementwise and in rank order; each rank "
-                                   "keeps its slice along dim.")
-                               .Operand("x")
-                               .Attr<std::string>("axis", "of the mesh")
-                               .Attr<int64_t>("dim", "along which the ranks share the result")
-                               .Attr<std::string>("kind", "sum, min, max, prod or mean")
-                               .Communicates(CollectiveOp::kReduceScatter)
-                               .Constraint("C1", ops::kAxisConstraint)
-                               .Constraint("C2", "dim is a dimension of x")
-                               .Constraint("C3", "the extent of dim is divisible by the size of axis")
-                               .Constraint("C4", "kind is one of sum, min, max, prod, mean")
-                               .Constraint("C5", "the kind of a bool operand is min or max")
-                               .Infer([](InferContext& c) -> absl::Status {
-                                 ASSIGN_OR_RETURN(TensorType slice, ops::InferSlice(c));
-                                 RETURN_IF_ERROR(CheckKind(c, "C4", "C5"));
-                                 return c.SetResult(std::move(slice));
-                               })
-                               .EvalAcrossRanks(EvalReduceScatter)
-                               .Vjp(ReduceScatterVjp)
-                               .Place(PlaceReduceScatter);
+  static const OpDef def =
+      OpDef("reduce_scatter")
+          .Doc(
+              "Each operand reduced over the ranks of a mesh axis, elementwise and in rank order; each rank keeps its "
+              "slice along dim. One result for each operand.")
+          .Variadic("xs")
+          .Attr<std::string>("axis", "of the mesh")
+          .Attr<int64_t>("dim", "along which the ranks share the results")
+          .Attr<std::string>("kind", "sum, min, max, prod or mean")
+          .OptionalAttr<int64_t>("bucket", -1, ops::kBucketDoc)
+          .Communicates(CollectiveOp::kReduceScatter)
+          .Constraint("C1", ops::kAxisConstraint)
+          .Constraint("C2", "dim is a dimension of each operand")
+          .Constraint("C3", "the extent of dim is divisible by the size of axis")
+          .Constraint("C4", "kind is one of sum, min, max, prod, mean")
+          .Constraint("C5", "the kind of bool operands is min or max")
+          .Infer([](InferContext& c) -> absl::Status {
+            std::vector<TensorType> slices;
+            for (size_t i = 0; i < c.num_operands(); ++i) {
+              ASSIGN_OR_RETURN(slices.emplace_back(), ops::InferSlice(c, i));
+            }
+            RETURN_IF_ERROR(CheckKind(c, "C4", "C5"));
+            return c.SetResults(std::move(slices));
+          })
+          .EvalAcrossRanks(EvalReduceScatter)
+          .Vjp(ReduceScatterVjp)
+          .Place(PlaceReduceScatter);
   return def;
 }
 

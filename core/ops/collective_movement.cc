@@ -22,10 +22,12 @@ absl::Status EvalCollectiveBroadcast(RanksEvalContext& c) {
 }
 
 absl::Status EvalAllGather(RanksEvalContext& c) {
-  Tensor whole(c.result(0).type());
-  const ops::SliceCopy copy(c.operand(0, 0), whole, c.attr<int64_t>("dim"));
-  for (size_t rank = 0; rank < c.num_ranks(); ++rank) copy.Into(c.operand(rank, 0), whole, rank);
-  for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank) = whole;
+  for (size_t i = 0; i < c.num_operands(); ++i) {
+    Tensor whole(c.result(0, i).type());
+    const ops::SliceCopy copy(c.operand(0, i), whole, c.attr<int64_t>("dim"));
+    for (size_t rank = 0; rank < c.num_ranks(); ++rank) copy.Into(c.operand(rank, i), whole, rank);
+    for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank, i) = whole;
+  }
   return absl::OkStatus();
 }
 
@@ -72,12 +74,26 @@ void ShardVjp(VjpContext& c) {
   c.Contribute(0, b.Reshape(b.Select(is_mine, copies, b.SplatLike(0.0, copies)), whole));
 }
 
+void AllGatherVjp(VjpContext& c) {
+  for (size_t i = 0; i < c.num_operands(); ++i) {
+    if (!c.grad(i)) continue;
+    c.Contribute(i,
+                 c.b().ReduceScatter(c.grad(i), c.attr<std::string>("axis"), c.attr<int64_t>("dim"), ReduceKind::kSum));
+  }
+}
+
 // --- Placement -------------------------------------------------------------------------------------------------------
 
 void PlaceAllGather(PlacementContext& c) {
-  if (!ops::IsOwnAxis(c)) return ops::PlaceMovementAlongOtherAxis(c);
-  c.Require(0, Placement::Split(c.attr<int64_t>("dim")));
-  c.Result(Placement::Replicated());
+  const int64_t dim = c.attr<int64_t>("dim");
+  for (size_t i = 0; i < c.num_operands(); ++i) {
+    if (!ops::IsOwnAxis(c)) {
+      ops::PlaceMovementAlongOtherAxis(c, i, dim);
+      continue;
+    }
+    c.Require(i, Placement::Split(dim));
+    c.Result(i, Placement::Replicated());
+  }
 }
 
 // All ranks hold the same afterwards, also of what differed; of shares or slices nothing whole would come.
@@ -88,9 +104,10 @@ void PlaceCollectiveBroadcast(PlacementContext& c) {
 }
 
 void PlaceShard(PlacementContext& c) {
-  if (!ops::IsOwnAxis(c)) return ops::PlaceMovementAlongOtherAxis(c);
+  const int64_t dim = c.attr<int64_t>("dim");
+  if (!ops::IsOwnAxis(c)) return ops::PlaceMovementAlongOtherAxis(c, 0, dim);
   c.Require(0, Placement::Replicated());
-  c.Result(Placement::Split(c.attr<int64_t>("dim")));
+  c.Result(Placement::Split(dim));
 }
 
 }  // namespace
@@ -105,12 +122,10 @@ const OpDef& CollectiveBroadcastOp() {
                                .Communicates(CollectiveOp::kBroadcast)
                                .Trait(kMovement)
                                .Constraint("C1", ops::kAxisConstraint)
-                               .Constraint("C2", "root is at least 0 and below the size of axis")
+                               .Constraint("C2", ops::kRootConstraint)
                                .Infer([](InferContext& c) -> absl::Status {
                                  ASSIGN_OR_RETURN(const int64_t size, ops::CheckAxis(c));
-                                 const int64_t root = c.attr<int64_t>("root");
-                                 if (root < 0 || root >= size)
-                                   return c.Error("C2") << "root " << root << " of " << size << " ranks";
+                                 RETURN_IF_ERROR(ops::CheckRoot(c, size, "C2"));
                                  return c.SetResult(c.operand(0));
                                })
                                .EvalAcrossRanks(EvalCollectiveBroadcast)
@@ -121,33 +136,33 @@ const OpDef& CollectiveBroadcastOp() {
 
 //===-- all_gather ------------------------------------------------------------------------------------------------===//
 const OpDef& AllGatherOp() {
-  static const OpDef def = OpDef("all_gather")
-                               .Doc("x of all ranks of a mesh axis, one after the other along dim, in rank order.")
-                               .Operand("x")
-                               .Attr<std::string>("axis", "of the mesh")
-                               .Attr<int64_t>("dim", "along which to concatenate")
-                               .Communicates(CollectiveOp::kAllGather)
-                               .Trait(kMovement)
-                               .Constraint("C1", ops::kAxisConstraint)
-                               .Constraint("C2", "dim is a dimension of x")
-                               .Constraint("C3", "the result is not too large")
-                               .Infer([](InferContext& c) -> absl::Status {
-                                 ASSIGN_OR_RETURN(const int64_t size, ops::CheckAxis(c));
-                                 RETURN_IF_ERROR(ops::CheckDim(c));
-                                 if (!c.is_local()) return c.SetResult(c.operand(0));
-                                 Ints extents = c.shape(0).dims();
-                                 int64_t& extent = extents[static_cast<size_t>(c.attr<int64_t>("dim"))];
-                                 if (__builtin_mul_overflow(extent, size, &extent))
-                                   return c.Error("C3") << size << " times " << c.operand(0);
-                                 RETURN_IF_ERROR(ops::CheckExtents(c, "C3", extents));
-                                 return c.SetResult(c.dtype(0), Shape(extents));
-                               })
-                               .EvalAcrossRanks(EvalAllGather)
-                               .Vjp([](VjpContext& c) {
-                                 c.Contribute(0, c.b().ReduceScatter(c.grad(), c.attr<std::string>("axis"),
-                                                                     c.attr<int64_t>("dim"), ReduceKind::kSum));
-                               })
-                               .Place(PlaceAllGather);
+  static const OpDef def =
+      OpDef("all_gather")
+          .Doc(
+              "Each operand of all ranks of a mesh axis, one after the other along dim, in rank order; one result for "
+              "each operand.")
+          .Variadic("xs")
+          .Attr<std::string>("axis", "of the mesh")
+          .Attr<int64_t>("dim", "along which to concatenate")
+          .OptionalAttr<int64_t>("bucket", -1, ops::kBucketDoc)
+          .Communicates(CollectiveOp::kAllGather)
+          .Trait(kMovement)
+          .Constraint("C1", ops::kAxisConstraint)
+          .Constraint("C2", "dim is a dimension of each operand")
+          .Constraint("C3", "no result is too large")
+          .Infer([](InferContext& c) -> absl::Status {
+            ASSIGN_OR_RETURN(const int64_t size, ops::CheckAxis(c));
+            const int64_t dim = c.attr<int64_t>("dim");
+            std::vector<TensorType> wholes;
+            for (size_t i = 0; i < c.num_operands(); ++i) {
+              RETURN_IF_ERROR(ops::CheckDim(c, i));
+              ASSIGN_OR_RETURN(wholes.emplace_back(), ops::WholeType(c, c.operand(i), dim, size, "C3"));
+            }
+            return c.SetResults(std::move(wholes));
+          })
+          .EvalAcrossRanks(EvalAllGather)
+          .Vjp(AllGatherVjp)
+          .Place(PlaceAllGather);
   return def;
 }
 

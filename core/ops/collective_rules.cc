@@ -1,6 +1,9 @@
 #include "core/ops/collective_rules.h"
 
 #include <cstring>
+#include <vector>
+
+#include "core/ops/rules.h"
 
 namespace lockstep::ops {
 
@@ -10,21 +13,40 @@ absl::StatusOr<int64_t> CheckAxis(const InferContext& c) {
   return *size;
 }
 
-absl::Status CheckDim(const InferContext& c) {
-  const int64_t dim = c.attr<int64_t>("dim");
-  if (!c.shape(0).has_dim(dim)) return c.Error("C2") << "dim " << dim << " is outside " << c.operand(0);
+absl::Status CheckDim(const InferContext& c, size_t i, std::string_view name) {
+  const int64_t dim = c.attr<int64_t>(name);
+  if (!c.shape(i).has_dim(dim)) return c.Error("C2") << name << " " << dim << " is outside " << c.operand(i);
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorType> InferSlice(const InferContext& c) {
-  ASSIGN_OR_RETURN(const int64_t size, CheckAxis(c));
-  RETURN_IF_ERROR(CheckDim(c));
-  const int64_t dim = c.attr<int64_t>("dim"), extent = c.shape(0)[dim];
+absl::Status CheckRoot(const InferContext& c, int64_t size, std::string_view id) {
+  const int64_t root = c.attr<int64_t>("root");
+  if (root < 0 || root >= size) return c.Error(id) << "root " << root << " of " << size << " ranks";
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorType> SliceType(const InferContext& c, const TensorType& whole, int64_t dim, int64_t size) {
+  const int64_t extent = whole.shape[dim];
   if (extent % size != 0) {
-    return c.Error("C3") << "dimension " << dim << " of " << c.operand(0) << " does not divide among " << size
-                         << " ranks";
+    return c.Error("C3") << "dimension " << dim << " of " << whole << " does not divide among " << size << " ranks";
   }
-  return c.is_local() ? TensorType{c.dtype(0), c.shape(0).WithDim(dim, extent / size)} : c.operand(0);
+  return c.is_local() ? TensorType{whole.dtype, whole.shape.WithDim(dim, extent / size)} : whole;
+}
+
+absl::StatusOr<TensorType> WholeType(const InferContext& c, const TensorType& slice, int64_t dim, int64_t size,
+                                     std::string_view id) {
+  if (!c.is_local()) return slice;
+  std::vector<int64_t> extents = slice.shape.dims();
+  int64_t& extent = extents[static_cast<size_t>(dim)];
+  if (__builtin_mul_overflow(extent, size, &extent)) return c.Error(id) << size << " times " << slice;
+  RETURN_IF_ERROR(CheckExtents(c, id, extents));
+  return TensorType{slice.dtype, Shape(extents)};
+}
+
+absl::StatusOr<TensorType> InferSlice(const InferContext& c, size_t i) {
+  ASSIGN_OR_RETURN(const int64_t size, CheckAxis(c));
+  RETURN_IF_ERROR(CheckDim(c, i));
+  return SliceType(c, c.operand(i), c.attr<int64_t>("dim"), size);
 }
 
 SliceCopy::SliceCopy(const Tensor& slice, const Tensor& whole, int64_t dim) {
@@ -46,11 +68,11 @@ void SliceCopy::OutOf(const Tensor& whole, Tensor& slice, size_t rank) const {
 
 bool IsOwnAxis(const PlacementContext& c) { return c.attr<std::string>("axis") == c.mesh_axis().name; }
 
-void PlaceMovementAlongOtherAxis(PlacementContext& c) {
-  const Placement& x = c.operand(0);
-  const bool passes = !x.is_split(c.attr<int64_t>("dim"));
-  if (!passes) c.Require(0, Placement::Replicated());
-  c.Result(passes ? x : Placement::Replicated());
+void PlaceMovementAlongOtherAxis(PlacementContext& c, size_t i, int64_t dim) {
+  const Placement& x = c.operand(i);
+  const bool passes = !x.is_split(dim);
+  if (!passes) c.Require(i, Placement::Replicated());
+  c.Result(i, passes ? x : Placement::Replicated());
 }
 
 }  // namespace lockstep::ops

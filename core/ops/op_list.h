@@ -158,6 +158,11 @@
   OP(AllGatherOp) \
   OP(ShardOp) \
   OP(AxisIndexOp) \
+  /* collective_exchange.cc */ \
+  OP(AllToAllOp) \
+  OP(CollectivePermuteOp) \
+  OP(CollectiveGatherOp) \
+  OP(CollectiveScatterOp) \
   /* fusion.cc */ \
   OP(FusionOp) \
   /* scan.cc */ \

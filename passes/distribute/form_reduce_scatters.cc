@@ -11,6 +11,7 @@ namespace lockstep::passes {
 namespace {
 
 bool IsShard(const Node& node) { return &node.op() == &ShardOp(); }
+bool IsGather(const Node& node) { return &node.op() == &AllGatherOp() && node.num_results() == 1; }
 
 bool TakesTheSliceOf(const Node& shard, const Node& other) {
   return shard.attr<std::string>("axis") == other.attr<std::string>("axis") &&
@@ -71,7 +72,7 @@ absl::StatusOr<bool> Form(Graph& graph) {
   const std::unordered_set<const Node*> live = LiveNodes(graph);
   std::vector<Node*> shards_of_gathered, reduced;
   for (Node& node : graph.nodes()) {
-    if (IsShard(node) && &node.operand(0).node->op() == &AllGatherOp() && TakesTheSliceOf(node, *node.operand(0).node))
+    if (IsShard(node) && IsGather(*node.operand(0).node) && TakesTheSliceOf(node, *node.operand(0).node))
       shards_of_gathered.push_back(&node);
     if (node.op().collective() == CollectiveOp::kAllReduce) reduced.push_back(&node);
   }

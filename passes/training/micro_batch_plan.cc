@@ -32,7 +32,8 @@ void MicroBatchPlan::FindSlices() {
   }
   for (Node& node : placed_.nodes()) {
     if (node.Is("shard")) whole_of_[node.result()] = node.operand(0);
-    if (node.Is("reduce_scatter")) whole_of_[node.result()] = node.result();
+    if (!node.Is("reduce_scatter")) continue;
+    for (size_t i = 0; i < node.num_results(); ++i) whole_of_[node.result(i)] = node.result(i);
   }
 }
 

@@ -115,6 +115,10 @@ const std::vector<PrecisionEntry>& AllPrecisionEntries() {
       {"all_gather", PrecisionRule::kFollows},
       {"shard", PrecisionRule::kFollows},
       {"axis_index", PrecisionRule::kWritten},
+      {"all_to_all", PrecisionRule::kFollows},
+      {"collective_permute", PrecisionRule::kFollows},
+      {"collective_gather", PrecisionRule::kFollows},
+      {"collective_scatter", PrecisionRule::kFollows},
       {"fusion", PrecisionRule::kFull},
       {"scan", PrecisionRule::kFull},
   };

@@ -21,7 +21,7 @@ absl::Status ChainTransfer::Begin() {
       ASSIGN_OR_RETURN(prefix_receive_, Receive(here_ - 1, Stage::kPartial, partial_));
     }
   } else {
-    source_ = context_.notices.GroupOf(SourceRank(d, chunk_));
+    source_ = context_.notices.GroupOf(SourceRank(context_.operands, chunk_));
     last_up_ = last_group;
     last_down_ = 0;
     if (here_ == source_) {

@@ -78,24 +78,26 @@ void RankCommunicator::Record(const Op& op, TransferEvent::Phase phase, int64_t 
   recorder.Record(event);
 }
 
-// Finds the operands' places, or copies them to where peers can reach them, and shows the peers.
+// Finds the operands' places, or copies them to where peers can reach them, and shows the peers. What no peer touches
+// stays where it is.
 absl::Status RankCommunicator::Show(Op& op) {
-  const OpDescription& d = op.description;
-  const size_t in_bytes = InputBytes(d, size());
-  const size_t out_bytes = OutputBytes(d, size());
+  const CollectiveCall& c = op.collective;
+  const size_t in_bytes = InputBytes(c, size());
+  const size_t out_bytes = OutputBytes(c, size());
   PeerMemory& memory = group_->memory();
-  std::optional<PeerMemory::Located> output = memory.Find(op.output, out_bytes);
+  std::optional<PeerMemory::Located> output =
+      GetsNothing(c, rank()) ? PeerMemory::Located() : memory.Find(op.output, out_bytes);
   if (!output.has_value()) {
     ASSIGN_OR_RETURN(output, memory.Stage(out_bytes));
     op.staged_output = true;
   }
-  std::optional<PeerMemory::Located> input =
-      op.input == op.output && in_bytes == out_bytes ? output : memory.Find(op.input, in_bytes);
+  const bool is_output = !ReadsInput(c, rank()) || (op.input == op.output && in_bytes == out_bytes);
+  std::optional<PeerMemory::Located> input = is_output ? output : memory.Find(op.input, in_bytes);
   if (!input.has_value()) {
     ASSIGN_OR_RETURN(input, memory.Stage(in_bytes));
   }
   const bool staged_input = input->segment != nullptr && input->ref.segment % 2 == 1;
-  if (staged_input && (!TraitsOf(d.opcode).has_root || d.root == rank())) {
+  if (staged_input && ReadsInput(c, rank())) {
     RETURN_IF_ERROR(group_->BeginWork());
     std::memcpy(input->segment->data(), op.input, in_bytes);
     group_->EndWork();
@@ -103,7 +105,7 @@ absl::Status RankCommunicator::Show(Op& op) {
   op.located_input = *std::move(input);
   op.located_output = *std::move(output);
   op.published = true;
-  return group_->Publish(op.sequence, d, op.located_input.ref, op.located_output.ref, op.label);
+  return group_->Publish(op.sequence, c.description, op.located_input.ref, op.located_output.ref, op.label);
 }
 
 absl::Status RankCommunicator::Run(Op& op) {
@@ -113,11 +115,7 @@ absl::Status RankCommunicator::Run(Op& op) {
   RETURN_IF_ERROR(group_->AwaitPosted(op.sequence));
   if (between_groups_ == nullptr) Record(op, TransferEvent::Phase::kMet, RecordNow());
   RETURN_IF_ERROR(Work(op));
-  if (op.staged_output) {
-    RETURN_IF_ERROR(group_->BeginWork());
-    std::memcpy(op.output, op.located_output.segment->data(), OutputBytes(op.description, size()));
-    group_->EndWork();
-  }
+  RETURN_IF_ERROR(CompleteOutput(op));
   op.located_input = {};
   op.located_output = {};
   group_->Retire(op.sequence);
@@ -133,38 +131,54 @@ absl::Status RankCommunicator::Finish(absl::Status result) {
   return result;
 }
 
+// What this rank alone writes into its output.
+absl::Status RankCommunicator::CompleteOutput(const Op& op) {
+  const bool is_zero = GetsNothing(op.collective, rank());
+  const size_t bytes = OutputBytes(op.collective, size());
+  if (bytes == 0 || (!is_zero && !op.staged_output)) return absl::OkStatus();
+  RETURN_IF_ERROR(group_->BeginWork());
+  if (is_zero) std::memset(op.output, 0, bytes);
+  else std::memcpy(op.output, op.located_output.segment->data(), bytes);
+  group_->EndWork();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
-  const OpDescription& d = op.description;
-  Operands operands{
-      .description = d, .world_size = size(), .first_rank = group_->first_rank(), .inputs = {}, .outputs = {}};
-  const size_t in_bytes = InputBytes(d, size());
-  const size_t out_bytes = OutputBytes(d, size());
+  const CollectiveCall& c = op.collective;
+  Operands operands = Operands::Of(c, size(), group_->first_rank());
+  const size_t in_bytes = InputBytes(c, size());
+  const size_t out_bytes = OutputBytes(c, size());
   for (int i = 0; i < group_->size(); ++i) {
-    if (i == group_->index() && op.located_input.segment != nullptr) {
-      operands.inputs.push_back(op.located_input.segment->data() + op.located_input.ref.offset);
-      operands.outputs.push_back(op.located_output.segment->data() + op.located_output.ref.offset);
-      continue;
-    }
+    const int at = group_->first_rank() + i;
+    const auto address_of = [&](const PeerMemory::Located& own, const MemoryRef& ref,
+                                size_t bytes) -> absl::StatusOr<std::byte*> {
+      if (i == group_->index() && own.segment != nullptr) return own.segment->data() + own.ref.offset;
+      return group_->memory().Resolve(i, group_->process(i), ref, bytes);
+    };
     const Post& post = group_->post(op.sequence, i);
-    ASSIGN_OR_RETURN(std::byte * input, group_->memory().Resolve(i, group_->process(i), post.input, in_bytes));
-    ASSIGN_OR_RETURN(std::byte * output, group_->memory().Resolve(i, group_->process(i), post.output, out_bytes));
-    operands.inputs.push_back(input);
-    operands.outputs.push_back(output);
+    operands.inputs.push_back(nullptr);
+    operands.outputs.push_back(nullptr);
+    if (ReadsInput(c, at)) {
+      ASSIGN_OR_RETURN(operands.inputs.back(), address_of(op.located_input, post.input, in_bytes));
+    }
+    if (!GetsNothing(c, at)) {
+      ASSIGN_OR_RETURN(operands.outputs.back(), address_of(op.located_output, post.output, out_bytes));
+    }
   }
   return operands;
 }
 
 absl::Status RankCommunicator::Work(const Op& op) {
-  const Chunks chunks = between_groups_ == nullptr ? Chunks(op.description, size(), size(), kChunkBytes)
-                                                   : Chunks(op.description, size(), 2 * size(), kMessageChunkBytes,
-                                                            kSmallestMessageChunkBytes);
+  const Chunks chunks = between_groups_ == nullptr
+                            ? Chunks(op.collective, size(), size(), kChunkBytes)
+                            : Chunks(op.collective, size(), 2 * size(), kMessageChunkBytes, kSmallestMessageChunkBytes);
   // Peers' operands are looked up only by a rank that has a chunk to do: until it has done it, no peer can be through
   // with the collective and free them.
   group_->BeginShare(op.sequence);
   if (between_groups_ == nullptr) {
     RETURN_IF_ERROR(TakeChunks(op, chunks));
   } else {
-    Operands operands{.description = op.description, .world_size = size(), .inputs = {}, .outputs = {}};
+    Operands operands = Operands::Of(op.collective, size(), group_->first_rank());
     if (static_cast<uint32_t>(group_->index()) < chunks.size()) {
       ASSIGN_OR_RETURN(operands, Resolve(op));
     }
@@ -177,7 +191,7 @@ absl::Status RankCommunicator::Work(const Op& op) {
 
 // Takes chunks until there are none left.
 absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
-  const OpDescription& d = op.description;
+  const OpDescription& d = op.collective.description;
   Slot& slot = group_->slot(op.sequence);
   Operands operands;
   std::vector<const std::byte*> inputs;
@@ -199,7 +213,7 @@ absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
               .world_size = size(),
               .inputs = inputs,
               .outputs = outputs});
-    } else {
+    } else if (SourceRank(operands, chunk) >= 0) {
       CopyToAll(SourceAddress(operands, chunk), outputs, chunk.count * SizeOf(static_cast<DType>(d.dtype)));
     }
     group_->EndWork();
@@ -212,7 +226,7 @@ absl::Status RankCommunicator::AwaitFinished(const Op& op, uint32_t chunks) {
   const bool has_links = between_groups_ != nullptr;
   return group_->Await(
       [&] { return slot.finished.Get(op.sequence) == chunks && (!has_links || slot.linked.Get(op.sequence) == 1); },
-      [&] { return group_->Unfinished(op.sequence, has_links); }, Describe(op.description, op.label));
+      [&] { return group_->Unfinished(op.sequence, has_links); }, Describe(op.collective.description, op.label));
 }
 
 }  // namespace lockstep

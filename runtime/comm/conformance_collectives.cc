@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kCounts[] = {0, 1, 10, 1000, kMost};
+constexpr int64_t kCounts[] = {0, 1, 10, 11, 1000, kMost};
 constexpr ReduceKind kKinds[] = {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax, ReduceKind::kProd,
                                  ReduceKind::kMean};
 
@@ -115,9 +115,27 @@ using Op = CollectiveOp;
 
 std::string Title(Op op, DType dtype, ReduceKind kind, int64_t count, bool registered, bool in_place) {
   std::ostringstream text;
-  text << CollectiveOpName(op) << " " << ReduceKindName(kind) << " " << dtype << " x " << count
-       << (registered ? ", registered" : ", not registered") << (in_place ? ", in place" : ", not in place");
+  text << CollectiveOpName(op);
+  if (TraitsOf(op).reduces) text << " " << ReduceKindName(kind);
+  text << " " << dtype << " x " << count << (registered ? ", registered" : ", not registered")
+       << (in_place ? ", in place" : ", not in place");
   return text.str();
+}
+
+// Who sends to whom depends on the count: no one, neighbours in a ring, a part of the ranks, or each to itself.
+std::vector<RankPair> PairsOf(int ranks, int64_t count) {
+  std::vector<RankPair> pairs;
+  for (int source = 0; source < ranks; ++source) {
+    switch (count % 4) {
+      case 0: pairs.push_back({source, (source + 1) % ranks}); break;
+      case 1: break;
+      case 2:
+        if (source % 2 == 0) pairs.push_back({source, ranks - 1 - source / 2});
+        break;
+      case 3: pairs.push_back({source, source}); break;
+    }
+  }
+  return pairs;
 }
 
 // One collective with operands of at most `memory` bytes, checked against what this rank computes alone.
@@ -126,8 +144,10 @@ absl::Status RunAndCheck(Communicator& c, Op op, ReduceKind kind, int64_t count,
                          const std::string& title) {
   const int n = c.size();
   const int root = static_cast<int>(count % n);
-  const int64_t in_count = op == Op::kReduceScatter ? n * count : count;
-  const int64_t out_count = op == Op::kAllGather ? n * count : count;
+  const CollectiveTraits traits = TraitsOf(op);
+  const int64_t in_count = traits.scatters ? n * count : count;
+  const int64_t out_count = traits.gathers ? n * count : count;
+  const std::vector<RankPair> pairs = PairsOf(n, count);
   T* const first = reinterpret_cast<T*>(a.data());
   T* input = first;
   T* output = reinterpret_cast<T*>(b.data());
@@ -140,7 +160,9 @@ absl::Status RunAndCheck(Communicator& c, Op op, ReduceKind kind, int64_t count,
   const bool divided = op == Op::kAllReduce && count > 1000;
   const int64_t check_begin = divided ? out_count * c.rank() / n : 0;
   const int64_t check_end = divided ? out_count * (c.rank() + 1) / n : out_count;
-  const std::unique_ptr<T[]> expected(new T[out_count]);
+  const std::unique_ptr<T[]> expected(new T[out_count]());  // zeros, which ranks have to which nobody sends
+  // What was there before: a result that is not written shows.
+  if (!in_place) std::fill_n(reinterpret_cast<unsigned char*>(output), out_count * sizeof(T), 1);
   if ((op == Op::kAllReduce || op == Op::kReduceScatter) && IsMissing(c, dtype, kind)) {
     const absl::Status status = op == Op::kAllReduce ? c.AllReduce(input, output, count, dtype, kind, call)
                                                      : c.ReduceScatter(input, output, count, dtype, kind, call);
@@ -163,6 +185,26 @@ absl::Status RunAndCheck(Communicator& c, Op op, ReduceKind kind, int64_t count,
       RETURN_IF_ERROR(c.ReduceScatter(input, output, count, dtype, kind, call));
       for (int64_t i = 0; i < count; ++i) expected[i] = Expected<T>(kind, n, c.rank() * count + i);
       break;
+    case Op::kAllToAll:
+      RETURN_IF_ERROR(c.AllToAll(input, output, count, dtype, call));
+      for (int64_t i = 0; i < out_count; ++i)
+        expected[i] = Input<T>(static_cast<int>(i / count), c.rank() * count + i % count);
+      break;
+    case Op::kPermute:
+      RETURN_IF_ERROR(c.Permute(input, output, count, dtype, pairs, call));
+      for (const RankPair& pair : pairs) {
+        for (int64_t i = 0; pair.target == c.rank() && i < count; ++i) expected[i] = Input<T>(pair.source, i);
+      }
+      break;
+    case Op::kGather:
+      RETURN_IF_ERROR(c.Gather(input, output, count, dtype, root, call));
+      for (int64_t i = 0; c.rank() == root && i < out_count; ++i)
+        expected[i] = Input<T>(static_cast<int>(i / count), i % count);
+      break;
+    case Op::kScatter:
+      RETURN_IF_ERROR(c.Scatter(c.rank() == root ? input : nullptr, output, count, dtype, root, call));
+      for (int64_t i = 0; i < count; ++i) expected[i] = Input<T>(root, c.rank() * count + i);
+      break;
   }
   RETURN_IF_ERROR(ExpectEqual(c, output + check_begin, expected.get() + check_begin, check_end - check_begin, title));
   if (divided) RETURN_IF_ERROR(ExpectSameOnAllRanks(c, output, count * sizeof(T), title));
@@ -177,8 +219,9 @@ absl::Status RunAndCheck(Communicator& c, Op op, ReduceKind kind, int64_t count,
 
 // Every dtype and kind, in place or not, registered or not, up to 1000 elements; of the million one variant per dtype.
 absl::Status Sweep(Communicator& c, Op op) {
-  const bool reduces = op == Op::kAllReduce || op == Op::kReduceScatter;
-  const bool shares = op == Op::kAllGather || op == Op::kReduceScatter;
+  const bool reduces = TraitsOf(op).reduces, shares = TraitsOf(op).counts_slices();
+  const bool may_be_in_place =
+      op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kAllGather || op == Op::kReduceScatter;
   int variant = 0;
   for (int64_t count : kCounts) {
     if (count > 1000 && shares) count /= c.size();  // a million in all
@@ -190,6 +233,7 @@ absl::Status Sweep(Communicator& c, Op op) {
         for (ReduceKind kind : kKinds) {
           if (!reduces && kind != ReduceKind::kSum) continue;
           for (bool in_place : {false, true}) {
+            if (in_place && !may_be_in_place) continue;
             if (count > 1000) {
               // A million elements: each dtype a few times, so that all combinations of the rest occur.
               if (variant++ % (reduces ? 13 : 3) != 0) continue;
@@ -199,6 +243,47 @@ absl::Status Sweep(Communicator& c, Op op) {
               return RunAndCheck<typename decltype(tag)::type>(c, op, kind, count, in_place, a, b, title);
             }));
           }
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Buckets: a rank's share of each piece lies where the header of Communicator says.
+absl::Status Pieces(Communicator& c) {
+  const auto align = [](size_t bytes) { return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment; };
+  const int n = c.size();
+  for (const std::vector<int64_t>& counts :
+       {std::vector<int64_t>{5}, {1, 0, 17, 3}, {30000, 1, 2, 16}, {0, 0}, {kMost / (4 * n), 7, kMost / (8 * n)}}) {
+    const auto num_pieces = static_cast<int>(counts.size());
+    std::vector<size_t> small = {0}, large = {0};  // where pieces begin, and the end
+    for (const int64_t count : counts) {
+      small.push_back(align(small.back() + count * sizeof(float)));
+      large.push_back(align(large.back() + n * count * sizeof(float)));
+    }
+    for (bool registered : {false, true}) {
+      ASSIGN_OR_RETURN(Operand a, Operand::Make(c, registered, small.back()));
+      ASSIGN_OR_RETURN(Operand b, Operand::Make(c, registered, large.back()));
+      const auto own = [&](int p) { return reinterpret_cast<float*>(a.data() + small[p]); };
+      const auto whole = [&](int p) { return reinterpret_cast<float*>(b.data() + large[p]); };
+      for (int p = 0; p < num_pieces; ++p) {
+        for (int64_t i = 0; i < counts[p]; ++i) own(p)[i] = Input<float>(c.rank(), 100 * p + i);
+      }
+      RETURN_IF_ERROR(c.AllGather(a.data(), b.data(), counts, DType::kF32, {.label = "gathered pieces"}));
+      for (int p = 0; p < num_pieces; ++p) {
+        for (int64_t i = 0; i < n * counts[p]; ++i) {
+          const float expected = Input<float>(static_cast<int>(i / counts[p]), 100 * p + i % counts[p]);
+          if (whole(p)[i] != expected) return Wrong(c, "gathered pieces") << "piece " << p << ", element " << i;
+          whole(p)[i] = Input<float>(c.rank(), 100 * p + i);
+        }
+      }
+      RETURN_IF_ERROR(
+          c.ReduceScatter(b.data(), a.data(), counts, DType::kF32, ReduceKind::kSum, {.label = "scattered pieces"}));
+      for (int p = 0; p < num_pieces; ++p) {
+        for (int64_t i = 0; i < counts[p]; ++i) {
+          if (!AsExpected(c, own(p)[i], Expected<float>(ReduceKind::kSum, n, 100 * p + c.rank() * counts[p] + i)))
+            return Wrong(c, "scattered pieces") << "piece " << p << ", element " << i;
         }
       }
     }
@@ -307,6 +392,19 @@ absl::Status BadArguments(Communicator& c) {
                         "overlap");
   EXPECT_THAT_OR_RETURN(refused(c.Broadcast(x.data(), x.data(), 10, DType::kF32, c.size(), call)), "root");
   EXPECT_THAT_OR_RETURN(refused(c.Broadcast(x.data(), x.data(), 10, DType::kF32, -1, call)), "root");
+  EXPECT_THAT_OR_RETURN(refused(c.Gather(x.data(), y.data(), 1, DType::kF32, c.size(), call)), "root");
+  EXPECT_THAT_OR_RETURN(refused(c.Scatter(x.data(), y.data(), 1, DType::kF32, -1, call)), "root");
+  EXPECT_THAT_OR_RETURN(refused(c.AllToAll(x.data(), x.data(), 1, DType::kF32, call)), "in place");
+  const auto permute = [&](const std::vector<RankPair>& pairs) {
+    return c.Permute(x.data(), y.data(), 1, DType::kF32, pairs, call);
+  };
+  EXPECT_THAT_OR_RETURN(refused(permute({{0, c.size()}})), "no such target");
+  EXPECT_THAT_OR_RETURN(refused(permute({{-1, 0}})), "no such source");
+  EXPECT_THAT_OR_RETURN(refused(permute({{0, 0}, {0, c.size() - 1}})), "a source twice");
+  EXPECT_THAT_OR_RETURN(refused(permute({{0, 0}, {c.size() - 1, 0}})), "a target twice");
+  const std::vector<int64_t> none, negative = {3, -1};
+  EXPECT_THAT_OR_RETURN(refused(c.AllGather(x.data(), y.data(), none, DType::kF32, call)), "no pieces");
+  EXPECT_THAT_OR_RETURN(refused(c.AllGather(x.data(), y.data(), negative, DType::kF32, call)), "negative piece");
   EXPECT_THAT_OR_RETURN(!c.Wait({12345678}).ok(), "unknown ticket");
   // Nothing was started by any of these.
   x.assign(100, 1.f);
@@ -338,6 +436,11 @@ std::vector<ConformanceCase> CollectiveCases() {
       {"Broadcast", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kBroadcast); }},
       {"AllGather", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kAllGather); }},
       {"ReduceScatter", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kReduceScatter); }},
+      {"AllToAll", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kAllToAll); }},
+      {"Permute", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kPermute); }},
+      {"Gather", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kGather); }},
+      {"Scatter", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kScatter); }},
+      {"Pieces", 1, kNormal, Pieces},
       {"BarrierWaits", 1, kNormal, BarrierWaits},
       {"ManyInFlight", 1, kNormal, ManyInFlight},
       {"MixedMemory", 1, kNormal, MixedMemory},

@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/status.h"
+#include "runtime/comm/collective_call.h"
 
 namespace lockstep {
 namespace {
@@ -69,32 +70,35 @@ class HostCommunicator final : public Communicator {
 
   absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
                                         const Call& call) override {
-    const size_t bytes = BytesOf(count, dtype);
-    return Start({input, bytes}, {output, bytes}, call, [&](const void* in, void* out, const Call& c) {
-      return communicator_->StartAllReduce(in, out, count, dtype, kind, c);
-    });
+    return StartAs(AllReduceCall(count, dtype, kind, call), input, output, call);
   }
   absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
                                         const Call& call) override {
-    const size_t bytes = BytesOf(count, dtype);
-    const Range read = rank() == root ? Range{input, bytes} : Range{nullptr, 0};
-    return Start(read, {output, bytes}, call, [&](const void* in, void* out, const Call& c) {
-      return communicator_->StartBroadcast(in, out, count, dtype, root, c);
-    });
+    return StartAs(BroadcastCall(count, dtype, root, call), input, output, call);
   }
-  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, int64_t count, DType dtype,
+  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, std::span<const int64_t> counts, DType dtype,
                                         const Call& call) override {
-    return Start({input, BytesOf(count, dtype)}, {output, BytesOf(count * size(), dtype)}, call,
-                 [&](const void* in, void* out, const Call& c) {
-                   return communicator_->StartAllGather(in, out, count, dtype, c);
-                 });
+    return StartAs(AllGatherCall(counts, dtype, call), input, output, call);
   }
-  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, int64_t count, DType dtype,
-                                            ReduceKind kind, const Call& call) override {
-    return Start({input, BytesOf(count * size(), dtype)}, {output, BytesOf(count, dtype)}, call,
-                 [&](const void* in, void* out, const Call& c) {
-                   return communicator_->StartReduceScatter(in, out, count, dtype, kind, c);
-                 });
+  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, std::span<const int64_t> counts,
+                                            DType dtype, ReduceKind kind, const Call& call) override {
+    return StartAs(ReduceScatterCall(counts, dtype, kind, call), input, output, call);
+  }
+  absl::StatusOr<Ticket> StartAllToAll(const void* input, void* output, int64_t count, DType dtype,
+                                       const Call& call) override {
+    return StartAs(AllToAllCall(count, dtype, call), input, output, call);
+  }
+  absl::StatusOr<Ticket> StartPermute(const void* input, void* output, int64_t count, DType dtype,
+                                      std::span<const RankPair> pairs, const Call& call) override {
+    return StartAs(PermuteCall(count, dtype, pairs, call), input, output, call);
+  }
+  absl::StatusOr<Ticket> StartGather(const void* input, void* output, int64_t count, DType dtype, int root,
+                                     const Call& call) override {
+    return StartAs(GatherCall(count, dtype, root, call), input, output, call);
+  }
+  absl::StatusOr<Ticket> StartScatter(const void* input, void* output, int64_t count, DType dtype, int root,
+                                      const Call& call) override {
+    return StartAs(ScatterCall(count, dtype, root, call), input, output, call);
   }
 
   absl::Status Wait(Ticket ticket, Stream*) override {
@@ -132,10 +136,6 @@ class HostCommunicator final : public Communicator {
     std::shared_ptr<DeviceMemory> memory[2];  // of operands that are not registered; perhaps one for both
   };
 
-  static size_t BytesOf(int64_t count, DType dtype) {
-    return static_cast<size_t>(std::max<int64_t>(count, 0)) * SizeOf(dtype);
-  }
-
   // Where the device has a range. Operands that overlap do so there, too.
   absl::StatusOr<std::byte*> Place(const Range& range, const Range& other, std::shared_ptr<DeviceMemory>& memory,
                                    const std::shared_ptr<DeviceMemory>& memory_of_other) {
@@ -153,16 +153,21 @@ class HostCommunicator final : public Communicator {
     return memory->data() + (range.begin() - begin);
   }
 
-  template <typename StartOnDevice>
-  absl::StatusOr<Ticket> Start(const Range& input, const Range& output, const Call& call, const StartOnDevice& start) {
+  absl::StatusOr<Ticket> StartAs(const CollectiveCall& collective, const void* from, void* to, const Call& call) {
+    // A call with a negative count is refused before anything is touched.
+    const bool is_valid =
+        std::all_of(collective.counts.begin(), collective.counts.end(), [](int64_t count) { return count >= 0; });
+    const size_t in_bytes = is_valid ? InputBytes(collective, size()) : 0;
+    const Range input = ReadsInput(collective, rank()) ? Range{from, in_bytes} : Range{nullptr, 0};
+    const Range output{to, is_valid ? OutputBytes(collective, size()) : 0};
     Flight flight;
     ASSIGN_OR_RETURN(std::byte* const in, Place(input, output, flight.memory[0], nullptr));
     ASSIGN_OR_RETURN(std::byte* const out, Place(output, input, flight.memory[1], flight.memory[0]));
     if (in != nullptr) {
       RETURN_IF_ERROR(device_.CopyToDevice(in, static_cast<const std::byte*>(input.address), input.bytes));
     }
-    ASSIGN_OR_RETURN(const Ticket ticket,
-                     start(in, out, {call.label, device_.stream(), call.evidence, call.compared_only}));
+    ASSIGN_OR_RETURN(const Ticket ticket, StartOn(*communicator_, collective, in, out,
+                                                  {call.label, device_.stream(), call.evidence, call.compared_only}));
     if (out != nullptr) {
       flight.host = static_cast<std::byte*>(const_cast<void*>(output.address));
       flight.device = out;

@@ -52,6 +52,26 @@ absl::Status DifferentOps(Communicator& c) {
                   {"disagree", "all_reduce sum", "broadcast from rank 0"});
 }
 
+absl::Status DifferentPairs(Communicator& c) {
+  return Disagree(c,
+                  [](Communicator& world, bool odd) {
+                    std::vector<float> x(100), y(100);
+                    const std::vector<RankPair> there = {{0, 1}}, back = {{1, 0}};
+                    return world.Permute(x.data(), y.data(), 100, DType::kF32, odd ? back : there, {.label = "x"});
+                  },
+                  {"disagree", "permute f32[100] (pairs 0x"});
+}
+
+absl::Status DifferentPieces(Communicator& c) {
+  return Disagree(c,
+                  [](Communicator& world, bool odd) {
+                    std::vector<float> x(100), y(100 * world.size());
+                    const std::vector<int64_t> counts = {10, 20}, others = {20, 10};
+                    return world.AllGather(x.data(), y.data(), odd ? others : counts, DType::kF32, {.label = "x"});
+                  },
+                  {"disagree", "all_gather f32[30] in 2 pieces (counts 0x"});
+}
+
 absl::Status DifferentLabels(Communicator& c) {
   return Disagree(c, [](Communicator& world, bool odd) { return world.Barrier(odd ? "left" : "right"); },
                   {"disagree", "`left`", "`right`"});
@@ -215,6 +235,8 @@ std::vector<ConformanceCase> FailureCases() {
   return {
       {"DifferentCounts", 2, kNormal, DifferentCounts},
       {"DifferentOps", 2, kNormal, DifferentOps},
+      {"DifferentPairs", 2, kNormal, DifferentPairs},
+      {"DifferentPieces", 2, kNormal, DifferentPieces},
       {"DifferentLabels", 2, kNormal, DifferentLabels},
       {"DifferentCallsThatAreCompared", 2, kNormal,
        [](Communicator& c) { return DifferentCallsThatMoveNothing(c, 100, /*compared_only=*/true); }},

@@ -28,7 +28,7 @@ absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, 
   const int64_t count = TraitsOf(*opcode).gathers || TraitsOf(*opcode).scatters ? bytes / ranks : bytes;
   const OpDescription description{.opcode = *opcode, .dtype = static_cast<uint8_t>(DType::kU8), .count = count};
   const Route route = RouteOf(description, ranks, {.groups = hosts, .largest_group = ranks_a_host});
-  return TravelOf(route, *opcode, static_cast<uint64_t>(bytes), hosts);
+  return TravelOf(route, *opcode, static_cast<uint64_t>(bytes), hosts, ranks_a_host);
 }
 
 }  // namespace lockstep

@@ -15,8 +15,11 @@ std::string Describe(const OpDescription& d, const std::string& label) {
   const OpcodeTraits traits = TraitsOf(d.opcode);
   text << traits.name;
   if (traits.reduces) text << " " << ReduceKindName(static_cast<ReduceKind>(d.kind));
-  if (traits.has_root) text << " from rank " << d.root;
+  if (traits.has_root()) text << (traits.from_root ? " from rank " : " to rank ") << d.root;
   if (traits.moves_data) text << " " << DTypeName(static_cast<DType>(d.dtype)) << "[" << d.count << "]";
+  if (d.pieces != 1) text << " in " << d.pieces << " pieces";
+  // All that is known of a peer's lists.
+  if (d.lists != 0) text << absl::StrFormat(" (%s 0x%016x)", traits.permutes ? "pairs" : "counts", d.lists);
   text << " `" << label << "`";
   return text.str();
 }

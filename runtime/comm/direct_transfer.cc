@@ -52,7 +52,8 @@ absl::Status DirectTransfer::ReduceGroup(std::byte* partial) {
 }
 
 absl::Status DirectTransfer::BeginCopy() {
-  const int source = context_.notices.GroupOf(SourceRank(description(), chunk_)), groups = context_.notices.groups();
+  const int source = context_.notices.GroupOf(SourceRank(context_.operands, chunk_)),
+            groups = context_.notices.groups();
   result_ = std::make_shared<MessageBytes>(result_bytes());
   if (here_ != source) {
     ASSIGN_OR_RETURN(auto request, Receive(source, Stage::kResult, result_));

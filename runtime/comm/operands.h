@@ -6,14 +6,14 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "runtime/comm/control_block.h"
+#include "runtime/comm/collective_call.h"
 
 namespace lockstep {
 
-// kInvalidArgument, with the call, if the root is no rank, the count is negative, an operand is null, or the operands
-// overlap otherwise than in place. `rank` is the caller's, of `size`. Where an operand is not used, as the input of a
-// rank that is not the root of a broadcast, it is to be the other one.
-absl::Status CheckOperands(const OpDescription& description, const void* input, const void* output,
+// kInvalidArgument, with the call, if the root or one of a pair is no rank, a rank is twice a source or a target, a
+// count is negative, an operand is null, or the operands overlap otherwise than in place. `rank` is the caller's, of
+// `size`. An input that is not read (ReadsInput) may be anything.
+absl::Status CheckOperands(const CollectiveCall& collective, const void* input, const void* output,
                            std::string_view label, int rank, int size);
 
 }  // namespace lockstep

@@ -106,49 +106,58 @@ absl::Status RankCommunicator::CheckProcess() const {
 
 absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllReduce(const void* input, void* output, int64_t count,
                                                                       DType dtype, ReduceKind kind, const Call& call) {
-  return Start({.opcode = Opcode::kAllReduce,
-                .kind = static_cast<uint8_t>(kind),
-                .dtype = static_cast<uint8_t>(dtype),
-                .count = count},
-               input, output, call);
+  return Start(AllReduceCall(count, dtype, kind, call), input, output, call.label);
 }
 
 absl::StatusOr<Communicator::Ticket> RankCommunicator::StartBroadcast(const void* input, void* output, int64_t count,
                                                                       DType dtype, int root, const Call& call) {
-  return Start({.opcode = Opcode::kBroadcast, .dtype = static_cast<uint8_t>(dtype), .root = root, .count = count},
-               rank() == root ? input : output, output, call);
+  return Start(BroadcastCall(count, dtype, root, call), input, output, call.label);
 }
 
-absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllGather(const void* input, void* output, int64_t count,
-                                                                      DType dtype, const Call& call) {
-  return Start({.opcode = Opcode::kAllGather, .dtype = static_cast<uint8_t>(dtype), .count = count}, input, output,
-               call);
+absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllGather(const void* input, void* output,
+                                                                      std::span<const int64_t> counts, DType dtype,
+                                                                      const Call& call) {
+  return Start(AllGatherCall(counts, dtype, call), input, output, call.label);
 }
 
 absl::StatusOr<Communicator::Ticket> RankCommunicator::StartReduceScatter(const void* input, void* output,
-                                                                          int64_t count, DType dtype, ReduceKind kind,
-                                                                          const Call& call) {
-  return Start({.opcode = Opcode::kReduceScatter,
-                .kind = static_cast<uint8_t>(kind),
-                .dtype = static_cast<uint8_t>(dtype),
-                .count = count},
-               input, output, call);
+                                                                          std::span<const int64_t> counts, DType dtype,
+                                                                          ReduceKind kind, const Call& call) {
+  return Start(ReduceScatterCall(counts, dtype, kind, call), input, output, call.label);
 }
 
-absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const OpDescription& description, const void* input,
-                                                             void* output, const Call& call) {
+absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllToAll(const void* input, void* output, int64_t count,
+                                                                     DType dtype, const Call& call) {
+  return Start(AllToAllCall(count, dtype, call), input, output, call.label);
+}
+
+absl::StatusOr<Communicator::Ticket> RankCommunicator::StartPermute(const void* input, void* output, int64_t count,
+                                                                    DType dtype, std::span<const RankPair> pairs,
+                                                                    const Call& call) {
+  return Start(PermuteCall(count, dtype, pairs, call), input, output, call.label);
+}
+
+absl::StatusOr<Communicator::Ticket> RankCommunicator::StartGather(const void* input, void* output, int64_t count,
+                                                                   DType dtype, int root, const Call& call) {
+  return Start(GatherCall(count, dtype, root, call), input, output, call.label);
+}
+
+absl::StatusOr<Communicator::Ticket> RankCommunicator::StartScatter(const void* input, void* output, int64_t count,
+                                                                    DType dtype, int root, const Call& call) {
+  return Start(ScatterCall(count, dtype, root, call), input, output, call.label);
+}
+
+absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(CollectiveCall collective, const void* input, void* output,
+                                                             std::string_view label) {
   RETURN_IF_ERROR(CheckProcess());
   RETURN_IF_ERROR(Finish(group_->failure()));
-  OpDescription d = description;
-  d.evidence = call.evidence;
-  d.compared_only = call.compared_only;
-  RETURN_IF_ERROR(CheckOperands(d, input, output, call.label, rank(), size()));
+  RETURN_IF_ERROR(CheckOperands(collective, input, output, label, rank(), size()));
   auto op = std::make_unique<Op>();
   op->sequence = next_sequence_++;
-  op->description = d;
-  op->label = std::string(call.label.substr(0, kLabelBytes - 1));
-  op->input = static_cast<const std::byte*>(input);
+  op->label = std::string(label.substr(0, kLabelBytes - 1));
+  op->input = static_cast<const std::byte*>(ReadsInput(collective, rank()) ? input : output);
   op->output = static_cast<std::byte*>(output);
+  op->collective = std::move(collective);
   Op* const started = op.get();
   Progress& p = *progress_;
   if (p.thread.joinable()) {
@@ -198,13 +207,13 @@ absl::StatusOr<std::unique_ptr<RegisteredMemory>> RankCommunicator::Allocate(siz
   RETURN_IF_ERROR(CheckProcess());
   // The number of the barrier that follows names the segment: it is the same on all ranks, and never used again.
   ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, group_->memory().Allocate(bytes, 2 * next_sequence_ + 2));
-  ASSIGN_OR_RETURN(Ticket ticket, Start({.opcode = Opcode::kAllocate}, nullptr, nullptr, {.label = label}));
+  ASSIGN_OR_RETURN(Ticket ticket, Start(CallOf(Opcode::kAllocate), nullptr, nullptr, label));
   RETURN_IF_ERROR(Wait(ticket, nullptr));
   return std::make_unique<GroupMemory>(std::move(segment));
 }
 
 absl::Status RankCommunicator::Barrier(std::string_view label) {
-  ASSIGN_OR_RETURN(Ticket ticket, Start({.opcode = Opcode::kBarrier}, nullptr, nullptr, {.label = label}));
+  ASSIGN_OR_RETURN(Ticket ticket, Start(CallOf(Opcode::kBarrier), nullptr, nullptr, label));
   return Wait(ticket, nullptr);
 }
 

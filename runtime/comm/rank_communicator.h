@@ -16,6 +16,7 @@
 
 #include "runtime/comm/between_groups.h"
 #include "runtime/comm/chunks.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/comm/group.h"
 #include "runtime/comm/links.h"
 #include "runtime/communicator.h"
@@ -36,10 +37,18 @@ class RankCommunicator final : public Communicator {
                                         const Call& call) override;
   absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
                                         const Call& call) override;
-  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, int64_t count, DType dtype,
+  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, std::span<const int64_t> counts, DType dtype,
                                         const Call& call) override;
-  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, int64_t count, DType dtype,
-                                            ReduceKind kind, const Call& call) override;
+  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, std::span<const int64_t> counts,
+                                            DType dtype, ReduceKind kind, const Call& call) override;
+  absl::StatusOr<Ticket> StartAllToAll(const void* input, void* output, int64_t count, DType dtype,
+                                       const Call& call) override;
+  absl::StatusOr<Ticket> StartPermute(const void* input, void* output, int64_t count, DType dtype,
+                                      std::span<const RankPair> pairs, const Call& call) override;
+  absl::StatusOr<Ticket> StartGather(const void* input, void* output, int64_t count, DType dtype, int root,
+                                     const Call& call) override;
+  absl::StatusOr<Ticket> StartScatter(const void* input, void* output, int64_t count, DType dtype, int root,
+                                      const Call& call) override;
   absl::Status Wait(Ticket ticket, Stream* stream) override;
   absl::Status Barrier(std::string_view label) override;
   absl::StatusOr<std::vector<std::string>> AllGatherBytes(std::string_view bytes, std::string_view label) override;
@@ -51,7 +60,7 @@ class RankCommunicator final : public Communicator {
   // A collective in flight.
   struct Op {
     uint64_t sequence = 0;
-    OpDescription description;
+    CollectiveCall collective;
     std::string label;
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
@@ -71,7 +80,7 @@ class RankCommunicator final : public Communicator {
   absl::StatusOr<std::shared_ptr<Segment>> ShareControlBlock(bool first, int first_rank, int ranks,
                                                              std::string_view label);
 
-  absl::StatusOr<Ticket> Start(const OpDescription& description, const void* input, void* output, const Call& call);
+  absl::StatusOr<Ticket> Start(CollectiveCall collective, const void* input, void* output, std::string_view label);
 
   // The life of an op, on the thread that makes progress.
   absl::Status Publish(Op& op);
@@ -79,6 +88,7 @@ class RankCommunicator final : public Communicator {
   absl::Status Show(Op& op);
   absl::Status Run(Op& op);
   absl::Status Finish(absl::Status result);
+  absl::Status CompleteOutput(const Op& op);
   absl::StatusOr<Operands> Resolve(const Op& op);
   absl::Status Work(const Op& op);
   absl::Status TakeChunks(const Op& op, const Chunks& chunks);

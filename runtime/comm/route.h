@@ -6,8 +6,9 @@
 //   chain   2 (groups - 1), pipelined        2 S at most                               ranks
 //   owner   2                                2 S (groups - 1) / groups                 in each group, then groups
 //   all     1                                S (groups - 1)                            in each group, then groups
+//   pair    1                                what its ranks have for other groups      -
 //
-// Where each group is one rank the last two add in the order of ranks, too. They send bf16 as such, where the chain
+// Where each group is one rank owner and all add in the order of ranks, too. They send bf16 as such, where the chain
 // sends f32: sums of groups of several ranks are rounded once more. Rabenseifner ("Optimization of collective reduction
 // operations", 2004) and Thakur, Rabenseifner and Gropp ("Optimization of collective communication operations in
 // MPICH", 2005) compare such routes; owner is their reduce-scatter with direct exchange.
@@ -25,6 +26,7 @@ enum class Route {
   kChain,  // partial results go up the chain of groups, results down; copies from their source both ways
   kOwner,  // each chunk has a group that gets all others' partial results, and sends them the result
   kAll,    // every group gets all others' partial results; copies go from their source to all
+  kPair,   // a chunk that one rank has for another one goes from group to group; nothing else is sent
 };
 
 // What decides it besides the collective.
@@ -43,7 +45,8 @@ struct Travel {
   uint64_t bytes = 0;  // that leave the group which sends most
 };
 
-// `bytes`: of the operand or of the result, whichever is larger. Of one group: nothing.
-Travel TravelOf(Route route, Opcode opcode, uint64_t bytes, int groups);
+// `bytes`: of the operand or of the result, whichever is larger. Of one group: nothing. Of a permute the most that
+// pairs of ranks can make of it.
+Travel TravelOf(Route route, Opcode opcode, uint64_t bytes, int groups, int ranks_a_group = 1);
 
 }  // namespace lockstep

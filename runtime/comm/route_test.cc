@@ -42,6 +42,11 @@ TEST(RouteOf, CopiesGoFromTheirSourceAndLargeOnesOfOneAlongTheChain) {
   EXPECT_EQ(Of(Opcode::kBroadcast, kLarge, {.groups = 4}), Route::kChain) << "its source sends it once";
 }
 
+TEST(RouteOf, WhatOneRankHasForAnotherGoesThereAlone) {
+  for (const Opcode opcode : {Opcode::kAllToAll, Opcode::kPermute, Opcode::kGather, Opcode::kScatter})
+    EXPECT_EQ(Of(opcode, kLarge, {.groups = 4, .largest_group = 2, .in_rank_order = true}), Route::kPair);
+}
+
 TEST(RouteOf, WhatMovesNothingIsSaidToAllUnlessTheyAreMany) {
   OpDescription compared = F32(Opcode::kAllReduce, kLarge);
   compared.compared_only = true;
@@ -62,6 +67,10 @@ TEST(TravelOf, IsWhatTheTableSays) {
   EXPECT_THAT(TravelOf(Route::kChain, Opcode::kBroadcast, kBytes, 4), Takes(3, kBytes));
   EXPECT_THAT(TravelOf(Route::kAll, Opcode::kAllGather, kBytes, 4), Takes(1, kBytes * 3 / 4));
   EXPECT_THAT(TravelOf(Route::kAll, Opcode::kBarrier, 0, 4), Takes(1, 0));
+  EXPECT_THAT(TravelOf(Route::kPair, Opcode::kAllToAll, kBytes, 4, 2), Takes(1, 2 * kBytes * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kPair, Opcode::kPermute, kBytes, 4, 2), Takes(1, 2 * kBytes));
+  EXPECT_THAT(TravelOf(Route::kPair, Opcode::kGather, kBytes, 4, 2), Takes(1, kBytes / 4));
+  EXPECT_THAT(TravelOf(Route::kPair, Opcode::kScatter, kBytes, 4, 2), Takes(1, kBytes * 3 / 4));
   EXPECT_THAT(TravelOf(Route::kAll, Opcode::kAllReduce, kBytes, 1), Takes(0, 0)) << "a host alone";
 }
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/status.h"
-#include "runtime/comm/chunks.h"
 #include "runtime/comm/operands.h"
 
 namespace lockstep {
@@ -25,23 +24,6 @@ std::vector<std::string> HostsOf(const Communicator& communicator) {
   std::vector<std::string> hosts;
   for (int rank = 0; rank < communicator.size(); ++rank) hosts.push_back(communicator.host(rank));
   return hosts;
-}
-
-// The same collective of the hosts.
-absl::StatusOr<Communicator::Ticket> StartOnHost(Communicator& host, const OpDescription& d, const void* in, void* out,
-                                                 const std::string& label) {
-  const Communicator::Call call{label, nullptr, d.evidence, d.compared_only};
-  const auto dtype = static_cast<DType>(d.dtype);
-  const auto kind = static_cast<ReduceKind>(d.kind);
-  switch (d.opcode) {
-    case Opcode::kAllReduce: return host.StartAllReduce(in, out, d.count, dtype, kind, call);
-    case Opcode::kBroadcast: return host.StartBroadcast(in, out, d.count, dtype, d.root, call);
-    case Opcode::kAllGather: return host.StartAllGather(in, out, d.count, dtype, call);
-    case Opcode::kReduceScatter: return host.StartReduceScatter(in, out, d.count, dtype, kind, call);
-    case Opcode::kBarrier:
-    case Opcode::kAllocate: break;  // never queued
-  }
-  return Internal() << "no collective " << static_cast<int>(d.opcode);
 }
 
 }  // namespace
@@ -150,18 +132,16 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> StagedCommunicator::TakePinned(siz
   return device_.AllocatePinned(bytes, label);
 }
 
-absl::StatusOr<Communicator::Ticket> StagedCommunicator::Start(const OpDescription& d, const void* input, void* output,
-                                                               const Call& call) {
-  RETURN_IF_ERROR(CheckOperands(d, input, output, call.label, rank(), size()));
+absl::StatusOr<Communicator::Ticket> StagedCommunicator::Start(CollectiveCall collective, const void* input,
+                                                               void* output, const Call& call) {
+  RETURN_IF_ERROR(CheckOperands(collective, input, output, call.label, rank(), size()));
   if (call.stream != device_.stream()) {
     return InvalidArgument() << "`" << call.label << "` was started in another stream than that of " << device_.name();
   }
-  // A rank that is not the root takes nothing to the host.
-  const bool reads = d.opcode != Opcode::kBroadcast || rank() == d.root;
-  const size_t in_bytes = reads ? InputBytes(d, size()) : 0;
+  const size_t in_bytes = ReadsInput(collective, rank()) ? InputBytes(collective, size()) : 0;
   Flight flight;
   flight.device_output = static_cast<std::byte*>(output);
-  flight.output_bytes = OutputBytes(d, size());
+  flight.output_bytes = OutputBytes(collective, size());
   ASSIGN_OR_RETURN(flight.input, TakePinned(in_bytes, call.label));
   if (input != output || in_bytes != flight.output_bytes) {
     ASSIGN_OR_RETURN(flight.output, TakePinned(flight.output_bytes, call.label));
@@ -175,8 +155,11 @@ absl::StatusOr<Communicator::Ticket> StagedCommunicator::Start(const OpDescripti
     const std::lock_guard<std::mutex> lock(shared_->mutex);
     shared_->flying.emplace(ticket.id, std::move(flight));
   }
-  RETURN_IF_ERROR(Queue([d, in, out, id = ticket.id, label = std::string(call.label)](Shared& shared) -> absl::Status {
-    ASSIGN_OR_RETURN(const Ticket of_host, StartOnHost(shared.host, d, in, out, label));
+  RETURN_IF_ERROR(Queue([collective = std::move(collective), in, out, id = ticket.id,
+                         label = std::string(call.label)](Shared& shared) -> absl::Status {
+    const OpDescription& d = collective.description;
+    ASSIGN_OR_RETURN(const Ticket of_host,
+                     StartOn(shared.host, collective, in, out, {label, nullptr, d.evidence, d.compared_only}));
     const std::lock_guard<std::mutex> lock(shared.mutex);
     shared.flying.at(id).ticket = of_host;
     return absl::OkStatus();
@@ -258,46 +241,46 @@ absl::StatusOr<std::unique_ptr<Communicator>> StagedCommunicator::Split(int colo
 absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartAllReduce(const void* input, void* output, int64_t count,
                                                                         DType dtype, ReduceKind kind,
                                                                         const Call& call) {
-  return Start({.opcode = Opcode::kAllReduce,
-                .kind = static_cast<uint8_t>(kind),
-                .dtype = static_cast<uint8_t>(dtype),
-                .count = count,
-                .evidence = call.evidence,
-                .compared_only = call.compared_only},
-               input, output, call);
+  return Start(AllReduceCall(count, dtype, kind, call), input, output, call);
 }
 
 absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartBroadcast(const void* input, void* output, int64_t count,
                                                                         DType dtype, int root, const Call& call) {
-  return Start({.opcode = Opcode::kBroadcast,
-                .dtype = static_cast<uint8_t>(dtype),
-                .root = root,
-                .count = count,
-                .evidence = call.evidence,
-                .compared_only = call.compared_only},
-               rank() == root ? input : output, output, call);
+  return Start(BroadcastCall(count, dtype, root, call), input, output, call);
 }
 
-absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartAllGather(const void* input, void* output, int64_t count,
-                                                                        DType dtype, const Call& call) {
-  return Start({.opcode = Opcode::kAllGather,
-                .dtype = static_cast<uint8_t>(dtype),
-                .count = count,
-                .evidence = call.evidence,
-                .compared_only = call.compared_only},
-               input, output, call);
+absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartAllGather(const void* input, void* output,
+                                                                        std::span<const int64_t> counts, DType dtype,
+                                                                        const Call& call) {
+  return Start(AllGatherCall(counts, dtype, call), input, output, call);
 }
 
 absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartReduceScatter(const void* input, void* output,
-                                                                            int64_t count, DType dtype, ReduceKind kind,
+                                                                            std::span<const int64_t> counts,
+                                                                            DType dtype, ReduceKind kind,
                                                                             const Call& call) {
-  return Start({.opcode = Opcode::kReduceScatter,
-                .kind = static_cast<uint8_t>(kind),
-                .dtype = static_cast<uint8_t>(dtype),
-                .count = count,
-                .evidence = call.evidence,
-                .compared_only = call.compared_only},
-               input, output, call);
+  return Start(ReduceScatterCall(counts, dtype, kind, call), input, output, call);
+}
+
+absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartAllToAll(const void* input, void* output, int64_t count,
+                                                                       DType dtype, const Call& call) {
+  return Start(AllToAllCall(count, dtype, call), input, output, call);
+}
+
+absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartPermute(const void* input, void* output, int64_t count,
+                                                                      DType dtype, std::span<const RankPair> pairs,
+                                                                      const Call& call) {
+  return Start(PermuteCall(count, dtype, pairs, call), input, output, call);
+}
+
+absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartGather(const void* input, void* output, int64_t count,
+                                                                     DType dtype, int root, const Call& call) {
+  return Start(GatherCall(count, dtype, root, call), input, output, call);
+}
+
+absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartScatter(const void* input, void* output, int64_t count,
+                                                                      DType dtype, int root, const Call& call) {
+  return Start(ScatterCall(count, dtype, root, call), input, output, call);
 }
 
 }  // namespace lockstep

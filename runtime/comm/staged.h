@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/comm/control_block.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/communicator.h"
 #include "runtime/device.h"
 
@@ -41,10 +41,18 @@ class StagedCommunicator final : public Communicator {
                                         const Call& call) override;
   absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
                                         const Call& call) override;
-  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, int64_t count, DType dtype,
+  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, std::span<const int64_t> counts, DType dtype,
                                         const Call& call) override;
-  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, int64_t count, DType dtype,
-                                            ReduceKind kind, const Call& call) override;
+  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, std::span<const int64_t> counts,
+                                            DType dtype, ReduceKind kind, const Call& call) override;
+  absl::StatusOr<Ticket> StartAllToAll(const void* input, void* output, int64_t count, DType dtype,
+                                       const Call& call) override;
+  absl::StatusOr<Ticket> StartPermute(const void* input, void* output, int64_t count, DType dtype,
+                                      std::span<const RankPair> pairs, const Call& call) override;
+  absl::StatusOr<Ticket> StartGather(const void* input, void* output, int64_t count, DType dtype, int root,
+                                     const Call& call) override;
+  absl::StatusOr<Ticket> StartScatter(const void* input, void* output, int64_t count, DType dtype, int root,
+                                      const Call& call) override;
   // Queues the wait, or waits. Once it has failed the output holds anything.
   absl::Status Wait(Ticket ticket, Stream* stream) override;
   // These four wait until the stream has come to the collectives that were queued before.
@@ -61,7 +69,7 @@ class StagedCommunicator final : public Communicator {
   struct Shared;
 
   StagedCommunicator(std::unique_ptr<Communicator> part, Device& device, Runs runs);
-  absl::StatusOr<Ticket> Start(const OpDescription& description, const void* input, void* output, const Call& call);
+  absl::StatusOr<Ticket> Start(CollectiveCall collective, const void* input, void* output, const Call& call);
   absl::StatusOr<std::unique_ptr<DeviceMemory>> TakePinned(size_t bytes, std::string_view label);
   absl::Status Queue(std::function<absl::Status(Shared&)> work);
   absl::Status Settle();

@@ -4,6 +4,7 @@
 
 #include "core/dtype.h"
 #include "core/status.h"
+#include "runtime/comm/pair_transfer.h"
 
 namespace lockstep {
 
@@ -18,6 +19,7 @@ std::unique_ptr<Transfer> Transfer::Create(Route route, const Context& context, 
       const int owner = TraitsOf(d.opcode).scatters ? context.notices.GroupOf(chunk.share) : turn;
       return std::make_unique<DirectTransfer>(context, index, chunk, owner);
     }
+    case Route::kPair: return std::make_unique<PairTransfer>(context, index, chunk);
   }
   return nullptr;
 }

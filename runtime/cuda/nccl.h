@@ -112,6 +112,12 @@ struct ncclConfig_t {
   F(ncclResult_t, ReduceScatter, "ncclReduceScatter",                                                                 \
     (const void* input, void* output, size_t output_count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,      \
      CUstream stream))                                                                                                \
+  F(ncclResult_t, Send, "ncclSend",                                                                                   \
+    (const void* input, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, CUstream stream))               \
+  F(ncclResult_t, Recv, "ncclRecv",                                                                                   \
+    (void* output, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, CUstream stream))                    \
+  F(ncclResult_t, GroupStart, "ncclGroupStart", ())                                                                   \
+  F(ncclResult_t, GroupEnd, "ncclGroupEnd", ())                                                                       \
   F(ncclResult_t, MemAlloc, "ncclMemAlloc", (void** memory, size_t bytes))                                            \
   F(ncclResult_t, MemFree, "ncclMemFree", (void* memory))                                                             \
   F(ncclResult_t, CommRegister, "ncclCommRegister", (ncclComm_t comm, void* memory, size_t bytes, void** handle))     \

@@ -277,9 +277,10 @@ absl::StatusOr<CUevent> NcclCommunicator::TakeEvent() {
   return event;
 }
 
-absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const OpDescription& d, const void* input, void* output,
-                                                             const Call& call, const Enqueue& enqueue) {
-  RETURN_IF_ERROR(CheckOperands(d, input, output, call.label, rank(), size()));
+absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const CollectiveCall& collective, const void* input,
+                                                             void* output, const Call& call, const Enqueue& enqueue) {
+  const OpDescription& d = collective.description;
+  RETURN_IF_ERROR(CheckOperands(collective, input, output, call.label, rank(), size()));
   if (!call.compared_only && call.stream != device_.stream()) {
     return InvalidArgument() << "`" << call.label << "` was started in another stream than that of " << device_.name();
   }
@@ -287,7 +288,9 @@ absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const OpDescription
   ASSIGN_OR_RETURN(const bool captures, Captures());
   Flight started{.of_host = {}, .done = nullptr, .captured = captures && !call.compared_only};
   if (!started.captured) {
-    const absl::StatusOr<Ticket> of_host = StartComparison(host_, d, call);
+    // Of the hosts, which compares this one and moves nothing.
+    const absl::StatusOr<Ticket> of_host =
+        StartOn(host_, collective, nullptr, nullptr, {call.label, nullptr, call.evidence, /*compared_only=*/true});
     if (!of_host.ok()) return Failed(of_host.status());
     started.of_host = *of_host;
   }
@@ -347,42 +350,150 @@ absl::Status NcclCommunicator::StartOnDevice(const Enqueue& enqueue, std::string
   return driver.Check(driver.EventRecord(done, line_->stream()), "cuEventRecord");
 }
 
+ncclResult_t NcclCommunicator::Clear(void* output, size_t bytes, CUstream stream) {
+  const CUresult result = device_.api().MemsetD8Async(reinterpret_cast<CUdeviceptr>(output), 0, bytes, stream);
+  return result == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
+}
+
 absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartAllReduce(const void* input, void* output, int64_t count,
                                                                       DType dtype, ReduceKind kind, const Call& call) {
   ASSIGN_OR_RETURN(const NcclReduction r, ReductionOf(dtype, kind, call.label));
-  return Start(DescriptionOf(Opcode::kAllReduce, count, dtype, kind, 0, call), input, output, call,
-               [&](ncclComm_t comm, CUstream stream) {
-                 return nccl_->api.AllReduce(input, output, static_cast<size_t>(count), r.type, r.op, comm, stream);
-               });
+  return Start(AllReduceCall(count, dtype, kind, call), input, output, call, [&](ncclComm_t comm, CUstream stream) {
+    return nccl_->api.AllReduce(input, output, static_cast<size_t>(count), r.type, r.op, comm, stream);
+  });
 }
 
 absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartBroadcast(const void* input, void* output, int64_t count,
                                                                       DType dtype, int root, const Call& call) {
   const void* in = rank() == root ? input : output;
-  return Start(DescriptionOf(Opcode::kBroadcast, count, dtype, ReduceKind::kSum, root, call), in, output, call,
-               [&](ncclComm_t comm, CUstream stream) {
-                 return nccl_->api.Broadcast(in, output, static_cast<size_t>(count) * SizeOf(dtype), ncclUint8, root,
-                                             comm, stream);
-               });
+  return Start(BroadcastCall(count, dtype, root, call), in, output, call, [&](ncclComm_t comm, CUstream stream) {
+    return nccl_->api.Broadcast(in, output, static_cast<size_t>(count) * SizeOf(dtype), ncclUint8, root, comm, stream);
+  });
 }
 
-absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartAllGather(const void* input, void* output, int64_t count,
-                                                                      DType dtype, const Call& call) {
-  return Start(DescriptionOf(Opcode::kAllGather, count, dtype, ReduceKind::kSum, 0, call), input, output, call,
-               [&](ncclComm_t comm, CUstream stream) {
-                 return nccl_->api.AllGather(input, output, static_cast<size_t>(count) * SizeOf(dtype), ncclUint8, comm,
-                                             stream);
-               });
+// What goes from rank to rank, and what a bucket holds, goes as calls that NCCL launches together.
+namespace {
+
+class CallGroup {
+ public:
+  // Where there is one call alone it need not be a group.
+  explicit CallGroup(const NcclApi& api, bool is_group = true)
+      : api_(api), is_group_(is_group), result_(is_group ? api.GroupStart() : ncclSuccess) {}
+  void Add(ncclResult_t result) {
+    if (result_ == ncclSuccess && !(is_group_ && result == ncclInProgress)) result_ = result;
+  }
+  // The first error, or what the group as a whole came to. Once, also after an error.
+  ncclResult_t End() {
+    const ncclResult_t ended = is_group_ ? api_.GroupEnd() : result_;
+    return result_ == ncclSuccess ? ended : result_;
+  }
+
+ private:
+  const NcclApi& api_;
+  const bool is_group_;
+  ncclResult_t result_;
+};
+
+const std::byte* At(const void* operand, size_t offset) { return static_cast<const std::byte*>(operand) + offset; }
+std::byte* At(void* operand, size_t offset) { return static_cast<std::byte*>(operand) + offset; }
+
+}  // namespace
+
+absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartAllGather(const void* input, void* output,
+                                                                      std::span<const int64_t> counts, DType dtype,
+                                                                      const Call& call) {
+  const CollectiveCall collective = AllGatherCall(counts, dtype, call);
+  return Start(collective, input, output, call, [&](ncclComm_t comm, CUstream stream) {
+    CallGroup group(nccl_->api, counts.size() > 1);
+    for (const Piece& piece : PiecesOf(collective, size())) {
+      if (piece.count == 0) continue;
+      group.Add(nccl_->api.AllGather(At(input, piece.input_begin), At(output, piece.output_begin),
+                                     static_cast<size_t>(piece.count) * SizeOf(dtype), ncclUint8, comm, stream));
+    }
+    return group.End();
+  });
 }
 
 absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartReduceScatter(const void* input, void* output,
-                                                                          int64_t count, DType dtype, ReduceKind kind,
-                                                                          const Call& call) {
+                                                                          std::span<const int64_t> counts, DType dtype,
+                                                                          ReduceKind kind, const Call& call) {
   ASSIGN_OR_RETURN(const NcclReduction r, ReductionOf(dtype, kind, call.label));
-  return Start(DescriptionOf(Opcode::kReduceScatter, count, dtype, kind, 0, call), input, output, call,
-               [&](ncclComm_t comm, CUstream stream) {
-                 return nccl_->api.ReduceScatter(input, output, static_cast<size_t>(count), r.type, r.op, comm, stream);
-               });
+  const CollectiveCall collective = ReduceScatterCall(counts, dtype, kind, call);
+  return Start(collective, input, output, call, [&](ncclComm_t comm, CUstream stream) {
+    CallGroup group(nccl_->api, counts.size() > 1);
+    for (const Piece& piece : PiecesOf(collective, size())) {
+      if (piece.count == 0) continue;
+      group.Add(nccl_->api.ReduceScatter(At(input, piece.input_begin), At(output, piece.output_begin),
+                                         static_cast<size_t>(piece.count), r.type, r.op, comm, stream));
+    }
+    return group.End();
+  });
+}
+
+absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartAllToAll(const void* input, void* output, int64_t count,
+                                                                     DType dtype, const Call& call) {
+  const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
+  return Start(AllToAllCall(count, dtype, call), input, output, call, [&](ncclComm_t comm, CUstream stream) {
+    CallGroup group(nccl_->api);
+    for (int peer = 0; peer < size(); ++peer) {
+      const size_t at = static_cast<size_t>(peer) * bytes;
+      group.Add(nccl_->api.Send(At(input, at), bytes, ncclUint8, peer, comm, stream));
+      group.Add(nccl_->api.Recv(At(output, at), bytes, ncclUint8, peer, comm, stream));
+    }
+    return group.End();
+  });
+}
+
+absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartPermute(const void* input, void* output, int64_t count,
+                                                                    DType dtype, std::span<const RankPair> pairs,
+                                                                    const Call& call) {
+  const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
+  const CollectiveCall collective = PermuteCall(count, dtype, pairs, call);
+  return Start(collective, input, output, call, [&](ncclComm_t comm, CUstream stream) {
+    if (GetsNothing(collective, rank())) {
+      const ncclResult_t cleared = Clear(output, bytes, stream);
+      if (cleared != ncclSuccess) return cleared;
+    }
+    CallGroup group(nccl_->api);
+    for (const RankPair& pair : pairs) {
+      if (pair.source == rank()) group.Add(nccl_->api.Send(input, bytes, ncclUint8, pair.target, comm, stream));
+      if (pair.target == rank()) group.Add(nccl_->api.Recv(output, bytes, ncclUint8, pair.source, comm, stream));
+    }
+    return group.End();
+  });
+}
+
+absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartGather(const void* input, void* output, int64_t count,
+                                                                   DType dtype, int root, const Call& call) {
+  const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
+  const CollectiveCall collective = GatherCall(count, dtype, root, call);
+  return Start(collective, input, output, call, [&](ncclComm_t comm, CUstream stream) {
+    if (rank() != root) {
+      const ncclResult_t cleared = Clear(output, OutputBytes(collective, size()), stream);
+      if (cleared != ncclSuccess) return cleared;
+    }
+    CallGroup group(nccl_->api);
+    group.Add(nccl_->api.Send(input, bytes, ncclUint8, root, comm, stream));
+    for (int peer = 0; peer < size() && rank() == root; ++peer) {
+      const size_t at = static_cast<size_t>(peer) * bytes;
+      group.Add(nccl_->api.Recv(At(output, at), bytes, ncclUint8, peer, comm, stream));
+    }
+    return group.End();
+  });
+}
+
+absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartScatter(const void* input, void* output, int64_t count,
+                                                                    DType dtype, int root, const Call& call) {
+  const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
+  return Start(ScatterCall(count, dtype, root, call), input, output, call, [&](ncclComm_t comm, CUstream stream) {
+    CallGroup group(nccl_->api);
+    for (int peer = 0; peer < size() && rank() == root; ++peer) {
+      const size_t at = static_cast<size_t>(peer) * bytes;
+      group.Add(nccl_->api.Send(At(input, at), bytes, ncclUint8, peer, comm, stream));
+    }
+    group.Add(nccl_->api.Recv(output, bytes, ncclUint8, root, comm, stream));
+    return group.End();
+  });
 }
 
 absl::Status NcclCommunicator::Wait(Ticket ticket, Stream* stream) {

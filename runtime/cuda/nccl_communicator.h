@@ -25,6 +25,7 @@
 //  * A NaN need not be the min and the max, nor -0 the min of it and 0.
 //  * Sums, products, min and max of i16 and u16, and means of integers of less than 64 bits, are Unimplemented: nothing
 //    was started, on no rank.
+//  * Several pieces, and what goes from one rank to one rank, are calls of NCCL's in a group.
 //  * A collective of hosts that still compute blocks a start once 64 of them are in flight.
 
 #pragma once
@@ -36,7 +37,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/comm/control_block.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/communicator.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/graph.h"
@@ -60,10 +61,18 @@ class NcclCommunicator final : public Communicator {
                                         const Call& call) override;
   absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
                                         const Call& call) override;
-  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, int64_t count, DType dtype,
+  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, std::span<const int64_t> counts, DType dtype,
                                         const Call& call) override;
-  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, int64_t count, DType dtype,
-                                            ReduceKind kind, const Call& call) override;
+  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, std::span<const int64_t> counts,
+                                            DType dtype, ReduceKind kind, const Call& call) override;
+  absl::StatusOr<Ticket> StartAllToAll(const void* input, void* output, int64_t count, DType dtype,
+                                       const Call& call) override;
+  absl::StatusOr<Ticket> StartPermute(const void* input, void* output, int64_t count, DType dtype,
+                                      std::span<const RankPair> pairs, const Call& call) override;
+  absl::StatusOr<Ticket> StartGather(const void* input, void* output, int64_t count, DType dtype, int root,
+                                     const Call& call) override;
+  absl::StatusOr<Ticket> StartScatter(const void* input, void* output, int64_t count, DType dtype, int root,
+                                      const Call& call) override;
   absl::Status Wait(Ticket ticket, Stream* stream) override;
   absl::Status Barrier(std::string_view label) override;
   absl::StatusOr<std::vector<std::string>> AllGatherBytes(std::string_view bytes, std::string_view label) override;
@@ -97,9 +106,11 @@ class NcclCommunicator final : public Communicator {
   absl::Status Join();
   absl::Status JoinAs(const ncclUniqueId& id);
   absl::Status AwaitReady(std::string_view what);
-  absl::StatusOr<Ticket> Start(const OpDescription& description, const void* input, void* output, const Call& call,
+  absl::StatusOr<Ticket> Start(const CollectiveCall& collective, const void* input, void* output, const Call& call,
                                const Enqueue& enqueue);
   absl::Status StartOnDevice(const Enqueue& enqueue, std::string_view what, CUevent done);
+  // Part of an Enqueue, as NCCL counts: fills with zeros what nobody sends to.
+  ncclResult_t Clear(void* output, size_t bytes, CUstream stream);
   absl::StatusOr<CUevent> TakeEvent();
   absl::StatusOr<bool> Captures();
   absl::Status Watch(absl::Duration waited);

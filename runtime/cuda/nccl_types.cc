@@ -52,29 +52,4 @@ absl::StatusOr<NcclReduction> ReductionOf(DType dtype, ReduceKind kind, std::str
   return reduction;
 }
 
-OpDescription DescriptionOf(Opcode opcode, int64_t count, DType dtype, ReduceKind kind, int root,
-                            const Communicator::Call& call) {
-  OpDescription d{.opcode = opcode, .dtype = static_cast<uint8_t>(dtype), .root = root, .count = count};
-  if (opcode == Opcode::kAllReduce || opcode == Opcode::kReduceScatter) d.kind = static_cast<uint8_t>(kind);
-  d.evidence = call.evidence;
-  d.compared_only = call.compared_only;
-  return d;
-}
-
-absl::StatusOr<Communicator::Ticket> StartComparison(Communicator& host, const OpDescription& d,
-                                                     const Communicator::Call& call) {
-  const Communicator::Call compared{call.label, nullptr, call.evidence, /*compared_only=*/true};
-  const auto dtype = static_cast<DType>(d.dtype);
-  const auto kind = static_cast<ReduceKind>(d.kind);
-  switch (d.opcode) {
-    case Opcode::kAllReduce: return host.StartAllReduce(nullptr, nullptr, d.count, dtype, kind, compared);
-    case Opcode::kBroadcast: return host.StartBroadcast(nullptr, nullptr, d.count, dtype, d.root, compared);
-    case Opcode::kAllGather: return host.StartAllGather(nullptr, nullptr, d.count, dtype, compared);
-    case Opcode::kReduceScatter: return host.StartReduceScatter(nullptr, nullptr, d.count, dtype, kind, compared);
-    case Opcode::kBarrier:
-    case Opcode::kAllocate: break;  // never on a device
-  }
-  return Internal() << "no collective " << static_cast<int>(d.opcode);
-}
-
 }  // namespace lockstep::cuda

@@ -9,7 +9,7 @@
 #include "core/random_tensor.h"
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/localize.h"
-#include "passes/distribute/merge_all_reduces.h"
+#include "passes/distribute/merge_collectives.h"
 #include "passes/distribute/overlap_collectives.h"
 #include "passes/training/loss_scaling.h"
 
@@ -28,7 +28,7 @@ History Train(const Graph& step, int64_t ranks, int steps) {
   absl::StatusOr<Graph> graph = passes::DistributeGraph(step, mesh);
   EXPECT_TRUE(graph.ok()) << graph.status();
   if (!graph.ok()) return {};
-  const absl::Status merged = passes::RunPasses({passes::MergeAllReduces({.max_bytes = 200, .first_bytes = 100}),
+  const absl::Status merged = passes::RunPasses({passes::MergeCollectives({.max_bytes = 200, .first_bytes = 100}),
                                                  passes::Localize(), passes::OverlapCollectives()},
                                                 *graph);
   EXPECT_TRUE(merged.ok()) << merged << "\n" << graph->ToString();

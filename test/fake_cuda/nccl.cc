@@ -107,6 +107,17 @@ LOCKSTEP_FAKE ncclResult_t ncclReduceScatter(const void* input, void* output, si
                            output, stream);
 }
 
+LOCKSTEP_FAKE ncclResult_t ncclSend(const void* input, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                                    CUstream stream) {
+  return EnqueueMessage("ncclSend", comm, {true, peer, count, type}, input, stream);
+}
+LOCKSTEP_FAKE ncclResult_t ncclRecv(void* output, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                                    CUstream stream) {
+  return EnqueueMessage("ncclRecv", comm, {false, peer, count, type}, output, stream);
+}
+LOCKSTEP_FAKE ncclResult_t ncclGroupStart() { return StartGroup(); }
+LOCKSTEP_FAKE ncclResult_t ncclGroupEnd() { return EndGroup(); }
+
 LOCKSTEP_FAKE ncclResult_t ncclMemAlloc(void** memory, size_t bytes) {
   Fake& fake = TheFake();
   const std::lock_guard lock(fake.mutex);

@@ -92,8 +92,22 @@ class Fake final : public FakeNccl {
 
 Fake& TheFake();
 
-// Puts a collective into the stream, in a thread of its own: ncclInProgress.
+// Puts a collective into the stream, in a thread of its own: ncclInProgress. In a group that is for its end to do.
 ncclResult_t EnqueueCollective(const char* name, ncclComm_t comm, const Collective& c, const void* input, void* output,
                                CUstream stream);
+
+// A message to a peer, or from it, of which the fake takes those in groups alone.
+struct Message {
+  bool is_sent;
+  int peer;
+  size_t count;
+  ncclDataType_t type;
+};
+ncclResult_t EnqueueMessage(const char* name, ncclComm_t comm, const Message& message, const void* data,
+                            CUstream stream);
+
+// Of the thread that calls. The end puts the group's calls into the stream, the messages together, the sent ones first.
+ncclResult_t StartGroup();
+ncclResult_t EndGroup();
 
 }  // namespace lockstep::cuda

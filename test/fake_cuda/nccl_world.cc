@@ -19,7 +19,7 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr size_t kShared = size_t{64} << 10;  // before the inputs
+constexpr size_t kShared = size_t{256} << 10;  // before the inputs, which come before the messages
 
 // The files of this process' ids.
 struct Files {
@@ -46,8 +46,12 @@ struct NcclWorld::Shared {
     std::atomic<uint64_t> captured{0};
     std::array<Collective, 2> calls;  // of even and odd numbers, as the inputs
   };
+  struct Box {  // from a rank to another one
+    std::atomic<uint64_t> sent{0}, taken{0};
+  };
   Event changed;
   std::array<Rank, kMaxRanks> ranks;
+  std::array<std::array<Box, kMaxRanks>, kMaxRanks> boxes;  // by sender, then by receiver
 };
 
 std::string NcclWorld::MakeId() {
@@ -58,7 +62,8 @@ std::string NcclWorld::MakeId() {
   const int file = memfd_create(name.c_str(), MFD_CLOEXEC);
   void* first = MAP_FAILED;
   // Nothing of it is there before it is written.
-  if (file >= 0 && ftruncate(file, static_cast<off_t>(kShared + 2 * kMaxRanks * kMaxBytes)) == 0) {
+  if (file >= 0 && ftruncate(file, static_cast<off_t>(kShared + 2 * kMaxRanks * kMaxBytes +
+                                                      kMaxRanks * kMaxRanks * kMaxMessage)) == 0) {
     first = mmap(nullptr, kShared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   }
   if (first == MAP_FAILED) {
@@ -87,7 +92,8 @@ std::shared_ptr<NcclWorld> NcclWorld::Open(const std::string& id, int ranks) {
   if (file < 0) return nullptr;
   std::error_code error;
   const auto name = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(file), error);
-  const size_t bytes = kShared + 2 * static_cast<size_t>(ranks) * kMaxBytes;
+  const auto n = static_cast<size_t>(ranks);
+  const size_t bytes = kShared + 2 * n * kMaxBytes + n * n * kMaxMessage;
   void* shared = MAP_FAILED;
   if (name == NameOf(id)) {
     shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
@@ -125,6 +131,39 @@ bool NcclWorld::shares_a_gpu() const {
 // Two a rank: when a rank has come to a collective all have left the last but one, whose place it takes.
 std::byte* NcclWorld::InputOf(int rank, uint64_t number) const {
   return reinterpret_cast<std::byte*>(shared_) + kShared + (2 * static_cast<size_t>(rank) + number % 2) * kMaxBytes;
+}
+
+std::byte* NcclWorld::MessageOf(int from, int to) const {
+  const auto n = static_cast<size_t>(ranks_), box = static_cast<size_t>(from) * n + static_cast<size_t>(to);
+  return reinterpret_cast<std::byte*>(shared_) + kShared + 2 * n * kMaxBytes + box * kMaxMessage;
+}
+
+bool NcclWorld::Send(int rank, int to, const std::byte* data, size_t bytes, const std::atomic<bool>& stop) {
+  Shared::Box& box = shared_->boxes[static_cast<size_t>(rank)][static_cast<size_t>(to)];
+  for (;;) {
+    const uint32_t seen = shared_->changed.count();
+    if (stop) return false;
+    if (box.taken == box.sent) break;
+    shared_->changed.Sleep(seen, absl::Seconds(1));
+  }
+  std::memcpy(MessageOf(rank, to), data, bytes);
+  ++box.sent;
+  Wake();
+  return true;
+}
+
+bool NcclWorld::Receive(int rank, int from, std::byte* data, size_t bytes, const std::atomic<bool>& stop) {
+  Shared::Box& box = shared_->boxes[static_cast<size_t>(from)][static_cast<size_t>(rank)];
+  for (;;) {
+    const uint32_t seen = shared_->changed.count();
+    if (stop) return false;
+    if (box.taken < box.sent) break;
+    shared_->changed.Sleep(seen, absl::Seconds(1));
+  }
+  std::memcpy(data, MessageOf(from, rank), bytes);
+  ++box.taken;
+  Wake();
+  return true;
 }
 
 bool NcclWorld::AllHaveCome(uint64_t number, const Collective& call) const {

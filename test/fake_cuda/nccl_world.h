@@ -48,18 +48,24 @@ class NcclWorld {
   // whose collective of that number is another, never comes.
   std::vector<const std::byte*> Meet(int rank, uint64_t number, const Collective& call, const std::byte* input,
                                      size_t bytes, const std::atomic<bool>& stop);
+  // A message from `rank` to `to`, and the one that it has from `from`: each waits for the peer, who has to take the
+  // message before the next one; false if `stop` became true first. At most kMaxMessage bytes, as many on both sides.
+  bool Send(int rank, int to, const std::byte* data, size_t bytes, const std::atomic<bool>& stop);
+  bool Receive(int rank, int from, std::byte* data, size_t bytes, const std::atomic<bool>& stop);
   // A rank has captured one more collective; whether all others have captured as many as it.
   void HaveCaptured(int rank);
   bool AllHaveCaptured(int rank) const;
   void Wake();  // those who wait, to look at `stop`
 
   static constexpr int kMaxRanks = 64;
-  static constexpr size_t kMaxBytes = size_t{64} << 20;  // of an input
+  static constexpr size_t kMaxBytes = size_t{64} << 20;    // of an input
+  static constexpr size_t kMaxMessage = size_t{16} << 20;  // bytes
 
  private:
   struct Shared;
   NcclWorld(Shared* shared, size_t bytes, int ranks) : shared_(shared), bytes_(bytes), ranks_(ranks) {}
   std::byte* InputOf(int rank, uint64_t number) const;
+  std::byte* MessageOf(int from, int to) const;
   bool AllHaveCome(uint64_t number, const Collective& call) const;
 
   Shared* const shared_;

@@ -53,13 +53,83 @@ std::vector<OpCase> ReducingCases() {
     rows.push_back(Case("reduce_scatter", {F64({4, 3})}, On(kData, 0, kind)).Ranks(2));
     rows.push_back(Case("reduce_scatter", {F32({2, 6, 1})}, On(kData, 1, kind)).Ranks(3));
     rows.push_back(Case("reduce_scatter", {F64({2})}, On(kData, 0, kind)).Ranks(1));
+    rows.push_back(Case("reduce_scatter", {F64({3}), F64({6, 2}), F64({9, 1})}, On(kData, 0, kind)).Ranks(3));
+    rows.push_back(Case("reduce_scatter", {F32({2, 4}), F64({3, 2})}, On(kData, 1, kind)).Ranks(2));
   }
   rows.push_back(Case("reduce_scatter", {F32({2})}, On("model", 0, "sum")).Ranks(2).Refused("C1"));
   rows.push_back(Case("reduce_scatter", {F32({2})}, On(kData, 1, "sum")).Ranks(2).Refused("C2"));
-  rows.push_back(Case("reduce_scatter", {F32({3})}, On(kData, 0, "sum")).Ranks(2).Refused("C3"));
+  rows.push_back(Case("reduce_scatter", {F32({2}), F32({3})}, On(kData, 0, "sum")).Ranks(2).Refused("C3"));
   rows.push_back(Case("reduce_scatter", {F32({2})}, On(kData, 0, "plus")).Ranks(2).Refused("C4"));
   rows.push_back(Case("reduce_scatter", {Bool({2})}, On(kData, 0, "prod")).Ranks(2).Refused("C5"));
   return rows;
+}
+
+AttributeMap Between(int64_t split_dim, int64_t concat_dim) {
+  return {{"axis", kData}, {"split_dim", split_dim}, {"concat_dim", concat_dim}};
+}
+AttributeMap Pairs(Ints sources, Ints targets) {
+  return {{"axis", kData}, {"sources", std::move(sources)}, {"targets", std::move(targets)}};
+}
+AttributeMap Root(std::string axis, int64_t dim, int64_t root) {
+  return {{"axis", std::move(axis)}, {"dim", dim}, {"root", root}};
+}
+
+std::vector<OpCase> ExchangingCases() {
+  return {
+      Case("all_to_all", {F64({6, 2})}, Between(0, 1)).Ranks(3),
+      Case("all_to_all", {F64({2, 6})}, Between(1, 0)).Ranks(2),
+      Case("all_to_all", {F32({2, 4, 3})}, Between(1, 2)).Ranks(2),
+      Case("all_to_all", {F64({4, 3})}, Between(0, 0)).Ranks(2),
+      Case("all_to_all", {F32({2, 6})}, Between(1, 1)).Ranks(3),
+      Case("all_to_all", {BF16({7, 1, 2})}, Between(0, 1)).Ranks(7),
+      Case("all_to_all", {I64({4})}, Between(0, 0)).Ranks(4),
+      Case("all_to_all", {Bool({2, 3})}, Between(0, 1)).Ranks(1),
+      Case("all_to_all", {F32({2, 0})}, Between(0, 1)).Ranks(2).NoGradient("no elements"),
+      Case("all_to_all", {F32({0, 3})}, Between(0, 1)).Ranks(2).NoGradient("no elements"),
+      Case("all_to_all", {F32({2, 2})}, {{"axis", "model"}, {"split_dim", int64_t{0}}, {"concat_dim", int64_t{1}}})
+          .Ranks(2)
+          .Refused("C1"),
+      Case("all_to_all", {F32({2, 2})}, Between(2, 0)).Ranks(2).Refused("C2"),
+      Case("all_to_all", {F32({2, 2})}, Between(0, -1)).Ranks(2).Refused("C2"),
+      Case("all_to_all", {F32({3, 2})}, Between(0, 1)).Ranks(2).Refused("C3"),
+      Case("all_to_all", {F32({0, int64_t{1} << 60})}, Between(0, 1)).Ranks(16).Refused("C4"),
+
+      Case("collective_permute", {F64({2, 3})}, Pairs({0, 1, 2}, {1, 2, 0})).Ranks(3),
+      Case("collective_permute", {F64({3})}, Pairs({3, 0}, {0, 2})).Ranks(4),
+      Case("collective_permute", {F16({3})}, Pairs({0}, {1})).Ranks(2),
+      Case("collective_permute", {Bool({3})}, Pairs({1, 0}, {1, 0})).Ranks(2),
+      Case("collective_permute", {I32({})}, Pairs({0}, {0})).Ranks(1),
+      Case("collective_permute", {F32({0})}, Pairs({0}, {1})).Ranks(2).NoGradient("no elements"),
+      Case("collective_permute", {F32({2})}, {{"axis", "model"}, {"sources", Ints{0}}, {"targets", Ints{1}}})
+          .Ranks(2)
+          .Refused("C1"),
+      Case("collective_permute", {F32({2})}, Pairs({0, 1}, {1})).Ranks(2).Refused("C2"),
+      Case("collective_permute", {F32({2})}, Pairs({}, {})).Ranks(2).Refused("C2"),
+      Case("collective_permute", {F32({2})}, Pairs({0}, {2})).Ranks(2).Refused("C3"),
+      Case("collective_permute", {F32({2})}, Pairs({-1}, {0})).Ranks(2).Refused("C3"),
+      Case("collective_permute", {F32({2})}, Pairs({0, 0}, {0, 1})).Ranks(2).Refused("C4"),
+      Case("collective_permute", {F32({2})}, Pairs({0, 1}, {1, 1})).Ranks(2).Refused("C4"),
+
+      Case("collective_gather", {F64({2, 3})}, Root(kData, 0, 1)).Ranks(3),
+      Case("collective_gather", {F32({2, 3, 1})}, Root(kData, 1, 0)).Ranks(2),
+      Case("collective_gather", {U8({2})}, Root(kData, 0, 3)).Ranks(4),
+      Case("collective_gather", {I64({1})}, Root(kData, 0, 0)).Ranks(1),
+      Case("collective_gather", {F32({2, 0})}, Root(kData, 0, 1)).Ranks(2).NoGradient("no elements"),
+      Case("collective_gather", {F32({2})}, Root("model", 0, 0)).Ranks(2).Refused("C1"),
+      Case("collective_gather", {F32({})}, Root(kData, 0, 0)).Ranks(2).Refused("C2"),
+      Case("collective_gather", {F32({int64_t{1} << 56})}, Root(kData, 0, 0)).Ranks(1 << 10).Refused("C3"),
+      Case("collective_gather", {F32({2})}, Root(kData, 0, 2)).Ranks(2).Refused("C4"),
+
+      Case("collective_scatter", {F64({6, 3})}, Root(kData, 0, 1)).Ranks(3),
+      Case("collective_scatter", {F32({2, 6, 1})}, Root(kData, 1, 0)).Ranks(2),
+      Case("collective_scatter", {F16({7})}, Root(kData, 0, 6)).Ranks(7),
+      Case("collective_scatter", {Bool({2})}, Root(kData, 0, 0)).Ranks(1),
+      Case("collective_scatter", {F32({0, 2})}, Root(kData, 0, 1)).Ranks(2).NoGradient("no elements"),
+      Case("collective_scatter", {F32({2})}, Root("model", 0, 0)).Ranks(2).Refused("C1"),
+      Case("collective_scatter", {F32({2})}, Root(kData, 1, 0)).Ranks(2).Refused("C2"),
+      Case("collective_scatter", {F32({3})}, Root(kData, 0, 0)).Ranks(2).Refused("C3"),
+      Case("collective_scatter", {F32({2})}, Root(kData, 0, -1)).Ranks(2).Refused("C4"),
+  };
 }
 
 }  // namespace
@@ -76,6 +146,12 @@ std::vector<OpCase> CollectiveCases() {
       Case("collective_broadcast", {F32({2})}, From(kData, -1)).Ranks(2).Refused("C2"),
 
       Case("all_gather", {F64({2, 3})}, On(kData, 0)).Ranks(3),
+      Case("all_gather", {F64({2, 3}), F64({1}), F64({5, 2})}, On(kData, 0)).Ranks(3),
+      Case("all_gather", {F32({2, 3}), F32({0, 2}), I32({3}), F32({4})}, On(kData, 0))
+          .Ranks(2)
+          .NoGradient("no elements"),
+      Case("all_gather", {F32({2, 3}), F32({1, 5})}, {{"axis", kData}, {"dim", int64_t{1}}, {"bucket", int64_t{3}}})
+          .Ranks(2),
       Case("all_gather", {F32({2, 3, 1})}, On(kData, 2)).Ranks(2),
       Case("all_gather", {BF16({2, 3})}, On(kData, 1)).Ranks(7),
       Case("all_gather", {I64({1})}, On(kData, 0)).Ranks(1),
@@ -83,7 +159,7 @@ std::vector<OpCase> CollectiveCases() {
       Case("all_gather", {F32({2, 0})}, On(kData, 0)).Ranks(2).NoGradient("no elements"),
       Case("all_gather", {F32({2, 0})}, On(kData, 1)).Ranks(2).NoGradient("no elements"),
       Case("all_gather", {F32({2})}, On("model", 0)).Ranks(2).Refused("C1"),
-      Case("all_gather", {F32({})}, On(kData, 0)).Ranks(2).Refused("C2"),
+      Case("all_gather", {F32({2}), F32({})}, On(kData, 0)).Ranks(2).Refused("C2"),
       Case("all_gather", {F32({int64_t{1} << 56})}, On(kData, 0)).Ranks(1 << 10).Refused("C3"),
 
       Case("shard", {F64({4, 3})}, On(kData, 0)).Ranks(2),
@@ -100,6 +176,8 @@ std::vector<OpCase> CollectiveCases() {
       Case("axis_index", {}, On("model")).Ranks(2).Refused("C1"),
   };
   rows.insert(rows.end(), moving.begin(), moving.end());
+  const std::vector<OpCase> exchanging = ExchangingCases();
+  rows.insert(rows.end(), exchanging.begin(), exchanging.end());
   return rows;
 }
 

@@ -8,12 +8,22 @@ namespace lockstep {
 
 namespace {
 
+int64_t IntOf(const OpCase& row, std::string_view name) { return std::get<int64_t>(row.attributes.find(name)->second); }
+
+// Of an all_to_all: whether it moves a split from one dimension to another.
+bool MovesSplit(const OpCase& row) {
+  return row.op == "all_to_all" && IntOf(row, "split_dim") != IntOf(row, "concat_dim");
+}
+
 // Where a collective leaves its results.
 PlacementMap ResultPlacements(const OpCase& row) {
   Placement placement = Placement::Replicated();
-  if (row.op == "reduce_scatter" || row.op == "shard")
-    placement = Placement::Split(std::get<int64_t>(row.attributes.at("dim")));
-  if (row.op == "axis_index") placement = Placement::Local();
+  if (row.op == "reduce_scatter" || row.op == "shard" || row.op == "collective_scatter")
+    placement = Placement::Split(IntOf(row, "dim"));
+  if (row.op == "axis_index" || row.op == "collective_permute" || row.op == "collective_gather" ||
+      row.op == "all_to_all")
+    placement = Placement::Local();
+  if (MovesSplit(row)) placement = Placement::Split(IntOf(row, "split_dim"));
   return {{std::string(kDataAxis), placement}};
 }
 
@@ -22,7 +32,9 @@ PlacementMap ResultPlacements(const OpCase& row) {
 Placement CollectiveOperandPlacement(const OpCase& row) {
   const auto dim = row.attributes.find("dim"), kind = row.attributes.find("kind");
   const bool has_dim = dim != row.attributes.end() && std::holds_alternative<int64_t>(dim->second);
-  if (row.op == "all_gather" && has_dim) return Placement::Split(std::get<int64_t>(dim->second));
+  if ((row.op == "all_gather" || row.op == "collective_gather") && has_dim)
+    return Placement::Split(std::get<int64_t>(dim->second));
+  if (MovesSplit(row)) return Placement::Split(IntOf(row, "concat_dim"));
   if (row.op == "shard") return Placement::Replicated();
   if (kind == row.attributes.end() || !std::holds_alternative<std::string>(kind->second)) return Placement::Local();
   const std::optional<ReduceKind> reduce = ReduceKindFromName(std::get<std::string>(kind->second));

@@ -62,12 +62,15 @@ TEST(OpTraits, CollectivesHaveTheAttributesOfTheirKind) {
   for (const OpDef* op : AllOps()) {
     if (!op->collective()) continue;
     SCOPED_TRACE(op->name());
-    const CollectiveOp kind = *op->collective();
-    const bool reduces = kind == CollectiveOp::kAllReduce || kind == CollectiveOp::kReduceScatter;
-    const bool moves = kind == CollectiveOp::kAllGather || kind == CollectiveOp::kReduceScatter;
-    EXPECT_EQ(op->FindAttribute("kind") != nullptr, reduces);
-    EXPECT_EQ(op->FindAttribute("dim") != nullptr, moves);
-    EXPECT_EQ(op->FindAttribute("root") != nullptr, kind == CollectiveOp::kBroadcast);
+    const CollectiveTraits traits = TraitsOf(*op->collective());
+    const auto has = [&](std::string_view attribute) { return op->FindAttribute(attribute) != nullptr; };
+    EXPECT_EQ(has("kind"), traits.reduces);
+    EXPECT_EQ(has("root"), traits.has_root);
+    EXPECT_EQ(has("sources") && has("targets"), traits.has_pairs);
+    EXPECT_EQ(has("dim"), traits.scatters != traits.gathers);
+    EXPECT_EQ(has("split_dim") && has("concat_dim"), traits.scatters && traits.gathers);
+    EXPECT_EQ(has("bucket"), traits.is_in_bucket);
+    EXPECT_EQ(op->is_variadic(), traits.is_in_bucket);
   }
 }
 
@@ -245,8 +248,9 @@ TEST(OpTraits, CollectivesCommunicateAsTheySay) {
   ForRowsOf(Has(kCollective), [](const OpDef& op, const Evaluated& row) {
     const auto ranks = static_cast<int64_t>(row.inputs.size());
     const int64_t before = row.inputs[0][0].num_elements(), after = row.results[0][0].num_elements();
-    const bool scatters = op.collective() == CollectiveOp::kReduceScatter;
-    for (const auto& of_rank : row.results) EXPECT_TRUE(scatters || of_rank == row.results[0]) << "ranks differ";
+    const CollectiveTraits traits = TraitsOf(*op.collective());
+    const bool may_differ = traits.scatters || traits.has_pairs || op.collective() == CollectiveOp::kGather;
+    for (const auto& of_rank : row.results) EXPECT_TRUE(may_differ || of_rank == row.results[0]) << "ranks differ";
     const auto kind = row.node().attributes().find("kind");
     const bool sums = kind != row.node().attributes().end() && std::get<std::string>(kind->second) == "sum";
     const double total = Total(row.inputs);
@@ -266,6 +270,20 @@ TEST(OpTraits, CollectivesCommunicateAsTheySay) {
       case CollectiveOp::kAllGather: EXPECT_EQ(after, before * ranks); break;
       case CollectiveOp::kBroadcast:
         EXPECT_EQ(row.results[0], row.inputs[static_cast<size_t>(row.node().attr<int64_t>("root"))]);
+        break;
+      case CollectiveOp::kAllToAll:
+        EXPECT_EQ(after, before);
+        EXPECT_NEAR(total, Total(row.results), 1e-9 * std::fabs(total));
+        break;
+      case CollectiveOp::kPermute: EXPECT_EQ(after, before); break;
+      case CollectiveOp::kGather:
+        EXPECT_EQ(after, before * ranks);
+        EXPECT_NEAR(total, Total(row.results), 1e-9 * std::fabs(total));
+        break;
+      case CollectiveOp::kScatter:
+        EXPECT_EQ(after * ranks, before);
+        EXPECT_NEAR(Total({row.inputs[static_cast<size_t>(row.node().attr<int64_t>("root"))]}), Total(row.results),
+                    1e-9);
     }
   });
 }

@@ -250,6 +250,74 @@ passes::Pass MoveTooMuch() {
           passes::Keeps::kEveryValue, /*needs_mesh=*/true};
 }
 
+// A dimension along which no rank has a part of `value` yet, and that divides among `ranks`; -1 if there is none.
+int64_t WholeDim(Value value, int64_t ranks) {
+  for (int64_t dim = 0; dim < value.shape().rank(); ++dim) {
+    const bool is_split = std::any_of(value.placements().begin(), value.placements().end(),
+                                      [&](const auto& each) { return each.second.is_split(dim); });
+    if (!is_split && value.shape()[dim] % ranks == 0) return dim;
+  }
+  return -1;
+}
+
+// Puts collectives into a placed graph that send values around, and back to where they were: of an operand that is
+// split, another dimension is split meanwhile, or one rank has all of it; of one that is replicated, each rank has its
+// neighbour's.
+passes::Pass SendAround(std::map<std::string, int>* num_sent) {
+  return {"send-around",
+          [num_sent](Graph& graph) -> absl::StatusOr<bool> {
+            int count = 0;
+            const auto insert = [&](const char* op, Value x, AttributeMap attributes, Node* before) {
+              const absl::StatusOr<Node*> node = graph.Insert({&GetOp(op), {x}, std::move(attributes), "", {}}, before);
+              LOCKSTEP_CHECK(node.ok()) << node.status();
+              ++(*num_sent)[op];
+              return (*node)->result();
+            };
+            const auto around = [&](Value x, const MeshAxis& axis, Node* before) -> Value {
+              const Placement placement = x.placement(axis.name);
+              const AttributeMap on = {{"axis", axis.name}};
+              const auto with = [&](AttributeMap more) { return more.insert(on.begin(), on.end()), more; };
+              if (placement.is_replicated()) {
+                std::vector<int64_t> sources, targets;
+                for (int64_t rank = 0; rank < axis.size; ++rank) {
+                  sources.push_back(rank);
+                  targets.push_back((rank + 1) % axis.size);
+                }
+                x = insert("collective_permute", x, with({{"sources", sources}, {"targets", targets}}), before);
+                return insert("collective_broadcast", x, with({{"root", axis.size - 1}}), before);
+              }
+              if (!placement.is_split() || IsSharedTwice(x, placement.dim())) return Value();
+              const int64_t dim = placement.dim(), other = WholeDim(x, axis.size);
+              if (other >= 0) {
+                x = insert("all_to_all", x, with({{"concat_dim", dim}, {"split_dim", other}}), before);
+                return insert("all_to_all", x, with({{"concat_dim", other}, {"split_dim", dim}}), before);
+              }
+              const AttributeMap rooted = with({{"dim", dim}, {"root", int64_t{0}}});
+              return insert("collective_scatter", insert("collective_gather", x, rooted, before), rooted, before);
+            };
+            for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
+              Node& node = *it++;
+              for (size_t i = 0; i < node.operands().size(); ++i) {
+                for (const MeshAxis& axis : graph.mesh().axes()) {
+                  const Value back = axis.size == 1 ? Value() : around(node.operand(i), axis, &node);
+                  if (!back) continue;
+                  graph.SetOperand(&node, i, back);
+                  ++count;
+                }
+              }
+            }
+            return count > 0;
+          },
+          passes::Keeps::kEveryValue, /*needs_mesh=*/true};
+}
+
+TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereValuesAreSentAround) {
+  std::map<std::string, int> num_sent;
+  Run({passes::Distribute(options().mesh), SendAround(&num_sent), passes::Localize()});
+  for (const char* op : {"all_to_all", "collective_gather", "collective_scatter", "collective_permute"})
+    EXPECT_GT(num_sent[op], 0) << op;
+}
+
 TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereTooMuchMoves) {
   std::map<std::string, int> num_changed = Run({passes::Distribute(options().mesh), MoveTooMuch(),
                                                 passes::FormReduceScatters(), passes::Dce(), passes::Localize()});
