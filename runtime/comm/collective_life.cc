@@ -204,9 +204,9 @@ absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
     }
     RETURN_IF_ERROR(group_->BeginWork());
     const Chunk chunk = chunks.at(index);
-    ChunkOutputs(operands, chunk, &outputs);
     if (IsReduction(d)) {
       ChunkInputs(operands, chunk, &inputs);
+      ChunkOutputs(operands, chunk, &outputs);
       Reduce({.kind = static_cast<ReduceKind>(d.kind),
               .dtype = static_cast<DType>(d.dtype),
               .count = chunk.count,
@@ -214,6 +214,7 @@ absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
               .inputs = inputs,
               .outputs = outputs});
     } else if (SourceRank(operands, chunk) >= 0) {
+      ChunkOutputs(operands, chunk, &outputs);
       CopyToAll(SourceAddress(operands, chunk), outputs, chunk.count * SizeOf(static_cast<DType>(d.dtype)));
     }
     group_->EndWork();
