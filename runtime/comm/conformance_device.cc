@@ -163,8 +163,10 @@ class HostCommunicator final : public Communicator {
     Flight flight;
     ASSIGN_OR_RETURN(std::byte* const in, Place(input, output, flight.memory[0], nullptr));
     ASSIGN_OR_RETURN(std::byte* const out, Place(output, input, flight.memory[1], flight.memory[0]));
-    if (in != nullptr) {
-      RETURN_IF_ERROR(device_.CopyToDevice(in, static_cast<const std::byte*>(input.address), input.bytes));
+    // What the output held before, too: a result that is not written shows.
+    for (const auto& [at, range] : {std::pair(out, output), std::pair(in, input)}) {
+      if (at == nullptr) continue;
+      RETURN_IF_ERROR(device_.CopyToDevice(at, static_cast<const std::byte*>(range.address), range.bytes));
     }
     ASSIGN_OR_RETURN(const Ticket ticket, StartOn(*communicator_, collective, in, out,
                                                   {call.label, device_.stream(), call.evidence, call.compared_only}));
