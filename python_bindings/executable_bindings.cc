@@ -55,8 +55,8 @@ absl::Status CheckOptions(const CompileOptions& options, const ExecutorOptions& 
 
 // Compiles and loads; a failure reaches the peers, which wait in Load for this rank.
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
-                            CompileOptions options, const passes::InputSplits& splits, const ExecutorOptions& executor,
-                            const std::string& dump) {
+                            CompileOptions options, const passes::InputSplits& splits, bool shard_optimizer,
+                            const ExecutorOptions& executor, const std::string& dump) {
   RETURN_IF_ERROR(CheckOptions(options, executor, *loaded.communicator));
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(backend_name));
   if (!dump.empty()) {
@@ -66,6 +66,10 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
   }
   Graph graph = model.graph.Clone();
   RETURN_IF_ERROR(passes::SplitInputs(graph, splits, options.mesh));
+  if (shard_optimizer) {
+    const passes::InputSplits of_optimizers = passes::SplitsOfOptimizers(graph, options.mesh, std::string(kDataAxis));
+    RETURN_IF_ERROR(passes::SplitInputs(graph, of_optimizers, options.mesh));
+  }
   ASSIGN_OR_RETURN(Executable executable, Compile(std::move(graph), *backend, options));
   ASSIGN_OR_RETURN(loaded.opened, backend->OpenDevice(*loaded.communicator));
   ASSIGN_OR_RETURN(loaded.executor, Executor::Load(std::move(executable), loaded.opened.communicator,
@@ -102,7 +106,7 @@ std::vector<std::string> SlowDTypes(const Model& model, const std::string& backe
 
 std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::string& backend, nb::object world,
                                                const std::vector<std::pair<std::string, int64_t>>& mesh,
-                                               const passes::InputSplits& splits, int64_t threads,
+                                               const passes::InputSplits& splits, bool shard_optimizer, int64_t threads,
                                                std::optional<int64_t> bucket_bytes, const std::string& wire,
                                                bool optimize, bool replicated, int64_t check_every,
                                                const std::string& isa, bool tf32, bool tune,
@@ -133,7 +137,7 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   if (status.ok()) {
     options.threads = static_cast<int>(threads);
     options.mesh = *std::move(of_ranks);
-    status = CompileAndLoad(*loaded, model, backend, options, splits, executor, dump);
+    status = CompileAndLoad(*loaded, model, backend, options, splits, shard_optimizer, executor, dump);
   }
   if (!status.ok()) loaded->communicator->Abort(status);
   ThrowIfError(status);
@@ -446,12 +450,13 @@ void BindExecutable(nb::module_& module) {
   module.def("_slow_dtypes", &SlowDTypes, "model"_a, "backend"_a, "isa"_a,
              nb::sig("def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]"));
   module.def(
-      "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "threads"_a, "bucket_bytes"_a,
-      "wire"_a, "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a,
-      "profile"_a, "dump"_a,
+      "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "shard_optimizer"_a,
+      "threads"_a, "bucket_bytes"_a, "wire"_a, "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a,
+      "tune"_a, "memory_limit"_a, "profile"_a, "dump"_a,
       nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
               "collections.abc.Sequence[tuple[str, int]], "
-              "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], threads: int, "
+              "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], shard_optimizer: bool, threads: "
+              "int, "
               "bucket_bytes: int | None, wire: str, optimize: bool, replicated: bool, check_every: int, "
               "isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable"));
 }

@@ -100,12 +100,22 @@ Placement Beside(const PlacementContext& c, const Placement& placement, size_t i
   return has_dim ? placement : Placement::Replicated();
 }
 
-// Everything is where the variable is, so that a partial gradient is reduced first: this is what puts the all_reduce of
-// data-parallel training into the program. What differs between ranks must not reach a variable.
+// Where the update is computed: where the variable is; or, if all ranks have that, where they share its states.
+Placement PlaceOfUpdate(const PlacementContext& c, size_t gradient) {
+  if (!c.operand(0).is_replicated()) return c.operand(0);
+  for (size_t i = 1; i < gradient; ++i) {
+    if (c.operand(i).is_split() && Beside(c, c.operand(i), i).is_split()) return c.operand(i);
+  }
+  return c.operand(0);
+}
+
+// Everything is where the update is, so that a partial gradient is reduced first: this is what puts the all_reduce of
+// data-parallel training into the program, and where ranks share states its reduce_scatter, and an all_gather of the
+// next variable. What differs between ranks must not reach a variable.
 void Place(PlacementContext& c, Elements elements) {
   const auto& names = c.op().operand_names();
   const size_t gradient = names.size() - 1;
-  const Placement placement = c.operand(0);
+  const Placement placement = PlaceOfUpdate(c, gradient);
   for (size_t i = 0; i < c.num_operands(); ++i) {
     if (c.operand(i).is_local() || (c.operand(i).is_partial() && i < gradient)) {
       const std::string what = IsOption(c.op(), i) ? "operand " + std::to_string(i) : names[i];

@@ -27,6 +27,7 @@ class AxisPlacer {
 
   absl::StatusOr<Graph> Run() {
     for (const Input& input : from_.inputs()) RETURN_IF_ERROR(AddInput(input));
+    FindGradientsOfSlices();
     for (auto it = from_.nodes().begin(); it != from_.nodes().end();) {
       ASSIGN_OR_RETURN(it, Place(it));
     }
@@ -51,6 +52,8 @@ class AxisPlacer {
   absl::StatusOr<Iterator> Place(Iterator node);  // returns the next to place
   absl::Status PlaceBody(Node& scan, const std::vector<Value>& operands);
   absl::Status PlaceByRule(const Node& node, const PlacementRuling& ruling);
+  void FindGradientsOfSlices();
+  absl::Status ReduceToSlices(const Node& node, const PlacementRuling& ruling);
   absl::Status MoveBefore(Node& node, const PlacementRuling& ruling);
 
   Graph from_;
@@ -59,6 +62,8 @@ class AxisPlacer {
   Graph to_;
   PlacementMover mover_;
   ValueMap map_;  // to the values as their nodes leave them, or reduced
+  // Of gradients, and of what they are computed of element by element, where an optimizer wants slices of them alone.
+  std::unordered_map<Value, Placement, ValueHash> slices_;
 };
 
 absl::Status AxisPlacer::AddInput(const Input& input) {
@@ -111,6 +116,9 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
   if (node.Is("scan")) RETURN_IF_ERROR(PlaceBody(node, operands));
   const NodeToPlace to_place{node.op(), node.attributes(), operands, types};
   PlacementRuling ruling = AskPlacementRule(to_place, axis_);
+  RETURN_IF_ERROR(ReduceToSlices(node, ruling));
+  for (size_t i = 0; i < operands.size(); ++i) operands[i] = map_.at(node.operand(i));
+  ruling = AskPlacementRule(to_place, axis_);
   if (ruling.decompose) {
     if (!node.op().decompose())
       return Internal() << node.Describe() << " cannot be distributed along axis " << axis_.name
@@ -126,6 +134,42 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
     ruling = AskPlacementRule(to_place, axis_, std::nullopt, std::vector<Placement>(operands.size()));
   RETURN_IF_ERROR(PlaceByRule(node, ruling));
   return std::next(it);
+}
+
+// From the optimizers, whose states are inputs, back to where gradients are sums.
+void AxisPlacer::FindGradientsOfSlices() {
+  for (auto it = from_.nodes().rbegin(); it != from_.nodes().rend(); ++it) {
+    Node& node = *it;
+    if (node.op().has_trait(kOptimizer)) {
+      std::vector<Placement> operands;
+      for (Value operand : node.operands()) {
+        const auto found = map_.find(operand);
+        operands.push_back(found == map_.end() ? Placement::Replicated() : found->second.placement(axis_.name));
+      }
+      std::vector<TensorType> types;
+      for (size_t i = 0; i < node.num_results(); ++i) types.push_back(node.type(i));
+      const size_t gradient = node.op().operand_names().size() - 1;
+      const NodeToPlace to_place{node.op(), node.attributes(), node.operands(), types};
+      const PlacementRuling ruling = AskPlacementRule(to_place, axis_, std::nullopt, operands);
+      if (ruling.required[gradient].is_split()) slices_.emplace(node.operand(gradient), ruling.required[gradient]);
+    } else if (node.op().has_trait(kElementwise) && slices_.contains(node.result())) {
+      for (Value operand : node.operands()) slices_.emplace(operand, slices_.at(node.result()));
+    }
+  }
+}
+
+// A sum of which an optimizer wants slices is reduced to these where an earlier node, such as that of its norm, needs
+// it reduced.
+absl::Status AxisPlacer::ReduceToSlices(const Node& node, const PlacementRuling& ruling) {
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    const auto slices = slices_.find(node.operand(i));
+    Value& value = map_.at(node.operand(i));
+    if (slices == slices_.end() || !value.placement(axis_.name).is_partial() || !ruling.required[i].is_replicated() ||
+        !Divides(value.shape(), value.placements(), slices->second) || !mover_.CanMove(value, slices->second))
+      continue;
+    ASSIGN_OR_RETURN(value, mover_.Move(value, slices->second, node.Describe()));
+  }
+  return absl::OkStatus();
 }
 
 // Moves the operands of a node that is to be decomposed. Its parts then find, in the place of each, a value that stands

@@ -65,6 +65,17 @@ std::map<std::string, int64_t> DimsOf(const Shape& shape, const Shape& whole,
   return common;
 }
 
+// The first dimension that the ranks can share along the axis, and no others do along another; -1 if there is none.
+int64_t FirstSharedDim(const Input& input, const Mesh& mesh, const std::string& axis) {
+  const PlacementMap& placements = input.placements();
+  for (int64_t dim = 0; dim < input.value.shape().rank(); ++dim) {
+    const bool is_taken =
+        std::any_of(placements.begin(), placements.end(), [&](const auto& each) { return each.second.is_split(dim); });
+    if (!is_taken && SplitsEvenly(input.value.shape(), {{axis, Placement::Split(dim)}}, mesh)) return dim;
+  }
+  return -1;
+}
+
 }  // namespace
 
 absl::Status SplitInputs(Graph& graph, const InputSplits& splits, const Mesh& mesh) {
@@ -88,6 +99,22 @@ absl::Status SplitInputs(Graph& graph, const InputSplits& splits, const Mesh& me
     }
   }
   return absl::OkStatus();
+}
+
+InputSplits SplitsOfOptimizers(const Graph& graph, const Mesh& mesh, const std::string& axis) {
+  InputSplits splits;
+  if (!graph.mesh().empty() || !mesh.has_axis(axis)) return splits;
+  for (const Input& state : graph.inputs()) {
+    const Shape& shape = state.value.shape();
+    const int64_t dim = state.is_state ? FirstSharedDim(state, mesh, axis) : -1;
+    if (dim < 0 || !state.value.placement(axis).is_replicated()) continue;
+    for (const std::string& name : KeptFor(graph, state)) {
+      const Input& kept = *graph.FindInput(name);
+      if (kept.value.placement(axis).is_replicated() && !DimsOf(kept.value.shape(), shape, {{axis, dim}}).empty())
+        splits[name][axis] = dim;
+    }
+  }
+  return splits;
 }
 
 }  // namespace lockstep::passes

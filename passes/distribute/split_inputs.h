@@ -25,4 +25,12 @@ using InputSplits = std::map<std::string, std::map<std::string, int64_t>>;  // b
 // or an axis that does not exist, a dimension that it does not have or that the ranks cannot share evenly.
 absl::Status SplitInputs(Graph& graph, const InputSplits& splits, const Mesh& mesh);
 
+// Splits by which the ranks along `axis` share what optimizers keep for states of which each has the whole: momenta,
+// averages. Each rank then updates a slice of such a state, and the slices are gathered: the first stage of ZeRO
+// (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020). Along the first
+// dimension of the state that the ranks can share evenly, and that is not split along another axis; for one that has
+// none, nothing is shared. Not of what is
+// shared along the axis already. `graph` and `mesh` as for SplitInputs.
+InputSplits SplitsOfOptimizers(const Graph& graph, const Mesh& mesh, const std::string& axis);
+
 }  // namespace lockstep::passes

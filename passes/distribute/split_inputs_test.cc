@@ -56,6 +56,33 @@ TEST(SplitInputs, NothingFollowsDataAKeptStateOrAStateThatNothingIsKeptFor) {
   EXPECT_EQ(Split({{"u", {{"model", 1}}}}), "x data=split(0), u model=split(1)");
 }
 
+// What SplitsOfOptimizers says along data, after a split, as "m 0, v 0".
+std::string OfOptimizers(const InputSplits& splits, const Mesh& mesh, const char* text = kStep) {
+  Graph graph = ParseGraph(text).value();
+  EXPECT_TRUE(SplitInputs(graph, splits, mesh).ok());
+  std::string said;
+  for (const auto& [name, dims] : SplitsOfOptimizers(graph, mesh, "data")) {
+    EXPECT_EQ(dims.size(), 1u);
+    said += (said.empty() ? "" : ", ") + name + " " + std::to_string(dims.at("data"));
+  }
+  return said;
+}
+
+TEST(SplitsOfOptimizers, AreOfWhatOptimizersKeepAlongTheFirstDimensionThatRanksCanShare) {
+  EXPECT_EQ(OfOptimizers({}, TwoByThree()), "m 0, v 0");
+  EXPECT_EQ(OfOptimizers({}, Mesh({{"data", 3}})), "m 1, v 1");
+  EXPECT_EQ(OfOptimizers({}, Mesh({{"data", 5}})), "") << "nothing can be shared by five";
+  EXPECT_EQ(OfOptimizers({}, Mesh({{"model", 2}})), "") << "there is no such axis";
+}
+
+TEST(SplitsOfOptimizers, LeaveWhatIsSharedAlready) {
+  EXPECT_EQ(OfOptimizers({{"w", {{"data", 1}}}}, TwoByThree()), "") << "the variable, and so its states";
+  EXPECT_EQ(OfOptimizers({{"v", {{"data", 1}}}}, TwoByThree()), "m 0");
+  EXPECT_EQ(OfOptimizers({{"w", {{"model", 1}}}}, TwoByThree()), "m 0, v 0") << "along another axis";
+  EXPECT_EQ(OfOptimizers({{"w", {{"model", 0}}}}, Mesh({{"data", 2}, {"model", 2}})), "m 1, v 1");
+  EXPECT_EQ(OfOptimizers({{"w", {{"model", 0}}}}, Mesh({{"data", 4}, {"model", 2}})), "") << "rows are taken";
+}
+
 TEST(SplitInputs, ErrorsNameTheInputAndTheAxis) {
   EXPECT_EQ(Split({{"b", {{"model", 0}}}}),
             "split: graph @step has no input or state 'b'; there are x, g, w, m, v, n, u");

@@ -251,6 +251,7 @@ def compile(
     *,
     mesh: Mapping[str, int] | None = None,
     split: Mapping[str, Mapping[str, int]] | None = None,
+    shard_optimizer: bool = False,
     threads: int | None = None,
     bucket_bytes: int | None = None,
     wire: str | None = None,
@@ -285,6 +286,10 @@ def compile(
       split: states and inputs that the ranks share along an axis, each with the dimension that is split: with
         `{"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}` a rank holds a part of each. What the optimizer keeps for a
         state goes with it. Inputs are split along "data" already, as `load_onnx` says.
+      shard_optimizer: True lets the ranks along "data" share what optimizers keep for weights, momenta and averages, as the first stage
+        of ZeRO does: gradients are reduced to slices, each rank updates the slice that it has the momentum of, and the slices of
+        new weights are gathered. As many bytes travel as without; the results have the same bits, but where norms of gradients are sums over
+        slices. What no dimension of can be shared evenly stays whole. Checkpoints are the same.
       threads: of this rank, equal on all; OMP_NUM_THREADS if that is set, else the cores of this process divided by the ranks
         of the host that has most.
       bucket_bytes: gradients are reduced together in buckets of about this size; 4 MiB if None.
@@ -325,6 +330,11 @@ def compile(
         count = _default_threads(world) if threads is None else _check.integer("compile: threads", threads, 1)
         size = None if bucket_bytes is None else _check.integer("compile: bucket_bytes", bucket_bytes, 1)
         _check.choice("compile: wire", wire, (None, "bf16"))
+        shard_optimizer = _check.flag("shard_optimizer", shard_optimizer)
+        if wire is not None and shard_optimizer:
+            raise Error(
+                "compile: wire is of gradients that every rank gets whole; with shard_optimizer ranks get slices of them"
+            )
         optimize, replicated = _check.flag("optimize", optimize), _check.flag("replicated", replicated)
         check_every = _check.integer("compile: check_every", check_every)
         _check.text("isa", isa)
@@ -343,6 +353,7 @@ def compile(
         world,
         axes,
         splits,
+        shard_optimizer,
         count,
         size,
         wire or "",
