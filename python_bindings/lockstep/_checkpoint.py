@@ -7,6 +7,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,9 @@ def on_all_ranks(world: Communicator, caller: str, body: Callable[[], str]) -> l
     texts = [each.decode() for each in told]
     for rank, text in enumerate(texts):
         if text.startswith("!"):
+            # Who raises may end at once, and is not to be blamed by those that are on their way out of the exchange.
+            with suppress(Error):
+                world.gather_bytes(b"", caller)
             raise Error(f"{_name(world, rank)}: {text[1:]}") from failure
     return [text[1:] for text in texts]
 

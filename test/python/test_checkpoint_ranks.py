@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import lockstep as ls
+from lockstep._checkpoint import on_all_ranks
 from ranks import mpirun, run_in_threads
 from test_checkpoint import compiled, run
 from test_mesh import digests_of
@@ -78,3 +79,22 @@ def refused(mode: str, what: str, path: Path, tmp_path: Path) -> None:
     assert len({json.dumps(report["digests"]) for report in reports}) == 1, "and the ranks go on"
     assert path.read_bytes() == content
     assert os.listdir(path.parent) == [path.name]
+
+
+def test_who_ends_because_of_another_is_not_blamed() -> None:
+    """Ranks that raise what one of them met end their world at once, as a program does that ends: all the same each names that one."""
+
+    def refuse() -> str:
+        raise ls.Error("the disk is full")
+
+    def body(world: ls.Communicator) -> str:
+        try:
+            on_all_ranks(world, "save()", refuse if world.rank == 0 else str)
+        except ls.Error as error:
+            world.abort(f"Error: {error}")
+            return str(error)
+        return "nothing"
+
+    for _ in range(60):
+        for message in run_in_threads(4, body):
+            assert re.fullmatch(r"rank 0 on host \S+: the disk is full", message), message
