@@ -24,8 +24,8 @@ GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun")
 _PR_SET_CHILD_SUBREAPER = 36
 
-# Open MPI's own daemons would notice after minutes only that a host is gone. Ranks notice it after 15 s, and speak first.
-_KEEP_ALIVE = {"time": "10", "intvl": "2", "probes": "5"}
+# Open MPI's own daemons would notice after minutes only that a host is gone. Ranks notice it after 15 s, and end by themselves.
+_KEEP_ALIVE = {"time": "10", "intvl": "2", "probes": "10"}
 
 
 def run(command: Sequence[str], restarts: int, hosts: str | None, min_ranks: int | None) -> int:

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "core/status.h"
 #include "runtime/comm/clock.h"
+#include "runtime/comm/mpi_files.h"
 #include "runtime/comm/mpi_links.h"
 #include "runtime/comm/mpi_wait.h"
 #include "runtime/comm/process.h"
@@ -62,17 +63,23 @@ std::atomic<int>& OwnerOfMpi() {
   return process;
 }
 
+// Of a world that has failed: whether all ranks have come to the end of it, and so to MPI_Finalize.
+bool AllAreThere() {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  return MPI_Ibarrier(MPI_COMM_WORLD, &request) == MPI_SUCCESS &&
+         AwaitRequest(&request, nullptr, kLastBarrier, "MPI_Ibarrier").ok();
+}
+
 void FinalizeAtExit() {
   if (getpid() != OwnerOfMpi()) return;
   int finalized = 0;
   MPI_Finalized(&finalized);
   if (finalized || LiveMpiLinks() > 0)
     return;  // a communicator that was never destroyed may still use MPI in its thread
-  if (WorldFailed()) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS) return;
-    if (!AwaitRequest(&request, nullptr, kLastBarrier, "MPI_Ibarrier").ok()) return;
+  if (WorldFailed() && !AllAreThere()) {
+    RemoveMpiFiles();
+    return;
   }
   const MpiWait wait("MPI_Finalize");
   MPI_Finalize();
