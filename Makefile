@@ -7,7 +7,7 @@ BAZEL ?= bazel
 BAZEL_FLAGS ?= --disk_cache=$(CACHE)
 RANKS ?= 2
 EXAMPLE ?= mnist
-PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants test/fuzz test/cuda_abi test/cuda_check test/hosts benchmarks tools frontends runtime/comm/hosts_test.py)
+PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants test/fuzz test/cuda_abi test/cuda_check test/hosts test/faults benchmarks tools frontends runtime/comm/hosts_test.py)
 # The extension module and the tools; the tests are built by `make test`.
 BUILD_TARGETS = $(or $(strip $(if $(wildcard python_bindings/BUILD),//python_bindings:_lockstep) $(if $(wildcard tools/BUILD),//tools/...)),//...)
 CPP_FILES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.inc')
@@ -57,6 +57,9 @@ fuzz: setup ## Fuzz the importer and the text parser, a minute each (ARGS="--sec
 	@bazel/setup.sh libclang-rt-19-dev
 	.venv/bin/python test/fuzz/fuzz.py $(ARGS)
 
+faults: build ## Kill, stop, cut off and mislead ranks at random moments, and count who is named; root (ARGS="--kinds kill,stop --times 20")
+	.venv/bin/python test/faults/faults.py $(ARGS)
+
 cuda-abi: setup ## Compare our declarations of NVIDIA's libraries with its headers, a gigabyte to fetch (ARGS="nvidia-nccl-cu13==2.27.7")
 	.venv/bin/python test/cuda_abi/cuda_abi.py $(ARGS)
 
@@ -94,4 +97,4 @@ clean: ## Remove what building and training made (not .venv, not the cache)
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so
 
-.PHONY: help setup build train test test-asan test-tsan mutants fuzz cuda-abi cuda-bundle bench docs format lint tidy clean
+.PHONY: help setup build train test test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle bench docs format lint tidy clean

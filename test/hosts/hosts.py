@@ -25,6 +25,8 @@ from types import TracebackType
 from typing import Any, Self
 
 NETWORK = "10.77.0"
+# A quarter of a megabyte is what a card sends in 2 ms at 1 Gb/s, and more than a segment at any rate.
+BURST = "256k"
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -83,14 +85,30 @@ class Hosts:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._remove()
 
-    def set_rate(self, host: int, rate: str) -> None:
-        """Gives the host's link another rate, in both directions."""
+    def set_rate(self, host: int, rate: str, burst: str = BURST) -> None:
+        """Gives the host's link another rate, in both directions, which holds when `burst` bytes have passed."""
         for namespace, device in ((self.names[host], "eth0"), (self._switch, f"p{host}")):
-            _call("ip", "netns", "exec", namespace, "tc", "qdisc", "replace", "dev", device, "root", *_limited(rate))
+            _call(
+                "ip",
+                "netns",
+                "exec",
+                namespace,
+                "tc",
+                "qdisc",
+                "replace",
+                "dev",
+                device,
+                "root",
+                *_limited(rate, burst),
+            )
 
     def set_link(self, host: int, state: str) -> None:
         """ "down" cuts the cable of a host, "up" mends it: nobody is told but by silence."""
         _call("ip", "-n", self._switch, "link", "set", f"p{host}", state)
+
+    def set_switch(self, host: int, carries: bool) -> None:
+        """Whether the switch carries what the host sends and what is sent to it. If not, its card shows a link all the same."""
+        _call("ip", "-n", self._switch, "link", "set", f"p{host}", *(["master", "switch"] if carries else ["nomaster"]))
 
     def sent_bytes(self, host: int) -> int:
         """What the host has sent through its link so far, headers included."""
@@ -167,9 +185,8 @@ def bits_per_second(rate: str) -> float:
     raise ValueError(f"rate is {rate!r}, expected a number and one of {', '.join(units)}")
 
 
-def _limited(rate: str) -> list[str]:
-    # A burst of a quarter of a megabyte is what such a card sends in 2 ms at 1 Gb/s, and more than a segment at any rate.
-    return ["tbf", "rate", rate, "burst", "256k", "latency", "50ms"]
+def _limited(rate: str, burst: str) -> list[str]:
+    return ["tbf", "rate", rate, "burst", burst, "latency", "50ms"]
 
 
 def _call(*command: str) -> str:

@@ -1,0 +1,353 @@
+#!/usr/bin/env python3
+"""Disturbs jobs at random moments, and looks who is named, how soon, how the job ends and what it leaves.
+
+    faults.py --times 20                                every kind of fault, on every number of hosts and ranks
+    faults.py --kinds kill,stop --places 1x2,2x2 --seed 7
+
+A job is `lockstep elastic --restart 0 -- mpirun … rank.py` on the hosts of test/hosts/hosts.py. What came of each is added to a file, of which report.py
+makes the tables of docs/faults.md. Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test" / "hosts"))
+
+from hosts import Hosts, why_not
+
+RATE = "1gbit"
+BEGIN_SECONDS = 300.0  # in which all ranks have begun to train
+END_SECONDS = 200.0  # after the fault, in which the job has ended
+GONE_SECONDS = 30.0  # after its end and with mended links, in which nothing of it is left
+LATEST = 1.5  # seconds of training after which the fault has come
+PATIENT, IMPATIENT = 600.0, 3.0  # timeouts of communicators
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A fault. `culprit` of it is a rank, or a host whose link is meant; 0 if `first`, else chosen by chance."""
+
+    name: str
+    about: str
+    commit: Callable[[Job, int], None]
+    limit: float  # seconds in which the culprit has to be named
+    timeout: float = PATIENT
+    is_link: bool = False
+    first: bool = False
+    survives: bool = True  # the culprit gets an Error too
+    in_pairs: bool = False  # two ranks that differ are named, and one of them is the culprit
+    mend: Callable[[Job, int], None] = lambda job, culprit: None
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What came of one fault."""
+
+    kind: str
+    place: str  # "2x1": hosts times ranks
+    seed: int
+    culprit: int  # a rank, or a host for links
+    delay: float  # seconds of training before the fault
+    problems: list[str] = dataclasses.field(default_factory=list)
+    named: list[float] = dataclasses.field(
+        default_factory=list
+    )  # of each rank that named the culprit, after how many seconds
+    silent: int = 0  # ranks that should have, and were ended by mpirun before they could
+    by_mpirun: bool = False  # it named the rank
+    ended: float = 0.0  # seconds until the job had ended
+    gone: float = 0.0  # and until nothing of it was left
+    messages: list[str] = dataclasses.field(default_factory=list)
+
+
+class Job:
+    """A job that trains, on these hosts."""
+
+    def __init__(self, hosts: Hosts, ranks: Sequence[int], folder: Path, timeout: float) -> None:
+        self.hosts, self.ranks, self.folder = hosts, ranks, folder
+        self.host_of = [host for host, count in enumerate(ranks) for _ in range(count)]
+        places = ",".join(f"{name}:{count}" for name, count in zip(hosts.names, ranks, strict=True))
+        exported = [word for name in ("PYTHONPATH", "LOCKSTEP_RECORD") for word in ("-x", name)]
+        command = hosts.on_first(
+            *(ROOT / "tools" / "lockstep", "elastic", "--restart", "0", "--hosts", places, "--", "mpirun", *exported),
+            *(sys.executable, Path(__file__).with_name("rank.py"), folder, timeout),
+        )
+        environment = {
+            **hosts.environment(),
+            "PYTHONPATH": str(ROOT / "python_bindings"),
+            "LOCKSTEP_RECORD": str(folder / "record"),
+            "OMP_NUM_THREADS": "1",
+        }
+        with (folder / "output").open("w") as output:
+            self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+
+    def output(self) -> str:
+        return (self.folder / "output").read_text(errors="replace")
+
+    def has_begun(self) -> bool:
+        return all((self.folder / f"{rank}.begun").exists() for rank in range(len(self.host_of)))
+
+    def pid(self, rank: int) -> int:
+        return json.loads((self.folder / f"{rank}.begun").read_text())
+
+    def order(self, rank: int, what: str) -> None:
+        (self.folder / f"{rank}.do").write_text(what)
+
+    def errors(self) -> dict[int, dict[str, float | str]]:
+        """What the ranks have been told, by rank."""
+        paths = {rank: self.folder / f"{rank}.error" for rank in range(len(self.host_of))}
+        return {rank: json.loads(path.read_text()) for rank, path in paths.items() if path.exists()}
+
+    def processes(self) -> list[int]:
+        """Those that live on the hosts: ranks, mpirun, its daemons."""
+        found: list[int] = []
+        for name in self.hosts.names:
+            done = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=True)
+            found += map(int, done.stdout.split())
+        return found
+
+
+def _signal(number: signal.Signals) -> Callable[[Job, int], None]:
+    return lambda job, rank: os.kill(job.pid(rank), number)
+
+
+def _order(what: str) -> Callable[[Job, int], None]:
+    return lambda job, rank: job.order(rank, what)
+
+
+def _fill_disk(job: Job, _: int) -> None:
+    with contextlib.suppress(OSError), (job.folder / "disk" / "full").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+KINDS = [
+    Kind("kill", "the process is killed, as by kill -9", _signal(signal.SIGKILL), 5, survives=False),
+    Kind("stop", "the process is stopped", _signal(signal.SIGSTOP), IMPATIENT + 5, IMPATIENT, survives=False),
+    Kind("raise", "the program raises an exception", _order("raise"), 5, survives=False),
+    Kind("exit", "the program ends, with exit code 0", _order("exit"), 5, survives=False),
+    Kind("program", "the rank calls another program", _order("program"), 5, in_pairs=True),
+    Kind("state", "the rank assigns a state alone", _order("state"), 5, in_pairs=True),
+    Kind("data", "the rank's batch has a label that is none", _order("data"), 5),
+    Kind("disk", "the disk is full at the next checkpoint", _fill_disk, 5, first=True),
+    Kind(
+        "cut",
+        "the switch drops all packets of a host",
+        lambda job, host: job.hosts.set_switch(host, False),
+        20,
+        is_link=True,
+        mend=lambda job, host: job.hosts.set_switch(host, True),
+    ),
+    Kind(
+        "down",
+        "the cable of a host is pulled",
+        lambda job, host: job.hosts.set_link(host, "down"),
+        20,
+        is_link=True,
+        mend=lambda job, host: job.hosts.set_link(host, "up"),
+    ),
+    Kind(
+        "slow",
+        "the link of a host carries 1 kbit/s",
+        lambda job, host: job.hosts.set_rate(host, "1kbit", burst="8k"),
+        IMPATIENT + 5,
+        IMPATIENT,
+        is_link=True,
+        mend=lambda job, host: job.hosts.set_rate(host, RATE),
+    ),
+]
+PLACES = {
+    "1x2": [2],
+    "1x4": [4],
+    "2x2": [1, 1],
+    "2x4": [2, 2],
+    "3x4": [2, 1, 1],
+}  # hosts x ranks, and those of each host
+
+
+def disturb(kind: Kind, hosts: Hosts, place: str, seed: int) -> Outcome:
+    """Starts a job on the hosts, commits the fault, and tells what came of it."""
+    chance, ranks = random.Random(seed), PLACES[place]
+    candidates = 1 if kind.first else len(ranks) if kind.is_link else sum(ranks)
+    outcome = Outcome(kind.name, place, seed, chance.randrange(candidates), chance.uniform(0, LATEST))
+    with tempfile.TemporaryDirectory(prefix="lockstep-fault-") as name, small_disk(Path(name)):
+        job = Job(hosts, ranks, Path(name), kind.timeout)
+        try:
+            _observe(job, kind, outcome)
+        finally:
+            kind.mend(job, outcome.culprit)
+            _await_gone(job, outcome)
+    return outcome
+
+
+def _observe(job: Job, kind: Kind, outcome: Outcome) -> None:
+    if not _wait_until(lambda: job.has_begun() or job.process.poll() is not None, BEGIN_SECONDS) or not job.has_begun():
+        outcome.problems.append(f"the job did not begin: {job.output()[-2000:]}")
+        return
+    time.sleep(outcome.delay)
+    fault = time.time()
+    kind.commit(job, outcome.culprit)
+    if not _wait_until(lambda: job.process.poll() is not None, END_SECONDS):
+        outcome.problems.append(f"the job has not ended after {END_SECONDS:.0f} s")
+    outcome.ended = time.time() - fault
+    if job.process.poll() == 0:
+        outcome.problems.append("the job's exit code is 0")
+    _judge(job, kind, outcome, fault)
+
+
+def _judge(job: Job, kind: Kind, outcome: Outcome, fault: float) -> None:
+    errors = job.errors()
+    noticed = re.search(r"mpirun noticed that process rank (\d+) ", job.output())
+    outcome.by_mpirun = not kind.is_link and noticed is not None and int(noticed[1]) == outcome.culprit
+    for rank, host in enumerate(job.host_of):
+        is_culprit = not kind.is_link and rank == outcome.culprit
+        if is_culprit and not kind.survives:
+            continue
+        if rank not in errors:
+            outcome.silent += 1
+            continue
+        message = str(errors[rank]["message"])
+        outcome.messages.append(f"rank {rank}: {message}")
+        named = blamed(message) or ({rank} if is_culprit else set())  # of itself a rank says no number
+        if kind.is_link:  # its two ends are the host, and all others
+            right = bool(named) and all(
+                (job.host_of[each] == outcome.culprit) != (host == outcome.culprit) for each in named
+            )
+        else:
+            right = outcome.culprit in named and len(named) <= (2 if kind.in_pairs else 1)
+        if right:
+            outcome.named.append(float(errors[rank]["time"]) - fault)
+        else:
+            outcome.problems.append(f"rank {rank} does not name it: {message}")
+    if not outcome.named and not outcome.by_mpirun:
+        outcome.problems.append(f"nobody names it: {job.output()[-2000:]}")
+    elif outcome.named and min(outcome.named) > kind.limit:
+        outcome.problems.append(f"it was named after {min(outcome.named):.1f} s")
+
+
+def blamed(message: str) -> set[int]:
+    """The ranks that an error says are to blame."""
+    ranks = re.findall(r"rank (\d+) on host \S+ and rank (\d+) on host \S+ disagree", message)
+    if ranks:
+        return {int(rank) for rank in ranks[0]}
+    timeout = re.search(r"rank \d+ on host \S+ waited .* for (rank \d+ on host .*)$", message, re.DOTALL)
+    if timeout:
+        return {int(rank) for rank in re.findall(r"(?:^|; )rank (\d+) on host", timeout[1])}
+    lost = r"rank (\d+) on host (?:\S+: (?:its connection is (?:lost|closed)|cannot be reached|/)|\S+ (?:\(process \d+\) )?(?:died|gave up|has left))"
+    return {int(rank) for rank in re.findall(lost, message)[:1]}
+
+
+def _await_gone(job: Job, outcome: Outcome) -> None:
+    """Waits until nothing of the job is left; what stays is a problem, and is ended."""
+    begin = time.time()
+    if job.process.poll() is None:
+        job.process.terminate()
+    if not _wait_until(lambda: not job.processes(), GONE_SECONDS):
+        outcome.problems.append(f"processes stay: {job.processes()}")
+        for each in job.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+    job.process.wait()
+    outcome.gone = time.time() - begin
+    shared = [name for name in os.listdir("/dev/shm") if any(host in name for host in job.hosts.names)]
+    if shared:
+        outcome.problems.append(f"files stay in /dev/shm: {shared}")
+    for each in shared:  # no other job is blamed for it
+        Path("/dev/shm", each).unlink(missing_ok=True)
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A file system of a megabyte at folder/disk, until the end."""
+    (folder / "disk").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "lockstep-faults", folder / "disk"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder / "disk"], check=True)
+
+
+def campaign(
+    kinds: Sequence[Kind], places: Sequence[str], times: int, minutes: float, out: Path, seed: int
+) -> list[Outcome]:
+    """Commits each fault on each place until there are so many outcomes of it in the file, or the time is up. Returns the new ones."""
+    done = [Outcome(**json.loads(line)) for line in out.read_text().splitlines()] if out.exists() else []
+    counts = collections.Counter((each.kind, each.place) for each in done)
+    outcomes, end = [], time.monotonic() + 60 * minutes
+    for number in range(times):
+        for kind, place in itertools.product(kinds, places):
+            if counts[kind.name, place] > number or (kind.is_link and len(PLACES[place]) == 1):
+                continue
+            if time.monotonic() >= end:
+                return outcomes
+            with Hosts(len(PLACES[place]), RATE) as hosts:
+                outcome = disturb(kind, hosts, place, zlib.crc32(f"{seed} {kind.name} {place} {number}".encode()))
+                names = hosts.names
+            if set(names) & set(os.listdir("/run/netns")):
+                outcome.problems.append(f"namespaces stay: {names}")
+            outcomes.append(outcome)
+            with out.open("a") as file:
+                file.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
+            first = f"{min(outcome.named):.1f}" if outcome.named else "-"
+            problems = "".join(f"\n    {problem}" for problem in outcome.problems)
+            print(
+                f"{kind.name:8} {place}  named after {first} s, ended after {outcome.ended:.1f} s{problems}", flush=True
+            )
+    return outcomes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--kinds", default=",".join(kind.name for kind in KINDS))
+    parser.add_argument("--places", default=",".join(PLACES), help="hosts x ranks")
+    parser.add_argument("--times", type=int, default=20, help="of each, those counted that are in the file already")
+    parser.add_argument("--minutes", type=float, default=40, help="after which no other job is started")
+    parser.add_argument("--seed", type=int, default=0, help="of culprits and moments")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "faults.jsonl", help="the file of outcomes")
+    arguments = parser.parse_args()
+    reason = why_not()
+    if reason:
+        parser.error(f"no hosts here: {reason}")
+    by_name = {kind.name: kind for kind in KINDS}
+    for option, names, known in (("kinds", arguments.kinds, by_name), ("places", arguments.places, PLACES)):
+        unknown = [name for name in names.split(",") if name not in known]
+        if unknown:
+            parser.error(f"argument --{option}: there is no {unknown[0]}; there are {', '.join(known)}")
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    kinds, places = [by_name[name] for name in arguments.kinds.split(",")], arguments.places.split(",")
+    outcomes = campaign(kinds, places, arguments.times, arguments.minutes, arguments.out, arguments.seed)
+    failures = sum(bool(outcome.problems) for outcome in outcomes)
+    print(f"{len(outcomes)} faults, {failures} with problems; all are in {arguments.out}")
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
