@@ -43,15 +43,15 @@ PATIENT, IMPATIENT = 600.0, 3.0  # timeouts of communicators
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A fault. `culprit` of it is a rank, or a host whose link is meant; 0 if `first`, else chosen by chance."""
+    """A fault of a culprit, which chance chooses."""
 
     name: str
     about: str
-    commit: Callable[[Job, int], None]
+    commit: Callable[[Job, int], None]  # of the job and the culprit
     limit: float  # seconds in which the culprit has to be named
     timeout: float = PATIENT
-    is_link: bool = False
-    first: bool = False
+    is_link: bool = False  # the culprit is the link of a host, not a rank
+    first: bool = False  # the culprit is always rank 0
     survives: bool = True  # the culprit gets an Error too
     in_pairs: bool = False  # two ranks that differ are named, and one of them is the culprit
     mend: Callable[[Job, int], None] = lambda job, culprit: None
@@ -62,14 +62,12 @@ class Outcome:
     """What came of one fault."""
 
     kind: str
-    place: str  # "2x1": hosts times ranks
+    place: str  # of PLACES
     seed: int
     culprit: int  # a rank, or a host for links
     delay: float  # seconds of training before the fault
     problems: list[str] = dataclasses.field(default_factory=list)
-    named: list[float] = dataclasses.field(
-        default_factory=list
-    )  # of each rank that named the culprit, after how many seconds
+    named: list[float] = dataclasses.field(default_factory=list)  # after how many seconds, by each rank that named it
     silent: int = 0  # ranks that should have, and were ended by mpirun before they could
     by_mpirun: bool = False  # it named the rank
     ended: float = 0.0  # seconds until the job had ended
@@ -173,13 +171,8 @@ KINDS = [
         mend=lambda job, host: job.hosts.set_rate(host, RATE),
     ),
 ]
-PLACES = {
-    "1x2": [2],
-    "1x4": [4],
-    "2x2": [1, 1],
-    "2x4": [2, 2],
-    "3x4": [2, 1, 1],
-}  # hosts x ranks, and those of each host
+# The ranks of each host, by hosts x ranks.
+PLACES = {"1x2": [2], "1x4": [4], "2x2": [1, 1], "2x4": [2, 2], "3x4": [2, 1, 1]}
 
 
 def disturb(kind: Kind, hosts: Hosts, place: str, seed: int) -> Outcome:
@@ -202,6 +195,9 @@ def _observe(job: Job, kind: Kind, outcome: Outcome) -> None:
         outcome.problems.append(f"the job did not begin: {job.output()[-2000:]}")
         return
     time.sleep(outcome.delay)
+    if job.process.poll() is not None:
+        outcome.problems.append(f"the job ended before the fault: {job.output()[-2000:]}")
+        return
     fault = time.time()
     kind.commit(job, outcome.culprit)
     if not _wait_until(lambda: job.process.poll() is not None, END_SECONDS):
@@ -225,7 +221,7 @@ def _judge(job: Job, kind: Kind, outcome: Outcome, fault: float) -> None:
             continue
         message = str(errors[rank]["message"])
         outcome.messages.append(f"rank {rank}: {message}")
-        named = blamed(message) or ({rank} if is_culprit else set())  # of itself a rank says no number
+        named = blamed(message) or ({rank} if is_culprit else set())  # of itself a rank gives no number
         if kind.is_link:  # its two ends are the host, and all others
             right = bool(named) and all(
                 (job.host_of[each] == outcome.culprit) != (host == outcome.culprit) for each in named
@@ -250,8 +246,9 @@ def blamed(message: str) -> set[int]:
     timeout = re.search(r"rank \d+ on host \S+ waited .* for (rank \d+ on host .*)$", message, re.DOTALL)
     if timeout:
         return {int(rank) for rank in re.findall(r"(?:^|; )rank (\d+) on host", timeout[1])}
-    lost = r"rank (\d+) on host (?:\S+: (?:its connection is (?:lost|closed)|cannot be reached|/)|\S+ (?:\(process \d+\) )?(?:died|gave up|has left))"
-    return {int(rank) for rank in re.findall(lost, message)[:1]}
+    of_link = r"\S+: (?:its connection is (?:lost|closed)|cannot be reached|/)"  # or of a file, which begins with /
+    of_rank = r"\S+ (?:\(process \d+\) )?(?:died|gave up|has left)"
+    return {int(rank) for rank in re.findall(rf"rank (\d+) on host (?:{of_link}|{of_rank})", message)[:1]}
 
 
 def _await_gone(job: Job, outcome: Outcome) -> None:
