@@ -14,8 +14,8 @@ from faults import KINDS, PLACES, RATE, Kind, Outcome, blamed, disturb
 from hosts import Hosts, why_not
 from report import BEGIN, END, main, tables
 
-ON_TWO_HOSTS = ("kill", "cut", "slow")  # the others on one
-ALIKE = {"down": "cut", "program": "state"}  # make faults has all
+ON_TWO_HOSTS = ("kill", "cut")  # the others on one
+ALIKE = {"down": "cut", "slow": "stop", "program": "state"}  # make faults has all
 
 
 @pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
