@@ -289,7 +289,7 @@ def compile(
       shard_optimizer: True lets the ranks along "data" share what optimizers keep for weights, momenta and averages, as the first stage
         of ZeRO does: gradients are reduced to slices, each rank updates the slice that it has the momentum of, and the slices of
         new weights are gathered. As many bytes travel as without; the results have the same bits, but where norms of gradients are sums over
-        slices. What no dimension of can be shared evenly stays whole. Checkpoints are the same.
+        slices. What no dimension of can be shared evenly stays whole. `exe.state` shows the slices of this rank, checkpoints have all.
       threads: of this rank, equal on all; OMP_NUM_THREADS if that is set, else the cores of this process divided by the ranks
         of the host that has most.
       bucket_bytes: gradients are reduced together in buckets of about this size; 4 MiB if None.
