@@ -35,6 +35,8 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       Distribute(options.mesh),           // on whole ops, whose placement rules say more than those of their parts
       Dce(),                              // what was computed whole, and is wanted in slices alone
       ReduceBeforeScale(),                // of what is divided by a count of all ranks
+      Simplify(),                         // what need not travel, and what travels twice
+      Dce(),                              // and then does not
       FormReduceScatters(),               // of what is wanted in slices, slices alone travel
       ChooseWire(options.wire),           // as long as gradients have their names
       MergeCollectives(options.buckets),  // before ops are taken apart: gradients are still recognisable

@@ -1,5 +1,6 @@
 #include "passes/distribute/reduce_before_scale.h"
 
+#include <algorithm>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -21,15 +22,24 @@ std::unordered_set<const Node*> WaitingNodes(const Graph& graph) {
   return waiting;
 }
 
-// The place among the operands of what is scaled by the other; -1 if that is no scale along the axis, or is there
-// already.
+// Whether a node is one sum along the axis.
+bool IsSum(const Node& node, const std::string& axis) {
+  return node.op().collective() == CollectiveOp::kAllReduce && node.num_results() == 1 &&
+         node.attr<std::string>("kind") == "sum" && node.attr<std::string>("axis") == axis;
+}
+
+// The place among the operands of what is scaled by the other; -1 if that is no scale along the axis, or if the scale
+// is there already and nobody else wants the sum of what it scales.
 int ScaledOperand(const Node& node, const std::string& axis, const std::unordered_set<const Node*>& waiting) {
-  const auto scales = [&](Value value) {
-    return waiting.contains(value.node) && value.placement(axis).is_replicated();
-  };
   if (!node.Is("mul") && !node.Is("div")) return -1;
   for (int i = 0; i < (node.Is("mul") ? 2 : 1); ++i) {
-    if (scales(node.operand(1 - i)) && node.operand(i).placement(axis).is_partial(ReduceKind::kSum)) return i;
+    const Value scaled = node.operand(i), scale = node.operand(1 - i);
+    if (!scale.placement(axis).is_replicated() || !scaled.placement(axis).is_partial(ReduceKind::kSum)) continue;
+    const std::vector<Node*>& users = scaled.node->users();
+    const bool is_summed = std::any_of(users.begin(), users.end(), [&](const Node* user) {
+      return IsSum(*user, axis) && user->operand(0) == scaled;
+    });
+    if (is_summed || waiting.contains(scale.node)) return i;
   }
   return -1;
 }
@@ -63,9 +73,9 @@ absl::StatusOr<bool> Run(Graph& graph) {
     const std::unordered_set<const Node*> waiting = WaitingNodes(graph);
     std::vector<std::pair<Node*, int>> reduces;
     for (Node& node : graph.nodes()) {
-      if (node.op().collective() != CollectiveOp::kAllReduce || node.num_results() != 1) continue;
-      if (node.attr<std::string>("kind") != "sum") continue;
-      const int scaled = ScaledOperand(*node.operand(0).node, node.attr<std::string>("axis"), waiting);
+      if (node.op().collective() != CollectiveOp::kAllReduce) continue;
+      const std::string& axis = node.attr<std::string>("axis");
+      const int scaled = IsSum(node, axis) ? ScaledOperand(*node.operand(0).node, axis, waiting) : -1;
       if (scaled >= 0) reduces.emplace_back(&node, scaled);
     }
     for (const auto& [reduce, scaled] : reduces) {

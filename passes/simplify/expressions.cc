@@ -21,6 +21,8 @@ Expr::Attr ImpliedShape() {
   return Implied("shape", [](const Match& m) { return Attribute(m.node().type().shape.dims()); });
 }
 
+Expr::Attr NoBucket() { return Attr("bucket", AttrExpr<int64_t>(-1)); }
+
 bool HasThatShape(Value x, const AttributeMap& attributes) {
   return x.shape().dims() == std::get<Ints>(attributes.at("shape"));
 }
@@ -160,6 +162,34 @@ Expr Slice(Expr x, IntsExpr start, IntsExpr stride) {
     return Attribute(result);
   };
   return Expr(SliceOp(), {std::move(x)}, {start_attr, Implied("limit", limit), Attr("stride", stride)});
+}
+
+Expr AllReduce(Expr x, AttrExpr<std::string> axis, AttrExpr<std::string> kind) {
+  return Expr(AllReduceOp(), {std::move(x)},
+              {Attr("axis", axis), Attr("kind", kind), NoBucket(), Attr("wire", AttrExpr<std::string>(""))});
+}
+Expr ReduceScatter(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim, AttrExpr<std::string> kind) {
+  return Expr(ReduceScatterOp(), {std::move(x)},
+              {Attr("axis", axis), Attr("dim", dim), Attr("kind", kind), NoBucket()});
+}
+Expr AllGather(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim) {
+  return Expr(AllGatherOp(), {std::move(x)}, {Attr("axis", axis), Attr("dim", dim), NoBucket()});
+}
+Expr Shard(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim) {
+  return Expr(ShardOp(), {std::move(x)}, {Attr("axis", axis), Attr("dim", dim)});
+}
+Expr AllToAll(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> split_dim, AttrExpr<int64_t> concat_dim) {
+  return Expr(AllToAllOp(), {std::move(x)},
+              {Attr("axis", axis), Attr("split_dim", split_dim), Attr("concat_dim", concat_dim)});
+}
+Expr CollectiveBroadcast(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> root) {
+  return Expr(CollectiveBroadcastOp(), {std::move(x)}, {Attr("axis", axis), Attr("root", root)});
+}
+Expr CollectiveGather(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim, AttrExpr<int64_t> root) {
+  return Expr(CollectiveGatherOp(), {std::move(x)}, {Attr("axis", axis), Attr("dim", dim), Attr("root", root)});
+}
+Expr CollectiveScatter(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim, AttrExpr<int64_t> root) {
+  return Expr(CollectiveScatterOp(), {std::move(x)}, {Attr("axis", axis), Attr("dim", dim), Attr("root", root)});
 }
 
 Condition SameShape(AnyValue x) {

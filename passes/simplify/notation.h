@@ -206,6 +206,16 @@ Expr Reshape(Expr x);
 Expr Broadcast(Expr x, IntsExpr dims);
 Expr Slice(Expr x, IntsExpr start, IntsExpr stride);
 
+// Collectives of one operand that are in no bucket yet, and have no wire.
+Expr AllReduce(Expr x, AttrExpr<std::string> axis, AttrExpr<std::string> kind);
+Expr ReduceScatter(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim, AttrExpr<std::string> kind);
+Expr AllGather(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim);
+Expr Shard(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim);
+Expr AllToAll(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> split_dim, AttrExpr<int64_t> concat_dim);
+Expr CollectiveBroadcast(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> root);
+Expr CollectiveGather(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim, AttrExpr<int64_t> root);
+Expr CollectiveScatter(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim, AttrExpr<int64_t> root);
+
 // --- Conditions ------------------------------------------------------------------------------------------------------
 
 using Condition = std::function<bool(const Match&)>;

@@ -60,7 +60,8 @@ Value SimplifyRule::Apply(Node& node, Builder& b) const {
 const std::vector<SimplifyRule>& SimplifyRules() {
   static const std::vector<SimplifyRule> rules = [] {
     std::vector<SimplifyRule> all;
-    for (const auto& table : {ArithmeticRules(), LogicRules(), ShapeRules(), BroadcastRules(), ReductionRules()}) {
+    for (const auto& table :
+         {ArithmeticRules(), LogicRules(), ShapeRules(), BroadcastRules(), ReductionRules(), CollectiveRules()}) {
       all.insert(all.end(), table.begin(), table.end());
     }
     return all;

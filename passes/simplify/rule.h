@@ -63,6 +63,7 @@ std::vector<SimplifyRule> LogicRules();
 std::vector<SimplifyRule> ShapeRules();
 std::vector<SimplifyRule> BroadcastRules();
 std::vector<SimplifyRule> ReductionRules();
+std::vector<SimplifyRule> CollectiveRules();
 
 // All of them.
 const std::vector<SimplifyRule>& SimplifyRules();

@@ -25,6 +25,7 @@
 #include "passes/optimize/recognize_attention.h"
 #include "passes/pass_table.h"
 #include "passes/pipeline.h"
+#include "passes/simplify/simplify.h"
 #include "passes/training/accumulate.h"
 #include "passes/training/inference_mode.h"
 #include "test/random_graph/compare.h"
@@ -164,8 +165,9 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
     return num_changed;
   }
   // A pass that finds nothing to do is not tested. What form-reduce-scatters is for is too rare in random graphs: a
-  // test of its own puts it there. What recognize-attention, reduce-before-scale and the wire's passes are for is in
-  // test/golden/ alone. A dropout is rare, too: of as few graphs as the sanitizers try none may have it.
+  // test of its own puts it there. What recognize-attention,
+  // reduce-before-scale and the wire's passes are for is in test/golden/ alone. A dropout is rare, too: of as few
+  // graphs as the sanitizers try none may have it.
   static bool FindsWork(const passes::Pass& pass) {
     if (pass.name == passes::InferenceMode().name) return num_graphs >= 200;
     for (const passes::Pass& other : {passes::FormReduceScatters(), passes::RecognizeAttention(),
@@ -316,6 +318,52 @@ TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereValuesAreSentAround) {
   Run({passes::Distribute(options().mesh), SendAround(&num_sent), passes::Localize()});
   for (const char* op : {"all_to_all", "collective_gather", "collective_scatter", "collective_permute"})
     EXPECT_GT(num_sent[op], 0) << op;
+}
+
+// What simplify takes away of what was sent around.
+TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereWhatComesBackIsNotSent) {
+  std::map<std::string, int> num_sent;
+  std::map<std::string, int> num_changed = Run({passes::Distribute(options().mesh), SendAround(&num_sent),
+                                                passes::Simplify(), passes::Dce(), passes::Localize()});
+  EXPECT_GT(num_changed["simplify"], 0);
+}
+
+// Puts reductions of a node's operands in the place of one of its result, where that is the same.
+passes::Pass ReduceTooEarly() {
+  return {"reduce-too-early",
+          [](Graph& graph) -> absl::StatusOr<bool> {
+            bool changed = false;
+            for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
+              Node& reduce = *it++;
+              if (!reduce.Is("all_reduce") || reduce.num_results() != 1) continue;
+              Node& node = *reduce.operand(0).node;
+              const Placement placement = Placement::Partial(*ReduceKindFromName(reduce.attr<std::string>("kind")));
+              const bool is_linear = node.Is("add") || node.Is("sub") || node.Is("slice") || node.Is("reduce_sum");
+              const bool keeps_order = node.Is("reduce_max") || node.Is("reduce_min");
+              if (!is_linear && !keeps_order) continue;
+              const auto is_share = [&](Value x) { return x.placement(reduce.attr<std::string>("axis")) == placement; };
+              if (!std::all_of(node.operands().begin(), node.operands().end(), is_share)) continue;
+              NodeSpec whole{&node.op(), {}, node.attributes(), "", {}};
+              for (Value operand : node.operands()) {
+                ASSIGN_OR_RETURN(Node* const reduced,
+                                 graph.Insert({&reduce.op(), {operand}, reduce.attributes(), "", {}}, &reduce));
+                whole.operands.push_back(reduced->result());
+              }
+              ASSIGN_OR_RETURN(Node* const computed, graph.Insert(std::move(whole), &reduce));
+              graph.ReplaceUses(reduce.result(), computed->result());
+              graph.Erase(&reduce);
+              changed = true;
+            }
+            return changed;
+          },
+          passes::Keeps::kMeaning, /*needs_mesh=*/true};
+}
+
+TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereSumsAreReducedTogether) {
+  std::map<std::string, int> num_changed = Run(
+      {passes::Distribute(options().mesh), ReduceTooEarly(), passes::Simplify(), passes::Dce(), passes::Localize()});
+  EXPECT_GT(num_changed["reduce-too-early"], 0);
+  EXPECT_GT(num_changed["simplify"], 0);
 }
 
 TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereTooMuchMoves) {
