@@ -5,6 +5,7 @@
 
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/form_reduce_scatters.h"
+#include "passes/distribute/gather_factors.h"
 #include "passes/distribute/localize.h"
 #include "passes/distribute/merge_collectives.h"
 #include "passes/distribute/overlap_collectives.h"
@@ -300,6 +301,13 @@ absl::StatusOr<Pass> MakeFuseElementwise(PassOptions& options) {
   return FuseElementwise(fusion);
 }
 
+absl::StatusOr<Pass> MakeGatherFactors(PassOptions& options) {
+  FactorOptions factors;
+  ASSIGN_OR_RETURN(factors.operations_per_byte, options.GetDouble("operations_per_byte", kOperationsPerByte));
+  factors.axis = options.GetString("axis", factors.axis);
+  return GatherFactors(std::move(factors));
+}
+
 absl::StatusOr<Pass> MakeMergeCollectives(PassOptions& options) {
   MergeOptions merge;
   ASSIGN_OR_RETURN(merge.max_bytes, options.GetInt("max_bytes", merge.max_bytes));
@@ -390,6 +398,8 @@ const std::vector<PassEntry>& PassTable() {
       Plain("reduce-before-scale", "reduces what was computed before a scale that waits for ranks", ReduceBeforeScale),
       Plain("form-reduce-scatters", "reduces to slices what is wanted in slices alone", FormReduceScatters),
       {"choose-wire", "says as what dtype gradients travel", "dtype=bf16", MakeChooseWire},
+      {"gather-factors", "gathers what sums over ranks are computed from, where that is less",
+       "operations_per_byte=100, axis=data", MakeGatherFactors},
       {"merge-collectives", "puts collectives into buckets", "max_bytes=4194304, first_bytes=max_bytes / 8",
        MakeMergeCollectives},
       {"legalize", "decomposes ops that a target has no kernels for", "without=softmax|sgd", MakeLegalize},

@@ -2,6 +2,7 @@
 
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/form_reduce_scatters.h"
+#include "passes/distribute/gather_factors.h"
 #include "passes/distribute/localize.h"
 #include "passes/distribute/overlap_collectives.h"
 #include "passes/distribute/reduce_before_scale.h"
@@ -39,6 +40,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       Dce(),                              // and then does not
       FormReduceScatters(),               // of what is wanted in slices, slices alone travel
       ChooseWire(options.wire),           // as long as gradients have their names
+      GatherFactors(options.factors),     // where a sum, with its wire, is more than what it is computed from
       MergeCollectives(options.buckets),  // before ops are taken apart: gradients are still recognisable
       Legalize(options.supports),         // from here on only what the target has kernels for
       Simplify(),                         // decompositions are written for clarity

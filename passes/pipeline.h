@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/placement.h"
+#include "passes/distribute/gather_factors.h"
 #include "passes/distribute/merge_collectives.h"
 #include "passes/optimize/fuse_elementwise.h"
 #include "passes/pass.h"
@@ -17,6 +18,7 @@ namespace lockstep::passes {
 struct PipelineOptions {
   Mesh mesh;         // what the graph is to be distributed over; empty if that is done, or for one rank
   std::string wire;  // the dtype as which gradients travel between ranks (passes/distribute/wire.h); empty: their own
+  FactorOptions factors;  // whether sums over ranks are computed from gathered factors
   MergeOptions buckets;
   std::function<bool(const Node&)> supports;     // whether the target has a kernel for a node as it is
   std::function<bool(const Node&)> prefers_f32;  // of nodes in 16 bits (passes/legalize/widen.h); empty: none

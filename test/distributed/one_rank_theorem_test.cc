@@ -3,12 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "core/printer.h"
 #include "core/verifier.h"
 #include "passes/distribute/distribute.h"
+#include "passes/distribute/gather_factors.h"
+#include "passes/simplify/simplify.h"
 #include "passes/training/train_step.h"
 #include "test/distributed/models.h"
 #include "test/distributed/train.h"
@@ -19,13 +22,13 @@ namespace {
 using passes::OptimizerSpec;
 using passes::TrainStepSpec;
 
-// Expects of `step` on 2, 3 and 4 ranks what it does on one, and equal states on all ranks.
-void ExpectOneRankResults(const Graph& step, size_t steps = 5) {
+// Expects of `step`, after the passes, on 2, 3 and 4 ranks what it does on one, and equal states on all ranks.
+void ExpectOneRankResults(const Graph& step, size_t steps = 5, const std::vector<passes::Pass>& passes = {}) {
   const History one = Train(step, 1, static_cast<int>(steps));
   ASSERT_EQ(one.losses.size(), steps);
   EXPECT_LT(one.losses.back(), 10);
   for (int64_t ranks : {2, 3, 4}) {
-    const History many = Train(step, ranks, static_cast<int>(steps));
+    const History many = Train(step, ranks, static_cast<int>(steps), passes);
     ASSERT_EQ(many.losses.size(), steps);
     ASSERT_EQ(many.states.size(), static_cast<size_t>(ranks));
     for (size_t s = 0; s < steps; ++s)
@@ -67,6 +70,48 @@ INSTANTIATE_TEST_SUITE_P(
                                 kConvNet,
                                 {"SGD", {{"learning_rate", 0.1}, {"momentum", 0.9}, {"nesterov", true}}}}),
     [](const auto& info) { return info.param.name; });
+
+size_t CountAllReduces(const Graph& graph) {
+  return static_cast<size_t>(std::count_if(graph.nodes().begin(), graph.nodes().end(),
+                                           [](const Node& node) { return node.Is("all_reduce"); }));
+}
+
+// The gradients that are computed from their factors add up in the order of one rank. Each model has some, and they are
+// clipped together.
+TEST(OneRankTheorem, HoldsWhereFactorsAreGathered) {
+  const passes::Pass gather = passes::GatherFactors({.whatever_it_costs = true});
+  for (const std::string_view model : {kMlp, kConvNet, kEmbedding, kRecurrent}) {
+    SCOPED_TRACE(model);
+    absl::StatusOr<Graph> step = ParseGraph(model);
+    ASSERT_TRUE(step.ok()) << step.status();
+    TrainStepSpec spec;
+    spec.optimizer = {"SGD", {{"learning_rate", 0.1}, {"momentum", 0.9}}};
+    spec.clipping = {"global_norm", 0.5};
+    ASSERT_TRUE(passes::MakeTrainStep(*step, spec).ok());
+    absl::StatusOr<Graph> placed = passes::DistributeGraph(*step, Mesh({{"data", 2}}));
+    ASSERT_TRUE(placed.ok()) << placed.status();
+    const size_t before = CountAllReduces(*placed);
+    ASSERT_TRUE(passes::RunPasses({gather}, *placed).ok());
+    EXPECT_LT(CountAllReduces(*placed), before) << placed->ToString();
+    ExpectOneRankResults(*step, 5, {passes::Simplify(), gather});
+  }
+}
+
+// In micro-batches a sum is over iterations, too, and is reduced once after the last.
+TEST(OneRankTheorem, SumsOfMicroBatchesAreReduced) {
+  const passes::Pass gather = passes::GatherFactors({.whatever_it_costs = true});
+  absl::StatusOr<Graph> step = ParseGraph(kMlp);
+  ASSERT_TRUE(step.ok()) << step.status();
+  TrainStepSpec spec;
+  spec.accumulate = 3;
+  ASSERT_TRUE(passes::MakeTrainStep(*step, spec).ok());
+  absl::StatusOr<Graph> placed = passes::DistributeGraph(*step, Mesh({{"data", 2}}));
+  ASSERT_TRUE(placed.ok()) << placed.status();
+  const std::string before = placed->ToString();
+  ASSERT_TRUE(passes::RunPasses({gather}, *placed).ok());
+  EXPECT_EQ(placed->ToString(), before);
+  EXPECT_EQ(CountAllReduces(*placed), 4u) << before;
+}
 
 // By the common rule of placement, whatever is in the lists.
 TEST(OneRankTheorem, HoldsForEveryOptimizer) {

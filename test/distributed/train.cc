@@ -23,11 +23,13 @@ Tensor RandomValues(const TensorType& type, std::mt19937_64& random) {
 
 }  // namespace
 
-History Train(const Graph& step, int64_t ranks, int steps) {
+History Train(const Graph& step, int64_t ranks, int steps, const std::vector<passes::Pass>& passes) {
   const Mesh mesh({{"data", ranks}});
   absl::StatusOr<Graph> graph = passes::DistributeGraph(step, mesh);
   EXPECT_TRUE(graph.ok()) << graph.status();
   if (!graph.ok()) return {};
+  const absl::Status passed = passes::RunPasses(passes, *graph);
+  EXPECT_TRUE(passed.ok()) << passed << "\n" << graph->ToString();
   const absl::Status merged = passes::RunPasses({passes::MergeCollectives({.max_bytes = 200, .first_bytes = 100}),
                                                  passes::Localize(), passes::OverlapCollectives()},
                                                 *graph);

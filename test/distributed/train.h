@@ -9,6 +9,7 @@
 
 #include "core/graph.h"
 #include "core/tensor.h"
+#include "passes/pass.h"
 
 namespace lockstep {
 
@@ -19,7 +20,7 @@ struct History {
 };
 
 // Trains `steps` steps over `ranks` ranks of a data axis, with the same data whatever their number: labels from 0 to 2,
-// and small floats. Failures are those of the test that calls it.
-History Train(const Graph& step, int64_t ranks, int steps);
+// and small floats. `passes` run on the placed step. Failures are those of the test that calls it.
+History Train(const Graph& step, int64_t ranks, int steps, const std::vector<passes::Pass>& passes = {});
 
 }  // namespace lockstep

@@ -17,6 +17,7 @@
 #include "core/op_def.h"
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/form_reduce_scatters.h"
+#include "passes/distribute/gather_factors.h"
 #include "passes/distribute/localize.h"
 #include "passes/distribute/reduce_before_scale.h"
 #include "passes/distribute/wire.h"
@@ -165,13 +166,14 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
     return num_changed;
   }
   // A pass that finds nothing to do is not tested. What form-reduce-scatters is for is too rare in random graphs: a
-  // test of its own puts it there. What recognize-attention,
+  // test of its own puts it there, and one lets gather-factors work whatever it costs. What recognize-attention,
   // reduce-before-scale and the wire's passes are for is in test/golden/ alone. A dropout is rare, too: of as few
   // graphs as the sanitizers try none may have it.
   static bool FindsWork(const passes::Pass& pass) {
     if (pass.name == passes::InferenceMode().name) return num_graphs >= 200;
-    for (const passes::Pass& other : {passes::FormReduceScatters(), passes::RecognizeAttention(),
-                                      passes::ReduceBeforeScale(), passes::ChooseWire(""), passes::LowerWire()}) {
+    for (const passes::Pass& other :
+         {passes::FormReduceScatters(), passes::RecognizeAttention(), passes::ReduceBeforeScale(),
+          passes::ChooseWire(""), passes::LowerWire(), passes::GatherFactors({})}) {
       if (pass.name == other.name) return false;
     }
     return true;
@@ -364,6 +366,14 @@ TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereSumsAreReducedTogether) {
       {passes::Distribute(options().mesh), ReduceTooEarly(), passes::Simplify(), passes::Dce(), passes::Localize()});
   EXPECT_GT(num_changed["reduce-too-early"], 0);
   EXPECT_GT(num_changed["simplify"], 0);
+}
+
+// Sums of all ops, whether or not their factors are less.
+TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereFactorsAreGathered) {
+  std::map<std::string, int> num_changed =
+      Run({passes::Distribute(options().mesh), passes::Dce(), passes::GatherFactors({.whatever_it_costs = true}),
+           passes::Localize()});
+  EXPECT_GT(num_changed["gather-factors"], 0);
 }
 
 TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereTooMuchMoves) {
