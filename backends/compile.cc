@@ -100,6 +100,7 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
     RETURN_IF_ERROR(CheckInputsAreShared(graph, graph.mesh().empty() ? options.mesh : graph.mesh()));
   }
   pipeline.wire = options.wire;
+  pipeline.factors.operations_per_byte = options.operations_per_byte;
   pipeline.buckets = {options.bucket_bytes};
   pipeline.supports = target.supports;
   pipeline.prefers_f32 = target.prefers_f32;

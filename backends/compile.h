@@ -24,6 +24,7 @@ struct CompileOptions {
   bool tune = false;  // (TargetOptions)
   int64_t bucket_bytes = passes::MergeOptions().max_bytes;  // collectives are merged into buckets of about this size
   std::string wire;                                         // PipelineOptions::wire
+  double operations_per_byte = 0;                           // FactorOptions::operations_per_byte
   uint64_t memory_limit = 0;                                // bytes of a rank (memory_limit.h); 0: no limit
   bool optimize = true;                                     // false: only what is needed to run, for comparing
   bool replicated = false;                                  // every rank is meant to get the same inputs; see Compile

@@ -49,6 +49,7 @@ nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle orde
     communicator = ValueOrThrow(CreateMpi(options));
   }
   nb::object world = nb::cast(std::move(communicator));
+  world.attr("_in_rank_order") = options.communicator.in_rank_order;
   nb::module_::import_("lockstep._excepthook").attr("abort_on_exception")(world);
   return world;
 }
@@ -167,6 +168,7 @@ void BindCalls(Class& communicator) {
 void BindCommunicator(nb::module_& module) {
   Class communicator(
       module, "Communicator", nb::is_weak_referenceable(),
+      nb::dynamic_attr(),  // _in_rank_order: of one by MPI, what compile() asks
       "One rank's end of a job: who it is, and how it talks to the others. Made by mpi(), single() or in_process();\n"
       "an argument of compile() and of data.batches(). One thread at a time uses a Communicator.");
   BindMakers(communicator);

@@ -15,6 +15,7 @@
 
 #include "backends/compile.h"
 #include "core/printer.h"
+#include "passes/distribute/gather_factors.h"
 #include "passes/distribute/split_inputs.h"
 #include "passes/dump.h"
 #include "python_bindings/arrays.h"
@@ -51,6 +52,19 @@ absl::Status CheckOptions(const CompileOptions& options, const ExecutorOptions& 
                              << " ranks, and the world has " << communicator.size();
   }
   return absl::OkStatus();
+}
+
+// What gradients may be computed for, rather than be reduced (passes/distribute/gather_factors.h), where the user does
+// not say it: something where ranks that share a batch are on several hosts. The same on all ranks.
+double OperationsPerByte(const Mesh& mesh, const Communicator& communicator) {
+  if (!mesh.has_axis(kDataAxis) || mesh.num_ranks() != communicator.size()) return 0;
+  for (const std::vector<int64_t>& group : mesh.Groups(kDataAxis)) {
+    for (const int64_t rank : group) {
+      if (communicator.host(static_cast<int>(rank)) != communicator.host(static_cast<int>(group[0])))
+        return passes::kOperationsPerByte;
+    }
+  }
+  return 0;
 }
 
 // Compiles and loads; a failure reaches the peers, which wait in Load for this rank.
@@ -108,9 +122,9 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
                                                const std::vector<std::pair<std::string, int64_t>>& mesh,
                                                const passes::InputSplits& splits, bool shard_optimizer, int64_t threads,
                                                std::optional<int64_t> bucket_bytes, const std::string& wire,
-                                               bool optimize, bool replicated, int64_t check_every,
-                                               const std::string& isa, bool tf32, bool tune,
-                                               std::optional<uint64_t> memory_limit, bool profile,
+                                               std::optional<double> operations_per_byte, bool optimize,
+                                               bool replicated, int64_t check_every, const std::string& isa, bool tf32,
+                                               bool tune, std::optional<uint64_t> memory_limit, bool profile,
                                                const std::string& dump) {
   auto loaded = std::make_unique<LoadedExecutable>();
   loaded->communicator = nb::cast<Communicator*>(world);
@@ -137,6 +151,8 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   if (status.ok()) {
     options.threads = static_cast<int>(threads);
     options.mesh = *std::move(of_ranks);
+    options.operations_per_byte =
+        operations_per_byte ? *operations_per_byte : OperationsPerByte(options.mesh, *loaded->communicator);
     status = CompileAndLoad(*loaded, model, backend, options, splits, shard_optimizer, executor, dump);
   }
   if (!status.ok()) loaded->communicator->Abort(status);
@@ -451,13 +467,14 @@ void BindExecutable(nb::module_& module) {
              nb::sig("def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]"));
   module.def(
       "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "shard_optimizer"_a,
-      "threads"_a, "bucket_bytes"_a, "wire"_a, "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a,
-      "tune"_a, "memory_limit"_a, "profile"_a, "dump"_a,
+      "threads"_a, "bucket_bytes"_a, "wire"_a, "operations_per_byte"_a, "optimize"_a, "replicated"_a, "check_every"_a,
+      "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a, "profile"_a, "dump"_a,
       nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
               "collections.abc.Sequence[tuple[str, int]], "
               "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], shard_optimizer: bool, threads: "
               "int, "
-              "bucket_bytes: int | None, wire: str, optimize: bool, replicated: bool, check_every: int, "
+              "bucket_bytes: int | None, wire: str, operations_per_byte: float | None, optimize: bool, replicated: "
+              "bool, check_every: int, "
               "isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable"));
 }
 

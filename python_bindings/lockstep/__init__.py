@@ -16,6 +16,7 @@ fits, such as one with an unknown keyword or without an argument, is a `TypeErro
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -255,6 +256,7 @@ def compile(
     threads: int | None = None,
     bucket_bytes: int | None = None,
     wire: str | None = None,
+    factors: bool | float | None = None,
     optimize: bool = True,
     replicated: bool = False,
     check_every: int = 512,
@@ -295,6 +297,13 @@ def compile(
       bucket_bytes: gradients are reduced together in buckets of about this size; 4 MiB if None.
       wire: "bf16": f32 gradients travel between ranks in half the bytes, rounded to 8 bits of significand; they are added in f32,
         and the sum is rounded so, too. Of a step of `train_step`; its loss, statistics and norms travel as they are. None: all do.
+      factors: what ranks send of the gradient of a layer's weights, which is a product: of a batch of few rows and of a wide layer the
+        factors are much less than the product. A number lets ranks gather the factors of all rows, and each compute the whole
+        product, where so many operations for each byte that this saves are more than the product takes; the gradient of an
+        embedding is then computed from the rows that were looked up. The sum over the batch is in the order of one rank, and so of other bits than
+        one of ranks' sums. True counts bytes alone, False reduces every gradient. None is 100 where ranks along "data" are on
+        several hosts, and False where all are on one, or the communicator has `order="rank"`. Gradients in micro-batches are
+        reduced, and those that `shard_optimizer` reduces to slices. With `wire` a gradient counts as it travels.
       optimize: False keeps only the passes that are needed to run.
       replicated: True says that every rank is meant to get the same inputs. Without it a graph of whose inputs and states none
         is split over several ranks is an error: each would compute the same, and none would learn from another.
@@ -335,6 +344,7 @@ def compile(
             raise Error(
                 "compile: wire is of gradients that every rank gets whole; with shard_optimizer ranks get slices of them"
             )
+        operations = _operations_per_byte(factors, world)
         optimize, replicated = _check.flag("optimize", optimize), _check.flag("replicated", replicated)
         check_every = _check.integer("compile: check_every", check_every)
         _check.text("isa", isa)
@@ -357,6 +367,7 @@ def compile(
         count,
         size,
         wire or "",
+        operations,
         optimize,
         replicated,
         check_every,
@@ -373,6 +384,17 @@ def compile(
         )
     executable._schedules.update(getattr(graph, "_schedules", {}))
     return executable
+
+
+def _operations_per_byte(factors: Any, world: Communicator) -> float | None:
+    """What `factors` of compile says; None where that is for the hosts to say."""
+    if factors is None:
+        return 0.0 if getattr(world, "_in_rank_order", False) else None
+    if type(factors).__name__ in ("bool", "bool_"):
+        return math.inf if factors else 0.0
+    if not isinstance(factors, Real) or not factors > 0:
+        raise Error(f"compile: factors is {factors!r}, expected True, False, or operations for a byte, more than 0")
+    return float(factors)
 
 
 def _default_threads(world: Communicator) -> int:

@@ -60,11 +60,12 @@ def train(
     mesh: dict[str, int] | None = None,
     split: dict[str, dict[str, int]] | None = None,
     wire: str | None = None,
+    factors: bool | float | None = None,
 ) -> tuple[list[float], ls.Executable]:
     """Trains on this rank; returns the losses and the executable with its state."""
     model = ls.load_onnx(case.model, dims={"batch": BATCH})
     step = ls.train_step(model, loss=ls.loss.softmax_cross_entropy("logits", "label"), optimizer=case.optimizer)
-    exe = ls.compile(step, world=world, mesh=mesh, split=split, threads=threads, wire=wire)
+    exe = ls.compile(step, world=world, mesh=mesh, split=split, threads=threads, wire=wire, factors=factors)
     samples, labels = (array[: steps * BATCH] for array in case.data())
     losses = [
         float(exe(**{case.input: x}, label=y)["loss"])
