@@ -18,6 +18,7 @@
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/localize.h"
+#include "passes/distribute/quantize_wire.h"
 #include "passes/distribute/reduce_before_scale.h"
 #include "passes/distribute/wire.h"
 #include "passes/legalize/widen.h"
@@ -168,8 +169,9 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
   // test/golden/ alone. A dropout is rare, too: of as few graphs as the sanitizers try none may have it.
   static bool FindsWork(const passes::Pass& pass) {
     if (pass.name == passes::InferenceMode().name) return num_graphs >= 200;
-    for (const passes::Pass& other : {passes::FormReduceScatters(), passes::RecognizeAttention(),
-                                      passes::ReduceBeforeScale(), passes::ChooseWire(""), passes::LowerWire()}) {
+    for (const passes::Pass& other :
+         {passes::FormReduceScatters(), passes::RecognizeAttention(), passes::ReduceBeforeScale(),
+          passes::ChooseWire(""), passes::QuantizeWire(), passes::LowerWire()}) {
       if (pass.name == other.name) return false;
     }
     return true;
