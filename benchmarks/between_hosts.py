@@ -2,7 +2,7 @@
 
 Hosts are network namespaces of this machine (test/hosts/hosts.py), each with a rank of one thread, whose links carry the rate in each
 direction at once. The contestants of run.py train in turn, a round of steps each: Lockstep; Lockstep with factors=False, which reduces
-every gradient; that with wire="bf16"; Lockstep's ranks each for itself, which is the time of the computation; and PyTorch's
+every gradient; that with wire="bf16" and with "int8"; Lockstep's ranks each for itself, which is the time of the computation; and PyTorch's
 DistributedDataParallel over gloo. Beside their medians stand ratios of neighbouring rounds; the bytes that a host sends in a step; and the time that the links need for the gradients in f32, which for H hosts is
 2 (H - 1) / H times their bytes, through each link in each direction.
 """
@@ -22,7 +22,7 @@ from contestant import Contestant, prepare, processor, require_pytorch
 sys.path.insert(0, str(worker.ROOT / "test/hosts"))
 from hosts import Hosts, bits_per_second, why_not
 
-CONTESTANTS = ("lockstep", "lockstep-reduced", "lockstep-wire", "lockstep-alone", "eager")
+CONTESTANTS = ("lockstep", "lockstep-reduced", "lockstep-wire", "lockstep-int8", "lockstep-alone", "eager")
 STEPS = {"lenet": 30, "mlp": 2, "gpt": 1, "resnet50": 1}
 
 

@@ -5,8 +5,8 @@
 Commands come through the pipe DIRECTORY/command.<rank>, one line each: the number of steps to run, or "stop". After each the
 rank writes a line of JSON to DIRECTORY/report.<rank>. A worker that has nothing to do blocks on its pipe and uses no core.
 MODEL is a network, or one with "-bf16" or "-f16", which trains it in mixed precision. CONTESTANT is lockstep; lockstep-f32, which does not;
-lockstep-reduced, which gathers no factors of gradients; lockstep-wire, which does not either, and whose gradients travel as bf16;
-lockstep-alone, each rank of which trains its share as if there were no others; or PyTorch: eager,
+lockstep-reduced, which gathers no factors of gradients; lockstep-wire and lockstep-int8, which do not either, and whose gradients travel as
+bf16 and int8; lockstep-alone, each rank of which trains its share as if there were no others; or PyTorch: eager,
 eager-channels-last, compiled, compiled-channels-last.
 """
 
@@ -66,8 +66,8 @@ class Lockstep:
             step,
             world=ls.Communicator.single() if is_alone else self.world,
             threads=threads,
-            wire="bf16" if how == "wire" else None,
-            factors=False if how in ("wire", "reduced") else None,
+            wire={"wire": "bf16", "int8": "int8"}.get(how),
+            factors=False if how in ("wire", "int8", "reduced") else None,
         )
         self.inputs = own
         self.gradient_bytes = 4 * sum(math.prod(state.shape) for state in graph.states)

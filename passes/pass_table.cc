@@ -9,6 +9,7 @@
 #include "passes/distribute/localize.h"
 #include "passes/distribute/merge_collectives.h"
 #include "passes/distribute/overlap_collectives.h"
+#include "passes/distribute/quantize_wire.h"
 #include "passes/distribute/reduce_before_scale.h"
 #include "passes/distribute/wire.h"
 #include "passes/legalize/legalize.h"
@@ -402,6 +403,7 @@ const std::vector<PassEntry>& PassTable() {
        "operations_per_byte=100, axis=data", MakeGatherFactors},
       {"merge-collectives", "puts collectives into buckets", "max_bytes=4194304, first_bytes=max_bytes / 8",
        MakeMergeCollectives},
+      Plain("quantize-wire", "writes out what travels as 8-bit integers, and keeps what that loses", QuantizeWire),
       {"legalize", "decomposes ops that a target has no kernels for", "without=softmax|sgd", MakeLegalize},
       {"widen-halves", "computes in f32 what a target is slow at in 16 bits",
        "slow=matmul|convolution (default: all products)", MakeWidenHalves},

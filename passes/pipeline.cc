@@ -5,6 +5,7 @@
 #include "passes/distribute/gather_factors.h"
 #include "passes/distribute/localize.h"
 #include "passes/distribute/overlap_collectives.h"
+#include "passes/distribute/quantize_wire.h"
 #include "passes/distribute/reduce_before_scale.h"
 #include "passes/distribute/wire.h"
 #include "passes/legalize/legalize.h"
@@ -22,8 +23,13 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
   FusionOptions fusion = options.fusion;
   fusion.supports = options.supports;
   if (!options.optimize) {
-    return {Distribute(options.mesh),   Dce(),      ChooseWire(options.wire),
-            Legalize(options.supports), Localize(), LowerWire()};
+    return {Distribute(options.mesh),
+            Dce(),
+            ChooseWire(options.wire),
+            QuantizeWire(),
+            Legalize(options.supports),
+            Localize(),
+            LowerWire()};
   }
   return {
       InferenceMode(),                    // what is not trained drops nothing, and is clear to see through
@@ -42,6 +48,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       ChooseWire(options.wire),           // as long as gradients have their names
       GatherFactors(options.factors),     // where a sum, with its wire, is more than what it is computed from
       MergeCollectives(options.buckets),  // before ops are taken apart: gradients are still recognisable
+      QuantizeWire(),                     // a bucket at once, as long as gradients have their names
       Legalize(options.supports),         // from here on only what the target has kernels for
       Simplify(),                         // decompositions are written for clarity
       FoldConstants(),                    // and compute on constants

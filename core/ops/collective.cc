@@ -9,6 +9,7 @@
 #include "core/builder.h"
 #include "core/ops/collective_rules.h"
 #include "core/ops/combine.h"
+#include "core/ops/int8_wire.h"
 #include "core/ops/op_list.h"
 #include "core/ops/rules.h"
 
@@ -29,23 +30,22 @@ absl::Status CheckKind(const InferContext& c, std::string_view id, std::string_v
   return absl::OkStatus();
 }
 
-// Whether what travels is rounded to bf16.
-template <typename Context>
-bool TravelsAsBF16(const Context& c) {
-  return !c.template attr<std::string>("wire").empty();
+absl::Status CheckWire(const InferContext& c) {
+  const std::string &wire = c.attr<std::string>("wire"), &kind = c.attr<std::string>("kind");
+  if (wire.empty()) return absl::OkStatus();
+  if (wire != "bf16" && wire != "int8") return c.Error("C4") << "wire '" << wire << "', expected bf16, int8, or none";
+  if (kind != "sum" && (kind != "mean" || wire != "bf16"))
+    return c.Error("C4") << "kind " << kind << " with the wire " << wire;
+  for (size_t i = 0; i < c.num_operands(); ++i) {
+    if (c.dtype(i) != DType::kF32) return c.Error("C4") << "operand " << c.operand(i) << " with a wire";
+  }
+  return absl::OkStatus();
 }
 
 absl::Status InferAllReduce(InferContext& c) {
   RETURN_IF_ERROR(ops::CheckAxis(c).status());
   RETURN_IF_ERROR(CheckKind(c, "C2", "C3"));
-  if (TravelsAsBF16(c)) {
-    const std::string &wire = c.attr<std::string>("wire"), &kind = c.attr<std::string>("kind");
-    if (wire != "bf16") return c.Error("C4") << "wire '" << wire << "', expected bf16, or none";
-    if (kind != "sum" && kind != "mean") return c.Error("C4") << "kind " << kind << " with a wire";
-    for (size_t i = 0; i < c.num_operands(); ++i) {
-      if (c.dtype(i) != DType::kF32) return c.Error("C4") << "operand " << c.operand(i) << " with a wire";
-    }
-  }
+  RETURN_IF_ERROR(CheckWire(c));
   std::vector<TensorType> types;
   for (size_t i = 0; i < c.num_operands(); ++i) types.push_back(c.operand(i));
   return c.SetResults(std::move(types));
@@ -97,10 +97,24 @@ Tensor ReduceRanks(const RanksEvalContext& c, size_t i, bool as_bf16 = false) {
   return reduced;
 }
 
+// The sum of operand i, of f32, over all ranks; elements and results travel as int8_wire.h says.
+Tensor SumInt8(const RanksEvalContext& c, size_t i) {
+  Tensor sum(c.operand(0, i).type());
+  const auto out = sum.mutable_data<float>();
+  for (size_t rank = 0; rank < c.num_ranks(); ++rank) {
+    Tensor arrives = c.operand(rank, i);
+    const auto of_rank = arrives.mutable_data<float>();
+    ops::RoundToInt8Wire(of_rank);
+    for (size_t at = 0; at < out.size(); ++at) out[at] = rank == 0 ? of_rank[at] : out[at] + of_rank[at];
+  }
+  ops::RoundToInt8Wire(out);
+  return sum;
+}
+
 absl::Status EvalAllReduce(RanksEvalContext& c) {
-  const bool as_bf16 = TravelsAsBF16(c) && c.num_ranks() > 1;
+  const std::string wire = c.num_ranks() > 1 ? c.attr<std::string>("wire") : "";
   for (size_t i = 0; i < c.num_operands(); ++i) {
-    const Tensor reduced = ReduceRanks(c, i, as_bf16);
+    const Tensor reduced = wire == "int8" ? SumInt8(c, i) : ReduceRanks(c, i, wire == "bf16");
     for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank, i) = reduced;
   }
   return absl::OkStatus();
@@ -216,7 +230,8 @@ const OpDef& AllReduceOp() {
           .Doc(
               "Each operand reduced over the ranks of a mesh axis, elementwise and in rank order; one result for each "
               "operand. With a wire, operands and results are rounded to that dtype, and added in f32; of one rank "
-              "nothing travels.")
+              "nothing travels. As int8, 256 elements share a scale, a 127th of the largest; where one of them is not "
+              "finite, all of them become NaN.")
           .Variadic("xs")
           .Attr<std::string>("axis", "of the mesh")
           .Attr<std::string>("kind", "sum, min, max, prod or mean")
@@ -226,7 +241,7 @@ const OpDef& AllReduceOp() {
           .Constraint("C1", ops::kAxisConstraint)
           .Constraint("C2", "kind is one of sum, min, max, prod, mean")
           .Constraint("C3", "the kind of bool operands is min or max")
-          .Constraint("C4", "a wire is bf16, and then the kind is sum or mean and operands are f32")
+          .Constraint("C4", "a wire is bf16 or int8; then operands are f32, and the kind is sum, or as bf16 mean")
           .Infer(InferAllReduce)
           .EvalAcrossRanks(EvalAllReduce)
           .Vjp(AllReduceVjp)

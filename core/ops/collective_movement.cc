@@ -1,6 +1,8 @@
 // Collectives that move data, and the ops that depend on which rank they run on. See collective.cc for what gradients
 // mean.
 
+#include <cstring>
+
 #include "core/builder.h"
 #include "core/ops/collective_rules.h"
 #include "core/ops/op_list.h"
@@ -10,6 +12,23 @@ namespace lockstep {
 namespace {
 
 using Ints = std::vector<int64_t>;
+
+// --- Inference -------------------------------------------------------------------------------------------------------
+
+// Without a mesh there is one rank.
+absl::Status InferParts(InferContext& c) {
+  const Ints& shape = c.attr<Ints>("shape");
+  if (shape.empty() || Shape(Ints(shape.begin() + 1, shape.end())) != c.shape(0))
+    return c.Error("C2") << "shape " << ListToString(shape) << " of the parts of " << c.operand(0);
+  int64_t ranks = 1;
+  if (!c.mesh().empty()) {
+    ASSIGN_OR_RETURN(const int64_t size, ops::CheckAxis(c));
+    if (!c.is_local()) ranks = size;
+  }
+  if (shape[0] != ranks) return c.Error("C3") << shape[0] << " parts, expected " << ranks;
+  RETURN_IF_ERROR(ops::CheckExtents(c, "C2", shape));
+  return c.SetResult(c.dtype(0), Shape(shape));
+}
 
 // --- Reference meaning -----------------------------------------------------------------------------------------------
 
@@ -28,6 +47,13 @@ absl::Status EvalAllGather(RanksEvalContext& c) {
     for (size_t rank = 0; rank < c.num_ranks(); ++rank) copy.Into(c.operand(rank, i), whole, rank);
     for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank, i) = whole;
   }
+  return absl::OkStatus();
+}
+
+// The one rank of the one-rank program has all of the sum, and nothing is left for others.
+absl::Status EvalParts(EvalContext& c) {
+  const Tensor& x = c.operand(0);
+  if (x.num_bytes() > 0) std::memcpy(c.result().mutable_bytes(), x.bytes(), x.num_bytes());
   return absl::OkStatus();
 }
 
@@ -110,6 +136,16 @@ void PlaceShard(PlacementContext& c) {
   c.Result(Placement::Split(dim));
 }
 
+void PlaceParts(PlacementContext& c) {
+  if (!ops::IsOwnAxis(c)) {
+    return ops::PlaceDataMovement(c, [](int64_t dim) { return dim + 1; }, [](int64_t dim) { return dim - 1; });
+  }
+  const Placement& x = c.operand(0);
+  if (!x.is_partial(ReduceKind::kSum) && !x.is_local())
+    c.Fail("the operand is " + x.ToString() + ": its parts are no parts of a sum");
+  c.Result(Placement::Split(0));
+}
+
 }  // namespace
 
 //===-- collective_broadcast --------------------------------------------------------------------------------------===//
@@ -188,6 +224,29 @@ const OpDef& ShardOp() {
           .EvalAcrossRanks(EvalShard)
           .Vjp(ShardVjp)
           .Place(PlaceShard);
+  return def;
+}
+
+//===-- parts -----------------------------------------------------------------------------------------------------===//
+const OpDef& PartsOp() {
+  static const OpDef def =
+      OpDef("parts")
+          .Doc(
+              "The parts of a sum, of which each rank of a mesh axis has one, x: one after the other along a new first "
+              "dimension, along which their sum is the whole. A rank's slice of it is its x. No communication.")
+          .Operand("x")
+          .Attr<std::string>("axis", "of the mesh")
+          .Attr<Ints>("shape", "of the result")
+          .PerDim("shape")
+          .Trait(kMovement)
+          .Trait(kKeepsOrder)
+          .Constraint("C1", ops::kAxisConstraint)
+          .Constraint("C2", "shape is that of x after one more extent")
+          .Constraint("C3", "that extent is the size of axis; of a rank's own types it is 1")
+          .Infer(InferParts)
+          .Eval(EvalParts)
+          .NoGradient("it is for what comes after gradients")
+          .Place(PlaceParts);
   return def;
 }
 

@@ -157,6 +157,7 @@
   OP(CollectiveBroadcastOp) \
   OP(AllGatherOp) \
   OP(ShardOp) \
+  OP(PartsOp) \
   OP(AxisIndexOp) \
   /* collective_exchange.cc */ \
   OP(AllToAllOp) \

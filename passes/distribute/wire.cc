@@ -1,5 +1,6 @@
 #include "passes/distribute/wire.h"
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,12 +8,13 @@
 #include "absl/strings/match.h"
 #include "core/op_def.h"
 #include "core/ops/op_list.h"
+#include "passes/distribute/quantize_wire.h"
 
 namespace lockstep::passes {
 namespace {
 
 // Those between ranks: along an axis of one rank nothing travels.
-std::vector<Node*> AllReducesOf(Graph& graph, bool (*is_wanted)(const Node&)) {
+std::vector<Node*> AllReducesOf(Graph& graph, const std::function<bool(const Node&)>& is_wanted) {
   std::vector<Node*> found;
   for (Node& node : graph.nodes()) {
     if (node.op().collective() != CollectiveOp::kAllReduce || !is_wanted(node)) continue;
@@ -30,11 +32,24 @@ bool SumsGradients(const Node& node) {
   return true;
 }
 
-bool HasWire(const Node& node) { return !node.attr<std::string>("wire").empty(); }
+// Whether what rounding takes from them can be kept for the next step: they are of a state that the graph updates. Of a
+// tensor that other axes share, too, the ranks' blocks would be others than those of the whole.
+bool CanBeOwed(const Graph& graph, const Node& node) {
+  for (Value operand : node.operands()) {
+    if (!StateOfGradient(graph, operand.name())) return false;
+    for (const auto& [axis, placement] : operand.placements()) {
+      if (axis != node.attr<std::string>("axis") && !placement.is_replicated()) return false;
+    }
+  }
+  return true;
+}
+
+bool TravelsAsBF16(const Node& node) { return node.attr<std::string>("wire") == "bf16"; }
 
 absl::StatusOr<bool> Choose(Graph& graph, const std::string& dtype) {
   if (dtype.empty()) return false;
-  const std::vector<Node*> gradients = AllReducesOf(graph, SumsGradients);
+  const std::vector<Node*> gradients = AllReducesOf(
+      graph, [&](const Node& node) { return SumsGradients(node) && (dtype != "int8" || CanBeOwed(graph, node)); });
   for (Node* node : gradients) {
     NodeSpec spec{&node->op(), node->operands(), node->attributes(), node->source(), {}};
     spec.attributes["wire"] = dtype;
@@ -89,7 +104,7 @@ absl::Status LowerNode(Graph& graph, Node& node) {
 }
 
 absl::StatusOr<bool> Lower(Graph& graph) {
-  const std::vector<Node*> nodes = AllReducesOf(graph, HasWire);
+  const std::vector<Node*> nodes = AllReducesOf(graph, TravelsAsBF16);
   for (Node* node : nodes) RETURN_IF_ERROR(LowerNode(graph, *node));
   return !nodes.empty();
 }

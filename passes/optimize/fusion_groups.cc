@@ -17,7 +17,10 @@ bool IsReduction(const Node& node) { return node.op().reduction().has_value(); }
 
 bool IsElementwise(const Node& node) { return node.op().has_trait(kElementwise) && node.num_results() == 1; }
 
-bool IsMover(const Node& node) { return node.op().is_mover() && !node.op().has_trait(kRematerialised); }
+// A loop's body has no mesh, and so nothing that names an axis.
+bool IsMover(const Node& node) {
+  return node.op().is_mover() && !node.op().has_trait(kRematerialised) && !node.attributes().contains("axis");
+}
 
 // What a group's loop runs over.
 struct Loop {

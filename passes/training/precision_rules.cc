@@ -114,6 +114,7 @@ const std::vector<PrecisionEntry>& AllPrecisionEntries() {
       {"collective_broadcast", PrecisionRule::kFollows},
       {"all_gather", PrecisionRule::kFollows},
       {"shard", PrecisionRule::kFollows},
+      {"parts", PrecisionRule::kFollows},
       {"axis_index", PrecisionRule::kWritten},
       {"all_to_all", PrecisionRule::kFollows},
       {"collective_permute", PrecisionRule::kFollows},

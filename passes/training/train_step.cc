@@ -189,14 +189,17 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
     NameGradients(graph, trained, "/sum");
     RETURN_IF_ERROR(DivideByCount(graph, quotient->count, trained.gradients));
   }
-  NameGradients(graph, trained);
+  NameGradients(graph, trained, scaling ? "/scaled" : "");
   for (size_t i = graph.results().size(); i-- > 0;) {
     if (!graph.results()[i].is_state && !spec.keep_results) graph.RemoveResult(i);
   }
   const Result* const kept = graph.FindResult("loss");
   const bool is_own_result = kept != nullptr && kept->value == loss;
   if (!is_own_result) RETURN_IF_ERROR(graph.AddResult("loss", loss));
-  if (scaling) RETURN_IF_ERROR(scaling->Unscale(trained.gradients));
+  if (scaling) {
+    RETURN_IF_ERROR(scaling->Unscale(trained.gradients));
+    NameGradients(graph, trained);
+  }
   ASSIGN_OR_RETURN(trained.gradients, ClipGradients(graph, std::move(trained.gradients), spec.clipping));
   RETURN_IF_ERROR(AddOptimizers(graph, trained.states, trained.gradients, spec));
   if (scaling) RETURN_IF_ERROR(scaling->Finish());

@@ -296,7 +296,9 @@ def compile(
         of the host that has most.
       bucket_bytes: gradients are reduced together in buckets of about this size; 4 MiB if None.
       wire: "bf16": f32 gradients travel between ranks in half the bytes, rounded to 8 bits of significand; they are added in f32,
-        and the sum is rounded so, too. Of a step of `train_step`; its loss, statistics and norms travel as they are. None: all do.
+        and the sum is rounded so, too. "int8": in a quarter of the bytes, as integers from -127 to 127 with a scale for each 256
+        of them; what rounding takes from them is kept, f32 as large as the gradients on each rank, and added in the next step
+        (docs/wire.md). Of a step of `train_step`; its loss, statistics and norms travel as they are. None: all do.
       factors: what ranks send of the gradient of a layer's weights, which is a product: of a batch of few rows and of a wide layer the
         factors are much less than the product. A number lets ranks gather the factors of all rows, and each compute the whole
         product, where so many operations for each byte that this saves are more than the product takes; the gradient of an
@@ -338,7 +340,7 @@ def compile(
         splits = _check.splits("split", {} if split is None else split)
         count = _default_threads(world) if threads is None else _check.integer("compile: threads", threads, 1)
         size = None if bucket_bytes is None else _check.integer("compile: bucket_bytes", bucket_bytes, 1)
-        _check.choice("compile: wire", wire, (None, "bf16"))
+        _check.choice("compile: wire", wire, (None, "bf16", "int8"))
         shard_optimizer = _check.flag("shard_optimizer", shard_optimizer)
         if wire is not None and shard_optimizer:
             raise Error(

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _check
+from . import _check, _residuals
 from ._checkpoint_file import CheckpointFile, Metadata, in_file_order
 from ._checkpoint_thread import Elsewhere, Writing, naming
 from ._errors import Error
+from ._log import warn_once
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def load(exe: Executable, path: Any, expected: Any = None) -> Metadata:
         value: list[np.ndarray] = []
 
         def read() -> str:
-            value.append(opened[0].read(name))
+            value.append(_value_for(exe, opened[0], name))
             return ""
 
         slowly_on_all_ranks(world, _LOAD, read)
@@ -178,8 +179,10 @@ def load(exe: Executable, path: Any, expected: Any = None) -> Metadata:
                 ranks = f"{_name(world, 0)} and {_name(world, rank)}"
                 raise Error(f"{opened[0].path}: {ranks} see different files under this name")
         exe._doubt_states(f"{opened[0].path}: not all states were loaded")
-        for name in opened[0].states:
-            assign(name)
+        for state in exe._whole_states():
+            assign(state.name)
+        if world.rank == 0:
+            _warn_of_residuals(opened[0], exe)
         for name in _settings_to_assign(opened[0], exe):
             exe._set(name, opened[0].settings[name])
         exe.step = opened[0].metadata["step"]
@@ -289,13 +292,35 @@ def _check_fits(file: CheckpointFile, exe: Executable) -> None:
     states = {state.name: state for state in exe._whole_states()}
     for name, state in states.items():
         found = file.states.get(name)
+        if _residuals.is_residual(name, states) and (found is None or _residuals.fits(found, state)):
+            continue
         if found is None:
             raise Error(f"{file.path}: there is no state {name}, which {program} has{_near(name, file.states)}")
         if (found.dtype, found.shape) != (state.dtype, state.shape):
             raise Error(f"{file.path}: state {name} is {_type(found)}, and {_type(state)} in {program}")
     for name in file.states:
-        if name not in states:
+        if name not in states and not _residuals.is_residual(name, states):
             raise Error(f"{file.path}: there is a state {name}, which {program} has not{_near(name, states)}")
+
+
+def _value_for(exe: Executable, file: CheckpointFile, name: str) -> np.ndarray:
+    """The bytes of a state as the program has it."""
+    states = {state.name: state for state in exe._whole_states()}
+    if not _residuals.is_residual(name, states):
+        return file.read(name)
+    if name not in file.states:  # of a run whose gradients did not travel so
+        return np.zeros(math.prod(states[name].shape) * np.dtype(np.float32).itemsize, np.uint8)
+    return _residuals.for_ranks(file.read(name), file.states[name], states[name].shape[0])
+
+
+def _warn_of_residuals(file: CheckpointFile, exe: Executable) -> None:
+    states = {state.name for state in exe._whole_states()}
+    left = [name for name in file.states if name not in states]
+    if left:
+        warn_once(
+            f"{file.path}: gradients travelled as int8 when this was saved, and do not now: what they still owed is dropped, "
+            f"less than a rounding of one step each; {left[0]} is the first of {len(left)} such states"
+        )
 
 
 def _settings_to_assign(file: CheckpointFile, exe: Executable) -> list[str]:

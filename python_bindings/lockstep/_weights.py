@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection
 from typing import Any
 
-from . import _atomic, _check, _lockstep
+from . import _atomic, _check, _lockstep, _residuals
 from ._errors import Error
 from ._lockstep import Executable, Graph
 
@@ -43,7 +43,7 @@ def load_weights(
             raise Error(f"{file}: {source[state]} and {name} are both for the state {state}")
         if state in states:
             values[state], source[state] = value, name
-        elif strict and not name.endswith("num_batches_tracked"):
+        elif strict and not name.endswith("num_batches_tracked") and not _residuals.is_residual(state, states):
             raise Error(f"{file}: {name} is no state of @{graph.name}; its states are {_list(states)}")
     missing = states - values.keys()
     if strict and missing:
@@ -57,7 +57,8 @@ def load_weights(
 
 
 def save_weights(executable: Executable, path: str | os.PathLike[str]) -> None:
-    """Writes the present values of all states, an optimizer's too, to a safetensors file. Rank 0 writes; the others return.
+    """Writes the present values of all states, an optimizer's too, to a safetensors file, but for what ranks owe each other of
+    gradients that travel as int8. Rank 0 writes; the others return.
 
     The file appears complete or not at all.
 
@@ -69,13 +70,18 @@ def save_weights(executable: Executable, path: str | os.PathLike[str]) -> None:
     _check.instance("save_weights: the executable", executable, Executable, "what compile() returns")
     file = _check.path(path)
     executable._check_usable()
-    for state in executable._whole_states():
+    states = {state.name: state for state in executable._whole_states()}
+    kept = [state for name, state in states.items() if not _residuals.is_residual(name, states)]
+    for state in kept:
         if state.placements:
             raise Error(f"save_weights: ranks share the state {state.name}; exe.save(path) writes it as a whole")
     if executable._world().rank != 0:
         return
     try:
-        content = save(dict(executable.state), metadata={"format": "np", "writer": "lockstep"})
+        values = executable.state
+        content = save(
+            {state.name: values[state.name] for state in kept}, metadata={"format": "np", "writer": "lockstep"}
+        )
         _atomic.write(file, lambda out: out.write(content))
     except (OSError, _safetensors_error()) as error:
         raise Error(f"{file}: {error}") from error

@@ -10,6 +10,7 @@ AttributeMap On(std::string axis, int64_t dim, std::string kind) {
   return {{"axis", std::move(axis)}, {"dim", dim}, {"kind", std::move(kind)}};
 }
 AttributeMap From(std::string axis, int64_t root) { return {{"axis", std::move(axis)}, {"root", root}}; }
+AttributeMap PartsOn(std::string axis, Ints shape) { return {{"axis", std::move(axis)}, {"shape", std::move(shape)}}; }
 
 const std::string kData = "data";
 
@@ -41,6 +42,11 @@ std::vector<OpCase> ReducingCases() {
   };
   rows.push_back(Case("all_reduce", {F32({2, 3}), F32({5})}, wire("sum", "bf16")).Ranks(3));
   rows.push_back(Case("all_reduce", {F32({2, 3})}, wire("mean", "bf16")).Ranks(2));
+  rows.push_back(Case("all_reduce", {F32({2, 3}), F32({600})}, wire("sum", "int8")).Ranks(3));
+  rows.push_back(Case("all_reduce", {F32({0}), F32({5})}, wire("sum", "int8")).Ranks(2).NoGradient("no elements"));
+  rows.push_back(Case("all_reduce", {F32({7})}, wire("sum", "int8")).Ranks(1));
+  rows.push_back(Case("all_reduce", {F32({2})}, wire("mean", "int8")).Ranks(2).Refused("C4"));
+  rows.push_back(Case("all_reduce", {BF16({2})}, wire("sum", "int8")).Ranks(2).Refused("C4"));
   rows.push_back(Case("all_reduce", {F32({2})}, wire("sum", "f16")).Ranks(2).Refused("C4"));
   rows.push_back(Case("all_reduce", {F32({2})}, wire("max", "bf16")).Ranks(2).Refused("C4"));
   rows.push_back(Case("all_reduce", {F32({2}), F64({2})}, wire("sum", "bf16")).Ranks(2).Refused("C4"));
@@ -170,6 +176,14 @@ std::vector<OpCase> CollectiveCases() {
       Case("shard", {F32({2})}, On("model", 0)).Ranks(2).Refused("C1"),
       Case("shard", {F32({2})}, On(kData, -1)).Ranks(2).Refused("C2"),
       Case("shard", {F32({3})}, On(kData, 0)).Ranks(2).Refused("C3"),
+
+      Case("parts", {F64({4, 3})}, PartsOn(kData, {1, 4, 3})).Ranks(2),
+      Case("parts", {F32({})}, PartsOn(kData, {1})).Ranks(3),
+      Case("parts", {BF16({0, 2})}, PartsOn(kData, {1, 0, 2})).Ranks(2),
+      Case("parts", {F32({2})}, PartsOn("model", {1, 2})).Ranks(2).Refused("C1"),
+      Case("parts", {F32({2})}, PartsOn(kData, {2})).Ranks(2).Refused("C2"),
+      Case("parts", {F32({})}, PartsOn(kData, {})).Ranks(2).Refused("C2"),
+      Case("parts", {F32({2})}, PartsOn(kData, {2, 2})).Ranks(2).Refused("C3"),
 
       Case("axis_index", {}, On(kData)).Ranks(3),
       Case("axis_index", {}, On(kData)).Ranks(1),

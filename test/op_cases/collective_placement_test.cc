@@ -2,6 +2,8 @@
 // not what it is; along other axes they are ops like others.
 
 #include <algorithm>
+#include <cmath>
+#include <span>
 #include <string>
 
 #include "core/builder.h"
@@ -101,6 +103,9 @@ TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
         } else if (row.op == "collective_broadcast") {
           EXPECT_EQ(result, inputs[static_cast<size_t>(node.attr<int64_t>("root"))][0]);
         }
+      } else if (row.op == "parts") {
+        EXPECT_EQ(placement, Placement::Split(0));
+        EXPECT_EQ(result, inputs[static_cast<size_t>(rank)][i].Reshaped(result.shape()));
       } else {
         const int64_t dim = node.attr<int64_t>("dim");
         EXPECT_EQ(placement, Placement::Split(dim));
@@ -141,7 +146,12 @@ TEST_P(CollectivePlacementTest, ReducesInRankOrder) {
           row.op == "all_reduce" ? expected : SliceOf(expected, node.attr<int64_t>("dim"), rank, row.ranks);
       const Tensor result = (*results)[static_cast<size_t>(rank)][i].Converted(mine.dtype());
       const bool is_half = SizeOf(row.operands[i].type.dtype) == 2 || row.attributes.contains("wire");
-      EXPECT_LE(RelativeDifference(result, mine), is_half ? 0.01 : 1e-6) << row.ToString() << " on rank " << rank;
+      const double of_int8 = static_cast<double>(row.ranks + 1) / 254;  // half a code of each rank, and of the sum
+      const bool is_int8 = row.attributes.contains("wire") && node.attr<std::string>("wire") == "int8";
+      EXPECT_LE(RelativeDifference(result, mine), is_int8   ? 2 * of_int8
+                                                  : is_half ? 0.01
+                                                            : 1e-6)
+          << row.ToString() << " on rank " << rank;
     }
   }
 }
@@ -175,6 +185,31 @@ TEST(CollectivePlacement, SumsAreTakenInRankOrder) {
   }
 }
 
+// Elements of a block are whole numbers of a 127th of its largest; where one is not finite, all of them are NaN.
+TEST(CollectivePlacement, AsInt8BlocksHaveScales) {
+  constexpr int64_t kBlock = 256, kCount = 2 * kBlock + 2;
+  const OpCase row = Case("all_reduce", {F32({kCount})}, {{"axis", kAxis}, {"kind", "sum"}, {"wire", "int8"}}).Ranks(2);
+  std::vector<std::vector<Tensor>> inputs(2);
+  for (std::vector<Tensor>& of_rank : inputs) of_rank.emplace_back(row.operands[0].type);
+  const std::span<float> first = inputs[0][0].mutable_data<float>(), second = inputs[1][0].mutable_data<float>();
+  first[0] = 127, first[1] = 1.5F, first[2] = -0.25F, first[3] = 2.5F;  // halves go to even numbers
+  second[0] = 254, second[1] = 1.75F;                                   // of which 2 is one
+  first[kBlock] = 1, second[kBlock + 7] = INFINITY;
+  first[2 * kBlock] = 0.5F, second[2 * kBlock] = -0.5F, first[2 * kBlock + 1] = 0.25F;
+  const auto results = Interpret(*CaseGraph(row), inputs);
+  ASSERT_TRUE(results.ok()) << results.status();
+  for (const std::vector<Tensor>& of_rank : *results) {
+    const Tensor& sum = of_rank[0];
+    EXPECT_EQ(sum.At(0), 381);  // its scale is 3
+    EXPECT_EQ(sum.At(1), 3);    // of 2 + 2
+    EXPECT_EQ(sum.At(2), 0);
+    EXPECT_EQ(sum.At(3), 3);  // of 2
+    for (int64_t i = 0; i < kBlock; ++i) EXPECT_TRUE(std::isnan(sum.At(kBlock + i))) << i;
+    EXPECT_EQ(sum.At(2 * kBlock), 0);
+    EXPECT_NEAR(sum.At(2 * kBlock + 1), 0.25, 0.5 / 127);
+  }
+}
+
 // Along another axis a collective is an elementwise op or a movement of data: on a mesh {batch=2, data=n} the two
 // halves, put together, are what the collective makes of the whole.
 TEST_P(CollectivePlacementTest, LetsOtherAxesPass) {
@@ -193,6 +228,7 @@ TEST_P(CollectivePlacementTest, LetsOtherAxesPass) {
     Graph graph;
     graph.set_mesh(Mesh({{other, kHalves}, {kAxis, row.ranks}}));
     NodeSpec spec{&GetOp(row.op), {}, row.attributes, "", {}};
+    if (row.op == "parts") std::get<Ints>(spec.attributes["shape"])[0] = row.ranks;  // types are those of the whole
     for (size_t i = 0; i < row.operands.size(); ++i) {
       const Placement own = CollectiveOperandPlacement(row), of_operand = i == 0 ? placement : Placement::Replicated();
       const TensorType type = GlobalType(row.operands[i].type, {{kAxis, own}}, graph.mesh());

@@ -24,6 +24,7 @@ PlacementMap ResultPlacements(const OpCase& row) {
       row.op == "all_to_all")
     placement = Placement::Local();
   if (MovesSplit(row)) placement = Placement::Split(IntOf(row, "split_dim"));
+  if (row.op == "parts") placement = Placement::Split(0);
   return {{std::string(kDataAxis), placement}};
 }
 
@@ -36,6 +37,7 @@ Placement CollectiveOperandPlacement(const OpCase& row) {
     return Placement::Split(std::get<int64_t>(dim->second));
   if (MovesSplit(row)) return Placement::Split(IntOf(row, "concat_dim"));
   if (row.op == "shard") return Placement::Replicated();
+  if (row.op == "parts") return Placement::Partial(ReduceKind::kSum);
   if (kind == row.attributes.end() || !std::holds_alternative<std::string>(kind->second)) return Placement::Local();
   const std::optional<ReduceKind> reduce = ReduceKindFromName(std::get<std::string>(kind->second));
   return reduce ? Placement::Partial(*reduce) : Placement::Local();

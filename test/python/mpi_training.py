@@ -1,8 +1,9 @@
-"""One rank of test_training, test_wire and test_factors: writes its losses and a digest of its states to <folder>/<rank>.json.
+"""One rank of test_training, test_wire and test_factors: writes its losses and a digest of the states that ranks have in common to
+<folder>/<rank>.json.
 
-mpi_training.py FOLDER [f32 | bf16 | rank]
+mpi_training.py FOLDER [f32 | bf16 | int8 | rank]
 
-"f32" and "bf16": every gradient is reduced, and travels so. "rank": reductions are in the order of ranks.
+"f32", "bf16" and "int8": every gradient is reduced, and travels so. "rank": reductions are in the order of ranks.
 """
 
 import hashlib
@@ -15,10 +16,12 @@ from cases import CASES, train
 
 how = sys.argv[2] if sys.argv[2:] else None
 world = ls.Communicator.mpi(order="rank" if how == "rank" else "any")
+is_reduced = how in ("f32", "bf16", "int8")
 losses, exe = train(
-    CASES[0], world, wire="bf16" if how == "bf16" else None, factors=False if how in ("f32", "bf16") else None
+    CASES[0], world, wire=how if how in ("bf16", "int8") else None, factors=False if is_reduced else None
 )
 exe.check_replicas()
-digest = hashlib.sha256(b"".join(exe.state[name].tobytes() for name in sorted(exe.state))).hexdigest()
+shared = (name for name in sorted(exe.state) if "/residual/" not in name)
+digest = hashlib.sha256(b"".join(exe.state[name].tobytes() for name in shared)).hexdigest()
 report = {"rank": world.rank, "size": world.size, "losses": losses, "digest": digest}
 (Path(sys.argv[1]) / f"{world.rank}.json").write_text(json.dumps(report))

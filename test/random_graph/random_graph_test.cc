@@ -19,6 +19,7 @@
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/gather_factors.h"
 #include "passes/distribute/localize.h"
+#include "passes/distribute/quantize_wire.h"
 #include "passes/distribute/reduce_before_scale.h"
 #include "passes/distribute/wire.h"
 #include "passes/legalize/widen.h"
@@ -173,7 +174,7 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
     if (pass.name == passes::InferenceMode().name) return num_graphs >= 200;
     for (const passes::Pass& other :
          {passes::FormReduceScatters(), passes::RecognizeAttention(), passes::ReduceBeforeScale(),
-          passes::ChooseWire(""), passes::LowerWire(), passes::GatherFactors({})}) {
+          passes::ChooseWire(""), passes::QuantizeWire(), passes::LowerWire(), passes::GatherFactors({})}) {
       if (pass.name == other.name) return false;
     }
     return true;
