@@ -36,9 +36,8 @@ int ScaledOperand(const Node& node, const std::string& axis, const std::unordere
     const Value scaled = node.operand(i), scale = node.operand(1 - i);
     if (!scale.placement(axis).is_replicated() || !scaled.placement(axis).is_partial(ReduceKind::kSum)) continue;
     const std::vector<Node*>& users = scaled.node->users();
-    const bool is_summed = std::any_of(users.begin(), users.end(), [&](const Node* user) {
-      return IsSum(*user, axis) && user->operand(0) == scaled;
-    });
+    const bool is_summed = std::any_of(
+        users.begin(), users.end(), [&](const Node* user) { return IsSum(*user, axis) && user->operand(0) == scaled; });
     if (is_summed || waiting.contains(scale.node)) return i;
   }
   return -1;

@@ -1,5 +1,5 @@
-// Reduces before what was computed is scaled, where the scale itself waits for ranks, or where what it scales is reduced
-// for somebody else, too:
+// Reduces before what was computed is scaled, where the scale itself waits for ranks, or where what it scales is
+// reduced for somebody else, too:
 //
 //   %n = all_reduce %count {axis=data, kind=sum} : f32[]                // replicated from here on
 //   %b = broadcast %n {dims=[], shape=[4]} : f32[4]
