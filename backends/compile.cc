@@ -102,6 +102,7 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   pipeline.wire = options.wire;
   pipeline.factors.operations_per_byte = options.operations_per_byte;
   pipeline.buckets = {options.bucket_bytes};
+  pipeline.buckets.measured = options.measured;
   pipeline.supports = target.supports;
   pipeline.prefers_f32 = target.prefers_f32;
   pipeline.fusion = target.fusion;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "backends/backend.h"
@@ -23,6 +24,7 @@ struct CompileOptions {
   bool tf32 = false;  // (TargetOptions)
   bool tune = false;  // (TargetOptions)
   int64_t bucket_bytes = passes::MergeOptions().max_bytes;  // collectives are merged into buckets of about this size
+  std::optional<passes::MeasuredStep> measured;             // MergeOptions::measured; equal on all ranks
   std::string wire;                                         // PipelineOptions::wire
   double operations_per_byte = 0;                           // FactorOptions::operations_per_byte
   uint64_t memory_limit = 0;                                // bytes of a rank (memory_limit.h); 0: no limit

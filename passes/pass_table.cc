@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/form_reduce_scatters.h"
@@ -309,10 +310,50 @@ absl::StatusOr<Pass> MakeGatherFactors(PassOptions& options) {
   return GatherFactors(std::move(factors));
 }
 
+// A list of entries such as name:1:2, each with as many numbers.
+absl::StatusOr<std::vector<std::pair<std::string, std::vector<int64_t>>>> GetRows(PassOptions& options,
+                                                                                  const std::string& option,
+                                                                                  size_t numbers) {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> rows;
+  for (const std::string& text : options.GetList(option)) {
+    const std::vector<std::string_view> parts = Split(text, ':');
+    if (parts.size() != numbers + 1) {
+      return InvalidArgument() << "option " << option << " has '" << text << "', expected a name and " << numbers
+                               << " numbers, separated by ':'";
+    }
+    rows.emplace_back(parts[0], std::vector<int64_t>());
+    for (size_t i = 1; i < parts.size(); ++i) {
+      ASSIGN_OR_RETURN(rows.back().second.emplace_back(),
+                       ParseNumber<int64_t>(option, std::string(parts[i]), "an integer"));
+    }
+  }
+  return rows;
+}
+
+// Nanoseconds: when each gradient was ready and needed, how long its update took; and what bytes take along an axis.
+absl::StatusOr<MeasuredStep> GetMeasured(PassOptions& options) {
+  MeasuredStep measured;
+  ASSIGN_OR_RETURN(const auto gradients, GetRows(options, "measured", 3));
+  for (const auto& [name, times] : gradients) measured.gradients[name] = {times[0], times[1], times[2]};
+  ASSIGN_OR_RETURN(const auto costs, GetRows(options, "costs", 2));
+  std::map<std::string, std::vector<CostTable::Point>> points;
+  for (const auto& [axis, numbers] : costs) {
+    std::vector<CostTable::Point>& of_axis = points[axis];
+    if (!of_axis.empty() && numbers[0] <= of_axis.back().bytes)
+      return InvalidArgument() << "option costs has " << numbers[0] << " bytes after " << of_axis.back().bytes;
+    of_axis.push_back({numbers[0], numbers[1]});
+  }
+  for (auto& [axis, of_axis] : points) measured.costs.emplace(axis, CostTable(std::move(of_axis)));
+  return measured;
+}
+
 absl::StatusOr<Pass> MakeMergeCollectives(PassOptions& options) {
   MergeOptions merge;
   ASSIGN_OR_RETURN(merge.max_bytes, options.GetInt("max_bytes", merge.max_bytes));
   ASSIGN_OR_RETURN(merge.first_bytes, options.GetInt("first_bytes", MergeOptions{merge.max_bytes}.first_bytes));
+  if (options.Has("measured")) {
+    ASSIGN_OR_RETURN(merge.measured, GetMeasured(options));
+  }
   return MergeCollectives(merge);
 }
 
@@ -401,7 +442,9 @@ const std::vector<PassEntry>& PassTable() {
       {"choose-wire", "says as what dtype gradients travel", "dtype=bf16", MakeChooseWire},
       {"gather-factors", "gathers what sums over ranks are computed from, where that is less",
        "operations_per_byte=100, axis=data", MakeGatherFactors},
-      {"merge-collectives", "puts collectives into buckets", "max_bytes=4194304, first_bytes=max_bytes / 8",
+      {"merge-collectives", "puts collectives into buckets",
+       "max_bytes=4194304, first_bytes=max_bytes / 8, measured=gradient:ready:needed:update|…, costs=axis:bytes:time|… "
+       "(ns)",
        MakeMergeCollectives},
       Plain("quantize-wire", "writes out what travels as 8-bit integers, and keeps what that loses", QuantizeWire),
       {"legalize", "decomposes ops that a target has no kernels for", "without=softmax|sgd", MakeLegalize},

@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -11,6 +12,8 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "backends/compile.h"
@@ -118,10 +121,27 @@ std::vector<std::string> SlowDTypes(const Model& model, const std::string& backe
   return {slow.begin(), slow.end()};
 }
 
+// What buckets are chosen by: of each gradient its name, and when it was ready, needed, and how long its update took;
+// of each axis what bytes take. Nanoseconds.
+using Measured = std::pair<std::vector<std::tuple<std::string, int64_t, int64_t, int64_t>>,
+                           std::map<std::string, std::vector<std::pair<int64_t, int64_t>>>>;
+
+passes::MeasuredStep MeasuredStepOf(const Measured& given) {
+  passes::MeasuredStep measured;
+  for (const auto& [name, ready, needed, update] : given.first) measured.gradients[name] = {ready, needed, update};
+  for (const auto& [axis, costs] : given.second) {
+    std::vector<passes::CostTable::Point> points;
+    for (const auto& [bytes, nanoseconds] : costs) points.push_back({bytes, nanoseconds});
+    measured.costs.emplace(axis, passes::CostTable(std::move(points)));
+  }
+  return measured;
+}
+
 std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::string& backend, nb::object world,
                                                const std::vector<std::pair<std::string, int64_t>>& mesh,
                                                const passes::InputSplits& splits, bool shard_optimizer, int64_t threads,
-                                               std::optional<int64_t> bucket_bytes, const std::string& wire,
+                                               std::optional<int64_t> bucket_bytes,
+                                               const std::optional<Measured>& measured, const std::string& wire,
                                                std::optional<double> operations_per_byte, bool optimize,
                                                bool replicated, int64_t check_every, const std::string& isa, bool tf32,
                                                bool tune, std::optional<uint64_t> memory_limit, bool profile,
@@ -132,6 +152,7 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   loaded->origin = model.origin;
   CompileOptions options;
   if (bucket_bytes) options.bucket_bytes = *bucket_bytes;
+  if (measured) options.measured = MeasuredStepOf(*measured);
   options.wire = wire;
   options.optimize = optimize;
   options.replicated = replicated;
@@ -467,14 +488,15 @@ void BindExecutable(nb::module_& module) {
              nb::sig("def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]"));
   module.def(
       "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "shard_optimizer"_a,
-      "threads"_a, "bucket_bytes"_a, "wire"_a, "operations_per_byte"_a, "optimize"_a, "replicated"_a, "check_every"_a,
-      "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a, "profile"_a, "dump"_a,
+      "threads"_a, "bucket_bytes"_a, "measured"_a.none(), "wire"_a, "operations_per_byte"_a, "optimize"_a,
+      "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a, "profile"_a, "dump"_a,
       nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
               "collections.abc.Sequence[tuple[str, int]], "
               "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], shard_optimizer: bool, threads: "
               "int, "
-              "bucket_bytes: int | None, wire: str, operations_per_byte: float | None, optimize: bool, replicated: "
-              "bool, check_every: int, "
+              "bucket_bytes: int | None, measured: tuple[collections.abc.Sequence[tuple[str, int, int, int]], "
+              "collections.abc.Mapping[str, collections.abc.Sequence[tuple[int, int]]]] | None, wire: str, "
+              "operations_per_byte: float | None, optimize: bool, replicated: bool, check_every: int, "
               "isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable"));
 }
 

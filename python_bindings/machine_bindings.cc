@@ -1,6 +1,7 @@
 // What `lockstep doctor` asks of the machine, and where Python's packages have NVIDIA's libraries. Nothing of NVIDIA's
 // is opened before a function here is called that says so.
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -79,6 +80,20 @@ std::vector<double> Times(Communicator& world, int64_t bytes, int calls) {
   return ValueOrThrow(TimeAllReduce(world, bytes, calls));
 }
 
+// By axis of the mesh, bytes and nanoseconds (runtime/comm/cost.h).
+std::vector<std::vector<std::pair<int64_t, int64_t>>> Costs(Communicator& world,
+                                                            const std::vector<std::pair<std::string, int64_t>>& mesh) {
+  nb::gil_scoped_release release;
+  const ExclusiveUse use(world.in_use());
+  if (!use.ok()) ThrowIfError(use.Error("the communicator for a measurement"));
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> costs;
+  for (const std::vector<SizeCost>& of_axis : ValueOrThrow(MeasureCosts(world, ValueOrThrow(MeshOf(mesh))))) {
+    costs.emplace_back();
+    for (const SizeCost& cost : of_axis) costs.back().emplace_back(cost.bytes, cost.nanoseconds);
+  }
+  return costs;
+}
+
 // Messages one after the other, and bytes that leave a host.
 nb::tuple TravelOfHosts(const std::string& name, int64_t bytes, int hosts, int ranks_a_host) {
   const Travel travel = ValueOrThrow(TravelBetweenHosts(name, bytes, hosts, ranks_a_host));
@@ -92,6 +107,9 @@ void BindMachine(nb::module_& module) {
   module.def("_cpu_fingerprint", &CpuFingerprint);
   module.def("_mpi_version", &MpiLibraryVersion);
   module.def("_time_all_reduce", &Times, "world"_a, "bytes"_a, "calls"_a);
+  module.def("_measure_costs", &Costs, "world"_a, "mesh"_a,
+             nb::sig("def _measure_costs(world: Communicator, mesh: collections.abc.Sequence[tuple[str, int]]) -> "
+                     "list[list[tuple[int, int]]]"));
   module.def("_travel", &TravelOfHosts, "name"_a, "bytes"_a, "hosts"_a, "ranks_a_host"_a,
              nb::sig("def _travel(name: str, bytes: int, hosts: int, ranks_a_host: int) -> tuple[int, int]"));
   module.def("_gpus", &Gpus, nb::sig("def _gpus() -> list[dict[str, typing.Any]]"));

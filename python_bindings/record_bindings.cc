@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "runtime/record/recorder.h"
 #include "runtime/record/status.h"
 #include "runtime/record/trace_file.h"
+#include "runtime/reduced_tensors.h"
 
 namespace lockstep::python {
 
@@ -94,6 +96,14 @@ nb::object RecordOf(const LoadedExecutable& self) {
   return dict;
 }
 
+// What the program's reductions take: name, bytes, and the steps that compute it, wait for its sum and use that.
+nb::list ReducedTensorsOf(const LoadedExecutable& self) {
+  nb::list tensors;
+  for (const ReducedTensor& each : ReducedTensors(self.executor->executable().steps))
+    tensors.append(nb::make_tuple(ToValidText(each.name), each.bytes, each.computed_by, each.waited_by, each.used_by));
+  return tensors;
+}
+
 }  // namespace
 
 void BindRecord(nb::module_& module, ExecutableClass& executable) {
@@ -106,7 +116,10 @@ void BindRecord(nb::module_& module, ExecutableClass& executable) {
         if (world.recorder() != nullptr) world.recorder()->set_on(on);
       },
       "world"_a, "on"_a, "For measuring what it costs.");
-  executable.def("_record", &RecordOf, nb::sig("def _record(self) -> dict[str, typing.Any] | None"))
+  executable
+      .def("_reduced_tensors", &ReducedTensorsOf,
+           nb::sig("def _reduced_tensors(self) -> list[tuple[str, int, int, int, list[int]]]"))
+      .def("_record", &RecordOf, nb::sig("def _record(self) -> dict[str, typing.Any] | None"))
       .def(
           "report",
           [](nb::object self, nb::object calls) {
@@ -116,7 +129,7 @@ void BindRecord(nb::module_& module, ExecutableClass& executable) {
           "Where the time of the last calls went, on this rank: in kernels, in communication that was exposed or "
           "hidden "
           "behind them, and in\n"
-          "waiting, for which rank. Printed, a table.\n\n"
+          "waiting, for which rank. Printed, a table; `compile(buckets=report)` chooses buckets by it.\n\n"
           "Args:\n"
           "  calls: how many of the last calls; None: as many as are recorded, a few hundred.",
           nb::sig("def report(self, calls: int | None = None) -> lockstep._report.Report"));

@@ -12,8 +12,10 @@
 // but to the alignment of pieces.
 //
 // Buckets are filled in the order in which their operands are computed, so that the first bucket is complete early and
-// is reduced while the backward pass goes on. What other collectives wait for (batch statistics, slices of gradients
-// whose new weights are gathered) is merged only when neither needs the other.
+// is reduced while the backward pass goes on: up to a size, or, where a step has been measured, so that it ends as
+// early as it can (bucket_plan.h). No bit depends on that: sums are taken element by element. What other collectives
+// wait for (batch statistics, slices of gradients whose new weights are gathered) is merged only when neither needs the
+// other.
 //
 // A reduce_scatter or an all_gather whose slices are not contiguous in memory, along a dimension after one of more than
 // one element, is left alone: the backend moves its elements. A tensor that does not divide among the ranks has
@@ -22,10 +24,28 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
 
+#include "passes/distribute/bucket_plan.h"
 #include "passes/pass.h"
 
 namespace lockstep::passes {
+
+// What was seen of a step that ran, in nanoseconds: the same on all ranks.
+struct MeasuredStep {
+  struct Gradient {
+    int64_t ready = 0;   // since the step began, when it was computed
+    int64_t needed = 0;  // likewise, when its collective was waited for
+    int64_t update = 0;  // how long what used its sum took
+
+    bool operator==(const Gradient&) const = default;
+  };
+
+  std::map<std::string, Gradient> gradients;  // by the value that a reduction took, as the step's graph named it
+  std::map<std::string, CostTable> costs;     // of an all_reduce along an axis, by the axis
+};
 
 struct MergeOptions {
   // A bucket is closed when another operand would make it larger; an operand larger than this has a bucket of its own.
@@ -33,6 +53,9 @@ struct MergeOptions {
   int64_t max_bytes = 4 << 20;
   // The first bucket of those that no collective waits for, whose reduction nothing delays, is kept smaller.
   int64_t first_bytes = max_bytes / 8;
+  // All_reduces and reduce_scatters along the axes that have costs are divided by what was measured, and not by size.
+  // An all_gather is ready when a reduction has come, so its times would be those of the buckets that were measured.
+  std::optional<MeasuredStep> measured = std::nullopt;
 };
 
 // Every collective that is not left alone gets a bucket, numbered in the order of the graph.

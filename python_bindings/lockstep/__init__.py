@@ -24,7 +24,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from . import _isolated  # noqa: F401  isort: skip  (before anything else imports _lockstep)
-from . import _check, _cuda_folders, _lockstep, average, clip, data, loss, metrics, optim, schedule  # noqa: F401
+from . import _buckets, _check, _cuda_folders, _lockstep, average, clip, data, loss, metrics, optim, schedule  # noqa: F401
 from ._checkpoints import Checkpoints
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
@@ -38,6 +38,8 @@ from .loss import Loss
 if TYPE_CHECKING:
     import numpy as np
     import onnx
+
+    from ._report import Report
 
 __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "ValueInfo",
@@ -255,6 +257,7 @@ def compile(
     shard_optimizer: bool = False,
     threads: int | None = None,
     bucket_bytes: int | None = None,
+    buckets: Report | None = None,
     wire: str | None = None,
     factors: bool | float | None = None,
     optimize: bool = True,
@@ -295,6 +298,11 @@ def compile(
       threads: of this rank, equal on all; OMP_NUM_THREADS if that is set, else the cores of this process divided by the ranks
         of the host that has most.
       bucket_bytes: gradients are reduced together in buckets of about this size; 4 MiB if None.
+      buckets: `exe.report()` of an executable of the same step that ran on these ranks: the buckets are then those with which the step
+        ends first, by when each gradient was computed, what its update takes, and what collectives of so many bytes take here, which
+        is measured now, for about a second. Each rank gives its own report; the latest times of all count, so that all have the same
+        buckets. No bit changes. What times do not decide goes by `bucket_bytes`: gathers of new weights, and all along an
+        axis whose ranks share memory, where nothing travels behind kernels. Of "cpu" alone.
       wire: "bf16": f32 gradients travel between ranks in half the bytes, rounded to 8 bits of significand; they are added in f32,
         and the sum is rounded so, too. "int8": in a quarter of the bytes, as integers from -127 to 127 with a scale for each 256
         of them; what rounding takes from them is kept, f32 as large as the gradients on each rank, and added in the next step
@@ -339,6 +347,8 @@ def compile(
         axes = list(_check.extents("mesh", {"data": world.size} if mesh is None else mesh).items())
         splits = _check.splits("split", {} if split is None else split)
         count = _default_threads(world) if threads is None else _check.integer("compile: threads", threads, 1)
+        if buckets is not None and backend != "cpu":
+            raise Error(f'compile: buckets is for backend="cpu", whose steps have times; backend is {backend!r}')
         size = None if bucket_bytes is None else _check.integer("compile: bucket_bytes", bucket_bytes, 1)
         _check.choice("compile: wire", wire, (None, "bf16", "int8"))
         shard_optimizer = _check.flag("shard_optimizer", shard_optimizer)
@@ -355,6 +365,7 @@ def compile(
         profile = _check.flag("profile", profile)
         dump = os.environ.get("LOCKSTEP_DUMP", "")
         dump = _check.path(dump) if dump else ""
+        measured = None if buckets is None else _buckets.measured(world, axes, buckets)
     except Error as error:
         if world.size > 1:
             world.abort(str(error))  # the other ranks wait for this one
@@ -368,6 +379,7 @@ def compile(
         shard_optimizer,
         count,
         size,
+        measured,
         wire or "",
         operations,
         optimize,

@@ -16,6 +16,17 @@ _SLOWEST = 8  # steps that a report prints
 
 
 @dataclasses.dataclass(frozen=True)
+class Gradient:
+    """What ranks add up, and when in a call. Seconds."""
+
+    name: str
+    bytes: int  # on this rank
+    ready: float  # from the first step to the end of the one that computes it
+    needed: float  # from the first step until its sum is waited for
+    update: float  # that the steps take which use the sum
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
     """Seconds of a call, the mean over some calls of one program on one rank.
 
@@ -34,6 +45,7 @@ class Report:
     other: float  # inputs, results and checks
     between: float  # from one call to the next: the caller's code
     steps: list[tuple[Step, float]]  # in order
+    gradients: list[Gradient] = dataclasses.field(default_factory=list)  # in that of collectives; of exe.report() alone
 
     def slowest(self, count: int = _SLOWEST) -> list[tuple[Step, float]]:
         """The steps that took longest, collectives left out."""
@@ -210,6 +222,22 @@ def _transfers_in(rank: Rank, begin: int, end: int, within: _Within) -> tuple[di
     return dict(waiting_for), max(hidden, 0.0)
 
 
+def gradients_of(report: Report, tensors: list[tuple[str, int, int, int, list[int]]]) -> list[Gradient]:
+    """Of what the steps of the report compute, wait for and use: steps as numbers, -1 for none."""
+    seconds = np.array([each for _, each in report.steps])
+    ends = np.append(np.cumsum(seconds), 0.0)  # the last is that of -1
+    return [
+        Gradient(
+            name,
+            size,
+            ready=float(ends[computed_by]),
+            needed=float(ends[waited_by] - seconds[waited_by]),
+            update=float(sum(seconds[used_by])),
+        )
+        for name, size, computed_by, waited_by, used_by in tensors
+    ]
+
+
 def report_of_executable(executable: Any, calls: int | None) -> Report:
     """What Executable.report() does."""
     last = None if calls is None else _check.integer("report: calls", calls, 1)
@@ -217,4 +245,4 @@ def report_of_executable(executable: Any, calls: int | None) -> Report:
     report = None if recorded is None else report_of(_record.rank_of(recorded), recorded["program"], last)
     if report is None:
         raise Error("report: there is no call yet that has ended, or it is too long ago")
-    return report
+    return dataclasses.replace(report, gradients=gradients_of(report, executable._reduced_tensors()))

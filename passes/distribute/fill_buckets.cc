@@ -1,0 +1,246 @@
+#include "passes/distribute/fill_buckets.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "core/local_types.h"
+#include "core/op_def.h"
+
+namespace lockstep::passes {
+namespace {
+
+// What must agree within a bucket: op, attributes, dtype, depth. `depth` is the number of collectives on the longest
+// path before this one; those of equal depth do not need each other. Collectives that no other one needs may be merged
+// with each other at any depth: they share the depth kFinal.
+using BucketKey = std::tuple<std::string, std::string, DType, int64_t>;
+constexpr int64_t kFinal = -1;
+
+// A collective on its way into a bucket.
+struct Candidate {
+  Node* node;
+  int64_t position;  // as that of a bucket
+  BucketKey key;
+  int64_t bytes;
+  MeasuredStep::Gradient times = {};
+
+  bool is_final() const { return std::get<3>(key) == kFinal; }
+};
+
+TensorType OnRank(const Graph& graph, Value value) {
+  return graph.is_local() ? value.type() : LocalType(value.type(), value.placements(), graph.mesh());
+}
+
+// Whether the ranks' slices of each operand lie in memory one after the other, as its bucket has them.
+bool IsContiguous(const Graph& graph, const Node& node) {
+  const CollectiveTraits traits = TraitsOf(*node.op().collective());
+  if (!traits.scatters && !traits.gathers) return true;
+  return std::all_of(node.operands().begin(), node.operands().end(), [&](Value operand) {
+    const TensorType type = OnRank(graph, operand);
+    for (int64_t i = 0; i < node.attr<int64_t>("dim"); ++i) {
+      if (type.shape[i] != 1) return false;
+    }
+    return true;
+  });
+}
+
+std::unordered_map<const Node*, int64_t> Depths(const Graph& graph) {
+  std::unordered_map<const Node*, int64_t> depth;  // of the collectives before or at a node
+  for (const Node& node : graph.nodes()) {
+    int64_t& own = depth[&node];
+    for (Value operand : node.operands()) {
+      const auto it = depth.find(operand.node);
+      if (it != depth.end()) own = std::max(own, it->second + (IsInBucket(*operand.node) ? 1 : 0));
+    }
+  }
+  return depth;
+}
+
+// The nodes from which a collective can be reached.
+std::unordered_map<const Node*, bool> ReachesCollective(Graph& graph) {
+  std::unordered_map<const Node*, bool> reaches;
+  for (auto it = graph.nodes().rbegin(); it != graph.nodes().rend(); ++it) {
+    bool& own = reaches[&*it];
+    for (const Node* user : it->users()) own = own || IsInBucket(*user) || reaches[user];
+  }
+  return reaches;
+}
+
+int64_t Bytes(const Graph& graph, Node& node) {
+  int64_t operands = 0, results = 0;
+  for (Value operand : node.operands()) operands += static_cast<int64_t>(OnRank(graph, operand).num_bytes());
+  for (size_t i = 0; i < node.num_results(); ++i)
+    results += static_cast<int64_t>(OnRank(graph, node.result(i)).num_bytes());
+  return std::max(operands, results);
+}
+
+std::string AttributesOf(const Node& node) {
+  std::string text;
+  for (const auto& [name, value] : node.attributes()) {
+    if (name != "bucket") text += name + "=" + AttributeToString(value) + " ";
+  }
+  return text;
+}
+
+// By position.
+std::vector<Candidate> CandidatesIn(Graph& graph) {
+  const auto depths = Depths(graph);
+  auto reaches = ReachesCollective(graph);
+  std::unordered_map<const Node*, int64_t> position;
+  std::vector<Candidate> candidates;
+  for (Node& node : graph.nodes()) {
+    position.emplace(&node, static_cast<int64_t>(position.size()));
+    if (!IsInBucket(node) || node.attr<int64_t>("bucket") >= 0 || !IsContiguous(graph, node)) continue;
+    int64_t ready = -1;
+    for (Value operand : node.operands()) {
+      const auto it = position.find(operand.node);  // an input has no position: it is ready at once
+      if (it != position.end()) ready = std::max(ready, it->second);
+    }
+    const int64_t depth = reaches[&node] ? depths.at(&node) : kFinal;
+    candidates.push_back(
+        {&node, ready, {node.op_name(), AttributesOf(node), node.type().dtype, depth}, Bytes(graph, node)});
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.position < b.position; });
+  return candidates;
+}
+
+void Put(const Candidate& candidate, Bucket& bucket) {
+  bucket.position = bucket.nodes.empty() ? candidate.position : std::min(bucket.position, candidate.position);
+  bucket.nodes.push_back(candidate.node);
+  bucket.bytes += candidate.bytes;
+}
+
+// --- By size
+// ----------------------------------------------------------------------------------------------------------
+
+std::vector<Bucket> FillBySize(std::span<const Candidate> candidates, const MergeOptions& options) {
+  std::vector<Bucket> buckets;
+  std::map<BucketKey, size_t> open;  // the bucket that is being filled
+  std::optional<size_t> first_final;
+  for (const Candidate& candidate : candidates) {
+    const auto it = open.find(candidate.key);
+    const bool is_first = it != open.end() && first_final == it->second;
+    if (it == open.end() ||
+        buckets[it->second].bytes + candidate.bytes > (is_first ? options.first_bytes : options.max_bytes)) {
+      if (candidate.is_final() && !first_final) first_final = buckets.size();
+      open[candidate.key] = buckets.size();
+      buckets.emplace_back();
+    }
+    Put(candidate, buckets[open[candidate.key]]);
+  }
+  return buckets;
+}
+
+// --- By measured times
+// ------------------------------------------------------------------------------------------------
+
+std::string WireOf(const Node& node) {
+  return node.attributes().contains("wire") ? node.attr<std::string>("wire") : std::string();
+}
+
+const MeasuredStep::Gradient* TimesOf(const Node& node, const MeasuredStep& measured) {
+  const std::string name = node.operand(0).name(), wire = WireOf(node);
+  // Where it travels as another dtype, it is ready when it has been converted (wire.h).
+  const auto it = measured.gradients.find(wire.empty() ? name : name + "/" + wire);
+  return it == measured.gradients.end() ? nullptr : &it->second;
+}
+
+// What it weighs in the table of all_reduces, of which each byte travels to be added and as part of the sum.
+int64_t TravellingBytes(const Candidate& candidate) {
+  const int64_t bytes = WireOf(*candidate.node).empty() ? candidate.bytes : candidate.bytes / 2;
+  return TraitsOf(*candidate.node->op().collective()).scatters ? bytes / 2 : bytes;
+}
+
+// Gives each its times, and puts them in the order in which they are ready. What has none of its own has those of the
+// one before it. False if none has.
+bool FindTimes(std::vector<Candidate>& candidates, const MeasuredStep& measured) {
+  const MeasuredStep::Gradient* last = nullptr;
+  for (const Candidate& candidate : candidates) {
+    if (last == nullptr) last = TimesOf(*candidate.node, measured);
+  }
+  if (last == nullptr) return false;
+  for (Candidate& candidate : candidates) {
+    const MeasuredStep::Gradient* const own = TimesOf(*candidate.node, measured);
+    if (own != nullptr) last = own;
+    candidate.times = {last->ready, last->needed, own == nullptr ? 0 : own->update};
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.times.ready < b.times.ready; });
+  return true;
+}
+
+// Of candidates of one key, in the order in which they are ready.
+std::vector<Bucket> FillByTimes(std::span<const Candidate> candidates, const CostTable& costs) {
+  std::vector<GradientTimes> gradients;
+  int64_t kernels_end = candidates[0].times.needed;
+  for (const Candidate& candidate : candidates) {
+    gradients.push_back({candidate.times.ready, TravellingBytes(candidate), candidate.times.update});
+    kernels_end = std::min(kernels_end, candidate.times.needed);
+  }
+  const BucketPlan plan = PlanBuckets(gradients, kernels_end, [&](int64_t bytes) { return costs.At(bytes); });
+  std::vector<Bucket> buckets;
+  size_t i = 0;
+  for (const size_t end : plan.ends) {
+    for (buckets.emplace_back(); i < end; ++i) Put(candidates[i], buckets.back());
+  }
+  return buckets;
+}
+
+// The costs of the axis of a reduction; null for all else.
+const CostTable* CostsFor(const Node& node, const MeasuredStep& measured) {
+  if (!TraitsOf(*node.op().collective()).reduces) return nullptr;
+  const auto it = measured.costs.find(node.attr<std::string>("axis"));
+  return it == measured.costs.end() ? nullptr : &it->second;
+}
+
+// Fills buckets with what the step was measured for, and takes it out of the candidates.
+absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<Candidate>& candidates, const MeasuredStep& measured) {
+  std::map<BucketKey, std::vector<Candidate>> groups;
+  std::vector<Candidate> others;
+  for (const Candidate& candidate : candidates) {
+    if (CostsFor(*candidate.node, measured) == nullptr) others.push_back(candidate);
+    else groups[candidate.key].push_back(candidate);
+  }
+  std::vector<Bucket> buckets;
+  for (auto& [key, group] : groups) {
+    if (!FindTimes(group, measured)) {
+      others.insert(others.end(), group.begin(), group.end());
+      continue;
+    }
+    const std::vector<Bucket> filled = FillByTimes(group, *CostsFor(*group[0].node, measured));
+    buckets.insert(buckets.end(), filled.begin(), filled.end());
+  }
+  if (buckets.empty() && !groups.empty()) {
+    const Candidate& first = groups.begin()->second[0];
+    return InvalidArgument() << "no gradient of this program is among those that were measured, such as %"
+                             << first.node->operand(0).name() << ": the report is of another program";
+  }
+  std::stable_sort(others.begin(), others.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.position < b.position; });
+  candidates = std::move(others);
+  return buckets;
+}
+
+}  // namespace
+
+bool IsInBucket(const Node& node) { return node.op().collective() && TraitsOf(*node.op().collective()).is_in_bucket; }
+
+absl::StatusOr<std::vector<Bucket>> FillBuckets(Graph& graph, const MergeOptions& options) {
+  std::vector<Candidate> candidates = CandidatesIn(graph);
+  std::vector<Bucket> buckets;
+  if (options.measured) {
+    ASSIGN_OR_RETURN(buckets, TakeMeasured(candidates, *options.measured));
+  }
+  const std::vector<Bucket> by_size = FillBySize(candidates, options);
+  buckets.insert(buckets.end(), by_size.begin(), by_size.end());
+  std::stable_sort(buckets.begin(), buckets.end(),
+                   [](const Bucket& a, const Bucket& b) { return a.position < b.position; });
+  return buckets;
+}
+
+}  // namespace lockstep::passes
