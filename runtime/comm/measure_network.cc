@@ -15,14 +15,13 @@ constexpr char kLabel[] = "measure the network";
 constexpr int64_t kSmall = 64, kProbe = 128 << 10, kMost = 8 << 20;  // bytes
 constexpr int kSmallCalls = 9, kLargeCalls = 3;
 constexpr double kSecondsOfLarge = 0.02;  // that a large one should take
-constexpr double kLeastLatency = 1e-7, kLeastByte = 1e-12;
+constexpr double kLeastByte = 1e-12;
 
-// The median of some calls by the route.
+// Of some calls by the route the quickest, which nothing else disturbed.
 absl::StatusOr<double> TimeBy(RankCommunicator& world, Route route, int64_t bytes, int calls) {
   world.SetRoutes({.preferred = route});
-  ASSIGN_OR_RETURN(std::vector<double> seconds, TimeAllReduce(world, bytes, calls));
-  std::nth_element(seconds.begin(), seconds.begin() + calls / 2, seconds.end());
-  return seconds[calls / 2];
+  ASSIGN_OR_RETURN(const std::vector<double> seconds, TimeAllReduce(world, bytes, calls));
+  return *std::min_element(seconds.begin(), seconds.end());
 }
 
 // Rank 0's text, on all ranks.
@@ -49,11 +48,13 @@ absl::StatusOr<NetworkCosts> MeasureByTurns(RankCommunicator& world) {
   ASSIGN_OR_RETURN(const double to_all, TimeBy(world, Route::kAll, kSmall, kSmallCalls));
   ASSIGN_OR_RETURN(const double around, TimeBy(world, Route::kRing, kSmall, kSmallCalls));
   NetworkCosts costs{.byte_to_all = 0, .byte_to_neighbour = 0};
-  // Two equations of the latency of messages one after the other, and the cost of each that is sent.
+  // Two equations of the latency of messages one after the other, and the cost of each that is sent. A message that
+  // somebody waits for takes no less than one that is only sent, whatever else the machine did meanwhile.
   const Travel a = travel_of(Route::kAll, kSmall), b = travel_of(Route::kRing, kSmall);
   const double determinant = a.messages * b.sent - b.messages * a.sent;
-  costs.latency = std::max((to_all * b.sent - around * a.sent) / determinant, kLeastLatency);
-  costs.message = std::max((a.messages * around - b.messages * to_all) / determinant, 0.0);
+  const double solved = (to_all * b.sent - around * a.sent) / determinant;
+  costs.latency = std::clamp(solved, to_all / (a.messages + a.sent), to_all / a.messages);
+  costs.message = (to_all - a.messages * costs.latency) / a.sent;
 
   // By what is left of the time, the cost of a byte.
   const auto byte_of = [&](Route route, int64_t bytes, double seconds) {

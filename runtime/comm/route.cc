@@ -111,7 +111,7 @@ Travel TravelOf(Route route, Opcode opcode, uint64_t bytes, int groups, int rank
   const OpcodeTraits traits = TraitsOf(opcode);
   const auto others = static_cast<uint64_t>(groups - 1), wide = static_cast<uint64_t>(widening);
   // Of what each group has a share, it sends its own to all, or to each the share of that.
-  const uint64_t in_shares = bytes * others / static_cast<uint64_t>(groups);
+  const uint64_t in_shares = DivideUp(bytes * others, static_cast<uint64_t>(groups));
   const auto ranks = static_cast<uint64_t>(groups) * static_cast<uint64_t>(ranks_a_group);
   const ChunkLimits limits = ChunkLimitsOf(route, bytes, groups, ranks_a_group);
   const uint64_t chunk = std::clamp<uint64_t>(bytes / (kChunksInShare * ranks), limits.least, limits.most);
@@ -122,8 +122,10 @@ Travel TravelOf(Route route, Opcode opcode, uint64_t bytes, int groups, int rank
   switch (route) {
     case Route::kChain: {
       const bool down_too = traits.reduces || !traits.moves_data;
-      return {(down_too ? 2 : 1) * (groups - 1), traits.reduces ? (wide + 1) * bytes : bytes,
-              traits.reduces ? 2 * chunks : chunks, (others - 1) * std::min(chunk, bytes)};
+      // Groups in the middle send partial results up and results down.
+      const uint64_t sent = traits.reduces ? (groups > 2 ? wide + 1 : wide) * bytes : bytes;
+      return {(down_too ? 2 : 1) * (groups - 1), sent, traits.reduces ? 2 * chunks : chunks,
+              (others - 1) * std::min(chunk, bytes)};
     }
     case Route::kOwner:
       if (!both_ways) return {1, wide * in_shares, share * chunks};

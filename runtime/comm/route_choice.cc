@@ -19,8 +19,8 @@ bool KeepsOrder(Route route, const RouteOptions& options) {
 
 // Whether the route is one of those that are compared.
 bool IsCompared(Route route, const OpcodeTraits& traits, const RouteOptions& options) {
-  const bool goes_around = route == Route::kRing || route == Route::kHalving;
-  if (goes_around && options.groups == 2) return false;
+  const bool has_owner = route == Route::kOwner && !traits.scatters;
+  if (options.groups == 2 && (has_owner || route == Route::kRing || route == Route::kHalving)) return false;
   if (route != Route::kChain) return true;
   return traits.from_root || (traits.reduces && options.in_rank_order && !IsOneRankEach(options));
 }

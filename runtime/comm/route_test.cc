@@ -32,6 +32,20 @@ TEST(RouteOf, SmallReductionsGoToAllAndLargeOnesToOwners) {
   EXPECT_EQ(Of(Opcode::kReduceScatter, kSmall, {.groups = 2}), Route::kOwner) << "nobody else wants it";
 }
 
+TEST(RouteOf, OfTwoGroupsNoCostsDecide) {
+  for (const double latency : {0.0, 1e-6, 1.0}) {
+    for (const double byte : {1e-12, 1e-9, 1.0}) {
+      const RoutePolicy policy{.costs = {.latency = latency, .byte_to_all = 2 * byte, .byte_to_neighbour = byte}};
+      for (const int64_t bytes : {int64_t{4}, int64_t{12}, kSmall, kLarge}) {
+        EXPECT_EQ(Of(Opcode::kAllReduce, bytes, {.groups = 2, .policy = policy}), Route::kAll);
+        EXPECT_EQ(Of(Opcode::kBroadcast, bytes, {.groups = 2, .policy = policy}), Route::kAll);
+        EXPECT_EQ(Of(Opcode::kAllGather, bytes, {.groups = 2, .policy = policy}), Route::kAll);
+        EXPECT_EQ(Of(Opcode::kReduceScatter, bytes, {.groups = 2, .policy = policy}), Route::kOwner);
+      }
+    }
+  }
+}
+
 TEST(RouteOf, ManyHostsSwapHalvesWhereMessagesCost) {
   EXPECT_EQ(Of(Opcode::kAllReduce, 64 << 10, {.groups = 1024}), Route::kHalving);
   EXPECT_EQ(Of(Opcode::kAllReduce, 64 << 10, {.groups = 4}), Route::kOwner);
@@ -142,6 +156,7 @@ TEST(TravelOf, IsWhatTheTableSays) {
   EXPECT_THAT(TravelOf(Route::kOwner, Opcode::kAllReduce, kBytes, 4), Takes(2, 2 * kBytes * 3 / 4));
   EXPECT_THAT(TravelOf(Route::kOwner, Opcode::kReduceScatter, kBytes, 4), Takes(1, kBytes * 3 / 4));
   EXPECT_THAT(TravelOf(Route::kChain, Opcode::kAllReduce, kBytes, 4), Takes(6, 2 * kBytes));
+  EXPECT_THAT(TravelOf(Route::kChain, Opcode::kAllReduce, kBytes, 2), Takes(2, kBytes)) << "nobody is in the middle";
   EXPECT_THAT(TravelOf(Route::kChain, Opcode::kBroadcast, kBytes, 4), Takes(3, kBytes));
   EXPECT_THAT(TravelOf(Route::kRing, Opcode::kAllReduce, kBytes, 4), Takes(6, 2 * kBytes * 3 / 4));
   EXPECT_THAT(TravelOf(Route::kRing, Opcode::kReduceScatter, kBytes, 4), Takes(3, kBytes * 3 / 4));

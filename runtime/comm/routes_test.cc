@@ -258,8 +258,7 @@ void ExpectTravel(const Sizes& sizes, Route route, Opcode opcode, int64_t bytes)
   const Travel travel = TravelOf(route, opcode, static_cast<uint64_t>(bytes), static_cast<int>(sizes.size()), sizes[0]);
   EXPECT_EQ(messages, static_cast<uint64_t>(travel.messages));
   EXPECT_LE(static_cast<double>(most), 1.01 * static_cast<double>(travel.bytes) + 64);
-  // Along a chain of two each group sends one way.
-  EXPECT_GE(static_cast<double>(most), (sizes.size() == 2 ? 0.49 : 0.99) * static_cast<double>(travel.bytes));
+  EXPECT_GE(static_cast<double>(most), 0.99 * static_cast<double>(travel.bytes));
 }
 
 TEST(Routes, TravelAsTheTableSays) {
