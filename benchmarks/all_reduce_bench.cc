@@ -1,5 +1,6 @@
 // all_reduce of f32 sums against MPI_Allreduce, under mpirun, from 4 KiB to 100 MiB a rank:
-//   mpirun -np 2 all_reduce_bench [--json] [--seconds=S]
+//   mpirun -np 2 all_reduce_bench [--json] [--seconds=S] [--route=NAME]
+// Between hosts by a route of runtime/comm/route.h, or by the one that is chosen.
 // Both reduce in place. They take turns within one run, so that whatever else the machine does meets both; each call
 // uses the next of several buffers, written anew before, as gradients are, so that no cache holds what training would
 // not find there. The time of a call is that of the slowest rank, measured from a barrier; the table shows medians over
@@ -94,13 +95,15 @@ Row Measure(Communicator& world, size_t bytes, double seconds) {
 int Main(int argc, char** argv) {
   bool json = false;
   double seconds = 2;
+  MpiOptions options;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--json") json = true;
     else if (argument.rfind("--seconds=", 0) == 0) seconds = std::atof(argument.c_str() + 10);
-    else return std::fprintf(stderr, "usage: mpirun -np N all_reduce_bench [--json] [--seconds=S]\n"), 2;
+    else if (argument.rfind("--route=", 0) == 0) options.preferred_route = RouteNamed(argument.substr(8));
+    else return std::fprintf(stderr, "usage: mpirun -np N all_reduce_bench [--json] [--seconds=S] [--route=NAME]\n"), 2;
   }
-  auto created = CreateMpi();
+  auto created = CreateMpi(options);
   Check(created.status());
   Communicator& world = **created;
   const bool speaks = world.rank() == 0;

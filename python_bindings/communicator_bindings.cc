@@ -38,11 +38,12 @@ bool IsSecond(const char* what, nb::handle value, const char* first, const char*
   return nb::cast<std::string>(checked) == second;
 }
 
-nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle order) {
+nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle order, nb::handle routes) {
   using BetweenHosts = MpiOptions::BetweenHosts;
   MpiOptions options{.communicator = OptionsOf(timeout)};
   if (IsSecond("between_hosts", between_hosts, "tcp", "mpi")) options.between_hosts = BetweenHosts::kMpi;
   options.communicator.in_rank_order = IsSecond("order", order, "any", "rank");
+  if (IsSecond("routes", routes, "measured", "default")) options.routes = MpiOptions::Routes::kDefault;
   std::unique_ptr<Communicator> communicator;
   {
     nb::gil_scoped_release release;
@@ -112,7 +113,7 @@ void BindMakers(Class& communicator) {
   communicator
       .def_static(
           "mpi", &MakeMpi, "timeout"_a.none() = kDefaultTimeout, "between_hosts"_a.none() = "tcp",
-          "order"_a.none() = "any",
+          "order"_a.none() = "any", "routes"_a.none() = "measured",
           "The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has.\n\n"
           "An exception that ends this process makes the other ranks fail with an Error that names this one, "
           "instead of waiting.\n\n"
@@ -126,9 +127,17 @@ void BindMakers(Class& communicator) {
           "  order: of the additions of a reduction. \"rank\" is that of the ranks, however they are spread over "
           "hosts, so that another\n"
           "    placement gives the same bits. With \"any\" hosts of several ranks may add their own first, "
-          "which is quicker; all ranks, and\n"
-          "    all runs with that placement, still have the same bits. Equal on all ranks.",
-          nb::sig("def mpi(timeout: float = 600.0, between_hosts: str = 'tcp', order: str = 'any') -> Communicator"))
+          "and many hosts as they stand in a\n"
+          "    ring or a tree, which is quicker; all ranks, and all runs with that placement and the same "
+          "routes, still have the same bits.\n"
+          "    Equal on all ranks.\n"
+          "  routes: by what the routes between more than two hosts are chosen: \"measured\", what the network "
+          "takes, which is measured when\n"
+          "    these hosts first have a communicator, in a second at most, and kept in ~/.cache/lockstep/networks "
+          "of rank 0; or \"default\",\n"
+          "    a network of 10 Gb/s, whatever there is. `lockstep doctor` shows them. Equal on all ranks.",
+          nb::sig("def mpi(timeout: float = 600.0, between_hosts: str = 'tcp', order: str = 'any', routes: str = "
+                  "'measured') -> Communicator"))
       .def_static(
           "single", [] { return ValueOrThrow(CreateSingle()); }, "A world of one rank: nothing is communicated.")
       .def_static("in_process", &MakeInProcess, "n"_a.none(), "timeout"_a.none() = kDefaultTimeout,

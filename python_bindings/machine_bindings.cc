@@ -10,8 +10,10 @@
 #include "core/text.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
+#include "runtime/cache_file.h"
 #include "runtime/comm/cost.h"
 #include "runtime/comm/mpi.h"
+#include "runtime/comm/network_cache.h"
 #include "runtime/cuda/search.h"
 #include "runtime/exclusive_use.h"
 
@@ -21,6 +23,8 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
+
+constexpr NetworkCosts kDefaultCosts;
 
 // The text in which processes differ whose kernels may compute different bits.
 std::string CpuFingerprint() { return ValueOrThrow(ValueOrThrow(CreateBackend("cpu"))->MakeTarget({})).fingerprint; }
@@ -95,9 +99,37 @@ std::vector<std::vector<std::pair<int64_t, int64_t>>> Costs(Communicator& world,
 }
 
 // Messages one after the other, and bytes that leave a host.
-nb::tuple TravelOfHosts(const std::string& name, int64_t bytes, int hosts, int ranks_a_host) {
-  const Travel travel = ValueOrThrow(TravelBetweenHosts(name, bytes, hosts, ranks_a_host));
+nb::tuple TravelOfHosts(const std::string& name, int64_t bytes, int hosts, int ranks_a_host, double latency,
+                        double bandwidth) {
+  const NetworkCosts costs{.latency = latency, .byte_to_all = 1 / bandwidth, .byte_to_neighbour = 1 / bandwidth};
+  const Travel travel = ValueOrThrow(TravelBetweenHosts(name, bytes, hosts, ranks_a_host, costs));
   return nb::make_tuple(travel.messages, travel.bytes);
+}
+
+// The networks that were measured, with the routes that are taken there in any order of additions, and from how many
+// bytes on.
+nb::list Networks() {
+  nb::list list;
+  for (const Network& network : KnownNetworks(CacheFolder())) {
+    const RouteOptions options{
+        .groups = network.hosts, .largest_group = network.ranks, .policy = {.costs = network.costs}};
+    nb::dict routes;
+    for (const Opcode opcode : {Opcode::kAllReduce, Opcode::kReduceScatter, Opcode::kAllGather, Opcode::kBroadcast}) {
+      nb::list ranges;
+      for (const RouteRange& range : RoutesBySize(opcode, options))
+        ranges.append(nb::make_tuple(range.from, std::string(RouteName(range.route))));
+      routes[std::string(TraitsOf(opcode).name).c_str()] = ranges;
+    }
+    nb::dict described;
+    described["cluster"] = ToValidText(network.cluster);
+    described["latency"] = network.costs.latency;
+    described["message"] = network.costs.message;
+    described["byte_to_all"] = network.costs.byte_to_all;
+    described["byte_to_neighbour"] = network.costs.byte_to_neighbour;
+    described["routes"] = routes;
+    list.append(described);
+  }
+  return list;
 }
 
 }  // namespace
@@ -111,7 +143,10 @@ void BindMachine(nb::module_& module) {
              nb::sig("def _measure_costs(world: Communicator, mesh: collections.abc.Sequence[tuple[str, int]]) -> "
                      "list[list[tuple[int, int]]]"));
   module.def("_travel", &TravelOfHosts, "name"_a, "bytes"_a, "hosts"_a, "ranks_a_host"_a,
-             nb::sig("def _travel(name: str, bytes: int, hosts: int, ranks_a_host: int) -> tuple[int, int]"));
+             "latency"_a = kDefaultCosts.latency, "bandwidth"_a = 1 / kDefaultCosts.byte_to_all,
+             nb::sig("def _travel(name: str, bytes: int, hosts: int, ranks_a_host: int, latency: float = 2.5e-05, "
+                     "bandwidth: float = 1250000000.0) -> tuple[int, int]"));
+  module.def("_networks", &Networks, nb::sig("def _networks() -> list[dict[str, typing.Any]]"));
   module.def("_gpus", &Gpus, nb::sig("def _gpus() -> list[dict[str, typing.Any]]"));
   module.def("_cuda_libraries", &CudaLibraries, nb::sig("def _cuda_libraries() -> list[dict[str, str]]"));
 }

@@ -2,14 +2,11 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -18,6 +15,7 @@
 
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
+#include "runtime/cache_file.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -108,38 +106,11 @@ class Lock {
   const int file_;
 };
 
-// In one piece: under another name first.
-absl::Status Replace(const std::string& path, const std::string& text) {
-  std::string name = path + ".XXXXXX";
-  const auto failed = [&](const char* what) {
-    const int error = errno;
-    return FailedPrecondition() << what << " of " << name << ": " << std::strerror(error);
-  };
-  const int file = mkstemp(name.data());
-  if (file < 0) return failed("mkstemp");
-  absl::Status status;
-  size_t written = 0;
-  while (status.ok() && written < text.size()) {
-    const ssize_t bytes = write(file, text.data() + written, text.size() - written);
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) status = failed("write");
-    else written += static_cast<size_t>(bytes);
-  }
-  if (close(file) != 0 && status.ok()) status = failed("close");
-  if (status.ok() && rename(name.c_str(), path.c_str()) != 0) status = failed("rename");
-  if (!status.ok()) (void)unlink(name.c_str());
-  return status;
-}
-
 }  // namespace
 
 std::string ProductCachePath() {
-  const char* const cache = std::getenv("XDG_CACHE_HOME");
-  const char* const home = std::getenv("HOME");
-  std::string folder;
-  if (cache != nullptr && cache[0] == '/') folder = cache;  // its specification ignores relative ones
-  else if (home != nullptr && home[0] == '/') folder = std::string(home) + "/.cache";
-  return folder.empty() ? "" : folder + "/lockstep/products.json";
+  const std::string folder = CacheFolder();
+  return folder.empty() ? "" : folder + "/products.json";
 }
 
 ProductAlgorithms ProductCache::Read() const {
@@ -167,7 +138,7 @@ ProductAlgorithms ProductCache::Add(const ProductAlgorithms& timed, const Produc
   llvm::raw_string_ostream out(text);
   out << llvm::formatv("{0:2}\n", json::Value(json::Object{{kFormatName, kFormat}, {kMachines, std::move(machines)}}));
   out.flush();
-  const absl::Status status = Replace(path_, text);
+  const absl::Status status = ReplaceFile(path_, text);
   if (!status.ok()) Warn("algorithms of products are not kept: " + std::string(status.message()));
   return taken;
 }

@@ -25,15 +25,19 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _measure(path: str) -> int:
-    from lockstep import Communicator, _machine
+    from lockstep import Communicator, _machine, _networks
 
-    world = Communicator.mpi()
+    # So that the routes of this cluster are known from now on, and shown; what follows goes by the routes of _travel.
+    Communicator.mpi().barrier()
+    world = Communicator.mpi(routes="default")
     # Only rank 0 need have the file.
     is_known = world.rank == 0 and Path(path).exists()
     machine = _machine.measure(world, _machine.Machine.read(path) if is_known else _machine.Machine())
     if world.rank == 0:
         machine.write(path)
         print(f"{machine}\nwritten to {path}")
+        for name, lines in _networks.describe():
+            print(f"\nroutes between {name}\n{lines}")
     return 0
 
 

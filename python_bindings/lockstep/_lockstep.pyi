@@ -24,7 +24,7 @@ class Communicator:
     """
 
     @staticmethod
-    def mpi(timeout: float = 600.0, between_hosts: str = 'tcp', order: str = 'any') -> Communicator:
+    def mpi(timeout: float = 600.0, between_hosts: str = 'tcp', order: str = 'any', routes: str = 'measured') -> Communicator:
         """
         The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has.
 
@@ -36,8 +36,12 @@ class Communicator:
             that the environment's LOCKSTEP_INTERFACE names ("eth0", "ib,eth": begins of names), or all; or "mpi", which knows
             networks beside TCP where a cluster has them. Equal on all ranks.
           order: of the additions of a reduction. "rank" is that of the ranks, however they are spread over hosts, so that another
-            placement gives the same bits. With "any" hosts of several ranks may add their own first, which is quicker; all ranks, and
-            all runs with that placement, still have the same bits. Equal on all ranks.
+            placement gives the same bits. With "any" hosts of several ranks may add their own first, and many hosts as they stand in a
+            ring or a tree, which is quicker; all ranks, and all runs with that placement and the same routes, still have the same bits.
+            Equal on all ranks.
+          routes: by what the routes between more than two hosts are chosen: "measured", what the network takes, which is measured when
+            these hosts first have a communicator, in a second at most, and kept in ~/.cache/lockstep/networks of rank 0; or "default",
+            a network of 10 Gb/s, whatever there is. `lockstep doctor` shows them. Equal on all ranks.
         """
 
     @staticmethod
@@ -449,7 +453,9 @@ def _time_all_reduce(world: Communicator, bytes: int, calls: int) -> list[float]
 
 def _measure_costs(world: Communicator, mesh: Sequence[tuple[str, int]]) -> list[list[tuple[int, int]]]: ...
 
-def _travel(name: str, bytes: int, hosts: int, ranks_a_host: int) -> tuple[int, int]: ...
+def _travel(name: str, bytes: int, hosts: int, ranks_a_host: int, latency: float = 2.5e-05, bandwidth: float = 1250000000.0) -> tuple[int, int]: ...
+
+def _networks() -> list[dict[str, Any]]: ...
 
 def _gpus() -> list[dict[str, Any]]: ...
 

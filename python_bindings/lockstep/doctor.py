@@ -133,6 +133,12 @@ def _describe_mpi(report: Report, lockstep: Any) -> None:
     report.line("mpirun", f"{version}  {mpirun}")
 
 
+def _describe_networks(report: Report, lockstep: Any) -> None:
+    for name, lines in importlib.import_module("lockstep._networks").describe():
+        report.line("routes", f"between {name}")
+        report.details(lines)
+
+
 def _describe_gpus(report: Report, lockstep: Any) -> None:
     try:
         gpus = lockstep._lockstep._gpus()
@@ -177,7 +183,7 @@ def doctor() -> int:
     lockstep = _import_package(report)
     parts: list[Callable[[Report, Any], None]] = [_describe_mpi]
     if lockstep is not None:
-        parts = [_describe_kernels, _describe_mpi, _describe_gpus, _describe_cuda_libraries]
+        parts = [_describe_kernels, _describe_mpi, _describe_networks, _describe_gpus, _describe_cuda_libraries]
     for part in parts:
         part(report, lockstep)
     _summary("for the CPU", report.missing_for_cpu)

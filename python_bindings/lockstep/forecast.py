@@ -1,8 +1,8 @@
 """How long a training step would take on more hosts than there are: `lockstep forecast`.
 
 The steps of a program that ran, with the seconds that each kernel took, are gone through event by event on another machine: a
-kernel takes its time, a collective starts where the program starts it, and travels as its route says (runtime/comm/route.h) while
-the kernels behind it run. All hosts are alike, so that one stands for all.
+kernel takes its time, a collective starts where the program starts it, and travels by the route that is quickest there
+(runtime/comm/route_choice.h) while the kernels behind it run. All hosts are alike, so that one stands for all.
 
     machine = Machine.read("machine.toml")
     for row in forecast(exe.report(), machine, hosts=[1, 2, 4]):
@@ -77,14 +77,15 @@ class _Core:
         if self._hosts == 1:
             self._done[step.label].append(-within)
             return
-        messages, sent = _lockstep._travel(name, step.bytes, self._hosts, machine.ranks)
+        link = machine.between
+        messages, sent = _lockstep._travel(name, step.bytes, self._hosts, machine.ranks, link.latency, link.bandwidth)
         processor = sent * machine.processor
-        seconds = max(sent / machine.between.bandwidth, processor, within)
+        seconds = max(sent / link.bandwidth, processor, within)
         begin = max(self.now, self._free)
         self._free = begin + seconds
         if seconds > 0:
             self._moving.append((begin, self._free, processor / seconds))
-        self._done[step.label].append(self._free + messages * machine.between.latency)
+        self._done[step.label].append(self._free + messages * link.latency)
         self.sent += sent
 
     def wait(self, step: Step) -> None:

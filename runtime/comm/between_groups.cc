@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kChunksInFlight = 8;
+constexpr size_t kChunksInFlight = 8, kHalvingChunksInFlight = 4;  // the latter are large
 constexpr int kHeaderTag = 2 * kChunkTags;
 constexpr int kTokenTag = 2 * kChunkTags + 1;
 constexpr absl::Duration kNap = absl::Milliseconds(5);  // between looks at failures
@@ -28,8 +28,8 @@ struct Header {
 };
 static_assert(std::is_trivially_copyable_v<Header>);
 
-RouteOptions OptionsOf(const Notices& notices, bool in_rank_order) {
-  RouteOptions options{.groups = notices.groups(), .in_rank_order = in_rank_order};
+RouteOptions OptionsOf(const Notices& notices, bool in_rank_order, const RoutePolicy& policy) {
+  RouteOptions options{.groups = notices.groups(), .in_rank_order = in_rank_order, .policy = policy};
   for (int g = 0; g < notices.groups(); ++g)
     options.largest_group = std::max(options.largest_group, notices.GroupSize(g));
   return options;
@@ -93,7 +93,9 @@ class Carriage {
         route_(route),
         chunks_(chunks),
         sequence_(sequence),
-        most_(std::max<size_t>(kChunksInFlight, 2 * context.notices.groups())),  // each owner has some
+        most_(route == Route::kHalving
+                  ? kHalvingChunksInFlight
+                  : std::max<size_t>(kChunksInFlight, 2 * context.notices.groups())),  // each owner has some
         next_(static_cast<uint32_t>(context.group.index())) {}
 
   bool done() const { return transfers_.empty() && next_ >= chunks_.size(); }
@@ -140,12 +142,12 @@ class Carriage {
 
 }  // namespace
 
-BetweenGroups::BetweenGroups(Group* group, Links* links, bool in_rank_order)
+BetweenGroups::BetweenGroups(Group* group, Links* links, bool in_rank_order, const RoutePolicy& policy)
     : group_(*group),
       links_(*links),
       notices_(group, links),
       here_(notices_.GroupOf(group->world_rank())),
-      options_(OptionsOf(notices_, in_rank_order)) {
+      options_(OptionsOf(notices_, in_rank_order, policy)) {
   group_.OnIdle([this] { (void)Poll(); }, [this](int rank, bool first) { return notices_.Ask(rank, first); });
 }
 
@@ -203,24 +205,29 @@ absl::Status BetweenGroups::WaitedFor(const std::vector<int>& late, absl::Durati
   return culprits.has_value() ? group_.TimedOut(*culprits, what) : absl::OkStatus();
 }
 
-std::vector<int> BetweenGroups::FirstRanks(bool neighbours) const {
+std::vector<int> BetweenGroups::FirstRanks(Route route) const {
   std::vector<int> ranks;
-  for (int g = 0; g < notices_.groups(); ++g) {
-    if (g != here_ && (!neighbours || std::abs(g - here_) == 1)) ranks.push_back(notices_.begins()[g]);
-  }
+  for (const int peer : PeersOf(route, here_, notices_.groups())) ranks.push_back(notices_.begins()[peer]);
   return ranks;
 }
 
-absl::Status BetweenGroups::Run(uint64_t sequence, const Operands& operands, const Chunks& chunks,
-                                const std::string& label, absl::FunctionRef<void()> on_met) {
+BetweenGroups::Plan BetweenGroups::PlanOf(const CollectiveCall& collective) const {
+  const int world_size = notices_.begins().back();
+  const Route route = RouteOf(collective.description, world_size, options_);
+  const uint64_t bytes = std::max(InputBytes(collective, world_size), OutputBytes(collective, world_size));
+  const ChunkLimits limits = ChunkLimitsOf(route, bytes, options_.groups, options_.largest_group);
+  return {route, Chunks(collective, world_size, 2 * world_size, limits.most, limits.least)};
+}
+
+absl::Status BetweenGroups::Run(uint64_t sequence, const Operands& operands, const Plan& plan, const std::string& label,
+                                absl::FunctionRef<void()> on_met) {
   const OpDescription& d = operands.description;
   const std::string what = Describe(d, label);
-  const Route route = RouteOf(d, operands.world_size, options_);
   const bool compares = group_.index() == 0;
   Slot& slot = group_.slot(sequence);
-  Headers headers(group_, FirstRanks(route == Route::kChain), sequence, d, label);
-  Carriage carriage({.group = group_, .links = links_, .notices = notices_, .operands = operands}, route, chunks,
-                    sequence);
+  Headers headers(group_, FirstRanks(plan.route), sequence, d, label);
+  Carriage carriage({.group = group_, .links = links_, .notices = notices_, .operands = operands}, plan.route,
+                    plan.chunks, sequence);
   if (compares) RETURN_IF_ERROR(headers.Begin(links_));
   // Data of another size than was expected: the headers say why, here or at the group's first rank.
   absl::Status mismatch;
@@ -263,15 +270,15 @@ absl::Status BetweenGroups::Run(uint64_t sequence, const Operands& operands, con
   if (!met) on_met();  // the group's first rank looks later than the data came
   if (!compares) return absl::OkStatus();
   // Data that comes from all groups says that they are there, and have found no difference.
-  const bool moves_data = chunks.size() > 0;
-  if (route == Route::kChain && !moves_data) RETURN_IF_ERROR(PassTokens(headers.message(), what));
+  const bool moves_data = plan.chunks.size() > 0;
+  if (plan.route == Route::kChain && !moves_data) RETURN_IF_ERROR(PassTokens(headers.message(), what));
   slot.linked.IncrementBelow(sequence, 1);
   group_.Notify();
   return absl::OkStatus();
 }
 
 absl::Status BetweenGroups::PassTokens(const MessageBuffer& mine, const std::string& what) {
-  std::vector<int> below = FirstRanks(true), above;
+  std::vector<int> below = FirstRanks(Route::kChain), above;
   if (here_ == 0 || below.size() > 1) {
     above = {below.back()};
     below.pop_back();

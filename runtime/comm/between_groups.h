@@ -20,21 +20,31 @@
 #include "runtime/comm/group.h"
 #include "runtime/comm/links.h"
 #include "runtime/comm/notices.h"
-#include "runtime/comm/route.h"
+#include "runtime/comm/route_choice.h"
 
 namespace lockstep {
 
 class BetweenGroups {
  public:
   // Both are borrowed and must outlive this. `in_rank_order`: reductions have to add in the order of ranks.
-  BetweenGroups(Group* group, Links* links, bool in_rank_order);
+  BetweenGroups(Group* group, Links* links, bool in_rank_order, const RoutePolicy& policy);
+
+  // By what routes are chosen from the next plan on.
+  void SetPolicy(const RoutePolicy& policy) { options_.policy = policy; }
+
+  // The same on all ranks.
+  struct Plan {
+    Route route;
+    Chunks chunks;
+  };
+  Plan PlanOf(const CollectiveCall& collective) const;
 
   // Does this rank's share of collective `sequence`: its chunks, counted in the slot's `finished`; and if it is the
   // first of its group, the comparison with the groups with which this one exchanges data, or, for what moves none,
   // such as a barrier, with all, after which the slot's `linked` is 1. To be called after AwaitPosted. Of `operands` a
   // rank that has no chunks needs the description alone. Calls `on_met` once, when the other groups are known to have
   // come.
-  absl::Status Run(uint64_t sequence, const Operands& operands, const Chunks& chunks, const std::string& label,
+  absl::Status Run(uint64_t sequence, const Operands& operands, const Plan& plan, const std::string& label,
                    absl::FunctionRef<void()> on_met);
 
   // See Notices.
@@ -48,8 +58,8 @@ class BetweenGroups {
   // What Pump does when nothing has happened for `waited`. `search` lasts until something happens.
   absl::Status WaitedFor(const std::vector<int>& late, absl::Duration waited, std::optional<Search>* search,
                          const std::string& what);
-  // The first ranks of the other groups, or of the neighbours alone.
-  std::vector<int> FirstRanks(bool neighbours) const;
+  // The first ranks of the groups with which this one exchanges something.
+  std::vector<int> FirstRanks(Route route) const;
   // Tokens up the chain of groups and down again: then all are there.
   absl::Status PassTokens(const MessageBuffer& mine, const std::string& what);
   absl::Status ExchangeTokens(const std::vector<int>& send_to, const std::vector<int>& receive_from,
@@ -59,7 +69,7 @@ class BetweenGroups {
   Links& links_;
   Notices notices_;
   const int here_;  // this rank's group
-  const RouteOptions options_;
+  RouteOptions options_;
 };
 
 }  // namespace lockstep

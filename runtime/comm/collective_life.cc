@@ -15,8 +15,6 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kChunkBytes = 128 * 1024;  // of one rank's operand
-// Likewise, between hosts: at most, and at least, as each message has a price.
-constexpr size_t kMessageChunkBytes = 256 * 1024, kSmallestMessageChunkBytes = 32 * 1024;
 constexpr std::chrono::milliseconds kIdlePoll(20);
 
 }  // namespace
@@ -169,27 +167,28 @@ absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
 }
 
 absl::Status RankCommunicator::Work(const Op& op) {
-  const Chunks chunks = between_groups_ == nullptr
-                            ? Chunks(op.collective, size(), size(), kChunkBytes)
-                            : Chunks(op.collective, size(), 2 * size(), kMessageChunkBytes, kSmallestMessageChunkBytes);
+  if (between_groups_ == nullptr) {
+    const Chunks chunks(op.collective, size(), size(), kChunkBytes);
+    group_->BeginShare(op.sequence);
+    RETURN_IF_ERROR(TakeChunks(op, chunks));
+    group_->EndShare(op.sequence);
+    return AwaitFinished(op, chunks.size());
+  }
+  const BetweenGroups::Plan plan = between_groups_->PlanOf(op.collective);
+  group_->BeginShare(op.sequence);
   // Peers' operands are looked up only by a rank that has a chunk to do: until it has done it, no peer can be through
   // with the collective and free them.
-  group_->BeginShare(op.sequence);
-  if (between_groups_ == nullptr) {
-    RETURN_IF_ERROR(TakeChunks(op, chunks));
-  } else {
-    Operands operands = Operands::Of(op.collective, size(), group_->first_rank());
-    if (static_cast<uint32_t>(group_->index()) < chunks.size()) {
-      ASSIGN_OR_RETURN(operands, Resolve(op));
-    }
-    const auto on_met = [&] { Record(op, TransferEvent::Phase::kMet, RecordNow()); };
-    RETURN_IF_ERROR(between_groups_->Run(op.sequence, operands, chunks, op.label, on_met));
+  Operands operands = Operands::Of(op.collective, size(), group_->first_rank());
+  if (static_cast<uint32_t>(group_->index()) < plan.chunks.size()) {
+    ASSIGN_OR_RETURN(operands, Resolve(op));
   }
+  const auto on_met = [&] { Record(op, TransferEvent::Phase::kMet, RecordNow()); };
+  RETURN_IF_ERROR(between_groups_->Run(op.sequence, operands, plan, op.label, on_met));
   group_->EndShare(op.sequence);
-  return AwaitFinished(op, chunks.size());
+  return AwaitFinished(op, plan.chunks.size());
 }
 
-// Takes chunks until there are none left.
+// Takes chunks until there are none left. Peers' operands are looked up only by a rank that has one to do, as in Work.
 absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
   const OpDescription& d = op.collective.description;
   Slot& slot = group_->slot(op.sequence);

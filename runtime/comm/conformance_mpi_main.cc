@@ -1,11 +1,12 @@
 // One rank of the conformance suite over MPI; mpi_test.sh starts it under mpirun and counts the ranks.
-//   conformance_mpi_main RANKS [max_group=N] [in_rank_order] [by_mpi=R|all] [die=R] [stop=R [after=MS]] [late_Init=R]
-//   [late_Finalize=R] [single=R]
+//   conformance_mpi_main RANKS [max_group=N] [in_rank_order] [by_mpi=R|all] [route=NAME] [measured=R]
+//   [die=R] [stop=R [after=MS]] [late_Init=R] [late_Finalize=R] [single=R]
 // Prints "rank R of N on HOST: K cases passed" and exits with 0, or says what failed. With die=R rank R kills itself in
 // the midst of a collective, and the others print what they learn. With stop=R rank R is stopped (SIGSTOP) before a
 // collective, or `after` so many milliseconds of large ones. With late_Init=R and late_Finalize=R rank R comes and goes
 // 5 s late. With by_mpi=all MPI carries what goes between groups of ranks, and with by_mpi=R rank R alone wants that.
-// With single=R rank R has initialised MPI itself, for one thread, and all print what they learn.
+// With route=NAME collectives go that way where they can; else by the default costs, and with measured=R rank R alone
+// wants measured ones. With single=R rank R has initialised MPI itself, for one thread, and all print what they learn.
 
 #include <mpi.h>
 #include <signal.h>
@@ -185,6 +186,7 @@ int RunCases(const MpiOptions& options, int ranks, bool in_rank_order) {
 
 int Main(int argc, char** argv) {
   MpiOptions options;
+  options.routes = MpiOptions::Routes::kDefault;
   int ranks = argc > 1 ? std::atoi(argv[1]) : 0;
   std::string loop;
   bool in_rank_order = false;
@@ -195,6 +197,8 @@ int Main(int argc, char** argv) {
     if (argument == "in_rank_order") in_rank_order = true;
     if (argument == "by_mpi=all" || argument == "by_mpi=" + RankText())
       options.between_hosts = MpiOptions::BetweenHosts::kMpi;
+    if (argument.rfind("route=", 0) == 0) options.preferred_route = RouteNamed(argument.substr(6));
+    if (argument == "measured=" + RankText()) options.routes = MpiOptions::Routes::kMeasured;
     if (argument.rfind("loop=", 0) == 0) loop = argument.substr(5);
     if (argument.rfind("die=", 0) == 0) victim = std::stoi(argument.substr(4));
     if (argument.rfind("stop=", 0) == 0) stopped = std::stoi(argument.substr(5));

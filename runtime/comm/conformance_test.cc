@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-enum class World { kInProcess, kInProcessWithThread, kGroups, kGroupsInRankOrder };
+enum class World { kInProcess, kInProcessWithThread, kGroups, kGroupsInRankOrder, kGroupsByRing, kGroupsByHalving };
 
 std::vector<int> GroupBegins(int ranks) {
   switch (ranks) {
@@ -33,23 +33,30 @@ std::vector<int> GroupBegins(int ranks) {
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> MakeWorld(World world, int ranks,
                                                                      Communicator::Options options) {
   options.in_rank_order = world == World::kGroupsInRankOrder;
-  if (world == World::kGroups || world == World::kGroupsInRankOrder)
-    return CreateInProcessGroups(ranks, GroupBegins(ranks), options);
+  RoutePolicy policy;
+  if (world == World::kGroupsByRing) policy.preferred = Route::kRing;
+  if (world == World::kGroupsByHalving) policy.preferred = Route::kHalving;
+  if (world != World::kInProcess && world != World::kInProcessWithThread)
+    return CreateInProcessGroups(ranks, GroupBegins(ranks), options, policy);
   options.progress_thread = world == World::kInProcessWithThread;
   return CreateInProcess(ranks, options);
 }
 
 std::string Name(World kind, int ranks) {
-  const char* const worlds[] = {"InProcess", "InProcessWithThread", "Groups", "GroupsInRankOrder"};
+  const char* const worlds[] = {"InProcess",         "InProcessWithThread", "Groups",
+                                "GroupsInRankOrder", "GroupsByRing",        "GroupsByHalving"};
   return worlds[static_cast<int>(kind)] + std::to_string(ranks);
 }
 
 std::vector<std::pair<World, int>> Worlds() {
   std::vector<std::pair<World, int>> worlds;
-  for (World kind : {World::kInProcess, World::kInProcessWithThread, World::kGroups, World::kGroupsInRankOrder}) {
+  for (World kind : {World::kInProcess, World::kInProcessWithThread, World::kGroups, World::kGroupsInRankOrder,
+                     World::kGroupsByRing, World::kGroupsByHalving}) {
     for (int ranks : {1, 2, 3, 4, 7}) {
       if (kind == World::kGroups && ranks == 1) continue;
       if (kind == World::kGroupsInRankOrder && ranks != 3 && ranks != 7) continue;  // groups of several ranks
+      // Three groups each.
+      if ((kind == World::kGroupsByRing || kind == World::kGroupsByHalving) && ranks < 4) continue;
       if (kind == World::kInProcessWithThread && ranks != 2 && ranks != 3) continue;
       worlds.emplace_back(kind, ranks);
     }

@@ -95,13 +95,15 @@ absl::StatusOr<std::vector<std::vector<SizeCost>>> MeasureCosts(Communicator& wo
   return of_axes;
 }
 
-absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, int hosts, int ranks_a_host) {
+absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, int hosts, int ranks_a_host,
+                                          const NetworkCosts& costs) {
   const std::optional<Opcode> opcode = OpcodeNamed(name);
   if (!opcode) return InvalidArgument() << "no collective is called " << name;
   const int ranks = hosts * ranks_a_host;
   const int64_t count = TraitsOf(*opcode).gathers || TraitsOf(*opcode).scatters ? bytes / ranks : bytes;
   const OpDescription description{.opcode = *opcode, .dtype = static_cast<uint8_t>(DType::kU8), .count = count};
-  const Route route = RouteOf(description, ranks, {.groups = hosts, .largest_group = ranks_a_host});
+  const RouteOptions options{.groups = hosts, .largest_group = ranks_a_host, .policy = {.costs = costs}};
+  const Route route = RouteOf(description, ranks, options);
   return TravelOf(route, *opcode, static_cast<uint64_t>(bytes), hosts, ranks_a_host);
 }
 

@@ -8,7 +8,7 @@
 
 #include "core/placement.h"
 #include "core/status.h"
-#include "runtime/comm/route.h"
+#include "runtime/comm/route_choice.h"
 #include "runtime/communicator.h"
 
 namespace lockstep {
@@ -34,8 +34,9 @@ absl::StatusOr<std::vector<SizeCost>> MeasureCosts(Communicator& along, Communic
 // moves in waits alone, and never behind a kernel.
 absl::StatusOr<std::vector<std::vector<SizeCost>>> MeasureCosts(Communicator& world, const Mesh& mesh);
 
-// Of a collective of hosts that have as many ranks each, in any order of additions. `name` as CollectiveOpName gives
-// it; `bytes` as for TravelOf. InvalidArgument if no collective is called so.
-absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, int hosts, int ranks_a_host);
+// Of a collective of hosts that have as many ranks each, in any order of additions, by the route that these costs
+// choose. `name` as CollectiveOpName gives it; `bytes` as for TravelOf. InvalidArgument if no collective is called so.
+absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, int hosts, int ranks_a_host,
+                                          const NetworkCosts& costs);
 
 }  // namespace lockstep

@@ -12,7 +12,7 @@ absl::Status DirectTransfer::Begin() { return IsReduction(description()) ? Begin
 absl::Status DirectTransfer::BeginReduction() {
   const int groups = context_.notices.groups();
   const bool is_owner = owner_ < 0 || owner_ == here_;
-  const size_t bytes = RoundsPartials() ? result_bytes() : partial_bytes();
+  const size_t bytes = partial_bytes();
   partials_.resize(groups);
   partials_[here_] = std::make_shared<MessageBytes>(bytes);
   RETURN_IF_ERROR(ReduceGroup(partials_[here_]->data()));

@@ -127,6 +127,8 @@ if not IS_SANITIZED:
     CASES |= {
         "four hosts": lambda: suite([1, 1, 1, 1]),
         "three hosts, unevenly": lambda: suite([1, 3, 1]),
+        "the order of ranks, 2 + 2": lambda: suite([2, 2], "in_rank_order"),
+        "the order of ranks, 1 + 3": lambda: suite([1, 3], "in_rank_order"),
         "two hosts, by MPI": lambda: suite([1, 1], "by_mpi=all"),
     }
 

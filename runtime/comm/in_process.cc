@@ -40,8 +40,11 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcess(int n
 
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups(int n,
                                                                                  const std::vector<int>& group_begins,
-                                                                                 const Communicator::Options& options) {
+                                                                                 const Communicator::Options& options,
+                                                                                 const RoutePolicy& policy,
+                                                                                 const AroundLinks& around) {
   ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Links>> links, CreateLinks(n, group_begins));
+  for (int r = 0; around != nullptr && r < n; ++r) links[r] = around(r, std::move(links[r]));
   const std::vector<std::string> hosts(n, HostName());
   static std::atomic<uint32_t> worlds{0};  // of this process
   const uint32_t number = worlds.fetch_add(1);
@@ -65,7 +68,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups
                        .on_leave = {}};
       ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rank,
                        RankCommunicator::Create(std::move(place), std::move(links[first + i]),
-                                                n == 1 ? "single" : "in_process", options));
+                                                n == 1 ? "single" : "in_process", options, policy));
       world.push_back(std::move(rank));
     }
   }

@@ -3,10 +3,13 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "runtime/comm/links.h"
+#include "runtime/comm/route_choice.h"
 #include "runtime/communicator.h"
 
 namespace lockstep {
@@ -16,10 +19,14 @@ namespace lockstep {
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcess(int n,
                                                                            const Communicator::Options& options = {});
 
+// What is put around a rank's links, to see or disturb what passes.
+using AroundLinks = std::function<std::unique_ptr<Links>(int rank, std::unique_ptr<Links>)>;
+
 // The same, with ranks in groups that only exchange messages, by TCP, as ranks on several hosts do. `group_begins`
 // holds the first rank of each group, ascending from 0. For tests.
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups(
-    int n, const std::vector<int>& group_begins, const Communicator::Options& options = {});
+    int n, const std::vector<int>& group_begins, const Communicator::Options& options = {},
+    const RoutePolicy& policy = {}, const AroundLinks& around = nullptr);
 
 // A world of one rank.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateSingle();

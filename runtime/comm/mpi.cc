@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "core/status.h"
 #include "runtime/comm/clock.h"
+#include "runtime/comm/measure_network.h"
 #include "runtime/comm/mpi_files.h"
 #include "runtime/comm/mpi_links.h"
 #include "runtime/comm/mpi_wait.h"
@@ -141,6 +142,7 @@ struct RankFacts {
   char machine[256] = {};  // equal where ranks can share memory
   MpiOptions::BetweenHosts between_hosts = {};
   uint8_t in_rank_order = 0;
+  MpiOptions::Routes routes = {};
   bool SharesHostWith(const RankFacts& other) const {
     return std::strcmp(host, other.host) == 0 && std::strcmp(machine, other.machine) == 0;
   }
@@ -152,6 +154,7 @@ RankFacts FactsOfThisRank(const MpiOptions& options) {
   RankFacts facts;
   facts.between_hosts = options.between_hosts;
   facts.in_rank_order = options.communicator.in_rank_order;
+  facts.routes = options.routes;
   CopyText(HostName(), facts.host, sizeof(facts.host));
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
   std::string machine;
@@ -253,11 +256,15 @@ absl::Status CheckSameOptions(const std::vector<RankFacts>& facts) {
     return rank.between_hosts == MpiOptions::BetweenHosts::kTcp ? "tcp" : "mpi";
   };
   const auto order = [](const RankFacts& rank) { return rank.in_rank_order ? "rank" : "any"; };
+  const auto routes = [](const RankFacts& rank) {
+    return rank.routes == MpiOptions::Routes::kMeasured ? "measured" : "default";
+  };
   const RankFacts& first = facts[0];
   for (size_t r = 1; r < facts.size(); ++r) {
     if (facts[r].between_hosts != first.between_hosts)
       return differ(r, "between_hosts", transport(first), transport(facts[r]));
     if (facts[r].in_rank_order != first.in_rank_order) return differ(r, "order", order(first), order(facts[r]));
+    if (facts[r].routes != first.routes) return differ(r, "routes", routes(first), routes(facts[r]));
   }
   return absl::OkStatus();
 }
@@ -301,9 +308,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
   const bool by_sockets = begins.size() > 1 && !by_mpi;
   if (mine.ok() && by_mpi) mine = CheckThreadLevel();
   absl::StatusOr<std::shared_ptr<SocketListener>> listener(nullptr);
+  const char* const interfaces_wanted = std::getenv("LOCKSTEP_INTERFACE");
+  const std::string interfaces = interfaces_wanted == nullptr ? "" : interfaces_wanted;
   if (by_sockets) {
-    const char* interfaces = std::getenv("LOCKSTEP_INTERFACE");
-    listener = SocketListener::Create(interfaces == nullptr ? "" : interfaces);
+    listener = SocketListener::Create(interfaces);
     if (mine.ok()) mine = listener.status();
   }
   RETURN_IF_ERROR(AgreeOnOutcome(comm, size, mine, limit));  // and nobody opens anything after this
@@ -326,13 +334,18 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
     ASSIGN_OR_RETURN(std::vector<SocketPlace> places, GatherFacts(comm, size, (*listener)->place(), limit));
     ASSIGN_OR_RETURN(links, CreateSocketLinks(*std::move(listener), rank, std::move(places), begins));
   }
-  absl::StatusOr<std::unique_ptr<Communicator>> communicator =
-      RankCommunicator::Create(std::move(place), std::move(links), "mpi", options.communicator);
+  if (links != nullptr && options.around_links) links = options.around_links(std::move(links));
+  absl::StatusOr<std::unique_ptr<RankCommunicator>> communicator = RankCommunicator::Create(
+      std::move(place), std::move(links), "mpi", options.communicator, {.preferred = options.preferred_route});
   // Nobody goes on, and possibly fails, before all are there: creation succeeds on all ranks or on none.
   RETURN_IF_ERROR(AgreeOnOutcome(comm, size, communicator.status(), limit));
   if (begins.size() > 1) {
     ASSIGN_OR_RETURN(const ClockOffset clock, AlignClocks(**communicator, RecordNow));
     (*communicator)->recorder()->SetClockAhead(clock.ahead);
+    if (options.routes == MpiOptions::Routes::kMeasured && !options.preferred_route) {
+      RETURN_IF_ERROR(
+          ChooseRoutes(**communicator, by_mpi ? "mpi" : "tcp", by_mpi ? "" : interfaces, options.cache_folder));
+    }
   }
   // Where MPI carries data its communicator stays until MPI ends: freeing it is a collective, which a failed world
   // cannot do.

@@ -5,10 +5,15 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "runtime/cache_file.h"
+#include "runtime/comm/links.h"
+#include "runtime/comm/route.h"
 #include "runtime/communicator.h"
 
 namespace lockstep {
@@ -22,6 +27,16 @@ struct MpiOptions {
   // which knows networks that are faster than TCP where a cluster has them.
   enum class BetweenHosts : int32_t { kTcp, kMpi };
   BetweenHosts between_hosts = BetweenHosts::kTcp;
+  // By what routes between more than two hosts are chosen, equal on all ranks: what the network takes, as it was
+  // measured when these hosts first had a world (measure_network.h), or the defaults of NetworkCosts.
+  enum class Routes : int32_t { kMeasured, kDefault };
+  Routes routes = Routes::kMeasured;
+  // Where what was measured is kept, of rank 0's; empty: nowhere.
+  std::string cache_folder = CacheFolder();
+  // Of tests: the route that is taken wherever it can be; then nothing is measured. And what is put around a rank's
+  // links.
+  std::optional<Route> preferred_route = {};
+  std::function<std::unique_ptr<Links>(std::unique_ptr<Links>)> around_links = {};
 };
 
 // This process's rank of MPI_COMM_WORLD, duplicated. Collective over the world; may be called several times.

@@ -142,5 +142,8 @@ named=$(grep -c "between_hosts is tcp on rank 0, and mpi on rank 1 on host" "$ou
 timeout 60 mpirun --oversubscribe -np 1 "$program" 2 : -np 1 "$program" 2 in_rank_order >"$out" 2>&1 && fail "other orders: exit status 0"
 named=$(grep -c "order is any on rank 0, and rank on rank 1 on host" "$out")
 [ "$named" -ge 2 ] || fail "rank 1 wants another order: $named of 2 named it"
+timeout 60 mpirun --oversubscribe -np 2 "$program" 2 measured=1 >"$out" 2>&1 && fail "other routes: exit status 0"
+named=$(grep -c "routes is default on rank 0, and measured on rank 1 on host" "$out")
+[ "$named" -ge 2 ] || fail "rank 1 wants other routes: $named of 2 named it"
 
 exit $((failures > 0))

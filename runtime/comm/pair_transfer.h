@@ -12,7 +12,8 @@ namespace lockstep {
 
 class PairTransfer final : public Transfer {
  public:
-  PairTransfer(const Context& context, uint32_t index, const Chunk& chunk) : Transfer(context, index, chunk) {}
+  PairTransfer(const Context& context, uint32_t index, const Chunk& chunk)
+      : Transfer(context, Route::kPair, index, chunk) {}
   absl::Status Begin() override;
   absl::StatusOr<bool> Step() override;
   std::vector<int> Missing() const override;

@@ -21,31 +21,33 @@ class GroupMemory final : public RegisteredMemory {
   std::shared_ptr<Segment> segment_;  // shared with collectives in flight
 };
 
-// Between groups of several ranks it may be otherwise: route.h.
+// Between groups it may be otherwise, but between two of one rank each: route_choice.h.
 bool AddsInRankOrder(const Links* links, int ranks, const Communicator::Options& options) {
-  return links == nullptr || options.in_rank_order || static_cast<int>(links->group_begins().size()) == ranks;
+  return links == nullptr || options.in_rank_order || ranks == 2;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Create(GroupPlace place, std::unique_ptr<Links> links,
-                                                                       std::string transport, const Options& options) {
+absl::StatusOr<std::unique_ptr<RankCommunicator>> RankCommunicator::Create(GroupPlace place,
+                                                                           std::unique_ptr<Links> links,
+                                                                           std::string transport,
+                                                                           const Options& options,
+                                                                           const RoutePolicy& policy) {
   auto family = std::make_shared<Family>();
   RecordedRank recorded{
       .rank = place.first_rank + place.index, .size = static_cast<int>(place.hosts.size()), .world = place.world};
   CopyText(place.hosts[recorded.rank], recorded.host, sizeof(recorded.host));
   CopyText(transport, recorded.transport, sizeof(recorded.transport));
   family->Keep(Recorder::Create(recorded, RecorderOptions::FromEnvironment(!place.one_process)));
-  return CreateIn(std::move(family), std::move(place), std::move(links), std::move(transport), options);
+  return CreateIn(std::move(family), std::move(place), std::move(links), std::move(transport), options, policy);
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::CreateIn(std::shared_ptr<Family> family,
-                                                                         GroupPlace place, std::unique_ptr<Links> links,
-                                                                         std::string transport,
-                                                                         const Options& options) {
+absl::StatusOr<std::unique_ptr<RankCommunicator>> RankCommunicator::CreateIn(
+    std::shared_ptr<Family> family, GroupPlace place, std::unique_ptr<Links> links, std::string transport,
+    const Options& options, const RoutePolicy& policy) {
   place.family = family.get();
-  std::unique_ptr<RankCommunicator> communicator(
-      new RankCommunicator(std::move(place), std::move(family), std::move(links), std::move(transport), options));
+  std::unique_ptr<RankCommunicator> communicator(new RankCommunicator(
+      std::move(place), std::move(family), std::move(links), std::move(transport), options, policy));
   RETURN_IF_ERROR(communicator->group_->AwaitJoined());
   if (communicator->links_ != nullptr || options.progress_thread) {
     communicator->progress_->thread = std::thread([rank = communicator.get()] { rank->ProgressLoop(); });
@@ -54,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::CreateIn(std::sh
 }
 
 RankCommunicator::RankCommunicator(GroupPlace place, std::shared_ptr<Family> family, std::unique_ptr<Links> links,
-                                   std::string transport, const Options& options)
+                                   std::string transport, const Options& options, const RoutePolicy& policy)
     : Communicator(
           place.first_rank + place.index, place.hosts, std::move(transport),
           {.reduces_in_rank_order = AddsInRankOrder(links.get(), static_cast<int>(place.hosts.size()), options),
@@ -62,13 +64,14 @@ RankCommunicator::RankCommunicator(GroupPlace place, std::shared_ptr<Family> fam
            .recorder = family->recorder()}),
       generation_(ForkGeneration()),
       options_(options),
+      policy_(policy),
       family_(std::move(family)),
       group_(std::make_shared<Group>(std::move(place), options.timeout)),
       links_(std::move(links)),
       recorded_as_(family_->recorder()->AddCommunicator()),
       progress_(std::make_unique<Progress>()) {
   if (links_ != nullptr)
-    between_groups_ = std::make_unique<BetweenGroups>(group_.get(), links_.get(), options.in_rank_order);
+    between_groups_ = std::make_unique<BetweenGroups>(group_.get(), links_.get(), options.in_rank_order, policy);
   family_->Add(group_);
   group_->Join();
 }
@@ -96,6 +99,16 @@ RankCommunicator::~RankCommunicator() {
   if (between_groups_ != nullptr) between_groups_->Leave(last);
   group_->OnIdle([] {}, nullptr);  // the world's group stays until its family is gone, and the links are not
   family_->Remove(group_.get());
+}
+
+int RankCommunicator::groups() const { return links_ == nullptr ? 1 : static_cast<int>(links_->group_begins().size()); }
+
+void RankCommunicator::SetRoutes(const RoutePolicy& policy) {
+  policy_ = policy;
+  if (between_groups_ == nullptr) return;
+  // The progress thread, which may be about to look at it, takes what is started from the queue under this lock.
+  std::lock_guard<std::mutex> lock(progress_->mutex);
+  between_groups_->SetPolicy(policy);
 }
 
 absl::Status RankCommunicator::CheckProcess() const {

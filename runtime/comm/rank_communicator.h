@@ -28,9 +28,16 @@ class RankCommunicator final : public Communicator {
  public:
   // The end of one rank. `place` says which; `links` is null if the group is the world, else it connects the groups
   // (and there will be a progress thread). Waits until all ranks of the group are there.
-  static absl::StatusOr<std::unique_ptr<Communicator>> Create(GroupPlace place, std::unique_ptr<Links> links,
-                                                              std::string transport, const Options& options);
+  // `policy` is of the routes between groups, and equal on all ranks.
+  static absl::StatusOr<std::unique_ptr<RankCommunicator>> Create(GroupPlace place, std::unique_ptr<Links> links,
+                                                                  std::string transport, const Options& options,
+                                                                  const RoutePolicy& policy = {});
   ~RankCommunicator() override;
+
+  int groups() const;
+  // From the next collective on, and for what is split from this one later. All ranks alike, with nothing in flight.
+  void SetRoutes(const RoutePolicy& policy);
+  const RoutePolicy& routes() const { return policy_; }
 
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) override;
   absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
@@ -72,10 +79,10 @@ class RankCommunicator final : public Communicator {
   };
 
   RankCommunicator(GroupPlace place, std::shared_ptr<Family> family, std::unique_ptr<Links> links,
-                   std::string transport, const Options& options);
-  static absl::StatusOr<std::unique_ptr<Communicator>> CreateIn(std::shared_ptr<Family> family, GroupPlace place,
-                                                                std::unique_ptr<Links> links, std::string transport,
-                                                                const Options& options);
+                   std::string transport, const Options& options, const RoutePolicy& policy);
+  static absl::StatusOr<std::unique_ptr<RankCommunicator>> CreateIn(std::shared_ptr<Family> family, GroupPlace place,
+                                                                    std::unique_ptr<Links> links, std::string transport,
+                                                                    const Options& options, const RoutePolicy& policy);
   // Of Split: the control block of this rank's part of the new communicator, which its first rank makes.
   absl::StatusOr<std::shared_ptr<Segment>> ShareControlBlock(bool first, int first_rank, int ranks,
                                                              std::string_view label);
@@ -115,6 +122,7 @@ class RankCommunicator final : public Communicator {
 
   const uint32_t generation_;  // ForkGeneration() of the process that uses this
   const Options options_;
+  RoutePolicy policy_;                             // of what is split from this
   const std::shared_ptr<Family> family_;           // shared by this rank's communicators of the world
   const std::shared_ptr<Group> group_;             // shared with the family
   std::unique_ptr<Links> links_;                   // null: the group is the world

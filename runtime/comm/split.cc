@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Split(int color,
                    .names = std::move(names),
                    .on_leave = group_->on_leave()};
   absl::StatusOr<std::unique_ptr<Communicator>> split =
-      CreateIn(family_, std::move(place), std::move(links), transport(), options_);
+      CreateIn(family_, std::move(place), std::move(links), transport(), options_, policy_);
   RETURN_IF_ERROR(Agree(*this, split.status(), label));
   return split;
 }

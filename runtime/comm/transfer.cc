@@ -4,28 +4,43 @@
 
 #include "core/dtype.h"
 #include "core/status.h"
+#include "runtime/comm/halving_transfer.h"
 #include "runtime/comm/pair_transfer.h"
+#include "runtime/comm/ring_transfer.h"
 
 namespace lockstep {
 
+namespace {
+
+// The group that has a chunk's result first, or from whose source it is copied.
+int OwnerOf(const Transfer::Context& context, uint32_t index, const Chunk& chunk) {
+  const OpcodeTraits traits = TraitsOf(context.operands.description.opcode);
+  if (!traits.reduces) return context.notices.GroupOf(SourceRank(context.operands, chunk));
+  if (traits.scatters) return context.notices.GroupOf(chunk.share);
+  // In turn, and so that each of a group's ranks carries chunks of all owners.
+  return static_cast<int>(index) / context.notices.GroupSize(0) % context.notices.groups();
+}
+
+}  // namespace
+
 std::unique_ptr<Transfer> Transfer::Create(Route route, const Context& context, uint32_t index, const Chunk& chunk) {
-  const OpDescription& d = context.operands.description;
   switch (route) {
     case Route::kChain: return std::make_unique<ChainTransfer>(context, index, chunk);
     case Route::kAll: return std::make_unique<DirectTransfer>(context, index, chunk, -1);
-    case Route::kOwner: {
-      // In turn, and so that each of a group's ranks carries chunks of all owners.
-      const int turn = static_cast<int>(index) / context.notices.GroupSize(0) % context.notices.groups();
-      const int owner = TraitsOf(d.opcode).scatters ? context.notices.GroupOf(chunk.share) : turn;
-      return std::make_unique<DirectTransfer>(context, index, chunk, owner);
-    }
+    case Route::kOwner: return std::make_unique<DirectTransfer>(context, index, chunk, OwnerOf(context, index, chunk));
+    case Route::kRing: return std::make_unique<RingTransfer>(context, index, chunk, OwnerOf(context, index, chunk));
+    case Route::kHalving: return std::make_unique<HalvingTransfer>(context, index, chunk);
     case Route::kPair: return std::make_unique<PairTransfer>(context, index, chunk);
   }
   return nullptr;
 }
 
-Transfer::Transfer(const Context& context, uint32_t index, const Chunk& chunk)
-    : context_(context), index_(index), chunk_(chunk), here_(context.notices.GroupOf(context.group.world_rank())) {}
+Transfer::Transfer(const Context& context, Route route, uint32_t index, const Chunk& chunk)
+    : context_(context),
+      route_(route),
+      index_(index),
+      chunk_(chunk),
+      here_(context.notices.GroupOf(context.group.world_rank())) {}
 
 int Transfer::Carrier(int group) const {
   return context_.notices.begins()[group] + static_cast<int>(index_ % context_.notices.GroupSize(group));

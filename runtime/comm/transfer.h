@@ -46,7 +46,7 @@ class Transfer {
   // Which of a chunk's two messages between a pair of ranks it is.
   enum class Stage { kPartial, kResult };
 
-  Transfer(const Context& context, uint32_t index, const Chunk& chunk);
+  Transfer(const Context& context, Route route, uint32_t index, const Chunk& chunk);
 
   // The rank of a group that carries this chunk.
   int Carrier(int group) const;
@@ -54,7 +54,7 @@ class Transfer {
   DType dtype() const { return static_cast<DType>(description().dtype); }
   ReduceKind kind() const { return static_cast<ReduceKind>(description().kind); }
   size_t result_bytes() const { return chunk_.count * SizeOf(dtype()); }
-  size_t partial_bytes() const { return chunk_.count * AccumulatorSize(dtype(), kind()); }
+  size_t partial_bytes() const { return chunk_.count * PartialSize(route_, dtype(), kind()); }
 
   absl::Status Send(int group, Stage stage, MessageBuffer buffer);
   absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int group, Stage stage, MessageBuffer buffer);
@@ -65,6 +65,7 @@ class Transfer {
   std::vector<int> NotTaken() const;
 
   const Context context_;
+  const Route route_;
   const uint32_t index_;
   const Chunk chunk_;
   const int here_;  // this rank's group
@@ -81,7 +82,8 @@ class Transfer {
 // One chunk on its way along the chain.
 class ChainTransfer final : public Transfer {
  public:
-  ChainTransfer(const Context& context, uint32_t index, const Chunk& chunk) : Transfer(context, index, chunk) {}
+  ChainTransfer(const Context& context, uint32_t index, const Chunk& chunk)
+      : Transfer(context, Route::kChain, index, chunk) {}
   absl::Status Begin() override;
   absl::StatusOr<bool> Step() override;
   std::vector<int> Missing() const override;
@@ -104,7 +106,7 @@ class DirectTransfer final : public Transfer {
  public:
   // `owner`: a group; -1: each group is one.
   DirectTransfer(const Context& context, uint32_t index, const Chunk& chunk, int owner)
-      : Transfer(context, index, chunk), owner_(owner) {}
+      : Transfer(context, owner < 0 ? Route::kAll : Route::kOwner, index, chunk), owner_(owner) {}
   absl::Status Begin() override;
   absl::StatusOr<bool> Step() override;
   std::vector<int> Missing() const override;
@@ -114,8 +116,7 @@ class DirectTransfer final : public Transfer {
     int group;
     std::unique_ptr<LinkRequest> request;
   };
-  // Whether groups send their partial results as the operands' dtype, not as what they are added in. So bf16 is half as
-  // heavy as f32 on its way; f16 might overflow, and where a group is one rank nothing is lost.
+  // Whether groups send their partial results as the operands' dtype, not as what they are added in: see PartialSize.
   bool RoundsPartials() const { return dtype() == DType::kBF16; }
   absl::Status BeginReduction();
   absl::Status ReduceGroup(std::byte* partial);

@@ -127,8 +127,10 @@ class Hosts:
         return ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "sh", "-c", here]
 
     def environment(self) -> dict[str, str]:
-        """What that command needs in its environment."""
-        return {**os.environ, **ENVIRONMENT, "OMPI_MCA_plm_rsh_agent": str(self._folder / "agent")}
+        """What that command needs in its environment. What is cached of these hosts goes when they go."""
+        assert self._folder is not None, "the hosts are not there"
+        own = {"OMPI_MCA_plm_rsh_agent": str(self._folder / "agent"), "XDG_CACHE_HOME": str(self._folder / "cache")}
+        return {**os.environ, **ENVIRONMENT, **own}
 
     def mpirun(
         self, ranks: Sequence[int], *command: str | Path, options: Sequence[str] = (), **how: Any

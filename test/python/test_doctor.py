@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -251,3 +252,39 @@ def test_a_module_of_that_name_is_no_obstacle(tmp_path: Path) -> None:
     for command in ("import lockstep; print('imported')", code):
         done = run(sys.executable, "-c", command, PYTHONPATH=f"{PACKAGE.parent}:{tmp_path}")
         assert done.stdout == "imported\n", done.stderr
+
+
+def network(cluster: str) -> str:
+    """The file of a network that was measured."""
+    text = f"""format = 1
+cluster = "{cluster}"
+hosts = 6
+ranks = 1
+latency = 2e-05
+message = 1e-06
+byte_to_all = 4e-09
+byte_to_neighbour = 1e-09
+"""
+    check = 0xCBF29CE484222325  # FNV-1a
+    for byte in text.encode():
+        check = (check ^ byte) * 0x100000001B3 % 2**64
+    return f'{text}check = "{check:016x}"\n'
+
+
+def test_doctor_shows_routes_between_hosts_that_this_one_is_of(tmp_path: Path) -> None:
+    folder = tmp_path / "lockstep" / "networks"
+    folder.mkdir(parents=True)
+    here = f"{socket.gethostname()}*1 other*5 by tcp in 6 groups"
+    (folder / "here.toml").write_text(network(here))
+    (folder / "elsewhere.toml").write_text(network("somewhere*6 by tcp in 6 groups"))
+    (folder / "damaged.toml").write_text(network(here).replace("2e-05", "3e-05"))
+    done = doctor(XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("routes ") == 1
+    assert f"routes        between {here}\n" in done.stdout
+    assert "latency 20 µs, 1.0 µs a message, 2 Gb/s to all, 8 Gb/s to a neighbour" in done.stdout
+    (reduce,) = [line for line in done.stdout.splitlines() if line.strip().startswith("all_reduce")]
+    assert reduce.split()[1:3] == ["all", "below"]
+    assert reduce.endswith(", then ring")
+    assert "reduce_scatter  owner below" in done.stdout
+    assert "routes " not in doctor(XDG_CACHE_HOME=str(tmp_path / "empty")).stdout

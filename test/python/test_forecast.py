@@ -91,6 +91,13 @@ def test_hosts_share_what_travels() -> None:
         _lockstep._travel("sum", size, 4, 1)
 
 
+def test_collectives_go_by_the_route_that_is_quickest_on_the_link() -> None:
+    size = 64 << 10
+    assert _lockstep._travel("all_reduce", size, 1024, 1) == (20, 2 * size * 1023 // 1024), "by halving"
+    assert _lockstep._travel("all_reduce", size, 1024, 1, latency=10.0) == (1, size * 1023), "to all"
+    assert _lockstep._travel("all_reduce", size, 1024, 1, bandwidth=1e3) == (2, 2 * (size * 1023 // 1024)), "by owners"
+
+
 def test_a_forecast_says_what_it_lacks() -> None:
     step = report(kernel(1), START, WAIT)
     with raises("forecast: the machine says nothing of a link between hosts"):

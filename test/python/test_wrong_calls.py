@@ -167,6 +167,7 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.Communicator.mpi(timeout=wrong), [5, 2.5]),
     (lambda wrong: ls.Communicator.mpi(between_hosts=wrong), ["tcp", "mpi"]),
     (lambda wrong: ls.Communicator.mpi(order=wrong), ["any", "rank"]),
+    (lambda wrong: ls.Communicator.mpi(routes=wrong), ["measured", "default"]),
     (lambda wrong: ls.Communicator.single().host(wrong), []),
     (lambda wrong: ls.Communicator.single().gather_bytes(wrong), [b"bytes"]),
     (lambda wrong: ls.Communicator.single().abort(wrong), ["text"]),

@@ -1,0 +1,118 @@
+#include "runtime/comm/measure_network.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "core/status.h"
+#include "runtime/comm/cost.h"
+
+namespace lockstep {
+namespace {
+
+constexpr char kLabel[] = "measure the network";
+constexpr int64_t kSmall = 64, kProbe = 128 << 10, kMost = 8 << 20;  // bytes
+constexpr int kSmallCalls = 9, kLargeCalls = 3;
+constexpr double kSecondsOfLarge = 0.02;  // that a large one should take
+constexpr double kLeastByte = 1e-12;
+
+// Of some calls by the route the quickest, which nothing else disturbed.
+absl::StatusOr<double> TimeBy(RankCommunicator& world, Route route, int64_t bytes, int calls) {
+  world.SetRoutes({.preferred = route});
+  ASSIGN_OR_RETURN(const std::vector<double> seconds, TimeAllReduce(world, bytes, calls));
+  return *std::min_element(seconds.begin(), seconds.end());
+}
+
+// Rank 0's text, on all ranks.
+absl::StatusOr<std::string> FromRank0(RankCommunicator& world, const std::string& text) {
+  ASSIGN_OR_RETURN(std::vector<std::string> all, world.AllGatherBytes(world.rank() == 0 ? text : "", kLabel));
+  return std::move(all[0]);
+}
+
+int RanksOfLargestHost(const RankCommunicator& world) {
+  int largest = 0;
+  for (int r = 0; r < world.size(); ++r) {
+    int ranks = 0;
+    for (int other = 0; other < world.size(); ++other) ranks += world.host(other) == world.host(r);
+    largest = std::max(largest, ranks);
+  }
+  return largest;
+}
+
+absl::StatusOr<NetworkCosts> MeasureByTurns(RankCommunicator& world) {
+  const int groups = world.groups(), ranks = std::max(1, world.size() / groups);
+  const auto travel_of = [&](Route route, int64_t bytes) {
+    return TravelOf(route, Opcode::kAllReduce, static_cast<uint64_t>(bytes), groups, ranks);
+  };
+  ASSIGN_OR_RETURN(const double to_all, TimeBy(world, Route::kAll, kSmall, kSmallCalls));
+  ASSIGN_OR_RETURN(const double around, TimeBy(world, Route::kRing, kSmall, kSmallCalls));
+  NetworkCosts costs{.byte_to_all = 0, .byte_to_neighbour = 0};
+  // Two equations of the latency of messages one after the other, and the cost of each that is sent. A message that
+  // somebody waits for takes no less than one that is only sent, whatever else the machine did meanwhile.
+  const Travel a = travel_of(Route::kAll, kSmall), b = travel_of(Route::kRing, kSmall);
+  const double determinant = a.messages * b.sent - b.messages * a.sent;
+  const double solved = (to_all * b.sent - around * a.sent) / determinant;
+  costs.latency = std::clamp(solved, to_all / (a.messages + a.sent), to_all / a.messages);
+  costs.message = (to_all - a.messages * costs.latency) / a.sent;
+
+  // By what is left of the time, the cost of a byte.
+  const auto byte_of = [&](Route route, int64_t bytes, double seconds) {
+    const Travel travel = travel_of(route, bytes);
+    return std::max((seconds - Seconds(travel, route, groups, costs)) / static_cast<double>(travel.bytes), kLeastByte);
+  };
+  ASSIGN_OR_RETURN(const double probe, TimeBy(world, Route::kOwner, kProbe, 1));
+  const double bytes = kProbe * std::clamp(kSecondsOfLarge / probe, 1.0, double{kMost} / kProbe);
+  ASSIGN_OR_RETURN(const std::string size, FromRank0(world, std::to_string(static_cast<int64_t>(bytes))));
+  const int64_t large = std::atoll(size.c_str());
+  ASSIGN_OR_RETURN(const double by_owner, TimeBy(world, Route::kOwner, large, kLargeCalls));
+  ASSIGN_OR_RETURN(const double by_ring, TimeBy(world, Route::kRing, large, kLargeCalls));
+  const double byte_to_all = byte_of(Route::kOwner, large, by_owner);
+  costs.byte_to_neighbour = byte_of(Route::kRing, large, by_ring);
+  costs.byte_to_all = byte_to_all;
+  return costs;
+}
+
+}  // namespace
+
+bool NeedsCosts(const RankCommunicator& world) { return world.groups() > 2; }
+
+absl::StatusOr<NetworkCosts> MeasureCosts(RankCommunicator& world) {
+  absl::StatusOr<NetworkCosts> costs = MeasureByTurns(world);
+  world.SetRoutes({});
+  return costs;
+}
+
+absl::Status ChooseRoutes(RankCommunicator& world, const std::string& transport, const std::string& interfaces,
+                          const std::string& folder) {
+  if (!NeedsCosts(world)) return absl::OkStatus();
+  std::vector<std::string> hosts;
+  for (int r = 0; r < world.size(); ++r) hosts.push_back(world.host(r));
+  // Ranks of a host may share no memory, and so be several groups.
+  const std::string carrier = transport + " in " + std::to_string(world.groups()) + " groups";
+  Network network{
+      .cluster = ClusterName(hosts, carrier, interfaces), .hosts = world.groups(), .ranks = RanksOfLargestHost(world)};
+  const auto warn = [](const char* what, const absl::Status& status) {
+    std::fprintf(stderr, "lockstep: %s: %s\n", what, std::string(status.message()).c_str());
+  };
+  std::string known;  // as a text; empty if it has to be measured
+  if (world.rank() == 0) {
+    const absl::StatusOr<Network> read = ReadNetwork(folder, network.cluster);
+    if (read.ok()) known = ToText(*read);
+    else if (!absl::IsNotFound(read.status())) warn("the network is measured anew", read.status());
+  }
+  ASSIGN_OR_RETURN(known, FromRank0(world, known));
+  if (known.empty()) {
+    ASSIGN_OR_RETURN(network.costs, MeasureCosts(world));
+    if (world.rank() == 0) {
+      if (const absl::Status status = WriteNetwork(folder, network); !status.ok())
+        warn("what was measured of the network is not kept", status);
+    }
+    ASSIGN_OR_RETURN(known, FromRank0(world, ToText(network)));
+  }
+  ASSIGN_OR_RETURN(const Network agreed, NetworkOf(known));
+  world.SetRoutes({.costs = agreed.costs});
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,150 @@
+// The file of a network's costs, and how ranks agree on it.
+
+#include "runtime/comm/network_cache.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/cache_file.h"
+#include "runtime/comm/in_process.h"
+#include "runtime/comm/measure_network.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string NewFolder() {
+  std::string name = ::testing::TempDir() + "/networks.XXXXXX";
+  return mkdtemp(name.data());
+}
+
+Network Example() {
+  return {.cluster = ClusterName({"h0", "h0", "h1"}, "tcp", "eth"),
+          .hosts = 2,
+          .ranks = 2,
+          .costs = {.latency = 1.0 / 3, .message = 0, .byte_to_all = 1e-9, .byte_to_neighbour = 2e-9}};
+}
+
+std::string Contents(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+TEST(NetworkCache, NamesHostsInTheOrderOfRanks) {
+  EXPECT_EQ(ClusterName({"a", "a", "b", "a"}, "tcp", ""), "a*2 b*1 a*1 by tcp");
+  EXPECT_EQ(Example().cluster, "h0*2 h1*1 by tcp through eth");
+  EXPECT_EQ(ClusterName({"a\"\n\\"}, "mpi", ""), "a*1 by mpi") << "as a line of the file can have it";
+}
+
+TEST(NetworkCache, KeepsCostsToTheLastBit) {
+  const std::string folder = NewFolder();
+  const Network written = Example();
+  EXPECT_TRUE(absl::IsNotFound(ReadNetwork(folder, written.cluster).status()));
+  ASSERT_TRUE(WriteNetwork(folder, written).ok());
+  const auto read = ReadNetwork(folder, written.cluster);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->costs, written.costs);
+  EXPECT_EQ(read->hosts, 2);
+  EXPECT_EQ(read->ranks, 2);
+  ASSERT_EQ(KnownNetworks(folder).size(), 1u);
+  EXPECT_EQ(KnownNetworks(folder)[0].cluster, written.cluster);
+  EXPECT_TRUE(absl::IsNotFound(ReadNetwork(folder, "another*1 by tcp").status()));
+  EXPECT_TRUE(absl::IsNotFound(ReadNetwork("", written.cluster).status()));
+}
+
+TEST(NetworkCache, EveryTruncationAndChangedByteIsAnError) {
+  const std::string whole = ToText(Example());
+  ASSERT_TRUE(NetworkOf(whole).ok());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_FALSE(NetworkOf(whole.substr(0, i)).ok()) << i;
+    std::string changed = whole;
+    changed[i] = static_cast<char>(changed[i] ^ 1);
+    EXPECT_FALSE(NetworkOf(changed).ok()) << i;
+  }
+}
+
+TEST(NetworkCache, OfAnotherClusterIsAnErrorThatNamesTheFile) {
+  const std::string folder = NewFolder();
+  const std::string path = NetworkCachePath(folder, "x*1 by tcp");
+  ASSERT_TRUE(ReplaceFile(path, ToText(Example())).ok());
+  EXPECT_THAT(std::string(ReadNetwork(folder, "x*1 by tcp").status().message()), HasSubstr(path));
+}
+
+// The costs by which the ranks of a world choose, told from outside: one folder each.
+std::vector<NetworkCosts> Chosen(int ranks, const std::vector<std::string>& folders) {
+  std::vector<int> begins;
+  for (int r = 0; r < ranks; ++r) begins.push_back(r);
+  auto world = CreateInProcessGroups(ranks, begins, {.timeout = absl::Seconds(30)});
+  EXPECT_TRUE(world.ok());
+  std::vector<NetworkCosts> costs(ranks);
+  std::vector<std::thread> threads;
+  for (auto& communicator : *world) {
+    threads.emplace_back([&, c = std::move(communicator)] {
+      auto& rank = static_cast<RankCommunicator&>(*c);
+      const absl::Status status = ChooseRoutes(rank, "tcp", "", folders[c->rank()]);
+      EXPECT_TRUE(status.ok()) << status;
+      costs[c->rank()] = rank.routes().costs;
+      EXPECT_TRUE(c->Barrier("all have chosen").ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return costs;
+}
+
+void ExpectAllAre(const std::vector<NetworkCosts>& found, const NetworkCosts& expected) {
+  for (const NetworkCosts& each : found) EXPECT_EQ(each, expected);
+}
+
+TEST(ChooseRoutes, MeasuresOnceAndRanksAgreeWhoeverSeesTheFile) {
+  const std::string folder = NewFolder(), empty = NewFolder();
+  const std::vector<NetworkCosts> first = Chosen(3, {folder, folder, folder});
+  EXPECT_NE(first[0], NetworkCosts()) << "they were measured";
+  EXPECT_GT(first[0].latency, 0);
+  EXPECT_GT(first[0].byte_to_all, 0);
+  ExpectAllAre(first, first[0]);
+  ExpectAllAre(Chosen(3, {folder, folder, folder}), first[0]);
+  ExpectAllAre(Chosen(3, {folder, empty, ""}), first[0]);
+  const std::vector<NetworkCosts> anew = Chosen(3, {empty, folder, folder});
+  ExpectAllAre(anew, anew[0]);
+  EXPECT_NE(anew[0], first[0]) << "it is rank 0 that has to see the file";
+  EXPECT_EQ(KnownNetworks(empty).size(), 1u);
+}
+
+TEST(ChooseRoutes, MeasuresAnewWhereTheFileIsDamagedAndSaysSo) {
+  const std::string folder = NewFolder();
+  const std::vector<NetworkCosts> first = Chosen(3, {folder, folder, folder});
+  const std::string path = NetworkCachePath(folder, KnownNetworks(folder)[0].cluster);
+  std::ofstream(path, std::ios::app) << "more\n";
+  ::testing::internal::CaptureStderr();
+  const std::vector<NetworkCosts> anew = Chosen(3, {folder, folder, folder});
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr(path));
+  EXPECT_THAT(said, HasSubstr("measured anew"));
+  ExpectAllAre(anew, anew[0]);
+  EXPECT_TRUE(NetworkOf(Contents(path)).ok()) << "it is whole again";
+}
+
+TEST(ChooseRoutes, IsSaidWhereNothingCanBeKept) {
+  ::testing::internal::CaptureStderr();
+  const std::vector<NetworkCosts> costs = Chosen(3, {"/dev/null", "/dev/null", "/dev/null"});
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("is not kept"));
+  ExpectAllAre(costs, costs[0]);
+}
+
+TEST(ChooseRoutes, MeasuresNothingWhereCostsDecideNothing) {
+  const std::string folder = NewFolder();
+  for (const int ranks : {1, 2}) ExpectAllAre(Chosen(ranks, {folder, folder}), NetworkCosts());
+  EXPECT_TRUE(KnownNetworks(folder).empty());
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,14 @@
+"""One rank of test_order: trains with additions in an order, and writes a digest of its states to <folder>/<rank>.
+
+mpi_order.py FOLDER ORDER
+"""
+
+import sys
+from pathlib import Path
+
+import lockstep as ls
+from order import digest
+
+folder, order = sys.argv[1:]
+world = ls.Communicator.mpi(order=order)
+(Path(folder) / str(world.rank)).write_text(f"{world.size} {digest(world)}")

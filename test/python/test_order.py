@@ -1,0 +1,39 @@
+"""Communicator.mpi(order="rank"): the bits of a sum do not depend on how ranks are spread over hosts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from order import digest
+from ranks import run_in_threads
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "hosts"))
+
+import hosts
+
+pytestmark = pytest.mark.skipif(bool(hosts.why_not()), reason=f"no hosts on this machine: {hosts.why_not()}")
+
+
+def on_hosts(ranks: list[int], order: str, folder: Path) -> str:
+    """What four ranks, which all have the same, have learnt."""
+    with hosts.Hosts(len(ranks)) as these:
+        done = these.mpirun(
+            ranks, sys.executable, HERE / "mpi_order.py", folder, order, timeout=120, capture_output=True
+        )
+    assert done.returncode == 0, done.stderr
+    assert sum(ranks) == 4
+    (told,) = {(folder / str(rank)).read_text() for rank in range(4)}
+    size, found = told.split()
+    assert size == "4"
+    return found
+
+
+def test_rank_order_gives_the_same_bits_however_ranks_are_placed(tmp_path: Path) -> None:
+    expected, *_ = run_in_threads(4, digest)  # which share memory, and add in the order of ranks
+    for ranks in ([2, 2], [1, 3]):
+        assert on_hosts(ranks, "rank", tmp_path) == expected, ranks
+    assert on_hosts([2, 2], "any", tmp_path) != expected, "this run shows no order"
