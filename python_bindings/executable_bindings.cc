@@ -104,14 +104,12 @@ std::vector<std::string> SlowDTypes(const Model& model, const std::string& backe
   return {slow.begin(), slow.end()};
 }
 
-std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::string& backend, nb::object world,
-                                               const std::vector<std::pair<std::string, int64_t>>& mesh,
-                                               const passes::InputSplits& splits, bool shard_optimizer, int64_t threads,
-                                               std::optional<int64_t> bucket_bytes, const std::string& wire,
-                                               bool optimize, bool replicated, int64_t check_every,
-                                               const std::string& isa, bool tf32, bool tune,
-                                               std::optional<uint64_t> memory_limit, bool profile,
-                                               const std::string& dump) {
+std::unique_ptr<LoadedExecutable> CompileModel(
+    const Model& model, const std::string& backend, nb::object world,
+    const std::vector<std::pair<std::string, int64_t>>& mesh, const passes::InputSplits& splits, bool shard_optimizer,
+    bool shared_weights, int64_t threads, std::optional<int64_t> bucket_bytes, const std::string& wire, bool optimize,
+    bool replicated, int64_t check_every, const std::string& isa, bool tf32, bool tune,
+    std::optional<uint64_t> memory_limit, bool profile, const std::string& dump) {
   auto loaded = std::make_unique<LoadedExecutable>();
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
@@ -121,6 +119,7 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   options.wire = wire;
   options.optimize = optimize;
   options.replicated = replicated;
+  options.shared_weights = shared_weights;
   options.isa = isa;
   options.tf32 = tf32;
   options.tune = tune;
@@ -451,12 +450,12 @@ void BindExecutable(nb::module_& module) {
              nb::sig("def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]"));
   module.def(
       "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "shard_optimizer"_a,
-      "threads"_a, "bucket_bytes"_a, "wire"_a, "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a,
-      "tune"_a, "memory_limit"_a, "profile"_a, "dump"_a,
+      "shared_weights"_a, "threads"_a, "bucket_bytes"_a, "wire"_a, "optimize"_a, "replicated"_a, "check_every"_a,
+      "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a, "profile"_a, "dump"_a,
       nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
               "collections.abc.Sequence[tuple[str, int]], "
-              "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], shard_optimizer: bool, threads: "
-              "int, "
+              "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], shard_optimizer: bool, "
+              "shared_weights: bool, threads: int, "
               "bucket_bytes: int | None, wire: str, optimize: bool, replicated: bool, check_every: int, "
               "isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable"));
 }
