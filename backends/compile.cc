@@ -8,6 +8,7 @@
 #include "backends/planning/certificate.h"
 #include "backends/planning/emit_steps.h"
 #include "backends/planning/reuse_operands.h"
+#include "backends/planning/share_states.h"
 #include "core/local_types.h"
 #include "passes/pipeline.h"
 
@@ -53,12 +54,18 @@ absl::Status CheckInputsAreShared(const Graph& graph, const Mesh& mesh) {
 }
 
 // The graph after all passes, for a backend.
-absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, const Target& target,
-                                uint64_t memory_limit) {
+absl::StatusOr<Executable> Emit(Graph graph, const Backend& backend, const Target& target,
+                                const CompileOptions& options) {
+  std::string graph_text = graph.ToString();
+  std::vector<StateToShare> shared;
+  if (options.shared_weights) {
+    ASSIGN_OR_RETURN(shared, ShareStates(graph, std::string(kDataAxis)));
+  }
   // Kernels for nodes; collectives start as early, and are waited for as late as can be; results and next states are
   // written in place; what does not fit is computed again.
-  ASSIGN_OR_RETURN(LoweredProgram lowered, LowerWithin(memory_limit, graph, backend, target));
+  ASSIGN_OR_RETURN(LoweredProgram lowered, LowerWithin(options.memory_limit, graph, shared, backend, target));
   Program& program = lowered.program;
+  GuardSharedStates(program);                    // ranks read no state that another one writes
   ReuseOperands(program);                        // where a kernel may write over what it read last
   const BufferPlan plan = PlanBuffers(program);  // the rest shares an arena by lifetimes
   const uint64_t kernels_constant_bytes = program.KernelsConstantBytes();
@@ -74,7 +81,10 @@ absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, cons
   executable.constants = std::move(program.constants);
   executable.inputs = std::move(program.inputs);
   executable.results = std::move(program.results);
-  executable.states = std::move(program.states);
+  for (size_t i = 0; i < program.states.size(); ++i) {
+    if (program.WholeOf(static_cast<int>(i)) == static_cast<int>(i))
+      executable.states.push_back(std::move(program.states[i]));
+  }
   executable.settings = std::move(program.settings);
   executable.settings_buffer = plan.settings;
   executable.steps = std::move(steps);
@@ -85,7 +95,7 @@ absl::StatusOr<Executable> Emit(const Graph& graph, const Backend& backend, cons
   executable.kernels_constant_bytes = kernels_constant_bytes;
   executable.certificate = std::move(certificate);
   executable.fingerprint = "build " + BuildId() + "\n" + target.fingerprint;
-  executable.graph_text = graph.ToString();
+  executable.graph_text = std::move(graph_text);
   return executable;
 }
 
@@ -111,7 +121,7 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   const absl::Status passed = passes::RunPasses(passes::MakePipeline(pipeline), graph, options.debug);
   if (absl::IsUnimplemented(passed)) return Annotate(passed, "backend=\"" + std::string(backend.name()) + "\"");
   RETURN_IF_ERROR(passed);
-  absl::StatusOr<Executable> executable = Emit(graph, backend, target, options.memory_limit);
+  absl::StatusOr<Executable> executable = Emit(graph.Clone(), backend, target, options);
   if (executable.ok() || options.debug.reproducer_directory.empty()) return executable;
   return passes::WithReproducer(executable.status(), "emit", graph.name(), graph.ToString(), options.debug);
 }

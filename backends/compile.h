@@ -27,10 +27,13 @@ struct CompileOptions {
   std::optional<passes::MeasuredStep> measured;             // MergeOptions::measured; equal on all ranks
   std::string wire;                                         // PipelineOptions::wire
   double operations_per_byte = 0;                           // FactorOptions::operations_per_byte
-  uint64_t memory_limit = 0;                                // bytes of a rank (memory_limit.h); 0: no limit
-  bool optimize = true;                                     // false: only what is needed to run, for comparing
-  bool replicated = false;                                  // every rank is meant to get the same inputs; see Compile
-  passes::PassDebug debug;  // with a directory for reproducers, a failure after the passes leaves one too
+  // Ranks along the axis `data`, which share memory then, have one copy of the states of which each updates a slice or
+  // nobody anything (planning/share_states.h).
+  bool shared_weights = false;
+  uint64_t memory_limit = 0;  // bytes of a rank (memory_limit.h); 0: no limit
+  bool optimize = true;       // false: only what is needed to run, for comparing
+  bool replicated = false;    // every rank is meant to get the same inputs; see Compile
+  passes::PassDebug debug;    // with a directory for reproducers, a failure after the passes leaves one too
 };
 
 // `graph` is the one-rank program over the global batch, or one that distribute has already made a rank's. With several

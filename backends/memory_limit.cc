@@ -13,8 +13,10 @@
 namespace lockstep {
 namespace {
 
-absl::StatusOr<Program> LowerAndSchedule(const Graph& graph, const Backend& backend, const Target& target) {
+absl::StatusOr<Program> LowerAndSchedule(const Graph& graph, const std::vector<StateToShare>& shared,
+                                         const Backend& backend, const Target& target) {
   ASSIGN_OR_RETURN(Program program, backend.Lower(graph, target));
+  MarkShared(program, shared);
   ScheduleCollectives(program);
   BindResults(program);
   return program;
@@ -30,9 +32,9 @@ Held HeldBy(Program& program) {
   Held held;
   held.constants = program.KernelsConstantBytes();
   for (const Buffer& buffer : PlanBuffers(program).buffers) {
-    if (buffer.kind == BufferKind::kState) held.states += buffer.bytes;
-    if (buffer.kind == BufferKind::kConstant) held.constants += buffer.bytes;
-    if (buffer.kind == BufferKind::kRegistered) held.buckets += buffer.bytes;
+    if (buffer.kind == BufferKind::kState) held.states += buffer.bytes_of_rank();
+    if (buffer.kind == BufferKind::kConstant) held.constants += buffer.bytes_of_rank();
+    if (buffer.kind == BufferKind::kRegistered) held.buckets += buffer.bytes_of_rank();
   }
   return held;
 }
@@ -56,11 +58,12 @@ std::optional<uint64_t> BesideLoops(const Program& program) {
 
 class Fitter {
  public:
-  Fitter(uint64_t limit, const Graph& graph, const Backend& backend, const Target& target)
-      : limit_(limit), graph_(graph), backend_(backend), target_(target) {}
+  Fitter(uint64_t limit, const Graph& graph, const std::vector<StateToShare>& shared, const Backend& backend,
+         const Target& target)
+      : limit_(limit), graph_(graph), shared_(shared), backend_(backend), target_(target) {}
 
   absl::StatusOr<LoweredProgram> Run() {
-    ASSIGN_OR_RETURN(Program program, LowerAndSchedule(graph_, backend_, target_));
+    ASSIGN_OR_RETURN(Program program, LowerAndSchedule(graph_, shared_, backend_, target_));
     held_ = HeldBy(program);
     const uint64_t arena = limit_ > held_.total() ? limit_ - held_.total() : 0;
     const std::optional<uint64_t> beside = BesideLoops(program);
@@ -70,7 +73,7 @@ class Fitter {
     for (uint64_t body : {beside && arena > *beside ? arena - *beside : 1, uint64_t{1}}) {
       if (!beside) break;
       target_.body_bytes = body;
-      ASSIGN_OR_RETURN(lowered.program, LowerAndSchedule(graph_, backend_, target_));
+      ASSIGN_OR_RETURN(lowered.program, LowerAndSchedule(graph_, shared_, backend_, target_));
       if (Fit(lowered, arena)) return lowered;
     }
     return InvalidArgument() << "memory_limit is " << limit_ << " bytes, and graph @" << graph_.name()
@@ -97,6 +100,7 @@ class Fitter {
 
   const uint64_t limit_;
   const Graph& graph_;
+  const std::vector<StateToShare>& shared_;
   const Backend& backend_;
   Target target_;
   Held held_;
@@ -106,10 +110,10 @@ class Fitter {
 
 }  // namespace
 
-absl::StatusOr<LoweredProgram> LowerWithin(uint64_t limit, const Graph& graph, const Backend& backend,
-                                           const Target& target) {
-  if (limit > 0) return Fitter(limit, graph, backend, target).Run();
-  ASSIGN_OR_RETURN(Program program, LowerAndSchedule(graph, backend, target));
+absl::StatusOr<LoweredProgram> LowerWithin(uint64_t limit, const Graph& graph, const std::vector<StateToShare>& shared,
+                                           const Backend& backend, const Target& target) {
+  if (limit > 0) return Fitter(limit, graph, shared, backend, target).Run();
+  ASSIGN_OR_RETURN(Program program, LowerAndSchedule(graph, shared, backend, target));
   return LoweredProgram{std::move(program), {}};
 }
 

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "backends/backend.h"
+#include "backends/planning/share_states.h"
 #include "core/graph.h"
 #include "core/status.h"
 
@@ -17,9 +19,9 @@ struct LoweredProgram {
   Recomputation work;
 };
 
-// The program of a graph after all passes. With a limit of 0 nothing is computed again. If the limit cannot be kept,
-// InvalidArgument says with how many bytes the program can be made.
-absl::StatusOr<LoweredProgram> LowerWithin(uint64_t limit, const Graph& graph, const Backend& backend,
-                                           const Target& target);
+// The program of a graph after all passes, in which ranks share some states. With a limit of 0 nothing is computed
+// again. If the limit cannot be kept, InvalidArgument says with how many bytes the program can be made.
+absl::StatusOr<LoweredProgram> LowerWithin(uint64_t limit, const Graph& graph, const std::vector<StateToShare>& shared,
+                                           const Backend& backend, const Target& target);
 
 }  // namespace lockstep

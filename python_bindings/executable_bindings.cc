@@ -137,15 +137,13 @@ passes::MeasuredStep MeasuredStepOf(const Measured& given) {
   return measured;
 }
 
-std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::string& backend, nb::object world,
-                                               const std::vector<std::pair<std::string, int64_t>>& mesh,
-                                               const passes::InputSplits& splits, bool shard_optimizer, int64_t threads,
-                                               std::optional<int64_t> bucket_bytes,
-                                               const std::optional<Measured>& measured, const std::string& wire,
-                                               std::optional<double> operations_per_byte, bool optimize,
-                                               bool replicated, int64_t check_every, const std::string& isa, bool tf32,
-                                               bool tune, std::optional<uint64_t> memory_limit, bool profile,
-                                               const std::string& dump) {
+std::unique_ptr<LoadedExecutable> CompileModel(
+    const Model& model, const std::string& backend, nb::object world,
+    const std::vector<std::pair<std::string, int64_t>>& mesh, const passes::InputSplits& splits, bool shard_optimizer,
+    bool shared_weights, int64_t threads, std::optional<int64_t> bucket_bytes, const std::optional<Measured>& measured,
+    const std::string& wire, std::optional<double> operations_per_byte, bool optimize, bool replicated,
+    int64_t check_every, const std::string& isa, bool tf32, bool tune, std::optional<uint64_t> memory_limit,
+    bool profile, const std::string& dump) {
   auto loaded = std::make_unique<LoadedExecutable>();
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
@@ -156,6 +154,7 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   options.wire = wire;
   options.optimize = optimize;
   options.replicated = replicated;
+  options.shared_weights = shared_weights;
   options.isa = isa;
   options.tf32 = tf32;
   options.tune = tune;
@@ -488,12 +487,13 @@ void BindExecutable(nb::module_& module) {
              nb::sig("def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]"));
   module.def(
       "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "shard_optimizer"_a,
-      "threads"_a, "bucket_bytes"_a, "measured"_a.none(), "wire"_a, "operations_per_byte"_a, "optimize"_a,
-      "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a, "profile"_a, "dump"_a,
+      "shared_weights"_a, "threads"_a, "bucket_bytes"_a, "measured"_a.none(), "wire"_a, "operations_per_byte"_a,
+      "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a, "profile"_a,
+      "dump"_a,
       nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
               "collections.abc.Sequence[tuple[str, int]], "
-              "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], shard_optimizer: bool, threads: "
-              "int, "
+              "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], shard_optimizer: bool, "
+              "shared_weights: bool, threads: int, "
               "bucket_bytes: int | None, measured: tuple[collections.abc.Sequence[tuple[str, int, int, int]], "
               "collections.abc.Mapping[str, collections.abc.Sequence[tuple[int, int]]]] | None, wire: str, "
               "operations_per_byte: float | None, optimize: bool, replicated: bool, check_every: int, "

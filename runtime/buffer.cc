@@ -17,6 +17,7 @@ std::string_view BufferKindName(BufferKind kind) {
 
 std::string Buffer::ToString() const {
   std::string text(BufferKindName(kind));
+  if (part_of >= 0) text = "part of " + text;
   return name.empty() ? text : text + " " + name;
 }
 

@@ -161,6 +161,11 @@ class Communicator {
   // Gives out at least `bytes` (0 is fine) of registered memory. Collective: all ranks call it, each with its own size.
   virtual absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) = 0;
 
+  // Gives out one piece of memory for all ranks: data() has the same bytes on each. Collective, with equal `bytes`. Who
+  // reads and who writes it when is for the callers to agree on. What a collective takes or gives there costs a copy
+  // between processes. FailedPrecondition where ranks have no memory in common: on several hosts, or on devices.
+  virtual absl::StatusOr<std::unique_ptr<RegisteredMemory>> AllocateShared(size_t bytes, std::string_view label) = 0;
+
   // The collectives. Operands may lie in registered memory or anywhere else; the latter costs a copy on the way in and
   // out between processes. `input == output` is in place for all_reduce and broadcast; for all_gather and
   // reduce_scatter of one piece see there; any other overlap is an error. Counts are numbers of elements, may be 0, and

@@ -65,6 +65,7 @@ absl::Status CheckValue(const SettingInfo& setting, double value) {
 }
 
 std::string CollectiveInfo::ToString() const {
+  if (is_barrier) return "barrier along " + axis + ", " + label;
   const CollectiveTraits traits = TraitsOf(op);
   std::string text(traits.name);
   if (traits.has_root) text += " root=" + std::to_string(root);
@@ -88,7 +89,7 @@ std::string StepInfo::ToString() const {
 std::vector<int32_t> BuffersWritten(const StepInfo& step) {
   std::vector<int32_t> buffers;
   for (const StepOperand& write : step.writes) buffers.push_back(write.slice.buffer);
-  if (step.collective) buffers.push_back(step.collective->output.buffer);
+  if (step.collective && !step.collective->is_barrier) buffers.push_back(step.collective->output.buffer);
   return buffers;
 }
 
@@ -118,7 +119,7 @@ std::string Certificate::ToString() const { return HexPrefix(hash); }
 uint64_t Executable::BytesOf(BufferKind kind) const {
   uint64_t bytes = 0;
   for (const Buffer& buffer : buffers) {
-    if (buffer.kind == kind) bytes += buffer.bytes;
+    if (buffer.kind == kind) bytes += buffer.bytes_of_rank();
   }
   return bytes;
 }

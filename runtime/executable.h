@@ -45,6 +45,8 @@ struct StepOperand {
 struct CollectiveInfo {
   int id = 0;  // a start and its wait share it; also the index of the ticket
   CollectiveOp op = CollectiveOp::kAllReduce;
+  // It moves nothing and has no operands, whatever op it is called as: it is over when all ranks have started it.
+  bool is_barrier = false;
   std::string axis;   // of the mesh: names the communicator
   int mesh_axis = 0;  // its position in the mesh
   ReduceKind kind = ReduceKind::kSum;
@@ -82,7 +84,8 @@ struct StepInfo {
   std::string ToString() const;
 };
 
-// The buffers that a step may write, some perhaps twice. A collective writes its output from its start on.
+// The buffers that a step may write, some perhaps twice. A collective writes its output from its start on. A part of a
+// buffer is not that buffer.
 std::vector<int32_t> BuffersWritten(const StepInfo& step);
 
 // A rank's end of one axis of the mesh, in the current run.
@@ -211,7 +214,7 @@ struct Executable {
                             // equal programs
   std::string graph_text;   // of the program that a rank runs, after all passes
 
-  // Bytes of all buffers of a kind.
+  // Bytes of all buffers of a kind that count for a rank.
   uint64_t BytesOf(BufferKind kind) const;
   std::string ToString() const;
 };

@@ -151,7 +151,9 @@ class Executor {
 
   // State by name, on all ranks alike: a state that only some ranks have assigned is an error of the next
   // Run. All states are zero at first. A spoilt executor's states can be read, to look at them. `tensor.type` must be
-  // the local type, or (assign) the global one, of which this rank then takes its part.
+  // the local type, or (assign) the global one, of which this rank then takes its part. States that ranks share
+  // (Buffer::sharers) they assign together, in the same order: the call waits for the others, and fails if their values
+  // differ.
   absl::Status AssignState(std::string_view name, const ConstTensorRef& tensor);
 
   // Until all states have been assigned, runs fail with `why`: before a caller assigns one after the other, and may
@@ -194,12 +196,16 @@ class Executor {
   // --- executor_load.cc
   absl::Status Allocate();
   absl::Status AllocateBuffers();
+  absl::Status AllocateShared();
   absl::Status AllocateForQueue();
   absl::Status Agree();
   absl::Status MakeAxes();
   absl::Status Prepare();
   void FindUpdates();
   void NameSteps();
+
+  // --- executor_states.cc
+  absl::Status AssignShared(const ValueInfo& info, const std::byte* data);
 
   // --- executor_run.cc: one run, up to where it is queued
   // What inputs and results name, in given_inputs_ and given_results_.

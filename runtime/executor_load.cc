@@ -1,6 +1,7 @@
 // From an executable to an executor: what the ranks agree on, and the memory of the buffers.
 
 #include <algorithm>
+#include <utility>
 
 #include "core/check.h"
 #include "core/status.h"
@@ -18,6 +19,15 @@ int GroupOf(int64_t rank, const Mesh& mesh, std::string_view axis) {
   });
   LOCKSTEP_CHECK(group != groups.end()) << "rank " << rank << " in " << mesh.ToString();
   return static_cast<int>(group - groups.begin());
+}
+
+// What ranks have to have in common besides the program: which states are one piece of memory.
+std::string SharedStates(const Executable& executable) {
+  std::string text;
+  for (const Buffer& buffer : executable.buffers) {
+    if (buffer.sharers > 1 && buffer.part_of < 0) text += "shared: " + buffer.ToString() + "\n";
+  }
+  return text;
 }
 
 RecordedStep::Kind KindOf(StepKind kind) {
@@ -66,7 +76,8 @@ absl::Status Executor::Agree() {
   certificate += executable_.certificate.ToString();
   // Equal collectives are not yet equal programs: a learning rate, say, may differ.
   const std::string program = "checked every " + std::to_string(options_.check_every) + " runs\n" +
-                              (options_.profile ? "profiled: step by step\n" : "") + executable_.graph_text;
+                              (options_.profile ? "profiled: step by step\n" : "") + SharedStates(executable_) +
+                              executable_.graph_text;
   witness_ = std::make_unique<Witness>(executable_, options_.check_every, certificate + program);
   if (ranks == 1) return absl::OkStatus();
   // First, since kernels for other threads or of another processor may also want another layout in a bucket.
@@ -158,6 +169,7 @@ absl::Status Executor::AllocateBuffers() {
       registered_.push_back(std::move(memory));
       continue;
     }
+    if (buffer.sharers > 1) continue;
     ASSIGN_OR_RETURN(auto memory, device_.Allocate(buffer.bytes, buffer.ToString()));
     addresses_[i] = memory->data();
     memory_.push_back(std::move(memory));
@@ -165,6 +177,33 @@ absl::Status Executor::AllocateBuffers() {
       const Tensor& value = executable_.constants[constant++];
       RETURN_IF_ERROR(device_.CopyToDevice(addresses_[i], value.bytes(), value.num_bytes()));
     }
+  }
+  return AllocateShared();
+}
+
+// One piece of memory for all that ranks share along an axis, since each takes a file descriptor.
+absl::Status Executor::AllocateShared() {
+  std::vector<Buffer>& buffers = executable_.buffers;
+  for (size_t axis = 0; axis < axes_.size(); ++axis) {
+    const auto is_shared = [&](const Buffer& buffer) {
+      return buffer.sharers > 1 && buffer.mesh_axis == static_cast<int>(axis);
+    };
+    uint64_t bytes = 0;
+    for (const Buffer& buffer : buffers) bytes += is_shared(buffer) && buffer.part_of < 0 ? AlignUp(buffer.bytes) : 0;
+    if (bytes == 0) continue;
+    const std::string label = "states of @" + executable_.name + " that ranks share";
+    ASSIGN_OR_RETURN(auto memory, axes_[axis].communicator->AllocateShared(bytes, label));
+    std::byte* next = memory->data();
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      if (!is_shared(buffers[i])) continue;
+      if (buffers[i].part_of < 0) {
+        addresses_[i] = std::exchange(next, next + AlignUp(buffers[i].bytes));
+      } else {  // which comes after the whole
+        addresses_[i] = addresses_[static_cast<size_t>(buffers[i].part_of)] +
+                        static_cast<uint64_t>(axes_[axis].coordinate) * buffers[i].bytes;
+      }
+    }
+    registered_.push_back(std::move(memory));
   }
   return absl::OkStatus();
 }
@@ -194,11 +233,17 @@ absl::Status Executor::AllocateForQueue() {
 void Executor::FindUpdates() {
   std::vector<bool> updated(executable_.buffers.size(), false);
   first_update_ = executable_.steps.size();
+  size_t first_start = executable_.steps.size();
   for (size_t i = 0; i < executable_.steps.size(); ++i) {
-    for (int32_t buffer : BuffersWritten(executable_.steps[i]->info())) {
-      if (executable_.buffers[static_cast<size_t>(buffer)].kind != BufferKind::kState) continue;
-      updated[static_cast<size_t>(buffer)] = true;
-      first_update_ = std::min(first_update_, i);
+    const StepInfo& step = executable_.steps[i]->info();
+    if (step.kind == StepKind::kStart) first_start = std::min(first_start, i);
+    for (int32_t buffer : BuffersWritten(step)) {
+      const Buffer& written = executable_.buffers[static_cast<size_t>(buffer)];
+      if (written.kind != BufferKind::kState) continue;
+      const bool is_shared = written.part_of >= 0;
+      updated[static_cast<size_t>(is_shared ? written.part_of : buffer)] = true;
+      // Other ranks may write their parts as soon as this one has started a collective.
+      first_update_ = std::min(first_update_, is_shared ? first_start : i);
     }
   }
   for (const ValueInfo& state : executable_.states) {

@@ -7,6 +7,7 @@
 #include "core/status.h"
 #include "core/tensor.h"
 #include "runtime/executor_call.h"
+#include "runtime/hash.h"
 
 namespace lockstep {
 
@@ -51,12 +52,32 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   } else {
     RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, data));
   }
-  std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
-  RETURN_IF_ERROR(device_.CopyToDevice(address, data, info->local_type.num_bytes()));
-  RETURN_IF_ERROR(device_.Synchronize());
+  if (executable_.buffers[static_cast<size_t>(info->buffer)].sharers > 1) {
+    RETURN_IF_ERROR(AssignShared(*info, data));
+  } else {
+    std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
+    RETURN_IF_ERROR(device_.CopyToDevice(address, data, info->local_type.num_bytes()));
+    RETURN_IF_ERROR(device_.Synchronize());
+  }
   std::erase(unassigned_, info->name);
   witness_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
   return absl::OkStatus();
+}
+
+// Between two barriers, so that no rank reads what is half written: all are in this call. The first brings the value's
+// hash, so that none can mean another one.
+absl::Status Executor::AssignShared(const ValueInfo& info, const std::byte* data) {
+  const auto buffer = static_cast<size_t>(info.buffer);
+  const AxisContext& axis = axes_[static_cast<size_t>(executable_.buffers[buffer].mesh_axis)];
+  const std::string label = "assignment of state " + info.name + ", which ranks share";
+  const auto meet = [&](uint64_t hash) -> absl::Status {
+    const Communicator::Call call{label, nullptr, {.states = hash}, /*compared_only=*/true};
+    return axis.communicator->AllReduce(nullptr, nullptr, 0, DType::kU8, ReduceKind::kSum, call);
+  };
+  const size_t bytes = info.local_type.num_bytes();
+  RETURN_IF_ERROR(meet(HashBytes(data, bytes)));
+  if (axis.coordinate == 0) std::memcpy(addresses_[buffer], data, bytes);
+  return meet(0);
 }
 
 absl::Status Executor::DoubtStates(const absl::Status& why) {

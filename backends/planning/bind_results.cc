@@ -11,9 +11,8 @@ class Binder {
     state_storages_.resize(program.states.size());
     for (size_t id = 0; id < program.storages.size(); ++id) {
       const Storage& storage = program.storages[id];
-      if (storage.kind == Storage::Kind::kState && storage.alias_of < 0) {
+      if (storage.kind == Storage::Kind::kState)
         state_storages_[static_cast<size_t>(storage.index)] = static_cast<int>(id);
-      }
     }
   }
 
@@ -61,9 +60,11 @@ class Binder {
 
   bool BindState(const ProgramOutput& output) {
     const int root = program_.Root(output.storage);
-    const int old = state_storages_[static_cast<size_t>(output.state)];
-    if (root == old) return true;  // unchanged
-    if (!program_.storage(root).InArena() || program_.storage(root).bytes != program_.storage(old).bytes) return false;
+    const int state = state_storages_[static_cast<size_t>(output.state)];
+    const int old = program_.Root(state);  // of a part the whole: who reads that, reads what will be written
+    if (root == old) return true;          // unchanged
+    if (!program_.storage(root).InArena() || program_.storage(root).bytes != program_.storage(state).bytes)
+      return false;
     for (const ProgramOutput& other : program_.outputs) {
       if (program_.Root(other.storage) == old) return false;  // the old value is needed at the end
     }

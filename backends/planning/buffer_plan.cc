@@ -53,6 +53,7 @@ class Planner {
     AddNamedBuffers(BufferKind::kInput, program_.inputs, inputs_);
     AddNamedBuffers(BufferKind::kResult, program_.results, results_);
     AddNamedBuffers(BufferKind::kState, program_.states, states_);
+    ShareBuffers();
     if (!program_.settings.empty()) {
       plan_.settings = AddBuffer(BufferKind::kSettings, "", program_.settings.size() * sizeof(double));
     }
@@ -63,8 +64,9 @@ class Planner {
     for (size_t axis = 0; axis < program_.mesh.axes().size(); ++axis) PlaceBuckets(static_cast<int>(axis));
     PlaceInArena();
     for (size_t id = 0; id < program_.storages.size(); ++id) {
-      const int root = program_.Root(static_cast<int>(id));
-      plan_.slices[id] = plan_.slices[static_cast<size_t>(root)];
+      int place = static_cast<int>(id);
+      while (program_.storage(place).alias_of >= 0 && !IsPart(place)) place = program_.storage(place).alias_of;
+      plan_.slices[id] = plan_.slices[static_cast<size_t>(place)];
     }
     return std::move(plan_);
   }
@@ -82,10 +84,30 @@ class Planner {
     }
   }
 
+  // What ranks share, and of the parts what they are parts of.
+  void ShareBuffers() {
+    for (size_t state = 0; state < program_.shared.size(); ++state) {
+      const SharedState& shared = program_.shared[state];
+      if (shared.axis < 0) continue;
+      Buffer& buffer = plan_.buffers[static_cast<size_t>(states_[state])];
+      buffer.mesh_axis = shared.axis;
+      buffer.sharers = static_cast<int>(program_.mesh.axes()[static_cast<size_t>(shared.axis)].size);
+      if (shared.part_of < 0) continue;
+      buffer.part_of = states_[static_cast<size_t>(shared.part_of)];
+      buffer.name = program_.states[static_cast<size_t>(shared.part_of)].name;
+    }
+  }
+
+  // Whether the storage is a state that is a part of another one, and has that one's bytes in a buffer of its own.
+  bool IsPart(int id) const {
+    const Storage& storage = program_.storage(id);
+    return storage.kind == Storage::Kind::kState && storage.alias_of >= 0;
+  }
+
   void PlaceRoots() {
     for (size_t id = 0; id < program_.storages.size(); ++id) {
       const Storage& storage = program_.storages[id];
-      if (storage.alias_of >= 0) continue;
+      if (storage.alias_of >= 0 && !IsPart(static_cast<int>(id))) continue;
       const auto index = static_cast<size_t>(storage.index);
       BufferSlice& slice = plan_.slices[id];
       slice.bytes = storage.bytes;

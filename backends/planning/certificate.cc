@@ -54,12 +54,18 @@ class Checker {
     RETURN_IF_ERROR(CheckOperands(at, step));
     if (is_wait) RETURN_IF_ERROR(Wait(at, step));  // what it ends is its own from here on
     RETURN_IF_ERROR(CheckRaces(at, step));
+    RETURN_IF_ERROR(CheckShared(at, step));
     return is_start ? Start(at, step) : absl::OkStatus();
   }
 
   absl::StatusOr<Certificate> Finish() {
     if (!in_flight_.empty()) {
       return Internal() << "order certificate (O2): " << in_flight_.begin()->second.label << " is never waited for";
+    }
+    for (const auto& [whole, uses] : shared_) {
+      if (uses.written < 0 || Met(whole) > uses.written) continue;
+      return Internal() << "order certificate (O7): the run may end before all ranks have written their parts of "
+                        << buffers_[static_cast<size_t>(whole)].ToString();
     }
     certificate_.hash = 0xcbf29ce484222325;
     for (const std::string& line : certificate_.lines) certificate_.hash = Hash(certificate_.hash, line + "\n");
@@ -112,6 +118,7 @@ class Checker {
       return Error("O6", at, step) << "is along axis " << collective.axis << ", number " << collective.mesh_axis
                                    << " of the mesh " << mesh_.ToString();
     }
+    if (collective.is_barrier) return absl::OkStatus();
     for (const BufferSlice& slice : {collective.input, collective.output}) {
       const Buffer& buffer = buffers_[static_cast<size_t>(slice.buffer)];
       if (buffer.kind == BufferKind::kRegistered && buffer.mesh_axis == collective.mesh_axis) continue;
@@ -119,6 +126,62 @@ class Checker {
                                    << ", which is not registered with that axis' communicator";
     }
     return absl::OkStatus();
+  }
+
+  // Positions of the last steps, by a buffer that ranks share; -1: none yet.
+  struct Uses {
+    int64_t read = -1;  // of the whole; the begin of the run counts as one
+    int64_t written = -1;
+  };
+
+  // All ranks that share the buffer have begun the step at this position.
+  int64_t Met(int32_t whole) const {
+    const auto met = met_.find(buffers_[static_cast<size_t>(whole)].mesh_axis);
+    return met == met_.end() ? -1 : met->second;
+  }
+
+  // (O7)
+  absl::Status CheckShared(size_t at, const StepInfo& step) {
+    for (const Access& access : AccessesOf(step)) {
+      if (access.slice.bytes == 0) continue;
+      const Buffer& buffer = buffers_[static_cast<size_t>(access.slice.buffer)];
+      const bool is_part = buffer.part_of >= 0;
+      if ((buffer.sharers < 2 && !is_part) || (is_part && !access.is_write)) continue;
+      const int32_t whole = is_part ? buffer.part_of : access.slice.buffer;
+      Uses& uses = shared_[whole];
+      if (!is_part && access.is_write) {
+        return Error("O7", at, step) << "writes all of " << buffer.ToString() << ", which ranks share";
+      }
+      if (access.is_write) {
+        if (Met(whole) <= uses.read) {
+          return Error("O7", at, step) << "writes " << access.what << " while another rank may read "
+                                       << buffers_[static_cast<size_t>(whole)].ToString();
+        }
+        uses.written = static_cast<int64_t>(at);
+      } else {
+        if (uses.written >= 0 && Met(whole) <= uses.written) {
+          return Error("O7", at, step) << "reads " << access.what << " while another rank may write its part of it";
+        }
+        uses.read = static_cast<int64_t>(at);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Of a wait: whether it is over only when all ranks have started the collective, since each has all ranks' operands
+  // in its result.
+  static bool MeetsAll(const CollectiveInfo& collective) {
+    switch (collective.op) {
+      case CollectiveOp::kAllReduce:
+      case CollectiveOp::kAllGather:
+      case CollectiveOp::kReduceScatter:
+      case CollectiveOp::kAllToAll: return collective.is_barrier || collective.count > 0;
+      case CollectiveOp::kBroadcast:
+      case CollectiveOp::kPermute:
+      case CollectiveOp::kGather:
+      case CollectiveOp::kScatter: return false;
+    }
+    return false;
   }
 
   absl::Status Start(size_t at, const StepInfo& step) {
@@ -141,6 +204,7 @@ class Checker {
     }
     certificate_.lines.push_back(std::move(line));
     in_flight_.emplace(collective.id, collective);
+    started_at_.emplace(collective.id, static_cast<int64_t>(at));
     return absl::OkStatus();
   }
 
@@ -159,6 +223,10 @@ class Checker {
       if (!Contains(started.output, write.slice)) return Error("O4", at, step) << "%" << write.name << " is outside";
     }
     in_flight_.erase(flying);
+    if (MeetsAll(collective)) {
+      int64_t& met = met_.emplace(collective.mesh_axis, -1).first->second;
+      met = std::max(met, started_at_.at(collective.id));
+    }
     return absl::OkStatus();
   }
 
@@ -166,6 +234,9 @@ class Checker {
   const Mesh& mesh_;
   int next_id_ = 0;
   std::map<int, CollectiveInfo> in_flight_;
+  std::map<int, int64_t> started_at_;  // by collective
+  std::map<int, int64_t> met_;         // by axis: the last start of which it is known that all ranks have come to it
+  std::map<int32_t, Uses> shared_;     // by buffer
   Certificate certificate_;
 };
 

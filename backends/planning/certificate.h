@@ -12,6 +12,10 @@
 //  (O6) A collective is along an axis of the mesh with more than one rank, whose communicator its start and its wait
 //       use. What it takes and gives lies in memory that is registered with that communicator, which would copy what is
 //       not its own.
+//  (O7) Of memory that ranks share each writes its own part alone, and no rank reads the whole meanwhile, nor between
+//       runs: of a step that reads the whole, or the begin of a run, and a later one that writes a part, and of one
+//       that writes a part and a later one that reads the whole, or the end, a collective in which all these ranks meet
+//       starts after the first and is waited for before the second.
 //
 // The hash is over the collectives of all axes in order: op, root, kind, dtype, counts, pairs, axis, label, and each
 // operand's name, offset, bytes and memory layout.

@@ -69,10 +69,12 @@ std::vector<StepInfo> Good() {
 constexpr BufferSlice kOfModel{3, 0, 64}, kMoreOfModel{3, 64, 64};
 
 std::vector<Buffer> Buffers() {
-  std::vector<Buffer> buffers(4);
+  std::vector<Buffer> buffers(6);
   buffers[0] = {BufferKind::kRegistered, "data", 192, 0};
   buffers[1] = {BufferKind::kRegistered, "data", 128, 0};
   buffers[3] = {BufferKind::kRegistered, "model", 128, 2};
+  buffers[4] = {BufferKind::kState, "w", 64, 0, /*sharers=*/2};
+  buffers[5] = {BufferKind::kState, "w", 32, 0, /*sharers=*/2, /*part_of=*/4};
   return buffers;
 }
 
@@ -454,6 +456,99 @@ TEST(Certificate, WhatMayOverwriteIsAPairOfAWriteAndARead) {
   EXPECT_TRUE(Certify({step}).ok()) << Certify({step}).status();
   step.may_overwrite = {{1, 0}};
   ExpectRefused({step}, "O5");
+}
+
+// Buffer 4 is shared by the ranks along `data`, buffer 5 this rank's part of it.
+constexpr BufferSlice kWhole{4, 0, 64}, kPart{5, 0, 32}, kSecondHalf{0, 64, 64};
+
+StepInfo ReadWhole() { return Kernel({{"w", "", kWhole}}, {}); }
+StepInfo WritePart() { return Kernel({{"w.part", "", kPart}}, {{"next", "", kPart}}); }
+
+StepInfo Barrier(StepKind kind, int id) {
+  StepInfo info = Collective(kind, CollectiveOp::kAllReduce, id, {}, {});
+  info.reads.clear();
+  info.writes.clear();
+  info.collective->is_barrier = true;
+  return info;
+}
+
+// [0] reads the whole  [1] start 0  [2] wait 0  [3] writes its part  [4] barrier starts  [5] and is over
+std::vector<StepInfo> GoodSharing() {
+  StepInfo update = WritePart();
+  update.may_overwrite = {{0, 0}};
+  return {ReadWhole(),
+          Start(0, kFirst),
+          Wait(0, kFirst),
+          update,
+          Barrier(StepKind::kStart, 1),
+          Barrier(StepKind::kWait, 1)};
+}
+
+TEST(Certificate, AcceptsPartsThatAreWrittenBetweenMeetingsOfAllRanks) {
+  const auto certificate = Certify(GoodSharing());
+  ASSERT_TRUE(certificate.ok()) << certificate.status();
+  EXPECT_EQ(certificate->lines[1], "barrier along data, bucket 1:");
+}
+
+TEST(Certificate, AcceptsReadersBehindAMeetingAfterTheWriter) {
+  auto infos = GoodSharing();
+  infos.push_back(ReadWhole());
+  EXPECT_TRUE(Certify(infos).ok()) << Certify(infos).status();
+}
+
+TEST(Certificate, RefusesToWriteAPartThatOthersMayStillReadSinceTheLastRun) {
+  auto infos = GoodSharing();
+  infos.erase(infos.begin(), infos.begin() + 3);
+  for (StepInfo& info : infos) {
+    if (info.collective) info.collective->id = 0;
+  }
+  ExpectRefused(infos, "O7");
+}
+
+TEST(Certificate, RefusesToWriteAPartThatOthersMayReadBehindTheMeeting) {
+  auto infos = GoodSharing();
+  std::swap(infos[0], infos[1]);  // all have come to the start, and then read
+  ExpectRefused(infos, "O7");
+}
+
+TEST(Certificate, RefusesToWriteAPartBeforeTheMeetingIsOver) {
+  auto infos = GoodSharing();
+  std::swap(infos[2], infos[3]);
+  ExpectRefused(infos, "O7");
+}
+
+TEST(Certificate, RefusesAReaderThatMayComeBeforeAWriter) {
+  auto infos = GoodSharing();
+  infos.insert(infos.begin() + 5, ReadWhole());
+  ExpectRefused(infos, "O7");
+}
+
+TEST(Certificate, RefusesAnEndThatMayComeBeforeAWriter) {
+  auto infos = GoodSharing();
+  infos.resize(4);
+  ExpectRefused(infos, "O7");
+}
+
+TEST(Certificate, RefusesAMeetingAlongAnotherAxisOrOfSomeRanks) {
+  auto infos = GoodSharing();
+  for (size_t i : {4u, 5u}) infos[i] = AlongModel(infos[i]);
+  ExpectRefused(infos, "O7");
+  infos = GoodSharing();
+  infos[1] = Collective(StepKind::kStart, CollectiveOp::kBroadcast, 0, kFirst, kSecondHalf);
+  infos[2] = Collective(StepKind::kWait, CollectiveOp::kBroadcast, 0, kFirst, kSecondHalf);
+  ExpectRefused(infos, "O7");
+}
+
+TEST(Certificate, RefusesToWriteTheWhole) {
+  auto infos = GoodSharing();
+  infos[3] = Kernel({}, {{"next", "", kWhole}});
+  ExpectRefused(infos, "O7");
+}
+
+TEST(Certificate, RefusesAKernelThatReadsTheWholeAndWritesItsPart) {
+  auto infos = GoodSharing();
+  infos[3].reads.push_back({"w", "", kWhole});
+  ExpectRefused(infos, "O7");
 }
 
 }  // namespace

@@ -48,8 +48,14 @@ StepList EmitSteps(Program& program, const BufferPlan& plan) {
       case Instruction::Kind::kWait: {
         const bool is_start = instruction.kind == Instruction::Kind::kStart;
         info.kind = is_start ? StepKind::kStart : StepKind::kWait;
-        info.name = std::string(TraitsOf(instruction.collective.op).name) + (is_start ? ".start" : ".wait");
+        const bool is_barrier = instruction.collective.is_barrier;
+        info.name = (is_barrier ? "barrier" : std::string(TraitsOf(instruction.collective.op).name)) +
+                    (is_start ? ".start" : ".wait");
         info.collective = std::move(instruction.collective);
+        if (is_barrier) {
+          steps.push_back(CollectiveStep(std::move(info)));
+          break;
+        }
         info.collective->input = RangeOf(info.reads);
         info.collective->output = RangeOf(info.writes);
         // What a wait ends is known from its start; what it makes usable are its results.

@@ -24,8 +24,10 @@ struct Storage {
   std::string layout;  // empty: dense row-major
   DType dtype = DType::kF32;
   uint64_t bytes = 0;
-  int index = -1;     // among the program's inputs, states, settings or constants
-  int alias_of = -1;  // these are the bytes of another storage: a reshape, or the result of an in-place collective
+  int index = -1;  // among the program's inputs, states, settings or constants
+  // These are the bytes of another storage: a reshape, or the result of an in-place collective. A state that is a part
+  // of another one (SharedState) is some of its bytes.
+  int alias_of = -1;
 
   // Where a temporary lies, if not in the arena. At most one of the three is set, and only on a storage that is no
   // alias.
@@ -61,6 +63,12 @@ struct ProgramOutput {
   int info = -1;   // otherwise its place in Program::results
 };
 
+// Of a state that ranks have one copy of (share_states.h).
+struct SharedState {
+  int axis = -1;     // position in the mesh of the axis along which they are; -1: each rank has its own
+  int part_of = -1;  // it is this rank's part of that state, which counts as one by itself; -1: it is a whole
+};
+
 struct Program {
   std::string name;
   Mesh mesh;
@@ -68,6 +76,7 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<Tensor> constants;
   std::vector<ValueInfo> inputs, states, results;  // buffers are not known yet
+  std::vector<SharedState> shared;                 // by state; empty: none is
   std::vector<SettingInfo> settings;
   std::vector<ProgramOutput> outputs;  // results and next values, in the graph's order
   std::vector<int> bucket_axes;        // by bucket: position in the mesh of the axis that registers its memory
@@ -83,6 +92,11 @@ struct Program {
   Instruction CopyTo(Storage target, int source);
   // What loops hold for the constants of their bodies.
   uint64_t KernelsConstantBytes() const;
+  // The state, or the one of which it is a part.
+  int WholeOf(int state) const {
+    const int whole = shared.empty() ? -1 : shared[static_cast<size_t>(state)].part_of;
+    return whole < 0 ? state : whole;
+  }
   Storage& storage(int id) { return storages[static_cast<size_t>(id)]; }
   const Storage& storage(int id) const { return storages[static_cast<size_t>(id)]; }
   // The storage whose bytes `id` is.

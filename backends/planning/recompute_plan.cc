@@ -306,8 +306,9 @@ void RecomputeFacts::FindWhatMayGo(const Program& program) {
   for (int at = 0; at < num_steps(); ++at) {
     for (int id : program.instructions[static_cast<size_t>(at)].writes) {
       const Storage& storage = program.storage(program.Root(id));
-      if (storage.state >= 0)
-        updated[static_cast<size_t>(storage.state)] = std::min(updated[static_cast<size_t>(storage.state)], at);
+      if (storage.state < 0) continue;
+      int& of_state = updated[static_cast<size_t>(program.WholeOf(storage.state))];
+      of_state = std::min(of_state, at);
     }
   }
   std::vector<int> valid(values_.size(), kNever);  // by value: until when its writer can run again

@@ -22,6 +22,7 @@ Program Outline(const Program& program) {
   Program outline;
   outline.storages = program.storages;
   outline.states = program.states;
+  outline.shared = program.shared;
   for (const Instruction& instruction : program.instructions) outline.instructions.push_back(instruction.WithoutRun());
   return outline;
 }

@@ -155,9 +155,19 @@ class Scheduler {
     const auto [begin, end] = starts.equal_range(position);
     for (auto it = begin; it != end; ++it) {
       const int id = it->second.collective.id;
+      if (!program_.shared.empty()) WaitForSlices();
       for (Instruction& copy : copies_[static_cast<size_t>(id)]) Append(std::move(copy));
       Append(std::move(it->second));
     }
+  }
+
+  void WaitForSlices() {
+    std::vector<int> due;
+    for (const auto& [id, wait] : waits_) {
+      const CollectiveTraits traits = TraitsOf(wait.collective.op);
+      if (traits.reduces && traits.scatters) due.push_back(id);
+    }
+    for (int id : due) AppendWait(id);
   }
 
   // Appends an instruction, after the waits for what it touches of theirs: results, and operands that it writes, as a

@@ -13,6 +13,9 @@
 // it is no temporary, is in another bucket, or is still needed when an all_reduce has started. A collective of one
 // operand that lies in a bucket of its axis, such as another one's result, takes it from there.
 
+// Where ranks share states (share_states.h), each reduction to slices is waited for before the next collective starts,
+// so that what it took is free for what comes. Little is lost: ranks that share memory reduce when they wait.
+
 #pragma once
 
 #include "backends/planning/program.h"

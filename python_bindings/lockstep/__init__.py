@@ -255,6 +255,7 @@ def compile(
     mesh: Mapping[str, int] | None = None,
     split: Mapping[str, Mapping[str, int]] | None = None,
     shard_optimizer: bool = False,
+    shared_weights: bool = False,
     threads: int | None = None,
     bucket_bytes: int | None = None,
     buckets: Report | None = None,
@@ -295,6 +296,12 @@ def compile(
         of ZeRO does: gradients are reduced to slices, each rank updates the slice that it has the momentum of, and the slices of
         new weights are gathered. As many bytes travel as without; the results have the same bits, but where norms of gradients are sums over
         slices. What no dimension of can be shared evenly stays whole. `exe.state` shows the slices of this rank, checkpoints have all.
+      shared_weights: True lets the ranks along "data", processes or threads of one host, keep one copy of the weights in memory that they
+        share. It includes `shard_optimizer`: each rank updates its slices of the weights in place, behind the last use of the old ones on any
+        rank, and no new weights travel. So n ranks with Adam hold the gradients n times, and weights and moments once. The results have the
+        bits of `shard_optimizer`, and `exe.memory` counts this rank's share. Frozen weights, and those of an evaluation, are shared too; what ranks cannot share evenly along the outermost
+        dimension, or all update alike (batch statistics, plain SGD), each has for itself. Assigning a shared state waits for the
+        other ranks, which assign the same value. Not for ranks on several hosts, nor on GPUs.
       threads: of this rank, equal on all; OMP_NUM_THREADS if that is set, else the cores of this process divided by the ranks
         of the host that has most.
       bucket_bytes: gradients are reduced together in buckets of about this size; 4 MiB if None.
@@ -352,6 +359,10 @@ def compile(
         size = None if bucket_bytes is None else _check.integer("compile: bucket_bytes", bucket_bytes, 1)
         _check.choice("compile: wire", wire, (None, "bf16", "int8"))
         shard_optimizer = _check.flag("shard_optimizer", shard_optimizer)
+        shared_weights = _check.flag("shared_weights", shared_weights)
+        if shared_weights:
+            _check_shared_weights(backend, world, wire)
+            shard_optimizer = True
         if wire is not None and shard_optimizer:
             raise Error(
                 "compile: wire is of gradients that every rank gets whole; with shard_optimizer ranks get slices of them"
@@ -377,6 +388,7 @@ def compile(
         axes,
         splits,
         shard_optimizer,
+        shared_weights,
         count,
         size,
         measured,
@@ -409,6 +421,23 @@ def _operations_per_byte(factors: Any, world: Communicator) -> float | None:
     if not isinstance(factors, Real) or not factors > 0:
         raise Error(f"compile: factors is {factors!r}, expected True, False, or operations for a byte, more than 0")
     return float(factors)
+
+
+def _check_shared_weights(backend: str, world: Communicator, wire: str | None) -> None:
+    if backend != "cpu":
+        raise Error(
+            f"compile: shared_weights is of ranks that compute in the host's memory, not with backend {backend!r}"
+        )
+    if wire is not None:
+        raise Error(
+            "compile: wire is of gradients that every rank gets whole; with shared_weights ranks get slices of them"
+        )
+    other = next((rank for rank in range(world.size) if world.host(rank) != world.host(0)), None)
+    if other is not None:
+        raise Error(
+            f"compile: shared_weights is of ranks on one host, and rank 0 is on {world.host(0)}, rank {other} on "
+            f"{world.host(other)}; shard_optimizer=True shares what the optimizer keeps, on any hosts"
+        )
 
 
 def _default_threads(world: Communicator) -> int:

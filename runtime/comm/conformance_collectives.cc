@@ -369,6 +369,29 @@ absl::Status MixedMemory(Communicator& c) {
   return absl::OkStatus();
 }
 
+// One piece for all ranks, which stays until the last of them has let it go; or, where there is none, an error alike on
+// all, which disturbs nothing.
+absl::Status SharedMemoryIsOnePiece(Communicator& c) {
+  const auto bytes = static_cast<size_t>(c.size());
+  auto memory = c.AllocateShared(bytes, "shared");
+  const bool is_shared = memory.ok();
+  EXPECT_THAT_OR_RETURN(is_shared || memory.status().code() == absl::StatusCode::kFailedPrecondition, "AllocateShared");
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, c.AllGatherBytes(is_shared ? "shared" : "", "is it"));
+  for (const std::string& each : all) EXPECT_THAT_OR_RETURN(each == all[0], "on some ranks");
+  if (!is_shared) return absl::OkStatus();
+  std::byte* const data = (*memory)->data();
+  EXPECT_THAT_OR_RETURN((*memory)->bytes() >= bytes, "bytes()");
+  EXPECT_THAT_OR_RETURN(reinterpret_cast<uintptr_t>(data) % 64 == 0, "alignment");
+  EXPECT_THAT_OR_RETURN(data[c.rank()] == std::byte{0}, "zero at first");
+  data[c.rank()] = static_cast<std::byte>(c.rank() + 1);
+  RETURN_IF_ERROR(c.Barrier("written"));
+  if (c.rank() == 0) memory->reset();
+  RETURN_IF_ERROR(c.Barrier("the first has let it go"));
+  for (int rank = 0; rank < c.size() && c.rank() > 0; ++rank)
+    EXPECT_THAT_OR_RETURN(data[rank] == static_cast<std::byte>(rank + 1), "what each wrote");
+  return absl::OkStatus();
+}
+
 absl::Status MemoryComesAndGoes(Communicator& c) {
   for (int round = 0; round < 20; ++round) {
     const size_t count = (round * 37 + c.rank() * 11) % 100;  // every rank its own size
@@ -445,6 +468,7 @@ std::vector<ConformanceCase> CollectiveCases() {
       {"ManyInFlight", 1, kNormal, ManyInFlight},
       {"MixedMemory", 1, kNormal, MixedMemory},
       {"MemoryComesAndGoes", 1, kNormal, MemoryComesAndGoes},
+      {"SharedMemoryIsOnePiece", 1, kNormal, SharedMemoryIsOnePiece},
       {"BadArguments", 1, kNormal, BadArguments},
       {"ComparedOnly", 1, kNormal, ComparedOnly},
   };

@@ -68,6 +68,10 @@ class HostCommunicator final : public Communicator {
     return std::make_unique<MirroredMemory>(std::move(memory), static_cast<std::byte*>(host), registered_);
   }
 
+  absl::StatusOr<std::unique_ptr<RegisteredMemory>> AllocateShared(size_t bytes, std::string_view label) override {
+    return communicator_->AllocateShared(bytes, label);
+  }
+
   absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
                                         const Call& call) override {
     return StartAs(AllReduceCall(count, dtype, kind, call), input, output, call);

@@ -225,6 +225,18 @@ absl::StatusOr<std::unique_ptr<RegisteredMemory>> RankCommunicator::Allocate(siz
   return std::make_unique<GroupMemory>(std::move(segment));
 }
 
+absl::StatusOr<std::unique_ptr<RegisteredMemory>> RankCommunicator::AllocateShared(size_t bytes,
+                                                                                   std::string_view label) {
+  RETURN_IF_ERROR(CheckProcess());
+  if (links_ != nullptr) {
+    const int other = links_->group_begins()[1];
+    return FailedPrecondition() << "`" << label << "`: " << group_->Name(0) << " and " << group_->Name(other)
+                                << " have no memory in common";
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, ShareSegment(0, bytes, label));
+  return std::make_unique<GroupMemory>(std::move(segment));
+}
+
 absl::Status RankCommunicator::Barrier(std::string_view label) {
   ASSIGN_OR_RETURN(Ticket ticket, Start(CallOf(Opcode::kBarrier), nullptr, nullptr, label));
   return Wait(ticket, nullptr);

@@ -40,6 +40,7 @@ class RankCommunicator final : public Communicator {
   const RoutePolicy& routes() const { return policy_; }
 
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) override;
+  absl::StatusOr<std::unique_ptr<RegisteredMemory>> AllocateShared(size_t bytes, std::string_view label) override;
   absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
                                         const Call& call) override;
   absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
@@ -83,9 +84,8 @@ class RankCommunicator final : public Communicator {
   static absl::StatusOr<std::unique_ptr<RankCommunicator>> CreateIn(std::shared_ptr<Family> family, GroupPlace place,
                                                                     std::unique_ptr<Links> links, std::string transport,
                                                                     const Options& options, const RoutePolicy& policy);
-  // Of Split: the control block of this rank's part of the new communicator, which its first rank makes.
-  absl::StatusOr<std::shared_ptr<Segment>> ShareControlBlock(bool first, int first_rank, int ranks,
-                                                             std::string_view label);
+  // A segment that `first_rank`, of this group, makes and the others of some ranks here open. All ranks call it.
+  absl::StatusOr<std::shared_ptr<Segment>> ShareSegment(int first_rank, size_t bytes, std::string_view label);
 
   absl::StatusOr<Ticket> Start(CollectiveCall collective, const void* input, void* output, std::string_view label);
 

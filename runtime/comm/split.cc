@@ -1,5 +1,6 @@
-// RankCommunicator::Split: a communicator of some of the ranks, with a control block for each of its groups. Its groups
-// are what its ranks are of this one's groups; groups exchange messages over the same links, with tags of their own.
+// Memory that ranks share, and RankCommunicator::Split: a communicator of some of the ranks, with a control block for
+// each of its groups. Its groups are what its ranks are of this one's groups; groups exchange messages over the same
+// links, with tags of their own.
 
 #include <unistd.h>
 
@@ -19,8 +20,8 @@ struct SplitFacts {
   uint32_t channel = 0;  // the next that is free
 };
 
-// Where the control block of a group of the new communicator is, as its first rank says.
-struct BlockFacts {
+// Where a segment is that ranks of a group share, as its first rank says.
+struct SegmentFacts {
   int32_t process = 0;
   int32_t descriptor = -1;
   uint64_t nonce = 0;
@@ -87,8 +88,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Split(int color,
     if (among.ok()) links = *std::move(among);
     else status = among.status();
   }
-  absl::StatusOr<std::shared_ptr<Segment>> block = ShareControlBlock(index == 0, members[first], ranks, label);
+  absl::StatusOr<std::shared_ptr<Segment>> block = ShareSegment(members[first], ControlBlock::Bytes(ranks), label);
   if (status.ok()) status = block.status();
+  if (index == 0 && block.ok()) ControlBlock::Initialize((*block)->data(), ranks);  // which others see after Agree
   RETURN_IF_ERROR(Agree(*this, status, label));  // and all have found their control block
   GroupPlace place{.keep = *block,
                    .block = ControlBlock((*block)->data(), ranks),
@@ -104,33 +106,31 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Split(int color,
   return split;
 }
 
-absl::StatusOr<std::shared_ptr<Segment>> RankCommunicator::ShareControlBlock(bool first, int first_rank, int ranks,
-                                                                             std::string_view label) {
-  absl::StatusOr<std::shared_ptr<Segment>> block(nullptr);
+absl::StatusOr<std::shared_ptr<Segment>> RankCommunicator::ShareSegment(int first_rank, size_t bytes,
+                                                                        std::string_view label) {
+  absl::StatusOr<std::shared_ptr<Segment>> segment(nullptr);
   std::shared_ptr<Segment>* shared = nullptr;  // not freed if the world fails meanwhile: a peer may still copy it
-  BlockFacts facts;
-  if (first) {
-    block =
-        group_->one_process() ? Segment::CreatePrivate(ControlBlock::Bytes(ranks)) : CreateSharedControlBlock(ranks);
-    if (block.ok() && group_->one_process()) {
-      ControlBlock::Initialize((*block)->data(), ranks);
-      shared = new std::shared_ptr<Segment>(*block);
+  SegmentFacts facts;
+  if (rank() == first_rank) {
+    segment = group_->one_process() ? Segment::CreatePrivate(bytes) : Segment::CreateShared(bytes);
+    if (segment.ok() && group_->one_process()) {
+      shared = new std::shared_ptr<Segment>(*segment);
       facts.address = reinterpret_cast<uintptr_t>(shared);
-    } else if (block.ok()) {
-      facts = {.process = getpid(), .descriptor = (*block)->descriptor(), .nonce = (*block)->nonce()};
+    } else if (segment.ok()) {
+      facts = {.process = getpid(), .descriptor = (*segment)->descriptor(), .nonce = (*segment)->nonce()};
     }
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> all, AllGatherBytes(BytesOf(facts), label));
-  if (!first) {
-    const BlockFacts where = FromBytes<BlockFacts>(all[first_rank]);
-    if (where.address != 0) block = *reinterpret_cast<std::shared_ptr<Segment>*>(where.address);
-    else if (where.process != 0) block = Segment::Open(where.process, where.descriptor, where.nonce);
-    else block = ErrorStream(absl::StatusCode::kUnavailable) << group_->Name(first_rank) << " has no memory for it";
+  if (rank() != first_rank) {
+    const auto where = FromBytes<SegmentFacts>(all[first_rank]);
+    if (where.address != 0) segment = *reinterpret_cast<std::shared_ptr<Segment>*>(where.address);
+    else if (where.process != 0) segment = Segment::Open(where.process, where.descriptor, where.nonce);
+    else segment = ErrorStream(absl::StatusCode::kUnavailable) << group_->Name(first_rank) << " has no memory for it";
   }
   // Nobody goes on, and frees its copy, before all have theirs.
   RETURN_IF_ERROR(Barrier(label));
   delete shared;
-  return block;
+  return segment;
 }
 
 }  // namespace lockstep

@@ -218,6 +218,10 @@ absl::StatusOr<std::unique_ptr<RegisteredMemory>> StagedCommunicator::Allocate(s
   return std::make_unique<StagedMemory>(std::move(memory));
 }
 
+absl::StatusOr<std::unique_ptr<RegisteredMemory>> StagedCommunicator::AllocateShared(size_t, std::string_view label) {
+  return FailedPrecondition() << "`" << label << "`: the memory of " << device_.name() << " is that of one rank alone";
+}
+
 absl::Status StagedCommunicator::Barrier(std::string_view label) {
   RETURN_IF_ERROR(Settle());
   return host_.Barrier(label);

@@ -264,6 +264,10 @@ absl::StatusOr<std::unique_ptr<RegisteredMemory>> NcclCommunicator::Allocate(siz
   return memory;
 }
 
+absl::StatusOr<std::unique_ptr<RegisteredMemory>> NcclCommunicator::AllocateShared(size_t, std::string_view label) {
+  return FailedPrecondition() << "`" << label << "`: the memory of " << device_.name() << " is that of one rank alone";
+}
+
 absl::StatusOr<CUevent> NcclCommunicator::TakeEvent() {
   CUevent event = nullptr;
   if (!idle_.empty()) {
