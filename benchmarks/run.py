@@ -4,7 +4,8 @@ LeNet at batch 64, an MLP (1024-4096-4096-1000, ReLU) at batch 128, a GPT (6 lay
 tokens) at batch 8 and ResNet-50 (224 x 224) at batch 16, f32, SGD with momentum, at the same global batch: on one rank with two
 threads against PyTorch, and on two ranks of one thread against DistributedDataParallel over gloo. PyTorch runs eager and compiled,
 convolutions also with channels last. gpt-bf16, gpt-f16 and resnet50-bf16 are trained with that precision, against PyTorch's autocast, and
-against Lockstep's f32. All contestants are started first; then they run in turn, a round of steps each, while the
+against Lockstep's f32. On two ranks "lockstep-alone" is the same ranks each for itself: how long it takes by how long Lockstep does is what
+communication leaves of a step. All contestants are started first; then they run in turn, a round of steps each, while the
 others sleep. Reported are the medians of all steps and of the ratios of neighbouring rounds, which a drift of the machine's speed
 does not move; the processors' seconds for a step, which other work on the machine moves little; what the process takes at most, and of
 that what Lockstep's values do; and the time from the model to the first step.
@@ -37,7 +38,8 @@ CONFIGURATIONS = [("1 rank, 2 threads", 1, 2), ("2 ranks, 1 thread", 2, 1)]
 
 def compare(model: str, ranks: int, threads: int, rounds: int, steps: int) -> dict[str, Any]:
     ours = Contestant("lockstep", model, ranks, threads)
-    theirs = {name: Contestant(name, model, ranks, threads) for name in PEERS[model]}
+    peers = (*PEERS[model], "lockstep-alone") if ranks > 1 else PEERS[model]
+    theirs = {name: Contestant(name, model, ranks, threads) for name in peers}
     for contestant in (ours, *theirs.values()):
         contestant.run(max(2, steps // 2), keep=False)
     before = ours.last[0]["counters"]
