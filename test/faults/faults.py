@@ -4,7 +4,7 @@
     faults.py --times 20                                every kind of fault, on every number of hosts and ranks
     faults.py --kinds kill,stop --places 1x2,2x2 --seed 7
 
-A job is `lockstep elastic --restart 0 -- mpirun … rank.py` on the hosts of test/hosts/hosts.py. What came of each is added to a file, of which report.py
+A job is `lockstep elastic --restart 0 -- mpirun … rank.py` on the hosts of test/hosts/hosts.py. What came of each is added to a file, of which fault_tables.py
 makes the tables of docs/faults.md. Needs root.
 """
 

@@ -12,7 +12,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in 
 
 from faults import KINDS, PLACES, RATE, Kind, Outcome, blamed, disturb
 from hosts import Hosts, why_not
-from report import BEGIN, END, main, tables
+from fault_tables import BEGIN, END, main, tables
 
 ON_TWO_HOSTS = ("kill", "cut")  # the others on one
 ALIKE = {"down": "cut", "slow": "stop", "program": "state"}  # make faults has all

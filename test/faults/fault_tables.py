@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/faults.md from what faults.py has found: report.py [OUTCOMES [DOCUMENT]]."""
+"""Writes the tables of docs/faults.md from what faults.py has found: fault_tables.py [OUTCOMES [DOCUMENT]]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from faults import KINDS, PLACES, ROOT, Kind, Outcome
 
-BEGIN, END = "<!-- written by test/faults/report.py -->\n", "<!-- end -->\n"
+BEGIN, END = "<!-- written by test/faults/fault_tables.py -->\n", "<!-- end -->\n"
 
 
 def tables(outcomes: Sequence[Outcome]) -> str:
