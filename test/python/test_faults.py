@@ -10,9 +10,9 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("hosts", "faults")]
 
+from fault_tables import BEGIN, END, main, tables
 from faults import KINDS, PLACES, RATE, Kind, Outcome, blamed, disturb
 from hosts import Hosts, why_not
-from fault_tables import BEGIN, END, main, tables
 
 ON_TWO_HOSTS = ("kill", "cut")  # the others on one
 ALIKE = {"down": "cut", "slow": "stop", "program": "state"}  # make faults has all
