@@ -308,7 +308,8 @@ def compile(
       buckets: `exe.report()` of an executable of the same step that ran on these ranks: the buckets are then those with which the step
         ends first, by when each gradient was computed, what its update takes, and what collectives of so many bytes take here, which
         is measured now, for about a second. Each rank gives its own report; the latest times of all count, so that all have the same
-        buckets. No bit changes. What times do not decide goes by `bucket_bytes`: gathers of new weights, and all along an
+        buckets. No bit changes, but on more than two hosts, where buckets of other sizes may take routes that add in another order
+        (`order="rank"` keeps one). What times do not decide goes by `bucket_bytes`: gathers of new weights, and all along an
         axis whose ranks share memory, where nothing travels behind kernels. Of "cpu" alone.
       wire: "bf16": f32 gradients travel between ranks in half the bytes, rounded to 8 bits of significand; they are added in f32,
         and the sum is rounded so, too. "int8": in a quarter of the bytes, as integers from -127 to 127 with a scale for each 256
