@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from run import ENVIRONMENT
+from contestant import ENVIRONMENT, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = [
@@ -63,7 +63,7 @@ def gloo_worker(seconds: float) -> None:
 
 
 def mpirun(ranks: int, *command: str | Path) -> str:
-    environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())}
     return subprocess.run(
         ["mpirun", "-np", str(ranks), *map(str, command)],
         env=environment,
