@@ -226,7 +226,8 @@ absl::Status RankCommunicator::AwaitFinished(const Op& op, uint32_t chunks) {
   const bool has_links = between_groups_ != nullptr;
   return group_->Await(
       [&] { return slot.finished.Get(op.sequence) == chunks && (!has_links || slot.linked.Get(op.sequence) == 1); },
-      [&] { return group_->Unfinished(op.sequence, has_links); }, Describe(op.collective.description, op.label));
+      [&] { return group_->Unfinished(op.sequence, has_links); },
+      [&] { return Describe(op.collective.description, op.label); });
 }
 
 }  // namespace lockstep

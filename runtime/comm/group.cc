@@ -53,7 +53,7 @@ absl::Status Group::AwaitJoined() {
     }
     return absent;
   };
-  return Await([&] { return missing().empty(); }, missing, "the start");
+  return Await([&] { return missing().empty(); }, missing, [] { return "the start"; });
 }
 
 bool Group::Leave() {
@@ -76,7 +76,7 @@ absl::Status Group::Publish(uint64_t sequence, const OpDescription& description,
       }
       return late;
     };
-    RETURN_IF_ERROR(Await([&] { return missing().empty(); }, missing, Describe(description, label)));
+    RETURN_IF_ERROR(Await([&] { return missing().empty(); }, missing, [&] { return Describe(description, label); }));
   }
   Post& mine = post(sequence, index());
   mine.description = description;
@@ -104,7 +104,7 @@ absl::Status Group::AwaitPosted(uint64_t sequence) {
   };
   const Post& first = post(sequence, 0);
   const Post& mine = post(sequence, index());
-  RETURN_IF_ERROR(Await(ready, missing, Describe(mine.description, mine.label)));
+  RETURN_IF_ERROR(Await(ready, missing, [&] { return Describe(mine.description, mine.label); }));
   for (int i = 1; i < size(); ++i) {
     const Post& other = post(sequence, i);
     if (other.description == first.description && std::strcmp(other.label, first.label) == 0) continue;

@@ -93,9 +93,10 @@ class Group {
   void AwaitUntouched() const;
   void AwaitUntouchedHere() const;  // in this one
 
-  // Waits until `ready`. `missing` tells for whom one waits (indices), `what` is for messages.
+  // Waits until `ready`. `missing` tells for whom one waits (indices), `what` is for messages, and asked for by those
+  // who wait long.
   absl::Status Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std::vector<int>()> missing,
-                     const std::string& what);
+                     absl::FunctionRef<std::string()> what);
 
   // Looks now and then whether the group's processes live; if one does not, that is a failure.
   // Any thread of the rank.

@@ -79,7 +79,8 @@ TEST_F(GroupTest, UntouchedMeansByThisRankToo) {
 // A wait for which nobody is known to be late ends all the same.
 TEST_F(GroupTest, AWaitForNobodyIsBounded) {
   auto group = Rank(0, absl::Milliseconds(50));
-  const absl::Status status = group->Await([] { return false; }, [] { return std::vector<int>(); }, "something");
+  const absl::Status status =
+      group->Await([] { return false; }, [] { return std::vector<int>(); }, [] { return "something"; });
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "rank 0 on host a waited 50ms in something")) << status;
 }
@@ -94,7 +95,7 @@ TEST_F(GroupTest, ARankSaysForWhomItWaits) {
     said.clear();
     int looks = 0;
     const absl::Status status =
-        group->Await([&] { return said.size() >= 2 && ++looks > 2; }, [&] { return late; }, "something");
+        group->Await([&] { return said.size() >= 2 && ++looks > 2; }, [&] { return late; }, [] { return "something"; });
     EXPECT_TRUE(status.ok()) << status;
     ASSERT_GE(said.size(), 2u);
     for (int rank : said) EXPECT_EQ(rank, late.empty() ? -1 : 1);

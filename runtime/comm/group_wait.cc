@@ -45,12 +45,12 @@ Search::Reply Group::Ask(int rank, bool first) {
 }
 
 absl::Status Group::Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std::vector<int>()> missing,
-                          const std::string& what) {
+                          absl::FunctionRef<std::string()> what) {
   Spinner spinner(crowded_);
   do {
     if (ready()) return absl::OkStatus();
   } while (spinner.Again());
-  absl::Status status = SleepUntil(ready, missing, what);
+  absl::Status status = SleepUntil(ready, missing, what());
   SayGoingOn();
   return status;
 }
