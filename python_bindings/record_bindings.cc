@@ -37,7 +37,7 @@ nb::list StepsOf(const RecordedProgram& program) {
   nb::list steps;
   for (const RecordedStep& step : program.steps) {
     steps.append(nb::make_tuple(NameOf(step.kind), ToValidText(step.name), ToValidText(step.source),
-                                ToValidText(step.label), step.bytes));
+                                ToValidText(step.label), step.bytes, step.is_urgent));
   }
   return steps;
 }

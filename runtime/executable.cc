@@ -46,7 +46,7 @@ std::string StepToString(const StepInfo& info, const std::vector<Buffer>& buffer
   std::string text = info.name;
   text.resize(std::max<size_t>(text.size(), 20), ' ');
   if (info.collective) {
-    text += "  " + info.collective->label;
+    text += "  " + info.collective->label + (info.collective->is_urgent ? ", urgent" : "");
   } else {
     AppendOperands(text, "reads", info.reads, buffers);
     AppendOperands(text, "writes", info.writes, buffers);
@@ -76,7 +76,7 @@ std::string CollectiveInfo::ToString() const {
   }
   for (size_t i = 0; i < pairs.size(); ++i)
     text += (i == 0 ? " " : ", ") + std::to_string(pairs[i].source) + " to " + std::to_string(pairs[i].target);
-  return text + " along " + axis + ", " + label;
+  return text + " along " + axis + ", " + label + (is_urgent ? ", urgent" : "");
 }
 
 std::string StepInfo::ToString() const {

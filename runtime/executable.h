@@ -55,8 +55,11 @@ struct CollectiveInfo {
   std::vector<int64_t> counts;  // of what has pieces: of each
   int root = 0;                 // of what has one
   std::vector<RankPair> pairs;  // of a permute
-  BufferSlice input, output;    // equal for in place
-  std::string label;            // "bucket 0 (%dw, %db)": what messages call it
+  // The computation waits for it before the next collectives along its axis start, so it should not queue behind those
+  // that nobody waits for yet. See backends/planning/schedule.h.
+  bool is_urgent = false;
+  BufferSlice input, output;  // equal for in place
+  std::string label;          // "bucket 0 (%dw, %db)": what messages call it
 
   std::string ToString() const;  // one line, equal on ranks that run the same program
   bool operator==(const CollectiveInfo&) const = default;
@@ -91,9 +94,15 @@ std::vector<int32_t> BuffersWritten(const StepInfo& step);
 // A rank's end of one axis of the mesh, in the current run.
 struct AxisContext {
   Communicator* communicator = nullptr;  // of the ranks along the axis; null where that is this rank alone
-  int coordinate = 0;                    // of this rank
+  // For what is urgent: another of the same ranks, or the same, where nothing would be gained.
+  Communicator* urgent = nullptr;
+  int coordinate = 0;  // of this rank
   Communicator::Evidence evidence;
   Communicator::Ticket witness;  // of the collective that carries it, if the program has none along the axis
+
+  Communicator& communicator_of(const CollectiveInfo& collective) const {
+    return collective.is_urgent ? *urgent : *communicator;
+  }
 };
 
 // What a running step sees of its executor.

@@ -200,6 +200,7 @@ class Executor {
   absl::Status AllocateForQueue();
   absl::Status Agree();
   absl::Status MakeAxes();
+  absl::Status MakeUrgentLane(AxisContext& context, int axis);
   absl::Status Prepare();
   void FindUpdates();
   void NameSteps();
@@ -282,7 +283,7 @@ class Executor {
   absl::Status spoilt_;                      // why, while unassigned_ is not empty
   std::vector<std::string> unassigned_;      // states to be assigned before the next run
   std::vector<Communicator::Ticket> tickets_;
-  std::vector<std::unique_ptr<Communicator>> parts_;  // of the world, for axes that are not all of it
+  std::vector<std::unique_ptr<Communicator>> parts_;  // of the world, for axes that are not all of it, and for what is urgent
   std::vector<AxisContext> axes_;                     // of the mesh
   std::unique_ptr<Witness> witness_;
   mutable std::mutex counting_;  // guards what follows

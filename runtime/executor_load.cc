@@ -103,6 +103,7 @@ void Executor::NameSteps() {
     RecordedStep named{KindOf(info.kind), info.name, info.source, {}, 0};
     if (info.collective) {
       named.label = info.collective->label;
+      named.is_urgent = info.collective->is_urgent;
       named.bytes = static_cast<int64_t>(std::max(info.collective->input.bytes, info.collective->output.bytes));
     }
     program.steps.push_back(std::move(named));
@@ -126,8 +127,30 @@ absl::Status Executor::MakeAxes() {
       context.communicator = part.get();
       parts_.push_back(std::move(part));
     }
+    context.urgent = context.communicator;
     axes_.push_back(context);
+    RETURN_IF_ERROR(MakeUrgentLane(axes_.back(), static_cast<int>(axes_.size()) - 1));
   }
+  return absl::OkStatus();
+}
+
+// Between hosts a communicator does one collective after the other, and what moves meanwhile moves by itself. So what
+// is urgent gets a communicator of its own, with a thread and connections of its own, where there is anything else that
+// it would have to queue behind.
+absl::Status Executor::MakeUrgentLane(AxisContext& context, int axis) {
+  if (context.communicator == nullptr || !context.communicator->is_host()) return absl::OkStatus();
+  if (context.communicator->ranks_on_this_host() == context.communicator->size()) return absl::OkStatus();
+  bool has_urgent = false, has_others = false;
+  for (const std::unique_ptr<Step>& step : executable_.steps) {
+    const std::optional<CollectiveInfo>& collective = step->info().collective;
+    if (collective.has_value() && collective->mesh_axis == axis)
+      (collective->is_urgent ? has_urgent : has_others) = true;
+  }
+  if (!has_urgent || !has_others) return absl::OkStatus();
+  const std::string label = "urgent, axis " + executable_.mesh.axes()[static_cast<size_t>(axis)].name + " of @";
+  ASSIGN_OR_RETURN(auto lane, context.communicator->Split(0, label + executable_.name));
+  context.urgent = lane.get();
+  parts_.push_back(std::move(lane));
   return absl::OkStatus();
 }
 

@@ -52,7 +52,7 @@ class StartCollective : public Step {
     const void* input = context.data(c.input);
     void* output = context.data(c.output);
     const AxisContext& axis = context.axis(c.mesh_axis);
-    Communicator& communicator = *axis.communicator;
+    Communicator& communicator = axis.communicator_of(c);
     const Communicator::Call call{c.label, context.stream(), axis.evidence};
     switch (c.op) {
       case CollectiveOp::kAllReduce: return communicator.StartAllReduce(input, output, c.count, c.dtype, c.kind, call);
@@ -72,7 +72,7 @@ class StartCollective : public Step {
   static absl::StatusOr<Communicator::Ticket> StartBarrier(const CollectiveInfo& c, StepContext& context) {
     const AxisContext& axis = context.axis(c.mesh_axis);
     const Communicator::Call call{c.label, context.stream(), axis.evidence, /*compared_only=*/true};
-    return axis.communicator->StartAllReduce(nullptr, nullptr, 0, DType::kU8, ReduceKind::kSum, call);
+    return axis.communicator_of(c).StartAllReduce(nullptr, nullptr, 0, DType::kU8, ReduceKind::kSum, call);
   }
 };
 
@@ -81,7 +81,7 @@ class WaitForCollective : public Step {
   using Step::Step;
   absl::Status Run(StepContext& context) override {
     const CollectiveInfo& c = *info().collective;
-    return context.axis(c.mesh_axis).communicator->Wait(context.ticket(c.id), context.stream());
+    return context.axis(c.mesh_axis).communicator_of(c).Wait(context.ticket(c.id), context.stream());
   }
 };
 

@@ -26,6 +26,7 @@ class Scheduler {
     AppendStarts(starts, static_cast<int>(instructions.size()));
     while (!waits_.empty()) AppendWait(waits_.begin()->first);
     LOCKSTEP_CHECK(num_started_ == program_.num_collectives) << num_started_ << " of " << program_.num_collectives;
+    MarkUrgent();
   }
 
  private:
@@ -201,6 +202,23 @@ class Scheduler {
   void AppendWait(int id) {
     program_.instructions.push_back(std::move(waits_.at(id)));
     waits_.erase(id);
+  }
+
+  // From the end, so that what starts later is known.
+  void MarkUrgent() {
+    std::set<int> axes_with_later_starts, urgent;  // of axes; of collectives
+    for (auto it = program_.instructions.rbegin(); it != program_.instructions.rend(); ++it) {
+      CollectiveInfo& info = it->collective;
+      if (it->kind == Instruction::Kind::kWait) {
+        const int64_t bytes = info.count * static_cast<int64_t>(SizeOf(info.dtype));
+        if (axes_with_later_starts.contains(info.mesh_axis) && bytes <= kMostUrgentBytes) urgent.insert(info.id);
+      } else if (it->kind == Instruction::Kind::kStart) {
+        axes_with_later_starts.insert(info.mesh_axis);
+      } else {
+        continue;
+      }
+      info.is_urgent = urgent.contains(info.id);
+    }
   }
 
   Program& program_;

@@ -13,6 +13,11 @@
 // it is no temporary, is in another bucket, or is still needed when an all_reduce has started. A collective of one
 // operand that lies in a bucket of its axis, such as another one's result, takes it from there.
 
+// A collective is urgent (CollectiveInfo::is_urgent) if it is waited for before another one along its axis starts, as
+// that of a layer's statistics is, and is small: it lies on the way of the computation. Gradients, which nobody needs
+// before the end, are not; nor is anything of more than kMostUrgentBytes, which would rather be cut into pieces that
+// take turns than hold up what it overtakes, and is copied where ranks have to overtake.
+//
 // Where ranks share states (share_states.h), each reduction to slices is waited for before the next collective starts,
 // so that what it took is free for what comes. Little is lost: ranks that share memory reduce when they wait.
 
@@ -22,6 +27,8 @@
 #include "core/status.h"
 
 namespace lockstep {
+
+inline constexpr int64_t kMostUrgentBytes = 256 * 1024;
 
 void ScheduleCollectives(Program& program);
 

@@ -31,6 +31,7 @@ class Step:
     source: str
     label: str
     bytes: int = 0  # of a collective's operand or result, whichever is larger
+    urgent: bool = False  # of a collective that the computation waits for: it need not queue behind the others
 
     @property
     def is_collective(self) -> bool:

@@ -43,25 +43,38 @@ class Forecast:
     efficiency: float  # of a step on one host, so much: 1 is perfect
 
 
+@dataclasses.dataclass
+class _Move:
+    """Data of a collective on its way, which takes its share of the core and is there the latency after its end."""
+
+    begin: float
+    end: float
+    share: float
+    latency: float
+
+
 class _Core:
-    """The thread that runs kernels, and the data of collectives that moves meanwhile, in the order in which it started."""
+    """The thread that runs kernels, and the data of collectives that moves meanwhile, in the order in which it started.
+
+    What is urgent has connections of its own (runtime/executor_load.cc): it moves at once, and what is on its way comes later by that.
+    """
 
     def __init__(self, machine: Machine, hosts: int) -> None:
         self._machine, self._hosts = machine, hosts
         self.now = self.compute = self.exposed = 0.0
         self.sent = 0
-        self._free = 0.0  # when the network has nothing left to do
-        self._moving: deque[tuple[float, float, float]] = deque()  # begin, end, and the share of the core that it takes
-        self._done: dict[str, deque[float]] = defaultdict(deque)
+        self._free = self._urgent_free = 0.0  # when the network has nothing left to do, and nothing that is urgent
+        self._moving: deque[_Move] = deque()  # but for what is urgent
+        self._under_way: dict[str, deque[_Move]] = defaultdict(deque)  # until waited for
 
     def run(self, seconds: float) -> None:
         """A kernel that takes so long alone."""
         begin = self.now
         while seconds > 0:
-            while self._moving and self._moving[0][1] <= self.now:
+            while self._moving and self._moving[0].end <= self.now:
                 self._moving.popleft()
-            start, end, share = self._moving[0] if self._moving else (np.inf, np.inf, 0.0)
-            rate, until = (1.0, start) if start > self.now else (1.0 - share, end)
+            move = self._moving[0] if self._moving else _Move(np.inf, np.inf, 0.0, 0.0)
+            rate, until = (1.0, move.begin) if move.begin > self.now else (1.0 - move.share, move.end)
             last = self.now + seconds / rate if rate > 0 else np.inf
             if last <= until:
                 self.now, seconds = last, 0.0
@@ -75,24 +88,33 @@ class _Core:
         machine, name = self._machine, step.name.partition(".")[0]
         within = machine.within.latency + step.bytes / machine.within.bandwidth if machine.within else 0.0
         if self._hosts == 1:
-            self._done[step.label].append(-within)
+            self._under_way[step.label].append(_Move(self.now, self.now, 0.0, within))
             return
         link = machine.between
         messages, sent = _lockstep._travel(name, step.bytes, self._hosts, machine.ranks, link.latency, link.bandwidth)
         processor = sent * machine.processor
         seconds = max(sent / link.bandwidth, processor, within)
-        begin = max(self.now, self._free)
-        self._free = begin + seconds
-        if seconds > 0:
-            self._moving.append((begin, self._free, processor / seconds))
-        self._done[step.label].append(self._free + messages * link.latency)
         self.sent += sent
+        move = _Move(0.0, 0.0, processor / seconds if seconds > 0 else 0.0, messages * link.latency)
+        self._under_way[step.label].append(move)
+        move.begin = max(self.now, self._urgent_free if step.urgent else self._free)
+        move.end = move.begin + seconds
+        if not step.urgent:
+            self._free = move.end
+            self._moving.append(move)
+            return
+        self._urgent_free = move.end
+        for other in self._moving:
+            if other.end > self.now:
+                other.begin += seconds if other.begin > self.now else 0.0
+                other.end += seconds
+        self._free = max(self._free + seconds, move.end)
 
     def wait(self, step: Step) -> None:
-        if not self._done[step.label]:
+        if not self._under_way[step.label]:
             raise Error(f"forecast: {step} was never started")
-        done = self._done[step.label].popleft()
-        then = max(self.now, done) if self._hosts > 1 else self.now - done
+        move = self._under_way[step.label].popleft()
+        then = max(self.now, move.end + move.latency) if self._hosts > 1 else self.now + move.latency
         self.exposed += then - self.now
         self.now = then
 

@@ -50,7 +50,7 @@ std::string ToText(const RecordedProgram& program) {
   for (const RecordedStep& step : program.steps) {
     text += std::to_string(static_cast<int>(step.kind)) + "\t" + WithoutSeparators(step.name) + "\t" +
             WithoutSeparators(step.source) + "\t" + WithoutSeparators(step.label) + "\t" + std::to_string(step.bytes) +
-            "\n";
+            "\t" + (step.is_urgent ? "1" : "0") + "\n";
   }
   return text;
 }
@@ -71,7 +71,8 @@ std::vector<RecordedProgram> ParsePrograms(std::string_view text) {
       step.name = Take(&line, '\t');
       step.source = Take(&line, '\t');
       step.label = Take(&line, '\t');
-      step.bytes = Number(line);
+      step.bytes = Number(Take(&line, '\t'));
+      step.is_urgent = Number(line) != 0;
     }
     programs.push_back(std::move(program));
   }

@@ -48,10 +48,11 @@ struct TransferEvent {
 struct RecordedStep {
   enum class Kind : uint8_t { kKernel, kCopy, kStart, kWait };
   Kind kind = Kind::kKernel;
-  std::string name;    // "onednn.matmul", "all_reduce.wait"
-  std::string source;  // where the op comes from in the model; may be empty
-  std::string label;   // of a collective
-  int64_t bytes = 0;   // likewise: of its operand or its result, whichever is larger
+  std::string name;        // "onednn.matmul", "all_reduce.wait"
+  std::string source;      // where the op comes from in the model; may be empty
+  std::string label;       // of a collective
+  int64_t bytes = 0;       // likewise: of its operand or its result, whichever is larger
+  bool is_urgent = false;  // likewise: see CollectiveInfo in runtime/executable.h
 };
 
 struct RecordedProgram {

@@ -39,7 +39,7 @@ RecordedProgram TwoSteps() {
   RecordedProgram program;
   program.name = "step";
   program.steps = {{RecordedStep::Kind::kKernel, "onednn.matmul", "onnx:/fc1/MatMul", "", 0},
-                   {RecordedStep::Kind::kWait, "all_reduce.wait", "", "bucket 0 (%dw)", 1 << 20}};
+                   {RecordedStep::Kind::kWait, "all_reduce.wait", "", "bucket 0 (%dw)", 1 << 20, true}};
   return program;
 }
 
@@ -147,6 +147,8 @@ TEST(RecordTest, NamesSurviveTheirTextAndWhatIsCutOffIsNotTaken) {
   EXPECT_EQ(programs[1].steps[0].source, "a name with separators");
   EXPECT_EQ(programs[1].steps[1].label, "bucket 0 (%dw)");
   EXPECT_EQ(programs[1].steps[1].bytes, 1 << 20);
+  EXPECT_TRUE(programs[1].steps[1].is_urgent);
+  EXPECT_FALSE(programs[1].steps[0].is_urgent);
   for (size_t cut = 0; cut < text.size(); ++cut) EXPECT_EQ(ParsePrograms(text + text.substr(0, cut)).size(), 1u);
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -50,6 +51,17 @@ def test_what_is_not_hidden_is_waited_for() -> None:
     assert two.efficiency == pytest.approx(4.25 / 5.75)
     (hidden,) = forecast(report(kernel(1), START, kernel(9), WAIT), SLOW, [2])
     assert (hidden.seconds, hidden.exposed) == (10, 0)
+
+
+def test_what_is_urgent_does_not_queue() -> None:
+    first = collective("all_reduce", "bucket 0", 3)
+    start, wait = (
+        (dataclasses.replace(step, urgent=True), seconds) for step, seconds in collective("all_reduce", "statistics", 1)
+    )
+    step = report(kernel(1), first[0], start, wait, first[1])
+    (row,) = forecast(step, SLOW, [2])
+    # The statistics move from 1 to 2 and are there at 2.5; the bucket, of whose time they take one, at 5.5.
+    assert (row.seconds, row.exposed) == (5.5, 4.5)
 
 
 def test_data_moves_in_the_order_of_the_starts() -> None:
