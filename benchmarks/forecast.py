@@ -2,7 +2,8 @@
 
 For each number of hosts the model first trains with as many ranks on this machine as such, one thread each, which is traced. Then on hosts
 with a rank each, which are network namespaces of this machine (test/hosts/hosts.py), whose links have each of the rates: the link is measured as `lockstep
-doctor --measure` does, the step is forecast from the trace, and trains. One host are ranks each for itself. Where there are more hosts than cores they share
+doctor --measure` does, the step is forecast from the trace, and trains. Every gradient is reduced, as on one host (factors=False). One host are
+ranks each for itself. Where there are more hosts than cores they share
 these: the seconds of a core that a byte takes are then as many more.
 """
 
@@ -31,7 +32,7 @@ RATES = ("100mbit", "1gbit", "10gbit")
 COMMAND = worker.ROOT / "python_bindings/lockstep/_command.py"
 
 
-def trained(model: str, ranks: int, rounds: int, hosts: Hosts | None = None, way: str = "lockstep") -> float:
+def trained(model: str, ranks: int, rounds: int, hosts: Hosts | None = None, way: str = "lockstep-reduced") -> float:
     """Seconds of a step."""
     contestant = Contestant(way, model, ranks, 1, hosts)
     contestant.run(2, keep=False)
