@@ -4,30 +4,22 @@
 
 #pragma once
 
-#include <memory>
-#include <vector>
-
 #include "runtime/comm/transfer.h"
 
 namespace lockstep {
 
-class RingTransfer final : public Transfer {
+class RingTransfer final : public RelayTransfer {
  public:
   // `owner`: the group that has the result first; of what is copied, that of the source.
   RingTransfer(const Context& context, uint32_t index, const Chunk& chunk, int owner);
   absl::Status Begin() override;
-  absl::StatusOr<bool> Step() override;
-  std::vector<int> Missing() const override;
 
  private:
-  absl::Status HavePrefix();
-  absl::Status HaveResult();
+  absl::Status HavePrefix() override;
+  absl::Status HaveResult() override;
   absl::Status PassResult();
 
   const int owner_, next_, previous_;  // groups
-  MessageBuffer partial_;              // the sum of the groups before, then with this one
-  MessageBuffer result_;
-  std::unique_ptr<LinkRequest> prefix_receive_, result_receive_;
 };
 
 }  // namespace lockstep

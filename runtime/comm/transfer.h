@@ -79,26 +79,55 @@ class Transfer {
   std::vector<Outgoing> sends_;
 };
 
-// One chunk on its way along the chain.
-class ChainTransfer final : public Transfer {
+// One chunk that groups pass on, first a partial result to which each adds its ranks, then the result.
+class RelayTransfer : public Transfer {
  public:
-  ChainTransfer(const Context& context, uint32_t index, const Chunk& chunk)
-      : Transfer(context, Route::kChain, index, chunk) {}
-  absl::Status Begin() override;
-  absl::StatusOr<bool> Step() override;
-  std::vector<int> Missing() const override;
+  absl::StatusOr<bool> Step() final;
+  std::vector<int> Missing() const final;
+
+ protected:
+  using Transfer::Transfer;
+
+  // From Begin, for what comes from another group; HavePrefix and HaveResult are called when it is there.
+  absl::Status AwaitPrefix(int group);
+  absl::Status AwaitResult(int group);
+  virtual absl::Status HavePrefix() = 0;
+  virtual absl::Status HaveResult() = 0;
+
+  // Adds this group's ranks to the partial result in partial_, in which there is none yet if it is the first; if it is
+  // the last, that is the result, of the group's outputs and of result_, if that is there.
+  absl::Status AddThisGroup(bool is_first, bool is_last);
+
+  MessageBuffer partial_;  // of a reduction: the sum of the groups before, then with this one
+  MessageBuffer result_;
 
  private:
-  absl::Status HavePrefix();
-  absl::Status HaveResult();
+  struct Awaited {
+    int group = -1;
+    std::unique_ptr<LinkRequest> request;  // null: nothing is awaited, or it has come
+  };
+  absl::Status Await(int group, Stage stage, const MessageBuffer& buffer, Awaited* awaited);
+  // Whether it has just come.
+  static absl::StatusOr<bool> HasCome(Awaited& awaited);
+
+  Awaited prefix_, awaited_result_;
+};
+
+// One chunk on its way along the chain.
+class ChainTransfer final : public RelayTransfer {
+ public:
+  ChainTransfer(const Context& context, uint32_t index, const Chunk& chunk)
+      : RelayTransfer(context, Route::kChain, index, chunk) {}
+  absl::Status Begin() override;
+
+ private:
+  absl::Status HavePrefix() override;
+  absl::Status HaveResult() override;
   absl::Status SendResult();
 
-  int source_ = 0;         // the group from which the result spreads; of a reduction the last
-  int last_up_ = 0;        // the groups at which the result stops, upwards
-  int last_down_ = 0;      // and downwards
-  MessageBuffer partial_;  // of a reduction: the sum of the groups below, then with this one
-  MessageBuffer result_;
-  std::unique_ptr<LinkRequest> prefix_receive_, result_receive_;
+  int source_ = 0;     // the group from which the result spreads; of a reduction the last
+  int last_up_ = 0;    // the groups at which the result stops, upwards
+  int last_down_ = 0;  // and downwards
 };
 
 // One chunk that groups send each other directly: partial results to its owner, or to all, and results from there.

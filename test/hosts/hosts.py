@@ -56,6 +56,19 @@ def why_not() -> str:
     return "" if tried.returncode == 0 else tried.stderr.strip()
 
 
+def skipped(test: str, reason: str) -> int:
+    """What a test of Bazel's that needs hosts ends with where there are none: its exit code."""
+    print(f"SKIPPED: {reason}")
+    # Bazel knows only passed and failed: bazel/run_tests.py reads in the report that this was skipped.
+    report = os.environ.get("XML_OUTPUT_FILE")
+    if report:
+        Path(report).write_text(
+            f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites><testsuite name="{test}" tests="1" skipped="1">'
+            f'<testcase name="{test}" status="run" result="skipped"><skipped/></testcase></testsuite></testsuites>\n'
+        )
+    return 0
+
+
 class Hosts:
     """Namespaces for as long as it is entered; `names` are those of hosts and namespaces."""
 
