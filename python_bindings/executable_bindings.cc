@@ -229,7 +229,7 @@ struct Arguments {
   std::vector<NamedInput> inputs;
 };
 
-Arguments ArgumentsOf(const LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
+Arguments ArgumentsOf(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
   if (args.size() > 0) {
     ErrorStream error = InvalidArgument()
                         << "@" << self.executor->executable().name << " is called with inputs by name, such as exe(";
@@ -244,7 +244,7 @@ Arguments ArgumentsOf(const LoadedExecutable& self, const nb::args& args, const 
     arrays.push_back(CastToArray(value, "input " + names.back()));
   }
   for (size_t i = 0; i < names.size(); ++i) inputs.push_back({names[i], BorrowArray(arrays[i], "input " + names[i])});
-  ThrowIfError(PadRows(self.executor->executable(), inputs, padded));
+  ThrowIfError(PadRows(self.executor->executable(), self.first_rows, inputs, padded));
   return arguments;
 }
 

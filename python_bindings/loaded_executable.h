@@ -14,6 +14,7 @@
 #include "backends/backend.h"
 #include "frontends/onnx_exporter.h"
 #include "python_bindings/arrays.h"
+#include "python_bindings/padded_rows.h"
 #include "runtime/communicator.h"
 #include "runtime/executor.h"
 
@@ -32,6 +33,7 @@ struct LoadedExecutable {
   std::unique_ptr<Executor> executor;
   std::shared_ptr<const OnnxOrigin> origin;
   int64_t step = 0;                // the number of the next call
+  FirstRows first_rows;            // what pads batches that are not full
   nb::dict schedules;              // by setting: functions of it
   nb::object saving = nb::none();  // the save that is under way, of lockstep/_checkpoint.py
 

@@ -35,9 +35,27 @@ absl::Status NotTheSame(const std::string& first, double of_first, const std::st
   return error << ", expected a whole number, the same of all inputs";
 }
 
+// The first row of a batch, of which `of_a_row` entries of dimension 0 are one, unless there is one already.
+void Keep(const ConstTensorRef& batch, int64_t of_a_row, Tensor& row) {
+  std::vector<int64_t> extents = batch.type.shape.dims();
+  extents[0] = of_a_row;
+  const TensorType type{batch.type.dtype, Shape(std::move(extents))};
+  if (row.type() == type) return;
+  row = Tensor(type);
+  if (type.num_bytes() > 0) std::memcpy(row.mutable_bytes(), batch.data, type.num_bytes());
+}
+
+// Copies of the row from the byte `begin` on.
+void Fill(Tensor& batch, size_t begin, const Tensor& row) {
+  const size_t size = row.num_bytes();
+  for (size_t at = begin; size > 0 && at + size <= batch.num_bytes(); at += size)
+    std::memcpy(batch.mutable_bytes() + at, row.bytes(), size);
+}
+
 }  // namespace
 
-absl::Status PadRows(const Executable& program, std::vector<NamedInput>& inputs, std::vector<Tensor>& padded) {
+absl::Status PadRows(const Executable& program, FirstRows& first_rows, std::vector<NamedInput>& inputs,
+                     std::vector<Tensor>& padded) {
   const auto rows_info = std::find_if(program.inputs.begin(), program.inputs.end(),
                                       [](const ValueInfo& info) { return info.name == passes::kRows; });
   if (rows_info == program.inputs.end() || Find(inputs, passes::kRows) != nullptr) return absl::OkStatus();
@@ -58,6 +76,7 @@ absl::Status PadRows(const Executable& program, std::vector<NamedInput>& inputs,
       return NotTheSame(first, number.value_or(own), info->name, own);
     number = own;
     first = info->name;
+    if (own >= 1) Keep(given->tensor, static_cast<int64_t>(of_a_row), first_rows[info->name]);
   }
   const bool is_none = std::none_of(batches.begin(), batches.end(),
                                     [&](const ValueInfo* info) { return Find(inputs, info->name) != nullptr; });
@@ -68,14 +87,12 @@ absl::Status PadRows(const Executable& program, std::vector<NamedInput>& inputs,
                           given->tensor.type.shape[0] < info->local_type.shape[0];
     if (!is_none && !is_short) continue;
     Tensor& whole = padded.emplace_back(info->local_type);
+    const size_t own_bytes = given == nullptr ? 0 : given->tensor.type.num_bytes();
+    if (own_bytes > 0) std::memcpy(whole.mutable_bytes(), given->tensor.data, own_bytes);
+    if (const auto row = first_rows.find(info->name); row != first_rows.end()) Fill(whole, own_bytes, row->second);
     const ConstTensorRef all{whole.type(), whole.bytes()};
-    if (given == nullptr) {
-      inputs.push_back({info->name, all});
-      continue;
-    }
-    if (given->tensor.type.num_bytes() > 0)
-      std::memcpy(whole.mutable_bytes(), given->tensor.data, given->tensor.type.num_bytes());
-    given->tensor = all;
+    if (given == nullptr) inputs.push_back({info->name, all});
+    else given->tensor = all;
   }
   Tensor& rows = padded.emplace_back(rows_info->local_type);
   const auto ones = rows.mutable_data<float>();

@@ -113,6 +113,7 @@ Expr Select(Expr condition, Expr x, Expr y) {
 Expr Convert(Expr x, AttrExpr<DType> dtype) {
   return Expr(ConvertOp(), {std::move(x)}, {Attr("dtype", dtype), Attr("rounds_parts", BoolExpr(false))}, HasThatDType);
 }
+Expr Bitcast(Expr x, AttrExpr<DType> dtype) { return Expr(BitcastOp(), {std::move(x)}, {Attr("dtype", dtype)}); }
 Expr Transpose(Expr x, IntsExpr permutation) {
   return Expr(TransposeOp(), {std::move(x)}, {Attr("permutation", permutation)});
 }

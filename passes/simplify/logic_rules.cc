@@ -1,4 +1,4 @@
-// Rules about truth values, selection and conversion.
+// Rules about truth values, selection, conversion and bits.
 
 #include <algorithm>
 #include <map>
@@ -100,6 +100,9 @@ std::vector<SimplifyRule> LogicRules() {
       {"convert_convert", kAll, Convert(Convert(x, between), to), Convert(x, to), LosesNothing(x, between, to)},
       // A product takes its operands transposed, but not through a conversion.
       {"convert_of_transpose", kAll, Convert(Only(Transpose(x, p)), to), Transpose(Convert(x, to), p)},
+
+      // What gradients were not to go through, when there are gradients (formula.h).
+      {"bitcast_back", kAll, Bitcast(Bitcast(x, between), to), x, HasDType(x, to)},
   };
 }
 

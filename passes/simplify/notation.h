@@ -190,6 +190,7 @@ Expr Relu(Expr x);
 Expr Compare(Expr x, Expr y, AttrExpr<std::string> direction);
 Expr Select(Expr condition, Expr x, Expr y);
 Expr Convert(Expr x, AttrExpr<DType> dtype);
+Expr Bitcast(Expr x, AttrExpr<DType> dtype);
 Expr Transpose(Expr x, IntsExpr permutation);
 Expr Concat(std::vector<Expr> xs, AttrExpr<int64_t> dim);
 Expr Pad(Expr x, IntsExpr low, IntsExpr high, AttrExpr<double> value);

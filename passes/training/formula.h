@@ -61,6 +61,14 @@ inline Formula Where(Formula condition, double yes, Formula no) { return Where(c
 inline Formula Where(Formula condition, Formula yes, double no) { return Where(condition, yes, yes.Like(no)); }
 // max(x, 0), whose gradient at 0 is 1, as that of PyTorch's clamp_min is. NaN stays.
 inline Formula Hinge(Formula x) { return Where(x < 0, 0, x); }
+// x, of f32 or f64, as a constant of the gradient: its bits are integers, and gradients go through floats alone
+// (core/backpropagate.h). When there are gradients, `simplify` makes it x again.
+inline Formula Held(Formula x) {
+  if (!x.value()) return x;
+  const DType dtype = x.value().dtype(), bits = dtype == DType::kF64 ? DType::kI64 : DType::kI32;
+  const Value as_bits = x.b().Op("bitcast", {x.value()}, {{"dtype", bits}});
+  return {x.b(), x.b().Op("bitcast", {as_bits}, {{"dtype", dtype}})};
+}
 // The sum along one dimension, which goes.
 inline Formula Sum(Formula x, int64_t dim) { return {x.b(), x.b().ReduceSum(x.value(), {dim})}; }
 // x, of one dimension, which becomes dimension `dim` of the shape of `like`.

@@ -81,7 +81,9 @@ absl::StatusOr<Normalized> NormalizeByRows(Builder& b, const Node& node, Value r
   // Whatever pads, nothing of it gets into a sum.
   const auto there_alone = [&](Formula values) { return Where(is_there == 0, 0, values); };
   const Formula mean = mean_of(there_alone(x)), centred = there_alone(x - along(mean));
-  const Formula variance = mean_of(Square(centred));
+  // It does not change with the mean, from which it is least: without that derivative, a sum of zeros, the backward
+  // pass has no sum that waits for another.
+  const Formula variance = mean_of(Square(there_alone(x - along(Held(mean)))));
   const Formula scale(b, b.Convert(node.operand(1), dtype)), bias(b, b.Convert(node.operand(2), dtype));
   const Formula factor = scale / Sqrt(variance + node.attr<double>("epsilon"));
   const Formula y = centred * along(factor) + along(bias);

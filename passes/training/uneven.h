@@ -9,9 +9,6 @@
 // no state; the result `rows` is how many there were on all ranks. So a step is that of one rank with those rows alone.
 // Counts are sums over ranks like gradients, and travel with them (late_mean.h).
 //
-// A batch normalisation takes two collectives more in the backward pass than with full batches, as its two sums there
-// come one after the other.
-//
 // What pads is not seen by other rows: an op that mixes rows, other than batch normalisation, is an error.
 
 #pragma once

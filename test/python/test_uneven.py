@@ -117,7 +117,7 @@ def test_with(options: dict[str, Any]) -> None:
         assert_same(found, expected, 3e-2 if "precision" in options else 2e-4)
 
 
-@pytest.mark.parametrize("case", CASES[:2], ids=lambda case: case.name)
+@cases
 def test_counts_travel_with_gradients(case: Case) -> None:
     def collectives(world: ls.Communicator) -> tuple[int, int]:
         plain, uneven = (
@@ -192,6 +192,46 @@ def test_rows_may_be_said() -> None:
     plain = ls.compile(step_of(CASES[1], 5), threads=1)
     expected = plain(x=samples[:8][rows == 1], label=labels[:8][rows == 1])
     assert_same(([found["loss"]], dict(exe.state)), ([expected["loss"]], dict(plain.state)))
+
+
+LOGARITHMS = """
+graph @logarithms(%x: f32[{batch},4] split(0), state %w: f32[4,5]) -> (logits: f32[{batch},5]) {{
+  %l = log %x : f32[{batch},4]
+  %logits = matmul %l, %w : f32[{batch},5]
+  return %logits
+}}
+"""
+
+
+def test_what_pads_are_rows_that_a_rank_had() -> None:
+    """The logarithm of a row of zeros, times that it counts for nothing, would be no number."""
+    random = np.random.Generator(np.random.PCG64(8))
+    x, label = random.uniform(0.5, 2, (9, 4)).astype(np.float32), random.integers(0, 5, 9)
+    step = lambda batch, uneven: ls.train_step(
+        ls.parse(LOGARITHMS.format(batch=batch)), ls.loss.softmax_cross_entropy(), ls.optim.SGD(0.1), uneven=uneven
+    )
+    shares = [(slice(0, 3), slice(3, 4)), (slice(4, 6), slice(9, 9)), (slice(6, 6), slice(6, 9))]
+    uneven = step(8, True)
+
+    def body(world: ls.Communicator) -> dict[str, np.ndarray]:
+        exe = ls.compile(uneven, world=world, threads=1)
+        exe.state["w"] = np.zeros((4, 5), np.float32)
+        for of_ranks in shares:
+            rows = of_ranks[world.rank]
+            exe(**({"x": x[rows], "label": label[rows]} if rows.stop > rows.start else {}))
+        exe.check_replicas()
+        return dict(exe.state)
+
+    expected: dict[str, np.ndarray] = {"w": np.zeros((4, 5), np.float32)}
+    for of_ranks in shares:
+        rows = np.r_[of_ranks]
+        plain = ls.compile(step(len(rows), False), threads=1)
+        plain.state["w"] = expected["w"]
+        plain(x=x[rows], label=label[rows])
+        expected = dict(plain.state)
+    for found in run_in_threads(2, body):
+        assert not isinstance(found, Exception), found
+        assert_same(([], found), ([], expected))
 
 
 # --- Losses ----------------------------------------------------------------------------------------------------------

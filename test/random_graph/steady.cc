@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "core/interpreter.h"
 #include "core/op_def.h"
@@ -127,6 +129,31 @@ bool IsSteady(const Node& node, const std::vector<const KnownTensor*>& operands,
   if (!op.InDomain(ranges)) return false;
   if (op.has_trait(kElementwise)) return DecidesClearly(node, operands);
   return !op.has_trait(kOpaque) || WithstandsRounding(node, operands, results);
+}
+
+bool IsSteadyProgram(const Graph& graph, const std::vector<Tensor>& inputs) {
+  std::map<std::string, KnownTensor> known;  // by name
+  for (size_t i = 0; i < inputs.size(); ++i)
+    known[graph.inputs()[i].name()] = {inputs[i], !IsFloat(inputs[i].dtype()) || IsCoarse(inputs[i])};
+  for (const Node& node : graph.nodes()) {
+    std::vector<const KnownTensor*> operands;
+    std::vector<const Tensor*> tensors;
+    for (Value operand : node.operands()) {
+      operands.push_back(&known.at(operand.name()));
+      tensors.push_back(&operands.back()->tensor);
+    }
+    const absl::StatusOr<std::vector<Tensor>> results = EvaluateNode(node, tensors);
+    if (!results.ok()) return false;
+    for (const Tensor& result : *results) {
+      for (int64_t i = 0; i < result.num_elements(); ++i) {
+        if (!(std::abs(result.At(i)) < kTooLarge)) return false;
+      }
+    }
+    if (!IsSteady(node, operands, *results)) return false;
+    for (size_t i = 0; i < results->size(); ++i)
+      known[node.result_name(i)] = {(*results)[i], IsExact(node, operands, (*results)[i])};
+  }
+  return true;
 }
 
 bool NearJump(const Tensor& tensor) {

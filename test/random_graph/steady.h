@@ -31,6 +31,9 @@ bool IsExact(const Node& node, const std::vector<const KnownTensor*>& operands, 
 // and not steep, compares nothing that is almost equal, and steps over no jump.
 bool IsSteady(const Node& node, const std::vector<const KnownTensor*>& operands, const std::vector<Tensor>& results);
 
+// Of a whole program: all that it computes of the inputs is smaller than kTooLarge, and steady.
+bool IsSteadyProgram(const Graph& graph, const std::vector<Tensor>& inputs);
+
 // Whether rounding could carry an element across an integer, or the middle between two.
 bool NearJump(const Tensor& tensor);
 
