@@ -9,6 +9,7 @@
 #include "core/local_types.h"
 #include "core/op_def.h"
 #include "core/placing.h"
+#include "passes/distribute/wire.h"
 #include "passes/optimize/dce.h"
 
 namespace lockstep::passes {
@@ -123,8 +124,7 @@ bool FactorGatherer::Add(Value value, Plan& plan) const {
 
 bool FactorGatherer::Pays(const Node& reduced, const Plan& plan) const {
   if (options_.whatever_it_costs) return true;
-  double bytes = BytesOnRank(reduced.operand(0), reduced.placements());
-  if (reduced.attr<std::string>("wire") == "bf16") bytes /= 2;
+  const double bytes = BytesOnRank(reduced.operand(0), reduced.placements()) * ShareThatTravels(reduced);
   const double saved = 2 * bytes - plan.bytes;
   return saved > 0 && saved * options_.operations_per_byte > plan.operations;
 }

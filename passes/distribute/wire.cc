@@ -7,11 +7,14 @@
 
 #include "absl/strings/match.h"
 #include "core/op_def.h"
+#include "core/ops/int8_wire.h"
 #include "core/ops/op_list.h"
 #include "passes/distribute/quantize_wire.h"
 
 namespace lockstep::passes {
 namespace {
+
+constexpr double kInt8Bytes = 1 + 4.0 / ops::kWireBlock;  // of an element, with its share of a scale
 
 // Those between ranks: along an axis of one rank nothing travels.
 std::vector<Node*> AllReducesOf(Graph& graph, const std::function<bool(const Node&)>& is_wanted) {
@@ -110,6 +113,12 @@ absl::StatusOr<bool> Lower(Graph& graph) {
 }
 
 }  // namespace
+
+double ShareThatTravels(const Node& reduction) {
+  if (!reduction.attributes().contains("wire")) return 1;  // of a reduce_scatter
+  const std::string wire = reduction.attr<std::string>("wire");
+  return wire == "int8" ? kInt8Bytes / sizeof(float) : wire == "bf16" ? 0.5 : 1;
+}
 
 Pass ChooseWire(std::string dtype) {
   return {"choose-wire", [dtype = std::move(dtype)](Graph& graph) { return Choose(graph, dtype); }, Keeps::kNothing,

@@ -23,9 +23,13 @@
 
 #include <string>
 
+#include "core/graph.h"
 #include "passes/pass.h"
 
 namespace lockstep::passes {
+
+// Of the bytes of what an all_reduce or a reduce_scatter takes, those that travel, by its wire: 1 without one.
+double ShareThatTravels(const Node& reduction);
 
 // `dtype`: "bf16", "int8", or empty for none.
 Pass ChooseWire(std::string dtype);

@@ -19,7 +19,7 @@ constexpr double kLeastByte = 1e-12;
 
 // Of some calls by the route the quickest, which nothing else disturbed.
 absl::StatusOr<double> TimeBy(RankCommunicator& world, Route route, int64_t bytes, int calls) {
-  world.SetRoutes({.preferred = route});
+  world.SetRoutes({.preferred = route, .in_any_order = true});
   ASSIGN_OR_RETURN(const std::vector<double> seconds, TimeAllReduce(world, bytes, calls));
   return *std::min_element(seconds.begin(), seconds.end());
 }
@@ -28,16 +28,6 @@ absl::StatusOr<double> TimeBy(RankCommunicator& world, Route route, int64_t byte
 absl::StatusOr<std::string> FromRank0(RankCommunicator& world, const std::string& text) {
   ASSIGN_OR_RETURN(std::vector<std::string> all, world.AllGatherBytes(world.rank() == 0 ? text : "", kLabel));
   return std::move(all[0]);
-}
-
-int RanksOfLargestHost(const RankCommunicator& world) {
-  int largest = 0;
-  for (int r = 0; r < world.size(); ++r) {
-    int ranks = 0;
-    for (int other = 0; other < world.size(); ++other) ranks += world.host(other) == world.host(r);
-    largest = std::max(largest, ranks);
-  }
-  return largest;
 }
 
 absl::StatusOr<NetworkCosts> MeasureByTurns(RankCommunicator& world) {
@@ -91,7 +81,7 @@ absl::Status ChooseRoutes(RankCommunicator& world, const std::string& transport,
   // Ranks of a host may share no memory, and so be several groups.
   const std::string carrier = transport + " in " + std::to_string(world.groups()) + " groups";
   Network network{
-      .cluster = ClusterName(hosts, carrier, interfaces), .hosts = world.groups(), .ranks = RanksOfLargestHost(world)};
+      .cluster = ClusterName(hosts, carrier, interfaces), .hosts = world.groups(), .ranks = world.largest_group()};
   const auto warn = [](const char* what, const absl::Status& status) {
     std::fprintf(stderr, "lockstep: %s: %s\n", what, std::string(status.message()).c_str());
   };

@@ -16,8 +16,9 @@ namespace lockstep {
 bool NeedsCosts(const RankCommunicator& world);
 
 // Times all_reduces of f32 that go to all and around the ring, small ones and large ones, and finds the costs by which
-// TravelOf explains them. Takes about a quarter of a second, a second on a network of 100 Mb/s. All ranks call it
-// together; rank 0's result counts. The routes of `world` are as they were at first afterwards.
+// TravelOf explains them, whatever order of additions `world` has. Takes about a quarter of a second, a second on a
+// network of 100 Mb/s. All ranks call it together; rank 0's result counts. The routes of `world` are as they were at
+// first afterwards.
 absl::StatusOr<NetworkCosts> MeasureCosts(RankCommunicator& world);
 
 // Lets `world` choose its routes by the costs of its network: rank 0's file in `folder` (network_cache.h) has them, or

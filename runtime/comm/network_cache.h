@@ -29,7 +29,7 @@ namespace lockstep {
 struct Network {
   std::string cluster;  // ClusterName
   int hosts = 1;        // groups of ranks that share memory
-  int ranks = 1;        // of the host that has most
+  int ranks = 1;        // of the group that has most
   NetworkCosts costs = {};
 };
 

@@ -2,9 +2,11 @@
 
 #include "runtime/comm/network_cache.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -15,6 +17,7 @@
 #include "runtime/cache_file.h"
 #include "runtime/comm/in_process.h"
 #include "runtime/comm/measure_network.h"
+#include "runtime/comm/watched_links.h"
 
 namespace lockstep {
 namespace {
@@ -116,7 +119,39 @@ TEST(ChooseRoutes, MeasuresOnceAndRanksAgreeWhoeverSeesTheFile) {
   const std::vector<NetworkCosts> anew = Chosen(3, {empty, folder, folder});
   ExpectAllAre(anew, anew[0]);
   EXPECT_NE(anew[0], first[0]) << "it is rank 0 that has to see the file";
-  EXPECT_EQ(KnownNetworks(empty).size(), 1u);
+  ASSERT_EQ(KnownNetworks(empty).size(), 1u);
+  EXPECT_EQ(KnownNetworks(empty)[0].hosts, 3) << "groups, though they are on one host";
+  EXPECT_EQ(KnownNetworks(empty)[0].ranks, 1);
+}
+
+// Messages one after the other while a world of three hosts measures.
+uint32_t MessagesOfMeasuring(const std::vector<int>& begins, bool in_rank_order) {
+  constexpr int kRanks = 4;
+  std::vector<Watched> watched(kRanks);
+  auto world = CreateInProcessGroups(
+      kRanks, begins, {.timeout = absl::Seconds(30), .in_rank_order = in_rank_order}, {},
+      [&](int rank, std::unique_ptr<Links> links) { return WatchLinks(std::move(links), &watched[rank]); });
+  EXPECT_TRUE(world.ok());
+  std::vector<std::thread> threads;
+  for (auto& communicator : *world) {
+    threads.emplace_back([&, c = std::move(communicator)] {
+      EXPECT_TRUE(MeasureCosts(static_cast<RankCommunicator&>(*c)).ok());
+      EXPECT_TRUE(c->Barrier("all have measured").ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  uint32_t most = 0;
+  for (const Watched& each : watched) most = std::max(most, each.messages.load());
+  return most;
+}
+
+// Jobs of both orders share the file: what goes around the ring is measured in a world that never takes it, too.
+TEST(ChooseRoutes, MeasuresTheSameRoutesInAnyOrderOfAdditions) {
+  for (const std::vector<int>& begins : {std::vector<int>{0, 1, 2, 3}, std::vector<int>{0, 1, 3}}) {
+    const uint32_t in_any = MessagesOfMeasuring(begins, false);
+    EXPECT_GT(in_any, 10 * 2 * (begins.size() - 1)) << "small ones go around ten times";
+    EXPECT_EQ(MessagesOfMeasuring(begins, true), in_any);
+  }
 }
 
 TEST(ChooseRoutes, MeasuresAnewWhereTheFileIsDamagedAndSaysSo) {

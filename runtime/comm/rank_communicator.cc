@@ -103,6 +103,14 @@ RankCommunicator::~RankCommunicator() {
 
 int RankCommunicator::groups() const { return links_ == nullptr ? 1 : static_cast<int>(links_->group_begins().size()); }
 
+int RankCommunicator::largest_group() const {
+  if (links_ == nullptr) return size();
+  const std::vector<int>& begins = links_->group_begins();
+  int largest = size() - begins.back();
+  for (size_t g = 0; g + 1 < begins.size(); ++g) largest = std::max(largest, begins[g + 1] - begins[g]);
+  return largest;
+}
+
 void RankCommunicator::SetRoutes(const RoutePolicy& policy) {
   policy_ = policy;
   if (between_groups_ == nullptr) return;

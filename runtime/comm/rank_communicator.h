@@ -35,6 +35,7 @@ class RankCommunicator final : public Communicator {
   ~RankCommunicator() override;
 
   int groups() const;
+  int largest_group() const;  // ranks
   // From the next collective on, and for what is split from this one later. All ranks alike, with nothing in flight.
   void SetRoutes(const RoutePolicy& policy);
   const RoutePolicy& routes() const { return policy_; }

@@ -1,15 +1,14 @@
 // By which routes the groups of a world can get the result of a collective, and what each takes. Which one is taken,
 // route_choice.h says. Pure functions; any thread.
 //
-//   route    messages, one after the other    bytes that a group sends, of S in all     order of additions
-//   chain    2 (groups - 1), pipelined        2 S at most                               ranks
-//   owner    2                                2 S (groups - 1) / groups                 in each group, then groups
-//   all      1                                S (groups - 1)                            in each group, then groups
-//   ring     2 (groups - 1)                   2 S (groups - 1) / groups                 ranks, from the first of the
-//   group
-//                                                                                       behind a chunk's owner, around
-//   halving  2 log2(groups)                   2 S (groups - 1) / groups                 in each group, then a tree of
-//   groups pair     1                                what its ranks have for other groups      -
+//   route    messages, one after the other  bytes that a group sends, of S in all  order of additions
+//   chain    2 (groups - 1), pipelined      2 S at most                            ranks
+//   owner    2                              2 S (groups - 1) / groups              in each group, then groups
+//   all      1                              S (groups - 1)                         in each group, then groups
+//   ring     2 (groups - 1)                 2 S (groups - 1) / groups              ranks, around, from the first behind
+//                                                                                  the group that owns the chunk
+//   halving  2 log2(groups)                 2 S (groups - 1) / groups              in each group, then a tree of groups
+//   pair     1                              what its ranks have for other groups   -
 //
 // Where each group is one rank owner and all add in the order of ranks, too. They send bf16 as such, where the others
 // send f32: sums of groups of several ranks are rounded once more. In a ring and along a chain each group sends to its

@@ -43,8 +43,11 @@ Route RouteOf(const OpDescription& d, int world_size, const RouteOptions& option
   Route best = Route::kChain;
   double least = std::numeric_limits<double>::infinity();
   for (const Route route : {Route::kAll, Route::kOwner, Route::kRing, Route::kHalving, Route::kChain}) {
-    if (!CanGo(route, traits) || (traits.reduces && !KeepsOrder(route, options))) continue;
-    if (route == options.policy.preferred) return route;
+    if (!CanGo(route, traits)) continue;
+    const bool is_preferred = route == options.policy.preferred;
+    if (is_preferred && options.policy.in_any_order) return route;
+    if (traits.reduces && !KeepsOrder(route, options)) continue;
+    if (is_preferred) return route;
     if (!IsCompared(route, traits, options)) continue;
     const size_t widening = traits.reduces ? PartialSize(route, dtype, kind) / SizeOf(dtype) : 1;
     const Travel travel =

@@ -31,6 +31,8 @@ struct RoutePolicy {
   // Taken wherever it can go and keeps the order of additions that is asked for, whatever it costs: for tests and
   // measurements.
   std::optional<Route> preferred = {};
+  // The preferred one is taken whatever order of additions is asked for: for measurements, whose sums nobody wants.
+  bool in_any_order = false;
 };
 
 // What decides it besides the collective.

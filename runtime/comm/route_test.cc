@@ -92,6 +92,9 @@ TEST(RouteOf, TakesWhatIsPreferredWhereItCan) {
   const RouteOptions ordered{
       .groups = 3, .largest_group = 2, .in_rank_order = true, .policy = {.preferred = Route::kRing}};
   EXPECT_EQ(Of(Opcode::kAllReduce, kLarge, ordered), Route::kChain);
+  RouteOptions measured = ordered;
+  measured.policy.in_any_order = true;
+  EXPECT_EQ(Of(Opcode::kAllReduce, kLarge, measured), Route::kRing);
 }
 
 TEST(RouteOf, CopiesGoFromTheirSourceAndLargeOnesOfOneAlongTheChain) {

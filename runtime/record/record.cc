@@ -9,6 +9,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kHead = "program\t";
+constexpr int32_t kMostRanks = 1 << 20;  // of a world; tables have a line for each
 
 std::string WithoutSeparators(std::string text) {
   for (char& c : text) {
@@ -92,6 +93,15 @@ bool IsSameWorld(const RecordedRank& a, const RecordedRank& b) { return WorldOf(
 
 bool IsBefore(const RecordedRank& a, const RecordedRank& b) {
   return std::pair(WorldOf(a), a.rank) < std::pair(WorldOf(b), b.rank);
+}
+
+bool MakeValid(RecordedRank& rank) {
+  rank.host[sizeof(rank.host) - 1] = rank.transport[sizeof(rank.transport) - 1] = '\0';
+  return 0 <= rank.rank && rank.rank < rank.size && rank.size <= kMostRanks;
+}
+
+void MakeValid(std::vector<TransferEvent>& events) {
+  for (TransferEvent& event : events) event.label[TransferEvent::kLabelBytes - 1] = '\0';
 }
 
 const RecordedProgram* RankRecord::program(uint16_t index) const {

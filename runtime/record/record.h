@@ -80,6 +80,11 @@ struct RecordedRank {
   char host[64] = {}, transport[32] = {};
 };
 
+// For what was read from a file, which may be damaged: ends its texts, and those of events. False if no rank has these
+// facts.
+bool MakeValid(RecordedRank& rank);
+void MakeValid(std::vector<TransferEvent>& events);
+
 // Whether both are of one world.
 bool IsSameWorld(const RecordedRank& a, const RecordedRank& b);
 // The ranks of a world lie together, in their order.

@@ -50,24 +50,32 @@ class Mapped {
   std::byte* memory_;
 };
 
+absl::StatusOr<RecordedRank> RankOf(const Mapped& mapped, const std::string& path) {
+  RecordedRank rank = mapped.header().rank;
+  if (!MakeValid(rank)) return FailedPrecondition() << path << " is damaged: it is of no rank";
+  return rank;
+}
+
 }  // namespace
 
 std::string FailureIn(const RecordHeader& header) {
-  return header.failed.load(std::memory_order_acquire) == 2 ? header.failure : "";
+  if (header.failed.load(std::memory_order_acquire) != 2) return "";
+  return {header.failure, strnlen(header.failure, sizeof(header.failure))};
 }
 
 absl::StatusOr<RecordedRank> ReadRank(const std::string& file) {
   ASSIGN_OR_RETURN(const Mapped mapped, Mapped::Open(file));
-  return mapped.header().rank;
+  return RankOf(mapped, file);
 }
 
 absl::StatusOr<RankRecord> ReadRecord(const std::string& file) {
   ASSIGN_OR_RETURN(const Mapped mapped, Mapped::Open(file));
   RankRecord record;
-  record.facts = mapped.header().rank;
+  ASSIGN_OR_RETURN(record.facts, RankOf(mapped, file));
   record.failure = FailureIn(mapped.header());
   mapped.steps().Read(0, &record.steps);
   mapped.transfers().Read(0, &record.transfers);
+  MakeValid(record.transfers);
   std::ifstream programs(file.substr(0, file.size() - (sizeof(kRecordSuffix) - 1)) + kProgramsSuffix);
   record.programs = ParsePrograms(std::string(std::istreambuf_iterator<char>(programs), {}));
   return record;

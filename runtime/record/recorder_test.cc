@@ -2,13 +2,17 @@
 
 #include "runtime/record/recorder.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/record/clock.h"
@@ -66,6 +70,21 @@ TEST_F(RecorderTest, ReadersFindWhatARankRecordsWhileItRecords) {
   EXPECT_EQ(record.transfers[0].last, 1);
 }
 
+TEST_F(RecorderTest, ADamagedRecordIsOfNoRank) {
+  const std::unique_ptr<Recorder> recorder = Make(0);
+  const std::string path = FilesIn(folder(), kRecordSuffix).at(0);
+  for (const auto& [rank, size] : {std::pair(-1, 2), {2, 2}, {0, 0}, {0, 1 << 30}}) {
+    RecordedRank facts = recorder->rank();
+    facts.rank = rank;
+    facts.size = size;
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+        .seekp(offsetof(RecordHeader, rank))
+        .write(reinterpret_cast<const char*>(&facts), sizeof(facts));
+    EXPECT_THAT(std::string(ReadRank(path).status().message()), testing::HasSubstr(path + " is damaged"));
+    EXPECT_TRUE(ReadRecords(folder()).empty());
+  }
+}
+
 TEST_F(RecorderTest, ARankThatEndsWellLeavesNothing) {
   Make(0).reset();
   EXPECT_TRUE(Jobs(root_).empty());
@@ -80,6 +99,25 @@ TEST_F(RecorderTest, OfRanksThatFailTheFilesOfProcessesStay) {
     const std::vector<RankRecord> records = ReadRecords(folder());
     ASSERT_EQ(records.size(), keep ? 1u : 0u);
     for (const RankRecord& record : records) EXPECT_EQ(record.failure, "rank 1 died");
+  }
+}
+
+TEST(RecorderOptionsTest, TheEnvironmentSaysHowLongAWaitMayBe) {
+  const auto stall_of = [](const char* text) {
+    setenv("LOCKSTEP_STALL", text, 1);
+    const absl::Duration stall = RecorderOptions::FromEnvironment(true).stall;
+    unsetenv("LOCKSTEP_STALL");
+    return stall;
+  };
+  EXPECT_EQ(stall_of("0.5"), absl::Milliseconds(500));
+  EXPECT_EQ(stall_of("0"), absl::InfiniteDuration());
+  EXPECT_EQ(stall_of("inf"), absl::InfiniteDuration());
+  const absl::Duration plain = RecorderOptions().stall;
+  EXPECT_EQ(stall_of(""), plain);
+  for (const char* wrong : {"soon", "-1", "nan", "1 s"}) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(stall_of(wrong), plain) << wrong;
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr(std::string("is \"") + wrong + "\""));
   }
 }
 

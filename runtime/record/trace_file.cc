@@ -50,21 +50,26 @@ struct TraceFile {
   bool ended = false;
 };
 
-// Up to the last complete block. Nothing if there is not even the rank.
+// Up to the last complete block, or the first that is damaged. Nothing if there is not even the rank.
 std::optional<TraceFile> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
+  std::error_code error;
+  const uint64_t in_file = fs::file_size(path, error);
+  if (error) return std::nullopt;
   TraceFile trace;
   std::string programs, bytes;
   bool has_rank = false;
   char kind = 0;
   uint64_t size = 0;
   while (file.get(kind) && file.read(reinterpret_cast<char*>(&size), sizeof(size))) {
+    if (size > in_file) break;  // and no memory for a number that is none
     bytes.resize(size);
     if (!file.read(bytes.data(), static_cast<std::streamsize>(size))) break;
     switch (static_cast<Block>(kind)) {
       case kRank:
         if (size != sizeof(RecordedRank)) return std::nullopt;  // of another version
         std::memcpy(&trace.record.facts, bytes.data(), size);
+        if (!MakeValid(trace.record.facts)) return std::nullopt;
         has_rank = true;
         break;
       case kPrograms: programs += bytes; break;
@@ -76,6 +81,7 @@ std::optional<TraceFile> ReadFile(const std::string& path) {
     }
   }
   trace.record.programs = ParsePrograms(programs);
+  MakeValid(trace.record.transfers);
   if (!has_rank) return std::nullopt;
   return trace;
 }

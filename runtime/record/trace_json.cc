@@ -27,11 +27,17 @@ std::string Quoted(const std::string& text) {
   return quoted + "\"";
 }
 
+// Of times of a damaged file, which may be any numbers, too.
+int64_t Minus(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
+}
+
 // The format's unit.
 std::string Microseconds(int64_t nanoseconds) {
+  const uint64_t size = nanoseconds < 0 ? -static_cast<uint64_t>(nanoseconds) : static_cast<uint64_t>(nanoseconds);
   char text[40];
-  std::snprintf(text, sizeof(text), "%lld.%03d", static_cast<long long>(nanoseconds / 1000),
-                static_cast<int>(nanoseconds % 1000));
+  std::snprintf(text, sizeof(text), "%s%llu.%03d", nanoseconds < 0 ? "-" : "",
+                static_cast<unsigned long long>(size / 1000), static_cast<int>(size % 1000));
   return text;
 }
 
@@ -58,11 +64,12 @@ class OfRank {
                                ",\"tid\":" + std::to_string(track) + ",\"args\":{\"name\":" + Quoted(name) + "}}"});
   }
 
-  void AddSlice(int track, int64_t from, int64_t to, const std::string& name, const std::string& args) {
-    const int64_t time = from - record_.facts.clock_ahead - begin_;
-    entries_.push_back({time, "{\"ph\":\"X\",\"ts\":" + Microseconds(time) + ",\"dur\":" + Microseconds(to - from) +
-                                  ",\"pid\":" + std::to_string(process_) + ",\"tid\":" + std::to_string(track) +
-                                  ",\"name\":" + Quoted(name) + ",\"args\":{" + args + "}}"});
+  void AddSlice(int64_t track, int64_t from, int64_t to, const std::string& name, const std::string& args) {
+    const int64_t time = Minus(Minus(from, record_.facts.clock_ahead), begin_);
+    entries_.push_back({time, "{\"ph\":\"X\",\"ts\":" + Microseconds(time) +
+                                  ",\"dur\":" + Microseconds(Minus(to, from)) + ",\"pid\":" + std::to_string(process_) +
+                                  ",\"tid\":" + std::to_string(track) + ",\"name\":" + Quoted(name) + ",\"args\":{" +
+                                  args + "}}"});
   }
 
   // Each event lasts until the next of its program; a run is a slice around those of its steps.
@@ -112,7 +119,7 @@ class OfRank {
     for (const TransferEvent& event : record_.transfers) {
       TransferEvent& before = under_way[{event.communicator, event.sequence}];
       if (event.phase == TransferEvent::Phase::kMoved && before.phase == TransferEvent::Phase::kMet) {
-        AddSlice(kTransferTrack + static_cast<int>(event.communicator), before.time, event.time, before.label,
+        AddSlice(kTransferTrack + int64_t{event.communicator}, before.time, event.time, before.label,
                  "\"number\":" + std::to_string(event.sequence) +
                      (before.last < 0 ? "" : ",\"last\":" + std::to_string(before.last)));
       }
@@ -131,8 +138,8 @@ class OfRank {
 int64_t BeginOf(const std::vector<RankRecord>& records) {
   int64_t begin = std::numeric_limits<int64_t>::max();
   for (const RankRecord& record : records) {
-    if (!record.steps.empty()) begin = std::min(begin, record.steps[0].time - record.facts.clock_ahead);
-    if (!record.transfers.empty()) begin = std::min(begin, record.transfers[0].time - record.facts.clock_ahead);
+    if (!record.steps.empty()) begin = std::min(begin, Minus(record.steps[0].time, record.facts.clock_ahead));
+    if (!record.transfers.empty()) begin = std::min(begin, Minus(record.transfers[0].time, record.facts.clock_ahead));
   }
   return begin;
 }

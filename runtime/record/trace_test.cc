@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -102,6 +104,62 @@ TEST_F(TraceTest, OfADeadRankIsWhatItWroteBefore) {
     if (records.ok() && records->at(0).steps.size() == 3) ++with_steps;
   }
   EXPECT_GT(with_steps, 0);
+}
+
+// Of a damaged file what comes before the damage is read, and nothing ends a process: it may be a rank that merges the
+// files of others.
+TEST_F(TraceTest, AnyDamageIsReadOver) {
+  {
+    std::unique_ptr<Recorder> recorder = Make(0);
+    recorder->AddProgram(OneStep());
+    RunOnce(*recorder, 1, 1000);
+    TransferEvent transfer{.time = 1200};
+    for (const auto phase : {TransferEvent::Phase::kPosted, TransferEvent::Phase::kMet, TransferEvent::Phase::kMoved}) {
+      transfer.phase = phase;
+      recorder->Record(transfer);
+    }
+  }
+  std::ifstream file(FilesIn(folder_ + "/" + ThisJob(), ".events").at(0), std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  const std::string job = folder_ + "/job";
+  fs::create_directories(job);
+  size_t read = 0;
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    for (const char mask : {'\x01', '\xff'}) {
+      std::string damaged = bytes;
+      damaged[at] = static_cast<char>(damaged[at] ^ mask);
+      std::ofstream(job + "/rank.events", std::ios::binary | std::ios::trunc) << damaged;
+      const absl::StatusOr<std::vector<RankRecord>> records = ReadTrace(job);
+      if (!records.ok()) continue;
+      ++read;
+      for (const RankRecord& record : *records) {
+        EXPECT_LT(strnlen(record.facts.host, sizeof(record.facts.host)), sizeof(record.facts.host));
+        EXPECT_LT(strnlen(record.facts.transport, sizeof(record.facts.transport)), sizeof(record.facts.transport));
+        EXPECT_LT(record.facts.rank, record.facts.size);
+      }
+      EXPECT_THAT(TraceJson(*records), HasSubstr("\"traceEvents\":["));
+    }
+  }
+  EXPECT_GT(read, bytes.size());
+  std::string endless = bytes;
+  endless.replace(1, sizeof(uint64_t), sizeof(uint64_t),
+                  '\x7f');  // of the first block, more bytes than there is memory
+  std::ofstream(job + "/rank.events", std::ios::binary | std::ios::trunc) << endless;
+  EXPECT_FALSE(ReadTrace(job).ok());
+}
+
+TEST_F(TraceTest, TextsWithoutAnEndAreEnded) {
+  Make(0).reset();
+  const std::string path = FilesIn(folder_ + "/" + ThisJob(), ".events").at(0);
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(file), {});
+  const size_t begin = 1 + sizeof(uint64_t) + offsetof(RecordedRank, host);
+  constexpr size_t kBytes = sizeof(RecordedRank::host) + sizeof(RecordedRank::transport);
+  bytes.replace(begin, kBytes, kBytes, 'x');
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  const RankRecord record = ReadTrace(folder_ + "/" + ThisJob()).value().at(0);
+  EXPECT_EQ(std::string(record.facts.host), std::string(63, 'x'));
+  EXPECT_EQ(std::string(record.facts.transport), std::string(31, 'x'));
 }
 
 TEST_F(TraceTest, SeveralMayMergeItAtOnce) {
