@@ -295,7 +295,7 @@ def compile(
       shard_optimizer: True lets the ranks along "data" share what optimizers keep for weights, momenta and averages, as the first stage
         of ZeRO does: gradients are reduced to slices, each rank updates the slice that it has the momentum of, and the slices of
         new weights are gathered. As many bytes travel as without; the results have the same bits, but where norms of gradients are sums over
-        slices. What no dimension of can be shared evenly stays whole. `exe.state` shows the slices of this rank, checkpoints have all.
+        slices, and where batch normalisation by the statistics of all ranks adds up the ranks' means, as their sum is in slices. What no dimension of can be shared evenly stays whole. `exe.state` shows the slices of this rank, checkpoints have all.
       shared_weights: True lets the ranks along "data", processes or threads of one host, keep one copy of the weights in memory that they
         share. It includes `shard_optimizer`: each rank updates its slices of the weights in place, behind the last use of the old ones on any
         rank, and no new weights travel. So n ranks with Adam hold the gradients n times, and weights and moments once. The results have the
