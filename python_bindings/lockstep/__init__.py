@@ -314,7 +314,8 @@ def compile(
       wire: "bf16": f32 gradients travel between ranks in half the bytes, rounded to 8 bits of significand; they are added in f32,
         and the sum is rounded so, too. "int8": in a quarter of the bytes, as integers from -127 to 127 with a scale for each 256
         of them; what rounding takes from them is kept, f32 as large as the gradients on each rank, and added in the next step
-        (docs/wire.md). Of a step of `train_step`; its loss, statistics and norms travel as they are. None: all do.
+        (docs/wire.md). Of a step of `train_step`; its loss, statistics and norms travel as they are. Not with
+        `shard_optimizer` or `shared_weights`, whose ranks get slices of gradients. None: all do.
       factors: what ranks send of the gradient of a layer's weights, which is a product: of a batch of few rows and of a wide layer the
         factors are much less than the product. A number lets ranks gather the factors of all rows, and each compute the whole
         product, where so many operations for each byte that this saves are more than the product takes; the gradient of an
