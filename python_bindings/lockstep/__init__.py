@@ -153,7 +153,8 @@ def train_step(
         alone in memory. Gradients are added up, and the optimizer, clipping and averages see the sum: the step computes, to
         rounding, what one of the whole batch does, whatever of it counts in which micro-batch, and draws the same numbers. It
         divides each rank's batch, of which row i is in micro-batch i modulo `accumulate`. Batch normalisation is the exception: it is by the statistics of a micro-batch, and the running
-        statistics move once a step, by the mean of the micro-batches'; several ranks need `batch_statistics="rank"` for it. A loss
+        statistics move once a step, by the mean of the micro-batches'; several ranks need `batch_statistics="rank"` for it. With `uneven` its
+        statistics are those of all micro-batches and ranks, and neither holds. A loss
         that compares the samples of a batch with each other computes micro-batches more than once, and one rank alone can.
       batch_statistics: of batch normalisation: "global" are those of the global batch, so that n ranks compute what one
         would; "rank" are those of each rank's share, which saves communication and changes with the number of ranks.
