@@ -153,7 +153,8 @@ def train_step(
         alone in memory. Gradients are added up, and the optimizer, clipping and averages see the sum: the step computes, to
         rounding, what one of the whole batch does, whatever of it counts in which micro-batch, and draws the same numbers. It
         divides each rank's batch, of which row i is in micro-batch i modulo `accumulate`. Batch normalisation is the exception: it is by the statistics of a micro-batch, and the running
-        statistics move once a step, by the mean of the micro-batches'; several ranks need `batch_statistics="rank"` for it. A loss
+        statistics move once a step, by the mean of the micro-batches'; several ranks need `batch_statistics="rank"` for it. With `uneven` its
+        statistics are those of all micro-batches and ranks, and neither holds. A loss
         that compares the samples of a batch with each other computes micro-batches more than once, and one rank alone can.
       batch_statistics: of batch normalisation: "global" are those of the global batch, so that n ranks compute what one
         would; "rank" are those of each rank's share, which saves communication and changes with the number of ranks.
@@ -295,7 +296,7 @@ def compile(
       shard_optimizer: True lets the ranks along "data" share what optimizers keep for weights, momenta and averages, as the first stage
         of ZeRO does: gradients are reduced to slices, each rank updates the slice that it has the momentum of, and the slices of
         new weights are gathered. As many bytes travel as without; the results have the same bits, but where norms of gradients are sums over
-        slices. What no dimension of can be shared evenly stays whole. `exe.state` shows the slices of this rank, checkpoints have all.
+        slices, and where batch normalisation by the statistics of all ranks adds up the ranks' means, as their sum is in slices. What no dimension of can be shared evenly stays whole. `exe.state` shows the slices of this rank, checkpoints have all.
       shared_weights: True lets the ranks along "data", processes or threads of one host, keep one copy of the weights in memory that they
         share. It includes `shard_optimizer`: each rank updates its slices of the weights in place, behind the last use of the old ones on any
         rank, and no new weights travel. So n ranks with Adam hold the gradients n times, and weights and moments once. The results have the
@@ -314,7 +315,8 @@ def compile(
       wire: "bf16": f32 gradients travel between ranks in half the bytes, rounded to 8 bits of significand; they are added in f32,
         and the sum is rounded so, too. "int8": in a quarter of the bytes, as integers from -127 to 127 with a scale for each 256
         of them; what rounding takes from them is kept, f32 as large as the gradients on each rank, and added in the next step
-        (docs/wire.md). Of a step of `train_step`; its loss, statistics and norms travel as they are. None: all do.
+        (docs/wire.md). Of a step of `train_step`; its loss, statistics and norms travel as they are. Not with
+        `shard_optimizer` or `shared_weights`, whose ranks get slices of gradients. None: all do.
       factors: what ranks send of the gradient of a layer's weights, which is a product: of a batch of few rows and of a wide layer the
         factors are much less than the product. A number lets ranks gather the factors of all rows, and each compute the whole
         product, where so many operations for each byte that this saves are more than the product takes; the gradient of an

@@ -70,7 +70,10 @@ def _forecast(arguments: argparse.Namespace) -> int:
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not whole numbers with commas between them") from None
 
 
 def _parser() -> argparse.ArgumentParser:

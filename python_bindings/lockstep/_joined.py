@@ -17,7 +17,13 @@ def joined(executable: Executable, batches: Iterable[Mapping[str, Any]]) -> Iter
     """See Executable.joined, where it is checked that the step has the input `rows`."""
     remaining = iter(batches)
     while True:
-        results = executable(**(next(remaining, None) or {}))
+        batch = next(remaining, None) or {}
+        if not isinstance(batch, Mapping):
+            raise Error(
+                f"joined: a batch is a {type(batch).__name__}, expected a call's inputs by name, such as "
+                '{"image": image, "label": label}'
+            )
+        results = executable(**batch)
         if results["rows"] == 0:
             executable.step -= 1  # no rank had anything: that was no step
             return
