@@ -14,6 +14,7 @@
 #include "backends/backend.h"
 #include "frontends/onnx_exporter.h"
 #include "python_bindings/arrays.h"
+#include "python_bindings/padded_rows.h"
 #include "runtime/communicator.h"
 #include "runtime/executor.h"
 
@@ -31,6 +32,7 @@ struct LoadedExecutable {
   RankDevice opened;
   std::unique_ptr<Executor> executor;
   std::shared_ptr<const OnnxOrigin> origin;
+  FirstRows first_rows;            // of an uneven step: what pads
   int64_t step = 0;                // the number of the next call
   nb::dict schedules;              // by setting: functions of it
   nb::object saving = nb::none();  // the save that is under way, of lockstep/_checkpoint.py

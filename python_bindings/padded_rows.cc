@@ -29,6 +29,19 @@ NamedInput* Find(std::vector<NamedInput>& inputs, std::string_view name) {
   return found == inputs.end() ? nullptr : &*found;
 }
 
+void KeepFirstRow(const NamedInput& given, FirstRows& first_rows) {
+  const TensorType& type = given.tensor.type;
+  if (type.num_bytes() == 0 || first_rows.contains(given.name)) return;
+  const auto* const begin = static_cast<const std::byte*>(given.tensor.data);
+  first_rows.emplace(std::string(given.name), std::vector<std::byte>(begin, begin + type.num_bytes() / type.shape[0]));
+}
+
+// From the byte `begin` on.
+void FillWithRow(Tensor& whole, size_t begin, const std::vector<std::byte>& row) {
+  for (; begin < whole.type().num_bytes(); begin += row.size())
+    std::memcpy(whole.mutable_bytes() + begin, row.data(), row.size());
+}
+
 absl::Status NotTheSame(const std::string& first, double of_first, const std::string& name, double rows) {
   ErrorStream error = InvalidArgument() << "input " << name << " has " << rows << " rows";
   if (!first.empty()) error << ", and " << first << " has " << of_first;
@@ -37,7 +50,8 @@ absl::Status NotTheSame(const std::string& first, double of_first, const std::st
 
 }  // namespace
 
-absl::Status PadRows(const Executable& program, std::vector<NamedInput>& inputs, std::vector<Tensor>& padded) {
+absl::Status PadRows(const Executable& program, std::vector<NamedInput>& inputs, FirstRows& first_rows,
+                     std::vector<Tensor>& padded) {
   const auto rows_info = std::find_if(program.inputs.begin(), program.inputs.end(),
                                       [](const ValueInfo& info) { return info.name == passes::kRows; });
   if (rows_info == program.inputs.end() || Find(inputs, passes::kRows) != nullptr) return absl::OkStatus();
@@ -58,6 +72,7 @@ absl::Status PadRows(const Executable& program, std::vector<NamedInput>& inputs,
       return NotTheSame(first, number.value_or(own), info->name, own);
     number = own;
     first = info->name;
+    KeepFirstRow(*given, first_rows);
   }
   const bool is_none = std::none_of(batches.begin(), batches.end(),
                                     [&](const ValueInfo* info) { return Find(inputs, info->name) != nullptr; });
@@ -68,14 +83,12 @@ absl::Status PadRows(const Executable& program, std::vector<NamedInput>& inputs,
                           given->tensor.type.shape[0] < info->local_type.shape[0];
     if (!is_none && !is_short) continue;
     Tensor& whole = padded.emplace_back(info->local_type);
+    const size_t there = given == nullptr ? 0 : given->tensor.type.num_bytes();
+    if (there > 0) std::memcpy(whole.mutable_bytes(), given->tensor.data, there);
+    if (const auto row = first_rows.find(info->name); row != first_rows.end()) FillWithRow(whole, there, row->second);
     const ConstTensorRef all{whole.type(), whole.bytes()};
-    if (given == nullptr) {
-      inputs.push_back({info->name, all});
-      continue;
-    }
-    if (given->tensor.type.num_bytes() > 0)
-      std::memcpy(whole.mutable_bytes(), given->tensor.data, given->tensor.type.num_bytes());
-    given->tensor = all;
+    if (given != nullptr) given->tensor = all;
+    else inputs.push_back({info->name, all});
   }
   Tensor& rows = padded.emplace_back(rows_info->local_type);
   const auto ones = rows.mutable_data<float>();

@@ -2,6 +2,10 @@
 
 #pragma once
 
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -10,9 +14,16 @@
 
 namespace lockstep::python {
 
-// Where the program has the input `rows` and `inputs` lacks it, adds it, and fills up with zeros the batches that have
-// fewer rows than the rank's share; `padded` keeps what these borrow. Without any batch there are no rows. Batches with
-// different numbers of rows are an error; what else is wrong with an input, the executor will say.
-absl::Status PadRows(const Executable& program, std::vector<NamedInput>& inputs, std::vector<Tensor>& padded);
+// Of each batch the first row that this rank has had, by input.
+using FirstRows = std::map<std::string, std::vector<std::byte>, std::less<>>;
+
+// Where the program has the input `rows` and `inputs` lacks it, adds it, and fills up the batches that have fewer rows
+// than the rank's share; `padded` keeps what these borrow. Without any batch there are no rows. Batches with different
+// numbers of rows are an error; what else is wrong with an input, the executor will say.
+//
+// What pads is computed like all else, and a weight of 0 makes no number of NaN. So it is a row that the model is meant
+// for: the first of `first_rows`, which is kept there; zeros if the rank has had none yet.
+absl::Status PadRows(const Executable& program, std::vector<NamedInput>& inputs, FirstRows& first_rows,
+                     std::vector<Tensor>& padded);
 
 }  // namespace lockstep::python
