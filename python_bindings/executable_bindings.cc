@@ -8,6 +8,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <set>
@@ -17,6 +18,7 @@
 #include <utility>
 
 #include "backends/compile.h"
+#include "core/op_def.h"
 #include "core/printer.h"
 #include "passes/distribute/gather_factors.h"
 #include "passes/distribute/split_inputs.h"
@@ -70,6 +72,23 @@ double OperationsPerByte(const Mesh& mesh, const Communicator& communicator) {
   return 0;
 }
 
+// Whether ranks can share what the graph's optimizer keeps: it has to be said before a graph is distributed.
+absl::Status CheckCanShard(const Graph& graph, const char* option) {
+  const std::string data(kDataAxis);
+  if (graph.mesh().axis_size(data).value_or(1) < 2) return absl::OkStatus();
+  const bool keeps = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) {
+    return node.op().has_trait(kOptimizer) && !node.op().optimizer().states.empty();
+  });
+  const bool shares = std::any_of(graph.inputs().begin(), graph.inputs().end(), [&](const Input& input) {
+    return input.is_state && input.value.placement(data).is_split();
+  });
+  if (!keeps || shares) return absl::OkStatus();
+  return InvalidArgument() << "compile: " << option << ": graph @" << graph.name() << " is distributed already, over "
+                           << graph.mesh().ToString()
+                           << ", and what its optimizer keeps is whole on each rank; compile "
+                           << "what distribute() was given, or let distribute() split some of it";
+}
+
 // Compiles and loads; a failure reaches the peers, which wait in Load for this rank.
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
                             CompileOptions options, const passes::InputSplits& splits, bool shard_optimizer,
@@ -84,6 +103,7 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
   Graph graph = model.graph.Clone();
   RETURN_IF_ERROR(passes::SplitInputs(graph, splits, options.mesh));
   if (shard_optimizer) {
+    RETURN_IF_ERROR(CheckCanShard(graph, options.shared_weights ? "shared_weights" : "shard_optimizer"));
     const passes::InputSplits of_optimizers = passes::SplitsOfOptimizers(graph, options.mesh, std::string(kDataAxis));
     RETURN_IF_ERROR(passes::SplitInputs(graph, of_optimizers, options.mesh));
   }

@@ -99,7 +99,7 @@ std::vector<std::vector<std::pair<int64_t, int64_t>>> Costs(Communicator& world,
 }
 
 // Messages one after the other, and bytes that leave a host.
-nb::tuple TravelOfHosts(const std::string& name, int64_t bytes, int hosts, int ranks_a_host, double latency,
+nb::tuple TravelOfHosts(const std::string& name, int64_t bytes, int64_t hosts, int64_t ranks_a_host, double latency,
                         double bandwidth) {
   const NetworkCosts costs{.latency = latency, .byte_to_all = 1 / bandwidth, .byte_to_neighbour = 1 / bandwidth};
   const Travel travel = ValueOrThrow(TravelBetweenHosts(name, bytes, hosts, ranks_a_host, costs));

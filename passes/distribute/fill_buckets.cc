@@ -10,6 +10,7 @@
 
 #include "core/local_types.h"
 #include "core/op_def.h"
+#include "passes/distribute/wire.h"
 
 namespace lockstep::passes {
 namespace {
@@ -139,20 +140,20 @@ std::vector<Bucket> FillBySize(std::span<const Candidate> candidates, const Merg
 // --- By measured times
 // ------------------------------------------------------------------------------------------------
 
-std::string WireOf(const Node& node) {
-  return node.attributes().contains("wire") ? node.attr<std::string>("wire") : std::string();
-}
-
 const MeasuredStep::Gradient* TimesOf(const Node& node, const MeasuredStep& measured) {
-  const std::string name = node.operand(0).name(), wire = WireOf(node);
-  // Where it travels as another dtype, it is ready when it has been converted (wire.h).
-  const auto it = measured.gradients.find(wire.empty() ? name : name + "/" + wire);
-  return it == measured.gradients.end() ? nullptr : &it->second;
+  const std::string name = node.operand(0).name();
+  // Where it travels as another dtype, it is ready when it has been converted (wire.h). The step that was measured may
+  // have had another wire, which takes little beside all else.
+  for (const char* const suffix : {"", "/bf16"}) {
+    const auto it = measured.gradients.find(name + suffix);
+    if (it != measured.gradients.end()) return &it->second;
+  }
+  return nullptr;
 }
 
 // What it weighs in the table of all_reduces, of which each byte travels to be added and as part of the sum.
 int64_t TravellingBytes(const Candidate& candidate) {
-  const int64_t bytes = WireOf(*candidate.node).empty() ? candidate.bytes : candidate.bytes / 2;
+  const auto bytes = static_cast<int64_t>(static_cast<double>(candidate.bytes) * ShareThatTravels(*candidate.node));
   return TraitsOf(*candidate.node->op().collective()).scatters ? bytes / 2 : bytes;
 }
 
@@ -209,6 +210,13 @@ absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<Candidate>& candida
   std::vector<Bucket> buckets;
   for (auto& [key, group] : groups) {
     if (!FindTimes(group, measured)) {
+      const Node& first = *group[0].node;
+      if (ShareThatTravels(first) < 1) {
+        return InvalidArgument() << "no gradient of this program that travels as " << first.attr<std::string>("wire")
+                                 << " is among those that were measured, such as %" << first.operand(0).name()
+                                 << ": the report is of another program, or its gradients travelled as int8, and so "
+                                 << "were no reductions that have times: measure with another wire";
+      }
       others.insert(others.end(), group.begin(), group.end());
       continue;
     }

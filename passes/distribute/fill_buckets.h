@@ -21,7 +21,7 @@ struct Bucket {
 bool IsInBucket(const Node& node);
 
 // The collectives that are in no bucket yet, in buckets, those first whose first operand is computed first.
-// InvalidArgument if options.measured knows none of those that it is for.
+// InvalidArgument if options.measured knows none of those that it is for, or none of those that have a wire.
 absl::StatusOr<std::vector<Bucket>> FillBuckets(Graph& graph, const MergeOptions& options);
 
 }  // namespace lockstep::passes

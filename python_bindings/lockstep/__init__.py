@@ -309,7 +309,7 @@ def compile(
       buckets: `exe.report()` of an executable of the same step that ran on these ranks: the buckets are then those with which the step
         ends first, by when each gradient was computed, what its update takes, and what collectives of so many bytes take here, which
         is measured now, for about a second. Each rank gives its own report; the latest times of all count, so that all have the same
-        buckets. No bit changes, but on more than two hosts, where buckets of other sizes may take routes that add in another order
+        buckets. The step may have had another `wire` then, but for "int8", as which gradients have no times. No bit changes, but on more than two hosts, where buckets of other sizes may take routes that add in another order
         (`order="rank"` keeps one). What times do not decide goes by `bucket_bytes`: gathers of new weights, and all along an
         axis whose ranks share memory, where nothing travels behind kernels. Of "cpu" alone.
       wire: "bf16": f32 gradients travel between ranks in half the bytes, rounded to 8 bits of significand; they are added in f32,
@@ -324,7 +324,7 @@ def compile(
         one of ranks' sums. True counts bytes alone, False reduces every gradient. None is 100 where ranks along "data" are on
         several hosts, and False where all are on one, or the communicator has `order="rank"`. Gradients in micro-batches are
         reduced, and those that `shard_optimizer` reduces to slices. With `wire` a gradient counts as it travels.
-      optimize: False keeps only the passes that are needed to run.
+      optimize: False keeps only the passes that are needed to run: no buckets, and no `factors`.
       replicated: True says that every rank is meant to get the same inputs. Without it a graph of whose inputs and states none
         is split over several ranks is an error: each would compute the same, and none would learn from another.
       check_every: so many calls apart, ranks compare the contents of replicated inputs and states; 0 is never.
@@ -372,6 +372,8 @@ def compile(
             )
         operations = _operations_per_byte(factors, world)
         optimize, replicated = _check.flag("optimize", optimize), _check.flag("replicated", replicated)
+        if not optimize:
+            _check_optimizes(buckets=buckets is not None, factors=factors is not None and operations != 0)
         check_every = _check.integer("compile: check_every", check_every)
         _check.text("isa", isa)
         tf32, tune = _check.flag("tf32", tf32), _check.flag("tune", tune)
@@ -424,6 +426,15 @@ def _operations_per_byte(factors: Any, world: Communicator) -> float | None:
     if not isinstance(factors, Real) or not factors > 0:
         raise Error(f"compile: factors is {factors!r}, expected True, False, or operations for a byte, more than 0")
     return float(factors)
+
+
+def _check_optimizes(**options: bool) -> None:
+    """What passes do that optimize=False leaves out."""
+    asked = next((name for name, is_asked in options.items() if is_asked), None)
+    if asked is not None:
+        raise Error(
+            f"compile: {asked} says what is done to make a step quicker, and optimize=False that nothing is: leave out one"
+        )
 
 
 def _check_shared_weights(backend: str, world: Communicator, wire: str | None) -> None:

@@ -23,11 +23,11 @@ def _nanoseconds(name: str, seconds: Any) -> int:
     return round(1e9 * seconds)
 
 
-def times_of(report: Report) -> dict[str, _Times]:
-    """By gradient; an Error if the report cannot tell."""
+def times_of(report: Report, ranks: int) -> dict[str, _Times]:
+    """By gradient; an Error if the report cannot tell, though there are several ranks."""
     if not isinstance(report, Report):
         raise Error(f"compile: buckets is {report!r}, expected what report() of an executable of this step gives")
-    if not report.gradients:
+    if not report.gradients and ranks > 1:
         raise Error(
             f"compile: buckets: the report of @{report.program} knows no gradients; it has to be of an executable for "
             f"several ranks: exe.report()"
@@ -64,13 +64,14 @@ def _first_difference(own: dict[str, Any], others: dict[str, Any]) -> str:
 
 
 def measured(world: Communicator, mesh: Sequence[tuple[str, int]], report: Report) -> Measured | None:
-    """What `_compile` takes; None if nothing travels by itself, as all ranks share memory. All ranks call it together.
+    """What `_compile` takes; None if nothing travels by itself, as there is one rank or all share memory. All ranks call it
+    together.
 
     Args:
       mesh: axes and sizes; all ranks of `world`.
       report: of the same step, on each rank its own.
     """
-    times = times_of(report)
+    times = times_of(report, world.size)
     if world.size == 1:
         return None
     times = agreed(world, report.program, times)

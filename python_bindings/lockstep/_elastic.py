@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,20 @@ PAUSE_SECONDS = 10.0  # before hosts are asked again, where too few have answere
 LINGER_SECONDS = 10.0  # that mpirun gets when the ranks of this host have ended: it may wait for a host that is gone
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun")
+_PLACES = (
+    "-n",
+    "--n",
+    "-np",
+    "--np",
+    "-c",
+    "--host",
+    "-host",
+    "-H",
+    "--hostfile",
+    "-hostfile",
+    "--machinefile",
+    "-machinefile",
+)
 _PR_SET_CHILD_SUBREAPER = 36
 
 # Open MPI's own daemons would notice after minutes only that a host is gone. Ranks notice it after 15 s, and end by themselves.
@@ -48,11 +63,22 @@ def run(command: Sequence[str], restarts: int, hosts: str | None, min_ranks: int
     if restarts < 0:
         raise Error(f"--restart is {restarts}, expected at least 0")
     places = _hosts_of(hosts) if hosts is not None else {}
+    if places:
+        _check_leaves_places(command)
     least = _least_ranks(min_ranks, places)
     _adopt_orphans()
     signal.signal(signal.SIGTERM, _exit_by_signal)
     signal.signal(signal.SIGINT, _exit_by_signal)
     return _attempts(command, restarts, places, least)
+
+
+def _check_leaves_places(command: Sequence[str]) -> None:
+    """Of mpirun's options, which end where a program begins: those that --hosts stands for would be there twice."""
+    for option in command[1:]:
+        if shutil.which(option) is not None:
+            return
+        if option in _PLACES:
+            raise Error(f"the command after -- has {option}, and --hosts says how many ranks run where: leave out one")
 
 
 def _hosts_of(text: str) -> dict[str, int]:

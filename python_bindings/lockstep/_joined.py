@@ -17,17 +17,23 @@ def joined(executable: Executable, batches: Iterable[Mapping[str, Any]]) -> Iter
     """See Executable.joined, where it is checked that the step has the input `rows`."""
     remaining = iter(batches)
     while True:
-        batch = next(remaining, None) or {}
-        if not isinstance(batch, Mapping):
-            raise Error(
-                f"joined: a batch is a {type(batch).__name__}, expected a call's inputs by name, such as "
-                '{"image": image, "label": label}'
-            )
-        results = executable(**batch)
+        results = executable(**_inputs(executable, next(remaining, {})))
         if results["rows"] == 0:
             executable.step -= 1  # no rank had anything: that was no step
             return
         yield results
+
+
+def _inputs(executable: Executable, batch: Any) -> Mapping[str, Any]:
+    if isinstance(batch, Mapping):
+        return batch
+    error = Error(
+        f'joined: a batch is a {type(batch).__name__}, expected inputs by name, such as {{"x": x, "label": label}}'
+    )
+    world = executable._world()
+    if world.size > 1:
+        world.abort(str(error))  # the other ranks wait for this one
+    raise error
 
 
 def check(executable: Executable) -> None:

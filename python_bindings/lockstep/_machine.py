@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import resource
 import tomllib
 from typing import Any, BinaryIO
@@ -28,6 +29,12 @@ _MEANING = {
 }
 
 
+def _not_negative(what: str, value: Any) -> None:
+    number = _check.number(what, value)
+    if number < 0 or not math.isfinite(number):
+        raise Error(f"{what} is {value}, expected a finite number of at least 0")
+
+
 @dataclasses.dataclass(frozen=True)
 class Link:
     """What n bytes take: latency + n / bandwidth seconds."""
@@ -36,8 +43,7 @@ class Link:
     bandwidth: float  # bytes a second
 
     def __post_init__(self) -> None:
-        if _check.number("latency", self.latency) < 0:
-            raise Error(f"latency is {self.latency}, expected at least 0")
+        _not_negative("latency", self.latency)
         _check.positive("bandwidth", self.bandwidth)
 
 
@@ -52,8 +58,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         _check.integer("ranks", self.ranks, 1)
-        if _check.number("processor", self.processor) < 0:
-            raise Error(f"processor is {self.processor}, expected at least 0")
+        _not_negative("processor", self.processor)
 
     @classmethod
     def read(cls, path: str) -> Machine:

@@ -117,7 +117,7 @@ def calls_of(rank: Rank, program: int, last: int | None = None) -> Calls:
     steps = rank.programs[program].steps if program in rank.programs else []
     # The last entry is that of -1, all steps at once, and of steps without a name.
     of_collective = np.array([step.is_collective for step in steps] + [False])
-    index = np.where(events["step"] < len(steps), events["step"], -1)
+    index = np.where((events["step"] >= 0) & (events["step"] < len(steps)), events["step"], -1)
     is_step = in_calls & (kind == _record.STEP)
     is_collective = is_step & of_collective[index]
     return Calls(

@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kSizes[] = {4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20};  // bytes
 constexpr int64_t kEnough = 50'000'000, kTooLong = 250'000'000;                  // nanoseconds
 constexpr int64_t kFewestCalls = 3, kMostCalls = 100;
+constexpr int64_t kMostRanks = 1 << 20;
 
 // The largest of all ranks' numbers.
 absl::StatusOr<int64_t> LargestOf(Communicator& world, int64_t mine) {
@@ -95,16 +96,21 @@ absl::StatusOr<std::vector<std::vector<SizeCost>>> MeasureCosts(Communicator& wo
   return of_axes;
 }
 
-absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, int hosts, int ranks_a_host,
+absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, int64_t hosts, int64_t ranks_a_host,
                                           const NetworkCosts& costs) {
   const std::optional<Opcode> opcode = OpcodeNamed(name);
   if (!opcode) return InvalidArgument() << "no collective is called " << name;
-  const int ranks = hosts * ranks_a_host;
+  if (hosts < 1 || ranks_a_host < 1 || hosts > kMostRanks / ranks_a_host) {
+    return InvalidArgument() << hosts << " hosts of " << ranks_a_host << " ranks, expected 1 rank at least and "
+                             << kMostRanks << " at most";
+  }
+  const RouteOptions options{
+      .groups = static_cast<int>(hosts), .largest_group = static_cast<int>(ranks_a_host), .policy = {.costs = costs}};
+  const int ranks = options.groups * options.largest_group;
   const int64_t count = TraitsOf(*opcode).gathers || TraitsOf(*opcode).scatters ? bytes / ranks : bytes;
   const OpDescription description{.opcode = *opcode, .dtype = static_cast<uint8_t>(DType::kU8), .count = count};
-  const RouteOptions options{.groups = hosts, .largest_group = ranks_a_host, .policy = {.costs = costs}};
   const Route route = RouteOf(description, ranks, options);
-  return TravelOf(route, *opcode, static_cast<uint64_t>(bytes), hosts, ranks_a_host);
+  return TravelOf(route, *opcode, static_cast<uint64_t>(bytes), options.groups, options.largest_group);
 }
 
 }  // namespace lockstep

@@ -35,8 +35,9 @@ absl::StatusOr<std::vector<SizeCost>> MeasureCosts(Communicator& along, Communic
 absl::StatusOr<std::vector<std::vector<SizeCost>>> MeasureCosts(Communicator& world, const Mesh& mesh);
 
 // Of a collective of hosts that have as many ranks each, in any order of additions, by the route that these costs
-// choose. `name` as CollectiveOpName gives it; `bytes` as for TravelOf. InvalidArgument if no collective is called so.
-absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, int hosts, int ranks_a_host,
+// choose. `name` as CollectiveOpName gives it; `bytes` as for TravelOf. InvalidArgument if no collective is called so,
+// or if there are not one rank at least and a million (2^20) at most.
+absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, int64_t hosts, int64_t ranks_a_host,
                                           const NetworkCosts& costs);
 
 }  // namespace lockstep

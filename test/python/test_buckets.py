@@ -168,6 +168,34 @@ def test_slices_and_halves_are_known_too(options: dict[str, Any]) -> None:
         assert any(len(bucket) == 1 and "fc1.weight" in bucket[0] for bucket in second), second
 
 
+@pytest.mark.usefixtures("between_hosts")
+@pytest.mark.parametrize(("wire", "measured_with"), [("bf16", None), (None, "bf16"), ("int8", None), ("int8", "bf16")])
+def test_the_step_may_have_been_measured_with_another_wire(wire: str | None, measured_with: str | None) -> None:
+    def body(world: ls.Communicator) -> tuple[int, int]:
+        first = compiled(world, wire=measured_with)
+        call(first, MLP, world, 0)
+        told = first.report()
+        last = len(told.gradients) * 1e-3
+        apart = [dataclasses.replace(each, ready=i * 1e-3, needed=last) for i, each in enumerate(told.gradients, 1)]
+        second = compiled(world, buckets=dataclasses.replace(told, gradients=apart), wire=wire)
+        return len(compiled(world, wire=wire).collectives), len(second.collectives)
+
+    for plain, chosen in on_ranks(2, body):
+        assert chosen > plain
+
+
+@pytest.mark.usefixtures("between_hosts")
+def test_gradients_that_travel_as_int8_have_no_times() -> None:
+    def body(world: ls.Communicator) -> None:
+        first = compiled(world, wire="int8")
+        call(first, MLP, world, 0)
+        compiled(world, wire="int8", buckets=first.report())
+
+    for message in errors_of(2, body):
+        assert "no gradient of this program that travels as int8 is among those that were measured" in message
+        assert "measure with another wire" in message
+
+
 def test_nothing_is_chosen_where_ranks_share_memory() -> None:
     def body(world: ls.Communicator) -> None:
         told = report(late(GRADIENTS[-1:]))
@@ -177,9 +205,19 @@ def test_nothing_is_chosen_where_ranks_share_memory() -> None:
 
 
 def test_one_rank_reduces_nothing() -> None:
-    with raises("compile: buckets: the report of @mlp knows no gradients"):
-        compiled(ls.Communicator.single(), buckets=report({}))
-    assert compiled(ls.Communicator.single(), buckets=report(late([]))).collectives == []
+    """A program that chooses buckets runs without mpirun, too: the report of one rank has no gradients."""
+    world = ls.Communicator.single()
+    exe = compiled(world)
+    call(exe, MLP, world, 0)
+    assert exe.report().gradients == []
+    for told in (exe.report(), report(late([]))):
+        assert compiled(world, buckets=told).collectives == []
+
+
+@pytest.mark.usefixtures("between_hosts")
+def test_a_report_without_gradients() -> None:
+    for message in errors_of(2, lambda world: compiled(world, buckets=report({}))):
+        assert "compile: buckets: the report of @mlp knows no gradients" in message
 
 
 def errors_of(ranks: int, body: Callable[[ls.Communicator], Any]) -> list[str]:
@@ -220,6 +258,11 @@ def test_only_one_rank_has_a_report() -> None:
 def test_what_is_no_report(given: Any, parts: list[str]) -> None:
     with raises("compile: buckets", *parts):
         compiled(ls.Communicator.single(), buckets=given)
+
+
+def test_a_program_that_is_not_optimized_has_no_buckets() -> None:
+    with raises("compile: buckets", "optimize=False"):
+        compiled(ls.Communicator.single(), buckets=report(late([])), optimize=False)
 
 
 def test_gpus_have_no_times() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lockstep import _elastic
 from mpi_elastic import BATCH, PER_EPOCH, SAVE_EVERY, STEPS
 from ranks import MPI_ENVIRONMENT
 
@@ -182,6 +183,8 @@ def test_too_few_ranks_are_left(tmp_path: Path) -> None:
         (["--hosts", "h0:2,h1:0", "--", "mpirun"], "--hosts: 'h1:0' is not HOST or HOST:N"),
         (["--hosts", "h0,,h1", "--", "mpirun"], "--hosts: '' is not HOST or HOST:N"),
         (["--hosts", "h0,h0:2", "--", "mpirun"], "--hosts: h0 is there twice"),
+        (["--hosts", "h0", "--", "mpirun", "-x", "A", "-np", "2", "true"], "the command after -- has -np, and --hosts"),
+        (["--hosts", "h0", "--", "mpirun", "--host", "h1", "true"], "the command after -- has --host, and --hosts"),
         (["--min-ranks", "2", "--", "mpirun"], "--min-ranks: --hosts says which there are"),
         (["--hosts", "h0:2,h1", "--min-ranks", "4", "--", "mpirun"], "--min-ranks is 4, expected 1 to 3, the ranks"),
     ],
@@ -190,6 +193,10 @@ def test_wrong_arguments(arguments: list[str], message: str) -> None:
     done = run([LOCKSTEP, "elastic", *arguments])
     assert done.returncode == 1
     assert done.stderr.startswith(f"lockstep elastic: {message}"), done.stderr
+
+
+def test_options_of_the_program_are_its_own() -> None:
+    _elastic._check_leaves_places(["mpirun", "-x", "A", "env", "-n", "--host", "h"])
 
 
 def await_file(path: Path) -> None:

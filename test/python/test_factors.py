@@ -206,6 +206,13 @@ def test_what_is_no_price(factors: Any) -> None:
         ls.compile(wide_step(), factors=factors)
 
 
+@pytest.mark.parametrize("factors", [True, 100.0])
+def test_a_program_that_is_not_optimized_has_none(factors: Any) -> None:
+    with raises("compile: factors", "optimize=False"):
+        ls.compile(wide_step(), factors=factors, optimize=False)
+    ls.compile(wide_step(), factors=False, optimize=False)
+
+
 @pytest.mark.skipif(bool(hosts.why_not()), reason=f"no hosts on this machine: {hosts.why_not()}")
 def test_fewer_bytes_are_on_the_wire_between_hosts(tmp_path: Path) -> None:
     sent, losses = {}, {}

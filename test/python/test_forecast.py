@@ -120,6 +120,13 @@ def test_a_forecast_says_what_it_lacks() -> None:
         forecast(report(kernel(1)), SLOW, [2])
     with raises("forecast: hosts is 0, expected at least 1"):
         forecast(step, SLOW, [0])
+    for hosts, ranks in [(2**21, 1), (65536, 65536), (2**33, 1), (2**62, 2**62)]:  # of the second the product is 2**32
+        for name in ("all_reduce", "all_gather"):
+            step_of = report(kernel(1), *collective(name, "bucket 0", 3))
+            with raises(f"{hosts} hosts of {ranks} ranks, expected 1 rank at least and 1048576 at most"):
+                forecast(step_of, Machine(ranks, Link(0, 1), Link(0, 1)), [hosts])
+    (row,) = forecast(step, SLOW, [2**20])
+    assert row.ranks == 2**20
     at_once = _report.Report(0, "step", 1, 9.0, 9.0, 0.0, 0.0, {}, 0.0, 0.0, 0.0, [kernel(0), START, WAIT])
     with raises("forecast: the steps of @step ran at once, so that none has a time; compile with profile=True"):
         forecast(at_once, SLOW, [2])
@@ -144,10 +151,18 @@ def test_a_machine_is_what_its_file_says(tmp_path: Path) -> None:
         assert Machine.read(path) == machine
     for text, error in [
         ("ranks = 0", "ranks is 0, expected at least 1"),
-        ("processor = -1", "processor is -1, expected at least 0"),
+        ("processor = -1", "processor is -1, expected a finite number of at least 0"),
+        ("processor = nan", "processor is nan, expected a finite number of at least 0"),
+        ('processor = "much"', "processor is 'much', expected a number"),
         ("rank = 2", "rank is not known, expected ranks, within, between, processor"),
         ("[between]\nlatency = 1", "between is {'latency': 1}, expected latency and bandwidth"),
-        ("[within]\nlatency = -1\nbandwidth = 2", "within.latency is -1, expected at least 0"),
+        ("[within]\nlatency = -1\nbandwidth = 2", "within.latency is -1, expected a finite number of at least 0"),
+        ("[between]\nlatency = nan\nbandwidth = 2", "between.latency is nan, expected a finite number"),
+        ("[between]\nlatency = inf\nbandwidth = 2", "between.latency is inf, expected a finite number"),
+        ("[between]\nlatency = 0\nbandwidth = nan", "between.bandwidth is nan, expected a finite number above 0"),
+        ("[between]\nlatency = 0\nbandwidth = inf", "between.bandwidth is inf, expected a finite number above 0"),
+        ("ranks = true", "ranks is True, expected a whole number"),
+        ("ranks = 1.5", "ranks is 1.5, expected a whole number"),
         ("[within]\nlatency = 1\nbandwidth = 0", "within.bandwidth is 0"),
         ("ranks =", "Invalid value"),
     ]:

@@ -10,7 +10,7 @@ import pytest
 
 import lockstep as ls
 from cases import CASES, Case
-from ranks import run_in_threads
+from ranks import errors_of, run_in_threads
 from test_errors import raises
 
 BATCH, STEPS = 24, 4
@@ -176,3 +176,17 @@ def test_the_wire_is_of_whole_gradients() -> None:
         "compile: wire is of gradients that every rank gets whole; with shard_optimizer ranks get slices of them"
     ):
         ls.compile(step_of(MLP, ls.optim.Adam(1e-2)), wire="bf16", shard_optimizer=True)
+
+
+@pytest.mark.parametrize("option", ["shard_optimizer", "shared_weights"])
+def test_what_is_distributed_already_is_split_there_or_not_at_all(option: str) -> None:
+    step = step_of(MLP, ls.optim.Adam(1e-2))
+    whole = ls.distribute(step, {"data": 2})
+    for message in errors_of(2, lambda world: ls.compile(whole, world=world, threads=1, **{option: True})):
+        assert f"compile: {option}: graph @mlp is distributed already, over {{data=2}}" in message
+    split = ls.distribute(step, {"data": 2}, {f"fc1.weight/adam_{moment}": {"data": 0} for moment in "mv"})
+
+    def shape(world: ls.Communicator) -> tuple[int, ...]:
+        return ls.compile(split, world=world, threads=1, **{option: True}).state["fc1.weight/adam_m"].shape
+
+    assert run_in_threads(2, shape) == [(8, 12)] * 2

@@ -10,7 +10,7 @@ import pytest
 
 import lockstep as ls
 from cases import CASES, Case
-from ranks import run_in_threads
+from ranks import errors_of, run_in_threads
 
 ROWS = 24  # of each step, on all ranks together
 BATCH = 48  # of which these are a part
@@ -46,12 +46,12 @@ def plainly(case: Case, **options: Any) -> tuple[list[float], dict[str, np.ndarr
     return losses, dict(exe.state)
 
 
-def unevenly(case: Case, n: int, **options: Any) -> list[Any]:
+def unevenly(case: Case, n: int, compile_options: dict[str, Any] | None = None, **options: Any) -> list[Any]:
     samples, labels = case.data()
     step = step_of(case, BATCH, uneven=True, **options)
 
     def body(world: ls.Communicator) -> tuple[list[float], dict[str, np.ndarray]]:
-        exe = ls.compile(step, world=world, threads=1)
+        exe = ls.compile(step, world=world, threads=1, **(compile_options or {}))
         losses = []
         for number in range(STEPS):
             of_ranks = shares(n, number)
@@ -115,6 +115,49 @@ def test_with(options: dict[str, Any]) -> None:
     expected = plainly(CASES[1], **options)
     for found in unevenly(CASES[1], 2, **options):
         assert_same(found, expected, 3e-2 if "precision" in options else 2e-4)
+
+
+COMPILE_OPTIONS = [
+    {"wire": "bf16"},
+    {"wire": "int8"},
+    {"shard_optimizer": True},
+    {"shared_weights": True},
+    {"factors": True},
+    {"optimize": False},
+]
+
+
+@pytest.mark.parametrize("options", COMPILE_OPTIONS, ids=str)
+def test_compiled_with(options: dict[str, Any]) -> None:
+    def weights(states: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: value for name, value in states.items() if "/" not in name}  # ranks share the others
+
+    losses, states = plainly(CASES[1])
+    for found in unevenly(CASES[1], 2, options):
+        assert not isinstance(found, Exception), found
+        if "wire" in options:  # Adam divides by small gradients: weights may differ more
+            np.testing.assert_allclose(found[0], losses, rtol=5e-2)
+        else:
+            assert_same((found[0], weights(found[1])), (losses, weights(states)))
+
+
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+@pytest.mark.parametrize("options", COMPILE_OPTIONS, ids=str)
+def test_ranks_without_rows_change_nothing(options: dict[str, Any], precision: str) -> None:
+    step = step_of(CASES[1], 8, uneven=True, precision=precision)
+
+    def body(world: ls.Communicator) -> None:
+        exe = ls.compile(step, world=world, threads=1, **options)
+        exe(**batches_of(CASES[1], [3 - world.rank], 4 * world.rank)[0])
+        before = {name: value.copy() for name, value in exe.state.items()}
+        results = exe()
+        assert results["rows"] == 0 and np.isnan(results["loss"])
+        for name, value in exe.state.items():
+            np.testing.assert_array_equal(value, before[name], err_msg=name)
+        exe.check_replicas()
+
+    for each in run_in_threads(2, body):
+        assert each is None
 
 
 @cases
@@ -339,3 +382,60 @@ def test_joined_needs_a_step_that_is_uneven() -> None:
     exe = ls.compile(step_of(CASES[1], 8), threads=1)
     with pytest.raises(ls.Error, match=r"joined: .*uneven=True"):
         exe.joined([])
+
+
+@pytest.mark.parametrize("batch", [("x", "label"), None, 5], ids=str)
+def test_what_is_no_batch_is_an_error_on_all_ranks(batch: Any) -> None:
+    step = step_of(CASES[1], 8, uneven=True)
+
+    def body(world: ls.Communicator) -> None:
+        exe = ls.compile(step, world=world, threads=1)
+        list(exe.joined([batch] if world.rank == 0 else batches_of(CASES[1], [4], 0)))
+
+    for message in errors_of(2, body):
+        assert f"joined: a batch is a {type(batch).__name__}, expected inputs by name" in message
+
+
+# --- What pads -------------------------------------------------------------------------------------------------------
+
+# The directions of rows: of a row of zeros not a number, and infinite is what its gradient is multiplied by.
+DIRECTIONS = """
+graph @directions(%x: f32[8,3] split(0), state %v: f32[3,3], state %w: f32[3,2]) -> (logits: f32[8,2] split(0)) {
+  %h = matmul %x, %v : f32[8,3]
+  %squares = mul %h, %h : f32[8,3]
+  %sum = reduce_sum %squares {dims=[1]} : f32[8]
+  %inverse = rsqrt %sum : f32[8]
+  %wide = broadcast %inverse {dims=[0], shape=[8,3]} : f32[8,3]
+  %y = mul %h, %wide : f32[8,3]
+  %z = matmul %y, %w : f32[8,2]
+  return %z
+}
+"""
+
+
+def test_what_pads_is_computed_of_numbers() -> None:
+    """The model makes NaN of zeros, and NaN times a weight of 0 is NaN."""
+    random = np.random.Generator(np.random.PCG64(5))
+    x, label = random.standard_normal((6, 3)).astype(np.float32), random.integers(0, 2, 6)
+    values = {"v": random.standard_normal((3, 3)).astype(np.float32), "w": np.ones((3, 2), np.float32)}
+    loss, optimizer = ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.1)
+    uneven = ls.train_step(ls.parse(DIRECTIONS), loss, optimizer, uneven=True)
+
+    def body(world: ls.Communicator) -> tuple[list[float], dict[str, np.ndarray]]:
+        exe = ls.compile(uneven, world=world, threads=1)
+        for name, value in values.items():
+            exe.state[name] = value
+        own = [slice(0, 3), slice(5, 6)] if world.rank == 0 else [slice(3, 5)]
+        losses = [float(each["loss"]) for each in exe.joined({"x": x[rows], "label": label[rows]} for rows in own)]
+        return losses, dict(exe.state)
+
+    expected, states = [], values
+    for rows in (slice(0, 5), slice(5, 6)):
+        model = ls.parse(DIRECTIONS.replace("[8", f"[{rows.stop - rows.start}"))
+        exe = ls.compile(ls.train_step(model, loss, optimizer), threads=1)
+        for name, value in states.items():
+            exe.state[name] = value
+        expected.append(float(exe(x=x[rows], label=label[rows])["loss"]))
+        states = dict(exe.state)
+    for found in run_in_threads(2, body):
+        assert_same(found, (expected, states))
