@@ -237,9 +237,14 @@ TEST(Certificate, RefusesAnAxisThatIsNotOfTheMesh) {
   refused([](CollectiveInfo& info) { info.mesh_axis = 2; });  // called data
   refused([](CollectiveInfo& info) { info.mesh_axis = 3; });
   refused([](CollectiveInfo& info) { info.mesh_axis = -1; });
-  refused([](CollectiveInfo& info) {  // has no communicator
+  const auto of_one_rank = [](CollectiveInfo& info) {  // which has no communicator
     info.axis = "one";
     info.mesh_axis = 1;
+  };
+  refused(of_one_rank);
+  refused([&](CollectiveInfo& info) {  // and has no buffers, either
+    of_one_rank(info);
+    info.is_barrier = true;
   });
 }
 
@@ -536,6 +541,9 @@ TEST(Certificate, RefusesAMeetingAlongAnotherAxisOrOfSomeRanks) {
   infos = GoodSharing();
   infos[1] = Collective(StepKind::kStart, CollectiveOp::kBroadcast, 0, kFirst, kSecondHalf);
   infos[2] = Collective(StepKind::kWait, CollectiveOp::kBroadcast, 0, kFirst, kSecondHalf);
+  ExpectRefused(infos, "O7");
+  infos = GoodSharing();
+  for (size_t i : {1u, 2u}) infos[i].collective->count = 0;  // of which nobody awaits anything
   ExpectRefused(infos, "O7");
 }
 

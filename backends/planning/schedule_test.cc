@@ -27,12 +27,16 @@ class Writer {
   }
 
   int AllReduce(int operand, int mesh_axis = 0) {
-    const int id = program_.AddStorage(
-        {.name = "r" + program_.storage(operand).name.substr(1), .bytes = program_.storage(operand).bytes});
+    return Communicate(CollectiveOp::kAllReduce, operand, program_.storage(operand).bytes, mesh_axis);
+  }
+
+  int Communicate(CollectiveOp op, int operand, uint64_t bytes, int mesh_axis = 0) {
+    const int id = program_.AddStorage({.name = "r" + program_.storage(operand).name.substr(1), .bytes = bytes});
     Instruction instruction;
     instruction.kind = Instruction::Kind::kCollective;
     instruction.reads = {operand};
     instruction.writes = {id};
+    instruction.collective.op = op;
     instruction.collective.mesh_axis = mesh_axis;
     instruction.collective.axis = program_.mesh.axes()[static_cast<size_t>(mesh_axis)].name;
     program_.instructions.push_back(std::move(instruction));
@@ -45,8 +49,8 @@ class Writer {
     std::string text;
     for (const Instruction& instruction : program_.instructions) {
       text += text.empty() ? "" : ", ";
-      if (instruction.kind == Instruction::Kind::kKernel) {
-        text += "kernel";
+      if (instruction.kind == Instruction::Kind::kKernel || instruction.kind == Instruction::Kind::kCopy) {
+        text += instruction.kind == Instruction::Kind::kKernel ? "kernel" : "copy";
         continue;
       }
       text += instruction.kind == Instruction::Kind::kStart ? "start " : "wait ";
@@ -54,6 +58,8 @@ class Writer {
     }
     return text;
   }
+
+  Program& program() { return program_; }
 
  private:
   Program program_;
@@ -67,6 +73,41 @@ TEST(Schedule, ACollectiveStartsWhenItsOperandIsThereAndIsWaitedForWhenItsResult
   writer.Compute({}, kFew);
   writer.Compute({reduced}, kFew);
   EXPECT_EQ(writer.Scheduled(), "kernel, start 0, kernel, kernel, wait 0, kernel");
+}
+
+// Its result takes the operand's place.
+TEST(Schedule, AReductionInPlaceStartsBehindWhatElseReadsItsOperand) {
+  Writer writer;
+  const int gradient = writer.Compute({}, kFew);
+  writer.Compute({gradient}, kFew);
+  const int reduced = writer.AllReduce(gradient);
+  writer.Compute({}, kFew);
+  writer.Compute({reduced}, kFew);
+  EXPECT_EQ(writer.Scheduled(), "kernel, kernel, start 0, kernel, wait 0, kernel");
+}
+
+// The memory is registered with the communicator of one axis.
+TEST(Schedule, WhatLiesInABucketOfAnotherAxisIsCopied) {
+  for (const int second_axis : {0, 1}) {
+    Writer writer;
+    const int slice = writer.Compute({}, kFew);
+    const int rows = writer.Communicate(CollectiveOp::kAllGather, slice, 8 * kFew);
+    writer.Compute({writer.Communicate(CollectiveOp::kAllGather, rows, 16 * kFew, second_axis)}, kFew);
+    EXPECT_EQ(writer.Scheduled(), second_axis == 0 ? "kernel, start 0 urgent, wait 0 urgent, start 1, wait 1, kernel"
+                                                   : "kernel, start 0, wait 0, copy, start 1, wait 1, kernel");
+  }
+}
+
+TEST(Schedule, ReductionsToSlicesAreWaitedForEarlyWhereRanksShareStates) {
+  for (const bool shares : {false, true}) {
+    Writer writer;
+    if (shares) writer.program().shared = {{.axis = 0, .part_of = -1}};
+    const int slice = writer.Communicate(CollectiveOp::kReduceScatter, writer.Compute({}, kFew), 2 * kFew);
+    const int reduced = writer.AllReduce(writer.Compute({}, kMany));
+    writer.Compute({slice, reduced}, kFew);
+    EXPECT_EQ(writer.Scheduled(), shares ? "kernel, start 0 urgent, kernel, wait 0 urgent, start 1, wait 1, kernel"
+                                         : "kernel, start 0, kernel, start 1, wait 0, wait 1, kernel");
+  }
 }
 
 TEST(Schedule, WhatTheComputationWaitsForIsUrgent) {
@@ -84,6 +125,13 @@ TEST(Schedule, NotWhatIsLarge) {
   const int large = writer.AllReduce(writer.Compute({}, kMany));
   writer.AllReduce(writer.Compute({large}, kFew));
   EXPECT_EQ(writer.Scheduled(), "kernel, start 0, wait 0, kernel, start 1, wait 1");
+}
+
+TEST(Schedule, WhatIsAsLargeAsMayBeIsUrgent) {
+  Writer writer;
+  const int statistics = writer.AllReduce(writer.Compute({}, kMostUrgentBytes / 4));
+  writer.AllReduce(writer.Compute({statistics}, kFew));
+  EXPECT_EQ(writer.Scheduled(), "kernel, start 0 urgent, wait 0 urgent, kernel, start 1, wait 1");
 }
 
 TEST(Schedule, NotBeforeCollectivesOfAnotherAxis) {

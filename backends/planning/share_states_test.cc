@@ -79,6 +79,17 @@ TEST(ShareStates, NotByColumns) {
   EXPECT_EQ(Share(graph), "w.part, frozen");
 }
 
+// The slice along another dimension is no part of memory, and is taken of the whole.
+TEST(ShareStates, SlicesAlongAnotherDimensionStay) {
+  std::string text = WithAll(WithAll(kBefore, "[4,3]", "[4,4]"), "[2,3]", "[2,4]");
+  text = WithAll(text, "  %n1 =", "  %columns = shard %w {axis=data, dim=1} : f32[4,2] split(1)\n  %n1 =");
+  text = WithAll(WithAll(text, "-> (", "-> (columns: f32[4,2] split(1), "), "return ", "return %columns, ");
+  Graph graph = Parse(text);
+  EXPECT_EQ(Share(graph), "w by w.part1, w.part, frozen, v by v.part");
+  EXPECT_NE(graph.ToString().find("%columns = shard %w {axis=data, dim=1} : f32[4,2] split(1)"), std::string::npos)
+      << graph.ToString();
+}
+
 TEST(ShareStates, NotAlongOneRankOrAnAxisThatIsNotThere) {
   std::string text = WithAll(kBefore, "data=2", "data=1, model=2");
   text = WithAll(text, "f32[2,3]", "f32[4,3]");
@@ -86,6 +97,91 @@ TEST(ShareStates, NotAlongOneRankOrAnAxisThatIsNotThere) {
   EXPECT_EQ(Share(graph), "");
   Graph other = Parse(WithAll(kBefore, "data", "model"));
   EXPECT_EQ(Share(other), "");
+}
+
+// A program of two states that ranks along `data` share, each of which updates its parts.
+class Sharing {
+ public:
+  Sharing() {
+    program_.mesh = Mesh({{"data", 2}, {"model", 2}});
+    for (int number : {0, 1}) {
+      const int whole = static_cast<int>(program_.shared.size());
+      wholes_[number] = program_.AddStorage({.kind = Storage::Kind::kState, .bytes = 64, .index = whole});
+      program_.AddStorage(
+          {.kind = Storage::Kind::kState, .bytes = 32, .index = whole + 1, .alias_of = wholes_[number]});
+      nexts_[number] = program_.AddStorage({.bytes = 32, .state = whole + 1});
+      program_.shared.push_back({.axis = 0, .part_of = -1});
+      program_.shared.push_back({.axis = 0, .part_of = whole});
+    }
+  }
+
+  Sharing& Read(int state) { return Add({.reads = {wholes_[state]}}); }
+  Sharing& Write(int state) { return Add({.writes = {nexts_[state]}}); }
+  Sharing& Start(CollectiveInfo info = {.count = 1}, int mesh_axis = 0) {
+    info.id = program_.num_collectives++;
+    info.mesh_axis = mesh_axis;
+    last_ = info;
+    return Add({.kind = Instruction::Kind::kStart, .collective = info});
+  }
+  Sharing& Wait() { return Add({.kind = Instruction::Kind::kWait, .collective = last_}); }
+
+  // "read 0, barrier 0, over 0, write 0"
+  std::string Guarded() {
+    GuardSharedStates(program_);
+    std::string text;
+    for (const Instruction& each : program_.instructions) {
+      text += text.empty() ? "" : ", ";
+      if (each.kind == Instruction::Kind::kKernel) {
+        text += each.writes.empty() ? "read " : "write ";
+        text += each.reads == std::vector{wholes_[1]} || each.writes == std::vector{nexts_[1]} ? "1" : "0";
+        continue;
+      }
+      if (each.kind == Instruction::Kind::kStart) text += each.collective.is_barrier ? "barrier " : "start ";
+      else text += each.collective.is_barrier ? "over " : "wait ";
+      text += std::to_string(each.collective.id);
+    }
+    return text;
+  }
+
+ private:
+  Sharing& Add(Instruction instruction) {
+    program_.instructions.push_back(std::move(instruction));
+    return *this;
+  }
+
+  Program program_;
+  int wholes_[2], nexts_[2];
+  CollectiveInfo last_;
+};
+
+TEST(GuardSharedStates, ACollectiveOfAllRanksIsAsGoodAsABarrier) {
+  EXPECT_EQ(Sharing().Read(0).Start().Wait().Write(0).Guarded(), "read 0, start 0, wait 0, write 0, barrier 1, over 1");
+}
+
+TEST(GuardSharedStates, OneThatSomeRanksNeedNotAwaitIsNot) {
+  const std::string guarded = "read 0, barrier 0, start 1, wait 1, over 0, write 0, barrier 2, over 2";
+  for (const CollectiveOp op :
+       {CollectiveOp::kBroadcast, CollectiveOp::kPermute, CollectiveOp::kGather, CollectiveOp::kScatter})
+    EXPECT_EQ(Sharing().Read(0).Start({.op = op, .count = 1}).Wait().Write(0).Guarded(), guarded);
+  EXPECT_EQ(Sharing().Read(0).Start({.count = 0}).Wait().Write(0).Guarded(), guarded) << "of no elements";
+  EXPECT_EQ(Sharing().Read(0).Start({.count = 1}, /*mesh_axis=*/1).Wait().Write(0).Guarded(), guarded);
+}
+
+TEST(GuardSharedStates, NorIsOneThatStartsBeforeTheReadOrEndsBehindTheWrite) {
+  EXPECT_EQ(Sharing().Start().Read(0).Wait().Write(0).Guarded(),
+            "start 0, read 0, barrier 1, wait 0, over 1, write 0, barrier 2, over 2");
+  EXPECT_EQ(Sharing().Read(0).Start().Write(0).Wait().Guarded(),
+            "read 0, barrier 0, start 1, over 0, write 0, barrier 2, wait 1, over 2");
+}
+
+TEST(GuardSharedStates, StatesThatAreReadBeforeOneIsWrittenHaveOneBarrier) {
+  EXPECT_EQ(Sharing().Read(0).Read(1).Write(0).Write(1).Guarded(),
+            "read 0, read 1, barrier 0, over 0, write 0, write 1, barrier 1, over 1");
+}
+
+TEST(GuardSharedStates, TheLastWriteOfAllIsFollowedByAMeeting) {
+  EXPECT_EQ(Sharing().Read(0).Read(1).Write(0).Write(1).Start().Wait().Write(0).Guarded(),
+            "read 0, read 1, barrier 0, over 0, write 0, write 1, start 1, wait 1, write 0, barrier 2, over 2");
 }
 
 }  // namespace

@@ -29,11 +29,12 @@ std::unordered_set<const Node*> LiveNodes(const Graph& graph) {
   return live;
 }
 
-// The shards of an all_reduce if all that is used of it is one slice, along its own axis; else none.
+// The shards of an all_reduce if all that is used of it is one slice, along its own axis; else none. One with a wire
+// rounds what it gives, which no reduce_scatter does.
 std::vector<Node*> ShardsOf(Node& reduced, const Graph& graph, const std::unordered_set<const Node*>& live) {
   const bool is_result = std::any_of(graph.results().begin(), graph.results().end(),
                                      [&](const Result& result) { return result.value.node == &reduced; });
-  if (reduced.num_results() != 1 || is_result) return {};
+  if (reduced.num_results() != 1 || is_result || !reduced.attr<std::string>("wire").empty()) return {};
   std::vector<Node*> shards;
   for (Node* user : reduced.users()) {
     if (!live.contains(user)) continue;

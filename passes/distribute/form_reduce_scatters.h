@@ -15,8 +15,8 @@
 // collectives by hand.
 //
 // An all_reduce stays if anything else uses it (dead nodes do not count, results of the graph do), if its shards differ
-// in axis or dimension, or if it, or the all_gather, is a bucket of several operands. Both collectives reduce in rank
-// order: no bit changes.
+// in axis or dimension, if it has a wire, which rounds and of which a reduce_scatter has none, or if it, or the
+// all_gather, is a bucket of several operands. Both collectives reduce in rank order: no bit changes.
 
 #pragma once
 

@@ -6,12 +6,15 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/cache_file.h"
@@ -73,6 +76,22 @@ TEST(NetworkCache, EveryTruncationAndChangedByteIsAnError) {
     changed[i] = static_cast<char>(changed[i] ^ 1);
     EXPECT_FALSE(NetworkOf(changed).ok()) << i;
   }
+}
+
+// As another version may have written it, or somebody who knows how the check is computed.
+TEST(NetworkCache, WhatHasARightCheckMayStillBeWrong) {
+  const auto changed = [](const std::function<void(Network&)>& change) {
+    Network network = Example();
+    change(network);
+    return std::string(NetworkOf(ToText(network)).status().message());
+  };
+  EXPECT_THAT(changed([](Network& n) { n.costs.latency = -1; }), HasSubstr("latency is `-1`, expected seconds"));
+  EXPECT_THAT(changed([](Network& n) { n.costs.byte_to_all = std::numeric_limits<double>::infinity(); }),
+              HasSubstr("byte_to_all is `inf`, expected seconds"));
+  EXPECT_THAT(changed([](Network& n) { n.hosts = 0; }), HasSubstr("hosts or ranks is no number of them"));
+  EXPECT_THAT(changed([](Network& n) { n.ranks = 0; }), HasSubstr("hosts or ranks is no number of them"));
+  // A name that makes a line more.
+  EXPECT_THAT(changed([](Network& n) { n.cluster += "\"\nformat = \"2"; }), HasSubstr("its format is `2`, expected 1"));
 }
 
 TEST(NetworkCache, OfAnotherClusterIsAnErrorThatNamesTheFile) {
@@ -168,6 +187,15 @@ TEST(ChooseRoutes, MeasuresAnewWhereTheFileIsDamagedAndSaysSo) {
   EXPECT_TRUE(NetworkOf(Contents(path)).ok()) << "it is whole again";
 }
 
+// As one is that a writer left who was killed, or somebody's copy.
+TEST(NetworkCache, FilesOfOtherNamesAreNoNetworks) {
+  const std::string folder = NewFolder();
+  ASSERT_TRUE(WriteNetwork(folder, Example()).ok());
+  ASSERT_TRUE(ReplaceFile(NetworkCachePath(folder, Example().cluster) + ".1234", ToText(Example())).ok());
+  ASSERT_TRUE(ReplaceFile(NetworkCachePath(folder, "damaged*1 by tcp"), "no network").ok());
+  EXPECT_EQ(KnownNetworks(folder).size(), 1u);
+}
+
 TEST(ChooseRoutes, IsSaidWhereNothingCanBeKept) {
   ::testing::internal::CaptureStderr();
   const std::vector<NetworkCosts> costs = Chosen(3, {"/dev/null", "/dev/null", "/dev/null"});
@@ -179,6 +207,52 @@ TEST(ChooseRoutes, MeasuresNothingWhereCostsDecideNothing) {
   const std::string folder = NewFolder();
   for (const int ranks : {1, 2}) ExpectAllAre(Chosen(ranks, {folder, folder}), NetworkCosts());
   EXPECT_TRUE(KnownNetworks(folder).empty());
+}
+
+// Of four ranks: what goes to the one that is no neighbour is slow.
+class SlowAcross final : public Links {
+ public:
+  SlowAcross(int here, std::unique_ptr<Links> links) : here_(here), links_(std::move(links)) {}
+  absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, MessageBuffer buffer) override {
+    if (std::abs(to_rank - here_) == 2) absl::SleepFor(absl::Nanoseconds(200) * static_cast<int64_t>(buffer->size()));
+    return links_->Send(to_rank, tag, std::move(buffer));
+  }
+  absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, MessageBuffer buffer) override {
+    return links_->Receive(from_rank, tag, std::move(buffer));
+  }
+  void Progress(absl::Duration limit) override { links_->Progress(limit); }
+  absl::Status Lost(int rank) const override { return links_->Lost(rank); }
+  void SendNotice(int to_rank, const Notice& notice) override { links_->SendNotice(to_rank, notice); }
+  std::optional<Notice> PollNotice() override { return links_->PollNotice(); }
+  absl::StatusOr<std::unique_ptr<Links>> Among(const std::vector<int>& ranks, uint32_t channel,
+                                               std::vector<int> group_begins) const override {
+    return links_->Among(ranks, channel, std::move(group_begins));
+  }
+  const std::vector<int>& group_begins() const override { return links_->group_begins(); }
+
+ private:
+  const int here_;
+  const std::unique_ptr<Links> links_;
+};
+
+TEST(MeasureCosts, TellsBytesToAllFromBytesToNeighboursAndLeavesTheRoutesAsTheyWere) {
+  const auto around = [](int rank, std::unique_ptr<Links> links) {
+    return std::make_unique<SlowAcross>(rank, std::move(links));
+  };
+  auto world = CreateInProcessGroups(4, {0, 1, 2, 3}, {.timeout = absl::Seconds(30)}, {}, around);
+  ASSERT_TRUE(world.ok());
+  std::vector<std::thread> threads;
+  for (auto& communicator : *world) {
+    threads.emplace_back([&, c = std::move(communicator)] {
+      auto& rank = static_cast<RankCommunicator&>(*c);
+      const absl::StatusOr<NetworkCosts> costs = MeasureCosts(rank);
+      ASSERT_TRUE(costs.ok()) << costs.status();
+      EXPECT_GT(costs->byte_to_all, 2 * costs->byte_to_neighbour);
+      EXPECT_FALSE(rank.routes().preferred.has_value());
+      EXPECT_TRUE(c->Barrier("all have measured").ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace

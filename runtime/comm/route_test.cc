@@ -62,6 +62,17 @@ TEST(RouteOf, GoesAroundTheRingWhereNeighboursAreQuicker) {
   EXPECT_EQ(Of(Opcode::kAllReduce, kLarge, {.groups = 2, .policy = policy}), Route::kAll) << "both are neighbours";
 }
 
+// Of what is reduced to slices each rank gives all of them, and of what is gathered it gets all: 15,000 bytes are worth
+// two messages more here.
+TEST(RouteOf, CountsTheSlicesOfAllRanks) {
+  const NetworkCosts costs{.latency = 1e-5, .message = 0, .byte_to_all = 4e-9, .byte_to_neighbour = 1e-9};
+  const RouteOptions options{.groups = 4, .policy = {.costs = costs}};
+  EXPECT_EQ(Of(Opcode::kReduceScatter, 11'200 / 4, options), Route::kOwner);
+  EXPECT_EQ(Of(Opcode::kReduceScatter, 19'200 / 4, options), Route::kRing);
+  EXPECT_EQ(Of(Opcode::kAllGather, 8'000 / 4, options), Route::kAll);
+  EXPECT_EQ(Of(Opcode::kAllGather, 19'200 / 4, options), Route::kRing) << "nothing is added: 9,000 bytes are enough";
+}
+
 // So that what was measured a little differently seldom gives other bits.
 TEST(RouteOf, AnotherOrderOfAdditionsHasToBeAQuarterQuicker) {
   const auto with = [](double byte_to_all) {
@@ -173,6 +184,30 @@ TEST(TravelOf, IsWhatTheTableSays) {
   EXPECT_THAT(TravelOf(Route::kPair, Opcode::kGather, kBytes, 4, 2), Takes(1, kBytes / 4));
   EXPECT_THAT(TravelOf(Route::kPair, Opcode::kScatter, kBytes, 4, 2), Takes(1, kBytes * 3 / 4));
   EXPECT_THAT(TravelOf(Route::kAll, Opcode::kAllReduce, kBytes, 1), Takes(0, 0)) << "a host alone";
+}
+
+// What a choice between routes goes by, beside the bytes: how many messages the busiest rank sends, and along a chain
+// how long the last group waits for the first chunk.
+TEST(TravelOf, CountsTheMessagesThatARankSendsAndTheFillingOfAChain) {
+  constexpr uint64_t kBytes = 16 << 20;
+  const double share = 3.0 / 4, chunks = static_cast<double>(kBytes) / ChunkLimitsOf(Route::kRing, kBytes, 4, 1).most;
+  EXPECT_DOUBLE_EQ(TravelOf(Route::kRing, Opcode::kReduceScatter, kBytes, 4).sent, share * chunks);
+  EXPECT_DOUBLE_EQ(TravelOf(Route::kRing, Opcode::kAllReduce, kBytes, 4).sent, 2 * share * chunks);
+  EXPECT_DOUBLE_EQ(TravelOf(Route::kOwner, Opcode::kReduceScatter, kBytes, 4).sent, share * chunks);
+  EXPECT_DOUBLE_EQ(TravelOf(Route::kOwner, Opcode::kAllReduce, kBytes, 4).sent, 2 * share * chunks);
+  EXPECT_DOUBLE_EQ(TravelOf(Route::kAll, Opcode::kAllReduce, 4, 4).sent, 3);
+  const uint64_t chunk = ChunkLimitsOf(Route::kChain, kBytes, 4, 1).most;
+  EXPECT_EQ(TravelOf(Route::kChain, Opcode::kBroadcast, kBytes, 2).filling, 0u) << "both have the chunk at once";
+  EXPECT_EQ(TravelOf(Route::kChain, Opcode::kBroadcast, kBytes, 4).filling, 2 * chunk);
+  EXPECT_EQ(TravelOf(Route::kChain, Opcode::kBroadcast, 100, 4).filling, 200u) << "which is no larger than all of it";
+}
+
+TEST(Seconds, OfThreeGroupsManySendToOne) {
+  const Travel travel{.messages = 2, .bytes = 100, .sent = 3, .filling = 10};
+  const NetworkCosts costs{.latency = 1000, .message = 10000, .byte_to_all = 2, .byte_to_neighbour = 1};
+  EXPECT_EQ(Seconds(travel, Route::kOwner, 2, costs), 32110) << "both are neighbours";
+  EXPECT_EQ(Seconds(travel, Route::kOwner, 3, costs), 32220);
+  EXPECT_EQ(Seconds(travel, Route::kRing, 3, costs), 32110);
 }
 
 TEST(TravelOf, PartialResultsAreWiderWhereTheyAreNotRounded) {

@@ -2,6 +2,7 @@
 // the last bit, the messages one after the other, and the bytes that a group sends.
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "core/dtype.h"
 #include "core/status.h"
 #include "gtest/gtest.h"
@@ -280,6 +282,21 @@ TEST(Routes, OwnersShareSmallTensorsToo) {
   for (const Route route : {Route::kOwner, Route::kRing}) {
     ExpectTravel(Sizes(16, 1), route, Opcode::kAllReduce, 16 << 10);
     ExpectTravel({4, 4, 4, 4}, route, Opcode::kAllReduce, 16 << 10);
+  }
+}
+
+// Of so many groups each hears of its neighbours alone that they are there.
+TEST(Routes, OfManyGroupsNobodyLeavesABarrierBeforeAllHaveCome) {
+  constexpr int kGroups = 34;
+  for (const int late : {0, kGroups / 2, kGroups - 1}) {
+    std::atomic<int> come{0};
+    RunWorld(Sizes(kGroups, 1), {}, nullptr, [&](Communicator& c) -> absl::Status {
+      if (c.rank() == late) absl::SleepFor(absl::Milliseconds(100));
+      ++come;
+      RETURN_IF_ERROR(c.Barrier("all are there"));
+      if (come != kGroups) return Internal() << come << " of " << kGroups << " had come, rank " << late << " last";
+      return absl::OkStatus();
+    });
   }
 }
 

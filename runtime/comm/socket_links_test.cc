@@ -129,6 +129,30 @@ TEST(SocketLinks, AMessageOfAnotherSizeIsAnError) {
   }
 }
 
+// A message that is larger than what is read at once is half there when somebody asks for it.
+TEST(SocketLinks, AMessageMayBeAskedForWhileItComes) {
+  constexpr size_t kBytes = 32 << 20;
+  for (const size_t asked : {kBytes, kBytes - 1}) {
+    auto links = LinksOf(2);
+    auto before = links[1]->Receive(0, 1, Message(1)).value();
+    auto sent_before = links[0]->Send(1, 1, Message(1)).value();
+    auto sent = links[0]->Send(1, 0, Message(kBytes, 7)).value();
+    // Both leave together: behind the small one what has come of the large one is read.
+    ASSERT_TRUE(Until([&] { return IsDone(*before); }, {links[0].get(), links[1].get()}));
+    ASSERT_FALSE(IsDone(*sent)) << "it was all there, and this test none";
+    const MessageBuffer received = Message(asked);
+    auto receive = links[1]->Receive(0, 0, received).value();
+    absl::StatusOr<bool> done = false;
+    ASSERT_TRUE(Until([&] { return !(done = receive->Test()).ok() || *done; }, {links[0].get(), links[1].get()}));
+    if (asked == kBytes) {
+      EXPECT_TRUE(done.ok()) << done.status();
+      EXPECT_TRUE(AreEqual(received, Message(kBytes, 7)));
+    } else {
+      EXPECT_EQ(done.status().code(), absl::StatusCode::kOutOfRange) << done.status();
+    }
+  }
+}
+
 TEST(SocketLinks, NoticesCarryWhatFailed) {
   auto links = LinksOf(3);
   links[2]->SendNotice(0,
@@ -157,6 +181,19 @@ TEST(SocketLinks, OfSomeRanksHaveMessagesOfTheirOwn) {
   EXPECT_EQ(of_world->data()[0], std::byte{1});
 }
 
+// Ranks have other numbers in each part, and those of a part of a part come from the part.
+TEST(SocketLinks, OfSomeOfSomeRanksReachTheRightOnes) {
+  auto links = LinksOf(4);
+  std::vector<std::unique_ptr<Links>> parts, pair;
+  for (int rank : {1, 2, 3}) parts.push_back(links[rank]->Among({1, 2, 3}, 9, {0, 1, 2}).value());
+  for (int part : {1, 2}) pair.push_back(parts[part]->Among({1, 2}, 10, {0, 1}).value());  // 2 and 3 of the world
+  auto send = pair[0]->Send(1, 0, Message(1, 5)).value();
+  const MessageBuffer received = Message(1);
+  auto receive = pair[1]->Receive(0, 0, received).value();
+  ASSERT_TRUE(Until([&] { return IsDone(*receive); }, {pair[0].get(), pair[1].get(), links[1].get(), links[2].get()}));
+  EXPECT_EQ(received->data()[0], std::byte{5});
+}
+
 TEST(SocketLinks, APeerThatIsGoneIsLost) {
   auto links = LinksOf(3);
   const MessageBuffer hello = Message(1);
@@ -174,6 +211,17 @@ TEST(SocketLinks, APeerThatIsGoneIsLost) {
   ASSERT_TRUE(Until([&] { return !links[0]->Lost(2).ok(); }, {links[0].get()}));
   EXPECT_THAT(std::string(links[0]->Lost(2).message()), HasSubstr("cannot be reached: 127.0.0.1 port "));
   EXPECT_FALSE(IsDone(*in_vain));
+}
+
+// Who waits for messages gives up a way that does not answer in time, however long it would wait.
+TEST(SocketLinks, APeerThatDoesNotAnswerIsLostThoughNothingHappens) {
+  const auto here = SocketListener::Create("lo").value(), there = SocketListener::Create("lo").value();
+  auto links = CreateSocketLinks(here, 0, {here->place(), there->place()}, {0, 1}).value();  // and none of rank 1
+  const absl::Duration begin = SteadyNow();
+  auto in_vain = links->Send(1, 0, Message(1)).value();
+  while (links->Lost(1).ok() && SteadyNow() - begin < absl::Seconds(30)) links->Progress(absl::Seconds(30));
+  EXPECT_LT(SteadyNow() - begin, absl::Seconds(15));
+  EXPECT_THAT(std::string(links->Lost(1).message()), HasSubstr("no answer"));
 }
 
 TEST(SocketLinks, WhatWasSentArrivesThoughTheSenderLeaves) {

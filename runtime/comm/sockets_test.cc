@@ -80,6 +80,19 @@ TEST(WaysTo, NetworksThatBothHaveComeFirstAndLoopbackLast) {
   EXPECT_EQ(ways, (std::vector<std::string>{"10.1.9.9", "172.17.0.1", "192.168.4.4", "127.0.0.1"}));
 }
 
+// Of 20 bits the last four are of the third byte; and the same bits of the other family are another network.
+TEST(WaysTo, NetworksMayEndWithinAByte) {
+  const SocketPlace here = PlaceOf({V4("10.1.17.3", 20)});
+  SocketPlace::Address v6 = V4("10.1.17.9", 20);
+  v6.is_v6 = 1;
+  const SocketPlace peer = PlaceOf({v6, V4("10.1.32.1", 20), V4("10.1.30.1", 20)});
+  const std::vector<SocketPlace::Address> ways = WaysTo(here, peer);
+  ASSERT_EQ(ways.size(), 3u);
+  EXPECT_EQ(TextOf(ways[0]), "10.1.30.1");
+  EXPECT_TRUE(ways[1].is_v6);
+  EXPECT_EQ(TextOf(ways[2]), "10.1.32.1");
+}
+
 TEST(SocketListener, NamesTheInterfacesItMayUse) {
   const SocketPlace place = Listener()->place();
   ASSERT_GE(place.count, 1);
@@ -169,6 +182,11 @@ TEST(SocketListener, IgnoresWhoSaysSomethingElseOrNothing) {
   EXPECT_TRUE(ConnectTo(*listener).ok());
   EXPECT_EQ(listener->Take(0).size(), 1u);
   EXPECT_TRUE(IsReadable(strangers[0].get())) << "it is told by a closed connection";
+  // Who has said nothing or not all of it after some seconds, says it no more.
+  for (const size_t silent : {1, 2}) {
+    for (int i = 0; i < 200 && !IsReadable(strangers[silent].get(), 50); ++i) listener->Accept();
+    EXPECT_TRUE(IsReadable(strangers[silent].get(), 0)) << silent;
+  }
 }
 
 }  // namespace

@@ -174,6 +174,42 @@ def test_too_few_ranks_are_left(tmp_path: Path) -> None:
     assert not trained_by(tmp_path)
 
 
+def test_all_hosts_are_asked_before_each_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts, answers = {"h0": 1, "h1": 2}, [{"h0": 1}, {"h0": 1, "h1": 2}, {"h0": 1}]
+    asked: list[Mapping[str, int]] = []
+    pauses: list[float] = []
+    ran: list[str] = []
+    monkeypatch.setattr(_elastic, "_hosts_that_answer", lambda _, of: asked.append(of) or answers[len(asked) - 1])
+    monkeypatch.setattr(_elastic, "_run", lambda command, _: ran.append(command[command.index("--host") + 1]) or 5)
+    monkeypatch.setattr(_elastic.time, "sleep", pauses.append)
+    assert _elastic._attempts(["mpirun", "program"], 3, hosts, 2) == 5
+    assert asked == [hosts] * 3, "a host that did not answer may be there again"
+    assert ran == ["h0:1,h1:2"] * 2, "where one rank of two is left it is not run"
+    assert pauses == [_elastic.PAUSE_SECONDS, 0], "and nobody waits for what is not tried any more"
+
+
+def test_who_has_set_how_soon_a_lost_host_is_noticed_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "OMPI_MCA_oob_tcp_keepalive_time"
+    monkeypatch.delenv(name, raising=False)
+    assert _elastic._environment(1)[name] == "10"
+    monkeypatch.setenv(name, "30")
+    assert _elastic._environment(1)[name] == "30"
+
+
+@pytest.mark.parametrize(("linger", "code"), [(0.5, 137), (30, 3)])
+def test_mpirun_is_ended_if_it_stays_long_after_its_ranks(linger: float, code: int) -> None:
+    """It may end by itself a little later than they do, with what it has to say."""
+    mpirun = "env OMPI_COMM_WORLD_RANK=0 sleep 1.5; sleep 3; exit 3"
+    program = f"""
+from lockstep import _elastic
+_elastic.LINGER_SECONDS = {linger}
+print(_elastic._run(["bash", "-c", {mpirun!r}], {{}}))
+"""
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(HERE.parents[1] / "python_bindings")}
+    done = run([sys.executable, "-c", program], environment)
+    assert done.stdout == f"{code}\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

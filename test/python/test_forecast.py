@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from lockstep import _lockstep, _record, _report
-from lockstep.forecast import Link, Machine, forecast, picture, table
+from lockstep import _job_report, _lockstep, _machine, _record, _report
+from lockstep.forecast import Link, Machine, forecast, mean_of_ranks, picture, table
 from ranks import mpirun
 from test_errors import raises
 from test_record import command
@@ -30,6 +33,11 @@ def collective(name: str, label: str, size: int) -> tuple[tuple[Step, float], tu
     """Its start and its wait. What they took where they ran says nothing of another machine."""
     start, wait = (Step(kind, f"{name}.{kind}", "", label, size) for kind in ("start", "wait"))
     return (start, 7.0), (wait, 7.0)
+
+
+def urgent(label: str, size: int) -> tuple[tuple[Step, float], tuple[Step, float]]:
+    start, wait = collective("all_reduce", label, size)
+    return (dataclasses.replace(start[0], urgent=True), start[1]), (dataclasses.replace(wait[0], urgent=True), wait[1])
 
 
 def report(*steps: tuple[Step, float], other: float = 0.0) -> _report.Report:
@@ -54,14 +62,53 @@ def test_what_is_not_hidden_is_waited_for() -> None:
 
 
 def test_what_is_urgent_does_not_queue() -> None:
-    first = collective("all_reduce", "bucket 0", 3)
-    start, wait = (
-        (dataclasses.replace(step, urgent=True), seconds) for step, seconds in collective("all_reduce", "statistics", 1)
-    )
-    step = report(kernel(1), first[0], start, wait, first[1])
-    (row,) = forecast(step, SLOW, [2])
+    first, (start, wait) = collective("all_reduce", "bucket 0", 3), urgent("statistics", 1)
+    (row,) = forecast(report(kernel(1), first[0], start, wait, kernel(2), first[1]), SLOW, [2])
     # The statistics move from 1 to 2 and are there at 2.5; the bucket, of whose time they take one, at 5.5.
+    assert (row.seconds, row.exposed) == (5.5, 2.5)
+
+
+def test_what_is_urgent_queues_behind_what_is_urgent() -> None:
+    first, second = urgent("statistics 0", 3), urgent("statistics 1", 1)
+    (row,) = forecast(report(kernel(1), first[0], second[0], second[1], first[1]), SLOW, [2])
+    # From 1 to 4 and from 4 to 5, and there half a second later.
     assert (row.seconds, row.exposed) == (5.5, 4.5)
+
+
+def test_what_comes_behind_something_urgent_shares_the_wire_with_it() -> None:
+    statistics, bucket = urgent("statistics", 1), collective("all_reduce", "bucket 0", 3)
+    (row,) = forecast(report(kernel(1), statistics[0], kernel(0.5), bucket[0], statistics[1], bucket[1]), SLOW, [2])
+    # The statistics move from 1 to 2, the bucket from 2 to 5.
+    assert (row.seconds, row.compute) == (5.5, 1.5)
+
+
+def test_what_is_on_its_way_takes_from_kernels_until_it_is_there() -> None:
+    machine = Machine(between=Link(0.5, 1.0), processor=0.25)
+    statistics, bucket = urgent("statistics", 3), collective("all_reduce", "bucket 0", 3)
+    step = report(kernel(1), bucket[0], kernel(0.75), statistics[0], kernel(3), statistics[1], bucket[1])
+    (row,) = forecast(step, machine, [2])
+    # The bucket moves from 1 on. At 2 the statistics begin, so that it is sent at 7; kernels of 3.75 s take 5 beside that.
+    assert (row.compute, row.seconds) == (6, 7.5)
+
+
+def test_what_is_urgent_delays_nothing_that_has_moved() -> None:
+    first, second, statistics = (
+        collective("all_reduce", "bucket 0", 3),
+        collective("all_reduce", "bucket 1", 1),
+        urgent("statistics", 3),
+    )
+    step = report(kernel(1), first[0], second[0], second[1], statistics[0], first[1], kernel(5), statistics[1])
+    (row,) = forecast(step, SLOW, [2])
+    # The buckets have moved at 4 and 5; a kernel runs from 5.5 on, and all else is there when it ends.
+    assert row.seconds == 10.5
+
+
+def test_a_forecast_of_a_job_is_of_its_ranks_in_the_mean() -> None:
+    reports = [report(kernel(seconds), START, WAIT, other=seconds / 2) for seconds in (1.0, 3.0)]
+    job = _job_report.JobReport("", "", [], reports, {}, [])
+    mean = mean_of_ranks(job)
+    assert (mean.compute, mean.other) == (2, 1)
+    assert [seconds for _, seconds in mean.steps] == [2, 7, 7]
 
 
 def test_data_moves_in_the_order_of_the_starts() -> None:
@@ -173,6 +220,54 @@ def test_a_machine_is_what_its_file_says(tmp_path: Path) -> None:
         Machine.read(str(tmp_path / "none.toml"))
     with raises(f"{tmp_path}/no/machine.toml cannot be written: No such file"):
         SLOW.write(str(tmp_path / "no" / "machine.toml"))
+
+
+def world_of(*hosts: str) -> Any:
+    return SimpleNamespace(size=len(hosts), host=hosts.__getitem__)
+
+
+def test_a_link_is_what_explains_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On three hosts, between which more travels than an all_reduce has."""
+
+    def on(latency: float) -> Machine:
+        def time(_: Any, size: int) -> _machine._Timed:
+            messages, sent = _lockstep._travel("all_reduce", size, 3, 1)
+            return _machine._Timed(messages * latency + sent / 1e8, sent * 2e-9)
+
+        monkeypatch.setattr(_machine, "_time", time)
+        return _machine.measure(world_of("a", "b", "c"), Machine(ranks=2, within=Link(1e-6, 8e9)))
+
+    measured = on(3e-5)
+    assert (measured.ranks, measured.within) == (2, Link(1e-6, 8e9)), "what was known stays"
+    assert measured.between is not None
+    assert measured.between.latency == pytest.approx(3e-5)
+    assert measured.between.bandwidth == pytest.approx(1e8)
+    assert measured.processor == pytest.approx(2e-9)
+    disturbed = on(-1e-6)  # the large one was lucky
+    assert disturbed.between is not None and disturbed.between.latency == 0
+
+
+def test_some_ranks_on_some_hosts_measure_nothing() -> None:
+    with raises("3 ranks on 2 hosts: measure within a host with all ranks on one, and between hosts with one rank on"):
+        _machine.measure(world_of("a", "a", "b"), Machine())
+
+
+def test_a_call_takes_what_the_slowest_rank_needs_and_all_calls_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def times(_world: Any, _size: int, count: int) -> list[float]:
+        calls.append(count)
+        return [0.01] * count
+
+    processor = iter([1.0, 3.0])  # seconds of the process, before and after
+    monkeypatch.setattr(_machine._lockstep, "_time_all_reduce", times)
+    monkeypatch.setattr(_machine, "_processor_seconds", lambda: next(processor))
+    # Another rank takes twice as long, and twice as much of its core.
+    world = SimpleNamespace(gather_bytes=lambda mine, _: [mine, bytes(2 * np.frombuffer(mine))])
+    timed = _machine._time(world, 64)
+    assert calls == [1, 100], "for two seconds, of the slowest rank"
+    assert timed.seconds == 0.02
+    assert timed.processor == pytest.approx((2.0 + 4.0) / 2 / 101), "of the timed calls and the one before them"
 
 
 def test_one_rank_has_nothing_to_measure(tmp_path: Path) -> None:

@@ -283,15 +283,16 @@ def test_what_is_not_recorded_is_not_reported() -> None:
     assert list(calls.events["call"][calls.begins]) == [1, 3]
 
 
-def recorded(steps: list[tuple[int, int, int, int]], transfers: list[tuple[int, int, int, int]]) -> _record.Rank:
-    """Rank 0 of two, of (time, step, call, kind) and (time, sequence, phase, last), in milliseconds."""
+def recorded(steps: list[tuple[int, int, int, int]], transfers: list[tuple[int, ...]]) -> _record.Rank:
+    """Rank 0 of two, of (time, step, call, kind) and (time, sequence, phase, last, communicator or none), in milliseconds."""
     kernel, wait = _record.Step("kernel", "k", "onnx:/a", ""), _record.Step("wait", "all_reduce.wait", "", "bucket 0")
     own = np.zeros(len(steps), _record._STEP)
     for row, (time_, step, call, kind) in zip(own, steps):
         row["time"], row["step"], row["call"], row["kind"] = time_ * 1_000_000, step, call, kind
     moved = np.zeros(len(transfers), _record._TRANSFER)
-    for row, (time_, sequence, phase, last) in zip(moved, transfers):
+    for row, (time_, sequence, phase, last, *communicator) in zip(moved, transfers):
         row["time"], row["sequence"], row["phase"], row["last"] = time_ * 1_000_000, sequence, phase, last
+        row["communicator"] = communicator[0] if communicator else 0
     return _record.Rank(
         0, 2, 1, "h", ("mpi", 0, 0), "", 0, {0: _record.Program("p", [kernel, wait, kernel])}, own, moved
     )
@@ -331,6 +332,29 @@ def test_parts_of_a_call_are_told_apart() -> None:
     last = _report.report_of(recorded(steps, transfers), 0, last=1)
     assert last is not None
     assert (last.calls, round(1e3 * last.total)) == (1, 14)
+
+
+def test_each_communicator_does_one_collective_after_the_other() -> None:
+    """What is urgent has one of its own, with numbers of its own."""
+    steps = [
+        (10, 0, 7, _record.CALL),
+        (11, 0, 7, _record.STEP),
+        (21, 1, 7, _record.STEP),  # waits 4 ms for rank 1, then moves for 2 ms
+        (27, 2, 7, _record.STEP),
+        (30, 0, 7, _record.END),
+    ]
+    transfers = [
+        (15, 1, _record.POSTED, 0), (25, 1, _record.MET, 1), (27, 1, _record.MOVED, 0),
+        (16, 2, _record.POSTED, 0), (26, 2, _record.MET, 1), (27, 2, _record.MOVED, 0),  # nobody waits for it before 27
+        (12, 1, _record.POSTED, 0, 1), (13, 1, _record.MET, 0, 1), (17, 1, _record.MOVED, 0, 1),  # behind the kernel
+        (20, 2, _record.POSTED, 0, 1), (22, 2, _record.MET, -1, 1), (22, 2, _record.MOVED, 0, 1),  # nobody came last
+        (29, 3, _record.POSTED, 0, 1), (29, 3, _record.MET, 1, 1), (40, 3, _record.MOVED, 0, 1),  # after the call
+    ]  # fmt: skip
+    report = _report.report_of(recorded(steps, transfers), 0)
+    assert report is not None
+    assert report.waiting_for == {1: pytest.approx(0.004)}
+    assert report.hidden == pytest.approx(0.004)
+    assert report.exposed == pytest.approx(0.002)
 
 
 def test_who_is_slow() -> None:

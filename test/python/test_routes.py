@@ -36,7 +36,7 @@ def test_three_hosts_are_measured_once(tmp_path: Path) -> None:
         (file,) = folder.iterdir()
         text = file.read_text()
         cluster = " ".join(f"{name}*1" for name in hosts.names) + " by tcp in 3 groups"
-        assert f'cluster = "{cluster}"' in text
+        assert f'cluster = "{cluster}"\nhosts = 3\nranks = 1\n' in text
         run(hosts, *MEET)
         assert file.read_text() == text, "it is known"
         file.write_text(text.replace("latency = ", "latency = 1"))
