@@ -178,6 +178,10 @@ def train_step(
     _check.instance("loss", loss, Loss, expected)
     trained, frozen = _check.names("trained", trained), _check.names("frozen", frozen)
     _check.choice("batch_statistics", batch_statistics, ("global", "rank"))
+    if _check.flag("uneven", uneven) and batch_statistics == "rank":
+        raise Error(
+            'uneven and batch_statistics="rank" do not go together: ranks have no statistics of their own where some have no rows'
+        )
     _check.choice("dropout", dropout, ("on", "off"))
     _check.choice("precision", precision, ("f32", "bf16", "f16"))
     choices = optim._groups(optimizer, groups)

@@ -64,7 +64,9 @@ std::unique_ptr<Recorder> Recorder::Create(RecordedRank rank, const RecorderOpti
   if (!options.trace.empty()) {
     absl::StatusOr<std::unique_ptr<TraceWriter>> trace = TraceWriter::Create(*recorder, options.trace);
     if (trace.ok()) recorder->trace_ = *std::move(trace);
-    else std::fprintf(stderr, "lockstep: no trace of rank %d: %s\n", rank.rank, trace.status().ToString().c_str());
+    else
+      std::fprintf(stderr, "lockstep: no trace of rank %d in LOCKSTEP_TRACE=%s: %s\n", rank.rank, options.trace.c_str(),
+                   std::string(trace.status().message()).c_str());
   }
   return recorder;
 }

@@ -102,6 +102,15 @@ TEST_F(RecorderTest, OfRanksThatFailTheFilesOfProcessesStay) {
   }
 }
 
+TEST_F(RecorderTest, WhereNoTraceCanBeThatIsSaid) {
+  const std::string file = root_ + "/file";
+  std::ofstream(file) << "not a folder";
+  testing::internal::CaptureStderr();
+  EXPECT_NE(Recorder::Create({.rank = 1, .size = 2}, {.root = root_, .trace = file, .keep_failed = false}), nullptr);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::StartsWith("lockstep: no trace of rank 1 in LOCKSTEP_TRACE=" + file + ": "));
+}
+
 TEST(RecorderOptionsTest, TheEnvironmentSaysHowLongAWaitMayBe) {
   const auto stall_of = [](const char* text) {
     setenv("LOCKSTEP_STALL", text, 1);

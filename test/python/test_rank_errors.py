@@ -250,3 +250,26 @@ def test_processes_with_different_learning_rates(tmp_path: Path) -> None:
     assert messages.keys() == {0, 1}
     for message in messages.values():
         assert re.search(r"on rank 0: .*0\.1.*on rank 1: .*0\.2", message, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "line"),
+    [
+        ("wire", "bf16", "wire: bf16"),
+        ("shard_optimizer", True, "shard_optimizer: True"),
+        ("shared_weights", True, "shared_weights: True"),
+        ("factors", True, "factors: inf operations for a byte"),
+        ("bucket_bytes", 1, "bucket_bytes: 1"),
+        ("optimize", False, "optimize: False"),
+        ("replicated", True, "replicated: True"),
+    ],
+)
+def test_options_of_compile_that_differ(option: str, value: object, line: str) -> None:
+    def body(world: ls.Communicator) -> None:
+        ls.compile(training(), world=world, **({option: value} if world.rank == 1 else {}))
+
+    for message in errors_of(2, body):
+        assert "ranks have different versions of the options of compile" in message
+        # What shares weights shares optimizers' states, so another line may differ first.
+        assert f"\n  on rank 1: {line}" in message or option == "shared_weights"
+        assert message.endswith("Give compile the same on all ranks.")

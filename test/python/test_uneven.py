@@ -355,7 +355,7 @@ graph @own(%x: f32[8,4] split(0), state %w: f32[4]) -> (cost: f32[]) {
 
 
 def test_statistics_of_ranks_are_an_error() -> None:
-    with pytest.raises(ls.Error, match="statistics is rank"):
+    with pytest.raises(ls.Error, match='uneven and batch_statistics="rank"'):
         step_of(CASES[2], 8, uneven=True, batch_statistics="rank")
 
 

@@ -1,0 +1,110 @@
+#include "python_bindings/compile_model.h"
+
+#include <algorithm>
+#include <memory>
+#include <sstream>
+#include <utility>
+
+#include "core/op_def.h"
+#include "passes/distribute/gather_factors.h"
+#include "passes/dump.h"
+#include "runtime/agreement.h"
+
+namespace lockstep::python {
+namespace {
+
+absl::Status CheckOptions(const CompileOptions& options, const ExecutorOptions& executor,
+                          const Communicator& communicator) {
+  if (options.bucket_bytes < 1)
+    return InvalidArgument() << "compile: bucket_bytes is " << options.bucket_bytes << ", expected at least 1";
+  if (executor.check_every < 0)
+    return InvalidArgument() << "compile: check_every is " << executor.check_every << ", expected 0 (never) or more";
+  if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
+    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " is of " << options.mesh.num_ranks()
+                             << " ranks, and the world has " << communicator.size();
+  }
+  return absl::OkStatus();
+}
+
+// Whether ranks can share what the graph's optimizer keeps: it has to be said before a graph is distributed.
+absl::Status CheckCanShard(const Graph& graph, const char* option) {
+  const std::string data(kDataAxis);
+  if (graph.mesh().axis_size(data).value_or(1) < 2) return absl::OkStatus();
+  const bool keeps = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) {
+    return node.op().has_trait(kOptimizer) && !node.op().optimizer().states.empty();
+  });
+  const bool shares = std::any_of(graph.inputs().begin(), graph.inputs().end(), [&](const Input& input) {
+    return input.is_state && input.value.placement(data).is_split();
+  });
+  if (!keeps || shares) return absl::OkStatus();
+  return InvalidArgument() << "compile: " << option << ": graph @" << graph.name() << " is distributed already, over "
+                           << graph.mesh().ToString()
+                           << ", and what its optimizer keeps is whole on each rank; compile "
+                           << "what distribute() was given, or let distribute() split some of it";
+}
+
+// What makes other programs of the same graph, a line each, as the user gives it.
+std::string OptionsText(const CompileOptions& options, bool shard_optimizer) {
+  const auto flag = [](bool value) { return value ? "True" : "False"; };
+  std::ostringstream text;
+  text << "mesh: " << options.mesh.ToString() << "\nshard_optimizer: " << flag(shard_optimizer)
+       << "\nshared_weights: " << flag(options.shared_weights)
+       << "\nwire: " << (options.wire.empty() ? "None" : options.wire) << "\nfactors: " << options.operations_per_byte
+       << " operations for a byte\nbucket_bytes: " << options.bucket_bytes
+       << "\nbuckets: " << (options.measured ? "by a report" : "None") << "\noptimize: " << flag(options.optimize)
+       << "\nreplicated: " << flag(options.replicated) << "\ntf32: " << flag(options.tf32) << "\n";
+  return text.str();
+}
+
+}  // namespace
+
+absl::Status CheckThreads(int64_t threads) {
+  constexpr int64_t kMaxThreads = 1024;  // of a rank: more than hosts have cores
+  if (threads >= 1 && threads <= kMaxThreads) return absl::OkStatus();
+  return InvalidArgument() << "compile: threads is " << threads << ", expected at least 1 and at most " << kMaxThreads;
+}
+
+double OperationsPerByte(const Mesh& mesh, const Communicator& communicator) {
+  if (!mesh.has_axis(kDataAxis) || mesh.num_ranks() != communicator.size()) return 0;
+  for (const std::vector<int64_t>& group : mesh.Groups(kDataAxis)) {
+    for (const int64_t rank : group) {
+      if (communicator.host(static_cast<int>(rank)) != communicator.host(static_cast<int>(group[0])))
+        return passes::kOperationsPerByte;
+    }
+  }
+  return 0;
+}
+
+absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
+                            CompileOptions options, const passes::InputSplits& splits, bool shard_optimizer,
+                            const ExecutorOptions& executor, const std::string& dump) {
+  RETURN_IF_ERROR(CheckOptions(options, executor, *loaded.communicator));
+  // Ranks would find that their programs differ, but not why.
+  RETURN_IF_ERROR(AgreeOnText(*loaded.communicator, "options of compile", OptionsText(options, shard_optimizer),
+                              "Give compile the same on all ranks."));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(backend_name));
+  if (!dump.empty()) {
+    const bool alone = loaded.communicator->size() == 1;
+    const std::string rank = alone ? "" : ".rank" + std::to_string(loaded.communicator->rank());
+    ASSIGN_OR_RETURN(options.debug, passes::DumpTo(dump, model.graph.name() + rank));
+  }
+  Graph graph = model.graph.Clone();
+  RETURN_IF_ERROR(passes::SplitInputs(graph, splits, options.mesh));
+  if (shard_optimizer) {
+    RETURN_IF_ERROR(CheckCanShard(graph, options.shared_weights ? "shared_weights" : "shard_optimizer"));
+    const passes::InputSplits of_optimizers = passes::SplitsOfOptimizers(graph, options.mesh, std::string(kDataAxis));
+    RETURN_IF_ERROR(passes::SplitInputs(graph, of_optimizers, options.mesh));
+  }
+  ASSIGN_OR_RETURN(Executable executable, Compile(std::move(graph), *backend, options));
+  ASSIGN_OR_RETURN(loaded.opened, backend->OpenDevice(*loaded.communicator));
+  ASSIGN_OR_RETURN(loaded.executor, Executor::Load(std::move(executable), loaded.opened.communicator,
+                                                   loaded.opened.device.get(), executor));
+  for (const ValueInfo& state : loaded.executor->executable().states) {
+    const auto value = model.values.find(state.name);
+    if (value == model.values.end()) continue;
+    RETURN_IF_ERROR(loaded.executor->AssignState(state.name, {value->second.type(), value->second.bytes()}));
+  }
+  return CheckReplicas(*loaded.executor, *loaded.communicator);
+}
+
+}  // namespace lockstep::python

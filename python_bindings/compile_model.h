@@ -1,0 +1,29 @@
+// What compile() of Python does with a model once its arguments are understood. Without the GIL.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "backends/compile.h"
+#include "core/status.h"
+#include "passes/distribute/split_inputs.h"
+#include "python_bindings/bindings.h"
+#include "python_bindings/loaded_executable.h"
+#include "runtime/executor.h"
+
+namespace lockstep::python {
+
+absl::Status CheckThreads(int64_t threads);
+
+// What gradients may be computed for, rather than be reduced (passes/distribute/gather_factors.h), where the user does
+// not say it: something where ranks that share a batch are on several hosts. The same on all ranks.
+double OperationsPerByte(const Mesh& mesh, const Communicator& communicator);
+
+// Compares the options of the ranks, compiles for loaded.communicator, and loads. A failure is to reach the peers,
+// which wait for this rank: by Abort.
+absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
+                            CompileOptions options, const passes::InputSplits& splits, bool shard_optimizer,
+                            const ExecutorOptions& executor, const std::string& dump);
+
+}  // namespace lockstep::python
