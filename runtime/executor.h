@@ -283,8 +283,9 @@ class Executor {
   absl::Status spoilt_;                      // why, while unassigned_ is not empty
   std::vector<std::string> unassigned_;      // states to be assigned before the next run
   std::vector<Communicator::Ticket> tickets_;
-  std::vector<std::unique_ptr<Communicator>> parts_;  // of the world, for axes that are not all of it, and for what is urgent
-  std::vector<AxisContext> axes_;                     // of the mesh
+  // Of the world: for axes that are not all of it, and for what is urgent.
+  std::vector<std::unique_ptr<Communicator>> parts_;
+  std::vector<AxisContext> axes_;  // of the mesh
   std::unique_ptr<Witness> witness_;
   mutable std::mutex counting_;  // guards what follows
   ExecutorCounters counters_;
