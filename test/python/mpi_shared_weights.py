@@ -43,7 +43,8 @@ graph @wide(%x: f32[{rows},{WIDTH}] split(0), state %w1: f32[{WIDTH},{WIDTH}], s
 def pss() -> int:
     gc.collect()
     text = Path("/proc/self/smaps_rollup").read_text()
-    return 1024 * int(re.search(r"^Pss: *(\d+) kB", text, re.MULTILINE)[1])
+    # Not of files, such as libraries: how many share those depends on what else runs.
+    return 1024 * sum(int(size) for size in re.findall(r"^Pss_(?:Anon|Shmem): *(\d+) kB", text, re.MULTILINE))
 
 
 def call(exe: ls.Executable) -> float:
