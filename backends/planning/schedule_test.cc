@@ -31,7 +31,10 @@ class Writer {
   }
 
   int Communicate(CollectiveOp op, int operand, uint64_t bytes, int mesh_axis = 0) {
-    const int id = program_.AddStorage({.name = "r" + program_.storage(operand).name.substr(1), .bytes = bytes});
+    Storage result;
+    result.name = "r" + program_.storage(operand).name.substr(1);
+    result.bytes = bytes;
+    const int id = program_.AddStorage(std::move(result));
     Instruction instruction;
     instruction.kind = Instruction::Kind::kCollective;
     instruction.reads = {operand};
