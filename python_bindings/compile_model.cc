@@ -79,9 +79,6 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
                             CompileOptions options, const passes::InputSplits& splits, bool shard_optimizer,
                             const ExecutorOptions& executor, const std::string& dump) {
   RETURN_IF_ERROR(CheckOptions(options, executor, *loaded.communicator));
-  // Ranks would find that their programs differ, but not why.
-  RETURN_IF_ERROR(AgreeOnText(*loaded.communicator, "options of compile", OptionsText(options, shard_optimizer),
-                              "Give compile the same on all ranks."));
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(backend_name));
   if (!dump.empty()) {
     const bool alone = loaded.communicator->size() == 1;
@@ -96,6 +93,9 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
     RETURN_IF_ERROR(passes::SplitInputs(graph, of_optimizers, options.mesh));
   }
   ASSIGN_OR_RETURN(Executable executable, Compile(std::move(graph), *backend, options));
+  // Ranks would find that their programs differ, but not why.
+  RETURN_IF_ERROR(AgreeOnText(*loaded.communicator, "options of compile", OptionsText(options, shard_optimizer),
+                              "Give compile the same on all ranks."));
   ASSIGN_OR_RETURN(loaded.opened, backend->OpenDevice(*loaded.communicator));
   ASSIGN_OR_RETURN(loaded.executor, Executor::Load(std::move(executable), loaded.opened.communicator,
                                                    loaded.opened.device.get(), executor));

@@ -20,7 +20,7 @@ absl::Status CheckThreads(int64_t threads);
 // not say it: something where ranks that share a batch are on several hosts. The same on all ranks.
 double OperationsPerByte(const Mesh& mesh, const Communicator& communicator);
 
-// Compares the options of the ranks, compiles for loaded.communicator, and loads. A failure is to reach the peers,
+// Compiles for loaded.communicator, compares the options of the ranks, and loads. A failure is to reach the peers,
 // which wait for this rank: by Abort.
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
                             CompileOptions options, const passes::InputSplits& splits, bool shard_optimizer,
