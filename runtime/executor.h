@@ -106,9 +106,10 @@ class Executor {
  public:
   // All ranks call it together. `communicator` must have as many ranks as the executable's mesh, which rank r of it
   // is in at the coordinates that Mesh::Coordinate gives; like `device` it outlives the executor. It is split into a
-  // communicator for each axis of more than one rank, unless that axis is all of the mesh. Fails if the ranks'
-  // numbers of threads, libraries, processors, certificates or programs differ, with the first line that does, and its
-  // two versions; and with what the backend cannot prepare (Executable::prepare).
+  // communicator for each axis of more than one rank, unless that axis is all of the mesh; and between hosts into one
+  // more for what is urgent along an axis, where that would queue behind other collectives. Fails if the ranks' numbers
+  // of threads, libraries, processors, certificates or programs differ, with the first line that does, and its two
+  // versions; and with what the backend cannot prepare (Executable::prepare).
   static absl::StatusOr<std::unique_ptr<Executor>> Load(Executable executable, Communicator* communicator,
                                                         Device* device, const ExecutorOptions& options = {});
   ~Executor();
