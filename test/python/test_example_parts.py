@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import onnx
@@ -16,17 +13,7 @@ from PIL import Image
 
 import lockstep as ls
 from cases import ROOT
-
-sys.path.append(str(ROOT / "examples"))  # where a model.py finds onnx_layers
-
-
-def part(name: str) -> ModuleType:
-    """The module of a file below examples/; two may have the same name."""
-    spec = importlib.util.spec_from_file_location(name.replace("/", "_"), ROOT / f"examples/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
+from example_parts import part
 
 RANDOM = np.random.Generator(np.random.PCG64(1))
 IMAGE = {"image": RANDOM.standard_normal((3, 3, 32, 32)).astype(np.float32)}

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 import onnx
 
 import lockstep as ls
 from cases import ROOT
-
-sys.path.append(str(ROOT / "examples"))  # where a model.py finds onnx_layers
-
-
-def _part(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name.replace("/", "_"), ROOT / f"examples/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from example_parts import part
 
 
 @dataclass(frozen=True)
@@ -37,9 +26,9 @@ class Network:
 # place in the batch, so nothing is.
 NETWORKS = {
     "lenet": Network(lambda: onnx.load(ROOT / "examples/mnist/lenet.onnx"), "image", (1, 28, 28), 10),
-    "resnet50": Network(lambda: _part("imagenet/model").resnet(50, 7, 32, 8), "image", (3, 32, 32), 7),
-    "gpt": Network(lambda: _part("language/model").gpt(2, 24, 3, 16, 0.0), "tokens", (16,), 256, (16,)),
-    "unet": Network(lambda: _part("segmentation/model").unet(4, 16, 4, 2), "image", (3, 16, 16), 4, (16, 16)),
+    "resnet50": Network(lambda: part("imagenet/model").resnet(50, 7, 32, 8), "image", (3, 32, 32), 7),
+    "gpt": Network(lambda: part("language/model").gpt(2, 24, 3, 16, 0.0), "tokens", (16,), 256, (16,)),
+    "unet": Network(lambda: part("segmentation/model").unet(4, 16, 4, 2), "image", (3, 16, 16), 4, (16, 16)),
 }
 
 # By the number of ranks: how many rows each has room for, and those that they have in two steps, other numbers and equal ones. Of
