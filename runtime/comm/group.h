@@ -130,8 +130,8 @@ class Group {
   absl::Status FailHere(int culprit, const absl::Status& status);
   // The failure that counts, here or else in the world's communicator, or OK. Any thread.
   absl::Status failure() const;
-  // Requires a failure.
-  const Failure& failure_record() const { return place_.block.header().failure; }
+  // What was declared in this communicator; null where nothing was, though the world's may have failed.
+  const Failure* failure_here() const;
   void SayTold() { place_.block.header().failure.told.store(1); }
   // The error of two ranks that are not in the same collective.
   absl::Status Disagreement(uint64_t sequence, int rank_a, const OpDescription& a, const std::string& label_a,

@@ -83,14 +83,19 @@ absl::Status Group::AwaitWritten() const {
   return failure();
 }
 
-absl::Status Group::failure() const {
+const Failure* Group::failure_here() const {
   const Failure& failure = place_.block.header().failure;
-  if (failure.state.load(std::memory_order_acquire) != 2) {
+  return failure.state.load(std::memory_order_acquire) == 2 ? &failure : nullptr;
+}
+
+absl::Status Group::failure() const {
+  const Failure* failure = failure_here();
+  if (failure == nullptr) {
     const Group* root = place_.family == nullptr ? nullptr : place_.family->root();
     return root == nullptr || root == this ? absl::OkStatus() : root->failure();
   }
   place_.block.rank(index()).saw_failure.store(1);
-  return absl::Status(static_cast<absl::StatusCode>(failure.code), failure.message);
+  return absl::Status(static_cast<absl::StatusCode>(failure->code), failure->message);
 }
 
 void Group::AwaitFailureSeen(absl::Duration limit) {

@@ -56,13 +56,16 @@ absl::Status Notices::Poll() {
   while (std::optional<Links::Notice> notice = links_.PollNotice()) Take(*notice);
   absl::Status failure = group_.failure();
   if (failure.ok() || told_) return failure;
-  const Failure& record = group_.failure_record();
+  // Of a failure of the world's communicator that communicator's own notices tell. Its record may be read before the
+  // one of this communicator is written.
+  const Failure* record = group_.failure_here();
+  if (record == nullptr) return failure;
   failed_since_ = std::min(failed_since_, SteadyNow());
-  if (record.told.load() != 0) {
+  if (record->told.load() != 0) {
     told_ = true;
-  } else if (record.reporter == group_.world_rank() || SteadyNow() - failed_since_ >= kReporterTime) {
+  } else if (record->reporter == group_.world_rank() || SteadyNow() - failed_since_ >= kReporterTime) {
     told_ = true;
-    TellOthers({.kind = Links::Notice::Kind::kFailed, .rank = record.culprit, .status = failure});
+    TellOthers({.kind = Links::Notice::Kind::kFailed, .rank = record->culprit, .status = failure});
     group_.SayTold();
   }
   return failure;

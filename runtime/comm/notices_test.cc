@@ -66,20 +66,23 @@ class NoticesTest : public ::testing::Test {
     std::unique_ptr<Notices> notices;
   };
 
+  static GroupPlace Place(std::shared_ptr<Segment> memory, const ControlBlock& block, int index) {
+    return {.keep = std::move(memory),
+            .block = block,
+            .index = index,
+            .first_rank = 1,
+            .one_process = true,
+            .hosts = {"a", "b", "b", "c"},
+            .on_leave = {}};
+  }
+
   void SetUp() override {
     memory_ = *Segment::CreatePrivate(ControlBlock::Bytes(2));
     const ControlBlock block = ControlBlock::Initialize(memory_->data(), 2);
     for (int i = 0; i < 2; ++i) {
       block.rank(i).presence.store(Presence::kHere);
-      GroupPlace place{.keep = memory_,
-                       .block = block,
-                       .index = i,
-                       .first_rank = 1,
-                       .one_process = true,
-                       .hosts = {"a", "b", "b", "c"},
-                       .on_leave = {}};
       Rank& rank = i == 0 ? first_ : second_;
-      rank.group = std::make_unique<Group>(std::move(place), absl::Seconds(10));
+      rank.group = std::make_unique<Group>(Place(memory_, block, i), absl::Seconds(10));
       rank.notices = std::make_unique<Notices>(rank.group.get(), &rank.links);
     }
   }
@@ -115,6 +118,32 @@ TEST_F(NoticesTest, TheReporterTellsAFailureOnce) {
   EXPECT_EQ(second_.links.TakeSent(Kind::kFailed), kNobody);
 }
 
+// The world's record may be there before that of a part, which then says nothing yet of who is to blame.
+TEST_F(NoticesTest, AFailureOfTheWorldIsNotToldBeforeItIsDeclaredHere) {
+  std::shared_ptr<Segment> memory = *Segment::CreatePrivate(ControlBlock::Bytes(2));
+  const ControlBlock block = ControlBlock::Initialize(memory->data(), 2);
+  Family family;
+  const auto world = std::make_shared<Group>(Place(memory, block, 0), absl::Seconds(10));
+  family.Add(world);
+  GroupPlace place = Place(memory_, ControlBlock(memory_->data(), 2), 0);
+  place.family = &family;
+  Group part(std::move(place), absl::Seconds(10));
+  NoticesAlone links;
+  Notices notices(&part, &links);
+
+  const absl::Status failure = world->FailHere(2, absl::AbortedError("enough"));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(notices.Poll(), failure);
+    absl::SleepFor(absl::Milliseconds(250));
+  }
+  EXPECT_EQ(links.TakeSent(Kind::kFailed), kNobody);
+  (void)part.FailHere(-1, failure);
+  EXPECT_EQ(notices.Poll(), failure);
+  ASSERT_FALSE(links.sent.empty());
+  EXPECT_EQ(links.sent[0].second.rank, -1);
+  EXPECT_EQ(links.TakeSent(Kind::kFailed), kOthers);
+}
+
 TEST_F(NoticesTest, OthersTellWhatTheReporterDoesNot) {
   (void)first_.group->Fail(1, absl::AbortedError("enough"));
   (void)second_.notices->Poll();
@@ -131,7 +160,7 @@ TEST_F(NoticesTest, WhatOneIsToldIsAFailureAndIsNotToldAgain) {
   first_.links.inbox.push_back({.kind = Kind::kFailed, .rank = 3, .from = 0, .status = absl::AbortedError("enough")});
   EXPECT_EQ(first_.notices->Poll(), absl::AbortedError("enough"));
   EXPECT_EQ(second_.notices->Poll(), absl::AbortedError("enough"));
-  EXPECT_EQ(first_.group->failure_record().culprit, 3);
+  EXPECT_EQ(first_.group->failure_here()->culprit, 3);
   absl::SleepFor(absl::Milliseconds(250));
   for (Rank* rank : {&first_, &second_}) {
     (void)rank->notices->Poll();
