@@ -1,5 +1,7 @@
 #include "core/interpreter.h"
 
+#include <algorithm>
+#include <limits>
 #include <unordered_map>
 
 #include "core/op_def.h"
@@ -19,6 +21,22 @@ absl::Status AtSource(const Node& node, const absl::Status& status) {
 std::vector<Tensor> AllocateResults(const Node& node) {
   std::vector<Tensor> results;
   for (size_t i = 0; i < node.num_results(); ++i) results.emplace_back(node.type(i));
+  return results;
+}
+
+// Whether another rank alone computes the node.
+bool IsElsewhere(const Node& node, const Mesh& mesh, int64_t rank) {
+  return std::any_of(node.placements().begin(), node.placements().end(), [&](const auto& along) {
+    return along.second.is_at() && !along.second.is_at(mesh.Coordinate(rank, along.first));
+  });
+}
+
+// What a rank has in the place of what it does not compute: no number, where there is such a thing.
+std::vector<Tensor> Nothing(const Node& node) {
+  std::vector<Tensor> results = AllocateResults(node);
+  for (Tensor& result : results) {
+    if (IsFloat(result.dtype())) result = Tensor::Full(result.type(), std::numeric_limits<double>::quiet_NaN());
+  }
   return results;
 }
 
@@ -92,6 +110,10 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> Interpret(const Graph& graph,
       RETURN_IF_ERROR(EvaluateAcrossRanks(node, graph.type_mesh(), operands, results));
     } else {
       for (size_t rank = 0; rank < ranks; ++rank) {
+        if (graph.is_local() && IsElsewhere(node, graph.mesh(), static_cast<int64_t>(rank))) {
+          results[rank] = Nothing(node);
+          continue;
+        }
         ASSIGN_OR_RETURN(results[rank], EvaluateNode(node, operands[rank]));
       }
     }

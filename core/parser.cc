@@ -119,10 +119,11 @@ absl::StatusOr<TensorType> Parser::ParseType() {
   return type;
 }
 
-// `split(0)`, `split(1, model)`, `partial(sum)`, `local`, `local(model)`, one for each axis.
+// `split(0)`, `split(1, model)`, `partial(sum)`, `local`, `local(model)`, `at(2, stage)`, one for each axis.
 absl::StatusOr<PlacementMap> Parser::ParsePlacements() {
   PlacementMap placements;
-  while (lexer_.peek().Is("split") || lexer_.peek().Is("partial") || lexer_.peek().Is("local")) {
+  while (lexer_.peek().Is("split") || lexer_.peek().Is("partial") || lexer_.peek().Is("local") ||
+         lexer_.peek().Is("at")) {
     const std::string kind = lexer_.Next().text;
     Placement placement = Placement::Local();
     std::string axis(kDataAxis);
@@ -133,9 +134,9 @@ absl::StatusOr<PlacementMap> Parser::ParsePlacements() {
       }
     } else {
       RETURN_IF_ERROR(Expect("("));
-      if (kind == "split") {
-        ASSIGN_OR_RETURN(const int64_t dim, ParseInt());
-        placement = Placement::Split(dim);
+      if (kind == "split" || kind == "at") {
+        ASSIGN_OR_RETURN(const int64_t number, ParseInt());
+        placement = kind == "split" ? Placement::Split(number) : Placement::At(number);
       } else {
         ASSIGN_OR_RETURN(const std::string name, ParseWord("a kind of reduction"));
         const std::optional<ReduceKind> reduce = ReduceKindFromName(name);

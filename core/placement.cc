@@ -21,9 +21,10 @@ std::optional<ReduceKind> ReduceKindFromName(std::string_view name) {
 std::string Placement::ToString() const {
   switch (kind_) {
     case Kind::kReplicated: return "replicated";
-    case Kind::kSplit: return "split(" + std::to_string(dim_) + ")";
+    case Kind::kSplit: return "split(" + std::to_string(number_) + ")";
     case Kind::kPartial: return "partial(" + std::string(ReduceKindName(reduce_)) + ")";
     case Kind::kLocal: return "local";
+    case Kind::kAt: return "at(" + std::to_string(number_) + ")";
   }
   return "?";
 }

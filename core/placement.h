@@ -5,6 +5,7 @@
 //   split(d)     rank i holds the i-th of n equal slices of dimension d
 //   partial(k)   the value is the reduction (sum, min, max, prod, mean) of what the ranks hold
 //   local        the ranks' values differ and have no global meaning
+//   at(k)        rank k alone holds the whole value; what other ranks have in its place means nothing
 
 #pragma once
 
@@ -27,33 +28,37 @@ std::optional<ReduceKind> ReduceKindFromName(std::string_view name);
 
 class Placement {
  public:
-  enum class Kind : uint8_t { kReplicated, kSplit, kPartial, kLocal };
+  enum class Kind : uint8_t { kReplicated, kSplit, kPartial, kLocal, kAt };
 
   Placement() = default;  // replicated
   static Placement Replicated() { return Placement(); }
   static Placement Split(int64_t dim) { return Placement(Kind::kSplit, dim, ReduceKind::kSum); }
   static Placement Partial(ReduceKind kind) { return Placement(Kind::kPartial, 0, kind); }
   static Placement Local() { return Placement(Kind::kLocal, 0, ReduceKind::kSum); }
+  static Placement At(int64_t rank) { return Placement(Kind::kAt, rank, ReduceKind::kSum); }
 
   bool is_replicated() const { return kind_ == Kind::kReplicated; }
   bool is_split() const { return kind_ == Kind::kSplit; }
-  bool is_split(int64_t dim) const { return is_split() && dim_ == dim; }
+  bool is_split(int64_t dim) const { return is_split() && number_ == dim; }
   bool is_partial() const { return kind_ == Kind::kPartial; }
   bool is_partial(ReduceKind reduce) const { return is_partial() && reduce_ == reduce; }
   bool is_local() const { return kind_ == Kind::kLocal; }
+  bool is_at() const { return kind_ == Kind::kAt; }
+  bool is_at(int64_t rank) const { return is_at() && number_ == rank; }
 
-  int64_t dim() const { return dim_; }           // of a split
+  int64_t dim() const { return number_; }        // of a split
+  int64_t rank() const { return number_; }       // of an at: a coordinate along the axis
   ReduceKind reduce() const { return reduce_; }  // of a partial
 
   bool operator==(const Placement&) const = default;
 
-  // "replicated", "split(0)", "partial(sum)", "local".
+  // "replicated", "split(0)", "partial(sum)", "local", "at(2)".
   std::string ToString() const;
 
  private:
-  Placement(Kind kind, int64_t dim, ReduceKind reduce) : kind_(kind), dim_(dim), reduce_(reduce) {}
+  Placement(Kind kind, int64_t number, ReduceKind reduce) : kind_(kind), number_(number), reduce_(reduce) {}
   Kind kind_ = Kind::kReplicated;
-  int64_t dim_ = 0;
+  int64_t number_ = 0;
   ReduceKind reduce_ = ReduceKind::kSum;
 };
 

@@ -41,12 +41,32 @@ absl::Status CheckRuling(const PlacementRuling& ruling, std::span<const Value> o
   return absl::OkStatus();
 }
 
+// What one rank holds, it computes with alone: all operands are there, or on all ranks. Where all are on all ranks, one
+// may still compute it alone, if that is wanted. Collectives along the axis have rules for it.
+bool PlaceAtOneRank(const NodeToPlace& node, const MeshAxis& axis, const std::optional<Placement>& wanted,
+                    PlacementRuling& ruling) {
+  const auto at =
+      std::find_if(ruling.operands.begin(), ruling.operands.end(), [](const Placement& p) { return p.is_at(); });
+  const bool may_be = wanted && wanted->is_at() && AllReplicated(ruling.operands);
+  if (at == ruling.operands.end() && !may_be) return false;
+  if (node.op.collective() && std::get<std::string>(node.attributes.find("axis")->second) == axis.name) return false;
+  const Placement rank = may_be ? *wanted : *at;
+  ruling.required = ruling.operands;
+  for (Placement& required : ruling.required) {
+    if (!required.is_replicated()) required = rank;
+  }
+  ruling.results.assign(node.results.size(), rank);
+  return true;
+}
+
 // The op that makes of a value that is `from` one that is `to` along an axis; empty where no one op does.
 std::string_view MovingOp(const Placement& from, const Placement& to) {
   if (from.is_partial() && to.is_replicated()) return "all_reduce";
   if (from.is_partial() && to.is_split()) return "reduce_scatter";
   if (from.is_split() && to.is_replicated()) return "all_gather";
   if (from.is_replicated() && to.is_split()) return "shard";
+  if (from.is_at() && to.is_at()) return "collective_permute";
+  if (from.is_at() && to.is_replicated()) return "collective_broadcast";
   return "";
 }
 
@@ -63,6 +83,7 @@ PlacementRuling AskPlacementRule(const NodeToPlace& node, const MeshAxis& axis, 
   if (operands) ruling.operands = *std::move(operands);
   else
     for (Value operand : node.operands) ruling.operands.push_back(operand.placement(axis.name));
+  if (PlaceAtOneRank(node, axis, wanted, ruling)) return ruling;
   const std::vector<TensorType> types = TypesOf(node.operands);
   PlacementContext rule(node.op, node.attributes, types, node.results, ruling.operands, axis, wanted);
   node.op.place()(rule);
@@ -99,7 +120,8 @@ absl::Status CheckPlacements(const Graph& graph, const Node& node) {
     if (axis.size == 1) continue;
     const auto written = [&](size_t i) { return PlacementAlong(node.placements(i), axis.name); };
     PlacementRuling ruling = AskPlacementRule(to_place, axis);
-    if (AllReplicated(ruling.operands) && node.num_results() == 1 && written(0).is_split())
+    const bool is_slice = node.num_results() == 1 && written(0).is_split();
+    if (AllReplicated(ruling.operands) && (is_slice || written(0).is_at()))
       ruling = AskPlacementRule(to_place, axis, written(0));
     RETURN_IF_ERROR(CheckRuling(ruling, node.operands(), node.Describe(), axis.name));
     for (size_t i = 0; i < node.num_results(); ++i) {
@@ -153,7 +175,8 @@ absl::StatusOr<Value> PlacementMover::Convert(Value value, const Placement& to, 
            << ", but its values differ between ranks and have no global meaning (it is local), made by "
            << value.node->Describe();
   }
-  if (to.is_partial() || to.is_local() || (!may_communicate_ && !from.is_replicated())) {
+  const bool comes_from_nowhere = to.is_partial() || to.is_local() || (to.is_at() && !from.is_at());
+  if (comes_from_nowhere || (!may_communicate_ && !from.is_replicated())) {
     const std::string missing = MissingCollective(from, to);
     return Internal() << consumer << " needs %" << value.name() << " " << to << " along axis " << axis_.name
                       << ", but it is " << from << (missing.empty() ? "" : ": ") << missing;
@@ -169,6 +192,12 @@ absl::StatusOr<Value> PlacementMover::Convert(Value value, const Placement& to, 
   }
   AttributeMap attributes;
   if (from.is_partial()) attributes.emplace("kind", std::string(ReduceKindName(from.reduce())));
+  if (from.is_at() && to.is_at()) {
+    attributes.emplace("sources", std::vector<int64_t>{from.rank()});
+    attributes.emplace("targets", std::vector<int64_t>{to.rank()});
+  } else if (from.is_at()) {
+    attributes.emplace("root", from.rank());
+  }
   if (from.is_split() || to.is_split()) attributes.emplace("dim", to.is_split() ? to.dim() : from.dim());
   return Insert(op, value, std::move(attributes), to);
 }

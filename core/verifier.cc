@@ -41,12 +41,13 @@ std::string Missing(const Placement& from, const Placement& to) {
 absl::Status CheckResult(const Graph& graph, const Result& result, std::string_view axis, const Placement& is) {
   const Placement declared = PlacementAlong(result.placements, axis);
   if (!result.is_state) {
-    if (is == declared || declared.is_local()) return absl::OkStatus();
+    if (is == declared || declared.is_local() || (is.is_replicated() && declared.is_at())) return absl::OkStatus();
     return InvalidArgument() << "result " << result.name << " is " << is << " along axis " << axis << ", made by "
                              << result.value.node->Describe() << ", but declared " << declared << Missing(is, declared);
   }
   const Placement state = graph.FindInput(result.name)->value.placement(axis);
-  if (is == state && declared == state) return absl::OkStatus();
+  const bool is_there = is == state || (is.is_replicated() && state.is_at());
+  if (is_there && declared == state) return absl::OkStatus();
   return InvalidArgument() << "state %" << result.name << " is " << state << " along axis " << axis
                            << ", but its next value, made by " << result.value.node->Describe() << ", is " << is
                            << Missing(is, state) << "; state %" << result.name << " would diverge between ranks";
@@ -59,6 +60,11 @@ absl::Status CheckPlaced(const Graph& graph, const TensorType& type, const Place
   for (const auto& [axis, placement] : placements) {
     if (!graph.mesh().empty() && !graph.mesh().has_axis(axis)) {
       return InvalidArgument() << who() << " is placed along axis " << axis << ", which is not in the mesh "
+                               << graph.mesh().ToString();
+    }
+    const int64_t ranks = graph.mesh().empty() ? kMaxRanks : *graph.mesh().axis_size(axis);
+    if (placement.is_at() && (placement.rank() < 0 || placement.rank() >= ranks)) {
+      return InvalidArgument() << who() << " is " << placement << " along axis " << axis << " of the mesh "
                                << graph.mesh().ToString();
     }
     if (placement.is_split() && !type.shape.has_dim(placement.dim()))

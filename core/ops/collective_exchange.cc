@@ -131,9 +131,14 @@ void PlaceAllToAll(PlacementContext& c) {
   c.Result(Placement::Split(split_dim));
 }
 
-// What a rank sends is what it has to itself, or what all have.
+// What a rank sends is what it has to itself, or what all have. From one rank alone to another one it moves a value.
 void PlacePermute(PlacementContext& c) {
   if (!ops::IsOwnAxis(c)) return c.Result(c.operand(0));
+  const Ints &sources = c.attr<Ints>("sources"), &targets = c.attr<Ints>("targets");
+  if (c.operand(0).is_at() && sources.size() == 1) {
+    c.Require(0, Placement::At(sources[0]));
+    return c.Result(Placement::At(targets[0]));
+  }
   if (!c.operand(0).is_local()) c.Require(0, Placement::Replicated());
   c.Result(Placement::Local());
 }

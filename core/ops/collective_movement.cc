@@ -125,7 +125,8 @@ void PlaceAllGather(PlacementContext& c) {
 // All ranks hold the same afterwards, also of what differed; of shares or slices nothing whole would come.
 void PlaceCollectiveBroadcast(PlacementContext& c) {
   if (!ops::IsOwnAxis(c)) return c.Result(c.operand(0));
-  if (!c.operand(0).is_local()) c.Require(0, Placement::Replicated());
+  if (c.operand(0).is_at()) c.Require(0, Placement::At(c.attr<int64_t>("root")));
+  else if (!c.operand(0).is_local()) c.Require(0, Placement::Replicated());
   c.Result(Placement::Replicated());
 }
 
