@@ -14,8 +14,8 @@ namespace lockstep {
 
 // inputs[rank][i] is the value of graph.inputs()[i] on that rank; the result likewise for graph.results(). There are
 // graph.num_ranks() ranks: those of the mesh for a local graph, else one. So a placed graph is the one-rank program
-// that it stands for, in which collectives change nothing; ToLocalTypes gives what its ranks run. What is at one rank is
-// computed there alone; others have NaN in its place, or zeros. Errors name the input, or the op with its source (a
+// that it stands for, in which collectives change nothing; ToLocalTypes gives what its ranks run. What is at one rank
+// is computed there alone; others have NaN in its place, or zeros. Errors name the input, or the op with its source (a
 // label out of range).
 absl::StatusOr<std::vector<std::vector<Tensor>>> Interpret(const Graph& graph,
                                                            const std::vector<std::vector<Tensor>>& inputs);

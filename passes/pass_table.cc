@@ -21,6 +21,7 @@
 #include "passes/optimize/fuse_elementwise.h"
 #include "passes/optimize/recognize_attention.h"
 #include "passes/simplify/simplify.h"
+#include "passes/stages/cut_into_stages.h"
 #include "passes/training/autodiff.h"
 #include "passes/training/inference_mode.h"
 #include "passes/training/train_step.h"
@@ -273,6 +274,13 @@ absl::StatusOr<Pass> MakeDistribute(PassOptions& options) {
   return Distribute(Mesh(std::move(axes)));
 }
 
+absl::StatusOr<Pass> MakeCutIntoStages(PassOptions& options) {
+  StageOptions stages;
+  ASSIGN_OR_RETURN(stages.stages, options.GetInt("stages", 2));
+  ASSIGN_OR_RETURN(stages.operations_per_byte, options.GetDouble("operations_per_byte", stages.operations_per_byte));
+  return CutIntoStages(stages);
+}
+
 absl::StatusOr<Pass> MakeFoldConstants(PassOptions& options) {
   FoldOptions fold;
   ASSIGN_OR_RETURN(fold.max_elements, options.GetInt("max_elements", fold.max_elements));
@@ -437,6 +445,8 @@ const std::vector<PassEntry>& PassTable() {
       Plain("dce", "removes nodes whose results nobody uses", Dce),
       {"distribute", "turns the one-rank program into that of each rank of a mesh", "data=4 (axes and sizes)",
        MakeDistribute},
+      {"cut-into-stages", "cuts a training step into the stages of a pipeline", "stages=2, operations_per_byte=10",
+       MakeCutIntoStages},
       Plain("reduce-before-scale", "reduces what was computed before a scale that waits for ranks", ReduceBeforeScale),
       Plain("form-reduce-scatters", "reduces to slices what is wanted in slices alone", FormReduceScatters),
       {"choose-wire", "says as what dtype gradients travel", "dtype=bf16", MakeChooseWire},

@@ -23,11 +23,13 @@
 #include "passes/distribute/reduce_before_scale.h"
 #include "passes/distribute/wire.h"
 #include "passes/legalize/widen.h"
+#include "passes/optimize/cse.h"
 #include "passes/optimize/dce.h"
 #include "passes/optimize/recognize_attention.h"
 #include "passes/pass_table.h"
 #include "passes/pipeline.h"
 #include "passes/simplify/simplify.h"
+#include "passes/stages/cut_into_stages.h"
 #include "passes/training/accumulate.h"
 #include "passes/training/inference_mode.h"
 #include "test/random_graph/compare.h"
@@ -329,6 +331,29 @@ TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereWhatComesBackIsNotSent) {
   std::map<std::string, int> num_changed = Run({passes::Distribute(options().mesh), SendAround(&num_sent),
                                                 passes::Simplify(), passes::Dce(), passes::Localize()});
   EXPECT_GT(num_changed["simplify"], 0);
+}
+
+// As stages of a pipeline, where there are nodes enough.
+passes::Pass CutWhereThatCanBe(int64_t stages) {
+  return {"cut",
+          [stages](Graph& graph) -> absl::StatusOr<bool> {
+            absl::StatusOr<Graph> cut = passes::CutGraphIntoStages(graph, {.stages = stages});
+            const bool has_too_few = cut.status().message().find("is to be cut into") != std::string::npos;
+            if (has_too_few) return false;
+            RETURN_IF_ERROR(cut.status());
+            graph = *std::move(cut);
+            return true;
+          },
+          passes::Keeps::kMeaning, /*needs_mesh=*/true};
+}
+
+TEST_P(RandomGraphOnMeshTest, MeansTheSameInStages) {
+  const int64_t stages = options().optimize ? 3 : 2;
+  std::map<std::string, int> num_changed =
+      Run({passes::Distribute(options().mesh), passes::Dce(), CutWhereThatCanBe(stages), passes::Simplify(),
+           passes::Cse(), passes::Dce(), passes::Localize()},
+          /*num_known=*/2);
+  EXPECT_GT(static_cast<uint64_t>(num_changed["cut"]), num_graphs / 4);
 }
 
 // Sums over ranks in a roundabout way: as the difference of two sums, or with a row that is then cut away.
