@@ -7,7 +7,8 @@ rank writes a line of JSON to DIRECTORY/report.<rank>. A worker that has nothing
 MODEL is a network, or one with "-bf16" or "-f16", which trains it in mixed precision. CONTESTANT is lockstep; lockstep-f32, which does not;
 lockstep-reduced, which gathers no factors of gradients; lockstep-wire and lockstep-int8, which do not either, and whose gradients travel as
 bf16 and int8; lockstep-alone, each rank of which trains its share as if there were no others; or PyTorch: eager,
-eager-channels-last, compiled, compiled-channels-last.
+eager-channels-last, compiled, compiled-channels-last; eager-gloo-views, whose gradients are views of DistributedDataParallel's buckets;
+eager-horovod, with lockstep.horovod.torch in the place of that; eager-alone, whose ranks do not talk.
 """
 
 from __future__ import annotations
@@ -103,11 +104,16 @@ class PyTorch:
         if how.endswith("channels-last"):
             self.module = self.module.to(memory_format=torch.channels_last)
             self.samples = self.samples.contiguous(memory_format=torch.channels_last)
-        if ranks > 1:
-            os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-            torch.distributed.init_process_group("gloo", rank=self.rank, world_size=ranks)
-            self.module = torch.nn.parallel.DistributedDataParallel(self.module)
+        if ranks > 1 and how == "eager-gloo-views":
+            self.module = self.distributed(torch, ranks, gradient_as_bucket_view=True)
+        elif ranks > 1 and how not in ("eager-horovod", "eager-alone"):
+            self.module = self.distributed(torch, ranks)
         self.optimizer = torch.optim.SGD(self.module.parameters(), LEARNING_RATE, MOMENTUM)
+        if how == "eager-horovod":
+            import lockstep.horovod.torch as hvd
+
+            hvd.init()
+            self.optimizer = hvd.DistributedOptimizer(self.optimizer, self.module.named_parameters())
         if how.startswith("compiled"):
             self.module = torch.compile(self.module)
         self.loss = torch.nn.functional.cross_entropy
@@ -115,6 +121,11 @@ class PyTorch:
         self.precision = lambda: torch.autocast("cpu", dtype=dtype, enabled=dtype is not None)
         self.step()
         self.compile_seconds = time.perf_counter() - start
+
+    def distributed(self, torch: Any, ranks: int, **options: Any) -> Any:
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        torch.distributed.init_process_group("gloo", rank=self.rank, world_size=ranks)
+        return torch.nn.parallel.DistributedDataParallel(self.module, **options)
 
     def step(self) -> float:
         self.optimizer.zero_grad()
