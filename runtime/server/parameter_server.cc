@@ -152,10 +152,10 @@ void ParameterServer::Lose(int rank, const absl::Status& why) {
   clients_.erase(client);
   at_barrier_.erase(rank);
   workers_[rank].life = is_done ? Worker::Life::kLeft : Worker::Life::kDied;
-  for (auto& [key, array] : arrays_) array->Forget(rank);
   if (!is_done && !options_.tolerates_loss) {
-    Fail(ErrorStream(absl::StatusCode::kUnavailable) << workers_.Name(rank) << " died: " << why.message());
+    return Fail(ErrorStream(absl::StatusCode::kUnavailable) << workers_.Name(rank) << " died: " << why.message());
   }
+  for (auto& [key, array] : arrays_) array->Forget(rank);
   AdvanceBarrier();
 }
 

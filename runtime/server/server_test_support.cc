@@ -7,6 +7,7 @@ namespace lockstep {
 
 ServersInProcess::ServersInProcess(const JobOptions& options)
     : options_(options), outcomes_(static_cast<size_t>(options.servers)) {
+  servers_.reserve(outcomes_.size());
   for (int i = 0; i < options.servers; ++i) {
     auto server = ParameterServer::Create({.workers = options.workers,
                                            .tolerates_loss = options.tolerates_loss,
@@ -15,7 +16,8 @@ ServersInProcess::ServersInProcess(const JobOptions& options)
     EXPECT_TRUE(server.ok()) << server.status();
     addresses_.push_back({(*server)->place(), "here", getpid()});
     servers_.push_back(*std::move(server));
-    threads_.emplace_back([this, i] { outcomes_[static_cast<size_t>(i)] = servers_[static_cast<size_t>(i)]->Run(); });
+    threads_.emplace_back(
+        [run = servers_.back().get(), outcome = &outcomes_[static_cast<size_t>(i)]] { *outcome = run->Run(); });
   }
 }
 
