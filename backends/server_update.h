@@ -2,7 +2,7 @@
 // text of its graph; `lockstep serve` gives the function below to the server (runtime/server/parameter_server.h), which
 // itself knows no graph.
 //
-//   graph @update(%gradient: f32[10], state %value: f32[10], setting %rate: f64 = 0.1, state %value/v: f32[10])
+//   graph @update(%gradient: f32[10], state %value: f32[10], setting %rate: f64[] = 0.1, state %value/v: f32[10])
 //       -> (%value: f32[10], %value/v: f32[10]) { … }
 //
 // The other states are what the update keeps, zero at first; settings can be set.

@@ -14,9 +14,9 @@ namespace {
 const TensorType kType{DType::kF32, Shape({4})};
 
 constexpr char kMomentum[] = R"(
-graph @update(%gradient: f32[4], state %value: f32[4], state %value/v: f32[4], setting %rate: f64 = 0.5)
+graph @update(%gradient: f32[4], state %value: f32[4], state %value/v: f32[4], setting %rate: f64[] in [0.0, inf) = 0.5)
     -> (%value: f32[4], %value/v: f32[4]) {
-  %value.next, %v.next = sgd_momentum %value, %value/v, %gradient, %rate {learning_rate=#3, momentum=0.5}
+  %value.next, %v.next = sgd_momentum %value, %value/v, %gradient {learning_rate=%rate, momentum=0.5} : f32[4], f32[4]
   return %value.next, %v.next
 })";
 

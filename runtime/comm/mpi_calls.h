@@ -13,16 +13,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/status.h"
+#include "runtime/comm/mpi_failed.h"
 #include "runtime/comm/mpi_links.h"
 
 namespace lockstep {
 
 // Initialises MPI if nobody has, and then finalises it when the process exits.
 absl::Status InitializeMpi();
-
-// From now on peers may be gone, and MPI_Finalize, which waits for all, may never return: the end of the process does
-// not wait for it.
-void MarkMpiFailed();
 
 // Waits for a nonblocking collective. `memory`, which it uses, lives on for as long as it is under way.
 absl::Status AwaitRequest(MPI_Request* request, std::shared_ptr<void> memory, absl::Duration limit, const char* call);

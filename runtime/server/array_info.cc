@@ -44,7 +44,7 @@ absl::StatusOr<ArrayInfo> ArrayInfo::Parse(std::string_view text) {
   return info;
 }
 
-std::vector<Piece> PlaceArray(const TensorType& type, int64_t bigarray_bound, std::vector<int64_t>& bytes) {
+std::vector<PlacedPiece> PlaceArray(const TensorType& type, int64_t bigarray_bound, std::vector<int64_t>& bytes) {
   const int64_t elements = type.num_elements(), servers = static_cast<int64_t>(bytes.size());
   if (elements <= bigarray_bound || servers == 1 || elements < servers) {
     const auto least = std::min_element(bytes.begin(), bytes.end());
@@ -53,7 +53,7 @@ std::vector<Piece> PlaceArray(const TensorType& type, int64_t bigarray_bound, st
   }
   const int64_t row = RowElements(type), rows = elements / row;
   const int64_t unit = rows >= servers ? row : 1, units = elements / unit;
-  std::vector<Piece> pieces;
+  std::vector<PlacedPiece> pieces;
   for (int64_t s = 0; s < servers; ++s) {
     const int64_t begin = units * s / servers * unit, end = units * (s + 1) / servers * unit;
     bytes[static_cast<size_t>(s)] += (end - begin) * static_cast<int64_t>(SizeOf(type.dtype));

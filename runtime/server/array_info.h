@@ -30,13 +30,13 @@ struct ArrayInfo {
   static absl::StatusOr<ArrayInfo> Parse(std::string_view text);
 };
 
-struct Piece {
+struct PlacedPiece {
   int server = 0;
   int64_t begin = 0, count = 0;
 };
 
 // Where an array of this type goes: whole to the server with the fewest of `bytes`, by server, to which its own are
 // added; or, with more than `bigarray_bound` elements, in even pieces to all, cut between rows where there are enough.
-std::vector<Piece> PlaceArray(const TensorType& type, int64_t bigarray_bound, std::vector<int64_t>& bytes);
+std::vector<PlacedPiece> PlaceArray(const TensorType& type, int64_t bigarray_bound, std::vector<int64_t>& bytes);
 
 }  // namespace lockstep

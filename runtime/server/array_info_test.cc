@@ -27,7 +27,7 @@ TEST(ArrayInfo, APieceOfRowsHasTheirShape) {
 TEST(PlaceArray, SpreadsByBytes) {
   std::vector<int64_t> bytes(2);
   const auto server = [&](int64_t elements) {
-    const std::vector<Piece> pieces = PlaceArray({DType::kF32, Shape({elements})}, 1000, bytes);
+    const std::vector<PlacedPiece> pieces = PlaceArray({DType::kF32, Shape({elements})}, 1000, bytes);
     EXPECT_EQ(pieces.size(), 1u);
     return pieces[0].server;
   };
@@ -40,10 +40,10 @@ TEST(PlaceArray, SpreadsByBytes) {
 
 TEST(PlaceArray, CutsLargeArraysEvenly) {
   std::vector<int64_t> bytes(3);
-  std::vector<Piece> pieces = PlaceArray({DType::kF32, Shape({7, 10})}, 69, bytes);
+  std::vector<PlacedPiece> pieces = PlaceArray({DType::kF32, Shape({7, 10})}, 69, bytes);
   ASSERT_EQ(pieces.size(), 3u);
   int64_t end = 0;
-  for (const Piece& piece : pieces) {
+  for (const PlacedPiece& piece : pieces) {
     EXPECT_EQ(piece.begin, end);
     EXPECT_EQ(piece.count % 10, 0) << "between rows";
     EXPECT_GE(piece.count, 20);

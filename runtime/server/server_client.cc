@@ -33,7 +33,7 @@ absl::Status ServerClient::Init(const std::string& key, const TensorType& type, 
   else if (!absl::IsNotFound(there.status())) return there.status();
   bytes_.resize(links_.size());
   std::vector<uint64_t> sent;
-  for (const Piece& piece : PlaceArray(type, options.bigarray_bound, bytes_)) {
+  for (const PlacedPiece& piece : PlaceArray(type, options.bigarray_bound, bytes_)) {
     const ArrayInfo info{type, piece.begin, piece.count, options.synchronous, options.max_staleness};
     Message message = MessageOf(MessageKind::kInit, key, info.ToString());
     message.bytes = MessageBytes(info.piece_type().num_bytes());
