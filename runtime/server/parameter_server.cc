@@ -122,6 +122,7 @@ void ParameterServer::Read(Client& client) {
     if (!message.ok()) return Lose(rank, message.status());
     if (!message->has_value()) return;
     Take(client, std::move(**message));
+    if (client.says_farewell) return Lose(rank, absl::OkStatus());
   }
 }
 
