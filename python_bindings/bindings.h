@@ -50,6 +50,7 @@ void BindCommunicator(nanobind::module_& module);  // Communicator
 void BindCollectives(nanobind::module_& module);   // its collectives over arrays, for the package's own Python
 void BindExecutable(nanobind::module_& module);    // Executable, compile, save_onnx
 void BindStore(nanobind::module_& module);         // the update of a value of lockstep.kv
+void BindServers(nanobind::module_& module);       // parameter servers, and a worker's end of them
 void BindMachine(nanobind::module_& module);       // what `lockstep doctor` asks; where Python has NVIDIA's libraries
 
 }  // namespace lockstep::python

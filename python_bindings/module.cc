@@ -29,5 +29,6 @@ NB_MODULE(_lockstep, module) {
   BindGraph(module);
   BindExecutable(module);
   BindStore(module);
+  BindServers(module);
   BindMachine(module);
 }

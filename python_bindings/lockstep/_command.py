@@ -1,4 +1,4 @@
-"""The program `lockstep`: `lockstep doctor`, `status`, `report`, `forecast` and `elastic`.
+"""The program `lockstep`: `lockstep doctor`, `status`, `report`, `forecast`, `elastic` and `serve`.
 
 It is run as a file, so that `lockstep doctor` works where the package cannot be imported; the other commands import it.
 """
@@ -62,6 +62,16 @@ def _elastic(arguments: argparse.Namespace) -> int:
     return _elastic.run(launch, arguments.restart, arguments.hosts, arguments.min_ranks)
 
 
+def _serve(arguments: argparse.Namespace) -> int:
+    import signal
+
+    from lockstep import _lockstep
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own would wait until the job is over
+    _lockstep._serve(arguments.timeout)
+    return 0
+
+
 def _forecast(arguments: argparse.Namespace) -> int:
     from lockstep import forecast
 
@@ -74,6 +84,16 @@ def _numbers(text: str) -> list[int]:
         return [int(number) for number in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not whole numbers with commas between them") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -116,6 +136,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     elastic.add_argument("launch", nargs=argparse.REMAINDER, metavar="-- mpirun …", help="what starts the job")
     elastic.set_defaults(run=_elastic)
+    serve = commands.add_parser(
+        "serve",
+        help="a parameter server, as a rank of a job: mpirun -n N PROGRAM : -n S python -m lockstep serve, with "
+        "LOCKSTEP_WORKERS=N and LOCKSTEP_SERVERS=S in the environment of all",
+    )
+    serve.add_argument(
+        "--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="for all ranks to come (default: 600)"
+    )
+    serve.set_defaults(run=_serve)
     forecast = commands.add_parser("forecast", help="how long a step that was traced would take on more hosts")
     forecast.add_argument("trace", help="of a job that ran with LOCKSTEP_TRACE=FOLDER: the FOLDER")
     forecast.add_argument("machine", help="a file that `lockstep doctor --measure` wrote, perhaps changed")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from .. import _check
 from .._errors import Error
+from ._async import AsyncStore, Staleness
 from ._local import LocalStore
 from ._store import KVStore
 from ._synchronous import SynchronousStore
@@ -25,7 +26,7 @@ from ._values import RowSparse
 if TYPE_CHECKING:
     from .._lockstep import Communicator
 
-__all__ = ["KVStore", "RowSparse", "create"]
+__all__ = ["KVStore", "RowSparse", "Staleness", "create"]
 
 _KINDS: dict[str, Callable[[str, Communicator | None], KVStore]] = {
     "local": LocalStore,
@@ -33,6 +34,7 @@ _KINDS: dict[str, Callable[[str, Communicator | None], KVStore]] = {
     "dist_sync": SynchronousStore,
     "dist_device_sync": SynchronousStore,
     "dist": SynchronousStore,
+    "dist_async": AsyncStore,
 }
 
 # Names that MXNet has, and what does here what they do there.
@@ -56,7 +58,7 @@ def create(kind: str = "local", world: Communicator | None = None) -> KVStore:
     Args:
       kind: "local" or "device": of this process alone, whose devices are arrays. "dist_sync", "dist_device_sync" or "dist": of all
         workers of `world`, which wait for each other: what they push is added up, and n workers with a batch of b compute what one
-        with n * b does.
+        with n * b does. "dist_async": of all workers of a job with parameter servers, which update a value at once by what one pushes.
       world: the workers of a dist kind; None is `Communicator.mpi()`.
 
     Raises:
