@@ -24,7 +24,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from . import _isolated  # noqa: F401  isort: skip  (before anything else imports _lockstep)
-from . import _buckets, _check, _cuda_folders, _lockstep, average, clip, data, loss, metrics, optim, schedule  # noqa: F401
+from . import _buckets, _check, _cuda_folders, _lockstep, average, clip, data, kv, loss, metrics, optim, schedule  # noqa: F401
 from ._checkpoints import Checkpoints
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Trainer", "ValueInfo",
-    "average", "clip", "compile", "data", "distribute", "from_torch", "gradients", "interpret", "load_onnx", "load_weights",
+    "average", "clip", "compile", "data", "distribute", "from_torch", "gradients", "interpret", "kv", "load_onnx", "load_weights",
     "loss", "metrics", "optim", "parse", "save_onnx", "save_weights", "schedule", "to_torch", "train_step",
 ]  # fmt: skip
 

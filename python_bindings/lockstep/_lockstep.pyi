@@ -94,6 +94,53 @@ class Communicator:
         An exception that ends a process under mpirun does this by itself.
         """
 
+class _Flights:
+    """The arrays of a communicator's collectives in flight."""
+
+def _allocate(world: Communicator, bytes: int, label: str) -> Any:
+    """
+    uint8[bytes] of registered memory, zero at first. All ranks call it, each with its own size.
+    """
+
+def _split(world: Communicator, color: int, label: str) -> Communicator:
+    """
+    A communicator of the ranks that pass the same color, at least 0. All ranks call it.
+    """
+
+def _start_all_reduce(world: Communicator, input: Any, output: Any, dtype: str, kind: str, label: str) -> int:
+    """
+    Starts one, and returns its ticket for _wait. Arrays are in row-major order, of one number of elements; input may be output.
+    Between start and wait nobody else may use them.
+
+    Args:
+      dtype: "f32", "bf16", ...: of the elements, whatever NumPy takes them for; their bytes count.
+      kind: "sum", "mean", "min", "max", "prod".
+      label: of the call in messages; equal on all ranks.
+    """
+
+def _start_broadcast(world: Communicator, input: Any, output: Any, dtype: str, root: int, label: str) -> int:
+    """The same of a broadcast; only rank root's input is read."""
+
+def _start_all_gather(world: Communicator, input: Any, output: Any, dtype: str, label: str) -> int:
+    """
+    The same of an all-gather: output has world.size times input's elements.
+    """
+
+def _start_all_to_all(world: Communicator, input: Any, output: Any, dtype: str, label: str) -> int:
+    """
+    The same of an all-to-all: part r of input goes to rank r, as part world.rank.
+    """
+
+def _start_reduce_scatter(world: Communicator, input: Any, output: Any, dtype: str, kind: str, label: str) -> int:
+    """
+    The same of a reduce-scatter: input has world.size times output's elements.
+    """
+
+def _wait(world: object, ticket: int) -> None:
+    """
+    Returns when the collective is complete. For each ticket once, in any order.
+    """
+
 def _optimizers() -> list[dict[str, Any]]: ...
 
 def _losses() -> list[dict[str, Any]]: ...
@@ -251,6 +298,8 @@ class Executable:
         """The state on this rank by name: read it, assign it."""
 
     def _read_state(self, name: str) -> numpy.ndarray: ...
+
+    def _read_state_into(self, name: str, array: numpy.ndarray) -> None: ...
 
     def _assign_state(self, name: str, value: object | None) -> None: ...
 
@@ -442,6 +491,8 @@ def _set_recording(world: Communicator, on: bool) -> None:
 def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]: ...
 
 def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], split: Mapping[str, Mapping[str, int]], shard_optimizer: bool, shared_weights: bool, threads: int, bucket_bytes: int | None, measured: tuple[Sequence[tuple[str, int, int, int]], Mapping[str, Sequence[tuple[int, int]]]] | None, wire: str, operations_per_byte: float | None, optimize: bool, replicated: bool, check_every: int, isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable: ...
+
+def _update_step(optimizer: tuple[str, str, Mapping[str, bool | int | float | str | Sequence[float]], Sequence[str]], dtype: str, shape: Sequence[int], rescale: float) -> Graph: ...
 
 def _set_cuda_folders(folders: Sequence[bytes]) -> None: ...
 
