@@ -30,6 +30,7 @@ from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
 from ._log import warn_once
 from ._torch import from_torch, to_torch
+from ._trainer import Trainer
 from ._values import ValueInfo
 from ._weights import load_weights, save_weights
 from .clip import Clip
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from ._report import Report
 
 __all__ = [
-    "Checkpoints", "Communicator", "Error", "Executable", "Graph", "ValueInfo",
+    "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Trainer", "ValueInfo",
     "average", "clip", "compile", "data", "distribute", "from_torch", "gradients", "interpret", "kv", "load_onnx", "load_weights",
     "loss", "metrics", "optim", "parse", "save_onnx", "save_weights", "schedule", "to_torch", "train_step",
 ]  # fmt: skip
