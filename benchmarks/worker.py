@@ -1,9 +1,10 @@
 """One rank of one contestant of run.py: trains on command, and reports the seconds of each step, by the clock and of processors.
 
-    worker.py CONTESTANT MODEL DIRECTORY THREADS
+    worker.py CONTESTANT MODEL DIRECTORY THREADS [ROWS]
 
 Commands come through the pipe DIRECTORY/command.<rank>, one line each: the number of steps to run, or "stop". After each the
-rank writes a line of JSON to DIRECTORY/report.<rank>. A worker that has nothing to do blocks on its pipe and uses no core.
+rank writes a line of JSON to DIRECTORY/report.<rank>. A worker that has nothing to do blocks on its pipe and uses no core. The ranks share the
+network's batch, or with ROWS each has so many rows.
 MODEL is a network, or one with "-bf16" or "-f16", which trains it in mixed precision. CONTESTANT is lockstep; lockstep-f32, which does not;
 lockstep-reduced, which gathers no factors of gradients; lockstep-wire and lockstep-int8, which do not either, and whose gradients travel as
 bf16 and int8; lockstep-alone, each rank of which trains its share as if there were no others; or PyTorch: eager,
@@ -41,22 +42,25 @@ def precision_of(model: str) -> str:
     return model.partition("-")[2] or "f32"
 
 
-def share(whole: Any, rank: int, ranks: int) -> Any:
-    rows = len(whole) // ranks
-    return whole[rank * rows : (rank + 1) * rows]
+def share(whole: Any, rank: int, rows: int, samples: int) -> Any:
+    """A rank's part of what a batch of so many samples has: that of `rows` samples, the first again after the last."""
+    part = rows * (len(whole) // samples)  # of labels there may be one for each token
+    return whole[np.arange(rank * part, (rank + 1) * part) % len(whole)]
 
 
 class Lockstep:
-    def __init__(self, model: str, threads: int, how: str, precision: str) -> None:
+    def __init__(self, model: str, threads: int, how: str, precision: str, rows: int) -> None:
         import lockstep as ls
 
         self.world = ls.Communicator.mpi()
         self.rank = self.world.rank
         samples, labels = (np.load(model_path(model).with_suffix(f".{part}.npy")) for part in ("x", "label"))
-        own = {name: share(value, self.rank, self.world.size) for name, value in (("x", samples), ("label", labels))}
+        size = self.world.size
+        rows = rows or len(samples) // size
+        own = {name: share(value, self.rank, rows, len(samples)) for name, value in (("x", samples), ("label", labels))}
         is_alone = how == "alone"
         start = time.perf_counter()
-        graph = ls.load_onnx(model_path(model), dims={"batch": len(own["x"] if is_alone else samples)})
+        graph = ls.load_onnx(model_path(model), dims={"batch": rows if is_alone else rows * size})
         step = ls.train_step(
             graph,
             loss=ls.loss.softmax_cross_entropy("logits", "label"),
@@ -90,7 +94,7 @@ class Lockstep:
 class PyTorch:
     """PyTorch, eager or compiled; under mpirun with several ranks, DistributedDataParallel over gloo."""
 
-    def __init__(self, model: str, threads: int, how: str, precision: str) -> None:
+    def __init__(self, model: str, threads: int, how: str, precision: str, rows: int) -> None:
         import networks
         import torch
 
@@ -100,7 +104,8 @@ class PyTorch:
         start = time.perf_counter()
         self.module: Any = networks.network(model)
         samples, labels = networks.batch(model)
-        self.samples, self.labels = share(samples, self.rank, ranks), share(labels, self.rank, ranks)
+        rows = rows or len(samples) // ranks
+        self.samples, self.labels = (share(whole, self.rank, rows, len(samples)) for whole in (samples, labels))
         if how.endswith("channels-last"):
             self.module = self.module.to(memory_format=torch.channels_last)
             self.samples = self.samples.contiguous(memory_format=torch.channels_last)
@@ -155,13 +160,8 @@ def peak_resident_bytes() -> int:
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 
 
-def main() -> None:
-    contestant, model, directory, threads = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
-    network, precision = network_of(model), precision_of(model)
-    if contestant.startswith("lockstep"):
-        runner: Any = Lockstep(network, threads, contestant.partition("-")[2], precision)
-    else:
-        runner = PyTorch(network, threads, contestant, precision)
+def obey(runner: Any, directory: Path) -> None:
+    """Trains by the commands that come."""
     with (
         open(directory / f"command.{runner.rank}") as commands,
         open(directory / f"report.{runner.rank}", "w") as reports,
@@ -178,6 +178,17 @@ def main() -> None:
                 **runner.report(),
             }
             print(json.dumps(report), file=reports, flush=True)
+
+
+def main() -> None:
+    contestant, model, directory, threads = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
+    rows = int(sys.argv[5]) if len(sys.argv) > 5 else 0
+    network, precision = network_of(model), precision_of(model)
+    if contestant.startswith("lockstep"):
+        runner: Any = Lockstep(network, threads, contestant.partition("-")[2], precision, rows)
+    else:
+        runner = PyTorch(network, threads, contestant, precision, rows)
+    obey(runner, directory)
 
 
 if __name__ == "__main__":
