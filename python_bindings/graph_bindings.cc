@@ -299,17 +299,19 @@ void BindFunctions(nb::module_& module) {
          const std::pair<std::string, double>& clipping, bool average, const std::vector<std::string>& trained,
          const std::vector<std::string>& frozen, bool keep_results, int64_t accumulate, const std::string& statistics,
          bool dropout, int64_t seed, const std::string& precision, bool uneven) {
-        passes::TrainStepSpec spec{.losses = {},
-                                   .optimizer = OptimizerSpecOf(optimizers.front()),
-                                   .groups = {},
-                                   .clipping = {clipping.first, clipping.second},
-                                   .precision = *DTypeFromName(precision),
-                                   .average = average,
-                                   .trained = trained,
-                                   .frozen = frozen,
-                                   .keep_results = keep_results,
-                                   .accumulate = accumulate,
-                                   .uneven = uneven};
+        passes::TrainStepSpec spec{
+            .losses = {},
+            .updates = !optimizers.empty(),
+            .optimizer = optimizers.empty() ? passes::OptimizerSpec() : OptimizerSpecOf(optimizers.front()),
+            .groups = {},
+            .clipping = {clipping.first, clipping.second},
+            .precision = *DTypeFromName(precision),
+            .average = average,
+            .trained = trained,
+            .frozen = frozen,
+            .keep_results = keep_results,
+            .accumulate = accumulate,
+            .uneven = uneven};
         for (const LossChoice& loss : losses) spec.losses.push_back(LossSpecOf(loss));
         for (size_t i = 1; i < optimizers.size(); ++i)
           spec.groups.push_back({std::get<0>(optimizers[i]), OptimizerSpecOf(optimizers[i])});

@@ -103,7 +103,7 @@ def parse(text: str) -> Graph:
 def train_step(
     model: Graph,
     loss: Loss,
-    optimizer: optim.Optimizer,
+    optimizer: optim.Optimizer | None,
     *,
     groups: Mapping[str, optim.Optimizer] | None = None,
     clip: Clip | None = None,
@@ -132,7 +132,9 @@ def train_step(
       loss: of `lockstep.loss`, over the global batch; one, or a sum such as `a + 0.1 * b`.
       optimizer: of `lockstep.optim`. Its numbers are `settings` of the step, under "optimizer/", which `Executable.set` changes
         between calls; but for those that need not be given and are 0, such as a weight decay, and follow no schedule: that part is
-        left out. Those that follow a schedule do so when the step is compiled; a text of the step knows no schedules.
+        left out. Those that follow a schedule do so when the step is compiled; a text of the step knows no schedules. With None nothing
+        is updated: beside `loss` the gradient of each trained state is a result, `grad/<state>`, for those who update weights
+        themselves, as by a store of `lockstep.kv`.
       groups: states that have an optimizer of their own: by name or pattern, of which the first that matches counts, such as
         `{"*.bias": lockstep.optim.SGD(0.1)}`. The settings of this one are under "optimizer/*.bias/".
       clip: of `lockstep.clip`: a limit to the gradients of all groups together.
@@ -185,7 +187,7 @@ def train_step(
         )
     _check.choice("dropout", dropout, ("on", "off"))
     _check.choice("precision", precision, ("f32", "bf16", "f16"))
-    choices = optim._groups(optimizer, groups)
+    choices = {} if optimizer is None and groups is None else optim._groups(optimizer, groups)
     if clip is not None:
         _check.instance("clip", clip, Clip, "one of lockstep.clip, such as lockstep.clip.global_norm(1.0)")
     if average is not None:
