@@ -91,6 +91,42 @@ class Lockstep:
         }
 
 
+class Store:
+    """Gradients of a rank's share are pushed to a store, "dist_sync" or "dist_async", which has the optimizer; weights are pulled."""
+
+    def __init__(self, model: str, threads: int, how: str, precision: str, rows: int) -> None:
+        import lockstep as ls
+
+        self.store = ls.kv.create(f"dist_{how}")
+        self.rank, ranks = self.store.rank, self.store.num_workers
+        samples, labels = (np.load(model_path(model).with_suffix(f".{part}.npy")) for part in ("x", "label"))
+        rows = rows or len(samples) // ranks
+        self.inputs = {
+            name: share(value, self.rank, rows, len(samples)) for name, value in (("x", samples), ("label", labels))
+        }
+        start = time.perf_counter()
+        graph = ls.load_onnx(model_path(model), dims={"batch": rows})
+        loss = ls.loss.softmax_cross_entropy("logits", "label")
+        self.exe = ls.compile(ls.train_step(graph, loss, optimizer=None, precision=precision), threads=threads)
+        self.weights = {state.name: np.array(graph.initial_value(state.name)) for state in graph.states}
+        self.names = list(self.weights)
+        self.store.init(self.names, list(self.weights.values()))
+        optimizer = ls.optim.SGD(LEARNING_RATE, momentum=MOMENTUM)
+        self.store.set_optimizer(optimizer, rescale_grad=1 / ranks if how == "sync" else 1.0)
+        self.step()
+        self.compile_seconds = time.perf_counter() - start
+
+    def step(self) -> float:
+        self.exe.state.update(self.weights)
+        results = self.exe(**self.inputs)
+        self.store.push(self.names, [results[f"grad/{name}"] for name in self.names])
+        self.store.pull(self.names, out=list(self.weights.values()))
+        return float(results["loss"])
+
+    def report(self) -> dict[str, Any]:
+        return {"compile_seconds": self.compile_seconds}
+
+
 class PyTorch:
     """PyTorch, eager or compiled; under mpirun with several ranks, DistributedDataParallel over gloo."""
 
@@ -186,6 +222,8 @@ def main() -> None:
     network, precision = network_of(model), precision_of(model)
     if contestant.startswith("lockstep"):
         runner: Any = Lockstep(network, threads, contestant.partition("-")[2], precision, rows)
+    elif contestant.startswith("store"):
+        runner = Store(network, threads, contestant.partition("-")[2], precision, rows)
     else:
         runner = PyTorch(network, threads, contestant, precision, rows)
     obey(runner, directory)
