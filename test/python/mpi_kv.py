@@ -8,7 +8,6 @@ import numpy as np
 
 import lockstep as ls
 
-mode, folder = sys.argv[1], Path(sys.argv[2])
 SHAPES = {"fc.weight": (700, 500), "fc.bias": (500,), "embedding": (3000, 2000), "scale": ()}  # 24 MB are one key
 
 
@@ -35,7 +34,7 @@ def train(store: ls.kv.KVStore) -> dict[str, np.ndarray]:
     return dict(zip(keys, weights, strict=True))
 
 
-def main() -> None:
+def main(mode: str, folder: Path) -> None:
     world = ls.Communicator.mpi()
     store = ls.kv.create("dist_sync", world)
     if mode == "train":
@@ -56,8 +55,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    folder = Path(sys.argv[2])
     try:
-        main()
+        main(sys.argv[1], folder)
     except ls.Error as error:
         (folder / f"{os.environ['OMPI_COMM_WORLD_RANK']}.txt").write_text(str(error))
         raise
