@@ -236,6 +236,18 @@ def test_a_server_that_is_stopped_is_named(tmp_path: Path) -> None:
         assert report["at"] - begin < 8
 
 
+def test_a_server_that_is_stopped_keeps_no_job_from_its_end(tmp_path: Path) -> None:
+    with job(tmp_path, "idle", TEST_TIMEOUT="2") as running:
+        running.await_start()
+        victim = running.processes("serve")[1]
+        os.kill(victim, signal.SIGSTOP)
+        begin = time.time()
+        (tmp_path / "go").touch()
+        code, output, end = running.end()
+    assert code != 0 and end - begin < 20, output
+    assert f"server 1 (rank 3 of the job, process {victim} on host {HOST}) is stopped by a signal" in output
+
+
 def test_a_worker_that_is_stopped_is_named_by_who_waits_for_it(tmp_path: Path) -> None:
     with job(tmp_path, "fault", TEST_TIMEOUT="2") as running:
         running.await_start()
