@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -77,6 +78,30 @@ void ServerClient::Leave() {
     farewell.kind = MessageKind::kGoodbye;
     link->connection.Post(std::move(farewell));
     (void)link->connection.Write();
+  }
+  AwaitFarewells(SteadyNow() + options_.timeout);
+}
+
+// A server that has taken the farewell closes the connection. One that does not in time is stopped, and what ends this
+// process must not wait for it.
+void ServerClient::AwaitFarewells(absl::Duration end) {
+  for (size_t server = 0; server < links_.size() && failure_.ok(); ++server) {
+    MessageConnection& connection = links_[server]->connection;
+    while (connection.Write().ok()) {
+      const absl::StatusOr<std::optional<Message>> message = connection.Read();
+      if (!message.ok()) break;
+      if (message->has_value()) continue;
+      if (SteadyNow() >= end) {
+        std::fprintf(stderr, "lockstep: %s; waited for %s at the end\n",
+                     std::string(Fail(DescribeSilence(server)).message()).c_str(),
+                     absl::FormatDuration(options_.timeout).c_str());
+        break;
+      }
+      pollfd event{.fd = connection.descriptor(),
+                   .events = static_cast<int16_t>(POLLIN | (connection.has_more_to_write() ? POLLOUT : 0)),
+                   .revents = 0};
+      poll(&event, 1, Milliseconds(end - SteadyNow()));
+    }
   }
 }
 
@@ -274,12 +299,16 @@ absl::Status ServerClient::Late(uint64_t id) {
     return Fail(ErrorStream(absl::StatusCode::kDeadlineExceeded)
                 << (why.empty() ? Name(server) + " has not answered" : why) << "; waited for " << limit);
   }
-  const bool is_here = links_[server]->address.host == HostName();
+  return Fail(Annotate(DescribeSilence(server), "waited for " + limit));
+}
+
+// Of a server that does not answer.
+absl::Status ServerClient::DescribeSilence(size_t server) const {
+  const ServerAddress& address = links_[server]->address;
   const std::optional<ProcessFacts> facts =
-      is_here ? FactsOfProcess(links_[server]->address.process) : std::optional<ProcessFacts>();
-  return Fail(ErrorStream(absl::StatusCode::kDeadlineExceeded)
-              << Name(server) << (facts && facts->stopped ? " is stopped by a signal" : " gives no sign of life")
-              << "; waited for " << limit);
+      address.host == HostName() ? FactsOfProcess(address.process) : std::optional<ProcessFacts>();
+  return ErrorStream(absl::StatusCode::kDeadlineExceeded)
+         << Name(server) << (facts && facts->stopped ? " is stopped by a signal" : " gives no sign of life");
 }
 
 absl::Status ServerClient::Fail(const absl::Status& failure) {

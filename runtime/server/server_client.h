@@ -113,7 +113,8 @@ class ServerClient {
   // made from and its push.
   absl::StatusOr<std::map<int64_t, int64_t>> Staleness();
 
-  // Waits for what was pushed, and tells the servers that this worker is done. Nothing may be called after it.
+  // Waits for what was pushed, tells the servers that this worker is done, and waits until they know. Nothing may be
+  // called after it.
   void Leave();
   // Goes without a farewell, as a process that is killed does. For tests.
   void CloseConnections();
@@ -158,6 +159,8 @@ class ServerClient {
   void Take(size_t server, Message message);
   absl::Status Receive(size_t server, uint64_t id, Request& request, const Message& reply);
   absl::Status Late(uint64_t request);
+  absl::Status DescribeSilence(size_t server) const;
+  void AwaitFarewells(absl::Duration end);
   absl::Status Fail(const absl::Status& failure);
   absl::Status CheckUsable();
 

@@ -153,5 +153,12 @@ def fault() -> None:
         raise
 
 
-{"sequential": sequential, "states": states, "lost": lost, "errors": errors, "fault": fault}[mode]()
+def idle() -> None:
+    """Ends when it is told to, and has used no server."""
+    (folder / f"{world.rank}.started").write_text(str(os.getpid()))
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+
+
+{"idle": idle, "sequential": sequential, "states": states, "lost": lost, "errors": errors, "fault": fault}[mode]()
 (folder / f"{world.rank}.json").write_text(json.dumps(report))
