@@ -66,13 +66,14 @@ def test_servers_are_a_second_context_behind_the_workers() -> None:
 
 
 def test_mpi_places_workers_by_slots_and_servers_on_all_hosts(hosts_file: str) -> None:
-    roles = "-x LOCKSTEP_WORKERS=3 -x LOCKSTEP_SERVERS=2"
     environment = {**ALLOWED, "PATH": "/bin", "LOCKSTEP_TRACE": "t", "LOCKSTEP_WORKERS": "7", "HOME": "/root"}
-    passed = "-x PATH -x LOCKSTEP_TRACE"
+    settings = "-x PATH -x LOCKSTEP_TRACE -x LOCKSTEP_WORKERS=3 -x LOCKSTEP_SERVERS=2"
     command = ("-n", "3", "-s", "2", "-H", hosts_file, "--launcher", "mpi", "train")
     assert dry_run(*command, environment=environment) == (
-        f"{KEEP_ALIVE} mpirun --tag-output --oversubscribe --bind-to none --host h0:2,h1:1 {passed} {roles} -n 3 PYTHON RANK train "
-        f": --host h0:1,h1:1 {passed} {roles} -n 2 PYTHON RANK PYTHON -m lockstep serve\n"
+        f"{KEEP_ALIVE} mpirun --tag-output --oversubscribe --bind-to none "
+        f"--host h0:2 {settings} -n 2 PYTHON RANK train : --host h1:1 {settings} -n 1 PYTHON RANK train "
+        f": --host h0:1 {settings} -n 1 PYTHON RANK PYTHON -m lockstep serve "
+        f": --host h1:1 {settings} -n 1 PYTHON RANK PYTHON -m lockstep serve\n"
     )
 
 
@@ -88,7 +89,7 @@ def test_ssh_asks_each_host_first(hosts_file: str) -> None:
     assert dry_run("-n", "4", "-H", hosts_file, "train") == (
         f"{agent} h0 true\n{agent} h1 true\n"
         f"{KEEP_ALIVE} mpirun --tag-output --oversubscribe --bind-to none --mca plm rsh --mca plm_rsh_agent '{agent}' "
-        "--host h0:2,h1:2 -n 4 PYTHON RANK train\n"
+        "--host h0:2 -n 2 PYTHON RANK train : --host h1:2 -n 2 PYTHON RANK train\n"
     )
 
 

@@ -1,4 +1,7 @@
-"""mpirun's command line for a job: workers are its first ranks, servers those after them, as a second application context."""
+"""mpirun's command line for a job: workers are its first ranks, servers those after them, each in application contexts of their own.
+
+There is a context for each host, because mpirun adds up what several contexts say of the slots of a host, and would place ranks by the sum.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,16 @@ def mpirun(job: Job, options: tuple[str, ...] = ()) -> tuple[str, ...]:
     Raises:
       Error: the hosts have too few slots.
     """
-    command = ["mpirun", *_general_options(job), *options]
-    command += _context(job, job.workers, _workers_hosts(job), job.worker_environment, job.program)
+    workers = place_workers(job.hosts, job.workers, job.hosts_file) if job.hosts else {"": job.workers}
+    contexts = [_context(job, host, ranks, job.worker_environment, job.program) for host, ranks in workers.items()]
     if job.servers > 0:
         serve = (job.python, "-m", "lockstep", "serve")
-        hosts = place_servers(job.hosts, job.servers) if job.hosts else {}
-        command += [":", *_context(job, job.servers, hosts, job.server_environment, serve)]
+        servers = place_servers(job.hosts, job.servers) if job.hosts else {"": job.servers}
+        contexts += [_context(job, host, ranks, job.server_environment, serve) for host, ranks in servers.items()]
+    first, *others = contexts
+    command = ["mpirun", *_general_options(job), *options, *first]
+    for context in others:
+        command += [":", *context]
     return tuple(command)
 
 
@@ -66,17 +73,11 @@ def _general_options(job: Job) -> list[str]:
     return options
 
 
-def _workers_hosts(job: Job) -> dict[str, int]:
-    return place_workers(job.hosts, job.workers, job.hosts_file) if job.hosts else {}
-
-
-def _context(
-    job: Job, ranks: int, hosts: Mapping[str, int], environment: Mapping[str, str], program: tuple[str, ...]
-) -> list[str]:
+def _context(job: Job, host: str, ranks: int, environment: Mapping[str, str], program: tuple[str, ...]) -> list[str]:
     """One application context. Its options are its own, so that each context has to have them all."""
     context = ["--wdir", job.directory] if job.directory else []
-    if hosts:
-        context += ["--host", ",".join(f"{name}:{count}" for name, count in hosts.items())]
+    if host:
+        context += ["--host", f"{host}:{ranks}"]
     settings = {**network_environment(job.interface), **job.environment, **environment, **_roles(job)}
     for name in job.passed:
         if name not in settings:

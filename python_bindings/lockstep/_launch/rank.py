@@ -22,6 +22,7 @@ import tty
 _PR_SET_PDEATHSIG = 1
 _SHORTEST = 32  # bytes of a line, its end included; a tag has fewer
 _LEFT_OVER_SECONDS = 1.0  # for output of what the program has started, when the program has ended
+_GONE = signal.SIGPWR  # for this process: its parent has died
 # mpirun sends these to the process group, so that the program gets them by itself.
 _OF_THE_GROUP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -61,12 +62,21 @@ def padded(line: bytes) -> bytes:
     return text.ljust(_SHORTEST - len(end), b"\0") + end
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def _tell_when_parent_dies(number: signal.Signals) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def _end_group(*_: object) -> None:
+    """mpirun's daemon is gone, who would have done this; the group is what it has made for this rank."""
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _die_with_rank() -> None:
+    _tell_when_parent_dies(signal.SIGKILL)
 
 
 def _start(program: list[str], stdout: int, stderr: int) -> subprocess.Popen[bytes]:
-    child = subprocess.Popen(program, stdout=stdout, stderr=stderr, preexec_fn=_die_with_parent)  # noqa: PLW1509 (there are no threads)
+    child = subprocess.Popen(program, stdout=stdout, stderr=stderr, preexec_fn=_die_with_rank)  # noqa: PLW1509 (there are no threads)
     os.close(stdout)
     os.close(stderr)
     return child
@@ -103,7 +113,8 @@ def _say(text: str) -> None:
 
 
 def main(program: list[str]) -> None:
-    _die_with_parent()
+    signal.signal(_GONE, _end_group)
+    _tell_when_parent_dies(_GONE)
     told: list[int] = []
     for number in _OF_THE_GROUP:
         signal.signal(number, lambda which, _: told.append(which))  # not ignored: the program would inherit that
