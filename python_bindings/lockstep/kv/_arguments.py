@@ -79,24 +79,45 @@ class Arguments:
         return checked
 
     def outs(self, call: str, entries: Sequence[Entry], out: Any, listed: bool) -> list[tuple[Entry, list[np.ndarray]]]:
-        """Entries with the arrays that are written with their values."""
-        outs = self.paired(call, [entry.key for entry in entries], out) if listed else [out]
+        """Entries with the arrays that are written with their values; not what `rows` gives."""
         result = []
-        for entry, given in zip(entries, outs, strict=True):
-            arrays = list(given) if isinstance(given, (list, tuple)) else [given]
+        for entry, given in zip(entries, self._places(call, entries, out, listed), strict=True):
+            arrays = [each for each in given if not isinstance(each, RowSparse)]
             for each in arrays:
                 self._check_out(call, entry, each)
             result.append((entry, arrays))
         return result
 
+    def rows(self, call: str, entries: Sequence[Entry], out: Any, listed: bool) -> list[tuple[Entry, RowSparse]]:
+        """The RowSparse in `out`, each with its entry."""
+        result = []
+        for entry, given in zip(entries, self._places(call, entries, out, listed), strict=True):
+            result += [(entry, each) for each in given if isinstance(each, RowSparse)]
+        for entry, each in result:
+            self.check_rows(call, entry, each)
+        return result
+
+    def _places(self, call: str, entries: Sequence[Entry], out: Any, listed: bool) -> list[list[Any]]:
+        """For each entry what is in `out` for it."""
+        outs = self.paired(call, [entry.key for entry in entries], out) if listed else [out]
+        return [list(given) if isinstance(given, (list, tuple)) else [given] for given in outs]
+
     def _check_out(self, call: str, entry: Entry, out: Any) -> None:
         if not isinstance(out, np.ndarray):
             raise Error(f"{self.of(call, entry.key)}: out is a {type(out).__name__}, expected a NumPy array")
+        self._check_type(call, entry, out)
+        if not out.flags.writeable:
+            raise Error(f"{self.of(call, entry.key)}: out may not be written")
+
+    def check_rows(self, call: str, entry: Entry, out: Any) -> None:
+        if not isinstance(out, RowSparse):
+            raise Error(f"{self.of(call, entry.key)}: out is a {type(out).__name__}, expected a lockstep.kv.RowSparse")
+        self._check_type(call, entry, out)
+
+    def _check_type(self, call: str, entry: Entry, out: Value) -> None:
         if out.dtype != entry.dtype or out.shape != entry.shape:
             found, expected = type_text(out.dtype, out.shape), type_text(entry.dtype, entry.shape)
             raise Error(f"{self.of(call, entry.key)}: out is {found}, expected {expected}")
-        if not out.flags.writeable:
-            raise Error(f"{self.of(call, entry.key)}: out may not be written")
 
     def check_compressible(self, call: str, entry: Entry) -> None:
         if entry.dtype != np.float32:

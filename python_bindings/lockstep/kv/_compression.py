@@ -20,7 +20,7 @@ from ._values import RowSparse, Value
 if TYPE_CHECKING:
     from ._entry import Entry
 
-_DEFAULT = {"2bit": 0.5, "1bit": 0.0}
+_DEFAULT = {"2bit": 0.5, "1bit": 0.5}
 _PIECE = 1 << 16  # elements that are worked on at once, so that they stay in the caches; a multiple of 8
 
 

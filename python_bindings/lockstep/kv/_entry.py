@@ -25,4 +25,5 @@ class Entry:
     residuals: dict[int, np.ndarray] = field(default_factory=dict)  # what compression owes, by device
 
     def __str__(self) -> str:
-        return f"key {self.key!r}, {type_text(self.dtype, self.shape)}"
+        rows = "rows of " if self.is_sparse else ""
+        return f"key {self.key!r}, {rows}{type_text(self.dtype, self.shape)}"

@@ -108,11 +108,16 @@ def start_gather(world: Communicator, run: list[Slot], packed: np.ndarray) -> Fl
     return Flight(run, [_lockstep._start_all_gather(world, packed, gathered, "u8", name)], gathered)
 
 
-def land(world: Communicator, flight: Flight, compression: Compression | None) -> None:
-    """Returns when the slots of a flight have their sums."""
+def wait(world: Communicator, flight: Flight) -> None:
+    """Returns when what travels is there."""
     while flight.tickets:
         ticket = flight.tickets.pop(0)
         _lockstep._wait(world, ticket)
+
+
+def land(world: Communicator, flight: Flight, compression: Compression | None) -> None:
+    """Returns when the slots of a flight have their sums."""
+    wait(world, flight)
     if flight.gathered is None:
         return
     assert compression is not None

@@ -17,7 +17,6 @@ from ._values import dtype_name
 
 if TYPE_CHECKING:
     from ._store import KVStore
-    from ._update import Update
 
 _SAVE, _LOAD = "save_optimizer_states() of a store", "load_optimizer_states() of a store"  # what all workers call
 
@@ -26,21 +25,10 @@ def save(store: KVStore, path: str, dump_optimizer: bool) -> None:
     """KVStore.save_optimizer_states. The store has an optimizer, and everything that was pushed is in its values."""
     updates = store._updates()
     optimizer = on_all_ranks(store._world, _SAVE, lambda: _text_of(store) if dump_optimizer else "")[0]
-
-    def write_file() -> str:
-        if store.rank == 0:
-            try:
-                _atomic.write(path, lambda file: _write(file, store, updates, optimizer))
-            except OSError as error:
-                raise Error(f"{path}: {error.strerror or error}") from error
-        return ""
-
-    slowly_on_all_ranks(store._world, _SAVE, write_file)
-
-
-def _write(file: Any, store: KVStore, updates: dict[_keys.Key, Update], optimizer: str) -> None:
-    values = {f"{key}/{name}": value for key, update in updates.items() for name, value in update.states().items()}
-    states = in_file_order([ValueInfo(name, dtype_name(each.dtype), each.shape) for name, each in values.items()])
+    # Before another thread writes them, as one thread at a time uses a communicator.
+    values = (
+        {} if store.rank else {f"{key}/{name}": v for key, each in updates.items() for name, v in each.states().items()}
+    )
     steps = {str(key): update.executable.step for key, update in updates.items()}
     about = {
         "program": {"name": "kv", "kind": store.type, "optimizer": type(store._optimizer).__name__},
@@ -48,7 +36,21 @@ def _write(file: Any, store: KVStore, updates: dict[_keys.Key, Update], optimize
         "schedules": {},
         "metadata": {"step": max(steps.values(), default=0), "steps": json.dumps(steps), "optimizer": optimizer},
     }
-    write(file, states, (np.ascontiguousarray(values[s.name]).reshape(-1).view(np.uint8) for s in states), about)
+
+    def write_file() -> str:
+        if store.rank == 0:
+            try:
+                _atomic.write(path, lambda file: _write(file, values, about))
+            except OSError as error:
+                raise Error(f"{path}: {error.strerror or error}") from error
+        return ""
+
+    slowly_on_all_ranks(store._world, _SAVE, write_file)
+
+
+def _write(file: Any, values: dict[str, np.ndarray], about: dict[str, dict[str, Any]]) -> None:
+    states = in_file_order([ValueInfo(name, dtype_name(each.dtype), each.shape) for name, each in values.items()])
+    write(file, states, (values[state.name].reshape(-1).view(np.uint8) for state in states), about)
 
 
 def _text_of(store: KVStore) -> str:

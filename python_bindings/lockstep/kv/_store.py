@@ -16,7 +16,7 @@ from ._compression import Compression
 from ._entry import Entry
 from ._keys import Key
 from ._update import Update, graph_of
-from ._values import RowSparse, Value, row_ids, type_text, value_of
+from ._values import RowSparse, Value, row_ids, value_of
 
 if TYPE_CHECKING:
     from .._lockstep import Communicator
@@ -130,7 +130,7 @@ class KVStore:
           out: arrays of the keys' types, which are written: one, or a list of one for each device; of several keys a list of as
             many. None returns new arrays, which for large ones takes longer.
           priority: taken, as MXNet does; values that are there need no order.
-          ignore_sparse: keys that were initialised with rows are left out: `row_sparse_pull` is for them. False pulls them as arrays.
+          ignore_sparse: a `RowSparse` in `out` is left as it is, as `row_sparse_pull` is for these. False gives it all rows.
 
         Returns:
           None if there is `out`, else an array, or a list of them.
@@ -140,17 +140,12 @@ class KVStore:
         keys, listed = _keys.several("pull", key)
         entries = [self._arguments.known("pull", each) for each in keys]
         if out is None:
-            for entry in entries if ignore_sparse else ():
-                if entry.is_sparse:
-                    raise Error(
-                        f"{self._arguments.of('pull', entry.key)}: it has rows; row_sparse_pull gives some of them, "
-                        "and ignore_sparse=False the whole array"
-                    )
             values = [self._read(entry, None) for entry in entries]
             return values if listed else values[0]
-        for entry, outs in self._arguments.outs("pull", entries, out, listed):
-            if not (entry.is_sparse and ignore_sparse):
-                self._read_all(entry, outs)
+        for entry, arrays in self._arguments.outs("pull", entries, out, listed):
+            self._read_all(entry, arrays)
+        for entry, rows in [] if ignore_sparse else self._arguments.rows("pull", entries, out, listed):
+            rows.indices, rows.values = np.arange(entry.shape[0]), self._read(entry, None)
         return None
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
@@ -224,6 +219,7 @@ class KVStore:
         rescale = _check.number("set_optimizer: rescale_grad", rescale_grad)
         for entry in self._entries.values():
             self._check_updates("set_optimizer", optimizer, entry)
+        self._agree("optimizers", f"{type(optimizer).__name__}{optimizer._choice()[1:]}, rescale_grad={rescale}")
         self._settle_all()
         self._take_values_back()
         self._updater, self._optimizer = None, optimizer
@@ -251,7 +247,7 @@ class KVStore:
 
         Args:
           compression_params: {"type": "2bit", "threshold": 0.5}: to threshold, 0 or -threshold, in 2 bits; or
-            {"type": "1bit", "threshold": 0}: to 1 above the threshold and to -1 else, in 1 bit. Threshold need not be given.
+            {"type": "1bit", "threshold": 0.0}: to 1 above the threshold and to -1 else, in 1 bit. The threshold is 0.5 if it is not given.
         """
         compression = Compression.of(compression_params)
         if self._kind == "local":
@@ -262,6 +258,7 @@ class KVStore:
         for entry in self._entries.values():
             self._arguments.check_compressible("set_gradient_compression", entry)
             entry.residuals.clear()
+        self._agree("gradient compression", str(compression))
         self._compression = compression
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
@@ -304,6 +301,9 @@ class KVStore:
         """Takes what devices pushed to entries; the values have the entries' types."""
         raise NotImplementedError
 
+    def _agree(self, what: str, text: str) -> None:
+        """Compares what workers that make a call together are to have in common; an Error shows two of them. Nothing, of others."""
+
     def _settle(self, entry: Entry) -> None:
         """Returns when everything that was pushed to the entry is in its value."""
         raise NotImplementedError
@@ -331,6 +331,8 @@ class KVStore:
 
     def _read_all(self, entry: Entry, outs: Sequence[np.ndarray]) -> None:
         """The value of an entry in several arrays."""
+        if not outs:
+            return
         direct = next((out for out in outs if out.flags.c_contiguous), None)
         value = self._read(entry, direct)
         for out in outs:
@@ -390,10 +392,6 @@ class KVStore:
         rows = np.unique(row_ids(f"{what}: row_ids", ids, entry.shape))
         if out is None:
             return RowSparse(rows, self._read_rows(entry, rows), entry.shape)
-        if not isinstance(out, RowSparse):
-            raise Error(f"{what}: out is a {type(out).__name__}, expected a lockstep.kv.RowSparse")
-        if out.dtype != entry.dtype or out.shape != entry.shape:
-            found, expected = type_text(out.dtype, out.shape), type_text(entry.dtype, entry.shape)
-            raise Error(f"{what}: out is {found}, expected {expected}")
+        self._arguments.check_rows("row_sparse_pull", entry, out)
         out.indices, out.values = rows, self._read_rows(entry, rows)
         return out

@@ -3,7 +3,6 @@ changes its own copy of the values by the same sums, so that all copies have the
 
 from __future__ import annotations
 
-import atexit
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .. import _check, _lockstep
+from .._checkpoint import on_all_ranks
 from .._errors import Error
 from .._lockstep import Communicator
 from . import _flights
@@ -45,7 +45,7 @@ class SynchronousStore(KVStore):
         self._pushed: set[Entry] = set()  # those that wait or fly
         self._applied: dict[Entry, int] = {}  # how often the updater was called
         self._failure: Error | None = None  # of the workers' communication, which ends the store
-        _stores.add(self)
+        weakref.finalize(self, _finish, self._world, self._flying)
 
     def barrier(self) -> None:
         self._settle_all()
@@ -121,6 +121,12 @@ class SynchronousStore(KVStore):
             begin = int(end)
         return packed
 
+    def _agree(self, what: str, text: str) -> None:
+        texts = on_all_ranks(self._world, f"a store's {what}", lambda: text)
+        other = next((rank for rank, each in enumerate(texts) if each != texts[0]), None)
+        if other is not None:
+            raise Error(f"workers have different {what}: rank 0 {texts[0]}, rank {other} {texts[other]}")
+
     # --- What comes of it -----------------------------------------------------------------------------------------------------
 
     def _settle(self, entry: Entry) -> None:
@@ -169,11 +175,6 @@ class SynchronousStore(KVStore):
                 "the same on all ranks"
             )
 
-    def _finish(self) -> None:
-        """Waits for what was started, which the other workers started too."""
-        while self._flying:
-            _flights.land(self._world, self._flying.pop(0), self._compression)
-
 
 def _digest(array: np.ndarray) -> bytes:
     """Of the bits of an array: a sum, which one bit changes."""
@@ -183,12 +184,9 @@ def _digest(array: np.ndarray) -> bytes:
     return words.to_bytes(8, "little") + bytes(flat[whole:])
 
 
-_stores: weakref.WeakSet[SynchronousStore] = weakref.WeakSet()
-
-
-@atexit.register
-def _finish_all() -> None:
-    """A communicator that goes with collectives in flight is one that fails."""
-    for store in list(_stores):
-        with suppress(Error):
-            store._finish()
+def _finish(world: Communicator, flying: list[Flight]) -> None:
+    """Waits for what a store started that is no more, which the other workers started too: a communicator that goes with collectives in
+    flight is one that fails."""
+    with suppress(Error):
+        for flight in flying:
+            _flights.wait(world, flight)
