@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -94,6 +95,13 @@ class Slurm:
         self._run("slurmd", "-D")
         self._await(lambda: self._say("sinfo", "-h", "-o", "%T").strip() == "idle", "slurmd")
 
+    def _end_jobs(self) -> None:
+        """What runs a job's steps does not end with slurmd."""
+        self._say("scancel", "--user=root")
+        end = time.monotonic() + 20
+        while self._say("squeue", "-h").strip() and time.monotonic() < end:
+            time.sleep(0.1)
+
     def _run(self, *command: str) -> None:
         with (self._folder / f"{command[0]}.log").open("wb") as log:
             daemon = subprocess.Popen(command, env=self.environment(), stdout=log, stderr=log)
@@ -110,6 +118,8 @@ class Slurm:
             time.sleep(0.1)
 
     def _stop(self) -> None:
+        if len(self._daemons) == 3:
+            self._end_jobs()
         for daemon in reversed(self._daemons):
             daemon.terminate()
             try:
@@ -127,5 +137,6 @@ def _free_port() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with Slurm() as slurm:
         sys.exit(subprocess.run(sys.argv[1:], env=slurm.environment(), check=False).returncode)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lockstep import Error, _command
-from lockstep._launch import hosts, kubernetes, ssh
+from lockstep._launch import hosts, ssh
 from lockstep._launch.command import plan_of
 from lockstep._launch.mpirun import RANK
 from lockstep._launch.output import Lines
@@ -199,6 +199,7 @@ def test_kubernetes() -> None:
         '  name: "train"\n'
         "spec:\n"
         "  slotsPerWorker: 1\n"
+        '  launcherCreationPolicy: "WaitForWorkersReady"\n'
         "  runPolicy:\n"
         '    cleanPodPolicy: "Running"\n'
         "    backoffLimit: 0\n"
@@ -228,12 +229,6 @@ def test_kubernetes() -> None:
         '            - name: "worker"\n'
         '              image: "registry/train:1"\n'
     )
-
-
-def test_yaml_says_what_the_manifest_does() -> None:
-    yaml = pytest.importorskip("yaml")
-    value = {"a": [{"b": 'quote " and ü', "c": ["x: y", "# no", "yes", "1"]}, {"b": "", "c": ["-"]}], "n": 3}
-    assert yaml.safe_load("\n".join(kubernetes._yaml(value))) == value
 
 
 def test_a_manifest_is_written(tmp_path: Path) -> None:

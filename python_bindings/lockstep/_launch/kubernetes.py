@@ -30,6 +30,7 @@ def manifest(job: Job, image: str) -> dict[str, Any]:
         "metadata": {"name": job.name},
         "spec": {
             "slotsPerWorker": 1,
+            "launcherCreationPolicy": "WaitForWorkersReady",
             "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
             "mpiReplicaSpecs": {
                 "Launcher": _replicas(1, {"name": "launcher", "image": image, "command": launch}),
