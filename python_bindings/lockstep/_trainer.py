@@ -217,7 +217,12 @@ class Trainer:
             losses.append(float(result["loss"]))
             rows.append(float(result.get("rows", 1)))
             self._losses.append(losses[-1])
-        return {"loss": float(np.average(losses, weights=rows)) if losses else float("nan")}
+        if not losses:
+            raise Error(
+                f"fit: epoch {self._epoch + 1} has no batch; batches that can be iterated once are those of one epoch, and a function "
+                "of the epoch gives others"
+            )
+        return {"loss": float(np.average(losses, weights=rows))}
 
     def _steps(self, given: Iterable[Any]) -> Iterator[dict[str, np.ndarray]]:
         """The results of a step with each batch; where rows may be missing, until the last worker has run out."""

@@ -213,6 +213,8 @@ def test_batches_of_ones_own_and_functions_of_the_epoch() -> None:
     again = trainer()
     again.fit(data_set, epochs=3)
     assert again.losses == expected.losses
+    with pytest.raises(ls.Error, match="fit: epoch 2 has no batch"):
+        trainer().fit(iter([(x[:BATCH], labels[:BATCH])]), epochs=2)
     same = ls.data.batches(x, labels, size=BATCH, seed=0, last="pad")
     once = trainer()
     once.fit(same)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,10 +36,11 @@ class Records:
 
     def _open(self) -> None:
         try:
-            self._file = open(self._path, "rb")  # noqa: SIM115 (open as long as this is)
-            self._size = os.fstat(self._file.fileno()).st_size
+            self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise Error(f"{self._path}: {error.strerror}") from None
+        weakref.finalize(self, os.close, self._file)
+        self._size = os.fstat(self._file).st_size
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_file"}
@@ -66,9 +68,9 @@ class Records:
     def _record(self, offset: int) -> bytes:
         parts, at = [], offset
         while True:
-            chunk = _chunk_at(self._path, self._file.fileno(), self._size, at)
+            chunk = _chunk_at(self._path, self._file, self._size, at)
             _check_order(self._path, at, chunk.which, is_first=not parts)
-            parts.append(_read(self._path, self._file.fileno(), chunk.begin, chunk.length))
+            parts.append(_read(self._path, self._file, chunk.begin, chunk.length))
             if chunk.which in (_WHOLE, _LAST):
                 return struct.pack("<I", MAGIC).join(parts)
             at = chunk.end
@@ -159,7 +161,7 @@ def records(
     if index is not None or beside.exists():
         keys, offsets = _read_index(Path(_check.path(index)) if index is not None else beside, file, whole._size)
     else:
-        offsets = _walk(file, whole._file.fileno(), whole._size)
+        offsets = _walk(file, whole._file, whole._size)
         keys = list(range(len(offsets)))
     rows = rows_of_part("records", len(keys), num_parts, part_index, seed)
     return Records(file, [keys[row] for row in rows], np.array(offsets, np.int64)[rows], parts)
