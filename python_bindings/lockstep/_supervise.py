@@ -37,14 +37,16 @@ def run(
     say: Callable[[str], None],
     stdout: int | None = None,
     stderr: int | None = None,
+    is_lost: Callable[[], bool] = lambda: False,
 ) -> int:
-    """The exit code of mpirun, which is ended if it stays long after the ranks of this host, and in any case before this returns or raises."""
+    """The exit code of mpirun, which is ended if it stays long after the ranks of this host, or if the job is lost; and in any case before this
+    returns or raises."""
     job = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
     for number in (signal.SIGUSR1, signal.SIGUSR2):  # which mpirun sends to all ranks
         signal.signal(number, lambda which, _: job.send_signal(which))
     had_ranks, last_seen = False, 0.0
     try:
-        while job.poll() is None:
+        while job.poll() is None and not is_lost():
             now = time.monotonic()
             if any(map(_is_rank, _descendants())):
                 had_ranks, last_seen = True, now

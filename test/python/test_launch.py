@@ -387,13 +387,14 @@ def test_lines_come_as_they_are_written() -> None:
 
 
 def test_parts_of_lines_find_together() -> None:
-    lines = Lines(workers=2)
+    failures: list[tuple[int, int]] = []
+    lines = Lines(2, lambda *failure: failures.append(failure))
     assert lines.take(b"mpirun says\n") == b"mpirun says\n"
     assert lines.take(b"[1,0]<stdout>:one and [1,2]<stdout>:three\0\0\n") == b"[server 0] three\n"
     assert lines.take(b"[12,0]<stdout>:two\n") == b"[worker 0] one and two\n"
     assert lines.take(b"[1,1]<stderr>:50%\0\0\r\n") == b"[worker 1] 50%\r"
     assert lines.take(b"[1,1]<stderr>:lockstep launch: ended by signal 9\0\0\n").startswith(b"[worker 1] lockstep")
-    assert lines.failures == [(1, 137)]
+    assert failures == [(1, 137)]
     assert lines.take(b"[1,1]<stdout>:begun[1,0]<stdout>:x\n") == b"[worker 0] x\n"
     assert lines.rest() == b"[worker 1] begun\n"
 
@@ -402,7 +403,7 @@ def test_parts_of_lines_find_together() -> None:
 def test_no_line_is_shorter_than_a_tag(line: bytes) -> None:
     whole = padded(line)
     assert len(whole) >= len("[12345,123456]<stdout>:")
-    shown = Lines(1).take(b"[1,0]<stdout>:" + whole)
+    shown = Lines(1, pytest.fail).take(b"[1,0]<stdout>:" + whole)
     assert shown == b"[worker 0] " + line.rstrip(b"\r\n") + (b"\r" if line.endswith(b"\r") else b"\n")
 
 
@@ -462,6 +463,26 @@ def test_servers(server: str, code: int, options: list[str]) -> None:
         "[worker 0] worker 2 1 both",
         "[worker 1] worker 2 1 both",
     ]
+
+
+def test_a_job_without_a_server_is_lost(server: str) -> None:
+    """Where workers may die mpirun ends nobody, and workers that still begin wait for ever."""
+    mark = f"launch-{os.getpid()}-lost"
+    settings = ["--env", "A=1", "--env-server", f"PYTHONPATH={server}", "--env-server", "EXIT=3"]
+    command = ["launch", "-n", "1", "-s", "1", "--tolerate-workers", *settings, "sleep", "100"]
+    program = f"""
+from lockstep import _command
+from lockstep._launch import output
+output.LOST_SECONDS = 1
+raise SystemExit(_command.main({command}))
+"""
+    environment = {**ENVIRONMENT, "MARK_OF_JOB": mark}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 3, done.stderr
+    assert "[server 0] lockstep launch: ended with exit code 3" in done.stderr
+    assert not processes_with(mark)
 
 
 def await_lines(job: subprocess.Popen[str], count: int) -> None:

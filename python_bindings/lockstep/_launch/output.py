@@ -6,10 +6,12 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import BinaryIO, Self
 
+LOST_SECONDS = 30.0  # for workers, to end by themselves when a server has failed
 _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>:")
 _ENDED = re.compile(rb"lockstep launch: ended (with exit code|by signal) (\d+)\n")  # as rank.py says it
 
@@ -17,10 +19,10 @@ _ENDED = re.compile(rb"lockstep launch: ended (with exit code|by signal) (\d+)\n
 class Lines:
     """Makes of the lines of one stream of mpirun those that are shown."""
 
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
+    def __init__(self, workers: int, on_failure: Callable[[int, int], None]) -> None:
+        """`on_failure` is called with the rank and the exit code of one that says that it has failed."""
+        self._workers, self._on_failure = workers, on_failure
         self._begun: dict[int, bytes] = {}  # by rank, what has no end yet
-        self.failures: list[tuple[int, int]] = []  # ranks and exit codes
 
     def take(self, line: bytes) -> bytes:
         """What to show for a line of mpirun: parts of lines of several ranks, each after its tag, of which the last ends; or its own words.
@@ -44,7 +46,7 @@ class Lines:
         end = b"\r" if line.endswith(b"\r\n") else b"\n"
         ended = _ENDED.fullmatch(text + end)
         if ended:
-            self.failures.append((rank, int(ended[2]) + (128 if ended[1] == b"by signal" else 0)))
+            self._on_failure(rank, int(ended[2]) + (128 if ended[1] == b"by signal" else 0))
         return f"[{self.name(rank)}] ".encode() + text + end
 
     def name(self, rank: int) -> str:
@@ -56,13 +58,14 @@ class Copies:
 
     def __init__(self, workers: int, stdout: BinaryIO, stderr: BinaryIO) -> None:
         self._workers = workers
-        self._streams = [Lines(workers), Lines(workers)]
+        self._failures: list[tuple[int, int]] = []  # ranks and exit codes
+        self._server_failed_at: float | None = None
         self._ends: list[int] = []
         self._threads: list[threading.Thread] = []
-        for lines, to in zip(self._streams, (stdout, stderr), strict=True):
+        for to in (stdout, stderr):
             reading, writing = os.pipe()
             self._ends.append(writing)
-            copy = _copier(reading, lines, to)
+            copy = _copier(reading, Lines(workers, self._note), to)
             self._threads.append(threading.Thread(target=copy, daemon=True))
 
     @property
@@ -73,13 +76,21 @@ class Copies:
     def stderr(self) -> int:
         return self._ends[1]
 
+    def is_lost(self) -> bool:
+        """Whether a server has failed so long ago that workers should have noticed it."""
+        return self._server_failed_at is not None and time.monotonic() - self._server_failed_at > LOST_SECONDS
+
     def exit_code(self, code: int) -> int:
         """That of a job whose workers may die, once all is copied. mpirun then has 0 always: it has failed if no worker succeeded, or a server did not."""
-        failures = self._streams[1].failures
-        failed_workers = sum(rank < self._workers for rank, _ in failures)
-        if code == 0 and (failed_workers == self._workers or failed_workers < len(failures)):
-            return failures[0][1]
+        failed_workers = sum(rank < self._workers for rank, _ in self._failures)
+        if failed_workers == self._workers or failed_workers < len(self._failures):
+            return self._failures[0][1]
         return code
+
+    def _note(self, rank: int, code: int) -> None:
+        self._failures.append((rank, code))
+        if rank >= self._workers and self._server_failed_at is None:
+            self._server_failed_at = time.monotonic()
 
     def __enter__(self) -> Self:
         for thread in self._threads:

@@ -51,7 +51,8 @@ def start(plan: Plan, tolerates_workers: bool, workers: int) -> int:
     if not plan.supervised:
         return subprocess.run(plan.command, env=environment, check=False).returncode
     with Copies(workers, sys.stdout.buffer, sys.stderr.buffer) as copies:
-        code = _supervise.run(plan.command, environment, say, copies.stdout, copies.stderr)
+        is_lost = copies.is_lost if tolerates_workers else lambda: False
+        code = _supervise.run(plan.command, environment, say, copies.stdout, copies.stderr, is_lost)
     return copies.exit_code(code) if tolerates_workers else code
 
 
