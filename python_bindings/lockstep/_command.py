@@ -1,5 +1,4 @@
-"""The program `lockstep`: `lockstep doctor`, `status`, `report`, `forecast`, `elastic` and `serve`.
-"""The program `lockstep`: `lockstep doctor`, `status`, `report`, `forecast`, `launch` and `elastic`.
+"""The program `lockstep`: `lockstep doctor`, `status`, `report`, `forecast`, `launch`, `elastic` and `serve`.
 
 It is run as a file, so that `lockstep doctor` works where the package cannot be imported; the other commands import it.
 """
@@ -72,6 +71,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own would wait until the job is over
     _lockstep._serve(arguments.timeout)
     return 0
+
+
 def _launch(arguments: argparse.Namespace) -> int:
     from lockstep._launch.command import plan_of
     from lockstep._launch.start import say, start
@@ -107,6 +108,8 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return seconds
+
+
 def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Those of MXNet's launch.py have its names, too."""
     parser = commands.add_parser(
