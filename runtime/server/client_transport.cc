@@ -74,7 +74,7 @@ void ServerClient::Leave() {
   };
   while (failure_.ok() && has_more() && SteadyNow() < end) Progress(end - SteadyNow());
   for (const auto& link : links_) {
-    Message farewell;
+    Message farewell = ErrorReply(failure_);
     farewell.kind = MessageKind::kGoodbye;
     link->connection.Post(std::move(farewell));
     (void)link->connection.Write();

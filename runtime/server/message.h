@@ -33,7 +33,7 @@ enum class MessageKind : uint32_t {
   kBarrier,     // replied when all workers have sent it
   kStaleness,   // reply: text: a line for each staleness: it, how many updates had it
   kPing,        // number: a request that has no reply. Reply: text: what it waits for
-  kGoodbye,     // the worker is done
+  kGoodbye,     // the worker is done; code and text: why, if it gives up
   // Of servers.
   kReply,
   kLost,  // text: why the job has failed

@@ -148,14 +148,16 @@ void ParameterServer::Flush() {
 // Its connection is gone.
 void ParameterServer::Lose(int rank, const absl::Status& why) {
   const auto client = clients_.find(rank);
-  const bool is_done = client->second->says_farewell;
+  const absl::Status gives_up = client->second->gives_up;
+  const bool is_done = client->second->says_farewell && gives_up.ok();
+  const std::string what =
+      gives_up.ok() ? " died: " + std::string(why.message()) : " gave up: " + std::string(gives_up.message());
   ranks_.erase(client->second->connection.descriptor());
   clients_.erase(client);
   at_barrier_.erase(rank);
   workers_[rank].life = is_done ? Worker::Life::kLeft : Worker::Life::kDied;
-  if (!is_done && !options_.tolerates_loss) {
-    return Fail(ErrorStream(absl::StatusCode::kUnavailable) << workers_.Name(rank) << " died: " << why.message());
-  }
+  if (!is_done && !options_.tolerates_loss)
+    return Fail(ErrorStream(absl::StatusCode::kUnavailable) << workers_.Name(rank) << what);
   for (auto& [key, array] : arrays_) array->Forget(rank);
   AdvanceBarrier();
 }

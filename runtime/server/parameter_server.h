@@ -55,6 +55,7 @@ class ParameterServer {
     PeerMemory memory{/*one_process=*/false};
     bool is_watched_for_writing = false;
     bool says_farewell = false;
+    absl::Status gives_up;  // why
   };
 
   explicit ParameterServer(const Options& options);

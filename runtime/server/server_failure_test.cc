@@ -44,6 +44,8 @@ TEST(ServerFailure, AServerThatDiesIsNamed) {
     ExpectError(client->Flush(), "on host here) died: its connection is");  // and it stays so
   }
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+  clients.clear();  // the other server hears why, and that the job has failed
+  ExpectError(servers.Outcome(0), "gave up: server 1 (rank 3 of the job, process ");
 }
 
 TEST(ServerFailure, AWorkerThatDiesIsNamedToThoseThatWait) {

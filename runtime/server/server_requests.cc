@@ -18,7 +18,10 @@ void ParameterServer::Take(Client& client, Message message) {
   const uint64_t request = message.request;
   switch (message.kind) {
     case MessageKind::kHello: return TakeHello(client, message);
-    case MessageKind::kGoodbye: client.says_farewell = true; return;
+    case MessageKind::kGoodbye:
+      client.says_farewell = true;
+      client.gives_up = StatusOf(message);
+      return;
     case MessageKind::kBarrier: return TakeBarrier(rank, request);
     case MessageKind::kRelease:
       if (const auto array = arrays_.find(message.name); array != arrays_.end()) array->second->Release(rank, request);

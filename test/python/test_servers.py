@@ -216,7 +216,7 @@ def test_a_server_that_is_killed_ends_the_job(tmp_path: Path, options: tuple[str
     else:
         assert code != 0, output
     for report in reports:
-        assert f"server 1 (rank 3 of the job, process {victim} on host {HOST}) died" in report["error"]
+        assert f"server 1 (rank 3 of the job, process {victim} on host {HOST}) died" in report["error"], output
         assert report["at"] - begin < 5
 
 
