@@ -341,17 +341,16 @@ def test_errors_name_the_rank() -> None:
 def test_a_store_that_has_failed_says_so() -> None:
     def body(world: ls.Communicator) -> str:
         store = store_of(world)
-        with pytest.raises(ls.Error):
-            other_keys_again(store)
-        with pytest.raises(ls.Error) as caught:
-            store.pull("a")
+        store.push("ab"[world.rank], ones())
+        with pytest.raises(ls.Error, match="kv push of 'a'"):
+            store.barrier()
+        for call in (lambda: store.pull("a"), lambda: store.push("b", ones()), store.barrier):
+            with pytest.raises(ls.Error) as caught:
+                call()
         return str(caught.value)
 
-    def other_keys_again(store: ls.kv.KVStore) -> None:
-        store.push("ab"[store.rank], ones())
-        store.barrier()
-
     for message in run_in_threads(2, body):
+        assert message.startswith("the store has failed: "), message
         assert "kv push of 'a'" in message, message
 
 

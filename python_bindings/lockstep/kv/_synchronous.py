@@ -4,8 +4,8 @@ changes its own copy of the values by the same sums, so that all copies have the
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +41,7 @@ class SynchronousStore(KVStore):
         self._new: list[tuple[Entry, Value]] = []  # initialised, and not yet known to the other workers
         self._slots: dict[Entry, Slot] = {}
         self._waiting: list[tuple[int, Entry]] = []  # priority and entry; pushed, not started
+        self._waiting_bytes = 0
         self._flying: list[Flight] = []  # started, in this order
         self._pushed: set[Entry] = set()  # those that wait or fly
         self._applied: dict[Entry, int] = {}  # how often the updater was called
@@ -67,19 +68,32 @@ class SynchronousStore(KVStore):
         if self._failure is not None:
             raise Error(f"the store has failed: {self._failure}")
         if self._new:
-            new, self._new = self._new, []
-            types = [(entry.key, entry.dtype, entry.shape) for entry, _ in new]
-            slots = _flights.make_slots(self._world, types, "init")
-            for (entry, value), slot in zip(new, slots, strict=True):
-                self._slots[entry], entry.stored = slot, slot.array
-                if self.rank == 0:
-                    sum_into(slot.array, [value])
-            for run in _flights.runs_of(slots):
-                _lockstep._wait(self._world, _flights.start_broadcast(self._world, run))
+            with self._communicating():
+                self._make_slots()
         if not self._is_ready:
-            for entry in self._entries.values():
-                self._prepare(entry)
+            with self._communicating():
+                for entry in self._entries.values():
+                    self._prepare(entry)
             self._is_ready = True
+
+    def _make_slots(self) -> None:
+        new, self._new = self._new, []
+        slots = _flights.make_slots(self._world, [(entry.key, entry.dtype, entry.shape) for entry, _ in new], "init")
+        for (entry, value), slot in zip(new, slots, strict=True):
+            self._slots[entry], entry.stored = slot, slot.array
+            if self.rank == 0:
+                sum_into(slot.array, [value])
+        for run in _flights.runs_of(slots):
+            _lockstep._wait(self._world, _flights.start_broadcast(self._world, run))
+
+    @contextmanager
+    def _communicating(self) -> Iterator[None]:
+        """An Error in here ends the store: what other workers are doing is not known any more."""
+        try:
+            yield
+        except Error as error:
+            self._failure = error
+            raise
 
     def _prepare(self, entry: Entry) -> None:
         """Leaves the entry's slot to what is pushed, where something else is done with that than to make it the value."""
@@ -98,19 +112,21 @@ class SynchronousStore(KVStore):
             slot = self._slots[entry].array
             sum_into(slot, values)
             self._waiting.append((priority, entry))
+            self._waiting_bytes += slot.nbytes
             self._pushed.add(entry)
-        if sum(self._slots[entry].array.nbytes for _, entry in self._waiting) >= _flights.FLIGHT_BYTES:
+        if self._waiting_bytes >= _flights.FLIGHT_BYTES:
             self._start()
 
     def _start(self) -> None:
         """Starts what waits: of higher priority first, then as it was pushed."""
         waiting = sorted(self._waiting, key=lambda each: -each[0])
-        self._waiting = []
-        for run in _flights.runs_of([self._slots[entry] for _, entry in waiting]):
-            if self._compression is None:
-                self._flying.append(_flights.start_sum(self._world, run))
-            else:
-                self._flying.append(_flights.start_gather(self._world, run, self._packed(self._compression, run)))
+        self._waiting, self._waiting_bytes = [], 0
+        with self._communicating():
+            for run in _flights.runs_of([self._slots[entry] for _, entry in waiting]):
+                if self._compression is None:
+                    self._flying.append(_flights.start_sum(self._world, run))
+                else:
+                    self._flying.append(_flights.start_gather(self._world, run, self._packed(self._compression, run)))
 
     def _packed(self, compression: Compression, run: Sequence[Slot]) -> np.ndarray:
         """What this worker pushed to a run of slots, packed."""
@@ -146,11 +162,8 @@ class SynchronousStore(KVStore):
         """Waits for the first flight, and changes the values of its keys. What an updater raises leaves its key as pushed, and the
         others for the next time."""
         flight = self._flying[0]
-        try:
+        with self._communicating():
             _flights.land(self._world, flight, self._compression)
-        except Error as error:
-            self._failure = error
-            raise
         while flight.slots:
             slot = flight.slots.pop(0)
             entry = self._entries[slot.key]

@@ -41,7 +41,7 @@ class Update:
 
     def read_into(self, out: np.ndarray) -> None:
         """Copies the value into an array of its type in row-major order."""
-        self.executable._read_state_into(_VALUE, out)
+        self.executable._read_state_into(_VALUE, out.reshape(-1).view(np.uint8))  # NumPy's bytes, of bfloat16 too
 
     def states(self) -> dict[str, np.ndarray]:
         """Copies of what the optimizer keeps, by name: momentum, optimizer/step."""
