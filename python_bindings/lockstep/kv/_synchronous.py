@@ -4,6 +4,7 @@ changes its own copy of the values by the same sums, so that all copies have the
 from __future__ import annotations
 
 import weakref
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -22,9 +23,10 @@ from ._sum import sum_into
 from ._values import Value
 
 if TYPE_CHECKING:
+    from .._lockstep import Executable
     from ._compression import Compression
 
-_CHECK_EVERY = 512  # pushes, after which workers compare what their updaters made of a value
+_CHECK_EVERY = 512  # pushes, after which workers compare what has become of a value
 
 
 class SynchronousStore(KVStore):
@@ -44,7 +46,7 @@ class SynchronousStore(KVStore):
         self._waiting_bytes = 0
         self._flying: list[Flight] = []  # started, in this order
         self._pushed: set[Entry] = set()  # those that wait or fly
-        self._applied: dict[Entry, int] = {}  # how often the updater was called
+        self._applied: dict[Entry, int] = {}  # how many pushes have changed it
         self._failure: Error | None = None  # of the workers' communication, which ends the store
         weakref.finalize(self, _finish, self._world, self._flying)
 
@@ -74,6 +76,13 @@ class SynchronousStore(KVStore):
             with self._communicating():
                 for entry in self._entries.values():
                     self._prepare(entry)
+                updates = [entry.update.executable for entry in self._entries.values() if entry.update is not None]
+                if updates:
+                    # Other kernels, and loops that other processors vectorise otherwise, may compute other bits.
+                    first = updates[0]
+                    self._agree(
+                        "updates", f"{first._program()['built_with']}, {first.threads} threads, #{_checksum(updates)}"
+                    )
             self._is_ready = True
 
     def _make_slots(self) -> None:
@@ -169,24 +178,28 @@ class SynchronousStore(KVStore):
             entry = self._entries[slot.key]
             self._pushed.discard(entry)
             self._apply(entry, slot.array)
-            if self._updater is not None:
-                self._compare_replicas(entry)
+            self._compare_replicas(entry, slot.array)
         self._flying.pop(0)
 
-    def _compare_replicas(self, entry: Entry) -> None:
-        """From time to time, whether all workers' updaters have come to the same bits."""
+    def _compare_replicas(self, entry: Entry, free: np.ndarray) -> None:
+        """From time to time, whether all workers have come to the same bits; `free` is of the value's type, for a copy. What an updater
+        does is compared at once, too: nobody else has looked at it."""
         times = self._applied[entry] = self._applied.get(entry, 0) + 1
-        if self.num_workers == 1 or times % _CHECK_EVERY != 1:
+        is_first = self._updater is not None and times == 1
+        if self.num_workers == 1 or entry.stored is free or not (is_first or times % _CHECK_EVERY == 0):
             return
-        assert entry.stored is not None
-        own = _digest(entry.stored)
+        if entry.update is not None:
+            entry.update.read_into(free)
+        own = _digest(free if entry.stored is None else entry.stored)
         told = self._world.gather_bytes(own, f"kv replicas of {entry.key!r}")
         other = next((rank for rank, digest in enumerate(told) if digest != told[0]), None)
         if other is not None:
-            raise Error(
-                f"key {entry.key!r}: after push {times} its value differs between ranks 0 and {other}: the updater does not do "
-                "the same on all ranks"
-            )
+            raise Error(f"key {entry.key!r}: after push {times} its value differs between ranks 0 and {other}")
+
+
+def _checksum(updates: Sequence[Executable]) -> str:
+    """Of the programs of updates."""
+    return f"{zlib.crc32(''.join(str(each.graph) for each in updates).encode()):08x}"
 
 
 def _digest(array: np.ndarray) -> bytes:
