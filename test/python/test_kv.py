@@ -335,6 +335,19 @@ def test_dtypes(dtype: Any) -> None:
     np.testing.assert_array_equal(pulled, 3 * np.arange(6))
 
 
+def test_bfloat16_and_its_optimizer() -> None:
+    dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    store = ls.kv.create()
+    store.init("w", np.ones((2, 3), dtype))
+    store.push("w", [np.full((2, 3), 3, dtype)] * 2)
+    store.set_optimizer(ls.optim.SGD(0.5))
+    store.push("w", np.full((2, 3), 2, dtype))
+    out = np.zeros((2, 3), dtype)
+    store.pull("w", out=out)
+    np.testing.assert_array_equal(out.astype(np.float32), ones(5))
+    assert store.pull("w").dtype == dtype
+
+
 def test_tensors_and_other_orders_of_memory() -> None:
     store = store_of(w=ones(0, (3, 2)))
     store.push("w", torch.arange(6.0).reshape(3, 2))

@@ -302,6 +302,17 @@ def other_updaters(world: ls.Communicator) -> None:
     store.pull("b")
 
 
+def other_bits(world: ls.Communicator) -> None:
+    store = store_of(world)
+    store.set_optimizer(ls.optim.SGD(0.1))
+    for push in range(1, 514):
+        store.push("a", ones())
+        store.pull("a")
+        if push == 1 and world.rank == 1:
+            store._entries["a"].update.executable.state["value"] = store.pull("a") + 1
+        assert push < 513, "512 pushes later it was not seen"
+
+
 @pytest.mark.parametrize(
     ("body", "messages"),
     [
@@ -310,7 +321,8 @@ def other_updaters(world: ls.Communicator) -> None:
         (other_shapes, [r"'a' f32\[2,3\], 'b'", r"'a' f32\[2,4\], 'b'"]),
         (many_other_keys, [r"of 100 keys #\w{8}: 'layer0.weight'", r"of 100 keys #\w{8}: 'layer1.weight'"]),
         (other_optimizers, ["different optimizers: rank 0 SGD", "rank 1 Adam"]),
-        (other_settings, ["rank 0: none; on rank 1: optimizer/learning_rate=0.2"]),
+        (other_settings, ["different settings: rank 0 {'learning_rate': 0.1}, rank 1 {'learning_rate': 0.2}"]),
+        (other_bits, ["key 'a': after push 512 its value differs between ranks 0 and 1"]),
         (other_updaters, ["key 'b': after push 1 its value differs between ranks 0 and 1"]),
     ],
 )
@@ -341,17 +353,16 @@ def test_errors_name_the_rank() -> None:
 def test_a_store_that_has_failed_says_so() -> None:
     def body(world: ls.Communicator) -> str:
         store = store_of(world)
-        with pytest.raises(ls.Error):
-            other_keys_again(store)
-        with pytest.raises(ls.Error) as caught:
-            store.pull("a")
+        store.push("ab"[world.rank], ones())
+        with pytest.raises(ls.Error, match="kv push of 'a'"):
+            store.barrier()
+        for call in (lambda: store.pull("a"), lambda: store.push("b", ones()), store.barrier):
+            with pytest.raises(ls.Error) as caught:
+                call()
         return str(caught.value)
 
-    def other_keys_again(store: ls.kv.KVStore) -> None:
-        store.push("ab"[store.rank], ones())
-        store.barrier()
-
     for message in run_in_threads(2, body):
+        assert message.startswith("the store has failed: "), message
         assert "kv push of 'a'" in message, message
 
 

@@ -233,6 +233,7 @@ class KVStore:
         if self._optimizer is None:
             raise Error("set: there is no optimizer; set_optimizer gives the store one")
         self._settle_all()
+        self._agree("settings", str({name: each(0) if callable(each) else each for name, each in values.items()}))
         updates = self._updates()
         for update in updates.values():
             update.executable.set(**values)
@@ -359,9 +360,11 @@ class KVStore:
 
     def _update_of(self, entry: Entry) -> Update:
         """The update of an entry, which is compiled when it is first asked for, and has the value from then on."""
+        from .. import _default_threads  # which imports this package
+
         if entry.update is None:
             assert self._optimizer is not None and entry.stored is not None
-            entry.update = Update(self._optimizer, self._rescale, entry.stored, self._world)
+            entry.update = Update(self._optimizer, self._rescale, entry.stored, _default_threads(self._world))
             entry.update.executable.set(**self._settings)
             entry.stored = None
         return entry.update

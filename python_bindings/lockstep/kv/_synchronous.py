@@ -4,8 +4,9 @@ changes its own copy of the values by the same sums, so that all copies have the
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,9 +23,10 @@ from ._sum import sum_into
 from ._values import Value
 
 if TYPE_CHECKING:
+    from .._lockstep import Executable
     from ._compression import Compression
 
-_CHECK_EVERY = 512  # pushes, after which workers compare what their updaters made of a value
+_CHECK_EVERY = 512  # pushes, after which workers compare what has become of a value
 
 
 class SynchronousStore(KVStore):
@@ -41,9 +43,10 @@ class SynchronousStore(KVStore):
         self._new: list[tuple[Entry, Value]] = []  # initialised, and not yet known to the other workers
         self._slots: dict[Entry, Slot] = {}
         self._waiting: list[tuple[int, Entry]] = []  # priority and entry; pushed, not started
+        self._waiting_bytes = 0
         self._flying: list[Flight] = []  # started, in this order
         self._pushed: set[Entry] = set()  # those that wait or fly
-        self._applied: dict[Entry, int] = {}  # how often the updater was called
+        self._applied: dict[Entry, int] = {}  # how many pushes have changed it
         self._failure: Error | None = None  # of the workers' communication, which ends the store
         weakref.finalize(self, _finish, self._world, self._flying)
 
@@ -67,19 +70,39 @@ class SynchronousStore(KVStore):
         if self._failure is not None:
             raise Error(f"the store has failed: {self._failure}")
         if self._new:
-            new, self._new = self._new, []
-            types = [(entry.key, entry.dtype, entry.shape) for entry, _ in new]
-            slots = _flights.make_slots(self._world, types, "init")
-            for (entry, value), slot in zip(new, slots, strict=True):
-                self._slots[entry], entry.stored = slot, slot.array
-                if self.rank == 0:
-                    sum_into(slot.array, [value])
-            for run in _flights.runs_of(slots):
-                _lockstep._wait(self._world, _flights.start_broadcast(self._world, run))
+            with self._communicating():
+                self._make_slots()
         if not self._is_ready:
-            for entry in self._entries.values():
-                self._prepare(entry)
+            with self._communicating():
+                for entry in self._entries.values():
+                    self._prepare(entry)
+                updates = [entry.update.executable for entry in self._entries.values() if entry.update is not None]
+                if updates:
+                    # Other kernels, and loops that other processors vectorise otherwise, may compute other bits.
+                    first = updates[0]
+                    self._agree(
+                        "updates", f"{first._program()['built_with']}, {first.threads} threads, #{_checksum(updates)}"
+                    )
             self._is_ready = True
+
+    def _make_slots(self) -> None:
+        new, self._new = self._new, []
+        slots = _flights.make_slots(self._world, [(entry.key, entry.dtype, entry.shape) for entry, _ in new], "init")
+        for (entry, value), slot in zip(new, slots, strict=True):
+            self._slots[entry], entry.stored = slot, slot.array
+            if self.rank == 0:
+                sum_into(slot.array, [value])
+        for run in _flights.runs_of(slots):
+            _lockstep._wait(self._world, _flights.start_broadcast(self._world, run))
+
+    @contextmanager
+    def _communicating(self) -> Iterator[None]:
+        """An Error in here ends the store: what other workers are doing is not known any more."""
+        try:
+            yield
+        except Error as error:
+            self._failure = error
+            raise
 
     def _prepare(self, entry: Entry) -> None:
         """Leaves the entry's slot to what is pushed, where something else is done with that than to make it the value."""
@@ -98,19 +121,21 @@ class SynchronousStore(KVStore):
             slot = self._slots[entry].array
             sum_into(slot, values)
             self._waiting.append((priority, entry))
+            self._waiting_bytes += slot.nbytes
             self._pushed.add(entry)
-        if sum(self._slots[entry].array.nbytes for _, entry in self._waiting) >= _flights.FLIGHT_BYTES:
+        if self._waiting_bytes >= _flights.FLIGHT_BYTES:
             self._start()
 
     def _start(self) -> None:
         """Starts what waits: of higher priority first, then as it was pushed."""
         waiting = sorted(self._waiting, key=lambda each: -each[0])
-        self._waiting = []
-        for run in _flights.runs_of([self._slots[entry] for _, entry in waiting]):
-            if self._compression is None:
-                self._flying.append(_flights.start_sum(self._world, run))
-            else:
-                self._flying.append(_flights.start_gather(self._world, run, self._packed(self._compression, run)))
+        self._waiting, self._waiting_bytes = [], 0
+        with self._communicating():
+            for run in _flights.runs_of([self._slots[entry] for _, entry in waiting]):
+                if self._compression is None:
+                    self._flying.append(_flights.start_sum(self._world, run))
+                else:
+                    self._flying.append(_flights.start_gather(self._world, run, self._packed(self._compression, run)))
 
     def _packed(self, compression: Compression, run: Sequence[Slot]) -> np.ndarray:
         """What this worker pushed to a run of slots, packed."""
@@ -146,34 +171,35 @@ class SynchronousStore(KVStore):
         """Waits for the first flight, and changes the values of its keys. What an updater raises leaves its key as pushed, and the
         others for the next time."""
         flight = self._flying[0]
-        try:
+        with self._communicating():
             _flights.land(self._world, flight, self._compression)
-        except Error as error:
-            self._failure = error
-            raise
         while flight.slots:
             slot = flight.slots.pop(0)
             entry = self._entries[slot.key]
             self._pushed.discard(entry)
             self._apply(entry, slot.array)
-            if self._updater is not None:
-                self._compare_replicas(entry)
+            self._compare_replicas(entry, slot.array)
         self._flying.pop(0)
 
-    def _compare_replicas(self, entry: Entry) -> None:
-        """From time to time, whether all workers' updaters have come to the same bits."""
+    def _compare_replicas(self, entry: Entry, free: np.ndarray) -> None:
+        """From time to time, whether all workers have come to the same bits; `free` is of the value's type, for a copy. What an updater
+        does is compared at once, too: nobody else has looked at it."""
         times = self._applied[entry] = self._applied.get(entry, 0) + 1
-        if self.num_workers == 1 or times % _CHECK_EVERY != 1:
+        is_first = self._updater is not None and times == 1
+        if self.num_workers == 1 or entry.stored is free or not (is_first or times % _CHECK_EVERY == 0):
             return
-        assert entry.stored is not None
-        own = _digest(entry.stored)
+        if entry.update is not None:
+            entry.update.read_into(free)
+        own = _digest(free if entry.stored is None else entry.stored)
         told = self._world.gather_bytes(own, f"kv replicas of {entry.key!r}")
         other = next((rank for rank, digest in enumerate(told) if digest != told[0]), None)
         if other is not None:
-            raise Error(
-                f"key {entry.key!r}: after push {times} its value differs between ranks 0 and {other}: the updater does not do "
-                "the same on all ranks"
-            )
+            raise Error(f"key {entry.key!r}: after push {times} its value differs between ranks 0 and {other}")
+
+
+def _checksum(updates: Sequence[Executable]) -> str:
+    """Of the programs of updates."""
+    return f"{zlib.crc32(''.join(str(each.graph) for each in updates).encode()):08x}"
 
 
 def _digest(array: np.ndarray) -> bytes:

@@ -12,23 +12,21 @@ from ..optim import Optimizer
 from ._values import dtype_name
 
 if TYPE_CHECKING:
-    from .._lockstep import Communicator, Executable
+    from .._lockstep import Executable
 
 _VALUE = "value"
 
 
 class Update:
-    """A value, what an optimizer keeps for it, and the step of both.
-
-    Of several ranks each makes the same step; what they must agree on, the optimizer, its settings and, from time to time, the
-    bits of value and states, they compare when it is made and in its calls, as they do of any program.
+    """A value, what an optimizer keeps for it, and the step of both: an executable of this process alone. Of several workers each makes
+    the same step by the same gradient; that they can is for the store to compare.
     """
 
-    def __init__(self, optimizer: Optimizer, rescale_grad: float, value: np.ndarray, world: Communicator) -> None:
-        from .. import _default_threads, compile  # which import this package
+    def __init__(self, optimizer: Optimizer, rescale_grad: float, value: np.ndarray, threads: int) -> None:
+        from .. import compile  # which imports this package
 
         graph = graph_of(optimizer, rescale_grad, value.dtype, value.shape)
-        self.executable: Executable = compile(graph, world=world, threads=_default_threads(world), replicated=True)
+        self.executable: Executable = compile(graph, threads=threads)
         self.executable.state[_VALUE] = value
 
     def __call__(self, gradient: np.ndarray) -> None:
@@ -41,7 +39,7 @@ class Update:
 
     def read_into(self, out: np.ndarray) -> None:
         """Copies the value into an array of its type in row-major order."""
-        self.executable._read_state_into(_VALUE, out)
+        self.executable._read_state_into(_VALUE, out.reshape(-1).view(np.uint8))  # NumPy's bytes, of bfloat16 too
 
     def states(self) -> dict[str, np.ndarray]:
         """Copies of what the optimizer keeps, by name: momentum, optimizer/step."""
