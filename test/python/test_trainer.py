@@ -421,7 +421,7 @@ def test_a_synchronous_store_says_who_the_workers_are() -> None:
     x, labels = samples()
 
     def body(world: ls.Communicator) -> list[float]:
-        store = SimpleNamespace(type="dist_sync", _world=world)
+        store = ls.kv.create("dist_sync", world)
         found = trainer(store)
         assert found.world is world and len(found.executable.collectives) > 0
         found.fit((x, labels))
@@ -440,12 +440,18 @@ def test_a_synchronous_store_says_who_the_workers_are() -> None:
         (SimpleNamespace(type="dist_async"), "dist_async is not supported"),
         ("nccl", "there is no store of the kind 'nccl'; there are local, device, dist_sync"),
         (3, "kvstore is 3, expected a store, its kind"),
-        (SimpleNamespace(type="dist_sync", _compression="2bit"), 'the store compresses what is pushed.*wire="bf16"'),
     ],
 )
 def test_stores_that_do_not_do(kvstore: Any, words: str) -> None:
     with pytest.raises(ls.Error, match=words):
         trainer(kvstore)
+
+
+def test_a_store_that_compresses_is_refused() -> None:
+    store = ls.kv.create("device")
+    store.set_gradient_compression({"type": "2bit", "threshold": 0.5})
+    with pytest.raises(ls.Error, match='the store compresses what is pushed.*wire="bf16"'):
+        trainer(store)
 
 
 # --- What is wrong
