@@ -119,7 +119,7 @@ class AsyncStore(KVStore):
         entries = [self._arguments.known("pull", each) for each in keys]
         pulls, copies = [], []
         for entry, outs in self._arguments.outs("pull", entries, out, listed):
-            if not outs or (entry.is_sparse and ignore_sparse):
+            if not outs:
                 continue
             first = next((each for each in outs if each.flags.c_contiguous), None)
             direct = np.empty(entry.shape, entry.dtype) if first is None else first
@@ -128,6 +128,8 @@ class AsyncStore(KVStore):
         self._servers.pull(pulls)  # all at once
         for each, direct in copies:
             np.copyto(each, direct)
+        for entry, rows in [] if ignore_sparse else self._arguments.rows("pull", entries, out, listed):
+            rows.indices, rows.values = np.arange(entry.shape[0]), self._read(entry, None)
         return None
 
     def set_updater(self, updater: Updater) -> NoReturn:
