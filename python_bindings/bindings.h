@@ -48,6 +48,7 @@ void BindGraph(nanobind::module_& module);    // Graph, parse, gradients, distri
 void BindChoices(nanobind::module_& module);  // the optimizers and losses that there are, and what they accept
 void BindCommunicator(nanobind::module_& module);  // Communicator
 void BindExecutable(nanobind::module_& module);    // Executable, compile, save_onnx
+void BindPlan(nanobind::module_& module);          // what lockstep.plan searches
 void BindMachine(nanobind::module_& module);       // what `lockstep doctor` asks; where Python has NVIDIA's libraries
 
 }  // namespace lockstep::python

@@ -27,5 +27,6 @@ NB_MODULE(_lockstep, module) {
   BindChoices(module);
   BindGraph(module);
   BindExecutable(module);
+  BindPlan(module);
   BindMachine(module);
 }
