@@ -73,7 +73,8 @@ std::string Chosen(const PlacementChoices& choices) {
 
 TEST(SplitsOf, TheFirstThatMatchesCountsAndPatternsAreNotOfWhatOptimizersKeep) {
   EXPECT_EQ(Chosen({{"w", {{"model", 1}}}, {"[uwmv]", {}}}), "u replicated, w model=1");
-  EXPECT_EQ(Chosen({{"*", {}}, {"w", {{"model", 1}}}}), "g replicated, n replicated, u replicated, w replicated, x replicated");
+  EXPECT_EQ(Chosen({{"*", {}}, {"w", {{"model", 1}}}}),
+            "g replicated, n replicated, u replicated, w replicated, x replicated");
   EXPECT_EQ(Chosen({{"m", {{"model", 1}}}}), "m model=1") << "a name is of whatever it names";
   EXPECT_EQ(Chosen({}), "");
 }

@@ -193,7 +193,12 @@ def test_a_table_and_a_picture(tmp_path: Path) -> None:
 
 def test_a_machine_is_what_its_file_says(tmp_path: Path) -> None:
     path = str(tmp_path / "machine.toml")
-    for machine in (Machine(), SLOW, Machine(operations=1e11, memory=2e10), Machine(4, Link(1e-6, 8e9), Link(2.5e-5, 1.2e8), 4e-10)):
+    for machine in (
+        Machine(),
+        SLOW,
+        Machine(operations=1e11, memory=2e10),
+        Machine(4, Link(1e-6, 8e9), Link(2.5e-5, 1.2e8), 4e-10),
+    ):
         machine.write(path)
         assert Machine.read(path) == machine
     for text, error in [
