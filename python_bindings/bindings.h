@@ -51,6 +51,7 @@ void BindCollectives(nanobind::module_& module);   // its collectives over array
 void BindExecutable(nanobind::module_& module);    // Executable, compile, save_onnx
 void BindStore(nanobind::module_& module);         // the update of a value of lockstep.kv
 void BindServers(nanobind::module_& module);       // parameter servers, and a worker's end of them
+void BindPlan(nanobind::module_& module);          // what lockstep.plan searches
 void BindMachine(nanobind::module_& module);       // what `lockstep doctor` asks; where Python has NVIDIA's libraries
 
 }  // namespace lockstep::python

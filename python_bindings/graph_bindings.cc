@@ -333,17 +333,17 @@ void BindFunctions(nb::module_& module) {
   module.def(
       "_distribute",
       [](const Model& model, const std::vector<std::pair<std::string, int64_t>>& axes,
-         const passes::InputSplits& splits) {
+         const passes::PlacementChoices& placements) {
         nb::gil_scoped_release release;
         const Mesh mesh = ValueOrThrow(MeshOf(axes));
         Graph graph = model.graph.Clone();
-        ThrowIfError(passes::SplitInputs(graph, splits, mesh));
+        ThrowIfError(passes::SplitInputs(graph, ValueOrThrow(passes::SplitsOf(graph, placements)), mesh));
         // What nobody uses must not travel; and values that are used in slices alone need not be there as a whole.
         const std::vector<passes::Pass> to_run = {passes::Dce(), passes::Distribute(mesh), passes::Dce()};
         ThrowIfError(passes::RunPasses(to_run, graph));
         return model.With(std::move(graph));
       },
-      "graph"_a, "mesh"_a, "split"_a);
+      "graph"_a, "mesh"_a, "placements"_a);
   module.def(
       "_interpret", &InterpretModel, "graph"_a, "inputs"_a,
       nb::sig("def _interpret(graph: Graph, inputs: collections.abc.Sequence[collections.abc.Mapping[str, object]]) -> "

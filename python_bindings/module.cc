@@ -30,5 +30,6 @@ NB_MODULE(_lockstep, module) {
   BindExecutable(module);
   BindStore(module);
   BindServers(module);
+  BindPlan(module);
   BindMachine(module);
 }

@@ -29,6 +29,8 @@ from ._checkpoints import Checkpoints
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
 from ._log import warn_once
+from ._placements import Placement, choices, replicated, split
+from ._plan import Plan, plan
 from ._torch import from_torch, to_torch
 from ._trainer import Trainer
 from ._values import ValueInfo
@@ -43,9 +45,10 @@ if TYPE_CHECKING:
     from ._report import Report
 
 __all__ = [
-    "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Trainer", "ValueInfo",
+    "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Trainer", "ValueInfo",
     "average", "clip", "compile", "data", "distribute", "from_torch", "gradients", "interpret", "kv", "load_onnx", "load_weights",
-    "loss", "metrics", "optim", "parse", "save_onnx", "save_weights", "schedule", "to_torch", "train_step",
+    "loss", "metrics", "optim", "parse", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
+    "train_step",
 ]  # fmt: skip
 
 
@@ -262,6 +265,7 @@ def compile(
     *,
     mesh: Mapping[str, int] | None = None,
     split: Mapping[str, Mapping[str, int]] | None = None,
+    placements: Mapping[str, Placement] | None = None,
     shard_optimizer: bool = False,
     shared_weights: bool = False,
     threads: int | None = None,
@@ -300,6 +304,9 @@ def compile(
       split: states and inputs that the ranks share along an axis, each with the dimension that is split: with
         `{"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}` a rank holds a part of each. What the optimizer keeps for a
         state goes with it. Inputs are split along "data" already, as `load_onnx` says.
+      placements: the same for names and patterns, of which the first that matches a state or input counts: `{"fc1.*": split(0, "model"),
+        "fc*": replicated()}`, with `lockstep.split` and `lockstep.replicated`. What `split` names goes before. Patterns say nothing of what the
+        optimizer keeps. Or a `Plan`, which `lockstep.plan` searches: its mesh is then that of the program (docs/model_parallelism.md).
       shard_optimizer: True lets the ranks along "data" share what optimizers keep for weights, momenta and averages, as the first stage
         of ZeRO does: gradients are reduced to slices, each rank updates the slice that it has the momentum of, and the slices of
         new weights are gathered. As many bytes travel as without; the results have the same bits, but where norms of gradients are sums over
@@ -361,8 +368,8 @@ def compile(
     try:
         _graph("the graph", graph)
         _check.text("backend", backend)
-        axes = list(_check.extents("mesh", {"data": world.size} if mesh is None else mesh).items())
-        splits = _check.splits("split", {} if split is None else split)
+        axes = _axes(world, mesh, placements)
+        placed = choices(split, placements)
         count = _default_threads(world) if threads is None else _check.integer("compile: threads", threads, 1)
         if buckets is not None and backend != "cpu":
             raise Error(f'compile: buckets is for backend="cpu", whose steps have times; backend is {backend!r}')
@@ -398,7 +405,7 @@ def compile(
         backend,
         world,
         axes,
-        splits,
+        placed,
         shard_optimizer,
         shared_weights,
         count,
@@ -422,6 +429,15 @@ def compile(
         )
     executable._schedules.update(getattr(graph, "_schedules", {}))
     return executable
+
+
+def _axes(world: Communicator, mesh: Any, placements: Any) -> list[tuple[str, int]]:
+    """The mesh of compile: that which is given, that of the plan, or all ranks along "data"."""
+    if not isinstance(placements, Plan):
+        return list(_check.extents("mesh", {"data": world.size} if mesh is None else mesh).items())
+    if mesh is not None and list(_check.extents("mesh", mesh).items()) != list(placements.mesh.items()):
+        raise Error(f"compile: mesh is {mesh}, and placements a plan for {placements.mesh}")
+    return list(placements.mesh.items())
 
 
 def _operations_per_byte(factors: Any, world: Communicator) -> float | None:
@@ -472,15 +488,21 @@ def _default_threads(world: Communicator) -> int:
     return int(outermost)
 
 
-def distribute(graph: Graph, mesh: Mapping[str, int], split: Mapping[str, Mapping[str, int]] | None = None) -> Graph:
-    """The program placed on a mesh, such as `distribute(step, {"data": 4})`; `compile`, which has the same `mesh` and `split`,
-    does this by itself.
+def distribute(
+    graph: Graph,
+    mesh: Mapping[str, int],
+    split: Mapping[str, Mapping[str, int]] | None = None,
+    placements: Mapping[str, Placement] | None = None,
+) -> Graph:
+    """The program placed on a mesh, such as `distribute(step, {"data": 4})`; `compile`, which has the same `mesh`, `split` and
+    `placements`, does this by itself.
 
     Shapes are still those of the whole. What comes out says of each value where it is, and holds the collectives; it can be
     printed, changed as text, and compiled.
     """
-    splits = _check.splits("split", {} if split is None else split)
-    placed = _lockstep._distribute(_graph("the graph", graph), list(_check.extents("mesh", mesh).items()), splits)
+    placed = _lockstep._distribute(
+        _graph("the graph", graph), list(_check.extents("mesh", mesh).items()), choices(split, placements)
+    )
     placed._schedules = getattr(graph, "_schedules", {})
     return placed
 
