@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -89,6 +90,17 @@ def test_servers_are_on_all_hosts(two: ssh_hosts.SshHosts, hosts_file: str, tmp_
     assert code == 0, stderr
     places = {"worker 0": 0, "worker 1": 0, "worker 2": 1, "server 0": 0, "server 1": 0, "server 2": 1}
     assert sorted(stdout.splitlines()) == sorted(f"[{rank}] {two.names[host]}" for rank, host in places.items())
+
+
+@needs_ssh
+def test_workers_and_servers_talk_between_hosts(two: ssh_hosts.SshHosts, hosts_file: str, tmp_path: Path) -> None:
+    """All that three workers push arrives at two servers, of which each worker has one on its host and one on the other."""
+    program = (sys.executable, str(ROOT / "test/python/mpi_servers.py"), "lost", str(tmp_path))
+    code, _, stderr = launch(two, "-n", "3", "-s", "2", "-H", hosts_file, "--interface", "eth0", *program)
+    assert code == 0, stderr
+    reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+    assert [report["size"] for report in reports] == [3, 3, 3]
+    assert "on average, at most" in reports[0]["staleness"]
 
 
 @needs_ssh
