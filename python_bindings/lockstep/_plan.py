@@ -263,6 +263,8 @@ def plan(
     """
     _check.instance("plan: the graph", graph, Graph, "a lockstep.Graph, which load_onnx() or parse() makes")
     axes = _check.extents("mesh", mesh)
+    for axis, size in axes.items():
+        _check.integer(f"plan: mesh: the size of axis {axis}", size, 1)
     if machine is not None:
         _check.instance("plan: machine", machine, Machine, "a lockstep.forecast.Machine")
     limit = None if memory_limit is None else _check.integer("plan: memory_limit", memory_limit, 1)

@@ -56,7 +56,21 @@ class Inputs:
             return data
         if arrays and getattr(arrays[0], "num_parts", 1) > 1:
             return batches(*arrays, size=self.share, seed=seed, last=last)
+        self._check_is_everywhere(arrays)
         return batches(*arrays, size=self.size, world=self._world, mesh=self._mesh, seed=seed, last=last)
+
+    def _check_is_everywhere(self, arrays: tuple[Any, ...]) -> None:
+        """Whether all workers have as many samples: each cuts its rows out of what it takes for all."""
+        if self._world.size == 1:
+            return
+        own = len(arrays[0]) if arrays and hasattr(arrays[0], "__len__") else -1
+        counts = [int(told) for told in self._world.gather_bytes(str(own).encode(), "samples of a Trainer's data")]
+        other = next((rank for rank, count in enumerate(counts) if count != counts[0]), None)
+        if other is not None:
+            raise Error(
+                f"Trainer: the data has {counts[0]} samples on rank 0 and {counts[other]} on rank {other}, and is to be all samples, the "
+                "same on all workers; a worker's own part is what a reader gives with num_parts and part_index, or an iterable of batches"
+            )
 
     def padded(self, batch: Batch) -> Batch:
         """The same with as many rows as this rank's share: what is missing are copies of its first row, of weight 0."""

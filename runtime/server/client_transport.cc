@@ -270,6 +270,7 @@ absl::Status ServerClient::Receive(size_t server, uint64_t id, Request& request,
     if (bytes > 0) std::memcpy(request.to, reply.bytes.data(), bytes);
     return absl::OkStatus();
   }
+  if (reply.memory.segment == 0) return Internal() << "a message names memory that is in no segment";
   const absl::StatusOr<std::byte*> value =
       memory_.Resolve(static_cast<int>(server), links_[server]->address.process, reply.memory, bytes);
   if (value.ok()) std::memcpy(request.to, *value, bytes);

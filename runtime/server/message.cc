@@ -13,6 +13,9 @@
 namespace lockstep {
 namespace {
 
+// More than any message has: a header that says more is damaged.
+constexpr uint64_t kMostText = uint64_t{1} << 28, kMostBytes = uint64_t{1} << 40;
+
 bool WouldWait() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 absl::Status Closed(int error) {
@@ -91,6 +94,10 @@ absl::StatusOr<std::optional<Message>> MessageConnection::Read() {
   if (!body_) {
     ASSIGN_OR_RETURN(const bool whole, Receive(reinterpret_cast<std::byte*>(&header_), sizeof(header_), &header_got_));
     if (!whole) return std::nullopt;
+    if (header_.name_bytes > kMostText || header_.text_bytes > kMostText || header_.bytes > kMostBytes) {
+      return Internal() << "a message says that it has a name of " << header_.name_bytes << " bytes, a text of "
+                        << header_.text_bytes << " and " << header_.bytes << " bytes more, which none has";
+    }
     body_.emplace(header_.name_bytes + header_.text_bytes + header_.bytes);
     body_got_ = 0;
   }

@@ -153,6 +153,7 @@ void ParameterServer::Lose(int rank, const absl::Status& why) {
   const std::string what =
       gives_up.ok() ? " died: " + std::string(why.message()) : " gave up: " + std::string(gives_up.message());
   ranks_.erase(client->second->connection.descriptor());
+  memory_of_gone_.push_back(std::move(client->second->memory));
   clients_.erase(client);
   at_barrier_.erase(rank);
   workers_[rank].life = is_done ? Worker::Life::kLeft : Worker::Life::kDied;

@@ -14,6 +14,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -97,8 +98,9 @@ class ParameterServer {
   std::map<int, std::unique_ptr<Client>> clients_;  // by rank
   std::map<int, int> ranks_;                        // by descriptor
   std::map<std::string, std::unique_ptr<ServedArray>, std::less<>> arrays_;
-  std::map<int, uint64_t> at_barrier_;  // by rank, the request
-  std::shared_ptr<Segment> probe_;      // which workers try to open
+  std::vector<PeerMemory> memory_of_gone_;  // in which gradients may lie that have not been used yet
+  std::map<int, uint64_t> at_barrier_;      // by rank, the request
+  std::shared_ptr<Segment> probe_;          // which workers try to open
   absl::Status failure_;
   absl::Duration began_, failed_at_;
   bool stopped_ = false;

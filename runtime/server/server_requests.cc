@@ -78,6 +78,7 @@ void ParameterServer::TakeHello(Client& client, const Message& message) {
 absl::StatusOr<const std::byte*> ParameterServer::Bytes(Client& client, const Message& message, size_t* bytes) {
   *bytes = message.memory_bytes > 0 ? message.memory_bytes : message.bytes.size();
   if (message.memory_bytes == 0) return message.bytes.data();
+  if (message.memory.segment == 0) return Internal() << "a message names memory that is in no segment";
   ASSIGN_OR_RETURN(const std::byte* data, client.memory.Resolve(client.rank, workers_[client.rank].process,
                                                                 message.memory, message.memory_bytes));
   return data;

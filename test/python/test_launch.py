@@ -232,7 +232,12 @@ def start_waiting(mark: str, script: str, new_group: bool = False) -> subprocess
     command = [LOCKSTEP, "launch", "-n", "2", "--", "sh", "-c", script]
     pipe = subprocess.PIPE
     environment = {**ENVIRONMENT, "MARK_OF_JOB": mark}
-    job = subprocess.Popen(command, env=environment, stdout=pipe, text=True, process_group=0 if new_group else None)
+    # Who runs this under nohup has SIGHUP ignored, which processes inherit.
+    here = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        job = subprocess.Popen(command, env=environment, stdout=pipe, text=True, process_group=0 if new_group else None)
+    finally:
+        signal.signal(signal.SIGHUP, here)
     await_lines(job, 2)
     return job
 

@@ -47,7 +47,7 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.parse(wrong), []),
     (lambda wrong: ls.train_step(wrong, CROSS_ENTROPY, SGD), []),
     (lambda wrong: ls.train_step(mlp(), wrong, SGD), []),
-    (lambda wrong: ls.train_step(mlp(), CROSS_ENTROPY, wrong), []),
+    (lambda wrong: ls.train_step(mlp(), CROSS_ENTROPY, wrong), [None]),
     (lambda wrong: training(trained=wrong), [[], {}]),
     (lambda wrong: training(frozen=wrong), [[], {}]),
     (lambda wrong: training(keep_results=wrong), []),

@@ -47,6 +47,7 @@ class Step:
     host: str
     what: str
     command: tuple[str, ...]
+    seconds: float = 3600.0  # that it may take; a copy may be of much
 
 
 @dataclass(frozen=True)

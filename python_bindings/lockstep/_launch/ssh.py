@@ -11,6 +11,7 @@ from .job import Job, Plan, Step
 from .mpirun import mpirun
 
 AGENT = "ssh -o BatchMode=yes -o ConnectTimeout=10"  # which asks for no password, and gives up
+ASK_SECONDS = 60.0  # that a host may take to answer; the limit of ssh is for connecting alone
 
 
 def plan(job: Job, agent: str = AGENT, source: str = "", is_here: Callable[[str], bool] = lambda _: False) -> Plan:
@@ -51,7 +52,7 @@ def _is_own_address(address: str) -> bool:
 def _ask(host: str, agent: str, is_here: Callable[[str], bool]) -> list[Step]:
     if is_here(host):
         return []
-    return [Step(host, f"host {host} cannot be reached by {agent}", (*shlex.split(agent), host, "true"))]
+    return [Step(host, f"host {host} cannot be reached by {agent}", (*shlex.split(agent), host, "true"), ASK_SECONDS)]
 
 
 def _copy(host: str, job: Job, agent: str, source: str, is_here: bool) -> list[Step]:
@@ -65,4 +66,4 @@ def _copy(host: str, job: Job, agent: str, source: str, is_here: bool) -> list[S
         return [make, Step(host, what, ("rsync", "-a", here, job.directory + "/"))]
     make_there = (*shlex.split(agent), host, f"mkdir -p {shlex.quote(job.directory)}")
     copy = ("rsync", "-az", "--protect-args", f"--rsh={agent}", here, f"{host}:{job.directory}/")
-    return [Step(host, f"host {host} cannot be reached by {agent}", make_there), Step(host, what, copy)]
+    return [Step(host, f"host {host} cannot be reached by {agent}", make_there, ASK_SECONDS), Step(host, what, copy)]

@@ -16,7 +16,6 @@ from .command import _OWN
 from .job import Plan, Step
 from .output import Copies
 
-STEP_SECONDS = 3600.0  # for a copy; ssh gives up by itself where nobody answers
 _AT_ONCE = 16  # hosts
 _PACKAGES = {
     "mpirun": "Open MPI (Debian: openmpi-bin)",
@@ -86,9 +85,9 @@ def _first_failure(steps: Sequence[Step]) -> str:
     quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
     for step in steps:
         try:
-            done = subprocess.run(step.command, timeout=STEP_SECONDS, check=False, **quiet)
+            done = subprocess.run(step.command, timeout=step.seconds, check=False, **quiet)
         except subprocess.TimeoutExpired:
-            return f"{step.what}: not done in {STEP_SECONDS:.0f} s"
+            return f"{step.what}: not done in {step.seconds:.0f} s"
         if done.returncode != 0:
             said = " ".join((done.stderr or done.stdout).split()) or "it said nothing"
             return f"{step.what}: exit code {done.returncode}, {said}"

@@ -119,6 +119,14 @@ class Arguments:
             found, expected = type_text(out.dtype, out.shape), type_text(entry.dtype, entry.shape)
             raise Error(f"{self.of(call, entry.key)}: out is {found}, expected {expected}")
 
+    def check_finite(self, call: str, entry: Entry, values: Sequence[Value]) -> None:
+        """What is rounded to few values cannot be infinite, or no number."""
+        for value in values:
+            if not np.isfinite(value.values if isinstance(value, RowSparse) else value).all():
+                raise Error(
+                    f"{self.of(call, entry.key)}: the value is not finite, and compression has no bits for that"
+                )
+
     def check_compressible(self, call: str, entry: Entry) -> None:
         if entry.dtype != np.float32:
             found = type_text(entry.dtype, entry.shape)

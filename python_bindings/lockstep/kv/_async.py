@@ -163,11 +163,16 @@ class AsyncStore(KVStore):
         if not self._entries:
             raise Error("set: there are no keys yet, and so nothing to set")
         numbers = {name: _check.number(f"set: {name}", value) for name, value in values.items()}
+        assert self._optimizer is not None
+        first = next(iter(self._entries.values()))
+        settings = graph_of(self._optimizer, self._rescale, first.dtype, first.shape).settings
+        for name in numbers:  # on all ranks, before any is sent
+            if _setting(name) not in settings:
+                raise Error(f"set: the optimizer {type(self._optimizer).__name__} has no {name} that can be set")
 
         def send() -> None:
             for name, value in numbers.items():
-                if self._servers.set(_setting(name), value) == 0:
-                    raise Error(f"set: the optimizer {type(self._optimizer).__name__} has no {name} that can be set")
+                self._servers.set(_setting(name), value)
 
         self._together(send)
         self._settings.update(numbers)
@@ -179,6 +184,10 @@ class AsyncStore(KVStore):
     # --- What kinds of stores differ in ---------------------------------------------------------------------------------------
 
     def _initialize(self, entries: Sequence[Entry], values: Sequence[Value]) -> None:
+        for entry in entries:
+            if math.prod(entry.shape) > self._bigarray_bound:
+                self._check_can_be_cut("init", entry, self._servers.servers)
+
         def send() -> None:
             for entry, value in zip(entries, values, strict=True):
                 array = value.dense() if isinstance(value, RowSparse) else value
@@ -237,22 +246,26 @@ class AsyncStore(KVStore):
 
     def _together(self, send: Any) -> None:
         """Rank 0 tells the servers; then all go on. An Error of rank 0's is raised there, and by others where they miss it."""
+        self._servers.barrier()  # behind what all have pushed
         try:
             if self.rank == 0:
                 send()
         finally:
             self._servers.barrier()
 
+    def _check_can_be_cut(self, call: str, entry: Entry, servers: int) -> None:
+        if servers > 1 and self._optimizer is not None and not _can_be_cut(self._optimizer):
+            raise Error(
+                f"{self._arguments.of(call, entry.key)} lies on {servers} servers, and "
+                f"{type(self._optimizer).__name__} updates an array as a whole: set bigarray_bound to {math.prod(entry.shape)} or more "
+                "before init"
+            )
+
     def _texts(self, entry: Entry) -> list[str]:
         """The update of each piece of a key, as servers take it."""
         assert self._optimizer is not None
         pieces = self._servers.pieces(_name(entry.key))
-        if len(pieces) > 1 and not _can_be_cut(self._optimizer):
-            raise Error(
-                f"{self._arguments.of('set_optimizer', entry.key)} lies on {len(pieces)} servers, and "
-                f"{type(self._optimizer).__name__} updates an array as a whole: set bigarray_bound to {math.prod(entry.shape)} or more "
-                "before init"
-            )
+        self._check_can_be_cut("set_optimizer", entry, len(pieces))
         return [str(graph_of(self._optimizer, self._rescale, entry.dtype, tuple(shape))) for _, shape in pieces]
 
     def _send_optimizer(self, entries: Sequence[Entry]) -> None:

@@ -96,6 +96,7 @@ def load(store: KVStore, path: str) -> None:
 
 
 def _take(store: KVStore, file: CheckpointFile, read: dict[str, np.ndarray]) -> None:
+    _check_keys(file, store)
     described = file.metadata.get("optimizer")
     if described:
         about = json.loads(str(described))
@@ -122,6 +123,19 @@ def _take(store: KVStore, file: CheckpointFile, read: dict[str, np.ndarray]) -> 
             {name: read[f"{key}/{name}"].view(v.dtype).reshape(v.shape) for name, v in update.states().items()}
         )
         update.executable.step = steps[str(key)]
+
+
+def _check_keys(file: CheckpointFile, store: KVStore) -> None:
+    """Before the store gets the file's optimizer: what it has of its own would be gone."""
+    own, others = {str(key) for key in store._entries}, set(json.loads(str(file.metadata["steps"])))
+    if own != others:
+        lacks = sorted(own - others)
+        first = (
+            f"it lacks the key {lacks[0]!r}"
+            if lacks
+            else f"it has the key {min(others - own)!r}, and the store has not"
+        )
+        raise Error(f"{file.path}: {first}")
 
 
 def _check_names(file: CheckpointFile, wanted: dict[str, Any], store: KVStore) -> None:

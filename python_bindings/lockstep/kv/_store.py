@@ -118,8 +118,9 @@ class KVStore:
           priority: keys of higher priority travel first.
         """
         groups = self._arguments.grouped("push", key, value)
-        for entry, _ in groups if self._compression is not None else ():
+        for entry, values in groups if self._compression is not None else ():
             self._arguments.check_compressible("push", entry)
+            self._arguments.check_finite("push", entry, values)
         self._push(groups, _check.integer("push: priority", priority))
 
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> Any:

@@ -177,8 +177,10 @@ class SynchronousStore(KVStore):
             slot = flight.slots.pop(0)
             entry = self._entries[slot.key]
             self._pushed.discard(entry)
-            self._apply(entry, slot.array)
-            self._compare_replicas(entry, slot.array)
+            try:
+                self._apply(entry, slot.array)
+            finally:  # so that all workers compare in the same pushes
+                self._compare_replicas(entry, slot.array)
         self._flying.pop(0)
 
     def _compare_replicas(self, entry: Entry, free: np.ndarray) -> None:
