@@ -122,6 +122,12 @@ def errors() -> None:
     caught(store.barrier)
     store.barrier()
     caught(lambda: store.set_optimizer(ls.optim.LAMB(0.1)))
+    store.set_optimizer(ls.optim.SGD(0.5))
+    caught(lambda: store.set(learning_rate=0.7, bogus=1))
+    store.push("small", np.ones(3, np.float32))
+    store.barrier()
+    moved = first(SHAPES[0]) - store.pull("small")  # by 0.5 for each worker's push
+    assert np.allclose(moved, 0.5 * world.size, atol=1e-5), moved
     caught(lambda: store.push("other", np.zeros(3, np.float32)))
     caught(lambda: store.init("small", np.zeros(3, np.float32)))
     report["errors"] = messages

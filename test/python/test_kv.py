@@ -526,6 +526,34 @@ def test_wrong_compression(params: Any, message: str) -> None:
         ls.kv.create("device").set_gradient_compression(params)
 
 
+@pytest.mark.parametrize("kind", ["1bit", "2bit"])
+def test_compression_is_of_finite_values(kind: str) -> None:
+    store = ls.kv.create("device")
+    store.init(1, np.zeros(4, np.float32))
+    store.set_gradient_compression({"type": kind})
+    for wrong in (np.nan, np.inf, -np.inf):
+        with pytest.raises(ls.Error, match="push: key 1: the value is not finite"):
+            store.push(1, [np.full(4, 3, np.float32), np.array([0, 0, wrong, 0], np.float32)])
+    np.testing.assert_array_equal(store.pull(1), np.zeros(4))
+    store.push(1, np.full(4, 3, np.float32))
+    assert (store.pull(1) > 0).all()
+
+
+def test_a_file_of_other_keys_leaves_the_optimizer(tmp_path: Path) -> None:
+    path = tmp_path / "states"
+    other, store = ls.kv.create("local"), ls.kv.create("local")
+    for each, key, optimizer in ((other, "x", ls.optim.Adam(0.1)), (store, "y", ls.optim.SGD(0.1, momentum=0.9))):
+        each.init(key, np.zeros(2, np.float32))
+        each.set_optimizer(optimizer)
+        each.push(key, np.ones(2, np.float32))
+    other.save_optimizer_states(path, dump_optimizer=True)
+    before = store.pull("y")
+    with pytest.raises(ls.Error, match="states: it lacks the key 'y'"):
+        store.load_optimizer_states(path)
+    store.push("y", np.zeros(2, np.float32))
+    np.testing.assert_allclose(store.pull("y") - before, -0.1 * 0.9, rtol=1e-6)  # by the momentum that it has
+
+
 def test_compression_is_of_f32() -> None:
     store = ls.kv.create("device")
     store.init(1, np.ones(3))

@@ -315,6 +315,7 @@ def test_a_plan_of_six_layers_takes_seconds() -> None:
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
+        ({"mesh": {"data": 0, "model": 2}}, ["plan: mesh: the size of axis data is 0"]),
         ({"mesh": {"data": 2}}, ["plan: the mesh {data=2} has no axis of several ranks, other than data"]),
         ({"mesh": MODEL, "memory_limit": 0}, ["plan: memory_limit is 0"]),
         ({"mesh": MODEL, "machine": 3}, ["plan: machine is 3"]),

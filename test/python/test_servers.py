@@ -117,12 +117,13 @@ def test_optimizer_states_go_to_a_file_and_come_back(tmp_path: Path) -> None:
 
 def test_wrong_calls(tmp_path: Path) -> None:
     for rank, report in enumerate(run(tmp_path, "errors")):
-        updater, compression, schedule, early, cut, unknown, twice = report["errors"]
+        updater, compression, schedule, early, cut, setting, unknown, twice = report["errors"]
         assert "servers run no Python of their workers" in updater
         assert "compresses nothing" in compression
         assert "learning_rate follows a function" in schedule
         assert "key small" in early and "set an optimizer before the first push" in early
         assert f"on rank {rank} of 2: key 'wide' lies on 2 servers, and LAMB updates an array as a whole" in cut
+        assert "set: the optimizer SGD has no bogus that can be set" in setting
         assert "key 'other' was not initialised" in unknown
         assert "key 'small' was initialised before" in twice
 

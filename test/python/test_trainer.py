@@ -179,6 +179,17 @@ def test_workers_with_parts_of_their_own_count_each_sample_once() -> None:
     assert abs(results[0][1]["accuracy"] - alone.evaluate((x, labels))["accuracy"]) < 1e-9
 
 
+def test_data_of_other_lengths_is_an_error() -> None:
+    """Each worker would cut its rows out of another whole."""
+    x, labels = samples(64)
+
+    def body(world: ls.Communicator) -> Any:
+        trainer(world).fit((x[: 64 - world.rank], labels[: 64 - world.rank]))
+
+    for error in errors_of(2, body):
+        assert "has 64 samples on rank 0 and 63 on rank 1" in error, error
+
+
 def test_on_a_mesh_ranks_that_differ_along_other_axes_have_the_same_rows() -> None:
     x, labels = samples()
 
