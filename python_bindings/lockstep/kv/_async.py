@@ -15,7 +15,6 @@ import numpy as np
 from .. import _check, _lockstep, optim
 from .._errors import Error
 from .._lockstep import Communicator
-from . import _keys
 from ._entry import Entry
 from ._keys import Key
 from ._store import KVStore, Updater
@@ -109,28 +108,6 @@ class AsyncStore(KVStore):
     def barrier(self) -> None:
         """Returns when all workers have called it, and what they pushed before is in the values."""
         self._servers.barrier()
-
-    def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> Any:
-        if out is None:
-            return super().pull(key, out, priority, ignore_sparse)
-        _check.integer("pull: priority", priority)
-        ignore_sparse = _check.flag("pull: ignore_sparse", ignore_sparse)
-        keys, listed = _keys.several("pull", key)
-        entries = [self._arguments.known("pull", each) for each in keys]
-        pulls, copies = [], []
-        for entry, outs in self._arguments.outs("pull", entries, out, listed):
-            if not outs:
-                continue
-            first = next((each for each in outs if each.flags.c_contiguous), None)
-            direct = np.empty(entry.shape, entry.dtype) if first is None else first
-            pulls.append((_name(entry.key), _bytes(direct)))
-            copies.extend((each, direct) for each in outs if each is not direct)
-        self._servers.pull(pulls)  # all at once
-        for each, direct in copies:
-            np.copyto(each, direct)
-        for entry, rows in [] if ignore_sparse else self._arguments.rows("pull", entries, out, listed):
-            rows.indices, rows.values = np.arange(entry.shape[0]), self._read(entry, None)
-        return None
 
     def set_updater(self, updater: Updater) -> NoReturn:
         """An Error: servers run no Python of their workers. set_optimizer says what they run."""
@@ -231,6 +208,19 @@ class AsyncStore(KVStore):
         if out is not None and out is not direct:
             np.copyto(out, direct)
         return direct if out is None else out
+
+    def _read_several(self, outs: Sequence[tuple[Entry, Sequence[np.ndarray]]]) -> None:
+        pulls, copies = [], []
+        for entry, arrays in outs:
+            if not arrays:
+                continue
+            first = next((each for each in arrays if each.flags.c_contiguous), None)
+            direct = np.empty(entry.shape, entry.dtype) if first is None else first
+            pulls.append((_name(entry.key), _bytes(direct)))
+            copies.extend((each, direct) for each in arrays if each is not direct)
+        self._servers.pull(pulls)  # all at once
+        for each, direct in copies:
+            np.copyto(each, direct)
 
     def _read_rows(self, entry: Entry, rows: np.ndarray) -> np.ndarray:
         values = np.empty((len(rows), *entry.shape[1:]), entry.dtype)

@@ -143,8 +143,7 @@ class KVStore:
         if out is None:
             values = [self._read(entry, None) for entry in entries]
             return values if listed else values[0]
-        for entry, arrays in self._arguments.outs("pull", entries, out, listed):
-            self._read_all(entry, arrays)
+        self._read_several(list(self._arguments.outs("pull", entries, out, listed)))
         for entry, rows in [] if ignore_sparse else self._arguments.rows("pull", entries, out, listed):
             rows.indices, rows.values = np.arange(entry.shape[0]), self._read(entry, None)
         return None
@@ -330,6 +329,11 @@ class KVStore:
             return entry.stored.copy()
         np.copyto(out, entry.stored)
         return out
+
+    def _read_several(self, outs: Sequence[tuple[Entry, Sequence[np.ndarray]]]) -> None:
+        """The values of entries, each in several arrays."""
+        for entry, arrays in outs:
+            self._read_all(entry, arrays)
 
     def _read_all(self, entry: Entry, outs: Sequence[np.ndarray]) -> None:
         """The value of an entry in several arrays."""
