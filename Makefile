@@ -71,6 +71,9 @@ bench: build ## Measure against PyTorch and MPI; needs torch 2.13 in .venv (ARGS
 	.venv/bin/python benchmarks/run.py $(ARGS)
 	.venv/bin/python benchmarks/all_reduce.py
 
+scaling: build ## Train on 1, 2, 4 and 8 hosts of this machine, beside others, and draw docs/scaling.md; root (ARGS="--mxnet PYTHON")
+	.venv/bin/python benchmarks/scaling.py $(ARGS)
+
 docs: build ## Write docs/ops.md, docs/onnx.md and the types of optimizers and losses from their definitions
 	$(BAZEL) build $(BAZEL_FLAGS) //tools:ops-document
 	bazel-bin/tools/ops-document > docs/ops.md
@@ -97,4 +100,4 @@ clean: ## Remove what building and training made (not .venv, not the cache)
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so
 
-.PHONY: help setup build train test test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle bench docs format lint tidy clean
+.PHONY: help setup build train test test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle bench scaling docs format lint tidy clean

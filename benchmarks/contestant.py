@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,24 +36,40 @@ def free_port() -> int:
 class Contestant:
     """The processes of one contestant, which run steps on command."""
 
-    def __init__(self, name: str, model: str, ranks: int, threads: int, hosts: Hosts | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        ranks: int,
+        threads: int,
+        hosts: Hosts | None = None,
+        rows: int = 0,
+        mxnet: str = "",
+        prefix: Sequence[str] = (),
+    ) -> None:
         """
         Args:
           name: what a worker takes.
           hosts: the ranks are spread over, evenly; None: this machine.
+          rows: of each rank; 0: the ranks share the network's batch.
+          mxnet: of the contestants that begin with "mxnet" the Python that has it.
+          prefix: what starts each worker.
         """
         self._directory = tempfile.TemporaryDirectory()
         directory = Path(self._directory.name)
         for rank in range(ranks):
             os.mkfifo(directory / f"command.{rank}")
             os.mkfifo(directory / f"report.{rank}")
+        is_mxnet = name.startswith("mxnet")
         command = [
-            sys.executable,
-            str(Path(__file__).with_name("worker.py")),
+            *prefix,
+            mxnet if is_mxnet else sys.executable,
+            str(Path(__file__).with_name("mxnet_worker.py" if is_mxnet else "worker.py")),
             name,
             model,
             str(directory),
             str(threads),
+            str(rows),
         ]
         environment = {
             **os.environ,
@@ -65,6 +82,11 @@ class Contestant:
             passed = ("PYTHONPATH", "OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
             options = [part for variable in passed for part in ("-x", variable)]
             command = hosts.command([ranks // len(hosts.names)] * len(hosts.names), *command, options=options)
+        elif name == "store-async":
+            # As `lockstep launch` starts it, with a server for each worker.
+            environment |= {"LOCKSTEP_WORKERS": str(ranks), "LOCKSTEP_SERVERS": str(ranks)}
+            serve = [sys.executable, "-m", "lockstep", "serve"]
+            command = ["mpirun", "--oversubscribe", "-np", str(ranks), *command, ":", "-np", str(ranks), *serve]
         elif ranks > 1:
             command = ["mpirun", "-np", str(ranks), *command]
         self._process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)

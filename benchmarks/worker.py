@@ -1,13 +1,15 @@
 """One rank of one contestant of run.py: trains on command, and reports the seconds of each step, by the clock and of processors.
 
-    worker.py CONTESTANT MODEL DIRECTORY THREADS
+    worker.py CONTESTANT MODEL DIRECTORY THREADS [ROWS]
 
 Commands come through the pipe DIRECTORY/command.<rank>, one line each: the number of steps to run, or "stop". After each the
-rank writes a line of JSON to DIRECTORY/report.<rank>. A worker that has nothing to do blocks on its pipe and uses no core.
+rank writes a line of JSON to DIRECTORY/report.<rank>. A worker that has nothing to do blocks on its pipe and uses no core. The ranks share the
+network's batch, or with ROWS each has so many rows.
 MODEL is a network, or one with "-bf16" or "-f16", which trains it in mixed precision. CONTESTANT is lockstep; lockstep-f32, which does not;
 lockstep-reduced, which gathers no factors of gradients; lockstep-wire and lockstep-int8, which do not either, and whose gradients travel as
 bf16 and int8; lockstep-alone, each rank of which trains its share as if there were no others; or PyTorch: eager,
-eager-channels-last, compiled, compiled-channels-last.
+eager-channels-last, compiled, compiled-channels-last; eager-gloo-views, whose gradients are views of DistributedDataParallel's buckets;
+eager-horovod, with lockstep.horovod.torch in the place of that; eager-alone, whose ranks do not talk.
 """
 
 from __future__ import annotations
@@ -40,22 +42,25 @@ def precision_of(model: str) -> str:
     return model.partition("-")[2] or "f32"
 
 
-def share(whole: Any, rank: int, ranks: int) -> Any:
-    rows = len(whole) // ranks
-    return whole[rank * rows : (rank + 1) * rows]
+def share(whole: Any, rank: int, rows: int, samples: int) -> Any:
+    """A rank's part of what a batch of so many samples has: that of `rows` samples, the first again after the last."""
+    part = rows * (len(whole) // samples)  # of labels there may be one for each token
+    return whole[np.arange(rank * part, (rank + 1) * part) % len(whole)]
 
 
 class Lockstep:
-    def __init__(self, model: str, threads: int, how: str, precision: str) -> None:
+    def __init__(self, model: str, threads: int, how: str, precision: str, rows: int) -> None:
         import lockstep as ls
 
         self.world = ls.Communicator.mpi()
         self.rank = self.world.rank
         samples, labels = (np.load(model_path(model).with_suffix(f".{part}.npy")) for part in ("x", "label"))
-        own = {name: share(value, self.rank, self.world.size) for name, value in (("x", samples), ("label", labels))}
+        size = self.world.size
+        rows = rows or len(samples) // size
+        own = {name: share(value, self.rank, rows, len(samples)) for name, value in (("x", samples), ("label", labels))}
         is_alone = how == "alone"
         start = time.perf_counter()
-        graph = ls.load_onnx(model_path(model), dims={"batch": len(own["x"] if is_alone else samples)})
+        graph = ls.load_onnx(model_path(model), dims={"batch": rows if is_alone else rows * size})
         step = ls.train_step(
             graph,
             loss=ls.loss.softmax_cross_entropy("logits", "label"),
@@ -86,10 +91,46 @@ class Lockstep:
         }
 
 
+class Store:
+    """Gradients of a rank's share are pushed to a store, "dist_sync" or "dist_async", which has the optimizer; weights are pulled."""
+
+    def __init__(self, model: str, threads: int, how: str, precision: str, rows: int) -> None:
+        import lockstep as ls
+
+        self.store = ls.kv.create(f"dist_{how}")
+        self.rank, ranks = self.store.rank, self.store.num_workers
+        samples, labels = (np.load(model_path(model).with_suffix(f".{part}.npy")) for part in ("x", "label"))
+        rows = rows or len(samples) // ranks
+        self.inputs = {
+            name: share(value, self.rank, rows, len(samples)) for name, value in (("x", samples), ("label", labels))
+        }
+        start = time.perf_counter()
+        graph = ls.load_onnx(model_path(model), dims={"batch": rows})
+        loss = ls.loss.softmax_cross_entropy("logits", "label")
+        self.exe = ls.compile(ls.train_step(graph, loss, optimizer=None, precision=precision), threads=threads)
+        self.weights = {state.name: np.array(graph.initial_value(state.name)) for state in graph.states}
+        self.names = list(self.weights)
+        self.store.init(self.names, list(self.weights.values()))
+        optimizer = ls.optim.SGD(LEARNING_RATE, momentum=MOMENTUM)
+        self.store.set_optimizer(optimizer, rescale_grad=1 / ranks if how == "sync" else 1.0)
+        self.step()
+        self.compile_seconds = time.perf_counter() - start
+
+    def step(self) -> float:
+        self.exe.state.update(self.weights)
+        results = self.exe(**self.inputs)
+        self.store.push(self.names, [results[f"grad/{name}"] for name in self.names])
+        self.store.pull(self.names, out=list(self.weights.values()))
+        return float(results["loss"])
+
+    def report(self) -> dict[str, Any]:
+        return {"compile_seconds": self.compile_seconds}
+
+
 class PyTorch:
     """PyTorch, eager or compiled; under mpirun with several ranks, DistributedDataParallel over gloo."""
 
-    def __init__(self, model: str, threads: int, how: str, precision: str) -> None:
+    def __init__(self, model: str, threads: int, how: str, precision: str, rows: int) -> None:
         import networks
         import torch
 
@@ -99,15 +140,21 @@ class PyTorch:
         start = time.perf_counter()
         self.module: Any = networks.network(model)
         samples, labels = networks.batch(model)
-        self.samples, self.labels = share(samples, self.rank, ranks), share(labels, self.rank, ranks)
+        rows = rows or len(samples) // ranks
+        self.samples, self.labels = (share(whole, self.rank, rows, len(samples)) for whole in (samples, labels))
         if how.endswith("channels-last"):
             self.module = self.module.to(memory_format=torch.channels_last)
             self.samples = self.samples.contiguous(memory_format=torch.channels_last)
-        if ranks > 1:
-            os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-            torch.distributed.init_process_group("gloo", rank=self.rank, world_size=ranks)
-            self.module = torch.nn.parallel.DistributedDataParallel(self.module)
+        if ranks > 1 and how == "eager-gloo-views":
+            self.module = self.distributed(torch, ranks, gradient_as_bucket_view=True)
+        elif ranks > 1 and how not in ("eager-horovod", "eager-alone"):
+            self.module = self.distributed(torch, ranks)
         self.optimizer = torch.optim.SGD(self.module.parameters(), LEARNING_RATE, MOMENTUM)
+        if how == "eager-horovod":
+            import lockstep.horovod.torch as hvd
+
+            hvd.init()
+            self.optimizer = hvd.DistributedOptimizer(self.optimizer, self.module.named_parameters())
         if how.startswith("compiled"):
             self.module = torch.compile(self.module)
         self.loss = torch.nn.functional.cross_entropy
@@ -115,6 +162,11 @@ class PyTorch:
         self.precision = lambda: torch.autocast("cpu", dtype=dtype, enabled=dtype is not None)
         self.step()
         self.compile_seconds = time.perf_counter() - start
+
+    def distributed(self, torch: Any, ranks: int, **options: Any) -> Any:
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        torch.distributed.init_process_group("gloo", rank=self.rank, world_size=ranks)
+        return torch.nn.parallel.DistributedDataParallel(self.module, **options)
 
     def step(self) -> float:
         self.optimizer.zero_grad()
@@ -144,13 +196,8 @@ def peak_resident_bytes() -> int:
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 
 
-def main() -> None:
-    contestant, model, directory, threads = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
-    network, precision = network_of(model), precision_of(model)
-    if contestant.startswith("lockstep"):
-        runner: Any = Lockstep(network, threads, contestant.partition("-")[2], precision)
-    else:
-        runner = PyTorch(network, threads, contestant, precision)
+def obey(runner: Any, directory: Path) -> None:
+    """Trains by the commands that come."""
     with (
         open(directory / f"command.{runner.rank}") as commands,
         open(directory / f"report.{runner.rank}", "w") as reports,
@@ -167,6 +214,19 @@ def main() -> None:
                 **runner.report(),
             }
             print(json.dumps(report), file=reports, flush=True)
+
+
+def main() -> None:
+    contestant, model, directory, threads = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
+    rows = int(sys.argv[5]) if len(sys.argv) > 5 else 0
+    network, precision = network_of(model), precision_of(model)
+    if contestant.startswith("lockstep"):
+        runner: Any = Lockstep(network, threads, contestant.partition("-")[2], precision, rows)
+    elif contestant.startswith("store"):
+        runner = Store(network, threads, contestant.partition("-")[2], precision, rows)
+    else:
+        runner = PyTorch(network, threads, contestant, precision, rows)
+    obey(runner, directory)
 
 
 if __name__ == "__main__":

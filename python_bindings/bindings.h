@@ -47,7 +47,11 @@ nanobind::list DescribeNodes(const Model& model);
 void BindGraph(nanobind::module_& module);    // Graph, parse, gradients, distribute, interpret, load_onnx, train_step
 void BindChoices(nanobind::module_& module);  // the optimizers and losses that there are, and what they accept
 void BindCommunicator(nanobind::module_& module);  // Communicator
+void BindCollectives(nanobind::module_& module);   // its collectives over arrays, for the package's own Python
 void BindExecutable(nanobind::module_& module);    // Executable, compile, save_onnx
+void BindStore(nanobind::module_& module);         // the update of a value of lockstep.kv
+void BindServers(nanobind::module_& module);       // parameter servers, and a worker's end of them
+void BindPlan(nanobind::module_& module);          // what lockstep.plan searches
 void BindMachine(nanobind::module_& module);       // what `lockstep doctor` asks; where Python has NVIDIA's libraries
 
 }  // namespace lockstep::python

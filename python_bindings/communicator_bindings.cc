@@ -12,6 +12,7 @@
 #include "runtime/comm/mpi.h"
 #include "runtime/communicator.h"
 #include "runtime/exclusive_use.h"
+#include "runtime/server/job.h"
 
 namespace lockstep::python {
 
@@ -48,6 +49,10 @@ nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle orde
   {
     nb::gil_scoped_release release;
     communicator = ValueOrThrow(CreateMpi(options));
+    // Servers know from their connections which workers live, so all workers connect, whether they use them or not.
+    const absl::Status connected = ConnectToServersOfJob(options.communicator.timeout).status();
+    if (!connected.ok()) communicator->Abort(connected);
+    ThrowIfError(connected);
   }
   nb::object world = nb::cast(std::move(communicator));
   world.attr("_in_rank_order") = options.communicator.in_rank_order;
@@ -114,7 +119,9 @@ void BindMakers(Class& communicator) {
       .def_static(
           "mpi", &MakeMpi, "timeout"_a.none() = kDefaultTimeout, "between_hosts"_a.none() = "tcp",
           "order"_a.none() = "any", "routes"_a.none() = "measured",
-          "The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has.\n\n"
+          "The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has. In a job with "
+          "parameter servers these are\n"
+          "the workers: the environment's LOCKSTEP_WORKERS and LOCKSTEP_SERVERS say how many ranks are what.\n\n"
           "An exception that ends this process makes the other ranks fail with an Error that names this one, "
           "instead of waiting.\n\n"
           "Args:\n"

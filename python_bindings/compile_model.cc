@@ -76,7 +76,7 @@ double OperationsPerByte(const Mesh& mesh, const Communicator& communicator) {
 }
 
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
-                            CompileOptions options, const passes::InputSplits& splits, bool shard_optimizer,
+                            CompileOptions options, const passes::PlacementChoices& placements, bool shard_optimizer,
                             const ExecutorOptions& executor, const std::string& dump) {
   RETURN_IF_ERROR(CheckOptions(options, executor, *loaded.communicator));
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(backend_name));
@@ -86,6 +86,7 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
     ASSIGN_OR_RETURN(options.debug, passes::DumpTo(dump, model.graph.name() + rank));
   }
   Graph graph = model.graph.Clone();
+  ASSIGN_OR_RETURN(const passes::InputSplits splits, passes::SplitsOf(graph, placements));
   RETURN_IF_ERROR(passes::SplitInputs(graph, splits, options.mesh));
   if (shard_optimizer) {
     RETURN_IF_ERROR(CheckCanShard(graph, options.shared_weights ? "shared_weights" : "shard_optimizer"));

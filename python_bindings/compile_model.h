@@ -23,7 +23,7 @@ double OperationsPerByte(const Mesh& mesh, const Communicator& communicator);
 // Compiles for loaded.communicator, compares the options of the ranks, and loads. A failure is to reach the peers,
 // which wait for this rank: by Abort.
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
-                            CompileOptions options, const passes::InputSplits& splits, bool shard_optimizer,
+                            CompileOptions options, const passes::PlacementChoices& placements, bool shard_optimizer,
                             const ExecutorOptions& executor, const std::string& dump);
 
 }  // namespace lockstep::python

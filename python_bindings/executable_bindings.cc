@@ -79,11 +79,11 @@ passes::MeasuredStep MeasuredStepOf(const Measured& given) {
 
 std::unique_ptr<LoadedExecutable> CompileModel(
     const Model& model, const std::string& backend, nb::object world,
-    const std::vector<std::pair<std::string, int64_t>>& mesh, const passes::InputSplits& splits, bool shard_optimizer,
-    bool shared_weights, int64_t threads, std::optional<int64_t> bucket_bytes, const std::optional<Measured>& measured,
-    const std::string& wire, std::optional<double> operations_per_byte, bool optimize, bool replicated,
-    int64_t check_every, const std::string& isa, bool tf32, bool tune, std::optional<uint64_t> memory_limit,
-    bool profile, const std::string& dump) {
+    const std::vector<std::pair<std::string, int64_t>>& mesh, const passes::PlacementChoices& placements,
+    bool shard_optimizer, bool shared_weights, int64_t threads, std::optional<int64_t> bucket_bytes,
+    const std::optional<Measured>& measured, const std::string& wire, std::optional<double> operations_per_byte,
+    bool optimize, bool replicated, int64_t check_every, const std::string& isa, bool tf32, bool tune,
+    std::optional<uint64_t> memory_limit, bool profile, const std::string& dump) {
   auto loaded = std::make_unique<LoadedExecutable>();
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
@@ -113,7 +113,7 @@ std::unique_ptr<LoadedExecutable> CompileModel(
     options.mesh = *std::move(of_ranks);
     options.operations_per_byte =
         operations_per_byte ? *operations_per_byte : OperationsPerByte(options.mesh, *loaded->communicator);
-    status = CompileAndLoad(*loaded, model, backend, options, splits, shard_optimizer, executor, dump);
+    status = CompileAndLoad(*loaded, model, backend, options, placements, shard_optimizer, executor, dump);
   }
   if (!status.ok()) loaded->communicator->Abort(status);
   ThrowIfError(status);
@@ -426,18 +426,19 @@ void BindExecutable(nb::module_& module) {
   module.def("_slow_dtypes", &SlowDTypes, "model"_a, "backend"_a, "isa"_a,
              nb::sig("def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]"));
   module.def(
-      "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "split"_a, "shard_optimizer"_a,
+      "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "placements"_a, "shard_optimizer"_a,
       "shared_weights"_a, "threads"_a, "bucket_bytes"_a, "measured"_a.none(), "wire"_a, "operations_per_byte"_a,
       "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a, "profile"_a,
       "dump"_a,
-      nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
-              "collections.abc.Sequence[tuple[str, int]], "
-              "split: collections.abc.Mapping[str, collections.abc.Mapping[str, int]], shard_optimizer: bool, "
-              "shared_weights: bool, threads: int, "
-              "bucket_bytes: int | None, measured: tuple[collections.abc.Sequence[tuple[str, int, int, int]], "
-              "collections.abc.Mapping[str, collections.abc.Sequence[tuple[int, int]]]] | None, wire: str, "
-              "operations_per_byte: float | None, optimize: bool, replicated: bool, check_every: int, "
-              "isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable"));
+      nb::sig(
+          "def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
+          "collections.abc.Sequence[tuple[str, int]], "
+          "placements: collections.abc.Sequence[tuple[str, collections.abc.Mapping[str, int]]], shard_optimizer: bool, "
+          "shared_weights: bool, threads: int, "
+          "bucket_bytes: int | None, measured: tuple[collections.abc.Sequence[tuple[str, int, int, int]], "
+          "collections.abc.Mapping[str, collections.abc.Sequence[tuple[int, int]]]] | None, wire: str, "
+          "operations_per_byte: float | None, optimize: bool, replicated: bool, check_every: int, "
+          "isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable"));
 }
 
 }  // namespace lockstep::python

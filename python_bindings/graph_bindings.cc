@@ -299,17 +299,19 @@ void BindFunctions(nb::module_& module) {
          const std::pair<std::string, double>& clipping, bool average, const std::vector<std::string>& trained,
          const std::vector<std::string>& frozen, bool keep_results, int64_t accumulate, const std::string& statistics,
          bool dropout, int64_t seed, const std::string& precision, bool uneven) {
-        passes::TrainStepSpec spec{.losses = {},
-                                   .optimizer = OptimizerSpecOf(optimizers.front()),
-                                   .groups = {},
-                                   .clipping = {clipping.first, clipping.second},
-                                   .precision = *DTypeFromName(precision),
-                                   .average = average,
-                                   .trained = trained,
-                                   .frozen = frozen,
-                                   .keep_results = keep_results,
-                                   .accumulate = accumulate,
-                                   .uneven = uneven};
+        passes::TrainStepSpec spec{
+            .losses = {},
+            .updates = !optimizers.empty(),
+            .optimizer = optimizers.empty() ? passes::OptimizerSpec() : OptimizerSpecOf(optimizers.front()),
+            .groups = {},
+            .clipping = {clipping.first, clipping.second},
+            .precision = *DTypeFromName(precision),
+            .average = average,
+            .trained = trained,
+            .frozen = frozen,
+            .keep_results = keep_results,
+            .accumulate = accumulate,
+            .uneven = uneven};
         for (const LossChoice& loss : losses) spec.losses.push_back(LossSpecOf(loss));
         for (size_t i = 1; i < optimizers.size(); ++i)
           spec.groups.push_back({std::get<0>(optimizers[i]), OptimizerSpecOf(optimizers[i])});
@@ -331,17 +333,17 @@ void BindFunctions(nb::module_& module) {
   module.def(
       "_distribute",
       [](const Model& model, const std::vector<std::pair<std::string, int64_t>>& axes,
-         const passes::InputSplits& splits) {
+         const passes::PlacementChoices& placements) {
         nb::gil_scoped_release release;
         const Mesh mesh = ValueOrThrow(MeshOf(axes));
         Graph graph = model.graph.Clone();
-        ThrowIfError(passes::SplitInputs(graph, splits, mesh));
+        ThrowIfError(passes::SplitInputs(graph, ValueOrThrow(passes::SplitsOf(graph, placements)), mesh));
         // What nobody uses must not travel; and values that are used in slices alone need not be there as a whole.
         const std::vector<passes::Pass> to_run = {passes::Dce(), passes::Distribute(mesh), passes::Dce()};
         ThrowIfError(passes::RunPasses(to_run, graph));
         return model.With(std::move(graph));
       },
-      "graph"_a, "mesh"_a, "split"_a);
+      "graph"_a, "mesh"_a, "placements"_a);
   module.def(
       "_interpret", &InterpretModel, "graph"_a, "inputs"_a,
       nb::sig("def _interpret(graph: Graph, inputs: collections.abc.Sequence[collections.abc.Mapping[str, object]]) -> "

@@ -24,8 +24,12 @@ NB_MODULE(_lockstep, module) {
   nanobind::register_exception_translator(RaiseError);
   module.doc() = "The compiled part of the package lockstep.";
   BindCommunicator(module);
+  BindCollectives(module);
   BindChoices(module);
   BindGraph(module);
   BindExecutable(module);
+  BindStore(module);
+  BindServers(module);
+  BindPlan(module);
   BindMachine(module);
 }

@@ -15,19 +15,9 @@ from PIL import Image
 
 import lockstep as ls
 
-ENDINGS = {".jpg", ".jpeg", ".png", ".webp"}
-MEAN = np.array([0.485, 0.456, 0.406], np.float32)  # of ImageNet's pixels, which networks in PyTorch are given so too
+# Of ImageNet's pixels, for each channel; networks in PyTorch are given images so too.
+MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
-
-
-def classes_of(folder: Path) -> list[str]:
-    """The names of the folders in a folder, sorted: a class is its number in this list."""
-    if not folder.is_dir():
-        raise ls.Error(f"{folder}: there is no such folder")
-    names = sorted(each.name for each in folder.iterdir() if each.is_dir())
-    if not names:
-        raise ls.Error(f"{folder}: there are no folders in it; expected one for each class, with its images")
-    return names
 
 
 class Images:
@@ -36,57 +26,39 @@ class Images:
     Each is the middle of its file, until `drawn` says otherwise.
 
     Args:
-      classes: whose images count, in this order.
+      classes: whose images count, in this order; all if None.
 
     Raises:
       Error: if the folder has no such image, or is of other classes; and, for an image that cannot be read, when it is asked for.
     """
 
-    def __init__(self, folder: Path, classes: list[str], size: int) -> None:
-        unknown = [name for name in classes_of(folder) if name not in classes]
-        if unknown:
-            raise ls.Error(f"{folder}/{unknown[0]}: the training set has no such class")
-        self._files = [
-            (file, number)
-            for number, name in enumerate(classes)
-            for file in sorted((folder / name).glob("*"))
-            if file.suffix.lower() in ENDINGS
-        ]
-        if not self._files:
-            raise ls.Error(f"{folder}: there are no images; expected {folder}/<class>/*.jpg")
+    def __init__(self, folder: Path, classes: list[str] | None, size: int) -> None:
+        self._images = ls.data.image_folder(folder, size, classes=classes)
         self._size = size
-        self._draw: tuple[int, ...] | None = None
+
+    @property
+    def classes(self) -> list[str]:
+        """Their names: a class is its number in this list."""
+        return self._images.classes
 
     def drawn(self, *draw: int) -> Images:
         """The same files, but of each a random part, mirrored or not, as training wants it (Szegedy et al., 2015). Which part depends
         on these numbers, such as a seed and the epoch, and on the image's number alone."""
+
+        def pixels(image: Image.Image, index: int) -> np.ndarray:
+            image = _drawn(image, self._size, np.random.Generator(np.random.PCG64([*draw, index])))
+            return (np.asarray(image, np.float32) / 255).transpose(2, 0, 1)
+
         images = copy.copy(self)
-        images._draw = draw
+        images._images = self._images.transformed(pixels)
         return images
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._images)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.int64]:
-        file, label = self._files[index]
-        try:
-            with Image.open(file) as opened:
-                image = opened.convert("RGB")
-        except (OSError, ValueError, Image.DecompressionBombError) as error:
-            raise ls.Error(f"{file}: this is no image that can be read: {error}") from None
-        if self._draw is None:
-            image = _middle(image, self._size)
-        else:
-            image = _drawn(image, self._size, np.random.Generator(np.random.PCG64([*self._draw, index])))
-        pixels = (np.asarray(image, np.float32) / 255 - MEAN) / DEVIATION
-        return pixels.transpose(2, 0, 1), np.int64(label)
-
-
-def _middle(image: Image.Image, size: int) -> Image.Image:
-    """The middle of the image whose shorter side is made 256 for a size of 224."""
-    side = min(image.size) * 224 / 256
-    x, y = ((length - side) / 2 for length in image.size)
-    return image.resize((size, size), Image.Resampling.BILINEAR, box=(x, y, x + side, y + side))
+        pixels, label = self._images[index]
+        return (pixels - MEAN[:, None, None]) / DEVIATION[:, None, None], label
 
 
 def _drawn(image: Image.Image, size: int, random: np.random.Generator) -> Image.Image:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from images import Images, classes_of, read_ahead
+from images import Images, read_ahead
 from model import BLOCKS, resnet
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -79,9 +79,9 @@ def evaluate(
 
 
 def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, ls.Executable]:
-    classes = classes_of(arguments.data / "train")
+    training = Images(arguments.data / "train", None, arguments.size)
+    classes = training.classes
     validation = Images(arguments.data / "val", classes, arguments.size)
-    training = Images(arguments.data / "train", classes, arguments.size)
     per_epoch = batches_in(len(training), arguments)
     network = arguments.model or resnet(arguments.depth, len(classes), arguments.size, arguments.width, arguments.seed)
     model = ls.load_onnx(network, dims={"batch": arguments.batch})  # the one-rank program, over the global batch

@@ -22,9 +22,15 @@ VOCABULARY = 256  # bytes
 DEVIATION = 0.02  # of fresh weights, as in GPT-2
 
 
-def _attention(net: Network, x: str, name: str, width: int, heads: int, deviation: float) -> str:
+def _queries_keys_values(net: Network, x: str, name: str, width: int, separate: bool) -> list[str]:
+    if separate:
+        return [net.linear(x, f"{name}.{each}", width, width, DEVIATION) for each in ("query", "key", "value")]
     qkv = net.linear(x, f"{name}.qkv", width, 3 * width, DEVIATION)
-    q, k, v = net.op("Split", qkv, results=3, axis=-1, num_outputs=3, name=f"{name}/Split")
+    return net.op("Split", qkv, results=3, axis=-1, num_outputs=3, name=f"{name}/Split")
+
+
+def _attention(net: Network, x: str, name: str, width: int, heads: int, deviation: float, separate: bool) -> str:
+    q, k, v = _queries_keys_values(net, x, name, width, separate)
     y = net.op("Attention", q, k, v, q_num_heads=heads, kv_num_heads=heads, is_causal=1, name=f"{name}/Attention")
     return net.linear(y, f"{name}.out", width, width, deviation)
 
@@ -35,9 +41,18 @@ def _perceptron(net: Network, x: str, name: str, width: int, deviation: float) -
 
 
 def gpt(
-    layers: int = 4, width: int = 128, heads: int = 4, length: int = 128, dropout: float = 0.1, seed: int = 0
+    layers: int = 4,
+    width: int = 128,
+    heads: int = 4,
+    length: int = 128,
+    dropout: float = 0.1,
+    seed: int = 0,
+    separate: bool = False,
 ) -> onnx.ModelProto:
-    """Bytes `tokens` i64[batch, length] to `logits` f32[batch, 256, length] of the byte after each."""
+    """Bytes `tokens` i64[batch, length] to `logits` f32[batch, 256, length] of the byte after each.
+
+    `separate`: queries, keys and values have weights of their own, of which ranks can have those of some heads.
+    """
     if width % heads != 0:
         raise ValueError(f"a width of {width} cannot be shared by {heads} heads")
     net = Network("gpt", seed)
@@ -49,7 +64,8 @@ def gpt(
     residual = DEVIATION / math.sqrt(2 * layers)  # 2 * layers such sums are added up
     for i in range(layers):
         name = f"blocks.{i}"
-        y = _attention(net, net.layer_norm(x, f"{name}.norm1", width), f"{name}.attention", width, heads, residual)
+        y = net.layer_norm(x, f"{name}.norm1", width)
+        y = _attention(net, y, f"{name}.attention", width, heads, residual, separate)
         x = net.op("Add", x, net.dropout(y, f"{name}.dropout1", dropout))
         y = _perceptron(net, net.layer_norm(x, f"{name}.norm2", width), f"{name}.mlp", width, residual)
         x = net.op("Add", x, net.dropout(y, f"{name}.dropout2", dropout))
@@ -63,6 +79,7 @@ def main() -> None:
     for option, value in {"layers": 4, "width": 128, "heads": 4, "length": 128, "seed": 0}.items():
         parser.add_argument(f"--{option}", type=int, default=value)
     parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--separate", action="store_true", help="weights of their own for queries, keys and values")
     parser.add_argument("--out", type=Path, default=Path("build/gpt.onnx"), help="the file to write")
     chosen = vars(parser.parse_args())
     path = chosen.pop("out")

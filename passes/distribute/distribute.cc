@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "core/op_def.h"
 #include "core/placing.h"
@@ -54,6 +55,7 @@ class AxisPlacer {
   absl::Status PlaceByRule(const Node& node, const PlacementRuling& ruling);
   void FindGradientsOfSlices();
   absl::Status ReduceToSlices(const Node& node, const PlacementRuling& ruling);
+  absl::Status ReduceOnce(const Node& node, const PlacementRuling& ruling);
   absl::Status MoveBefore(Node& node, const PlacementRuling& ruling);
 
   Graph from_;
@@ -117,6 +119,7 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
   const NodeToPlace to_place{node.op(), node.attributes(), operands, types};
   PlacementRuling ruling = AskPlacementRule(to_place, axis_);
   RETURN_IF_ERROR(ReduceToSlices(node, ruling));
+  RETURN_IF_ERROR(ReduceOnce(node, ruling));
   for (size_t i = 0; i < operands.size(); ++i) operands[i] = map_.at(node.operand(i));
   ruling = AskPlacementRule(to_place, axis_);
   if (ruling.decompose) {
@@ -168,6 +171,20 @@ absl::Status AxisPlacer::ReduceToSlices(const Node& node, const PlacementRuling&
         !Divides(value.shape(), value.placements(), slices->second) || !mover_.CanMove(value, slices->second))
       continue;
     ASSIGN_OR_RETURN(value, mover_.Move(value, slices->second, node.Describe()));
+  }
+  return absl::OkStatus();
+}
+
+// A sum that several nodes would pass on as one is reduced before the first: once, instead of once behind each. So the
+// gradient of a layer of which ranks have columns is reduced before it meets, say, a normalisation, whose gradients
+// are all linear in it.
+absl::Status AxisPlacer::ReduceOnce(const Node& node, const PlacementRuling& ruling) {
+  if (is_body_) return absl::OkStatus();  // where ranks do not meet
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    Value& value = map_.at(node.operand(i));
+    const Placement is = value.placement(axis_.name);
+    if (!is.is_partial(ReduceKind::kSum) || ruling.required[i] != is || !IsReducedOnce(node.operand(i))) continue;
+    ASSIGN_OR_RETURN(value, mover_.Move(value, Placement::Replicated(), node.Describe()));
   }
   return absl::OkStatus();
 }
@@ -286,6 +303,22 @@ int64_t FewestRanks(const Graph& graph, const std::string& axis) {
 
 }  // namespace
 
+bool IsReducedOnce(const Value& value) {
+  const std::vector<Node*>& users = value.node->users();
+  std::set<const Node*> passing;
+  for (const Node* user : users) {
+    if (!user->op().reduction()) passing.insert(user);  // what is left of a reduction is less to reduce
+  }
+  return passing.size() > 1 && value.shape().rank() > 1;
+}
+
+absl::StatusOr<Graph> DistributeAlong(Graph graph, const MeshAxis& axis) {
+  RETURN_IF_ERROR(OpenRegions(graph));
+  std::vector<MeshAxis> axes = graph.mesh().axes();
+  axes.push_back(axis);
+  return AxisPlacer(std::move(graph), axis, Mesh(std::move(axes))).Run();
+}
+
 absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh) {
   if (mesh.empty()) return graph.Clone();
   if (!graph.mesh().empty())
@@ -300,10 +333,8 @@ absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh) {
     else ForgetAxis(result, axis.name);
   }
   if (axes.empty()) return graph.Clone();
-  RETURN_IF_ERROR(OpenRegions(result));
-  for (size_t i = 0; i < axes.size(); ++i) {
-    const Mesh so_far(std::vector<MeshAxis>(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(i) + 1));
-    ASSIGN_OR_RETURN(result, AxisPlacer(std::move(result), axes[i], so_far).Run());
+  for (const MeshAxis& axis : axes) {
+    ASSIGN_OR_RETURN(result, DistributeAlong(std::move(result), axis));
   }
   return result;
 }

@@ -40,6 +40,15 @@ namespace lockstep::passes {
 // size does not divide is an error naming it.
 absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh);
 
+// Places a graph that is placed along all axes of its mesh, or has none, along one more, of at least two ranks. Errors
+// as of DistributeGraph.
+absl::StatusOr<Graph> DistributeAlong(Graph graph, const MeshAxis& axis);
+
+// Whether a sum over ranks is reduced before its first use though that could pass it on: where several nodes use it,
+// behind each of which it would have to be reduced otherwise. Statistics and the like, of one dimension, are not: what
+// they are added to may be less.
+bool IsReducedOnce(const Value& value);
+
 // Where result `name` of a graph that has no mesh yet will be along `axis`, by the placements of its inputs: what
 // DistributeGraph gives for the smallest number of ranks that can share those that are split along it. Replicated where
 // no number of ranks can. Errors as of DistributeGraph; requires that there is such a result.

@@ -1,6 +1,9 @@
 #include "passes/distribute/split_inputs.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
+#include <set>
 
 #include "core/op_def.h"
 #include "core/placing.h"
@@ -30,29 +33,20 @@ absl::Status SplitInput(Graph& graph, size_t position, const std::map<std::strin
     if (!mesh.has_axis(axis)) return error() << "the mesh " << mesh.ToString() << " has no such axis";
     if (!shape.has_dim(dim)) return error() << "there is no dimension " << dim;
     placements[axis] = Placement::Split(dim);
+    const auto other =
+        std::find_if(placements.begin(), placements.end(), [&, &axis = axis, &dim = dim](const auto& each) {
+          return each.first != axis && each.second.is_split(dim) && mesh.axis_size(each.first).value_or(1) > 1;
+        });
     if (!SplitsEvenly(shape, placements, mesh)) {
       return error() << "the ranks of the mesh " << mesh.ToString() << " cannot share dimension " << dim << " evenly";
+    }
+    if (other != placements.end() && *mesh.axis_size(axis) > 1) {
+      return error() << "axis " << other->first << " splits dimension " << dim
+                     << " already, and what two axes split is not put together again";
     }
   }
   graph.set_input_placements(position, std::move(placements));
   return absl::OkStatus();
-}
-
-// What a training step keeps for the state: what an optimizer's node takes with it, and its average.
-std::vector<std::string> KeptFor(const Graph& graph, const Input& state) {
-  std::vector<std::string> names;
-  for (const Node* user : state.value.node->users()) {
-    if (!user->op().has_trait(kOptimizer) || user->operand(0) != state.value) continue;
-    const Input* const average = graph.FindInput(AverageOf(state.name()));
-    if (average != nullptr && average->is_state && average->value.type() == state.value.type())
-      names.push_back(average->name());
-    for (size_t i = 1; i <= user->op().optimizer().states.size(); ++i) {
-      const Value operand = user->operand(i);
-      const Input* input = graph.FindInput(operand.name());
-      if (input != nullptr && input->value == operand && input->is_state) names.push_back(operand.name());
-    }
-  }
-  return names;
 }
 
 // Those dimensions that `shape` has as `whole` does: what is per row has no columns to share.
@@ -76,7 +70,57 @@ int64_t FirstSharedDim(const Input& input, const Mesh& mesh, const std::string& 
   return -1;
 }
 
+std::string NamesOf(const Graph& graph) {
+  std::string names;
+  for (const Input& input : graph.inputs()) {
+    if (!input.setting) names += (names.empty() ? "" : ", ") + input.name();
+  }
+  return names;
+}
+
 }  // namespace
+
+std::vector<std::string> KeptFor(const Graph& graph, const Input& state) {
+  std::vector<std::string> names;
+  for (const Node* user : state.value.node->users()) {
+    if (!user->op().has_trait(kOptimizer) || user->operand(0) != state.value) continue;
+    const Input* const average = graph.FindInput(AverageOf(state.name()));
+    if (average != nullptr && average->is_state && average->value.type() == state.value.type())
+      names.push_back(average->name());
+    for (size_t i = 1; i <= user->op().optimizer().states.size(); ++i) {
+      const Value operand = user->operand(i);
+      const Input* input = graph.FindInput(operand.name());
+      if (input != nullptr && input->value == operand && input->is_state) names.push_back(operand.name());
+    }
+  }
+  return names;
+}
+
+absl::StatusOr<InputSplits> SplitsOf(const Graph& graph, const PlacementChoices& choices) {
+  std::set<std::string> kept;
+  for (const Input& input : graph.inputs()) {
+    if (!input.is_state) continue;
+    for (const std::string& name : KeptFor(graph, input)) kept.insert(name);
+  }
+  const auto matches = [&](const std::string& choice, const Input& input) {
+    if (choice == input.name()) return true;
+    return !input.setting && !kept.contains(input.name()) &&
+           fnmatch(choice.c_str(), input.name().c_str(), FNM_NOESCAPE) == 0;
+  };
+  const std::vector<Input>& inputs = graph.inputs();
+  for (const auto& [name, dims] : choices) {
+    if (std::any_of(inputs.begin(), inputs.end(), [&](const Input& input) { return matches(name, input); })) continue;
+    return NotFound() << "split: graph @" << graph.name() << " has no input or state '" << name
+                      << "', and none that it matches; there are " << NamesOf(graph);
+  }
+  InputSplits splits;
+  for (const Input& input : inputs) {
+    const auto first =
+        std::find_if(choices.begin(), choices.end(), [&](const auto& each) { return matches(each.first, input); });
+    if (first != choices.end()) splits.emplace(input.name(), first->second);
+  }
+  return splits;
+}
 
 absl::Status SplitInputs(Graph& graph, const InputSplits& splits, const Mesh& mesh) {
   if (splits.empty()) return absl::OkStatus();

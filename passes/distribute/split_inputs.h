@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/graph.h"
 #include "core/status.h"
@@ -20,6 +22,18 @@
 namespace lockstep::passes {
 
 using InputSplits = std::map<std::string, std::map<std::string, int64_t>>;  // by name and axis: the dimension
+
+// The same as users say it: names of inputs and states or patterns as the shell knows them ("fc*.weight"), in order,
+// each with the axes that it is split along and the dimension; none says that it is replicated.
+using PlacementChoices = std::vector<std::pair<std::string, std::map<std::string, int64_t>>>;
+
+// What the choices say of each input and state: for each the first counts that is its name or matches it, but that
+// patterns say nothing of what an optimizer keeps, which goes with its state. An error if one is no name of an input or
+// state, and matches none.
+absl::StatusOr<InputSplits> SplitsOf(const Graph& graph, const PlacementChoices& choices);
+
+// Names of the states that a training step keeps for `state`: what its optimizer does, and its average.
+std::vector<std::string> KeptFor(const Graph& graph, const Input& state);
 
 // For a graph that is to be distributed over `mesh`, and is not yet. An error names the input and the axis: an input
 // or an axis that does not exist, a dimension that it does not have or that the ranks cannot share evenly.

@@ -50,6 +50,40 @@ TEST(SplitInputs, WhatIsSaidOfAKeptStateGoesBeforeWhatFollows) {
             "x data=split(0), w model=split(1), m model=split(1), v data=split(0)");
 }
 
+TEST(SplitInputs, TwoAxesDoNotSplitOneDimension) {
+  EXPECT_EQ(
+      Split({{"w", {{"data", 1}, {"model", 1}}}}),
+      "split: w (f32[4,6]) along axis model: axis data splits dimension 1 already, and what two axes split is not "
+      "put together again");
+}
+
+// What choices say of each input, as "w model=1, m replicated", or the error.
+std::string Chosen(const PlacementChoices& choices) {
+  const Graph graph = ParseGraph(kStep).value();
+  const absl::StatusOr<InputSplits> splits = SplitsOf(graph, choices);
+  if (!splits.ok()) return std::string(splits.status().message());
+  std::string said;
+  for (const auto& [name, dims] : *splits) {
+    said += (said.empty() ? "" : ", ") + name;
+    for (const auto& [axis, dim] : dims) said += " " + axis + "=" + std::to_string(dim);
+    if (dims.empty()) said += " replicated";
+  }
+  return said;
+}
+
+TEST(SplitsOf, TheFirstThatMatchesCountsAndPatternsAreNotOfWhatOptimizersKeep) {
+  EXPECT_EQ(Chosen({{"w", {{"model", 1}}}, {"[uwmv]", {}}}), "u replicated, w model=1");
+  EXPECT_EQ(Chosen({{"*", {}}, {"w", {{"model", 1}}}}),
+            "g replicated, n replicated, u replicated, w replicated, x replicated");
+  EXPECT_EQ(Chosen({{"m", {{"model", 1}}}}), "m model=1") << "a name is of whatever it names";
+  EXPECT_EQ(Chosen({}), "");
+}
+
+TEST(SplitsOf, WhatMatchesNothingIsAnError) {
+  EXPECT_EQ(Chosen({{"w", {}}, {"fc*", {{"model", 0}}}}),
+            "split: graph @step has no input or state 'fc*', and none that it matches; there are x, g, w, m, v, n, u");
+}
+
 TEST(SplitInputs, NothingFollowsDataAKeptStateOrAStateThatNothingIsKeptFor) {
   EXPECT_EQ(Split({{"g", {{"model", 1}}}}), "x data=split(0), g model=split(1)");
   EXPECT_EQ(Split({{"m", {{"model", 1}}}}), "x data=split(0), m model=split(1)");

@@ -152,6 +152,12 @@ absl::StatusOr<Trained> AddGradientsOf(Graph& graph, Value loss, const std::vect
   return trained;
 }
 
+absl::Status ShowGradients(Graph& graph, const Trained& trained) {
+  for (size_t i = 0; i < trained.states.size(); ++i)
+    RETURN_IF_ERROR(graph.AddResult("grad/" + trained.states[i].name(), trained.gradients[i]));
+  return absl::OkStatus();
+}
+
 // Names by which users recognise what is communicated.
 void NameGradients(Graph& graph, const Trained& trained, std::string_view suffix = "") {
   for (size_t i = 0; i < trained.states.size(); ++i) {
@@ -163,6 +169,9 @@ void NameGradients(Graph& graph, const Trained& trained, std::string_view suffix
 }  // namespace
 
 absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
+  if (!spec.updates && (spec.average || !spec.groups.empty()))
+    return InvalidArgument() << (spec.average ? "average" : "groups")
+                             << " is of states that an optimizer updates, and there is no optimizer";
   RETURN_IF_ERROR(CheckDropouts(graph));
   // Before there are gradients, which would use what goes.
   RETURN_IF_ERROR(RecognizeAttention().run(graph).status());
@@ -201,7 +210,8 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
     NameGradients(graph, trained);
   }
   ASSIGN_OR_RETURN(trained.gradients, ClipGradients(graph, std::move(trained.gradients), spec.clipping));
-  RETURN_IF_ERROR(AddOptimizers(graph, trained.states, trained.gradients, spec));
+  RETURN_IF_ERROR(spec.updates ? AddOptimizers(graph, trained.states, trained.gradients, spec)
+                               : ShowGradients(graph, trained));
   if (scaling) RETURN_IF_ERROR(scaling->Finish());
   if (spec.average) RETURN_IF_ERROR(AddAverages(graph, trained.states));  // of the weights, whether they changed or not
   if (rows) RETURN_IF_ERROR(FinishRows(graph, rows));

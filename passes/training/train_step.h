@@ -37,9 +37,12 @@ struct OptimizerGroup {
 
 struct TrainStepSpec {
   std::vector<LossSpec> losses = {LossSpec()};  // whose sum is minimised
-  OptimizerSpec optimizer;                      // of all states that are in no group
-  std::vector<OptimizerGroup> groups;           // the settings of one are optimizer/<states>/<option>
-  ClippingSpec clipping;                        // of the gradients of all groups together
+  // False: nothing is updated, and the gradients of the states are results, grad/<state>; there are then no groups and
+  // no averages, and `optimizer` is not looked at.
+  bool updates = true;
+  OptimizerSpec optimizer;             // of all states that are in no group
+  std::vector<OptimizerGroup> groups;  // the settings of one are optimizer/<states>/<option>
+  ClippingSpec clipping;               // of the gradients of all groups together
   // bf16 and f16: what gains by it computes in that dtype, from weights that stay f32 (passes/training/precision.h);
   // with f16 the loss is scaled (passes/training/loss_scaling.h).
   DType precision = DType::kF32;

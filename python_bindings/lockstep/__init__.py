@@ -24,12 +24,15 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from . import _isolated  # noqa: F401  isort: skip  (before anything else imports _lockstep)
-from . import _buckets, _check, _cuda_folders, _lockstep, average, clip, data, loss, metrics, optim, schedule  # noqa: F401
+from . import _buckets, _check, _cuda_folders, _lockstep, average, clip, data, kv, loss, metrics, optim, schedule  # noqa: F401
 from ._checkpoints import Checkpoints
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
 from ._log import warn_once
+from ._placements import Placement, choices, replicated, split
+from ._plan import Plan, plan
 from ._torch import from_torch, to_torch
+from ._trainer import Trainer
 from ._values import ValueInfo
 from ._weights import load_weights, save_weights
 from .clip import Clip
@@ -42,9 +45,10 @@ if TYPE_CHECKING:
     from ._report import Report
 
 __all__ = [
-    "Checkpoints", "Communicator", "Error", "Executable", "Graph", "ValueInfo",
-    "average", "clip", "compile", "data", "distribute", "from_torch", "gradients", "interpret", "load_onnx", "load_weights",
-    "loss", "metrics", "optim", "parse", "save_onnx", "save_weights", "schedule", "to_torch", "train_step",
+    "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Trainer", "ValueInfo",
+    "average", "clip", "compile", "data", "distribute", "from_torch", "gradients", "interpret", "kv", "load_onnx", "load_weights",
+    "loss", "metrics", "optim", "parse", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
+    "train_step",
 ]  # fmt: skip
 
 
@@ -102,7 +106,7 @@ def parse(text: str) -> Graph:
 def train_step(
     model: Graph,
     loss: Loss,
-    optimizer: optim.Optimizer,
+    optimizer: optim.Optimizer | None,
     *,
     groups: Mapping[str, optim.Optimizer] | None = None,
     clip: Clip | None = None,
@@ -131,7 +135,9 @@ def train_step(
       loss: of `lockstep.loss`, over the global batch; one, or a sum such as `a + 0.1 * b`.
       optimizer: of `lockstep.optim`. Its numbers are `settings` of the step, under "optimizer/", which `Executable.set` changes
         between calls; but for those that need not be given and are 0, such as a weight decay, and follow no schedule: that part is
-        left out. Those that follow a schedule do so when the step is compiled; a text of the step knows no schedules.
+        left out. Those that follow a schedule do so when the step is compiled; a text of the step knows no schedules. With None nothing
+        is updated: beside `loss` the gradient of each trained state is a result, `grad/<state>`, for those who update weights
+        themselves, as by a store of `lockstep.kv`.
       groups: states that have an optimizer of their own: by name or pattern, of which the first that matches counts, such as
         `{"*.bias": lockstep.optim.SGD(0.1)}`. The settings of this one are under "optimizer/*.bias/".
       clip: of `lockstep.clip`: a limit to the gradients of all groups together.
@@ -184,7 +190,7 @@ def train_step(
         )
     _check.choice("dropout", dropout, ("on", "off"))
     _check.choice("precision", precision, ("f32", "bf16", "f16"))
-    choices = optim._groups(optimizer, groups)
+    choices = {} if optimizer is None and groups is None else optim._groups(optimizer, groups)
     if clip is not None:
         _check.instance("clip", clip, Clip, "one of lockstep.clip, such as lockstep.clip.global_norm(1.0)")
     if average is not None:
@@ -259,6 +265,7 @@ def compile(
     *,
     mesh: Mapping[str, int] | None = None,
     split: Mapping[str, Mapping[str, int]] | None = None,
+    placements: Mapping[str, Placement] | None = None,
     shard_optimizer: bool = False,
     shared_weights: bool = False,
     threads: int | None = None,
@@ -297,6 +304,9 @@ def compile(
       split: states and inputs that the ranks share along an axis, each with the dimension that is split: with
         `{"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}` a rank holds a part of each. What the optimizer keeps for a
         state goes with it. Inputs are split along "data" already, as `load_onnx` says.
+      placements: the same for names and patterns, of which the first that matches a state or input counts: `{"fc1.*": split(0, "model"),
+        "fc*": replicated()}`, with `lockstep.split` and `lockstep.replicated`. What `split` names goes before. Patterns say nothing of what the
+        optimizer keeps. Or a `Plan`, which `lockstep.plan` searches: its mesh is then that of the program (docs/model_parallelism.md).
       shard_optimizer: True lets the ranks along "data" share what optimizers keep for weights, momenta and averages, as the first stage
         of ZeRO does: gradients are reduced to slices, each rank updates the slice that it has the momentum of, and the slices of
         new weights are gathered. As many bytes travel as without; the results have the same bits, but where norms of gradients are sums over
@@ -358,8 +368,8 @@ def compile(
     try:
         _graph("the graph", graph)
         _check.text("backend", backend)
-        axes = list(_check.extents("mesh", {"data": world.size} if mesh is None else mesh).items())
-        splits = _check.splits("split", {} if split is None else split)
+        axes = _axes(world, mesh, placements)
+        placed = choices(split, placements)
         count = _default_threads(world) if threads is None else _check.integer("compile: threads", threads, 1)
         if buckets is not None and backend != "cpu":
             raise Error(f'compile: buckets is for backend="cpu", whose steps have times; backend is {backend!r}')
@@ -395,7 +405,7 @@ def compile(
         backend,
         world,
         axes,
-        splits,
+        placed,
         shard_optimizer,
         shared_weights,
         count,
@@ -419,6 +429,15 @@ def compile(
         )
     executable._schedules.update(getattr(graph, "_schedules", {}))
     return executable
+
+
+def _axes(world: Communicator, mesh: Any, placements: Any) -> list[tuple[str, int]]:
+    """The mesh of compile: that which is given, that of the plan, or all ranks along "data"."""
+    if not isinstance(placements, Plan):
+        return list(_check.extents("mesh", {"data": world.size} if mesh is None else mesh).items())
+    if mesh is not None and list(_check.extents("mesh", mesh).items()) != list(placements.mesh.items()):
+        raise Error(f"compile: mesh is {mesh}, and placements a plan for {placements.mesh}")
+    return list(placements.mesh.items())
 
 
 def _operations_per_byte(factors: Any, world: Communicator) -> float | None:
@@ -469,15 +488,21 @@ def _default_threads(world: Communicator) -> int:
     return int(outermost)
 
 
-def distribute(graph: Graph, mesh: Mapping[str, int], split: Mapping[str, Mapping[str, int]] | None = None) -> Graph:
-    """The program placed on a mesh, such as `distribute(step, {"data": 4})`; `compile`, which has the same `mesh` and `split`,
-    does this by itself.
+def distribute(
+    graph: Graph,
+    mesh: Mapping[str, int],
+    split: Mapping[str, Mapping[str, int]] | None = None,
+    placements: Mapping[str, Placement] | None = None,
+) -> Graph:
+    """The program placed on a mesh, such as `distribute(step, {"data": 4})`; `compile`, which has the same `mesh`, `split` and
+    `placements`, does this by itself.
 
     Shapes are still those of the whole. What comes out says of each value where it is, and holds the collectives; it can be
     printed, changed as text, and compiled.
     """
-    splits = _check.splits("split", {} if split is None else split)
-    placed = _lockstep._distribute(_graph("the graph", graph), list(_check.extents("mesh", mesh).items()), splits)
+    placed = _lockstep._distribute(
+        _graph("the graph", graph), list(_check.extents("mesh", mesh).items()), choices(split, placements)
+    )
     placed._schedules = getattr(graph, "_schedules", {})
     return placed
 

@@ -1,4 +1,4 @@
-"""The program `lockstep`: `lockstep doctor`, `status`, `report`, `forecast` and `elastic`.
+"""The program `lockstep`: `lockstep doctor`, `status`, `report`, `forecast`, `launch`, `elastic` and `serve`.
 
 It is run as a file, so that `lockstep doctor` works where the package cannot be imported; the other commands import it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,6 +63,29 @@ def _elastic(arguments: argparse.Namespace) -> int:
     return _elastic.run(launch, arguments.restart, arguments.hosts, arguments.min_ranks)
 
 
+def _serve(arguments: argparse.Namespace) -> int:
+    import signal
+
+    from lockstep import _lockstep
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own would wait until the job is over
+    _lockstep._serve(arguments.timeout)
+    return 0
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    from lockstep._launch.command import plan_of
+    from lockstep._launch.start import say, start
+
+    plan = plan_of(arguments, os.environ, os.getcwd())
+    if "--allow-run-as-root" in plan.command:
+        say("this is root, which mpirun is told to allow (--allow-run-as-root)")
+    if arguments.dry_run:
+        print(plan, end="")
+        return 0
+    return start(plan, arguments.tolerate_workers, arguments.num_workers)
+
+
 def _forecast(arguments: argparse.Namespace) -> int:
     from lockstep import forecast
 
@@ -74,6 +98,45 @@ def _numbers(text: str) -> list[int]:
         return [int(number) for number in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not whole numbers with commas between them") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
+
+
+def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Those of MXNet's launch.py have its names, too."""
+    parser = commands.add_parser(
+        "launch", help="starts a job of workers and servers: here, by ssh, by Slurm or Grid Engine, on Kubernetes"
+    )
+    add = parser.add_argument
+    add("-n", "--num-workers", type=int, required=True, metavar="N", help="workers")
+    add("-s", "--num-servers", type=int, default=0, metavar="S", help="servers of a store, beside them (default: 0)")
+    add(
+        "-H", "--hostfile", default="", metavar="FILE", help="a line for each host: HOST, or HOST slots=N for N workers"
+    )
+    add(
+        "--launcher",
+        metavar="local|mpi|ssh|slurm|sge|kubernetes",
+        help="how it is started (default: ssh with -H, else local)",
+    )
+    add("--sync-dst-dir", default="", metavar="DIR", help="ssh: copies the working directory there, on each host")
+    add("--interface", metavar="ib0", help="the network card between hosts (default: DMLC_INTERFACE, if that is set)")
+    settings = "a variable of the environment of {}, or one that is set here"
+    for option, whom in (("--env", "all ranks"), ("--env-worker", "workers"), ("--env-server", "servers")):
+        add(option, action="append", default=[], metavar="NAME[=VALUE]", help=settings.format(whom))
+    add("--tolerate-workers", action="store_true", help="goes on without workers that die")
+    add("--image", default="", help="kubernetes: of the containers")
+    add("--submit-option", action="append", default=[], metavar="OPTION", help="slurm, sge: of sbatch or qsub")
+    add("--dry-run", action="store_true", help="prints what would run")
+    add("program", nargs=argparse.REMAINDER, metavar="PROGRAM …", help="what each worker runs, such as python train.py")
+    parser.set_defaults(run=_launch)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -116,6 +179,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     elastic.add_argument("launch", nargs=argparse.REMAINDER, metavar="-- mpirun …", help="what starts the job")
     elastic.set_defaults(run=_elastic)
+    serve = commands.add_parser(
+        "serve",
+        help="a parameter server, as a rank of a job: mpirun -n N PROGRAM : -n S python -m lockstep serve, with "
+        "LOCKSTEP_WORKERS=N and LOCKSTEP_SERVERS=S in the environment of all",
+    )
+    serve.add_argument(
+        "--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="for all ranks to come (default: 600)"
+    )
+    serve.set_defaults(run=_serve)
+    _add_launch(commands)
     forecast = commands.add_parser("forecast", help="how long a step that was traced would take on more hosts")
     forecast.add_argument("trace", help="of a job that ran with LOCKSTEP_TRACE=FOLDER: the FOLDER")
     forecast.add_argument("machine", help="a file that `lockstep doctor --measure` wrote, perhaps changed")

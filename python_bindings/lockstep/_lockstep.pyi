@@ -8,9 +8,10 @@ from collections.abc import (
     Sequence
 )
 import os
-from typing import Any
+from typing import Annotated, Any
 
 import numpy
+from numpy.typing import NDArray
 
 import lockstep._report
 import lockstep._settings
@@ -26,7 +27,8 @@ class Communicator:
     @staticmethod
     def mpi(timeout: float = 600.0, between_hosts: str = 'tcp', order: str = 'any', routes: str = 'measured') -> Communicator:
         """
-        The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has.
+        The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has. In a job with parameter servers these are
+        the workers: the environment's LOCKSTEP_WORKERS and LOCKSTEP_SERVERS say how many ranks are what.
 
         An exception that ends this process makes the other ranks fail with an Error that names this one, instead of waiting.
 
@@ -93,6 +95,53 @@ class Communicator:
         Makes what the other ranks wait in fail, with an Error that names this rank and the reason.
         An exception that ends a process under mpirun does this by itself.
         """
+
+class _Flights:
+    """The arrays of a communicator's collectives in flight."""
+
+def _allocate(world: Communicator, bytes: int, label: str) -> Any:
+    """
+    uint8[bytes] of registered memory, zero at first. All ranks call it, each with its own size.
+    """
+
+def _split(world: Communicator, color: int, label: str) -> Communicator:
+    """
+    A communicator of the ranks that pass the same color, at least 0. All ranks call it.
+    """
+
+def _start_all_reduce(world: Communicator, input: Any, output: Any, dtype: str, kind: str, label: str) -> int:
+    """
+    Starts one, and returns its ticket for _wait. Arrays are in row-major order, of one number of elements; input may be output.
+    Between start and wait nobody else may use them.
+
+    Args:
+      dtype: "f32", "bf16", ...: of the elements, whatever NumPy takes them for; their bytes count.
+      kind: "sum", "mean", "min", "max", "prod".
+      label: of the call in messages; equal on all ranks.
+    """
+
+def _start_broadcast(world: Communicator, input: Any, output: Any, dtype: str, root: int, label: str) -> int:
+    """The same of a broadcast; only rank root's input is read."""
+
+def _start_all_gather(world: Communicator, input: Any, output: Any, dtype: str, label: str) -> int:
+    """
+    The same of an all-gather: output has world.size times input's elements.
+    """
+
+def _start_all_to_all(world: Communicator, input: Any, output: Any, dtype: str, label: str) -> int:
+    """
+    The same of an all-to-all: part r of input goes to rank r, as part world.rank.
+    """
+
+def _start_reduce_scatter(world: Communicator, input: Any, output: Any, dtype: str, kind: str, label: str) -> int:
+    """
+    The same of a reduce-scatter: input has world.size times output's elements.
+    """
+
+def _wait(world: object, ticket: int) -> None:
+    """
+    Returns when the collective is complete. For each ticket once, in any order.
+    """
 
 def _optimizers() -> list[dict[str, Any]]: ...
 
@@ -206,7 +255,7 @@ def _train_step(model: Graph, losses: Sequence[tuple[str, Sequence[str], Sequenc
 
 def _gradients(graph: Graph, of: str, wrt: Sequence[str]) -> Graph: ...
 
-def _distribute(graph: Graph, mesh: Sequence[tuple[str, int]], split: Mapping[str, Mapping[str, int]]) -> Graph: ...
+def _distribute(graph: Graph, mesh: Sequence[tuple[str, int]], placements: Sequence[tuple[str, Mapping[str, int]]]) -> Graph: ...
 
 def _interpret(graph: Graph, inputs: Sequence[Mapping[str, object]]) -> list[dict[str, numpy.ndarray]]: ...
 
@@ -251,6 +300,8 @@ class Executable:
         """The state on this rank by name: read it, assign it."""
 
     def _read_state(self, name: str) -> numpy.ndarray: ...
+
+    def _read_state_into(self, name: str, array: numpy.ndarray) -> None: ...
 
     def _assign_state(self, name: str, value: object | None) -> None: ...
 
@@ -441,7 +492,53 @@ def _set_recording(world: Communicator, on: bool) -> None:
 
 def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]: ...
 
-def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], split: Mapping[str, Mapping[str, int]], shard_optimizer: bool, shared_weights: bool, threads: int, bucket_bytes: int | None, measured: tuple[Sequence[tuple[str, int, int, int]], Mapping[str, Sequence[tuple[int, int]]]] | None, wire: str, operations_per_byte: float | None, optimize: bool, replicated: bool, check_every: int, isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable: ...
+def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], placements: Sequence[tuple[str, Mapping[str, int]]], shard_optimizer: bool, shared_weights: bool, threads: int, bucket_bytes: int | None, measured: tuple[Sequence[tuple[str, int, int, int]], Mapping[str, Sequence[tuple[int, int]]]] | None, wire: str, operations_per_byte: float | None, optimize: bool, replicated: bool, check_every: int, isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable: ...
+
+def _update_step(optimizer: tuple[str, str, Mapping[str, bool | int | float | str | Sequence[float]], Sequence[str]], dtype: str, shape: Sequence[int], rescale: float) -> Graph: ...
+
+def _serve(timeout: float) -> None: ...
+
+def _servers() -> _ServerClient | None: ...
+
+class _ServerClient:
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def servers(self) -> int: ...
+
+    def init(self, key: str, dtype: str, shape: Sequence[int], value: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)], synchronous: bool, max_staleness: int, bigarray_bound: int) -> None: ...
+
+    def type_of(self, key: str) -> tuple[str, list[int]]: ...
+
+    def pieces(self, key: str) -> list[tuple[str, list[int]]]: ...
+
+    def push(self, gradients: Sequence[tuple[str, Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)]]]) -> None: ...
+
+    def pull(self, values: Sequence[tuple[str, Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu')]]]) -> None: ...
+
+    def pull_rows(self, key: str, rows: Sequence[int], values: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu')]) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def barrier(self) -> None: ...
+
+    def set_update(self, key: str, texts: Sequence[str]) -> None: ...
+
+    def set(self, setting: str, value: float) -> int: ...
+
+    def states(self, key: str) -> dict[str, tuple[str, list[int]]]: ...
+
+    def read_state(self, key: str, state: str) -> object: ...
+
+    def write_state(self, key: str, state: str, value: object) -> None: ...
+
+    def staleness(self) -> dict[int, int]: ...
+
+def _plan(graph: Graph, mesh: Sequence[tuple[str, int]], placements: Sequence[tuple[str, Mapping[str, int]]], operations: float, bandwidth: float, links: Mapping[str, tuple[float, float]], memory_limit: int | None) -> dict[str, Any]: ...
 
 def _set_cuda_folders(folders: Sequence[bytes]) -> None: ...
 

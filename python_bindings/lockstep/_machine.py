@@ -25,6 +25,8 @@ _MEANING = {
     "ranks": "of a host",
     "within": "an all_reduce of a host's ranks: latency + bytes / bandwidth",
     "between": "a message from a host to another; all hosts send and get as much at once",
+    "operations": "of a rank in a second, of its kernels: for lockstep.plan",
+    "memory": "bytes that a rank's kernels read and write in a second: for lockstep.plan",
     "processor": "of a core, for each byte that a host sends: taken from kernels that run meanwhile",
 }
 
@@ -55,9 +57,13 @@ class Machine:
     within: Link | None = None
     between: Link | None = None
     processor: float = 0.0
+    operations: float = 5e10  # assumed, as is `memory`: of a core
+    memory: float = 1e10
 
     def __post_init__(self) -> None:
         _check.integer("ranks", self.ranks, 1)
+        _check.positive("operations", self.operations)
+        _check.positive("memory", self.memory)
         _not_negative("processor", self.processor)
 
     @classmethod
@@ -77,7 +83,8 @@ class Machine:
 
     def __str__(self) -> str:
         """As a file has it."""
-        lines = [f"{name} = {getattr(self, name)!r}  # {_MEANING[name]}" for name in ("ranks", "processor")]
+        said = [name for name in ("operations", "memory") if getattr(self, name) != getattr(Machine, name)]
+        lines = [f"{name} = {getattr(self, name)!r}  # {_MEANING[name]}" for name in ("ranks", "processor", *said)]
         for name in ("within", "between"):
             link = getattr(self, name)
             if link is not None:

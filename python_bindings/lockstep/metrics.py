@@ -26,7 +26,7 @@ import numpy as np
 from . import _check
 from ._errors import Error
 from ._lockstep import Communicator
-from .data import _is_first_of_its_share
+from .data._batches import _is_first_of_its_share
 
 __all__ = ["Accuracy", "ConfusionMatrix", "Mean", "Metric", "Perplexity"]
 

@@ -73,6 +73,8 @@ def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
         raise Error("groups: a pattern is empty; the optimizer of all other states is the argument `optimizer`")
     for states, each in every.items():
         if not isinstance(each, Optimizer):
+            if each is None and not states and groups:
+                raise Error("groups are of states that an optimizer updates, and there is no optimizer")
             of = f" of group {states!r}" if states else ""
             if isinstance(each, type) and issubclass(each, Optimizer):
                 raise Error(

@@ -9,19 +9,17 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/status.h"
 #include "runtime/comm/clock.h"
 #include "runtime/comm/measure_network.h"
-#include "runtime/comm/mpi_files.h"
+#include "runtime/comm/mpi_calls.h"
 #include "runtime/comm/mpi_links.h"
-#include "runtime/comm/mpi_wait.h"
+#include "runtime/comm/mpi_world.h"
 #include "runtime/comm/process.h"
 #include "runtime/comm/rank_communicator.h"
 #include "runtime/comm/shared_memory.h"
@@ -33,108 +31,19 @@
 namespace lockstep {
 namespace {
 
-constexpr absl::Duration kLastBarrier = absl::Seconds(2);
-
-// Whether a communicator has failed: then peers may be gone, and MPI_Finalize, which waits for all, may never return. A
-// fact of the process, as MPI itself is.
-std::atomic<bool>& WorldFailed() {
-  static std::atomic<bool> failed{false};
-  return failed;
-}
-
-// Waits for a nonblocking collective. `memory`, which it uses, lives on for as long as it is under way.
-absl::Status AwaitRequest(MPI_Request* request, std::shared_ptr<void> memory, absl::Duration limit, const char* call) {
-  const absl::Duration end = SteadyNow() + limit;
-  for (int complete = 0; !complete;) {
-    RETURN_IF_ERROR(MpiStatus(MPI_Test(request, &complete, MPI_STATUS_IGNORE), call));
-    if (complete) break;
-    if (SteadyNow() >= end) {
-      KeepUntilDone(*request, std::move(memory));
-      return ErrorStream(absl::StatusCode::kDeadlineExceeded)
-             << call << ": not all ranks have come to create their communicator within " << absl::FormatDuration(limit);
-    }
-    absl::SleepFor(absl::Microseconds(100));
-  }
-  return absl::OkStatus();
-}
-
-// The process that has initialised MPI, and finalises it. One forked from it does not.
-std::atomic<int>& OwnerOfMpi() {
-  static std::atomic<int> process{0};
-  return process;
-}
-
-// Of a world that has failed: whether all ranks have come to the end of it, and so to MPI_Finalize.
-bool AllAreThere() {
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  return MPI_Ibarrier(MPI_COMM_WORLD, &request) == MPI_SUCCESS &&
-         AwaitRequest(&request, nullptr, kLastBarrier, "MPI_Ibarrier").ok();
-}
-
-void FinalizeAtExit() {
-  if (getpid() != OwnerOfMpi()) return;
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (finalized || LiveMpiLinks() > 0)
-    return;  // a communicator that was never destroyed may still use MPI in its thread
-  if (WorldFailed() && !AllAreThere()) {
-    RemoveMpiFiles();
-    return;
-  }
-  const MpiWait wait("MPI_Finalize");
-  MPI_Finalize();
-}
-
-absl::Status InitializeMpi() {
-  static std::mutex mutex;
-  std::lock_guard<std::mutex> lock(mutex);
-  int finalized = 0, initialized = 0;
-  MPI_Finalized(&finalized);
-  if (finalized) return FailedPrecondition() << "MPI is finalised already";
-  if (OwnerOfMpi() != 0 && OwnerOfMpi() != getpid()) {
-    return FailedPrecondition() << "this process (" << getpid() << ") was forked from process " << OwnerOfMpi()
-                                << ", which is a rank of MPI; a forked process is none";
-  }
-  MPI_Initialized(&initialized);
-  if (initialized) return absl::OkStatus();
-  const MpiWait wait("MPI_Init");
-  int provided = 0;
-  RETURN_IF_ERROR(MpiStatus(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread"));
-  OwnerOfMpi() = getpid();
-  std::atexit(FinalizeAtExit);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<MPI_Comm> DuplicateWorld(absl::Duration limit) {
+absl::StatusOr<MPI_Comm> Duplicate(MPI_Comm world, absl::Duration limit) {
   MPI_Errhandler before;
-  MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before);
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_get_errhandler(world, &before);
+  MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
   auto comm = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
-  absl::Status status = MpiStatus(MPI_Comm_idup(MPI_COMM_WORLD, comm.get(), &request), "MPI_Comm_idup");
+  absl::Status status = MpiStatus(MPI_Comm_idup(world, comm.get(), &request), "MPI_Comm_idup");
   if (status.ok()) status = AwaitRequest(&request, comm, limit, "MPI_Comm_idup");
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, before);
+  MPI_Comm_set_errhandler(world, before);
   MPI_Errhandler_free(&before);
   RETURN_IF_ERROR(status);
   RETURN_IF_ERROR(MpiStatus(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
   return *comm;
-}
-
-// Every rank's T, by rank.
-template <typename T>
-absl::StatusOr<std::vector<T>> GatherFacts(MPI_Comm comm, int size, const T& mine, absl::Duration limit) {
-  struct Facts {
-    T mine;
-    std::vector<T> all;
-  };
-  auto facts = std::make_shared<Facts>(Facts{mine, std::vector<T>(size)});
-  MPI_Request request = MPI_REQUEST_NULL;
-  const int code =
-      MPI_Iallgather(&facts->mine, sizeof(T), MPI_BYTE, facts->all.data(), sizeof(T), MPI_BYTE, comm, &request);
-  RETURN_IF_ERROR(MpiStatus(code, "MPI_Iallgather"));
-  RETURN_IF_ERROR(AwaitRequest(&request, facts, limit, "MPI_Iallgather"));
-  return std::move(facts->all);
 }
 
 struct RankFacts {
@@ -283,7 +192,8 @@ absl::Status CheckThreadLevel() {
 absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& options) {
   const absl::Duration limit = options.communicator.timeout;
   RETURN_IF_ERROR(InitializeMpi());
-  ASSIGN_OR_RETURN(MPI_Comm comm, DuplicateWorld(limit));
+  ASSIGN_OR_RETURN(MPI_Comm world, WorldOfWorkers(limit));
+  ASSIGN_OR_RETURN(MPI_Comm comm, Duplicate(world, limit));
   int rank = 0, size = 1;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);
@@ -325,7 +235,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
                    .hosts = {},
                    .world = worlds.fetch_add(1),
                    .on_leave = [](const absl::Status& failure) {
-                     if (!failure.ok()) WorldFailed() = true;
+                     if (!failure.ok()) MarkMpiFailed();
                    }};
   for (const RankFacts& fact : facts) place.hosts.push_back(fact.host);
   std::unique_ptr<Links> links;

@@ -42,7 +42,8 @@ struct MpiOptions {
 // This process's rank of MPI_COMM_WORLD, duplicated. Collective over the world; may be called several times.
 // Initialises MPI with MPI_THREAD_MULTIPLE unless somebody (mpi4py) has done so already, in which case that level must
 // have been provided where MPI carries messages between hosts; what was initialised here is finalised when the process
-// exits. Without mpirun this is a world of one rank.
+// exits. Without mpirun this is a world of one rank. Where the job has parameter servers, this is the world of the
+// workers (mpi_roles.h).
 //
 // TCP uses all network interfaces that are up, or those that the environment's LOCKSTEP_INTERFACE names ("eth0",
 // "ib,eth": each perhaps without its last letters, separated by commas).

@@ -64,8 +64,9 @@ def copy_programs() -> None:
 
 def copy_package() -> None:
     package = STAGE / "python_bindings/lockstep"
-    for source in sorted((ROOT / "python_bindings/lockstep").glob("*.py")):
-        copy(source, package / source.name)
+    sources = ROOT / "python_bindings/lockstep"
+    for source in sorted(sources.rglob("*.py")):
+        copy(source, package / source.relative_to(sources))
     copy(ROOT / "bazel-bin/python_bindings/_lockstep.so", package / "_lockstep.so")
     check = Path(__file__).parent
     for source in sorted(check.glob("*.py")):

@@ -24,7 +24,11 @@ Tensor RandomValues(const TensorType& type, std::mt19937_64& random) {
 }  // namespace
 
 History Train(const Graph& step, int64_t ranks, int steps, const std::vector<passes::Pass>& passes) {
-  const Mesh mesh({{"data", ranks}});
+  return Train(step, Mesh({{"data", ranks}}), steps, passes);
+}
+
+History Train(const Graph& step, const Mesh& mesh, int steps, const std::vector<passes::Pass>& passes) {
+  const int64_t ranks = mesh.num_ranks();
   absl::StatusOr<Graph> graph = passes::DistributeGraph(step, mesh);
   EXPECT_TRUE(graph.ok()) << graph.status();
   if (!graph.ok()) return {};
@@ -43,7 +47,8 @@ History Train(const Graph& step, int64_t ranks, int steps, const std::vector<pas
     const bool starts_at_zero = input.name().find('/') != std::string::npos;
     Tensor value = starts_at_zero ? Tensor(input.value.type()) : RandomValues(input.value.type(), random);
     if (input.name() == passes::kLossScale) value = Tensor::Scalar(DType::kF32, passes::kInitialLossScale);
-    for (auto& states : run.states) states[input.name()] = value;
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      run.states[static_cast<size_t>(rank)][input.name()] = LocalPart(value, input.placements(), mesh, rank);
   }
   for (int s = 0; s < steps; ++s) {
     std::vector<std::vector<Tensor>> inputs(static_cast<size_t>(ranks));

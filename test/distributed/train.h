@@ -23,4 +23,7 @@ struct History {
 // and small floats. `passes` run on the placed step. Failures are those of the test that calls it.
 History Train(const Graph& step, int64_t ranks, int steps, const std::vector<passes::Pass>& passes = {});
 
+// The same over a mesh. Each rank then has its part of what is split.
+History Train(const Graph& step, const Mesh& mesh, int steps, const std::vector<passes::Pass>& passes = {});
+
 }  // namespace lockstep

@@ -180,7 +180,9 @@ def test_all_hosts_are_asked_before_each_restart(monkeypatch: pytest.MonkeyPatch
     pauses: list[float] = []
     ran: list[str] = []
     monkeypatch.setattr(_elastic, "_hosts_that_answer", lambda _, of: asked.append(of) or answers[len(asked) - 1])
-    monkeypatch.setattr(_elastic, "_run", lambda command, _: ran.append(command[command.index("--host") + 1]) or 5)
+    monkeypatch.setattr(
+        _elastic._supervise, "run", lambda command, *_: ran.append(command[command.index("--host") + 1]) or 5
+    )
     monkeypatch.setattr(_elastic.time, "sleep", pauses.append)
     assert _elastic._attempts(["mpirun", "program"], 3, hosts, 2) == 5
     assert asked == [hosts] * 3, "a host that did not answer may be there again"
@@ -201,9 +203,9 @@ def test_mpirun_is_ended_if_it_stays_long_after_its_ranks(linger: float, code: i
     """It may end by itself a little later than they do, with what it has to say."""
     mpirun = "env OMPI_COMM_WORLD_RANK=0 sleep 1.5; sleep 3; exit 3"
     program = f"""
-from lockstep import _elastic
-_elastic.LINGER_SECONDS = {linger}
-print(_elastic._run(["bash", "-c", {mpirun!r}], {{}}))
+from lockstep import _supervise
+_supervise.LINGER_SECONDS = {linger}
+print(_supervise.run(["bash", "-c", {mpirun!r}], {{}}, lambda text: None))
 """
     environment = {**ENVIRONMENT, "PYTHONPATH": str(HERE.parents[1] / "python_bindings")}
     done = run([sys.executable, "-c", program], environment)

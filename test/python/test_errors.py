@@ -171,7 +171,7 @@ class Momentum:
     [
         (Momentum(), ["unknown optimizer", "Momentum", "SGD, Adam, AdamW"]),
         ("SGD", ["unknown optimizer 'SGD'", "SGD, Adam, AdamW"]),
-        (None, ["unknown optimizer None"]),
+        (3, ["unknown optimizer 3"]),
         (ls.optim.SGD, ["the optimizer is the class SGD, expected one with its options, such as SGD()"]),
     ],
 )

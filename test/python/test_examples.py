@@ -174,14 +174,13 @@ def fails(*arguments: str | Path) -> str:
 def test_folders_of_images_that_are_wrong(data: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "flat/train").mkdir(parents=True)
     (tmp_path / "empty/train/cat").mkdir(parents=True)
-    (tmp_path / "empty/val/cat").mkdir(parents=True)
     shutil.copytree(data["images"], tmp_path / "other")
     (tmp_path / "other/val/class9").mkdir()
     for folder, message in (
         ("nowhere", "nowhere/train: there is no such folder"),
         ("flat", "flat/train: there are no folders in it; expected one for each class"),
-        ("empty", "empty/val: there are no images; expected .*<class>/\\*.jpg"),
-        ("other", "other/val/class9: the training set has no such class"),
+        ("empty", "empty/train: there are no images; expected .*<class>/\\*.jpg"),
+        ("other", "other/val/class9: `classes` has no such class"),
     ):
         assert re.search(
             message, fails(*command("imagenet", data | {"images": tmp_path / folder}, tmp_path / "out"))

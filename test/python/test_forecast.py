@@ -193,7 +193,12 @@ def test_a_table_and_a_picture(tmp_path: Path) -> None:
 
 def test_a_machine_is_what_its_file_says(tmp_path: Path) -> None:
     path = str(tmp_path / "machine.toml")
-    for machine in (Machine(), SLOW, Machine(4, Link(1e-6, 8e9), Link(2.5e-5, 1.2e8), 4e-10)):
+    for machine in (
+        Machine(),
+        SLOW,
+        Machine(operations=1e11, memory=2e10),
+        Machine(4, Link(1e-6, 8e9), Link(2.5e-5, 1.2e8), 4e-10),
+    ):
         machine.write(path)
         assert Machine.read(path) == machine
     for text, error in [
@@ -201,7 +206,9 @@ def test_a_machine_is_what_its_file_says(tmp_path: Path) -> None:
         ("processor = -1", "processor is -1, expected a finite number of at least 0"),
         ("processor = nan", "processor is nan, expected a finite number of at least 0"),
         ('processor = "much"', "processor is 'much', expected a number"),
-        ("rank = 2", "rank is not known, expected ranks, within, between, processor"),
+        ("rank = 2", "rank is not known, expected ranks, within, between, operations, memory, processor"),
+        ("operations = 0", "operations is 0, expected a finite number above 0"),
+        ('memory = "much"', "memory is 'much', expected a number"),
         ("[between]\nlatency = 1", "between is {'latency': 1}, expected latency and bandwidth"),
         ("[within]\nlatency = -1\nbandwidth = 2", "within.latency is -1, expected a finite number of at least 0"),
         ("[between]\nlatency = nan\nbandwidth = 2", "between.latency is nan, expected a finite number"),

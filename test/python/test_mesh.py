@@ -137,7 +137,10 @@ def test_what_distribute_says_is_what_compile_runs() -> None:
 @pytest.mark.parametrize(
     ("split", "parts"),
     [
-        ({"fc9.weight": {"model": 0}}, ["graph @mlp has no input or state 'fc9.weight'; there are x, fc1.weight"]),
+        (
+            {"fc9.weight": {"model": 0}},
+            ["graph @mlp has no input or state 'fc9.weight', and none", "; there are x, fc1.weight"],
+        ),
         (
             {"fc1.weight": {"rows": 0}},
             ["fc1.weight (f32[16,12]) along axis rows", "{data=2, model=2} has no such axis"],

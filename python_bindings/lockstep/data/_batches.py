@@ -1,84 +1,18 @@
-"""Data sets, and how a global batch is shared by the ranks."""
+"""Which samples are in a batch, and which of them this rank gets."""
 
 from __future__ import annotations
 
-import gzip
 import math
-import struct
-import zlib
-from collections.abc import Iterator, Mapping
-from os import PathLike
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
-from . import _check
-from ._errors import Error
-from ._lockstep import Communicator
-from ._log import warn_once
-
-_IDX_DTYPES = {8: np.uint8, 9: np.int8, 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-
-
-def load_idx(path: str | PathLike[str]) -> np.ndarray:
-    """Reads a file in the IDX format of MNIST, plain or compressed (.gz).
-
-    Returns:
-      An array with the dtype and shape that the file gives, in native byte order.
-
-    Raises:
-      Error: if the file is missing, or is not a complete IDX file; the message names it.
-    """
-    path = Path(_check.path(path))
-    try:
-        content = (gzip.open if path.suffix == ".gz" else open)(path, "rb").read()
-    except FileNotFoundError:
-        raise Error(f"{path}: there is no such file") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise Error(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_DTYPES:
-        raise Error(f"{path}: this is not an IDX file (the format of MNIST)")
-    rank = content[3]
-    header = 4 + 4 * rank
-    if len(content) < header:
-        raise Error(f"{path}: the file ends within its header")
-    shape = struct.unpack(f">{rank}I", content[4:header])
-    dtype = np.dtype(_IDX_DTYPES[content[2]])
-    expected = header + math.prod(shape) * dtype.itemsize
-    if len(content) != expected:
-        raise Error(f"{path}: {len(content)} bytes, but its header says {expected}")
-    try:
-        return np.frombuffer(content, dtype, offset=header).reshape(shape).astype(dtype.newbyteorder("="))
-    except ValueError as error:  # more dimensions than NumPy has
-        raise Error(f"{path}: {rank} dimensions: {error}") from None
-
-
-def mnist(directory: str | PathLike[str], train: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a data set in MNIST's four files, such as Fashion-MNIST (Debian's package dataset-fashion-mnist).
-
-    Args:
-      directory: where `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and `t10k-…` lie, with or without `.gz`.
-      train: the training set; else the test set.
-
-    Returns:
-      Images, f32[n, 1, rows, columns] with values in [0, 1], and labels, i64[n].
-
-    Raises:
-      Error: if a file is missing or damaged, or images and labels differ in number.
-    """
-    part = "train" if _check.flag("mnist: train", train) else "t10k"
-    directory = _check.path(directory)
-
-    def load(name: str) -> np.ndarray:
-        plain = Path(directory) / f"{part}-{name}"
-        compressed = plain.with_name(plain.name + ".gz")
-        return load_idx(compressed if compressed.exists() else plain)
-
-    images, labels = load("images-idx3-ubyte"), load("labels-idx1-ubyte")
-    if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
-        raise Error(f"{directory}: images of shape {images.shape} with labels of shape {labels.shape}")
-    return images[:, None].astype(np.float32) / np.float32(255), labels.astype(np.int64)
+from .. import _check
+from .._errors import Error
+from .._lockstep import Communicator
+from .._log import warn_once
+from ._split import checked_part, order
 
 
 class Dataset(Protocol):
@@ -141,40 +75,74 @@ def _stacked(rows: np.ndarray, part: int, parts: tuple[Any, ...]) -> np.ndarray:
     return np.stack(arrays)
 
 
+class Sampler(Protocol):
+    """Numbers of samples: `SplitSampler`, and the samplers of torch and Gluon. Each iteration is an epoch."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[int]: ...
+
+
 class Batches:
     """This rank's share of each batch of an epoch; what `batches` returns. Has a length, and can be iterated repeatedly."""
 
     def __init__(
-        self, samples: _Arrays | _Samples, size: int, rank: int, ranks: int, seed: int | None, start: int, pad: bool
+        self,
+        samples: _Arrays | _Samples,
+        rows: Callable[[int], np.ndarray],
+        count: int,
+        size: int,
+        share: tuple[int, int],
+        start: int,
+        pad: bool,
+        epoch_size: int | None,
     ) -> None:
-        self._samples, self._size, self._seed, self._start, self._pad = samples, size, seed, start, pad
+        """Of `count` samples those that `rows` gives for each turn through them; `share` is the rank, and of how many."""
+        self._samples, self._rows, self._count = samples, rows, count
+        self._size, self._start, self._pad = size, start, pad
+        self._rank, ranks = share
         self._share = size // ranks
-        self._rank = rank
-        self._count = len(samples)
-        self._batches = -(-self._count // size) if pad else self._count // size
+        self._batches = epoch_size if epoch_size is not None else -(-count // size) if pad else count // size
 
     def __len__(self) -> int:
         return self._batches - self._start
 
     @property
     def dropped(self) -> int:
-        """The number of samples, in all ranks together, that an epoch leaves out because they do not fill a batch."""
-        return 0 if self._pad else self._count % self._size
+        """The number of samples, in all ranks together, that an epoch leaves out because they do not fill a batch, or because it
+        has no more batches than `epoch_size`."""
+        return max(0, self._count - self._batches * self._size)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
-        order = np.arange(self._count)
-        if self._seed is not None:
-            # The generator is fixed by name, so that the order depends on neither the rank nor NumPy's default.
-            order = np.random.Generator(np.random.PCG64(self._seed)).permutation(self._count)
+        turn, rows = 0, self._checked_rows(0)
         for batch in range(self._start, self._batches):
             begin = batch * self._size + self._rank * self._share
             places = np.arange(begin, begin + self._share)
-            if not self._pad:
-                yield self._samples.take(order[places])
+            if self._pad:
+                counts = places < self._count
+                arrays = self._samples.take(
+                    rows[np.where(counts, places, 0)]
+                )  # a sample that is there, in place of none
+                yield (*arrays, counts.astype(np.float32))
                 continue
-            counts = places < self._count
-            arrays = self._samples.take(order[np.where(counts, places, 0)])  # a sample that is there, in place of none
-            yield (*arrays, counts.astype(np.float32))
+            numbers = np.empty(self._share, np.int64)
+            turns, places = np.divmod(places, self._count)
+            for each in np.unique(turns):
+                while turn < each:  # so a sampler is asked once for each
+                    turn += 1
+                    rows = self._checked_rows(turn)
+                numbers[turns == each] = rows[places[turns == each]]
+            yield self._samples.take(numbers)
+
+    def _checked_rows(self, turn: int) -> np.ndarray:
+        rows = self._rows(turn)
+        if len(rows) != self._count:
+            raise Error(f"batches: the sampler gives {len(rows)} numbers, and its length is {self._count}")
+        outside = rows[(rows < 0) | (rows >= len(self._samples))]
+        if len(outside):
+            raise Error(
+                f"batches: the sampler gives the number {outside[0]}, and there are {len(self._samples)} samples"
+            )
+        return rows
 
 
 def batches(
@@ -185,6 +153,10 @@ def batches(
     mesh: Mapping[str, int] | None = None,
     start: int = 0,
     last: str = "drop",
+    num_parts: int = 1,
+    part_index: int = 0,
+    epoch_size: int | None = None,
+    sampler: Sampler | None = None,
 ) -> Batches:
     """Cuts samples into batches and gives this rank its share of each: rows rank*size/n to (rank+1)*size/n.
 
@@ -206,6 +178,12 @@ def batches(
         of some sample, and each tuple has one array more, f32[size/n]: 1 for a sample, 0 for a copy. A loss takes it as
         `sample_weight` (of the prediction's dtype: `.astype()` where that is no f32), and metrics as `weight`, so that each sample
         counts once, however many ranks there are. Batch normalisation in training knows no weights: copies count for its statistics.
+      num_parts, part_index: in the place of `world` where that is not at hand: this is part `part_index` of `num_parts`.
+      epoch_size: how many batches an epoch has, however many samples there are; so ranks with samples of their own, whose numbers
+        differ, make the same number of steps. When the samples have run out they begin anew, in another order if there is a
+        seed, and every batch is full; with last="pad" what follows are copies alone, whose weight is 0.
+      sampler: which samples an epoch has, and in which order, such as this rank's `SplitSampler`; without `world` and `seed`, as it
+        decides both. Each iteration of the batches is an epoch of it.
 
     Returns:
       An iterable with a length, of tuples with one array each, of size/n rows.
@@ -223,28 +201,62 @@ def batches(
     is_first = rank == 0
     if mesh is not None:
         rank, ranks = _place_along_data(_check.extents("batches: mesh", mesh), rank, ranks)
+    parts, part = checked_part("batches", num_parts, part_index)
+    if parts > 1:
+        if world is not None or mesh is not None:
+            raise Error("batches: world and num_parts both say who shares the batches: leave out one")
+        rank, ranks, is_first = part, parts, part == 0
     size = _check.integer("batches: size", size)
     seed = None if seed is None else _check.integer("batches: seed", seed, 0)
     pad = _check.choice("batches: last", last, ("drop", "pad")) == "pad"
     if not arrays:
         raise Error("batches: no arrays")
     samples = _samples_of(arrays)
+    if ranks > 1 and getattr(arrays[0], "num_parts", 1) > 1:
+        raise Error(
+            f"batches: the data set is one of {arrays[0].num_parts} parts already, which {ranks} ranks would share again: pass "
+            "it without world, or all of it"
+        )
     if size < 1 or size % ranks != 0:
         raise Error(f"batches: a batch of {size} cannot be shared evenly by {ranks} ranks")
-    if len(samples) == 0:
+    if sampler is None:
+        count, rows = len(samples), lambda turn: order(len(samples), seed, turn)
+    else:
+        count, rows = _sampled(sampler, seed, ranks)
+    if count == 0:
         raise Error("batches: there are no samples")
-    if size > len(samples) and not pad:
-        raise Error(f"batches: a batch of {size} is more than the {len(samples)} samples there are")
+    if epoch_size is not None:
+        epoch_size = _check.integer("batches: epoch_size", epoch_size, 1)
+    elif size > count and not pad:
+        raise Error(f"batches: a batch of {size} is more than the {count} samples there are")
     start = _check.integer("batches: start", start, 0)
-    result = Batches(samples, size, rank, ranks, seed, 0, pad)
-    if start > len(result):
-        raise Error(f"batches: start is {start}, of {len(result)} batches")
-    result = Batches(samples, size, rank, ranks, seed, start, pad)
-    if result.dropped and is_first:
+    length = len(Batches(samples, rows, count, size, (rank, ranks), 0, pad, epoch_size))
+    if start > length:
+        raise Error(f"batches: start is {start}, of {length} batches")
+    result = Batches(samples, rows, count, size, (rank, ranks), start, pad, epoch_size)
+    if result.dropped and is_first and epoch_size is None:
         warn_once(
-            f"batches of {size}: the last {result.dropped} of {len(samples)} samples do not fill a batch and are left out"
+            f"batches of {size}: the last {result.dropped} of {count} samples do not fill a batch and are left out"
         )
     return result
+
+
+def _sampled(sampler: Any, seed: int | None, ranks: int) -> tuple[int, Callable[[int], np.ndarray]]:
+    """How many samples an epoch of the sampler has, and their numbers."""
+    if not (hasattr(sampler, "__len__") and hasattr(sampler, "__iter__")) or isinstance(sampler, (str, bytes, Mapping)):
+        raise Error(f"batches: sampler is {sampler!r}, expected numbers of samples, such as a SplitSampler")
+    if seed is not None:
+        raise Error("batches: sampler and seed both decide the order: leave out one")
+    if ranks > 1:
+        raise Error("batches: the sampler gives this rank's samples, which would be shared again: leave out world")
+
+    def rows(_: int) -> np.ndarray:
+        try:
+            return np.fromiter(sampler, np.int64)
+        except (TypeError, ValueError):
+            raise Error(f"batches: sampler is {sampler!r}, whose elements are no whole numbers") from None
+
+    return len(sampler), rows
 
 
 def _samples_of(arrays: tuple[Any, ...]) -> _Arrays | _Samples:

@@ -1,0 +1,313 @@
+// A communicator's collectives over arrays of the caller's, for the parts of the package that are written in Python.
+// Not public: started and waited for one by one, nobody plans what may overlap with what.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/dtype.h"
+#include "core/placement.h"
+#include "python_bindings/arrays.h"
+#include "python_bindings/bindings.h"
+#include "python_bindings/errors.h"
+#include "runtime/communicator.h"
+#include "runtime/exclusive_use.h"
+
+namespace lockstep::python {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+// The memory of an array, which stays where it is as long as this lives. Needs the GIL to be made and destroyed.
+class Operand {
+ public:
+  Operand(nb::handle array, bool is_written, const std::string& what) {
+    const int flags = PyBUF_C_CONTIGUOUS | (is_written ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(array.ptr(), &view_, flags) == 0) return;
+    PyErr_Clear();
+    const nb::object found = nb::module_::import_("lockstep._arrays").attr("description")(array);
+    ThrowIfError(InvalidArgument() << what << " is " << nb::cast<std::string>(found)
+                                   << ", expected an array in row-major order in the CPU's memory"
+                                   << (is_written ? " that may be written" : ""));
+  }
+  Operand(Operand&& other) noexcept : view_(std::exchange(other.view_, Py_buffer{})) {}
+  Operand& operator=(Operand&&) = delete;
+  ~Operand() { PyBuffer_Release(&view_); }  // nothing, of one that was moved from
+
+  void* data() const { return view_.buf; }
+  int64_t bytes() const { return view_.len; }
+
+ private:
+  Py_buffer view_ = {};
+};
+
+struct Operands {
+  Operand input, output;
+};
+
+// What the collectives in flight of one communicator read and write: its attribute. Arrays of what is in flight when
+// that goes are never freed, since peers that are threads may write into them as long as the communicator lives, and
+// the garbage collector may take away its attributes before.
+class Flights {
+ public:
+  Flights() : operands_(std::make_unique<Map>()) {}
+  ~Flights() {
+    if (!operands_->empty()) static_cast<void>(operands_.release());
+  }
+  Flights(const Flights&) = delete;
+  Flights& operator=(const Flights&) = delete;
+
+  void Add(uint64_t ticket, Operands operands) { operands_->emplace(ticket, std::move(operands)); }
+  void Remove(uint64_t ticket) { operands_->erase(ticket); }
+  bool Has(uint64_t ticket) const { return operands_->contains(ticket); }
+
+ private:
+  using Map = std::map<uint64_t, Operands>;
+  std::unique_ptr<Map> operands_;
+};
+
+constexpr const char* kFlights = "_flights";
+
+Flights& FlightsOf(nb::handle world) {
+  if (!nb::hasattr(world, kFlights)) world.attr(kFlights) = nb::cast(new Flights);
+  return nb::cast<Flights&>(world.attr(kFlights));
+}
+
+// What the functions below have in common: arguments that are checked, and a name of the call for messages.
+class Call {
+ public:
+  Call(const char* op, nb::handle world, nb::handle input, nb::handle output, nb::handle dtype, nb::handle label)
+      : op_(op),
+        world_(world),
+        communicator_(nb::cast<Communicator&>(world)),
+        label_(TextOf(label, What("label"))),
+        operands_{Operand(input, false, What("input")), Operand(output, true, What("output"))} {
+    const std::string name = TextOf(dtype, What("dtype"));
+    const std::optional<DType> found = DTypeFromName(name);
+    if (!found)
+      ThrowIfError(InvalidArgument() << What("dtype") << " is \"" << name << "\", expected one such as \"f32\"");
+    dtype_ = *found;
+    inputs_ = Count(operands_.input, "input");
+    outputs_ = Count(operands_.output, "output");
+  }
+
+  Communicator& communicator() const { return communicator_; }
+  const void* input() const { return operands_.input.data(); }
+  void* output() const { return operands_.output.data(); }
+  DType dtype() const { return dtype_; }
+  Communicator::Call engine_call() const { return {.label = label_}; }
+  int size() const { return communicator_.size(); }
+  int64_t inputs() const { return inputs_; }
+  int64_t outputs() const { return outputs_; }
+
+  // Throws unless output has `expected` elements.
+  void ExpectOutputs(int64_t expected) const {
+    if (outputs_ == expected) return;
+    ThrowIfError(InvalidArgument() << op_ << " \"" << label_ << "\": input has " << inputs_ << " elements and output "
+                                   << outputs_ << ", expected " << expected << " in output, of " << size() << " ranks");
+  }
+  // inputs() / size(); throws if that is none.
+  int64_t Share() const {
+    if (inputs_ % size() == 0) return inputs_ / size();
+    ThrowIfError(InvalidArgument() << op_ << " \"" << label_ << "\": input has " << inputs_
+                                   << " elements, expected a multiple of " << size() << ", the number of ranks");
+    return 0;
+  }
+  ReduceKind Kind(nb::handle kind) const {
+    const std::string name = TextOf(kind, What("kind"));
+    const std::optional<ReduceKind> found = ReduceKindFromName(name);
+    if (!found) {
+      ThrowIfError(InvalidArgument() << What("kind") << " is \"" << name
+                                     << "\", expected \"sum\", \"mean\", \"min\", \"max\" or \"prod\"");
+    }
+    return *found;
+  }
+
+  // Calls start(), without the GIL, for a ticket, and keeps the arrays until that has been waited for.
+  template <typename Function>
+  uint64_t Start(Function start) {
+    Flights& flights = FlightsOf(world_);
+    const uint64_t ticket = [&] {
+      nb::gil_scoped_release release;
+      const ExclusiveUse use(communicator_.in_use());
+      if (!use.ok()) ThrowIfError(use.Error(std::string(op_) + ": the communicator"));
+      return ValueOrThrow<Communicator::Ticket>(start()).id;
+    }();
+    flights.Add(ticket, std::move(operands_));
+    return ticket;
+  }
+
+ private:
+  std::string What(const char* argument) const { return std::string(op_) + ": " + argument; }
+  int64_t Count(const Operand& operand, const char* argument) const {
+    const auto size = static_cast<int64_t>(SizeOf(dtype_));
+    if (operand.bytes() % size != 0) {
+      ThrowIfError(InvalidArgument() << What(argument) << " has " << operand.bytes() << " bytes, which are no "
+                                     << dtype_ << " of " << size << " bytes");
+    }
+    return operand.bytes() / size;
+  }
+
+  const char* op_;
+  nb::handle world_;
+  Communicator& communicator_;
+  std::string label_;
+  Operands operands_;
+  DType dtype_ = DType::kF32;
+  int64_t inputs_ = 0, outputs_ = 0;  // elements
+};
+
+uint64_t StartAllReduce(nb::handle world, nb::handle input, nb::handle output, nb::handle dtype, nb::handle kind,
+                        nb::handle label) {
+  Call call("all_reduce", world, input, output, dtype, label);
+  const ReduceKind reduce = call.Kind(kind);
+  call.ExpectOutputs(call.inputs());
+  return call.Start([&] {
+    return call.communicator().StartAllReduce(call.input(), call.output(), call.inputs(), call.dtype(), reduce,
+                                              call.engine_call());
+  });
+}
+
+uint64_t StartBroadcast(nb::handle world, nb::handle input, nb::handle output, nb::handle dtype, int root,
+                        nb::handle label) {
+  Call call("broadcast", world, input, output, dtype, label);
+  call.ExpectOutputs(call.inputs());
+  return call.Start([&] {
+    return call.communicator().StartBroadcast(call.input(), call.output(), call.inputs(), call.dtype(), root,
+                                              call.engine_call());
+  });
+}
+
+uint64_t StartAllGather(nb::handle world, nb::handle input, nb::handle output, nb::handle dtype, nb::handle label) {
+  Call call("all_gather", world, input, output, dtype, label);
+  call.ExpectOutputs(call.inputs() * call.size());
+  const int64_t count = call.inputs();
+  return call.Start([&] {
+    return call.communicator().StartAllGather(call.input(), call.output(), {&count, 1}, call.dtype(),
+                                              call.engine_call());
+  });
+}
+
+uint64_t StartAllToAll(nb::handle world, nb::handle input, nb::handle output, nb::handle dtype, nb::handle label) {
+  Call call("all_to_all", world, input, output, dtype, label);
+  const int64_t count = call.Share();
+  call.ExpectOutputs(call.inputs());
+  return call.Start([&] {
+    return call.communicator().StartAllToAll(call.input(), call.output(), count, call.dtype(), call.engine_call());
+  });
+}
+
+uint64_t StartReduceScatter(nb::handle world, nb::handle input, nb::handle output, nb::handle dtype, nb::handle kind,
+                            nb::handle label) {
+  Call call("reduce_scatter", world, input, output, dtype, label);
+  const ReduceKind reduce = call.Kind(kind);
+  const int64_t count = call.Share();
+  call.ExpectOutputs(count);
+  return call.Start([&] {
+    return call.communicator().StartReduceScatter(call.input(), call.output(), {&count, 1}, call.dtype(), reduce,
+                                                  call.engine_call());
+  });
+}
+
+void Wait(nb::handle world, uint64_t ticket) {
+  auto& communicator = nb::cast<Communicator&>(world);
+  Flights& flights = FlightsOf(world);
+  if (!flights.Has(ticket)) {
+    ThrowIfError(InvalidArgument() << "wait: " << ticket << " is no collective in flight, or was waited for already");
+  }
+  const absl::Status status = [&] {
+    nb::gil_scoped_release release;
+    const ExclusiveUse use(communicator.in_use());
+    if (!use.ok()) ThrowIfError(use.Error("wait: the communicator"));
+    return communicator.Wait({ticket});
+  }();
+  // Done, or the communicator has failed: nobody touches the arrays any more.
+  flights.Remove(ticket);
+  ThrowIfError(status);
+}
+
+nb::object Allocate(Communicator& world, int64_t bytes, nb::handle label) {
+  const std::string name = TextOf(label, "allocate: label");
+  if (bytes < 0) ThrowIfError(InvalidArgument() << "allocate: bytes is " << bytes << ", expected at least 0");
+  if (!world.is_host()) ThrowIfError(FailedPrecondition() << "allocate: the communicator's memory is a device's");
+  std::unique_ptr<RegisteredMemory> memory;
+  {
+    nb::gil_scoped_release release;
+    const ExclusiveUse use(world.in_use());
+    if (!use.ok()) ThrowIfError(use.Error("allocate: the communicator"));
+    memory = ValueOrThrow(world.Allocate(static_cast<size_t>(bytes), name));
+  }
+  const size_t size = static_cast<size_t>(bytes);
+  std::byte* data = memory->data();
+  nb::capsule owner(memory.release(), [](void* p) noexcept { delete static_cast<RegisteredMemory*>(p); });
+  return nb::cast(nb::ndarray<nb::numpy, uint8_t>(data, 1, &size, owner));
+}
+
+nb::object Split(nb::handle world, int color, nb::handle label) {
+  auto& communicator = nb::cast<Communicator&>(world);
+  const std::string name = TextOf(label, "split: label");
+  std::unique_ptr<Communicator> part;
+  {
+    nb::gil_scoped_release release;
+    const ExclusiveUse use(communicator.in_use());
+    if (!use.ok()) ThrowIfError(use.Error("split: the communicator"));
+    part = ValueOrThrow(communicator.Split(color, name));
+  }
+  nb::object result = nb::cast(std::move(part));
+  result.attr("_world") = world;  // which is to live as long, for failures to reach everyone
+  if (nb::hasattr(world, "_in_rank_order")) result.attr("_in_rank_order") = world.attr("_in_rank_order");
+  return result;
+}
+
+}  // namespace
+
+void BindCollectives(nb::module_& module) {
+  nb::class_<Flights>(module, "_Flights", "The arrays of a communicator's collectives in flight.");
+  module.def("_allocate", &Allocate, "world"_a, "bytes"_a, "label"_a.none(),
+             "uint8[bytes] of registered memory, zero at first. All ranks call it, each with its own size.",
+             nb::sig("def _allocate(world: Communicator, bytes: int, label: str) -> Any"));
+  module.def("_split", &Split, "world"_a, "color"_a, "label"_a.none(),
+             "A communicator of the ranks that pass the same color, at least 0. All ranks call it.",
+             nb::sig("def _split(world: Communicator, color: int, label: str) -> Communicator"));
+  module.def(
+      "_start_all_reduce", &StartAllReduce, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
+      "kind"_a.none(), "label"_a.none(),
+      "Starts one, and returns its ticket for _wait. Arrays are in row-major order, of one number of elements; "
+      "input may be output.\n"
+      "Between start and wait nobody else may use them.\n\n"
+      "Args:\n"
+      "  dtype: \"f32\", \"bf16\", ...: of the elements, whatever NumPy takes them for; their bytes count.\n"
+      "  kind: \"sum\", \"mean\", \"min\", \"max\", \"prod\".\n"
+      "  label: of the call in messages; equal on all ranks.",
+      nb::sig("def _start_all_reduce(world: Communicator, input: Any, output: Any, dtype: str, kind: str, label: "
+              "str) -> int"));
+  module.def("_start_broadcast", &StartBroadcast, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
+             "root"_a, "label"_a.none(), "The same of a broadcast; only rank root's input is read.",
+             nb::sig("def _start_broadcast(world: Communicator, input: Any, output: Any, dtype: str, root: int, label: "
+                     "str) -> int"));
+  module.def("_start_all_gather", &StartAllGather, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
+             "label"_a.none(), "The same of an all-gather: output has world.size times input's elements.",
+             nb::sig("def _start_all_gather(world: Communicator, input: Any, output: Any, dtype: str, label: str) -> "
+                     "int"));
+  module.def("_start_all_to_all", &StartAllToAll, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
+             "label"_a.none(), "The same of an all-to-all: part r of input goes to rank r, as part world.rank.",
+             nb::sig("def _start_all_to_all(world: Communicator, input: Any, output: Any, dtype: str, label: str) -> "
+                     "int"));
+  module.def("_start_reduce_scatter", &StartReduceScatter, "world"_a, "input"_a.none(), "output"_a.none(),
+             "dtype"_a.none(), "kind"_a.none(), "label"_a.none(),
+             "The same of a reduce-scatter: input has world.size times output's elements.",
+             nb::sig("def _start_reduce_scatter(world: Communicator, input: Any, output: Any, dtype: str, kind: str, "
+                     "label: str) -> int"));
+  module.def("_wait", &Wait, "world"_a, "ticket"_a,
+             "Returns when the collective is complete. For each ticket once, in any order.");
+}
+
+}  // namespace lockstep::python

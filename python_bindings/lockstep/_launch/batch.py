@@ -1,0 +1,37 @@
+"""What the scripts of batch systems and MPIJobs run: `lockstep launch --launcher mpi`, on the hosts that the job was given."""
+
+from __future__ import annotations
+
+import shlex
+
+from .job import Job
+
+
+def launch_there(job: Job, hosts: str) -> list[str]:
+    """The same job, started by mpirun where the command runs.
+
+    Args:
+      hosts: the hosts file there.
+    """
+    command = [job.python, "-m", "lockstep", "launch", "--launcher", "mpi", "-n", str(job.workers)]
+    if job.servers > 0:
+        command += ["-s", str(job.servers)]
+    command += ["-H", hosts]
+    if job.interface:
+        command += ["--interface", job.interface]
+    for option, settings in (
+        ("--env", job.environment),
+        ("--env-worker", job.worker_environment),
+        ("--env-server", job.server_environment),
+    ):
+        for name, value in settings.items():
+            command += [option, f"{name}={value}"]
+    if job.tolerate_workers:
+        command += ["--tolerate-workers"]
+    return [*command, "--", *job.program]
+
+
+def shell_line(job: Job, hosts: str) -> str:
+    """That, for bash, with the hosts file that a command writes: `sort nodes`."""
+    mark = "@hosts@"
+    return " ".join(f"<({hosts})" if part == mark else shlex.quote(part) for part in launch_there(job, mark))

@@ -1,0 +1,125 @@
+"""From the arguments of `lockstep launch`, which `_command.py` lists, to a job and its plan."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Mapping
+
+from .._errors import Error
+from . import hosts, kubernetes, local, mpi, sge, slurm, ssh
+from .job import Job, Plan
+from .mpirun import is_allowed_root, is_bound_by
+
+# Ranks on other hosts get from mpirun only what it is told to pass on.
+_PASSED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
+_OWN = ("LOCKSTEP_WORKERS", "LOCKSTEP_SERVERS", "LOCKSTEP_TOLERATE_WORKERS")  # which say what another job was
+_LAUNCHERS = ("local", "mpi", "ssh", "slurm", "sge", "kubernetes")
+_HOSTS_ARE_CHOSEN = ("local", "slurm", "sge", "kubernetes")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def plan_of(arguments: argparse.Namespace, environment: Mapping[str, str], directory: str) -> Plan:
+    """What the arguments ask for.
+
+    Args:
+      arguments: as the parser has them.
+      environment: of this process.
+      directory: the current one.
+
+    Raises:
+      Error: of an argument, or of the hosts file.
+    """
+    launcher = arguments.launcher or ("ssh" if arguments.hostfile else "local")
+    _check_launcher(launcher, arguments)
+    job = _job(launcher, arguments, environment)
+    if launcher == "local":
+        return local.plan(job)
+    if launcher == "mpi":
+        return mpi.plan(job)
+    if launcher == "slurm":
+        return slurm.plan(job, tuple(arguments.submit_option))
+    if launcher == "sge":
+        return sge.plan(job, tuple(arguments.submit_option))
+    if launcher == "kubernetes":
+        return kubernetes.plan(job, arguments.image)
+    agent = environment.get("OMPI_MCA_plm_rsh_agent", ssh.AGENT)
+    return ssh.plan(job, agent, source=directory if job.directory else "", is_here=ssh.is_this_host)
+
+
+def _check_launcher(launcher: str, arguments: argparse.Namespace) -> None:
+    if launcher == "yarn":
+        raise Error(
+            "--launcher yarn: launching on YARN is gone, as no MPI runs there any more; use kubernetes or slurm where there is one, "
+            "else ssh with a hosts file"
+        )
+    if launcher not in _LAUNCHERS:
+        raise Error(f"--launcher is {launcher}, expected one of {', '.join(_LAUNCHERS)}")
+    if launcher == "ssh" and not arguments.hostfile:
+        raise Error("--launcher ssh: -H FILE says which hosts there are")
+    if arguments.hostfile and launcher in _HOSTS_ARE_CHOSEN:
+        where = "runs on this host alone" if launcher == "local" else f"gets its hosts from {launcher}"
+        raise Error(f"--launcher {launcher} {where}: leave out -H")
+    _check_only("--sync-dst-dir", arguments.sync_dst_dir, launcher, ("ssh",))
+    _check_only("--image", arguments.image, launcher, ("kubernetes",))
+    _check_only("--submit-option", arguments.submit_option, launcher, ("slurm", "sge"))
+    if launcher == "kubernetes" and not arguments.image:
+        raise Error("--launcher kubernetes: --image says what its containers are made of")
+    if arguments.sync_dst_dir and not arguments.sync_dst_dir.startswith("/"):
+        raise Error(f"--sync-dst-dir is {arguments.sync_dst_dir}, expected a whole path, from / on")
+
+
+def _check_only(option: str, value: object, launcher: str, launchers: tuple[str, ...]) -> None:
+    if value and launcher not in launchers:
+        raise Error(f"{option} is for --launcher {' and '.join(launchers)}, not for {launcher}")
+
+
+def _job(launcher: str, arguments: argparse.Namespace, environment: Mapping[str, str]) -> Job:
+    program = tuple(arguments.program[arguments.program[:1] == ["--"] :])
+    if not program:
+        raise Error("there is no program after the options, such as python train.py")
+    if arguments.num_workers < 1:
+        raise Error(f"-n is {arguments.num_workers}, expected at least 1 worker")
+    if arguments.num_servers < 0:
+        raise Error(f"-s is {arguments.num_servers}, expected at least 0 servers")
+    interface = arguments.interface if arguments.interface is not None else environment.get("DMLC_INTERFACE", "")
+    return Job(
+        program=program,
+        workers=arguments.num_workers,
+        servers=arguments.num_servers,
+        hosts=hosts.read(arguments.hostfile) if arguments.hostfile else (),
+        hosts_file=arguments.hostfile,
+        directory=arguments.sync_dst_dir.rstrip("/"),
+        interface=_interface(interface),
+        environment=_settings("--env", arguments.env, environment),
+        worker_environment=_settings("--env-worker", arguments.env_worker, environment),
+        server_environment=_settings("--env-server", arguments.env_server, environment),
+        passed=_passed(environment) if launcher in ("mpi", "ssh") else (),
+        tolerate_workers=arguments.tolerate_workers,
+        as_root=not is_allowed_root(environment),
+        bind=is_bound_by(environment),
+    )
+
+
+def _interface(text: str) -> str:
+    if text and not re.fullmatch(r"[A-Za-z0-9_.:-]+(,[A-Za-z0-9_.:-]+)*", text):
+        raise Error(f"--interface is {text!r}, expected names of network cards with commas between them, such as ib0")
+    return text
+
+
+def _settings(option: str, texts: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """NAME=VALUE, or NAME:VALUE as MXNet's launch.py has it; NAME alone has the value that it has here."""
+    settings = {}
+    for text in texts:
+        name, separator, value = text.partition("=" if "=" in text else ":")
+        if not _NAME.fullmatch(name):
+            raise Error(f"{option}: {text!r} is not NAME=VALUE or NAME")
+        if not separator and name not in environment:
+            raise Error(f"{option}: {name} has no value, and is not set here")
+        settings[name] = value if separator else environment[name]
+    return settings
+
+
+def _passed(environment: Mapping[str, str]) -> tuple[str, ...]:
+    ours = sorted(name for name in environment if name.startswith("LOCKSTEP_") and name not in _OWN)
+    return (*(name for name in _PASSED if name in environment), *ours)

@@ -1,0 +1,79 @@
+"""Hosts files: a line for each host, `HOST` or `HOST slots=N`; what follows a # is a comment. And who runs on which host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .._errors import Error
+
+_LINE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:\s+slots\s*=\s*([1-9][0-9]*))?")
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str
+    slots: int = 1  # the workers that it takes
+
+
+def read(path: str) -> tuple[Host, ...]:
+    """The hosts of a file, in its order; slots of a host that is there several times are added.
+
+    Raises:
+      Error: it cannot be read, has a bad line, which is named with its number, or has no hosts.
+    """
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Error(f"the hosts file {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    slots: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        content = line.partition("#")[0].strip()
+        if not content:
+            continue
+        match = _LINE.fullmatch(content)
+        if match is None:
+            raise Error(f"{path}:{number}: {content!r} is not HOST or HOST slots=N, N at least 1{_hint(content)}")
+        slots[match[1]] = slots.get(match[1], 0) + int(match[2] or 1)
+    if not slots:
+        raise Error(f"the hosts file {path} has no hosts")
+    return tuple(Host(name, count) for name, count in slots.items())
+
+
+def _hint(content: str) -> str:
+    if re.match(r"\S+:\d+", content) or re.match(r"\S+@\S", content):
+        return "; a port or a user of a host belongs into ~/.ssh/config"
+    return ""
+
+
+def place_workers(hosts: Sequence[Host], workers: int, path: str) -> dict[str, int]:
+    """The workers of each host: hosts are filled in order, so that neighbours in rank are neighbours in place.
+
+    Raises:
+      Error: there are fewer slots than workers.
+    """
+    slots = sum(host.slots for host in hosts)
+    if slots < workers:
+        raise Error(
+            f"-n is {workers}, and the {_count(len(hosts), 'host')} of {path} have {_count(slots, 'slot')}: "
+            "a line HOST slots=N gives a host N"
+        )
+    placed: dict[str, int] = {}
+    for host in hosts:
+        here = min(host.slots, workers - sum(placed.values()))
+        if here > 0:
+            placed[host.name] = here
+    return placed
+
+
+def place_servers(hosts: Iterable[Host], servers: int) -> dict[str, int]:
+    """The servers of each host: one after the other over all hosts. They take no slots, as they sleep while nobody asks."""
+    names = [host.name for host in hosts]
+    placed = {name: (servers + len(names) - 1 - i) // len(names) for i, name in enumerate(names)}
+    return {name: count for name, count in placed.items() if count > 0}
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,59 @@
+"""`--launcher kubernetes`: the manifest of an MPIJob, which Kubeflow's MPI operator runs: a pod for each worker, and one for mpirun."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from .batch import launch_there
+from .job import Job, Plan
+
+_HOSTS = "/etc/mpi/hostfile"  # where the operator has the pods of the workers
+
+
+def plan(job: Job, image: str) -> Plan:
+    """
+    Args:
+      image: of all containers: it has the program, Lockstep, Open MPI and sshd.
+    """
+    text = "\n".join(_yaml(manifest(job, image))) + "\n"
+    return Plan(file=f"lockstep-{job.name}.yaml", text=text)
+
+
+def manifest(job: Job, image: str) -> dict[str, Any]:
+    launch = launch_there(replace(job, python="python3"), _HOSTS)
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": job.name},
+        "spec": {
+            "slotsPerWorker": 1,
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
+            "mpiReplicaSpecs": {
+                "Launcher": _replicas(1, {"name": "launcher", "image": image, "command": launch}),
+                "Worker": _replicas(job.workers, {"name": "worker", "image": image}),  # the operator has it run sshd
+            },
+        },
+    }
+
+
+def _replicas(count: int, container: dict[str, Any]) -> dict[str, Any]:
+    return {"replicas": count, "restartPolicy": "Never", "template": {"spec": {"containers": [container]}}}
+
+
+def _yaml(value: Any, indent: str = "") -> Iterator[str]:
+    """The lines of a block. A text is written as JSON writes it, which YAML reads, so that none is taken for something else."""
+    items = value.items() if isinstance(value, dict) else ((None, each) for each in value)
+    for key, each in items:
+        head = indent + ("-" if key is None else f"{key}:")
+        if not isinstance(each, dict | list):
+            yield f"{head} {json.dumps(each)}"
+        elif key is None:
+            first, *others = _yaml(each, indent + "  ")
+            yield from (f"{head} {first.strip()}", *others)
+        else:
+            yield head
+            yield from _yaml(each, indent + "  ")

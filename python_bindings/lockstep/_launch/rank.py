@@ -1,0 +1,138 @@
+"""What mpirun starts as a rank: it runs the program, and passes its output on in whole lines, which mpirun tags with the rank.
+
+    python rank.py PROGRAM ARGUMENT…
+
+Open MPI 4.1 needs it: its tags (--tag-output) overflow a buffer of twice the size of what it reads, and lines are lost, when lines are shorter than tags.
+
+Run as a file, and of this package it imports nothing, so that it starts at once. It ends as the program does, with its exit code or by its signal, and
+neither outlives the other, nor mpirun's daemon. The program's output is a terminal, as under mpirun, so that it writes lines as they come.
+"""
+
+import contextlib
+import ctypes
+import os
+import pty
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+import tty
+
+_PR_SET_PDEATHSIG = 1
+_SHORTEST = 32  # bytes of a line, its end included; a tag has fewer
+_LEFT_OVER_SECONDS = 1.0  # for output of what the program has started, when the program has ended
+_GONE = signal.SIGPWR  # for this process: its parent has died
+# mpirun sends these to the process group, so that the program gets them by itself.
+_OF_THE_GROUP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Lines:
+    """Copies whole lines from one descriptor to another, none so short that mpirun's tag is longer."""
+
+    def __init__(self, source: int, to: int) -> None:
+        self.source, self._to, self._rest = source, to, b""
+
+    def copy(self) -> bool:
+        """Copies what is there; False at the end."""
+        try:
+            data = os.read(self.source, 65536)
+        except OSError:  # a terminal that nobody has open any more
+            data = b""
+        lines = (self._rest + data).splitlines(keepends=True)
+        # A carriage return at the end may belong to a newline that is still to come.
+        self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        self._write(b"".join(map(padded, lines)))
+        return bool(data)
+
+    def finish(self) -> None:
+        if self._rest:
+            self._write(padded(self._rest))
+            self._rest = b""
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._to, data) :]
+
+
+def padded(line: bytes) -> bytes:
+    """The line, filled up with zeros. One that ends with a carriage return, as progress bars have them, keeps that before the newline."""
+    text = line.rstrip(b"\r\n")
+    end = b"\r\n" if line.endswith(b"\r") else b"\n"
+    return text.ljust(_SHORTEST - len(end), b"\0") + end
+
+
+def _tell_when_parent_dies(number: signal.Signals) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def _end_group(*_: object) -> None:
+    """mpirun's daemon is gone, who would have done this; the group is what it has made for this rank."""
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _die_with_rank() -> None:
+    _tell_when_parent_dies(signal.SIGKILL)
+
+
+def _start(program: list[str], stdout: int, stderr: int) -> subprocess.Popen[bytes]:
+    child = subprocess.Popen(program, stdout=stdout, stderr=stderr, preexec_fn=_die_with_rank)  # noqa: PLW1509 (there are no threads)
+    os.close(stdout)
+    os.close(stderr)
+    return child
+
+
+def _copy_until_end(child: subprocess.Popen[bytes], streams: list[Lines]) -> None:
+    with selectors.DefaultSelector() as selector:
+        for stream in streams:
+            selector.register(stream.source, selectors.EVENT_READ, stream)
+        while selector.get_map():
+            has_ended = child.poll() is not None
+            ready = selector.select(_LEFT_OVER_SECONDS)
+            if not ready and has_ended:
+                break
+            for key, _ in ready:
+                if not key.data.copy():
+                    selector.unregister(key.fileobj)
+    for stream in streams:
+        stream.finish()
+
+
+def _end_as(code: int) -> None:
+    """By the same signal, or with the same exit code."""
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left one, if it should
+        with contextlib.suppress(OSError):  # SIGKILL and SIGSTOP have no other action
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
+def _say(text: str) -> None:
+    os.write(2, padded(f"lockstep launch: {text}\n".encode()))
+
+
+def main(program: list[str]) -> None:
+    signal.signal(_GONE, _end_group)
+    _tell_when_parent_dies(_GONE)
+    told: list[int] = []
+    for number in _OF_THE_GROUP:
+        signal.signal(number, lambda which, _: told.append(which))  # not ignored: the program would inherit that
+    terminal, stdout = pty.openpty()
+    tty.setraw(stdout)
+    pipe, stderr = os.pipe()
+    try:
+        child = _start(program, stdout, stderr)
+    except OSError as error:
+        _say(f"{program[0]} cannot be run: {error.strerror}")
+        sys.exit(127)
+    _copy_until_end(child, [Lines(terminal, 1), Lines(pipe, 2)])
+    code = child.wait()
+    if code != 0 and -code not in told:
+        how = f"with exit code {code}" if code > 0 else f"by signal {-code}"
+        _say(f"ended {how}")
+    _end_as(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

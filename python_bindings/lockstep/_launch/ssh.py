@@ -1,0 +1,69 @@
+"""`--launcher ssh`: mpirun, whose daemons are started by ssh; before that each host is asked, or given a copy of the working directory."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from collections.abc import Callable
+
+from .._supervise import KEEP_ALIVE
+from .job import Job, Plan, Step
+from .mpirun import mpirun
+
+AGENT = "ssh -o BatchMode=yes -o ConnectTimeout=10"  # which asks for no password, and gives up
+ASK_SECONDS = 60.0  # that a host may take to answer; the limit of ssh is for connecting alone
+
+
+def plan(job: Job, agent: str = AGENT, source: str = "", is_here: Callable[[str], bool] = lambda _: False) -> Plan:
+    """
+    Args:
+      agent: what runs a command on another host; mpirun's setting plm_rsh_agent.
+      source: the directory that is copied to `job.directory` on all hosts; "": none.
+      is_here: whether a host is this one, which needs no ssh.
+    """
+    steps: list[Step] = []
+    for host in job.hosts:
+        steps += _copy(host.name, job, agent, source, is_here(host.name)) if source else _ask(host.name, agent, is_here)
+    options = ("--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent)
+    return Plan(command=mpirun(job, options), environment=KEEP_ALIVE, steps=tuple(steps), supervised=True)
+
+
+def is_this_host(name: str) -> bool:
+    """Whether a name, or address, is this host's."""
+    if name in ("localhost", socket.gethostname(), socket.gethostname().partition(".")[0]):
+        return True
+    try:
+        addresses = {entry[4][0] for entry in socket.getaddrinfo(name, None)}
+    except OSError:
+        return False  # only ssh knows the name
+    return any(map(_is_own_address, addresses))
+
+
+def _is_own_address(address: str) -> bool:
+    """An address can be bound where it is."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as tried:
+            tried.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _ask(host: str, agent: str, is_here: Callable[[str], bool]) -> list[Step]:
+    if is_here(host):
+        return []
+    return [Step(host, f"host {host} cannot be reached by {agent}", (*shlex.split(agent), host, "true"), ASK_SECONDS)]
+
+
+def _copy(host: str, job: Job, agent: str, source: str, is_here: bool) -> list[Step]:
+    """The directory is made by itself, as rsync makes no parents; that also tells a host that is not there from one without rsync."""
+    what = f"the working directory cannot be copied to {host}:{job.directory}"
+    here = source.rstrip("/") + "/"
+    if is_here:
+        if here == job.directory.rstrip("/") + "/":
+            return []
+        make = Step(host, what, ("mkdir", "-p", job.directory))
+        return [make, Step(host, what, ("rsync", "-a", here, job.directory + "/"))]
+    make_there = (*shlex.split(agent), host, f"mkdir -p {shlex.quote(job.directory)}")
+    copy = ("rsync", "-az", "--protect-args", f"--rsh={agent}", here, f"{host}:{job.directory}/")
+    return [Step(host, f"host {host} cannot be reached by {agent}", make_there, ASK_SECONDS), Step(host, what, copy)]

@@ -1,0 +1,101 @@
+"""Carries out a plan: prepares hosts, writes a file, runs a command, and returns its exit code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .. import _supervise
+from .._errors import Error
+from .command import _OWN
+from .job import Plan, Step
+from .output import Copies
+
+_AT_ONCE = 16  # hosts
+_PACKAGES = {
+    "mpirun": "Open MPI (Debian: openmpi-bin)",
+    "ssh": "OpenSSH (Debian: openssh-client)",
+    "rsync": "rsync (Debian: rsync)",
+    "sbatch": "Slurm's commands (Debian: slurm-client); this is for hosts that submit jobs to Slurm",
+    "qsub": "Grid Engine's commands (Debian: gridengine-client); this is for hosts that submit jobs to Grid Engine",
+}
+
+
+def start(plan: Plan, tolerates_workers: bool, workers: int) -> int:
+    """The exit code of the plan's command; of mpirun, that of the first rank that failed.
+
+    Args:
+      plan: what is done.
+      tolerates_workers: the exit code does not depend on workers that fail, as long as one succeeds.
+      workers: of the job.
+
+    Raises:
+      Error: a program is missing, a host cannot be reached, or what is copied cannot be written there.
+    """
+    for command in (*(step.command for step in plan.steps), plan.command):
+        _check_is_there(command)
+    _supervise.prepare_process()
+    _prepare(plan.steps)
+    if plan.file:
+        _write(plan.file, plan.text)
+    if not plan.command:
+        say(f"written to {plan.file}")
+        return 0
+    environment = {**plan.environment, **{name: value for name, value in os.environ.items() if name not in _OWN}}
+    if not plan.supervised:
+        return subprocess.run(plan.command, env=environment, check=False).returncode
+    with Copies(workers, sys.stdout.buffer, sys.stderr.buffer) as copies:
+        is_lost = copies.is_lost if tolerates_workers else lambda: False
+        code = _supervise.run(plan.command, environment, say, copies.stdout, copies.stderr, is_lost)
+    return copies.exit_code(code) if tolerates_workers else code
+
+
+def say(text: str) -> None:
+    print(f"lockstep launch: {text}", file=sys.stderr, flush=True)
+
+
+def _check_is_there(command: Sequence[str]) -> None:
+    if command and shutil.which(command[0]) is None:
+        what = _PACKAGES.get(command[0])
+        raise Error(f"there is no program {command[0]} on this host" + (f": install {what}" if what else ""))
+
+
+def _prepare(steps: Sequence[Step]) -> None:
+    """Hosts at once, the steps of each in order."""
+    by_host: dict[str, list[Step]] = {}
+    for step in steps:
+        by_host.setdefault(step.host, []).append(step)
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        failures = [failure for failure in pool.map(_first_failure, by_host.values()) if failure]
+    except BaseException:  # this process is told to end
+        pool.shutdown(wait=False, cancel_futures=True)
+        _supervise.kill_descendants()
+        raise
+    if failures:
+        raise Error("; ".join(failures))
+
+
+def _first_failure(steps: Sequence[Step]) -> str:
+    quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+    for step in steps:
+        try:
+            done = subprocess.run(step.command, timeout=step.seconds, check=False, **quiet)
+        except subprocess.TimeoutExpired:
+            return f"{step.what}: not done in {step.seconds:.0f} s"
+        if done.returncode != 0:
+            said = " ".join((done.stderr or done.stdout).split()) or "it said nothing"
+            return f"{step.what}: exit code {done.returncode}, {said}"
+    return ""
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text)
+    except OSError as error:
+        raise Error(f"{path} cannot be written: {error.strerror}") from None

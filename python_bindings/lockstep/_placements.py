@@ -1,0 +1,77 @@
+"""Where the ranks have the parts of states: what `compile(placements=...)` takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import _check
+from ._errors import Error
+
+_SPLIT = re.compile(r"split\((\d+), (\w+)\)")
+Choices = list[tuple[str, dict[str, int]]]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Along which dimension a state is split along each axis of a mesh; `split` and `replicated` make them.
+
+    Several axes are joined by &: `split(0, "rows") & split(1, "columns")`.
+    """
+
+    splits: tuple[tuple[str, int], ...] = ()  # axis and dimension, by axis
+
+    def __and__(self, other: Placement) -> Placement:
+        _check.instance(
+            "what a placement is joined with", other, Placement, "lockstep.split() or lockstep.replicated()"
+        )
+        twice = {axis for axis, _ in self.splits} & {axis for axis, _ in other.splits}
+        if twice:
+            raise Error(f"{self} & {other}: a value is split along axis {min(twice)} once")
+        return Placement(tuple(sorted(self.splits + other.splits)))
+
+    def __str__(self) -> str:
+        return " & ".join(f"split({dim}, {axis})" for axis, dim in self.splits) or "replicated"
+
+    @classmethod
+    def parse(cls, text: str) -> Placement:
+        """Of what `str` gives."""
+        result = cls()
+        for part in [] if text == "replicated" else text.split(" & "):
+            match = _SPLIT.fullmatch(part)
+            if match is None:
+                raise Error(f'{text!r} is no placement, expected such as "split(0, model)" or "replicated"')
+            result &= cls(((match[2], int(match[1])),))
+        return result
+
+
+def split(dim: int, axis: str) -> Placement:
+    """Each rank along the axis of the mesh has an equal part of the dimension: `split(1, "model")`.
+
+    Args:
+      dim: the dimension of the state or input, from 0.
+      axis: of the mesh that `compile` gets.
+    """
+    return Placement(((_check.text("split: axis", axis), _check.integer("split: dim", dim)),))
+
+
+def replicated() -> Placement:
+    """Each rank has the whole: what holds of a state of which nothing is said."""
+    return Placement()
+
+
+def choices(splits: Any, placements: Mapping[str, Placement] | None) -> Choices:
+    """`split` and `placements` of compile as one list, in which the first that matches a name counts."""
+    named = list(_check.splits("split", {} if splits is None else splits).items())
+    if placements is None:
+        return named
+    expected = 'names or patterns with placements, such as {"fc*.weight": lockstep.split(1, "model")}'
+    if not isinstance(placements, Mapping):
+        raise Error(f"placements is {placements!r}, expected {expected}")
+    for pattern, placement in placements.items():
+        name = _check.text("a name in placements", pattern)
+        _check.instance(f"placements: {name!r}", placement, Placement, "lockstep.split() or lockstep.replicated()")
+        named.append((name, dict(placement.splits)))
+    return named

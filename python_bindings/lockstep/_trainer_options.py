@@ -1,0 +1,139 @@
+"""What `Trainer` accepts in MXNet's words: optimizers by name, and stores as the ranks that train together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import _check, optim
+from ._errors import Error
+from ._lockstep import Communicator
+
+_ONE_PROCESS = ("local", "device")
+_SYNCHRONOUS = ("dist_sync", "dist_device_sync", "dist")
+
+# MXNet's names of optimizers that are called otherwise here, with the options that make them.
+_NAMES = {"nag": ("SGD", {"nesterov": True, "momentum": 0.9}), "adagrad": ("Adagrad", {}), "rmsprop": ("RMSprop", {})}
+_DEFAULTS = {"sgd": {"learning_rate": 0.01}, "nag": {"learning_rate": 0.01}}  # where an option must be given here
+_SPELLINGS = {
+    "lr": "learning_rate",
+    "wd": "weight_decay",
+    "gamma1": "alpha",
+    "rho": "alpha",
+    "lr_scheduler": "learning_rate",
+}
+_ELSEWHERE = {
+    "rescale_grad": "the loss is a mean over the global batch, so nothing has to be rescaled",
+    "clip_gradient": "Trainer(..., clip=lockstep.clip.value(...)) clips gradients",
+    "param_dict": "Trainer(..., groups={...}) gives states an optimizer of their own",
+    "param_idx2name": "states have names",
+    "multi_precision": 'Trainer(..., precision="bf16") keeps weights in f32',
+}
+
+
+def optimizer_of(optimizer: Any, params: Any) -> optim.Optimizer:
+    """The optimizer of a name with MXNet's options or this package's; or one of lockstep.optim as it is.
+
+    Raises:
+      Error: of an unknown name or option, with those that there are.
+    """
+    if not isinstance(optimizer, str):
+        if params is not None and isinstance(optimizer, optim.Optimizer):
+            raise Error(f"Trainer: {optimizer!r} has its options, and optimizer_params gives others: leave out one")
+        return optim._groups(optimizer, None)[""]
+    if not isinstance(params, (Mapping, type(None))):
+        raise Error(
+            f'Trainer: optimizer_params is {params!r}, expected options by name, such as {{"learning_rate": 0.1}}'
+        )
+    classes = {name.lower(): name for name in optim.__all__ if name != "Optimizer"}
+    name = optimizer.lower()
+    kind, fixed = _NAMES.get(name, (classes.get(name), {}))
+    if kind is None:
+        raise Error(f"Trainer: there is no optimizer {optimizer!r}; there are {', '.join(sorted({*classes, 'nag'}))}")
+    options = {**_DEFAULTS.get(name, {}), **fixed, **_respelt(kind, params or {})}
+    names = {each["name"] for each in getattr(optim, kind)._definition["options"]} | {"betas", "eps"}
+    unknown = [option for option in options if option not in names]
+    if unknown:
+        raise Error(
+            f"Trainer: the optimizer {optimizer} has no option {unknown[0]!r}; it has {', '.join(sorted(names))}"
+        )
+    return getattr(optim, kind)(**options)
+
+
+def _respelt(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The options by this package's names."""
+    options: dict[str, Any] = {}
+    has = {each["name"] for each in getattr(optim, kind)._definition["options"]}
+    for given, value in params.items():
+        name = _check.text("Trainer: the name of an option of optimizer_params", given)
+        if _says_nothing(name, value):
+            continue
+        if name in _ELSEWHERE:
+            raise Error(f"Trainer: optimizer_params has {name}: {_ELSEWHERE[name]}")
+        meant = name if name in has else _SPELLINGS.get(name, name)
+        if meant in options:
+            raise Error(f"Trainer: optimizer_params says twice what {meant} is, as {name}, too: leave out one")
+        options[meant] = value
+    return options
+
+
+def _says_nothing(name: str, value: Any) -> bool:
+    return (name == "rescale_grad" and value == 1) or (name in ("lr_scheduler", "clip_gradient") and value is None)
+
+
+def world_of(kvstore: Any) -> Communicator:
+    """The ranks that train together by a store: one for None and the kinds of one process.
+
+    Raises:
+      Error: of a store whose workers do not wait for each other, or that is none.
+    """
+    if isinstance(kvstore, Communicator):
+        return kvstore
+    if kvstore is None:
+        return Communicator.single()
+    kind = kvstore if isinstance(kvstore, str) else getattr(kvstore, "type", None)
+    if not isinstance(kind, str):
+        raise Error(
+            f'Trainer: kvstore is {kvstore!r}, expected a store, its kind, such as "dist_sync", or a Communicator'
+        )
+    if "async" in kind:
+        raise Error(
+            f"Trainer: a store of the kind {kind} is not supported: a step of all workers is one program, in which they wait for "
+            'each other; use "dist_sync"'
+        )
+    if kind not in _ONE_PROCESS + _SYNCHRONOUS:
+        raise Error(
+            f"Trainer: there is no store of the kind {kind!r}; there are {', '.join(_ONE_PROCESS + _SYNCHRONOUS)}"
+        )
+    if getattr(kvstore, "_compression", None) is not None:
+        raise Error(
+            'Trainer: the store compresses what is pushed, and a step pushes nothing; wire="bf16" or wire="int8" of Trainer compresses '
+            "what its ranks send"
+        )
+    if kind in _ONE_PROCESS:
+        return Communicator.single()
+    return Communicator.mpi() if isinstance(kvstore, str) else kvstore._world
+
+
+def divided(
+    options: Mapping[str, Any], train_step: Callable[..., Any], compile: Callable[..., Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Those of train_step and those of compile, by the keywords that these have.
+
+    Raises:
+      TypeError: of an option that neither has.
+    """
+
+    def keywords(function: Callable[..., Any]) -> set[str]:
+        parameters = inspect.signature(function).parameters.values()
+        return {each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    of_step, of_compile = keywords(train_step) - {"uneven", "keep_results"}, keywords(compile) | {"backend"}
+    for name in options:
+        if name not in of_step | of_compile:
+            raise TypeError(f"Trainer: {name!r} is an option of neither train_step nor compile")
+    return (
+        {name: value for name, value in options.items() if name in of_step},
+        {name: value for name, value in options.items() if name in of_compile},
+    )

@@ -1,0 +1,19 @@
+"""Data sets, and how the ranks share them.
+
+Two ways lead to a rank's share. `batches(..., world=world)` takes the whole data set on every rank and cuts each global batch, so
+that the same samples meet in a batch on any number of ranks. Or a rank reads its part of the data set alone: every reader has
+`num_parts` and `part_index`, and `SplitSampler` cuts numbers.
+"""
+
+from __future__ import annotations
+
+from ._batches import Batches, Dataset, batches
+from ._idx import load_idx, mnist
+from ._image_folder import ImageFolder, image_folder
+from ._recordio import ImageRecords, RecordHeader, Records, image_records, records
+from ._split import SplitSampler
+
+__all__ = [
+    "Batches", "Dataset", "ImageFolder", "ImageRecords", "RecordHeader", "Records", "SplitSampler",
+    "batches", "image_folder", "image_records", "load_idx", "mnist", "records",
+]  # fmt: skip

@@ -1,0 +1,48 @@
+"""In what gradients travel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class _Compressor:
+    """What travels in `dtype`; None leaves a tensor as it is."""
+
+    dtype: torch.dtype | None = None
+
+    @classmethod
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """The tensor that travels, and what `decompress` needs to know."""
+        if cls.dtype is None or not tensor.is_floating_point():
+            return tensor, tensor.dtype
+        return tensor.to(cls.dtype), tensor.dtype
+
+    @classmethod
+    def decompress(cls, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor.to(ctx)
+
+
+class NoneCompressor(_Compressor):
+    """Nothing is compressed."""
+
+
+class FP16Compressor(_Compressor):
+    """Floats travel as float16; they are added in float32 and rounded once."""
+
+    dtype = torch.float16
+
+
+class BF16Compressor(_Compressor):
+    """Floats travel as bfloat16, with the range of float32; they are added in float32 and rounded once."""
+
+    dtype = torch.bfloat16
+
+
+class Compression:
+    """`Compression.none`, `Compression.fp16`, `Compression.bf16`."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

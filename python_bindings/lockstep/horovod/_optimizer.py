@@ -1,0 +1,267 @@
+"""DistributedOptimizer: an optimizer of torch whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .. import _check
+from .._errors import Error
+from ._buckets import Buckets, Named, partition
+from ._compression import Compression
+from ._objects import allgather_object
+from ._session import Session, session
+from ._tensors import Average, ReduceOp, Sum, check_process_set, check_tensor, op_of
+
+
+class Gradients:
+    """What one optimizer does with gradients between a backward pass and a step."""
+
+    def __init__(self, job: Session, named: list[Named], buckets: Buckets, passes: int, sparse_as_dense: bool) -> None:
+        self.job, self.passes, self.sparse_as_dense = job, passes, sparse_as_dense
+        self._names = {parameter: name for name, parameter in named}
+        self._buckets = buckets
+        self._places = {
+            parameter: (bucket, view)
+            for bucket in self._buckets.all
+            for parameter, view in zip(bucket.parameters, bucket.views, strict=True)
+        }
+        self._passes_done = dict.fromkeys(self._names, 0)
+        self.synchronized = False
+        self.is_skipped = False
+        for parameter in self._names:
+            parameter.register_post_accumulate_grad_hook(self._hook())
+
+    def _hook(self) -> Callable[[torch.Tensor], None]:
+        # Parameters outlive optimizers: a hook holds none.
+        this = weakref.ref(self)
+
+        def hook(parameter: torch.Tensor) -> None:
+            gradients = this()
+            if gradients is not None:
+                gradients._add(parameter)
+
+        return hook
+
+    def _add(self, parameter: torch.Tensor) -> None:
+        """A backward pass has added to a parameter's gradient. On autograd's thread."""
+        with self.job.lock:
+            if self._passes_done[parameter] == self.passes:
+                raise Error(
+                    f"the gradient of {self._names[parameter]!r} was computed more than backward_passes_per_step = {self.passes} "
+                    "times before step() or synchronize()"
+                )
+            bucket, view = self._places[parameter]
+            self._move(parameter, view)
+            self._passes_done[parameter] += 1
+            if self._passes_done[parameter] == self.passes:
+                self._buckets.arrived(bucket)
+
+    def _move(self, parameter: torch.Tensor, view: torch.Tensor) -> None:
+        """Has the gradient in its bucket; passes that follow add to it there."""
+        gradient = parameter.grad
+        if gradient is None:
+            view.zero_()
+        elif gradient is view:
+            return
+        else:
+            if gradient.is_sparse:
+                if not self.sparse_as_dense:
+                    raise Error(
+                        f"the gradient of {self._names[parameter]!r} is sparse; sparse_as_dense=True reduces it as a dense one"
+                    )
+                gradient = gradient.to_dense()
+            with torch.no_grad():
+                view.copy_(gradient)
+        parameter.grad = view
+
+    def synchronize(self) -> None:
+        with self.job.lock:
+            # What this rank has no gradient of others may have: it is zero.
+            for parameter, (_, view) in self._places.items():
+                if self._passes_done[parameter] < self.passes:
+                    self._move(parameter, view)
+            self._buckets.start_rest()
+            self.job.finish(self.job.start(self._buckets.step()))
+            self._passes_done = dict.fromkeys(self._passes_done, 0)
+        self.synchronized = True
+
+    def restart(self) -> None:
+        """Forgets passes whose gradients were not reduced yet; those that are on their way are waited for."""
+        if self.is_pending():
+            self.synchronize()
+        self.synchronized = self.is_skipped = False
+
+    def is_pending(self) -> bool:
+        """Whether there was a backward pass since the last synchronization."""
+        return any(self._passes_done.values())
+
+
+class _Methods:
+    """What the class of a distributed optimizer has, before those of the optimizer's own class."""
+
+    _gradients: Gradients | None  # None on one rank, where there is nothing to reduce
+
+    def synchronize(self) -> None:
+        """Returns when all gradients are those of all ranks; a step() in `skip_synchronize()` then uses them as they are."""
+        if self._gradients is not None:
+            self._gradients.synchronize()
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """A step() in here takes the gradients as they are: after `synchronize()`, and what was done to them since."""
+        if self._gradients is None:
+            yield
+            return
+        self._gradients.is_skipped = True
+        try:
+            yield
+        finally:
+            self._gradients.is_skipped = False
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        gradients = self._gradients
+        if gradients is None:
+            return super().step(closure)  # type: ignore[misc]
+        if closure is not None:
+
+            def reduced() -> Any:
+                with torch.enable_grad():
+                    loss = closure()
+                gradients.synchronize()
+                return loss
+
+            return super().step(reduced)  # type: ignore[misc]
+        if not gradients.is_skipped:
+            if gradients.synchronized:
+                warnings.warn(
+                    "step() after synchronize() and outside of skip_synchronize() reduces the gradients again",
+                    stacklevel=2,
+                )
+            gradients.synchronize()
+        gradients.synchronized = False
+        return super().step()  # type: ignore[misc]
+
+    step.hooked = True  # type: ignore[attr-defined]  (torch's hooks are called by the own class' step, and not once more here)
+
+    def zero_grad(self, *arguments: Any, **options: Any) -> None:
+        if self._gradients is not None and self._gradients.is_pending():
+            raise Error("zero_grad() after a backward pass and before step() or synchronize() would lose its gradients")
+        super().zero_grad(*arguments, **options)  # type: ignore[misc]
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """From the next backward pass on; between steps."""
+        passes = _check.integer("set_backward_passes_per_step: passes", passes, 1)
+        if self._gradients is not None:
+            if self._gradients.is_pending():
+                raise Error("set_backward_passes_per_step: there was a backward pass since the last step")
+            self._gradients.passes = passes
+
+    def load_state_dict(self, *arguments: Any, **options: Any) -> None:
+        if self._gradients is not None:
+            self._gradients.restart()
+        super().load_state_dict(*arguments, **options)  # type: ignore[misc]
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
+    process_set: Any = None,
+) -> Any:
+    """The optimizer, whose step() is by the gradients of all ranks. Collective: all ranks make it.
+
+    From then on gradients lie in buckets of registered memory: `parameter.grad` is a view of one, that is reduced in place. A bucket's
+    reduction starts when the backward pass has all of its gradients and those of the buckets before it, in an order that is the same
+    on all ranks. A parameter without a gradient counts as zero.
+
+    Args:
+      optimizer: of torch. The result is of a subclass of its class, and shares its groups and state.
+      named_parameters: `model.named_parameters()`: names for messages, and the order of buckets. All of the optimizer's are in it.
+      compression: in what gradients travel.
+      backward_passes_per_step: how many passes add up before gradients are reduced; their sum is reduced, as Horovod has it.
+      op: Average or Sum.
+      gradient_predivide_factor: with Average, gradients are divided by it before they are added, and multiplied with it after.
+      num_groups: the old name of `groups`.
+      groups: a number of buckets, or a list of lists of parameters that are one each; others then have one of their own. None:
+        HOROVOD_FUSION_THRESHOLD bytes are one, 16 MiB if that is not set.
+      sparse_as_dense: sparse gradients are reduced as dense ones; else they are an Error.
+      process_set: there are none.
+
+    Raises:
+      Error: of the arguments; ranks have other parameters or options, where the message has the first that differs.
+    """
+    check_process_set("DistributedOptimizer", process_set)
+    _check.instance("hvd.DistributedOptimizer: optimizer", optimizer, torch.optim.Optimizer, "one of torch.optim")
+    reduce = op_of("DistributedOptimizer", op)
+    if reduce not in (Average, Sum):
+        raise Error(f"hvd.DistributedOptimizer: op is {reduce!r}, expected hvd.Average or hvd.Sum")
+    predivide = _check.positive("hvd.DistributedOptimizer: gradient_predivide_factor", gradient_predivide_factor)
+    if predivide != 1 and reduce is not Average:
+        raise Error("hvd.DistributedOptimizer: gradient_predivide_factor needs op=hvd.Average")
+    passes = _check.integer("hvd.DistributedOptimizer: backward_passes_per_step", backward_passes_per_step, 1)
+    named = _named(optimizer, named_parameters)
+    job = session()
+    gradients = None
+    if job.world.size > 1:
+        parts = partition(named, groups if groups is not None else num_groups)
+        _compare(job, named, parts, compression, (reduce, predivide, passes))
+        buckets = Buckets(job, parts, compression.dtype, reduce, predivide)
+        gradients = Gradients(job, named, buckets, passes, _check.flag("sparse_as_dense", sparse_as_dense))
+    own = type(optimizer)
+    made = object.__new__(type(own.__name__, (_Methods, own), {"__module__": own.__module__}))
+    # Not the `step` that a scheduler may have put there, which is that of the other object.
+    made.__dict__.update({name: value for name, value in optimizer.__dict__.items() if name != "step"})
+    made._gradients = gradients
+    return made
+
+
+def _named(optimizer: torch.optim.Optimizer, named_parameters: Any) -> list[Named]:
+    """The optimizer's parameters that have gradients, in the order in which they are named."""
+    own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if named_parameters is None:
+        named = [(f"parameter {i}", parameter) for i, parameter in enumerate(own)]
+    else:
+        named = list(named_parameters)
+        if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in named):
+            raise Error("hvd.DistributedOptimizer: named_parameters: expected pairs, as of model.named_parameters()")
+    names = [name for name, _ in named]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise Error(f"hvd.DistributedOptimizer: named_parameters has {', '.join(twice)} twice")
+    known = {id(parameter) for _, parameter in named}
+    if missing := sum(id(parameter) not in known for parameter in own):
+        raise Error(f"hvd.DistributedOptimizer: {missing} of the optimizer's parameters are not in named_parameters")
+    owned = {id(parameter) for parameter in own}
+    result = [(name, parameter) for name, parameter in named if id(parameter) in owned and parameter.requires_grad]
+    for _, parameter in result:
+        check_tensor("DistributedOptimizer", parameter)
+    return result
+
+
+def _compare(job: Session, named: list[Named], parts: list[list[Named]], compression: Any, options: Any) -> None:
+    """Ranks that would reduce other things are told here, all of them."""
+    lines = [f"parameter {name} {parameter.dtype} {list(parameter.shape)}" for name, parameter in named]
+    reduce, predivide, passes = options
+    lines += [f"op {reduce}", f"gradient_predivide_factor {predivide}", f"backward_passes_per_step {passes}"]
+    lines += [f"compression {compression.__name__}", f"buckets {[len(part) for part in parts]}"]
+    digests = allgather_object(hashlib.sha256("\n".join(lines).encode()).hexdigest(), "DistributedOptimizer")
+    if len(set(digests)) == 1:
+        return
+    everyones = allgather_object(lines, "DistributedOptimizer's parameters")
+    for rank, others in enumerate(everyones):
+        for i in range(max(len(lines), len(everyones[0]), len(others))):
+            first, other = (each[i] if i < len(each) else "nothing" for each in (everyones[0], others))
+            if first != other:
+                raise Error(f"hvd.DistributedOptimizer: rank 0 has {first}, rank {rank} has {other}")

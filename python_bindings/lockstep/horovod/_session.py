@@ -1,0 +1,213 @@
+"""What `init` makes and every call uses: this rank's communicator, the order of its calls, and who it is.
+
+One communicator carries what all ranks call in the same order. Each call begins with its *description*, a record of fixed size that
+is gathered from all ranks: it says whether ranks call the same, how many rows each has, and to a rank that has joined what the others
+do. It is started and waited for with the call itself, so that an asynchronous call stays one.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _check, _lockstep
+from .._errors import Error
+from .._lockstep import Communicator
+from ._calls import RECORD_BYTES, Call, Record, shadow_of
+
+if TYPE_CHECKING:
+    from ._buckets import Buckets
+
+_session: Session | None = None
+
+
+class Session:
+    """Of one `init`. Any thread: a lock lets one at a time to the communicators."""
+
+    def __init__(self, world: Communicator) -> None:
+        self.world = world
+        self.lock = threading.RLock()
+        self.optimizers: list[weakref.ref[Buckets]] = []  # those that were made, by number
+        self._deferred: Call | None = None  # whose data follows when its description is known
+        self._names: dict[str, int] = {}
+
+    def name(self, op: str, name: str | None) -> str:
+        """The call's name; without one, the same on all ranks as far as they call the same."""
+        if name is not None:
+            return _check.text(f"{op}: name", name)
+        self._names[op] = self._names.get(op, -1) + 1
+        return f"{op}.noname.{self._names[op]}"
+
+    def start(self, call: Call) -> Call:
+        """Starts it; what came before is then on its way."""
+        with self.lock:
+            self.flush()
+            self._describe(call, call.record)
+            if call.needs_records:
+                self._deferred = call
+            else:
+                call.start(self.world)
+            return call
+
+    def finish(self, call: Call) -> None:
+        """Returns when the call is complete; at once if it has been before."""
+        with self.lock:
+            if call.complete:
+                return
+            self.flush()
+            if call.records is None:
+                call.wait_first(self.world)
+                self._read(call)
+            call.finish(self.world)
+            call.complete = True
+
+    def flush(self) -> None:
+        """Has started everything that was called."""
+        call, self._deferred = self._deferred, None
+        if call is not None:
+            self._read(call)
+            call.start(self.world)
+
+    def join(self) -> int:
+        """Takes part in what others call, with nothing, until all have joined; the highest rank of those that did last."""
+        with self.lock:
+            if any(buckets.is_filling() for buckets in filter(None, (each() for each in self.optimizers))):
+                raise Error("hvd.join: there was a backward pass, and no step() of its optimizer since")
+            self.flush()
+            before: set[int] = set()
+            while True:
+                call = Call({"op": "join"})
+                self._describe(call, call.record)
+                records = self._gathered(call)
+                joined = {rank for rank, record in enumerate(records) if record["op"] == "join"}
+                if len(joined) == len(records):
+                    self._names.clear()  # which ranks that joined early have counted less often
+                    return max(joined - before)
+                before = joined
+                self._stand_in(records)
+
+    def _stand_in(self, records: list[Record]) -> None:
+        called = next(record for record in records if record["op"] != "join")
+        call = self._step_of(called["number"]) if called["op"] == "step" else shadow_of(called)
+        call.records = records
+        self._check(call)
+        call.start(self.world)
+        call.finish(self.world)
+
+    def _step_of(self, number: int) -> Call:
+        buckets = self.optimizers[number]()
+        if buckets is None:
+            raise Error(f"hvd.join: other ranks step with optimizer {number}, and this one has none any more")
+        return buckets.stand_in()
+
+    def _describe(self, call: Call, record: Record) -> None:
+        call.described = np.zeros((self.world.size, RECORD_BYTES), np.uint8)
+        own = np.frombuffer(call.packed(record), np.uint8)
+        call.description = _lockstep._start_all_gather(self.world, own, call.described, "u8", "horovod: next call")
+
+    def _gathered(self, call: Call) -> list[Record]:
+        _lockstep._wait(self.world, call.description)
+        return [call.unpacked(row.tobytes()) for row in call.described]
+
+    def _read(self, call: Call) -> None:
+        call.records = self._gathered(call)
+        self._check(call)
+
+    def _check(self, call: Call) -> None:
+        """Ranks that do not call the same stop here, all of them, with the same message."""
+        try:
+            call.check()
+        except Error as error:
+            self.world.abort(str(error))
+            raise
+
+
+def session() -> Session:
+    if _session is None:
+        raise Error("hvd.init() has not been called, or hvd.shutdown() has")
+    return _session
+
+
+def init(comm: Communicator | None = None, process_sets: Any = None) -> None:
+    """Joins the ranks that `mpirun` started; one rank without it. A second call does nothing.
+
+    Args:
+      comm: the communicator to use instead of `lockstep.Communicator.mpi()`.
+      process_sets: there are none; anything given is an Error.
+    """
+    global _session
+    if process_sets:
+        raise Error("hvd.init: process_sets: Lockstep has no process sets; every call is one of all ranks")
+    if comm is not None:
+        _check.instance("hvd.init: comm", comm, Communicator, "a lockstep.Communicator, or None for that of mpirun")
+    if _session is None:
+        _session = Session(Communicator.mpi() if comm is None else comm)
+
+
+def shutdown() -> None:
+    """Leaves the job. Calls of other ranks that wait for this one fail; handles that are not synchronized are lost."""
+    global _session
+    _session = None
+
+
+def is_initialized() -> bool:
+    return _session is not None
+
+
+def rank() -> int:
+    """This rank's number, from 0."""
+    return session().world.rank
+
+
+def size() -> int:
+    """The number of ranks."""
+    return session().world.size
+
+
+def _hosts() -> list[str]:
+    world = session().world
+    return [world.host(rank) for rank in range(world.size)]
+
+
+def _local_ranks() -> list[int]:
+    """Of each rank, its number among the ranks of its host."""
+    hosts = _hosts()
+    return [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+
+
+def local_rank() -> int:
+    """This rank's number among those of its host."""
+    return _local_ranks()[rank()]
+
+
+def local_size() -> int:
+    """The number of ranks on this host."""
+    return session().world.ranks_on_this_host
+
+
+def cross_rank() -> int:
+    """This rank's number among those that have its local_rank on their hosts."""
+    locals_ = _local_ranks()
+    return locals_[: rank()].count(locals_[rank()])
+
+
+def cross_size() -> int:
+    """The number of hosts that have a rank with this rank's local_rank."""
+    locals_ = _local_ranks()
+    return locals_.count(locals_[rank()])
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has the same number of ranks."""
+    hosts = _hosts()
+    return len({hosts.count(host) for host in hosts}) == 1
+
+
+FACTS: Mapping[str, bool] = {
+    "mpi_built": True, "mpi_enabled": True, "mpi_threads_supported": True, "gloo_built": False, "gloo_enabled": False,
+    "nccl_built": False, "ddl_built": False, "ccl_built": False, "cuda_built": False, "rocm_built": False,
+}  # fmt: skip

@@ -1,0 +1,111 @@
+"""Tensors of torch as bytes that the engine reads and writes in place, and the reductions' names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from .._errors import Error
+from ._session import session
+
+DTYPES = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int8: "i8", torch.int16: "i16",
+    torch.int32: "i32", torch.int64: "i64", torch.uint8: "u8", torch.bool: "bool",
+}  # fmt: skip
+
+
+class ReduceOp:
+    """How a reduction combines what ranks have; `Average`, `Sum`, `Min`, `Max`, `Product` are there."""
+
+    def __init__(self, name: str, kind: str | None) -> None:
+        self.name, self.kind = name, kind
+
+    def __repr__(self) -> str:
+        return f"hvd.{self.name}"
+
+
+Average = ReduceOp("Average", "mean")
+Sum = ReduceOp("Sum", "sum")
+Min = ReduceOp("Min", "min")
+Max = ReduceOp("Max", "max")
+Product = ReduceOp("Product", "prod")
+Adasum = ReduceOp("Adasum", None)
+
+
+class ProcessSet:
+    """There are none: making one is an Error. `global_process_set` is all ranks."""
+
+    def __init__(self, *_: Any) -> None:
+        raise no_process_sets("ProcessSet")
+
+    @staticmethod
+    def size() -> int:
+        return session().world.size
+
+    @staticmethod
+    def rank() -> int:
+        return session().world.rank
+
+    @staticmethod
+    def included() -> bool:
+        return True
+
+
+global_process_set = object.__new__(ProcessSet)
+
+
+def no_process_sets(what: str) -> Error:
+    return Error(
+        f"hvd.{what}: Lockstep has no process sets; every call is one of all ranks (hvd.global_process_set, or leave it out)"
+    )
+
+
+def check_process_set(what: str, value: Any) -> None:
+    if value is not None and value is not global_process_set:
+        raise no_process_sets(f"{what}: process_set")
+
+
+def op_of(what: str, op: Any, average: bool | None = None) -> ReduceOp:
+    if average is not None:
+        if op is not None:
+            raise Error(f"hvd.{what}: op and average are both given; average is the old word for op")
+        op = Average if average else Sum
+    if op is None:
+        return Average
+    if not isinstance(op, ReduceOp):
+        raise Error(f"hvd.{what}: op is {op!r}, expected one such as hvd.Average")
+    if op.kind is None:
+        raise Error(f"hvd.{what}: Lockstep has no Adasum; hvd.Average, Sum, Min, Max and Product are there")
+    return op
+
+
+def check_tensor(what: str, tensor: Any) -> torch.Tensor:
+    """A tensor in the CPU's memory, of a dtype that the engine has."""
+    if not isinstance(tensor, torch.Tensor):
+        raise Error(f"hvd.{what}: expected a torch.Tensor, got a {type(tensor).__name__}")
+    if tensor.is_sparse or tensor.layout != torch.strided:
+        raise Error(f"hvd.{what}: the tensor is sparse; sparse_as_dense of DistributedOptimizer makes gradients dense")
+    if tensor.device.type != "cpu":
+        raise Error(
+            f"hvd.{what}: the tensor is on {tensor.device}; tensors of the CPU travel, ranks on GPUs use compile()"
+        )
+    if tensor.dtype not in DTYPES:
+        raise Error(f"hvd.{what}: the tensor has dtype {tensor.dtype}, expected one of {[*map(str, DTYPES)]}")
+    return tensor
+
+
+def bytes_of(tensor: torch.Tensor) -> np.ndarray:
+    """The memory of a contiguous tensor as u8[…], without a copy. Requires check_tensor."""
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy()
+
+
+def tensor_of(array: np.ndarray, dtype: torch.dtype, shape: tuple[int, ...] | torch.Size) -> torch.Tensor:
+    """Bytes as a tensor, which keeps them."""
+    return torch.from_numpy(array.reshape(-1)).view(dtype).reshape(shape)
+
+
+def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+    """A tensor of the same dtype; itself for 1."""
+    return tensor if factor == 1 else (tensor * factor).to(tensor.dtype)

@@ -1,0 +1,8 @@
+"""Says that it is not there."""
+
+from .._errors import Error
+
+raise Error(
+    "lockstep.horovod has PyTorch's part of Horovod alone, lockstep.horovod.torch; models of TensorFlow and Keras are trained "
+    "from ONNX files: docs/frameworks.md"
+)

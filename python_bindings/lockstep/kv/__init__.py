@@ -1,0 +1,83 @@
+"""MXNet's KVStore on this engine: values by key, to which workers push, and from which they pull.
+
+    store = lockstep.kv.create("dist_sync")
+    store.init(names, weights)
+    store.set_optimizer(lockstep.optim.SGD(0.1), rescale_grad=1 / 256)
+    for gradients in steps:
+        store.push(names, gradients)
+        store.pull(names, out=weights)
+
+docs/kvstore.md says what each call does, and what differs from MXNet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .. import _check
+from .._errors import Error
+from ._async import AsyncStore, Staleness
+from ._local import LocalStore
+from ._store import KVStore
+from ._synchronous import SynchronousStore
+from ._values import RowSparse
+
+if TYPE_CHECKING:
+    from .._lockstep import Communicator
+
+__all__ = ["KVStore", "RowSparse", "Staleness", "create"]
+
+_KINDS: dict[str, Callable[[str, Communicator | None], KVStore]] = {
+    "local": LocalStore,
+    "device": LocalStore,
+    "dist_sync": SynchronousStore,
+    "dist_device_sync": SynchronousStore,
+    "dist": SynchronousStore,
+    "dist_async": AsyncStore,
+}
+
+# Names that MXNet has, and what does here what they do there.
+_ELSEWHERE = {
+    "nccl": '"device": reduces on the host; GPUs are reached by compile(backend="cuda"), whose ranks use NCCL',
+    "horovod": '"dist_sync" adds up as Horovod does; lockstep.horovod.torch has its calls',
+    "byteps": '"dist_sync"',
+    "teststore": '"local"',
+    "p3": '"dist_sync", with the priorities of push: keys travel in pieces, urgent ones first',
+    "dist_sync_device": '"dist_device_sync"',
+    "dist_async_device": '"dist_async"',
+    "local_update_cpu": '"local"',
+    "local_allreduce_cpu": '"local"',
+    "local_allreduce_device": '"device"',
+}
+
+
+def create(kind: str = "local", world: Communicator | None = None) -> KVStore:
+    """A store of values by key.
+
+    Args:
+      kind: "local" or "device": of this process alone, whose devices are arrays. "dist_sync", "dist_device_sync" or "dist": of all
+        workers of `world`, which wait for each other: what they push is added up, and n workers with a batch of b compute what one
+        with n * b does. "dist_async": of all workers of a job with parameter servers, which update a value at once by what one pushes.
+      world: the workers of a dist kind; None is `Communicator.mpi()`.
+
+    Raises:
+      Error: of another kind, with those that there are.
+
+    Example:
+      >>> store = lockstep.kv.create("local")
+      >>> store.init(3, 2 * np.ones((2, 3), np.float32))
+      >>> store.pull(3)
+      array([[2., 2., 2.],
+             [2., 2., 2.]], dtype=float32)
+    """
+    name = _check.text("create: the kind", kind).lower()
+    if name in _ELSEWHERE:
+        raise Error(f"create: there is no store of the kind {kind!r} here; use {_ELSEWHERE[name]}")
+    if name not in _KINDS:
+        raise Error(f"create: there is no store of the kind {kind!r}; there are {', '.join(_KINDS)}")
+    if _KINDS[name] is LocalStore and world is not None and world.size > 1:
+        raise Error(
+            f'create: a store of the kind {kind!r} is of one process, and world has {world.size}; use "dist_sync"'
+        )
+    return _KINDS[name](name, world)

@@ -1,0 +1,318 @@
+"""The store of parameter servers: what a worker pushes changes the values at once, and nobody waits for anybody."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .. import _check, _lockstep, optim
+from .._errors import Error
+from .._lockstep import Communicator
+from ._entry import Entry
+from ._keys import Key
+from ._store import KVStore, Updater
+from ._sum import sum_into
+from ._update import graph_of
+from ._values import RowSparse, Value, dtype_name, type_text
+
+_VALUE = "value/"  # what the names of an optimizer's states begin with
+
+
+@dataclasses.dataclass(frozen=True)
+class Staleness:
+    """How late gradients were: the updates by other workers between the pull that a gradient was made from and its push.
+
+    An array that is cut over several servers counts once on each.
+    """
+
+    updates: Mapping[int, int]
+    """How many updates had each staleness."""
+
+    @property
+    def max(self) -> int:
+        """The largest; 0 if there were no updates."""
+        return max(self.updates, default=0)
+
+    @property
+    def mean(self) -> float:
+        """Of all updates; 0 if there were none."""
+        total = sum(self.updates.values())
+        return sum(late * times for late, times in self.updates.items()) / total if total else 0.0
+
+    def __str__(self) -> str:
+        listed = ", ".join(f"{late}: {times}" for late, times in sorted(self.updates.items()))
+        return f"staleness {self.mean:.2f} on average, at most {self.max}; updates by staleness: {listed or 'none'}"
+
+
+class AsyncStore(KVStore):
+    """Of the kind "dist_async": values lie on the job's parameter servers, which update each at once by what a worker pushes.
+
+    A worker sees the updates by its own pushes in its next pull, and those of others when they are there. There are as many values
+    as keys, not as many as workers: n workers make n updates where "dist_sync" makes one.
+
+    Needs a job with servers (`lockstep launch -n N -s S`). Only init, set_optimizer, set, barrier, and saving and loading states are
+    calls that all workers make together; the others each worker makes when it likes.
+    """
+
+    def __init__(self, kind: str, world: Communicator | None) -> None:
+        world = Communicator.mpi() if world is None else world
+        super().__init__(kind, _check.instance("create: world", world, Communicator, "a lockstep.Communicator"))
+        servers = _lockstep._servers() if world.transport == "mpi" else None
+        if servers is None:
+            raise Error(
+                f"create: a store of the kind {kind!r} needs parameter servers, and this job has none: start it by "
+                '`lockstep launch -n N -s S PROGRAM`; "dist_sync" needs none'
+            )
+        if servers.workers != world.size:
+            raise Error(f"create: world has {world.size} ranks, and the servers have {servers.workers} workers")
+        self._servers = servers
+        self._max_staleness: int | None = None
+        self._bigarray_bound = 1_000_000
+        self._pieces: dict[Key, list[tuple[str, list[int]]]] = {}
+
+    # --- What only this kind has ------------------------------------------------------------------------------------------
+
+    @property
+    def max_staleness(self) -> int | None:
+        """Of keys that are initialised from now on: how many updates a worker may be ahead of the slowest one before its pushes and
+        pulls of the key wait for that. None, as at first, is any number. All workers set the same."""
+        return self._max_staleness
+
+    @max_staleness.setter
+    def max_staleness(self, updates: int | None) -> None:
+        self._max_staleness = None if updates is None else _check.integer("max_staleness", updates, 0)
+
+    @property
+    def bigarray_bound(self) -> int:
+        """Of keys that are initialised from now on: arrays of more elements, a million at first, are cut evenly over all servers;
+        others lie on one each, so that servers have about as many bytes."""
+        return self._bigarray_bound
+
+    @bigarray_bound.setter
+    def bigarray_bound(self, elements: int) -> None:
+        self._bigarray_bound = _check.integer("bigarray_bound", elements, 1)
+
+    def staleness(self) -> Staleness:
+        """How late the gradients of all workers were until now."""
+        return Staleness(self._servers.staleness())
+
+    # --- The calls ----------------------------------------------------------------------------------------------------------
+
+    def barrier(self) -> None:
+        """Returns when all workers have called it, and what they pushed before is in the values."""
+        self._servers.barrier()
+
+    def set_updater(self, updater: Updater) -> NoReturn:
+        """An Error: servers run no Python of their workers. set_optimizer says what they run."""
+        raise Error(
+            "set_updater: servers run no Python of their workers, so a store of the kind 'dist_async' takes an optimizer of "
+            "lockstep.optim (set_optimizer), which is compiled on the servers"
+        )
+
+    def set_gradient_compression(self, compression_params: Any) -> NoReturn:
+        """An Error: what is pushed to servers is not compressed."""
+        raise Error("set_gradient_compression: a store of the kind 'dist_async' compresses nothing; 'dist_sync' does")
+
+    def set_optimizer(self, optimizer: optim.Optimizer, rescale_grad: float = 1.0) -> None:
+        if isinstance(optimizer, optim.Optimizer) and optimizer._schedules():
+            option = next(iter(optimizer._schedules()))
+            raise Error(
+                f"set_optimizer: {option} follows a function, and servers run no Python of their workers; "
+                f"give a number, and store.set({option}=…) later"
+            )
+        super().set_optimizer(optimizer, rescale_grad)
+        try:
+            self._send_optimizer(list(self._entries.values()))
+        except Error:
+            self._optimizer = None
+            raise
+
+    def set(self, **values: Any) -> None:
+        """Gives the optimizer's numbers new values for all updates from now on. All workers call it, with the same numbers."""
+        self._need_optimizer("set")
+        if not self._entries:
+            raise Error("set: there are no keys yet, and so nothing to set")
+        numbers = {name: _check.number(f"set: {name}", value) for name, value in values.items()}
+        assert self._optimizer is not None
+        first = next(iter(self._entries.values()))
+        settings = graph_of(self._optimizer, self._rescale, first.dtype, first.shape).settings
+        for name in numbers:  # on all ranks, before any is sent
+            if _setting(name) not in settings:
+                raise Error(f"set: the optimizer {type(self._optimizer).__name__} has no {name} that can be set")
+
+        def send() -> None:
+            for name, value in numbers.items():
+                self._servers.set(_setting(name), value)
+
+        self._together(send)
+        self._settings.update(numbers)
+
+    def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
+        super().load_optimizer_states(path)
+        self.barrier()
+
+    # --- What kinds of stores differ in ---------------------------------------------------------------------------------------
+
+    def _initialize(self, entries: Sequence[Entry], values: Sequence[Value]) -> None:
+        for entry in entries:
+            if math.prod(entry.shape) > self._bigarray_bound:
+                self._check_can_be_cut("init", entry, self._servers.servers)
+
+        def send() -> None:
+            for entry, value in zip(entries, values, strict=True):
+                array = value.dense() if isinstance(value, RowSparse) else value
+                staleness = -1 if self._max_staleness is None else self._max_staleness
+                dtype, shape = dtype_name(entry.dtype), list(entry.shape)
+                self._servers.init(
+                    _name(entry.key), dtype, shape, _bytes(array), False, staleness, self._bigarray_bound
+                )
+
+        self._together(send)
+        for entry in entries:
+            dtype, shape = self._servers.type_of(_name(entry.key))
+            if (dtype, tuple(shape)) != (dtype_name(entry.dtype), entry.shape):
+                found = f"{dtype}[{','.join(map(str, shape))}]"
+                raise Error(
+                    f"{self._arguments.of('init', entry.key)}: the value is {type_text(entry.dtype, entry.shape)}, and on rank 0 "
+                    f"it is {found}"
+                )
+        if self._optimizer is not None:
+            self._send_optimizer(entries)
+
+    def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
+        pushes = []
+        for entry, values in groups:
+            total = values[0]
+            if len(values) > 1 or isinstance(total, RowSparse):
+                total = np.empty(entry.shape, entry.dtype)
+                sum_into(total, values)
+            pushes.append((_name(entry.key), _bytes(total)))
+        self._servers.push(pushes)
+
+    def _settle(self, entry: Entry) -> None:
+        """Nothing: a pull comes behind the pushes of its worker."""
+
+    def _settle_all(self) -> None:
+        self._servers.flush()
+
+    def _read(self, entry: Entry, out: np.ndarray | None) -> np.ndarray:
+        direct = np.empty(entry.shape, entry.dtype) if out is None or not out.flags.c_contiguous else out
+        self._servers.pull([(_name(entry.key), _bytes(direct))])
+        if out is not None and out is not direct:
+            np.copyto(out, direct)
+        return direct if out is None else out
+
+    def _read_several(self, outs: Sequence[tuple[Entry, Sequence[np.ndarray]]]) -> None:
+        pulls, copies = [], []
+        for entry, arrays in outs:
+            if not arrays:
+                continue
+            first = next((each for each in arrays if each.flags.c_contiguous), None)
+            direct = np.empty(entry.shape, entry.dtype) if first is None else first
+            pulls.append((_name(entry.key), _bytes(direct)))
+            copies.extend((each, direct) for each in arrays if each is not direct)
+        self._servers.pull(pulls)  # all at once
+        for each, direct in copies:
+            np.copyto(each, direct)
+
+    def _read_rows(self, entry: Entry, rows: np.ndarray) -> np.ndarray:
+        values = np.empty((len(rows), *entry.shape[1:]), entry.dtype)
+        self._servers.pull_rows(_name(entry.key), rows.tolist(), _bytes(values))
+        return values
+
+    def _updates(self) -> dict[Key, Any]:
+        """What servers keep for each key, as `_optimizer_states` uses it."""
+        self._need_optimizer("the optimizer's states")
+        return {key: _ServedUpdate(self, key) for key in self._entries}
+
+    # --- Optimizers ---------------------------------------------------------------------------------------------------------
+
+    def _together(self, send: Any) -> None:
+        """Rank 0 tells the servers; then all go on. An Error of rank 0's is raised there, and by others where they miss it."""
+        self._servers.barrier()  # behind what all have pushed
+        try:
+            if self.rank == 0:
+                send()
+        finally:
+            self._servers.barrier()
+
+    def _check_can_be_cut(self, call: str, entry: Entry, servers: int) -> None:
+        if servers > 1 and self._optimizer is not None and not _can_be_cut(self._optimizer):
+            raise Error(
+                f"{self._arguments.of(call, entry.key)} lies on {servers} servers, and "
+                f"{type(self._optimizer).__name__} updates an array as a whole: set bigarray_bound to {math.prod(entry.shape)} or more "
+                "before init"
+            )
+
+    def _texts(self, entry: Entry) -> list[str]:
+        """The update of each piece of a key, as servers take it."""
+        assert self._optimizer is not None
+        pieces = self._servers.pieces(_name(entry.key))
+        self._check_can_be_cut("set_optimizer", entry, len(pieces))
+        return [str(graph_of(self._optimizer, self._rescale, entry.dtype, tuple(shape))) for _, shape in pieces]
+
+    def _send_optimizer(self, entries: Sequence[Entry]) -> None:
+        """All ranks make the texts, so that all raise what is wrong; rank 0 sends them."""
+        texts = [self._texts(entry) for entry in entries]
+
+        def send() -> None:
+            for entry, of_pieces in zip(entries, texts, strict=True):
+                self._servers.set_update(_name(entry.key), of_pieces)
+            for name, value in self._settings.items():
+                self._servers.set(_setting(name), value)
+
+        self._together(send)
+
+
+class _ServedUpdate:
+    """What servers keep for a key. Rank 0 alone assigns it."""
+
+    def __init__(self, store: AsyncStore, key: Key) -> None:
+        self._store, self._key = store, key
+        self.executable = SimpleNamespace(step=0)  # schedules, which follow it, are for other kinds of stores
+
+    def states(self) -> dict[str, np.ndarray]:
+        servers, name = self._store._servers, _name(self._key)
+        return {state.removeprefix(_VALUE): servers.read_state(name, state) for state in servers.states(name)}
+
+    def assign_states(self, values: Mapping[str, np.ndarray]) -> None:
+        servers, name = self._store._servers, _name(self._key)
+        if self._store.rank != 0:
+            return
+        for state in servers.states(name):
+            servers.write_state(name, state, values[state.removeprefix(_VALUE)])
+
+
+@functools.lru_cache(16)
+def _can_be_cut(optimizer: optim.Optimizer) -> bool:
+    """Whether its update of an array is that of each half: of formulas that take elements apart. Tried with numbers."""
+    value = np.linspace(-1.0, 2.0, 16, dtype=np.float32).reshape(4, 4)
+    gradient = np.cos(7 * value)
+
+    def next_of(rows: slice) -> np.ndarray:
+        graph = graph_of(optimizer, 1.0, value.dtype, value[rows].shape)
+        return _lockstep._interpret(graph, [{"value": value[rows], "gradient": gradient[rows]}])[0]["value"]
+
+    halves = np.concatenate([next_of(slice(0, 2)), next_of(slice(2, 4))])
+    return bool(np.array_equal(next_of(slice(0, 4)), halves))
+
+
+def _setting(name: str) -> str:
+    """A number of an optimizer as its update calls it."""
+    return name if name == "rescale_grad" else f"optimizer/{name}"
+
+
+def _name(key: Key) -> str:
+    """A key as servers know it: 3 and "3" are two."""
+    return f"#{key}" if isinstance(key, int) else key if not key.startswith("#") else f"##{key[1:]}"
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)

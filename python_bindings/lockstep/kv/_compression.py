@@ -1,0 +1,118 @@
+"""Gradients as few values: what pushes are rounded to, how that is packed into bits, and what is owed.
+
+An element of residual + gradient becomes, of "2bit", threshold if it is at least that, -threshold if it is at most that, else 0; of
+"1bit", 1 if it is more than the threshold, else -1. The residual keeps what that took from it. Packed, a value is planes of bits:
+which elements are up, and of "2bit" also which are down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _check
+from .._errors import Error
+from ._values import RowSparse, Value
+
+if TYPE_CHECKING:
+    from ._entry import Entry
+
+_DEFAULT = {"2bit": 0.5, "1bit": 0.5}
+_PIECE = 1 << 16  # elements that are worked on at once, so that they stay in the caches; a multiple of 8
+
+
+@dataclass(frozen=True)
+class Compression:
+    """What set_gradient_compression() asked for."""
+
+    kind: str
+    threshold: float
+
+    @staticmethod
+    def of(params: Any) -> Compression:
+        """What a dict asks for; an Error that names what is wrong in it."""
+        call = "set_gradient_compression"
+        if not isinstance(params, Mapping) or "type" not in params:
+            raise Error(f'{call}: it is {params!r}, expected a dict such as {{"type": "2bit", "threshold": 0.5}}')
+        kind = _check.choice(f"{call}: type", params["type"], tuple(_DEFAULT))
+        unknown = [name for name in params if name not in ("type", "threshold")]
+        if unknown:
+            raise Error(f"{call}: there is no option {unknown[0]!r}; there are type and threshold")
+        threshold = params.get("threshold", _DEFAULT[kind])
+        if isinstance(threshold, str):  # as MXNet's examples have it
+            try:
+                threshold = float(threshold)
+            except ValueError:
+                raise Error(f"{call}: threshold is {threshold!r}, expected a number") from None
+        number = float(np.float32(_check.number(f"{call}: threshold", threshold)))
+        if not np.isfinite(number) or (kind == "2bit" and number <= 0):
+            raise Error(f"{call}: threshold is {threshold!r}, expected a number{' above 0' if kind == '2bit' else ''}")
+        return Compression(kind, number)
+
+    @property
+    def _planes(self) -> int:
+        return 2 if self.kind == "2bit" else 1
+
+    def rounded(self, entry: Entry, device: int, value: Value) -> np.ndarray:
+        """What a device pushes, rounded; its residual keeps the rest."""
+        out = np.empty(entry.shape, np.float32)
+        flat, number = out.reshape(-1), 0
+        for begin, up, down in self._pieces(entry, device, value):
+            number = begin + len(up)
+            self._scaled(self._levels(up, down), flat[begin:number])
+        return out
+
+    def packed_bytes(self, elements: int) -> int:
+        """How many bytes so many elements are, packed."""
+        return self._planes * ((elements + 7) // 8)
+
+    def pack(self, entry: Entry, value: Value, packed: np.ndarray) -> None:
+        """Writes what this worker pushes, rounded, to u8[packed_bytes]; the residual keeps the rest."""
+        planes = packed.reshape(self._planes, -1)
+        for begin, up, down in self._pieces(entry, 0, value):
+            at = slice(begin // 8, begin // 8 + (len(up) + 7) // 8)
+            planes[0, at] = np.packbits(up)
+            if down is not None:
+                planes[1, at] = np.packbits(down)
+
+    def unpack(self, packed: np.ndarray, total: np.ndarray) -> None:
+        """Makes f32[elements] the sum of what all workers packed, u8[workers, packed_bytes]."""
+        planes = packed.reshape(len(packed), self._planes, -1)
+        for begin in range(0, len(total), _PIECE):
+            end = min(begin + _PIECE, len(total))
+            at = slice(begin // 8, (end + 7) // 8)
+            levels = np.zeros(end - begin, np.int32)
+            for worker in planes:
+                up = np.unpackbits(worker[0, at], count=end - begin)
+                down = np.unpackbits(worker[1, at], count=end - begin) if self._planes == 2 else None
+                levels += self._levels(up, down)
+            self._scaled(levels, total[begin:end])
+
+    def _pieces(self, entry: Entry, device: int, value: Value) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
+        """Piece by piece where it begins, which elements are up, and which down."""
+        gradient = (value.dense() if isinstance(value, RowSparse) else value).reshape(-1)
+        if device not in entry.residuals:
+            entry.residuals[device] = np.zeros(gradient.shape, np.float32)
+        residual, threshold = entry.residuals[device], np.float32(self.threshold)
+        for begin in range(0, len(gradient), _PIECE):
+            owed = residual[begin : begin + _PIECE]
+            owed += gradient[begin : begin + _PIECE]
+            if self.kind == "2bit":
+                up, down = owed >= threshold, owed <= -threshold
+                owed -= threshold * (up.astype(np.float32) - down)
+                yield begin, up, down
+            else:
+                up = owed > threshold
+                owed -= np.where(up, np.float32(1), np.float32(-1))
+                yield begin, up, None
+
+    def _levels(self, up: np.ndarray, down: np.ndarray | None) -> np.ndarray:
+        """Elements as whole numbers: 1, 0 and -1, or 1 and -1."""
+        signed = up.astype(np.int8)
+        return 2 * signed - 1 if down is None else signed - down.astype(np.int8)
+
+    def _scaled(self, levels: np.ndarray, out: np.ndarray) -> None:
+        np.multiply(levels, np.float32(self.threshold if self.kind == "2bit" else 1), out=out, casting="unsafe")

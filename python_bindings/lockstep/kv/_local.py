@@ -1,0 +1,45 @@
+"""The store of one process: pushes change values at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .._lockstep import Communicator
+from ._entry import Entry
+from ._store import KVStore
+from ._sum import sum_into
+from ._values import RowSparse, Value
+
+
+class LocalStore(KVStore):
+    """Of the kinds "local" and "device", which are one here: devices are arrays in the host's memory."""
+
+    def __init__(self, kind: str, world: Communicator | None) -> None:
+        super().__init__(kind, Communicator.single())
+
+    def _initialize(self, entries: Sequence[Entry], values: Sequence[Value]) -> None:
+        for entry, value in zip(entries, values, strict=True):
+            if self._optimizer is not None:
+                self._check_updates("init", self._optimizer, entry)
+            entry.stored = value.dense() if isinstance(value, RowSparse) else value.copy()
+
+    def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
+        for entry, values in groups:
+            if self._compression is not None:
+                values = [self._compression.rounded(entry, device, value) for device, value in enumerate(values)]
+            self._apply(entry, self._total(entry, values))
+
+    def _total(self, entry: Entry, values: list[Value]) -> np.ndarray:
+        """What devices pushed, added up: in the value's place where nothing else is asked for."""
+        first = values[0]
+        if len(values) == 1 and isinstance(first, np.ndarray):
+            return first
+        replaces = self._updater is None and self._optimizer is None
+        total = entry.stored if replaces and entry.stored is not None else np.empty(entry.shape, entry.dtype)
+        sum_into(total, values)
+        return total
+
+    def _settle(self, entry: Entry) -> None:
+        pass  # pushes change values at once

@@ -1,0 +1,405 @@
+"""What all stores have in common: their calls, what these accept, and what a store knows of a key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _check, optim
+from .._errors import Error
+from . import _keys, _optimizer_states
+from ._arguments import Arguments, flat, ids_of
+from ._compression import Compression
+from ._entry import Entry
+from ._keys import Key
+from ._update import Update, graph_of
+from ._values import RowSparse, Value, row_ids, value_of
+
+if TYPE_CHECKING:
+    from .._lockstep import Communicator
+
+Updater = Callable[[Key, np.ndarray, np.ndarray], None]
+
+
+class KVStore:
+    """Values by key, which workers push to and pull from. Made by `lockstep.kv.create`.
+
+    Keys are whole numbers or texts, all of one kind; each call takes one, or a list of them with a list of values. A value is an
+    array of NumPy, or what has `__array__`, in row-major order for no copy; or rows of one, a `RowSparse`. Where a list of arrays
+    stands for a value, these are of several devices, and are added up.
+
+    One thread at a time uses a store. Of the dist kinds all workers make the same calls in the same order. What is wrong is an
+    `lockstep.Error` that names the key, what was expected and, of several workers, the rank.
+    """
+
+    def __init__(self, kind: str, world: Communicator) -> None:
+        self._kind, self._world = kind, world
+        self._entries: dict[Key, Entry] = {}
+        self._arguments = Arguments(self._entries, world)
+        self._updater: Updater | None = None
+        self._optimizer: optim.Optimizer | None = None
+        self._settings: dict[str, Any] = {}  # that were set
+        self._rescale = 1.0
+        self._compression: Compression | None = None
+        self._is_ready = True  # whether all entries are prepared for the updater or optimizer
+
+    # --- Who and how many -------------------------------------------------------------------------------------------------
+
+    @property
+    def type(self) -> str:
+        """The kind that `create` was given."""
+        return self._kind
+
+    @property
+    def rank(self) -> int:
+        """This worker's number, from 0."""
+        return self._world.rank
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers push to the store."""
+        return self._world.size
+
+    def barrier(self) -> None:
+        """Returns when all workers have called it."""
+        self._world.barrier()
+
+    @staticmethod
+    def is_capable(capability: str) -> bool:
+        """Whether a store can do something: "optimizer", which all can.
+
+        Raises:
+          Error: for anything else than "optimizer".
+        """
+        if not isinstance(capability, str) or capability.lower() != "optimizer":
+            raise Error(f'is_capable: the capability is {capability!r}, expected "optimizer"')
+        return True
+
+    # --- Values -----------------------------------------------------------------------------------------------------------
+
+    def init(self, key: Any, value: Any) -> None:
+        """Gives keys their first values, once each. Of several workers the value of rank 0 counts, and all must give one of its type.
+
+        Args:
+          key: one, or a list.
+          value: an array or a `RowSparse`, or a list of as many.
+
+        Example:
+          >>> store.init(3, np.ones((2, 3), np.float32))
+          >>> store.init(["weight", "bias"], [weight, bias])
+        """
+        keys, listed = _keys.several("init", key)
+        values = self._arguments.paired("init", keys, value) if listed else [value]
+        entries, firsts = [], []
+        for each, first in zip(keys, values, strict=True):
+            if isinstance(first, (list, tuple)) and len(first) > 0:
+                first = first[0]  # of several devices
+            checked = value_of(self._arguments.of("init", each), first)
+            self._arguments.check_kind("init", each, entries)
+            entries.append(Entry(each, checked.dtype, checked.shape, isinstance(checked, RowSparse)))
+            firsts.append(checked)
+        self._initialize(entries, firsts)
+        self._entries.update({entry.key: entry for entry in entries})
+        self._is_ready = False
+
+    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        """Adds up what all devices and workers push to a key, and gives that to the updater or optimizer; without one it is the
+        new value.
+
+        The arrays may be changed as soon as it returns. Of the synchronous dist kinds nothing need have been sent by then: the next
+        `pull` of the key waits for all workers' pushes.
+
+        Args:
+          key: one, or a list, which is quicker than one call for each: what travels is put together.
+          value: an array or a `RowSparse` of the key's type; a list of such, one for each device; of several keys a list of as many.
+          priority: keys of higher priority travel first.
+        """
+        groups = self._arguments.grouped("push", key, value)
+        for entry, values in groups if self._compression is not None else ():
+            self._arguments.check_compressible("push", entry)
+            self._arguments.check_finite("push", entry, values)
+        self._push(groups, _check.integer("push: priority", priority))
+
+    def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> Any:
+        """The values of keys, after everything that was pushed to them.
+
+        Args:
+          key: one, or a list.
+          out: arrays of the keys' types, which are written: one, or a list of one for each device; of several keys a list of as
+            many. None returns new arrays, which for large ones takes longer.
+          priority: taken, as MXNet does; values that are there need no order.
+          ignore_sparse: a `RowSparse` in `out` is left as it is, as `row_sparse_pull` is for these. False gives it all rows.
+
+        Returns:
+          None if there is `out`, else an array, or a list of them.
+        """
+        _check.integer("pull: priority", priority)
+        ignore_sparse = _check.flag("pull: ignore_sparse", ignore_sparse)
+        keys, listed = _keys.several("pull", key)
+        entries = [self._arguments.known("pull", each) for each in keys]
+        if out is None:
+            values = [self._read(entry, None) for entry in entries]
+            return values if listed else values[0]
+        self._read_several(list(self._arguments.outs("pull", entries, out, listed)))
+        for entry, rows in [] if ignore_sparse else self._arguments.rows("pull", entries, out, listed):
+            rows.indices, rows.values = np.arange(entry.shape[0]), self._read(entry, None)
+        return None
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """push() and pull() in one. Without `out` the values pushed are overwritten by those pulled."""
+        self._arguments.check_no_rows("pushpull", value)
+        self.push(key, value, priority)
+        self.pull(key, value if out is None else out, priority)
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """init() and pull() in one: `out` is written with rank 0's value. Once for each key."""
+        self.init(key, value)
+        self.pull(key, out, priority)
+
+    def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> Any:
+        """Some rows of the values of keys.
+
+        Args:
+          key: one, or a list.
+          out: `RowSparse` of the keys' types, whose rows are replaced by those that were asked for, in order and once each; or a list of
+            several. None returns new ones.
+          priority: as of `pull`.
+          row_ids: which rows, an array of whole numbers in any order, for all; or a list of one for each.
+
+        Returns:
+          None if there is `out`, else a `RowSparse`, or a list of them.
+        """
+        _check.integer("row_sparse_pull: priority", priority)
+        keys, listed = _keys.several("row_sparse_pull", key)
+        entries = [self._arguments.known("row_sparse_pull", each) for each in keys]
+        if row_ids is None:
+            raise Error(f"row_sparse_pull: row_ids is None, expected which rows of the {len(keys)} keys")
+        ids, pulled = ids_of(row_ids, out, entries, listed), []
+        outs = flat(out, entries, listed)
+        for (entry, target), rows in zip(outs, ids, strict=True):
+            pulled.append(self._pull_rows(entry, target, rows))
+        if out is not None:
+            return None
+        return pulled if listed else pulled[0]
+
+    # --- What is done with what is pushed -----------------------------------------------------------------------------------
+
+    def set_updater(self, updater: Updater) -> None:
+        """What changes a value by what is pushed: `updater(key, pushed, stored)` changes the array `stored` in place, and leaves
+        `pushed` as it is. Of several workers each calls it, and must come to the same bits.
+
+        Example:
+          >>> def update(key, pushed, stored):
+          ...     stored += 2 * pushed
+          >>> store.set_updater(update)
+        """
+        if not callable(updater):
+            raise Error(f"set_updater: the updater is {updater!r}, expected a function of key, pushed and stored")
+        self._settle_all()
+        self._take_values_back()
+        self._updater, self._optimizer = updater, None
+        self._is_ready = False
+
+    def set_optimizer(self, optimizer: optim.Optimizer, rescale_grad: float = 1.0) -> None:
+        """Lets an optimizer change values by what is pushed, their gradients. What another one kept is gone.
+
+        Args:
+          optimizer: of `lockstep.optim`. Its update is compiled for the type of each key.
+          rescale_grad: what gradients, added up over devices and workers, are multiplied by first; 1 / (workers x batch) for the
+            mean of losses that were added up.
+
+        Example:
+          >>> store.set_optimizer(lockstep.optim.SGD(0.1, momentum=0.9), rescale_grad=1 / 256)
+        """
+        if isinstance(optimizer, type) or not isinstance(optimizer, optim.Optimizer):
+            optim._groups(optimizer, None)  # says what is wrong with it
+        rescale = _check.number("set_optimizer: rescale_grad", rescale_grad)
+        for entry in self._entries.values():
+            self._check_updates("set_optimizer", optimizer, entry)
+        self._agree("optimizers", f"{type(optimizer).__name__}{optimizer._choice()[1:]}, rescale_grad={rescale}")
+        self._settle_all()
+        self._take_values_back()
+        self._updater, self._optimizer = None, optimizer
+        self._rescale, self._settings = rescale, {}
+        self._is_ready = False
+
+    def set(self, **values: Any) -> None:
+        """Gives the optimizer's numbers new values from the next push on: `store.set(learning_rate=0.01)`, or `rescale_grad`. All
+        workers set the same. A value is a number, or a function of the step, as in `Executable.set`.
+        """
+        if self._optimizer is None:
+            raise Error("set: there is no optimizer; set_optimizer gives the store one")
+        self._settle_all()
+        self._agree("settings", str({name: each(0) if callable(each) else each for name, each in values.items()}))
+        updates = self._updates()
+        for update in updates.values():
+            update.executable.set(**values)
+        if not updates:
+            raise Error("set: there are no keys yet, and so nothing to set")
+        self._settings.update(values)
+
+    def set_gradient_compression(self, compression_params: Any) -> None:
+        """Lets what is pushed be rounded to few values before it travels; what that takes from it is added to the next push.
+
+        Of the kind "device" it is what each device pushes, of the dist kinds what each worker does. Values must be f32.
+
+        Args:
+          compression_params: {"type": "2bit", "threshold": 0.5}: to threshold, 0 or -threshold, in 2 bits; or
+            {"type": "1bit", "threshold": 0.0}: to 1 above the threshold and to -1 else, in 1 bit. The threshold is 0.5 if it is not given.
+        """
+        compression = Compression.of(compression_params)
+        if self._kind == "local":
+            raise Error(
+                "set_gradient_compression: nothing travels in a store of the kind 'local'; the kinds 'device' and 'dist_sync' compress"
+            )
+        self._settle_all()
+        for entry in self._entries.values():
+            self._arguments.check_compressible("set_gradient_compression", entry)
+            entry.residuals.clear()
+        self._agree("gradient compression", str(compression))
+        self._compression = compression
+
+    def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
+        """Writes what the optimizer keeps for all keys to a file, but not their values. All workers call it; rank 0 writes.
+
+        The file appears complete or not at all. It is a safetensors file.
+
+        Args:
+          path: of the file.
+          dump_optimizer: whether to write the optimizer's options, too.
+
+        Raises:
+          Error: if there is no optimizer, or the file cannot be written, on all workers.
+        """
+        self._need_optimizer("save_optimizer_states")
+        self._settle_all()
+        _optimizer_states.save(self, _check.path(path), _check.flag("dump_optimizer", dump_optimizer))
+
+    def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
+        """Takes what the optimizer keeps from a file that save_optimizer_states() wrote. All workers call it, and each reads the file.
+
+        If the file has the optimizer's options, the store gets that optimizer first.
+
+        Raises:
+          Error: naming the file, if it is damaged or not the same on all workers, or of other keys or another optimizer.
+        """
+        self._settle_all()
+        _optimizer_states.load(self, _check.path(path))
+
+    def __repr__(self) -> str:
+        return f"<lockstep.kv.KVStore {self._kind}, rank {self.rank} of {self.num_workers}, {len(self._entries)} keys>"
+
+    # --- What kinds of stores differ in ---------------------------------------------------------------------------------------
+
+    def _initialize(self, entries: Sequence[Entry], values: Sequence[Value]) -> None:
+        """Gives new entries their first values, which the caller may change afterwards."""
+        raise NotImplementedError
+
+    def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
+        """Takes what devices pushed to entries; the values have the entries' types."""
+        raise NotImplementedError
+
+    def _agree(self, what: str, text: str) -> None:
+        """Compares what workers that make a call together are to have in common; an Error shows two of them. Nothing, of others."""
+
+    def _settle(self, entry: Entry) -> None:
+        """Returns when everything that was pushed to the entry is in its value."""
+        raise NotImplementedError
+
+    def _settle_all(self) -> None:
+        """The same of all entries."""
+        for entry in self._entries.values():
+            self._settle(entry)
+
+    # --- Values of entries ----------------------------------------------------------------------------------------------------
+
+    def _read(self, entry: Entry, out: np.ndarray | None) -> np.ndarray:
+        """The value of an entry, in `out` or a new array."""
+        self._settle(entry)
+        if entry.update is not None:
+            if out is None:
+                return entry.update.read()
+            entry.update.read_into(out)
+            return out
+        assert entry.stored is not None
+        if out is None:
+            return entry.stored.copy()
+        np.copyto(out, entry.stored)
+        return out
+
+    def _read_several(self, outs: Sequence[tuple[Entry, Sequence[np.ndarray]]]) -> None:
+        """The values of entries, each in several arrays."""
+        for entry, arrays in outs:
+            self._read_all(entry, arrays)
+
+    def _read_all(self, entry: Entry, outs: Sequence[np.ndarray]) -> None:
+        """The value of an entry in several arrays."""
+        if not outs:
+            return
+        direct = next((out for out in outs if out.flags.c_contiguous), None)
+        value = self._read(entry, direct)
+        for out in outs:
+            if out is not value:
+                np.copyto(out, value)
+
+    def _read_rows(self, entry: Entry, rows: np.ndarray) -> np.ndarray:
+        """Copies of some rows of the value of an entry."""
+        self._settle(entry)
+        value = entry.stored if entry.update is None else entry.update.read()
+        assert value is not None
+        return value[rows]
+
+    def _apply(self, entry: Entry, pushed: np.ndarray) -> None:
+        """Changes the value of an entry by what was pushed in all."""
+        if self._updater is not None:
+            assert entry.stored is not None
+            self._updater(entry.key, pushed, entry.stored)
+        elif self._optimizer is not None:
+            self._update_of(entry)(pushed)
+        elif entry.stored is not pushed:
+            assert entry.stored is not None
+            np.copyto(entry.stored, pushed)
+
+    def _update_of(self, entry: Entry) -> Update:
+        """The update of an entry, which is compiled when it is first asked for, and has the value from then on."""
+        from .. import _default_threads  # which imports this package
+
+        if entry.update is None:
+            assert self._optimizer is not None and entry.stored is not None
+            entry.update = Update(self._optimizer, self._rescale, entry.stored, _default_threads(self._world))
+            entry.update.executable.set(**self._settings)
+            entry.stored = None
+        return entry.update
+
+    def _updates(self) -> dict[Key, Update]:
+        """The updates of all keys, in the order of their init."""
+        self._need_optimizer("the optimizer's states")
+        return {key: self._update_of(entry) for key, entry in self._entries.items()}
+
+    def _take_values_back(self) -> None:
+        """Puts an end to updates, which have values."""
+        for entry in self._entries.values():
+            if entry.update is not None:
+                entry.stored, entry.update = entry.update.read(), None
+
+    def _check_updates(self, call: str, optimizer: optim.Optimizer, entry: Entry) -> None:
+        try:
+            graph_of(optimizer, 1.0, entry.dtype, entry.shape)
+        except Error as error:
+            raise Error(f"{self._arguments.of(call, entry.key)}: {error}") from None
+
+    def _need_optimizer(self, call: str) -> None:
+        if self._optimizer is None:
+            raise Error(f"{call}: there is no optimizer; set_optimizer gives the store one")
+
+    def _pull_rows(self, entry: Entry, out: RowSparse | None, ids: Any) -> RowSparse:
+        what = self._arguments.of("row_sparse_pull", entry.key)
+        rows = np.unique(row_ids(f"{what}: row_ids", ids, entry.shape))
+        if out is None:
+            return RowSparse(rows, self._read_rows(entry, rows), entry.shape)
+        self._arguments.check_rows("row_sparse_pull", entry, out)
+        out.indices, out.values = rows, self._read_rows(entry, rows)
+        return out

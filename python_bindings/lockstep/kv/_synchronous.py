@@ -1,0 +1,220 @@
+"""The store of several workers that wait for each other: what they push is added up by the engine's collectives, and each worker
+changes its own copy of the values by the same sums, so that all copies have the same bits."""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .. import _check, _lockstep
+from .._checkpoint import on_all_ranks
+from .._errors import Error
+from .._lockstep import Communicator
+from . import _flights
+from ._entry import Entry
+from ._flights import Flight, Slot
+from ._store import KVStore
+from ._sum import sum_into
+from ._values import Value
+
+if TYPE_CHECKING:
+    from .._lockstep import Executable
+    from ._compression import Compression
+
+_CHECK_EVERY = 512  # pushes, after which workers compare what has become of a value
+
+
+class SynchronousStore(KVStore):
+    """Of the kinds "dist_sync", "dist_device_sync" and "dist".
+
+    A push copies its value into the key's slot. Slots start to travel when there are enough of them, or when somebody asks for one,
+    and a pull waits for the flights up to that of its key, and lets updater or optimizer change the values of their keys. What is
+    started when follows from the calls alone, which are the same on all workers.
+    """
+
+    def __init__(self, kind: str, world: Communicator | None) -> None:
+        world = Communicator.mpi() if world is None else world
+        super().__init__(kind, _check.instance("create: world", world, Communicator, "a lockstep.Communicator"))
+        self._new: list[tuple[Entry, Value]] = []  # initialised, and not yet known to the other workers
+        self._slots: dict[Entry, Slot] = {}
+        self._waiting: list[tuple[int, Entry]] = []  # priority and entry; pushed, not started
+        self._waiting_bytes = 0
+        self._flying: list[Flight] = []  # started, in this order
+        self._pushed: set[Entry] = set()  # those that wait or fly
+        self._applied: dict[Entry, int] = {}  # how many pushes have changed it
+        self._failure: Error | None = None  # of the workers' communication, which ends the store
+        weakref.finalize(self, _finish, self._world, self._flying)
+
+    def barrier(self) -> None:
+        self._settle_all()
+        super().barrier()
+
+    # --- The first values ---------------------------------------------------------------------------------------------------
+
+    def _initialize(self, entries: Sequence[Entry], values: Sequence[Value]) -> None:
+        for entry, value in zip(entries, values, strict=True):
+            if self._optimizer is not None:
+                self._check_updates("init", self._optimizer, entry)
+            # Rank 0's value counts; the others' say of which type they take it to be, which is compared when they meet.
+            is_kept = self.rank == 0 and isinstance(value, np.ndarray)
+            self._new.append((entry, value.copy() if is_kept else value if self.rank == 0 else np.empty(0)))
+
+    def _meet(self) -> None:
+        """Gives all entries since the last time their slots, in one piece of memory, and rank 0's values; then those of them that
+        an optimizer updates their updates, so that all workers make these in one order."""
+        if self._failure is not None:
+            raise Error(f"the store has failed: {self._failure}")
+        if self._new:
+            with self._communicating():
+                self._make_slots()
+        if not self._is_ready:
+            with self._communicating():
+                for entry in self._entries.values():
+                    self._prepare(entry)
+                updates = [entry.update.executable for entry in self._entries.values() if entry.update is not None]
+                if updates:
+                    # Other kernels, and loops that other processors vectorise otherwise, may compute other bits.
+                    first = updates[0]
+                    self._agree(
+                        "updates", f"{first._program()['built_with']}, {first.threads} threads, #{_checksum(updates)}"
+                    )
+            self._is_ready = True
+
+    def _make_slots(self) -> None:
+        new, self._new = self._new, []
+        slots = _flights.make_slots(self._world, [(entry.key, entry.dtype, entry.shape) for entry, _ in new], "init")
+        for (entry, value), slot in zip(new, slots, strict=True):
+            self._slots[entry], entry.stored = slot, slot.array
+            if self.rank == 0:
+                sum_into(slot.array, [value])
+        for run in _flights.runs_of(slots):
+            _lockstep._wait(self._world, _flights.start_broadcast(self._world, run))
+
+    @contextmanager
+    def _communicating(self) -> Iterator[None]:
+        """An Error in here ends the store: what other workers are doing is not known any more."""
+        try:
+            yield
+        except Error as error:
+            self._failure = error
+            raise
+
+    def _prepare(self, entry: Entry) -> None:
+        """Leaves the entry's slot to what is pushed, where something else is done with that than to make it the value."""
+        if self._optimizer is not None:
+            self._update_of(entry)
+        elif self._updater is not None and entry.stored is self._slots[entry].array:
+            entry.stored = entry.stored.copy()
+
+    # --- What is pushed -------------------------------------------------------------------------------------------------------
+
+    def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
+        self._meet()
+        for entry, values in groups:
+            if entry in self._pushed:
+                self._settle(entry)
+            slot = self._slots[entry].array
+            sum_into(slot, values)
+            self._waiting.append((priority, entry))
+            self._waiting_bytes += slot.nbytes
+            self._pushed.add(entry)
+        if self._waiting_bytes >= _flights.FLIGHT_BYTES:
+            self._start()
+
+    def _start(self) -> None:
+        """Starts what waits: of higher priority first, then as it was pushed."""
+        waiting = sorted(self._waiting, key=lambda each: -each[0])
+        self._waiting, self._waiting_bytes = [], 0
+        with self._communicating():
+            for run in _flights.runs_of([self._slots[entry] for _, entry in waiting]):
+                if self._compression is None:
+                    self._flying.append(_flights.start_sum(self._world, run))
+                else:
+                    self._flying.append(_flights.start_gather(self._world, run, self._packed(self._compression, run)))
+
+    def _packed(self, compression: Compression, run: Sequence[Slot]) -> np.ndarray:
+        """What this worker pushed to a run of slots, packed."""
+        ends = np.cumsum([compression.packed_bytes(slot.array.size) for slot in run])
+        packed, begin = np.empty(int(ends[-1]), np.uint8), 0
+        for slot, end in zip(run, ends, strict=True):
+            compression.pack(self._entries[slot.key], slot.array, packed[begin:end])
+            begin = int(end)
+        return packed
+
+    def _agree(self, what: str, text: str) -> None:
+        texts = on_all_ranks(self._world, f"a store's {what}", lambda: text)
+        other = next((rank for rank, each in enumerate(texts) if each != texts[0]), None)
+        if other is not None:
+            raise Error(f"workers have different {what}: rank 0 {texts[0]}, rank {other} {texts[other]}")
+
+    # --- What comes of it -----------------------------------------------------------------------------------------------------
+
+    def _settle(self, entry: Entry) -> None:
+        self._meet()
+        if entry in self._pushed:
+            self._start()
+        while entry in self._pushed:
+            self._land_first()
+
+    def _settle_all(self) -> None:
+        self._meet()
+        self._start()
+        while self._flying:
+            self._land_first()
+
+    def _land_first(self) -> None:
+        """Waits for the first flight, and changes the values of its keys. What an updater raises leaves its key as pushed, and the
+        others for the next time."""
+        flight = self._flying[0]
+        with self._communicating():
+            _flights.land(self._world, flight, self._compression)
+        while flight.slots:
+            slot = flight.slots.pop(0)
+            entry = self._entries[slot.key]
+            self._pushed.discard(entry)
+            try:
+                self._apply(entry, slot.array)
+            finally:  # so that all workers compare in the same pushes
+                self._compare_replicas(entry, slot.array)
+        self._flying.pop(0)
+
+    def _compare_replicas(self, entry: Entry, free: np.ndarray) -> None:
+        """From time to time, whether all workers have come to the same bits; `free` is of the value's type, for a copy. What an updater
+        does is compared at once, too: nobody else has looked at it."""
+        times = self._applied[entry] = self._applied.get(entry, 0) + 1
+        is_first = self._updater is not None and times == 1
+        if self.num_workers == 1 or entry.stored is free or not (is_first or times % _CHECK_EVERY == 0):
+            return
+        if entry.update is not None:
+            entry.update.read_into(free)
+        own = _digest(free if entry.stored is None else entry.stored)
+        told = self._world.gather_bytes(own, f"kv replicas of {entry.key!r}")
+        other = next((rank for rank, digest in enumerate(told) if digest != told[0]), None)
+        if other is not None:
+            raise Error(f"key {entry.key!r}: after push {times} its value differs between ranks 0 and {other}")
+
+
+def _checksum(updates: Sequence[Executable]) -> str:
+    """Of the programs of updates."""
+    return f"{zlib.crc32(''.join(str(each.graph) for each in updates).encode()):08x}"
+
+
+def _digest(array: np.ndarray) -> bytes:
+    """Of the bits of an array: a sum, which one bit changes."""
+    flat = array.reshape(-1).view(np.uint8)
+    whole = len(flat) // 8 * 8
+    words = int(np.add.reduce(flat[:whole].view(np.uint64), dtype=np.uint64))
+    return words.to_bytes(8, "little") + bytes(flat[whole:])
+
+
+def _finish(world: Communicator, flying: list[Flight]) -> None:
+    """Waits for what a store started that is no more, which the other workers started too: a communicator that goes with collectives in
+    flight is one that fails."""
+    with suppress(Error):
+        for flight in flying:
+            _flights.wait(world, flight)

@@ -1,0 +1,68 @@
+"""The update of a value by an optimizer: a program that is compiled for the value's type, and keeps value and states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _lockstep
+from .._errors import Error
+from ..optim import Optimizer
+from ._values import dtype_name
+
+if TYPE_CHECKING:
+    from .._lockstep import Executable
+
+_VALUE = "value"
+
+
+class Update:
+    """A value, what an optimizer keeps for it, and the step of both: an executable of this process alone. Of several workers each makes
+    the same step by the same gradient; that they can is for the store to compare.
+    """
+
+    def __init__(self, optimizer: Optimizer, rescale_grad: float, value: np.ndarray, threads: int) -> None:
+        from .. import compile  # which imports this package
+
+        graph = graph_of(optimizer, rescale_grad, value.dtype, value.shape)
+        self.executable: Executable = compile(graph, threads=threads)
+        self.executable.state[_VALUE] = value
+
+    def __call__(self, gradient: np.ndarray) -> None:
+        """Makes a step by the gradient, which has the value's type, and is only read."""
+        self.executable(gradient=gradient)
+
+    def read(self) -> np.ndarray:
+        """A copy of the value."""
+        return self.executable.state[_VALUE]
+
+    def read_into(self, out: np.ndarray) -> None:
+        """Copies the value into an array of its type in row-major order."""
+        self.executable._read_state_into(_VALUE, out.reshape(-1).view(np.uint8))  # NumPy's bytes, of bfloat16 too
+
+    def states(self) -> dict[str, np.ndarray]:
+        """Copies of what the optimizer keeps, by name: momentum, optimizer/step."""
+        states = self.executable.state
+        return {name.removeprefix("value/"): states[name] for name in states if name != _VALUE}
+
+    def assign_states(self, values: dict[str, np.ndarray]) -> None:
+        """Assigns what states() gave. An Error if these are other states."""
+        states = self.executable.state
+        names = {name.removeprefix("value/"): name for name in states if name != _VALUE}
+        if names.keys() != values.keys():
+            raise Error(f"there are the states {_listed(values)}, expected {_listed(names)}")
+        for name, value in values.items():
+            states[names[name]] = value
+
+
+def graph_of(optimizer: Optimizer, rescale_grad: float, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    """The program of an update; an Error if the optimizer updates no value of this type."""
+    graph = _lockstep._update_step(("", *optimizer._choice()), dtype_name(dtype), list(shape), rescale_grad)
+    schedules = {f"optimizer/{option}": each for option, each in optimizer._schedules().items()}
+    graph._schedules = {name: each for name, each in schedules.items() if name in graph.settings}
+    return graph
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,113 @@
+"""What is pushed and pulled: NumPy arrays, and rows of an array whose other rows are zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import _arrays
+from .._errors import Error
+
+_DTYPES = {
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
+    "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",
+}  # fmt: skip
+
+
+class RowSparse:
+    """Some rows of an array, whose other rows are zero: a gradient of an embedding, or what `row_sparse_pull` gives.
+
+    Args:
+      indices: which rows, [n] whole numbers. They need not be sorted; where a row is there twice, its values are added.
+      values: [n, …]: the rows.
+      shape: of the whole array: its number of rows, and the shape of a row.
+
+    Example:
+      >>> lockstep.kv.RowSparse([0, 2], np.ones((2, 3), np.float32), (4, 3)).dense()
+      array([[1., 1., 1.],
+             [0., 0., 0.],
+             [1., 1., 1.],
+             [0., 0., 0.]], dtype=float32)
+
+    Raises:
+      Error: if the values are no rows of that shape, or not as many as indices, or an index is no row.
+    """
+
+    __slots__ = ("indices", "shape", "values")
+
+    def __init__(self, indices: Any, values: Any, shape: tuple[int, ...]) -> None:
+        self.shape = tuple(int(extent) for extent in shape)
+        self.values = array_of("RowSparse: values", values)
+        self.indices = row_ids("RowSparse: indices", indices, self.shape)
+        if self.values.shape != (len(self.indices), *self.shape[1:]):
+            raise Error(
+                f"RowSparse: values have the shape {self.values.shape}, expected {(len(self.indices), *self.shape[1:])}: "
+                f"{len(self.indices)} rows of {self.shape}"
+            )
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values."""
+        return self.values.dtype
+
+    def dense(self) -> np.ndarray:
+        """The whole array."""
+        whole = np.zeros(self.shape, self.dtype)
+        self.add_to(whole)
+        return whole
+
+    def add_to(self, whole: np.ndarray) -> None:
+        """Adds the rows to an array of this shape; those of one row in the order in which they are."""
+        if not len(self.indices):
+            return
+        order = np.argsort(self.indices, kind="stable")
+        rows, begins = np.unique(self.indices[order], return_index=True)
+        if len(rows) == len(self.indices):
+            whole[rows] += self.values[order]
+        else:
+            whole[rows] += np.add.reduceat(self.values[order], begins, axis=0)
+
+    def __repr__(self) -> str:
+        return f"<lockstep.kv.RowSparse {len(self.indices)} rows of {self.dtype}{list(self.shape)}>"
+
+
+Value = np.ndarray | RowSparse
+
+
+def row_ids(what: str, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers of rows of an array of that shape, as i64[n]."""
+    ids = np.asarray(rows)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise Error(f"{what} are {_arrays.description(rows)} of shape {ids.shape}, expected a list of whole numbers")
+    ids = ids.astype(np.int64, copy=False)
+    outside = ids[(ids < 0) | (ids >= (shape[0] if shape else 0))]
+    if len(outside):
+        raise Error(f"{what} have row {outside[0]}, and there are {shape[0] if shape else 0} rows in the shape {shape}")
+    return ids
+
+
+def array_of(what: str, value: Any) -> np.ndarray:
+    """A NumPy array in row-major order, of a dtype that we have; without a copy if it is one."""
+    if not hasattr(value, "__array__"):
+        raise Error(f"{what} is {_arrays.description(value)}, expected an array")
+    array = np.asarray(value)
+    if array.dtype.name not in _DTYPES or not array.dtype.isnative:
+        raise Error(f"{what} is {_arrays.description(array)}, expected one of {', '.join(_DTYPES)}")
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def value_of(what: str, value: Any) -> Value:
+    """An array, or rows."""
+    return value if isinstance(value, RowSparse) else array_of(what, value)
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """ "f32": as the engine calls it."""
+    return _DTYPES[dtype.name]
+
+
+def type_text(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    """ "f32[2,3]", for messages."""
+    return f"{_DTYPES.get(dtype.name, dtype)}[{','.join(map(str, shape))}]"

@@ -1,0 +1,90 @@
+#include "runtime/server/job.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+#include "runtime/comm/mpi_failed.h"
+#include "runtime/comm/mpi_roles.h"
+#include "runtime/comm/process.h"
+#include "runtime/server/parameter_server.h"
+
+namespace lockstep {
+namespace {
+
+constexpr char kTolerate[] = "LOCKSTEP_TOLERATE_WORKERS";
+
+std::string Interfaces() {
+  const char* const interfaces = std::getenv("LOCKSTEP_INTERFACE");
+  return interfaces == nullptr ? "" : interfaces;
+}
+
+absl::StatusOr<bool> ToleratesLoss() {
+  const char* const text = std::getenv(kTolerate);
+  const std::string value = text == nullptr ? "0" : text;
+  if (value == "0" || value == "1") return value == "1";
+  return InvalidArgument() << "the environment's " << kTolerate << " is '" << value << "', expected 0 or 1";
+}
+
+// A fact of the process, as its place in the job is.
+struct OwnClient {
+  std::mutex mutex;
+  int process = 0;  // a forked one has none
+  std::unique_ptr<ServerClient> client;
+};
+OwnClient& ThisClient() {
+  static OwnClient* const own = new OwnClient;  // used by what runs when the process exits
+  return *own;
+}
+
+void LeaveAtExit() {
+  OwnClient& own = ThisClient();
+  if (own.process == getpid() && own.client != nullptr) own.client->Leave();
+}
+
+}  // namespace
+
+absl::Status ServeJob(MakeUpdate make_update, absl::Duration timeout) {
+  ASSIGN_OR_RETURN(const std::optional<RoleCounts> roles, RolesOfEnvironment());
+  ASSIGN_OR_RETURN(const bool tolerates_loss, ToleratesLoss());
+  ASSIGN_OR_RETURN(const std::unique_ptr<ParameterServer> server,
+                   ParameterServer::Create({.workers = roles ? roles->workers : 1,
+                                            .tolerates_loss = tolerates_loss,
+                                            .timeout = timeout,
+                                            .interfaces = Interfaces(),
+                                            .make_update = std::move(make_update)}));
+  ServerFacts facts{.place = server->place(), .process = getpid()};
+  CopyText(HostName(), facts.host, sizeof(facts.host));
+  RETURN_IF_ERROR(JoinMpiAsServer(facts, timeout).status());
+  const absl::Status status = server->Run();
+  // Ranks may be gone, which MPI_Finalize would wait for.
+  if (!status.ok() || tolerates_loss) MarkMpiFailed();
+  return status;
+}
+
+absl::StatusOr<ServerClient*> ConnectToServersOfJob(absl::Duration timeout) {
+  const ServersOfJob* const job = FindServersOfJob();
+  if (job == nullptr) return nullptr;
+  OwnClient& own = ThisClient();
+  const std::lock_guard<std::mutex> lock(own.mutex);
+  if (own.process == getpid()) return own.client.get();
+  ASSIGN_OR_RETURN(const bool tolerates_loss, ToleratesLoss());
+  std::vector<ServerAddress> addresses;
+  for (const ServerFacts& server : job->servers) addresses.push_back({server.place, server.host, server.process});
+  ASSIGN_OR_RETURN(own.client, ServerClient::Connect(addresses, {.rank = job->worker,
+                                                                 .workers = job->workers,
+                                                                 .timeout = timeout,
+                                                                 .interfaces = Interfaces(),
+                                                                 .on_failure = MarkMpiFailed}));
+  own.process = getpid();
+  if (tolerates_loss) MarkMpiFailed();  // so that the end of this process waits for nobody
+  std::atexit(LeaveAtExit);
+  return own.client.get();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,88 @@
+// Messages as they come over a connection: one by one, in pieces, and damaged.
+
+#include "runtime/server/message.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+// Two ends that do not wait.
+std::pair<Descriptor, Descriptor> Ends() {
+  int ends[2];
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+// All bytes that a message is sent as.
+std::string Sent(Message message) {
+  auto [from, to] = Ends();
+  MessageConnection connection(std::move(from));
+  connection.Post(std::move(message));
+  EXPECT_TRUE(connection.Write().ok());
+  std::string bytes(4096, '\0');
+  const ssize_t count = read(to.get(), bytes.data(), bytes.size());
+  EXPECT_GT(count, 0);
+  bytes.resize(static_cast<size_t>(count));
+  return bytes;
+}
+
+Message Example() {
+  Message message;
+  message.kind = MessageKind::kPush;
+  message.request = 7;
+  message.name = "key";
+  message.text = "a text";
+  message.bytes = MessageBytes(3);
+  std::copy_n("xyz", 3, reinterpret_cast<char*>(message.bytes.data()));
+  return message;
+}
+
+TEST(Message, ComesInPiecesOfAnySize) {
+  const std::string bytes = Sent(Example());
+  auto [from, to] = Ends();
+  MessageConnection connection(std::move(to));
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const auto early = connection.Read();
+    ASSERT_TRUE(early.ok()) << early.status();
+    EXPECT_FALSE(early->has_value()) << i;
+    ASSERT_EQ(write(from.get(), &bytes[i], 1), 1);
+  }
+  const auto message = connection.Read();
+  ASSERT_TRUE(message.ok()) << message.status();
+  ASSERT_TRUE(message->has_value());
+  EXPECT_EQ((*message)->kind, MessageKind::kPush);
+  EXPECT_EQ((*message)->request, 7u);
+  EXPECT_EQ((*message)->name, "key");
+  EXPECT_EQ((*message)->text, "a text");
+  EXPECT_EQ((*message)->bytes.size(), 3u);
+}
+
+// Lengths that are huge, or whose sum is small because it does not fit 64 bits: neither memory is asked for, nor bytes
+// are read that are not there.
+TEST(Message, DamagedLengthsAreErrors) {
+  const std::string bytes = Sent(Example());
+  int refused = 0;
+  for (size_t at = 0; at + 8 <= bytes.size() - 12; at += 8) {  // the header's words
+    std::string damaged = bytes;
+    damaged.replace(at, 8, 8, '\xff');
+    auto [from, to] = Ends();
+    ASSERT_EQ(write(from.get(), damaged.data(), damaged.size()), static_cast<ssize_t>(damaged.size()));
+    MessageConnection connection(std::move(to));
+    const auto message = connection.Read();
+    if (message.ok()) continue;
+    ++refused;
+    EXPECT_NE(std::string(message.status().message()).find("which none has"), std::string::npos) << message.status();
+  }
+  EXPECT_EQ(refused, 3);  // of name, text and bytes
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,220 @@
+// What a parameter server does for its workers.
+
+#include <unistd.h>
+
+#include <bit>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+#include "core/status.h"
+#include "runtime/comm/process.h"
+#include "runtime/server/parameter_server.h"
+
+namespace lockstep {
+
+void ParameterServer::Take(Client& client, Message message) {
+  const int rank = client.rank;
+  const uint64_t request = message.request;
+  switch (message.kind) {
+    case MessageKind::kHello: return TakeHello(client, message);
+    case MessageKind::kGoodbye:
+      client.says_farewell = true;
+      client.gives_up = StatusOf(message);
+      return;
+    case MessageKind::kBarrier: return TakeBarrier(rank, request);
+    case MessageKind::kRelease:
+      if (const auto array = arrays_.find(message.name); array != arrays_.end()) array->second->Release(rank, request);
+      return;
+    case MessageKind::kPush:
+    case MessageKind::kPull:
+    case MessageKind::kPullRanges: {
+      const absl::StatusOr<ServedArray*> array = FindArray(message.name);
+      size_t bytes = 0;
+      absl::StatusOr<const std::byte*> gradient(nullptr);
+      if (message.kind == MessageKind::kPush && message.memory_bytes > 0) gradient = Bytes(client, message, &bytes);
+      if (!array.ok()) return Reply(rank, request, ErrorReply(array.status()));
+      if (!gradient.ok()) return Reply(rank, request, ErrorReply(gradient.status()));
+      if (message.kind == MessageKind::kPush && message.memory_bytes == 0) gradient = message.bytes.data();
+      return (*array)->Take(rank, std::move(message), *gradient);
+    }
+    default: {
+      absl::StatusOr<Message> reply = Answer(client, message);
+      return Reply(rank, request, reply.ok() ? *std::move(reply) : ErrorReply(reply.status()));
+    }
+  }
+}
+
+absl::StatusOr<Message> ParameterServer::Answer(Client& client, const Message& message) {
+  switch (message.kind) {
+    case MessageKind::kInit: return Init(client, message);
+    case MessageKind::kFind: return Find(message);
+    case MessageKind::kSetUpdate: return SetUpdate(message);
+    case MessageKind::kSet: return Set(message);
+    case MessageKind::kStates: return States(message);
+    case MessageKind::kReadState: return ReadState(message);
+    case MessageKind::kWriteState: return WriteState(client, message);
+    case MessageKind::kStaleness: return Staleness();
+    case MessageKind::kPing: return Describe(client.rank, message);
+    default: return Internal() << "a message of kind " << static_cast<uint32_t>(message.kind);
+  }
+}
+
+// Whether the two can open each other's memory: the reply says whether it is so this way, and shows a segment to try.
+void ParameterServer::TakeHello(Client& client, const Message& message) {
+  Worker& worker = workers_[client.rank];
+  worker.process = static_cast<int>(message.number);
+  worker.host = message.name;
+  const MemoryRef& probe = message.memory;
+  worker.is_on_this_host = probe.descriptor >= 0 && Segment::Open(worker.process, probe.descriptor, probe.nonce).ok();
+  Message reply;
+  reply.number = worker.is_on_this_host;
+  reply.version = getpid();
+  reply.memory = {.segment = 1, .descriptor = probe_->descriptor(), .nonce = probe_->nonce()};
+  Reply(client.rank, message.request, std::move(reply));
+}
+
+// Of a message with a value.
+absl::StatusOr<const std::byte*> ParameterServer::Bytes(Client& client, const Message& message, size_t* bytes) {
+  *bytes = message.memory_bytes > 0 ? message.memory_bytes : message.bytes.size();
+  if (message.memory_bytes == 0) return message.bytes.data();
+  if (message.memory.segment == 0) return Internal() << "a message names memory that is in no segment";
+  ASSIGN_OR_RETURN(const std::byte* data, client.memory.Resolve(client.rank, workers_[client.rank].process,
+                                                                message.memory, message.memory_bytes));
+  return data;
+}
+
+absl::StatusOr<ServedArray*> ParameterServer::FindArray(const std::string& key) {
+  const auto array = arrays_.find(key);
+  if (array == arrays_.end()) return NotFound() << "servers have no key " << key << "; init it first";
+  return array->second.get();
+}
+
+absl::StatusOr<Update*> ParameterServer::FindUpdate(const std::string& key) {
+  ASSIGN_OR_RETURN(ServedArray* const array, FindArray(key));
+  if (array->update() == nullptr) return FailedPrecondition() << "key " << key << " has no optimizer";
+  return array->update();
+}
+
+absl::StatusOr<Message> ParameterServer::Init(Client& client, const Message& message) {
+  ASSIGN_OR_RETURN(const ArrayInfo info, ArrayInfo::Parse(message.text));
+  if (arrays_.contains(message.name)) return FailedPrecondition() << "key " << message.name << " is there already";
+  size_t bytes = 0;
+  ASSIGN_OR_RETURN(const std::byte* const value, Bytes(client, message, &bytes));
+  if (bytes != info.piece_type().num_bytes()) return Internal() << "key " << message.name << ": " << bytes << " bytes";
+  const auto reply = [this](int worker, uint64_t request, Message text) { Reply(worker, request, std::move(text)); };
+  ASSIGN_OR_RETURN(arrays_[message.name], ServedArray::Create(message.name, info, value, &workers_, reply));
+  return Message();
+}
+
+absl::StatusOr<Message> ParameterServer::Find(const Message& message) {
+  Message reply;
+  const auto array = arrays_.find(message.name);
+  reply.number = array != arrays_.end();
+  if (reply.number) reply.text = array->second->info().ToString();
+  return reply;
+}
+
+absl::StatusOr<Message> ParameterServer::SetUpdate(const Message& message) {
+  ASSIGN_OR_RETURN(ServedArray* const array, FindArray(message.name));
+  if (message.text == kAddUpdate) {
+    array->set_update(MakeAddUpdate(array->info().piece_type()));
+    return Message();
+  }
+  if (!options_.make_update) return Unimplemented() << "this server knows no update but `" << kAddUpdate << "`";
+  ASSIGN_OR_RETURN(std::unique_ptr<Update> update, options_.make_update(message.text, array->info().piece_type()));
+  array->set_update(std::move(update));
+  return Message();
+}
+
+absl::StatusOr<Message> ParameterServer::Set(const Message& message) {
+  Message reply;
+  for (auto& [key, array] : arrays_) {
+    if (array->update() == nullptr) continue;
+    ASSIGN_OR_RETURN(const bool has_it, array->update()->Set(message.name, std::bit_cast<double>(message.number)));
+    reply.number += has_it;
+  }
+  return reply;
+}
+
+absl::StatusOr<Message> ParameterServer::States(const Message& message) {
+  ASSIGN_OR_RETURN(Update* const update, FindUpdate(message.name));
+  Message reply;
+  for (const auto& [name, type] : update->states())
+    reply.text += name + '\n' + ArrayInfo{.type = type, .count = type.num_elements()}.ToString() + '\n';
+  return reply;
+}
+
+absl::StatusOr<Message> ParameterServer::ReadState(const Message& message) {
+  ASSIGN_OR_RETURN(Update* const update, FindUpdate(message.name));
+  Message reply;
+  for (const auto& [name, type] : update->states()) {
+    if (name == message.text) reply.bytes = MessageBytes(type.num_bytes());
+  }
+  RETURN_IF_ERROR(update->ReadState(message.text, reply.bytes.data()));
+  return reply;
+}
+
+absl::StatusOr<Message> ParameterServer::WriteState(Client& client, const Message& message) {
+  ASSIGN_OR_RETURN(Update* const update, FindUpdate(message.name));
+  size_t bytes = 0;
+  ASSIGN_OR_RETURN(const std::byte* const data, Bytes(client, message, &bytes));
+  for (const auto& [name, type] : update->states()) {
+    if (name == message.text && type.num_bytes() != bytes)
+      return InvalidArgument() << "key " << message.name << ": state " << name << " has " << type.num_bytes()
+                               << " bytes, not " << bytes;
+  }
+  RETURN_IF_ERROR(update->WriteState(message.text, data));
+  return Message();
+}
+
+absl::StatusOr<Message> ParameterServer::Staleness() {
+  std::map<int64_t, int64_t> all;
+  for (const auto& [key, array] : arrays_) {
+    for (const auto& [staleness, updates] : array->staleness()) all[staleness] += updates;
+  }
+  std::ostringstream text;
+  for (const auto& [staleness, updates] : all) text << staleness << ' ' << updates << '\n';
+  Message reply;
+  reply.text = text.str();
+  return reply;
+}
+
+absl::StatusOr<Message> ParameterServer::Describe(int worker, const Message& message) {
+  const auto request = static_cast<uint64_t>(message.number);
+  Message reply;
+  for (const auto& [key, array] : arrays_) {
+    reply.text = array->Describe(worker, request);
+    if (!reply.text.empty()) return reply;
+  }
+  if (const auto waits = at_barrier_.find(worker); waits == at_barrier_.end() || waits->second != request) return reply;
+  for (int rank = 0; rank < workers_.size(); ++rank) {
+    if (workers_[rank].counts() && !at_barrier_.contains(rank))
+      reply.text += (reply.text.empty() ? "a barrier waits for " : "; ") + workers_.Describe(rank);
+  }
+  return reply;
+}
+
+void ParameterServer::TakeBarrier(int rank, uint64_t request) {
+  at_barrier_[rank] = request;
+  AdvanceBarrier();
+}
+
+void ParameterServer::AdvanceBarrier() {
+  Message reply;
+  if (const int missed = workers_.MissedForGood(); missed >= 0) {
+    reply = ErrorReply(FailedPrecondition() << "a barrier waits for " << workers_.Describe(missed));
+  } else {
+    for (int rank = 0; rank < workers_.size(); ++rank) {
+      if (workers_[rank].counts() && !at_barrier_.contains(rank)) return;
+    }
+  }
+  for (const auto& [rank, request] : std::exchange(at_barrier_, {})) {
+    Message copy;
+    copy.code = reply.code;
+    copy.text = reply.text;
+    Reply(rank, request, std::move(copy));
+  }
+}
+
+}  // namespace lockstep

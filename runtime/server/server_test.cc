@@ -1,0 +1,273 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+#include "runtime/server/server_test_support.h"
+
+namespace lockstep {
+namespace {
+
+TensorType F32(std::vector<int64_t> dims) { return {DType::kF32, Shape(std::move(dims))}; }
+
+void Expect(const absl::Status& status) { ASSERT_TRUE(status.ok()) << status; }
+
+// Rank 0 makes the key; then all have it.
+void Make(ServerClient& client, const std::string& key, const std::vector<float>& value,
+          const ServerClient::ArrayOptions& options, bool adds = true) {
+  if (client.rank() == 0) {
+    Expect(client.Init(key, F32({static_cast<int64_t>(value.size())}), value.data(), options));
+    if (adds) Expect(client.SetUpdate(key, [](const TensorType&) { return std::string(kAddUpdate); }));
+  }
+  Expect(client.Barrier());
+}
+
+// w - rate * g, with a count of updates as its state.
+class Descend final : public Update {
+ public:
+  explicit Descend(TensorType type) : type_(std::move(type)) {}
+  absl::Status Run(const std::byte* value, const std::byte* gradient, std::byte* next) override {
+    const auto* w = reinterpret_cast<const float*>(value);
+    const auto* g = reinterpret_cast<const float*>(gradient);
+    for (int64_t i = 0; i < type_.num_elements(); ++i) reinterpret_cast<float*>(next)[i] = w[i] - rate_ * g[i];
+    ++count_;
+    for (float& each : moments_) each += 1;
+    return absl::OkStatus();
+  }
+  std::vector<std::pair<std::string, TensorType>> states() const override {
+    return {{"count", {DType::kI64, Shape()}}, {"moments", type_}};
+  }
+  absl::Status ReadState(std::string_view name, std::byte* data) override {
+    if (name == "count") std::memcpy(data, &count_, sizeof(count_));
+    else std::memcpy(data, moments_.data(), type_.num_bytes());
+    return absl::OkStatus();
+  }
+  absl::Status WriteState(std::string_view name, const std::byte* data) override {
+    if (name == "count") std::memcpy(&count_, data, sizeof(count_));
+    else std::memcpy(moments_.data(), data, type_.num_bytes());
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> Set(std::string_view setting, double value) override {
+    if (setting != "rate") return false;
+    if (value < 0) return InvalidArgument() << "rate is " << value;
+    rate_ = static_cast<float>(value);
+    return true;
+  }
+
+ private:
+  const TensorType type_;
+  float rate_ = 0.5;
+  int64_t count_ = 0;
+  std::vector<float> moments_ = std::vector<float>(static_cast<size_t>(type_.num_elements()));
+};
+
+absl::StatusOr<std::unique_ptr<Update>> MakeDescend(const std::string& text, const TensorType& type) {
+  if (text != "descend") return InvalidArgument() << "no update " << text;
+  return std::make_unique<Descend>(type);
+}
+
+// By shared memory, and by TCP alone; and arrays that are cut or small.
+class Server : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Transports, Server, ::testing::Values(true, false),
+                         [](const auto& info) { return info.param ? "SharedMemory" : "Tcp"; });
+
+TEST_P(Server, NoUpdateIsLost) {
+  constexpr int kWorkers = 3, kPushes = 50;
+  ServersInProcess servers({.servers = 2, .workers = kWorkers, .shares_memory = GetParam()});
+  std::atomic<int> ran{0};
+  RunWorkers(servers, kWorkers, [&](ServerClient& client) {
+    Make(client, "small", std::vector<float>(10, 1), {});
+    Make(client, "large", std::vector<float>(10001, 2), {.bigarray_bound = 1000});
+    const std::vector<float> small(10, static_cast<float>(client.rank() + 1)), large(10001, 1);
+    for (int i = 0; i < kPushes; ++i) {
+      Expect(client.Push("small", small.data()));
+      Expect(client.Push("large", large.data()));
+    }
+    Expect(client.Barrier());
+    std::vector<float> got(10001);
+    Expect(client.Pull("small", got.data()));
+    for (int i = 0; i < 10; ++i) ASSERT_EQ(got[static_cast<size_t>(i)], 1 + kPushes * (1 + 2 + 3));
+    Expect(client.Pull("large", got.data()));
+    for (const float each : got) ASSERT_EQ(each, 2 + kPushes * kWorkers);
+    ++ran;
+  });
+  EXPECT_EQ(ran, kWorkers);
+  EXPECT_TRUE(servers.Outcome(0).ok());
+  EXPECT_TRUE(servers.Outcome(1).ok());
+}
+
+TEST_P(Server, APullSeesWhatTheWorkerPushedBefore) {
+  ServersInProcess servers({.servers = 2, .workers = 1, .shares_memory = GetParam(), .make_update = MakeDescend});
+  RunWorkers(servers, 1, [&](ServerClient& client) {
+    std::vector<float> expected(5000);
+    std::iota(expected.begin(), expected.end(), 0.25f);
+    Make(client, "w", expected, {.bigarray_bound = 100}, false);
+    Expect(client.SetUpdate("w", [](const TensorType&) { return std::string("descend"); }));
+    std::vector<float> got(5000), gradient(5000);
+    for (int step = 0; step < 20; ++step) {
+      for (size_t i = 0; i < gradient.size(); ++i) {
+        gradient[i] = static_cast<float>(step) / static_cast<float>(i + 1);
+        expected[i] -= 0.5f * gradient[i];
+      }
+      Expect(client.PushPull("w", gradient.data(), got.data()));
+      ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0) << step;
+    }
+  });
+}
+
+TEST_P(Server, SynchronousGradientsAreAddedInTheOrderOfWorkers) {
+  constexpr int kWorkers = 3;
+  ServersInProcess servers({.servers = 2, .workers = kWorkers, .shares_memory = GetParam()});
+  // In another order these give other bits.
+  const float parts[kWorkers] = {1e8f, 1.0f, -1e8f};
+  RunWorkers(servers, kWorkers, [&](ServerClient& client) {
+    Make(client, "w", std::vector<float>(3000), {.synchronous = true, .bigarray_bound = 100});
+    std::vector<float> gradient(3000, parts[client.rank()]), got(3000);
+    float expected = 0;
+    for (int step = 0; step < 10; ++step) {
+      Expect(client.PushPull("w", gradient.data(), got.data()));
+      expected += (parts[0] + parts[1]) + parts[2];
+      for (const float each : got) ASSERT_EQ(each, expected) << step;
+    }
+  });
+}
+
+TEST_P(Server, SynchronousWithoutAnUpdateTheSumIsTheValue) {
+  ServersInProcess servers({.servers = 1, .workers = 2, .shares_memory = GetParam()});
+  RunWorkers(servers, 2, [&](ServerClient& client) {
+    Make(client, "w", {1, 2}, {.synchronous = true}, false);
+    const std::vector<float> gradient = {10, 20};
+    std::vector<float> got(2);
+    for (int step = 0; step < 3; ++step) {
+      Expect(client.PushPull("w", gradient.data(), got.data()));
+      EXPECT_EQ(got, (std::vector<float>{20, 40}));
+    }
+  });
+}
+
+TEST_P(Server, RowsOfAnArrayThatIsCut) {
+  ServersInProcess servers({.servers = 3, .workers = 1, .shares_memory = GetParam()});
+  RunWorkers(servers, 1, [&](ServerClient& client) {
+    std::vector<float> value(7 * 10);
+    std::iota(value.begin(), value.end(), 0.0f);
+    Expect(client.Init("rows", F32({7, 10}), value.data(), {.bigarray_bound = 10}));
+    Expect(client.Init("wide", F32({2, 35}), value.data(), {.bigarray_bound = 10}));
+    std::vector<float> got(4 * 10), wide(35);
+    Expect(client.PullRows("rows", std::vector<int64_t>{6, 0, 6, 3}, got.data()));
+    for (size_t i = 0; i < 40; ++i) {
+      const std::vector<size_t> rows = {6, 0, 6, 3};
+      ASSERT_EQ(got[i], static_cast<float>(rows[i / 10] * 10 + i % 10));
+    }
+    Expect(client.PullRows("wide", std::vector<int64_t>{1}, wide.data()));
+    for (size_t i = 0; i < 35; ++i) ASSERT_EQ(wide[i], static_cast<float>(35 + i));
+    EXPECT_NE(std::string(client.PullRows("rows", std::vector<int64_t>{7}, got.data()).message()).find("no row 7"),
+              std::string::npos);
+  });
+}
+
+TEST_P(Server, StatesAndSettings) {
+  ServersInProcess servers({.servers = 2, .workers = 1, .shares_memory = GetParam(), .make_update = MakeDescend});
+  RunWorkers(servers, 1, [&](ServerClient& client) {
+    Make(client, "w", std::vector<float>(3000), {.bigarray_bound = 100}, false);
+    Expect(client.SetUpdate("w", [](const TensorType&) { return std::string("descend"); }));
+    const std::vector<float> gradient(3000, 1);
+    std::vector<float> got(3000);
+    Expect(client.Push("w", gradient.data()));
+    EXPECT_EQ(*client.Set("rate", 0.25), 2);
+    EXPECT_EQ(*client.Set("momentum", 0.25), 0);
+    EXPECT_EQ(client.Set("rate", -1).status().message(), "rate is -1");
+    Expect(client.PushPull("w", gradient.data(), got.data()));
+    for (const float each : got) ASSERT_EQ(each, -0.75f);
+    EXPECT_EQ(client.ReadState("w", "count")->data<int64_t>()[0], 2);
+    Tensor moments = *client.ReadState("w", "moments");
+    EXPECT_EQ(moments.type(), F32({3000}));
+    for (const float each : moments.data<float>()) ASSERT_EQ(each, 2);
+    for (float& each : moments.mutable_data<float>()) each = static_cast<float>(&each - moments.data<float>().data());
+    Expect(client.WriteState("w", "moments", moments));
+    Expect(client.WriteState("w", "count", Tensor::Scalar(DType::kI64, 9)));
+    EXPECT_EQ(*client.ReadState("w", "moments"), moments);
+    EXPECT_EQ(client.ReadState("w", "count")->data<int64_t>()[0], 9);
+    EXPECT_FALSE(client.ReadState("w", "none").ok());
+  });
+}
+
+TEST(Server, StalenessIsCountedAndBounded) {
+  constexpr int kSteps = 40;
+  ServersInProcess servers({.servers = 1, .workers = 2});
+  std::atomic<int> clock[2] = {0, 0};
+  RunWorkers(servers, 2, [&](ServerClient& client) {
+    Make(client, "w", {0}, {.max_staleness = 2});
+    const float one = 1;
+    float got = 0;
+    const int own = client.rank();
+    for (int step = 0; step < kSteps; ++step) {
+      if (own == 1) absl::SleepFor(absl::Milliseconds(1));  // the slow one
+      Expect(client.PushPull("w", &one, &got));
+      clock[own] = step + 1;
+      // The slow one may have pushed what it does not know of yet: one more.
+      if (own == 0) {
+        ASSERT_LE(step + 1 - clock[1], 3);
+      }
+    }
+    Expect(client.Barrier());
+    int64_t updates = 0, most = 0;
+    const auto staleness = *client.Staleness();
+    for (const auto& [value, count] : staleness) {
+      updates += count;
+      most = std::max(most, value);
+    }
+    EXPECT_EQ(updates, 2 * kSteps);
+    EXPECT_GE(most, 1);
+    EXPECT_LE(most, 2 * 2 + 1);
+  });
+}
+
+TEST(Server, OneWorkersUpdatesAreNeverStale) {
+  ServersInProcess servers({.servers = 2, .workers = 1});
+  RunWorkers(servers, 1, [&](ServerClient& client) {
+    Make(client, "w", std::vector<float>(100), {.bigarray_bound = 10});
+    const std::vector<float> gradient(100);
+    std::vector<float> got(100);
+    for (int step = 0; step < 5; ++step) Expect(client.PushPull("w", gradient.data(), got.data()));
+    EXPECT_EQ(*client.Staleness(), (std::map<int64_t, int64_t>{{0, 10}}));
+  });
+}
+
+TEST(Server, WrongCallsAreTheCallersAlone) {
+  ServersInProcess servers({.servers = 2, .workers = 1});
+  RunWorkers(servers, 1, [&](ServerClient& client) {
+    const std::vector<float> value(10);
+    std::vector<float> got(10);
+    EXPECT_NE(client.Pull("w", got.data()).message().find("no key w"), std::string::npos);
+    Expect(client.Init("w", F32({10}), value.data(), {}));
+    EXPECT_NE(client.Init("w", F32({10}), value.data(), {}).message().find("key w is there already"),
+              std::string::npos);
+    Expect(client.Push("w", value.data()));
+    EXPECT_NE(client.Flush().message().find("set an optimizer before the first push"), std::string::npos);
+    const auto text = [](const TensorType&) { return std::string("graph"); };
+    EXPECT_NE(client.SetUpdate("w", text).message().find("key w: this server knows no update"), std::string::npos);
+    Expect(client.Pull("w", got.data()));
+    EXPECT_EQ(got, value);
+  });
+}
+
+TEST(Server, EmptyArraysAndScalars) {
+  ServersInProcess servers({.servers = 2, .workers = 1});
+  RunWorkers(servers, 1, [&](ServerClient& client) {
+    float value = 3, got = 0;
+    Expect(client.Init("scalar", {DType::kF32, Shape()}, &value, {}));
+    Expect(client.Init("empty", F32({0, 4}), nullptr, {.bigarray_bound = 0}));
+    for (const char* key : {"scalar", "empty"}) {
+      Expect(client.SetUpdate(key, [](const TensorType&) { return std::string(kAddUpdate); }));
+      Expect(client.PushPull(key, &value, &got));
+    }
+    EXPECT_EQ(got, 6);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,170 @@
+"""One worker of test_servers: does what the first argument says on the job's servers, and writes <folder>/<rank>.json.
+
+mpi_servers.py MODE FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import lockstep as ls
+
+mode, folder = sys.argv[1], Path(sys.argv[2])
+timeout = float(os.environ.get("TEST_TIMEOUT", "60"))
+world = ls.Communicator.mpi(timeout=timeout)
+report: dict[str, object] = {"rank": world.rank, "size": world.size, "process": os.getpid()}
+KEYS = ["small", "wide", "cut"]
+SHAPES = [(3,), (2, 30_000), (600, 100)]
+
+
+def first(shape: tuple[int, ...]) -> np.ndarray:
+    return np.cos(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape)
+
+
+def gradient(shape: tuple[int, ...], rank: int, step: int) -> np.ndarray:
+    return np.sin(np.arange(np.prod(shape), dtype=np.float32) * (rank + 2) + step).reshape(shape)
+
+
+def store_with(optimizer: ls.optim.Optimizer | None) -> ls.kv.KVStore:
+    store = ls.kv.create("dist_async", world)
+    store.bigarray_bound = 50_000
+    store.init(KEYS, [first(shape) for shape in SHAPES])
+    if optimizer is not None:
+        store.set_optimizer(optimizer, rescale_grad=0.5)
+    return store
+
+
+def sequential() -> None:
+    """What one worker trains is what a local store does, bit by bit."""
+    for optimizer in (ls.optim.SGD(0.1), ls.optim.SGD(0.1, momentum=0.9, weight_decay=0.01), ls.optim.Adam(0.01)):
+        name = f"{type(optimizer).__name__}{getattr(optimizer, 'momentum', '')}"
+        local, store = ls.kv.create("local"), ls.kv.create("dist_async", world)
+        store.bigarray_bound = 50_000
+        keys = [f"{name}/{key}" for key in KEYS]
+        for each in (local, store):
+            each.init(keys, [first(shape) for shape in SHAPES])
+            each.set_optimizer(optimizer, rescale_grad=0.5)
+        outs = [np.empty(shape, np.float32) for shape in SHAPES]
+        for step in range(6):
+            if step == 3:
+                local.set(learning_rate=0.02)
+                store.set(learning_rate=0.02)
+            gradients = [gradient(shape, 0, step) for shape in SHAPES]
+            local.push(keys, gradients)
+            store.push(keys, gradients)
+            store.pull(keys, out=outs)
+            for key, out in zip(keys, outs, strict=True):
+                assert np.array_equal(local.pull(key), out), (key, step)
+                assert np.array_equal(local.pull(key), store.pull(key)), (key, step)
+    rows = store.row_sparse_pull(keys[2], row_ids=[599, 0, 300, 299])
+    assert np.array_equal(rows.values, outs[2][[0, 299, 300, 599]])
+    report["staleness"] = {str(late): times for late, times in store.staleness().updates.items()}
+
+
+def states() -> None:
+    """What an optimizer keeps goes to a file and comes back."""
+    store = store_with(ls.optim.SGD(0.1, momentum=0.9))
+    store.push(KEYS, [np.ones(shape, np.float32) for shape in SHAPES])
+    path = str(folder / "states")
+    store.barrier()
+    store.save_optimizer_states(path, dump_optimizer=True)
+    store.push(KEYS, [np.ones(shape, np.float32) for shape in SHAPES])
+    store.barrier()
+    before = [store.pull(key) for key in KEYS]
+    store.barrier()
+    store.load_optimizer_states(path)
+    store.push(KEYS, [np.zeros(shape, np.float32) for shape in SHAPES])  # moves by the momentum of the file
+    store.barrier()
+    after = [store.pull(key) for key in KEYS]
+    report["moved"] = [
+        sorted({round(float(x), 4) for x in (a - b).reshape(-1)}) for a, b in zip(after, before, strict=True)
+    ]
+
+
+def lost() -> None:
+    """All pushes of all workers arrive: integers, whose sum is exact."""
+    store = store_with(ls.optim.SGD(1.0))
+    for step in range(40):
+        store.push(KEYS, [np.full(shape, 2.0 * (1 + world.rank), np.float32) for shape in SHAPES])
+        if step % 8 == 0:
+            store.pull(KEYS, out=[np.empty(shape, np.float32) for shape in SHAPES])
+    store.barrier()
+    expected = 40 * sum(range(1, world.size + 1))
+    for key, shape in zip(KEYS, SHAPES, strict=True):
+        found = first(shape).astype(np.float64) - store.pull(key)
+        assert np.allclose(found, expected, atol=1e-3), (key, found.min(), found.max())
+    staleness = store.staleness()
+    assert sum(staleness.updates.values()) == 40 * world.size * 5, staleness  # two keys are cut over both servers
+    report["staleness"] = str(staleness)
+
+
+def errors() -> None:
+    store = store_with(None)
+    messages = []
+
+    def caught(call: object) -> None:
+        try:
+            call()  # type: ignore[operator]
+        except ls.Error as error:
+            messages.append(str(error))
+
+    caught(lambda: store.set_updater(lambda *_: None))
+    caught(lambda: store.set_gradient_compression({"type": "2bit"}))
+    caught(lambda: store.set_optimizer(ls.optim.SGD(lambda step: 0.1)))
+    store.push("small", np.zeros(3, np.float32))
+    caught(store.barrier)
+    store.barrier()
+    caught(lambda: store.set_optimizer(ls.optim.LAMB(0.1)))
+    store.set_optimizer(ls.optim.SGD(0.5))
+    caught(lambda: store.set(learning_rate=0.7, bogus=1))
+    store.push("small", np.ones(3, np.float32))
+    store.barrier()
+    moved = first(SHAPES[0]) - store.pull("small")  # by 0.5 for each worker's push
+    assert np.allclose(moved, 0.5 * world.size, atol=1e-5), moved
+    caught(lambda: store.push("other", np.zeros(3, np.float32)))
+    caught(lambda: store.init("small", np.zeros(3, np.float32)))
+    report["errors"] = messages
+
+
+def fault() -> None:
+    """Trains until somebody is disturbed; the message says who."""
+    store = store_with(ls.optim.SGD(0.01))
+    out = np.empty(SHAPES[0], np.float32)
+    report["steps"] = 0
+    (folder / f"{world.rank}.started").write_text(str(os.getpid()))
+    end = time.monotonic() + float(os.environ.get("TEST_SECONDS", "30"))
+    try:
+        while time.monotonic() < end:
+            if (folder / "kill-worker").exists() and world.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if (folder / "stop-worker").exists() and world.rank == 1:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if (folder / "stop-worker").exists():
+                store.barrier()
+            store.push("small", np.ones(SHAPES[0], np.float32))
+            store.pull(["small", "cut"], out=[out, np.empty(SHAPES[2], np.float32)])
+            report["steps"] = int(report["steps"]) + 1  # type: ignore[call-overload]
+            time.sleep(0.01)
+        report["finished"] = True
+    except ls.Error as error:
+        report["error"], report["at"] = str(error), time.time()
+        (folder / f"{world.rank}.json").write_text(json.dumps(report))
+        raise
+
+
+def idle() -> None:
+    """Ends when it is told to, and has used no server."""
+    (folder / f"{world.rank}.started").write_text(str(os.getpid()))
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+
+
+{"idle": idle, "sequential": sequential, "states": states, "lost": lost, "errors": errors, "fault": fault}[mode]()
+(folder / f"{world.rank}.json").write_text(json.dumps(report))

@@ -1,0 +1,302 @@
+"""`lockstep launch` on this host: output, exit codes, signals, what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep._launch.output import Lines
+from lockstep._launch.rank import padded
+from ranks import MPI_ENVIRONMENT
+
+ROOT = Path(__file__).parents[2]
+LOCKSTEP = ROOT / "tools" / "lockstep"
+ENVIRONMENT = {**os.environ, **MPI_ENVIRONMENT, "PYTHONPATH": str(ROOT / "python_bindings")}
+
+
+def launch(*arguments: Any, environment: Mapping[str, str] = ENVIRONMENT, cwd: Path | None = None) -> Any:
+    command = [LOCKSTEP, "launch", *map(str, arguments)]
+    return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_manifest_is_written(tmp_path: Path) -> None:
+    done = launch("-n", "2", "--launcher", "kubernetes", "--image", "i", "python", "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "lockstep launch: written to lockstep-train.yaml\n")
+    assert 'kind: "MPIJob"\n' in (tmp_path / "lockstep-train.yaml").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+def test_root_is_told_that_it_is() -> None:
+    done = launch("-n", "1", "--dry-run", "x", environment={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "0"})
+    assert done.stderr == "lockstep launch: this is root, which mpirun is told to allow (--allow-run-as-root)\n"
+
+
+def test_errors_go_to_stderr(tmp_path: Path) -> None:
+    done = launch("-n", "2", "-H", tmp_path / "none", "x")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"lockstep launch: the hosts file {tmp_path}/none cannot be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--launcher", "slurm", "x"), "there is no program sbatch on this host: install Slurm's commands"),
+        (("--launcher", "sge", "x"), "there is no program qsub on this host: install Grid Engine's commands"),
+        (("x",), "there is no program mpirun on this host: install Open MPI"),
+        (("-H", "HOSTS", "x"), "there is no program ssh on this host: install OpenSSH"),
+        (("-H", "HOSTS", "--sync-dst-dir", "/d", "x"), "there is no program rsync on this host: install rsync"),
+    ],
+)
+def test_missing_programs(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    """The folder of programs has what the launcher itself is made of, and ssh where it is not the one that is missing."""
+    (tmp_path / "hosts").write_text("192.0.2.1\n")
+    here = {"env", "bash", "dirname", "readlink", *(["ssh"] if "rsync" in message else [])}
+    for program in here:
+        (tmp_path / program).symlink_to(Path(shutil.which(program) or ""))
+    words = [str(tmp_path / "hosts") if word == "HOSTS" else word for word in arguments]
+    done = launch("-n", "1", *words, environment={**ENVIRONMENT, "PATH": str(tmp_path)}, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"lockstep launch: {message}"), done.stderr
+    assert not list(tmp_path.glob("lockstep-*")), "and no script is left"
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_output_has_the_rank_before_each_line(workers: int) -> None:
+    script = "echo to stdout; echo to stderr >&2; printf '10%%\\r20%%\\n'; printf 'no end'"
+    done = launch("-n", workers, "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.replace("\r", "\r\n").splitlines()
+    for rank in range(workers):
+        mine = [line.partition("] ")[2] for line in lines if line.startswith(f"[worker {rank}] ")]
+        assert mine == ["to stdout", "10%", "20%", "no end"]
+    assert len(lines) == 4 * workers
+    assert sorted(done.stderr.splitlines()) == [f"[worker {rank}] to stderr" for rank in range(workers)]
+
+
+def test_no_line_is_lost_or_torn() -> None:
+    """Open MPI's own tags lose two lines of three here."""
+    program = "import sys\nfor i in range(9000): print(i % 7); print('e', i, 'x' * (i % 90), file=sys.stderr)"
+    done = launch("-n", "3", sys.executable, "-c", program)
+    assert done.returncode == 0
+    for rank in range(3):
+        prefix = f"[worker {rank}] "
+        mine = [line.removeprefix(prefix) for line in done.stdout.splitlines() if line.startswith(prefix)]
+        assert mine == [str(i % 7) for i in range(9000)]
+        mine = [line.removeprefix(prefix) for line in done.stderr.splitlines() if line.startswith(prefix)]
+        assert mine == [f"e {i} {'x' * (i % 90)}".rstrip() if i % 90 else f"e {i} " for i in range(9000)]
+
+
+def test_lines_come_as_they_are_written() -> None:
+    """Not when a buffer is full: the program waits for the answer to its first."""
+    program = "import sys; print('question'); print('got', input())"
+    job = subprocess.Popen(
+        [LOCKSTEP, "launch", "-n", "1", sys.executable, "-c", program],
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None and job.stdin is not None
+    assert job.stdout.readline() == "[worker 0] question\n"
+    assert job.communicate("answer\n", timeout=60)[0] == "[worker 0] got answer\n"
+    assert job.returncode == 0
+
+
+def test_parts_of_lines_find_together() -> None:
+    failures: list[tuple[int, int]] = []
+    lines = Lines(2, lambda *failure: failures.append(failure))
+    assert lines.take(b"mpirun says\n") == b"mpirun says\n"
+    assert lines.take(b"[1,0]<stdout>:one and [1,2]<stdout>:three\0\0\n") == b"[server 0] three\n"
+    assert lines.take(b"[12,0]<stdout>:two\n") == b"[worker 0] one and two\n"
+    assert lines.take(b"[1,1]<stderr>:50%\0\0\r\n") == b"[worker 1] 50%\r"
+    assert lines.take(b"[1,1]<stderr>:lockstep launch: ended by signal 9\0\0\n").startswith(b"[worker 1] lockstep")
+    assert failures == [(1, 137)]
+    assert lines.take(b"[1,1]<stdout>:begun[1,0]<stdout>:x\n") == b"[worker 0] x\n"
+    assert lines.rest() == b"[worker 1] begun\n"
+
+
+@pytest.mark.parametrize("line", [b"\n", b"x\n", b"\xc3\xbc\n", b"10%\r", b"dos\r\n", b"no end", b"y" * 50 + b"\n"])
+def test_no_line_is_shorter_than_a_tag(line: bytes) -> None:
+    whole = padded(line)
+    assert len(whole) >= len("[12345,123456]<stdout>:")
+    shown = Lines(1, pytest.fail).take(b"[1,0]<stdout>:" + whole)
+    assert shown == b"[worker 0] " + line.rstrip(b"\r\n") + (b"\r" if line.endswith(b"\r") else b"\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        ("exit 7", 7, "[worker 1] lockstep launch: ended with exit code 7"),
+        ("kill -9 $$", 137, "[worker 1] lockstep launch: ended by signal 9"),
+        ("exec no-such-program", 127, "[worker 1] lockstep launch: ended with exit code 127"),
+    ],
+)
+def test_exit_codes(script: str, code: int, said: str) -> None:
+    done = launch("-n", "3", "sh", "-c", f"[ $OMPI_COMM_WORLD_RANK = 1 ] || sleep 60; {script}")
+    assert done.returncode == code
+    assert said in done.stderr.splitlines()
+    assert "[worker 0] lockstep launch: ended" not in done.stderr, "mpirun has ended these"
+
+
+def test_a_program_that_is_not_there() -> None:
+    done = launch("-n", "1", "no-such-program")
+    assert done.returncode == 127
+    assert "[worker 0] lockstep launch: no-such-program cannot be run: No such file or directory\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("[ $OMPI_COMM_WORLD_RANK = 1 ] && kill -9 $$; sleep 1; echo goes on", 0),
+        ("sleep 0.$OMPI_COMM_WORLD_RANK; exit 5", 5),
+    ],
+)
+def test_workers_that_die_are_tolerated_while_one_succeeds(script: str, code: int) -> None:
+    done = launch("-n", "3", "--tolerate-workers", "sh", "-c", script)
+    assert done.returncode == code, done.stderr
+    if code == 0:
+        assert sorted(done.stdout.splitlines()) == ["[worker 0] goes on", "[worker 2] goes on"]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> str:
+    """A folder in which `python -m lockstep serve` is a program that says its environment and ends with that of EXIT."""
+    (tmp_path / "lockstep").mkdir()
+    (tmp_path / "lockstep" / "__init__.py").touch()
+    program = "import os, sys\ne = os.environ\nprint(sys.argv[1], e['LOCKSTEP_WORKERS'], e['LOCKSTEP_SERVERS'], e['A'])\nsys.exit(int(e['EXIT']))\n"
+    (tmp_path / "lockstep" / "__main__.py").write_text(program)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(("code", "options"), [(0, []), (3, []), (3, ["--tolerate-workers"])])
+def test_servers(server: str, code: int, options: list[str]) -> None:
+    settings = ["--env", "A=both", "--env-server", f"PYTHONPATH={server}", "--env-server", f"EXIT={code}"]
+    script = "echo worker $LOCKSTEP_WORKERS $LOCKSTEP_SERVERS $A"
+    done = launch("-n", "2", "-s", "1", *settings, *options, "sh", "-c", script)
+    assert done.returncode == code, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "[server 0] serve 2 1 both",
+        "[worker 0] worker 2 1 both",
+        "[worker 1] worker 2 1 both",
+    ]
+
+
+def test_a_job_without_a_server_is_lost(server: str) -> None:
+    """Where workers may die mpirun ends nobody, and workers that still begin wait for ever."""
+    mark = f"launch-{os.getpid()}-lost"
+    settings = ["--env", "A=1", "--env-server", f"PYTHONPATH={server}", "--env-server", "EXIT=3"]
+    command = ["launch", "-n", "1", "-s", "1", "--tolerate-workers", *settings, "sleep", "100"]
+    program = f"""
+from lockstep import _command
+from lockstep._launch import output
+output.LOST_SECONDS = 1
+raise SystemExit(_command.main({command}))
+"""
+    environment = {**ENVIRONMENT, "MARK_OF_JOB": mark}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 3, done.stderr
+    assert "[server 0] lockstep launch: ended with exit code 3" in done.stderr
+    assert not processes_with(mark)
+
+
+def await_lines(job: subprocess.Popen[str], count: int) -> None:
+    assert job.stdout is not None
+    for _ in range(count):
+        assert job.stdout.readline().endswith("ready\n")
+
+
+def processes_with(mark: str) -> list[int]:
+    """Those that have the mark in their environment."""
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in environ.read_bytes():
+                found.append(int(environ.parent.name))
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+def start_waiting(mark: str, script: str, new_group: bool = False) -> subprocess.Popen[str]:
+    command = [LOCKSTEP, "launch", "-n", "2", "--", "sh", "-c", script]
+    pipe = subprocess.PIPE
+    environment = {**ENVIRONMENT, "MARK_OF_JOB": mark}
+    # Who runs this under nohup has SIGHUP ignored, which processes inherit.
+    here = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        job = subprocess.Popen(command, env=environment, stdout=pipe, text=True, process_group=0 if new_group else None)
+    finally:
+        signal.signal(signal.SIGHUP, here)
+    await_lines(job, 2)
+    return job
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing_behind(number: signal.Signals) -> None:
+    """Nor do children of ranks stay, nor ranks that do not want to end."""
+    mark = f"launch-{os.getpid()}-{number}"
+    job = start_waiting(mark, "trap '' INT TERM HUP; sleep 100 & echo ready; sleep 100; sleep 100")
+    assert len(processes_with(mark)) >= 8
+    job.send_signal(number)
+    assert job.wait(30) == 128 + number
+    assert not processes_with(mark)
+
+
+def test_control_c_of_a_terminal_goes_to_all() -> None:
+    """That is, to mpirun too."""
+    mark = f"launch-{os.getpid()}-group"
+    job = start_waiting(mark, "echo ready; sleep 100", new_group=True)
+    os.killpg(job.pid, signal.SIGINT)
+    assert job.wait(30) == 128 + signal.SIGINT
+    assert not processes_with(mark)
+
+
+def test_ranks_do_not_outlive_an_mpirun_that_is_killed() -> None:
+    mark = f"launch-{os.getpid()}-killed"
+    job = start_waiting(mark, "trap '' TERM; echo ready; sleep 100; sleep 100")
+    (mpirun,) = (int(each) for each in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split())
+    os.kill(mpirun, signal.SIGKILL)
+    assert job.wait(30) == 137
+    assert not processes_with(mark)
+
+
+def test_signals_for_programs_reach_them() -> None:
+    script = "trap 'echo got it; exit 0' USR1; echo ready; while :; do sleep 0.05; done"
+    job = start_waiting("launch", script)
+    job.send_signal(signal.SIGUSR1)
+    stdout = job.communicate(timeout=30)[0]
+    assert job.returncode == 0
+    assert sorted(stdout.splitlines()) == ["[worker 0] got it", "[worker 1] got it"]
+
+
+def test_who_stops_reading_ends_the_job() -> None:
+    mark = f"launch-{os.getpid()}-pipe"
+    job = subprocess.Popen(
+        [LOCKSTEP, "launch", "-n", "2", "yes"], env={**ENVIRONMENT, "MARK_OF_JOB": mark}, stdout=subprocess.PIPE
+    )
+    assert job.stdout is not None
+    assert job.stdout.readline().endswith(b"] y\n")
+    job.stdout.close()
+    assert job.wait(30) == 128 + signal.SIGTERM
+    end = time.monotonic() + 5
+    while processes_with(mark):
+        assert time.monotonic() < end
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_ranks_are_those_of_the_program(workers: int) -> None:
+    program = "import lockstep as ls; w = ls.Communicator.mpi(); w.barrier(); print(w.rank, w.size)"
+    done = launch("-n", workers, sys.executable, "-c", program)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[worker {rank}] {rank} {workers}" for rank in range(workers)]
