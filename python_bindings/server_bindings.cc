@@ -173,7 +173,12 @@ void BindServers(nb::module_& module) {
       .def("pull", &Pull, "values"_a)
       .def("pull_rows", &PullRows, "key"_a, "rows"_a, "values"_a)
       .def("flush", [](ServerClient& self) { Alone(self, [&] { ThrowIfError(self.Flush()); }); })
-      .def("barrier", [](ServerClient& self) { Alone(self, [&] { ThrowIfError(self.Barrier()); }); })
+      .def(
+          "exchange",
+          [](ServerClient& self, const std::string& text) {
+            return Alone(self, [&] { return ValueOrThrow(self.Exchange(text)); });
+          },
+          "text"_a)
       .def("set_update", &SetUpdate, "key"_a, "texts"_a)
       .def(
           "set",

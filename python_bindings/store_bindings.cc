@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,9 +11,11 @@
 
 #include "core/builder.h"
 #include "core/verifier.h"
+#include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
 #include "python_bindings/options.h"
+#include "runtime/hash.h"
 
 namespace lockstep::python {
 
@@ -20,6 +23,8 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
+
+using Bytes = nb::ndarray<nb::ro, const uint8_t, nb::c_contig, nb::device::cpu>;
 
 // graph @update(%gradient: T, state %value: T, setting %rescale_grad, …) -> (value: T, …), by the gradient times
 // rescale_grad. The optimizer's states and settings are named as in a training step: value/momentum,
@@ -50,6 +55,10 @@ void BindStore(nb::module_& module) {
         return Model{ValueOrThrow(UpdateOf(OptimizerSpecOf(optimizer), type, rescale)), {}, nullptr, {}, {}};
       },
       "optimizer"_a, "dtype"_a, "shape"_a, "rescale"_a);
+  // Of an array's bytes, by which workers compare what they have.
+  module.def(
+      "_hash", [](const Bytes& array) { return HashBytes(array.data(), array.nbytes()); }, "array"_a,
+      nb::sig("def _hash(array: numpy.ndarray) -> int"));
 }
 
 }  // namespace lockstep::python

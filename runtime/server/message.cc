@@ -3,9 +3,11 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
 #include "core/status.h"
@@ -35,6 +37,29 @@ Message ErrorReply(const absl::Status& status) {
 absl::Status StatusOf(const Message& reply) {
   if (reply.code == absl::StatusCode::kOk) return absl::OkStatus();
   return absl::Status(reply.code, reply.text);
+}
+
+// Of each worker its rank, how many bytes it says, and these.
+std::string EncodeTexts(const std::map<int, std::string>& texts) {
+  std::string encoded;
+  for (const auto& [rank, text] : texts)
+    encoded += std::to_string(rank) + ' ' + std::to_string(text.size()) + '\n' + text;
+  return encoded;
+}
+
+absl::StatusOr<std::map<int, std::string>> DecodeTexts(std::string_view encoded) {
+  std::map<int, std::string> texts;
+  while (!encoded.empty()) {
+    const size_t line = encoded.find('\n');
+    std::istringstream numbers{std::string(encoded.substr(0, line))};
+    int rank = 0;
+    size_t bytes = 0;
+    if (line == encoded.npos || !(numbers >> rank >> bytes) || bytes > encoded.size() - line - 1)
+      return Internal() << "what workers say to each other is damaged";
+    texts[rank] = std::string(encoded.substr(line + 1, bytes));
+    encoded.remove_prefix(line + 1 + bytes);
+  }
+  return texts;
 }
 
 void MessageConnection::Post(Message message) {
@@ -80,19 +105,22 @@ absl::Status MessageConnection::Write() {
 }
 
 // Whether `to` has all of its bytes.
-absl::StatusOr<bool> MessageConnection::Receive(std::byte* to, size_t bytes, size_t* got) {
+absl::StatusOr<bool> MessageConnection::Receive(std::byte* to, size_t bytes, size_t* got, size_t& budget) {
   while (*got < bytes) {
-    const ssize_t received = recv(connection_.get(), to + *got, bytes - *got, 0);
+    if (budget == 0) return false;
+    const ssize_t received = recv(connection_.get(), to + *got, std::min(bytes - *got, budget), 0);
     if (received < 0 && WouldWait()) return false;
     if (received <= 0) return Closed(received == 0 ? 0 : errno);
     *got += static_cast<size_t>(received);
+    budget -= static_cast<size_t>(received);
   }
   return true;
 }
 
-absl::StatusOr<std::optional<Message>> MessageConnection::Read() {
+absl::StatusOr<std::optional<Message>> MessageConnection::Read(size_t& budget) {
   if (!body_) {
-    ASSIGN_OR_RETURN(const bool whole, Receive(reinterpret_cast<std::byte*>(&header_), sizeof(header_), &header_got_));
+    ASSIGN_OR_RETURN(const bool whole,
+                     Receive(reinterpret_cast<std::byte*>(&header_), sizeof(header_), &header_got_, budget));
     if (!whole) return std::nullopt;
     if (header_.name_bytes > kMostText || header_.text_bytes > kMostText || header_.bytes > kMostBytes) {
       return Internal() << "a message says that it has a name of " << header_.name_bytes << " bytes, a text of "
@@ -101,7 +129,7 @@ absl::StatusOr<std::optional<Message>> MessageConnection::Read() {
     body_.emplace(header_.name_bytes + header_.text_bytes + header_.bytes);
     body_got_ = 0;
   }
-  ASSIGN_OR_RETURN(const bool whole, Receive(body_->data(), body_->size(), &body_got_));
+  ASSIGN_OR_RETURN(const bool whole, Receive(body_->data(), body_->size(), &body_got_, budget));
   if (!whole) return std::nullopt;
   Message message;
   message.kind = header_.kind;

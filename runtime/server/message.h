@@ -6,8 +6,11 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "runtime/comm/control_block.h"
@@ -30,7 +33,7 @@ enum class MessageKind : uint32_t {
   kStates,      // name: a key. Reply: text: what its update keeps, a line each: name, type
   kReadState,   // name: a key; text: the state. Reply: bytes
   kWriteState,  // name: a key; text: the state; bytes
-  kBarrier,     // replied when all workers have sent it
+  kExchange,    // text: what the worker says. Reply, when all workers have sent it: text: what each said (EncodeTexts)
   kStaleness,   // reply: text: a line for each staleness: it, how many updates had it
   kPing,        // number: a request that has no reply. Reply: text: what it waits for
   kGoodbye,     // the worker is done; code and text: why, if it gives up
@@ -56,6 +59,10 @@ Message ErrorReply(const absl::Status& status);
 // The status of a reply.
 absl::Status StatusOf(const Message& reply);
 
+// What workers say, by worker, as one text, and back.
+std::string EncodeTexts(const std::map<int, std::string>& texts);
+absl::StatusOr<std::map<int, std::string>> DecodeTexts(std::string_view encoded);
+
 class MessageConnection {
  public:
   explicit MessageConnection(Descriptor connection) : connection_(std::move(connection)) {}
@@ -67,8 +74,13 @@ class MessageConnection {
   // Sends what the kernel takes at once. An error, here as below: the peer is gone.
   absl::Status Write();
   bool has_more_to_write() const { return !outgoing_.empty(); }
-  // The next message that has come, if it has come as a whole.
-  absl::StatusOr<std::optional<Message>> Read();
+  // The next message that has come, if it has come as a whole. Of what has come no more than `budget` bytes are taken
+  // from the kernel, and it is less by those: who has many connections is kept by none.
+  absl::StatusOr<std::optional<Message>> Read(size_t& budget);
+  absl::StatusOr<std::optional<Message>> Read() {
+    size_t all = std::numeric_limits<size_t>::max();
+    return Read(all);
+  }
 
  private:
   // What each message begins with; its texts and bytes follow.
@@ -86,7 +98,7 @@ class MessageConnection {
     Message message;
     size_t sent = 0;  // of the header and all that follows
   };
-  absl::StatusOr<bool> Receive(std::byte* to, size_t bytes, size_t* got);
+  absl::StatusOr<bool> Receive(std::byte* to, size_t bytes, size_t* got, size_t& budget);
 
   Descriptor connection_;
   std::deque<Outgoing> outgoing_;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -82,6 +83,33 @@ TEST(Message, DamagedLengthsAreErrors) {
     EXPECT_NE(std::string(message.status().message()).find("which none has"), std::string::npos) << message.status();
   }
   EXPECT_EQ(refused, 3);  // of name, text and bytes
+}
+
+TEST(Message, IsReadAsFarAsTheBudgetGoes) {
+  const std::string bytes = Sent(Example());
+  auto [from, to] = Ends();
+  MessageConnection connection(std::move(to));
+  for (int i = 0; i < 3; ++i)
+    ASSERT_EQ(write(from.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  size_t budget = bytes.size() + 1;
+  EXPECT_TRUE(connection.Read(budget)->has_value());
+  EXPECT_EQ(budget, 1u);
+  EXPECT_FALSE(connection.Read(budget)->has_value());
+  EXPECT_EQ(budget, 0u);
+  for (int i = 0; i < 2; ++i) {  // nothing is lost
+    const auto message = connection.Read();
+    ASSERT_TRUE(message.ok() && message->has_value());
+    EXPECT_EQ((*message)->text, "a text");
+  }
+}
+
+TEST(Message, TextsOfWorkers) {
+  const std::map<int, std::string> texts = {{0, "a\nb"}, {3, ""}, {12, "7 7\n"}};
+  const std::string encoded = EncodeTexts(texts);
+  EXPECT_EQ(*DecodeTexts(encoded), texts);
+  EXPECT_TRUE(DecodeTexts("")->empty());
+  for (const std::string& damaged : {encoded.substr(0, encoded.size() - 1), encoded + "x", "1 -1\n" + encoded})
+    EXPECT_FALSE(DecodeTexts(damaged).ok()) << damaged;
 }
 
 }  // namespace

@@ -19,6 +19,8 @@ namespace lockstep {
 namespace {
 
 constexpr uint32_t kChannel = 0;
+// What is taken from one worker before the others have their turns: requests of a few milliseconds, or one array.
+constexpr size_t kTurnBytes = size_t{256} << 10;
 // Of a job that has failed, until its workers, which know, have gone.
 constexpr absl::Duration kGrace = absl::Seconds(10);
 
@@ -114,13 +116,15 @@ void ParameterServer::Welcome() {
   }
 }
 
-// What has come. The client may be gone afterwards.
+// What has come, as far as a turn goes: what is left wakes the next epoll_wait, behind what others have sent. The
+// client may be gone afterwards.
 void ParameterServer::Read(Client& client) {
   const int rank = client.rank;
-  for (;;) {
-    absl::StatusOr<std::optional<Message>> message = client.connection.Read();
+  for (size_t budget = kTurnBytes; budget > 0;) {
+    absl::StatusOr<std::optional<Message>> message = client.connection.Read(budget);
     if (!message.ok()) return Lose(rank, message.status());
     if (!message->has_value()) return;
+    budget -= std::min<uint64_t>(budget, (*message)->memory_bytes);
     Take(client, std::move(**message));
     if (client.says_farewell) return Lose(rank, absl::OkStatus());
   }
@@ -155,12 +159,12 @@ void ParameterServer::Lose(int rank, const absl::Status& why) {
   ranks_.erase(client->second->connection.descriptor());
   memory_of_gone_.push_back(std::move(client->second->memory));
   clients_.erase(client);
-  at_barrier_.erase(rank);
+  at_exchange_.erase(rank);
   workers_[rank].life = is_done ? Worker::Life::kLeft : Worker::Life::kDied;
   if (!is_done && !options_.tolerates_loss)
     return Fail(ErrorStream(absl::StatusCode::kUnavailable) << workers_.Name(rank) << what);
   for (auto& [key, array] : arrays_) array->Forget(rank);
-  AdvanceBarrier();
+  AdvanceExchange();
 }
 
 void ParameterServer::Fail(const absl::Status& failure) {

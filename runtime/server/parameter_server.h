@@ -49,6 +49,11 @@ class ParameterServer {
   void Stop();
 
  private:
+  // Of a worker that waits for what all say.
+  struct Said {
+    uint64_t request = 0;
+    std::string text;
+  };
   struct Client {
     explicit Client(int rank, Descriptor connection) : rank(rank), connection(std::move(connection)) {}
     int rank;
@@ -86,8 +91,8 @@ class ParameterServer {
   absl::StatusOr<Message> Describe(int worker, const Message& message);
   absl::StatusOr<ServedArray*> FindArray(const std::string& key);
   absl::StatusOr<Update*> FindUpdate(const std::string& key);
-  void TakeBarrier(int rank, uint64_t request);
-  void AdvanceBarrier();
+  void TakeExchange(int rank, const Message& message);
+  void AdvanceExchange();
   void Reply(int worker, uint64_t request, Message reply);
 
   const Options options_;
@@ -99,7 +104,7 @@ class ParameterServer {
   std::map<int, int> ranks_;                        // by descriptor
   std::map<std::string, std::unique_ptr<ServedArray>, std::less<>> arrays_;
   std::vector<PeerMemory> memory_of_gone_;  // in which gradients may lie that have not been used yet
-  std::map<int, uint64_t> at_barrier_;      // by rank, the request
+  std::map<int, Said> at_exchange_;         // by rank
   std::shared_ptr<Segment> probe_;          // which workers try to open
   absl::Status failure_;
   absl::Duration began_, failed_at_;

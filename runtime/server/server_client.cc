@@ -193,11 +193,17 @@ absl::Status ServerClient::Flush() {
   return CheckUsable();
 }
 
+absl::StatusOr<std::map<int, std::string>> ServerClient::Exchange(const std::string& text) {
+  RETURN_IF_ERROR(CheckUsable());
+  std::vector<std::pair<size_t, Message>> question;
+  question.emplace_back(0, MessageOf(MessageKind::kExchange, "", text));
+  ASSIGN_OR_RETURN(const std::vector<Message> replies, Call(std::move(question)));
+  return DecodeTexts(replies[0].text);
+}
+
 absl::Status ServerClient::Barrier() {
   RETURN_IF_ERROR(Flush());
-  std::vector<std::pair<size_t, Message>> question;
-  question.emplace_back(0, MessageOf(MessageKind::kBarrier, ""));
-  return Call(std::move(question)).status();
+  return Exchange("").status();
 }
 
 absl::Status ServerClient::SetUpdate(const std::string& key, const TextOf& text) {

@@ -95,7 +95,10 @@ class ServerClient {
 
   // Returns when what this worker has pushed has updated the values.
   absl::Status Flush();
-  // Returns when all workers have called it, with a Flush before.
+  // Returns when all workers have called it: what each said, by worker. Of a job that tolerates their deaths, by those
+  // that live. What this worker has pushed before need not be in the values; Flush waits for that.
+  absl::StatusOr<std::map<int, std::string>> Exchange(const std::string& text);
+  // Flush, and then Exchange of nothing.
   absl::Status Barrier();
 
   // From now on pieces of the key are updated by what the text describes that is made for each (update.h).

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,9 @@ TEST(ServerFailure, AWorkerThatDiesIsLeftOutIfAsked) {
       }
       EXPECT_EQ(got[3], 3 * 2 * 4);
       Expect(clients[static_cast<size_t>(rank)]->Barrier());
+      const auto told = clients[static_cast<size_t>(rank)]->Exchange(std::to_string(10 + rank));
+      Expect(told.status());
+      EXPECT_EQ(*told, (std::map<int, std::string>{{0, "10"}, {1, "11"}}));
     });
   }
   dies.join();

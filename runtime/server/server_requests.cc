@@ -22,7 +22,7 @@ void ParameterServer::Take(Client& client, Message message) {
       client.says_farewell = true;
       client.gives_up = StatusOf(message);
       return;
-    case MessageKind::kBarrier: return TakeBarrier(rank, request);
+    case MessageKind::kExchange: return TakeExchange(rank, message);
     case MessageKind::kRelease:
       if (const auto array = arrays_.find(message.name); array != arrays_.end()) array->second->Release(rank, request);
       return;
@@ -187,33 +187,37 @@ absl::StatusOr<Message> ParameterServer::Describe(int worker, const Message& mes
     reply.text = array->Describe(worker, request);
     if (!reply.text.empty()) return reply;
   }
-  if (const auto waits = at_barrier_.find(worker); waits == at_barrier_.end() || waits->second != request) return reply;
+  if (const auto waits = at_exchange_.find(worker); waits == at_exchange_.end() || waits->second.request != request)
+    return reply;
   for (int rank = 0; rank < workers_.size(); ++rank) {
-    if (workers_[rank].counts() && !at_barrier_.contains(rank))
+    if (workers_[rank].counts() && !at_exchange_.contains(rank))
       reply.text += (reply.text.empty() ? "a barrier waits for " : "; ") + workers_.Describe(rank);
   }
   return reply;
 }
 
-void ParameterServer::TakeBarrier(int rank, uint64_t request) {
-  at_barrier_[rank] = request;
-  AdvanceBarrier();
+void ParameterServer::TakeExchange(int rank, const Message& message) {
+  at_exchange_[rank] = {message.request, message.text};
+  AdvanceExchange();
 }
 
-void ParameterServer::AdvanceBarrier() {
-  Message reply;
+void ParameterServer::AdvanceExchange() {
+  absl::Status status;
   if (const int missed = workers_.MissedForGood(); missed >= 0) {
-    reply = ErrorReply(FailedPrecondition() << "a barrier waits for " << workers_.Describe(missed));
+    status = FailedPrecondition() << "a barrier waits for " << workers_.Describe(missed);
   } else {
     for (int rank = 0; rank < workers_.size(); ++rank) {
-      if (workers_[rank].counts() && !at_barrier_.contains(rank)) return;
+      if (workers_[rank].counts() && !at_exchange_.contains(rank)) return;
     }
   }
-  for (const auto& [rank, request] : std::exchange(at_barrier_, {})) {
-    Message copy;
-    copy.code = reply.code;
-    copy.text = reply.text;
-    Reply(rank, request, std::move(copy));
+  const std::map<int, Said> said = std::exchange(at_exchange_, {});
+  std::map<int, std::string> texts;
+  for (const auto& [rank, each] : said) texts[rank] = each.text;
+  const std::string all = EncodeTexts(texts);
+  for (const auto& [rank, each] : said) {
+    Message reply = status.ok() ? Message() : ErrorReply(status);
+    if (status.ok()) reply.text = all;
+    Reply(rank, each.request, std::move(reply));
   }
 }
 

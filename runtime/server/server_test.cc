@@ -1,11 +1,15 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "core/status.h"
 #include "runtime/server/server_test_support.h"
 
@@ -69,6 +73,25 @@ absl::StatusOr<std::unique_ptr<Update>> MakeDescend(const std::string& text, con
   if (text != "descend") return InvalidArgument() << "no update " << text;
   return std::make_unique<Descend>(type);
 }
+
+// Changes nothing, and calls a function in each update.
+class Told final : public Update {
+ public:
+  Told(TensorType type, std::function<void()> run) : type_(std::move(type)), run_(std::move(run)) {}
+  absl::Status Run(const std::byte* value, const std::byte*, std::byte* next) override {
+    std::memcpy(next, value, type_.num_bytes());
+    run_();
+    return absl::OkStatus();
+  }
+  std::vector<std::pair<std::string, TensorType>> states() const override { return {}; }
+  absl::Status ReadState(std::string_view, std::byte*) override { return absl::OkStatus(); }
+  absl::Status WriteState(std::string_view, const std::byte*) override { return absl::OkStatus(); }
+  absl::StatusOr<bool> Set(std::string_view, double) override { return false; }
+
+ private:
+  const TensorType type_;
+  const std::function<void()> run_;
+};
 
 // By shared memory, and by TCP alone; and arrays that are cut or small.
 class Server : public ::testing::TestWithParam<bool> {};
@@ -235,6 +258,67 @@ TEST(Server, OneWorkersUpdatesAreNeverStale) {
     for (int step = 0; step < 5; ++step) Expect(client.PushPull("w", gradient.data(), got.data()));
     EXPECT_EQ(*client.Staleness(), (std::map<int64_t, int64_t>{{0, 10}}));
   });
+}
+
+TEST(Server, AnExchangeTellsAllWhatEachSays) {
+  ServersInProcess servers({.servers = 2, .workers = 3});
+  const std::map<int, std::string> expected = {{0, ""}, {1, "1 2\n3"}, {2, std::string("\0\n0 1\n", 6)}};
+  std::atomic<int> ran{0};
+  RunWorkers(servers, 3, [&](ServerClient& client) {
+    for (int time = 0; time < 3; ++time) {
+      const auto told = client.Exchange(expected.at(client.rank()));
+      Expect(told.status());
+      EXPECT_EQ(*told, expected);
+    }
+    Expect(client.Barrier());
+    ++ran;
+  });
+  EXPECT_EQ(ran, 3);
+}
+
+// The first update holds the server's thread until both workers have sent what they have.
+TEST(Server, AWorkerThatSendsWithoutPauseDoesNotKeepTheServer) {
+  constexpr int kKeys = 400;
+  std::atomic<bool> may_go{false}, has_begun{false};
+  std::vector<int64_t> order;  // of updates, by the type's first extent; the server's thread alone
+  const MakeUpdate make = [&](const std::string&, const TensorType& type) -> absl::StatusOr<std::unique_ptr<Update>> {
+    return std::make_unique<Told>(type, [&, extent = type.shape.dims()[0]] {
+      order.push_back(extent);
+      has_begun = true;
+      while (!may_go) absl::SleepFor(absl::Milliseconds(1));
+    });
+  };
+  ServersInProcess servers({.servers = 1, .workers = 2, .shares_memory = false, .make_update = make});
+  RunWorkers(servers, 2, [&](ServerClient& client) {
+    const std::vector<float> value(1000);  // 4000 bytes
+    const auto text = [](const TensorType&) { return std::string("ordered"); };
+    const auto key = [](int i) { return "w" + std::to_string(i); };
+    if (client.rank() == 0) {
+      for (int i = 0; i < kKeys; ++i) {
+        Expect(client.Init(key(i), F32({1000}), value.data(), {}));
+        Expect(client.SetUpdate(key(i), text));
+      }
+      Expect(client.Init("other", F32({3}), value.data(), {}));
+      Expect(client.SetUpdate("other", text));
+    }
+    Expect(client.Barrier());
+    // Nothing is asked while the server is held.
+    for (int i = 0; i < kKeys; ++i) Expect(client.TypeOf(key(i)).status());
+    Expect(client.TypeOf("other").status());
+    Expect(client.Barrier());
+    if (client.rank() == 0) {
+      for (int i = 0; i < kKeys; ++i) Expect(client.Push(key(i), value.data()));
+    } else {
+      while (!has_begun) absl::SleepFor(absl::Milliseconds(1));
+      Expect(client.Push("other", value.data()));
+      absl::SleepFor(absl::Milliseconds(100));  // for what is under way
+      may_go = true;
+    }
+    Expect(client.Barrier());
+  });
+  ASSERT_EQ(order.size(), static_cast<size_t>(kKeys) + 1);
+  const auto place = std::find(order.begin(), order.end(), 3) - order.begin();
+  EXPECT_LT(place, kKeys / 2) << "the other worker's push came after that many of the first's";
 }
 
 TEST(Server, WrongCallsAreTheCallersAlone) {

@@ -130,7 +130,25 @@ def errors() -> None:
     assert np.allclose(moved, 0.5 * world.size, atol=1e-5), moved
     caught(lambda: store.push("other", np.zeros(3, np.float32)))
     caught(lambda: store.init("small", np.zeros(3, np.float32)))
-    report["errors"] = messages
+    report["errors"], messages = messages, []
+
+    # What workers differ in, or one meets alone, all hear of.
+    value = np.zeros(3, np.float32)
+    caught(lambda: store.init(["first", f"of {world.rank}"], [value, value]))
+    caught(lambda: store.init("typed", value if world.rank == 0 else value.astype(np.float64)))
+    caught(lambda: ls.kv.create("dist_async", world).init("small", value))  # which another store has on the servers
+    caught(lambda: store.set_optimizer("none" if world.rank == 0 else ls.optim.SGD(0.1)))  # type: ignore[arg-type]
+    caught(lambda: store.set_optimizer(ls.optim.SGD(0.1 + world.rank)))
+    caught(lambda: store.set(learning_rate=0.5 * (1 + world.rank)))
+    caught(lambda: store.barrier() if world.rank == 0 else store.set(learning_rate=0.5))
+    store.barrier()
+    before = store.pull("small")
+    store.barrier()
+    store.push("small", np.ones(3, np.float32))
+    store.barrier()
+    moved = before - store.pull("small")
+    assert np.allclose(moved, 0.5 * world.size, atol=1e-5), moved
+    report["of one"] = messages
 
 
 def fault() -> None:
@@ -142,7 +160,7 @@ def fault() -> None:
     end = time.monotonic() + float(os.environ.get("TEST_SECONDS", "30"))
     try:
         while time.monotonic() < end:
-            if (folder / "kill-worker").exists() and world.rank == 1:
+            if (folder / "kill-worker").exists() and world.rank == int(os.environ.get("TEST_VICTIM", "1")):
                 os.kill(os.getpid(), signal.SIGKILL)
             if (folder / "stop-worker").exists() and world.rank == 1:
                 os.kill(os.getpid(), signal.SIGSTOP)
@@ -152,6 +170,12 @@ def fault() -> None:
             store.pull(["small", "cut"], out=[out, np.empty(SHAPES[2], np.float32)])
             report["steps"] = int(report["steps"]) + 1  # type: ignore[call-overload]
             time.sleep(0.01)
+        store.barrier()
+        before = store.pull("small")
+        store.set(learning_rate=1.0)
+        store.push("small", np.ones(SHAPES[0], np.float32))
+        store.barrier()
+        report["moved"] = float((before - store.pull("small"))[0])
         report["finished"] = True
     except ls.Error as error:
         report["error"], report["at"] = str(error), time.time()

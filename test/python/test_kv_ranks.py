@@ -302,6 +302,23 @@ def other_updaters(world: ls.Communicator) -> None:
     store.pull("b")
 
 
+def reversed_updaters(world: ls.Communicator) -> None:
+    store = store_of(world)
+    row = np.arange(3, dtype=np.float32)[:: 1 - 2 * world.rank]  # whose sum is the same
+    store.set_updater(lambda key, pushed, stored: np.copyto(stored, row))
+    store.push("b", ones())
+    store.pull("b")
+
+
+def other_schedules(world: ls.Communicator) -> None:
+    store = store_of(world)
+    store.set_optimizer(ls.optim.SGD(lambda step: 0.1 if step < 3 or world.rank == 0 else 0.2))
+    for push in range(5):
+        store.push("a", ones())
+        assert push < 4, "the fourth update had other numbers, and nobody saw it"
+        store.pull("a")
+
+
 def other_bits(world: ls.Communicator) -> None:
     store = store_of(world)
     store.set_optimizer(ls.optim.SGD(0.1))
@@ -324,6 +341,11 @@ def other_bits(world: ls.Communicator) -> None:
         (other_settings, ["different settings: rank 0 {'learning_rate': 0.1}, rank 1 {'learning_rate': 0.2}"]),
         (other_bits, ["key 'a': after push 512 its value differs between ranks 0 and 1"]),
         (other_updaters, ["key 'b': after push 1 its value differs between ranks 0 and 1"]),
+        (reversed_updaters, ["key 'b': after push 1 its value differs between ranks 0 and 1"]),
+        (
+            other_schedules,
+            ["kv push at learning_rate=0.1 of 'a'", "kv push at learning_rate=0.2 of 'a'"],
+        ),
     ],
 )
 def test_ranks_that_part(body: Callable[[ls.Communicator], Any], messages: list[str]) -> None:
@@ -331,6 +353,33 @@ def test_ranks_that_part(body: Callable[[ls.Communicator], Any], messages: list[
         for message in messages:
             assert re.search(message, found), found
         assert "rank 1" in found or "ranks 0 and 1" in found, found
+
+
+def test_an_updater_that_raises_on_one_rank_ends_the_store() -> None:
+    def body(world: ls.Communicator) -> tuple[str, str]:
+        store = store_of(world)
+
+        def update(key: str, pushed: Array, stored: Array) -> None:
+            if world.rank == 1 and pushed[0, 0] == 6:
+                raise ValueError("no more room")
+            stored += pushed
+
+        store.set_updater(update)
+        for times in (1, 2):
+            store.push(["a", "b"], [ones(times), ones(times)])
+            np.testing.assert_array_equal(store.pull("b"), ones(3 if times == 1 else 7))
+        store.push("b", ones(3))
+        with pytest.raises(ValueError if world.rank == 1 else ls.Error) as caught:
+            store.pull("b")
+        with pytest.raises(ls.Error) as later:
+            store.pull("a")
+        world.barrier()  # which goes on
+        return str(caught.value), str(later.value)
+
+    message = "key 'b': the updater raised on rank 1, and not on all: ValueError: no more room"
+    for rank, (caught, later) in enumerate(run_in_threads(2, body)):
+        assert caught == ("no more room" if rank == 1 else message)
+        assert later == f"the store has failed: {message}"
 
 
 def test_errors_name_the_rank() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -126,6 +127,15 @@ def test_wrong_calls(tmp_path: Path) -> None:
         assert "set: the optimizer SGD has no bogus that can be set" in setting
         assert "key 'other' was not initialised" in unknown
         assert "key 'small' was initialised before" in twice
+        keys, types, there, optimizer, optimizers, numbers, calls = report["of one"]
+        assert keys == "init: workers have different keys: worker 0 key 'of 0', f32[3], worker 1 key 'of 1', f32[3]"
+        assert types.endswith("worker 0 key 'typed', f32[3], worker 1 key 'typed', f64[3]")
+        alone = ("key small is there already", "unknown optimizer 'none'")
+        for found, expected, call in zip((there, optimizer), alone, ("init", "set_optimizer"), strict=True):
+            assert found.startswith(expected if rank == 0 else f"{call} on worker 0: {expected}")
+        assert re.search("set_optimizer: workers have different optimizers: worker 0 SGD.*worker 1 SGD", optimizers)
+        assert numbers.endswith("worker 0 {'learning_rate': 0.5}, worker 1 {'learning_rate': 1.0}")
+        assert re.search("workers make different calls: worker . (barrier|set), worker . (barrier|set)", calls)
 
 
 def test_a_job_without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,16 +200,17 @@ def test_a_worker_that_is_killed_ends_the_job(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_is_killed_is_left_out_if_asked(tmp_path: Path) -> None:
-    tolerant = {"LOCKSTEP_TOLERATE_WORKERS": "1", "TEST_SECONDS": "3"}
+    tolerant = {"LOCKSTEP_TOLERATE_WORKERS": "1", "TEST_SECONDS": "3", "TEST_VICTIM": "0"}
     with job(tmp_path, "fault", workers=3, options=("--enable-recovery",), **tolerant) as running:
         running.await_start()
         (tmp_path / "kill-worker").touch()
         code, output, _ = running.end()
         reports = running.reports()
     assert code == 0, output
-    assert [report["rank"] for report in reports] == [0, 2]
+    assert [report["rank"] for report in reports] == [1, 2]
     for report in reports:
         assert report["finished"] and report["steps"] > 50, output
+        assert report["moved"] == pytest.approx(1.0, abs=1e-3), output  # by 0.5 for each of two workers' pushes
 
 
 @pytest.mark.parametrize("options", [(), ("--enable-recovery",)])

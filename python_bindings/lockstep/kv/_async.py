@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -19,8 +19,9 @@ from ._entry import Entry
 from ._keys import Key
 from ._store import KVStore, Updater
 from ._sum import sum_into
+from ._together import agree, on_all_workers
 from ._update import graph_of
-from ._values import RowSparse, Value, dtype_name, type_text
+from ._values import RowSparse, Value, dtype_name
 
 _VALUE = "value/"  # what the names of an optimizer's states begin with
 
@@ -58,7 +59,8 @@ class AsyncStore(KVStore):
     as keys, not as many as workers: n workers make n updates where "dist_sync" makes one.
 
     Needs a job with servers (`lockstep launch -n N -s S`). Only init, set_optimizer, set, barrier, and saving and loading states are
-    calls that all workers make together; the others each worker makes when it likes.
+    calls that all workers make together; the others each worker makes when it likes. What one worker meets in the former is raised on
+    all.
     """
 
     def __init__(self, kind: str, world: Communicator | None) -> None:
@@ -107,7 +109,7 @@ class AsyncStore(KVStore):
 
     def barrier(self) -> None:
         """Returns when all workers have called it, and what they pushed before is in the values."""
-        self._servers.barrier()
+        on_all_workers(self._servers, "barrier", lambda: "")
 
     def set_updater(self, updater: Updater) -> NoReturn:
         """An Error: servers run no Python of their workers. set_optimizer says what they run."""
@@ -121,70 +123,59 @@ class AsyncStore(KVStore):
         raise Error("set_gradient_compression: a store of the kind 'dist_async' compresses nothing; 'dist_sync' does")
 
     def set_optimizer(self, optimizer: optim.Optimizer, rescale_grad: float = 1.0) -> None:
-        if isinstance(optimizer, optim.Optimizer) and optimizer._schedules():
-            option = next(iter(optimizer._schedules()))
-            raise Error(
-                f"set_optimizer: {option} follows a function, and servers run no Python of their workers; "
-                f"give a number, and store.set({option}=…) later"
-            )
         super().set_optimizer(optimizer, rescale_grad)
         try:
-            self._send_optimizer(list(self._entries.values()))
+            self._send_optimizer("set_optimizer", list(self._entries.values()))
         except Error:
             self._optimizer = None
             raise
 
     def set(self, **values: Any) -> None:
         """Gives the optimizer's numbers new values for all updates from now on. All workers call it, with the same numbers."""
-        self._need_optimizer("set")
-        if not self._entries:
-            raise Error("set: there are no keys yet, and so nothing to set")
-        numbers = {name: _check.number(f"set: {name}", value) for name, value in values.items()}
-        assert self._optimizer is not None
-        first = next(iter(self._entries.values()))
-        settings = graph_of(self._optimizer, self._rescale, first.dtype, first.shape).settings
-        for name in numbers:  # on all ranks, before any is sent
-            if _setting(name) not in settings:
-                raise Error(f"set: the optimizer {type(self._optimizer).__name__} has no {name} that can be set")
+        numbers: dict[str, float] = {}
+
+        def check() -> str:
+            numbers.update(self._checked_numbers(values))
+            return str(numbers)
 
         def send() -> None:
             for name, value in numbers.items():
                 self._servers.set(_setting(name), value)
 
-        self._together(send)
+        self._tell("set", agree(self._servers, "set", "settings", check), send)
         self._settings.update(numbers)
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
-        super().load_optimizer_states(path)
-        self.barrier()
+        def load() -> str:
+            super(AsyncStore, self).load_optimizer_states(path)
+            return ""
+
+        on_all_workers(self._servers, "load_optimizer_states", load)
 
     # --- What kinds of stores differ in ---------------------------------------------------------------------------------------
 
-    def _initialize(self, entries: Sequence[Entry], values: Sequence[Value]) -> None:
-        for entry in entries:
-            if math.prod(entry.shape) > self._bigarray_bound:
-                self._check_can_be_cut("init", entry, self._servers.servers)
+    def _initialize(self, made: Callable[[], list[tuple[Entry, Value]]]) -> None:
+        new: list[tuple[Entry, Value]] = []
+
+        def check() -> str:
+            new.extend(made())
+            for entry, _ in new:
+                if math.prod(entry.shape) > self._bigarray_bound:
+                    self._check_can_be_cut("init", entry, self._servers.servers)
+            own = [f"max_staleness={self._max_staleness}, bigarray_bound={self._bigarray_bound}"]
+            return "\n".join([*own, *(str(entry) for entry, _ in new)])
 
         def send() -> None:
-            for entry, value in zip(entries, values, strict=True):
-                array = value.dense() if isinstance(value, RowSparse) else value
-                staleness = -1 if self._max_staleness is None else self._max_staleness
+            staleness = -1 if self._max_staleness is None else self._max_staleness
+            for entry, value in new:
+                first = _bytes(value.dense() if isinstance(value, RowSparse) else value)
                 dtype, shape = dtype_name(entry.dtype), list(entry.shape)
-                self._servers.init(
-                    _name(entry.key), dtype, shape, _bytes(array), False, staleness, self._bigarray_bound
-                )
+                self._servers.init(_name(entry.key), dtype, shape, first, False, staleness, self._bigarray_bound)
 
-        self._together(send)
-        for entry in entries:
-            dtype, shape = self._servers.type_of(_name(entry.key))
-            if (dtype, tuple(shape)) != (dtype_name(entry.dtype), entry.shape):
-                found = f"{dtype}[{','.join(map(str, shape))}]"
-                raise Error(
-                    f"{self._arguments.of('init', entry.key)}: the value is {type_text(entry.dtype, entry.shape)}, and on rank 0 "
-                    f"it is {found}"
-                )
+        self._tell("init", agree(self._servers, "init", "keys", check), send)
         if self._optimizer is not None:
-            self._send_optimizer(entries)
+            self._send_optimizer("init", [entry for entry, _ in new])
+        self._add(entry for entry, _ in new)
 
     def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
         pushes = []
@@ -234,14 +225,42 @@ class AsyncStore(KVStore):
 
     # --- Optimizers ---------------------------------------------------------------------------------------------------------
 
-    def _together(self, send: Any) -> None:
-        """Rank 0 tells the servers; then all go on. An Error of rank 0's is raised there, and by others where they miss it."""
-        self._servers.barrier()  # behind what all have pushed
-        try:
-            if self.rank == 0:
+    def _agree(self, call: str, what: str, body: Callable[[], str]) -> None:
+        agree(self._servers, call, what, body)
+
+    def _tell(self, call: str, workers: Sequence[int], send: Callable[[], None]) -> None:
+        """The first of the workers tells the servers, and all return when it has. What it meets is raised on all."""
+
+        def tell() -> str:
+            if self.rank == workers[0]:
                 send()
-        finally:
-            self._servers.barrier()
+            return ""
+
+        if workers[0] not in on_all_workers(self._servers, call, tell):
+            raise Error(f"{call}: worker {workers[0]}, which was to tell the servers, has died")
+
+    def _checked_optimizer(self, optimizer: Any, rescale_grad: Any) -> str:
+        if isinstance(optimizer, optim.Optimizer) and optimizer._schedules():
+            option = next(iter(optimizer._schedules()))
+            raise Error(
+                f"set_optimizer: {option} follows a function, and servers run no Python of their workers; "
+                f"give a number, and store.set({option}=…) later"
+            )
+        return super()._checked_optimizer(optimizer, rescale_grad)
+
+    def _checked_numbers(self, values: Mapping[str, Any]) -> dict[str, float]:
+        """What `set` is given, which the optimizer has."""
+        self._need_optimizer("set")
+        assert self._optimizer is not None
+        if not self._entries:
+            raise Error("set: there are no keys yet, and so nothing to set")
+        numbers = {name: _check.number(f"set: {name}", value) for name, value in values.items()}
+        first = next(iter(self._entries.values()))
+        settings = graph_of(self._optimizer, self._rescale, first.dtype, first.shape).settings
+        for name in numbers:
+            if _setting(name) not in settings:
+                raise Error(f"set: the optimizer {type(self._optimizer).__name__} has no {name} that can be set")
+        return numbers
 
     def _check_can_be_cut(self, call: str, entry: Entry, servers: int) -> None:
         if servers > 1 and self._optimizer is not None and not _can_be_cut(self._optimizer):
@@ -258,9 +277,13 @@ class AsyncStore(KVStore):
         self._check_can_be_cut("set_optimizer", entry, len(pieces))
         return [str(graph_of(self._optimizer, self._rescale, entry.dtype, tuple(shape))) for _, shape in pieces]
 
-    def _send_optimizer(self, entries: Sequence[Entry]) -> None:
-        """All ranks make the texts, so that all raise what is wrong; rank 0 sends them."""
-        texts = [self._texts(entry) for entry in entries]
+    def _send_optimizer(self, call: str, entries: Sequence[Entry]) -> None:
+        """Gives the servers the updates of entries."""
+        texts: list[list[str]] = []
+
+        def check() -> str:
+            texts.extend(self._texts(entry) for entry in entries)
+            return str(self._settings)
 
         def send() -> None:
             for entry, of_pieces in zip(entries, texts, strict=True):
@@ -268,7 +291,7 @@ class AsyncStore(KVStore):
             for name, value in self._settings.items():
                 self._servers.set(_setting(name), value)
 
-        self._together(send)
+        self._tell(call, agree(self._servers, call, "settings", check), send)
 
 
 class _ServedUpdate:

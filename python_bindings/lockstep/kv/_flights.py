@@ -94,18 +94,22 @@ def start_broadcast(world: Communicator, run: Sequence[Slot]) -> int:
     return _lockstep._start_broadcast(world, part, part, "u8", 0, label("init", _types(run)))
 
 
-def start_sum(world: Communicator, run: list[Slot]) -> Flight:
-    """Starts to add up a run of slots over the ranks, in place."""
+def start_sum(world: Communicator, run: list[Slot], numbers: str) -> Flight:
+    """Starts to add up a run of slots over the ranks, in place. `numbers`, which may be empty, are of the updates that follow."""
     part = _part(run)
-    dtype = dtype_name(run[0].array.dtype)
-    return Flight(run, [_lockstep._start_all_reduce(world, part, part, dtype, "sum", label("push", _types(run)))])
+    name = label(_with("push", numbers), _types(run))
+    return Flight(run, [_lockstep._start_all_reduce(world, part, part, dtype_name(run[0].array.dtype), "sum", name)])
 
 
-def start_gather(world: Communicator, run: list[Slot], packed: np.ndarray) -> Flight:
-    """Starts to give what each rank packed of a run of slots, u8[…], to all ranks."""
+def start_gather(world: Communicator, run: list[Slot], packed: np.ndarray, numbers: str) -> Flight:
+    """Starts to give what each rank packed of a run of slots, u8[…], to all ranks. `numbers` as of start_sum."""
     gathered = np.empty((world.size, len(packed)), np.uint8)
-    name = label("packed push", _types(run))
+    name = label(_with("packed push", numbers), _types(run))
     return Flight(run, [_lockstep._start_all_gather(world, packed, gathered, "u8", name)], gathered)
+
+
+def _with(call: str, numbers: str) -> str:
+    return f"{call} at {numbers}" if numbers else call
 
 
 def wait(world: Communicator, flight: Flight) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,11 +19,10 @@ class LocalStore(KVStore):
     def __init__(self, kind: str, world: Communicator | None) -> None:
         super().__init__(kind, Communicator.single())
 
-    def _initialize(self, entries: Sequence[Entry], values: Sequence[Value]) -> None:
-        for entry, value in zip(entries, values, strict=True):
-            if self._optimizer is not None:
-                self._check_updates("init", self._optimizer, entry)
+    def _initialize(self, made: Callable[[], list[tuple[Entry, Value]]]) -> None:
+        for entry, value in made():
             entry.stored = value.dense() if isinstance(value, RowSparse) else value.copy()
+            self._add([entry])
 
     def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
         for entry, values in groups:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,19 +91,7 @@ class KVStore:
           >>> store.init(3, np.ones((2, 3), np.float32))
           >>> store.init(["weight", "bias"], [weight, bias])
         """
-        keys, listed = _keys.several("init", key)
-        values = self._arguments.paired("init", keys, value) if listed else [value]
-        entries, firsts = [], []
-        for each, first in zip(keys, values, strict=True):
-            if isinstance(first, (list, tuple)) and len(first) > 0:
-                first = first[0]  # of several devices
-            checked = value_of(self._arguments.of("init", each), first)
-            self._arguments.check_kind("init", each, entries)
-            entries.append(Entry(each, checked.dtype, checked.shape, isinstance(checked, RowSparse)))
-            firsts.append(checked)
-        self._initialize(entries, firsts)
-        self._entries.update({entry.key: entry for entry in entries})
-        self._is_ready = False
+        self._initialize(lambda: self._new_entries(key, value))
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Adds up what all devices and workers push to a key, and gives that to the updater or optimizer; without one it is the
@@ -214,16 +202,11 @@ class KVStore:
         Example:
           >>> store.set_optimizer(lockstep.optim.SGD(0.1, momentum=0.9), rescale_grad=1 / 256)
         """
-        if isinstance(optimizer, type) or not isinstance(optimizer, optim.Optimizer):
-            optim._groups(optimizer, None)  # says what is wrong with it
-        rescale = _check.number("set_optimizer: rescale_grad", rescale_grad)
-        for entry in self._entries.values():
-            self._check_updates("set_optimizer", optimizer, entry)
-        self._agree("optimizers", f"{type(optimizer).__name__}{optimizer._choice()[1:]}, rescale_grad={rescale}")
+        self._agree("set_optimizer", "optimizers", lambda: self._checked_optimizer(optimizer, rescale_grad))
         self._settle_all()
         self._take_values_back()
         self._updater, self._optimizer = None, optimizer
-        self._rescale, self._settings = rescale, {}
+        self._rescale, self._settings = float(rescale_grad), {}
         self._is_ready = False
 
     def set(self, **values: Any) -> None:
@@ -233,7 +216,7 @@ class KVStore:
         if self._optimizer is None:
             raise Error("set: there is no optimizer; set_optimizer gives the store one")
         self._settle_all()
-        self._agree("settings", str({name: each(0) if callable(each) else each for name, each in values.items()}))
+        self._agree("set", "settings", lambda: str({name: _first_of(name, each) for name, each in values.items()}))
         updates = self._updates()
         for update in updates.values():
             update.executable.set(**values)
@@ -259,7 +242,7 @@ class KVStore:
         for entry in self._entries.values():
             self._arguments.check_compressible("set_gradient_compression", entry)
             entry.residuals.clear()
-        self._agree("gradient compression", str(compression))
+        self._agree("set_gradient_compression", "gradient compression", lambda: str(compression))
         self._compression = compression
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
@@ -294,16 +277,18 @@ class KVStore:
 
     # --- What kinds of stores differ in ---------------------------------------------------------------------------------------
 
-    def _initialize(self, entries: Sequence[Entry], values: Sequence[Value]) -> None:
-        """Gives new entries their first values, which the caller may change afterwards."""
+    def _initialize(self, made: Callable[[], list[tuple[Entry, Value]]]) -> None:
+        """Gives new entries their first values, which the caller may change afterwards, and takes them up by `_add`. made() checks them."""
         raise NotImplementedError
 
     def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
         """Takes what devices pushed to entries; the values have the entries' types."""
         raise NotImplementedError
 
-    def _agree(self, what: str, text: str) -> None:
-        """Compares what workers that make a call together are to have in common; an Error shows two of them. Nothing, of others."""
+    def _agree(self, call: str, what: str, body: Callable[[], str]) -> None:
+        """Compares what body() returns between workers, which make the call together; an Error shows two that differ. An Error of body()
+        on one worker is raised on all."""
+        body()
 
     def _settle(self, entry: Entry) -> None:
         """Returns when everything that was pushed to the entry is in its value."""
@@ -313,6 +298,28 @@ class KVStore:
         """The same of all entries."""
         for entry in self._entries.values():
             self._settle(entry)
+
+    # --- Entries ---------------------------------------------------------------------------------------------------------------
+
+    def _new_entries(self, key: Any, value: Any) -> list[tuple[Entry, Value]]:
+        """What `init` is given, checked."""
+        keys, listed = _keys.several("init", key)
+        values = self._arguments.paired("init", keys, value) if listed else [value]
+        made: list[tuple[Entry, Value]] = []
+        for each, first in zip(keys, values, strict=True):
+            if isinstance(first, (list, tuple)) and len(first) > 0:
+                first = first[0]  # of several devices
+            checked = value_of(self._arguments.of("init", each), first)
+            self._arguments.check_kind("init", each, [entry for entry, _ in made])
+            entry = Entry(each, checked.dtype, checked.shape, isinstance(checked, RowSparse))
+            if self._optimizer is not None:
+                self._check_updates("init", self._optimizer, entry)
+            made.append((entry, checked))
+        return made
+
+    def _add(self, entries: Iterable[Entry]) -> None:
+        self._entries.update({entry.key: entry for entry in entries})
+        self._is_ready = False
 
     # --- Values of entries ----------------------------------------------------------------------------------------------------
 
@@ -385,6 +392,15 @@ class KVStore:
             if entry.update is not None:
                 entry.stored, entry.update = entry.update.read(), None
 
+    def _checked_optimizer(self, optimizer: Any, rescale_grad: Any) -> str:
+        """That set_optimizer may take them: what workers compare of them."""
+        if isinstance(optimizer, type) or not isinstance(optimizer, optim.Optimizer):
+            optim._groups(optimizer, None)  # says what is wrong with it
+        rescale = _check.number("set_optimizer: rescale_grad", rescale_grad)
+        for entry in self._entries.values():
+            self._check_updates("set_optimizer", optimizer, entry)
+        return f"{type(optimizer).__name__}{optimizer._choice()[1:]}, rescale_grad={rescale}"
+
     def _check_updates(self, call: str, optimizer: optim.Optimizer, entry: Entry) -> None:
         try:
             graph_of(optimizer, 1.0, entry.dtype, entry.shape)
@@ -403,3 +419,13 @@ class KVStore:
         self._arguments.check_rows("row_sparse_pull", entry, out)
         out.indices, out.values = rows, self._read_rows(entry, rows)
         return out
+
+
+def _first_of(name: str, value: Any) -> Any:
+    """A number, or that of a schedule at its first step."""
+    if not callable(value):
+        return value
+    try:
+        return value(0)
+    except Exception as error:
+        raise Error(f"set: {name} has no value at step 0: {type(error).__name__}: {error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ._compression import Compression
 
 _CHECK_EVERY = 512  # pushes, after which workers compare what has become of a value
+_LONGEST_NUMBERS = 40  # characters of what schedules give; of more there is a checksum
 
 
 class SynchronousStore(KVStore):
@@ -56,13 +57,12 @@ class SynchronousStore(KVStore):
 
     # --- The first values ---------------------------------------------------------------------------------------------------
 
-    def _initialize(self, entries: Sequence[Entry], values: Sequence[Value]) -> None:
-        for entry, value in zip(entries, values, strict=True):
-            if self._optimizer is not None:
-                self._check_updates("init", self._optimizer, entry)
+    def _initialize(self, made: Callable[[], list[tuple[Entry, Value]]]) -> None:
+        for entry, value in made():
             # Rank 0's value counts; the others' say of which type they take it to be, which is compared when they meet.
             is_kept = self.rank == 0 and isinstance(value, np.ndarray)
             self._new.append((entry, value.copy() if is_kept else value if self.rank == 0 else np.empty(0)))
+            self._add([entry])
 
     def _meet(self) -> None:
         """Gives all entries since the last time their slots, in one piece of memory, and rank 0's values; then those of them that
@@ -80,9 +80,8 @@ class SynchronousStore(KVStore):
                 if updates:
                     # Other kernels, and loops that other processors vectorise otherwise, may compute other bits.
                     first = updates[0]
-                    self._agree(
-                        "updates", f"{first._program()['built_with']}, {first.threads} threads, #{_checksum(updates)}"
-                    )
+                    text = f"{first._program()['built_with']}, {first.threads} threads, #{_checksum(updates)}"
+                    self._agree("the first update", "updates", lambda: text)
             self._is_ready = True
 
     def _make_slots(self) -> None:
@@ -132,10 +131,12 @@ class SynchronousStore(KVStore):
         self._waiting, self._waiting_bytes = [], 0
         with self._communicating():
             for run in _flights.runs_of([self._slots[entry] for _, entry in waiting]):
+                scheduled = _scheduled([self._entries[slot.key] for slot in run])
                 if self._compression is None:
-                    self._flying.append(_flights.start_sum(self._world, run))
+                    self._flying.append(_flights.start_sum(self._world, run, scheduled))
                 else:
-                    self._flying.append(_flights.start_gather(self._world, run, self._packed(self._compression, run)))
+                    packed = self._packed(self._compression, run)
+                    self._flying.append(_flights.start_gather(self._world, run, packed, scheduled))
 
     def _packed(self, compression: Compression, run: Sequence[Slot]) -> np.ndarray:
         """What this worker pushed to a run of slots, packed."""
@@ -146,8 +147,8 @@ class SynchronousStore(KVStore):
             begin = int(end)
         return packed
 
-    def _agree(self, what: str, text: str) -> None:
-        texts = on_all_ranks(self._world, f"a store's {what}", lambda: text)
+    def _agree(self, call: str, what: str, body: Callable[[], str]) -> None:
+        texts = on_all_ranks(self._world, f"{call}() of a store", body)
         other = next((rank for rank, each in enumerate(texts) if each != texts[0]), None)
         if other is not None:
             raise Error(f"workers have different {what}: rank 0 {texts[0]}, rank {other} {texts[other]}")
@@ -168,20 +169,46 @@ class SynchronousStore(KVStore):
             self._land_first()
 
     def _land_first(self) -> None:
-        """Waits for the first flight, and changes the values of its keys. What an updater raises leaves its key as pushed, and the
-        others for the next time."""
+        """Waits for the first flight, and changes the values of its keys. What an updater raises on all workers leaves its key as
+        pushed, and the others for the next time; raised on some alone it ends the store, as values differ then."""
         flight = self._flying[0]
         with self._communicating():
             _flights.land(self._world, flight, self._compression)
-        while flight.slots:
+        landed: list[tuple[Entry, Slot]] = []
+        failure: Exception | None = None
+        while flight.slots and failure is None:
             slot = flight.slots.pop(0)
             entry = self._entries[slot.key]
             self._pushed.discard(entry)
+            landed.append((entry, slot))
             try:
                 self._apply(entry, slot.array)
-            finally:  # so that all workers compare in the same pushes
-                self._compare_replicas(entry, slot.array)
+            except Exception as error:  # noqa: BLE001 (raised below)
+                failure = error
+        if self._updater is not None and self.num_workers > 1:
+            with self._communicating():
+                self._compare_failures(landed[-1][0] if failure is not None else None, failure)
+        for entry, slot in landed:
+            self._compare_replicas(entry, slot.array)
+        if failure is not None:
+            raise failure
         self._flying.pop(0)
+
+    def _compare_failures(self, entry: Entry | None, failure: Exception | None) -> None:
+        """Whether the updater raised for the same key, or none, on all workers. Else raises what it raised here or, where it did not, an
+        Error that says where it did. `entry` is that for which it raised here."""
+        own = "" if entry is None else f"{entry.key!r}\n{type(failure).__name__}: {failure}"
+        try:
+            told = self._world.gather_bytes(own.encode(errors="backslashreplace"), "kv updaters")
+        except Error as error:
+            raise error from failure
+        keys = [each.decode().partition("\n")[0] for each in told]
+        if len(set(keys)) == 1:
+            return
+        rank = next(rank for rank, key in enumerate(keys) if key)
+        raised = told[rank].decode().partition("\n")[2]
+        self._failure = Error(f"key {keys[rank]}: the updater raised on rank {rank}, and not on all: {raised}")
+        raise failure or self._failure
 
     def _compare_replicas(self, entry: Entry, free: np.ndarray) -> None:
         """From time to time, whether all workers have come to the same bits; `free` is of the value's type, for a copy. What an updater
@@ -204,12 +231,28 @@ def _checksum(updates: Sequence[Executable]) -> str:
     return f"{zlib.crc32(''.join(str(each.graph) for each in updates).encode()):08x}"
 
 
+def _scheduled(entries: Sequence[Entry]) -> str:
+    """What the schedules of entries give in their next update, "learning_rate=0.1": numbers that workers have to have in common."""
+    numbers: dict[str, None] = {}  # in their order
+    for entry in entries:
+        executable = None if entry.update is None else entry.update.executable
+        for name, schedule in () if executable is None else executable._schedules.items():
+            numbers[f"{name.rpartition('/')[2]}={_number_of(schedule, executable.step)}"] = None
+    text = ", ".join(numbers)
+    return text if len(text) <= _LONGEST_NUMBERS else f"#{zlib.crc32(text.encode()):08x}"
+
+
+def _number_of(schedule: Callable[[int], float], step: int) -> str:
+    """As text, of as many digits as f32 has: libraries of other hosts may round f64 differently."""
+    try:
+        return f"{float(schedule(step)):.9g}"
+    except Exception as error:  # noqa: BLE001 (the update will raise it)
+        return type(error).__name__
+
+
 def _digest(array: np.ndarray) -> bytes:
-    """Of the bits of an array: a sum, which one bit changes."""
-    flat = array.reshape(-1).view(np.uint8)
-    whole = len(flat) // 8 * 8
-    words = int(np.add.reduce(flat[:whole].view(np.uint64), dtype=np.uint64))
-    return words.to_bytes(8, "little") + bytes(flat[whole:])
+    """Of the bits of an array."""
+    return _lockstep._hash(array.reshape(-1).view(np.uint8)).to_bytes(8, "little")
 
 
 def _finish(world: Communicator, flying: list[Flight]) -> None:
