@@ -206,6 +206,41 @@ TEST(Ranks, ProgramsThatDifferInAnAttributeAreRefusedAtLoad) {
   }
 }
 
+TEST(Ranks, WhatAllHaveFoundAtLoadLeavesTheCommunicatorUsable) {
+  const auto all = StatusOfEach(3, [](Communicator& communicator, Device& device) -> absl::Status {
+    // Compiled for other ranks: on all, and on one alone.
+    for (const bool is_on_all : {true, false}) {
+      const bool is_wrong = is_on_all || communicator.rank() == 1;
+      CompileOptions options;
+      options.mesh = Mesh({{"data", is_wrong ? 4 : 3}});
+      const absl::Status status = Load(StepFor(12), communicator, device, options).status();
+      EXPECT_FALSE(status.ok());
+      EXPECT_THAT(MessageOf(status), HasSubstr("is compiled for 4 ranks (mesh {data=4}), and the communicator has 3"));
+      EXPECT_EQ(MessageOf(status).find("rank 1 on host") == 0, !is_wrong) << status;
+    }
+    const bool faster = communicator.rank() == 1;
+    EXPECT_FALSE(
+        Load(faster ? WithAll(StepFor(3), "learning_rate=0.1", "learning_rate=0.2") : StepFor(3), communicator, device)
+            .ok());
+    ASSIGN_OR_RETURN(const auto executor, Load(StepFor(3), communicator, device));
+    return executor->Run(Batch(4).inputs(), {});
+  });
+  for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(Ranks, WhatOneRankMeetsAllHearOf) {
+  const auto all = StatusOfEach(3, [](Communicator& communicator, Device&) -> absl::Status {
+    EXPECT_TRUE(AgreeOnSuccess(communicator, "nothing", absl::OkStatus()).ok());
+    const absl::Status own = communicator.rank() == 1 ? absl::NotFoundError("no bread") : absl::OkStatus();
+    const absl::Status status = AgreeOnSuccess(communicator, "bread", own);
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(MessageOf(status),
+              communicator.rank() == 1 ? "no bread" : "rank 1 on host " + communicator.host(1) + " gave up: no bread");
+    return communicator.Barrier("after");
+  });
+  for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST(Ranks, OfALongLineThePartAroundTheDifferenceIsShown) {
   const auto agree = [](const std::string& before, const std::string& after) {
     return StatusOfEach(2, [&](Communicator& communicator, Device&) {

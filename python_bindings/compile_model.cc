@@ -56,6 +56,45 @@ std::string OptionsText(const CompileOptions& options, bool shard_optimizer) {
   return text.str();
 }
 
+// What each rank does for itself.
+absl::StatusOr<Executable> CompileFor(const Communicator& communicator, const Backend& backend, const Model& model,
+                                      CompileOptions options, const passes::PlacementChoices& placements,
+                                      bool shard_optimizer, const ExecutorOptions& executor, const std::string& dump) {
+  RETURN_IF_ERROR(CheckOptions(options, executor, communicator));
+  if (!dump.empty()) {
+    const std::string rank = communicator.size() == 1 ? "" : ".rank" + std::to_string(communicator.rank());
+    ASSIGN_OR_RETURN(options.debug, passes::DumpTo(dump, model.graph.name() + rank));
+  }
+  Graph graph = model.graph.Clone();
+  ASSIGN_OR_RETURN(const passes::InputSplits splits, passes::SplitsOf(graph, placements));
+  RETURN_IF_ERROR(passes::SplitInputs(graph, splits, options.mesh));
+  if (shard_optimizer) {
+    RETURN_IF_ERROR(CheckCanShard(graph, options.shared_weights ? "shared_weights" : "shard_optimizer"));
+    const passes::InputSplits of_optimizers = passes::SplitsOfOptimizers(graph, options.mesh, std::string(kDataAxis));
+    RETURN_IF_ERROR(passes::SplitInputs(graph, of_optimizers, options.mesh));
+  }
+  return Compile(std::move(graph), backend, options);
+}
+
+// What ranks that have the same program do together. Executor::Load tells the peers itself what it meets.
+absl::Status Load(LoadedExecutable& loaded, const Model& model, const Backend& backend, Executable executable,
+                  const ExecutorOptions& options) {
+  absl::StatusOr<RankDevice> opened = backend.OpenDevice(*loaded.communicator);
+  absl::Status status = opened.status();
+  if (status.ok()) {
+    loaded.opened = *std::move(opened);
+    ASSIGN_OR_RETURN(loaded.executor, Executor::Load(std::move(executable), loaded.opened.communicator,
+                                                     loaded.opened.device.get(), options));
+    for (const ValueInfo& state : loaded.executor->executable().states) {
+      const auto value = model.values.find(state.name);
+      if (status.ok() && value != model.values.end())
+        status = loaded.executor->AssignState(state.name, {value->second.type(), value->second.bytes()});
+    }
+  }
+  if (!status.ok()) loaded.communicator->Abort(status);
+  return status;
+}
+
 }  // namespace
 
 absl::Status CheckThreads(int64_t threads) {
@@ -76,36 +115,19 @@ double OperationsPerByte(const Mesh& mesh, const Communicator& communicator) {
 }
 
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
-                            CompileOptions options, const passes::PlacementChoices& placements, bool shard_optimizer,
-                            const ExecutorOptions& executor, const std::string& dump) {
-  RETURN_IF_ERROR(CheckOptions(options, executor, *loaded.communicator));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(backend_name));
-  if (!dump.empty()) {
-    const bool alone = loaded.communicator->size() == 1;
-    const std::string rank = alone ? "" : ".rank" + std::to_string(loaded.communicator->rank());
-    ASSIGN_OR_RETURN(options.debug, passes::DumpTo(dump, model.graph.name() + rank));
-  }
-  Graph graph = model.graph.Clone();
-  ASSIGN_OR_RETURN(const passes::InputSplits splits, passes::SplitsOf(graph, placements));
-  RETURN_IF_ERROR(passes::SplitInputs(graph, splits, options.mesh));
-  if (shard_optimizer) {
-    RETURN_IF_ERROR(CheckCanShard(graph, options.shared_weights ? "shared_weights" : "shard_optimizer"));
-    const passes::InputSplits of_optimizers = passes::SplitsOfOptimizers(graph, options.mesh, std::string(kDataAxis));
-    RETURN_IF_ERROR(passes::SplitInputs(graph, of_optimizers, options.mesh));
-  }
-  ASSIGN_OR_RETURN(Executable executable, Compile(std::move(graph), *backend, options));
+                            const CompileOptions& options, const passes::PlacementChoices& placements,
+                            bool shard_optimizer, const ExecutorOptions& executor, const std::string& dump) {
+  Communicator& communicator = *loaded.communicator;
+  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(backend_name);
+  absl::StatusOr<Executable> executable =
+      backend.ok() ? CompileFor(communicator, **backend, model, options, placements, shard_optimizer, executor, dump)
+                   : absl::StatusOr<Executable>(backend.status());
+  RETURN_IF_ERROR(AgreeOnSuccess(communicator, "compile", executable.status()));
   // Ranks would find that their programs differ, but not why.
-  RETURN_IF_ERROR(AgreeOnText(*loaded.communicator, "options of compile", OptionsText(options, shard_optimizer),
+  RETURN_IF_ERROR(AgreeOnText(communicator, "options of compile", OptionsText(options, shard_optimizer),
                               "Give compile the same on all ranks."));
-  ASSIGN_OR_RETURN(loaded.opened, backend->OpenDevice(*loaded.communicator));
-  ASSIGN_OR_RETURN(loaded.executor, Executor::Load(std::move(executable), loaded.opened.communicator,
-                                                   loaded.opened.device.get(), executor));
-  for (const ValueInfo& state : loaded.executor->executable().states) {
-    const auto value = model.values.find(state.name);
-    if (value == model.values.end()) continue;
-    RETURN_IF_ERROR(loaded.executor->AssignState(state.name, {value->second.type(), value->second.bytes()}));
-  }
-  return CheckReplicas(*loaded.executor, *loaded.communicator);
+  RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable), executor));
+  return CheckReplicas(*loaded.executor, communicator);
 }
 
 }  // namespace lockstep::python

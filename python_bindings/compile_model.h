@@ -20,10 +20,10 @@ absl::Status CheckThreads(int64_t threads);
 // not say it: something where ranks that share a batch are on several hosts. The same on all ranks.
 double OperationsPerByte(const Mesh& mesh, const Communicator& communicator);
 
-// Compiles for loaded.communicator, compares the options of the ranks, and loads. A failure is to reach the peers,
-// which wait for this rank: by Abort.
+// Compiles for loaded.communicator, compares the options of the ranks, and loads. All ranks call it. What one of them
+// meets all get as an error; the communicator goes on if that was found before anything was loaded, else it is aborted.
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
-                            CompileOptions options, const passes::PlacementChoices& placements, bool shard_optimizer,
-                            const ExecutorOptions& executor, const std::string& dump);
+                            const CompileOptions& options, const passes::PlacementChoices& placements,
+                            bool shard_optimizer, const ExecutorOptions& executor, const std::string& dump);
 
 }  // namespace lockstep::python

@@ -106,18 +106,24 @@ std::unique_ptr<LoadedExecutable> CompileModel(
   const ExclusiveUse use(loaded->communicator->in_use());
   if (!use.ok()) ThrowIfError(use.Error("compile: the communicator"));
   absl::StatusOr<Mesh> of_ranks = MeshOf(mesh);
-  absl::Status status = of_ranks.status();
-  if (status.ok()) status = CheckThreads(threads);
-  if (status.ok()) {
-    options.threads = static_cast<int>(threads);
-    options.mesh = *std::move(of_ranks);
-    options.operations_per_byte =
-        operations_per_byte ? *operations_per_byte : OperationsPerByte(options.mesh, *loaded->communicator);
-    status = CompileAndLoad(*loaded, model, backend, options, placements, shard_optimizer, executor, dump);
-  }
-  if (!status.ok()) loaded->communicator->Abort(status);
-  ThrowIfError(status);
+  absl::Status numbers = of_ranks.status();
+  if (numbers.ok()) numbers = CheckThreads(threads);
+  ThrowIfError(AgreeOnSuccess(*loaded->communicator, "numbers of compile", numbers));
+  options.threads = static_cast<int>(threads);
+  options.mesh = *std::move(of_ranks);
+  options.operations_per_byte =
+      operations_per_byte ? *operations_per_byte : OperationsPerByte(options.mesh, *loaded->communicator);
+  ThrowIfError(CompileAndLoad(*loaded, model, backend, options, placements, shard_optimizer, executor, dump));
   return loaded;
+}
+
+// What compile() of Python does with the verdict on its arguments, of which none is wrong if `error` is empty.
+void AgreeOnArguments(Communicator& world, const std::string& error) {
+  nb::gil_scoped_release release;
+  const ExclusiveUse use(world.in_use());
+  if (!use.ok()) ThrowIfError(use.Error("compile: the communicator"));
+  const absl::Status own = error.empty() ? absl::OkStatus() : absl::InvalidArgumentError(error);
+  ThrowIfError(AgreeOnSuccess(world, "arguments of compile", own));
 }
 
 // What the schedule of a setting gives; a note on what it raises says which it is.
@@ -425,6 +431,7 @@ void BindExecutable(nb::module_& module) {
   BindRecord(module, executable);
   module.def("_slow_dtypes", &SlowDTypes, "model"_a, "backend"_a, "isa"_a,
              nb::sig("def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]"));
+  module.def("_agree_on_arguments", &AgreeOnArguments, "world"_a, "error"_a);
   module.def(
       "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "placements"_a, "shard_optimizer"_a,
       "shared_weights"_a, "threads"_a, "bucket_bytes"_a, "measured"_a.none(), "wire"_a, "operations_per_byte"_a,

@@ -1,6 +1,7 @@
 #include "runtime/agreement.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "core/local_part.h"
@@ -35,6 +36,26 @@ std::string Excerpt(std::string_view line, size_t place) {
 }
 
 }  // namespace
+
+absl::Status AgreeOnSuccess(Communicator& communicator, std::string_view what, const absl::Status& own) {
+  if (communicator.size() == 1) return own;
+  // A code alone where nothing failed, so that it is one small message.
+  const std::string said = Bytes(static_cast<uint64_t>(own.code())) + std::string(own.message());
+  const absl::StatusOr<std::vector<std::string>> told = communicator.AllGatherBytes(said, what);
+  RETURN_IF_ERROR(own);
+  RETURN_IF_ERROR(told.status());
+  for (size_t rank = 0; rank < told->size(); ++rank) {
+    const std::string& each = (*told)[rank];
+    uint64_t code = 0;
+    if (each.size() < sizeof(code)) return Internal() << "rank " << rank << " says in " << what << ": " << each;
+    std::memcpy(&code, each.data(), sizeof(code));
+    if (code == 0) continue;
+    return ErrorStream(static_cast<absl::StatusCode>(code))
+           << "rank " << rank << " on host " << communicator.host(static_cast<int>(rank))
+           << " gave up: " << std::string_view(each).substr(sizeof(code));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status AgreeOnText(Communicator& communicator, std::string_view what, const std::string& text,
                          std::string_view advice) {
@@ -75,7 +96,11 @@ absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
     });
     if (!has_parts) continue;
     Tensor value(state.local_type);
-    RETURN_IF_ERROR(executor.ReadState(state.name, {state.local_type, value.mutable_bytes()}));
+    if (const absl::Status read = executor.ReadState(state.name, {state.local_type, value.mutable_bytes()});
+        !read.ok()) {
+      communicator.Abort(read);  // the others wait for this rank
+      return read;
+    }
     replicas.push_back(&state);
     hashes += Bytes(HashBytes(value.bytes(), value.num_bytes()));
   }

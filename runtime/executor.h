@@ -109,7 +109,8 @@ class Executor {
   // communicator for each axis of more than one rank, unless that axis is all of the mesh; and between hosts into one
   // more for what is urgent along an axis, where that would queue behind other collectives. Fails if the ranks' numbers
   // of threads, libraries, processors, certificates or programs differ, with the first line that does, and its two
-  // versions; and with what the backend cannot prepare (Executable::prepare).
+  // versions; the communicator goes on then, as all ranks have the same error. What one rank meets after that, such as
+  // what the backend cannot prepare (Executable::prepare), aborts the communicator.
   static absl::StatusOr<std::unique_ptr<Executor>> Load(Executable executable, Communicator* communicator,
                                                         Device* device, const ExecutorOptions& options = {});
   ~Executor();
@@ -199,6 +200,7 @@ class Executor {
   absl::Status AllocateBuffers();
   absl::Status AllocateShared();
   absl::Status AllocateForQueue();
+  absl::Status CheckFits() const;
   absl::Status Agree();
   absl::Status MakeAxes();
   absl::Status MakeUrgentLane(AxisContext& context, int axis);

@@ -47,8 +47,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, 
   const ExclusiveUse use(communicator->in_use());
   if (!use.ok()) return use.Error("the communicator for executor @" + executable.name);
   std::unique_ptr<Executor> executor(new Executor(std::move(executable), communicator, device, options));
-  absl::Status status = executor->Agree();
-  if (status.ok()) status = executor->MakeAxes();
+  RETURN_IF_ERROR(executor->Agree());  // or all ranks fail, and none waits
+  absl::Status status = executor->MakeAxes();
   if (status.ok()) status = executor->Prepare();
   if (status.ok()) status = executor->Allocate();
   if (status.ok()) {
@@ -59,7 +59,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, 
   return status;
 }
 
-absl::Status Executor::Agree() {
+// Whether the executable can run here at all.
+absl::Status Executor::CheckFits() const {
   const int64_t ranks = executable_.mesh.num_ranks();
   if (ranks != communicator_.size()) {
     return InvalidArgument() << "@" << executable_.name << " is compiled for " << ranks << " ranks (mesh "
@@ -71,6 +72,12 @@ absl::Status Executor::Agree() {
                              << (communicator_.is_host() ? "the host" : "a device") << "; it has to be one for "
                              << device_.name();
   }
+  return absl::OkStatus();
+}
+
+// All ranks get the same verdict.
+absl::Status Executor::Agree() {
+  RETURN_IF_ERROR(AgreeOnSuccess(communicator_, "the load of @" + executable_.name, CheckFits()));
   std::string certificate;
   for (const std::string& line : executable_.certificate.lines) certificate += line + "\n";
   certificate += executable_.certificate.ToString();
@@ -79,7 +86,7 @@ absl::Status Executor::Agree() {
                               (options_.profile ? "profiled: step by step\n" : "") + SharedStates(executable_) +
                               executable_.graph_text;
   witness_ = std::make_unique<Witness>(executable_, options_.check_every, certificate + program);
-  if (ranks == 1) return absl::OkStatus();
+  if (communicator_.size() == 1) return absl::OkStatus();
   // First, since kernels for other threads or of another processor may also want another layout in a bucket.
   RETURN_IF_ERROR(
       AgreeOnText(communicator_, "threads of a rank of @" + executable_.name, std::to_string(executable_.threads),

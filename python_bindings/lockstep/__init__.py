@@ -20,6 +20,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -395,11 +396,13 @@ def compile(
         profile = _check.flag("profile", profile)
         dump = os.environ.get("LOCKSTEP_DUMP", "")
         dump = _check.path(dump) if dump else ""
-        measured = None if buckets is None else _buckets.measured(world, axes, buckets)
+        times = None if buckets is None else _buckets.times_of(buckets, world.size)
     except Error as error:
-        if world.size > 1:
-            world.abort(str(error))  # the other ranks wait for this one
+        with suppress(Error):  # the other ranks hear of it; this one has it
+            _lockstep._agree_on_arguments(world, str(error).encode(errors="backslashreplace").decode())
         raise
+    _lockstep._agree_on_arguments(world, "")
+    measured = None if buckets is None else _buckets.measured(world, axes, buckets.program, times)
     executable = _lockstep._compile(
         graph,
         backend,

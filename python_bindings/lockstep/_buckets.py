@@ -63,18 +63,20 @@ def _first_difference(own: dict[str, Any], others: dict[str, Any]) -> str:
     return f", of which only one has %{only[0]}" if only else ""
 
 
-def measured(world: Communicator, mesh: Sequence[tuple[str, int]], report: Report) -> Measured | None:
+def measured(
+    world: Communicator, mesh: Sequence[tuple[str, int]], program: str, times: dict[str, _Times]
+) -> Measured | None:
     """What `_compile` takes; None if nothing travels by itself, as there is one rank or all share memory. All ranks call it
     together.
 
     Args:
       mesh: axes and sizes; all ranks of `world`.
-      report: of the same step, on each rank its own.
+      program: of which the times are.
+      times: of gradients of the same step, on each rank its own.
     """
-    times = times_of(report, world.size)
     if world.size == 1:
         return None
-    times = agreed(world, report.program, times)
+    times = agreed(world, program, times)
     of_axes = _lockstep._measure_costs(world, mesh)
     costs = {name: points for (name, _), points in zip(mesh, of_axes, strict=True) if points}
     return ([(name, *each) for name, each in times.items()], costs) if costs else None

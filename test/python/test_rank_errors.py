@@ -145,6 +145,35 @@ def test_ranks_with_different(what: str, tmp_path: Path) -> None:
         assert re.search(".*".join(map(re.escape, parts)), message, re.DOTALL), message
 
 
+def test_what_all_ranks_have_found_in_compile_leaves_the_world_usable(tmp_path: Path) -> None:
+    placement = {"fc1.weight": ls.split(0, "model")}
+    wrong = [
+        ({"placements": placement}, {"placements": placement}, "has no axis model|there is no axis|axis model"),
+        ({"mesh": {"data": 3}}, {"mesh": {"data": 3}}, "is of 3 ranks, and the world has 2"),
+        ({}, {"placements": {"fc1.weight": ls.split(7, "data")}}, "fc1.weight"),
+        ({}, {"threads": 0}, "threads is 0"),
+        ({}, {"threads": 4096}, "threads is 4096, expected at least 1 and at most 1024"),
+        ({}, {"bucket_bytes": 64}, "options of compile"),
+        ({}, {"backend": "gpu"}, 'no backend "gpu"'),
+    ]
+
+    def body(world: ls.Communicator) -> float:
+        for on_0, on_1, words in wrong:
+            options = on_1 if world.rank == 1 else on_0
+            with pytest.raises(ls.Error) as caught:
+                ls.compile(training(), world=world, **{"threads": 1, **options})
+            assert re.search(words, str(caught.value)), str(caught.value)
+            is_told = on_0 != on_1 and "options of" not in words and world.rank == 0
+            assert bool(re.match("rank 1 on host .* gave up: ", str(caught.value))) == is_told, str(caught.value)
+        with pytest.raises(ls.Error, match="fc2.weight"):
+            ls.compile(with_other_values(tmp_path) if world.rank == 1 else mlp(), world=world, threads=1)
+        exe = ls.compile(training(), world=world, threads=1)
+        return float(exe(x=X[:3], label=np.array([0, 1, 2]))["loss"])
+
+    losses = run_in_threads(2, body)
+    assert losses[0] == losses[1], losses
+
+
 def test_one_rank_without_the_backend() -> None:
     other, culprit = errors_of(2, lambda world: ls.compile(training(), "gpu" if world.rank == 1 else "cpu", world))
     assert 'no backend "gpu"' in culprit
