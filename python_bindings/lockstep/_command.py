@@ -83,7 +83,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         print(plan, end="")
         return 0
-    return start(plan, arguments.tolerate_workers, arguments.num_workers)
+    return start(plan, arguments.tolerate_workers, arguments.num_workers, arguments.num_servers)
 
 
 def _forecast(arguments: argparse.Namespace) -> int:

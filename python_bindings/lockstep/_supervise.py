@@ -38,9 +38,15 @@ def run(
     stdout: int | None = None,
     stderr: int | None = None,
     is_lost: Callable[[], bool] = lambda: False,
+    may_outlive_local_ranks: bool = False,
 ) -> int:
     """The exit code of mpirun, which is ended if it stays long after the ranks of this host, or if the job is lost; and in any case before this
-    returns or raises."""
+    returns or raises.
+
+    Args:
+      say: is told if it is ended for the first reason.
+      may_outlive_local_ranks: it may not be: ranks of other hosts go on without those of this one.
+    """
     job = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
     for number in (signal.SIGUSR1, signal.SIGUSR2):  # which mpirun sends to all ranks
         signal.signal(number, lambda which, _: job.send_signal(which))
@@ -50,7 +56,7 @@ def run(
             now = time.monotonic()
             if any(map(_is_rank, _descendants())):
                 had_ranks, last_seen = True, now
-            elif had_ranks and now - last_seen > LINGER_SECONDS:
+            elif had_ranks and not may_outlive_local_ranks and now - last_seen > LINGER_SECONDS:
                 say(f"mpirun has not ended in {LINGER_SECONDS:.0f} s since the ranks of this host have")
                 job.kill()  # it has been asked to end already, by the failure
             wait_until(lambda: job.poll() is not None, 0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from lockstep._launch.ends import Ends
 from lockstep._launch.output import Lines
 from lockstep._launch.rank import padded
 from ranks import MPI_ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
+HOST = socket.gethostname()
 LOCKSTEP = ROOT / "tools" / "lockstep"
 ENVIRONMENT = {**os.environ, **MPI_ENVIRONMENT, "PYTHONPATH": str(ROOT / "python_bindings")}
 
@@ -112,45 +115,112 @@ def test_lines_come_as_they_are_written() -> None:
 
 
 def test_parts_of_lines_find_together() -> None:
-    failures: list[tuple[int, int]] = []
-    lines = Lines(2, lambda *failure: failures.append(failure))
+    ends = Ends(workers=2, servers=1, tolerates_workers=False)
+    lines = Lines(ends, keeps_words=True)
     assert lines.take(b"mpirun says\n") == b"mpirun says\n"
     assert lines.take(b"[1,0]<stdout>:one and [1,2]<stdout>:three\0\0\n") == b"[server 0] three\n"
     assert lines.take(b"[12,0]<stdout>:two\n") == b"[worker 0] one and two\n"
     assert lines.take(b"[1,1]<stderr>:50%\0\0\r\n") == b"[worker 1] 50%\r"
-    assert lines.take(b"[1,1]<stderr>:lockstep launch: ended by signal 9\0\0\n").startswith(b"[worker 1] lockstep")
-    assert failures == [(1, 137)]
+    assert lines.take(b"[1,2]<stderr>:lockstep launch: ended with exit code 0 on host b\0\n") == b""
+    told = b"[1,0]<stderr>:lockstep launch: ended by signal 15 on host b, as it was told\n"
+    assert lines.take(told) == b""
+    assert ends.exit_code(9, was_overdue=True) == 9
+    ended = lines.take(b"[1,1]<stderr>:lockstep launch: ended by signal 9 on host c\0\0\n")
+    assert ended == b"[worker 1] lockstep launch: ended by signal 9 on host c\n"
+    assert ends.exit_code(1, was_overdue=True) == 137
+    words = "the job has failed with exit code 137: worker 1 on host c ended by signal 9: 50%"
+    assert ends.last_words(137) == [words]
     assert lines.take(b"[1,1]<stdout>:begun[1,0]<stdout>:x\n") == b"[worker 0] x\n"
     assert lines.rest() == b"[worker 1] begun\n"
+
+
+def test_a_progress_bar_is_a_line_now_and_then_where_there_is_no_terminal() -> None:
+    lines = Lines(Ends(2, 0, False), keeps_words=True, is_terminal=False)
+    shown = [lines.take(b"[1,%d]<stderr>:%s" % (rank, padded(text))) for rank, text in (
+        (0, b"\r"), (0, b"10%\r"), (0, b"20%\r"), (1, b"10%\r"), (0, b"a line\n"), (0, b"30%\r"), (0, b"100%\n"),
+    )]  # fmt: skip
+    assert b"".join(shown) == b"[worker 0] 10%\n[worker 1] 10%\n[worker 0] a line\n[worker 0] 100%\n"
 
 
 @pytest.mark.parametrize("line", [b"\n", b"x\n", b"\xc3\xbc\n", b"10%\r", b"dos\r\n", b"no end", b"y" * 50 + b"\n"])
 def test_no_line_is_shorter_than_a_tag(line: bytes) -> None:
     whole = padded(line)
     assert len(whole) >= len("[12345,123456]<stdout>:")
-    shown = Lines(1, pytest.fail).take(b"[1,0]<stdout>:" + whole)
+    shown = Lines(Ends(1, 0, False), keeps_words=False).take(b"[1,0]<stdout>:" + whole)
     assert shown == b"[worker 0] " + line.rstrip(b"\r\n") + (b"\r" if line.endswith(b"\r") else b"\n")
 
 
 @pytest.mark.parametrize(
     ("script", "code", "said"),
     [
-        ("exit 7", 7, "[worker 1] lockstep launch: ended with exit code 7"),
-        ("kill -9 $$", 137, "[worker 1] lockstep launch: ended by signal 9"),
-        ("exec no-such-program", 127, "[worker 1] lockstep launch: ended with exit code 127"),
+        ("echo no bread >&2; exit 7", 7, "with exit code 7"),
+        ("echo no bread >&2; kill -9 $$", 137, "by signal 9"),
+        ("echo no bread >&2; exec no-such-program", 127, "with exit code 127"),
     ],
 )
 def test_exit_codes(script: str, code: int, said: str) -> None:
+    """The last line is the launcher's, behind all of mpirun's."""
     done = launch("-n", "3", "sh", "-c", f"[ $OMPI_COMM_WORLD_RANK = 1 ] || sleep 60; {script}")
     assert done.returncode == code
-    assert said in done.stderr.splitlines()
+    lines = done.stderr.splitlines()
+    assert f"[worker 1] lockstep launch: ended {said} on host {HOST}" in lines
     assert "[worker 0] lockstep launch: ended" not in done.stderr, "mpirun has ended these"
+    words = "sh: 1: exec: no-such-program: not found" if code == 127 else "no bread"
+    assert (
+        lines[-1]
+        == f"lockstep launch: the job has failed with exit code {code}: worker 1 on host {HOST} ended {said}: {words}"
+    )
+
+
+# What mpirun does whose ranks are all on other hosts: none is a process of this one.
+@pytest.mark.parametrize(
+    ("ends", "options", "code", "said"),
+    [
+        ([(0, "with exit code 3"), (1, "by signal 15")], "", 3, "the job has not ended in 1 s since worker 0 failed"),
+        ([(1, "with exit code 0"), (0, "with exit code 0")], "", 0, "mpirun has not ended in 1 s since all ranks have"),
+        (
+            [(1, "by signal 9"), (0, "with exit code 0")],
+            "--tolerate-workers",
+            0,
+            "mpirun has not ended in 1 s since all ranks have",
+        ),
+    ],
+)
+def test_an_mpirun_that_stays_is_ended(
+    tmp_path: Path, ends: list[tuple[int, str]], options: str, code: int, said: str
+) -> None:
+    told = {15: ", as it was told"}
+    notes = [
+        f"[1,{rank}]<stderr>:lockstep launch: ended {how} on host far{told.get(int(how.split()[-1]), '')}"
+        for rank, how in ends
+    ]
+    fake = tmp_path / "mpirun"
+    fake.write_text("#!/bin/sh\n" + "".join(f"echo '{note}' >&2\n" for note in notes) + "exec sleep 100\n")
+    fake.chmod(0o755)
+    program = f"""
+from lockstep import _command
+from lockstep._launch import ends
+ends.LINGER_SECONDS, ends.LOST_SECONDS = 1 if {code} == 0 else 50, 1
+raise SystemExit(_command.main(["launch", "-n", "2", *{options.split()}, "train"]))
+"""
+    environment = {**ENVIRONMENT, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == code, done.stderr
+    lines = done.stderr.splitlines()
+    assert f"lockstep launch: {said}" in lines
+    last = "the job has failed with exit code 3: worker 0 on host far ended with exit code 3"
+    assert (lines[-1] == f"lockstep launch: {last}") == (code != 0)
 
 
 def test_a_program_that_is_not_there() -> None:
     done = launch("-n", "1", "no-such-program")
     assert done.returncode == 127
     assert "[worker 0] lockstep launch: no-such-program cannot be run: No such file or directory\n" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(
+        f"lockstep launch: the job has failed with exit code 127: worker 0 on host {HOST}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,8 +267,8 @@ def test_a_job_without_a_server_is_lost(server: str) -> None:
     command = ["launch", "-n", "1", "-s", "1", "--tolerate-workers", *settings, "sleep", "100"]
     program = f"""
 from lockstep import _command
-from lockstep._launch import output
-output.LOST_SECONDS = 1
+from lockstep._launch import ends
+ends.LOST_SECONDS = 1
 raise SystemExit(_command.main({command}))
 """
     environment = {**ENVIRONMENT, "MARK_OF_JOB": mark}
@@ -206,7 +276,8 @@ raise SystemExit(_command.main({command}))
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 3, done.stderr
-    assert "[server 0] lockstep launch: ended with exit code 3" in done.stderr
+    assert "[server 0] lockstep launch: ended with exit code 3 on host" in done.stderr
+    assert "lockstep launch: the job has not ended in 1 s since server 0 failed" in done.stderr
     assert not processes_with(mark)
 
 

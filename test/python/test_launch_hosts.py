@@ -110,6 +110,8 @@ def test_exit_codes_come_from_other_hosts(two: ssh_hosts.SshHosts, hosts_file: s
     returned, _, stderr = launch(two, "-n", "3", "-H", hosts_file, "--", "sh", "-c", script)
     assert returned == code
     assert "[worker 2] lockstep launch: ended " in stderr
+    last = f"lockstep launch: the job has failed with exit code {code}: worker 2 on host {two.names[1]} ended "
+    assert stderr.splitlines()[-1].startswith(last), stderr
 
 
 @needs_ssh

@@ -11,17 +11,26 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import BinaryIO, Self
 
-LOST_SECONDS = 30.0  # for workers, to end by themselves when a server has failed
+from .ends import End, Ends
+
+DRAWN_SECONDS = 10.0
 _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>:")
-_ENDED = re.compile(rb"lockstep launch: ended (with exit code|by signal) (\d+)\n")  # as rank.py says it
+# As rank.py says it.
+_ENDED = re.compile(rb"lockstep launch: ended (with exit code|by signal) (\d+) on host ([^\n,]+)(, as it was told)?\n")
 
 
 class Lines:
     """Makes of the lines of one stream of mpirun those that are shown."""
 
-    def __init__(self, workers: int, on_failure: Callable[[int, int], None]) -> None:
-        """`on_failure` is called with the rank and the exit code of one that says that it has failed."""
-        self._workers, self._on_failure = workers, on_failure
+    def __init__(self, ends: Ends, keeps_words: bool, is_terminal: bool = True) -> None:
+        """
+        Args:
+          ends: hears of ranks that end and, if `keeps_words`, what they say.
+          is_terminal: where they are shown. Elsewhere of lines that a program draws over each other, as a progress bar is, a rank has
+            one in ten seconds, with an end.
+        """
+        self._ends, self._keeps_words, self._is_terminal = ends, keeps_words, is_terminal
+        self._drawn_at: dict[int, float] = {}  # by rank
         self._begun: dict[int, bytes] = {}  # by rank, what has no end yet
 
     def take(self, line: bytes) -> bytes:
@@ -46,51 +55,39 @@ class Lines:
         end = b"\r" if line.endswith(b"\r\n") else b"\n"
         ended = _ENDED.fullmatch(text + end)
         if ended:
-            self._on_failure(rank, int(ended[2]) + (128 if ended[1] == b"by signal" else 0))
-        return f"[{self.name(rank)}] ".encode() + text + end
-
-    def name(self, rank: int) -> str:
-        return f"worker {rank}" if rank < self._workers else f"server {rank - self._workers}"
+            code = int(ended[2]) + (128 if ended[1] == b"by signal" else 0)
+            failed = code != 0 and not ended[4]
+            self._ends.note(End(rank, code, failed, ended[3].decode(errors="replace")))
+            if not failed:  # nobody wants to know
+                return b""
+        elif self._keeps_words and text.strip():
+            self._ends.note_words(rank, text.decode(errors="replace"))
+        if end == b"\r" and not self._is_terminal:
+            if not text.strip() or time.monotonic() - self._drawn_at.get(rank, -DRAWN_SECONDS) < DRAWN_SECONDS:
+                return b""
+            self._drawn_at[rank], end = time.monotonic(), b"\n"
+        return f"[{self._ends.name(rank)}] ".encode() + text + end
 
 
 class Copies:
     """Pipes for mpirun's output, and threads that copy from them, for as long as it is entered."""
 
-    def __init__(self, workers: int, stdout: BinaryIO, stderr: BinaryIO) -> None:
-        self._workers = workers
-        self._failures: list[tuple[int, int]] = []  # ranks and exit codes
-        self._server_failed_at: float | None = None
-        self._ends: list[int] = []
+    def __init__(self, ends: Ends, stdout: BinaryIO, stderr: BinaryIO) -> None:
+        self._to: list[int] = []
         self._threads: list[threading.Thread] = []
         for to in (stdout, stderr):
             reading, writing = os.pipe()
-            self._ends.append(writing)
-            copy = _copier(reading, Lines(workers, self._note), to)
+            self._to.append(writing)
+            copy = _copier(reading, Lines(ends, keeps_words=to is stderr, is_terminal=to.isatty()), to)
             self._threads.append(threading.Thread(target=copy, daemon=True))
 
     @property
     def stdout(self) -> int:
-        return self._ends[0]
+        return self._to[0]
 
     @property
     def stderr(self) -> int:
-        return self._ends[1]
-
-    def is_lost(self) -> bool:
-        """Whether a server has failed so long ago that workers should have noticed it."""
-        return self._server_failed_at is not None and time.monotonic() - self._server_failed_at > LOST_SECONDS
-
-    def exit_code(self, code: int) -> int:
-        """That of a job whose workers may die, once all is copied. mpirun then has 0 always: it has failed if no worker succeeded, or a server did not."""
-        failed_workers = sum(rank < self._workers for rank, _ in self._failures)
-        if failed_workers == self._workers or failed_workers < len(self._failures):
-            return self._failures[0][1]
-        return code
-
-    def _note(self, rank: int, code: int) -> None:
-        self._failures.append((rank, code))
-        if rank >= self._workers and self._server_failed_at is None:
-            self._server_failed_at = time.monotonic()
+        return self._to[1]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -98,8 +95,8 @@ class Copies:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for end in self._ends:
-            os.close(end)
+        for writing in self._to:
+            os.close(writing)
         for thread in self._threads:
             thread.join()
 

@@ -125,12 +125,12 @@ def main(program: list[str]) -> None:
         child = _start(program, stdout, stderr)
     except OSError as error:
         _say(f"{program[0]} cannot be run: {error.strerror}")
+        _say(f"ended with exit code 127 on host {os.uname().nodename}")
         sys.exit(127)
     _copy_until_end(child, [Lines(terminal, 1), Lines(pipe, 2)])
     code = child.wait()
-    if code != 0 and -code not in told:
-        how = f"with exit code {code}" if code > 0 else f"by signal {-code}"
-        _say(f"ended {how}")
+    how = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
+    _say(f"ended {how} on host {os.uname().nodename}" + (", as it was told" if -code in told else ""))
     _end_as(code)
 
 

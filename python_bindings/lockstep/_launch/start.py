@@ -6,13 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .. import _supervise
 from .._errors import Error
 from .command import _OWN
+from .ends import Ends
 from .job import Plan, Step
 from .output import Copies
 
@@ -26,13 +27,13 @@ _PACKAGES = {
 }
 
 
-def start(plan: Plan, tolerates_workers: bool, workers: int) -> int:
+def start(plan: Plan, tolerates_workers: bool, workers: int, servers: int) -> int:
     """The exit code of the plan's command; of mpirun, that of the first rank that failed.
 
     Args:
       plan: what is done.
       tolerates_workers: the exit code does not depend on workers that fail, as long as one succeeds.
-      workers: of the job.
+      workers, servers: of the job.
 
     Raises:
       Error: a program is missing, a host cannot be reached, or what is copied cannot be written there.
@@ -49,10 +50,26 @@ def start(plan: Plan, tolerates_workers: bool, workers: int) -> int:
     environment = {**plan.environment, **{name: value for name, value in os.environ.items() if name not in _OWN}}
     if not plan.supervised:
         return subprocess.run(plan.command, env=environment, check=False).returncode
-    with Copies(workers, sys.stdout.buffer, sys.stderr.buffer) as copies:
-        is_lost = copies.is_lost if tolerates_workers else lambda: False
-        code = _supervise.run(plan.command, environment, say, copies.stdout, copies.stderr, is_lost)
-    return copies.exit_code(code) if tolerates_workers else code
+    return _run(plan.command, environment, Ends(workers, servers, tolerates_workers), tolerates_workers)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], ends: Ends, tolerates_workers: bool) -> int:
+    """mpirun, to its end; the last that is said is who failed."""
+    overdue: list[str] = []  # why mpirun was ended
+
+    def is_overdue() -> bool:
+        if reason := ends.overdue():
+            overdue.append(reason)
+        return bool(overdue)
+
+    with Copies(ends, sys.stdout.buffer, sys.stderr.buffer) as copies:
+        code = _supervise.run(
+            command, environment, overdue.append, copies.stdout, copies.stderr, is_overdue, tolerates_workers
+        )
+    code = ends.exit_code(code, was_overdue=bool(overdue))
+    for line in overdue + (ends.last_words(code) if code != 0 else []):
+        say(line)
+    return code
 
 
 def say(text: str) -> None:

@@ -1,0 +1,106 @@
+"""How the ranks of a job have ended, as rank.py tells it: whether mpirun is overdue, the job's exit code, and its last words.
+
+Notes come from the threads that copy output; the others are called by the main thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .._supervise import LINGER_SECONDS
+
+LOST_SECONDS = (
+    30.0  # that a job may go on when a rank has failed that is to end it: mpirun or its ranks notice it by themselves
+)
+_MOST_LINES, _MOST_WORDS = 8, 300
+
+
+@dataclass(frozen=True)
+class End:
+    """Of a rank. It has not failed if it succeeded, or was told to end."""
+
+    rank: int
+    code: int  # 128 + n of signal n
+    failed: bool
+    host: str
+
+
+class Ends:
+    """Of a job of so many workers and servers, in the order in which they are told."""
+
+    def __init__(self, workers: int, servers: int, tolerates_workers: bool) -> None:
+        self._workers, self._ranks, self._tolerates_workers = workers, workers + servers, tolerates_workers
+        self._lock = threading.Lock()
+        self._ends: dict[int, End] = {}
+        self._last_at = 0.0
+        self._lost: tuple[End, float] | None = None  # the first failure that is to end the job, and when
+        self._words: dict[int, str] = {}
+
+    def name(self, rank: int) -> str:
+        return f"worker {rank}" if rank < self._workers else f"server {rank - self._workers}"
+
+    def note(self, end: End) -> None:
+        """That a rank has ended."""
+        with self._lock:
+            self._last_at = time.monotonic()
+            self._ends[end.rank] = end
+            is_tolerated = self._tolerates_workers and end.rank < self._workers
+            if end.failed and not is_tolerated and self._lost is None:
+                self._lost = end, self._last_at
+
+    def note_words(self, rank: int, words: str) -> None:
+        """What a rank has said on stderr; of an exception its message is the last."""
+        with self._lock:
+            self._words[rank] = words
+
+    def overdue(self) -> str:
+        """Why mpirun should have ended by now, wherever the ranks are; "" if it need not."""
+        with self._lock:
+            now = time.monotonic()
+            if len(self._ends) == self._ranks and now - self._last_at > LINGER_SECONDS:
+                return f"mpirun has not ended in {LINGER_SECONDS:.0f} s since all ranks have"
+            workers = [rank for rank in range(self._workers) if rank not in self._ends]
+            if not workers and now - self._last_at > LINGER_SECONDS:
+                left = ", ".join(self.name(rank) for rank in range(self._ranks) if rank not in self._ends)
+                return f"the job has not ended in {LINGER_SECONDS:.0f} s since all workers have; there is still {left}"
+            if self._lost is not None and now - self._lost[1] > LOST_SECONDS:
+                return f"the job has not ended in {LOST_SECONDS:.0f} s since {self.name(self._lost[0].rank)} failed"
+            return ""
+
+    def exit_code(self, code: int, was_overdue: bool) -> int:
+        """The job's, once all is copied.
+
+        Args:
+          code: mpirun's. Of a job whose workers may die that is 0 always: it has failed if no worker succeeded, or a server did not.
+          was_overdue: mpirun was ended, so that its code says nothing.
+        """
+        failures = self._failures()
+        if not was_overdue and not (failures and self._tolerates_workers):
+            return code
+        failed_workers = sum(end.rank < self._workers for end in failures)
+        is_tolerated = self._tolerates_workers and failed_workers < self._workers and failed_workers == len(failures)
+        if failures and not is_tolerated:
+            return failures[0].code
+        # Of one that was ended before all ranks had, nobody knows how it would have gone on.
+        return 0 if was_overdue and len(self._ends) == self._ranks else code
+
+    def last_words(self, code: int) -> list[str]:
+        """What to say at the end of a job that has failed with this exit code: lines, the first failure in the first."""
+        failures = self._failures()
+        if not failures:
+            return [f"mpirun has ended with exit code {code}, and no rank has said that it failed"]
+        lines = [f"the job has failed with exit code {code}: {self._described(failures[0])}"]
+        lines += [f"then {self._described(end)}" for end in failures[1:_MOST_LINES]]
+        return lines + ([f"and {len(failures) - _MOST_LINES} more"] if len(failures) > _MOST_LINES else [])
+
+    def _failures(self) -> Sequence[End]:
+        return [end for end in self._ends.values() if end.failed]
+
+    def _described(self, end: End) -> str:
+        how = f"by signal {end.code - 128}" if end.code > 128 else f"with exit code {end.code}"
+        words = self._words.get(end.rank, "").strip()
+        shown = words if len(words) <= _MOST_WORDS else words[:_MOST_WORDS] + "…"
+        return f"{self.name(end.rank)} on host {end.host} ended {how}" + (f": {shown}" if shown else "")
