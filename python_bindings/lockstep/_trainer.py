@@ -12,9 +12,10 @@ from . import _check, _curve
 from ._checkpoint import on_all_ranks
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
-from ._trainer_data import Inputs, with_progress
+from ._trainer_data import Inputs
 from ._trainer_evaluation import Evaluation, Measured
 from ._trainer_options import divided, optimizer_of, world_of
+from ._trainer_progress import with_progress
 from .loss import Loss
 
 if TYPE_CHECKING:
@@ -91,8 +92,8 @@ class Trainer:
         step = train_step(model, loss, optimizer_of(optimizer, optimizer_params), uneven=uneven, **of_step)
         self._exe = compile(step, world=self._world, **of_compile)
         self._name, self._is_averaged = model.name, options.get("average") is not None
-        names = [each.name for each in step.inputs if each.name != "rows"]
-        self._inputs = Inputs(names, _batch_of(model), self._world, of_compile.get("mesh"))
+        dimensions = {each.name: len(each.shape) for each in step.inputs if each.name != "rows"}
+        self._inputs = Inputs(dimensions, _batch_of(model), self._world, of_compile.get("mesh"))
         evaluated = {name: value for name, value in of_compile.items() if name in _EVALUATED}
         self._evaluation = Evaluation(model, loss, self._inputs, self._world, evaluated)
         self._epoch, self._first = 0, 0
@@ -164,13 +165,13 @@ class Trainer:
         Args:
           train: a tuple of arrays, such as (images, labels), or a data set, all of it on every worker: it is shuffled in each epoch
             and cut into batches, which the workers share. Or this worker's part of a data set (`num_parts` of its reader); or an
-            iterable of this worker's batches, as `step` takes them, but no list, whose elements would be samples. Or a function that gives one of these for the number of an epoch.
+            iterable of this worker's batches, as `step` takes them, such as a list of them. Or a function that gives one of these for the number of an epoch.
           validation: what `evaluate` gets after each epoch.
           epochs: how many.
           callbacks: each is called after an epoch as f(trainer, results). If one returns True on any worker, training ends on all.
           seed: of the shuffles, of which each epoch has another; None keeps the order.
           metrics: as of `evaluate`.
-          progress: whether rank 0 shows a bar, if tqdm is installed.
+          progress: whether rank 0 shows a bar, if tqdm is installed; where stderr is no terminal, a line every ten seconds.
           curve: the file of a picture of losses and metrics that rank 0 writes, such as "loss.png".
 
         Returns:
@@ -200,13 +201,11 @@ class Trainer:
         if not self._losses:
             self._first = self._exe.step
 
-        def batches() -> Iterable[Any]:
-            is_function = callable(train) and not hasattr(train, "__iter__") and not hasattr(train, "__getitem__")
-            data = train(self._epoch) if is_function else train
-            shuffle = None if seed is None else seed + self._epoch
-            return self._inputs.epoch(data, shuffle, "pad" if self._uneven else "drop")
-
-        given = self._checked(batches)
+        is_function = callable(train) and not hasattr(train, "__iter__") and not hasattr(train, "__getitem__")
+        shuffle = None if seed is None else seed + self._epoch
+        given = self._inputs.epoch(
+            lambda: train(self._epoch) if is_function else train, shuffle, "pad" if self._uneven else "drop"
+        )
         total = len(given) if hasattr(given, "__len__") else None
         shown = _check.flag("fit: progress", progress) and self._world.rank == 0
         losses, rows = [], []
@@ -267,7 +266,7 @@ class Trainer:
             softmax cross-entropy.
         """
         chosen = self._evaluation.metrics(metrics)
-        batches = self._guarded(self._checked(lambda: self._inputs.epoch(data, None, "pad")))
+        batches = self._guarded(self._inputs.epoch(lambda: data, None, "pad"))
         states = self._exe.state.averaged() if self._is_averaged else self._exe.state
         return self._evaluation.run(states, batches, chosen, self._checked)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from ._checkpoint import on_all_ranks
 from ._errors import Error
 from ._lockstep import Communicator
 from .data import batches
@@ -17,9 +18,11 @@ Batch = dict[str, Any]  # inputs by name; `rows` are weights, 1 for a row that i
 class Inputs:
     """What a batch is made of: the inputs of a training step, and this rank's share of their rows."""
 
-    def __init__(self, names: Sequence[str], size: int, world: Communicator, mesh: Mapping[str, int] | None) -> None:
-        """`size` is the global batch."""
-        self.names, self.size = list(names), size
+    def __init__(
+        self, dimensions: Mapping[str, int], size: int, world: Communicator, mesh: Mapping[str, int] | None
+    ) -> None:
+        """`dimensions`: how many each input has, by name. `size` is the global batch."""
+        self.names, self._dimensions, self.size = list(dimensions), list(dimensions.values()), size
         self._world, self._mesh = world, mesh
         along_data = world.size if mesh is None else mesh.get("data", 1)
         self.share = size // along_data
@@ -47,30 +50,54 @@ class Inputs:
             )
         return dict(zip([*self.names, "rows"], batch, strict=False))
 
-    def epoch(self, data: Any, seed: int | None, last: str) -> Iterable[Any]:
-        """The batches of an epoch: of arrays or a data set, cut into them; or as they are."""
-        arrays = data if isinstance(data, tuple) else (data,)
-        if not isinstance(data, tuple) and not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-            if not isinstance(data, Iterable):
-                raise Error(f"Trainer: the data is {data!r}, expected a tuple of arrays, a data set, or batches")
-            return data
-        if arrays and getattr(arrays[0], "num_parts", 1) > 1:
-            return batches(*arrays, size=self.share, seed=seed, last=last)
-        self._check_is_everywhere(arrays)
-        return batches(*arrays, size=self.size, world=self._world, mesh=self._mesh, seed=seed, last=last)
+    def epoch(self, data: Callable[[], Any], seed: int | None, last: str) -> Iterable[Any]:
+        """The batches of an epoch: of arrays or a data set, cut into them; or as they are. All workers call it; an Error of one is
+        raised on all.
 
-    def _check_is_everywhere(self, arrays: tuple[Any, ...]) -> None:
-        """Whether all workers have as many samples: each cuts its rows out of what it takes for all."""
-        if self._world.size == 1:
-            return
-        own = len(arrays[0]) if arrays and hasattr(arrays[0], "__len__") else -1
-        counts = [int(told) for told in self._world.gather_bytes(str(own).encode(), "samples of a Trainer's data")]
-        other = next((rank for rank, count in enumerate(counts) if count != counts[0]), None)
+        Args:
+          data: gives it.
+        """
+        made: list[Iterable[Any]] = []
+
+        def own() -> str:
+            batches, kind = self._of_this_rank(data(), seed, last)
+            made.append(batches)
+            return kind
+
+        kinds = on_all_ranks(self._world, "the data of a Trainer", own)
+        other = next((rank for rank, kind in enumerate(kinds) if kind != kinds[0]), None)
         if other is not None:
             raise Error(
-                f"Trainer: the data has {counts[0]} samples on rank 0 and {counts[other]} on rank {other}, and is to be all samples, the "
-                "same on all workers; a worker's own part is what a reader gives with num_parts and part_index, or an iterable of batches"
+                f"Trainer: the data is {kinds[0]} on rank 0 and {kinds[other]} on rank {other}: either all samples, the same on all "
+                "workers; or on each its own part, which is what a reader gives with num_parts and part_index, or batches"
             )
+        return made[0]
+
+    def _of_this_rank(self, data: Any, seed: int | None, last: str) -> tuple[Iterable[Any], str]:
+        """The batches, and what workers have to have in common of the data."""
+        is_cut = isinstance(data, tuple) or (hasattr(data, "__len__") and hasattr(data, "__getitem__"))
+        if not is_cut or self._has_batches(data):
+            if not isinstance(data, Iterable):
+                raise Error(f"Trainer: the data is {data!r}, expected a tuple of arrays, a data set, or batches")
+            return data, "a part"
+        arrays = data if isinstance(data, tuple) else (data,)
+        if arrays and getattr(arrays[0], "num_parts", 1) > 1:
+            return batches(*arrays, size=self.share, seed=seed, last=last), "a part"
+        count = len(arrays[0]) if arrays and hasattr(arrays[0], "__len__") else 0
+        cut = batches(*arrays, size=self.size, world=self._world, mesh=self._mesh, seed=seed, last=last)
+        return cut, f"all of {count} samples"
+
+    def _has_batches(self, data: Any) -> bool:
+        """Whether a list has batches as `step` takes them, or nothing: arrays with as many dimensions as the step's inputs. Those of a
+        sample have one less."""
+        if not isinstance(data, list) or not data:
+            return isinstance(data, list)
+        first = data[0]
+        if isinstance(first, Mapping):
+            return True
+        if not isinstance(first, (tuple, list)) or len(first) not in (len(self.names), len(self.names) + 1):
+            return False
+        return all(np.ndim(array) == rank for array, rank in zip(first, self._dimensions, strict=False))
 
     def padded(self, batch: Batch) -> Batch:
         """The same with as many rows as this rank's share: what is missing are copies of its first row, of weight 0."""
@@ -84,21 +111,3 @@ class Inputs:
         places = np.arange(self.share)
         arrays = {name: array[np.where(places < count, places, 0)] for name, array in arrays.items()}
         return {**arrays, "rows": np.concatenate([rows, np.zeros(self.share - count, np.float32)])}
-
-
-def with_progress(
-    each: Iterator[dict[str, Any]], name: str, total: int | None, size: int, shown: bool, loss: Callable[[], float]
-) -> Iterator[dict[str, Any]]:
-    """The results of steps, with a bar that shows how many there were, and the last losses' mean."""
-    if not shown:
-        yield from each
-        return
-    try:
-        from tqdm import tqdm
-    except ImportError:  # training needs no bar
-        yield from each
-        return
-    with tqdm(each, desc=name, unit=" samples", unit_scale=size, total=total) as progress:
-        for result in progress:
-            yield result
-            progress.set_postfix(loss=f"{loss():.4f}", refresh=False)

@@ -184,10 +184,22 @@ def test_data_of_other_lengths_is_an_error() -> None:
     x, labels = samples(64)
 
     def body(world: ls.Communicator) -> Any:
-        trainer(world).fit((x[: 64 - world.rank], labels[: 64 - world.rank]))
+        found = trainer(world)
+        with pytest.raises(ls.Error, match="the data is all of 64 samples on rank 0 and a part on rank 1"):
+            found.fit((x, labels) if world.rank == 0 else iter([]))
+        with pytest.raises(ls.Error, match="no image" if world.rank == 1 else "rank 1 on host .*: no image"):
+            found.fit(lambda _: (x, labels) if world.rank == 0 else no_image())
+        with pytest.raises(ls.Error) as caught:
+            found.fit((x[: 64 - world.rank], labels[: 64 - world.rank]))
+        found.fit((x, labels))  # what all have heard of before a step leaves the world usable
+        raise caught.value
 
     for error in errors_of(2, body):
-        assert "has 64 samples on rank 0 and 63 on rank 1" in error, error
+        assert "the data is all of 64 samples on rank 0 and all of 63 samples on rank 1" in error, error
+
+
+def no_image() -> Any:
+    raise ls.Error("no image")
 
 
 def test_on_a_mesh_ranks_that_differ_along_other_axes_have_the_same_rows() -> None:
@@ -227,9 +239,11 @@ def test_batches_of_ones_own_and_functions_of_the_epoch() -> None:
     with pytest.raises(ls.Error, match="fit: epoch 2 has no batch"):
         trainer().fit(iter([(x[:BATCH], labels[:BATCH])]), epochs=2)
     same = ls.data.batches(x, labels, size=BATCH, seed=0, last="pad")
-    once = trainer()
-    once.fit(same)
-    assert once.losses == expected.losses[:4]
+    named = [dict(zip(("x", "label", "rows"), batch, strict=True)) for batch in same]
+    for batches in (same, list(same), [list(batch) for batch in same], named):
+        once = trainer()
+        once.fit(batches)
+        assert once.losses == expected.losses[:4]
 
 
 def test_an_evaluation_counts_each_row_once() -> None:
@@ -366,6 +380,8 @@ def test_the_bar_is_shown_by_rank_0_alone(capfd: pytest.CaptureFixture[str]) -> 
     for epoch in (1, 2):
         assert len(re.findall(f"epoch {epoch}/2:   0%", shown)) == 1 and f"epoch {epoch}/2: 100%" in shown
     assert "loss=" in shown
+    lines = shown.splitlines()  # no bar is drawn over and over into what is no terminal
+    assert "\r" not in shown and 4 <= len(lines) <= 6 and all(line.startswith("epoch ") for line in lines), shown
     trainer().fit((x, labels), progress=False)
     assert capfd.readouterr().err == ""
 

@@ -1,0 +1,49 @@
+"""How far an epoch of `Trainer` is: a bar where stderr is a terminal, and a line now and then where it is a file or a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
+
+_LINE_SECONDS = 10.0  # from line to line
+_LINE = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+_LINE_WITHOUT_TOTAL = "{desc}: {n_fmt} [{elapsed}, {rate_fmt}{postfix}]"
+
+
+def with_progress(
+    each: Iterator[dict[str, Any]], name: str, total: int | None, size: int, shown: bool, loss: Callable[[], float]
+) -> Iterator[dict[str, Any]]:
+    """The results of steps, and what is shown of how many there were, and of the last losses' mean."""
+    if not shown:
+        yield from each
+        return
+    try:
+        from tqdm import tqdm
+    except ImportError:  # training needs no bar
+        yield from each
+        return
+    options: dict[str, Any] = {}
+    if not sys.stderr.isatty():
+        line = _LINE if total is not None else _LINE_WITHOUT_TOTAL
+        options = {"file": _Lines(sys.stderr), "mininterval": _LINE_SECONDS, "bar_format": line}
+    with tqdm(each, desc=name, unit=" samples", unit_scale=size, total=total, **options) as progress:
+        for result in progress:
+            yield result
+            progress.set_postfix(loss=f"{loss():.4f}", refresh=False)
+
+
+class _Lines:
+    """A file of what tqdm draws over and over: each drawing is a line, unless it is that before it."""
+
+    def __init__(self, to: TextIO) -> None:
+        self._to, self._last = to, ""
+
+    def write(self, drawn: str) -> None:
+        line = drawn.strip("\r\n ")
+        if line and line != self._last:
+            self._to.write(line + "\n")
+            self._last = line
+
+    def flush(self) -> None:
+        self._to.flush()
