@@ -71,6 +71,7 @@ def test_the_order_of_a_seed_is_one_for_all_time() -> None:
         ((10, 0), "SplitSampler: num_parts is 0, expected at least 1"),
         ((10, 2, 2), "SplitSampler: part_index is 2, of 2 parts, which are numbered from 0"),
         ((10, 2, -1), "SplitSampler: part_index is -1, expected at least 0"),
+        ((10, 2), "SplitSampler: num_parts is 2, and part_index, which of them this is, is not given"),
         ((-1,), "SplitSampler: length is -1, expected at least 0"),
         ((10, 2.5), "SplitSampler: num_parts is 2.5, expected a whole number"),
     ],
@@ -95,6 +96,8 @@ def test_num_parts_of_batches_is_what_a_world_is() -> None:
         ls.data.batches(samples, size=6, num_parts=3, part_index=1, world=SimpleNamespace(rank=0, size=2))
     with pytest.raises(ls.Error, match="batches: part_index is 3, of 3 parts"):
         ls.data.batches(samples, size=6, num_parts=3, part_index=3)
+    with pytest.raises(ls.Error, match="batches: num_parts is 3, and part_index, which of them this is, is not given"):
+        ls.data.batches(samples, size=6, num_parts=3)
 
 
 def test_a_sampler_says_which_samples_come_and_in_which_order() -> None:
@@ -124,7 +127,7 @@ def test_a_sampler_says_which_samples_come_and_in_which_order() -> None:
         ({"sampler": ["a", "b"]}, "whose elements are no whole numbers"),
         ({"sampler": "ab"}, "expected numbers of samples, such as a SplitSampler"),
         ({"sampler": [0, 1], "seed": 1}, "sampler and seed both decide the order"),
-        ({"sampler": [0, 1], "num_parts": 2}, "which would be shared again: leave out world"),
+        ({"sampler": [0, 1], "num_parts": 2, "part_index": 0}, "which would be shared again: leave out world"),
         ({"sampler": []}, "there are no samples"),
         ({"epoch_size": 0}, "epoch_size is 0, expected at least 1"),
     ],
@@ -225,6 +228,10 @@ def test_the_parts_of_a_reader_are_the_whole(reader: str, seed: int | None, fold
 def test_a_reader_has_no_such_part(reader: str, folder: Path) -> None:
     with pytest.raises(ls.Error, match=f"{reader}: part_index is 4, of 4 parts"):
         numbers_of(reader, folder, num_parts=4, part_index=4)
+    with pytest.raises(
+        ls.Error, match=f"{reader}: num_parts is 4, and part_index, which of them this is, is not given"
+    ):
+        numbers_of(reader, folder, num_parts=4)
 
 
 def test_fashion_mnist_in_parts_is_fashion_mnist() -> None:

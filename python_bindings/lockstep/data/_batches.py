@@ -154,7 +154,7 @@ def batches(
     start: int = 0,
     last: str = "drop",
     num_parts: int = 1,
-    part_index: int = 0,
+    part_index: int | None = None,
     epoch_size: int | None = None,
     sampler: Sampler | None = None,
 ) -> Batches:

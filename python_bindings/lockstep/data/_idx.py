@@ -19,7 +19,7 @@ _IDX_DTYPES = {8: np.uint8, 9: np.int8, 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f
 
 
 def load_idx(
-    path: str | PathLike[str], *, num_parts: int = 1, part_index: int = 0, seed: int | None = None
+    path: str | PathLike[str], *, num_parts: int = 1, part_index: int | None = None, seed: int | None = None
 ) -> np.ndarray:
     """Reads a file in the IDX format of MNIST, plain or compressed (.gz).
 
@@ -42,7 +42,7 @@ def load_idx(
     except (OSError, EOFError, zlib.error) as error:
         raise Error(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     array = _array_of(path, content)
-    if (num_parts, part_index, seed) != (1, 0, None):
+    if (num_parts, part_index, seed) != (1, None, None):
         if not array.ndim:
             raise Error(f"{path}: it has one element and no rows, so there are no parts of it")
         array = array[rows_of_part("load_idx", len(array), num_parts, part_index, seed)]
@@ -73,7 +73,7 @@ def mnist(
     train: bool = True,
     *,
     num_parts: int = 1,
-    part_index: int = 0,
+    part_index: int | None = None,
     seed: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reads a data set in MNIST's four files, such as Fashion-MNIST (Debian's package dataset-fashion-mnist).
@@ -102,7 +102,7 @@ def mnist(
     images, labels = load("images-idx3-ubyte"), load("labels-idx1-ubyte")
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
         raise Error(f"{directory}: images of shape {images.shape} with labels of shape {labels.shape}")
-    if (num_parts, part_index, seed) != (1, 0, None):
+    if (num_parts, part_index, seed) != (1, None, None):
         rows = rows_of_part("mnist", len(labels), num_parts, part_index, seed)
         images, labels = images[rows], labels[rows]
     return images[:, None].astype(np.float32) / np.float32(255), labels.astype(np.int64)

@@ -62,7 +62,7 @@ def image_folder(
     transform: Transform | None = None,
     classes: Sequence[str] | None = None,
     num_parts: int = 1,
-    part_index: int = 0,
+    part_index: int | None = None,
     seed: int | None = None,
 ) -> ImageFolder:
     """The images of <path>/<class>/*.jpg, also of .jpeg, .png and .webp, which are read when they are asked for. Needs Pillow.

@@ -134,7 +134,7 @@ def records(
     index: str | os.PathLike[str] | None = None,
     *,
     num_parts: int = 1,
-    part_index: int = 0,
+    part_index: int | None = None,
     seed: int | None = None,
 ) -> Records:
     """The records of a RecordIO file of MXNet, which are read when they are asked for.
@@ -175,7 +175,7 @@ def image_records(
     labels: str = "classes",
     index: str | os.PathLike[str] | None = None,
     num_parts: int = 1,
-    part_index: int = 0,
+    part_index: int | None = None,
     seed: int | None = None,
 ) -> ImageRecords:
     """The images of a RecordIO file, as MXNet's im2rec and `recordio.pack_img` write them. Needs Pillow.

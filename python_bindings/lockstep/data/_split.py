@@ -20,14 +20,20 @@ def order(count: int, seed: int | None, turn: int = 0) -> np.ndarray:
     return np.random.Generator(generator).permutation(count)
 
 
-def checked_part(owner: str, num_parts: int, part_index: int) -> tuple[int, int]:
-    """The two as whole numbers.
+def checked_part(owner: str, num_parts: int, part_index: int | None) -> tuple[int, int]:
+    """The two as whole numbers; None is the only part.
 
     Raises:
-      Error: if there is no such part.
+      Error: if there is no such part, or nobody says which of several it is: workers that all took the first would train on a fraction
+        of the data.
     """
     parts = _check.integer(f"{owner}: num_parts", num_parts, 1)
-    index = _check.integer(f"{owner}: part_index", part_index, 0)
+    if part_index is None and parts > 1:
+        raise Error(
+            f"{owner}: num_parts is {parts}, and part_index, which of them this is, is not given; a worker's is the rank of its store "
+            "or world"
+        )
+    index = _check.integer(f"{owner}: part_index", 0 if part_index is None else part_index, 0)
     if index >= parts:
         raise Error(f"{owner}: part_index is {index}, of {parts} parts, which are numbered from 0")
     return parts, index
@@ -38,7 +44,7 @@ def bounds(count: int, parts: int, index: int) -> tuple[int, int]:
     return index * count // parts, (index + 1) * count // parts
 
 
-def rows_of_part(owner: str, count: int, num_parts: int, part_index: int, seed: int | None) -> np.ndarray:
+def rows_of_part(owner: str, count: int, num_parts: int, part_index: int | None, seed: int | None) -> np.ndarray:
     """The numbers of a part's samples, of the order of the seed, which all parts have in common."""
     parts, index = checked_part(owner, num_parts, part_index)
     seed = None if seed is None else _check.integer(f"{owner}: seed", seed, 0)
@@ -59,12 +65,12 @@ class SplitSampler:
       ...     ...
     """
 
-    def __init__(self, length: int, num_parts: int = 1, part_index: int = 0, *, seed: int | None = 0) -> None:
+    def __init__(self, length: int, num_parts: int = 1, part_index: int | None = None, *, seed: int | None = 0) -> None:
         """
         Args:
           length: how many samples there are in all parts.
           num_parts: into how many parts they are cut.
-          part_index: which part this is, from 0.
+          part_index: which part this is, from 0; of several it has to be given.
           seed: of the shuffles, the same in all parts; None keeps the order, so that a part is `length / num_parts` neighbours.
 
         Raises:
