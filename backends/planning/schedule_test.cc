@@ -17,8 +17,10 @@ class Writer {
   Writer() { program_.mesh = Mesh({{"data", 2}, {"model", 2}}); }
 
   int Compute(std::vector<int> reads, int64_t count) {
-    const int id = program_.AddStorage({.name = "v" + std::to_string(program_.storages.size()),
-                                        .bytes = static_cast<uint64_t>(count) * SizeOf(DType::kF32)});
+    Storage result;
+    result.name = "v" + std::to_string(program_.storages.size());
+    result.bytes = static_cast<uint64_t>(count) * SizeOf(DType::kF32);
+    const int id = program_.AddStorage(std::move(result));
     Instruction instruction;
     instruction.reads = std::move(reads);
     instruction.writes = {id};

@@ -106,24 +106,37 @@ class Sharing {
     program_.mesh = Mesh({{"data", 2}, {"model", 2}});
     for (int number : {0, 1}) {
       const int whole = static_cast<int>(program_.shared.size());
-      wholes_[number] = program_.AddStorage({.kind = Storage::Kind::kState, .bytes = 64, .index = whole});
-      program_.AddStorage(
-          {.kind = Storage::Kind::kState, .bytes = 32, .index = whole + 1, .alias_of = wholes_[number]});
-      nexts_[number] = program_.AddStorage({.bytes = 32, .state = whole + 1});
+      Storage state, part, next;
+      state.kind = part.kind = Storage::Kind::kState;
+      state.bytes = 64;
+      part.bytes = next.bytes = 32;
+      state.index = whole;
+      part.index = next.state = whole + 1;
+      part.alias_of = wholes_[number] = program_.AddStorage(std::move(state));
+      program_.AddStorage(std::move(part));
+      nexts_[number] = program_.AddStorage(std::move(next));
       program_.shared.push_back({.axis = 0, .part_of = -1});
       program_.shared.push_back({.axis = 0, .part_of = whole});
     }
   }
 
-  Sharing& Read(int state) { return Add({.reads = {wholes_[state]}}); }
-  Sharing& Write(int state) { return Add({.writes = {nexts_[state]}}); }
-  Sharing& Start(CollectiveInfo info = {.count = 1}, int mesh_axis = 0) {
-    info.id = program_.num_collectives++;
-    info.mesh_axis = mesh_axis;
-    last_ = info;
-    return Add({.kind = Instruction::Kind::kStart, .collective = info});
+  Sharing& Read(int state) {
+    Added().reads = {wholes_[state]};
+    return *this;
   }
-  Sharing& Wait() { return Add({.kind = Instruction::Kind::kWait, .collective = last_}); }
+  Sharing& Write(int state) {
+    Added().writes = {nexts_[state]};
+    return *this;
+  }
+  Sharing& Start(CollectiveOp op = CollectiveOp::kAllReduce, int64_t count = 1, int mesh_axis = 0) {
+    last_ = CollectiveInfo();
+    last_.op = op;
+    last_.count = count;
+    last_.id = program_.num_collectives++;
+    last_.mesh_axis = mesh_axis;
+    return AddCollective(Instruction::Kind::kStart);
+  }
+  Sharing& Wait() { return AddCollective(Instruction::Kind::kWait); }
 
   // "read 0, barrier 0, over 0, write 0"
   std::string Guarded() {
@@ -144,8 +157,11 @@ class Sharing {
   }
 
  private:
-  Sharing& Add(Instruction instruction) {
-    program_.instructions.push_back(std::move(instruction));
+  Instruction& Added() { return program_.instructions.emplace_back(); }
+  Sharing& AddCollective(Instruction::Kind kind) {
+    Instruction& added = Added();
+    added.kind = kind;
+    added.collective = last_;
     return *this;
   }
 
@@ -162,9 +178,10 @@ TEST(GuardSharedStates, OneThatSomeRanksNeedNotAwaitIsNot) {
   const std::string guarded = "read 0, barrier 0, start 1, wait 1, over 0, write 0, barrier 2, over 2";
   for (const CollectiveOp op :
        {CollectiveOp::kBroadcast, CollectiveOp::kPermute, CollectiveOp::kGather, CollectiveOp::kScatter})
-    EXPECT_EQ(Sharing().Read(0).Start({.op = op, .count = 1}).Wait().Write(0).Guarded(), guarded);
-  EXPECT_EQ(Sharing().Read(0).Start({.count = 0}).Wait().Write(0).Guarded(), guarded) << "of no elements";
-  EXPECT_EQ(Sharing().Read(0).Start({.count = 1}, /*mesh_axis=*/1).Wait().Write(0).Guarded(), guarded);
+    EXPECT_EQ(Sharing().Read(0).Start(op).Wait().Write(0).Guarded(), guarded);
+  EXPECT_EQ(Sharing().Read(0).Start(CollectiveOp::kAllReduce, 0).Wait().Write(0).Guarded(), guarded)
+      << "of no elements";
+  EXPECT_EQ(Sharing().Read(0).Start(CollectiveOp::kAllReduce, 1, /*mesh_axis=*/1).Wait().Write(0).Guarded(), guarded);
 }
 
 TEST(GuardSharedStates, NorIsOneThatStartsBeforeTheReadOrEndsBehindTheWrite) {
