@@ -10,17 +10,23 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from faults import KINDS, PLACES, ROOT, Kind, Outcome
+from faults import KINDS, PLACES, Kind
+from job import ROOT, Outcome
 
 BEGIN, END = "<!-- written by test/faults/fault_tables.py -->\n", "<!-- end -->\n"
 
 
 def tables(outcomes: Sequence[Outcome]) -> str:
+    """Of what befalls ranks and links, and then of what befalls workers and servers."""
     by_kind = collections.defaultdict(list)
     for outcome in outcomes:
         by_kind[outcome.kind].append(outcome)
-    kinds = [kind for kind in KINDS if kind.name in by_kind]
-    return f"{_seconds(kinds, by_kind)}\n{_counts(kinds, by_kind)}"
+    texts = []
+    for has_roles in (False, True):
+        kinds = [kind for kind in KINDS if kind.name in by_kind and bool(kind.role) == has_roles]
+        if kinds or not has_roles:
+            texts.append(f"{_seconds(kinds, by_kind)}\n{_counts(kinds, by_kind, has_roles)}")
+    return "\n".join(texts)
 
 
 def _seconds(kinds: Iterable[Kind], by_kind: dict[str, list[Outcome]]) -> str:
@@ -32,13 +38,12 @@ def _seconds(kinds: Iterable[Kind], by_kind: dict[str, list[Outcome]]) -> str:
         outcomes = by_kind[kind.name]
         firsts = [min(outcome.named) for outcome in outcomes if outcome.named]
         told, silent = sum(len(each.named) for each in outcomes), sum(each.silent for each in outcomes)
+        named = [str(sum(first <= kind.limit for first in firsts)), _spread(firsts), f"{told} of {told + silent}"]
         rows.append(
             [
                 f"{kind.name}: {kind.about}",
                 str(len(outcomes)),
-                str(sum(first <= kind.limit for first in firsts)),
-                _spread(firsts),
-                f"{told} of {told + silent}",
+                *(["", "nobody need be told", ""] if kind.is_survived else named),
                 _spread([outcome.ended for outcome in outcomes]),
                 str(sum(not any(" stay" in problem for problem in outcome.problems) for outcome in outcomes)),
             ]
@@ -46,17 +51,25 @@ def _seconds(kinds: Iterable[Kind], by_kind: dict[str, list[Outcome]]) -> str:
     return _text(rows)
 
 
-def _counts(kinds: Iterable[Kind], by_kind: dict[str, list[Outcome]]) -> str:
+def _counts(kinds: Iterable[Kind], by_kind: dict[str, list[Outcome]], has_roles: bool) -> str:
     """Of each cell how many of how many went without a problem."""
-    heads = [f"{place.partition('x')[0]} host{'s' * (place[0] != '1')}, {sum(PLACES[place])} ranks" for place in PLACES]
-    rows = [["without a problem", *heads], ["---"] * (1 + len(heads))]
+    places = [place for place in PLACES if ("+" in place) == has_roles]
+    rows = [["without a problem", *map(_head, places)], ["---"] * (1 + len(places))]
     for kind in kinds:
         row = [kind.name]
-        for place in PLACES:
+        for place in places:
             cell = [outcome for outcome in by_kind[kind.name] if outcome.place == place]
             row.append(f"{sum(not each.problems for each in cell)} of {len(cell)}" if cell else "")
         rows.append(row)
     return _text(rows)
+
+
+def _head(place: str) -> str:
+    """ "2 hosts, 4 ranks" of 2x4, "1 host, 2 workers and 2 servers" of 1x2+2."""
+    hosts, ranks = place.split("x")
+    workers, _, servers = ranks.partition("+")
+    who = f"{workers} workers and {servers} servers" if servers else f"{ranks} ranks"
+    return f"{hosts} host{'s' * (hosts != '1')}, {who}"
 
 
 def _spread(seconds: Sequence[float]) -> str:

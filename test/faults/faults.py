@@ -4,7 +4,7 @@
     faults.py --times 20                                every kind of fault, on every number of hosts and ranks
     faults.py --kinds kill,stop --places 1x2,2x2 --seed 7
 
-A job is `lockstep elastic --restart 0 -- mpirun … rank.py` on the hosts of test/hosts/hosts.py. What came of each is added to a file, of which fault_tables.py
+A job is `lockstep elastic --restart 0 -- mpirun … rank.py`, or with servers `lockstep launch … store_rank.py`, on the hosts of test/hosts/hosts.py. What came of each is added to a file, of which fault_tables.py
 makes the tables of docs/faults.md. Needs root.
 """
 
@@ -28,10 +28,12 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "test" / "hosts"))
+from job import ROOT, Job, Outcome  # isort: skip  (which says where the next two are)
 
 from hosts import Hosts, why_not
+from server_jobs import ServerJob
+
+from lockstep._supervise import wait_until
 
 RATE = "1gbit"
 BEGIN_SECONDS = 300.0  # in which all ranks have begun to train
@@ -55,71 +57,58 @@ class Kind:
     survives: bool = True  # the culprit gets an Error too
     in_pairs: bool = False  # two ranks that differ are named, and one of them is the culprit
     mend: Callable[[Job, int], None] = lambda job, culprit: None
+    role: str = ""  # "worker" or "server": of a job that has servers, of which the culprit is a number in its role
+    tolerant: bool = False  # that job tolerates workers that die
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the job does without the culprit, and succeeds."""
+        return self.tolerant and self.role == "worker"
+
+    @property
+    def is_survived(self) -> bool:
+        """Whether it goes on without having waited for the culprit, so that nobody need name it."""
+        return self.goes_on and not self.survives
+
+    def fits(self, place: str) -> bool:
+        return ("+" in place) == bool(self.role) and not (self.is_link and len(PLACES[place]) == 1)
 
 
-@dataclasses.dataclass
-class Outcome:
-    """What came of one fault."""
+class TrainingJob(Job):
+    """`lockstep elastic --restart 0 -- mpirun … rank.py`."""
 
-    kind: str
-    place: str  # of PLACES
-    seed: int
-    culprit: int  # a rank, or a host for links
-    delay: float  # seconds of training before the fault
-    problems: list[str] = dataclasses.field(default_factory=list)
-    named: list[float] = dataclasses.field(default_factory=list)  # after how many seconds, by each rank that named it
-    silent: int = 0  # ranks that should have, and were ended by mpirun before they could
-    by_mpirun: bool = False  # it named the rank
-    ended: float = 0.0  # seconds until the job had ended
-    gone: float = 0.0  # and until nothing of it was left
-    messages: list[str] = dataclasses.field(default_factory=list)
-
-
-class Job:
-    """A job that trains, on these hosts."""
-
-    def __init__(self, hosts: Hosts, ranks: Sequence[int], folder: Path, timeout: float) -> None:
-        self.hosts, self.ranks, self.folder = hosts, ranks, folder
-        self.host_of = [host for host, count in enumerate(ranks) for _ in range(count)]
+    def __init__(self, hosts: Hosts, ranks: Sequence[int], folder: Path, kind: Kind) -> None:
+        self.kind = kind
         places = ",".join(f"{name}:{count}" for name, count in zip(hosts.names, ranks, strict=True))
         exported = [word for name in ("PYTHONPATH", "LOCKSTEP_RECORD") for word in ("-x", name)]
-        command = hosts.on_first(
-            *(ROOT / "tools" / "lockstep", "elastic", "--restart", "0", "--hosts", places, "--", "mpirun", *exported),
-            *(sys.executable, Path(__file__).with_name("rank.py"), folder, timeout),
-        )
-        environment = {
-            **hosts.environment(),
-            "PYTHONPATH": str(ROOT / "python_bindings"),
-            "LOCKSTEP_RECORD": str(folder / "record"),
-            "OMP_NUM_THREADS": "1",
-        }
-        with (folder / "output").open("w") as output:
-            self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        elastic = (ROOT / "tools" / "lockstep", "elastic", "--restart", "0", "--hosts", places, "--", "mpirun")
+        program = (sys.executable, Path(__file__).with_name("rank.py"), folder, kind.timeout)
+        super().__init__(hosts, ranks, folder, (*elastic, *exported, *program))
 
-    def output(self) -> str:
-        return (self.folder / "output").read_text(errors="replace")
-
-    def has_begun(self) -> bool:
-        return all((self.folder / f"{rank}.begun").exists() for rank in range(len(self.host_of)))
-
-    def pid(self, rank: int) -> int:
-        return json.loads((self.folder / f"{rank}.begun").read_text())
-
-    def order(self, rank: int, what: str) -> None:
-        (self.folder / f"{rank}.do").write_text(what)
-
-    def errors(self) -> dict[int, dict[str, float | str]]:
-        """What the ranks have been told, by rank."""
-        paths = {rank: self.folder / f"{rank}.error" for rank in range(len(self.host_of))}
-        return {rank: json.loads(path.read_text()) for rank, path in paths.items() if path.exists()}
-
-    def processes(self) -> list[int]:
-        """Those that live on the hosts: ranks, mpirun, its daemons."""
-        found: list[int] = []
-        for name in self.hosts.names:
-            done = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=True)
-            found += map(int, done.stdout.split())
-        return found
+    def judge(self, outcome: Outcome, fault: float) -> None:
+        errors = self.errors()
+        noticed = re.search(r"mpirun noticed that process rank (\d+) ", self.output())
+        outcome.by_mpirun = not self.kind.is_link and noticed is not None and int(noticed[1]) == outcome.culprit
+        for rank, host in enumerate(self.host_of):
+            is_culprit = not self.kind.is_link and rank == outcome.culprit
+            if is_culprit and not self.kind.survives:
+                continue
+            if rank not in errors:
+                outcome.silent += 1
+                continue
+            message = str(errors[rank]["message"])
+            outcome.messages.append(f"rank {rank}: {message}")
+            named = blamed(message) or ({rank} if is_culprit else set())  # of itself a rank gives no number
+            if self.kind.is_link:  # its two ends are the host, and all others
+                right = bool(named) and all(
+                    (self.host_of[each] == outcome.culprit) != (host == outcome.culprit) for each in named
+                )
+            else:
+                right = outcome.culprit in named and len(named) <= (2 if self.kind.in_pairs else 1)
+            if right:
+                outcome.named.append(float(errors[rank]["time"]) - fault)
+            else:
+                outcome.problems.append(f"rank {rank} does not name it: {message}")
 
 
 def _signal(number: signal.Signals) -> Callable[[Job, int], None]:
@@ -171,8 +160,30 @@ KINDS = [
         mend=lambda job, host: job.hosts.set_rate(host, RATE),
     ),
 ]
-# The ranks of each host, by hosts x ranks.
-PLACES = {"1x2": [2], "1x4": [4], "2x2": [1, 1], "2x4": [2, 2], "3x4": [2, 1, 1]}
+
+
+def _of_roles() -> Iterator[Kind]:
+    """Of jobs with servers, which tolerate workers that die, or do not."""
+    for tolerant, role in itertools.product((False, True), ("worker", "server")):
+        name, how = ("-tolerant", ", with --tolerate-workers") if tolerant else ("", "")
+        of = {"role": role, "tolerant": tolerant}
+        kill, stop = _signal(signal.SIGKILL), _signal(signal.SIGSTOP)
+        yield Kind(f"{role}-kill{name}", f"a {role} is killed{how}", kill, 5, survives=False, **of)
+        yield Kind(
+            f"{role}-stop{name}", f"a {role} is stopped{how}", stop, IMPATIENT + 5, IMPATIENT, **of, mend=_continue
+        )
+
+
+def _continue(job: Job, culprit: int) -> None:
+    with contextlib.suppress(LookupError, OSError):
+        os.kill(job.pid(culprit), signal.SIGCONT)
+
+
+KINDS += _of_roles()
+# The ranks of each host, by hosts x ranks; with servers, the workers, by hosts x workers + servers.
+PLACES = {
+    "1x2": [2], "1x4": [4], "2x2": [1, 1], "2x4": [2, 2], "3x4": [2, 1, 1], "1x2+2": [2], "2x2+2": [1, 1]
+}  # fmt: skip
 
 
 def disturb(kind: Kind, hosts: Hosts, place: str, seed: int) -> Outcome:
@@ -181,7 +192,7 @@ def disturb(kind: Kind, hosts: Hosts, place: str, seed: int) -> Outcome:
     candidates = 1 if kind.first else len(ranks) if kind.is_link else sum(ranks)
     outcome = Outcome(kind.name, place, seed, chance.randrange(candidates), chance.uniform(0, LATEST))
     with tempfile.TemporaryDirectory(prefix="lockstep-fault-") as name, small_disk(Path(name)):
-        job = Job(hosts, ranks, Path(name), kind.timeout)
+        job = (ServerJob if kind.role else TrainingJob)(hosts, ranks, Path(name), kind)
         try:
             _observe(job, kind, outcome)
         finally:
@@ -191,7 +202,7 @@ def disturb(kind: Kind, hosts: Hosts, place: str, seed: int) -> Outcome:
 
 
 def _observe(job: Job, kind: Kind, outcome: Outcome) -> None:
-    if not _wait_until(lambda: job.has_begun() or job.process.poll() is not None, BEGIN_SECONDS) or not job.has_begun():
+    if not wait_until(lambda: job.has_begun() or job.process.poll() is not None, BEGIN_SECONDS) or not job.has_begun():
         outcome.problems.append(f"the job did not begin: {job.output()[-2000:]}")
         return
     time.sleep(outcome.delay)
@@ -200,38 +211,15 @@ def _observe(job: Job, kind: Kind, outcome: Outcome) -> None:
         return
     fault = time.time()
     kind.commit(job, outcome.culprit)
-    if not _wait_until(lambda: job.process.poll() is not None, END_SECONDS):
+    job.after_fault(outcome.culprit)
+    if not wait_until(lambda: job.process.poll() is not None, END_SECONDS):
         outcome.problems.append(f"the job has not ended after {END_SECONDS:.0f} s")
     outcome.ended = time.time() - fault
-    if job.process.poll() == 0:
-        outcome.problems.append("the job's exit code is 0")
-    _judge(job, kind, outcome, fault)
-
-
-def _judge(job: Job, kind: Kind, outcome: Outcome, fault: float) -> None:
-    errors = job.errors()
-    noticed = re.search(r"mpirun noticed that process rank (\d+) ", job.output())
-    outcome.by_mpirun = not kind.is_link and noticed is not None and int(noticed[1]) == outcome.culprit
-    for rank, host in enumerate(job.host_of):
-        is_culprit = not kind.is_link and rank == outcome.culprit
-        if is_culprit and not kind.survives:
-            continue
-        if rank not in errors:
-            outcome.silent += 1
-            continue
-        message = str(errors[rank]["message"])
-        outcome.messages.append(f"rank {rank}: {message}")
-        named = blamed(message) or ({rank} if is_culprit else set())  # of itself a rank gives no number
-        if kind.is_link:  # its two ends are the host, and all others
-            right = bool(named) and all(
-                (job.host_of[each] == outcome.culprit) != (host == outcome.culprit) for each in named
-            )
-        else:
-            right = outcome.culprit in named and len(named) <= (2 if kind.in_pairs else 1)
-        if right:
-            outcome.named.append(float(errors[rank]["time"]) - fault)
-        else:
-            outcome.problems.append(f"rank {rank} does not name it: {message}")
+    if (job.process.poll() == 0) != kind.goes_on:
+        outcome.problems.append(f"the job's exit code is {job.process.poll()}: {job.output()[-2000:]}")
+    job.judge(outcome, fault)
+    if kind.is_survived:
+        return
     if not outcome.named and not outcome.by_mpirun:
         outcome.problems.append(f"nobody names it: {job.output()[-2000:]}")
     elif outcome.named and min(outcome.named) > kind.limit:
@@ -256,7 +244,7 @@ def _await_gone(job: Job, outcome: Outcome) -> None:
     begin = time.time()
     if job.process.poll() is None:
         job.process.terminate()
-    if not _wait_until(lambda: not job.processes(), GONE_SECONDS):
+    if not wait_until(lambda: not job.processes(), GONE_SECONDS):
         outcome.problems.append(f"processes stay: {job.processes()}")
         for each in job.processes():
             with contextlib.suppress(ProcessLookupError):
@@ -268,15 +256,6 @@ def _await_gone(job: Job, outcome: Outcome) -> None:
         outcome.problems.append(f"files stay in /dev/shm: {shared}")
     for each in shared:  # no other job is blamed for it
         Path("/dev/shm", each).unlink(missing_ok=True)
-
-
-def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() >= end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @contextlib.contextmanager
@@ -299,7 +278,7 @@ def campaign(
     outcomes, end = [], time.monotonic() + 60 * minutes
     for number in range(times):
         for kind, place in itertools.product(kinds, places):
-            if counts[kind.name, place] > number or (kind.is_link and len(PLACES[place]) == 1):
+            if counts[kind.name, place] > number or not kind.fits(place):
                 continue
             if time.monotonic() >= end:
                 return outcomes
@@ -314,7 +293,8 @@ def campaign(
             first = f"{min(outcome.named):.1f}" if outcome.named else "-"
             problems = "".join(f"\n    {problem}" for problem in outcome.problems)
             print(
-                f"{kind.name:8} {place}  named after {first} s, ended after {outcome.ended:.1f} s{problems}", flush=True
+                f"{kind.name:20} {place}  named after {first} s, ended after {outcome.ended:.1f} s{problems}",
+                flush=True,
             )
     return outcomes
 
@@ -324,7 +304,7 @@ def main() -> int:
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--kinds", default=",".join(kind.name for kind in KINDS))
-    parser.add_argument("--places", default=",".join(PLACES), help="hosts x ranks")
+    parser.add_argument("--places", default=",".join(PLACES), help="hosts x ranks, or x workers + servers")
     parser.add_argument("--times", type=int, default=20, help="of each, those counted that are in the file already")
     parser.add_argument("--minutes", type=float, default=40, help="after which no other job is started")
     parser.add_argument("--seed", type=int, default=0, help="of culprits and moments")

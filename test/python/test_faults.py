@@ -10,24 +10,30 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("hosts", "faults")]
 
+import server_jobs
 from fault_tables import BEGIN, END, main, tables
 from faults import KINDS, PLACES, RATE, Kind, Outcome, blamed, disturb
 from hosts import Hosts, why_not
 
 ON_TWO_HOSTS = ("kill", "cut")  # the others on one
 ALIKE = {"down": "cut", "slow": "stop", "program": "state"}  # make faults has all
+OF_ROLES = ("server-kill", "worker-kill-tolerant")  # of the others test_servers.py has one each
 
 
 @pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name not in ALIKE], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in KINDS if (kind.name in OF_ROLES if kind.role else kind.name not in ALIKE)],
+    ids=lambda kind: kind.name,
+)
 def test_the_culprit_is_named_and_nothing_stays(kind: Kind) -> None:
-    place = "2x2" if kind.name in ON_TWO_HOSTS else "1x2"
+    place = "1x2+2" if kind.role else "2x2" if kind.name in ON_TWO_HOSTS else "1x2"
     # Other things run on this machine: who is named is what counts here. docs/faults.md says how soon.
     patient = dataclasses.replace(kind, limit=200, timeout=max(kind.timeout, 10))
     with Hosts(len(PLACES[place]), RATE) as hosts:
         outcome = disturb(patient, hosts, place, seed=7)
     assert not outcome.problems, outcome
-    assert outcome.named or outcome.by_mpirun
+    assert outcome.named or outcome.by_mpirun or kind.goes_on
     assert outcome.ended > 0
 
 
@@ -47,6 +53,22 @@ TOLD = [
 @pytest.mark.parametrize(("message", "ranks"), TOLD, ids=range(len(TOLD)))
 def test_who_is_blamed_by_a_message(message: str, ranks: set[int]) -> None:
     assert blamed(message) == ranks
+
+
+@pytest.mark.parametrize(
+    ("message", "culprit"),
+    [
+        ("server 1 (rank 3 of the job, process 7 on host h) died: its connection is closed", ("server", 1)),
+        (
+            "server 0 (rank 2 of the job, process 7 on host h) says: worker 1 (process 8 on host g) died: x",
+            ("worker", 1),
+        ),
+        ("waited 3s: a barrier waits for worker 1 (process 8 on host g), which is stopped by a signal", ("worker", 1)),
+        ("key 'a' was not initialised", None),
+    ],
+)
+def test_who_is_blamed_by_a_message_of_a_store(message: str, culprit: tuple[str, int] | None) -> None:
+    assert server_jobs.blamed(message) == culprit
 
 
 def test_the_tables_count_what_was_found(tmp_path: Path) -> None:
