@@ -101,6 +101,15 @@ void Bind(LoadedExecutable& self, nb::handle states, nb::handle results) {
   self.bound_results = With(std::move(self.bound_results), new_results);
 }
 
+// That all states can be assigned, as a file does it.
+void CheckAssignable(const LoadedExecutable& self) {
+  for (const auto& [name, array] : self.bound_states) {
+    if (!array.IsWritable()) {
+      ThrowIfError(FailedPrecondition() << "state " << name << " is bound to an array that may not be written");
+    }
+  }
+}
+
 constexpr char kBind[] =
     R"(Lets states and results lie in arrays of the caller's from now on, so that nothing is copied. What is bound stays so, until
 the name is bound to another array.
@@ -142,6 +151,7 @@ void CheckBoundResults(const LoadedExecutable& self, std::span<const NamedInput>
 }
 
 void BindBinding(ExecutableClass& executable) {
+  executable.def("_check_assignable", &CheckAssignable);
   executable.def(
       "bind", &Bind, nb::kw_only(), "states"_a = nb::none(), "results"_a = nb::none(), kBind,
       nb::sig("def bind(self, *, states: collections.abc.Mapping[str, numpy.ndarray] | None = None, results: "

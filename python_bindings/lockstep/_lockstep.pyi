@@ -295,6 +295,8 @@ class Executable:
 
     def _world(self) -> Communicator: ...
 
+    def _check_assignable(self) -> None: ...
+
     def bind(self, *, states: Mapping[str, numpy.ndarray] | None = None, results: Mapping[str, numpy.ndarray] | None = None) -> None:
         """
         Lets states and results lie in arrays of the caller's from now on, so that nothing is copied. What is bound stays so, until

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,23 @@ def test_read_only_states() -> None:
         compiled(ls.optim.SGD(0.1)).bind(states=arrays)
 
 
+def test_a_file_is_not_read_into_what_cannot_be_written(tmp_path: Path) -> None:
+    exe = compiled()
+    arrays = weights_of(exe)
+    exe.bind(states=arrays)
+    exe.save(tmp_path / "states")
+    before = {name: array.copy() for name, array in arrays.items()}
+    for array in arrays.values():
+        array.fill(0)
+    exe.load(tmp_path / "states")
+    assert_same(arrays, before)
+    arrays["fc2.bias"].flags.writeable = False
+    exe.bind(states=arrays)
+    with pytest.raises(ls.Error, match="states: state fc2.bias is bound to an array that may not be written"):
+        exe.load(tmp_path / "states")
+    assert_same(exe(**batch(0)), compiled()(**batch(0)))  # nothing has been changed
+
+
 def test_of_several_ranks() -> None:
     """Replicas that a rank has written otherwise are found as those that it has assigned are, when contents are compared."""
 
@@ -119,10 +137,11 @@ def test_of_several_ranks() -> None:
 
     def part(world: ls.Communicator) -> None:
         exe = compiled(ls.optim.SGD(0.1), world)
+        exe(**batch(0, world.rank, world.size))  # behind which contents are compared when they were assigned
         arrays = weights_of(exe)
         arrays["fc1.bias"] += world.rank
         exe.bind(states=arrays)
-        exe(**batch(0, world.rank, world.size))
+        exe(**batch(1, world.rank, world.size))
 
     for error in run_in_threads(2, part):
         assert "fc1.bias" in str(error), error
