@@ -68,7 +68,7 @@ def main() -> None:
         results[model] = compare(model, names, arguments.mxnet, arguments.rounds, arguments.steps or STEPS[model])
         for name, measured in results[model].items():
             ratios = ", ".join(f"{ratio:5.2f}x {store}" for store, ratio in measured["ratios"].items())
-            print(f"{model:8} {name:12} {measured['ms']:9.2f} ms  {ratios}", flush=True)
+            print(f"{model:8} {name:18} {measured['ms']:9.2f} ms  {ratios}", flush=True)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(results, indent=1) + "\n")
 
