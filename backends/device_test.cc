@@ -144,6 +144,17 @@ TEST_P(OnDevice, ReplicasThatPartAreNamed) {
   }
 }
 
+TEST_P(OnDevice, StatesStayOnIt) {
+  const Machines machines(GetParam(), 1);
+  (void)ForEachRank(1, [&](Communicator& world) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto rank, Rank::Load(SmallStep(1), Mesh({{"data", 1}}), machines, world));
+    Tensor w = Tensor::Full({DType::kF32, {3, 5}}, 1);
+    EXPECT_THAT(MessageOf(rank->executor->BindState("w", {w.type(), w.mutable_bytes()}, true)),
+                AllOf(HasSubstr("state w lies on "), HasSubstr("only states in the host's memory can be bound")));
+    return rank->executor->Run(Batch(4).inputs(), {});
+  });
+}
+
 // --- Calls that fail ----------------------------------------------------------------------------------------------
 
 // The caller may free its memory, which copies in the queue would read.

@@ -3,6 +3,7 @@
 #include "runtime/executor.h"
 
 #include <barrier>
+#include <cstring>
 #include <thread>
 
 #include "backends/executor_test_support.h"
@@ -66,6 +67,69 @@ TEST_F(OneRank, LabelOutOfRangeNamesTheOp) {
     const std::string message = MessageOf(executor.Run(batch.inputs(), {}));
     EXPECT_THAT(message, HasSubstr("label 5 at position [2] is outside [0, 5)"));
     EXPECT_THAT(message, HasSubstr("onnx:/loss"));
+  });
+}
+
+// A state in memory of the test, at no multiple of anything but its elements.
+struct Elsewhere {
+  explicit Elsewhere(float value) : values(1 + 15 + 1, value) {}
+  TensorRef ref() { return {{DType::kF32, {3, 5}}, values.data() + 1}; }
+  std::vector<float> values;
+};
+
+TEST_F(OneRank, AStateLiesWhereItIsBound) {
+  const TensorType type{DType::kF32, {3, 5}};
+  const Batch batch(4);
+  Tensor expected(type);
+  With([&](Executor& executor) {
+    const Tensor start = Tensor::Full(type, 2.0);
+    ASSERT_TRUE(executor.AssignState("w", {type, start.bytes()}).ok());
+    for (int run = 0; run < 2; ++run) ASSERT_TRUE(executor.Run(batch.inputs(), {}).ok());
+    ASSERT_TRUE(executor.ReadState("w", {type, expected.mutable_bytes()}).ok());
+  });
+  With([&](Executor& executor) {
+    Elsewhere first(1), second(2);
+    ASSERT_TRUE(executor.BindState("w", first.ref(), true).ok());
+    ASSERT_TRUE(executor.Run(batch.inputs(), {}).ok());
+    EXPECT_NE(first.values[1], 1);
+    const Elsewhere as_it_was = first;
+    ASSERT_TRUE(executor.BindState("w", second.ref(), true).ok());  // with what is there
+    for (int run = 0; run < 2; ++run) ASSERT_TRUE(executor.Run(batch.inputs(), {}).ok());
+    EXPECT_EQ(std::memcmp(&second.values[1], expected.bytes(), expected.num_bytes()), 0);
+    EXPECT_EQ(first.values, as_it_was.values);  // bound no more
+    EXPECT_EQ(second.values.front(), 2);        // nothing beside it is touched
+    EXPECT_EQ(second.values.back(), 2);
+    Tensor read(type);
+    ASSERT_TRUE(executor.ReadState("w", {type, read.mutable_bytes()}).ok());
+    EXPECT_EQ(read, expected);
+    std::fill(second.values.begin(), second.values.end(), 2.0F);  // what is written there counts
+    for (int run = 0; run < 2; ++run) ASSERT_TRUE(executor.Run(batch.inputs(), {}).ok());
+    EXPECT_EQ(std::memcmp(&second.values[1], expected.bytes(), expected.num_bytes()), 0);
+    ASSERT_TRUE(executor.AssignState("w", {type, Tensor::Full(type, 7.0).bytes()}).ok());
+    EXPECT_EQ(second.values[15], 7);
+  });
+}
+
+TEST_F(OneRank, MemoryThatAStateCannotBeBoundToIsRefused) {
+  With([](Executor& executor) {
+    const TensorType pair{DType::kF32, {2}};
+    const Batch batch(4);
+    Elsewhere memory(1);
+    float unused[2] = {3, 4};
+    EXPECT_THAT(MessageOf(executor.BindState("v", memory.ref(), true)), HasSubstr("there is no state v"));
+    EXPECT_THAT(MessageOf(executor.BindState("w", {pair, unused}, true)),
+                HasSubstr("state w: expected f32[3,5], found f32[2]"));
+    EXPECT_THAT(MessageOf(executor.BindState("w", memory.ref(), false)),
+                HasSubstr("state w is updated by @step, and the memory that it would be bound to may not be written"));
+    ASSERT_TRUE(executor.BindState("unused", {pair, unused}, false).ok());
+    EXPECT_THAT(MessageOf(executor.AssignState("unused", {pair, unused})), HasSubstr("unused is bound to memory that"));
+    ASSERT_TRUE(executor.Run(batch.inputs(), {}).ok());
+    ASSERT_TRUE(executor.BindState("w", memory.ref(), true).ok());
+    auto inputs = batch.inputs();
+    inputs[0].tensor.data = &memory.values[4];  // 12 of the 15 elements of w
+    EXPECT_THAT(MessageOf(executor.Run(inputs, {})),
+                HasSubstr("input x lies in the memory that state w is bound to, which the steps write"));
+    EXPECT_TRUE(executor.Run(batch.inputs(), {}).ok());
   });
 }
 

@@ -170,6 +170,16 @@ TEST(SharedStates, RanksAssignTheSameValueTogether) {
   }
 }
 
+TEST(SharedStates, StayWhereTheRanksHaveThem) {
+  const auto statuses = StatusOfEach(2, [](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, Load(LateReader(2), communicator, device, Shared(2)));
+    Tensor value = Weight(0);
+    return executor->BindState("w", {value.type(), value.mutable_bytes()}, true);
+  });
+  for (const absl::Status& status : statuses)
+    EXPECT_THAT(MessageOf(status), HasSubstr("state w is shared by ranks of this host, and cannot be bound"));
+}
+
 TEST(SharedStates, ARankThatAssignsAloneIsNamed) {
   const auto statuses = StatusOfEach(2, [](Communicator& communicator, Device& device) -> absl::Status {
     ASSIGN_OR_RETURN(const auto executor, Load(LateReader(2), communicator, device, Shared(2)));

@@ -89,6 +89,7 @@ class MXNet:
         return float(loss.mean().asscalar())
 
     def report(self) -> dict[str, Any]:
+        mx.nd.waitall()  # a step returns before its pulls have ended, and the next contestant is not to meet them
         return {"compile_seconds": 0.0}
 
 

@@ -92,12 +92,16 @@ class Lockstep:
 
 
 class Store:
-    """Gradients of a rank's share are pushed to a store, "dist_sync" or "dist_async", which has the optimizer; weights are pulled."""
+    """Gradients of a rank's share are pushed to a store, "dist_sync" or "dist_async", which has the optimizer; weights are pulled.
+
+    The step reads weights and writes gradients in the store's arrays; "sync-copied" in arrays of its own.
+    """
 
     def __init__(self, model: str, threads: int, how: str, precision: str, rows: int) -> None:
         import lockstep as ls
 
-        self.store = ls.kv.create(f"dist_{how}")
+        kind, _, copied = how.partition("-")
+        self.store = ls.kv.create(f"dist_{kind}")
         self.rank, ranks = self.store.rank, self.store.num_workers
         samples, labels = (np.load(model_path(model).with_suffix(f".{part}.npy")) for part in ("x", "label"))
         rows = rows or len(samples) // ranks
@@ -112,12 +116,19 @@ class Store:
         self.names = list(self.weights)
         self.store.init(self.names, list(self.weights.values()))
         optimizer = ls.optim.SGD(LEARNING_RATE, momentum=MOMENTUM)
-        self.store.set_optimizer(optimizer, rescale_grad=1 / ranks if how == "sync" else 1.0)
+        self.store.set_optimizer(optimizer, rescale_grad=1 / ranks if kind == "sync" else 1.0)
+        self.gradients: list[np.ndarray] = []
+        if not copied:
+            self.weights = dict(zip(self.names, self.store.data(self.names), strict=True))
+            self.gradients = self.store.grad(self.names)
+            results = {f"grad/{name}": array for name, array in zip(self.names, self.gradients, strict=True)}
+            self.exe.bind(states=self.weights, results=results)
         self.step()
         self.compile_seconds = time.perf_counter() - start
 
     def step(self) -> float:
-        self.exe.state.update(self.weights)
+        if not self.gradients:
+            self.exe.state.update(self.weights)
         results = self.exe(**self.inputs)
         self.store.push(self.names, [results[f"grad/{name}"] for name in self.names])
         self.store.pull(self.names, out=list(self.weights.values()))

@@ -66,6 +66,28 @@ Tensor CopyArray(const InputArray& array, const std::string& what) {
   return tensor;
 }
 
+bool ArrayInPlace::IsWritable() const { return nb::cast<bool>(array.attr("flags").attr("writeable")); }
+
+ArrayInPlace CastToArrayInPlace(nb::handle handle, const std::string& what) {
+  ArrayInPlace result{nb::borrow(handle), {}, {}};
+  const nb::module_ arrays = nb::module_::import_("lockstep._arrays");
+  const bool is_array = nb::isinstance(handle, nb::module_::import_("numpy").attr("ndarray"));
+  if (is_array) {
+    const nb::object bits = arrays.attr("bits_of_bfloat16")(handle);
+    result.memory.bits_are_bfloat16 = !bits.is_none();
+    const nb::handle numbers = bits.is_none() ? handle : nb::handle(bits);
+    if (nb::try_cast(numbers, result.memory.array, /*convert=*/false)) {
+      const ConstTensorRef ref = BorrowArray(result.memory, what);
+      result.ref = {ref.type, const_cast<void*>(ref.data)};  // who writes asks IsWritable
+      return result;
+    }
+  }
+  const std::string found = nb::cast<std::string>(arrays.attr("description")(handle));
+  ThrowIfError(InvalidArgument() << what << " is " << found << (is_array ? ", not in row-major order" : "")
+                                 << ", expected a NumPy array of numbers in row-major order");
+  return result;
+}
+
 OutputArray::OutputArray(TensorType type) : type_(std::move(type)) {
   constexpr size_t kAlignment = 64;
   const size_t bytes = (type_.num_bytes() / kAlignment + 1) * kAlignment;
@@ -77,6 +99,7 @@ OutputArray::OutputArray(TensorType type) : type_(std::move(type)) {
 }
 
 nb::object OutputArray::Release() {
+  if (given_) return given_->array;
   std::vector<size_t> shape;
   for (int64_t dim : type_.shape.dims()) shape.push_back(static_cast<size_t>(dim));
   std::byte* memory = memory_.release();

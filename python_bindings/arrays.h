@@ -6,6 +6,7 @@
 #include <nanobind/ndarray.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/tensor.h"
@@ -33,12 +34,25 @@ std::string TextOf(nb::handle handle, const std::string& what);
 
 Tensor CopyArray(const InputArray& array, const std::string& what);
 
-// Memory for a result, which becomes a NumPy array without a copy.
+// A NumPy array in row-major order, whose memory is used where it is.
+struct ArrayInPlace {
+  nb::object array;
+  InputArray memory;
+  TensorRef ref;
+
+  bool IsWritable() const;  // which its owner may change
+};
+
+// Raises lockstep.Error naming `what` if `handle` is none.
+ArrayInPlace CastToArrayInPlace(nb::handle handle, const std::string& what);
+
+// Memory for a result, which becomes a NumPy array without a copy, or is that of an array that the caller has.
 class OutputArray {
  public:
   explicit OutputArray(TensorType type);
-  TensorRef ref() const { return {type_, memory_.get()}; }
-  nb::object Release();  // a NumPy array that owns the memory
+  explicit OutputArray(const ArrayInPlace& given) : given_(given) {}
+  TensorRef ref() const { return given_ ? given_->ref : TensorRef{type_, memory_.get()}; }
+  nb::object Release();  // a NumPy array that owns the memory, or the caller's
 
  private:
   struct Free {
@@ -46,6 +60,7 @@ class OutputArray {
   };
   TensorType type_;
   std::unique_ptr<std::byte, Free> memory_;
+  std::optional<ArrayInPlace> given_;
 };
 
 nb::object ToNumpy(const Tensor& tensor);

@@ -23,6 +23,7 @@
 #include "passes/distribute/split_inputs.h"
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
+#include "python_bindings/bound_arrays.h"
 #include "python_bindings/compile_model.h"
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
@@ -191,6 +192,7 @@ Arguments ArgumentsOf(LoadedExecutable& self, const nb::args& args, const nb::kw
   }
   for (size_t i = 0; i < names.size(); ++i) inputs.push_back({names[i], BorrowArray(arrays[i], "input " + names[i])});
   ThrowIfError(PadRows(self.executor->executable(), self.first_rows, inputs, padded));
+  CheckBoundResults(self, inputs);
   return arguments;
 }
 
@@ -221,7 +223,9 @@ std::shared_ptr<Outputs> RunWith(LoadedExecutable& self, const nb::args& args, c
   auto outputs = std::make_shared<Outputs>();
   std::vector<NamedResult> results;
   for (const ValueInfo& info : self.executor->executable().results) {
-    outputs->emplace_back(info.local_type);
+    const auto bound = self.bound_results.find(info.name);
+    if (bound == self.bound_results.end()) outputs->emplace_back(info.local_type);
+    else outputs->emplace_back(bound->second);
     results.push_back({info.name, outputs->back().ref()});
   }
   absl::Status status;
@@ -425,6 +429,7 @@ void BindExecutable(nb::module_& module) {
   nb::class_<Started>(module, "_Started", "A call that was started.")
       .def("wait", &WaitFor, nb::sig("def wait(self) -> dict[str, numpy.ndarray]"));
   BindCalls(executable);
+  BindBinding(executable);
   BindStates(executable);
   BindSettings(executable);
   BindViews(executable);

@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,6 +34,8 @@ struct LoadedExecutable {
   RankDevice opened;
   std::unique_ptr<Executor> executor;
   std::shared_ptr<const OnnxOrigin> origin;
+  std::map<std::string, ArrayInPlace> bound_states,
+      bound_results;               // by name; the arrays live as long as they are bound
   int64_t step = 0;                // the number of the next call
   FirstRows first_rows;            // what pads batches that are not full
   nb::dict schedules;              // by setting: functions of it
@@ -50,6 +54,7 @@ using ExecutableClass = nb::class_<LoadedExecutable>;
 
 void BindSettings(ExecutableClass& executable);                     // step, settings, set
 void BindRecord(nb::module_& module, ExecutableClass& executable);  // report; what other programs see of it
+void BindBinding(ExecutableClass& executable);                      // bind
 void BindStates(ExecutableClass& executable);  // state, check_replicas, save, load, and what save_onnx calls
 
 }  // namespace lockstep::python

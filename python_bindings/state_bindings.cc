@@ -44,18 +44,6 @@ nb::object ReadState(LoadedExecutable& self, const std::string& name) {
   return array.Release();
 }
 
-// Into memory that the caller has: a writable array of the state's type.
-void ReadStateInto(LoadedExecutable& self, const std::string& name,
-                   const nb::ndarray<nb::c_contig, nb::device::cpu>& array) {
-  const TensorType& type = FindState(self, name).local_type;
-  if (array.nbytes() != type.num_bytes()) {
-    ThrowIfError(InvalidArgument() << "state " << name << ": " << array.nbytes() << " bytes for " << type
-                                   << ", which has " << type.num_bytes());
-  }
-  nb::gil_scoped_release release;
-  ThrowIfError(self.executor->ReadState(name, {type, static_cast<std::byte*>(array.data())}));
-}
-
 void AssignState(LoadedExecutable& self, const std::string& name, nb::object value) {
   const InputArray array = CastToArray(value, "state " + name);
   const ConstTensorRef tensor = BorrowArray(array, "state " + name);
@@ -234,8 +222,6 @@ void BindStates(ExecutableClass& executable) {
           "state", [](nb::object self) { return nb::module_::import_("lockstep._values").attr("State")(self); },
           "The state on this rank by name: read it, assign it.", nb::sig("def state(self) -> lockstep._values.State"))
       .def("_read_state", &ReadState, "name"_a, nb::sig("def _read_state(self, name: str) -> numpy.ndarray"))
-      .def("_read_state_into", &ReadStateInto, "name"_a, "array"_a,
-           nb::sig("def _read_state_into(self, name: str, array: numpy.ndarray) -> None"))
       .def("_assign_state", &AssignState, "name"_a, "value"_a.none())
       .def("_state_names", &StateNames)
       .def(

@@ -13,7 +13,7 @@ namespace lockstep {
 enum class BufferKind : uint8_t {
   kInput,     // the caller's memory, read in place during one run
   kResult,    // the caller's memory or the executor's, written during one run
-  kState,     // the executor's, or of several ranks'; keeps its contents between runs
+  kState,     // the executor's, the caller's, or of several ranks'; keeps its contents between runs
   kSettings,  // the executor's; the values of all settings, in f64
   kConstant,  // the executable's; never written
   kArena,     // one for all temporary values and scratch memory, which share it by lifetimes
@@ -24,8 +24,8 @@ enum class BufferKind : uint8_t {
 
 std::string_view BufferKindName(BufferKind kind);
 
-// Every buffer lies at an address that is a multiple of this, but for inputs and results in the caller's memory, and
-// for parts of states that ranks share: those are aligned to their elements.
+// Every buffer lies at an address that is a multiple of this, but for inputs, results and states in the caller's
+// memory, and for parts of states that ranks share: those are aligned to their elements.
 inline constexpr uint64_t kBufferAlignment = 64;
 
 struct Buffer {

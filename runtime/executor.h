@@ -158,6 +158,15 @@ class Executor {
   // differ.
   absl::Status AssignState(std::string_view name, const ConstTensorRef& tensor);
 
+  // From now on the state lies in the caller's memory, with what is there, and not in the executor's, which is freed.
+  // What runs make of it is there, and what is written there between two runs is what the next one reads: an assignment
+  // that ranks do not hear of. `memory`, of the local type, must live as long as the executor, or until the state is
+  // bound to other memory. Nobody else writes it in a run, and no result or other state lies there. If it is not
+  // `writable`, AssignState fails.
+  //
+  // FailedPrecondition for a device or a shared state, and for memory that is not writable if a step updates the state.
+  absl::Status BindState(std::string_view name, const TensorRef& memory, bool writable);
+
   // Until all states have been assigned, runs fail with `why`: before a caller assigns one after the other, and may
   // fail between two.
   absl::Status DoubtStates(const absl::Status& why);
@@ -188,6 +197,12 @@ class Executor {
     std::vector<double> steps;
   };
   static constexpr int64_t kFlights = 2;
+  struct BoundState {
+    std::string name;
+    const std::byte* begin;
+    const std::byte* end;
+    bool writable, updated;
+  };
   // Of runs that were under way.
   struct Failure {
     int64_t first, last;  // calls
@@ -285,6 +300,7 @@ class Executor {
   bool gave_up_ = false;                     // after which the communicator is of no more use
   absl::Status spoilt_;                      // why, while unassigned_ is not empty
   std::vector<std::string> unassigned_;      // states to be assigned before the next run
+  std::vector<BoundState> bound_;            // states that lie in the caller's memory
   std::vector<Communicator::Ticket> tickets_;
   // Of the world: for axes that are not all of it, and for what is urgent.
   std::vector<std::unique_ptr<Communicator>> parts_;

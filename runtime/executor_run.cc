@@ -39,6 +39,12 @@ absl::Status Executor::FindInputs(std::span<const NamedInput> inputs) {
     }
     RETURN_IF_ERROR(CheckTensor("input", info, it->tensor.type, it->tensor.data));
     given_inputs_[i] = static_cast<const std::byte*>(it->tensor.data);
+    for (const BoundState& bound : bound_) {
+      if (!bound.updated || given_inputs_[i] >= bound.end) continue;
+      if (given_inputs_[i] + info.local_type.num_bytes() <= bound.begin) continue;
+      return InvalidArgument() << "input " << info.name << " lies in the memory that state " << bound.name
+                               << " is bound to, which the steps write";
+    }
   }
   if (inputs.size() == executable_.inputs.size()) return absl::OkStatus();
   for (const NamedInput& input : inputs) {

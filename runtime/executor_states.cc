@@ -42,6 +42,10 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   RETURN_IF_ERROR(alone.status());
   RETURN_IF_ERROR(Settle());
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
+  for (const BoundState& bound : bound_) {
+    if (bound.name != name || bound.writable) continue;
+    return FailedPrecondition() << "state " << name << " is bound to memory that may not be written";
+  }
   const auto* data = static_cast<const std::byte*>(tensor.data);
   Tensor part;
   if (!(tensor.type == info->local_type) && tensor.type == info->global_type && data != nullptr) {
@@ -78,6 +82,36 @@ absl::Status Executor::AssignShared(const ValueInfo& info, const std::byte* data
   RETURN_IF_ERROR(meet(HashBytes(data, bytes)));
   if (axis.coordinate == 0) std::memcpy(addresses_[buffer], data, bytes);
   return meet(0);
+}
+
+absl::Status Executor::BindState(std::string_view name, const TensorRef& memory, bool writable) {
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
+  RETURN_IF_ERROR(Settle());
+  ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
+  RETURN_IF_ERROR(CheckTensor("state", *info, memory.type, memory.data));
+  const auto buffer = static_cast<size_t>(info->buffer);
+  if (!device_.is_host()) {
+    return FailedPrecondition() << "state " << name << " lies on " << device_.name()
+                                << "; only states in the host's memory can be bound to the caller's";
+  }
+  if (executable_.buffers[buffer].sharers > 1) {
+    return FailedPrecondition() << "state " << name << " is shared by ranks of this host, and cannot be bound";
+  }
+  const bool is_updated = std::find(updated_states_.begin(), updated_states_.end(), name) != updated_states_.end();
+  if (!writable && is_updated) {
+    return FailedPrecondition() << "state " << name << " is updated by @" << executable_.name
+                                << ", and the memory that it would be bound to may not be written";
+  }
+  const auto is_own = [&](const std::unique_ptr<DeviceMemory>& own) { return own->data() == addresses_[buffer]; };
+  std::erase_if(memory_, is_own);  // none, if it was bound before
+  auto* const begin = static_cast<std::byte*>(memory.data);
+  addresses_[buffer] = begin;
+  std::erase_if(bound_, [&](const BoundState& bound) { return bound.name == name; });
+  bound_.push_back({info->name, begin, begin + info->local_type.num_bytes(), writable, is_updated});
+  std::erase(unassigned_, info->name);
+  witness_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
+  return absl::OkStatus();
 }
 
 absl::Status Executor::DoubtStates(const absl::Status& why) {

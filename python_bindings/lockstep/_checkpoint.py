@@ -152,6 +152,7 @@ def load(exe: Executable, path: Any, expected: Any = None) -> Metadata:
         opened.append(file)
         _check_expected(file, _names_with_values("restore: expected", expected))
         _check_fits(file, exe)
+        naming(file.path, exe._check_assignable)
         for name in _settings_to_assign(file, exe):
             naming(file.path, partial(exe._check_setting, name, file.settings[name]))
         return ""

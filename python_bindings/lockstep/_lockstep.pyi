@@ -295,13 +295,37 @@ class Executable:
 
     def _world(self) -> Communicator: ...
 
+    def _check_assignable(self) -> None: ...
+
+    def bind(self, *, states: Mapping[str, numpy.ndarray] | None = None, results: Mapping[str, numpy.ndarray] | None = None) -> None:
+        """
+        Lets states and results lie in arrays of the caller's from now on, so that nothing is copied. What is bound stays so, until
+        the name is bound to another array.
+
+        A state then is the array: what calls make of it is there, and what is written there is what the next call reads. That is as
+        an assignment; of several ranks all make the same one. A result is written there in each call, which returns the same array
+        each time: who wants to keep what is in it copies that before the next call.
+
+        Args:
+          states: NumPy arrays by name, in row-major order and of the state's type on this rank. Those that the program does not
+            update may be read-only: then they cannot be assigned by `state`, either. On the CPU alone.
+          results: the same of results. Where such an array is read-only when a call begins, the call is an error.
+
+        Raises:
+          Error: for arrays of another type, or that lie in one another; a state on a GPU, or one that ranks share.
+
+        Example:
+          >>> weight, gradient = np.zeros((784, 10), np.float32), np.empty((784, 10), np.float32)
+          >>> exe.bind(states={"weight": weight}, results={"grad/weight": gradient})
+          >>> exe(x=x, y=y)["grad/weight"] is gradient
+          True
+        """
+
     @property
     def state(self) -> lockstep._values.State:
         """The state on this rank by name: read it, assign it."""
 
     def _read_state(self, name: str) -> numpy.ndarray: ...
-
-    def _read_state_into(self, name: str, array: numpy.ndarray) -> None: ...
 
     def _assign_state(self, name: str, value: object | None) -> None: ...
 

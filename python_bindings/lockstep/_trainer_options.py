@@ -23,6 +23,7 @@ _SPELLINGS = {
     "rho": "alpha",
     "lr_scheduler": "learning_rate",
 }
+_DEVICES = ("devices", "ctx", "context")
 _ELSEWHERE = {
     "rescale_grad": "the loss is a mean over the global batch, so nothing has to be rescaled",
     "clip_gradient": "Trainer(..., clip=lockstep.clip.value(...)) clips gradients",
@@ -122,6 +123,7 @@ def divided(
     """Those of train_step and those of compile, by the keywords that these have.
 
     Raises:
+      Error: of devices.
       TypeError: of an option that neither has.
     """
 
@@ -131,6 +133,12 @@ def divided(
 
     of_step, of_compile = keywords(train_step) - {"uneven", "keep_results"}, keywords(compile) | {"backend"}
     for name in options:
+        if name in _DEVICES:
+            raise Error(
+                f"Trainer: {name}: a worker of a compiled step is one device. Start a rank for each, by `mpirun -n N`: those of a host add "
+                "up first, in memory that they share; on a CPU threads=N is one device of N cores. Several in one process, whose "
+                "gradients a store adds up, are lockstep.kv.Devices"
+            )
         if name not in of_step | of_compile:
             raise TypeError(f"Trainer: {name!r} is an option of neither train_step nor compile")
     return (

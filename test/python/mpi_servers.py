@@ -52,16 +52,23 @@ def sequential() -> None:
             each.init(keys, [first(shape) for shape in SHAPES])
             each.set_optimizer(optimizer, rescale_grad=0.5)
         outs = [np.empty(shape, np.float32) for shape in SHAPES]
+        weights, places = store.data(keys), store.grad(keys)
         for step in range(6):
             if step == 3:
                 local.set(learning_rate=0.02)
                 store.set(learning_rate=0.02)
             gradients = [gradient(shape, 0, step) for shape in SHAPES]
+            before = [weight.copy() for weight in weights]
             local.push(keys, gradients)
-            store.push(keys, gradients)
+            for place, each in zip(places, gradients, strict=True):
+                place[...] = each
+            store.push(keys, places if step % 2 else gradients)
             store.pull(keys, out=outs)
-            for key, out in zip(keys, outs, strict=True):
+            assert all(map(np.array_equal, weights, before)), step  # nobody has asked for these
+            store.pull(keys, out=weights)
+            for key, out, weight in zip(keys, outs, weights, strict=True):
                 assert np.array_equal(local.pull(key), out), (key, step)
+                assert np.array_equal(local.pull(key), weight), (key, step)
                 assert np.array_equal(local.pull(key), store.pull(key)), (key, step)
     rows = store.row_sparse_pull(keys[2], row_ids=[599, 0, 300, 299])
     assert np.array_equal(rows.values, outs[2][[0, 299, 300, 599]])

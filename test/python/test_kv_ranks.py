@@ -434,10 +434,10 @@ def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n", [1, 2])
 def test_the_code_of_the_document(n: int, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/kvstore.md").read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 2
+    assert len(blocks) == 4
     program = tmp_path / "program.py"
     said = tmp_path / "workers."
     program.write_text("\n".join([*blocks, f"open('{said}' + str(store.rank), 'w').write(str(store.num_workers))"]))
-    done = mpirun(n, program)
+    done = mpirun(n, program, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert [Path(f"{said}{rank}").read_text() for rank in range(n)] == [str(n)] * n

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from .. import _check
 from .._errors import Error
 from ._async import AsyncStore, Staleness
+from ._devices import Devices
 from ._local import LocalStore
 from ._store import KVStore
 from ._synchronous import SynchronousStore
@@ -26,7 +27,7 @@ from ._values import RowSparse
 if TYPE_CHECKING:
     from .._lockstep import Communicator
 
-__all__ = ["KVStore", "RowSparse", "Staleness", "create"]
+__all__ = ["Devices", "KVStore", "RowSparse", "Staleness", "create"]
 
 _KINDS: dict[str, Callable[[str, Communicator | None], KVStore]] = {
     "local": LocalStore,

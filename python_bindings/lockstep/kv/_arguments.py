@@ -85,7 +85,8 @@ class Arguments:
             arrays = [each for each in given if not isinstance(each, RowSparse)]
             for each in arrays:
                 self._check_out(call, entry, each)
-            result.append((entry, arrays))
+            # What data() gave is the value itself, which users may not write, and the store does.
+            result.append((entry, [entry.stored if each is entry.data else each for each in arrays]))
         return result
 
     def rows(self, call: str, entries: Sequence[Entry], out: Any, listed: bool) -> list[tuple[Entry, RowSparse]]:
@@ -106,7 +107,7 @@ class Arguments:
         if not isinstance(out, np.ndarray):
             raise Error(f"{self.of(call, entry.key)}: out is a {type(out).__name__}, expected a NumPy array")
         self._check_type(call, entry, out)
-        if not out.flags.writeable:
+        if not out.flags.writeable and out is not entry.data and out is not entry.grad:
             raise Error(f"{self.of(call, entry.key)}: out may not be written")
 
     def check_rows(self, call: str, entry: Entry, out: Any) -> None:

@@ -21,7 +21,7 @@ from ._store import KVStore, Updater
 from ._sum import sum_into
 from ._together import agree, on_all_workers
 from ._update import graph_of
-from ._values import RowSparse, Value, dtype_name
+from ._values import RowSparse, Value, aligned_array, dtype_name
 
 _VALUE = "value/"  # what the names of an optimizer's states begin with
 
@@ -192,6 +192,12 @@ class AsyncStore(KVStore):
 
     def _settle_all(self) -> None:
         self._servers.flush()
+
+    def _value_of(self, entry: Entry) -> np.ndarray:
+        if entry.stored is None:
+            entry.stored = aligned_array(entry.shape, entry.dtype)
+            self._read(entry, entry.stored)
+        return entry.stored
 
     def _read(self, entry: Entry, out: np.ndarray | None) -> np.ndarray:
         direct = np.empty(entry.shape, entry.dtype) if out is None or not out.flags.c_contiguous else out

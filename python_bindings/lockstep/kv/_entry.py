@@ -20,8 +20,10 @@ class Entry:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     is_sparse: bool  # it was initialised with rows
-    stored: np.ndarray | None = None  # its value, unless `update` has it
-    update: Update | None = None
+    stored: np.ndarray | None = None  # its value; of a store with servers a copy, once data() was asked for
+    update: Update | None = None  # what changes `stored`, of a store with an optimizer
+    data: np.ndarray | None = None  # `stored`, read-only, as data() gave it
+    grad: np.ndarray | None = None  # what grad() gave
     residuals: dict[int, np.ndarray] = field(default_factory=dict)  # what compression owes, by device
 
     def __str__(self) -> str:

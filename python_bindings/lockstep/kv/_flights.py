@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,7 +51,11 @@ class Flight:
     gathered: np.ndarray | None = None  # u8[workers, …], of slots that travel packed
 
 
-def label(call: str, types: Sequence[tuple[Key, np.dtype[Any], tuple[int, ...]]]) -> str:
+Type = tuple[Key, np.dtype[Any], tuple[int, ...]]
+
+
+@functools.lru_cache(1024)
+def label(call: str, types: tuple[Type, ...]) -> str:
     """What a collective over keys says of itself: the same on all ranks only if these and their types are. Of many the first two are
     named, and a checksum stands for all."""
     named = ", ".join(f"{key!r} {type_text(dtype, shape)}" for key, dtype, shape in types[:2])
@@ -60,15 +65,13 @@ def label(call: str, types: Sequence[tuple[Key, np.dtype[Any], tuple[int, ...]]]
     return f"kv {call} of {len(types)} keys #{checksum:08x}: {named}"
 
 
-def make_slots(
-    world: Communicator, types: Sequence[tuple[Key, np.dtype[Any], tuple[int, ...]]], call: str
-) -> list[Slot]:
+def make_slots(world: Communicator, types: Sequence[Type], call: str) -> list[Slot]:
     """A slot for each key, all in one piece of memory. All ranks call it; the label of the call names what they differ in."""
     begins, end = [], 0
     for _, dtype, shape in types:
         begins.append(_aligned(end))
         end = begins[-1] + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = _lockstep._allocate(world, _aligned(end), label(call, types))
+    memory = _lockstep._allocate(world, _aligned(end), label(call, tuple(types)))
     slots = []
     for (key, dtype, shape), begin in zip(types, begins, strict=True):
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -133,8 +136,8 @@ def land(world: Communicator, flight: Flight, compression: Compression | None) -
     flight.gathered = None
 
 
-def _types(run: Sequence[Slot]) -> list[tuple[Key, np.dtype[Any], tuple[int, ...]]]:
-    return [(slot.key, slot.array.dtype, slot.array.shape) for slot in run]
+def _types(run: Sequence[Slot]) -> tuple[Type, ...]:
+    return tuple((slot.key, slot.array.dtype, slot.array.shape) for slot in run)
 
 
 def _part(run: Sequence[Slot]) -> np.ndarray:

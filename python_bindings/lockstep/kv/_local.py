@@ -10,7 +10,7 @@ from .._lockstep import Communicator
 from ._entry import Entry
 from ._store import KVStore
 from ._sum import sum_into
-from ._values import RowSparse, Value
+from ._values import Value, aligned_array
 
 
 class LocalStore(KVStore):
@@ -21,11 +21,13 @@ class LocalStore(KVStore):
 
     def _initialize(self, made: Callable[[], list[tuple[Entry, Value]]]) -> None:
         for entry, value in made():
-            entry.stored = value.dense() if isinstance(value, RowSparse) else value.copy()
+            entry.stored = aligned_array(entry.shape, entry.dtype)
+            sum_into(entry.stored, [value])
             self._add([entry])
 
     def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
-        for entry, values in groups:
+        for entry, pushed in groups:
+            values = [value.copy() if value is entry.data else value for value in pushed]  # which the push changes
             if self._compression is not None:
                 values = [self._compression.rounded(entry, device, value) for device, value in enumerate(values)]
             self._apply(entry, self._total(entry, values))

@@ -16,7 +16,7 @@ from ._compression import Compression
 from ._entry import Entry
 from ._keys import Key
 from ._update import Update, graph_of
-from ._values import RowSparse, Value, row_ids, value_of
+from ._values import RowSparse, Value, aligned_array, row_ids, value_of
 
 if TYPE_CHECKING:
     from .._lockstep import Communicator
@@ -173,6 +173,56 @@ class KVStore:
             return None
         return pulled if listed else pulled[0]
 
+    # --- Arrays of the store, for programs that copy nothing ----------------------------------------------------------------
+
+    def data(self, key: Any) -> Any:
+        """The values of keys where they lie: read-only arrays, the same ones each time. They change in calls of the store alone, and
+        are up to date when a `pull` has returned that has them as `out`, which then copies nothing. The step that computes
+        gradients may read them there (`Executable.bind`).
+
+        Of the synchronous dist kinds all workers call it. Of "dist_async" values lie on the servers, and this is a copy, which only
+        such a `pull` renews.
+
+        Args:
+          key: one, or a list.
+
+        Returns:
+          An array, or a list of them.
+
+        Example:
+          >>> weights, gradients = store.data(names), store.grad(names)
+          >>> exe.bind(
+          ...     states=dict(zip(names, weights)),
+          ...     results={f"grad/{name}": gradient for name, gradient in zip(names, gradients)},
+          ... )
+          >>> for batch in batches:
+          ...     exe(**batch)
+          ...     store.push(names, gradients)
+          ...     store.pull(names, out=weights)
+        """
+        keys, listed = _keys.several("data", key)
+        arrays = [self._data_of(self._arguments.known("data", each)) for each in keys]
+        return arrays if listed else arrays[0]
+
+    def grad(self, key: Any) -> Any:
+        """Arrays of the keys' types, the same ones each time, a `push` of which copies nothing: of the synchronous dist kinds they lie
+        where the store adds up what workers push.
+
+        From each push of the key on until the `pull` (or another call that waits for it) such an array is the store's: it
+        is read-only then, and its contents are arbitrary until it has been written anew. Other arrays can be pushed, too.
+
+        Of the synchronous dist kinds all workers call it.
+
+        Args:
+          key: one, or a list.
+
+        Returns:
+          An array, or a list of them.
+        """
+        keys, listed = _keys.several("grad", key)
+        arrays = [self._grad_of(self._arguments.known("grad", each)) for each in keys]
+        return arrays if listed else arrays[0]
+
     # --- What is done with what is pushed -----------------------------------------------------------------------------------
 
     def set_updater(self, updater: Updater) -> None:
@@ -187,7 +237,7 @@ class KVStore:
         if not callable(updater):
             raise Error(f"set_updater: the updater is {updater!r}, expected a function of key, pushed and stored")
         self._settle_all()
-        self._take_values_back()
+        self._end_updates()
         self._updater, self._optimizer = updater, None
         self._is_ready = False
 
@@ -204,7 +254,7 @@ class KVStore:
         """
         self._agree("set_optimizer", "optimizers", lambda: self._checked_optimizer(optimizer, rescale_grad))
         self._settle_all()
-        self._take_values_back()
+        self._end_updates()
         self._updater, self._optimizer = None, optimizer
         self._rescale, self._settings = float(rescale_grad), {}
         self._is_ready = False
@@ -321,20 +371,25 @@ class KVStore:
         self._entries.update({entry.key: entry for entry in entries})
         self._is_ready = False
 
+    def _value_of(self, entry: Entry) -> np.ndarray:
+        """The value of an entry, settled or not, in memory that stays its own as long as the store lives."""
+        assert entry.stored is not None
+        return entry.stored
+
+    def _place_of(self, entry: Entry) -> np.ndarray:
+        """Memory of an entry's type for what is pushed to it, which is the caller's until then."""
+        return aligned_array(entry.shape, entry.dtype)
+
     # --- Values of entries ----------------------------------------------------------------------------------------------------
 
     def _read(self, entry: Entry, out: np.ndarray | None) -> np.ndarray:
         """The value of an entry, in `out` or a new array."""
         self._settle(entry)
-        if entry.update is not None:
-            if out is None:
-                return entry.update.read()
-            entry.update.read_into(out)
-            return out
         assert entry.stored is not None
         if out is None:
             return entry.stored.copy()
-        np.copyto(out, entry.stored)
+        if out is not entry.stored:
+            np.copyto(out, entry.stored)
         return out
 
     def _read_several(self, outs: Sequence[tuple[Entry, Sequence[np.ndarray]]]) -> None:
@@ -355,9 +410,22 @@ class KVStore:
     def _read_rows(self, entry: Entry, rows: np.ndarray) -> np.ndarray:
         """Copies of some rows of the value of an entry."""
         self._settle(entry)
-        value = entry.stored if entry.update is None else entry.update.read()
-        assert value is not None
-        return value[rows]
+        assert entry.stored is not None
+        return entry.stored[rows]
+
+    def _data_of(self, entry: Entry) -> np.ndarray:
+        self._settle(entry)
+        value = self._value_of(entry)
+        if entry.data is None:
+            entry.data = value.view()
+            entry.data.flags.writeable = False
+        return entry.data
+
+    def _grad_of(self, entry: Entry) -> np.ndarray:
+        self._settle(entry)
+        if entry.grad is None:
+            entry.grad = self._place_of(entry)
+        return entry.grad
 
     def _apply(self, entry: Entry, pushed: np.ndarray) -> None:
         """Changes the value of an entry by what was pushed in all."""
@@ -371,14 +439,14 @@ class KVStore:
             np.copyto(entry.stored, pushed)
 
     def _update_of(self, entry: Entry) -> Update:
-        """The update of an entry, which is compiled when it is first asked for, and has the value from then on."""
-        from .. import _default_threads  # which imports this package
-
+        """The update of an entry, which is compiled when it is first asked for."""
         if entry.update is None:
-            assert self._optimizer is not None and entry.stored is not None
-            entry.update = Update(self._optimizer, self._rescale, entry.stored, _default_threads(self._world))
+            from .. import _default_threads  # which imports this package
+
+            assert self._optimizer is not None
+            value = self._value_of(entry)
+            entry.update = Update(self._optimizer, self._rescale, value, _default_threads(self._world))
             entry.update.executable.set(**self._settings)
-            entry.stored = None
         return entry.update
 
     def _updates(self) -> dict[Key, Update]:
@@ -386,11 +454,10 @@ class KVStore:
         self._need_optimizer("the optimizer's states")
         return {key: self._update_of(entry) for key, entry in self._entries.items()}
 
-    def _take_values_back(self) -> None:
-        """Puts an end to updates, which have values."""
+    def _end_updates(self) -> None:
+        """What an optimizer kept is gone."""
         for entry in self._entries.values():
-            if entry.update is not None:
-                entry.stored, entry.update = entry.update.read(), None
+            entry.update = None
 
     def _checked_optimizer(self, optimizer: Any, rescale_grad: Any) -> str:
         """That set_optimizer may take them: what workers compare of them."""

@@ -10,14 +10,14 @@ from ._values import RowSparse, Value
 
 
 def sum_into(total: np.ndarray, values: Sequence[Value]) -> None:
-    """Makes an array the sum of values of its type, in their order. It is none of them."""
+    """Makes an array the sum of values of its type, in their order. It may be the first of them, and is none of the others."""
     first, rest = values[0], list(values[1:])
     if isinstance(first, RowSparse):
         total.fill(0)
         first.add_to(total)
     elif rest and isinstance(rest[0], np.ndarray):
         np.add(first, rest.pop(0), out=total)
-    else:
+    elif first is not total:
         np.copyto(total, first)
     for value in rest:
         if isinstance(value, RowSparse):

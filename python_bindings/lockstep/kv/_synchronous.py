@@ -20,7 +20,7 @@ from ._entry import Entry
 from ._flights import Flight, Slot
 from ._store import KVStore
 from ._sum import sum_into
-from ._values import Value
+from ._values import Value, aligned_array
 
 if TYPE_CHECKING:
     from .._lockstep import Executable
@@ -107,23 +107,48 @@ class SynchronousStore(KVStore):
         """Leaves the entry's slot to what is pushed, where something else is done with that than to make it the value."""
         if self._optimizer is not None:
             self._update_of(entry)
-        elif self._updater is not None and entry.stored is self._slots[entry].array:
-            entry.stored = entry.stored.copy()
+        elif self._updater is not None:
+            self._value_of(entry)
+
+    def _value_of(self, entry: Entry) -> np.ndarray:
+        slot = self._slots[entry].array
+        if entry.stored is slot:
+            entry.stored = aligned_array(entry.shape, entry.dtype)
+            np.copyto(entry.stored, slot)
+        return super()._value_of(entry)
+
+    def _place_of(self, entry: Entry) -> np.ndarray:
+        self._value_of(entry)
+        return self._slots[entry].array.view()
 
     # --- What is pushed -------------------------------------------------------------------------------------------------------
 
     def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
         self._meet()
+        self._check_free(groups)
         for entry, values in groups:
             if entry in self._pushed:
                 self._settle(entry)
             slot = self._slots[entry].array
-            sum_into(slot, values)
+            sum_into(slot, _in_place(entry, slot, values))
+            if entry.grad is not None:
+                entry.grad.flags.writeable = False
             self._waiting.append((priority, entry))
             self._waiting_bytes += slot.nbytes
             self._pushed.add(entry)
         if self._waiting_bytes >= _flights.FLIGHT_BYTES:
             self._start()
+
+    def _check_free(self, groups: Sequence[tuple[Entry, list[Value]]]) -> None:
+        """That no value is what grad() gave and is on its way: nobody can have written it since."""
+        taken = {id(entry.grad): entry for entry in self._pushed if entry.grad is not None}
+        for entry, values in groups if taken else ():
+            for value in values:
+                if id(value) in taken:
+                    raise Error(
+                        f"{self._arguments.of('push', entry.key)}: the value is the array that grad({taken[id(value)].key!r}) gave, "
+                        "which was pushed already, and is the store's until the key is pulled"
+                    )
 
     def _start(self) -> None:
         """Starts what waits: of higher priority first, then as it was pushed."""
@@ -174,22 +199,24 @@ class SynchronousStore(KVStore):
         flight = self._flying[0]
         with self._communicating():
             _flights.land(self._world, flight, self._compression)
-        landed: list[tuple[Entry, Slot]] = []
+        landed: list[Entry] = []
         failure: Exception | None = None
         while flight.slots and failure is None:
             slot = flight.slots.pop(0)
             entry = self._entries[slot.key]
             self._pushed.discard(entry)
-            landed.append((entry, slot))
+            landed.append(entry)
             try:
                 self._apply(entry, slot.array)
             except Exception as error:  # noqa: BLE001 (raised below)
                 failure = error
+            if entry.grad is not None:
+                entry.grad.flags.writeable = True
         if self._updater is not None and self.num_workers > 1:
             with self._communicating():
-                self._compare_failures(landed[-1][0] if failure is not None else None, failure)
-        for entry, slot in landed:
-            self._compare_replicas(entry, slot.array)
+                self._compare_failures(landed[-1] if failure is not None else None, failure)
+        for entry in landed:
+            self._compare_replicas(entry)
         if failure is not None:
             raise failure
         self._flying.pop(0)
@@ -210,20 +237,27 @@ class SynchronousStore(KVStore):
         self._failure = Error(f"key {keys[rank]}: the updater raised on rank {rank}, and not on all: {raised}")
         raise failure or self._failure
 
-    def _compare_replicas(self, entry: Entry, free: np.ndarray) -> None:
-        """From time to time, whether all workers have come to the same bits; `free` is of the value's type, for a copy. What an updater
-        does is compared at once, too: nobody else has looked at it."""
+    def _compare_replicas(self, entry: Entry) -> None:
+        """From time to time, whether all workers have come to the same bits. What an updater does is compared at once, too: nobody
+        else has looked at it."""
         times = self._applied[entry] = self._applied.get(entry, 0) + 1
         is_first = self._updater is not None and times == 1
-        if self.num_workers == 1 or entry.stored is free or not (is_first or times % _CHECK_EVERY == 0):
+        is_due = is_first or times % _CHECK_EVERY == 0
+        if self.num_workers == 1 or not is_due or entry.stored is None or entry.stored is self._slots[entry].array:
             return
-        if entry.update is not None:
-            entry.update.read_into(free)
-        own = _digest(free if entry.stored is None else entry.stored)
+        own = _digest(entry.stored)
         told = self._world.gather_bytes(own, f"kv replicas of {entry.key!r}")
         other = next((rank for rank, digest in enumerate(told) if digest != told[0]), None)
         if other is not None:
             raise Error(f"key {entry.key!r}: after push {times} its value differs between ranks 0 and {other}")
+
+
+def _in_place(entry: Entry, slot: np.ndarray, values: list[Value]) -> list[Value]:
+    """Values, of which what grad() gave is the slot itself if it is the first, and a copy elsewhere."""
+    if entry.grad is None:
+        return values
+    first: list[Value] = [slot if values[0] is entry.grad else values[0]]
+    return first + [value.copy() if value is entry.grad else value for value in values[1:]]
 
 
 def _checksum(updates: Sequence[Executable]) -> str:

@@ -1,4 +1,4 @@
-"""The update of a value by an optimizer: a program that is compiled for the value's type, and keeps value and states."""
+"""The update of a value by an optimizer: a program that is compiled for the value's type, and keeps the optimizer's states."""
 
 from __future__ import annotations
 
@@ -18,28 +18,21 @@ _VALUE = "value"
 
 
 class Update:
-    """A value, what an optimizer keeps for it, and the step of both: an executable of this process alone. Of several workers each makes
-    the same step by the same gradient; that they can is for the store to compare.
+    """What an optimizer keeps for a value, and its step: an executable of this process alone. Of several workers each makes the same
+    step by the same gradient; that they can is for the store to compare.
     """
 
     def __init__(self, optimizer: Optimizer, rescale_grad: float, value: np.ndarray, threads: int) -> None:
+        """`value` is the store's, and is changed in place by each step."""
         from .. import compile  # which imports this package
 
         graph = graph_of(optimizer, rescale_grad, value.dtype, value.shape)
         self.executable: Executable = compile(graph, threads=threads)
-        self.executable.state[_VALUE] = value
+        self.executable.bind(states={_VALUE: value})
 
     def __call__(self, gradient: np.ndarray) -> None:
         """Makes a step by the gradient, which has the value's type, and is only read."""
         self.executable(gradient=gradient)
-
-    def read(self) -> np.ndarray:
-        """A copy of the value."""
-        return self.executable.state[_VALUE]
-
-    def read_into(self, out: np.ndarray) -> None:
-        """Copies the value into an array of its type in row-major order."""
-        self.executable._read_state_into(_VALUE, out.reshape(-1).view(np.uint8))  # NumPy's bytes, of bfloat16 too
 
     def states(self) -> dict[str, np.ndarray]:
         """Copies of what the optimizer keeps, by name: momentum, optimizer/step."""

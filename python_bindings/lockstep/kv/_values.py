@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -93,7 +95,7 @@ def array_of(what: str, value: Any) -> np.ndarray:
     if not hasattr(value, "__array__"):
         raise Error(f"{what} is {_arrays.description(value)}, expected an array")
     array = np.asarray(value)
-    if array.dtype.name not in _DTYPES or not array.dtype.isnative:
+    if _name_of(array.dtype) is None or not array.dtype.isnative:
         raise Error(f"{what} is {_arrays.description(array)}, expected one of {', '.join(_DTYPES)}")
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
@@ -103,11 +105,26 @@ def value_of(what: str, value: Any) -> Value:
     return value if isinstance(value, RowSparse) else array_of(what, value)
 
 
+def aligned_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """An array of any elements, where kernels like best that it lies: at a multiple of 64 bytes."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    return memory[begin : begin + size].view(dtype).reshape(shape)
+
+
+@functools.lru_cache(64)
+def _name_of(dtype: np.dtype[Any]) -> str | None:
+    return _DTYPES.get(dtype.name)  # which NumPy puts together each time
+
+
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """ "f32": as the engine calls it."""
-    return _DTYPES[dtype.name]
+    name = _name_of(dtype)
+    assert name is not None
+    return name
 
 
 def type_text(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
     """ "f32[2,3]", for messages."""
-    return f"{_DTYPES.get(dtype.name, dtype)}[{','.join(map(str, shape))}]"
+    return f"{_name_of(dtype) or dtype}[{','.join(map(str, shape))}]"

@@ -1,0 +1,161 @@
+#include "python_bindings/bound_arrays.h"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "python_bindings/errors.h"
+
+namespace lockstep::python {
+
+using namespace nb::literals;
+
+namespace {
+
+using Arrays = std::map<std::string, ArrayInPlace>;
+
+bool Overlap(const ConstTensorRef& a, const ConstTensorRef& b) {
+  const auto* const begin_a = static_cast<const std::byte*>(a.data);
+  const auto* const begin_b = static_cast<const std::byte*>(b.data);
+  if (a.type.num_bytes() == 0 || b.type.num_bytes() == 0) return false;
+  return begin_a < begin_b + b.type.num_bytes() && begin_b < begin_a + a.type.num_bytes();
+}
+
+ConstTensorRef RefOf(const ArrayInPlace& array) { return {array.ref.type, array.ref.data}; }
+
+const ValueInfo& FindResult(const LoadedExecutable& self, const std::string& name) {
+  const std::vector<ValueInfo>& results = self.executor->executable().results;
+  const auto found =
+      std::find_if(results.begin(), results.end(), [&](const ValueInfo& info) { return info.name == name; });
+  if (found == results.end()) {
+    ErrorStream error = NotFound() << "bind: there is no result " << name << "; results are ";
+    for (size_t i = 0; i < results.size(); ++i) error << (i ? ", " : "") << results[i].name;
+    ThrowIfError(error);
+  }
+  return *found;
+}
+
+Arrays ArraysOf(const char* kind, nb::handle given) {
+  Arrays arrays;
+  if (given.is_none()) return arrays;
+  const nb::module_ builtins = nb::module_::import_("builtins");
+  for (nb::handle item : builtins.attr("dict")(given).attr("items")()) {
+    const std::string name = TextOf(item[0], std::string("bind: the name of a ") + kind);
+    arrays.emplace(name, CastToArrayInPlace(item[1], "bind: " + (kind + (" " + name))));
+  }
+  return arrays;
+}
+
+void CheckResults(const LoadedExecutable& self, const Arrays& results) {
+  for (const auto& [name, array] : results) {
+    const ValueInfo& info = FindResult(self, name);
+    if (!(array.ref.type == info.local_type)) {
+      ThrowIfError(InvalidArgument() << "bind: result " << name << ": expected " << info.local_type << ", found "
+                                     << array.ref.type);
+    }
+    if (!array.IsWritable()) {
+      ThrowIfError(InvalidArgument() << "bind: result " << name << ": the array may not be written");
+    }
+  }
+}
+
+// That nothing is written where something else lies.
+void CheckApart(const Arrays& states, const Arrays& results) {
+  std::vector<std::pair<std::string, ConstTensorRef>> all;
+  for (const auto& [name, array] : states) all.emplace_back("state " + name, RefOf(array));
+  for (const auto& [name, array] : results) all.emplace_back("result " + name, RefOf(array));
+  std::erase_if(all, [](const auto& each) { return each.second.type.num_bytes() == 0; });
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second.data < b.second.data; });
+  for (size_t i = 1; i < all.size(); ++i) {
+    if (!Overlap(all[i - 1].second, all[i].second)) continue;
+    ThrowIfError(InvalidArgument() << "bind: the arrays of " << all[i - 1].first << " and of " << all[i].first
+                                   << " lie in one another");
+  }
+}
+
+// What is bound afterwards.
+Arrays With(Arrays bound, const Arrays& arrays) {
+  for (const auto& [name, array] : arrays) bound.insert_or_assign(name, array);
+  return bound;
+}
+
+void Bind(LoadedExecutable& self, nb::handle states, nb::handle results) {
+  const Arrays new_states = ArraysOf("state", states), new_results = ArraysOf("result", results);
+  CheckResults(self, new_results);
+  CheckApart(With(self.bound_states, new_states), With(self.bound_results, new_results));
+  for (const auto& [name, array] : new_states) {
+    const bool is_writable = array.IsWritable();
+    absl::Status status;
+    {
+      nb::gil_scoped_release release;  // it waits for runs that are under way
+      status = self.executor->BindState(name, array.ref, is_writable);
+    }
+    ThrowIfError(Annotate(status, "bind"));
+    self.bound_states.insert_or_assign(name, array);
+  }
+  self.bound_results = With(std::move(self.bound_results), new_results);
+}
+
+// That all states can be assigned, as a file does it.
+void CheckAssignable(const LoadedExecutable& self) {
+  for (const auto& [name, array] : self.bound_states) {
+    if (!array.IsWritable()) {
+      ThrowIfError(FailedPrecondition() << "state " << name << " is bound to an array that may not be written");
+    }
+  }
+}
+
+constexpr char kBind[] =
+    R"(Lets states and results lie in arrays of the caller's from now on, so that nothing is copied. What is bound stays so, until
+the name is bound to another array.
+
+A state then is the array: what calls make of it is there, and what is written there is what the next call reads. That is as
+an assignment; of several ranks all make the same one. A result is written there in each call, which returns the same array
+each time: who wants to keep what is in it copies that before the next call.
+
+Args:
+  states: NumPy arrays by name, in row-major order and of the state's type on this rank. Those that the program does not
+    update may be read-only: then they cannot be assigned by `state`, either. On the CPU alone.
+  results: the same of results. Where such an array is read-only when a call begins, the call is an error.
+
+Raises:
+  Error: for arrays of another type, or that lie in one another; a state on a GPU, or one that ranks share.
+
+Example:
+  >>> weight, gradient = np.zeros((784, 10), np.float32), np.empty((784, 10), np.float32)
+  >>> exe.bind(states={"weight": weight}, results={"grad/weight": gradient})
+  >>> exe(x=x, y=y)["grad/weight"] is gradient
+  True)";
+
+}  // namespace
+
+void CheckBoundResults(const LoadedExecutable& self, std::span<const NamedInput> inputs) {
+  for (const auto& [name, array] : self.bound_results) {
+    if (!array.IsWritable()) {
+      ThrowIfError(
+          FailedPrecondition() << "result " << name
+                               << " is bound to an array that may not be written now; that of a store's grad() "
+                                  "may not be from push to the pull of its key");
+    }
+    for (const NamedInput& input : inputs) {
+      if (!Overlap(input.tensor, RefOf(array))) continue;
+      ThrowIfError(InvalidArgument() << "input " << input.name << " lies in the array that result " << name
+                                     << " is bound to");
+    }
+  }
+}
+
+void BindBinding(ExecutableClass& executable) {
+  executable.def("_check_assignable", &CheckAssignable);
+  executable.def(
+      "bind", &Bind, nb::kw_only(), "states"_a = nb::none(), "results"_a = nb::none(), kBind,
+      nb::sig("def bind(self, *, states: collections.abc.Mapping[str, numpy.ndarray] | None = None, results: "
+              "collections.abc.Mapping[str, numpy.ndarray] | None = None) -> None"));
+}
+
+}  // namespace lockstep::python

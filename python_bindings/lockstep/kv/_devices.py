@@ -1,0 +1,157 @@
+"""Several devices of one worker, each of which computes the gradients of its part of the batch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _check
+from .._errors import Error
+from .._lockstep import Graph
+from ._store import KVStore
+from ._values import aligned_array
+
+if TYPE_CHECKING:
+    from .._lockstep import Executable
+
+_GRADIENT = "grad/"  # what the names of gradients among the results of a step begin with
+
+
+class Devices:
+    """Devices of this worker: each computes gradients of its part of the rows, in a thread of its own, from the store's weights, of
+    which there is one copy. What they push, the store adds up within the worker first, and then over the workers.
+
+    On CPUs a device is a share of the process' threads; one device with all of them computes the same, and has less to add up. GPUs
+    are devices of ranks of their own, one each (docs/kvstore.md).
+
+    One thread at a time uses it. Of several workers all make one, with as many devices.
+
+    Example:
+      >>> step = lockstep.train_step(model, loss, optimizer=None)  # of the rows of one device
+      >>> devices = lockstep.kv.Devices(step, ["cpu:0", "cpu:1"], store)
+      >>> for image, label in batches:  # of this worker
+      ...     results = devices(image=image, label=label)
+      ...     store.push(devices.names, devices.gradients)
+      ...     store.pull(devices.names, out=devices.weights)
+    """
+
+    def __init__(self, step: Graph, devices: Sequence[str], store: KVStore, *, threads: int | None = None) -> None:
+        """
+        Args:
+          step: what `train_step` makes without an optimizer, for the rows of one device.
+          devices: "cpu:0", "cpu:1" and so on, each once.
+          store: has been given the first values (`init`) of the states that the step has gradients of, by their names.
+          threads: of each device; what `compile` would take for all, divided, if None.
+
+        Raises:
+          Error: for another device, or a key that the store does not have, or has of another type.
+        """
+        from .. import _default_threads, compile  # which import this package
+
+        _check.instance("Devices: step", step, Graph, "what train_step makes")
+        _check.instance("Devices: store", store, KVStore, "a store of lockstep.kv")
+        self._devices = _checked(devices)
+        count = len(self._devices)
+        self._names = [each.name.removeprefix(_GRADIENT) for each in step.results if each.name.startswith(_GRADIENT)]
+        if not self._names:
+            raise Error("Devices: the step has no gradients among its results; train_step(..., optimizer=None) has")
+        share = max(1, _default_threads(store._world) // count)
+        share = share if threads is None else _check.integer("Devices: threads", threads, 1)
+        self._inputs = step.inputs
+        self._executables = [compile(step, threads=share) for _ in self._devices]
+        self._weights = store.data(self._names)
+        # What the first device computes lies where the store adds up.
+        self._gradients = [
+            [first, *(aligned_array(first.shape, first.dtype) for _ in self._devices[1:])]
+            for first in store.grad(self._names)
+        ]
+        for i, executable in enumerate(self._executables):
+            executable.bind(
+                states=dict(zip(self._names, self._weights, strict=True)),
+                results={_GRADIENT + name: of[i] for name, of in zip(self._names, self._gradients, strict=True)},
+            )
+        self._threads = ThreadPoolExecutor(count, "lockstep device")
+
+    @property
+    def names(self) -> list[str]:
+        """The keys: the states that the step has gradients of."""
+        return list(self._names)
+
+    @property
+    def weights(self) -> list[np.ndarray]:
+        """The store's arrays of their values, `store.data(names)`, which all devices read."""
+        return list(self._weights)
+
+    @property
+    def gradients(self) -> list[list[np.ndarray]]:
+        """For each key the gradients of the devices, in their order, as `push` takes them. Each call writes them anew."""
+        return [list(each) for each in self._gradients]
+
+    @property
+    def executables(self) -> list[Executable]:
+        """The step on each device: for states that are no keys, such as statistics of a batch normalisation, of which each device has its
+        own."""
+        return list(self._executables)
+
+    def __call__(self, **inputs: Any) -> list[dict[str, np.ndarray]]:
+        """Runs the step on all devices, and returns the results of each.
+
+        Args:
+          inputs: by name, with this worker's rows: as many for each device as the step has, in the devices' order. What the step
+            does not share over the batch all devices get whole.
+
+        Raises:
+          Error: naming the input, or the device that failed; the others have ended by then.
+        """
+        parts = self._parts(inputs)
+        runs: list[Future[dict[str, np.ndarray]]] = [
+            self._threads.submit(executable, **part) for executable, part in zip(self._executables, parts, strict=True)
+        ]
+        failed = [(device, run.exception()) for device, run in zip(self._devices, runs, strict=True)]
+        for device, error in failed:
+            if isinstance(error, Error):
+                raise Error(f"{device}: {error}") from error
+            if error is not None:
+                raise error
+        return [run.result() for run in runs]
+
+    def _parts(self, inputs: dict[str, Any]) -> list[dict[str, Any]]:
+        """The inputs of each device."""
+        count = len(self._devices)
+        parts: list[dict[str, Any]] = [dict(inputs) for _ in range(count)]
+        for each in self._inputs:
+            if each.name not in inputs or each.placements.get("data") != "split(0)":
+                continue
+            whole, rows = inputs[each.name], each.shape[0]
+            found = np.shape(whole)[0] if np.ndim(whole) else 0
+            if found != count * rows:
+                raise Error(
+                    f"Devices: input {each.name} has {found} rows, expected {count * rows}, {rows} for each of {count} devices"
+                )
+            for i, part in enumerate(parts):
+                part[each.name] = whole[i * rows : (i + 1) * rows]
+        return parts
+
+    def __repr__(self) -> str:
+        return f"<lockstep.kv.Devices {', '.join(self._devices)}, {len(self._names)} keys>"
+
+
+def _checked(devices: Any) -> list[str]:
+    if isinstance(devices, str) or not isinstance(devices, Sequence) or not devices:
+        raise Error(f'Devices: devices is {devices!r}, expected a list such as ["cpu:0", "cpu:1"]')
+    for each in devices:
+        name = _check.text("Devices: a device", each)
+        if re.fullmatch(r"(cuda|gpu):\d+", name):
+            raise Error(
+                f"Devices: {name}: a process has one GPU, that of its rank on its host. Start a rank for each, by `mpirun -n N`: "
+                "each is a worker of the store, and those of a host add up first"
+            )
+        if not re.fullmatch(r"cpu:\d+", name):
+            raise Error(f'Devices: there is no device {name!r}, expected one such as "cpu:0"')
+    if len(set(devices)) < len(devices):
+        raise Error(f"Devices: devices has one twice: {', '.join(devices)}")
+    return list(devices)
