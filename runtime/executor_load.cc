@@ -36,6 +36,9 @@ RecordedStep::Kind KindOf(StepKind kind) {
     case StepKind::kCopy: return RecordedStep::Kind::kCopy;
     case StepKind::kStart: return RecordedStep::Kind::kStart;
     case StepKind::kWait: return RecordedStep::Kind::kWait;
+    case StepKind::kPush:
+    case StepKind::kStartPull:
+    case StepKind::kWaitPull: return RecordedStep::Kind::kKernel;
   }
   LOCKSTEP_CHECK(false) << "no kind of step " << static_cast<int>(kind);
 }
@@ -51,6 +54,11 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, 
   if (status.ok()) status = executor->MakeAxes();
   if (status.ok()) status = executor->Prepare();
   if (status.ok()) status = executor->Allocate();
+  if (status.ok()) {
+    absl::StatusOr<std::unique_ptr<ServedStates>> served = ServedStates::Create(executor->executable_, options.servers);
+    status = served.status();
+    if (status.ok()) executor->served_ = *std::move(served);
+  }
   if (status.ok()) {
     executor->NameSteps();
     return executor;
@@ -260,6 +268,7 @@ void Executor::FindUpdates() {
   for (size_t i = 0; i < executable_.steps.size(); ++i) {
     const StepInfo& step = executable_.steps[i]->info();
     if (step.kind == StepKind::kStart) first_start = std::min(first_start, i);
+    if (step.kind == StepKind::kPush) first_update_ = std::min(first_update_, i);  // of what servers have
     for (int32_t buffer : BuffersWritten(step)) {
       const Buffer& written = executable_.buffers[static_cast<size_t>(buffer)];
       if (written.kind != BufferKind::kState) continue;
@@ -270,7 +279,7 @@ void Executor::FindUpdates() {
     }
   }
   for (const ValueInfo& state : executable_.states) {
-    if (updated[static_cast<size_t>(state.buffer)]) updated_states_.push_back(state.name);
+    if (state.buffer < 0 || updated[static_cast<size_t>(state.buffer)]) updated_states_.push_back(state.name);
   }
 }
 

@@ -52,13 +52,16 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   } else {
     RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, data));
   }
-  if (executable_.buffers[static_cast<size_t>(info->buffer)].sharers > 1) {
+  if (served_ != nullptr && served_->Keeps(name)) {
+    RETURN_IF_ERROR(served_->Assign(name, info->local_type, data));
+  } else if (executable_.buffers[static_cast<size_t>(info->buffer)].sharers > 1) {
     RETURN_IF_ERROR(AssignShared(*info, data));
   } else {
     std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
     RETURN_IF_ERROR(device_.CopyToDevice(address, data, info->local_type.num_bytes()));
     RETURN_IF_ERROR(device_.Synchronize());
   }
+  if (served_ != nullptr) served_->CopyAssigned(name);
   std::erase(unassigned_, info->name);
   witness_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
   return absl::OkStatus();
@@ -97,6 +100,8 @@ absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor)
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
   RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, tensor.data));
   auto* out = static_cast<std::byte*>(tensor.data);
+  if (served_ != nullptr && served_->Keeps(name)) return served_->Read(name, info->local_type, out);
+  if (served_ != nullptr) RETURN_IF_ERROR(served_->Refresh(name, addresses_));
   const std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
   RETURN_IF_ERROR(device_.CopyToHost(out, address, info->local_type.num_bytes()));
   return device_.Synchronize();
