@@ -124,6 +124,15 @@ class Cut {
     return absl::OkStatus();
   }
 
+  // The node before which the gradient can be pushed as soon as it is there, while others are still computed.
+  Node* BehindGradient() const {
+    const Value gradient = update_.operand(GradientOf(update_));
+    for (auto it = graph_.nodes().begin(); it != graph_.nodes().end(); ++it) {
+      if (&*it == gradient.node) return &*std::next(it);  // the update comes after it
+    }
+    return &update_;
+  }
+
   absl::Status Replace() {
     const std::string key = variable();
     const Value gradient = update_.operand(GradientOf(update_));
@@ -136,7 +145,7 @@ class Cut {
                                                                      {"bigarray_bound", options_.bigarray_bound}},
                                                       .source = update_.source(),
                                                       .names = {gradient.name() + ".pushed"}},
-                                                     &update_));
+                                                     BehindGradient()));
     std::vector<Value> operands = {push->result()};
     operands.insert(operands.end(), operands_.begin(), operands_.end());
     ASSIGN_OR_RETURN(Node* const pull,
