@@ -11,6 +11,7 @@
 #include "backends/planning/served_states.h"
 #include "backends/planning/share_states.h"
 #include "core/local_types.h"
+#include "core/op_def.h"
 #include "passes/pipeline.h"
 
 namespace lockstep {

@@ -405,7 +405,9 @@ TEST(ParameterServer, StalenessIsBounded) {
         ++slow;  // before its push
       }
       RETURN_IF_ERROR(Train(executor, run, run + 1, 0, 1));
-      if (client.rank() == 0) EXPECT_LE(run + 1 - slow, kBound + 1) << "it is ahead by more than the bound";
+      if (client.rank() == 0) {
+        EXPECT_LE(run + 1 - slow, kBound + 1) << "it is ahead by more than the bound";
+      }
     }
     RETURN_IF_ERROR(client.Barrier());
     ASSIGN_OR_RETURN(const auto staleness, client.Staleness());
