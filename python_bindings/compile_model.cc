@@ -52,7 +52,13 @@ std::string OptionsText(const CompileOptions& options, bool shard_optimizer) {
        << "\nwire: " << (options.wire.empty() ? "None" : options.wire) << "\nfactors: " << options.operations_per_byte
        << " operations for a byte\nbucket_bytes: " << options.bucket_bytes
        << "\nbuckets: " << (options.measured ? "by a report" : "None") << "\noptimize: " << flag(options.optimize)
-       << "\nreplicated: " << flag(options.replicated) << "\ntf32: " << flag(options.tf32) << "\n";
+       << "\nstrategy: " << (options.servers ? "parameter_server" : "all_reduce");
+  if (options.servers) {
+    text << "\nasynchronous: " << flag(!options.servers->synchronous)
+         << "\nmax_staleness: " << options.servers->max_staleness
+         << "\nbigarray_bound: " << options.servers->bigarray_bound;
+  }
+  text << "\nreplicated: " << flag(options.replicated) << "\ntf32: " << flag(options.tf32) << "\n";
   return text.str();
 }
 
@@ -98,8 +104,13 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
   RETURN_IF_ERROR(AgreeOnText(*loaded.communicator, "options of compile", OptionsText(options, shard_optimizer),
                               "Give compile the same on all ranks."));
   ASSIGN_OR_RETURN(loaded.opened, backend->OpenDevice(*loaded.communicator));
-  ASSIGN_OR_RETURN(loaded.executor, Executor::Load(std::move(executable), loaded.opened.communicator,
-                                                   loaded.opened.device.get(), executor));
+  Communicator* communicator = loaded.opened.communicator;
+  if (options.servers && !options.servers->synchronous && communicator->size() > 1) {
+    ASSIGN_OR_RETURN(loaded.alone, communicator->Split(communicator->rank(), "a worker of asynchronous servers"));
+    communicator = loaded.alone.get();
+  }
+  ASSIGN_OR_RETURN(loaded.executor,
+                   Executor::Load(std::move(executable), communicator, loaded.opened.device.get(), executor));
   for (const ValueInfo& state : loaded.executor->executable().states) {
     const auto value = model.values.find(state.name);
     if (value == model.values.end()) continue;

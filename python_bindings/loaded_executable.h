@@ -30,6 +30,7 @@ struct LoadedExecutable {
   nb::object world;
   Communicator* communicator;
   RankDevice opened;
+  std::unique_ptr<Communicator> alone;  // of this rank, whose program is its own; null: it is of all ranks
   std::unique_ptr<Executor> executor;
   std::shared_ptr<const OnnxOrigin> origin;
   int64_t step = 0;                // the number of the next call

@@ -41,6 +41,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -173,6 +174,9 @@ class Executor {
   // on ranks whose values differ. An error names the setting and its range.
   absl::Status Set(std::string_view name, double value);
   absl::StatusOr<double> ReadSetting(std::string_view name);
+
+  // How late gradients were (ServedStates::Staleness); FailedPrecondition of a program of which servers have nothing.
+  absl::StatusOr<std::map<int64_t, int64_t>> Staleness();
 
   // Any thread may call these three, while another one runs, too: a run is counted as a whole, or not yet.
   ExecutorCounters counters() const;

@@ -107,6 +107,15 @@ absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor)
   return device_.Synchronize();
 }
 
+absl::StatusOr<std::map<int64_t, int64_t>> Executor::Staleness() {
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
+  RETURN_IF_ERROR(Settle());
+  if (served_ == nullptr)
+    return FailedPrecondition() << "@" << executable_.name << " is not compiled with strategy=\"parameter_server\"";
+  return served_->Staleness();
+}
+
 absl::StatusOr<size_t> Executor::FindSetting(std::string_view name) const {
   for (size_t i = 0; i < executable_.settings.size(); ++i) {
     if (executable_.settings[i].name == name) return i;
