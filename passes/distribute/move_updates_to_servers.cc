@@ -155,11 +155,15 @@ class Cut {
                                     .source = update_.source(),
                                     .names = {}},
                                    &update_));
+    std::vector<std::pair<Value, std::string>> names;
     for (size_t i = 0; i < next_.size(); ++i) {
-      if (next_[i].node == &update_) graph_.ReplaceUses(next_[i], pull->result(i));
+      served_.push_back({next_names_[i], pull->result(i)});
+      if (next_[i].node != &update_) continue;
+      names.emplace_back(pull->result(i), next_[i].name());
+      graph_.ReplaceUses(next_[i], pull->result(i));
     }
-    for (size_t i = 0; i < next_.size(); ++i) served_.push_back({next_names_[i], pull->result(i)});
     graph_.Erase(&update_);
+    for (const auto& [next, name] : names) graph_.SetName(next, name);
     return absl::OkStatus();
   }
 
@@ -217,10 +221,10 @@ absl::StatusOr<bool> MoveUpdates(Graph& graph, const ServerOptions& options) {
       const Result& result = graph.results()[i];
       if (!result.is_state || result.name != state) continue;
       graph.set_result_value(i, next);
-      graph.SetName(next, state + ".next");
     }
   }
   RemoveDeadNodes(graph);  // that counted steps
+  for (const auto& [state, next] : kept) graph.SetName(next, state + ".next");
   for (const auto& [state, next] : kept) RETURN_IF_ERROR(CheckIsServers(graph, state));
   return true;
 }
