@@ -114,6 +114,7 @@ void Executor::NameSteps() {
       named.is_urgent = info.collective->is_urgent;
       named.bytes = static_cast<int64_t>(std::max(info.collective->input.bytes, info.collective->output.bytes));
     }
+    if (info.served >= 0) named.label = executable_.served[static_cast<size_t>(info.served)].name;
     program.steps.push_back(std::move(named));
   }
   recorded_as_ = recorder_->AddProgram(std::move(program));

@@ -50,7 +50,10 @@ STEP = ls.train_step(
     ("options", "message"),
     [
         ({"strategy": "servers"}, "strategy is 'servers', expected all_reduce or parameter_server"),
-        ({"strategy": "parameter_server"}, "needs parameter servers, and this job has none: start it by `lockstep launch"),
+        (
+            {"strategy": "parameter_server"},
+            "needs parameter servers, and this job has none: start it by `lockstep launch",
+        ),
         ({"asynchronous": True}, 'asynchronous is of servers, with strategy="parameter_server"'),
         ({"max_staleness": 0}, 'max_staleness is of servers, with strategy="parameter_server"'),
         ({"bigarray_bound": 5}, 'bigarray_bound is of servers, with strategy="parameter_server"'),
