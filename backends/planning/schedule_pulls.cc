@@ -36,14 +36,14 @@ class Scheduler {
     LOCKSTEP_CHECK(pushed_.contains(pull.served)) << "a pull before its push, of " << pull.source;
     const int old = program_.Root(pull.reads[0]), next = program_.Root(pull.writes[0]);
     const auto count = static_cast<int>(program_.instructions.size());
-    int first_use = count, last_read = position;
+    int first_use = count, last_read = pushed_.at(pull.served);
     for (int i = 0; i < count; ++i) {
       const Instruction& instruction = program_.instructions[static_cast<size_t>(i)];
       const auto touches = [&](const std::vector<int>& ids, int root) {
         return std::any_of(ids.begin(), ids.end(), [&](int id) { return program_.Root(id) == root; });
       };
       if (i > position && first_use == count && touches(instruction.reads, next)) first_use = i;
-      if (touches(instruction.reads, old)) last_read = std::max(last_read, i);
+      if (i != position && touches(instruction.reads, old)) last_read = std::max(last_read, i);
     }
     const int start = std::min(last_read + 1, first_use);
     Insert(start, Instruction::Kind::kStartPull, pull);

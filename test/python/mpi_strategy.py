@@ -17,15 +17,15 @@ folder = Path(sys.argv[1])
 world = ls.Communicator.mpi(timeout=60, order="rank")
 report: dict[str, object] = {"rank": world.rank, "size": world.size}
 BATCH, STEPS = 12, 3
-MODEL = f"""
-graph @model(%x: f32[ROWS,6] split(0), state %w1: f32[6,10], state %b1: f32[10], state %w2: f32[10,4]) -> (logits: f32[ROWS,4] split(0)) {{
+MODEL = """
+graph @model(%x: f32[ROWS,6] split(0), state %w1: f32[6,10], state %b1: f32[10], state %w2: f32[10,4]) -> (logits: f32[ROWS,4] split(0)) {
   %z = matmul %x, %w1 : f32[ROWS,10]
-  %b = broadcast %b1 {{dims=[1], shape=[ROWS, 10]}} : f32[ROWS,10]
+  %b = broadcast %b1 {dims=[1], shape=[ROWS, 10]} : f32[ROWS,10]
   %a = add %z, %b : f32[ROWS,10]
   %h = tanh %a : f32[ROWS,10]
   %logits = matmul %h, %w2 : f32[ROWS,4]
   return %logits
-}}
+}
 """
 
 

@@ -22,7 +22,12 @@ def test_two_workers_and_two_servers(tmp_path: Path) -> None:
     command = ("mpirun", "-n", "2", sys.executable, str(WORKER), str(tmp_path), ":", "-n", "2", *serve)
     roles = {"LOCKSTEP_WORKERS": "2", "LOCKSTEP_SERVERS": "2"}
     done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **MPI_ENVIRONMENT, **roles}, timeout=120
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **MPI_ENVIRONMENT, **roles},
+        timeout=120,
     )
     reports = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("*.json"))]
     assert done.returncode == 0 and [report["size"] for report in reports] == [2, 2], done.stdout + done.stderr
