@@ -54,7 +54,7 @@ STEP = ls.train_step(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strategy": "servers"}, "strategy is 'servers', expected all_reduce or parameter_server"),
+        ({"strategy": "servers"}, 'strategy is \'servers\', expected "all_reduce" or "parameter_server"'),
         (
             {"strategy": "parameter_server"},
             "needs parameter servers, and this job has none: start it by `lockstep launch",
