@@ -566,7 +566,8 @@ StepInfo OfServers(StepKind kind, int served, BufferSlice slice) {
   info.kind = kind;
   info.name = kind == StepKind::kPush ? "push" : kind == StepKind::kStartPull ? "pull.start" : "pull.wait";
   info.served = served;
-  (kind == StepKind::kPush ? info.reads : info.writes) = {{"w" + std::to_string(served), "", slice}};
+  const StepOperand operand{served == 0 ? "w0" : "w1", "", slice};
+  (kind == StepKind::kPush ? info.reads : info.writes).push_back(operand);
   return info;
 }
 

@@ -19,8 +19,8 @@ graph @update(%gradient: f64[6,4], state %value: f64[6,4], state %value/v: f64[6
 })";
 
 constexpr std::string_view kOfNothing = R"(
-graph @update(%gradient: f32[0], state %value: f32[0]) -> (%value: f32[0]) {
-  %next = sgd %value, %gradient {learning_rate=0.5} : f32[0]
+graph @update(%gradient: f64[0], state %value: f64[0]) -> (%value: f64[0]) {
+  %next = sgd %value, %gradient {learning_rate=0.5} : f64[0]
   return %next
 })";
 
@@ -65,9 +65,9 @@ std::vector<OpCase> ParameterServerCases() {
   rows.push_back(Case("push", {F32({2})}, bounded).Ranks(2).Refused("range"));
 
   rows.push_back(Case("pull", {F64({6, 4}), F64({6, 4}), F64({6, 4}), F64({}).In(0.1, 1)}, By(kMomentum)));
-  rows.push_back(Case("pull", {F32({0}), F32({0})}, By(kOfNothing)));
+  rows.push_back(Case("pull", {F64({0}), F64({0})}, By(kOfNothing)));
   rows.push_back(Case("pull", {F64({6, 4}), F64({6, 4})}, By(kMomentum)).Refused("C1"));
-  rows.push_back(Case("pull", {F32({2}), F32({0})}, By(kOfNothing)).Refused("C1"));
+  rows.push_back(Case("pull", {F64({2}), F64({0})}, By(kOfNothing)).Refused("C1"));
   rows.push_back(Case("pull", {F32({2}), F32({2}), F64({})}, By(kWithInput)).Refused("C2"));
   rows.push_back(Case("pull", {F32({2}), F32({2})}, By(kWithCollective)).Refused("C3"));
   rows.push_back(Case("pull", {F32({2}), F32({2})}, By(kWithoutNext)).Refused("C4"));
