@@ -8,8 +8,10 @@
 #include "backends/planning/certificate.h"
 #include "backends/planning/emit_steps.h"
 #include "backends/planning/reuse_operands.h"
+#include "backends/planning/served_states.h"
 #include "backends/planning/share_states.h"
 #include "core/local_types.h"
+#include "core/op_def.h"
 #include "passes/pipeline.h"
 
 namespace lockstep {
@@ -53,10 +55,47 @@ absl::Status CheckInputsAreShared(const Graph& graph, const Mesh& mesh) {
   return absl::OkStatus();
 }
 
+// Pushes and pulls are steps where there are servers, and elsewhere what they mean.
+bool IsOfServers(const Node& node) { return node.Is("push") || node.Is("pull"); }
+
+// What servers cannot be asked for, and what they leave out.
+absl::Status CheckServers(const Graph& graph, const Backend& backend, const CompileOptions& options) {
+  if (!options.servers) return absl::OkStatus();
+  const auto error = [&] {
+    return InvalidArgument() << "graph @" << graph.name() << ": strategy=\"parameter_server\"";
+  };
+  if (backend.name() != "cpu") return error() << " is for backend=\"cpu\", and this is \"" << backend.name() << "\"";
+  if (!options.wire.empty())
+    return error() << ": what is pushed travels as it is, and not as wire=\"" << options.wire << "\"";
+  if (options.shared_weights)
+    return error() << ": servers have the weights, which shared_weights would have ranks update";
+  if (!graph.mesh().empty()) return error() << ": it is distributed already, over the mesh " << graph.mesh().ToString();
+  const bool updates = std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                                   [](const Node& node) { return node.op().has_trait(kOptimizer); });
+  if (!updates) return error() << ": it has no optimizer, and so nothing for servers to do";
+  return absl::OkStatus();
+}
+
+// Gives the copies of what servers update their buffers, and lists what servers alone have among the states.
+void AddServedStates(const Graph& graph, std::vector<ServedState> served, Executable& executable) {
+  executable.served = std::move(served);
+  for (ServedState& served : executable.served) {
+    const auto state = std::find_if(executable.states.begin(), executable.states.end(),
+                                    [&](const ValueInfo& info) { return info.name == served.name; });
+    LOCKSTEP_CHECK(state != executable.states.end()) << served.name;
+    served.buffer = state->buffer;
+  }
+  for (const std::string& name : StatesOfServers(graph)) {
+    const TensorType& type = graph.FindInput(name)->value.type();
+    executable.states.push_back({name, type, type, {}, -1});
+  }
+}
+
 // The graph after all passes, for a backend.
 absl::StatusOr<Executable> Emit(Graph graph, const Backend& backend, const Target& target,
                                 const CompileOptions& options) {
   std::string graph_text = graph.ToString();
+  ASSIGN_OR_RETURN(std::vector<ServedState> served, ServedStatesOf(graph));
   std::vector<StateToShare> shared;
   if (options.shared_weights) {
     ASSIGN_OR_RETURN(shared, ShareStates(graph, std::string(kDataAxis)));
@@ -85,6 +124,7 @@ absl::StatusOr<Executable> Emit(Graph graph, const Backend& backend, const Targe
     if (program.WholeOf(static_cast<int>(i)) == static_cast<int>(i))
       executable.states.push_back(std::move(program.states[i]));
   }
+  AddServedStates(graph, std::move(served), executable);
   executable.settings = std::move(program.settings);
   executable.settings_buffer = plan.settings;
   executable.steps = std::move(steps);
@@ -109,11 +149,15 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   if (!options.replicated) {
     RETURN_IF_ERROR(CheckInputsAreShared(graph, graph.mesh().empty() ? options.mesh : graph.mesh()));
   }
+  RETURN_IF_ERROR(CheckServers(graph, backend, options));
+  pipeline.servers = options.servers;
   pipeline.wire = options.wire;
   pipeline.factors.operations_per_byte = options.operations_per_byte;
   pipeline.buckets = {options.bucket_bytes};
   pipeline.buckets.measured = options.measured;
-  pipeline.supports = target.supports;
+  pipeline.supports = [supports = target.supports, has_servers = options.servers.has_value()](const Node& node) {
+    return IsOfServers(node) ? has_servers : supports(node);
+  };
   pipeline.prefers_f32 = target.prefers_f32;
   pipeline.fusion = target.fusion;
   pipeline.optimize = options.optimize;

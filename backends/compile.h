@@ -12,6 +12,7 @@
 #include "core/graph.h"
 #include "core/status.h"
 #include "passes/distribute/merge_collectives.h"
+#include "passes/distribute/move_updates_to_servers.h"
 #include "passes/pass.h"
 #include "runtime/executable.h"
 
@@ -30,6 +31,9 @@ struct CompileOptions {
   // Ranks along the axis `data`, which share memory then, have one copy of the states of which each updates a slice or
   // nobody anything (planning/share_states.h).
   bool shared_weights = false;
+  // Parameter servers update what is trained, instead of each rank. Needs a mesh of the one axis `data`, or none; where
+  // it is not synchronous none. For the CPU.
+  std::optional<passes::ServerOptions> servers;
   uint64_t memory_limit = 0;  // bytes of a rank (memory_limit.h); 0: no limit
   bool optimize = true;       // false: only what is needed to run, for comparing
   bool replicated = false;    // every rank is meant to get the same inputs; see Compile

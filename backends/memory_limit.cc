@@ -9,6 +9,7 @@
 #include "backends/planning/buffer_plan.h"
 #include "backends/planning/rematerialize.h"
 #include "backends/planning/schedule.h"
+#include "backends/planning/schedule_pulls.h"
 
 namespace lockstep {
 namespace {
@@ -18,6 +19,7 @@ absl::StatusOr<Program> LowerAndSchedule(const Graph& graph, const std::vector<S
   ASSIGN_OR_RETURN(Program program, backend.Lower(graph, target));
   MarkShared(program, shared);
   ScheduleCollectives(program);
+  SchedulePulls(program);
   BindResults(program);
   return program;
 }

@@ -82,7 +82,7 @@ class Contestant:
             passed = ("PYTHONPATH", "OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
             options = [part for variable in passed for part in ("-x", variable)]
             command = hosts.command([ranks // len(hosts.names)] * len(hosts.names), *command, options=options)
-        elif name == "store-async":
+        elif name == "store-async" or name.startswith("lockstep-served"):
             # As `lockstep launch` starts it, with a server for each worker.
             environment |= {"LOCKSTEP_WORKERS": str(ranks), "LOCKSTEP_SERVERS": str(ranks)}
             serve = [sys.executable, "-m", "lockstep", "serve"]

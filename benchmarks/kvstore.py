@@ -1,7 +1,8 @@
 """A step by a store: benchmarks/kvstore.py [MODEL ...] [--mxnet PYTHON] [--rounds …].
 
 Two workers of this machine, one thread each. Contestants train in turn, a round of steps each: gradients that go to a store of `lockstep.kv`, "dist_sync" and, with
-two servers, "dist_async", in arrays of the store's, and in others' ("copied"); Lockstep's own step, which has the collectives in it; PyTorch's DistributedDataParallel over gloo; and, where a Python is named that has
+two servers, "dist_async", in arrays of the store's, and in others' ("copied"); Lockstep's own step, which has the collectives in it, or, compiled with strategy="parameter_server", pushes to two servers, synchronously and not;
+PyTorch's DistributedDataParallel over gloo; and, where a Python is named that has
 MXNet 1.9, its stores of the same kinds, with two servers. Beside the medians stand ratios of neighbouring rounds to the two stores.
 """
 
@@ -17,7 +18,10 @@ from typing import Any
 import worker
 from contestant import Contestant, prepare, processor, require_pytorch
 
-CONTESTANTS = ("store-sync", "store-async", "store-sync-copied", "lockstep", "eager", "mxnet-sync", "mxnet-async")
+CONTESTANTS = (
+    *("store-sync", "store-async", "store-sync-copied", "lockstep", "lockstep-served", "lockstep-served-async"),
+    *("eager", "mxnet-sync", "mxnet-async"),
+)
 STEPS = {"lenet": 30, "mlp": 3}
 
 
@@ -68,7 +72,7 @@ def main() -> None:
         results[model] = compare(model, names, arguments.mxnet, arguments.rounds, arguments.steps or STEPS[model])
         for name, measured in results[model].items():
             ratios = ", ".join(f"{ratio:5.2f}x {store}" for store, ratio in measured["ratios"].items())
-            print(f"{model:8} {name:18} {measured['ms']:9.2f} ms  {ratios}", flush=True)
+            print(f"{model:8} {name:22} {measured['ms']:9.2f} ms  {ratios}", flush=True)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(results, indent=1) + "\n")
 

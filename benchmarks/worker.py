@@ -60,7 +60,8 @@ class Lockstep:
         own = {name: share(value, self.rank, rows, len(samples)) for name, value in (("x", samples), ("label", labels))}
         is_alone = how == "alone"
         start = time.perf_counter()
-        graph = ls.load_onnx(model_path(model), dims={"batch": rows if is_alone else rows * size})
+        own_batch = is_alone or how == "served-async"
+        graph = ls.load_onnx(model_path(model), dims={"batch": rows if own_batch else rows * size})
         step = ls.train_step(
             graph,
             loss=ls.loss.softmax_cross_entropy("logits", "label"),
@@ -73,6 +74,8 @@ class Lockstep:
             threads=threads,
             wire={"wire": "bf16", "int8": "int8"}.get(how),
             factors=False if how in ("wire", "int8", "reduced") else None,
+            strategy="parameter_server" if how.startswith("served") else "all_reduce",
+            asynchronous=how == "served-async",
         )
         self.inputs = own
         self.gradient_bytes = 4 * sum(math.prod(state.shape) for state in graph.states)

@@ -40,9 +40,15 @@ std::vector<Tensor> Nothing(const Node& node) {
   return results;
 }
 
+// Without the axis, which only a push can do without, the one rank is a group.
+std::vector<std::vector<int64_t>> GroupsAlong(const Mesh& mesh, const std::string& axis) {
+  if (mesh.has_axis(axis)) return mesh.Groups(axis);
+  return {{0}};
+}
+
 absl::Status EvaluateAcrossRanks(const Node& node, const Mesh& mesh, std::vector<std::vector<const Tensor*>>& operands,
                                  std::vector<std::vector<Tensor>>& results) {
-  for (const std::vector<int64_t>& group : mesh.Groups(node.attr<std::string>("axis"))) {
+  for (const std::vector<int64_t>& group : GroupsAlong(mesh, node.attr<std::string>("axis"))) {
     std::vector<std::vector<const Tensor*>> group_operands;
     std::vector<std::vector<Tensor>> group_results;
     for (int64_t rank : group) {

@@ -9,6 +9,7 @@
 #include "passes/distribute/gather_factors.h"
 #include "passes/distribute/localize.h"
 #include "passes/distribute/merge_collectives.h"
+#include "passes/distribute/move_updates_to_servers.h"
 #include "passes/distribute/overlap_collectives.h"
 #include "passes/distribute/quantize_wire.h"
 #include "passes/distribute/reduce_before_scale.h"
@@ -274,6 +275,15 @@ absl::StatusOr<Pass> MakeDistribute(PassOptions& options) {
   return Distribute(Mesh(std::move(axes)));
 }
 
+absl::StatusOr<Pass> MakeMoveUpdatesToServers(PassOptions& options) {
+  ServerOptions servers;
+  servers.axis = options.GetString("axis", servers.axis);
+  ASSIGN_OR_RETURN(servers.synchronous, options.GetBool("synchronous", servers.synchronous));
+  ASSIGN_OR_RETURN(servers.max_staleness, options.GetInt("max_staleness", servers.max_staleness));
+  ASSIGN_OR_RETURN(servers.bigarray_bound, options.GetInt("bigarray_bound", servers.bigarray_bound));
+  return MoveUpdatesToServers(std::move(servers));
+}
+
 absl::StatusOr<Pass> MakeCutIntoStages(PassOptions& options) {
   StageOptions stages;
   ASSIGN_OR_RETURN(stages.stages, options.GetInt("stages", 2));
@@ -443,6 +453,8 @@ const std::vector<PassEntry>& PassTable() {
       {"fold-constants", "evaluates what depends on constants alone", "max_elements=1024", MakeFoldConstants},
       Plain("cse", "merges nodes that compute the same", Cse),
       Plain("dce", "removes nodes whose results nobody uses", Dce),
+      {"move-updates-to-servers", "lets parameter servers update what is trained",
+       "axis=data, synchronous=true, max_staleness=-1, bigarray_bound=1000000", MakeMoveUpdatesToServers},
       {"distribute", "turns the one-rank program into that of each rank of a mesh", "data=4 (axes and sizes)",
        MakeDistribute},
       {"cut-into-stages", "cuts a training step into the stages of a pipeline", "stages=2, operations_per_byte=10",

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/placement.h"
 #include "passes/distribute/gather_factors.h"
 #include "passes/distribute/merge_collectives.h"
+#include "passes/distribute/move_updates_to_servers.h"
 #include "passes/optimize/fuse_elementwise.h"
 #include "passes/pass.h"
 
@@ -17,6 +19,7 @@ namespace lockstep::passes {
 
 struct PipelineOptions {
   Mesh mesh;         // what the graph is to be distributed over; empty if that is done, or for one rank
+  std::optional<ServerOptions> servers;  // parameter servers update the variables; null: each rank does
   std::string wire;  // the dtype as which gradients travel between ranks (passes/distribute/wire.h); empty: their own
   FactorOptions factors;  // whether sums over ranks are computed from gathered factors
   MergeOptions buckets;

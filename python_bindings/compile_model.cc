@@ -52,7 +52,13 @@ std::string OptionsText(const CompileOptions& options, bool shard_optimizer) {
        << "\nwire: " << (options.wire.empty() ? "None" : options.wire) << "\nfactors: " << options.operations_per_byte
        << " operations for a byte\nbucket_bytes: " << options.bucket_bytes
        << "\nbuckets: " << (options.measured ? "by a report" : "None") << "\noptimize: " << flag(options.optimize)
-       << "\nreplicated: " << flag(options.replicated) << "\ntf32: " << flag(options.tf32) << "\n";
+       << "\nstrategy: " << (options.servers ? "parameter_server" : "all_reduce");
+  if (options.servers) {
+    text << "\nasynchronous: " << flag(!options.servers->synchronous)
+         << "\nmax_staleness: " << options.servers->max_staleness
+         << "\nbigarray_bound: " << options.servers->bigarray_bound;
+  }
+  text << "\nreplicated: " << flag(options.replicated) << "\ntf32: " << flag(options.tf32) << "\n";
   return text.str();
 }
 
@@ -76,15 +82,21 @@ absl::StatusOr<Executable> CompileFor(const Communicator& communicator, const Ba
   return Compile(std::move(graph), backend, options);
 }
 
-// What ranks that have the same program do together. Executor::Load tells the peers itself what it meets.
+// What ranks that have the same program do together; `is_alone`: which each runs without the others. Executor::Load and
+// Split tell the peers themselves what they meet.
 absl::Status Load(LoadedExecutable& loaded, const Model& model, const Backend& backend, Executable executable,
-                  const ExecutorOptions& options) {
+                  const ExecutorOptions& options, bool is_alone) {
   absl::StatusOr<RankDevice> opened = backend.OpenDevice(*loaded.communicator);
   absl::Status status = opened.status();
   if (status.ok()) {
     loaded.opened = *std::move(opened);
-    ASSIGN_OR_RETURN(loaded.executor, Executor::Load(std::move(executable), loaded.opened.communicator,
-                                                     loaded.opened.device.get(), options));
+    Communicator* communicator = loaded.opened.communicator;
+    if (is_alone && communicator->size() > 1) {
+      ASSIGN_OR_RETURN(loaded.alone, communicator->Split(communicator->rank(), "a worker of asynchronous servers"));
+      communicator = loaded.alone.get();
+    }
+    ASSIGN_OR_RETURN(loaded.executor,
+                     Executor::Load(std::move(executable), communicator, loaded.opened.device.get(), options));
     for (const ValueInfo& state : loaded.executor->executable().states) {
       const auto value = model.values.find(state.name);
       if (status.ok() && value != model.values.end())
@@ -126,7 +138,8 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
   // Ranks would find that their programs differ, but not why.
   RETURN_IF_ERROR(AgreeOnText(communicator, "options of compile", OptionsText(options, shard_optimizer),
                               "Give compile the same on all ranks."));
-  RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable), executor));
+  const bool is_alone = options.servers && !options.servers->synchronous;
+  RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable), executor, is_alone));
   return CheckReplicas(*loaded.executor, communicator);
 }
 

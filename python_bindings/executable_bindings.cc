@@ -78,13 +78,17 @@ passes::MeasuredStep MeasuredStepOf(const Measured& given) {
   return measured;
 }
 
+// Of passes::ServerOptions: synchronous, max_staleness, bigarray_bound.
+using ServerStrategy = std::tuple<bool, int64_t, int64_t>;
+
 std::unique_ptr<LoadedExecutable> CompileModel(
     const Model& model, const std::string& backend, nb::object world,
     const std::vector<std::pair<std::string, int64_t>>& mesh, const passes::PlacementChoices& placements,
     bool shard_optimizer, bool shared_weights, int64_t threads, std::optional<int64_t> bucket_bytes,
     const std::optional<Measured>& measured, const std::string& wire, std::optional<double> operations_per_byte,
     bool optimize, bool replicated, int64_t check_every, const std::string& isa, bool tf32, bool tune,
-    std::optional<uint64_t> memory_limit, bool profile, const std::string& dump) {
+    std::optional<uint64_t> memory_limit, bool profile, ServerClient* servers,
+    const std::optional<ServerStrategy>& strategy, const std::string& dump) {
   auto loaded = std::make_unique<LoadedExecutable>();
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
@@ -103,6 +107,11 @@ std::unique_ptr<LoadedExecutable> CompileModel(
   ExecutorOptions executor;
   executor.check_every = check_every;
   executor.profile = profile;
+  executor.servers = servers;
+  if (strategy) {
+    const auto& [synchronous, max_staleness, bigarray_bound] = *strategy;
+    options.servers = {.synchronous = synchronous, .max_staleness = max_staleness, .bigarray_bound = bigarray_bound};
+  }
   nb::gil_scoped_release release;
   const ExclusiveUse use(loaded->communicator->in_use());
   if (!use.ok()) ThrowIfError(use.Error("compile: the communicator"));
@@ -199,7 +208,8 @@ Arguments ArgumentsOf(LoadedExecutable& self, const nb::args& args, const nb::kw
 // What happens on a rank before its call begins: peers that wait for it are told of an error at once.
 Arguments Prepare(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
   const auto tell = [&](const std::string& what) {
-    if (self.communicator->size() > 1) self.communicator->Abort(InvalidArgument() << what);
+    // Nobody waits in its calls for a worker whose program is its own.
+    if (self.communicator->size() > 1 && self.alone == nullptr) self.communicator->Abort(InvalidArgument() << what);
   };
   try {
     FollowSchedules(self);
@@ -389,6 +399,18 @@ void BindViews(ExecutableClass& executable) {
                    "`operations` and the\n"
                    "`bytes` read and written of those, each as a share of what the call computes without.",
                    nb::sig("def recomputed(self) -> dict[str, float]"))
+      .def("_staleness",
+           [](const LoadedExecutable& self) {
+             nb::gil_scoped_release release;
+             return ValueOrThrow(self.executor->Staleness());
+           })
+      .def(
+          "staleness",
+          [](nb::object self) { return nb::module_::import_("lockstep._strategy").attr("staleness_of")(self); },
+          "How late gradients were, of a program compiled with strategy=\"parameter_server\": the updates by other "
+          "workers between\n"
+          "the pull that a gradient was made from and its push. It counts the updates of the whole job.",
+          nb::sig("def staleness(self) -> lockstep.kv.Staleness"))
       .def_prop_ro(
           "threads", [](const LoadedExecutable& self) { return self.executor->executable().threads; },
           "Threads of this rank.")
@@ -441,7 +463,7 @@ void BindExecutable(nb::module_& module) {
       "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "placements"_a, "shard_optimizer"_a,
       "shared_weights"_a, "threads"_a, "bucket_bytes"_a, "measured"_a.none(), "wire"_a, "operations_per_byte"_a,
       "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a, "profile"_a,
-      "dump"_a,
+      "servers"_a.none(), "strategy"_a.none(), "dump"_a,
       nb::sig(
           "def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
           "collections.abc.Sequence[tuple[str, int]], "
@@ -450,7 +472,8 @@ void BindExecutable(nb::module_& module) {
           "bucket_bytes: int | None, measured: tuple[collections.abc.Sequence[tuple[str, int, int, int]], "
           "collections.abc.Mapping[str, collections.abc.Sequence[tuple[int, int]]]] | None, wire: str, "
           "operations_per_byte: float | None, optimize: bool, replicated: bool, check_every: int, "
-          "isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable"));
+          "isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, servers: _ServerClient | "
+          "None, strategy: tuple[bool, int, int] | None, dump: str) -> Executable"));
 }
 
 }  // namespace lockstep::python

@@ -32,6 +32,7 @@ struct LoadedExecutable {
   nb::object world;
   Communicator* communicator;
   RankDevice opened;
+  std::unique_ptr<Communicator> alone;  // of this rank, whose program is its own; null: it is of all ranks
   std::unique_ptr<Executor> executor;
   std::shared_ptr<const OnnxOrigin> origin;
   std::map<std::string, ArrayInPlace> bound_states,

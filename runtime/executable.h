@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -70,6 +71,10 @@ enum class StepKind : uint8_t {
   kCopy,    // of one operand
   kStart,   // of a collective
   kWait,    // for a collective
+  // Of a job with parameter servers:
+  kPush,       // gives them a gradient, which it has taken when it returns
+  kStartPull,  // of a variable after its update; its write is filled from then on
+  kWaitPull,   // until it is there
 };
 
 // What a step is, for those who print, check and profile it. It names all memory that the step touches.
@@ -83,6 +88,7 @@ struct StepInfo {
   // memory.
   std::vector<std::pair<int, int>> may_overwrite;
   std::optional<CollectiveInfo> collective;  // of a start and a wait
+  int served = -1;                           // of a push, a pull and its wait: position in Executable::served
 
   std::string ToString() const;
 };
@@ -105,12 +111,14 @@ struct AxisContext {
   }
 };
 
+class ServedStates;
+
 // What a running step sees of its executor.
 class StepContext {
  public:
   StepContext(std::span<std::byte* const> buffers, Device& device, std::span<const AxisContext> axes,
-              std::span<Communicator::Ticket> tickets)
-      : buffers_(buffers), device_(device), axes_(axes), tickets_(tickets) {}
+              std::span<Communicator::Ticket> tickets, ServedStates* served = nullptr)
+      : buffers_(buffers), device_(device), axes_(axes), tickets_(tickets), served_(served) {}
 
   std::byte* data(const BufferSlice& slice) const { return buffers_[static_cast<size_t>(slice.buffer)] + slice.offset; }
   std::span<std::byte* const> buffers() const { return buffers_; }
@@ -118,12 +126,14 @@ class StepContext {
   Stream* stream() const { return device_.stream(); }
   const AxisContext& axis(int position) const { return axes_[static_cast<size_t>(position)]; }
   Communicator::Ticket& ticket(int id) const { return tickets_[static_cast<size_t>(id)]; }
+  ServedStates& served() const { return *served_; }  // requires that the program has states that servers keep
 
  private:
   std::span<std::byte* const> buffers_;
   Device& device_;
   std::span<const AxisContext> axes_;
   std::span<Communicator::Ticket> tickets_;
+  ServedStates* served_;
 };
 
 class Step {
@@ -171,6 +181,22 @@ struct ValueInfo {
   int32_t buffer = -1;  // dense, row-major
 };
 
+// A state that parameter servers update (decisions/0047). A rank has a copy of it; what its optimizer keeps the servers
+// alone have.
+struct ServedState {
+  std::string name;
+  int32_t buffer = -1;  // of the copy
+  TensorType type;
+  bool synchronous = true;  // an update waits for the gradients of all workers
+  int64_t max_staleness = -1;
+  int64_t bigarray_bound = 0;  // a state of more elements is cut over all servers
+  // What its update keeps, by the names that states have in the program and in the update.
+  std::vector<std::pair<std::string, TensorType>> kept;
+  std::vector<std::string> settings;  // of the program, that its update takes
+  // The text of the update of a piece of it, which backends/server_update.h compiles on the servers.
+  std::function<absl::StatusOr<std::string>(const TensorType& piece)> update;
+};
+
 // A number that holds for all runs until another is set: an f64 at offset 8 * i of the buffer of settings, where i is
 // its place in Executable::settings.
 struct SettingInfo {
@@ -209,7 +235,9 @@ struct Executable {
   int threads = 1;  // per rank, for which the kernels were made
   std::vector<Buffer> buffers;
   std::vector<Tensor> constants;  // by order of the constant buffers
+  // Of states that servers alone have the buffer is -1.
   std::vector<ValueInfo> inputs, results, states;
+  std::vector<ServedState> served;
   std::vector<SettingInfo> settings;
   int32_t settings_buffer = -1;  // -1 if there are none
   StepList steps;

@@ -179,8 +179,8 @@ void Executor::Count(const Flight& flight) {
   counters_.communication += flight.witnesses;
   counters_.kernels += flight.whole;
   for (size_t i = 0; i < executable_.steps.size(); ++i) {
-    const bool is_collective = executable_.steps[i]->info().collective.has_value();
-    (is_collective ? counters_.communication : counters_.kernels) += flight.steps[i];
+    const StepInfo& info = executable_.steps[i]->info();
+    (info.collective.has_value() || info.served >= 0 ? counters_.communication : counters_.kernels) += flight.steps[i];
     step_seconds_[i] += flight.steps[i];
   }
 }

@@ -33,12 +33,15 @@
 // A run that fails before the first step that may write a state leaves the states as they were, and may be tried again.
 // One that fails there or later may have updated some states and not others: the executor is then *spoilt*, and every
 // Run and Start fails with the cause until each state that the steps update has been assigned again.
+//
+// States that parameter servers keep (runtime/served_states.h) are read and assigned like others, by all workers alike.
 
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -49,6 +52,7 @@
 #include "runtime/exclusive_use.h"
 #include "runtime/executable.h"
 #include "runtime/record/recorder.h"
+#include "runtime/served_states.h"
 #include "runtime/witness.h"
 
 namespace lockstep {
@@ -79,6 +83,9 @@ struct ExecutorOptions {
   // (Executable::whole). On a device with a queue each is waited for, and no run is under way when Start returns. Equal
   // on all ranks.
   bool profile = false;
+  // Of a program whose states servers update (Executable::served): this rank's end of them, which outlives the
+  // executor.
+  ServerClient* servers = nullptr;
 };
 
 // Seconds of the caller's thread since Load, or since ResetCounters, in the runs that have been waited for and
@@ -177,6 +184,9 @@ class Executor {
   // on ranks whose values differ. An error names the setting and its range.
   absl::Status Set(std::string_view name, double value);
   absl::StatusOr<double> ReadSetting(std::string_view name);
+
+  // How late gradients were (ServedStates::Staleness); FailedPrecondition of a program of which servers have nothing.
+  absl::StatusOr<std::map<int64_t, int64_t>> Staleness();
 
   // Any thread may call these three, while another one runs, too: a run is counted as a whole, or not yet.
   ExecutorCounters counters() const;
@@ -306,7 +316,8 @@ class Executor {
   std::vector<std::unique_ptr<Communicator>> parts_;
   std::vector<AxisContext> axes_;  // of the mesh
   std::unique_ptr<Witness> witness_;
-  mutable std::mutex counting_;  // guards what follows
+  std::unique_ptr<ServedStates> served_;  // null: servers have nothing of it
+  mutable std::mutex counting_;           // guards what follows
   ExecutorCounters counters_;
   std::vector<double> step_seconds_;  // of the runs that are counted
 };

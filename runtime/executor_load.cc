@@ -36,6 +36,9 @@ RecordedStep::Kind KindOf(StepKind kind) {
     case StepKind::kCopy: return RecordedStep::Kind::kCopy;
     case StepKind::kStart: return RecordedStep::Kind::kStart;
     case StepKind::kWait: return RecordedStep::Kind::kWait;
+    case StepKind::kPush:
+    case StepKind::kStartPull:
+    case StepKind::kWaitPull: return RecordedStep::Kind::kKernel;
   }
   LOCKSTEP_CHECK(false) << "no kind of step " << static_cast<int>(kind);
 }
@@ -51,6 +54,11 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, 
   absl::Status status = executor->MakeAxes();
   if (status.ok()) status = executor->Prepare();
   if (status.ok()) status = executor->Allocate();
+  if (status.ok()) {
+    absl::StatusOr<std::unique_ptr<ServedStates>> served = ServedStates::Create(executor->executable_, options.servers);
+    status = served.status();
+    if (status.ok()) executor->served_ = *std::move(served);
+  }
   if (status.ok()) {
     executor->NameSteps();
     return executor;
@@ -113,6 +121,7 @@ void Executor::NameSteps() {
       named.is_urgent = info.collective->is_urgent;
       named.bytes = static_cast<int64_t>(std::max(info.collective->input.bytes, info.collective->output.bytes));
     }
+    if (info.served >= 0) named.label = executable_.served[static_cast<size_t>(info.served)].name;
     program.steps.push_back(std::move(named));
   }
   recorded_as_ = recorder_->AddProgram(std::move(program));
@@ -267,6 +276,7 @@ void Executor::FindUpdates() {
   for (size_t i = 0; i < executable_.steps.size(); ++i) {
     const StepInfo& step = executable_.steps[i]->info();
     if (step.kind == StepKind::kStart) first_start = std::min(first_start, i);
+    if (step.kind == StepKind::kPush) first_update_ = std::min(first_update_, i);  // of what servers have
     for (int32_t buffer : BuffersWritten(step)) {
       const Buffer& written = executable_.buffers[static_cast<size_t>(buffer)];
       if (written.kind != BufferKind::kState) continue;
@@ -277,7 +287,7 @@ void Executor::FindUpdates() {
     }
   }
   for (const ValueInfo& state : executable_.states) {
-    if (updated[static_cast<size_t>(state.buffer)]) updated_states_.push_back(state.name);
+    if (state.buffer < 0 || updated[static_cast<size_t>(state.buffer)]) updated_states_.push_back(state.name);
   }
 }
 

@@ -176,7 +176,7 @@ absl::Status Executor::RunAtOnce(StepContext& context, Flight& flight) {
 }
 
 absl::Status Executor::RunSteps(Flight& flight) {
-  StepContext context(addresses_, device_, axes_, tickets_);
+  StepContext context(addresses_, device_, axes_, tickets_, served_.get());
   if (executable_.whole != nullptr && !options_.profile) return RunAtOnce(context, flight);
   const bool each = options_.profile && device_.stream() != nullptr;  // is waited for
   if (each) RETURN_IF_ERROR(device_.Synchronize());
@@ -206,6 +206,7 @@ absl::Status Executor::RunAll(Flight& flight) {
   RETURN_IF_ERROR(BindSettings());
   RETURN_IF_ERROR(BindInputs());
   RETURN_IF_ERROR(BindResults());
+  if (served_ != nullptr) RETURN_IF_ERROR(served_->Begin(settings_, addresses_));
   RETURN_IF_ERROR(witness_->Begin(addresses_, device_, axes_));
   RETURN_IF_ERROR(StartWitnesses());
   RETURN_IF_ERROR(RunSteps(flight));

@@ -56,13 +56,16 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   } else {
     RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, data));
   }
-  if (executable_.buffers[static_cast<size_t>(info->buffer)].sharers > 1) {
+  if (served_ != nullptr && served_->Keeps(name)) {
+    RETURN_IF_ERROR(served_->Assign(name, info->local_type, data));
+  } else if (executable_.buffers[static_cast<size_t>(info->buffer)].sharers > 1) {
     RETURN_IF_ERROR(AssignShared(*info, data));
   } else {
     std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
     RETURN_IF_ERROR(device_.CopyToDevice(address, data, info->local_type.num_bytes()));
     RETURN_IF_ERROR(device_.Synchronize());
   }
+  if (served_ != nullptr) served_->CopyAssigned(name);
   std::erase(unassigned_, info->name);
   witness_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
   return absl::OkStatus();
@@ -131,9 +134,20 @@ absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor)
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
   RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, tensor.data));
   auto* out = static_cast<std::byte*>(tensor.data);
+  if (served_ != nullptr && served_->Keeps(name)) return served_->Read(name, info->local_type, out);
+  if (served_ != nullptr) RETURN_IF_ERROR(served_->Refresh(name, addresses_));
   const std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
   RETURN_IF_ERROR(device_.CopyToHost(out, address, info->local_type.num_bytes()));
   return device_.Synchronize();
+}
+
+absl::StatusOr<std::map<int64_t, int64_t>> Executor::Staleness() {
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
+  RETURN_IF_ERROR(Settle());
+  if (served_ == nullptr)
+    return FailedPrecondition() << "@" << executable_.name << " is not compiled with strategy=\"parameter_server\"";
+  return served_->Staleness();
 }
 
 absl::StatusOr<size_t> Executor::FindSetting(std::string_view name) const {

@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 #include "core/status.h"
+#include "runtime/served_states.h"
 
 namespace lockstep {
 namespace {
@@ -85,6 +86,28 @@ class WaitForCollective : public Step {
   }
 };
 
+class PushGradient : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext& context) override {
+    return context.served().Push(info().served, context.data(info().reads[0].slice));
+  }
+};
+
+class StartPull : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext& context) override {
+    return context.served().StartPull(info().served, context.data(info().writes[0].slice));
+  }
+};
+
+class WaitForPull : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext& context) override { return context.served().Wait(info().served); }
+};
+
 }  // namespace
 
 std::unique_ptr<Step> KernelStep(StepInfo info, Kernel kernel) {
@@ -102,6 +125,13 @@ std::unique_ptr<Step> CollectiveStep(StepInfo info) {
   LOCKSTEP_CHECK(info.collective.has_value()) << info.ToString();
   if (info.kind == StepKind::kStart) return std::make_unique<StartCollective>(std::move(info));
   return std::make_unique<WaitForCollective>(std::move(info));
+}
+
+std::unique_ptr<Step> ServedStep(StepInfo info) {
+  LOCKSTEP_CHECK(info.served >= 0) << info.ToString();
+  if (info.kind == StepKind::kPush) return std::make_unique<PushGradient>(std::move(info));
+  if (info.kind == StepKind::kStartPull) return std::make_unique<StartPull>(std::move(info));
+  return std::make_unique<WaitForPull>(std::move(info));
 }
 
 }  // namespace lockstep

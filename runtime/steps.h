@@ -56,4 +56,7 @@ std::unique_ptr<Step> CopyStep(StepInfo info);
 // Starts, or waits for, info.collective.
 std::unique_ptr<Step> CollectiveStep(StepInfo info);
 
+// A push of info.reads[0], a pull into info.writes[0], or the wait for it.
+std::unique_ptr<Step> ServedStep(StepInfo info);
+
 }  // namespace lockstep

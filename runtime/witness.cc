@@ -61,7 +61,7 @@ Witness::Witness(const Executable& executable, int64_t check_every, const std::s
   for (const MeshAxis& axis : executable.mesh.axes()) {
     const bool updates_replicas =
         std::any_of(executable.states.begin(), executable.states.end(), [&](const ValueInfo& state) {
-          return updated[static_cast<size_t>(state.buffer)] &&
+          return state.buffer >= 0 && updated[static_cast<size_t>(state.buffer)] &&
                  PlacementAlong(state.placements, axis.name).is_replicated();
         });
     const bool has_collectives = std::any_of(steps.begin(), steps.end(), [&](const std::unique_ptr<Step>& step) {
@@ -124,6 +124,7 @@ absl::Status Witness::AddHashes(const std::vector<ValueInfo>& values, uint64_t C
                                 std::span<AxisContext> axes) const {
   const std::vector<MeshAxis>& of_mesh = executable_.mesh.axes();
   for (const ValueInfo& value : values) {
+    if (value.buffer < 0) continue;  // servers have it
     const auto counts = [&](size_t axis) {
       return compared_[axis] && PlacementAlong(value.placements, of_mesh[axis].name).is_replicated();
     };

@@ -50,7 +50,7 @@ class CpuBackend : public Backend {
 absl::Status EmitNode(const Node& node, EmitContext& c) {
   // What takes bytes for elements in their order. An all_reduce does not: LowerCommon.
   const bool reduces_all = node.op().collective() == CollectiveOp::kAllReduce;
-  if (node.op().has_trait(kKeepsOrder) || (node.op().has_trait(kCollective) && !reduces_all)) {
+  if (node.op().has_trait(kKeepsOrder) || (node.op().has_trait(kCollective) && !reduces_all) || node.Is("push")) {
     RETURN_IF_ERROR(c.ReadAll(node).status());
   }
   ASSIGN_OR_RETURN(const bool done, c.builder().LowerCommon(node));

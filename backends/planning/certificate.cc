@@ -53,6 +53,7 @@ class Checker {
     if (step.collective.has_value() != (is_start || is_wait)) return Error("O1", at, step) << "is half a collective";
     RETURN_IF_ERROR(CheckOperands(at, step));
     if (is_wait) RETURN_IF_ERROR(Wait(at, step));  // what it ends is its own from here on
+    if (step.served >= 0) RETURN_IF_ERROR(VisitServed(at, step));
     RETURN_IF_ERROR(CheckRaces(at, step));
     RETURN_IF_ERROR(CheckShared(at, step));
     return is_start ? Start(at, step) : absl::OkStatus();
@@ -61,6 +62,11 @@ class Checker {
   absl::StatusOr<Certificate> Finish() {
     if (!in_flight_.empty()) {
       return Internal() << "order certificate (O2): " << in_flight_.begin()->second.label << " is never waited for";
+    }
+    for (const auto& [served, state] : served_) {
+      if (state.wait >= 0) continue;
+      return Internal() << "order certificate (O8): %" << state.name << " is pushed, and "
+                        << (state.start < 0 ? "never pulled" : "its pull is never waited for");
     }
     for (const auto& [whole, uses] : shared_) {
       if (uses.written < 0 || Met(whole) > uses.written) continue;
@@ -106,6 +112,47 @@ class Checker {
                                      << flying.label << " is in flight";
       }
     }
+    for (const auto& [served, state] : served_) {
+      const bool is_own = step.served == served;
+      if (state.start < 0 || state.wait >= 0 || is_own) continue;
+      for (const Access& access : accesses) {
+        if (!Collides(access, {"", state.pulled, true})) continue;
+        return Error("O8", at, step) << (access.is_write ? "writes " : "reads ") << access.what << " while %"
+                                     << state.name << " is being pulled";
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // A state that servers update: the positions of its steps; -1: not yet.
+  struct Served {
+    std::string name;
+    int64_t push = -1, start = -1, wait = -1;
+    BufferSlice pulled;
+  };
+
+  // (O8)
+  absl::Status VisitServed(size_t at, const StepInfo& step) {
+    Served& state = served_[step.served];
+    const auto position = static_cast<int64_t>(at);
+    if (step.kind == StepKind::kPush) {
+      if (state.push >= 0 || step.reads.size() != 1) return Error("O8", at, step) << "is a second push, or of nothing";
+      state.push = position;
+      state.name = step.reads[0].name;
+      certificate_.lines.push_back("push %" + state.name + " of " + std::to_string(step.reads[0].slice.bytes) +
+                                   " bytes, number " + std::to_string(step.served));
+      return absl::OkStatus();
+    }
+    const bool is_start = step.kind == StepKind::kStartPull;
+    if (step.writes.size() != 1 || (!is_start && step.kind != StepKind::kWaitPull))
+      return Error("O8", at, step) << "is no push and no pull";
+    if (state.push < 0) return Error("O8", at, step) << "pulls what was not pushed before";
+    if (is_start ? state.start >= 0 : (state.start < 0 || state.wait >= 0 || state.pulled != step.writes[0].slice))
+      return Error("O8", at, step) << "is not what was started, or a second time";
+    (is_start ? state.start : state.wait) = position;
+    state.pulled = step.writes[0].slice;
+    certificate_.lines.push_back((is_start ? "pull %" : "has pulled %") + step.writes[0].name + ", number " +
+                                 std::to_string(step.served));
     return absl::OkStatus();
   }
 
@@ -237,6 +284,7 @@ class Checker {
   std::map<int, int64_t> started_at_;  // by collective
   std::map<int, int64_t> met_;         // by axis: the last start of which it is known that all ranks have come to it
   std::map<int32_t, Uses> shared_;     // by buffer
+  std::map<int, Served> served_;       // by position in Executable::served
   Certificate certificate_;
 };
 

@@ -16,9 +16,12 @@
 //       runs: of a step that reads the whole, or the begin of a run, and a later one that writes a part, and of one
 //       that writes a part and a later one that reads the whole, or the end, a collective in which all these ranks meet
 //       starts after the first and is waited for before the second.
+//  (O8) Of each state that parameter servers update there is one push, then the start of one pull, then its wait; what
+//       is pulled is touched by no step between the two. So no worker waits for one that waits for it: all have pushed
+//       before they come to the wait.
 //
 // The hash is over the collectives of all axes in order: op, root, kind, dtype, counts, pairs, axis, label, and each
-// operand's name, offset, bytes and memory layout.
+// operand's name, offset, bytes and memory layout; and over what is pushed and pulled, in the order of the steps.
 //
 // Why equal certificates mean that no rank waits for ever, though an axis has a communicator of its own
 // (docs/decisions/0009): a collective completes once all ranks of its group have started it, and a start waits for

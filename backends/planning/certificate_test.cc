@@ -559,5 +559,65 @@ TEST(Certificate, RefusesAKernelThatReadsTheWholeAndWritesItsPart) {
   ExpectRefused(infos, "O7");
 }
 
+// --- Parameter servers ----------------------------------------------------------------------------------------------
+
+StepInfo OfServers(StepKind kind, int served, BufferSlice slice) {
+  StepInfo info;
+  info.kind = kind;
+  info.name = kind == StepKind::kPush ? "push" : kind == StepKind::kStartPull ? "pull.start" : "pull.wait";
+  info.served = served;
+  const StepOperand operand{served == 0 ? "w0" : "w1", "", slice};
+  (kind == StepKind::kPush ? info.reads : info.writes).push_back(operand);
+  return info;
+}
+
+// [0] push 0  [1] push 1  [2] start 0  [3] a kernel  [4] start 1  [5] wait 0  [6] wait 1  [7] reads what was pulled
+std::vector<StepInfo> Served() {
+  return {OfServers(StepKind::kPush, 0, kFirst),      OfServers(StepKind::kPush, 1, kFirst),
+          OfServers(StepKind::kStartPull, 0, kState), Kernel({{"x", "", kFirst}}, {{"y", "", kSecond}}),
+          OfServers(StepKind::kStartPull, 1, kOther), OfServers(StepKind::kWaitPull, 0, kState),
+          OfServers(StepKind::kWaitPull, 1, kOther),  Kernel({{"w0", "", kState}}, {{"z", "", kSecond}})};
+}
+
+TEST(Certificate, ListsWhatIsPushedAndPulled) {
+  const auto certificate = Certify(Served());
+  ASSERT_TRUE(certificate.ok()) << certificate.status();
+  ASSERT_EQ(certificate->lines.size(), 6u);
+  EXPECT_EQ(certificate->lines[0], "push %w0 of 64 bytes, number 0");
+  auto others = Served();
+  std::swap(others[0], others[1]);
+  EXPECT_NE(Certify(others)->hash, certificate->hash);
+}
+
+TEST(Certificate, RefusesPushesAndPullsInAnotherOrder) {
+  const auto without = [](size_t step) {
+    auto infos = Served();
+    infos.erase(infos.begin() + static_cast<std::ptrdiff_t>(step));
+    return infos;
+  };
+  for (size_t step : {0, 1, 2, 4, 5, 6}) ExpectRefused(without(step), "O8");
+  for (size_t step : {0, 1, 2, 4, 5, 6}) {
+    auto twice = Served();
+    twice.insert(twice.begin() + 7, twice[step]);
+    ExpectRefused(twice, "O8");
+  }
+  auto infos = Served();
+  infos[5].writes[0].slice = kOther;  // of another pull
+  ExpectRefused(infos, "O8");
+}
+
+TEST(Certificate, RefusesWhatTouchesAStateThatIsPulled) {
+  auto infos = Served();
+  infos[3].reads[0].slice = kState;
+  ExpectRefused(infos, "O8");
+  infos = Served();
+  infos[3].writes[0].slice = kState;
+  ExpectRefused(infos, "O8");
+  infos = Served();
+  infos[4] = OfServers(StepKind::kStartPull, 1, kState);  // where the other comes, too
+  infos[6] = OfServers(StepKind::kWaitPull, 1, kState);
+  ExpectRefused(infos, "O8");
+}
+
 }  // namespace
 }  // namespace lockstep

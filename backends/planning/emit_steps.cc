@@ -63,6 +63,24 @@ StepList EmitSteps(Program& program, const BufferPlan& plan) {
         steps.push_back(CollectiveStep(std::move(info)));
         break;
       }
+      case Instruction::Kind::kPush:
+        info.kind = StepKind::kPush;
+        info.name = "push";
+        info.served = instruction.served;
+        steps.push_back(ServedStep(std::move(info)));
+        break;
+      case Instruction::Kind::kStartPull:
+      case Instruction::Kind::kWaitPull: {
+        const bool is_start = instruction.kind == Instruction::Kind::kStartPull;
+        info.kind = is_start ? StepKind::kStartPull : StepKind::kWaitPull;
+        info.name = is_start ? "pull.start" : "pull.wait";
+        info.served = instruction.served;
+        steps.push_back(ServedStep(std::move(info)));
+        break;
+      }
+      case Instruction::Kind::kPull:
+        LOCKSTEP_CHECK(false) << "a pull that was not scheduled, of " << info.source;
+        break;
       case Instruction::Kind::kCollective:
         LOCKSTEP_CHECK(false) << "a collective that was not scheduled: " << instruction.collective.ToString();
     }

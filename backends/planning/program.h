@@ -41,7 +41,7 @@ struct Storage {
 };
 
 struct Instruction {
-  enum class Kind : uint8_t { kKernel, kCopy, kCollective, kStart, kWait };
+  enum class Kind : uint8_t { kKernel, kCopy, kCollective, kStart, kWait, kPush, kPull, kStartPull, kWaitPull };
   Kind kind = Kind::kKernel;
   std::string source;
   std::vector<int> reads, writes;  // storages
@@ -49,10 +49,11 @@ struct Instruction {
   double flops = 0;                // as FlopsOf counts them, of its node
   // (write, read) positions: that write may lie in the bytes of that read, which is not needed afterwards.
   std::vector<std::pair<int, int>> may_overwrite;
-  CollectiveInfo collective;  // of the others; kCollective becomes kStart and kWait when it is scheduled
+  CollectiveInfo collective;  // kCollective becomes kStart and kWait when it is scheduled
+  int served = -1;  // of pushes and pulls: position in Program::served; kPull becomes kStartPull and kWaitPull
 
   Instruction WithoutRun() const {  // see Kernel
-    return {kind, source, reads, writes, kernel.WithoutRun(), flops, may_overwrite, collective};
+    return {kind, source, reads, writes, kernel.WithoutRun(), flops, may_overwrite, collective, served};
   }
 };
 
@@ -77,6 +78,7 @@ struct Program {
   std::vector<Tensor> constants;
   std::vector<ValueInfo> inputs, states, results;  // buffers are not known yet
   std::vector<SharedState> shared;                 // by state; empty: none is
+  std::vector<std::string> served;                 // states that parameter servers update, each by one push and pull
   std::vector<SettingInfo> settings;
   std::vector<ProgramOutput> outputs;  // results and next values, in the graph's order
   std::vector<int> bucket_axes;        // by bucket: position in the mesh of the axis that registers its memory

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "backends/planning/served_states.h"
 #include "core/local_types.h"
 #include "core/op_def.h"
 
@@ -51,7 +52,9 @@ bool IsOutermost(const Shape& shape, int64_t dim) {
 ProgramBuilder::ProgramBuilder(const Graph& graph) : graph_(graph) {
   program_.name = graph.name();
   program_.mesh = graph.mesh();
+  kept_ = StatesOfServers(graph);
   for (const Input& input : graph.inputs()) {
+    if (input.is_state && kept_.contains(input.name())) continue;
     Storage storage = StorageFor(input.value);
     if (input.setting) {
       storage.kind = Storage::Kind::kSetting;
@@ -121,6 +124,10 @@ Instruction& ProgramBuilder::Add(const Node& node, Kernel kernel, std::vector<in
 absl::StatusOr<bool> ProgramBuilder::LowerCommon(const Node& node) {
   if (node.Is("constant")) {
     RETURN_IF_ERROR(LowerConstant(node));
+  } else if (node.Is("push")) {
+    RETURN_IF_ERROR(LowerPush(node));
+  } else if (node.Is("pull")) {
+    RETURN_IF_ERROR(LowerPull(node));
   } else if (IsAlongOneRank(node)) {
     for (size_t i = 0; i < node.operands().size(); ++i) {
       const int read = StoragesOf(node.operand(i)).front();
@@ -236,8 +243,36 @@ absl::Status ProgramBuilder::LowerCollective(const Node& node) {
   return absl::OkStatus();
 }
 
+absl::Status ProgramBuilder::LowerPush(const Node& node) {
+  const int gradient = Find(node.operand(0), "");
+  if (gradient < 0) return Internal() << node.Describe() << ": the gradient is not row-major";
+  Instruction instruction;
+  instruction.kind = Instruction::Kind::kPush;
+  instruction.source = node.source();
+  instruction.served = static_cast<int>(program_.served.size());
+  instruction.reads = {gradient};
+  program_.served.push_back(node.attr<std::string>("key"));
+  program_.instructions.push_back(std::move(instruction));
+  return absl::OkStatus();
+}
+
+absl::Status ProgramBuilder::LowerPull(const Node& node) {
+  const auto& key = node.attr<std::string>("key");
+  const auto served = std::find(program_.served.begin(), program_.served.end(), key);
+  if (served == program_.served.end()) return Internal() << node.Describe() << " comes before the push";
+  Instruction instruction;
+  instruction.kind = Instruction::Kind::kPull;
+  instruction.source = node.source();
+  instruction.served = static_cast<int>(served - program_.served.begin());
+  instruction.reads = {StoragesOf(node.operand(1)).front()};  // which the result may overwrite
+  instruction.writes = {Define(const_cast<Node&>(node).result())};
+  program_.instructions.push_back(std::move(instruction));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Program> ProgramBuilder::Finish(const std::function<absl::StatusOr<int>(Value)>& row_major) {
   for (const Result& result : graph_.results()) {
+    if (result.is_state && kept_.contains(result.name)) continue;
     ProgramOutput output;
     output.name = result.name;
     if (result.is_state) {

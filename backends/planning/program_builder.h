@@ -1,11 +1,13 @@
 // How a backend writes a Program: it walks the graph, asks where the operands are, and adds a kernel with the storages
 // of the results. What needs no kernel is done here: constants, reshapes (another name for the same bytes),
-// collectives.
+// collectives, pushes to parameter servers and pulls. States that servers alone have (planning/served_states.h) are
+// none of the program's.
 
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -66,12 +68,15 @@ class ProgramBuilder {
  private:
   absl::Status LowerConstant(const Node& node);
   absl::Status LowerCollective(const Node& node);
+  absl::Status LowerPush(const Node& node);
+  absl::Status LowerPull(const Node& node);
   // Along an axis of one rank each result is its operand, as it lies in memory.
   bool IsAlongOneRank(const Node& node) const;
 
   const Graph& graph_;
   Program program_;
   std::unordered_map<Value, std::vector<int>, ValueHash> storages_;
+  std::set<std::string, std::less<>> kept_;  // states that servers alone have
 };
 
 }  // namespace lockstep

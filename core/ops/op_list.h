@@ -164,6 +164,9 @@
   OP(CollectivePermuteOp) \
   OP(CollectiveGatherOp) \
   OP(CollectiveScatterOp) \
+  /* parameter_server.cc */ \
+  OP(PushOp) \
+  OP(PullOp) \
   /* fusion.cc */ \
   OP(FusionOp) \
   /* scan.cc */ \

@@ -120,6 +120,8 @@ const std::vector<PrecisionEntry>& AllPrecisionEntries() {
       {"collective_permute", PrecisionRule::kFollows},
       {"collective_gather", PrecisionRule::kFollows},
       {"collective_scatter", PrecisionRule::kFollows},
+      {"push", PrecisionRule::kWritten},
+      {"pull", PrecisionRule::kWritten},
       {"fusion", PrecisionRule::kFull},
       {"scan", PrecisionRule::kFull},
   };

@@ -32,6 +32,7 @@ from ._lockstep import Communicator, Executable, Graph
 from ._log import warn_once
 from ._placements import Placement, choices, replicated, split
 from ._plan import Plan, plan
+from ._strategy import servers_for
 from ._torch import from_torch, to_torch
 from ._trainer import Trainer
 from ._values import ValueInfo
@@ -270,6 +271,10 @@ def compile(
     shard_optimizer: bool = False,
     shared_weights: bool = False,
     threads: int | None = None,
+    strategy: str = "all_reduce",
+    asynchronous: bool = False,
+    max_staleness: int | None = None,
+    bigarray_bound: int | None = None,
     bucket_bytes: int | None = None,
     buckets: Report | None = None,
     wire: str | None = None,
@@ -320,6 +325,19 @@ def compile(
         other ranks, which assign the same value. Not for ranks on several hosts, nor on GPUs.
       threads: of this rank, equal on all; OMP_NUM_THREADS if that is set, else the cores of this process divided by the ranks
         of the host that has most.
+      strategy: who updates what is trained. "all_reduce": each rank, by the sum of all gradients. "parameter_server": the servers of the
+        job (`lockstep launch -n N -s S`): a rank pushes each gradient as soon as it is computed, the servers run the optimizer, and
+        the new weights come back at the end of the call (docs/parameter_servers.md). Servers keep what the optimizer keeps, so that
+        no rank has it; `exe.state`, `save` and `load` are as always. Of "cpu", with an optimizer whose update needs nothing but its gradient,
+        its states and settings: clipping by norms, and f16 with its scaled loss, are for "all_reduce".
+      asynchronous: of "parameter_server". False: an update waits for the gradients of all ranks, and the bits are those of
+        "all_reduce" in rank order. True: each gradient is an update at once, and nobody waits: a rank's step is a program of its own, whose
+        batch, loss and number of calls are its own, too. What is assigned, saved and loaded is still of all ranks together; rank 0's
+        values and settings count.
+      max_staleness: of asynchronous servers: how many updates a rank may be ahead of the slowest one before it waits; None is any
+        number. `exe.staleness()` says how late gradients were.
+      bigarray_bound: of "parameter_server": weights of more elements are cut evenly over all servers, a million if None; others lie on
+        one each. Those of optimizers that update a weight as a whole (LAMB, Muon) are never cut.
       bucket_bytes: gradients are reduced together in buckets of about this size; 4 MiB if None.
       buckets: `exe.report()` of an executable of the same step that ran on these ranks: the buckets are then those with which the step
         ends first, by when each gradient was computed, what its update takes, and what collectives of so many bytes take here, which
@@ -385,6 +403,20 @@ def compile(
             raise Error(
                 "compile: wire is of gradients that every rank gets whole; with shard_optimizer ranks get slices of them"
             )
+        others = {
+            f"backend={backend!r}": backend != "cpu",
+            "shared_weights": shared_weights,
+            "shard_optimizer": shard_optimizer,
+            "wire": wire is not None,
+            "buckets": buckets is not None,
+        }
+        servers, updates = servers_for(world, strategy, asynchronous, max_staleness, bigarray_bound, others)
+        if asynchronous:
+            if mesh is not None or split is not None or placements is not None:
+                raise Error(
+                    "compile: asynchronous=True makes a program of each rank's own: leave out mesh, split and placements"
+                )
+            axes = []
         operations = _operations_per_byte(factors, world)
         optimize, replicated = _check.flag("optimize", optimize), _check.flag("replicated", replicated)
         if not optimize:
@@ -424,6 +456,8 @@ def compile(
         tune,
         limit,
         profile,
+        servers,
+        updates,
         dump,
     )
     for dtype in _lockstep._slow_dtypes(graph, backend, isa):

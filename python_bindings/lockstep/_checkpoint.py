@@ -104,12 +104,13 @@ def save(
     saved(exe)
     world = exe._world()
     request: dict[str, Any] = {}
+    own_step, own_settings = _present(exe)
 
     def check() -> str:
         request["path"] = _check.path(path)
         request["background"] = _check.flag("save: background", background)
-        request["metadata"] = _checked_metadata(exe.step if step is None else step, metadata)
-        request["settings"] = dict(exe.settings)
+        request["metadata"] = _checked_metadata(own_step if step is None else step, metadata)
+        request["settings"] = own_settings
         exe._check_usable()
         _check_whole(exe)
         return json.dumps(request)
@@ -126,6 +127,16 @@ def save(
     exe._set_saving(writing)
     if not request["background"]:
         saved(exe)
+
+
+def _present(exe: Executable) -> tuple[int, dict[str, float]]:
+    """exe.step and its settings; where each rank's program is its own, as with asynchronous servers, those of rank 0."""
+    present = exe.step, dict(exe.settings)
+    world = exe._world()
+    if world.size == 1 or exe._program()["mesh"] != "{}":
+        return present
+    step, settings = json.loads(on_all_ranks(world, _SAVE, lambda: json.dumps(present))[0])
+    return step, settings
 
 
 def saved(exe: Executable) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import lockstep._report
 import lockstep._settings
 import lockstep._values
+import lockstep.kv
 
 
 class Communicator:
@@ -468,6 +469,14 @@ class Executable:
         `bytes` read and written of those, each as a share of what the call computes without.
         """
 
+    def _staleness(self) -> dict[int, int]: ...
+
+    def staleness(self) -> lockstep.kv.Staleness:
+        """
+        How late gradients were, of a program compiled with strategy="parameter_server": the updates by other workers between
+        the pull that a gradient was made from and its push. It counts the updates of the whole job.
+        """
+
     @property
     def threads(self) -> int:
         """Threads of this rank."""
@@ -518,7 +527,7 @@ def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]: ...
 
 def _agree_on_arguments(world: Communicator, error: str) -> None: ...
 
-def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], placements: Sequence[tuple[str, Mapping[str, int]]], shard_optimizer: bool, shared_weights: bool, threads: int, bucket_bytes: int | None, measured: tuple[Sequence[tuple[str, int, int, int]], Mapping[str, Sequence[tuple[int, int]]]] | None, wire: str, operations_per_byte: float | None, optimize: bool, replicated: bool, check_every: int, isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, dump: str) -> Executable: ...
+def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], placements: Sequence[tuple[str, Mapping[str, int]]], shard_optimizer: bool, shared_weights: bool, threads: int, bucket_bytes: int | None, measured: tuple[Sequence[tuple[str, int, int, int]], Mapping[str, Sequence[tuple[int, int]]]] | None, wire: str, operations_per_byte: float | None, optimize: bool, replicated: bool, check_every: int, isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, servers: _ServerClient | None, strategy: tuple[bool, int, int] | None, dump: str) -> Executable: ...
 
 def _update_step(optimizer: tuple[str, str, Mapping[str, bool | int | float | str | Sequence[float]], Sequence[str]], dtype: str, shape: Sequence[int], rescale: float) -> Graph: ...
 

@@ -101,7 +101,7 @@ def world_of(kvstore: Any) -> Communicator:
     if "async" in kind:
         raise Error(
             f"Trainer: a store of the kind {kind} is not supported: a step of all workers is one program, in which they wait for "
-            'each other; use "dist_sync"'
+            'each other; use "dist_sync", or, in a loop of your own, compile(strategy="parameter_server", asynchronous=True)'
         )
     if kind not in _ONE_PROCESS + _SYNCHRONOUS:
         raise Error(
@@ -125,6 +125,7 @@ def divided(
     Raises:
       Error: of devices.
       TypeError: of an option that neither has.
+      Error: of one that a Trainer cannot have.
     """
 
     def keywords(function: Callable[..., Any]) -> set[str]:
@@ -141,6 +142,11 @@ def divided(
             )
         if name not in of_step | of_compile:
             raise TypeError(f"Trainer: {name!r} is an option of neither train_step nor compile")
+    if options.get("asynchronous", False) is not False:
+        raise Error(
+            "Trainer: asynchronous=True makes a program of each worker's own, and a Trainer's workers share each batch: train in a "
+            'loop of your own, or with strategy="parameter_server" alone'
+        )
     return (
         {name: value for name, value in options.items() if name in of_step},
         {name: value for name, value in options.items() if name in of_compile},

@@ -27,9 +27,11 @@ enum class MessageKind : uint32_t {
   kPush,        // name: a key; the gradient
   kPull,        // name: a key; version: that it must have; number 1: the reply may say where the value lies
   kPullRanges,  // name: a key; version; bytes: pairs of i64, the first element and how many. Reply: these
+  kAssign,      // name: a key; the value that it has from now on
   kRelease,     // request: of a pull, whose memory the worker has read
   kSetUpdate,   // name: a key; text: of the update (update.h)
-  kSet,         // name: a setting; number: the bits of its value. Reply: number: of keys that have it
+  kSet,         // name: a setting; number: the bits of its value; text: how keys begin that get it. Reply: number: of
+                // keys that have it
   kStates,      // name: a key. Reply: text: what its update keeps, a line each: name, type
   kReadState,   // name: a key; text: the state. Reply: bytes
   kWriteState,  // name: a key; text: the state; bytes

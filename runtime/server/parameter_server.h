@@ -82,6 +82,7 @@ class ParameterServer {
   absl::StatusOr<Message> Answer(Client& client, const Message& message);
   absl::StatusOr<Message> Init(Client& client, const Message& message);
   absl::StatusOr<Message> Find(const Message& message);
+  absl::StatusOr<Message> Assign(Client& client, const Message& message);
   absl::StatusOr<Message> SetUpdate(const Message& message);
   absl::StatusOr<Message> Set(const Message& message);
   absl::StatusOr<Message> States(const Message& message);

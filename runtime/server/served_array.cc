@@ -31,6 +31,14 @@ void ServedArray::Take(int worker, Message message, const std::byte* gradient) {
   Advance();
 }
 
+absl::Status ServedArray::Assign(const std::byte* value) {
+  ASSIGN_OR_RETURN(const size_t next, FreeMemory());
+  const size_t bytes = info_.piece_type().num_bytes();
+  if (bytes > 0) std::memcpy(memory_[next].segment->data(), value, bytes);
+  current_ = next;
+  return absl::OkStatus();
+}
+
 void ServedArray::Release(int worker, uint64_t request) {
   for (Memory& memory : memory_) {
     std::erase_if(memory.readers,

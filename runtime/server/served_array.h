@@ -42,6 +42,8 @@ class ServedArray {
   Update* update() { return update_.get(); }
   void set_update(std::unique_ptr<Update> update) { update_ = std::move(update); }
 
+  // Gives it another value, which is copied. Requests that wait see that one.
+  absl::Status Assign(const std::byte* value);
   // Takes a push, a pull or a pull of ranges. `gradient`: of a push, which lives until the reply.
   void Take(int worker, Message message, const std::byte* gradient);
   // The worker has read what the reply to this request of its showed.

@@ -206,6 +206,22 @@ absl::Status ServerClient::Barrier() {
   return Exchange("").status();
 }
 
+absl::Status ServerClient::Assign(const std::string& key, const void* value) {
+  RETURN_IF_ERROR(CheckUsable());
+  ASSIGN_OR_RETURN(const Array* const array, Find(key));
+  const size_t element = SizeOf(array->type.dtype);
+  std::vector<std::pair<size_t, Message>> messages;
+  for (const auto& [server, info] : array->pieces) {
+    Message message = MessageOf(MessageKind::kAssign, key);
+    message.bytes = MessageBytes(static_cast<size_t>(info.count) * element);
+    if (message.bytes.size() > 0)
+      std::memcpy(message.bytes.data(), BytesOf(value) + static_cast<size_t>(info.begin) * element,
+                  message.bytes.size());
+    messages.emplace_back(server, std::move(message));
+  }
+  return Call(std::move(messages)).status();
+}
+
 absl::Status ServerClient::SetUpdate(const std::string& key, const TextOf& text) {
   RETURN_IF_ERROR(CheckUsable());
   ASSIGN_OR_RETURN(const Array* const array, Find(key));
@@ -217,11 +233,11 @@ absl::Status ServerClient::SetUpdate(const std::string& key, const TextOf& text)
   return Annotate(Call(std::move(questions)).status(), "key " + key);
 }
 
-absl::StatusOr<int64_t> ServerClient::Set(const std::string& setting, double value) {
+absl::StatusOr<int64_t> ServerClient::Set(const std::string& setting, double value, const std::string& keys) {
   RETURN_IF_ERROR(CheckUsable());
   std::vector<std::pair<size_t, Message>> questions;
   for (size_t server = 0; server < links_.size(); ++server) {
-    questions.emplace_back(server, MessageOf(MessageKind::kSet, setting));
+    questions.emplace_back(server, MessageOf(MessageKind::kSet, setting, keys));
     questions.back().second.number = std::bit_cast<int64_t>(value);
   }
   ASSIGN_OR_RETURN(const std::vector<Message> replies, Call(std::move(questions)));

@@ -70,6 +70,8 @@ class ServerClient {
   int workers() const { return options_.workers; }
   int servers() const { return static_cast<int>(links_.size()); }
   const std::string& host(int server) const { return links_[static_cast<size_t>(server)]->address.host; }
+  // A number that is this worker's, 1, 2, … at each call: workers that make the same calls have the same.
+  int64_t NextProgram() { return ++programs_; }
   // For callers that cannot know whether another thread uses this object.
   ExclusiveUse::Flag& in_use() { return in_use_; }
 
@@ -101,11 +103,14 @@ class ServerClient {
   // Flush, and then Exchange of nothing.
   absl::Status Barrier();
 
+  // Gives a key another value. What was pushed before, and has not updated yet, updates this one.
+  absl::Status Assign(const std::string& key, const void* value);
+
   // From now on pieces of the key are updated by what the text describes that is made for each (update.h).
   using TextOf = std::function<absl::StatusOr<std::string>(const TensorType& piece)>;
   absl::Status SetUpdate(const std::string& key, const TextOf& text);
-  // A setting of the updates of all keys; the number of pieces that have it.
-  absl::StatusOr<int64_t> Set(const std::string& setting, double value);
+  // A setting of the updates of all keys that begin so; the number of pieces that have it.
+  absl::StatusOr<int64_t> Set(const std::string& setting, double value, const std::string& keys = "");
   // What the update of a key keeps, by name. A state of the pieces' types is one of the key's type; of others, such as
   // counters, each piece has the same.
   absl::StatusOr<std::map<std::string, TensorType>> States(const std::string& key);
@@ -176,6 +181,7 @@ class ServerClient {
   std::map<uint64_t, Request> requests_;
   uint64_t next_request_ = 1;
   absl::Status failure_, push_error_;
+  int64_t programs_ = 0;
   bool has_left_ = false;
 };
 

@@ -49,6 +49,7 @@ absl::StatusOr<Message> ParameterServer::Answer(Client& client, const Message& m
   switch (message.kind) {
     case MessageKind::kInit: return Init(client, message);
     case MessageKind::kFind: return Find(message);
+    case MessageKind::kAssign: return Assign(client, message);
     case MessageKind::kSetUpdate: return SetUpdate(message);
     case MessageKind::kSet: return Set(message);
     case MessageKind::kStates: return States(message);
@@ -115,6 +116,16 @@ absl::StatusOr<Message> ParameterServer::Find(const Message& message) {
   return reply;
 }
 
+absl::StatusOr<Message> ParameterServer::Assign(Client& client, const Message& message) {
+  ASSIGN_OR_RETURN(ServedArray* const array, FindArray(message.name));
+  size_t bytes = 0;
+  ASSIGN_OR_RETURN(const std::byte* const value, Bytes(client, message, &bytes));
+  if (bytes != array->info().piece_type().num_bytes())
+    return Internal() << "key " << message.name << ": " << bytes << " bytes";
+  RETURN_IF_ERROR(array->Assign(value));
+  return Message();
+}
+
 absl::StatusOr<Message> ParameterServer::SetUpdate(const Message& message) {
   ASSIGN_OR_RETURN(ServedArray* const array, FindArray(message.name));
   if (message.text == kAddUpdate) {
@@ -130,7 +141,7 @@ absl::StatusOr<Message> ParameterServer::SetUpdate(const Message& message) {
 absl::StatusOr<Message> ParameterServer::Set(const Message& message) {
   Message reply;
   for (auto& [key, array] : arrays_) {
-    if (array->update() == nullptr) continue;
+    if (array->update() == nullptr || !key.starts_with(message.text)) continue;
     ASSIGN_OR_RETURN(const bool has_it, array->update()->Set(message.name, std::bit_cast<double>(message.number)));
     reply.number += has_it;
   }

@@ -218,6 +218,32 @@ TEST_P(Server, StatesAndSettings) {
   });
 }
 
+// Of the keys that begin so; and what one has beside its value stays.
+TEST_P(Server, SettingsOfSomeKeysAndAssignedValues) {
+  ServersInProcess servers({.servers = 2, .workers = 1, .shares_memory = GetParam(), .make_update = MakeDescend});
+  RunWorkers(servers, 1, [&](ServerClient& client) {
+    for (const char* key : {"a/w", "b/w"}) {
+      Make(client, key, std::vector<float>(3000), {.bigarray_bound = 100}, false);
+      Expect(client.SetUpdate(key, [](const TensorType&) { return std::string("descend"); }));
+    }
+    EXPECT_EQ(*client.Set("rate", 2, "a/"), 2);
+    const std::vector<float> gradient(3000, 1);
+    std::vector<float> a(3000), b(3000), assigned(3000);
+    std::iota(assigned.begin(), assigned.end(), 1.0f);
+    Expect(client.PushPull("a/w", gradient.data(), a.data()));
+    Expect(client.PushPull("b/w", gradient.data(), b.data()));
+    EXPECT_EQ(a, std::vector<float>(3000, -2));
+    EXPECT_EQ(b, std::vector<float>(3000, -0.5));
+    Expect(client.Assign("a/w", assigned.data()));
+    Expect(client.Pull("a/w", a.data()));
+    EXPECT_EQ(a, assigned);
+    EXPECT_EQ(client.ReadState("a/w", "count")->data<int64_t>()[0], 1);
+    Expect(client.PushPull("a/w", gradient.data(), a.data()));
+    EXPECT_EQ(a[2999], 2998);
+    EXPECT_FALSE(client.Assign("c/w", assigned.data()).ok());
+  });
+}
+
 TEST(Server, StalenessIsCountedAndBounded) {
   constexpr int kSteps = 40;
   ServersInProcess servers({.servers = 1, .workers = 2});

@@ -94,7 +94,8 @@ TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
       if (row.op == "axis_index") {
         EXPECT_TRUE(placement.is_local());
         EXPECT_EQ(result.At(0), static_cast<double>(rank));
-      } else if (row.op == "all_reduce" || row.op == "all_gather" || row.op == "collective_broadcast") {
+      } else if (row.op == "all_reduce" || row.op == "push" || row.op == "all_gather" ||
+                 row.op == "collective_broadcast") {
         EXPECT_TRUE(placement.is_replicated()) << placement;
         EXPECT_EQ(result, (*results)[0][i]) << "rank " << rank;
         if (row.op == "all_gather") {
@@ -121,14 +122,14 @@ TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
 // all_reduce.
 TEST_P(CollectivePlacementTest, ReducesInRankOrder) {
   const OpCase& row = GetParam();
-  if (row.op != "all_reduce" && row.op != "reduce_scatter") return;
+  if (row.op != "all_reduce" && row.op != "reduce_scatter" && row.op != "push") return;
   const std::vector<std::vector<Tensor>> inputs = RankInputs(row);
   const absl::StatusOr<Graph> graph = CaseGraph(row);
   ASSERT_TRUE(graph.ok()) << graph.status();
   const auto results = Interpret(*graph, inputs);
   ASSERT_TRUE(results.ok()) << results.status();
   const Node& node = graph->nodes().front();
-  const std::string kind = node.attr<std::string>("kind");
+  const std::string kind = row.op == "push" ? "sum" : node.attr<std::string>("kind");
   for (size_t i = 0; i < row.operands.size(); ++i) {
     Tensor expected(TensorType{DType::kF64, row.operands[i].type.shape});
     for (int64_t at = 0; at < expected.num_elements(); ++at) {
@@ -143,7 +144,7 @@ TEST_P(CollectivePlacementTest, ReducesInRankOrder) {
     if (IsInteger(row.operands[i].type.dtype)) expected = expected.Converted(DType::kI64);  // a mean is truncated
     for (int64_t rank = 0; rank < row.ranks; ++rank) {
       const Tensor mine =
-          row.op == "all_reduce" ? expected : SliceOf(expected, node.attr<int64_t>("dim"), rank, row.ranks);
+          row.op != "reduce_scatter" ? expected : SliceOf(expected, node.attr<int64_t>("dim"), rank, row.ranks);
       const Tensor result = (*results)[static_cast<size_t>(rank)][i].Converted(mine.dtype());
       const bool is_half = SizeOf(row.operands[i].type.dtype) == 2 || row.attributes.contains("wire");
       const double of_int8 = static_cast<double>(row.ranks + 1) / 254;  // half a code of each rank, and of the sum

@@ -40,6 +40,7 @@ const std::vector<OpCase>& AllOpCases() {
     Append(all, IndexingCases());
     Append(all, MatMulCases());
     Append(all, CollectiveCases());
+    Append(all, ParameterServerCases());
     Append(all, FusionCases());
     Append(all, ScanCases());
     Append(all, ConvolutionCases());

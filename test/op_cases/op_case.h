@@ -94,6 +94,7 @@ std::vector<OpCase> ReductionCases();
 std::vector<OpCase> IndexingCases();
 std::vector<OpCase> MatMulCases();
 std::vector<OpCase> CollectiveCases();
+std::vector<OpCase> ParameterServerCases();
 std::vector<OpCase> FusionCases();
 std::vector<OpCase> ScanCases();
 std::vector<OpCase> ConvolutionCases();

@@ -1,0 +1,489 @@
+// Training steps whose variables parameter servers update, with servers and workers as threads: against all_reduce and
+// against a step of one rank, bit by bit; how late gradients may be; what is read, assigned and refused; who dies.
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "backends/executor_test_support.h"
+#include "backends/server_update.h"
+#include "core/printer.h"
+#include "core/random_tensor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "passes/pass_table.h"
+#include "runtime/comm/in_process.h"
+#include "runtime/server/server_test_support.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr int64_t kRows = 12;  // of a batch, for 1, 2 and 3 workers
+constexpr int kRuns = 4;
+constexpr int64_t kCut = 40;  // elements; larger states are cut over all servers
+
+constexpr char kModel[] = R"(
+graph @step(%x: f32[ROWS,6] split(0), state %w1: f32[6,10], state %b1: f32[10], state %w2: f32[10,4]) -> (logits: f32[ROWS,4] split(0)) {
+  %z = matmul %x, %w1 : f32[ROWS,10]
+  %b = broadcast %b1 {dims=[1], shape=[ROWS, 10]} : f32[ROWS,10]
+  %a = add %z, %b : f32[ROWS,10]
+  %h = tanh %a : f32[ROWS,10]
+  %logits = matmul %h, %w2 : f32[ROWS,4]
+  return %logits
+}
+)";
+
+// The step that `optimizer`, options of the pass train-step, makes of the model.
+Graph StepOf(const std::string& optimizer, int64_t rows = kRows) {
+  absl::StatusOr<Graph> graph = ParseGraph(WithAll(kModel, "ROWS", std::to_string(rows)));
+  LOCKSTEP_CHECK(graph.ok()) << graph.status();
+  const auto passes = passes::PassesFromText("train-step{" + optimizer + "}");
+  LOCKSTEP_CHECK(passes.ok()) << passes.status();
+  const absl::Status status = passes::RunPasses(*passes, *graph);
+  LOCKSTEP_CHECK(status.ok()) << status;
+  return *std::move(graph);
+}
+
+constexpr char kMomentum[] = "optimizer=SGD, learning_rate=0.3, momentum=0.9";
+constexpr char kAdam[] = "optimizer=Adam, learning_rate=0.05";
+
+using States = std::map<std::string, Tensor>;
+
+bool SameBits(const Tensor& a, const Tensor& b) {
+  return a.type() == b.type() && std::equal(a.bytes(), a.bytes() + a.num_bytes(), b.bytes());
+}
+
+void ExpectSameBits(const States& a, const States& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, value] : a) {
+    ASSERT_TRUE(b.contains(name)) << name;
+    EXPECT_TRUE(SameBits(value, b.at(name))) << name << " " << value.ToString() << " and " << b.at(name).ToString();
+  }
+}
+
+// Of a rank in a batch of kRows, the same in each run but for what `run` draws.
+struct Inputs {
+  Inputs(int run, int64_t begin, int64_t rows) : x(TensorType{DType::kF32, {rows, 6}}), y({DType::kI64, {rows}}) {
+    std::mt19937_64 random(static_cast<uint64_t>(run));
+    const Tensor all = RandomTensor({DType::kF32, {kRows, 6}}, random, -1, 1);
+    for (int64_t i = 0; i < rows * 6; ++i)
+      x.mutable_data<float>()[static_cast<size_t>(i)] = all.data<float>()[static_cast<size_t>(begin * 6 + i)];
+    for (int64_t i = 0; i < rows; ++i) y.mutable_data<int64_t>()[static_cast<size_t>(i)] = (begin + i) % 4;
+  }
+  std::vector<NamedInput> named() const { return {{"x", {x.type(), x.bytes()}}, {"target", {y.type(), y.bytes()}}}; }
+  Tensor x, y;
+};
+
+absl::Status AssignFirst(Executor& executor) {
+  int number = 0;
+  for (const char* name : {"w1", "b1", "w2"}) {
+    std::mt19937_64 random(static_cast<uint64_t>(100 + ++number));
+    for (const ValueInfo& state : executor.executable().states) {
+      if (state.name != name) continue;
+      const Tensor value = RandomTensor(state.local_type, random, -0.5, 0.5);
+      RETURN_IF_ERROR(executor.AssignState(name, {value.type(), value.bytes()}));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<States> Read(Executor& executor) {
+  States states;
+  for (const ValueInfo& state : executor.executable().states) {
+    Tensor value(state.local_type);
+    RETURN_IF_ERROR(executor.ReadState(state.name, {value.type(), value.mutable_bytes()}));
+    states.emplace(state.name, std::move(value));
+  }
+  return states;
+}
+
+absl::Status Assign(Executor& executor, const States& states) {
+  for (const auto& [name, value] : states) RETURN_IF_ERROR(executor.AssignState(name, {value.type(), value.bytes()}));
+  return absl::OkStatus();
+}
+
+// Each server compiles in its own thread.
+MakeUpdate UpdatesOfServers() {
+  return [](const std::string& text, const TensorType& type) -> absl::StatusOr<std::unique_ptr<Update>> {
+    thread_local absl::StatusOr<MakeUpdate> make = MakeCompiledUpdates();
+    RETURN_IF_ERROR(make.status());
+    return (*make)(text, type);
+  };
+}
+
+passes::ServerOptions Synchronous() { return {.bigarray_bound = kCut}; }
+passes::ServerOptions Asynchronous(int64_t max_staleness = -1) {
+  return {.synchronous = false, .max_staleness = max_staleness, .bigarray_bound = kCut};
+}
+
+// A worker's step, of a program whose variables servers update, or not.
+absl::StatusOr<std::unique_ptr<Executor>> LoadStep(const Graph& graph, Communicator& communicator, Device& device,
+                                                   std::optional<passes::ServerOptions> servers, ServerClient* client) {
+  CompileOptions options;
+  if (!servers || servers->synchronous) options.mesh = Mesh({{"data", communicator.size()}});
+  options.servers = std::move(servers);
+  ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
+  ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), *backend, options));
+  return Executor::Load(std::move(executable), &communicator, &device, {.servers = client});
+}
+
+absl::Status Train(Executor& executor, int begin, int end, int rank, int ranks) {
+  const int64_t rows = kRows / ranks;
+  for (int run = begin; run < end; ++run) {
+    const Inputs inputs(run, rank * rows, rows);
+    RETURN_IF_ERROR(executor.Run(inputs.named(), {}));
+  }
+  return absl::OkStatus();
+}
+
+using OnWorker = std::function<absl::Status(Executor& executor, int rank)>;
+
+// Loads a synchronous step on each of the workers of a job, and calls f.
+void OnWorkers(const Graph& graph, int workers, int servers, const OnWorker& f, bool shares_memory = true) {
+  ServersInProcess job(
+      {.servers = servers, .workers = workers, .shares_memory = shares_memory, .make_update = UpdatesOfServers()});
+  std::atomic<int> ran = 0;
+  for (const absl::Status& status : StatusOfEach(workers, [&](Communicator& communicator, Device& device) {
+         const auto client = job.Connect(communicator.rank());
+         absl::StatusOr<std::unique_ptr<Executor>> executor =
+             LoadStep(graph, communicator, device, Synchronous(), client.get());
+         RETURN_IF_ERROR(executor.status());
+         ++ran;
+         return f(**executor, communicator.rank());
+       })) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(ran, workers);
+}
+
+// Without servers: the states after some runs.
+States WithAllReduce(const Graph& graph, int workers, int runs = kRuns) {
+  States states;
+  for (const absl::Status& status : StatusOfEach(workers, [&](Communicator& communicator, Device& device) {
+         ASSIGN_OR_RETURN(const auto executor, LoadStep(graph, communicator, device, std::nullopt, nullptr));
+         RETURN_IF_ERROR(AssignFirst(*executor));
+         RETURN_IF_ERROR(Train(*executor, 0, runs, communicator.rank(), workers));
+         ASSIGN_OR_RETURN(States own, Read(*executor));
+         if (communicator.rank() == 0) states = std::move(own);
+         return absl::OkStatus();
+       })) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  return states;
+}
+
+// --- Synchronous ----------------------------------------------------------------------------------------------------
+
+class SynchronousTest : public testing::TestWithParam<std::tuple<const char*, int, int>> {};
+
+TEST_P(SynchronousTest, ServersComputeTheBitsOfAllReduce) {
+  const auto& [optimizer, workers, servers] = GetParam();
+  const Graph graph = StepOf(optimizer);
+  const States expected = WithAllReduce(graph, workers);
+  EXPECT_EQ(expected.size(), optimizer == kAdam ? 10u : 6u);
+  OnWorkers(graph, workers, servers, [&, workers = workers](Executor& executor, int rank) -> absl::Status {
+    RETURN_IF_ERROR(AssignFirst(executor));
+    RETURN_IF_ERROR(Train(executor, 0, kRuns, rank, workers));
+    ASSIGN_OR_RETURN(const States states, Read(executor));
+    ExpectSameBits(states, expected);
+    return absl::OkStatus();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, SynchronousTest,
+                         testing::Values(std::tuple(kMomentum, 1, 2), std::tuple(kMomentum, 2, 1),
+                                         std::tuple(kMomentum, 3, 2), std::tuple(kAdam, 1, 1), std::tuple(kAdam, 2, 2),
+                                         std::tuple(kAdam, 3, 1)));
+
+// Of an optimizer that takes elements together, which is on one server whatever its size; and values by TCP.
+TEST(ParameterServer, WholeArraysAndSocketsGiveTheSameBits) {
+  const Graph graph = StepOf("optimizer=LAMB, learning_rate=0.05");
+  const States expected = WithAllReduce(graph, 2);
+  OnWorkers(
+      graph, 2, 2,
+      [&](Executor& executor, int rank) -> absl::Status {
+        EXPECT_GT(executor.executable().served.front().bigarray_bound, kCut);
+        RETURN_IF_ERROR(AssignFirst(executor));
+        RETURN_IF_ERROR(Train(executor, 0, kRuns, rank, 2));
+        ASSIGN_OR_RETURN(const States states, Read(executor));
+        ExpectSameBits(states, expected);
+        return absl::OkStatus();
+      },
+      /*shares_memory=*/false);
+}
+
+TEST(ParameterServer, SettingsReachTheServers) {
+  const Graph graph = StepOf(kMomentum);
+  States expected;
+  const auto train = [](Executor& executor, int rank) -> absl::Status {
+    RETURN_IF_ERROR(AssignFirst(executor));
+    for (int run = 0; run < kRuns; ++run) {
+      RETURN_IF_ERROR(executor.Set("optimizer/learning_rate", 0.5 / (run + 1)));
+      RETURN_IF_ERROR(Train(executor, run, run + 1, rank, 2));
+    }
+    return absl::OkStatus();
+  };
+  for (const absl::Status& status : StatusOfEach(2, [&](Communicator& communicator, Device& device) {
+         ASSIGN_OR_RETURN(const auto executor, LoadStep(graph, communicator, device, std::nullopt, nullptr));
+         RETURN_IF_ERROR(train(*executor, communicator.rank()));
+         ASSIGN_OR_RETURN(States own, Read(*executor));
+         if (communicator.rank() == 0) expected = std::move(own);
+         return absl::OkStatus();
+       })) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  OnWorkers(graph, 2, 1, [&](Executor& executor, int rank) -> absl::Status {
+    RETURN_IF_ERROR(train(executor, rank));
+    ASSIGN_OR_RETURN(const States states, Read(executor));
+    ExpectSameBits(states, expected);
+    return absl::OkStatus();
+  });
+}
+
+// What was read of one job goes on in another, of another number of servers; the counter of steps, too.
+TEST(ParameterServer, GoesOnFromStatesThatWereRead) {
+  const Graph graph = StepOf(kAdam);
+  const States expected = WithAllReduce(graph, 2);
+  States half;
+  OnWorkers(graph, 2, 2, [&](Executor& executor, int rank) -> absl::Status {
+    RETURN_IF_ERROR(AssignFirst(executor));
+    RETURN_IF_ERROR(Train(executor, 0, kRuns / 2, rank, 2));
+    ASSIGN_OR_RETURN(States states, Read(executor));
+    if (rank == 0) half = std::move(states);
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(half.at("optimizer/step").data<int64_t>()[0], kRuns / 2);
+  OnWorkers(graph, 2, 1, [&](Executor& executor, int rank) -> absl::Status {
+    RETURN_IF_ERROR(AssignFirst(executor));
+    RETURN_IF_ERROR(Train(executor, 0, 1, rank, 2));  // which is forgotten
+    RETURN_IF_ERROR(Assign(executor, half));
+    ASSIGN_OR_RETURN(const States assigned, Read(executor));
+    ExpectSameBits(assigned, half);
+    RETURN_IF_ERROR(Train(executor, kRuns / 2, kRuns, rank, 2));
+    ASSIGN_OR_RETURN(const States states, Read(executor));
+    ExpectSameBits(states, expected);
+    return absl::OkStatus();
+  });
+}
+
+// Two programs whose states have the same names do not meet on the servers.
+TEST(ParameterServer, ProgramsHaveStatesOfTheirOwn) {
+  const Graph graph = StepOf(kMomentum);
+  const States expected = WithAllReduce(graph, 1);
+  ServersInProcess job({.servers = 1, .workers = 1, .make_update = UpdatesOfServers()});
+  const auto client = job.Connect(0);
+  const absl::Status status = StatusOfEach(1, [&](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto first, LoadStep(graph, communicator, device, Synchronous(), client.get()));
+    ASSIGN_OR_RETURN(const auto second, LoadStep(graph, communicator, device, Synchronous(), client.get()));
+    for (Executor* executor : {first.get(), second.get()}) RETURN_IF_ERROR(AssignFirst(*executor));
+    RETURN_IF_ERROR(first->Set("optimizer/learning_rate", 100));
+    RETURN_IF_ERROR(Train(*first, 0, 2, 0, 1));
+    RETURN_IF_ERROR(Train(*second, 0, kRuns, 0, 1));
+    ASSIGN_OR_RETURN(const States states, Read(*second));
+    ExpectSameBits(states, expected);
+    return absl::OkStatus();
+  })[0];
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// --- What a rank has ------------------------------------------------------------------------------------------------
+
+TEST(ParameterServer, WhatServersKeepNoRankHas) {
+  const Graph graph = StepOf(kAdam);
+  const auto backend = *CreateBackend("cpu");
+  CompileOptions options;
+  options.mesh = Mesh({{"data", 2}});
+  const absl::StatusOr<Executable> plain = Compile(graph.Clone(), *backend, options);
+  options.servers = Synchronous();
+  const absl::StatusOr<Executable> served = Compile(graph.Clone(), *backend, options);
+  ASSERT_TRUE(plain.ok() && served.ok()) << plain.status() << served.status();
+  EXPECT_EQ(served->BytesOf(BufferKind::kState), (60 + 10 + 40) * sizeof(float));
+  EXPECT_EQ(plain->BytesOf(BufferKind::kState), 3 * (60 + 10 + 40) * sizeof(float) + sizeof(int64_t));
+  EXPECT_NE(served->certificate.hash, plain->certificate.hash);
+  // Each gradient leaves as soon as it is there, what comes back begins to behind the last use of the old value, in its
+  // place, and is waited for at the end.
+  std::vector<std::string> kinds;
+  for (const auto& step : served->steps) {
+    const StepKind kind = step->info().kind;
+    if (kind == StepKind::kPush || kind == StepKind::kStartPull || kind == StepKind::kWaitPull)
+      kinds.push_back(step->info().name);
+    else if (kind == StepKind::kKernel && (kinds.empty() || kinds.back() != "kernel")) kinds.emplace_back("kernel");
+  }
+  EXPECT_EQ(kinds, (std::vector<std::string>{"kernel", "push", "pull.start", "kernel", "push", "pull.start", "kernel",
+                                             "push", "pull.start", "pull.wait", "pull.wait", "pull.wait"}))
+      << served->ToString();
+  EXPECT_THAT(served->graph_text, AllOf(HasSubstr("push"), HasSubstr("pull"), HasSubstr("graph @update")));
+  for (const auto& step : served->steps) {
+    if (step->info().kind != StepKind::kCopy) continue;
+    for (const StepOperand& write : step->info().writes)
+      EXPECT_NE(served->buffers[static_cast<size_t>(write.slice.buffer)].kind, BufferKind::kState) << write.name;
+  }
+}
+
+// --- Asynchronous ---------------------------------------------------------------------------------------------------
+
+// On each worker a program of its own.
+void OnAsynchronousWorkers(const Graph& graph, int workers, int servers, int64_t max_staleness,
+                           const std::function<absl::Status(Executor& executor, ServerClient& client)>& f) {
+  ServersInProcess job({.servers = servers, .workers = workers, .make_update = UpdatesOfServers()});
+  std::atomic<int> ran = 0;
+  RunWorkers(job, workers, [&](ServerClient& client) {
+    const auto run = [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(const auto communicator, CreateSingle());
+      const auto device = CreateHostDevice();
+      ASSIGN_OR_RETURN(const auto executor,
+                       LoadStep(graph, *communicator, *device, Asynchronous(max_staleness), &client));
+      ++ran;
+      return f(*executor, client);
+    };
+    const absl::Status status = run();
+    EXPECT_TRUE(status.ok()) << "worker " << client.rank() << ": " << status;
+  });
+  EXPECT_EQ(ran, workers);
+}
+
+TEST(ParameterServer, OneAsynchronousWorkerTrainsAsARank) {
+  for (const char* optimizer : {kMomentum, kAdam}) {
+    const Graph graph = StepOf(optimizer);
+    const States expected = WithAllReduce(graph, 1);
+    OnAsynchronousWorkers(graph, 1, 2, -1, [&](Executor& executor, ServerClient& client) -> absl::Status {
+      RETURN_IF_ERROR(AssignFirst(executor));
+      RETURN_IF_ERROR(Train(executor, 0, kRuns, 0, 1));
+      ASSIGN_OR_RETURN(const States states, Read(executor));
+      ExpectSameBits(states, expected);
+      ASSIGN_OR_RETURN(const auto staleness, client.Staleness());
+      // Pieces: w1 is cut over both servers, b1 and w2 are whole.
+      EXPECT_EQ(staleness, (std::map<int64_t, int64_t>{{0, 4 * kRuns}}));
+      return absl::OkStatus();
+    });
+  }
+}
+
+TEST(ParameterServer, AllGradientsOfAsynchronousWorkersCount) {
+  const Graph graph = StepOf(kAdam);
+  std::mutex mutex;
+  std::map<int, States> states;
+  OnAsynchronousWorkers(graph, 2, 1, -1, [&](Executor& executor, ServerClient& client) -> absl::Status {
+    RETURN_IF_ERROR(AssignFirst(executor));
+    RETURN_IF_ERROR(Train(executor, 0, kRuns, client.rank(), 1));
+    RETURN_IF_ERROR(client.Barrier());
+    ASSIGN_OR_RETURN(States own, Read(executor));
+    EXPECT_EQ(own.at("optimizer/step").data<int64_t>()[0], 2 * kRuns);
+    ASSIGN_OR_RETURN(const auto staleness, client.Staleness());
+    int64_t updates = 0;
+    for (const auto& [late, times] : staleness) updates += times;
+    EXPECT_EQ(updates, 3 * 2 * kRuns);
+    const std::lock_guard<std::mutex> lock(mutex);
+    states[client.rank()] = std::move(own);
+    return absl::OkStatus();
+  });
+  ExpectSameBits(states[0], states[1]);  // what the servers have, whoever asks
+}
+
+// Rank 0's values count, and no gradient meets what was there before.
+TEST(ParameterServer, AsynchronousWorkersBeginAtTheValuesOfTheFirst) {
+  const Graph graph = StepOf("optimizer=SGD, learning_rate=0");
+  OnAsynchronousWorkers(graph, 2, 1, -1, [&](Executor& executor, ServerClient& client) -> absl::Status {
+    const Tensor value = Tensor::Full({DType::kF32, {10}}, client.rank() == 0 ? 3 : 4);
+    RETURN_IF_ERROR(executor.AssignState("b1", {value.type(), value.bytes()}));
+    RETURN_IF_ERROR(Train(executor, 0, 1, 0, 1));
+    ASSIGN_OR_RETURN(const States states, Read(executor));
+    EXPECT_EQ(states.at("b1").At(0), 3);
+    return absl::OkStatus();
+  });
+}
+
+TEST(ParameterServer, StalenessIsBounded) {
+  constexpr int64_t kBound = 1;
+  const Graph graph = StepOf(kMomentum);
+  std::atomic<int> slow = 0;
+  OnAsynchronousWorkers(graph, 2, 1, kBound, [&](Executor& executor, ServerClient& client) -> absl::Status {
+    RETURN_IF_ERROR(AssignFirst(executor));
+    for (int run = 0; run < 6; ++run) {
+      if (client.rank() == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        ++slow;  // before its push
+      }
+      RETURN_IF_ERROR(Train(executor, run, run + 1, 0, 1));
+      if (client.rank() == 0) {
+        EXPECT_LE(run + 1 - slow, kBound) << "it is ahead by more than the bound";
+      }
+    }
+    RETURN_IF_ERROR(client.Barrier());
+    ASSIGN_OR_RETURN(const auto staleness, client.Staleness());
+    EXPECT_GT(staleness.rbegin()->first, 0) << "nobody was late: the test tests nothing";
+    return absl::OkStatus();
+  });
+}
+
+// --- What cannot be -------------------------------------------------------------------------------------------------
+
+TEST(ParameterServer, ADeadServerIsNamed) {
+  const Graph graph = StepOf(kMomentum);
+  ServersInProcess job({.servers = 2, .workers = 2, .timeout = absl::Seconds(20), .make_update = UpdatesOfServers()});
+  std::atomic<bool> is_dead = false;
+  const std::vector<absl::Status> statuses = StatusOfEach(2, [&](Communicator& communicator, Device& device) {
+    const auto client = job.Connect(communicator.rank());
+    absl::StatusOr<std::unique_ptr<Executor>> loaded =
+        LoadStep(graph, communicator, device, Synchronous(), client.get());
+    RETURN_IF_ERROR(loaded.status());
+    Executor& executor = **loaded;
+    RETURN_IF_ERROR(AssignFirst(executor));
+    RETURN_IF_ERROR(Train(executor, 0, 1, communicator.rank(), 2));
+    RETURN_IF_ERROR(client->Barrier());
+    if (communicator.rank() == 0) {
+      job.Kill(1);
+      is_dead = true;
+    }
+    while (!is_dead) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return Train(executor, 1, 3, communicator.rank(), 2);
+  });
+  bool named = false;
+  for (const absl::Status& status : statuses) {
+    EXPECT_FALSE(status.ok());
+    named = named || MessageOf(status).find("server 1 (rank 3 of the job") != std::string::npos;
+  }
+  EXPECT_TRUE(named) << statuses[0] << statuses[1];
+}
+
+TEST(ParameterServer, WithoutServersThereIsAnError) {
+  const Graph graph = StepOf(kMomentum);
+  const absl::Status status = StatusOfEach(1, [&](Communicator& communicator, Device& device) {
+    return LoadStep(graph, communicator, device, Synchronous(), nullptr).status();
+  })[0];
+  EXPECT_THAT(MessageOf(status), HasSubstr("compiled for parameter servers, and there are none"));
+}
+
+TEST(ParameterServer, WhatServersDoNotDoIsRefused) {
+  const auto backend = *CreateBackend("cpu");
+  const auto error = [&](const Graph& graph, const std::function<void(CompileOptions&)>& change) {
+    CompileOptions options;
+    options.mesh = Mesh({{"data", 2}});
+    options.servers = Synchronous();
+    change(options);
+    return MessageOf(Compile(graph.Clone(), *backend, options).status());
+  };
+  const Graph step = StepOf(kMomentum);
+  EXPECT_THAT(error(step, [](CompileOptions& options) { options.wire = "bf16"; }), HasSubstr("wire=\"bf16\""));
+  EXPECT_THAT(error(step, [](CompileOptions& options) { options.shared_weights = true; }), HasSubstr("shared_weights"));
+  EXPECT_THAT(error(step, [](CompileOptions& options) { options.servers = Asynchronous(); }),
+              HasSubstr("(C3): it is not synchronous, in a program of the mesh {data=2}"));
+  EXPECT_THAT(error(step,
+                    [](CompileOptions& options) {
+                      options.mesh = Mesh({{"data", 2}, {"model", 2}});
+                      options.replicated = true;
+                    }),
+              HasSubstr("has ranks along axis model"));
+  EXPECT_THAT(error(StepOf("optimizer=SGD, learning_rate=0.1, clipping=global_norm"), [](CompileOptions&) {}),
+              AllOf(HasSubstr("push"), HasSubstr("clipping by a norm, needs strategy=\"all_reduce\"")));
+  const Graph model = *ParseGraph(WithAll(kModel, "ROWS", "12"));
+  EXPECT_THAT(error(model, [](CompileOptions&) {}), HasSubstr("it has no optimizer"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+"""What `strategy` of compile chooses: who updates what is trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import _check, _lockstep
+from ._errors import Error
+from .kv._async import Staleness
+
+if TYPE_CHECKING:
+    from ._lockstep import Communicator, Executable, _ServerClient
+
+_BIGARRAY_BOUND = 1_000_000  # elements, as of a store
+
+Strategy = tuple[bool, int, int]  # synchronous, max_staleness, bigarray_bound
+
+
+def servers_for(
+    world: Communicator,
+    strategy: Any,
+    asynchronous: Any,
+    max_staleness: Any,
+    bigarray_bound: Any,
+    others: dict[str, bool],
+) -> tuple[_ServerClient | None, Strategy | None]:
+    """The servers, and how they update; (None, None) if ranks do that. `others` are options that servers do not go with, and whether
+    they are given."""
+    _check.choice("compile: strategy", strategy, ("all_reduce", "parameter_server"))
+    asynchronous = _check.flag("compile: asynchronous", asynchronous)
+    staleness = -1 if max_staleness is None else _check.integer("compile: max_staleness", max_staleness, 0)
+    bound = _BIGARRAY_BOUND if bigarray_bound is None else _check.integer("compile: bigarray_bound", bigarray_bound, 1)
+    if strategy == "all_reduce":
+        given = {"asynchronous": asynchronous, "max_staleness": staleness >= 0, "bigarray_bound": bigarray_bound}
+        option = next((name for name, is_given in given.items() if is_given), None)
+        if option is not None:
+            raise Error(f'compile: {option} is of servers, with strategy="parameter_server"')
+        return None, None
+    if staleness >= 0 and not asynchronous:
+        raise Error("compile: max_staleness is for asynchronous=True; other workers wait for each other in each step")
+    option = next((name for name, is_given in others.items() if is_given), None)
+    if option is not None:
+        raise Error(f'compile: strategy="parameter_server" does not go with {option}')
+    servers = _lockstep._servers() if world.transport == "mpi" else None
+    if servers is None:
+        raise Error(
+            'compile: strategy="parameter_server" needs parameter servers, and this job has none: start it by '
+            '`lockstep launch -n N -s S PROGRAM`; strategy="all_reduce" needs none'
+        )
+    if servers.workers != world.size:
+        raise Error(f"compile: world has {world.size} ranks, and the servers have {servers.workers} workers")
+    return servers, (not asynchronous, staleness, bound)
+
+
+def staleness_of(executable: Executable) -> Staleness:
+    """What Executable.staleness() does."""
+    return Staleness(executable._staleness())

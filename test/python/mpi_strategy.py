@@ -1,0 +1,122 @@
+"""One worker of test_strategy: trains with strategy="parameter_server" on the job's servers, and writes <folder>/<rank>.json.
+
+mpi_strategy.py FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import lockstep as ls
+
+folder = Path(sys.argv[1])
+world = ls.Communicator.mpi(timeout=60, order="rank")
+report: dict[str, object] = {"rank": world.rank, "size": world.size}
+BATCH, STEPS = 12, 3
+MODEL = """
+graph @model(%x: f32[ROWS,6] split(0), state %w1: f32[6,10], state %b1: f32[10], state %w2: f32[10,4]) -> (logits: f32[ROWS,4] split(0)) {
+  %z = matmul %x, %w1 : f32[ROWS,10]
+  %b = broadcast %b1 {dims=[1], shape=[ROWS, 10]} : f32[ROWS,10]
+  %a = add %z, %b : f32[ROWS,10]
+  %h = tanh %a : f32[ROWS,10]
+  %logits = matmul %h, %w2 : f32[ROWS,4]
+  return %logits
+}
+"""
+
+
+def step_of(rows: int, optimizer: ls.optim.Optimizer) -> ls.Graph:
+    model = ls.parse(MODEL.replace("ROWS", str(rows)))
+    return ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), optimizer)
+
+
+def begin(exe: ls.Executable) -> None:
+    for number, (name, shape) in enumerate({"w1": (6, 10), "b1": (10,), "w2": (10, 4)}.items()):
+        exe.state[name] = np.random.default_rng(number).normal(size=shape).astype(np.float32) / 3
+
+
+def train(exe: ls.Executable, steps: range, rows: int = BATCH // world.size) -> float:
+    for step in steps:
+        x = np.random.default_rng(100 + step).normal(size=(BATCH, 6)).astype(np.float32)
+        mine = slice(world.rank * rows, (world.rank + 1) * rows) if rows < BATCH else slice(None)
+        loss = exe(x=x[mine], label=np.arange(BATCH)[mine] % 4)["loss"]
+    return float(loss)
+
+
+def states_of(exe: ls.Executable) -> dict[str, np.ndarray]:
+    return {name: exe.state[name] for name in exe.state}
+
+
+def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def synchronous() -> None:
+    """The bits of all_reduce, also when one goes on from the other's file, and with a schedule."""
+    step = step_of(BATCH, ls.optim.Adam(ls.schedule.cosine(0.05, steps=2 * STEPS)))
+    reduced = ls.compile(step, world=world)
+    served = ls.compile(step, world=world, strategy="parameter_server", bigarray_bound=40)
+    for exe in (reduced, served):
+        begin(exe)
+    losses = [train(exe, range(STEPS)) for exe in (reduced, served)]
+    assert losses[0] == losses[1]
+    assert same(states_of(reduced), states_of(served))
+    report["memory"] = [exe.memory["states"] for exe in (reduced, served)]
+    report["steps"] = served.steps
+    path = folder / "served.safetensors"
+    served.save(path)
+    train(served, range(STEPS, 2 * STEPS))
+    reduced.load(path)
+    train(reduced, range(STEPS, 2 * STEPS))
+    assert same(states_of(reduced), states_of(served))
+    served.load(path)
+    train(served, range(STEPS, 2 * STEPS))
+    assert same(states_of(reduced), states_of(served))
+    served.check_replicas()
+    report["synchronous"] = served.staleness().max
+
+
+def asynchronous() -> None:
+    """Each worker's step is its own; what is read is what the servers have."""
+    exe = ls.compile(
+        step_of(BATCH, ls.optim.SGD(0.1, momentum=0.9)),
+        world=world,
+        strategy="parameter_server",
+        asynchronous=True,
+        max_staleness=2,
+    )
+    begin(exe)
+    first = train(exe, range(1), BATCH)
+    steps = 20 if world.rank == 0 else 22  # within the bound of each other
+    losses = [train(exe, range(1), BATCH) for _ in range(steps)]
+    assert losses[-1] < first
+    path = folder / "asynchronous.safetensors"
+    exe.save(path)  # where all workers meet
+    now = states_of(exe)
+    exe.load(path)
+    assert same(now, states_of(exe))
+    train(exe, range(1), BATCH)
+    report["asynchronous"] = str(exe.staleness())
+    try:
+        exe(x=np.zeros((1, 1), np.float32), label=np.zeros(1, np.int64))
+    except ls.Error as error:
+        report["error"] = str(error)
+    exe.save(path)  # which the error of a call has not ended
+
+
+def document() -> None:
+    """The code of docs/parameter_servers.md."""
+    text = (Path(__file__).parents[2] / "docs/parameter_servers.md").read_text()
+    blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    assert blocks
+    exec(compile("\n".join(blocks), "docs/parameter_servers.md", "exec"), {})  # noqa: S102
+
+
+synchronous()
+asynchronous()
+document()
+(folder / f"{world.rank}.json").write_text(json.dumps(report))
