@@ -69,6 +69,14 @@ std::vector<std::string> StateNames(const LoadedExecutable& self) {
   return names;
 }
 
+std::vector<std::string> OwnStateNames(const LoadedExecutable& self) {
+  std::vector<std::string> names;
+  for (const ValueInfo& state : self.executor->executable().states) {
+    if (state.is_here()) names.push_back(state.name);
+  }
+  return names;
+}
+
 void SaveOnnx(LoadedExecutable& self, const std::string& path) {
   if (!self.origin)
     ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made of an imported ONNX model");
@@ -238,6 +246,7 @@ void BindStates(ExecutableClass& executable) {
            nb::sig("def _read_state_into(self, name: str, array: numpy.ndarray) -> None"))
       .def("_assign_state", &AssignState, "name"_a, "value"_a.none())
       .def("_state_names", &StateNames)
+      .def("_own_state_names", &OwnStateNames)
       .def(
           "check_replicas", &CheckReplicasOf,
           "Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call "

@@ -37,6 +37,16 @@ absl::StatusOr<const ValueInfo*> Executor::FindState(std::string_view name) cons
   return NotFound() << "there is no state " << name << "; states are " << NamesOf(executable_.states);
 }
 
+absl::Status Executor::CheckIsHere(const ValueInfo& state) const {
+  if (state.is_here()) return absl::OkStatus();
+  const std::string& axis = executable_.parts_along;
+  return FailedPrecondition() << "state " << state.name << " is not on this rank, " << communicator_.rank()
+                              << ", which is " << axis << " "
+                              << executable_.mesh.Coordinate(communicator_.rank(), axis) << ": it is on those of "
+                              << axis << " " << PlacementAlong(state.placements, axis).rank()
+                              << " alone; a checkpoint has all states";
+}
+
 absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& tensor) {
   const CallAlone alone(*this);
   RETURN_IF_ERROR(alone.status());
@@ -52,7 +62,9 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   } else {
     RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, data));
   }
-  if (executable_.buffers[static_cast<size_t>(info->buffer)].sharers > 1) {
+  if (!info->is_here()) {
+    // Other ranks keep it.
+  } else if (executable_.buffers[static_cast<size_t>(info->buffer)].sharers > 1) {
     RETURN_IF_ERROR(AssignShared(*info, data));
   } else {
     std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
@@ -95,6 +107,7 @@ absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor)
   RETURN_IF_ERROR(alone.status());
   RETURN_IF_ERROR(Settle());
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
+  RETURN_IF_ERROR(CheckIsHere(*info));
   RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, tensor.data));
   auto* out = static_cast<std::byte*>(tensor.data);
   const std::byte* address = addresses_[static_cast<size_t>(info->buffer)];

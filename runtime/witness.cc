@@ -55,18 +55,22 @@ Witness::Witness(const Executable& executable, int64_t check_every, const std::s
     for (int32_t buffer : BuffersWritten(step->info())) updated[static_cast<size_t>(buffer)] = true;
   }
   const auto& steps = executable.steps;
-  const bool communicates = std::any_of(steps.begin(), steps.end(), [](const std::unique_ptr<Step>& step) {
-    return step->info().collective.has_value();
-  });
+  // The same on all ranks, also where their steps differ.
+  const bool communicates =
+      !executable.lanes.empty() || std::any_of(steps.begin(), steps.end(), [](const std::unique_ptr<Step>& step) {
+        return step->info().collective.has_value();
+      });
   for (const MeshAxis& axis : executable.mesh.axes()) {
     const bool updates_replicas =
         std::any_of(executable.states.begin(), executable.states.end(), [&](const ValueInfo& state) {
-          return updated[static_cast<size_t>(state.buffer)] &&
+          return state.is_here() && updated[static_cast<size_t>(state.buffer)] &&
                  PlacementAlong(state.placements, axis.name).is_replicated();
         });
     const bool has_collectives = std::any_of(steps.begin(), steps.end(), [&](const std::unique_ptr<Step>& step) {
-      return step->info().collective && step->info().collective->axis == axis.name;
+      const std::optional<CollectiveInfo>& collective = step->info().collective;
+      return collective && collective->axis == axis.name && !collective->is_transfer;
     });
+    if (axis.name == executable.parts_along) axis_of_lanes_ = compared_.size();
     compared_.push_back(axis.size > 1 && (communicates || updates_replicas));
     quiet_.push_back(compared_.back() && !has_collectives);
   }
@@ -116,6 +120,7 @@ absl::Status Witness::Begin(std::span<std::byte* const> addresses, Device& devic
       RETURN_IF_ERROR(AddHashes(executable_.states, &Communicator::Evidence::states, addresses, device, axes));
     }
   }
+  for (size_t lane = compared_.size(); lane < axes.size(); ++lane) axes[lane].evidence = axes[axis_of_lanes_].evidence;
   return absl::OkStatus();
 }
 
@@ -124,11 +129,12 @@ absl::Status Witness::AddHashes(const std::vector<ValueInfo>& values, uint64_t C
                                 std::span<AxisContext> axes) const {
   const std::vector<MeshAxis>& of_mesh = executable_.mesh.axes();
   for (const ValueInfo& value : values) {
+    if (!value.is_here()) continue;
     const auto counts = [&](size_t axis) {
       return compared_[axis] && PlacementAlong(value.placements, of_mesh[axis].name).is_replicated();
     };
     std::vector<size_t> along;
-    for (size_t axis = 0; axis < axes.size(); ++axis) {
+    for (size_t axis = 0; axis < compared_.size(); ++axis) {
       if (counts(axis)) along.push_back(axis);
     }
     if (along.empty()) continue;

@@ -40,7 +40,7 @@ class Witness {
   void SettingsChanged(std::span<const double> values);
 
   // Gives each axis of the mesh the evidence of the run that begins now: a value counts for an axis along which it is
-  // replicated. `addresses` are those of the executable's buffers. Zero, and free, where nothing is compared. Waits for
+  // replicated. A lane has that of its axis. `addresses` are those of the executable's buffers. Zero, and free, where nothing is compared. Waits for
   // the device where contents are hashed.
   absl::Status Begin(std::span<std::byte* const> addresses, Device& device, std::span<AxisContext> axes);
 
@@ -56,6 +56,7 @@ class Witness {
   const int64_t check_every_;
   const uint64_t program_;
   std::vector<bool> compared_, quiet_;  // by axis
+  size_t axis_of_lanes_ = 0;            // if there are any
   int64_t run_ = 0;
   std::vector<int64_t> assigned_;  // by state: how often since the last run
   bool states_due_ = false;

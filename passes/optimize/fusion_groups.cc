@@ -7,6 +7,7 @@
 
 #include "core/op_def.h"
 #include "passes/optimize/contracted_dag.h"
+#include "passes/places.h"
 
 namespace lockstep::passes {
 namespace {
@@ -33,6 +34,7 @@ struct Loop {
 struct Group {
   std::vector<size_t> nodes;  // positions, ascending
   Loop loop;
+  std::string at;  // which ranks alone have it
   bool is_fusible = false;
   bool feeds_collective = false;
 };
@@ -81,6 +83,7 @@ void Grouping::AddNode(Node& node) {
   nodes_.push_back(&node);
   Group& group = groups_.emplace_back();
   group.nodes = {position};
+  group.at = RanksOf(node.placements());
   for (const Node* user : node.users())
     group.feeds_collective = group.feeds_collective || user->op().has_trait(kCollective);
   if (node.num_results() != 1 || node.type(0).num_elements() == 0 || IsRematerializable(node)) return;
@@ -199,7 +202,7 @@ bool Grouping::WithinLimits(const Group& a, const Group& b) const {
 bool Grouping::Join(size_t a, size_t b) {
   if (a == b) return false;
   Group &first = groups_[a], &second = groups_[b];
-  if (!first.is_fusible || !second.is_fusible) return false;
+  if (!first.is_fusible || !second.is_fusible || first.at != second.at) return false;
   const std::optional<Loop> loop = JointLoop(first, second);
   if (!loop || !LinksFit(first, second, *loop) || !LinksFit(second, first, *loop) || !WithinLimits(first, second))
     return false;
