@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -34,7 +35,7 @@ struct Loop {
 struct Group {
   std::vector<size_t> nodes;  // positions, ascending
   Loop loop;
-  std::string at;  // which ranks alone have it
+  std::string at;  // which ranks alone have it, and behind how many of their transfers
   bool is_fusible = false;
   bool feeds_collective = false;
 };
@@ -66,6 +67,7 @@ class Grouping {
   const FusionOptions& options_;
   std::vector<Node*> nodes_;  // copied nodes are among them, in groups of their own that are not fusible
   std::unordered_map<const Node*, size_t> position_;
+  std::unordered_map<std::string, int64_t> transfers_;  // up to a node, by the ranks that have what comes or goes
   std::unordered_set<Value, ValueHash> results_;
   std::vector<Group> groups_;  // one for each node at first; those that were joined to another are empty
   ContractedDag dag_;          // of the groups, looking through copied nodes
@@ -84,6 +86,11 @@ void Grouping::AddNode(Node& node) {
   Group& group = groups_.emplace_back();
   group.nodes = {position};
   group.at = RanksOf(node.placements());
+  if (!group.at.empty()) group.at += "behind " + std::to_string(transfers_[group.at]);
+  if (node.op().collective() == CollectiveOp::kPermute) {
+    ++transfers_[RanksOf(node.operand(0).placements())];
+    ++transfers_[RanksOf(node.placements())];
+  }
   for (const Node* user : node.users())
     group.feeds_collective = group.feeds_collective || user->op().has_trait(kCollective);
   if (node.num_results() != 1 || node.type(0).num_elements() == 0 || IsRematerializable(node)) return;
