@@ -27,7 +27,7 @@ import lockstep as ls
 def parse_arguments() -> argparse.Namespace:
     options = parser(
         "Trains a language model whose layers lie on the ranks that mpirun starts.",
-        epochs=20, batch=32, out="build/pipeline",
+        epochs=12, batch=32, out="build/pipeline",
     )  # fmt: skip
     add = options.add_argument
     text = EXAMPLES / "language/sonnets.txt"

@@ -302,7 +302,7 @@ def compile(
       mesh: the ranks as a grid with named axes, the last one fastest: of `{"data": 2, "model": 2}` ranks 0 and 1 differ along
         "model", ranks 0 and 2 along "data"; {"data": world.size} if None. Along an axis "stage" ranks are the stages of a pipeline: a
         training step is cut into parts that cost about the same, and each rank has one, with its weights; the micro-batches of
-        `train_step(accumulate=…)` follow each other through them (docs/pipelines.md).
+        `train_step(accumulate=…)` follow each other through them (docs/pipeline.md).
       split: states and inputs that the ranks share along an axis, each with the dimension that is split: with
         `{"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}` a rank holds a part of each. What the optimizer keeps for a
         state goes with it. Inputs are split along "data" already, as `load_onnx` says.
