@@ -64,9 +64,7 @@ absl::Status CheckValue(const SettingInfo& setting, double value) {
                            << setting.setting.range.ToString();
 }
 
-std::string Lane::ToString() const {
-  return axis + " " + std::to_string(source) + " to " + std::to_string(target);
-}
+std::string Lane::ToString() const { return axis + " " + std::to_string(source) + " to " + std::to_string(target); }
 
 std::string CollectiveInfo::ToString() const {
   if (is_barrier) return "barrier along " + axis + ", " + label;

@@ -41,9 +41,8 @@ absl::Status Executor::CheckIsHere(const ValueInfo& state) const {
   if (state.is_here()) return absl::OkStatus();
   const std::string& axis = executable_.parts_along;
   return FailedPrecondition() << "state " << state.name << " is not on this rank, " << communicator_.rank()
-                              << ", which is " << axis << " "
-                              << executable_.mesh.Coordinate(communicator_.rank(), axis) << ": it is on those of "
-                              << axis << " " << PlacementAlong(state.placements, axis).rank()
+                              << ", which is " << axis << " " << executable_.mesh.Coordinate(communicator_.rank(), axis)
+                              << ": it is on those of " << axis << " " << PlacementAlong(state.placements, axis).rank()
                               << " alone; a checkpoint has all states";
 }
 

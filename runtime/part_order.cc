@@ -18,9 +18,9 @@ constexpr int kOnePart = -2;   // along other axes: among ranks that have the sa
 
 struct Event {
   bool is_start = false;
-  int id = 0;                // a start and its wait share it
-  int channel = kOnePart;    // of a start: a lane, or one of the above
-  std::string_view call;     // what is started
+  int id = 0;              // a start and its wait share it
+  int channel = kOnePart;  // of a start: a lane, or one of the above
+  std::string_view call;   // what is started
 };
 
 std::string_view TakeWord(std::string_view& line) {
@@ -99,8 +99,8 @@ class Parts {
   };
   struct Part {
     std::vector<Event> events;
-    size_t next = 0;                  // event
-    std::map<int, Started> started;   // by id
+    size_t next = 0;                   // event
+    std::map<int, Started> started;    // by id
     std::map<int, size_t> on_channel;  // how many have started
   };
 

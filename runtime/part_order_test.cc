@@ -17,7 +17,8 @@ std::string MessageOf(const std::vector<std::string>& parts, const std::vector<L
 
 // Both give first: a start waits for nothing.
 TEST(PartOrder, PartsThatFitTogetherDo) {
-  EXPECT_EQ(MessageOf({"start 0 0 %a\nwait 0\nstart 1 1 %b\nwait 1\n", "start 0 0 %a\nstart 1 1 %b\nwait 0\nwait 1\n"}), "");
+  EXPECT_EQ(MessageOf({"start 0 0 %a\nwait 0\nstart 1 1 %b\nwait 1\n", "start 0 0 %a\nstart 1 1 %b\nwait 0\nwait 1\n"}),
+            "");
   // What is along other axes, such as a sum over replicas of a stage, is nobody else's matter.
   EXPECT_EQ(MessageOf({"start 0 -2 %g\nwait 0\nstart 1 -1 %l\nwait 1\n", "start 0 -1 %l\nwait 0\n"}), "");
   EXPECT_EQ(MessageOf({"", ""}), "");
@@ -32,11 +33,13 @@ TEST(PartOrder, TheFirstTransferThatDiffersIsNamed) {
 
 // Each waits for what the other one gives after its own wait.
 TEST(PartOrder, PartsThatWouldWaitForEverAreNamed) {
-  EXPECT_THAT(MessageOf({"start 0 1 %b\nwait 0\nstart 1 0 %a\nwait 1\n", "start 0 0 %a\nwait 0\nstart 1 1 %b\nwait 1\n"}),
-              AllOf(HasSubstr("for ever"), HasSubstr("part 0 waits for %b"), HasSubstr("part 1 waits for %a")));
+  EXPECT_THAT(
+      MessageOf({"start 0 1 %b\nwait 0\nstart 1 0 %a\nwait 1\n", "start 0 0 %a\nwait 0\nstart 1 1 %b\nwait 1\n"}),
+      AllOf(HasSubstr("for ever"), HasSubstr("part 0 waits for %b"), HasSubstr("part 1 waits for %a")));
   // Who gives waits for its memory, which the other one takes only after what comes later.
-  EXPECT_THAT(MessageOf({"start 0 0 %a\nwait 0\nstart 1 -1 %l\nwait 1\n", "start 0 -1 %l\nwait 0\nstart 1 0 %a\nwait 1\n"}),
-              AllOf(HasSubstr("part 0 waits for %a"), HasSubstr("part 1 waits for %l")));
+  EXPECT_THAT(
+      MessageOf({"start 0 0 %a\nwait 0\nstart 1 -1 %l\nwait 1\n", "start 0 -1 %l\nwait 0\nstart 1 0 %a\nwait 1\n"}),
+      AllOf(HasSubstr("part 0 waits for %a"), HasSubstr("part 1 waits for %l")));
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ class StartCollective : public Step {
     return Internal() << "no collective " << static_cast<int>(c.op);
   }
 
-  // Of the two ranks of a lane one has the operand and the other one gets it: a broadcast, in place where it comes from.
+  // Of the two ranks of a lane one has the operand and the other one gets it: a broadcast, in place where it comes
+  // from.
   static absl::StatusOr<Communicator::Ticket> StartTransfer(const CollectiveInfo& c, StepContext& context) {
     const AxisContext& lane = context.axis(c.mesh_axis);
     std::byte* const input = context.data(c.input);

@@ -135,8 +135,8 @@ class Planner {
     return axis < axes ? program_.mesh.axes()[axis].name : program_.lanes[axis - axes].ToString();
   }
 
-  // In the registered memory of an axis, or a lane. A bucket lives from the first write of any of its storages to the last use of
-  // any.
+  // In the registered memory of an axis, or a lane. A bucket lives from the first write of any of its storages to the
+  // last use of any.
   void PlaceBuckets(int axis) {
     std::vector<int> buckets;                              // of the axis
     std::vector<int> at(program_.bucket_axes.size(), -1);  // by bucket: its place among them

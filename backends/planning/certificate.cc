@@ -129,8 +129,8 @@ class Checker {
     const auto axis = static_cast<size_t>(collective.mesh_axis);
     if (collective.is_transfer) {
       RETURN_IF_ERROR(CheckLane(at, step));
-    } else if (collective.mesh_axis < 0 || axis >= mesh_.axes().size() ||
-               mesh_.axes()[axis].name != collective.axis || mesh_.axes()[axis].size < 2) {
+    } else if (collective.mesh_axis < 0 || axis >= mesh_.axes().size() || mesh_.axes()[axis].name != collective.axis ||
+               mesh_.axes()[axis].size < 2) {
       return Error("O6", at, step) << "is along axis " << collective.axis << ", number " << collective.mesh_axis
                                    << " of the mesh " << mesh_.ToString();
     }

@@ -16,9 +16,9 @@
 namespace lockstep::passes {
 namespace {
 
-// What must agree within a bucket: op, attributes and at which rank it is, dtype, depth. `depth` is the number of collectives on the longest
-// path before this one; those of equal depth do not need each other. Collectives that no other one needs may be merged
-// with each other at any depth: they share the depth kFinal.
+// What must agree within a bucket: op, attributes and at which rank it is, dtype, depth. `depth` is the number of
+// collectives on the longest path before this one; those of equal depth do not need each other. Collectives that no
+// other one needs may be merged with each other at any depth: they share the depth kFinal.
 using BucketKey = std::tuple<std::string, std::string, DType, int64_t>;
 constexpr int64_t kFinal = -1;
 

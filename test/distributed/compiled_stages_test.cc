@@ -106,8 +106,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Load(const Graph& step, CompileOptions
   return Executor::Load(std::move(executable), &communicator, &device);
 }
 
-absl::StatusOr<History> Train(const Graph& step, const CompileOptions& options, Communicator& communicator,
-                              int steps) {
+absl::StatusOr<History> Train(const Graph& step, const CompileOptions& options, Communicator& communicator, int steps) {
   ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
   ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
   ASSIGN_OR_RETURN(const auto executor, Load(step, options, communicator, *opened.device));
@@ -143,8 +142,8 @@ absl::StatusOr<History> Train(const Graph& step, const CompileOptions& options, 
     if (is_first) history.whole.emplace(state.name, whole);
   }
   history.state_bytes = executable.BytesOf(BufferKind::kState);
-  history.all_bytes = history.state_bytes + executable.BytesOf(BufferKind::kArena) +
-                      executable.BytesOf(BufferKind::kRegistered);
+  history.all_bytes =
+      history.state_bytes + executable.BytesOf(BufferKind::kArena) + executable.BytesOf(BufferKind::kRegistered);
   RETURN_IF_ERROR(CheckReplicas(*executor, communicator));
   return history;
 }
@@ -334,9 +333,9 @@ TEST(CompiledStages, SayWhereAStateIs) {
       EXPECT_EQ(read.ok(), state.is_here()) << read;
       const std::string here = std::to_string(communicator.rank()), there = std::to_string(1 - communicator.rank());
       if (state.is_here()) continue;
-      EXPECT_THAT(std::string(read.message()), HasSubstr("state " + state.name + " is not on this rank, " + here +
-                                                         ", which is stage " + here + ": it is on those of stage " +
-                                                         there + " alone"));
+      EXPECT_THAT(std::string(read.message()),
+                  HasSubstr("state " + state.name + " is not on this rank, " + here + ", which is stage " + here +
+                            ": it is on those of stage " + there + " alone"));
     }
     return absl::OkStatus();
   });

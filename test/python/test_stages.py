@@ -81,7 +81,9 @@ def test_stages_learn_what_one_rank_does(mesh: dict[str, int], tmp_path: Path) -
     going_on, _ = learn(ls.Communicator.single(), step, None, path=tmp_path / "one.safetensors")
     from_stages, _ = learn(ls.Communicator.single(), step, None, path=tmp_path / "stages.safetensors")
     np.testing.assert_allclose(from_stages, going_on, rtol=2e-5)
-    for result in run_in_threads(len(results), lambda world: learn(world, step, mesh, path=tmp_path / "one.safetensors")):
+    for result in run_in_threads(
+        len(results), lambda world: learn(world, step, mesh, path=tmp_path / "one.safetensors")
+    ):
         np.testing.assert_allclose(result[0], going_on, rtol=2e-5)
 
 
