@@ -152,7 +152,7 @@ class Executor {
   absl::StatusOr<ConstTensorRef> ResultOfLastRun(std::string_view name);
 
   // State by name, on all ranks alike: a state that only some ranks have assigned is an error of the next
-  // Run. A state that other ranks alone have (ValueInfo::is_here) is assigned there, and here it is only counted; to
+  // Run. A state that other ranks alone have (ValueInfo::is_here) may be assigned here, too, which changes nothing; to
   // read it is FailedPrecondition, and names those ranks. All states are zero at first. A spoilt executor's states can be read, to look at them. `tensor.type` must be
   // the local type, or (assign) the global one, of which this rank then takes its part. States that ranks share
   // (Buffer::sharers) they assign together, in the same order: the call waits for the others, and fails if their values

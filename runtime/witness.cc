@@ -93,11 +93,17 @@ void Witness::SettingsChanged(std::span<const double> values) {
   if (!parts.empty()) Shortened(parts, settings_.set.size() - 1).copy(settings_.set.data(), settings_.set.size() - 1);
 }
 
-void Witness::AddAssignments(Communicator::Evidence& evidence) const {
-  for (int64_t times : assigned_) {
-    evidence.assignments = HashCombine(evidence.assignments, static_cast<uint64_t>(times));
+void Witness::AddAssignments(std::string_view axis, Communicator::Evidence& evidence) const {
+  std::vector<ValueInfo> states;  // that the ranks along the axis have in common
+  std::vector<int64_t> times;
+  for (size_t i = 0; i < assigned_.size(); ++i) {
+    if (PlacementAlong(executable_.states[i].placements, axis).is_at()) continue;
+    states.push_back(executable_.states[i]);
+    times.push_back(assigned_[i]);
   }
-  const std::string names = DescribeAssigned(executable_.states, assigned_, evidence.assigned.size() - 1);
+  if (std::all_of(times.begin(), times.end(), [](int64_t n) { return n == 0; })) return;
+  for (int64_t n : times) evidence.assignments = HashCombine(evidence.assignments, static_cast<uint64_t>(n));
+  const std::string names = DescribeAssigned(states, times, evidence.assigned.size() - 1);
   names.copy(evidence.assigned.data(), evidence.assigned.size() - 1);
 }
 
@@ -106,7 +112,7 @@ absl::Status Witness::Begin(std::span<std::byte* const> addresses, Device& devic
     if (!compared_[axis]) continue;
     axes[axis].evidence = settings_;
     axes[axis].evidence.program = program_;
-    if (states_due_) AddAssignments(axes[axis].evidence);
+    if (states_due_) AddAssignments(executable_.mesh.axes()[axis].name, axes[axis].evidence);
   }
   const bool states_due = states_due_;
   states_due_ = false;

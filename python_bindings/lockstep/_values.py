@@ -66,8 +66,8 @@ class StartedCall(Mapping[str, "np.ndarray"]):
 class State(MutableMapping[str, "np.ndarray"]):
     """The state of an executable on this rank, by name: reading copies it out, assigning copies into it.
 
-    Of a mesh with stages each rank has the states of its own: those alone are listed, and can be read. All ranks assign every
-    state, and those that have it take it.
+    Of a mesh with stages each rank has the states of its own: those alone are listed, and can be read. To assign others changes nothing,
+    so ranks may all assign all, or each its own.
 
     Example:
       >>> exe.state["conv1.weight"].shape

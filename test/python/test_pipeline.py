@@ -111,6 +111,31 @@ def test_stages_learn_what_pytorch_does() -> None:
         np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
 
+def test_states_are_assigned_where_they_are() -> None:
+    """By the ranks that have them, as this test does, or by all, as when a checkpoint is loaded; replicas of a stage assign the same."""
+    mesh = {"data": 2, "stage": 2}
+
+    def body(world: ls.Communicator) -> str:
+        step = step_of(lstm())
+        first, second = (ls.compile(step, world=world, mesh=mesh, threads=1) for _ in range(2))
+        rows = rows_of(world, mesh)
+        losses_of(first, rows, range(1))
+        second.state.update(first.state)
+        assert losses_of(second, rows, range(1, 3)) == losses_of(first, rows, range(1, 3))
+        for name in (state.name for state in step.states):  # those of other stages, too
+            second.state[name] = first.state[name] if name in first.state else step.initial_value(name)
+        assert losses_of(second, rows, range(3, 4)) == losses_of(first, rows, range(3, 4))
+        if world.rank == 0:
+            second.state["layers.0.bias"] = first.state["layers.0.bias"]
+        with pytest.raises(ls.Error) as error:
+            losses_of(second, rows, range(1))
+        return str(error.value)
+
+    ranks = run_in_threads(4, body)
+    assert not [rank for rank in ranks if isinstance(rank, Exception)], ranks
+    assert any("layers.0.bias" in message and "none" in message for message in ranks), ranks
+
+
 def test_a_run_goes_on_in_other_stages(tmp_path: Path, alone: tuple[list[float], ls.Executable]) -> None:
     """A checkpoint is of the whole model: two stages save it, four and one go on."""
     path, expected = tmp_path / "half.safetensors", alone[0]
