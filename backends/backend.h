@@ -16,6 +16,7 @@
 
 #include "backends/loops/grid_plan.h"
 #include "backends/loops/loop_sizes.h"
+#include "backends/planning/own_part.h"
 #include "backends/planning/program.h"
 #include "core/graph.h"
 #include "core/status.h"
@@ -62,6 +63,8 @@ struct Target {
   bool tune = false;                  // whether kernels are chosen by their time, when a program is loaded
   // The arena of the body of a loop takes at most so many bytes if that can be, by computing values again; 0: any.
   uint64_t body_bytes = 0;
+  // Of a program whose ranks compute parts of their own: whose part it is made for.
+  std::optional<PlaceOfPart> place;
   // Lines about the processor and the libraries behind the kernels: where two processes have the same, equal programs
   // compute equal bits.
   std::string fingerprint;

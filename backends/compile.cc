@@ -13,14 +13,23 @@
 #include "core/local_types.h"
 #include "core/op_def.h"
 #include "passes/pipeline.h"
+#include "passes/stages/cut_into_stages.h"
 
 namespace lockstep {
 namespace {
 
-// The mesh that the graph still has to be distributed over: none if that is done.
+using passes::kStageAxis;
+
+Mesh WithoutStages(const Mesh& mesh) {
+  std::vector<MeshAxis> axes = mesh.axes();
+  std::erase_if(axes, [](const MeshAxis& axis) { return axis.name == kStageAxis; });
+  return Mesh(std::move(axes));
+}
+
+// The mesh that the graph still has to be distributed over: none if that is done. It may be cut into stages later.
 absl::StatusOr<Mesh> RemainingMesh(const Graph& graph, const Mesh& mesh) {
-  if (graph.mesh().empty()) return mesh;
-  if (!mesh.empty() && !(mesh == graph.mesh())) {
+  if (graph.mesh().empty()) return WithoutStages(mesh);
+  if (!mesh.empty() && !(mesh == graph.mesh()) && !(WithoutStages(mesh) == graph.mesh())) {
     return InvalidArgument() << "graph @" << graph.name() << " is distributed over the mesh " << graph.mesh().ToString()
                              << ", and is to be compiled for " << mesh.ToString();
   }
@@ -44,7 +53,7 @@ absl::Status CheckInputsAreShared(const Graph& graph, const Mesh& mesh) {
   }
   if (inputs.empty()) return absl::OkStatus();
   for (const MeshAxis& axis : mesh.axes()) {
-    if (axis.size < 2 || IsShared(graph, axis.name)) continue;
+    if (axis.size < 2 || axis.name == kStageAxis || IsShared(graph, axis.name)) continue;
     return InvalidArgument() << "graph @" << graph.name() << " is compiled for " << axis.size << " ranks along axis "
                              << axis.name << ", and none of its inputs is split over them: " << inputs
                              << "; every rank would get the same and compute the same. Say which dimension is the "
@@ -87,8 +96,39 @@ void AddServedStates(const Graph& graph, std::vector<ServedState> served, Execut
   }
   for (const std::string& name : StatesOfServers(graph)) {
     const TensorType& type = graph.FindInput(name)->value.type();
-    executable.states.push_back({name, type, type, {}, -1});
+    executable.states.push_back({name, type, type, {}, -1, true});
   }
+}
+
+// Stages have parts of the program of their own, which not all options know of.
+absl::Status CheckStages(const Graph& graph, const Mesh& mesh, const CompileOptions& options, const Backend& backend) {
+  const bool is_step = std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                                   [](const Node& node) { return node.op().has_trait(kOptimizer); });
+  ErrorStream error = InvalidArgument() << "graph @" << graph.name() << " is compiled for the stages of the mesh "
+                                        << mesh.ToString() << ", ";
+  if (!is_step) return error << "and is no training step with an optimizer, which alone is cut into stages";
+  if (!options.rank) return error << "and CompileOptions::rank does not say whose part";
+  if (*options.rank < 0 || *options.rank >= mesh.num_ranks()) return error << "for rank " << *options.rank;
+  if (options.shared_weights) return error << "which ranks of several stages cannot do with shared_weights";
+  if (options.wire == "int8") return error << "whose gradients cannot travel with wire=\"int8\"; bf16 can";
+  if (options.servers) return error << "and servers (strategy=\"parameter_server\") update whole steps alone";
+  if (options.measured) return error << "whose buckets cannot be chosen by a report (buckets=)";
+  if (backend.name() != "cpu") return error << "which backend=\"cpu\" alone runs, not " << backend.name();
+  return absl::OkStatus();
+}
+
+// States in the order of the graph, also those that other ranks alone have.
+std::vector<ValueInfo> AllStates(Program& program, const Graph& graph) {
+  std::vector<ValueInfo> states;
+  for (const Input& input : graph.inputs()) {
+    if (!input.is_state) continue;
+    for (std::vector<ValueInfo>* const some : {&program.states, &program.states_elsewhere}) {
+      const auto found =
+          std::find_if(some->begin(), some->end(), [&](const ValueInfo& info) { return info.name == input.name(); });
+      if (found != some->end()) states.push_back(*found);
+    }
+  }
+  return states;
 }
 
 // The graph after all passes, for a backend.
@@ -109,7 +149,7 @@ absl::StatusOr<Executable> Emit(Graph graph, const Backend& backend, const Targe
   const BufferPlan plan = PlanBuffers(program);  // the rest shares an arena by lifetimes
   const uint64_t kernels_constant_bytes = program.KernelsConstantBytes();
   StepList steps = EmitSteps(program, plan);
-  ASSIGN_OR_RETURN(Certificate certificate, CertifyOrder(steps, plan.buffers, graph.mesh()));
+  ASSIGN_OR_RETURN(Certificate certificate, CertifyOrder(steps, plan.buffers, graph.mesh(), program.lanes));
 
   Executable executable;
   executable.name = graph.name();
@@ -120,11 +160,17 @@ absl::StatusOr<Executable> Emit(Graph graph, const Backend& backend, const Targe
   executable.constants = std::move(program.constants);
   executable.inputs = std::move(program.inputs);
   executable.results = std::move(program.results);
-  for (size_t i = 0; i < program.states.size(); ++i) {
-    if (program.WholeOf(static_cast<int>(i)) == static_cast<int>(i))
-      executable.states.push_back(std::move(program.states[i]));
+  if (program.parts_along.empty()) {
+    for (size_t i = 0; i < program.states.size(); ++i) {
+      if (program.WholeOf(static_cast<int>(i)) == static_cast<int>(i))
+        executable.states.push_back(std::move(program.states[i]));
+    }
+  } else {
+    executable.states = AllStates(program, graph);
   }
   AddServedStates(graph, std::move(served), executable);
+  executable.parts_along = program.parts_along;
+  executable.lanes = std::move(program.lanes);
   executable.settings = std::move(program.settings);
   executable.settings_buffer = plan.settings;
   executable.steps = std::move(steps);
@@ -143,11 +189,15 @@ absl::StatusOr<Executable> Emit(Graph graph, const Backend& backend, const Targe
 
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
   ASSIGN_OR_RETURN(graph, ToGlobalTypes(graph));  // of a rank's program, the one that it is a part of
-  ASSIGN_OR_RETURN(const Target target, backend.MakeTarget({options.threads, options.isa, options.tf32, options.tune}));
+  ASSIGN_OR_RETURN(Target target, backend.MakeTarget({options.threads, options.isa, options.tf32, options.tune}));
   passes::PipelineOptions pipeline;
   ASSIGN_OR_RETURN(pipeline.mesh, RemainingMesh(graph, options.mesh));
-  if (!options.replicated) {
-    RETURN_IF_ERROR(CheckInputsAreShared(graph, graph.mesh().empty() ? options.mesh : graph.mesh()));
+  const Mesh mesh = options.mesh.empty() ? graph.mesh() : options.mesh;
+  if (!options.replicated) RETURN_IF_ERROR(CheckInputsAreShared(graph, mesh));
+  if (const int64_t stages = mesh.axis_size(kStageAxis).value_or(1); stages > 1) {
+    RETURN_IF_ERROR(CheckStages(graph, mesh, options, backend));
+    target.place = PlaceOfPart{std::string(kStageAxis), mesh.Coordinate(*options.rank, kStageAxis)};
+    if (!graph.mesh().has_axis(kStageAxis)) pipeline.stages = {.stages = stages, .mesh = mesh};
   }
   RETURN_IF_ERROR(CheckServers(graph, backend, options));
   pipeline.servers = options.servers;

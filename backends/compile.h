@@ -1,6 +1,6 @@
 // Compiles a graph for a backend: the whole way from a program to an Executable, told in compile.cc. Python, the tools
 // and tests call it. The result depends on the arguments alone, so ranks that compile the same graph get the same
-// certificate.
+// certificate; where the mesh has stages, those of one stage do.
 
 #pragma once
 
@@ -19,18 +19,22 @@
 namespace lockstep {
 
 struct CompileOptions {
-  Mesh mesh;          // of the ranks that will run it; a graph that has a mesh already must have this one
-  int threads = 1;    // of a rank
-  std::string isa;    // what kernels may use of the processor, or which GPU they are for (TargetOptions)
-  bool tf32 = false;  // (TargetOptions)
-  bool tune = false;  // (TargetOptions)
+  // Of the ranks that will run it; a graph that has a mesh already must have this one. Along the axis `stage` ranks are
+  // the stages of a pipeline: the graph is a training step, which is cut (passes/stages/cut_into_stages.h), and each
+  // rank compiles its own part (planning/own_part.h).
+  Mesh mesh;
+  std::optional<int64_t> rank;  // whose part is compiled, in the mesh; needed where that has stages
+  int threads = 1;              // of a rank
+  std::string isa;              // what kernels may use of the processor, or which GPU they are for (TargetOptions)
+  bool tf32 = false;            // (TargetOptions)
+  bool tune = false;            // (TargetOptions)
   int64_t bucket_bytes = passes::MergeOptions().max_bytes;  // collectives are merged into buckets of about this size
   std::optional<passes::MeasuredStep> measured;             // MergeOptions::measured; equal on all ranks
   std::string wire;                                         // PipelineOptions::wire
   double operations_per_byte = 0;                           // FactorOptions::operations_per_byte
   // Ranks along the axis `data`, which share memory then, have one copy of the states of which each updates a slice or
   // nobody anything (planning/share_states.h).
-  bool shared_weights = false;
+  bool shared_weights = false;  // not with stages
   // Parameter servers update what is trained, instead of each rank. Needs a mesh of the one axis `data`, or none; where
   // it is not synchronous none. For the CPU.
   std::optional<passes::ServerOptions> servers;
@@ -42,7 +46,7 @@ struct CompileOptions {
 
 // `graph` is the one-rank program over the global batch, or one that distribute has already made a rank's. With several
 // ranks and inputs and states of which none is split over them, every rank would compute the same: an error, unless
-// options.replicated.
+// options.replicated. With stages errors are those of CutGraphIntoStages, and of options that pipelines do not have.
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options);
 
 }  // namespace lockstep

@@ -27,6 +27,9 @@ ENVIRONMENT = {
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
 }
 
+# The program of a worker, by how the contestant's name begins.
+WORKERS = {"mxnet": "mxnet_worker.py", "pipeline": "pipeline_worker.py", "": "worker.py"}
+
 
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -60,11 +63,11 @@ class Contestant:
         for rank in range(ranks):
             os.mkfifo(directory / f"command.{rank}")
             os.mkfifo(directory / f"report.{rank}")
-        is_mxnet = name.startswith("mxnet")
+        program = next(program for begin, program in WORKERS.items() if name.startswith(begin))
         command = [
             *prefix,
-            mxnet if is_mxnet else sys.executable,
-            str(Path(__file__).with_name("mxnet_worker.py" if is_mxnet else "worker.py")),
+            mxnet if name.startswith("mxnet") else sys.executable,
+            str(Path(__file__).with_name(program)),
             name,
             model,
             str(directory),

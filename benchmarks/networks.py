@@ -13,7 +13,8 @@ from torch import nn
 ROOT = Path(__file__).resolve().parents[1]
 MLP_SIZES = (1024, 4096, 4096, 1000)
 VOCABULARY, WIDTH, HEADS, LAYERS, TOKENS = 8192, 512, 8, 6, 128
-BATCHES = {"lenet": 64, "mlp": 128, "gpt": 8, "resnet50": 16}
+LSTM_VOCABULARY, LSTM_WIDTH, LSTM_LAYERS, LSTM_TOKENS = 256, 512, 4, 32
+BATCHES = {"lenet": 64, "mlp": 128, "gpt": 8, "resnet50": 16, "lstm": 32}
 
 
 class Block(nn.Module):
@@ -92,6 +93,29 @@ def mlp(sizes: tuple[int, ...] = MLP_SIZES) -> nn.Module:
     return nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Linear(b, c), nn.ReLU(), nn.Linear(c, d))
 
 
+class InTime(nn.Module):
+    """[a, b, ...] to [b, a, ...]: recurrent layers have the sequence first."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(0, 1)
+
+
+class LstmLayer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.cell(x)[0]
+
+
+def lstm(vocabulary: int = LSTM_VOCABULARY, width: int = LSTM_WIDTH, layers: int = LSTM_LAYERS) -> nn.Module:
+    """Tokens [batch, tokens] to the logits [batch * tokens, vocabulary] of the tokens after them."""
+    begin = nn.Sequential(InTime(), nn.Embedding(vocabulary, width))
+    end = nn.Sequential(nn.Linear(width, vocabulary), InTime(), nn.Flatten(0, 1))
+    return nn.Sequential(begin, *[LstmLayer(width) for _ in range(layers)], end)
+
+
 def lenet() -> nn.Module:
     sys.path.append(str(ROOT / "examples/mnist"))
     from export_lenet import LeNet
@@ -102,15 +126,16 @@ def lenet() -> nn.Module:
 def network(name: str) -> nn.Module:
     """The same each time, in training mode."""
     torch.manual_seed(0)
-    return {"lenet": lenet, "mlp": mlp, "gpt": Gpt, "resnet50": resnet50}[name]().train()
+    return {"lenet": lenet, "mlp": mlp, "gpt": Gpt, "resnet50": resnet50, "lstm": lstm}[name]().train()
 
 
 def batch(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     """One global batch: the input, and labels, of which the network's output has a row for each."""
     random = torch.Generator().manual_seed(1)
     size = BATCHES[name]
-    if name == "gpt":
-        tokens = torch.randint(VOCABULARY, (size, TOKENS + 1), generator=random)
+    if name in ("gpt", "lstm"):
+        vocabulary, length = {"gpt": (VOCABULARY, TOKENS), "lstm": (LSTM_VOCABULARY, LSTM_TOKENS)}[name]
+        tokens = torch.randint(vocabulary, (size, length + 1), generator=random)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
     shape, classes = {"lenet": ((1, 28, 28), 10), "mlp": (MLP_SIZES[:1], 1000), "resnet50": ((3, 224, 224), 1000)}[name]
     return torch.randn(size, *shape, generator=random), torch.randint(classes, (size,), generator=random)

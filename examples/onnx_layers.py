@@ -105,6 +105,24 @@ class Network:
         scale, shift = self.filled(f"{name}.weight", width, 1), self.filled(f"{name}.bias", width, 0)
         return self.op("LayerNormalization", x, scale, shift, name=f"{name}/LayerNormalization", epsilon=1e-5, axis=-1)
 
+    def lstm(self, x: str, name: str, inputs: int, outputs: int) -> str:
+        """[length, batch, inputs] to [length, batch, outputs], from a state of zeros: one layer, drawn as PyTorch does.
+
+        Its weights are those of ONNX's operator, `weight_ih` [1, 4 * outputs, inputs] and `weight_hh`, whose gates are in the order i, o, f, c where PyTorch has
+        i, f, c, o. Forgetting starts with a bias of 1 (Jozefowicz et al., 2015).
+        """
+        bound = 1 / math.sqrt(outputs)
+
+        def drawn(part: str, *shape: int) -> str:
+            return self.weight(f"{name}.{part}", self.random.uniform(-bound, bound, shape).astype(np.float32))
+
+        weights = [drawn("weight_ih", 1, 4 * outputs, inputs), drawn("weight_hh", 1, 4 * outputs, outputs)]
+        bias = np.zeros((1, 8 * outputs), np.float32)  # of inputs, and then of the state, which are added
+        bias[0, 2 * outputs : 3 * outputs] = 1
+        operands = [x, *weights, self.weight(f"{name}.bias", bias)]
+        y = self.op("LSTM", *operands, name=f"{name}/LSTM", hidden_size=outputs)  # [length, directions, batch, outputs]
+        return self.op("Squeeze", y, self.op("Constant", value_ints=[1]), name=f"{name}/Squeeze")
+
     def dropout(self, x: str, name: str, ratio: float) -> str:
         """Drops in training steps, and nowhere else."""
         if ratio == 0:

@@ -16,6 +16,7 @@
 #include "passes/optimize/fold_constants.h"
 #include "passes/optimize/recognize_attention.h"
 #include "passes/simplify/simplify.h"
+#include "passes/stages/cut_into_stages.h"
 #include "passes/training/inference_mode.h"
 
 namespace lockstep::passes {
@@ -28,6 +29,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
             Distribute(options.mesh),
             Dce(),
             ChooseWire(options.wire),
+            CutIntoStages(options.stages),
             QuantizeWire(),
             Legalize(options.supports),
             Localize(),
@@ -50,6 +52,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       FormReduceScatters(),                   // of what is wanted in slices, slices alone travel
       ChooseWire(options.wire),               // as long as gradients have their names
       GatherFactors(options.factors),         // where a sum, with its wire, is more than what it is computed from
+      CutIntoStages(options.stages),          // as late as can be: it makes as many copies as there are micro-batches
       MergeCollectives(options.buckets),      // before ops are taken apart: gradients are still recognisable
       QuantizeWire(),                         // a bucket at once, as long as gradients have their names
       Legalize(options.supports),             // from here on only what the target has kernels for

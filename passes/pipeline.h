@@ -14,12 +14,14 @@
 #include "passes/distribute/move_updates_to_servers.h"
 #include "passes/optimize/fuse_elementwise.h"
 #include "passes/pass.h"
+#include "passes/stages/stage_plan.h"
 
 namespace lockstep::passes {
 
 struct PipelineOptions {
-  Mesh mesh;         // what the graph is to be distributed over; empty if that is done, or for one rank
+  Mesh mesh;  // what the graph is to be distributed over; empty if that is done, or for one rank
   std::optional<ServerOptions> servers;  // parameter servers update the variables; null: each rank does
+  StageOptions stages;                   // what it is to be cut into then; one stage: nothing
   std::string wire;  // the dtype as which gradients travel between ranks (passes/distribute/wire.h); empty: their own
   FactorOptions factors;  // whether sums over ranks are computed from gathered factors
   MergeOptions buckets;

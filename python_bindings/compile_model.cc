@@ -8,17 +8,22 @@
 #include "core/op_def.h"
 #include "passes/distribute/gather_factors.h"
 #include "passes/dump.h"
+#include "passes/stages/cut_into_stages.h"
 #include "runtime/agreement.h"
 
 namespace lockstep::python {
 namespace {
 
-absl::Status CheckOptions(const CompileOptions& options, const ExecutorOptions& executor,
+absl::Status CheckOptions(const CompileOptions& options, bool shard_optimizer, const ExecutorOptions& executor,
                           const Communicator& communicator) {
   if (options.bucket_bytes < 1)
     return InvalidArgument() << "compile: bucket_bytes is " << options.bucket_bytes << ", expected at least 1";
   if (executor.check_every < 0)
     return InvalidArgument() << "compile: check_every is " << executor.check_every << ", expected 0 (never) or more";
+  if (shard_optimizer && options.mesh.axis_size(passes::kStageAxis).value_or(1) > 1) {
+    return InvalidArgument() << "compile: " << (options.shared_weights ? "shared_weights" : "shard_optimizer")
+                             << " is not for a mesh with stages, " << options.mesh.ToString();
+  }
   if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
     return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " is of " << options.mesh.num_ranks()
                              << " ranks, and the world has " << communicator.size();
@@ -66,11 +71,12 @@ std::string OptionsText(const CompileOptions& options, bool shard_optimizer) {
 absl::StatusOr<Executable> CompileFor(const Communicator& communicator, const Backend& backend, const Model& model,
                                       CompileOptions options, const passes::PlacementChoices& placements,
                                       bool shard_optimizer, const ExecutorOptions& executor, const std::string& dump) {
-  RETURN_IF_ERROR(CheckOptions(options, executor, communicator));
+  RETURN_IF_ERROR(CheckOptions(options, shard_optimizer, executor, communicator));
   if (!dump.empty()) {
     const std::string rank = communicator.size() == 1 ? "" : ".rank" + std::to_string(communicator.rank());
     ASSIGN_OR_RETURN(options.debug, passes::DumpTo(dump, model.graph.name() + rank));
   }
+  options.rank = communicator.rank();
   Graph graph = model.graph.Clone();
   ASSIGN_OR_RETURN(const passes::InputSplits splits, passes::SplitsOf(graph, placements));
   RETURN_IF_ERROR(passes::SplitInputs(graph, splits, options.mesh));

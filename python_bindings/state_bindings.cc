@@ -57,6 +57,14 @@ std::vector<std::string> StateNames(const LoadedExecutable& self) {
   return names;
 }
 
+std::vector<std::string> OwnStateNames(const LoadedExecutable& self) {
+  std::vector<std::string> names;
+  for (const ValueInfo& state : self.executor->executable().states) {
+    if (state.is_here()) names.push_back(state.name);
+  }
+  return names;
+}
+
 void SaveOnnx(LoadedExecutable& self, const std::string& path) {
   if (!self.origin)
     ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made of an imported ONNX model");
@@ -224,6 +232,7 @@ void BindStates(ExecutableClass& executable) {
       .def("_read_state", &ReadState, "name"_a, nb::sig("def _read_state(self, name: str) -> numpy.ndarray"))
       .def("_assign_state", &AssignState, "name"_a, "value"_a.none())
       .def("_state_names", &StateNames)
+      .def("_own_state_names", &OwnStateNames)
       .def(
           "check_replicas", &CheckReplicasOf,
           "Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call "

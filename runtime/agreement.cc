@@ -7,6 +7,7 @@
 #include "core/local_part.h"
 #include "core/tensor.h"
 #include "runtime/hash.h"
+#include "runtime/whole_state.h"
 
 namespace lockstep {
 namespace {
@@ -92,12 +93,14 @@ absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
   std::string hashes;
   for (const ValueInfo& state : executor.executable().states) {
     const bool has_parts = std::all_of(state.placements.begin(), state.placements.end(), [](const auto& placed) {
-      return placed.second.is_replicated() || placed.second.is_split();
+      return placed.second.is_replicated() || placed.second.is_split() || placed.second.is_at();
     });
     if (!has_parts) continue;
     Tensor value(state.local_type);
-    if (const absl::Status read = executor.ReadState(state.name, {state.local_type, value.mutable_bytes()});
-        !read.ok()) {
+    if (!state.is_here()) {
+      // Other ranks keep it.
+    } else if (const absl::Status read = executor.ReadState(state.name, {state.local_type, value.mutable_bytes()});
+               !read.ok()) {
       communicator.Abort(read);  // the others wait for this rank
       return read;
     }
@@ -108,6 +111,7 @@ absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
   for (size_t rank = 1; rank < all.size(); ++rank) {
     for (size_t i = 0; i < replicas.size(); ++i) {
       const auto first = static_cast<size_t>(FirstReplica(replicas[i]->placements, mesh, static_cast<int64_t>(rank)));
+      if (!HasPart(replicas[i]->placements, mesh, static_cast<int64_t>(rank))) continue;
       if (all[rank].compare(8 * i, 8, all[first], 8 * i, 8) == 0) continue;
       return FailedPrecondition() << "state " << replicas[i]->name << " (" << replicas[i]->local_type
                                   << ") differs between rank " << first << " and rank " << rank;

@@ -17,7 +17,7 @@ enum class BufferKind : uint8_t {
   kSettings,  // the executor's; the values of all settings, in f64
   kConstant,  // the executable's; never written
   kArena,     // one for all temporary values and scratch memory, which share it by lifetimes
-  // One for each axis of the mesh with collectives, given out by the axis' communicator, in which what they take and
+  // One for each axis of the mesh with collectives, and each lane, given out by the axis' communicator, in which what they take and
   // give shares memory by lifetimes: collectives work in it without copies.
   kRegistered,
 };
@@ -32,7 +32,8 @@ struct Buffer {
   BufferKind kind = BufferKind::kArena;
   std::string name;  // of the input, result, state or axis; empty for the arena
   uint64_t bytes = 0;
-  int mesh_axis = 0;  // of registered memory, and of what ranks share: position of the axis in the mesh
+  // Of registered memory, and of what ranks share: position of the axis in the mesh, or, behind them, of the lane.
+  int mesh_axis = 0;
   // Of a state: how many ranks, those along mesh_axis, have it as one piece of memory.
   int sharers = 1;
   // It is this rank's part of that buffer, which ranks share: of as many equal parts as there are sharers the one at

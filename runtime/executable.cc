@@ -64,6 +64,8 @@ absl::Status CheckValue(const SettingInfo& setting, double value) {
                            << setting.setting.range.ToString();
 }
 
+std::string Lane::ToString() const { return axis + " " + std::to_string(source) + " to " + std::to_string(target); }
+
 std::string CollectiveInfo::ToString() const {
   if (is_barrier) return "barrier along " + axis + ", " + label;
   const CollectiveTraits traits = TraitsOf(op);
@@ -89,7 +91,7 @@ std::string StepInfo::ToString() const {
 std::vector<int32_t> BuffersWritten(const StepInfo& step) {
   std::vector<int32_t> buffers;
   for (const StepOperand& write : step.writes) buffers.push_back(write.slice.buffer);
-  if (step.collective && !step.collective->is_barrier) buffers.push_back(step.collective->output.buffer);
+  if (step.collective && step.collective->output.buffer >= 0) buffers.push_back(step.collective->output.buffer);
   return buffers;
 }
 

@@ -42,14 +42,28 @@ struct StepOperand {
   BufferSlice slice;
 };
 
+// A way from one rank along an axis of the mesh to another one, where ranks run parts of their own of a program
+// (backends/planning/own_part.h). It has a communicator of the two, so that what goes one way never queues behind what
+// goes another.
+struct Lane {
+  std::string axis;
+  int source = 0, target = 0;  // coordinates along the axis
+
+  std::string ToString() const;  // "stage 0 to 1"
+  bool operator==(const Lane&) const = default;
+};
+
 // What a start or a wait says to the communicator, and what the order certificate is made of.
 struct CollectiveInfo {
   int id = 0;  // a start and its wait share it; also the index of the ticket
   CollectiveOp op = CollectiveOp::kAllReduce;
   // It moves nothing and has no operands, whatever op it is called as: it is over when all ranks have started it.
   bool is_barrier = false;
+  // From the one rank of a lane to the other, each of which has its end alone: an input, or an output. `pairs` is the
+  // lane's one.
+  bool is_transfer = false;
   std::string axis;   // of the mesh: names the communicator
-  int mesh_axis = 0;  // its position in the mesh
+  int mesh_axis = 0;  // its position in the mesh; of a transfer that of its lane, behind the axes
   ReduceKind kind = ReduceKind::kSum;
   DType dtype = DType::kF32;
   int64_t count = 0;            // elements, as the communicator counts them for this op, of all pieces
@@ -59,8 +73,9 @@ struct CollectiveInfo {
   // The computation waits for it before the next collectives along its axis start, so it should not queue behind those
   // that nobody waits for yet. See backends/planning/schedule.h.
   bool is_urgent = false;
-  BufferSlice input, output;  // equal for in place
-  std::string label;          // "bucket 0 (%dw, %db)": what messages call it
+  // Equal for in place. Of a transfer, and of what has a root and a part of a program, empty where the rank has none.
+  BufferSlice input, output;
+  std::string label;  // "bucket 0 (%dw, %db)": what messages call it
 
   std::string ToString() const;  // one line, equal on ranks that run the same program
   bool operator==(const CollectiveInfo&) const = default;
@@ -97,12 +112,13 @@ struct StepInfo {
 // buffer is not that buffer.
 std::vector<int32_t> BuffersWritten(const StepInfo& step);
 
-// A rank's end of one axis of the mesh, in the current run.
+// A rank's end of one axis of the mesh, or of a lane, in the current run.
 struct AxisContext {
-  Communicator* communicator = nullptr;  // of the ranks along the axis; null where that is this rank alone
+  // Of the ranks along the axis; null where that is this rank alone, and of a lane between others.
+  Communicator* communicator = nullptr;
   // For what is urgent: another of the same ranks, or the same, where nothing would be gained.
   Communicator* urgent = nullptr;
-  int coordinate = 0;  // of this rank
+  int coordinate = 0;  // of this rank; of a lane 0 at its end of the smaller coordinate along the axis, else 1
   Communicator::Evidence evidence;
   Communicator::Ticket witness;  // of the collective that carries it, if the program has none along the axis
 
@@ -120,7 +136,10 @@ class StepContext {
               std::span<Communicator::Ticket> tickets, ServedStates* served = nullptr)
       : buffers_(buffers), device_(device), axes_(axes), tickets_(tickets), served_(served) {}
 
-  std::byte* data(const BufferSlice& slice) const { return buffers_[static_cast<size_t>(slice.buffer)] + slice.offset; }
+  // Null where there is none.
+  std::byte* data(const BufferSlice& slice) const {
+    return slice.buffer < 0 ? nullptr : buffers_[static_cast<size_t>(slice.buffer)] + slice.offset;
+  }
   std::span<std::byte* const> buffers() const { return buffers_; }
   Device& device() const { return device_; }
   Stream* stream() const { return device_.stream(); }
@@ -178,7 +197,11 @@ struct ValueInfo {
   std::string name;
   TensorType global_type, local_type;  // differ where a placement is split
   PlacementMap placements;
-  int32_t buffer = -1;  // dense, row-major
+  int32_t buffer = -1;     // dense, row-major; -1: a state that other ranks, or servers, have
+  bool is_served = false;  // a state that servers alone have, whom the executor asks for it
+
+  // Whether this rank's executor can read it.
+  bool is_here() const { return buffer >= 0 || is_served; }
 };
 
 // A state that parameter servers update (decisions/0047). A rank has a copy of it; what its optimizer keeps the servers
@@ -235,8 +258,8 @@ struct Executable {
   int threads = 1;  // per rank, for which the kernels were made
   std::vector<Buffer> buffers;
   std::vector<Tensor> constants;  // by order of the constant buffers
-  // Of states that servers alone have the buffer is -1.
-  std::vector<ValueInfo> inputs, results, states;
+  std::vector<ValueInfo> inputs, results;
+  std::vector<ValueInfo> states;  // of all ranks, also where each has some of them alone; and of servers
   std::vector<ServedState> served;
   std::vector<SettingInfo> settings;
   int32_t settings_buffer = -1;  // -1 if there are none
@@ -244,12 +267,15 @@ struct Executable {
   Preparation prepare;              // null: steps need nothing before their first run
   std::unique_ptr<WholeRun> whole;  // null: the steps run one after the other
   int num_collectives = 0;
+  // Along which ranks run parts of their own of the program, so that their steps differ; empty: all run the same.
+  std::string parts_along;
+  std::vector<Lane> lanes;              // between the parts: those of all ranks, in one order
   uint64_t kernels_constant_bytes = 0;  // that kernels hold themselves: constants in bodies of loops
   Recomputation recomputed;
   Certificate certificate;
   std::string fingerprint;  // lines about build, libraries and processor: where they are equal, so are the bits of
                             // equal programs
-  std::string graph_text;   // of the program that a rank runs, after all passes
+  std::string graph_text;   // of the program that a rank runs, after all passes: of all parts, if it has some
 
   // Bytes of all buffers of a kind that count for a rank.
   uint64_t BytesOf(BufferKind kind) const;

@@ -114,10 +114,12 @@ class Executor {
   // All ranks call it together. `communicator` must have as many ranks as the executable's mesh, which rank r of it
   // is in at the coordinates that Mesh::Coordinate gives; like `device` it outlives the executor. It is split into a
   // communicator for each axis of more than one rank, unless that axis is all of the mesh; and between hosts into one
-  // more for what is urgent along an axis, where that would queue behind other collectives. Fails if the ranks' numbers
+  // more for what is urgent along an axis, where that would queue behind other collectives. Where ranks run parts of
+  // their own, each lane between them has one, too. Fails if the ranks' numbers
   // of threads, libraries, processors, certificates or programs differ, with the first line that does, and its two
-  // versions; the communicator goes on then, as all ranks have the same error. What one rank meets after that, such as
-  // what the backend cannot prepare (Executable::prepare), aborts the communicator.
+  // versions, or if parts do not fit together (part_order.h); the communicator goes on then, as all ranks have the same
+  // error. What one rank meets after that, such as what the backend cannot prepare (Executable::prepare), aborts the
+  // communicator.
   static absl::StatusOr<std::unique_ptr<Executor>> Load(Executable executable, Communicator* communicator,
                                                         Device* device, const ExecutorOptions& options = {});
   ~Executor();
@@ -159,10 +161,11 @@ class Executor {
   absl::StatusOr<ConstTensorRef> ResultOfLastRun(std::string_view name);
 
   // State by name, on all ranks alike: a state that only some ranks have assigned is an error of the next
-  // Run. All states are zero at first. A spoilt executor's states can be read, to look at them. `tensor.type` must be
-  // the local type, or (assign) the global one, of which this rank then takes its part. States that ranks share
-  // (Buffer::sharers) they assign together, in the same order: the call waits for the others, and fails if their values
-  // differ.
+  // Run. A state that other ranks alone have (ValueInfo::is_here) may be assigned here, too, which changes nothing; to
+  // read it is FailedPrecondition, and names those ranks. All states are zero at first. A spoilt executor's states can
+  // be read, to look at them. `tensor.type` must be the local type, or (assign) the global one, of which this rank then
+  // takes its part. States that ranks share (Buffer::sharers) they assign together, in the same order: the call waits
+  // for the others, and fails if their values differ.
   absl::Status AssignState(std::string_view name, const ConstTensorRef& tensor);
 
   // From now on the state lies in the caller's memory, with what is there, and not in the executor's, which is freed.
@@ -229,6 +232,7 @@ class Executor {
   absl::Status Agree();
   absl::Status MakeAxes();
   absl::Status MakeUrgentLane(AxisContext& context, int axis);
+  absl::Status MakeLanes();
   absl::Status Prepare();
   void FindUpdates();
   void NameSteps();
@@ -269,6 +273,7 @@ class Executor {
   void Spoil(const absl::Status& cause);
   absl::Status CheckSpoilt() const;
   absl::StatusOr<const ValueInfo*> FindState(std::string_view name) const;
+  absl::Status CheckIsHere(const ValueInfo& state) const;
   absl::StatusOr<size_t> FindSetting(std::string_view name) const;
 
   // What the run that is being started does, from `time` on.
@@ -314,7 +319,7 @@ class Executor {
   std::vector<Communicator::Ticket> tickets_;
   // Of the world: for axes that are not all of it, and for what is urgent.
   std::vector<std::unique_ptr<Communicator>> parts_;
-  std::vector<AxisContext> axes_;  // of the mesh
+  std::vector<AxisContext> axes_;  // of the mesh; behind them those of lanes
   std::unique_ptr<Witness> witness_;
   std::unique_ptr<ServedStates> served_;  // null: servers have nothing of it
   mutable std::mutex counting_;           // guards what follows

@@ -7,6 +7,7 @@
 #include "core/status.h"
 #include "runtime/agreement.h"
 #include "runtime/executor.h"
+#include "runtime/part_order.h"
 
 namespace lockstep {
 namespace {
@@ -93,7 +94,8 @@ absl::Status Executor::Agree() {
   const std::string program = "checked every " + std::to_string(options_.check_every) + " runs\n" +
                               (options_.profile ? "profiled: step by step\n" : "") + SharedStates(executable_) +
                               executable_.graph_text;
-  witness_ = std::make_unique<Witness>(executable_, options_.check_every, certificate + program);
+  const bool has_parts = !executable_.parts_along.empty();  // whose certificates differ
+  witness_ = std::make_unique<Witness>(executable_, options_.check_every, (has_parts ? "" : certificate) + program);
   if (communicator_.size() == 1) return absl::OkStatus();
   // First, since kernels for other threads or of another processor may also want another layout in a bucket.
   RETURN_IF_ERROR(
@@ -104,6 +106,10 @@ absl::Status Executor::Agree() {
       AgreeOnText(communicator_, "processor and libraries of @" + executable_.name, executable_.fingerprint,
                   "Their kernels round differently. Run the same build everywhere; where the processors differ, "
                   "compile on all ranks for what all have (isa=\"avx2\", say)."));
+  if (has_parts) {
+    RETURN_IF_ERROR(AgreeOnText(communicator_, "program @" + executable_.name, program));
+    return AgreeOnParts(communicator_, executable_);
+  }
   RETURN_IF_ERROR(AgreeOnText(communicator_, "order certificate of @" + executable_.name, certificate));
   return AgreeOnText(communicator_, "program @" + executable_.name, program);
 }
@@ -146,6 +152,29 @@ absl::Status Executor::MakeAxes() {
     context.urgent = context.communicator;
     axes_.push_back(context);
     RETURN_IF_ERROR(MakeUrgentLane(axes_.back(), static_cast<int>(axes_.size()) - 1));
+  }
+  return MakeLanes();
+}
+
+// All ranks along the axis take part in each split; of those that are at no end of the lane each is by itself.
+absl::Status Executor::MakeLanes() {
+  const std::vector<MeshAxis>& axes = executable_.mesh.axes();
+  for (const Lane& lane : executable_.lanes) {
+    const auto axis = static_cast<size_t>(
+        std::find_if(axes.begin(), axes.end(), [&](const MeshAxis& each) { return each.name == lane.axis; }) -
+        axes.begin());
+    const int coordinate = axes_[axis].coordinate;
+    const bool is_end = coordinate == lane.source || coordinate == lane.target;
+    const std::string label = "lane " + lane.ToString() + " of @" + executable_.name;
+    ASSIGN_OR_RETURN(auto part, axes_[axis].communicator->Split(is_end ? 0 : 1 + coordinate, label));
+    AxisContext context;
+    if (is_end) {
+      LOCKSTEP_CHECK(part->size() == 2) << label;
+      context.communicator = context.urgent = part.get();
+      context.coordinate = part->rank();
+    }
+    axes_.push_back(context);
+    parts_.push_back(std::move(part));
   }
   return absl::OkStatus();
 }
@@ -287,7 +316,8 @@ void Executor::FindUpdates() {
     }
   }
   for (const ValueInfo& state : executable_.states) {
-    if (state.buffer < 0 || updated[static_cast<size_t>(state.buffer)]) updated_states_.push_back(state.name);
+    const bool is_written = state.buffer >= 0 && updated[static_cast<size_t>(state.buffer)];
+    if (is_written || state.is_served) updated_states_.push_back(state.name);
   }
 }
 

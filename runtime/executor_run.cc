@@ -144,7 +144,7 @@ absl::Status Executor::CopyResultsToHost() {
 // --- Steps --------------------------------------------------------------------------------------------------------
 
 absl::Status Executor::StartWitnesses() {
-  for (size_t i = 0; i < axes_.size(); ++i) {
+  for (size_t i = 0; i < witness_->quiet().size(); ++i) {
     if (!witness_->quiet()[i]) continue;
     const std::string label = "what ranks have in common along " + executable_.mesh.axes()[i].name;
     ASSIGN_OR_RETURN(axes_[i].witness,
@@ -155,7 +155,7 @@ absl::Status Executor::StartWitnesses() {
 }
 
 absl::Status Executor::WaitForWitnesses() {
-  for (size_t i = 0; i < axes_.size(); ++i) {
+  for (size_t i = 0; i < witness_->quiet().size(); ++i) {
     if (!witness_->quiet()[i]) continue;
     Record(StepEvent::Kind::kCompare, RecordNow());
     RETURN_IF_ERROR(axes_[i].communicator->Wait(axes_[i].witness, device_.stream()));

@@ -37,6 +37,15 @@ absl::StatusOr<const ValueInfo*> Executor::FindState(std::string_view name) cons
   return NotFound() << "there is no state " << name << "; states are " << NamesOf(executable_.states);
 }
 
+absl::Status Executor::CheckIsHere(const ValueInfo& state) const {
+  if (state.is_here()) return absl::OkStatus();
+  const std::string& axis = executable_.parts_along;
+  return FailedPrecondition() << "state " << state.name << " is not on this rank, " << communicator_.rank()
+                              << ", which is " << axis << " " << executable_.mesh.Coordinate(communicator_.rank(), axis)
+                              << ": it is on those of " << axis << " " << PlacementAlong(state.placements, axis).rank()
+                              << " alone; a checkpoint has all states";
+}
+
 absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& tensor) {
   const CallAlone alone(*this);
   RETURN_IF_ERROR(alone.status());
@@ -58,6 +67,8 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   }
   if (served_ != nullptr && served_->Keeps(name)) {
     RETURN_IF_ERROR(served_->Assign(name, info->local_type, data));
+  } else if (!info->is_here()) {
+    // Other ranks keep it.
   } else if (executable_.buffers[static_cast<size_t>(info->buffer)].sharers > 1) {
     RETURN_IF_ERROR(AssignShared(*info, data));
   } else {
@@ -135,6 +146,7 @@ absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor)
   RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, tensor.data));
   auto* out = static_cast<std::byte*>(tensor.data);
   if (served_ != nullptr && served_->Keeps(name)) return served_->Read(name, info->local_type, out);
+  RETURN_IF_ERROR(CheckIsHere(*info));
   if (served_ != nullptr) RETURN_IF_ERROR(served_->Refresh(name, addresses_));
   const std::byte* address = addresses_[static_cast<size_t>(info->buffer)];
   RETURN_IF_ERROR(device_.CopyToHost(out, address, info->local_type.num_bytes()));

@@ -50,6 +50,7 @@ class StartCollective : public Step {
   absl::StatusOr<Communicator::Ticket> Start(StepContext& context) {
     const CollectiveInfo& c = *info().collective;
     if (c.is_barrier) return StartBarrier(c, context);
+    if (c.is_transfer) return StartTransfer(c, context);
     const void* input = context.data(c.input);
     void* output = context.data(c.output);
     const AxisContext& axis = context.axis(c.mesh_axis);
@@ -67,6 +68,17 @@ class StartCollective : public Step {
       case CollectiveOp::kScatter: return communicator.StartScatter(input, output, c.count, c.dtype, c.root, call);
     }
     return Internal() << "no collective " << static_cast<int>(c.op);
+  }
+
+  // Of the two ranks of a lane one has the operand and the other one gets it: a broadcast, in place where it comes
+  // from.
+  static absl::StatusOr<Communicator::Ticket> StartTransfer(const CollectiveInfo& c, StepContext& context) {
+    const AxisContext& lane = context.axis(c.mesh_axis);
+    std::byte* const input = context.data(c.input);
+    std::byte* const output = input != nullptr ? input : context.data(c.output);
+    const int root = c.pairs[0].source < c.pairs[0].target ? 0 : 1;
+    const Communicator::Call call{c.label, context.stream(), lane.evidence};
+    return lane.communicator->StartBroadcast(input, output, c.count, c.dtype, root, call);
   }
 
   // Of calls that move nothing a communicator says that their waits return when all ranks have started them.

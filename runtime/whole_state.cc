@@ -17,7 +17,7 @@ absl::StatusOr<const ValueInfo*> FindWhole(const Executable& executable, std::st
     return NotFound() << "@" << executable.name << " has no state " << name;
   }
   for (const auto& [axis, placement] : state->placements) {
-    if (placement.is_replicated() || placement.is_split()) continue;
+    if (placement.is_replicated() || placement.is_split() || placement.is_at()) continue;
     return FailedPrecondition() << "state " << name << " is " << placement.ToString() << " along " << axis
                                 << ": each rank has a value of its own, which are no parts of a whole";
   }
@@ -39,6 +39,13 @@ absl::Status Fetch(const ValueInfo& state, int root, Executor& executor, Communi
 
 }  // namespace
 
+bool HasPart(const PlacementMap& placements, const Mesh& mesh, int64_t rank) {
+  return std::all_of(mesh.axes().begin(), mesh.axes().end(), [&](const MeshAxis& axis) {
+    const Placement placement = PlacementAlong(placements, axis.name);
+    return !placement.is_at() || placement.is_at(mesh.Coordinate(rank, axis.name));
+  });
+}
+
 absl::Status ReadWholeState(Executor& executor, Communicator& communicator, std::string_view name,
                             const TensorRef& whole) {
   const ExclusiveUse use(communicator.in_use());
@@ -47,19 +54,21 @@ absl::Status ReadWholeState(Executor& executor, Communicator& communicator, std:
   const Mesh& mesh = executor.executable().mesh;
   const bool is_first = communicator.rank() == 0;
   LOCKSTEP_CHECK(!is_first || (whole.type == state->global_type && whole.data != nullptr)) << name;
-  if (state->local_type == state->global_type) {
+  if (state->local_type == state->global_type && HasPart(state->placements, mesh, 0)) {
     return is_first ? executor.ReadState(name, whole) : absl::OkStatus();
   }
   Tensor part(state->local_type);
-  const absl::Status status = executor.ReadState(name, {state->local_type, part.mutable_bytes()});
-  if (!status.ok()) {
-    communicator.Abort(status);
-    return status;
+  if (state->is_here()) {
+    const absl::Status status = executor.ReadState(name, {state->local_type, part.mutable_bytes()});
+    if (!status.ok()) {
+      communicator.Abort(status);
+      return status;
+    }
   }
   const int own = communicator.rank();
   Tensor arriving(state->local_type);
   for (int root = 0; root < communicator.size(); ++root) {
-    if (FirstReplica(state->placements, mesh, root) != root) continue;
+    if (FirstReplica(state->placements, mesh, root) != root || !HasPart(state->placements, mesh, root)) continue;
     RETURN_IF_ERROR(Fetch(*state, root, executor, communicator, root == own ? part : arriving,
                           static_cast<std::byte*>(whole.data)));
   }

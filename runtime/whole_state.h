@@ -11,9 +11,12 @@
 
 namespace lockstep {
 
+// Whether the rank has what is placed so, or a part of it: of what is at one rank of an axis, that one.
+bool HasPart(const PlacementMap& placements, const Mesh& mesh, int64_t rank);
+
 // Puts the whole of a state into rank 0's `whole`, of the state's global type, in memory of the host. The other ranks
 // give theirs: they pass no memory, and need some for a part while it is on its way. `communicator` is of the hosts,
-// and of all ranks. A replicated state is rank 0's, and nothing is communicated. Waits for runs that are under way; a
+// and of all ranks. A state that rank 0 has as a whole is its own, and nothing is communicated. Waits for runs that are under way; a
 // spoilt executor's states are read as they are.
 //
 // NotFound if there is no such state, FailedPrecondition if ranks hold different values of it which have no whole (it

@@ -55,9 +55,11 @@ Witness::Witness(const Executable& executable, int64_t check_every, const std::s
     for (int32_t buffer : BuffersWritten(step->info())) updated[static_cast<size_t>(buffer)] = true;
   }
   const auto& steps = executable.steps;
-  const bool communicates = std::any_of(steps.begin(), steps.end(), [](const std::unique_ptr<Step>& step) {
-    return step->info().collective.has_value();
-  });
+  // The same on all ranks, also where their steps differ.
+  const bool communicates =
+      !executable.lanes.empty() || std::any_of(steps.begin(), steps.end(), [](const std::unique_ptr<Step>& step) {
+        return step->info().collective.has_value();
+      });
   for (const MeshAxis& axis : executable.mesh.axes()) {
     const bool updates_replicas =
         std::any_of(executable.states.begin(), executable.states.end(), [&](const ValueInfo& state) {
@@ -65,8 +67,10 @@ Witness::Witness(const Executable& executable, int64_t check_every, const std::s
                  PlacementAlong(state.placements, axis.name).is_replicated();
         });
     const bool has_collectives = std::any_of(steps.begin(), steps.end(), [&](const std::unique_ptr<Step>& step) {
-      return step->info().collective && step->info().collective->axis == axis.name;
+      const std::optional<CollectiveInfo>& collective = step->info().collective;
+      return collective && collective->axis == axis.name && !collective->is_transfer;
     });
+    if (axis.name == executable.parts_along) axis_of_lanes_ = compared_.size();
     compared_.push_back(axis.size > 1 && (communicates || updates_replicas));
     quiet_.push_back(compared_.back() && !has_collectives);
   }
@@ -89,11 +93,17 @@ void Witness::SettingsChanged(std::span<const double> values) {
   if (!parts.empty()) Shortened(parts, settings_.set.size() - 1).copy(settings_.set.data(), settings_.set.size() - 1);
 }
 
-void Witness::AddAssignments(Communicator::Evidence& evidence) const {
-  for (int64_t times : assigned_) {
-    evidence.assignments = HashCombine(evidence.assignments, static_cast<uint64_t>(times));
+void Witness::AddAssignments(std::string_view axis, Communicator::Evidence& evidence) const {
+  std::vector<ValueInfo> states;  // that the ranks along the axis have in common
+  std::vector<int64_t> times;
+  for (size_t i = 0; i < assigned_.size(); ++i) {
+    if (PlacementAlong(executable_.states[i].placements, axis).is_at()) continue;
+    states.push_back(executable_.states[i]);
+    times.push_back(assigned_[i]);
   }
-  const std::string names = DescribeAssigned(executable_.states, assigned_, evidence.assigned.size() - 1);
+  if (std::all_of(times.begin(), times.end(), [](int64_t n) { return n == 0; })) return;
+  for (int64_t n : times) evidence.assignments = HashCombine(evidence.assignments, static_cast<uint64_t>(n));
+  const std::string names = DescribeAssigned(states, times, evidence.assigned.size() - 1);
   names.copy(evidence.assigned.data(), evidence.assigned.size() - 1);
 }
 
@@ -102,7 +112,7 @@ absl::Status Witness::Begin(std::span<std::byte* const> addresses, Device& devic
     if (!compared_[axis]) continue;
     axes[axis].evidence = settings_;
     axes[axis].evidence.program = program_;
-    if (states_due_) AddAssignments(axes[axis].evidence);
+    if (states_due_) AddAssignments(executable_.mesh.axes()[axis].name, axes[axis].evidence);
   }
   const bool states_due = states_due_;
   states_due_ = false;
@@ -116,6 +126,7 @@ absl::Status Witness::Begin(std::span<std::byte* const> addresses, Device& devic
       RETURN_IF_ERROR(AddHashes(executable_.states, &Communicator::Evidence::states, addresses, device, axes));
     }
   }
+  for (size_t lane = compared_.size(); lane < axes.size(); ++lane) axes[lane].evidence = axes[axis_of_lanes_].evidence;
   return absl::OkStatus();
 }
 
@@ -124,12 +135,12 @@ absl::Status Witness::AddHashes(const std::vector<ValueInfo>& values, uint64_t C
                                 std::span<AxisContext> axes) const {
   const std::vector<MeshAxis>& of_mesh = executable_.mesh.axes();
   for (const ValueInfo& value : values) {
-    if (value.buffer < 0) continue;  // servers have it
+    if (value.buffer < 0) continue;  // servers or other ranks have it
     const auto counts = [&](size_t axis) {
       return compared_[axis] && PlacementAlong(value.placements, of_mesh[axis].name).is_replicated();
     };
     std::vector<size_t> along;
-    for (size_t axis = 0; axis < axes.size(); ++axis) {
+    for (size_t axis = 0; axis < compared_.size(); ++axis) {
       if (counts(axis)) along.push_back(axis);
     }
     if (along.empty()) continue;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/status.h"
@@ -40,8 +41,8 @@ class Witness {
   void SettingsChanged(std::span<const double> values);
 
   // Gives each axis of the mesh the evidence of the run that begins now: a value counts for an axis along which it is
-  // replicated. `addresses` are those of the executable's buffers. Zero, and free, where nothing is compared. Waits for
-  // the device where contents are hashed.
+  // replicated. A lane has that of its axis. `addresses` are those of the executable's buffers. Zero, and free, where
+  // nothing is compared. Waits for the device where contents are hashed.
   absl::Status Begin(std::span<std::byte* const> addresses, Device& device, std::span<AxisContext> axes);
 
  private:
@@ -49,13 +50,14 @@ class Witness {
   // Adds the hashes of `values` to the field of each axis along which they are replicated.
   absl::Status AddHashes(const std::vector<ValueInfo>& values, uint64_t Communicator::Evidence::* field,
                          std::span<std::byte* const> addresses, Device& device, std::span<AxisContext> axes) const;
-  // What was assigned since the last run.
-  void AddAssignments(Communicator::Evidence& evidence) const;
+  // What was assigned since the last run, of states that no rank along the axis has for itself.
+  void AddAssignments(std::string_view axis, Communicator::Evidence& evidence) const;
 
   const Executable& executable_;
   const int64_t check_every_;
   const uint64_t program_;
   std::vector<bool> compared_, quiet_;  // by axis
+  size_t axis_of_lanes_ = 0;            // if there are any
   int64_t run_ = 0;
   std::vector<int64_t> assigned_;  // by state: how often since the last run
   bool states_due_ = false;

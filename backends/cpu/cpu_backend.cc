@@ -50,7 +50,9 @@ class CpuBackend : public Backend {
 absl::Status EmitNode(const Node& node, EmitContext& c) {
   // What takes bytes for elements in their order. An all_reduce does not: LowerCommon.
   const bool reduces_all = node.op().collective() == CollectiveOp::kAllReduce;
-  if (node.op().has_trait(kKeepsOrder) || (node.op().has_trait(kCollective) && !reduces_all) || node.Is("push")) {
+  const bool takes_rows =
+      node.op().has_trait(kKeepsOrder) || (node.op().has_trait(kCollective) && !reduces_all) || node.Is("push");
+  if (takes_rows && !(c.builder().part().HasEndOf(node) && !c.builder().part().Has(node.operand(0)))) {
     RETURN_IF_ERROR(c.ReadAll(node).status());
   }
   ASSIGN_OR_RETURN(const bool done, c.builder().LowerCommon(node));
@@ -70,7 +72,7 @@ absl::StatusOr<Program> cpu::LowerGraph(const Graph& graph, const Target& target
                    cpu::CallOneDnn("engine", [] { return dnnl::engine(dnnl::engine::kind::cpu, 0); }));
   EmitContext c(graph, target, engine);
   for (const Node& node : graph.nodes()) {
-    if (!c.IsDone(&node)) RETURN_IF_ERROR(EmitNode(node, c));
+    if (!c.IsDone(&node) && c.builder().part().Computes(node)) RETURN_IF_ERROR(EmitNode(node, c));
   }
   absl::StatusOr<Program> program = c.builder().Finish([&](Value value) { return c.RowMajorOf(*value.node, value); });
   if (!program.ok()) return program.status();

@@ -28,7 +28,7 @@ struct LoopCode {
 class EmitContext {
  public:
   EmitContext(const Graph& graph, const Target& target, const dnnl::engine& engine)
-      : builder_(graph), target_(target), engine_(engine) {}
+      : builder_(graph, target.place), target_(target), engine_(engine) {}
 
   ProgramBuilder& builder() { return builder_; }
   const dnnl::engine& engine() const { return engine_; }

@@ -44,7 +44,7 @@ struct LoweringOf {
 
 class EmitContext {
  public:
-  EmitContext(const Graph& graph, const LoweringOf& with) : builder_(graph), with_(with) {}
+  EmitContext(const Graph& graph, const LoweringOf& with) : builder_(graph, with.target.place), with_(with) {}
 
   ProgramBuilder& builder() { return builder_; }
   const LoweringOf& with() const { return with_; }

@@ -61,7 +61,8 @@ class Planner {
       constants_.push_back(AddBuffer(BufferKind::kConstant, std::to_string(i), program_.constants[i].num_bytes()));
     }
     PlaceRoots();
-    for (size_t axis = 0; axis < program_.mesh.axes().size(); ++axis) PlaceBuckets(static_cast<int>(axis));
+    const size_t axes = program_.mesh.axes().size() + program_.lanes.size();
+    for (size_t axis = 0; axis < axes; ++axis) PlaceBuckets(static_cast<int>(axis));
     PlaceInArena();
     for (size_t id = 0; id < program_.storages.size(); ++id) {
       int place = static_cast<int>(id);
@@ -129,8 +130,13 @@ class Planner {
     }
   }
 
-  // In the registered memory of an axis. A bucket lives from the first write of any of its storages to the last use of
-  // any.
+  std::string NameOfAxis(size_t axis) const {
+    const size_t axes = program_.mesh.axes().size();
+    return axis < axes ? program_.mesh.axes()[axis].name : program_.lanes[axis - axes].ToString();
+  }
+
+  // In the registered memory of an axis, or a lane. A bucket lives from the first write of any of its storages to the
+  // last use of any.
   void PlaceBuckets(int axis) {
     std::vector<int> buckets;                              // of the axis
     std::vector<int> at(program_.bucket_axes.size(), -1);  // by bucket: its place among them
@@ -155,8 +161,7 @@ class Planner {
     }
     uint64_t total = 0;
     const std::vector<uint64_t> offsets = PlanArena(requests, total);
-    const int32_t buffer =
-        AddBuffer(BufferKind::kRegistered, program_.mesh.axes()[static_cast<size_t>(axis)].name, total);
+    const int32_t buffer = AddBuffer(BufferKind::kRegistered, NameOfAxis(static_cast<size_t>(axis)), total);
     plan_.buffers.back().mesh_axis = axis;
     for (size_t id = 0; id < program_.storages.size(); ++id) {
       const Storage& storage = program_.storages[id];

@@ -46,7 +46,8 @@ bool MayOverwrite(const StepInfo& step, size_t write, size_t read) {
 
 class Checker {
  public:
-  Checker(std::span<const Buffer> buffers, const Mesh& mesh) : buffers_(buffers), mesh_(mesh) {}
+  Checker(std::span<const Buffer> buffers, const Mesh& mesh, std::span<const Lane> lanes)
+      : buffers_(buffers), mesh_(mesh), lanes_(lanes) {}
 
   absl::Status Visit(size_t at, const StepInfo& step) {
     const bool is_start = step.kind == StepKind::kStart, is_wait = step.kind == StepKind::kWait;
@@ -157,16 +158,32 @@ class Checker {
   }
 
   // (O6)
+  bool IsAlongItsLane(const CollectiveInfo& collective) const {
+    const auto lane = static_cast<size_t>(collective.mesh_axis) - mesh_.axes().size();
+    if (collective.mesh_axis < 0 || lane >= lanes_.size() || lanes_[lane].axis != collective.axis) return false;
+    const bool gives = collective.input.buffer >= 0, gets = collective.output.buffer >= 0;
+    return gives != gets && collective.pairs == std::vector{RankPair{lanes_[lane].source, lanes_[lane].target}};
+  }
+
+  absl::Status CheckLane(size_t at, const StepInfo& step) const {
+    if (IsAlongItsLane(*step.collective)) return absl::OkStatus();
+    return Error("O6", at, step) << "is no transfer along lane " << step.collective->mesh_axis << ": "
+                                 << step.collective->ToString();
+  }
+
   absl::Status CheckAxis(size_t at, const StepInfo& step) const {
     const CollectiveInfo& collective = *step.collective;
     const auto axis = static_cast<size_t>(collective.mesh_axis);
-    if (collective.mesh_axis < 0 || axis >= mesh_.axes().size() || mesh_.axes()[axis].name != collective.axis ||
-        mesh_.axes()[axis].size < 2) {
+    if (collective.is_transfer) {
+      RETURN_IF_ERROR(CheckLane(at, step));
+    } else if (collective.mesh_axis < 0 || axis >= mesh_.axes().size() || mesh_.axes()[axis].name != collective.axis ||
+               mesh_.axes()[axis].size < 2) {
       return Error("O6", at, step) << "is along axis " << collective.axis << ", number " << collective.mesh_axis
                                    << " of the mesh " << mesh_.ToString();
     }
     if (collective.is_barrier) return absl::OkStatus();
     for (const BufferSlice& slice : {collective.input, collective.output}) {
+      if (slice.buffer < 0 && (collective.is_transfer || TraitsOf(collective.op).has_root)) continue;  // another rank's
       const Buffer& buffer = buffers_[static_cast<size_t>(slice.buffer)];
       if (buffer.kind == BufferKind::kRegistered && buffer.mesh_axis == collective.mesh_axis) continue;
       return Error("O6", at, step) << "is along axis " << collective.axis << ", in " << buffer.ToString()
@@ -279,6 +296,7 @@ class Checker {
 
   const std::span<const Buffer> buffers_;
   const Mesh& mesh_;
+  const std::span<const Lane> lanes_;
   int next_id_ = 0;
   std::map<int, CollectiveInfo> in_flight_;
   std::map<int, int64_t> started_at_;  // by collective
@@ -290,8 +308,9 @@ class Checker {
 
 }  // namespace
 
-absl::StatusOr<Certificate> CertifyOrder(const StepList& steps, std::span<const Buffer> buffers, const Mesh& mesh) {
-  Checker checker(buffers, mesh);
+absl::StatusOr<Certificate> CertifyOrder(const StepList& steps, std::span<const Buffer> buffers, const Mesh& mesh,
+                                         std::span<const Lane> lanes) {
+  Checker checker(buffers, mesh, lanes);
   for (size_t i = 0; i < steps.size(); ++i) RETURN_IF_ERROR(checker.Visit(i, steps[i]->info()));
   return checker.Finish();
 }

@@ -10,8 +10,9 @@
 //  (O5) Within a step a write, and its scratch memory, shares no byte with another operand, unless the step says that
 //       the write may overwrite a read: then they are the same bytes.
 //  (O6) A collective is along an axis of the mesh with more than one rank, whose communicator its start and its wait
-//       use. What it takes and gives lies in memory that is registered with that communicator, which would copy what is
-//       not its own.
+//       use; a transfer along a lane, whose communicator is of two ranks, and has its operand or its result alone. What
+//       it takes and gives lies in memory that is registered with that communicator, which would copy what is not its
+//       own.
 //  (O7) Of memory that ranks share each writes its own part alone, and no rank reads the whole meanwhile, nor between
 //       runs: of a step that reads the whole, or the begin of a run, and a later one that writes a part, and of one
 //       that writes a part and a later one that reads the whole, or the end, a collective in which all these ranks meet
@@ -26,7 +27,8 @@
 // Why equal certificates mean that no rank waits for ever, though an axis has a communicator of its own
 // (docs/decisions/0009): a collective completes once all ranks of its group have started it, and a start waits for
 // nothing but collectives of earlier starts. Of the ranks that wait, take one that has started the fewest
-// collectives: what it waits for, all others have started.
+// collectives: what it waits for, all others have started. Where ranks run parts of their own of a program, lines differ
+// between the parts, and runtime/part_order.h looks at all of them.
 
 #pragma once
 
@@ -39,6 +41,7 @@
 namespace lockstep {
 
 // The error is Internal, and names the step and the rule.
-absl::StatusOr<Certificate> CertifyOrder(const StepList& steps, std::span<const Buffer> buffers, const Mesh& mesh);
+absl::StatusOr<Certificate> CertifyOrder(const StepList& steps, std::span<const Buffer> buffers, const Mesh& mesh,
+                                         std::span<const Lane> lanes = {});
 
 }  // namespace lockstep

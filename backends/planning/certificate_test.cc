@@ -65,23 +65,25 @@ std::vector<StepInfo> Good() {
   return infos;
 }
 
-// kFirst and kSecond are registered along `data`, and these along `model`.
-constexpr BufferSlice kOfModel{3, 0, 64}, kMoreOfModel{3, 64, 64};
+// kFirst and kSecond are registered along `data`, these along `model`, and the last along the lane.
+constexpr BufferSlice kOfModel{3, 0, 64}, kMoreOfModel{3, 64, 64}, kOfLane{6, 0, 64};
 
 std::vector<Buffer> Buffers() {
-  std::vector<Buffer> buffers(6);
+  std::vector<Buffer> buffers(7);
   buffers[0] = {BufferKind::kRegistered, "data", 192, 0};
   buffers[1] = {BufferKind::kRegistered, "data", 128, 0};
   buffers[3] = {BufferKind::kRegistered, "model", 128, 2};
   buffers[4] = {BufferKind::kState, "w", 64, 0, /*sharers=*/2};
   buffers[5] = {BufferKind::kState, "w", 32, 0, /*sharers=*/2, /*part_of=*/4};
+  buffers[6] = {BufferKind::kRegistered, "data 0 to 1", 64, 3};
   return buffers;
 }
 
 absl::StatusOr<Certificate> Certify(const std::vector<StepInfo>& infos) {
   StepList steps;
   for (const StepInfo& info : infos) steps.push_back(std::make_unique<Nothing>(info));
-  return CertifyOrder(steps, Buffers(), Mesh({{"data", 2}, {"one", 1}, {"model", 2}}));
+  const std::vector<Lane> lanes = {{"data", 0, 1}};
+  return CertifyOrder(steps, Buffers(), Mesh({{"data", 2}, {"one", 1}, {"model", 2}}), lanes);
 }
 
 // The start and the wait are along `model`.
@@ -253,6 +255,44 @@ TEST(Certificate, RefusesABucketOfAnotherAxis) {
   ExpectRefused({Start(0, kOfModel), Wait(0, kOfModel)}, "O6");
   ExpectRefused({AlongModel(Start(0, kFirst)), AlongModel(Wait(0, kFirst))}, "O6");
   ExpectRefused({Start(0, kState), Wait(0, kState)}, "O6");  // in no bucket
+}
+
+// The rank's end of a transfer, which it gives, or gets.
+StepInfo Transfer(StepKind kind, bool gives, const std::function<void(CollectiveInfo&)>& change = [](auto&) {}) {
+  StepInfo info = Collective(kind, CollectiveOp::kPermute, 0, kOfLane, kOfLane);
+  CollectiveInfo& collective = *info.collective;
+  collective.is_transfer = true;
+  collective.mesh_axis = 3;
+  collective.pairs = {{0, 1}};
+  (gives ? collective.output : collective.input) = {};
+  if (gives) info.writes.clear();
+  else info.reads.clear();
+  change(collective);
+  return info;
+}
+
+TEST(Certificate, AcceptsOneEndOfATransfer) {
+  const StepInfo reads = Kernel({{"g0", "", kOfLane}}, {}), writes = Kernel({}, {{"g0", "", kOfLane}});
+  const StepInfo start = Transfer(StepKind::kStart, true), wait = Transfer(StepKind::kWait, true);
+  const auto given = Certify({start, reads, wait});
+  ASSERT_TRUE(given.ok()) << given.status();
+  EXPECT_EQ(given->lines[0], "collective_permute f32[0] 0 to 1 along data, bucket 0: %g0@0+64");
+  ExpectRefused({start, writes, wait}, "O3");
+  const StepInfo get = Transfer(StepKind::kStart, false), got = Transfer(StepKind::kWait, false);
+  EXPECT_TRUE(Certify({get, got, reads}).ok());
+  ExpectRefused({get, reads, got}, "O3");
+}
+
+TEST(Certificate, RefusesATransferThatIsNotAlongItsLane) {
+  const auto refused = [](const std::function<void(CollectiveInfo&)>& change) {
+    ExpectRefused({Transfer(StepKind::kStart, true, change), Transfer(StepKind::kWait, true, change)}, "O6");
+  };
+  refused([](CollectiveInfo& info) { info.mesh_axis = 4; });
+  refused([](CollectiveInfo& info) { info.mesh_axis = 0; });
+  refused([](CollectiveInfo& info) { info.axis = "model"; });
+  refused([](CollectiveInfo& info) { info.pairs = {{1, 0}}; });
+  refused([](CollectiveInfo& info) { info.input = kFirst; });     // of another communicator
+  refused([](CollectiveInfo& info) { info.output = kOfModel; });  // both ends
 }
 
 TEST(Certificate, RefusesAWaitAlongAnotherAxis) {

@@ -16,6 +16,7 @@ std::vector<StepOperand> Operands(const std::vector<int>& ids, const Program& pr
 
 // From the first to the last of what lies side by side.
 BufferSlice RangeOf(const std::vector<StepOperand>& operands) {
+  if (operands.empty()) return {};
   BufferSlice range = operands.front().slice;
   const BufferSlice& last = operands.back().slice;
   range.bytes = last.offset + last.bytes - range.offset;

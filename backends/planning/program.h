@@ -77,11 +77,15 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<Tensor> constants;
   std::vector<ValueInfo> inputs, states, results;  // buffers are not known yet
+  std::vector<ValueInfo> states_elsewhere;         // of a program of parts: those that other ranks alone have
   std::vector<SharedState> shared;                 // by state; empty: none is
   std::vector<std::string> served;                 // states that parameter servers update, each by one push and pull
   std::vector<SettingInfo> settings;
   std::vector<ProgramOutput> outputs;  // results and next values, in the graph's order
-  std::vector<int> bucket_axes;        // by bucket: position in the mesh of the axis that registers its memory
+  // By bucket: position in the mesh of the axis that registers its memory, or of the lane, behind the axes.
+  std::vector<int> bucket_axes;
+  std::string parts_along;  // as in Executable, and the lanes likewise
+  std::vector<Lane> lanes;
   int num_collectives = 0;
   Preparation prepare;              // what the backend does when the program is loaded; null: nothing
   std::unique_ptr<WholeRun> whole;  // the backend's way to run all steps at once; null: it has none

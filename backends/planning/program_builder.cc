@@ -49,10 +49,13 @@ bool IsOutermost(const Shape& shape, int64_t dim) {
 
 }  // namespace
 
-ProgramBuilder::ProgramBuilder(const Graph& graph) : graph_(graph) {
+ProgramBuilder::ProgramBuilder(const Graph& graph, std::optional<PlaceOfPart> place)
+    : graph_(graph), part_(graph, place) {
   program_.name = graph.name();
   program_.mesh = graph.mesh();
   kept_ = StatesOfServers(graph);
+  if (place) program_.parts_along = place->axis;
+  program_.lanes = part_.lanes();
   for (const Input& input : graph.inputs()) {
     if (input.is_state && kept_.contains(input.name())) continue;
     Storage storage = StorageFor(input.value);
@@ -61,6 +64,10 @@ ProgramBuilder::ProgramBuilder(const Graph& graph) : graph_(graph) {
       storage.index = static_cast<int>(program_.settings.size());
       program_.settings.push_back({input.name(), *input.setting});
       storages_[input.value].push_back(program_.AddStorage(std::move(storage)));
+      continue;
+    }
+    if (input.is_state && !part_.Has(input.value)) {
+      program_.states_elsewhere.push_back(Describe(input.name(), input.value, input.placements(), graph.mesh()));
       continue;
     }
     std::vector<ValueInfo>& infos = input.is_state ? program_.states : program_.inputs;
@@ -136,6 +143,8 @@ absl::StatusOr<bool> ProgramBuilder::LowerCommon(const Node& node) {
     }
   } else if (node.op().has_trait(kKeepsOrder) && Find(node.operand(0), "") >= 0) {
     DefineAlias(const_cast<Node&>(node).result(), Find(node.operand(0), ""), "");
+  } else if (part_.HasEndOf(node)) {
+    RETURN_IF_ERROR(LowerOwnEnd(node));
   } else if (node.op().collective() && IsContiguous(node)) {
     RETURN_IF_ERROR(LowerCollective(node));
   } else {
@@ -270,9 +279,29 @@ absl::Status ProgramBuilder::LowerPull(const Node& node) {
   return absl::OkStatus();
 }
 
+absl::Status ProgramBuilder::LowerOwnEnd(const Node& node) {
+  const Value operand = node.operand(0), result = const_cast<Node&>(node).result();
+  CollectiveInfo info = InfoOf(node, operand.dtype());
+  if (const int lane = part_.LaneOf(node); lane >= 0) {
+    info.is_transfer = true;
+    info.mesh_axis = static_cast<int>(program_.mesh.axes().size()) + lane;
+  }
+  info.count = operand.type().num_elements();
+  info.label = "%" + operand.name();
+  std::vector<int> reads, writes;
+  if (part_.Has(operand)) {
+    reads.push_back(Find(operand, ""));
+    if (reads[0] < 0) return Internal() << node.Describe() << ": its operand is not row-major";
+  }
+  if (part_.Has(result)) writes.push_back(Define(result));
+  AddCollective(node, std::move(info), std::move(reads), std::move(writes));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Program> ProgramBuilder::Finish(const std::function<absl::StatusOr<int>(Value)>& row_major) {
   for (const Result& result : graph_.results()) {
     if (result.is_state && kept_.contains(result.name)) continue;
+    if (!part_.Has(result.value)) continue;  // a state's
     ProgramOutput output;
     output.name = result.name;
     if (result.is_state) {

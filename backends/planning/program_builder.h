@@ -7,11 +7,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "backends/planning/own_part.h"
 #include "backends/planning/program.h"
 #include "core/graph.h"
 #include "core/status.h"
@@ -20,8 +22,11 @@ namespace lockstep {
 
 class ProgramBuilder {
  public:
-  // Starts with a storage for each input and state of `graph`, which outlives the builder.
-  explicit ProgramBuilder(const Graph& graph);
+  // Starts with a storage for each input and state of `graph`, which outlives the builder. With a place, of the part of
+  // the graph that is computed there: for nodes that part().Computes().
+  explicit ProgramBuilder(const Graph& graph, std::optional<PlaceOfPart> place = std::nullopt);
+
+  const OwnPart& part() const { return part_; }
 
   // The position in the mesh of the axis that the node's attribute names.
   int MeshAxisOf(const Node& node) const;
@@ -70,10 +75,13 @@ class ProgramBuilder {
   absl::Status LowerCollective(const Node& node);
   absl::Status LowerPush(const Node& node);
   absl::Status LowerPull(const Node& node);
+  // What moves a value that one rank alone has: on this one with the operand if it gives, and the result if it gets it.
+  absl::Status LowerOwnEnd(const Node& node);
   // Along an axis of one rank each result is its operand, as it lies in memory.
   bool IsAlongOneRank(const Node& node) const;
 
   const Graph& graph_;
+  const OwnPart part_;
   Program program_;
   std::unordered_map<Value, std::vector<int>, ValueHash> storages_;
   std::set<std::string, std::less<>> kept_;  // states that servers alone have

@@ -53,10 +53,14 @@ class Scheduler {
       instruction.collective.id = program_.num_collectives++;
       copies_.emplace_back();
       const bool in_place = TraitsOf(instruction.collective.op).in_place;
-      PlaceOperands(instruction, position);
-      if (in_place) CountInPlace(instruction);
-      else PlaceResults(instruction);
-      Label(instruction);
+      if (IsOwnEnd(instruction)) {
+        PlaceOwnEnd(instruction, position);
+      } else {
+        PlaceOperands(instruction, position);
+        if (in_place) CountInPlace(instruction);
+        else PlaceResults(instruction);
+        Label(instruction);
+      }
       starts.emplace(start, std::move(instruction));
       instruction.kind = Instruction::Kind::kCollective;  // it has moved
     }
@@ -79,6 +83,17 @@ class Scheduler {
     if (storage.kind != Storage::Kind::kTemporary || storage.bucket >= 0) return false;
     const bool is_free = !output_roots_.contains(root) && lifetimes_[static_cast<size_t>(root)].last_read <= position;
     return is_free || !TraitsOf(instruction.collective.op).in_place;
+  }
+
+  // Of what one rank alone has: what of it this rank has not, is not there, and all is counted and named on all ranks
+  // alike (ProgramBuilder).
+  static bool IsOwnEnd(const Instruction& instruction) { return !instruction.collective.label.empty(); }
+
+  void PlaceOwnEnd(Instruction& instruction, int position) {
+    if (!instruction.reads.empty()) PlaceOperands(instruction, position);
+    if (instruction.writes.empty()) return;
+    uint64_t end = 0;
+    PlaceSideBySide(AddBucket(instruction), instruction.writes[0], end);
   }
 
   int AddBucket(const Instruction& instruction) {
@@ -157,9 +172,26 @@ class Scheduler {
     for (auto it = begin; it != end; ++it) {
       const int id = it->second.collective.id;
       if (!program_.shared.empty()) WaitForSlices();
+      WaitForFirstGiven(it->second);
       for (Instruction& copy : copies_[static_cast<size_t>(id)]) Append(std::move(copy));
       Append(std::move(it->second));
     }
+  }
+
+  // Before one more goes along the lane.
+  void WaitForFirstGiven(const Instruction& start) {
+    const CollectiveInfo& info = start.collective;
+    if (!info.is_transfer || start.reads.empty()) return;
+    std::vector<int>& given = given_[info.mesh_axis];
+    std::erase_if(given, [this](int id) { return !waits_.contains(id); });
+    const auto of_axis = [&](const MeshAxis& axis) { return axis.name == info.axis; };
+    const auto axis = std::find_if(program_.mesh.axes().begin(), program_.mesh.axes().end(), of_axis);
+    const int64_t most = axis == program_.mesh.axes().end() ? 0 : axis->size;
+    if (static_cast<int64_t>(given.size()) >= std::max(most, kTransfersInFlight)) {
+      AppendWait(given.front());
+      given.erase(given.begin());
+    }
+    given.push_back(info.id);
   }
 
   void WaitForSlices() {
@@ -204,11 +236,13 @@ class Scheduler {
     waits_.erase(id);
   }
 
-  // From the end, so that what starts later is known.
+  // From the end, so that what starts later is known. Parts of a program have different steps between starts and waits,
+  // and would not agree on what is urgent along the axis of the parts.
   void MarkUrgent() {
     std::set<int> axes_with_later_starts, urgent;  // of axes; of collectives
     for (auto it = program_.instructions.rbegin(); it != program_.instructions.rend(); ++it) {
       CollectiveInfo& info = it->collective;
+      if (!program_.parts_along.empty() && info.axis == program_.parts_along) continue;
       if (it->kind == Instruction::Kind::kWait) {
         const int64_t bytes = info.count * static_cast<int64_t>(SizeOf(info.dtype));
         if (axes_with_later_starts.contains(info.mesh_axis) && bytes <= kMostUrgentBytes) urgent.insert(info.id);
@@ -228,6 +262,7 @@ class Scheduler {
   std::set<int> output_roots_;
   std::vector<std::vector<Instruction>> copies_;  // into the bucket, by collective
   std::map<int, Instruction> waits_;              // for what is in flight, by collective
+  std::map<int, std::vector<int>> given_;         // by lane: collectives that this rank gives, in flight at the last
 };
 
 }  // namespace

@@ -18,6 +18,10 @@
 // before the end, are not; nor is anything of more than kMostUrgentBytes, which would rather be cut into pieces that
 // take turns than hold up what it overtakes, and is copied where ranks have to overtake.
 //
+// A transfer from one rank to another one has its operand or its result alone, in memory of its lane. At most
+// kTransfersInFlight of what a rank gives along a lane are under way: who gives more waits until the first of them has
+// been taken, so that its memory is free again. The stages of a pipeline give so many before one comes back.
+//
 // Where ranks share states (share_states.h), each reduction to slices is waited for before the next collective starts,
 // so that what it took is free for what comes. Little is lost: ranks that share memory reduce when they wait.
 
@@ -29,6 +33,9 @@
 namespace lockstep {
 
 inline constexpr int64_t kMostUrgentBytes = 256 * 1024;
+
+// As many as there are ranks along the axis of the lane, and at least this: a step ahead of who takes it.
+inline constexpr int64_t kTransfersInFlight = 2;
 
 void ScheduleCollectives(Program& program);
 

@@ -48,6 +48,14 @@ class Writer {
     return id;
   }
 
+  // This rank's end of a transfer along the lane: of what it gives, or of what it gets.
+  void Give(int operand) { AddTransfer({operand}, {}); }
+  int Get() {
+    const int id = program_.AddStorage({.name = "g" + std::to_string(program_.storages.size()), .bytes = 64});
+    AddTransfer({}, {id});
+    return id;
+  }
+
   // "kernel, start 0 urgent, wait 0 urgent"
   std::string Scheduled() {
     ScheduleCollectives(program_);
@@ -67,6 +75,22 @@ class Writer {
   Program& program() { return program_; }
 
  private:
+  void AddTransfer(std::vector<int> reads, std::vector<int> writes) {
+    program_.parts_along = "data";
+    program_.lanes = {{"data", 0, 1}};
+    Instruction instruction;
+    instruction.kind = Instruction::Kind::kCollective;
+    instruction.reads = std::move(reads);
+    instruction.writes = std::move(writes);
+    instruction.collective.op = CollectiveOp::kPermute;
+    instruction.collective.is_transfer = true;
+    instruction.collective.axis = "data";
+    instruction.collective.mesh_axis = 2;
+    instruction.collective.pairs = {{0, 1}};
+    instruction.collective.label = "%v";
+    program_.instructions.push_back(std::move(instruction));
+  }
+
   Program program_;
 };
 
@@ -144,6 +168,22 @@ TEST(Schedule, NotBeforeCollectivesOfAnotherAxis) {
   const int statistics = writer.AllReduce(writer.Compute({}, kFew), /*mesh_axis=*/1);
   writer.AllReduce(writer.Compute({statistics}, kFew), /*mesh_axis=*/0);
   EXPECT_EQ(writer.Scheduled(), "kernel, start 0, wait 0, kernel, start 1, wait 1");
+}
+
+// As many as there are ranks along the axis, here 2: then the first one's memory is waited for.
+TEST(Schedule, WhoGivesWaitsForTheFirstOfThoseUnderWay) {
+  Writer writer;
+  for (int i = 0; i < 4; ++i) writer.Give(writer.Compute({}, kFew));
+  EXPECT_EQ(writer.Scheduled(),
+            "kernel, start 0, kernel, start 1, kernel, wait 0, start 2, kernel, wait 1, start 3, wait 2, wait 3");
+}
+
+TEST(Schedule, WhoGetsStartsAtOnceAndWaitsWhereItReads) {
+  Writer writer;
+  const int first = writer.Get(), second = writer.Get();
+  writer.Compute({first}, kFew);
+  writer.Compute({second}, kFew);
+  EXPECT_EQ(writer.Scheduled(), "start 0, start 1, wait 0, kernel, wait 1, kernel");
 }
 
 }  // namespace

@@ -11,13 +11,14 @@
 #include "core/local_types.h"
 #include "core/op_def.h"
 #include "passes/distribute/wire.h"
+#include "passes/places.h"
 
 namespace lockstep::passes {
 namespace {
 
-// What must agree within a bucket: op, attributes, dtype, depth. `depth` is the number of collectives on the longest
-// path before this one; those of equal depth do not need each other. Collectives that no other one needs may be merged
-// with each other at any depth: they share the depth kFinal.
+// What must agree within a bucket: op, attributes and at which rank it is, dtype, depth. `depth` is the number of
+// collectives on the longest path before this one; those of equal depth do not need each other. Collectives that no
+// other one needs may be merged with each other at any depth: they share the depth kFinal.
 using BucketKey = std::tuple<std::string, std::string, DType, int64_t>;
 constexpr int64_t kFinal = -1;
 
@@ -84,7 +85,7 @@ std::string AttributesOf(const Node& node) {
   for (const auto& [name, value] : node.attributes()) {
     if (name != "bucket") text += name + "=" + AttributeToString(value) + " ";
   }
-  return text;
+  return text + RanksOf(node.placements());
 }
 
 // By position.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/op_def.h"
+#include "passes/places.h"
 #include "passes/topological_order.h"
 
 namespace lockstep::passes {
@@ -12,12 +13,17 @@ namespace {
 
 bool IsCollective(const Node& node) { return node.op().has_trait(kCollective); }
 
-// The collectives whose results other collectives need are on the way of the computation, not after it: their consumers
-// are not put off.
+bool IsForOneRank(const Node& node) {
+  return node.op().collective() == CollectiveOp::kPermute && !RanksOf(node.placements()).empty();
+}
+
+// The collectives whose results other collectives need, or one rank alone gets, are on the way of the computation, not
+// after it: their consumers are not put off.
 std::unordered_map<const Node*, bool> NeededByCollective(Graph& graph) {
   std::unordered_map<const Node*, bool> needed;
   for (auto it = graph.nodes().rbegin(); it != graph.nodes().rend(); ++it) {
     bool& own = needed[&*it];
+    own = IsForOneRank(*it);
     for (const Node* user : it->users()) own = own || IsCollective(*user) || needed[user];
   }
   return needed;

@@ -8,6 +8,9 @@
 //   %w1 = sgd %w, %r1                              %v1 = sgd %v, %r2                    waits for bucket 0 alone
 //   %v1 = sgd %v, %r2                              %w1 = sgd %w, %r1
 //
+// What one rank alone gets from another one is on the way of its computation, as the stages of a pipeline have it: its
+// consumers are not put off.
+//
 // The order is the same on all ranks, since it depends on the graph alone. Every later stage keeps the order of
 // collectives.
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/op_def.h"
 #include "passes/optimize/contracted_dag.h"
+#include "passes/places.h"
 
 namespace lockstep::passes {
 namespace {
@@ -33,6 +35,7 @@ struct Loop {
 struct Group {
   std::vector<size_t> nodes;  // positions, ascending
   Loop loop;
+  std::string at;  // which ranks alone have it, and behind how many of their transfers
   bool is_fusible = false;
   bool feeds_collective = false;
 };
@@ -64,6 +67,7 @@ class Grouping {
   const FusionOptions& options_;
   std::vector<Node*> nodes_;  // copied nodes are among them, in groups of their own that are not fusible
   std::unordered_map<const Node*, size_t> position_;
+  std::unordered_map<std::string, int64_t> transfers_;  // up to a node, by the ranks that have what comes or goes
   std::unordered_set<Value, ValueHash> results_;
   std::vector<Group> groups_;  // one for each node at first; those that were joined to another are empty
   ContractedDag dag_;          // of the groups, looking through copied nodes
@@ -81,6 +85,12 @@ void Grouping::AddNode(Node& node) {
   nodes_.push_back(&node);
   Group& group = groups_.emplace_back();
   group.nodes = {position};
+  group.at = RanksOf(node.placements());
+  if (!group.at.empty()) group.at += "behind " + std::to_string(transfers_[group.at]);
+  if (node.op().collective() == CollectiveOp::kPermute) {
+    ++transfers_[RanksOf(node.operand(0).placements())];
+    ++transfers_[RanksOf(node.placements())];
+  }
   for (const Node* user : node.users())
     group.feeds_collective = group.feeds_collective || user->op().has_trait(kCollective);
   if (node.num_results() != 1 || node.type(0).num_elements() == 0 || IsRematerializable(node)) return;
@@ -199,7 +209,7 @@ bool Grouping::WithinLimits(const Group& a, const Group& b) const {
 bool Grouping::Join(size_t a, size_t b) {
   if (a == b) return false;
   Group &first = groups_[a], &second = groups_[b];
-  if (!first.is_fusible || !second.is_fusible) return false;
+  if (!first.is_fusible || !second.is_fusible || first.at != second.at) return false;
   const std::optional<Loop> loop = JointLoop(first, second);
   if (!loop || !LinksFit(first, second, *loop) || !LinksFit(second, first, *loop) || !WithinLimits(first, second))
     return false;

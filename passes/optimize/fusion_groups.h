@@ -7,6 +7,9 @@
 //    and without reductions they may be in the middle;
 //  - no value leaves a group and comes back: groups, and collectives in their order, depend on each other without a
 //    cycle;
+//  - all of it is at the same rank of an axis (Placement::At), or none is at any; and at that rank nothing comes in or
+//    goes out between: else what a stage of a pipeline adds up, one micro-batch after the other, would be added at the
+//    end, of terms that all had been kept;
 //  - a group that a collective reads takes in nothing that comes after it.
 //
 // First a producer and its consumer are joined, then groups that read the same large value.

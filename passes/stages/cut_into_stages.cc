@@ -252,7 +252,9 @@ absl::StatusOr<Graph> CutGraphIntoStages(const Graph& step, const StageOptions& 
                              << step.mesh().ToString() << " already";
   }
   ASSIGN_OR_RETURN(StagePlan plan, StagePlan::Make(step, options));
-  return StageCutter(step, std::move(plan), options.stages).Run();
+  ASSIGN_OR_RETURN(Graph cut, StageCutter(step, std::move(plan), options.stages).Run());
+  if (!options.mesh.empty()) cut.set_mesh(options.mesh);
+  return cut;
 }
 
 Pass CutIntoStages(StageOptions options) {

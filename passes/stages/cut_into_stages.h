@@ -39,8 +39,7 @@
 //  * The loop is what AccumulateGradients makes; without one there is one micro-batch.
 //  * What a stage gives to another one leaves as soon as the turn in which it was computed is over.
 //  * Data inputs, labels too, are given to the stages that read them. A state has one stage; if another one reads it,
-//  as
-//    a table that is used twice, it is moved once a step.
+//    as a table that is used twice, it is moved once a step.
 //  * Results that are no states are on all stages.
 
 #pragma once
@@ -55,10 +54,11 @@
 
 namespace lockstep::passes {
 
+// The axis whose ranks are the stages of a pipeline.
 inline constexpr std::string_view kStageAxis = "stage";
 
-// Of a one-rank program, or one that is placed over other axes: that of stages then comes last in its mesh. Errors:
-// those of StagePlan, or a graph whose mesh has stages already.
+// Of a one-rank program, or one that is placed over other axes: that of stages then comes last in its mesh, unless
+// options.mesh says otherwise. Errors: those of StagePlan, or a graph whose mesh has stages already.
 absl::StatusOr<Graph> CutGraphIntoStages(const Graph& step, const StageOptions& options);
 
 // The same as a pass; of one stage it changes nothing.

@@ -306,7 +306,9 @@ def compile(
         they and their libraries are found. That backend has not run on hardware yet: docs/gpu.md.
       world: the ranks; None is one.
       mesh: the ranks as a grid with named axes, the last one fastest: of `{"data": 2, "model": 2}` ranks 0 and 1 differ along
-        "model", ranks 0 and 2 along "data"; {"data": world.size} if None.
+        "model", ranks 0 and 2 along "data"; {"data": world.size} if None. Along an axis "stage" ranks are the stages of a pipeline: a
+        training step is cut into parts that cost about the same, and each rank has one, with its weights; the micro-batches of
+        `train_step(accumulate=…)` follow each other through them (docs/pipeline.md).
       split: states and inputs that the ranks share along an axis, each with the dimension that is split: with
         `{"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}` a rank holds a part of each. What the optimizer keeps for a
         state goes with it. Inputs are split along "data" already, as `load_onnx` says.
@@ -392,6 +394,8 @@ def compile(
         count = _default_threads(world) if threads is None else _check.integer("compile: threads", threads, 1)
         if buckets is not None and backend != "cpu":
             raise Error(f'compile: buckets is for backend="cpu", whose steps have times; backend is {backend!r}')
+        if buckets is not None and dict(axes).get("stage", 1) > 1:
+            raise Error("compile: buckets is not for a mesh with stages, whose ranks have steps of their own")
         size = None if bucket_bytes is None else _check.integer("compile: bucket_bytes", bucket_bytes, 1)
         _check.choice("compile: wire", wire, (None, "bf16", "int8"))
         shard_optimizer = _check.flag("shard_optimizer", shard_optimizer)

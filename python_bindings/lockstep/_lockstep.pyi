@@ -332,6 +332,8 @@ class Executable:
 
     def _state_names(self) -> list[str]: ...
 
+    def _own_state_names(self) -> list[str]: ...
+
     def check_replicas(self) -> None:
         """
         Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call it.

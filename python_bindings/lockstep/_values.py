@@ -66,6 +66,9 @@ class StartedCall(Mapping[str, "np.ndarray"]):
 class State(MutableMapping[str, "np.ndarray"]):
     """The state of an executable on this rank, by name: reading copies it out, assigning copies into it.
 
+    Of a mesh with stages each rank has the states of its own: those alone are listed, and can be read. To assign others changes nothing,
+    so ranks may all assign all, or each its own.
+
     Example:
       >>> exe.state["conv1.weight"].shape
       (20, 1, 5, 5)
@@ -109,7 +112,10 @@ class State(MutableMapping[str, "np.ndarray"]):
         raise NoSuchState(f"there is no state {shown}{meant} There are: {', '.join(names) or 'none'}")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._executable._state_names())
+        return iter(self._executable._own_state_names())
 
     def __len__(self) -> int:
-        return len(self._executable._state_names())
+        return len(self._executable._own_state_names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._executable._own_state_names()

@@ -21,6 +21,7 @@ NETWORKS: dict[str, tuple[Callable[[int], onnx.ModelProto], dict[str, np.ndarray
     "resnet18": (lambda seed: part("imagenet/model").resnet(18, 7, 32, 8, seed), IMAGE),
     "resnet50": (lambda seed: part("imagenet/model").resnet(50, 7, 32, 8, seed), IMAGE),
     "gpt": (lambda seed: part("language/model").gpt(2, 24, 3, 16, 0.1, seed), {"tokens": RANDOM.integers(256, size=(3, 16))}),
+    "lstm": (lambda seed: part("pipeline/model").lstm(2, 24, 16, 0.1, seed), {"tokens": RANDOM.integers(256, size=(3, 16))}),
     "unet": (lambda seed: part("segmentation/model").unet(4, 32, 4, 2, seed), IMAGE),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The examples, each with tiny settings: on one rank and on two, killed and resumed, and what they say of wrong folders and files."""
+"""The examples, each with tiny settings: on one rank and on several, killed and resumed, and what they say of wrong folders and files."""
 
 from __future__ import annotations
 
@@ -43,16 +43,20 @@ TINY = {
     "imagenet": "--epochs 2 --batch 16 --depth 18 --width 8 --size 32 --lr 0.6 --readers 2",
     "language": "--epochs 2 --batch 32 --layers 2 --width 32 --heads 4 --length 32 --lr 0.01 --sample 40",
     "segmentation": "--epochs 2 --batch 16 --size 32 --width 4 --depth 2 --samples 160 --validation 21 --lr 0.001",
+    "pipeline": "--epochs 2 --batch 32 --micro-batches 4 --layers 4 --width 32 --length 32 --lr 0.02 --sample 40",
 }
+RANKS = dict.fromkeys(TINY, 2) | {"pipeline": 4}
 FILES = {
     "imagenet": {"history.json", "training.png", "resnet-trained.onnx"},
     "language": {"history.json", "training.png", "gpt-trained.onnx", "sample.txt"},
     "segmentation": {"history.json", "training.png", "unet-trained.onnx", "predictions.png"},
+    "pipeline": {"history.json", "training.png", "trained.safetensors", "lstm-trained.onnx", "sample.txt"},
 }
 
 
 def command(name: str, data: dict[str, Path], out: Path, *options: str | Path) -> list[str]:
-    given = {"imagenet": ["--data", data["images"]], "language": ["--text", data["text"]], "segmentation": []}[name]
+    text = ["--text", data["text"]]
+    given = {"imagenet": ["--data", data["images"]], "language": text, "segmentation": [], "pipeline": text}[name]
     return [*map(str, [EXAMPLES / name / "train.py", *TINY[name].split(), *given, "--out", out, *options])]
 
 
@@ -60,18 +64,21 @@ def command(name: str, data: dict[str, Path], out: Path, *options: str | Path) -
 def runs(
     request: pytest.FixtureRequest, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path]:
-    """The name of an example, and a folder with what it wrote on one rank, in `1`, and on two, in `2`; and what it printed."""
+    """The name of an example, and a folder with what it wrote on one rank, in `1`, and on two, in `2`, or as many as it is for; and what it
+    printed."""
     name, folder = request.param, tmp_path_factory.mktemp(request.param)
+    ranks = RANKS[name]
     alone = [sys.executable, *command(name, data, folder / "1")]
-    on_two = command(name, data, folder / "2", "--checkpoints", folder / "checkpoints", "--checkpoint-every", 3)
+    options = ("--checkpoints", folder / "checkpoints", "--checkpoint-every", 3)
+    on_several = command(name, data, folder / str(ranks), *options)
     done = subprocess.run(alone, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     (folder / "1.txt").write_text(done.stdout)
-    done = mpirun(2, *on_two, timeout=300)
+    done = mpirun(ranks, *on_several, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "epoch 2/2: 100%" in done.stderr
     assert "loss=" in done.stderr
-    (folder / "2.txt").write_text(done.stdout)
+    (folder / f"{ranks}.txt").write_text(done.stdout)
     return name, folder
 
 
@@ -81,7 +88,7 @@ def history(folder: Path) -> dict[str, list]:
 
 def test_an_example_learns_and_leaves_its_results(runs: tuple[str, Path]) -> None:
     name, folder = runs
-    for ranks in ("1", "2"):
+    for ranks in ("1", str(RANKS[name])):
         printed = (folder / f"{ranks}.txt").read_text()
         assert f"ranks        {ranks} (mpi)" in printed
         assert len(re.findall(r"^epoch +[12]: loss ", printed, re.MULTILINE)) == 2, "rank 0 alone prints"
@@ -96,12 +103,28 @@ def test_an_example_learns_and_leaves_its_results(runs: tuple[str, Path]) -> Non
 
 
 def test_results_do_not_depend_on_the_number_of_ranks(runs: tuple[str, Path]) -> None:
-    one, two = (history(runs[1] / ranks) for ranks in ("1", "2"))
-    np.testing.assert_allclose(one["losses"], two["losses"], rtol=1e-4)
-    assert len(one["results"]) == len(two["results"]) == 2
-    for a, b in zip(one["results"], two["results"], strict=True):
+    name, folder = runs
+    one, several = (history(folder / ranks) for ranks in ("1", str(RANKS[name])))
+    np.testing.assert_allclose(one["losses"], several["losses"], rtol=1e-4)
+    assert len(one["results"]) == len(several["results"]) == 2
+    for a, b in zip(one["results"], several["results"], strict=True):
         assert a.keys() == b.keys() and len(a) > 1
         np.testing.assert_allclose(list(a.values()), list(b.values()), rtol=1e-3)
+
+
+@pytest.mark.parametrize("runs", ["pipeline"], indirect=True)
+def test_each_rank_of_a_pipeline_holds_its_own_layers(runs: tuple[str, Path]) -> None:
+    """All of them together hold what one rank does: nothing twice, but the count of the optimizer's steps."""
+    found = {}
+    for ranks in (1, 4):
+        printed = (runs[1] / f"{ranks}.txt").read_text()
+        lines = re.findall(r"^rank (\d) +([\d,]+) bytes of states: (.*)$", printed, re.MULTILINE)
+        assert [line[0] for line in lines] == [str(rank) for rank in range(ranks)]
+        sizes = [int(line[1].replace(",", "")) for line in lines]
+        found[ranks] = sum(sizes), sorted(", ".join(line[2] for line in lines).split(", "))
+        assert max(sizes) < 1.6 * sum(sizes) / ranks
+    assert found[1][0] <= found[4][0] < found[1][0] + 100
+    assert found[1][1] == found[4][1] and "layers.3.weight_hh" in found[4][1]
 
 
 @pytest.mark.parametrize("runs", ["language"], indirect=True)  # it draws most: dropout, and where windows begin
@@ -210,6 +233,8 @@ def test_a_batch_that_the_ranks_cannot_share(data: dict[str, Path], tmp_path: Pa
         ("language", ["--text", str(HERE / "ranks.py"), "--length", "4096"], "ranks.py: .* bytes to .*at least 8192"),
         ("language", ["--heads", "3"], "width of 32 cannot be shared by 3 heads"),
         ("language", ["--batch", "100000"], "--batch: 100000 is more than the 449 samples of the training set"),
+        ("pipeline", ["--micro-batches", "5"], "32.*5|5.*32"),
+        ("pipeline", ["--stages", "2"], "--stages: 1 ranks do not make pipelines of 2 stages"),
         ("segmentation", ["--size", "33"], "33 x 33 cannot be halved 2 times"),
         ("segmentation", ["--average", "2"], "average.exponential: decay is 2"),
         ("segmentation", ["--resume"], "--resume: --checkpoints says where from"),
@@ -229,6 +254,7 @@ def test_options_that_are_wrong(
         ("imagenet", ["--depth", "50"], "25,610,152"),
         ("language", [], "842,496"),
         ("segmentation", [], "484,196"),
+        ("pipeline", [], "594,176"),
     ],
 )
 def test_a_model_is_written_for_others(name: str, options: list[str], parameters: str, tmp_path: Path) -> None:

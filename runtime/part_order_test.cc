@@ -1,0 +1,46 @@
+#include "runtime/part_order.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::vector<Lane> kLanes = {{"stage", 0, 1}, {"stage", 1, 0}};
+
+std::string MessageOf(const std::vector<std::string>& parts, const std::vector<Lane>& lanes = kLanes) {
+  return std::string(CheckParts(parts, lanes).message());
+}
+
+// Both give first: a start waits for nothing.
+TEST(PartOrder, PartsThatFitTogetherDo) {
+  EXPECT_EQ(MessageOf({"start 0 0 %a\nwait 0\nstart 1 1 %b\nwait 1\n", "start 0 0 %a\nstart 1 1 %b\nwait 0\nwait 1\n"}),
+            "");
+  // What is along other axes, such as a sum over replicas of a stage, is nobody else's matter.
+  EXPECT_EQ(MessageOf({"start 0 -2 %g\nwait 0\nstart 1 -1 %l\nwait 1\n", "start 0 -1 %l\nwait 0\n"}), "");
+  EXPECT_EQ(MessageOf({"", ""}), "");
+}
+
+TEST(PartOrder, TheFirstTransferThatDiffersIsNamed) {
+  EXPECT_THAT(MessageOf({"start 0 0 %a\nstart 1 0 %b\n", "start 0 0 %a\nstart 1 0 %c\n"}),
+              AllOf(HasSubstr("transfer 1 of stage 0 to 1"), HasSubstr("part 0: %b"), HasSubstr("part 1: %c")));
+  EXPECT_THAT(MessageOf({"start 0 0 %a\n", ""}), AllOf(HasSubstr("part 0: %a"), HasSubstr("part 1: (nothing)")));
+  EXPECT_THAT(MessageOf({"start 0 -1 %a\n", "start 0 -1 %b\n"}), HasSubstr("transfer 0 of all parts"));
+}
+
+// Each waits for what the other one gives after its own wait.
+TEST(PartOrder, PartsThatWouldWaitForEverAreNamed) {
+  EXPECT_THAT(
+      MessageOf({"start 0 1 %b\nwait 0\nstart 1 0 %a\nwait 1\n", "start 0 0 %a\nwait 0\nstart 1 1 %b\nwait 1\n"}),
+      AllOf(HasSubstr("for ever"), HasSubstr("part 0 waits for %b"), HasSubstr("part 1 waits for %a")));
+  // Who gives waits for its memory, which the other one takes only after what comes later.
+  EXPECT_THAT(
+      MessageOf({"start 0 0 %a\nwait 0\nstart 1 -1 %l\nwait 1\n", "start 0 -1 %l\nwait 0\nstart 1 0 %a\nwait 1\n"}),
+      AllOf(HasSubstr("part 0 waits for %a"), HasSubstr("part 1 waits for %l")));
+}
+
+}  // namespace
+}  // namespace lockstep

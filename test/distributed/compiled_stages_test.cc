@@ -1,0 +1,392 @@
+// Pipelines as they run: each rank, a thread, compiles its own part of the step, and all together compute what one rank
+// does with the same micro-batches. stages_test.cc has the theorem on the interpreter.
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/compile.h"
+#include "backends/run_in_process.h"
+#include "core/local_part.h"
+#include "core/printer.h"
+#include "core/random_tensor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "passes/training/train_step.h"
+#include "passes/training/training_mode.h"
+#include "runtime/agreement.h"
+#include "runtime/executor.h"
+#include "runtime/whole_state.h"
+#include "test/distributed/models.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kSteps = 3;
+
+// Six layers, a value that skips two of them, and a table that the first and the last one use.
+constexpr std::string_view kDeep = R"(
+graph @deep(%x: f32[12,6] split(0), state %w: f32[6,6], state %b: f32[6], state %u: f32[6,6], state %v: f32[6,6], state %z: f32[6,3]) -> (logits: f32[12,3] split(0)) {
+  %h0 = matmul %x, %w : f32[12,6]
+  %bb = broadcast %b {shape=[12,6], dims=[1]} : f32[12,6]
+  %h1 = add %h0, %bb : f32[12,6]
+  %a1 = tanh %h1 : f32[12,6]
+  %h2 = matmul %a1, %u : f32[12,6]
+  %a2 = tanh %h2 : f32[12,6]
+  %h3 = matmul %a2, %v : f32[12,6]
+  %s3 = add %h3, %a1 : f32[12,6]
+  %a3 = tanh %s3 : f32[12,6]
+  %h4 = matmul %a3, %w {transpose_b=true} : f32[12,6]
+  %a4 = tanh %h4 : f32[12,6]
+  %y  = matmul %a4, %z : f32[12,3]
+  return %y
+}
+)";
+
+// Masks on both stages, of one seed and step.
+constexpr std::string_view kDropouts = R"(
+graph @dropouts(%x: f32[12,5] split(0), state %w1: f32[5,16], state %w2: f32[16,3]) -> (logits: f32[12,3] split(0)) {
+  %p = constant {value=dense<f32[]: 0.3>} : f32[]
+  %h  = matmul %x, %w1 : f32[12,16]
+  %a  = tanh %h : f32[12,16]
+  %d, %dm = dropout %a, %p : f32[12,16], bool[12,16]
+  %z  = matmul %d, %w2 : f32[12,3]
+  %e, %em = dropout %z, %p : f32[12,3], bool[12,3]
+  return %e
+}
+)";
+
+passes::TrainStepSpec Momentum() {
+  passes::TrainStepSpec spec;
+  spec.optimizer = {"SGD", {{"learning_rate", 0.5}, {"momentum", 0.9}}};
+  return spec;
+}
+
+Graph StepOf(std::string_view model, int64_t micro_batches, passes::TrainStepSpec spec = Momentum()) {
+  Graph step = ParseGraph(model).value();
+  passes::TrainingModeOptions mode;
+  mode.accumulate = micro_batches;
+  EXPECT_TRUE(passes::RunPasses({passes::TrainingMode(mode)}, step).ok());
+  spec.accumulate = micro_batches;
+  const absl::Status made = passes::MakeTrainStep(step, spec);
+  EXPECT_TRUE(made.ok()) << made;
+  return step;
+}
+
+// The same values for any mesh: of the states before the first step, and of the inputs of each.
+Tensor ValueOf(const Input& input, int number) {
+  std::mt19937_64 random(std::hash<std::string>()(input.name()) + static_cast<uint64_t>(number));
+  const TensorType& type = input.value.type();
+  const bool starts_at_zero = input.is_state && input.name().find('/') != std::string::npos;
+  if (starts_at_zero) return Tensor(type);
+  return IsFloat(type.dtype) ? RandomTensor(type, random, -0.5, 0.5) : RandomTensor(type, random, 0, 2);
+}
+
+// What a rank has after some steps: the losses, its own states and, of rank 0, all states as wholes.
+struct History {
+  std::vector<double> losses;
+  std::map<std::string, Tensor> own, whole;
+  uint64_t state_bytes = 0, all_bytes = 0;  // all: with the arena and buckets
+};
+
+absl::StatusOr<std::unique_ptr<Executor>> Load(const Graph& step, CompileOptions options, Communicator& communicator,
+                                               Device& device) {
+  ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
+  options.rank = communicator.rank();
+  ASSIGN_OR_RETURN(Executable executable, Compile(step.Clone(), *backend, options));
+  return Executor::Load(std::move(executable), &communicator, &device);
+}
+
+absl::StatusOr<History> Train(const Graph& step, const CompileOptions& options, Communicator& communicator, int steps) {
+  ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
+  ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
+  ASSIGN_OR_RETURN(const auto executor, Load(step, options, communicator, *opened.device));
+  const Executable& executable = executor->executable();
+  for (const Input& input : step.inputs()) {
+    if (!input.is_state) continue;
+    const Tensor value = ValueOf(input, 0);
+    RETURN_IF_ERROR(executor->AssignState(input.name(), {value.type(), value.bytes()}));
+  }
+  History history;
+  for (int number = 0; number < steps; ++number) {
+    std::vector<Tensor> parts;
+    std::vector<NamedInput> inputs;
+    parts.reserve(step.inputs().size());
+    for (const Input& input : step.inputs()) {
+      if (!input.is_data()) continue;
+      parts.push_back(LocalPart(ValueOf(input, number), input.placements(), executable.mesh, communicator.rank()));
+      inputs.push_back({input.name(), {parts.back().type(), parts.back().bytes()}});
+    }
+    Tensor loss(TensorType{DType::kF32, {}});
+    RETURN_IF_ERROR(executor->Run(inputs, std::vector<NamedResult>{{"loss", {loss.type(), loss.mutable_bytes()}}}));
+    history.losses.push_back(loss.At(0));
+  }
+  for (const ValueInfo& state : executable.states) {
+    if (state.is_here()) {
+      Tensor& value = history.own.emplace(state.name, state.local_type).first->second;
+      RETURN_IF_ERROR(executor->ReadState(state.name, {value.type(), value.mutable_bytes()}));
+    }
+    Tensor whole(state.global_type);
+    const bool is_first = communicator.rank() == 0;
+    RETURN_IF_ERROR(ReadWholeState(*executor, communicator, state.name,
+                                   {whole.type(), is_first ? whole.mutable_bytes() : nullptr}));
+    if (is_first) history.whole.emplace(state.name, whole);
+  }
+  history.state_bytes = executable.BytesOf(BufferKind::kState);
+  history.all_bytes =
+      history.state_bytes + executable.BytesOf(BufferKind::kArena) + executable.BytesOf(BufferKind::kRegistered);
+  RETURN_IF_ERROR(CheckReplicas(*executor, communicator));
+  return history;
+}
+
+std::vector<History> TrainOn(const Graph& step, const Mesh& mesh, CompileOptions options = {}, int steps = kSteps) {
+  options.mesh = mesh;
+  std::vector<History> of_ranks(static_cast<size_t>(mesh.num_ranks()));
+  const absl::Status status = ForEachRank(static_cast<int>(of_ranks.size()), [&](Communicator& communicator) {
+    absl::StatusOr<History> history = Train(step, options, communicator, steps);
+    if (history.ok()) of_ranks[static_cast<size_t>(communicator.rank())] = *std::move(history);
+    return history.status();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  return of_ranks;
+}
+
+void ExpectNear(const std::map<std::string, Tensor>& found, const std::map<std::string, Tensor>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, value] : expected) {
+    ASSERT_EQ(found.at(name).type(), value.type()) << name;
+    for (int64_t i = 0; i < value.num_elements(); ++i)
+      EXPECT_NEAR(found.at(name).At(i), value.At(i), 3e-5) << name << ", element " << i;
+  }
+}
+
+// Every rank of each mesh against one rank; each state is on one stage.
+void ExpectAsOnOneRank(const Graph& step, const std::vector<Mesh>& meshes, const CompileOptions& options = {}) {
+  const History one = TrainOn(step, Mesh())[0];
+  ASSERT_EQ(one.losses.size(), static_cast<size_t>(kSteps));
+  EXPECT_NE(one.losses.front(), one.losses.back());
+  for (const Mesh& mesh : meshes) {
+    SCOPED_TRACE(mesh.ToString());
+    const std::vector<History> found = TrainOn(step, mesh, options);
+    std::map<std::string, std::set<int64_t>> stages_of;  // of states
+    for (size_t rank = 0; rank < found.size(); ++rank) {
+      SCOPED_TRACE("rank " + std::to_string(rank));
+      ASSERT_EQ(found[rank].losses.size(), one.losses.size());
+      EXPECT_EQ(found[rank].losses, found[0].losses);
+      for (size_t s = 0; s < one.losses.size(); ++s) EXPECT_NEAR(found[rank].losses[s], one.losses[s], 3e-5) << s;
+      for (const auto& [name, value] : found[rank].own)
+        stages_of[name].insert(mesh.Coordinate(static_cast<int64_t>(rank), "stage"));
+    }
+    EXPECT_EQ(stages_of.size(), one.whole.size());
+    for (const auto& [name, stages] : stages_of) EXPECT_EQ(stages.size(), 1U) << name;
+    ExpectNear(found[0].whole, one.whole);
+  }
+}
+
+std::vector<Mesh> MeshesOf(std::vector<int64_t> stages) {
+  std::vector<Mesh> meshes;
+  for (int64_t each : stages) meshes.push_back(Mesh({{"stage", each}}));
+  return meshes;
+}
+
+TEST(CompiledStages, TrainAsOneRankDoes) {
+  for (int64_t micro_batches : {1, 2, 6}) {
+    SCOPED_TRACE(micro_batches);
+    std::vector<Mesh> meshes = MeshesOf({2, 3, 4});
+    if (micro_batches == 2) meshes.push_back(Mesh({{"data", 2}, {"stage", 3}}));
+    if (micro_batches == 6) meshes.push_back(Mesh({{"stage", 2}, {"data", 2}}));
+    ExpectAsOnOneRank(StepOf(kDeep, micro_batches), meshes);
+  }
+  ExpectAsOnOneRank(StepOf(kMlp, 3), {Mesh({{"stage", 2}}), Mesh({{"data", 2}, {"stage", 2}})});
+}
+
+TEST(CompiledStages, DoSoWithOtherModels) {
+  ExpectAsOnOneRank(StepOf(kConvNet, 3), MeshesOf({2, 4}));  // statistics are of a micro-batch
+  ExpectAsOnOneRank(StepOf(kEmbedding, 2), {Mesh({{"data", 2}, {"stage", 2}})});
+  ExpectAsOnOneRank(StepOf(kRecurrent, 2), MeshesOf({2, 3}));
+  ExpectAsOnOneRank(StepOf(kDropouts, 3), {Mesh({{"stage", 3}}), Mesh({{"data", 2}, {"stage", 2}})});
+}
+
+// Norms of all stages' gradients, averages of their states, and each optimizer's own.
+TEST(CompiledStages, DoSoWithClippingAveragesAndOptimizers) {
+  passes::TrainStepSpec spec = Momentum();
+  spec.clipping = {"global_norm", 0.01};
+  spec.average = true;
+  ExpectAsOnOneRank(StepOf(kDeep, 3, spec), {Mesh({{"data", 2}, {"stage", 3}})});
+  passes::TrainStepSpec adam;
+  adam.optimizer = {"AdamW", {{"learning_rate", 0.01}}};
+  ExpectAsOnOneRank(StepOf(kDeep, 3, adam), {Mesh({{"data", 2}, {"stage", 2}})});
+}
+
+// The passes that make it quick change nothing of it, nor do small buckets and little memory.
+TEST(CompiledStages, DoSoWithOtherOptions) {
+  const Graph step = StepOf(kDeep, 3);
+  const std::vector<Mesh> meshes = {Mesh({{"data", 2}, {"stage", 2}})};
+  CompileOptions plain;
+  plain.optimize = false;
+  ExpectAsOnOneRank(step, meshes, plain);
+  CompileOptions small;
+  small.bucket_bytes = 64;
+  ExpectAsOnOneRank(step, meshes, small);
+}
+
+// Where the kernels are the same, so are the bits.
+TEST(CompiledStages, HaveTheSameBitsForAnyNumberOfStages) {
+  const Graph step = StepOf(kMlp, 3);
+  const std::vector<History> two = TrainOn(step, Mesh({{"stage", 2}})), three = TrainOn(step, Mesh({{"stage", 3}}));
+  EXPECT_EQ(two[0].losses, three[0].losses);
+  for (const auto& [name, value] : two[0].whole) EXPECT_TRUE(value == three[0].whole.at(name)) << name;
+}
+
+// A stage has its own states alone, and what is under way does not grow with the micro-batches.
+TEST(CompiledStages, NeedTheMemoryOfAStage) {
+  const std::vector<History> one = TrainOn(StepOf(kDeep, 6), Mesh(), {}, 1);
+  const std::vector<History> three = TrainOn(StepOf(kDeep, 6), Mesh({{"stage", 3}}), {}, 1);
+  uint64_t bytes = 0;
+  for (const History& of_rank : three) {
+    bytes += of_rank.state_bytes;
+    EXPECT_LT(of_rank.state_bytes, one[0].state_bytes);
+  }
+  EXPECT_EQ(bytes, one[0].state_bytes);
+  const std::string wide = R"(
+graph @wide(%x: f32[BATCH,64] split(0), state %w: f32[64,64], state %v: f32[64,64], state %z: f32[64,3]) -> (logits: f32[BATCH,3] split(0)) {
+  %h1 = matmul %x, %w : f32[BATCH,64]
+  %a1 = tanh %h1 : f32[BATCH,64]
+  %h2 = matmul %a1, %v : f32[BATCH,64]
+  %a2 = tanh %h2 : f32[BATCH,64]
+  %y  = matmul %a2, %z : f32[BATCH,3]
+  return %y
+}
+)";
+  const auto bytes_of = [&](int64_t micro_batches) {
+    std::string text = wide;
+    const std::string batch = std::to_string(16 * micro_batches);
+    for (size_t at; (at = text.find("BATCH")) != std::string::npos;) text.replace(at, 5, batch);
+    return TrainOn(StepOf(text, micro_batches), Mesh({{"stage", 2}}), {}, 1);
+  };
+  const std::vector<History> few = bytes_of(4), many = bytes_of(16);
+  for (size_t rank = 0; rank < 2; ++rank) EXPECT_LT(many[rank].all_bytes, few[rank].all_bytes * 5 / 4) << rank;
+}
+
+// Of the ranks of a pipeline each is late once: the others wait, and go on.
+TEST(CompiledStages, WaitForLateRanks) {
+  const Graph step = StepOf(kDeep, 6);
+  CompileOptions options;
+  options.mesh = Mesh({{"stage", 3}});
+  const absl::Status status = ForEachRank(3, [&](Communicator& communicator) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
+    ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
+    ASSIGN_OR_RETURN(const auto executor, Load(step, options, communicator, *opened.device));
+    for (int late = 0; late < 3; ++late) {
+      std::vector<Tensor> values;
+      std::vector<NamedInput> inputs;
+      values.reserve(step.inputs().size());
+      for (const Input& input : step.inputs()) {
+        if (!input.is_data()) continue;
+        values.push_back(ValueOf(input, late));
+        inputs.push_back({input.name(), {values.back().type(), values.back().bytes()}});
+      }
+      if (communicator.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      RETURN_IF_ERROR(executor->Run(inputs, {}));
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// What the ranks of a mesh of two stages get when each has its own step.
+absl::Status LoadTwo(const Graph& of_first, const Graph& of_second) {
+  CompileOptions options;
+  options.mesh = Mesh({{"stage", 2}});
+  return ForEachRank(2, [&](Communicator& communicator) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
+    ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
+    return Load(communicator.rank() == 0 ? of_first : of_second, options, communicator, *opened.device).status();
+  });
+}
+
+TEST(CompiledStages, ComparePrograms) {
+  const absl::Status status = LoadTwo(StepOf(kDeep, 3), StepOf(kDeep, 2));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ranks have different versions of the program @deep"));
+}
+
+TEST(CompiledStages, SayWhereAStateIs) {
+  const Graph step = StepOf(kDeep, 2);
+  CompileOptions options;
+  options.mesh = Mesh({{"stage", 2}});
+  const absl::Status status = ForEachRank(2, [&](Communicator& communicator) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
+    ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
+    ASSIGN_OR_RETURN(const auto executor, Load(step, options, communicator, *opened.device));
+    for (const ValueInfo& state : executor->executable().states) {
+      Tensor value(state.local_type);
+      const absl::Status read = executor->ReadState(state.name, {value.type(), value.mutable_bytes()});
+      EXPECT_EQ(read.ok(), state.is_here()) << read;
+      const std::string here = std::to_string(communicator.rank()), there = std::to_string(1 - communicator.rank());
+      if (state.is_here()) continue;
+      EXPECT_THAT(std::string(read.message()),
+                  HasSubstr("state " + state.name + " is not on this rank, " + here + ", which is stage " + here +
+                            ": it is on those of stage " + there + " alone"));
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// A state that one rank alone assigns is an error of both, though one of them does not have it.
+TEST(CompiledStages, CompareWhatWasAssigned) {
+  const Graph step = StepOf(kMlp, 2);
+  CompileOptions options;
+  options.mesh = Mesh({{"stage", 2}});
+  const absl::Status status = ForEachRank(2, [&](Communicator& communicator) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
+    ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
+    ASSIGN_OR_RETURN(const auto executor, Load(step, options, communicator, *opened.device));
+    const Tensor x(step.FindInput("x")->value.type()), target(step.FindInput("target")->value.type());
+    const Tensor w2(step.FindInput("w2")->value.type());
+    if (communicator.rank() == 1) RETURN_IF_ERROR(executor->AssignState("w2", {w2.type(), w2.bytes()}));
+    return executor->Run(
+        std::vector<NamedInput>{{"x", {x.type(), x.bytes()}}, {"target", {target.type(), target.bytes()}}}, {});
+  });
+  EXPECT_THAT(std::string(status.message()), HasSubstr("assigned"));
+}
+
+std::string ErrorOf(const Graph& step, CompileOptions options, std::optional<int64_t> rank = 0) {
+  options.rank = rank;
+  const auto backend = CreateBackend("cpu");
+  return std::string(Compile(step.Clone(), **backend, options).status().message());
+}
+
+TEST(CompiledStages, RefuseWhatTheyCannotRun) {
+  const Graph step = StepOf(kMlp, 2);
+  CompileOptions two;
+  two.mesh = Mesh({{"stage", 2}});
+  EXPECT_EQ(ErrorOf(step, two), "");
+  CompileOptions many;
+  many.mesh = Mesh({{"stage", 40}});
+  EXPECT_THAT(ErrorOf(step, many), HasSubstr("is to be cut into 40 stages, and has "));
+  EXPECT_THAT(ErrorOf(ParseGraph(kMlp).value(), two), HasSubstr("no training step with an optimizer"));
+  EXPECT_THAT(ErrorOf(step, two, std::nullopt), HasSubstr("CompileOptions::rank"));
+  EXPECT_THAT(ErrorOf(step, two, 2), HasSubstr("for rank 2"));
+  CompileOptions shared = two;
+  shared.shared_weights = true;
+  EXPECT_THAT(ErrorOf(step, shared), HasSubstr("shared_weights"));
+  CompileOptions narrow = two;
+  narrow.wire = "int8";
+  EXPECT_THAT(ErrorOf(step, narrow), HasSubstr("wire=\"int8\""));
+  CompileOptions measured = two;
+  measured.measured.emplace();
+  EXPECT_THAT(ErrorOf(step, measured), HasSubstr("buckets="));
+}
+
+}  // namespace
+}  // namespace lockstep
