@@ -274,7 +274,9 @@ graph @wide(%x: f32[BATCH,64] split(0), state %w: f32[64,64], state %v: f32[64,6
     return TrainOn(StepOf(text, micro_batches), Mesh({{"stage", 2}}), {}, 1);
   };
   const std::vector<History> few = bytes_of(4), many = bytes_of(16);
-  for (size_t rank = 0; rank < 2; ++rank) EXPECT_LT(many[rank].all_bytes, few[rank].all_bytes * 5 / 4) << rank;
+  constexpr uint64_t kCopyOfBatch = (16 - 4) * 16 * 64 * 4;  // which is cut, and is more: on the stage that reads it
+  EXPECT_LT(many[0].all_bytes, few[0].all_bytes * 11 / 10 + kCopyOfBatch);
+  EXPECT_LT(many[1].all_bytes, few[1].all_bytes * 11 / 10);
 }
 
 // Of the ranks of a pipeline each is late once: the others wait, and go on.
