@@ -17,7 +17,7 @@ from hosts import Hosts, why_not
 
 ON_TWO_HOSTS = ("kill", "cut")  # the others on one
 ALIKE = {"down": "cut", "slow": "stop", "program": "state"}  # make faults has all
-OF_ROLES = ("server-kill", "worker-kill-tolerant")  # of the others test_servers.py has one each
+OF_ROLES = ("worker-kill-tolerant",)  # of the others test_servers.py has one each
 
 
 @pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
