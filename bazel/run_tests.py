@@ -112,15 +112,22 @@ def run_cpp(config: str | None, targets: list[str]) -> Counts:
     return with_failure(count_bazel_events(events), status not in (0, 4))
 
 
+def python_workers() -> int:
+    """How many processes run the Python tests: their ranks wait for each other, and for time to pass, more than they compute."""
+    return max(2, (os.cpu_count() or 1) // 2)
+
+
 def run_python(arguments: list[str]) -> Counts:
-    """Returns the counts of pytest over the folders that exist."""
+    """Returns the counts of pytest over the folders that exist. With arguments of one's own it is one process, as pytest is."""
     folders = [folder for folder in PYTHON_TESTS if any((ROOT / folder).rglob("test_*.py"))]
     if not folders:
         print("run_tests: there are no Python tests")
         return Counts()
     junit = RESULTS / "python.xml"
     junit.unlink(missing_ok=True)
-    command = [str(ROOT / ".venv/bin/python"), "-m", "pytest", f"--junitxml={junit}", *(arguments or folders)]
+    # A file's tests stay together: they share what its fixtures make.
+    chosen = arguments or [f"--numprocesses={python_workers()}", "--dist=loadfile", *folders]
+    command = [str(ROOT / ".venv/bin/python"), "-m", "pytest", f"--junitxml={junit}", "--durations=40", *chosen]
     print("run_tests:", " ".join(command), flush=True)
     status = subprocess.run(command, cwd=ROOT, check=False).returncode
     return with_failure(count_cases(junit) if junit.exists() else Counts(), status != 0)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "core/builder.h"
@@ -28,13 +29,13 @@ absl::Status InferAllToAll(InferContext& c) {
   return c.SetResult(std::move(result));
 }
 
-// Each of `ranks` is a coordinate along the axis, and none is there twice.
+// Each of the ranks that the attribute `name` lists is a coordinate along the axis, and none is there twice. The list
+// bounds what this takes, not the axis: its size is whatever a text says.
 absl::Status CheckRanks(const InferContext& c, std::string_view name, int64_t size) {
-  std::vector<bool> seen(static_cast<size_t>(size), false);
+  std::unordered_set<int64_t> seen;
   for (const int64_t rank : c.attr<Ints>(name)) {
     if (rank < 0 || rank >= size) return c.Error("C3") << rank << " among the " << name << ", of " << size << " ranks";
-    if (seen[static_cast<size_t>(rank)]) return c.Error("C4") << rank << " is twice among the " << name;
-    seen[static_cast<size_t>(rank)] = true;
+    if (!seen.insert(rank).second) return c.Error("C4") << rank << " is twice among the " << name;
   }
   return absl::OkStatus();
 }

@@ -21,12 +21,13 @@ std::vector<ConformanceCase> SplitCases();
 
 inline constexpr Communicator::Options kNormal{.timeout = absl::Seconds(60)};
 
-// Under sanitizers an access costs up to a hundred times as much; in fewer elements there are many chunks, too.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr int64_t kMost = 100000;
+inline constexpr bool kIsSanitized = true;
 #else
-inline constexpr int64_t kMost = 1000000;
+inline constexpr bool kIsSanitized = false;
 #endif
+// Under sanitizers an access costs up to a hundred times as much; in fewer elements there are many chunks, too.
+inline constexpr int64_t kMost = kIsSanitized ? 100000 : 1000000;
 
 #ifdef __SANITIZE_THREAD__
 inline constexpr absl::Duration kHurry = absl::Seconds(2);

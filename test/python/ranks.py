@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -46,12 +48,20 @@ def run_in_threads(n: int, body: Callable[[ls.Communicator], Any], timeout: floa
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(n)]
     for thread in threads:
         thread.start()
-    for thread in threads:
+    for rank, thread in enumerate(threads):
         thread.join(timeout)
-        assert not thread.is_alive(), f"a rank hangs after {timeout} s"
+        assert not thread.is_alive(), f"rank {rank} hangs after {timeout} s:\n{_stacks()}"
     if outcomes:
         raise outcomes[0]
     return results
+
+
+def _stacks() -> str:
+    """Where each thread of this process is, the latest call first."""
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read()
 
 
 # How long mpirun may go on when its ranks are gone. At the end of a failed job Open MPI 4.1 with PMIx 4.2 sometimes waits
