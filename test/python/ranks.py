@@ -25,7 +25,7 @@ MPI_ENVIRONMENT = {
 }
 
 
-def run_in_threads(n: int, body: Callable[[ls.Communicator], Any], timeout: float = 120) -> list[Any]:
+def run_in_threads(n: int, body: Callable[[ls.Communicator], Any], timeout: float = 300) -> list[Any]:
     """Calls body(world) on n ranks, each a thread; returns the results by rank, an exception where one was raised.
 
     What pytest raises itself, such as that of a `pytest.raises` in which nothing was raised, is raised here too: it is no
