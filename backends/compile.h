@@ -23,10 +23,10 @@ struct CompileOptions {
   // rank compiles its own part (planning/own_part.h).
   Mesh mesh;
   std::optional<int64_t> rank;  // whose part is compiled, in the mesh; needed where that has stages
-  int threads = 1;    // of a rank
-  std::string isa;    // what kernels may use of the processor, or which GPU they are for (TargetOptions)
-  bool tf32 = false;  // (TargetOptions)
-  bool tune = false;  // (TargetOptions)
+  int threads = 1;              // of a rank
+  std::string isa;              // what kernels may use of the processor, or which GPU they are for (TargetOptions)
+  bool tf32 = false;            // (TargetOptions)
+  bool tune = false;            // (TargetOptions)
   int64_t bucket_bytes = passes::MergeOptions().max_bytes;  // collectives are merged into buckets of about this size
   std::optional<passes::MeasuredStep> measured;             // MergeOptions::measured; equal on all ranks
   std::string wire;                                         // PipelineOptions::wire
@@ -34,10 +34,10 @@ struct CompileOptions {
   // Ranks along the axis `data`, which share memory then, have one copy of the states of which each updates a slice or
   // nobody anything (planning/share_states.h).
   bool shared_weights = false;  // not with stages
-  uint64_t memory_limit = 0;  // bytes of a rank (memory_limit.h); 0: no limit
-  bool optimize = true;       // false: only what is needed to run, for comparing
-  bool replicated = false;    // every rank is meant to get the same inputs; see Compile
-  passes::PassDebug debug;    // with a directory for reproducers, a failure after the passes leaves one too
+  uint64_t memory_limit = 0;    // bytes of a rank (memory_limit.h); 0: no limit
+  bool optimize = true;         // false: only what is needed to run, for comparing
+  bool replicated = false;      // every rank is meant to get the same inputs; see Compile
+  passes::PassDebug debug;      // with a directory for reproducers, a failure after the passes leaves one too
 };
 
 // `graph` is the one-rank program over the global batch, or one that distribute has already made a rank's. With several

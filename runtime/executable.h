@@ -74,7 +74,7 @@ struct CollectiveInfo {
   bool is_urgent = false;
   // Equal for in place. Of a transfer, and of what has a root and a part of a program, empty where the rank has none.
   BufferSlice input, output;
-  std::string label;          // "bucket 0 (%dw, %db)": what messages call it
+  std::string label;  // "bucket 0 (%dw, %db)": what messages call it
 
   std::string ToString() const;  // one line, equal on ranks that run the same program
   bool operator==(const CollectiveInfo&) const = default;

@@ -110,7 +110,8 @@ class Executor {
   // more for what is urgent along an axis, where that would queue behind other collectives. Where ranks run parts of
   // their own, each lane between them has one, too. Fails if the ranks' numbers
   // of threads, libraries, processors, certificates or programs differ, with the first line that does, and its two
-  // versions; if parts do not fit together (part_order.h); and with what the backend cannot prepare (Executable::prepare).
+  // versions; if parts do not fit together (part_order.h); and with what the backend cannot prepare
+  // (Executable::prepare).
   static absl::StatusOr<std::unique_ptr<Executor>> Load(Executable executable, Communicator* communicator,
                                                         Device* device, const ExecutorOptions& options = {});
   ~Executor();
@@ -153,10 +154,10 @@ class Executor {
 
   // State by name, on all ranks alike: a state that only some ranks have assigned is an error of the next
   // Run. A state that other ranks alone have (ValueInfo::is_here) is assigned there, and here it is only counted; to
-  // read it is FailedPrecondition, and names those ranks. All states are zero at first. A spoilt executor's states can be read, to look at them. `tensor.type` must be
-  // the local type, or (assign) the global one, of which this rank then takes its part. States that ranks share
-  // (Buffer::sharers) they assign together, in the same order: the call waits for the others, and fails if their values
-  // differ.
+  // read it is FailedPrecondition, and names those ranks. All states are zero at first. A spoilt executor's states can
+  // be read, to look at them. `tensor.type` must be the local type, or (assign) the global one, of which this rank then
+  // takes its part. States that ranks share (Buffer::sharers) they assign together, in the same order: the call waits
+  // for the others, and fails if their values differ.
   absl::Status AssignState(std::string_view name, const ConstTensorRef& tensor);
 
   // Until all states have been assigned, runs fail with `why`: before a caller assigns one after the other, and may

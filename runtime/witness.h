@@ -40,8 +40,8 @@ class Witness {
   void SettingsChanged(std::span<const double> values);
 
   // Gives each axis of the mesh the evidence of the run that begins now: a value counts for an axis along which it is
-  // replicated. A lane has that of its axis. `addresses` are those of the executable's buffers. Zero, and free, where nothing is compared. Waits for
-  // the device where contents are hashed.
+  // replicated. A lane has that of its axis. `addresses` are those of the executable's buffers. Zero, and free, where
+  // nothing is compared. Waits for the device where contents are hashed.
   absl::Status Begin(std::span<std::byte* const> addresses, Device& device, std::span<AxisContext> axes);
 
  private:
