@@ -21,11 +21,11 @@ constexpr int64_t kEveryStage = -1;  // no stage
 
 class StageCutter {
  public:
-  StageCutter(const Graph& step, StagePlan plan, int64_t stages)
-      : step_(step), plan_(std::move(plan)), stages_(stages), to_(step.name()), b_(to_) {
+  StageCutter(const Graph& step, StagePlan plan, const StageOptions& options)
+      : step_(step), plan_(std::move(plan)), stages_(options.stages), to_(step.name()), b_(to_) {
     std::vector<MeshAxis> axes = step.mesh().axes();
-    axes.push_back({std::string(kStageAxis), stages});
-    to_.set_mesh(Mesh(std::move(axes)));
+    axes.push_back({std::string(kStageAxis), options.stages});
+    to_.set_mesh(options.mesh.empty() ? Mesh(std::move(axes)) : options.mesh);
   }
 
   absl::StatusOr<Graph> Run() {
@@ -258,9 +258,7 @@ absl::StatusOr<Graph> CutGraphIntoStages(const Graph& step, const StageOptions& 
                              << step.mesh().ToString() << " already";
   }
   ASSIGN_OR_RETURN(StagePlan plan, StagePlan::Make(step, options));
-  ASSIGN_OR_RETURN(Graph cut, StageCutter(step, std::move(plan), options.stages).Run());
-  if (!options.mesh.empty()) cut.set_mesh(options.mesh);
-  return cut;
+  return StageCutter(step, std::move(plan), options).Run();
 }
 
 Pass CutIntoStages(StageOptions options) {
