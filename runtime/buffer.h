@@ -17,8 +17,8 @@ enum class BufferKind : uint8_t {
   kSettings,  // the executor's; the values of all settings, in f64
   kConstant,  // the executable's; never written
   kArena,     // one for all temporary values and scratch memory, which share it by lifetimes
-  // One for each axis of the mesh with collectives, and each lane, given out by the axis' communicator, in which what they take and
-  // give shares memory by lifetimes: collectives work in it without copies.
+  // One for each axis of the mesh with collectives, and each lane, given out by the axis' communicator, in which what
+  // they take and give shares memory by lifetimes: collectives work in it without copies.
   kRegistered,
 };
 

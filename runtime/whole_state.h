@@ -16,8 +16,8 @@ bool HasPart(const PlacementMap& placements, const Mesh& mesh, int64_t rank);
 
 // Puts the whole of a state into rank 0's `whole`, of the state's global type, in memory of the host. The other ranks
 // give theirs: they pass no memory, and need some for a part while it is on its way. `communicator` is of the hosts,
-// and of all ranks. A state that rank 0 has as a whole is its own, and nothing is communicated. Waits for runs that are under way; a
-// spoilt executor's states are read as they are.
+// and of all ranks. A state that rank 0 has as a whole is its own, and nothing is communicated. Waits for runs that are
+// under way; a spoilt executor's states are read as they are.
 //
 // NotFound if there is no such state, FailedPrecondition if ranks hold different values of it which have no whole (it
 // is placed `local` or `partial`), or if another thread uses the communicator. Who cannot read its part aborts the

@@ -27,8 +27,8 @@
 // Why equal certificates mean that no rank waits for ever, though an axis has a communicator of its own
 // (docs/decisions/0009): a collective completes once all ranks of its group have started it, and a start waits for
 // nothing but collectives of earlier starts. Of the ranks that wait, take one that has started the fewest
-// collectives: what it waits for, all others have started. Where ranks run parts of their own of a program, lines differ
-// between the parts, and runtime/part_order.h looks at all of them.
+// collectives: what it waits for, all others have started. Where ranks run parts of their own of a program, lines
+// differ between the parts, and runtime/part_order.h looks at all of them.
 
 #pragma once
 

@@ -1,15 +1,15 @@
 // What one rank computes of a program whose values are at one rank each of a mesh axis (Placement::At), as those of a
-// pipeline's stages are (passes/stages/cut_into_stages.h). All ranks have the same list; a rank's own part of it is what
-// is at it, what follows from nothing that is at any rank, where it needs that, and its ends of transfers. Lowering
-// skips the rest. Borrows the graph; any thread.
+// pipeline's stages are (passes/stages/cut_into_stages.h). All ranks have the same list; a rank's own part of it is
+// what is at it, what follows from nothing that is at any rank, where it needs that, and its ends of transfers.
+// Lowering skips the rest. Borrows the graph; any thread.
 //
 //   %h = matmul %x, %w : f32[2,5] at(0, stage)                                              rank 0
 //   %g = collective_permute %h {axis=stage, sources=[0], targets=[1]} : f32[2,5] at(1, …)   rank 0 gives, rank 1 gets
 //   %y = matmul %g, %v : f32[2,2] at(1, stage)                                              rank 1
 //   %l = collective_broadcast %y {axis=stage, root=1} : f32[2,2]                            all; rank 1 gives
 //
-// Each rank starts what it takes part in in the order of the list. So none waits for ever: of the collectives that ranks
-// wait for take the first of the list. A rank that has not started it waits for one that it started before, which
+// Each rank starts what it takes part in in the order of the list. So none waits for ever: of the collectives that
+// ranks wait for take the first of the list. A rank that has not started it waits for one that it started before, which
 // comes before it in the list, and is a contradiction. runtime/part_order.h looks whether it is so.
 
 #pragma once

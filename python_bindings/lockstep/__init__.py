@@ -475,7 +475,9 @@ def compile(
 def _axes(world: Communicator, mesh: Any, placements: Any) -> list[tuple[str, int]]:
     """The mesh of compile: that which is given, that of the plan, or all ranks along "data"."""
     if not isinstance(placements, Plan):
-        return list(_check.extents("mesh", {"data": world.size} if mesh is None else mesh).items())
+        axes = _check.extents("mesh", {"data": world.size} if mesh is None else mesh)
+        # What a batch is, is said along "data": a pipeline alone has that axis too, of one rank.
+        return list(({"data": 1} | axes if "stage" in axes and "data" not in axes else axes).items())
     if mesh is not None and list(_check.extents("mesh", mesh).items()) != list(placements.mesh.items()):
         raise Error(f"compile: mesh is {mesh}, and placements a plan for {placements.mesh}")
     return list(placements.mesh.items())

@@ -379,6 +379,11 @@ TEST(CompiledStages, RefuseWhatTheyCannotRun) {
   EXPECT_THAT(ErrorOf(ParseGraph(kMlp).value(), two), HasSubstr("no training step with an optimizer"));
   EXPECT_THAT(ErrorOf(step, two, std::nullopt), HasSubstr("CompileOptions::rank"));
   EXPECT_THAT(ErrorOf(step, two, 2), HasSubstr("for rank 2"));
+  Graph split = step.Clone();
+  for (size_t i = 0; i < split.inputs().size(); ++i) {
+    if (split.inputs()[i].name() == "w1") split.set_input_placements(i, {{"data", Placement::Split(1)}});
+  }
+  EXPECT_THAT(ErrorOf(split, two), HasSubstr("state w1 is split over ranks"));
   CompileOptions shared = two;
   shared.shared_weights = true;
   EXPECT_THAT(ErrorOf(step, shared), HasSubstr("shared_weights"));

@@ -88,6 +88,24 @@ def test_stages_learn_what_one_rank_does(mesh: dict[str, int], tmp_path: Path) -
         np.testing.assert_allclose(result[0], going_on, rtol=2e-5)
 
 
+def test_batches_need_not_be_full() -> None:
+    step = ls.train_step(
+        ls.load_onnx(MLP.model, dims={"batch": BATCH}), LOSS, ls.optim.SGD(0.1), accumulate=2, uneven=True
+    )
+
+    def last_loss(world: ls.Communicator, mesh: dict[str, int] | None) -> float:
+        exe = ls.compile(step, world=world, mesh=mesh, threads=1)
+        random = np.random.Generator(np.random.PCG64(3))
+        for rows in (BATCH, 5):
+            x = random.standard_normal((rows, 12)).astype(np.float32)
+            loss = float(exe(x=x, label=random.integers(0, 4, rows))["loss"])
+        return loss
+
+    expected = last_loss(ls.Communicator.single(), None)
+    for result in run_in_threads(2, lambda world: last_loss(world, TWO)):
+        assert result == pytest.approx(expected, rel=2e-5)
+
+
 def test_a_transformer_over_mpi(tmp_path: Path) -> None:
     step = gpt_step()
     losses, one = learn(ls.Communicator.single(), step, None)
