@@ -18,7 +18,7 @@
 namespace lockstep::passes {
 
 struct PipelineOptions {
-  Mesh mesh;         // what the graph is to be distributed over; empty if that is done, or for one rank
+  Mesh mesh;  // what the graph is to be distributed over; empty if that is done, or for one rank
   std::optional<ServerOptions> servers;  // parameter servers update the variables; null: each rank does
   std::string wire;  // the dtype as which gradients travel between ranks (passes/distribute/wire.h); empty: their own
   FactorOptions factors;  // whether sums over ranks are computed from gathered factors
