@@ -1,6 +1,7 @@
 // Training steps whose variables parameter servers update, with servers and workers as threads: against all_reduce and
 // against a step of one rank, bit by bit; how late gradients may be; what is read, assigned and refused; who dies.
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -368,9 +369,15 @@ TEST(ParameterServer, AllGradientsOfAsynchronousWorkersCount) {
   const Graph graph = StepOf(kAdam);
   std::mutex mutex;
   std::map<int, States> states;
+  std::atomic<bool> has_trained = false;
   OnAsynchronousWorkers(graph, 2, 1, -1, [&](Executor& executor, ServerClient& client) -> absl::Status {
     RETURN_IF_ERROR(AssignFirst(executor));
-    RETURN_IF_ERROR(Train(executor, 0, kRuns, client.rank(), 1));
+    RETURN_IF_ERROR(Train(executor, 0, 1, 0, 1));
+    // Worker 0 is done before, so that its own copies are not the last.
+    while (client.rank() == 1 && !has_trained) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const absl::Status trained = Train(executor, 1, kRuns, 0, 1);
+    if (client.rank() == 0) has_trained = true;
+    RETURN_IF_ERROR(trained);
     RETURN_IF_ERROR(client.Barrier());
     ASSIGN_OR_RETURN(States own, Read(executor));
     EXPECT_EQ(own.at("optimizer/step").data<int64_t>()[0], 2 * kRuns);
@@ -388,14 +395,22 @@ TEST(ParameterServer, AllGradientsOfAsynchronousWorkersCount) {
 // Rank 0's values count, and no gradient meets what was there before.
 TEST(ParameterServer, AsynchronousWorkersBeginAtTheValuesOfTheFirst) {
   const Graph graph = StepOf("optimizer=SGD, learning_rate=0");
+  std::array<float, 2> losses = {};
   OnAsynchronousWorkers(graph, 2, 1, -1, [&](Executor& executor, ServerClient& client) -> absl::Status {
-    const Tensor value = Tensor::Full({DType::kF32, {10}}, client.rank() == 0 ? 3 : 4);
-    RETURN_IF_ERROR(executor.AssignState("b1", {value.type(), value.bytes()}));
+    const bool is_first = client.rank() == 0;
+    const Tensor bias = Tensor::Full({DType::kF32, {10}}, is_first ? 0.3 : 0.4);
+    RETURN_IF_ERROR(executor.AssignState("b1", {bias.type(), bias.bytes()}));
+    std::mt19937_64 random(is_first ? 1 : 2);
+    const Tensor weight = RandomTensor({DType::kF32, {10, 4}}, random, -1, 1);
+    RETURN_IF_ERROR(executor.AssignState("w2", {weight.type(), weight.bytes()}));
     RETURN_IF_ERROR(Train(executor, 0, 1, 0, 1));
+    ASSIGN_OR_RETURN(const ConstTensorRef loss, executor.ResultOfLastRun("loss"));
+    losses[static_cast<size_t>(client.rank())] = *static_cast<const float*>(loss.data);
     ASSIGN_OR_RETURN(const States states, Read(executor));
-    EXPECT_EQ(states.at("b1").At(0), 3);
+    EXPECT_EQ(states.at("b1").At(0), 0.3F);
     return absl::OkStatus();
   });
+  EXPECT_EQ(losses[0], losses[1]);  // of equal batches
 }
 
 TEST(ParameterServer, StalenessIsBounded) {

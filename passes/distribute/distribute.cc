@@ -251,8 +251,8 @@ absl::Status AxisPlacer::AddResult(const Result& result) {
   return to_.AddResult(result.name, moved, std::move(placements));
 }
 
-// Takes fusions apart, so that collectives can come between their ops. Loops stay, and are placed with their bodies, and
-// so do updates of parameter servers, in which no rank has a part.
+// Takes fusions apart, so that collectives can come between their ops. Loops stay, and are placed with their bodies,
+// and so do updates of parameter servers, in which no rank has a part.
 absl::Status OpenRegions(Graph& graph) {
   RETURN_IF_ERROR(InBodies(graph, [](Graph& body) -> absl::StatusOr<bool> {
                     RETURN_IF_ERROR(OpenRegions(body));
