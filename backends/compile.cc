@@ -72,6 +72,11 @@ absl::Status CheckStages(const Graph& graph, const Mesh& mesh, const CompileOpti
   if (!is_step) return error << "and is no training step with an optimizer, which alone is cut into stages";
   if (!options.rank) return error << "and CompileOptions::rank does not say whose part";
   if (*options.rank < 0 || *options.rank >= mesh.num_ranks()) return error << "for rank " << *options.rank;
+  for (const Input& input : graph.inputs()) {
+    if (!input.is_state || WithoutReplicated(input.placements()).empty()) continue;
+    return error << "and state " << input.name()
+                 << " is split over ranks (split=, placements=, shard_optimizer=), which stages do not do";
+  }
   if (options.shared_weights) return error << "which ranks of several stages cannot do with shared_weights";
   if (options.wire == "int8") return error << "whose gradients cannot travel with wire=\"int8\"; bf16 can";
   if (options.measured) return error << "whose buckets cannot be chosen by a report (buckets=)";

@@ -276,7 +276,7 @@ TEST(Certificate, AcceptsOneEndOfATransfer) {
   const StepInfo start = Transfer(StepKind::kStart, true), wait = Transfer(StepKind::kWait, true);
   const auto given = Certify({start, reads, wait});
   ASSERT_TRUE(given.ok()) << given.status();
-  EXPECT_EQ(given->lines[0], "collective_permute f32[0] 0 to 1 along data, bucket 0: %g0@0+64");
+  EXPECT_EQ(given->lines[0], "permute f32[16] 0 to 1 along data, bucket 0: %g0@0+64");
   ExpectRefused({start, writes, wait}, "O3");
   const StepInfo get = Transfer(StepKind::kStart, false), got = Transfer(StepKind::kWait, false);
   EXPECT_TRUE(Certify({get, got, reads}).ok());

@@ -49,7 +49,10 @@ class Writer {
   // This rank's end of a transfer along the lane: of what it gives, or of what it gets.
   void Give(int operand) { AddTransfer({operand}, {}); }
   int Get() {
-    const int id = program_.AddStorage({.name = "g" + std::to_string(program_.storages.size()), .bytes = 64});
+    Storage result;
+    result.name = "g" + std::to_string(program_.storages.size());
+    result.bytes = 64;
+    const int id = program_.AddStorage(std::move(result));
     AddTransfer({}, {id});
     return id;
   }

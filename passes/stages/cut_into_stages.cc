@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/builder.h"
-#include "core/check.h"
 #include "core/op_def.h"
 #include "core/ops/scan.h"
 #include "passes/stages/turns.h"
@@ -81,8 +80,11 @@ class StageCutter {
     const bool is_everywhere = item == nullptr ? plan_.StageOf(value) < 0 : item->where == Where::kEverywhere;
     const int64_t at = is_everywhere ? kEveryStage : stage;
     if (const auto found = made_.find(KeyOf(value, of, at)); found != made_.end()) return found->second;
-    LOCKSTEP_CHECK(item != nullptr && item->where != Where::kStage)
-        << "%" << value.name() << " is not on stage " << stage << ", where it is needed";
+    if (item == nullptr || item->where == Where::kStage) {
+      return InvalidArgument() << "graph @" << step_.name() << " cannot be cut into stages: %" << value.name()
+                               << " is needed where it does not come"
+                               << (item == nullptr ? "" : ", made by " + item->node->Describe());
+    }
     RETURN_IF_ERROR(Add(*item, of, at));
     return made_.at(KeyOf(value, of, at));
   }
@@ -170,7 +172,11 @@ class StageCutter {
       for (size_t i = 0; i < item.node->num_results(); ++i) {
         const Value value = const_cast<Node&>(*item.node).result(i);
         for (int64_t reader : plan_.Readers(value)) {
-          LOCKSTEP_CHECK(item.is_forward || reader < turn.stage) << "%" << value.name() << " goes to " << reader;
+          if (!item.is_forward && reader > turn.stage) {
+            return InvalidArgument() << "graph @" << step_.name() << " cannot be cut into stages: %" << value.name()
+                                     << " is a gradient of stage " << turn.stage << ", and stage " << reader
+                                     << " needs it, made by " << item.node->Describe();
+          }
           if ((reader < turn.stage) == is_backward) Move(value, item.is_of_each ? micro_batch : kEach, reader);
         }
       }

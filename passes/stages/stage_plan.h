@@ -23,7 +23,7 @@ struct StageOptions {
   // What a byte between two stages costs, in operations on numbers, beside those of kernels.
   double operations_per_byte = 10;
   // The axes of the result in the order that they are to have; empty: those of the step, then that of the stages.
-  Mesh mesh;
+  Mesh mesh = {};
 };
 
 class StagePlan {

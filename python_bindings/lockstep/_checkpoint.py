@@ -260,7 +260,7 @@ def _metadata_number(which: str, value: Any) -> float:
 def _check_whole(exe: Executable) -> None:
     for state in exe._whole_states():
         for axis, placement in state.placements.items():
-            if not placement.startswith("split"):
+            if not placement.startswith(("split", "at")):
                 raise Error(f"save: state {state.name} is {placement} along {axis}: ranks hold no parts of a whole")
 
 

@@ -274,7 +274,9 @@ graph @wide(%x: f32[BATCH,64] split(0), state %w: f32[64,64], state %v: f32[64,6
     return TrainOn(StepOf(text, micro_batches), Mesh({{"stage", 2}}), {}, 1);
   };
   const std::vector<History> few = bytes_of(4), many = bytes_of(16);
-  for (size_t rank = 0; rank < 2; ++rank) EXPECT_LT(many[rank].all_bytes, few[rank].all_bytes * 5 / 4) << rank;
+  constexpr uint64_t kCopyOfBatch = (16 - 4) * 16 * 64 * 4;  // which is cut, and is more: on the stage that reads it
+  EXPECT_LT(many[0].all_bytes, few[0].all_bytes * 11 / 10 + kCopyOfBatch);
+  EXPECT_LT(many[1].all_bytes, few[1].all_bytes * 11 / 10);
 }
 
 // Of the ranks of a pipeline each is late once: the others wait, and go on.
@@ -377,6 +379,11 @@ TEST(CompiledStages, RefuseWhatTheyCannotRun) {
   EXPECT_THAT(ErrorOf(ParseGraph(kMlp).value(), two), HasSubstr("no training step with an optimizer"));
   EXPECT_THAT(ErrorOf(step, two, std::nullopt), HasSubstr("CompileOptions::rank"));
   EXPECT_THAT(ErrorOf(step, two, 2), HasSubstr("for rank 2"));
+  Graph split = step.Clone();
+  for (size_t i = 0; i < split.inputs().size(); ++i) {
+    if (split.inputs()[i].name() == "w1") split.set_input_placements(i, {{"data", Placement::Split(1)}});
+  }
+  EXPECT_THAT(ErrorOf(split, two), HasSubstr("state w1 is split over ranks"));
   CompileOptions shared = two;
   shared.shared_weights = true;
   EXPECT_THAT(ErrorOf(step, shared), HasSubstr("shared_weights"));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ LOSS = ls.loss.softmax_cross_entropy("logits", "label")
 BATCH, LENGTH = 8, 8
 
 
-def gpt_step(accumulate: int = 4) -> ls.Graph:
+def gpt_step(accumulate: int = 2) -> ls.Graph:
     model = ls.load_onnx(gpt(dropout=0.1, layers=2, width=16, heads=4, length=LENGTH), dims={"batch": BATCH})
     return ls.train_step(model, LOSS, ls.optim.AdamW(0.01, epsilon=1e-3), accumulate=accumulate)
 
@@ -97,14 +98,15 @@ def test_a_transformer_over_mpi(tmp_path: Path) -> None:
         assert rank["size"] == 4
         assert rank["losses"] == ranks[0]["losses"]
         np.testing.assert_allclose(rank["losses"], losses, rtol=2e-5)
-        assert rank["memory"]["states"] < one.memory["states"] * 3 / 4
-        assert "stage" in rank["report"]
+        assert rank["memory"]["states"] < one.memory["states"]
+        assert re.search("waiting .* for rank", rank["report"])
     assert ranks[0]["states"] == ranks[2]["states"] and ranks[1]["states"] == ranks[3]["states"]
     assert sorted(ranks[0]["states"] + ranks[1]["states"]) == sorted(one.state)
-    fresh = ls.compile(step, threads=1)
-    fresh.load(tmp_path / "stages.safetensors")
-    for name, value in one.state.items():
-        np.testing.assert_allclose(fresh.state[name], value, rtol=1e-3, atol=2e-5, err_msg=name)
+    assert ranks[0]["memory"]["states"] + ranks[1]["memory"]["states"] == one.memory["states"]
+    expected = dict(one.state)
+    one.load(tmp_path / "stages.safetensors")
+    for name, value in expected.items():
+        np.testing.assert_allclose(one.state[name], value, rtol=1e-3, atol=2e-5, err_msg=name)
 
 
 def test_what_stages_cannot_run_is_named() -> None:
