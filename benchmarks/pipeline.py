@@ -69,7 +69,9 @@ def compare(model: str, ranks: int, micro_batches: int, rounds: int, steps: int)
 
 
 def show(model: str, result: dict[str, Any]) -> None:
-    print(f"\n{model}\n\n| | step, ms | of the pipeline's | compiled in, s | peak, MiB | states | values |\n|---|---|---|---|---|---|---|")
+    print(
+        f"\n{model}\n\n| | step, ms | of the pipeline's | compiled in, s | peak, MiB | states | values |\n|---|---|---|---|---|---|---|"
+    )
     for name, measured in result.items():
         ratios = measured["ratios"]
         sizes = [measured[f"most_{what}_mib"] for what in ("peak", "state", "value")]

@@ -66,9 +66,7 @@ def show_states(run: Run, exe: ls.Executable, world: ls.Communicator) -> None:
         run.print(f"rank {rank:<2}      {told['bytes']:,} bytes of states: {', '.join(told['weights'])}")
 
 
-def held_out_loss(
-    evaluation: ls.Executable, exe: ls.Executable, batches: ls.data.Batches
-) -> float:  # fmt: skip
+def held_out_loss(evaluation: ls.Executable, exe: ls.Executable, batches: ls.data.Batches) -> float:
     """The mean of -log p of each byte. Each rank evaluates the layers that it trains."""
     evaluation.state.update({name: exe.state[name] for name in exe.state if name in evaluation.state})
     return float(np.mean([evaluation(tokens=tokens, label=label)["loss"] for tokens, label in batches]))

@@ -89,7 +89,8 @@ void StagePlan::AddItems() {
       const Value value = Resolve(operand);
       const Item* const of = ItemOf(value);
       item.is_of_each |= IsScanned(value) || (of != nullptr && of->is_of_each);
-      is_everywhere &= !states_.contains(value) && (of == nullptr || of->where == Where::kEverywhere);
+      const bool is_of_states = states_.contains(value) || (IsOfLoop(value) && !Roots(OfOneMicroBatch(value)).empty());
+      is_everywhere &= !is_of_states && (of == nullptr || of->where == Where::kEverywhere);
     }
     if (node.op().has_trait(kCollective)) is_everywhere = false;
     if (is_everywhere) item.where = Where::kEverywhere;

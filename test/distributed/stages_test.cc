@@ -53,6 +53,22 @@ graph @deep(%x: f32[12,6] split(0), state %w: f32[6,6], state %b: f32[6], state 
 }
 )";
 
+// Weights of other shapes than those of the states, as recurrent networks have them: their gradients are reshaped
+// behind the loop over micro-batches.
+constexpr std::string_view kReshaped = R"(
+graph @reshaped(%x: f32[12,6] split(0), state %w: f32[1,6,6], state %u: f32[1,6,6], state %z: f32[1,6,3]) -> (logits: f32[12,3] split(0)) {
+  %w2 = reshape %w {shape=[6,6]} : f32[6,6]
+  %u2 = reshape %u {shape=[6,6]} : f32[6,6]
+  %z2 = reshape %z {shape=[6,3]} : f32[6,3]
+  %h1 = matmul %x, %w2 : f32[12,6]
+  %a1 = tanh %h1 : f32[12,6]
+  %h2 = matmul %a1, %u2 : f32[12,6]
+  %a2 = tanh %h2 : f32[12,6]
+  %y  = matmul %a2, %z2 : f32[12,3]
+  return %y
+}
+)";
+
 // Masks on both stages, of one seed and step.
 constexpr std::string_view kDropouts = R"(
 graph @dropouts(%x: f32[12,5] split(0), state %w1: f32[5,16], state %w2: f32[16,3]) -> (logits: f32[12,3] split(0)) {
@@ -198,6 +214,7 @@ int ExpectAsOnOneRank(std::string_view model, const TrainStepSpec& spec, int64_t
 TEST(Stages, ComputeWhatOneRankDoes) {
   EXPECT_EQ(ExpectAsOnOneRank(kMlp, SpecWith(kMomentum)), 32);
   EXPECT_EQ(ExpectAsOnOneRank(kDeep, SpecWith(kMomentum)), 32);
+  EXPECT_EQ(ExpectAsOnOneRank(kReshaped, SpecWith(kMomentum), 3), 24);
   EXPECT_EQ(ExpectAsOnOneRank(kConvNet, SpecWith(kMomentum), 4, 1), 16);  // statistics are of a micro-batch
   EXPECT_EQ(ExpectAsOnOneRank(kEmbedding, SpecWith(kMomentum), 3), 24);
   EXPECT_EQ(ExpectAsOnOneRank(kRecurrent, SpecWith(kMomentum), 3), 24);
