@@ -1,6 +1,6 @@
 """Steps of a model whose layers lie on several ranks of this machine: benchmarks/pipeline.py [MODEL ...] [--ranks 2] [--micro-batches 8].
 
-Lockstep's pipeline is compared with one rank that has the same micro-batches and as many threads as there are ranks; with ranks that share the
+Lockstep's pipeline is compared with one rank of one thread that has the same micro-batches; with ranks that share the
 batch, in Lockstep and by PyTorch's DistributedDataParallel; and with torch.distributed.pipelining over gloo, by 1F1B and as GPipe. The
 contestants train in turn, a round of steps each, while the others sleep. Printed are the median time of a step, the ratios of neighbouring rounds
 to Lockstep's pipeline, and of the rank that needs most its peak resident memory, its states (weights and momenta), and what Lockstep plans for a step.
@@ -32,7 +32,7 @@ LEAST = 2**20
 
 def make(name: str, model: str, ranks: int, micro_batches: int) -> Contestant:
     if name == "pipeline-alone":
-        return Contestant(f"{name}-{micro_batches}", model, 1, ranks)
+        return Contestant(f"{name}-{micro_batches}", model, 1, 1)
     return Contestant(f"{name}-{micro_batches}" if name.startswith("pipeline") else name, model, ranks, 1)
 
 

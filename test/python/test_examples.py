@@ -122,7 +122,7 @@ def test_each_rank_of_a_pipeline_holds_its_own_layers(runs: tuple[str, Path]) ->
         assert [line[0] for line in lines] == [str(rank) for rank in range(ranks)]
         sizes = [int(line[1].replace(",", "")) for line in lines]
         found[ranks] = sum(sizes), sorted(", ".join(line[2] for line in lines).split(", "))
-        assert max(sizes) < 1.6 * sum(sizes) / ranks
+        assert ranks == 1 or max(sizes) < 0.5 * sum(sizes)
     assert found[1][0] <= found[4][0] < found[1][0] + 100
     assert found[1][1] == found[4][1] and "layers.3.weight_hh" in found[4][1]
 
