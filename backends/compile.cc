@@ -116,7 +116,7 @@ absl::Status CheckStages(const Graph& graph, const Mesh& mesh, const CompileOpti
   }
   if (options.shared_weights) return error << "which ranks of several stages cannot do with shared_weights";
   if (options.wire == "int8") return error << "whose gradients cannot travel with wire=\"int8\"; bf16 can";
-  if (options.servers) return error << "and servers (strategy=\"parameter_server\") update whole steps alone";
+  if (options.servers) return error << "whose optimizers strategy=\"parameter_server\" does not move";
   if (options.measured) return error << "whose buckets cannot be chosen by a report (buckets=)";
   if (backend.name() != "cpu") return error << "which backend=\"cpu\" alone runs, not " << backend.name();
   return absl::OkStatus();

@@ -348,6 +348,18 @@ void OnAsynchronousWorkers(const Graph& graph, int workers, int servers, int64_t
   EXPECT_EQ(ran, workers);
 }
 
+TEST(ParameterServer, WhatTheyHaveCannotBeBound) {
+  const Graph graph = StepOf(kAdam);
+  OnAsynchronousWorkers(graph, 1, 1, -1, [&](Executor& executor, ServerClient&) -> absl::Status {
+    for (const ValueInfo& state : executor.executable().states) {
+      Tensor memory(state.local_type);
+      const absl::Status bound = executor.BindState(state.name, {memory.type(), memory.mutable_bytes()}, true);
+      EXPECT_THAT(std::string(bound.message()), HasSubstr("state " + state.name + " is updated by parameter servers"));
+    }
+    return absl::OkStatus();
+  });
+}
+
 TEST(ParameterServer, OneAsynchronousWorkerTrainsAsARank) {
   for (const char* optimizer : {kMomentum, kAdam}) {
     const Graph graph = StepOf(optimizer);

@@ -101,8 +101,12 @@ absl::Status Load(LoadedExecutable& loaded, const Model& model, const Backend& b
       ASSIGN_OR_RETURN(loaded.alone, communicator->Split(communicator->rank(), "a worker of asynchronous servers"));
       communicator = loaded.alone.get();
     }
-    ASSIGN_OR_RETURN(loaded.executor,
-                     Executor::Load(std::move(executable), communicator, loaded.opened.device.get(), options));
+    auto made = Executor::Load(std::move(executable), communicator, loaded.opened.device.get(), options);
+    if (!made.ok()) {
+      if (is_alone) loaded.communicator->Abort(made.status());  // its own communicator has no peers to tell
+      return made.status();
+    }
+    loaded.executor = *std::move(made);
     for (const ValueInfo& state : loaded.executor->executable().states) {
       const auto value = model.values.find(state.name);
       if (status.ok() && value != model.values.end())

@@ -84,6 +84,7 @@ void SaveOnnx(LoadedExecutable& self, const std::string& path) {
 // --- Of all ranks together
 
 void CheckReplicasOf(LoadedExecutable& self) {
+  if (self.alone != nullptr) return;  // a worker of asynchronous servers has no replicas
   nb::gil_scoped_release release;
   const ExclusiveUse use(self.communicator->in_use());
   if (!use.ok()) ThrowIfError(use.Error("check_replicas: the communicator"));
@@ -236,7 +237,7 @@ void BindStates(ExecutableClass& executable) {
       .def(
           "check_replicas", &CheckReplicasOf,
           "Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call "
-          "it.")
+          "it. Workers of asynchronous servers have no replicas.")
       .def("_save_onnx", &SaveOnnx, "path"_a);
   BindFiles(executable);
 }

@@ -174,7 +174,8 @@ class Executor {
   // bound to other memory. Nobody else writes it in a run, and no result or other state lies there. If it is not
   // `writable`, AssignState fails.
   //
-  // FailedPrecondition for a device or a shared state, and for memory that is not writable if a step updates the state.
+  // FailedPrecondition for a device, a shared state, one that other ranks have or that servers update, and for memory
+  // that is not writable if a step updates the state.
   absl::Status BindState(std::string_view name, const TensorRef& memory, bool writable);
 
   // Until all states have been assigned, runs fail with `why`: before a caller assigns one after the other, and may

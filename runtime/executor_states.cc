@@ -103,7 +103,10 @@ absl::Status Executor::BindState(std::string_view name, const TensorRef& memory,
   RETURN_IF_ERROR(alone.status());
   RETURN_IF_ERROR(Settle());
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
+  RETURN_IF_ERROR(CheckIsHere(*info));
   RETURN_IF_ERROR(CheckTensor("state", *info, memory.type, memory.data));
+  if (served_ != nullptr && served_->Has(name))
+    return FailedPrecondition() << "state " << name << " is updated by parameter servers, and cannot be bound";
   const auto buffer = static_cast<size_t>(info->buffer);
   if (!device_.is_host()) {
     return FailedPrecondition() << "state " << name << " lies on " << device_.name()

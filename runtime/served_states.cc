@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<ServedStates>> ServedStates::Create(const Executa
 ServedStates::ServedStates(const Executable& executable, ServerClient& servers)
     : executable_(executable),
       servers_(servers),
-      prefix_("@" + executable.name + "." + std::to_string(servers.NextProgram()) + "/"),
+      prefix_(std::string(kProgramKeys) + executable.name + "." + std::to_string(servers.NextProgram()) + "/"),
       assigned_(executable.served.size(), false),
       pulls_(executable.served.size()) {
   for (const SettingInfo& info : executable.settings) settings_.push_back(info.setting.value);

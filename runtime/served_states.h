@@ -45,6 +45,8 @@ class ServedStates {
   // --- Between runs -----------------------------------------------------------------------------------------------
   // The copy of a state has been assigned, if servers update it.
   void CopyAssigned(std::string_view state);
+  // Whether servers update the state, or have it alone.
+  bool Has(std::string_view state) const { return Keeps(state) || FindServed(state).has_value(); }
   // Whether servers alone have the state; then it is assigned, and read, here.
   bool Keeps(std::string_view state) const { return FindKept(state) != nullptr; }
   absl::Status Assign(std::string_view state, const TensorType& type, const std::byte* data);

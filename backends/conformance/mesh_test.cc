@@ -35,7 +35,8 @@ TEST_P(CollectiveOnMesh, AgreesWithInterpreter) {
 std::vector<OpCase> RowsWithAxis() {
   std::vector<OpCase> rows;
   for (const OpCase& row : AcceptedOpCases()) {
-    if (row.ranks > 0) rows.push_back(row);
+    const bool needs_one_axis = row.op == "push";  // whose gradient is the same along others
+    if (row.ranks > 0 && !needs_one_axis) rows.push_back(row);
   }
   return rows;
 }

@@ -37,6 +37,7 @@ from ._torch import from_torch, to_torch
 from ._trainer import Trainer
 from ._values import ValueInfo
 from ._weights import load_weights, save_weights
+from ._weights import whole_states as _whole_states
 from .clip import Clip
 from .loss import Loss
 
@@ -433,9 +434,10 @@ def compile(
         dump = os.environ.get("LOCKSTEP_DUMP", "")
         dump = _check.path(dump) if dump else ""
         times = None if buckets is None else _buckets.times_of(buckets, world.size)
-    except Error as error:
+    except BaseException as error:
+        told = str(error) if isinstance(error, Error) else f"compile: {type(error).__name__}: {error}"
         with suppress(Error):  # the other ranks hear of it; this one has it
-            _lockstep._agree_on_arguments(world, str(error).encode(errors="backslashreplace").decode())
+            _lockstep._agree_on_arguments(world, told.encode(errors="backslashreplace").decode())
         raise
     _lockstep._agree_on_arguments(world, "")
     measured = None if buckets is None else _buckets.measured(world, axes, buckets.program, times)
@@ -570,7 +572,11 @@ def save_onnx(executable: Executable, path: str | os.PathLike[str]) -> None:
     """Writes the model that was imported, with the present values of its parameters. Rank 0 writes; the others return.
 
     The file appears complete or not at all.
+
+    Raises:
+      Error: on all ranks if they have parts of the states, which `Executable.save` writes as wholes.
     """
     _check.instance("save_onnx: the executable", executable, Executable, "what compile() returns")
+    _whole_states("save_onnx", executable)
     if executable._world().rank == 0:
         executable._save_onnx(_check.path(path))

@@ -336,7 +336,7 @@ class Executable:
 
     def check_replicas(self) -> None:
         """
-        Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call it.
+        Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call it. Workers of asynchronous servers have no replicas.
         """
 
     def _save_onnx(self, path: str) -> None: ...

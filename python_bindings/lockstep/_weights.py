@@ -9,6 +9,7 @@ from typing import Any
 from . import _atomic, _check, _lockstep, _residuals
 from ._errors import Error
 from ._lockstep import Executable, Graph
+from ._values import ValueInfo
 
 
 def load_weights(
@@ -70,11 +71,7 @@ def save_weights(executable: Executable, path: str | os.PathLike[str]) -> None:
     _check.instance("save_weights: the executable", executable, Executable, "what compile() returns")
     file = _check.path(path)
     executable._check_usable()
-    states = {state.name: state for state in executable._whole_states()}
-    kept = [state for name, state in states.items() if not _residuals.is_residual(name, states)]
-    for state in kept:
-        if state.placements:
-            raise Error(f"save_weights: ranks share the state {state.name}; exe.save(path) writes it as a whole")
+    kept = whole_states("save_weights", executable)
     if executable._world().rank != 0:
         return
     try:
@@ -85,6 +82,18 @@ def save_weights(executable: Executable, path: str | os.PathLike[str]) -> None:
         _atomic.write(file, lambda out: out.write(content))
     except (OSError, _safetensors_error()) as error:
         raise Error(f"{file}: {error}") from error
+
+
+def whole_states(call: str, executable: Executable) -> list[ValueInfo]:
+    """The states, but for what ranks owe each other. An Error, on all ranks, if there is one that no rank has as a whole."""
+    states = {state.name: state for state in executable._whole_states()}
+    kept = [state for name, state in states.items() if not _residuals.is_residual(name, states)]
+    for state in kept:
+        if state.placements:
+            raise Error(
+                f"{call}: ranks have parts of the states, as {state.name}; exe.save(path) writes them as wholes"
+            )
+    return kept
 
 
 def _read(file: str) -> dict[str, Any]:

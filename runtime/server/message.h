@@ -19,6 +19,9 @@
 
 namespace lockstep {
 
+// What the keys of compiled programs begin with, and those of stores do not.
+inline constexpr std::string_view kProgramKeys = "@";
+
 enum class MessageKind : uint32_t {
   // Of workers. Each but kRelease and kGoodbye has a reply of the same request.
   kHello,       // number: its process; name: its host; memory: a segment to try

@@ -109,7 +109,8 @@ class ServerClient {
   // From now on pieces of the key are updated by what the text describes that is made for each (update.h).
   using TextOf = std::function<absl::StatusOr<std::string>(const TensorType& piece)>;
   absl::Status SetUpdate(const std::string& key, const TextOf& text);
-  // A setting of the updates of all keys that begin so; the number of pieces that have it.
+  // A setting of the updates of all keys that begin so, or, if that is empty, of those that are no program's
+  // (kProgramKeys); the number of pieces that have it.
   absl::StatusOr<int64_t> Set(const std::string& setting, double value, const std::string& keys = "");
   // What the update of a key keeps, by name. A state of the pieces' types is one of the key's type; of others, such as
   // counters, each piece has the same.

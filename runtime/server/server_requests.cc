@@ -141,7 +141,8 @@ absl::StatusOr<Message> ParameterServer::SetUpdate(const Message& message) {
 absl::StatusOr<Message> ParameterServer::Set(const Message& message) {
   Message reply;
   for (auto& [key, array] : arrays_) {
-    if (array->update() == nullptr || !key.starts_with(message.text)) continue;
+    const bool is_meant = message.text.empty() ? !key.starts_with(kProgramKeys) : key.starts_with(message.text);
+    if (array->update() == nullptr || !is_meant) continue;
     ASSIGN_OR_RETURN(const bool has_it, array->update()->Set(message.name, std::bit_cast<double>(message.number)));
     reply.number += has_it;
   }

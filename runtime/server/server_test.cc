@@ -222,10 +222,11 @@ TEST_P(Server, StatesAndSettings) {
 TEST_P(Server, SettingsOfSomeKeysAndAssignedValues) {
   ServersInProcess servers({.servers = 2, .workers = 1, .shares_memory = GetParam(), .make_update = MakeDescend});
   RunWorkers(servers, 1, [&](ServerClient& client) {
-    for (const char* key : {"a/w", "b/w"}) {
+    for (const char* key : {"a/w", "b/w", "@program/w"}) {
       Make(client, key, std::vector<float>(3000), {.bigarray_bound = 100}, false);
       Expect(client.SetUpdate(key, [](const TensorType&) { return std::string("descend"); }));
     }
+    EXPECT_EQ(*client.Set("rate", 0.5), 4);  // none of a program's
     EXPECT_EQ(*client.Set("rate", 2, "a/"), 2);
     const std::vector<float> gradient(3000, 1);
     std::vector<float> a(3000), b(3000), assigned(3000);

@@ -338,27 +338,36 @@ TEST(CompiledStages, SayWhereAStateIs) {
       EXPECT_THAT(std::string(read.message()),
                   HasSubstr("state " + state.name + " is not on this rank, " + here + ", which is stage " + here +
                             ": it is on those of stage " + there + " alone"));
+      EXPECT_EQ(executor->BindState(state.name, {value.type(), value.mutable_bytes()}, true).message(), read.message());
     }
     return absl::OkStatus();
   });
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// A state that one rank alone assigns is an error of both, though one of them does not have it.
+// Ranks assign what they have: a state of another stage is nobody's here, and replicas of a stage assign it together.
 TEST(CompiledStages, CompareWhatWasAssigned) {
   const Graph step = StepOf(kMlp, 2);
   CompileOptions options;
-  options.mesh = Mesh({{"stage", 2}});
-  const absl::Status status = ForEachRank(2, [&](Communicator& communicator) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
-    ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
-    ASSIGN_OR_RETURN(const auto executor, Load(step, options, communicator, *opened.device));
-    const Tensor x(step.FindInput("x")->value.type()), target(step.FindInput("target")->value.type());
-    const Tensor w2(step.FindInput("w2")->value.type());
-    if (communicator.rank() == 1) RETURN_IF_ERROR(executor->AssignState("w2", {w2.type(), w2.bytes()}));
-    return executor->Run(
-        std::vector<NamedInput>{{"x", {x.type(), x.bytes()}}, {"target", {target.type(), target.bytes()}}}, {});
-  });
+  options.mesh = Mesh({{"data", 2}, {"stage", 2}});  // ranks 1 and 3 are stage 1, which has w2
+  const auto run_after_assignment_by = [&](const std::set<int>& ranks) {
+    return ForEachRank(4, [&](Communicator& communicator) -> absl::Status {
+      ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
+      ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
+      ASSIGN_OR_RETURN(const auto executor, Load(step, options, communicator, *opened.device));
+      const Tensor w2(step.FindInput("w2")->value.type());
+      if (ranks.contains(communicator.rank())) RETURN_IF_ERROR(executor->AssignState("w2", {w2.type(), w2.bytes()}));
+      std::vector<Tensor> tensors;
+      for (const ValueInfo& info : executor->executable().inputs) tensors.emplace_back(info.local_type);
+      std::vector<NamedInput> inputs;
+      for (size_t i = 0; i < tensors.size(); ++i)
+        inputs.push_back({executor->executable().inputs[i].name, {tensors[i].type(), tensors[i].bytes()}});
+      return executor->Run(inputs, {});
+    });
+  };
+  EXPECT_TRUE(run_after_assignment_by({1, 3}).ok());
+  EXPECT_TRUE(run_after_assignment_by({0, 1, 2, 3}).ok());
+  const absl::Status status = run_after_assignment_by({3});
   EXPECT_THAT(std::string(status.message()), HasSubstr("assigned"));
 }
 
@@ -393,6 +402,9 @@ TEST(CompiledStages, RefuseWhatTheyCannotRun) {
   CompileOptions measured = two;
   measured.measured.emplace();
   EXPECT_THAT(ErrorOf(step, measured), HasSubstr("buckets="));
+  CompileOptions served = two;
+  served.servers.emplace();
+  EXPECT_THAT(ErrorOf(step, served), HasSubstr("parameter_server"));
 }
 
 }  // namespace

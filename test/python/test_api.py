@@ -455,11 +455,16 @@ def test_a_dump_has_the_graph_after_each_pass(tmp_path: Path, monkeypatch: pytes
 
 def test_a_failed_compilation_leaves_a_reproducer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_DUMP", str(tmp_path))
-    with pytest.raises(ls.Error) as caught:  # a batch of 6
-        ls.compile(training(), threads=1, world=ls.Communicator.in_process(4)[0])
-    match = re.search(r"shared evenly by the 4 ranks.* \(reproducer: (.*\.distribute\.ir)\)", str(caught.value))
-    assert match, caught.value
-    ls.parse(Path(match[1]).read_text())
+
+    def body(world: ls.Communicator) -> str:
+        with pytest.raises(ls.Error) as caught:  # a batch of 6
+            ls.compile(training(), threads=1, world=world)
+        return str(caught.value)
+
+    for message in run_in_threads(4, body):
+        match = re.search(r"shared evenly by the 4 ranks.* \(reproducer: (.*\.distribute\.ir)\)", message)
+        assert match, message
+        ls.parse(Path(match[1]).read_text())
 
 
 def test_a_dump_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

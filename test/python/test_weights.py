@@ -108,7 +108,7 @@ def test_states_that_ranks_share_or_that_are_half_updated_are_not_written(file: 
         ls.save_weights(exe, file)
 
     for message in errors_of(4, shared):
-        assert "ranks share the state fc1.weight; exe.save(path) writes it as a whole" in message
+        assert "ranks have parts of the states, as fc1.weight; exe.save(path) writes them as wholes" in message
 
     def failed(world: ls.Communicator) -> None:
         exe = ls.compile(training(), world=world, threads=1)

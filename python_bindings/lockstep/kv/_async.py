@@ -339,8 +339,8 @@ def _setting(name: str) -> str:
 
 
 def _name(key: Key) -> str:
-    """A key as servers know it: 3 and "3" are two."""
-    return f"#{key}" if isinstance(key, int) else key if not key.startswith("#") else f"##{key[1:]}"
+    """A key as servers know it: 3 and "3" are two, and what begins with "@" is a compiled program's."""
+    return f"#{key}" if isinstance(key, int) or key.startswith(("#", "@")) else key
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
