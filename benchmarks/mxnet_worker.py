@@ -82,6 +82,7 @@ class MXNet:
         self.step()
 
     def step(self) -> float:
+        """What follows the loss goes on while the next step begins, which waits for the weights: a round's first step is not to be counted."""
         with autograd.record():
             loss = self.loss(self.network(self.x), self.label)
         loss.backward()
