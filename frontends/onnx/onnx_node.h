@@ -84,6 +84,8 @@ class OnnxNode {
   absl::StatusOr<OnnxLoopBody> TraceLoop(const onnx::GraphProto& body, const std::vector<OnnxLoopInput>& inputs) {
     return importer_.TraceLoop(*this, body, inputs);
   }
+  // Before computing a table of so many entries that becomes a constant: an error if the file asks for too many.
+  absl::Status ReserveTable(double entries) { return importer_.ReserveTable(*this, entries); }
   // The value if it is known before the program runs, else null; what the node itself has built so far is not known.
   const Tensor* FindConstant(Value value) { return values_.FindConstant(value); }
 

@@ -137,12 +137,12 @@ Tensor CountsIn(const OnnxWindows& w, const Shape& y, const Ints& first, const I
   for (size_t i = 0; i < along.size(); ++i) {
     for (int64_t position = 0; position < positions.dims()[i]; ++position) {
       const int64_t begin = position * w.stride[i] - w.padding_low[i];
-      int64_t inside = 0;
-      for (int64_t k = 0; k < w.size[i]; ++k) {
-        const int64_t place = begin + k * w.dilation[i];
-        inside += place >= first[i] && place < last[i];
-      }
-      along[i].push_back(static_cast<double>(inside));
+      // How many elements of the window lie before `place`.
+      const auto before = [&](int64_t place) {
+        const int64_t distance = place - begin;
+        return distance <= 0 ? 0 : std::min((distance - 1) / w.dilation[i] + 1, w.size[i]);
+      };
+      along[i].push_back(static_cast<double>(before(last[i]) - before(first[i])));
     }
   }
   Tensor counts(TensorType{DType::kF64, positions});
@@ -160,18 +160,19 @@ Tensor CountsIn(const OnnxWindows& w, const Shape& y, const Ints& first, const I
 }
 
 // The mean of each window, for windows that avg_pool does not have.
-Value UnfoldedAverage(OnnxNode& n, Value x, const OnnxWindows& w, bool include_padding) {
+absl::StatusOr<Value> UnfoldedAverage(OnnxNode& n, Value x, const OnnxWindows& w, bool include_padding) {
   Builder& b = n.b();
-  const Value windows = Unfolded(n, x, w, 0);
-  if (!windows) return windows;
-  const Value sum = b.ReduceSum(windows, {2});
-  if (!sum) return sum;
+  const Value sum = b.ReduceSum(Unfolded(n, x, w, 0), {2});
+  RETURN_IF_ERROR(b.status());
   Ints first(w.size.size(), 0), last(x.shape().dims().begin() + 2, x.shape().dims().end()), spatial;
   for (int64_t i = 2; i < x.shape().rank(); ++i) spatial.push_back(i);
   if (include_padding) {
     for (size_t i = 0; i < first.size(); ++i) first[i] -= w.padding_low[i];
     last = Sum(last, w.padding_high);
   }
+  double positions = 1;
+  for (size_t i = 2; i < sum.shape().dims().size(); ++i) positions *= static_cast<double>(sum.shape().dims()[i]);
+  RETURN_IF_ERROR(n.ReserveTable(positions));
   const Tensor counts = CountsIn(w, sum.shape(), first, last);
   return b.Div(sum, b.Broadcast(b.Constant(counts.Converted(x.dtype())), sum.shape(), spatial));
 }
@@ -185,7 +186,8 @@ absl::Status AveragePool(OnnxNode& n) {
   Value x = n.input(0);
   RETURN_IF_ERROR(b.status());
   if (w.dilation != Ints(w.size.size(), 1) || !ReachX(w)) {
-    n.SetOutput(0, UnfoldedAverage(n, x, w, include_padding));
+    ASSIGN_OR_RETURN(const Value mean, UnfoldedAverage(n, x, w, include_padding));
+    n.SetOutput(0, mean);
     return absl::OkStatus();
   }
   if (include_padding && w.overhang != none) {

@@ -64,10 +64,14 @@ double Kernel(const Method& method, double distance) {
   return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
 }
 
+// Where elements get fewer, antialiasing widens the kernel.
+double Narrowing(const Axis& a, const Method& method) { return method.antialias ? std::min(a.scale, 1.0) : 1.0; }
+
+// How far from a position elements have weights.
+double Reach(const Axis& a, const Method& method) { return (method.mode == "linear" ? 1 : 2) / Narrowing(a, method); }
+
 Taps TapsAt(double position, const Axis& a, const Method& method) {
-  // Where elements get fewer, antialiasing widens the kernel.
-  const double narrow = method.antialias ? std::min(a.scale, 1.0) : 1.0;
-  const double reach = (method.mode == "linear" ? 1 : 2) / narrow;
+  const double narrow = Narrowing(a, method), reach = Reach(a, method);
   Taps taps;
   double sum = 0;
   for (auto k = static_cast<int64_t>(std::floor(position - reach)); static_cast<double>(k) <= position + reach; ++k) {
@@ -124,6 +128,10 @@ absl::StatusOr<Value> Resize(OnnxNode& n, const std::vector<Axis>& axes, const M
   ASSIGN_OR_RETURN(const Shape shape, n.CheckedShape(dims));
   if (shape.num_elements() == 0) return b.Splat(0, {x.dtype(), shape});
   const bool computes = method.mode != "nearest";
+  for (const Axis& a : axes) {
+    const double taps = computes ? 4 * (2 * Reach(a, method) + 1) : 1;  // merged and sorted, so that each takes longer
+    RETURN_IF_ERROR(n.ReserveTable(static_cast<double>(a.output) * taps));
+  }
   const DType wide = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
   Value y = computes ? b.Convert(x, wide) : x;
   for (size_t i = axes.size(); i-- > 0;) y = ResizeAxis(b, y, axes[i], method);
@@ -231,6 +239,9 @@ absl::StatusOr<std::vector<Axis>> ReadAxes(OnnxNode& n, bool crops) {
   if (!n.has_input(1)) return n.Error() << "tf_crop_and_resize needs input 1 (roi)";
   ASSIGN_OR_RETURN(const std::vector<double> region, n.FloatsInput(1));
   RETURN_IF_ERROR(CheckCount(n, "roi", region.size(), 2 * dims.size()));
+  for (double edge : region) {
+    if (!(std::abs(edge) <= 1 << 30)) return n.Error() << "roi has " << edge << ", expected parts of an extent";
+  }
   for (size_t i = 0; i < axes.size(); ++i) {
     axes[i].begin = region[i];
     axes[i].end = region[i + axes.size()];

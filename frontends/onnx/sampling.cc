@@ -193,6 +193,7 @@ absl::Status AffineGrid(OnnxNode& n) {
   Ints dims(size.begin() + 2, size.end());
   const Shape image(dims);
   const int64_t count = image.num_elements();
+  RETURN_IF_ERROR(n.ReserveTable(static_cast<double>(count) * static_cast<double>(rank + 1)));
   std::vector<double> grid(At(count * (rank + 1)), 1.0);
   for (int64_t at = 0; at < count; ++at) {
     for (int64_t i = rank - 1, rest = at; i >= 0; rest /= image[i], --i) {

@@ -189,6 +189,9 @@ absl::Status NonMaxSuppression(OnnxNode& n) {
     return n.Error() << "boxes are " << s.boxes.type() << " and scores " << s.scores.type()
                      << ", expected [batches, boxes, 4] and [batches, classes, boxes]";
   }
+  const auto all = static_cast<double>(boxes[1]);
+  const double kept = s.most >= 0 && s.most < all ? s.most : all;  // which each box is compared with
+  RETURN_IF_ERROR(n.ReserveTable(static_cast<double>(scores.num_elements()) * (kept + 1)));
   Ints rows;
   for (int64_t batch = 0; batch < scores[0]; ++batch) {
     for (int64_t of_class = 0; of_class < scores[1]; ++of_class) {

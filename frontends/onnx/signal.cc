@@ -34,6 +34,7 @@ absl::Status SetConstant(OnnxNode& n, Shape shape, const std::vector<double>& va
 absl::Status Window(OnnxNode& n, double a, double b, double c) {
   ASSIGN_OR_RETURN(const int64_t size, IntInput(n, 0, 0));
   if (size > kMaxMatrix) return n.Unsupported() << "size " << size;
+  RETURN_IF_ERROR(n.ReserveTable(static_cast<double>(size)));
   const int64_t turn = n.Flag("periodic", true) ? size : size - 1;
   std::vector<double> values;
   for (int64_t i = 0; i < size; ++i) {
@@ -73,6 +74,7 @@ absl::Status MelWeightMatrix(OnnxNode& n) {
   ASSIGN_OR_RETURN(const int64_t dft_length, IntInput(n, 1, 1));
   const int64_t bins = dft_length / 2 + 1;
   if (bins > kMaxMatrix / triangles) return n.Unsupported() << bins << " bins times " << triangles << " triangles";
+  RETURN_IF_ERROR(n.ReserveTable(static_cast<double>(bins * triangles)));
   ASSIGN_OR_RETURN(const Ints edges, MelEdges(n, triangles, dft_length));
   std::vector<double> values(static_cast<size_t>(bins * triangles), 0.0);
   for (int64_t i = 0; i < triangles; ++i) {
@@ -96,8 +98,9 @@ struct Transform {
   bool inverse = false, mirrored = false;     // mirrored: inputs are those of a half, of which the others follow
 };
 
-absl::Status CheckSize(const OnnxNode& n, const Transform& t) {
-  if (t.inputs * t.input_parts <= kMaxMatrix / (t.outputs * t.output_parts)) return absl::OkStatus();
+absl::Status CheckSize(OnnxNode& n, const Transform& t) {
+  if (t.inputs * t.input_parts <= kMaxMatrix / (t.outputs * t.output_parts))
+    return n.ReserveTable(static_cast<double>(t.inputs * t.input_parts * t.outputs * t.output_parts));
   return n.Unsupported() << "a transform of length " << t.length << " is too long to be a product with a matrix";
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
 #include "frontends/onnx/model_file.h"
 #include "frontends/onnx/onnx_node.h"
 #include "frontends/onnx/op_table.h"
@@ -139,6 +140,14 @@ absl::Status SubgraphImporter::Convert(const OnnxOp& op, OnnxNode& node) {
   RETURN_IF_ERROR(builder_.status());
   RETURN_IF_ERROR(node.CheckAllAttributesAsked());
   return FoldNewNodes();
+}
+
+absl::Status SubgraphImporter::ReserveTable(const OnnxNode& n, double entries) {
+  table_entries_ += entries;
+  if (table_entries_ <= kMaxTableEntries) return absl::OkStatus();
+  return n.Unsupported() << "the tables of weights and positions that are computed for the nodes of the file have "
+                         << absl::StrFormat("%.0f entries, of which this one has %.0f; expected at most %.0f",
+                                            table_entries_, entries, kMaxTableEntries);
 }
 
 absl::Status SubgraphImporter::FoldNewNodes() {

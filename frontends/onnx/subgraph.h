@@ -37,6 +37,9 @@ inline constexpr size_t kMaxNesting = 64;
 inline constexpr int64_t kMaxUnrolled = 1024;
 // How many nodes all runs of bodies and calls of functions may have together: about as many as compile in minutes.
 inline constexpr int64_t kMaxNodesInBodies = 1 << 17;
+// How many entries all tables that the import computes for the file's nodes may have together: weights of a resizing,
+// factors of a Fourier transform, positions of a grid.
+inline constexpr double kMaxTableEntries = 1 << 26;
 
 // The attributes that a function is called with, and its defaults, by name: what its nodes refer to.
 using OnnxAttributes = std::map<std::string, const onnx::AttributeProto*>;
@@ -82,6 +85,9 @@ class SubgraphImporter {
   absl::StatusOr<OnnxLoopBody> TraceLoop(const OnnxNode& n, const onnx::GraphProto& body,
                                          const std::vector<OnnxLoopInput>& inputs);
 
+  // Before a table of so many entries is computed for `n`: an error if that is too many for one file.
+  absl::Status ReserveTable(const OnnxNode& n, double entries);
+
   Builder& builder() { return builder_; }
   OnnxValues& values() { return values_; }
   ImportedModel& model() { return model_; }
@@ -122,6 +128,7 @@ class SubgraphImporter {
   // However often a body runs, its constants are in the graph once. By the initializer or the node in the file.
   std::unordered_map<const void*, Value> constants_;
   int64_t nodes_in_bodies_ = 0;
+  double table_entries_ = 0;
   bool error_has_source_ = false;
   Node* last_folded_ = nullptr;  // nodes up to this one have been through FoldNewNodes
 };

@@ -10,6 +10,18 @@ namespace lockstep {
 namespace {
 
 constexpr int64_t kMaxFoldedElements = 1 << 16;  // more than any shape, and soon evaluated
+// Operations of a node, and of all nodes of a file: a Loop of constants can ask for any number.
+constexpr double kMaxFolding = 1 << 24, kMaxFoldingOfAll = 1 << 27;
+
+// About how many steps evaluating the node takes; also what only moves elements takes some.
+double StepsOf(const Node& node) {
+  double steps = FlopsOf(node) + 1;
+  for (size_t i = 0; i < node.num_results(); ++i) steps += static_cast<double>(node.type(i).num_elements());
+  if (!node.Is("scan")) return steps;
+  double each = 0;
+  for (const Node& inner : node.attr<Region>("body").graph().nodes()) each += StepsOf(inner);
+  return steps + each * static_cast<double>(node.attr<int64_t>("length"));
+}
 
 }  // namespace
 
@@ -150,6 +162,9 @@ absl::Status OnnxValues::Fold(const Node& node) {
   for (size_t i = 0; i < node.num_results(); ++i) {
     if (!small(node.type(i)) && !node.Is("constant")) return absl::OkStatus();
   }
+  const double steps = StepsOf(node);
+  if (steps > kMaxFolding || folding_ + steps > kMaxFoldingOfAll) return absl::OkStatus();
+  folding_ += steps;
   ASSIGN_OR_RETURN(std::vector<Tensor> results, EvaluateNode(node, operands));
   for (size_t i = 0; i < results.size(); ++i)
     known_.insert_or_assign({const_cast<Node*>(&node), static_cast<int>(i)}, Known{std::move(results[i]), from});

@@ -74,8 +74,8 @@ class OnnxValues {
   const Tensor* FindInitialValue(const std::string& name);  // the same, and the initial value of a state
   const Tensor* FindConstant(Value value);
 
-  // Evaluates `node`, an integer or boolean computation on known small values such as shapes, and remembers its
-  // results.
+  // Evaluates `node`, a computation on known small values such as shapes, and remembers its results; not if that takes
+  // long, by itself or with those before it.
   absl::Status Fold(const Node& node);
   // The node is about to leave the graph.
   void Forget(Node& node);
@@ -100,6 +100,7 @@ class OnnxValues {
   std::unordered_map<Value, Known, ValueHash> known_;
   std::unordered_map<Value, const Tensor*, ValueHash> initial_values_;
   std::set<std::string> relied_upon_;
+  double folding_ = 0;  // operations of all that was folded
 };
 
 }  // namespace lockstep

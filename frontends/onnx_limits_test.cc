@@ -1,0 +1,180 @@
+// Files of a few bytes that ask for work without end: each ends in an error, or in a graph, within moments. What these
+// tests look for would take hours if nothing bounded it.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/verifier.h"
+#include "frontends/onnx/tensor_data.h"
+#include "frontends/onnx_importer.h"
+#include "onnx/onnx.pb.h"
+
+namespace lockstep {
+namespace {
+
+using onnx::AttributeProto;
+using onnx::GraphProto;
+using onnx::ModelProto;
+using Names = std::vector<std::string>;
+using testing::HasSubstr;
+
+AttributeProto Attribute(const std::string& name, const std::vector<int64_t>& values) {
+  AttributeProto attribute;
+  attribute.set_name(name);
+  attribute.set_type(AttributeProto::INTS);
+  for (int64_t value : values) attribute.add_ints(value);
+  return attribute;
+}
+
+AttributeProto Attribute(const std::string& name, int64_t value) {
+  AttributeProto attribute;
+  attribute.set_name(name);
+  attribute.set_type(AttributeProto::INT);
+  attribute.set_i(value);
+  return attribute;
+}
+
+AttributeProto Attribute(const std::string& name, const std::string& value) {
+  AttributeProto attribute;
+  attribute.set_name(name);
+  attribute.set_type(AttributeProto::STRING);
+  attribute.set_s(value);
+  return attribute;
+}
+
+AttributeProto Attribute(const std::string& name, const GraphProto& body) {
+  AttributeProto attribute;
+  attribute.set_name(name);
+  attribute.set_type(AttributeProto::GRAPH);
+  *attribute.mutable_g() = body;
+  return attribute;
+}
+
+void AddNode(GraphProto& graph, const std::string& op, const Names& inputs, const std::string& output,
+             const std::vector<AttributeProto>& attributes = {}) {
+  onnx::NodeProto& node = *graph.add_node();
+  node.set_op_type(op);
+  for (const std::string& input : inputs) node.add_input(input);
+  node.add_output(output);
+  for (const AttributeProto& attribute : attributes) *node.add_attribute() = attribute;
+}
+
+template <typename T>
+void AddInitializer(ModelProto& model, const std::string& name, const Shape& shape, const std::vector<T>& values) {
+  onnx::TensorProto& tensor = *model.mutable_graph()->add_initializer();
+  tensor.set_name(name);
+  EncodeTensor(Tensor::Of<T>(shape, values), tensor);
+}
+
+void AddList(ModelProto& model, const std::string& name, const std::vector<int64_t>& values) {
+  AddInitializer<int64_t>(model, name, Shape({static_cast<int64_t>(values.size())}), values);
+}
+
+// From x: f32[4] to y, without nodes.
+ModelProto EmptyModel() {
+  ModelProto model;
+  model.set_ir_version(8);
+  model.add_opset_import()->set_version(20);
+  GraphProto& graph = *model.mutable_graph();
+  graph.set_name("test");
+  for (auto* value : {graph.add_input(), graph.add_output()}) {
+    auto& type = *value->mutable_type()->mutable_tensor_type();
+    type.set_elem_type(onnx::TensorProto::FLOAT);
+    type.mutable_shape()->add_dim()->set_dim_value(4);
+  }
+  graph.mutable_input(0)->set_name("x");
+  graph.mutable_output(0)->set_name("y");
+  return model;
+}
+
+// The same with large: f32[1,1,extent].
+ModelProto ModelOfLarge(int64_t extent) {
+  ModelProto model = EmptyModel();
+  AddList(model, "shape", {1, 1, extent});
+  AddInitializer<int64_t>(model, "scalar", Shape(), {0});
+  AddNode(*model.mutable_graph(), "Gather", {"x", "scalar"}, "element");
+  AddNode(*model.mutable_graph(), "Expand", {"element", "shape"}, "large");
+  return model;
+}
+
+std::string ErrorOf(const ModelProto& model) {
+  const auto imported = ImportOnnxBytes(model.SerializeAsString(), "m.onnx");
+  return imported.ok() ? "imported" : std::string(imported.status().message());
+}
+
+TEST(OnnxLimitsTest, LoopsOfConstantsRunWhenTheProgramDoes) {
+  GraphProto body;
+  for (const char* name : {"i", "goes_on", "c"}) body.add_input()->set_name(name);
+  for (const char* name : {"goes_on", "d"}) body.add_output()->set_name(name);
+  AddNode(body, "Add", {"c", "one"}, "d");
+  ModelProto model = EmptyModel();
+  AddInitializer<int64_t>(model, "trips", Shape(), {int64_t{1} << 31});
+  AddList(model, "zero", {0});
+  AddList(model, "one", {1});
+  AddNode(*model.mutable_graph(), "Loop", {"trips", "", "zero"}, "count", {Attribute("body", body)});
+  AddNode(*model.mutable_graph(), "Cast", {"count"}, "float", {Attribute("to", int64_t{1})});
+  AddNode(*model.mutable_graph(), "Add", {"x", "float"}, "y");
+  const auto imported = ImportOnnxBytes(model.SerializeAsString(), "m.onnx");
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_TRUE(Verify(imported->graph).ok());
+  EXPECT_THAT(imported->graph.ToString(), HasSubstr("= scan"));
+}
+
+TEST(OnnxLimitsTest, WideKernels) {
+  ModelProto model = ModelOfLarge(1 << 30);
+  AddList(model, "sizes", {1, 1, 4});
+  AddNode(*model.mutable_graph(), "Resize", {"large", "", "", "sizes"}, "y",
+          {Attribute("mode", "linear"), Attribute("antialias", int64_t{1})});
+  EXPECT_THAT(ErrorOf(model),
+              HasSubstr("Resize: the tables of weights and positions that are computed for the nodes of "
+                        "the file have"));
+}
+
+TEST(OnnxLimitsTest, RegionsFarAway) {
+  ModelProto model = ModelOfLarge(8);
+  AddList(model, "sizes", {1, 1, 4});
+  AddInitializer<float>(model, "roi", {6}, {0, 0, -3e38F, 1, 1, 3e38F});
+  AddNode(*model.mutable_graph(), "Resize", {"large", "roi", "", "sizes"}, "y",
+          {Attribute("mode", "linear"), Attribute("coordinate_transformation_mode", "tf_crop_and_resize")});
+  EXPECT_THAT(ErrorOf(model), HasSubstr("Resize: roi has -3e+38, expected parts of an extent"));
+}
+
+TEST(OnnxLimitsTest, GridsOfLargeImages) {
+  ModelProto model = EmptyModel();
+  AddInitializer<float>(model, "theta", {1, 2, 3}, {1, 0, 0, 0, 1, 0});
+  AddList(model, "size", {1, 1, 1 << 15, 1 << 15});
+  AddNode(*model.mutable_graph(), "AffineGrid", {"theta", "size"}, "y");
+  EXPECT_THAT(ErrorOf(model), HasSubstr("AffineGrid: the tables of weights and positions"));
+}
+
+// Each by itself is allowed, all together are not.
+TEST(OnnxLimitsTest, TablesOfAllNodesCount) {
+  ModelProto model = ModelOfLarge(1 << 10);
+  AddList(model, "sizes", {1, 1, 1 << 24});
+  for (int i = 0; i < 4; ++i)
+    AddNode(*model.mutable_graph(), "Resize", {"large", "", "", "sizes"}, "y" + std::to_string(i));
+  EXPECT_THAT(ErrorOf(model),
+              HasSubstr("have 67108872 entries, of which this one has 16777216; expected at most 67108864"));
+}
+
+TEST(OnnxLimitsTest, LargeWindowsAtManyPlaces) {
+  ModelProto model = ModelOfLarge(1 << 24);
+  AddNode(*model.mutable_graph(), "AveragePool", {"large"}, "y",
+          {Attribute("kernel_shape", std::vector<int64_t>{1 << 22}), Attribute("dilations", std::vector<int64_t>{2})});
+  EXPECT_THAT(ErrorOf(model), HasSubstr("is too large"));
+}
+
+// A constant that boxes are chosen from is known while it is small; the choice compares all with all.
+TEST(OnnxLimitsTest, ManyBoxes) {
+  ModelProto model = EmptyModel();
+  AddList(model, "boxes_shape", {1, 1 << 14, 4});
+  AddList(model, "scores_shape", {1, 4, 1 << 14});
+  AddList(model, "most", {1 << 14});
+  AddNode(*model.mutable_graph(), "ConstantOfShape", {"boxes_shape"}, "boxes");
+  AddNode(*model.mutable_graph(), "ConstantOfShape", {"scores_shape"}, "scores");
+  AddNode(*model.mutable_graph(), "NonMaxSuppression", {"boxes", "scores", "most"}, "chosen");
+  EXPECT_THAT(ErrorOf(model), HasSubstr("NonMaxSuppression: the tables of weights and positions"));
+}
+
+}  // namespace
+}  // namespace lockstep
