@@ -78,7 +78,15 @@ def environment() -> dict[str, str]:
     return {**os.environ, "ASAN_OPTIONS": "allocator_may_return_null=1:detect_leaks=1"}
 
 
-def fuzz(target: str, binary: Path, seconds: int, update: bool) -> bool:
+def culprit(log: str) -> str:
+    """What libFuzzer calls it, and the functions of ours that were being called, the innermost first."""
+    summary = re.findall(r"SUMMARY: (.*)", log)
+    calls = re.findall(r"#\d+ 0x\w+ in lockstep::((?:\(anonymous namespace\)::)?[\w:]+)", log)
+    return f"{summary[-1] if summary else 'no summary'}, in {' < '.join(calls[:12])}"
+
+
+def fuzz(target: str, binary: Path, seconds: int, update: bool) -> str:
+    """Returns what failed, or nothing."""
     directory = ROOT / "build/fuzz" / target
     corpus, found = directory / "corpus", directory / "found"
     for each in (corpus, found):
@@ -104,7 +112,7 @@ def fuzz(target: str, binary: Path, seconds: int, update: bool) -> bool:
     if run.returncode != 0 or executions is None:
         cause = [line for line in text.splitlines() if not re.match(r"#\d+\t|INFO:|\tNEW_FUNC", line)]
         print(f"fuzz: {target}: exit code {run.returncode}; see {log}\n" + "\n".join(cause[:60]))
-        return False
+        return f"fuzz: {target}: {culprit(text)}"
     print(f"fuzz: {target}: {executions.group(1)} inputs run, {covered[-1]} edges covered, none failed", flush=True)
     if update:
         least = directory / "least"
@@ -119,7 +127,7 @@ def fuzz(target: str, binary: Path, seconds: int, update: bool) -> bool:
         print(
             f"fuzz: wrote {archive(target)}, {len(list(least.iterdir()))} inputs, {archive(target).stat().st_size} bytes"
         )
-    return True
+    return ""
 
 
 def main() -> None:
@@ -132,8 +140,8 @@ def main() -> None:
     if unknown := set(targets) - set(TARGETS):
         parser.error(f"there is no target {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
     binaries = build(targets)
-    passed = [fuzz(target, binaries[target], arguments.seconds, arguments.update) for target in targets]
-    sys.exit(0 if all(passed) else 1)
+    failures = [fuzz(target, binaries[target], arguments.seconds, arguments.update) for target in targets]
+    sys.exit("\n".join(filter(None, failures)) or 0)
 
 
 if __name__ == "__main__":
