@@ -9,6 +9,7 @@ trace of two ranks on one host and the measured network of two hosts (docs/forec
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import json
 import os
@@ -73,7 +74,10 @@ def forecasts(model: str, arguments: argparse.Namespace) -> dict[int, float]:
         )
         if done.returncode != 0:
             sys.exit(done.stderr)
-        rows = forecast(report, Machine.read(path), arguments.hosts)
+        machine = Machine.read(path)
+        # A byte takes as much of a core whatever the share, and so more of a share.
+        machine = dataclasses.replace(machine, processor=machine.processor / arguments.share)
+        rows = forecast(report, machine, arguments.hosts)
     return {row.hosts: row.seconds for row in rows}
 
 
