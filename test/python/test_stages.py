@@ -127,6 +127,25 @@ def test_a_transformer_over_mpi(tmp_path: Path) -> None:
         np.testing.assert_allclose(one.state[name], value, rtol=1e-3, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.parametrize(("how", "end"), [("kill", r"\(process \d+\) died"), ("stop", ": stopped by a signal")])
+def test_a_stage_that_is_gone_is_named(how: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its rank, what is waited for in names of the model, and none of what passes made."""
+    monkeypatch.setenv("LOCKSTEP_STALL", "1")
+    done = mpirun(2, HERE / "mpi_stage_fails.py", tmp_path, how)
+    message = (tmp_path / "message").read_text()
+    what = r"stage \d to (?:\d|all), (?:state \S+|result loss|(?:gradient of )?onnx:\S+, micro-batch \d of 4)"
+    assert re.match(rf"stage 0 of @\w+, transfer\.wait, {what}: rank", message), message
+    assert re.search(rf"rank 1 \(stage 1\) on host \S+ ?{end}", message), message
+    assert re.search(rf"rank 0 \(stage 0\) on host \S+ waited .*in transfer f32\[\d+\] `{what}`", message), message
+    assert not re.search("%|permute|broadcast", message), message
+    if how == "stop":  # what is said before that
+        assert re.search(rf"rank 0 \(stage 0\) on host \S+ has waited 1s in transfer f32\[\d+\] `{what}`", done.stderr)
+        assert re.search(rf"rank 0 .*  call 2 of @\w+, stage 0, step \d+ transfer.wait {what}\n", done.stderr), (
+            done.stderr
+        )
+        assert re.search(r"rank 1 .*  stopped .*  after call 1 of @\w+, stage 1\n", done.stderr), done.stderr
+
+
 def test_what_stages_cannot_run_is_named() -> None:
     step = mlp_step()
 
