@@ -55,9 +55,8 @@ class StartCollective : public Step {
     void* output = context.data(c.output);
     const AxisContext& axis = context.axis(c.mesh_axis);
     Communicator& communicator = axis.communicator_of(c);
-    const bool is_transfer = c.op == CollectiveOp::kBroadcast && !c.said.empty();
     const Communicator::Call call{c.name_in_messages(), context.stream(), axis.evidence, /*compared_only=*/false,
-                                  is_transfer};
+                                  c.is_called_transfer()};
     switch (c.op) {
       case CollectiveOp::kAllReduce: return communicator.StartAllReduce(input, output, c.count, c.dtype, c.kind, call);
       case CollectiveOp::kBroadcast: return communicator.StartBroadcast(input, output, c.count, c.dtype, c.root, call);

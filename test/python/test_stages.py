@@ -12,6 +12,7 @@ import pytest
 import lockstep as ls
 from cases import CASES
 from example_parts import part
+from lockstep.forecast import Link, Machine, forecast
 from ranks import mpirun, run_in_threads
 from test_errors import raises
 
@@ -167,7 +168,9 @@ def test_what_stages_cannot_run_is_named() -> None:
 
 def test_a_state_of_another_stage_is_named() -> None:
     def body(world: ls.Communicator) -> None:
-        exe = ls.compile(mlp_step(), world=world, mesh=TWO, threads=1)
+        _, exe = learn(world, mlp_step(), TWO, steps=1)
+        with raises("forecast: @mlp runs in stages, and what is forecast are hosts that share a batch"):
+            forecast(exe.report(), Machine(between=Link(1e-5, 1e9)), [2])
         other = next(each.name for each in exe._whole_states() if each.name not in exe.state)
         with raises(f"state {other} is not on this rank, {world.rank}"):
             exe.state[other]
