@@ -26,6 +26,7 @@ class CheckFailure {
 
 }  // namespace lockstep::internal
 
-#define LOCKSTEP_CHECK(condition)   \
-  while (!(condition)) [[unlikely]] \
-  ::lockstep::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
+// That it fails is unlikely, as compilers take what ends in a function that does not return; [[unlikely]] says no more,
+// and clang warns of it where the condition is a constant.
+#define LOCKSTEP_CHECK(condition) \
+  while (!(condition)) ::lockstep::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()

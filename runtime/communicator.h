@@ -123,6 +123,9 @@ class Communicator {
     // Moves nothing and leaves the operands alone, null ones too: the call is compared with the peers', and its Wait
     // returns when all have started it. All ranks alike.
     bool compared_only = false;
+    // A broadcast of what one rank alone has, which messages call a transfer: the label says from where to where, and
+    // the root's number is one of this communicator, which users do not know.
+    bool is_transfer = false;
   };
 
   // A collective in flight. A plain value; wait for each exactly once, in any order.

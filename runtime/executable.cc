@@ -83,6 +83,7 @@ std::string CollectiveInfo::ToString() const {
 
 std::string StepInfo::ToString() const {
   std::string text = name;
+  if (collective && !collective->said.empty()) return text + ", " + collective->said;
   for (const StepOperand& write : writes) text += " %" + write.name;
   if (!source.empty()) text += ", at " + source;
   return text;

@@ -76,7 +76,12 @@ struct CollectiveInfo {
   // Equal for in place. Of a transfer, and of what has a root and a part of a program, empty where the rank has none.
   BufferSlice input, output;
   std::string label;  // "bucket 0 (%dw, %db)": what messages call it
+  // What they call it instead, where the label has names that no user knows; need not be unique. Empty: the label.
+  std::string said;
 
+  // Whether messages call it a transfer: of what one rank alone has, to another one or to all.
+  bool is_called_transfer() const { return is_transfer || (op == CollectiveOp::kBroadcast && !said.empty()); }
+  std::string_view name_in_messages() const { return said.empty() ? label : said; }
   std::string ToString() const;  // one line, equal on ranks that run the same program
   bool operator==(const CollectiveInfo&) const = default;
 };

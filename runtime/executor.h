@@ -253,6 +253,7 @@ class Executor {
   // It is under way until the first step that may write a state.
   absl::Status StartWitnesses();
   absl::Status WaitForWitnesses();
+  std::string NameInMessages(const StepInfo& step) const;
   absl::Status RunSteps(Flight& flight);
   absl::Status RunAtOnce(StepContext& context, Flight& flight);
   absl::Status RunAll(Flight& flight);
@@ -309,6 +310,7 @@ class Executor {
   Recorder* recorder_ = nullptr;             // of the communicator; null: nobody records
   bool records_ = false;                     // in the present run
   uint16_t recorded_as_ = 0;                 // the number of the program there
+  std::vector<std::string> roles_;           // by rank of the world: its part of the program; none: all run the whole
   std::vector<Failure> failures_;            // all since Load
   bool untold_ = false;                      // the last of them
   size_t first_update_ = 0;                  // the first step that may write a state

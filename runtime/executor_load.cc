@@ -117,13 +117,18 @@ absl::Status Executor::Agree() {
 void Executor::NameSteps() {
   recorder_ = communicator_.recorder();
   if (recorder_ == nullptr) return;
+  const Mesh& mesh = executable_.mesh;
+  for (int rank = 0; rank < communicator_.size() && !executable_.parts_along.empty(); ++rank)
+    roles_.push_back(executable_.parts_along + " " + std::to_string(mesh.Coordinate(rank, executable_.parts_along)));
   RecordedProgram program;
   program.name = executable_.name;
+  if (!roles_.empty()) program.part = roles_[static_cast<size_t>(communicator_.rank())];
   for (const std::unique_ptr<Step>& step : executable_.steps) {
     const StepInfo& info = step->info();
     RecordedStep named{KindOf(info.kind), info.name, info.source, {}, 0};
     if (info.collective) {
-      named.label = info.collective->label;
+      named.label = info.collective->name_in_messages();
+      if (!info.collective->said.empty()) named.source.clear();  // it is said there
       named.is_urgent = info.collective->is_urgent;
       named.bytes = static_cast<int64_t>(std::max(info.collective->input.bytes, info.collective->output.bytes));
     }
@@ -131,6 +136,7 @@ void Executor::NameSteps() {
     program.steps.push_back(std::move(named));
   }
   recorded_as_ = recorder_->AddProgram(std::move(program));
+  recorder_->SetRoles(recorded_as_, roles_);
 }
 
 absl::Status Executor::MakeAxes() {

@@ -175,6 +175,14 @@ absl::Status Executor::RunAtOnce(StepContext& context, Flight& flight) {
   return absl::OkStatus();
 }
 
+// Of a part of a program names of its values mean nothing to users: passes have made many copies of each.
+std::string Executor::NameInMessages(const StepInfo& step) const {
+  if (roles_.empty()) return step.ToString();
+  const bool has_names = step.source.empty() || step.collective.has_value();
+  return roles_[static_cast<size_t>(communicator_.rank())] + " of @" + executable_.name + ", " +
+         (has_names ? step.ToString() : step.name + ", at " + step.source);
+}
+
 absl::Status Executor::RunSteps(Flight& flight) {
   StepContext context(addresses_, device_, axes_, tickets_, served_.get());
   if (executable_.whole != nullptr && !options_.profile) return RunAtOnce(context, flight);
@@ -194,7 +202,7 @@ absl::Status Executor::RunSteps(Flight& flight) {
     Record(StepEvent::Kind::kStep, before, static_cast<int32_t>(i));
     absl::Status status = step.Run(context);
     if (status.ok() && each) status = device_.Synchronize();
-    if (!status.ok()) return Annotate(status, step.info().ToString());
+    if (!status.ok()) return Annotate(status, NameInMessages(step.info()));
     const int64_t after = RecordNow();
     flight.steps[i] = Seconds(after - before);
     before = after;
@@ -203,6 +211,7 @@ absl::Status Executor::RunSteps(Flight& flight) {
 }
 
 absl::Status Executor::RunAll(Flight& flight) {
+  if (recorder_ != nullptr) recorder_->SetRoles(recorded_as_, roles_);
   RETURN_IF_ERROR(BindSettings());
   RETURN_IF_ERROR(BindInputs());
   RETURN_IF_ERROR(BindResults());

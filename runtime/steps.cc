@@ -55,7 +55,8 @@ class StartCollective : public Step {
     void* output = context.data(c.output);
     const AxisContext& axis = context.axis(c.mesh_axis);
     Communicator& communicator = axis.communicator_of(c);
-    const Communicator::Call call{c.label, context.stream(), axis.evidence};
+    const Communicator::Call call{c.name_in_messages(), context.stream(), axis.evidence, /*compared_only=*/false,
+                                  c.is_called_transfer()};
     switch (c.op) {
       case CollectiveOp::kAllReduce: return communicator.StartAllReduce(input, output, c.count, c.dtype, c.kind, call);
       case CollectiveOp::kBroadcast: return communicator.StartBroadcast(input, output, c.count, c.dtype, c.root, call);
@@ -77,7 +78,8 @@ class StartCollective : public Step {
     std::byte* const input = context.data(c.input);
     std::byte* const output = input != nullptr ? input : context.data(c.output);
     const int root = c.pairs[0].source < c.pairs[0].target ? 0 : 1;
-    const Communicator::Call call{c.label, context.stream(), lane.evidence};
+    const Communicator::Call call{c.name_in_messages(), context.stream(), lane.evidence, /*compared_only=*/false,
+                                  /*is_transfer=*/true};
     return lane.communicator->StartBroadcast(input, output, c.count, c.dtype, root, call);
   }
 

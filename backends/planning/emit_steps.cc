@@ -50,8 +50,9 @@ StepList EmitSteps(Program& program, const BufferPlan& plan) {
         const bool is_start = instruction.kind == Instruction::Kind::kStart;
         info.kind = is_start ? StepKind::kStart : StepKind::kWait;
         const bool is_barrier = instruction.collective.is_barrier;
-        info.name = (is_barrier ? "barrier" : std::string(TraitsOf(instruction.collective.op).name)) +
-                    (is_start ? ".start" : ".wait");
+        const bool is_transfer = instruction.collective.is_called_transfer();
+        info.name = is_barrier ? "barrier" : is_transfer ? "transfer" : TraitsOf(instruction.collective.op).name;
+        info.name += is_start ? ".start" : ".wait";
         info.collective = std::move(instruction.collective);
         if (is_barrier) {
           steps.push_back(CollectiveStep(std::move(info)));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "backends/planning/said_of.h"
 #include "backends/planning/served_states.h"
 #include "core/local_types.h"
 #include "core/op_def.h"
@@ -238,17 +239,22 @@ absl::Status ProgramBuilder::LowerCollective(const Node& node) {
   // produced.
   const bool any_layout = TraitsOf(*node.op().collective()).in_place;
   std::map<DType, std::pair<std::vector<int>, std::vector<int>>> by_dtype;
+  std::map<DType, std::vector<size_t>> positions;
   for (size_t i = 0; i < node.operands().size(); ++i) {
     const int read = any_layout ? StoragesOf(node.operand(i)).front() : Find(node.operand(i), "");
     if (read < 0) return Internal() << node.Describe() << ": operand " << i << " is not row-major";
     const Value result = const_cast<Node&>(node).result(i);
     const Storage& storage = program_.storage(read);
     auto& [reads, writes] = by_dtype[node.operand(i).dtype()];
+    positions[node.operand(i).dtype()].push_back(i);
     reads.push_back(read);
     writes.push_back(any_layout ? Define(result, storage.layout, storage.bytes) : Define(result));
   }
-  for (auto& [dtype, operands] : by_dtype)
-    AddCollective(node, InfoOf(node, dtype), std::move(operands.first), std::move(operands.second));
+  for (auto& [dtype, operands] : by_dtype) {
+    CollectiveInfo info = InfoOf(node, dtype);
+    if (!part_.is_whole() && any_layout) info.said = SaidOfReduction(node, positions.at(dtype));
+    AddCollective(node, std::move(info), std::move(operands.first), std::move(operands.second));
+  }
   return absl::OkStatus();
 }
 
@@ -288,6 +294,7 @@ absl::Status ProgramBuilder::LowerOwnEnd(const Node& node) {
   }
   info.count = operand.type().num_elements();
   info.label = "%" + operand.name();
+  info.said = SaidOfTransfer(node);
   std::vector<int> reads, writes;
   if (part_.Has(operand)) {
     reads.push_back(Find(operand, ""));

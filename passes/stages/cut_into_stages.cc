@@ -8,6 +8,7 @@
 #include "core/builder.h"
 #include "core/op_def.h"
 #include "core/ops/scan.h"
+#include "passes/stages/names.h"
 #include "passes/stages/turns.h"
 
 namespace lockstep::passes {
@@ -115,8 +116,12 @@ class StageCutter {
     spec.placements.resize(node.num_results());
     for (size_t i = 0; i < node.num_results(); ++i) spec.placements[i] = At(node.placements(i), stage);
     ASSIGN_OR_RETURN(Node* const copy, to_.Insert(std::move(spec)));
-    for (size_t i = 0; i < node.num_results(); ++i)
-      made_[KeyOf(const_cast<Node&>(node).result(i), micro_batch, stage)] = copy->result(i);
+    for (size_t i = 0; i < node.num_results(); ++i) {
+      const Value result = const_cast<Node&>(node).result(i);
+      made_[KeyOf(result, micro_batch, stage)] = copy->result(i);
+      const std::string name = node.op().has_trait(kCollective) ? WhatIsReduced(step_, result) : "";
+      if (!name.empty()) to_.SetName(copy->result(i), name);
+    }
     return absl::OkStatus();
   }
 
@@ -125,7 +130,11 @@ class StageCutter {
   void Move(Value value, int64_t micro_batch, int64_t to) {
     const int64_t from = plan_.StageOf(value);
     const Value here = made_.at(KeyOf(value, micro_batch, from));
-    b_.set_source(value.node->source());
+    const bool is_sum = plan_.loop() != nullptr && value.node == plan_.loop();
+    std::string what = WhatMoves(step_, is_sum ? plan_.OfOneMicroBatch(value) : value);
+    if (micro_batch != kEach)
+      what += ", micro-batch " + std::to_string(micro_batch + 1) + " of " + std::to_string(plan_.micro_batches());
+    b_.set_source(std::move(what));
     const Value there = b_.Op("collective_permute", {here},
                               {{"axis", std::string(kStageAxis)},
                                {"sources", std::vector<int64_t>{from}},
@@ -231,7 +240,7 @@ class StageCutter {
         continue;
       }
       if (value.placement(kStageAxis).is_at()) {
-        b_.set_source(result.value.node->source());
+        b_.set_source("result " + result.name);
         value = b_.Op("collective_broadcast", {value}, {{"axis", std::string(kStageAxis)}, {"root", stage}});
         RETURN_IF_ERROR(b_.status());
       }

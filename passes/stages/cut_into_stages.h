@@ -41,6 +41,8 @@
 //  * Data inputs, labels too, are given to the stages that read them. A state has one stage; if another one reads it,
 //    as a table that is used twice, it is moved once a step.
 //  * Results that are no states are on all stages.
+//  * A transfer's source says what moves, and the name of what ranks along other axes add up whose gradient it is, in
+//    names of the model (names.h): messages say it of a rank that waits.
 
 #pragma once
 

@@ -15,10 +15,14 @@ from pathlib import Path
 
 from . import _supervise
 from ._errors import Error
+from ._launch.ends import Ends
+from ._launch.mpirun import RANK
+from ._launch.watch import watch
 
 PROBE_SECONDS = 20.0  # in which a host has to answer
 PAUSE_SECONDS = 10.0  # before hosts are asked again, where too few have answered
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun")
+_TAGS = ("--tag-output", "-tag-output")  # of mpirun; here they have each line of a rank begin with its name
 _PLACES = (
     "-n",
     "--n",
@@ -52,6 +56,8 @@ def run(command: Sequence[str], restarts: int, hosts: str | None, min_ranks: int
     """
     if not command or Path(command[0]).name not in _LAUNCHERS:
         raise Error(f"the command after -- is {command[0] if command else 'missing'}, expected mpirun")
+    if " " in sys.executable + RANK:
+        raise Error(f"mpirun cannot start ranks by {sys.executable} {RANK}: one of the paths has a space")
     if restarts < 0:
         raise Error(f"--restart is {restarts}, expected at least 0")
     places = _hosts_of(hosts) if hosts is not None else {}
@@ -107,10 +113,15 @@ def _attempts(command: Sequence[str], restarts: int, hosts: Mapping[str, int], l
         if attempt > 0:
             _say(f"restart {attempt} of {restarts}" + (f" on {_text(left)}" if hosts else ""))
         begin = time.monotonic()
-        code = _supervise.run(_with_options(command, left), _environment(attempt), _say)
+        ends, names_ranks = Ends(), any(option in command for option in _TAGS)
+        code, overdue = watch(_with_options(command, left), _environment(attempt), ends, names_ranks=names_ranks)
+        for reason in overdue:
+            _say(reason)
         if code == 0:
             return 0
         _say(f"the job failed after {time.monotonic() - begin:.0f} s, exit code {code}")
+        for failure in ends.failures():
+            _say(failure)
     return code
 
 
@@ -120,7 +131,8 @@ def _text(hosts: Mapping[str, int]) -> str:
 
 def _with_options(command: Sequence[str], hosts: Mapping[str, int]) -> list[str]:
     places = ["-np", str(sum(hosts.values())), "--host", _text(hosts)] if hosts else []
-    return [command[0], *places, "-x", "LOCKSTEP_ATTEMPT", *command[1:]]
+    options = ["--tag-output", "--mca", "orte_fork_agent", f"{sys.executable} {RANK}"]  # for output.py and ends.py
+    return [command[0], *options, *places, "-x", "LOCKSTEP_ATTEMPT", *command[1:]]
 
 
 def _environment(attempt: int) -> dict[str, str]:

@@ -25,6 +25,8 @@ class Settings(MutableMapping[str, float]):
       >>> exe.settings["optimizer/learning_rate"]
       0.1
       >>> exe.settings["optimizer/learning_rate"] = 0.01  # or exe.set(learning_rate=0.01), or exe.set(lr=0.01)
+
+    With groups of parameters each has its own, whose name no keyword can be: `exe.set(**{"optimizer/b*/learning_rate": 0.1})`.
     """
 
     def __init__(self, executable: Executable) -> None:
@@ -54,7 +56,9 @@ class Settings(MutableMapping[str, float]):
             return found[0]
         shown = str(name).encode(errors="backslashreplace").decode()  # of a lone surrogate
         if found:
-            raise NoSuchSetting(f"several settings are called {shown}: {', '.join(found)}; give one of these names")
+            one = max(found, key=lambda each: each.count("/"))  # a group's, if there are groups
+            form = f'exe.set(**{{"{one}": 0.1}}) or exe.settings["{one}"] = 0.1'
+            raise NoSuchSetting(f"several settings are called {shown}: {', '.join(found)}; say which, as in {form}")
         near = difflib.get_close_matches(str(name), names, n=1)
         meant = f"; is {near[0]} meant?" if near else "."
         raise NoSuchSetting(f"there is no setting {shown}{meant} There are: {', '.join(names) or 'none'}")

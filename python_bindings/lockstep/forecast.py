@@ -142,7 +142,7 @@ def forecast(report: Report, machine: Machine, hosts: Iterable[int] = _HOSTS) ->
       hosts: how many.
 
     Raises:
-      Error: the machine lacks a link that is asked for, or the report has no times of steps.
+      Error: the machine lacks a link that is asked for, the report has no times of steps, or it is of stages of a pipeline.
     """
     hosts = [_check.integer("forecast: hosts", each, 1) for each in hosts]
     if max(hosts, default=1) > 1 and machine.between is None:
@@ -151,6 +151,8 @@ def forecast(report: Report, machine: Machine, hosts: Iterable[int] = _HOSTS) ->
         raise Error(f"forecast: the machine says nothing of the {machine.ranks} ranks within a host")
     if not any(step.is_collective for step, _ in report.steps):
         raise Error(f"forecast: @{report.program} has no collectives; it has to be compiled for several ranks")
+    if any(step.name.startswith("transfer.") for step, _ in report.steps):
+        raise Error(f"forecast: @{report.program} runs in stages, and what is forecast are hosts that share a batch")
     if sum(seconds for step, seconds in report.steps if not step.is_collective) < report.compute / 2:
         raise Error(
             f"forecast: the steps of @{report.program} ran at once, so that none has a time; compile with profile=True"

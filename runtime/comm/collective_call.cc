@@ -23,6 +23,7 @@ CollectiveCall Make(Opcode opcode, std::span<const int64_t> counts, DType dtype,
   d.dtype = static_cast<uint8_t>(dtype);
   d.evidence = call.evidence;
   d.compared_only = call.compared_only;
+  d.is_transfer = call.is_transfer;
   d.pieces = static_cast<int32_t>(counts.size());
   d.count = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   if (counts.size() > 1) d.lists = std::accumulate(counts.begin(), counts.end(), kNoneYet, Mix);

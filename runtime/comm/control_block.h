@@ -41,6 +41,7 @@ struct OpDescription {
   uint64_t lists = 0;  // hash of the pieces' counts if there are several, and of the pairs
   Communicator::Evidence evidence = {};
   bool compared_only = false;  // nothing is moved
+  bool is_transfer = false;    // see Communicator::Call
   bool operator==(const OpDescription&) const = default;
 };
 

@@ -13,9 +13,9 @@ namespace lockstep {
 std::string Describe(const OpDescription& d, const std::string& label) {
   std::ostringstream text;
   const OpcodeTraits traits = TraitsOf(d.opcode);
-  text << traits.name;
+  text << (d.is_transfer ? "transfer" : traits.name);
   if (traits.reduces) text << " " << ReduceKindName(static_cast<ReduceKind>(d.kind));
-  if (traits.has_root()) text << (traits.from_root ? " from rank " : " to rank ") << d.root;
+  if (traits.has_root() && !d.is_transfer) text << (traits.from_root ? " from rank " : " to rank ") << d.root;
   if (traits.moves_data) text << " " << DTypeName(static_cast<DType>(d.dtype)) << "[" << d.count << "]";
   if (d.pieces != 1) text << " in " << d.pieces << " pieces";
   // All that is known of a peer's lists.

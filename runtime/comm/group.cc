@@ -10,6 +10,7 @@
 #include "runtime/comm/clock.h"
 #include "runtime/comm/describe.h"
 #include "runtime/record/clock.h"
+#include "runtime/record/recorder.h"
 
 namespace lockstep {
 namespace {
@@ -161,7 +162,11 @@ void Group::Retire(uint64_t sequence) {
 }
 
 std::string Group::Name(int world_rank) const {
-  return "rank " + std::to_string(NumberInWorld(world_rank)) + " on host " + place_.hosts[world_rank];
+  const int rank = NumberInWorld(world_rank);
+  const Recorder* const recorder = place_.family == nullptr ? nullptr : place_.family->recorder();
+  const std::string role = recorder == nullptr ? "" : recorder->RoleOf(rank);
+  return "rank " + std::to_string(rank) + (role.empty() ? "" : " (" + role + ")") + " on host " +
+         place_.hosts[world_rank];
 }
 
 }  // namespace lockstep

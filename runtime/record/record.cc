@@ -47,7 +47,7 @@ std::string RecordedProgram::Describe(int32_t step) const {
 
 std::string ToText(const RecordedProgram& program) {
   std::string text = std::string(kHead) + std::to_string(program.index) + "\t" + std::to_string(program.steps.size()) +
-                     "\t" + WithoutSeparators(program.name) + "\n";
+                     "\t" + WithoutSeparators(program.name) + "\t" + WithoutSeparators(program.part) + "\n";
   for (const RecordedStep& step : program.steps) {
     text += std::to_string(static_cast<int>(step.kind)) + "\t" + WithoutSeparators(step.name) + "\t" +
             WithoutSeparators(step.source) + "\t" + WithoutSeparators(step.label) + "\t" + std::to_string(step.bytes) +
@@ -63,7 +63,8 @@ std::vector<RecordedProgram> ParsePrograms(std::string_view text) {
     RecordedProgram program;
     program.index = static_cast<uint16_t>(Number(Take(&line, '\t')));
     const int64_t steps = Number(Take(&line, '\t'));
-    program.name = line;
+    program.name = Take(&line, '\t');
+    program.part = line;
     for (int64_t i = 0; i < steps; ++i) {
       if (text.find('\n') == std::string_view::npos) return programs;  // more is to come, or the rank died
       line = Take(&text, '\n');

@@ -58,6 +58,7 @@ struct RecordedStep {
 struct RecordedProgram {
   uint16_t index = 0;
   std::string name;
+  std::string part;  // of it, which this rank runs: "stage 1"; empty: the whole
   std::vector<RecordedStep> steps;
 
   // "step 17 onednn.matmul (onnx:/fc1/MatMul)", "all_reduce.wait bucket 0 (%dw)"

@@ -147,6 +147,18 @@ void Recorder::SetFailure(const absl::Status& failure) {
   to.failed.store(2, std::memory_order_release);
 }
 
+void Recorder::SetRoles(uint16_t program, const std::vector<std::string>& roles) {
+  const std::lock_guard<std::mutex> lock(naming_);
+  if (roles_of_ == program) return;
+  roles_of_ = program;
+  roles_ = roles;
+}
+
+std::string Recorder::RoleOf(int rank) const {
+  const std::lock_guard<std::mutex> lock(naming_);
+  return rank >= 0 && static_cast<size_t>(rank) < roles_.size() ? roles_[static_cast<size_t>(rank)] : "";
+}
+
 void Recorder::SetClockAhead(int64_t nanoseconds) {
   const std::lock_guard<std::mutex> lock(naming_);
   header().rank.clock_ahead = nanoseconds;

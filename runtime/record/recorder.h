@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -55,6 +56,11 @@ class Recorder {
   void Record(const TransferEvent& event) { transfers_.Write(event); }
   // That this rank's world has failed. The first failure counts.
   void SetFailure(const absl::Status& failure);
+  // What the ranks of the world are, by rank, in the program that this one runs now, such as "stage 1": messages of
+  // this rank say it of each rank that they name. None: they are alike. Does nothing if it is the program of the last
+  // call.
+  void SetRoles(uint16_t program, const std::vector<std::string>& roles);
+  std::string RoleOf(int rank) const;  // empty: none
   // By how much this rank's clock is ahead of rank 0's. Before anything else is recorded.
   void SetClockAhead(int64_t nanoseconds);
 
@@ -83,6 +89,8 @@ class Recorder {
   mutable std::mutex naming_;  // guards what follows, and the clock's offset
   uint16_t programs_ = 0;
   std::string programs_text_;
+  int roles_of_ = -1;  // the program of roles_; -1: none yet
+  std::vector<std::string> roles_;
   std::unique_ptr<TraceWriter> trace_;  // null: no trace is written
 };
 

@@ -52,8 +52,9 @@ bool IsInCollective(const StepEvent& event, const RecordedProgram* program) {
 
 std::string CallText(const StepEvent& event, const RecordedProgram* program) {
   std::string text = "call " + std::to_string(event.call);
-  if (program != nullptr) text += " of @" + program->name;
-  return text;
+  if (program == nullptr) return text;
+  text += " of @" + program->name;
+  return program->part.empty() ? text : text + ", " + program->part;
 }
 
 Activity OutsideCalls(const RankRecord& record, const std::optional<TransferEvent>& transfer) {

@@ -371,6 +371,104 @@ TEST(CompiledStages, CompareWhatWasAssigned) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("assigned"));
 }
 
+// Of layers that a model file has named. The last one takes a label that is none.
+constexpr std::string_view kNamed = R"(
+graph @named(%x: f32[12,6] split(0), state %fc1.weight: f32[6,6], state %fc2.weight: f32[6,6], state %fc3.weight: f32[6,3]) -> (logits: f32[12,3] split(0)) {
+  %h1 = matmul %x, %fc1.weight : f32[12,6] @"onnx:/fc1/MatMul"
+  %a1 = tanh %h1 : f32[12,6] @"onnx:/fc1/Tanh"
+  %h2 = matmul %a1, %fc2.weight : f32[12,6] @"onnx:/fc2/MatMul"
+  %a2 = tanh %h2 : f32[12,6] @"onnx:/fc2/Tanh"
+  %y  = matmul %a2, %fc3.weight : f32[12,3] @"onnx:/fc3/MatMul"
+  return %y
+}
+)";
+
+// What the ranks' calls say when one of them gives up before its second one, or gets a label that is none.
+std::vector<std::string> MessagesOf(const Mesh& mesh, int culprit, bool bad_label) {
+  passes::TrainStepSpec spec = Momentum();
+  spec.clipping = {"global_norm", 0.5};
+  const Graph step = StepOf(kNamed, 2, spec);
+  CompileOptions options;
+  options.mesh = mesh;
+  std::vector<absl::Status> all;
+  const absl::Status status = ForEachRank(
+      static_cast<int>(mesh.num_ranks()),
+      [&](Communicator& communicator) -> absl::Status {
+        ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
+        ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
+        ASSIGN_OR_RETURN(const auto executor, Load(step, options, communicator, *opened.device));
+        for (int call = 0; call < 3; ++call) {
+          const bool fails = call == 1 && communicator.rank() == culprit;
+          if (fails && !bad_label) {
+            communicator.Abort(InvalidArgument() << "no more data");  // before it leaves the executor's communicators
+            return absl::OkStatus();
+          }
+          std::vector<Tensor> values;
+          std::vector<NamedInput> inputs;
+          for (const ValueInfo& info : executor->executable().inputs) values.emplace_back(info.local_type);
+          for (size_t i = 0; i < values.size(); ++i) {
+            if (fails && values[i].dtype() == DType::kI64) values[i].mutable_data<int64_t>()[0] = 7;
+            inputs.push_back({executor->executable().inputs[i].name, {values[i].type(), values[i].bytes()}});
+          }
+          RETURN_IF_ERROR(executor->Run(inputs, {}));
+        }
+        return absl::OkStatus();
+      },
+      &all);
+  EXPECT_FALSE(status.ok());
+  std::vector<std::string> messages;
+  for (const absl::Status& each : all) messages.emplace_back(each.message());
+  return messages;
+}
+
+// The rank, its stage, and names of the model; none of values that passes made, nor of what a transfer is made of.
+void ExpectInWordsOfTheUser(const std::string& message) {
+  EXPECT_THAT(message, testing::Not(HasSubstr("%")));
+  EXPECT_THAT(message, testing::Not(HasSubstr("permute")));
+  EXPECT_THAT(message, testing::Not(HasSubstr("broadcast")));
+  EXPECT_THAT(message, testing::Not(HasSubstr("micro-batches")));
+}
+
+TEST(CompiledStages, CallWhatMovesByNamesOfTheModel) {
+  passes::TrainStepSpec spec = Momentum();
+  spec.clipping = {"global_norm", 0.5};
+  CompileOptions options;
+  options.mesh = Mesh({{"stage", 2}, {"data", 2}});
+  options.rank = 3;
+  const auto executable = Compile(StepOf(kNamed, 2, spec), **CreateBackend("cpu"), options);
+  ASSERT_TRUE(executable.ok()) << executable.status();
+  std::set<std::string> names;
+  for (const std::unique_ptr<Step>& step : executable->steps) {
+    const std::optional<CollectiveInfo>& collective = step->info().collective;
+    if (collective) names.insert(std::string(collective->name_in_messages()));
+  }
+  for (const std::string& name : names) ExpectInWordsOfTheUser(name);
+  EXPECT_THAT(names, testing::IsSupersetOf({"stage 0 to 1, onnx:/fc2/Tanh, micro-batch 1 of 2",
+                                            "stage 0 to 1, onnx:/fc2/Tanh, micro-batch 2 of 2",
+                                            "stage 1 to 0, gradient of onnx:/fc3/MatMul, micro-batch 2 of 2",
+                                            "gradient of fc3.weight, and result loss", "stage 1 to all, result loss"}));
+}
+
+TEST(CompiledStages, SayWhoFailedInWordsOfTheUser) {
+  const std::vector<std::string> three = MessagesOf(Mesh({{"stage", 3}}), 1, false);
+  for (size_t rank : {0U, 2U}) {
+    ExpectInWordsOfTheUser(three[rank]);
+    EXPECT_THAT(three[rank], HasSubstr("stage " + std::to_string(rank) + " of @named, transfer.wait, stage "));
+    EXPECT_THAT(three[rank], HasSubstr("rank 1 (stage 1) on host "));
+    EXPECT_THAT(three[rank], HasSubstr("gave up: no more data"));
+  }
+  EXPECT_THAT(three[2], HasSubstr("transfer.wait, stage 1 to 2, onnx:/fc3/MatMul, micro-batch 1 of 2: "));
+  const std::vector<std::string> replicas = MessagesOf(Mesh({{"stage", 2}, {"data", 2}}), 3, false);
+  for (size_t rank : {0U, 1U, 2U}) {
+    ExpectInWordsOfTheUser(replicas[rank]);
+    EXPECT_THAT(replicas[rank], HasSubstr("rank 3 (stage 1) on host "));
+  }
+  const std::vector<std::string> label = MessagesOf(Mesh({{"stage", 2}}), 1, true);
+  EXPECT_THAT(label[1], HasSubstr("stage 1 of @named, softmax_cross_entropy, at loss: "));
+  EXPECT_THAT(label[0], HasSubstr("rank 1 (stage 1) on host "));
+  for (const std::string& message : label) ExpectInWordsOfTheUser(message);
+}
+
 std::string ErrorOf(const Graph& step, CompileOptions options, std::optional<int64_t> rank = 0) {
   options.rank = rank;
   const auto backend = CreateBackend("cpu");

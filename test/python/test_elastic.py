@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -210,6 +211,45 @@ print(_supervise.run(["bash", "-c", {mpirun!r}], {{}}, lambda text: None))
     environment = {**ENVIRONMENT, "PYTHONPATH": str(HERE.parents[1] / "python_bindings")}
     done = run([sys.executable, "-c", program], environment)
     assert done.stdout == f"{code}\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "said"),
+    [
+        (["with exit code 0", "with exit code 0"], 0, "mpirun has not ended in 1 s since all ranks have"),
+        (["with exit code 3"], 3, "the job has not ended in 1 s since rank 0 failed"),
+    ],
+)
+def test_mpirun_has_a_time_wherever_the_ranks_are(tmp_path: Path, ends: list[str], code: int, said: str) -> None:
+    """None of them is on this host, and mpirun does not notice that they have ended."""
+    notes = [
+        f"[1,{rank}]<stderr>:lockstep launch: ended {how} on host far, one of 2 ranks" for rank, how in enumerate(ends)
+    ]
+    fake = tmp_path / "mpirun"
+    fake.write_text("#!/bin/sh\n" + "".join(f"echo '{note}' >&2\n" for note in notes) + "exec sleep 100\n")
+    fake.chmod(0o755)
+    program = f"""
+from lockstep import _command
+from lockstep._launch import ends
+ends.LINGER_SECONDS = ends.LOST_SECONDS = 1
+raise SystemExit(_command.main(["elastic", "--restart", "1", "--", {str(fake)!r}, "train"]))
+"""
+    done = run([sys.executable, "-c", program], {**ENVIRONMENT, "PYTHONPATH": str(HERE.parents[1] / "python_bindings")})
+    assert done.returncode == code, done.stderr
+    lines = done.stderr.splitlines()
+    assert lines[0] == f"lockstep elastic: {said}"
+    assert lines.count("lockstep elastic: rank 0 on host far ended with exit code 3") == (2 if code else 0)
+    assert ("lockstep elastic: restart 1 of 1" in lines) == bool(code)
+
+
+def test_ranks_write_what_they_would_under_mpirun() -> None:
+    """Without the notes of how they ended, and with no name before it."""
+    script = "echo from $LOCKSTEP_ATTEMPT; [ -t 1 ] && echo terminal; echo words >&2; exit 4"
+    done = run([LOCKSTEP, "elastic", "--restart", "0", "--", "mpirun", "-np", "1", "sh", "-c", script])
+    assert (done.returncode, done.stdout) == (4, "from 0\nterminal\n")
+    assert done.stderr.startswith("words\n") and "lockstep launch" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert re.fullmatch(r"lockstep elastic: rank 0 on host \S+ ended with exit code 4: words", last), last
 
 
 @pytest.mark.parametrize(

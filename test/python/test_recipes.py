@@ -96,7 +96,13 @@ def test_each_group_has_settings_and_states_of_its_own() -> None:
         "optimizer/step",
     }
     exe = ls.compile(step, threads=1)
-    exe.settings["optimizer/*.bias/learning_rate"] = 0
+    for value in (0.0, rising := ls.schedule.linear(0.0, 0.1, 10)):
+        with raises(
+            "several settings are called lr: optimizer/*.bias/learning_rate, optimizer/fc2*/learning_rate, optimizer/learning_rate; "
+            'say which, as in exe.set(**{"optimizer/*.bias/learning_rate": 0.1}) or exe.settings["optimizer/*.bias/learning_rate"] = 0.1'
+        ):
+            exe.set(lr=value)
+    exe.set(**{"optimizer/*.bias/learning_rate": rising})  # as the message says; 0 in the first step
     before = dict(exe.state)
     x, label = batches()[0]
     exe(x=x, label=label)

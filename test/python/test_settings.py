@@ -99,7 +99,7 @@ def test_two_settings_of_one_last_part() -> None:
       return %y
     }"""
     executable = ls.compile(ls.parse(text), threads=1)
-    with raises("several settings are called rate: a/rate, b/rate; give one of these names"):
+    with raises("several settings are called rate: a/rate, b/rate; say which, as in exe.set"):
         executable.set(rate=3)
     executable.set(**{"b/rate": 5})
     assert executable()["y"] == 6

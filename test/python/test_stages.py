@@ -12,6 +12,7 @@ import pytest
 import lockstep as ls
 from cases import CASES
 from example_parts import part
+from lockstep.forecast import Link, Machine, forecast
 from ranks import mpirun, run_in_threads
 from test_errors import raises
 
@@ -127,6 +128,25 @@ def test_a_transformer_over_mpi(tmp_path: Path) -> None:
         np.testing.assert_allclose(one.state[name], value, rtol=1e-3, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.parametrize(("how", "end"), [("kill", r"\(process \d+\) died"), ("stop", ": stopped by a signal")])
+def test_a_stage_that_is_gone_is_named(how: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its rank, what is waited for in names of the model, and none of what passes made."""
+    monkeypatch.setenv("LOCKSTEP_STALL", "1")
+    done = mpirun(2, HERE / "mpi_stage_fails.py", tmp_path, how)
+    message = (tmp_path / "message").read_text()
+    what = r"stage \d to (?:\d|all), (?:state \S+|result loss|(?:gradient of )?onnx:\S+, micro-batch \d of 4)"
+    assert re.match(rf"stage 0 of @\w+, transfer\.wait, {what}: rank", message), message
+    assert re.search(rf"rank 1 \(stage 1\) on host \S+ ?{end}", message), message
+    assert re.search(rf"rank 0 \(stage 0\) on host \S+ waited .*in transfer f32\[\d+\] `{what}`", message), message
+    assert not re.search("%|permute|broadcast", message), message
+    if how == "stop":  # what is said before that
+        assert re.search(rf"rank 0 \(stage 0\) on host \S+ has waited 1s in transfer f32\[\d+\] `{what}`", done.stderr)
+        assert re.search(rf"rank 0 .*  call 2 of @\w+, stage 0, step \d+ transfer.wait {what}\n", done.stderr), (
+            done.stderr
+        )
+        assert re.search(r"rank 1 .*  stopped .*  after call 1 of @\w+, stage 1\n", done.stderr), done.stderr
+
+
 def test_what_stages_cannot_run_is_named() -> None:
     step = mlp_step()
 
@@ -148,7 +168,9 @@ def test_what_stages_cannot_run_is_named() -> None:
 
 def test_a_state_of_another_stage_is_named() -> None:
     def body(world: ls.Communicator) -> None:
-        exe = ls.compile(mlp_step(), world=world, mesh=TWO, threads=1)
+        _, exe = learn(world, mlp_step(), TWO, steps=1)
+        with raises("forecast: @mlp runs in stages, and what is forecast are hosts that share a batch"):
+            forecast(exe.report(), Machine(between=Link(1e-5, 1e9)), [2])
         other = next(each.name for each in exe._whole_states() if each.name not in exe.state)
         with raises(f"state {other} is not on this rank, {world.rank}"):
             exe.state[other]

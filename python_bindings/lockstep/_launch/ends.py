@@ -29,10 +29,12 @@ class End:
 
 
 class Ends:
-    """Of a job of so many workers and servers, in the order in which they are told."""
+    """Of a job of so many workers and servers, in the order in which they are told. Of one that nobody counted, whose first rank that ends
+    says how many there are, there is neither: it has ranks."""
 
-    def __init__(self, workers: int, servers: int, tolerates_workers: bool) -> None:
+    def __init__(self, workers: int = 0, servers: int = 0, tolerates_workers: bool = False) -> None:
         self._workers, self._ranks, self._tolerates_workers = workers, workers + servers, tolerates_workers
+        self._has_roles = workers > 0
         self._lock = threading.Lock()
         self._ends: dict[int, End] = {}
         self._last_at = 0.0
@@ -40,11 +42,15 @@ class Ends:
         self._words: dict[int, str] = {}
 
     def name(self, rank: int) -> str:
+        if not self._has_roles:
+            return f"rank {rank}"
         return f"worker {rank}" if rank < self._workers else f"server {rank - self._workers}"
 
-    def note(self, end: End) -> None:
-        """That a rank has ended."""
+    def note(self, end: End, of: int = 0) -> None:
+        """That a rank has ended, one of so many, if it has said that."""
         with self._lock:
+            if not self._has_roles:
+                self._ranks = of
             self._last_at = time.monotonic()
             self._ends[end.rank] = end
             is_tolerated = self._tolerates_workers and end.rank < self._workers
@@ -60,10 +66,10 @@ class Ends:
         """Why mpirun should have ended by now, wherever the ranks are; "" if it need not."""
         with self._lock:
             now = time.monotonic()
-            if len(self._ends) == self._ranks and now - self._last_at > LINGER_SECONDS:
+            if self._ends and len(self._ends) == self._ranks and now - self._last_at > LINGER_SECONDS:
                 return f"mpirun has not ended in {LINGER_SECONDS:.0f} s since all ranks have"
             workers = [rank for rank in range(self._workers) if rank not in self._ends]
-            if not workers and now - self._last_at > LINGER_SECONDS:
+            if self._has_roles and not workers and now - self._last_at > LINGER_SECONDS:
                 left = ", ".join(self.name(rank) for rank in range(self._ranks) if rank not in self._ends)
                 return f"the job has not ended in {LINGER_SECONDS:.0f} s since all workers have; there is still {left}"
             if self._lost is not None and now - self._lost[1] > LOST_SECONDS:
@@ -89,11 +95,15 @@ class Ends:
 
     def last_words(self, code: int) -> list[str]:
         """What to say at the end of a job that has failed with this exit code: lines, the first failure in the first."""
-        failures = self._failures()
-        if not failures:
+        lines = self.failures()
+        if not lines:
             return [f"mpirun has ended with exit code {code}, and no rank has said that it failed"]
-        lines = [f"the job has failed with exit code {code}: {self._described(failures[0])}"]
-        lines += [f"then {self._described(end)}" for end in failures[1:_MOST_LINES]]
+        return [f"the job has failed with exit code {code}: {lines[0]}", *lines[1:]]
+
+    def failures(self) -> list[str]:
+        """Who failed, and how, the first in the first line."""
+        failures = self._failures()
+        lines = [("then " if i > 0 else "") + self._described(end) for i, end in enumerate(failures[:_MOST_LINES])]
         return lines + ([f"and {len(failures) - _MOST_LINES} more"] if len(failures) > _MOST_LINES else [])
 
     def _failures(self) -> Sequence[End]:

@@ -1,4 +1,5 @@
-"""What mpirun prints of its ranks, with `--tag-output`: put together in lines, and given the rank's name as a prefix, "[worker 0] "."""
+"""What mpirun prints of its ranks, with `--tag-output`: put together in lines, and given the rank's name as a prefix, "[worker 0] ", or
+as the ranks wrote it."""
 
 from __future__ import annotations
 
@@ -16,20 +17,28 @@ from .ends import End, Ends
 DRAWN_SECONDS = 10.0
 _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>:")
 # As rank.py says it.
-_ENDED = re.compile(rb"lockstep launch: ended (with exit code|by signal) (\d+) on host ([^\n,]+)(, as it was told)?\n")
+_ENDED = re.compile(
+    rb"lockstep launch: ended (with exit code|by signal) (\d+) on host ([^\n,]+)(, one of (\d+) ranks)?(, as it was told)?\n"
+)
 
 
 class Lines:
     """Makes of the lines of one stream of mpirun those that are shown."""
 
-    def __init__(self, ends: Ends, keeps_words: bool, is_terminal: bool = True) -> None:
+    def __init__(self, ends: Ends, keeps_words: bool, is_terminal: bool = True, names_ranks: bool = True) -> None:
         """
         Args:
           ends: hears of ranks that end and, if `keeps_words`, what they say.
+          names_ranks: before each line, and says how ranks have failed.
           is_terminal: where they are shown. Elsewhere of lines that a program draws over each other, as a progress bar is, a rank has
             one in ten seconds, with an end.
         """
-        self._ends, self._keeps_words, self._is_terminal = ends, keeps_words, is_terminal
+        self._ends, self._keeps_words, self._is_terminal, self._names_ranks = (
+            ends,
+            keeps_words,
+            is_terminal,
+            names_ranks,
+        )
         self._drawn_at: dict[int, float] = {}  # by rank
         self._begun: dict[int, bytes] = {}  # by rank, what has no end yet
 
@@ -56,29 +65,31 @@ class Lines:
         ended = _ENDED.fullmatch(text + end)
         if ended:
             code = int(ended[2]) + (128 if ended[1] == b"by signal" else 0)
-            failed = code != 0 and not ended[4]
-            self._ends.note(End(rank, code, failed, ended[3].decode(errors="replace")))
-            if not failed:  # nobody wants to know
+            failed = code != 0 and not ended[6]
+            self._ends.note(End(rank, code, failed, ended[3].decode(errors="replace")), of=int(ended[5] or 0))
+            if not failed or not self._names_ranks:  # nobody wants to know
                 return b""
+            text = text.replace(ended[4] or b"", b"")
         elif self._keeps_words and text.strip():
             self._ends.note_words(rank, text.decode(errors="replace"))
         if end == b"\r" and not self._is_terminal:
             if not text.strip() or time.monotonic() - self._drawn_at.get(rank, -DRAWN_SECONDS) < DRAWN_SECONDS:
                 return b""
             self._drawn_at[rank], end = time.monotonic(), b"\n"
-        return f"[{self._ends.name(rank)}] ".encode() + text + end
+        return (f"[{self._ends.name(rank)}] ".encode() if self._names_ranks else b"") + text + end
 
 
 class Copies:
     """Pipes for mpirun's output, and threads that copy from them, for as long as it is entered."""
 
-    def __init__(self, ends: Ends, stdout: BinaryIO, stderr: BinaryIO) -> None:
+    def __init__(self, ends: Ends, stdout: BinaryIO, stderr: BinaryIO, names_ranks: bool = True) -> None:
         self._to: list[int] = []
         self._threads: list[threading.Thread] = []
         for to in (stdout, stderr):
             reading, writing = os.pipe()
             self._to.append(writing)
-            copy = _copier(reading, Lines(ends, keeps_words=to is stderr, is_terminal=to.isatty()), to)
+            lines = Lines(ends, keeps_words=to is stderr, is_terminal=to.isatty(), names_ranks=names_ranks)
+            copy = _copier(reading, lines, to)
             self._threads.append(threading.Thread(target=copy, daemon=True))
 
     @property

@@ -2,7 +2,7 @@
 
     python rank.py PROGRAM ARGUMENT…
 
-Open MPI 4.1 needs it: its tags (--tag-output) overflow a buffer of twice the size of what it reads, and lines are lost, when lines are shorter than tags.
+`lockstep elastic` has mpirun put it before the programs of a command (orte_fork_agent). Open MPI 4.1 needs it: its tags (--tag-output) overflow a buffer of twice the size of what it reads, and lines are lost, when lines are shorter than tags.
 
 Run as a file, and of this package it imports nothing, so that it starts at once. It ends as the program does, with its exit code or by its signal, and
 neither outlives the other, nor mpirun's daemon. The program's output is a terminal, as under mpirun, so that it writes lines as they come.
@@ -130,7 +130,9 @@ def main(program: list[str]) -> None:
     _copy_until_end(child, [Lines(terminal, 1), Lines(pipe, 2)])
     code = child.wait()
     how = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
-    _say(f"ended {how} on host {os.uname().nodename}" + (", as it was told" if -code in told else ""))
+    size = os.environ.get("OMPI_COMM_WORLD_SIZE", "")
+    of = f", one of {size} ranks" if size else ""
+    _say(f"ended {how} on host {os.uname().nodename}{of}" + (", as it was told" if -code in told else ""))
     _end_as(code)
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from .._errors import Error
 from .command import _OWN
 from .ends import Ends
 from .job import Plan, Step
-from .output import Copies
+from .watch import watch
 
 _AT_ONCE = 16  # hosts
 _PACKAGES = {
@@ -50,23 +50,8 @@ def start(plan: Plan, tolerates_workers: bool, workers: int, servers: int) -> in
     environment = {**plan.environment, **{name: value for name, value in os.environ.items() if name not in _OWN}}
     if not plan.supervised:
         return subprocess.run(plan.command, env=environment, check=False).returncode
-    return _run(plan.command, environment, Ends(workers, servers, tolerates_workers), tolerates_workers)
-
-
-def _run(command: Sequence[str], environment: Mapping[str, str], ends: Ends, tolerates_workers: bool) -> int:
-    """mpirun, to its end; the last that is said is who failed."""
-    overdue: list[str] = []  # why mpirun was ended
-
-    def is_overdue() -> bool:
-        if reason := ends.overdue():
-            overdue.append(reason)
-        return bool(overdue)
-
-    with Copies(ends, sys.stdout.buffer, sys.stderr.buffer) as copies:
-        code = _supervise.run(
-            command, environment, overdue.append, copies.stdout, copies.stderr, is_overdue, tolerates_workers
-        )
-    code = ends.exit_code(code, was_overdue=bool(overdue))
+    ends = Ends(workers, servers, tolerates_workers)
+    code, overdue = watch(plan.command, environment, ends, may_outlive_local_ranks=tolerates_workers)
     for line in overdue + (ends.last_words(code) if code != 0 else []):
         say(line)
     return code
