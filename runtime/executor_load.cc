@@ -56,7 +56,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, 
   if (status.ok()) status = executor->Prepare();
   if (status.ok()) status = executor->Allocate();
   if (status.ok()) {
-    absl::StatusOr<std::unique_ptr<ServedStates>> served = ServedStates::Create(executor->executable_, options.servers);
+    absl::StatusOr<std::unique_ptr<ServedStates>> served =
+        ServedStates::Create(executor->executable_, options.servers, *communicator);
     status = served.status();
     if (status.ok()) executor->served_ = *std::move(served);
   }
