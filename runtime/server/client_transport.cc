@@ -19,6 +19,8 @@ namespace {
 
 // For a server that is asked what a request waits for, and for what was pushed at the end.
 constexpr absl::Duration kAnswerTime = absl::Seconds(2);
+// Between looks, in a wait, at whether who is waited for can still come.
+constexpr absl::Duration kNap = absl::Milliseconds(50);
 // Below this a value travels in its message: two copies of it take less than what sharing takes.
 constexpr size_t kSmall = 4096;
 
@@ -197,16 +199,27 @@ absl::StatusOr<std::vector<Message>> ServerClient::Call(std::vector<std::pair<si
 
 // Returns when all have their replies. A push that is done is no request any more.
 absl::Status ServerClient::Await(std::span<const uint64_t> requests) {
-  absl::Duration end = SteadyNow() + options_.timeout;
+  const absl::Duration begin = SteadyNow(), end = begin + options_.timeout;
+  absl::Duration look = check_ ? begin + kNap : end;
   for (const uint64_t id : requests) {
     for (auto request = requests_.find(id); request != requests_.end() && !request->second.is_done;
          request = requests_.find(id)) {
       RETURN_IF_ERROR(failure_);
-      if (SteadyNow() >= end) return Late(id);
-      Progress(end - SteadyNow());
+      const absl::Duration now = SteadyNow();
+      if (now >= end) return Late(id);
+      if (now >= look) {
+        RETURN_IF_ERROR(AskWatch());
+        look = now + kNap;
+      }
+      Progress(std::min(look, end) - now);
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status ServerClient::AskWatch() {
+  const absl::Status status = check_();
+  return status.ok() ? status : Fail(status);
 }
 
 absl::StatusOr<Message> ServerClient::Finish(uint64_t id) {
@@ -253,6 +266,11 @@ void ServerClient::Take(size_t server, Message message) {
     requests_.erase(found);
     return;
   }
+  if (request.is_forgotten) {
+    if (message.memory_bytes > 0) (void)Release(server, message.request, request.key);
+    requests_.erase(found);
+    return;
+  }
   if (request.to != nullptr && message.code == absl::StatusCode::kOk) {
     if (const absl::Status status = Receive(server, message.request, request, message); !status.ok())
       message = ErrorReply(status);
@@ -274,13 +292,18 @@ absl::Status ServerClient::Receive(size_t server, uint64_t id, Request& request,
   const absl::StatusOr<std::byte*> value =
       memory_.Resolve(static_cast<int>(server), links_[server]->address.process, reply.memory, bytes);
   if (value.ok()) std::memcpy(request.to, *value, bytes);
+  RETURN_IF_ERROR(Release(server, id, request.key));
+  return value.status();
+}
+
+// The server may write again where a pull has shown the value.
+absl::Status ServerClient::Release(size_t server, uint64_t id, const std::string& key) {
   Message release;
   release.kind = MessageKind::kRelease;
   release.request = id;
-  release.name = request.key;
+  release.name = key;
   links_[server]->connection.Post(std::move(release));
-  RETURN_IF_ERROR(links_[server]->connection.Write());
-  return value.status();
+  return links_[server]->connection.Write();
 }
 
 // The time is up: asks the server what the request waits for, and fails with the answer, or without one.
