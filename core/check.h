@@ -26,7 +26,6 @@ class CheckFailure {
 
 }  // namespace lockstep::internal
 
-// That it fails is unlikely, as compilers take what ends in a function that does not return; [[unlikely]] says no more,
-// and clang warns of it where the condition is a constant.
-#define LOCKSTEP_CHECK(condition) \
-  while (!(condition)) ::lockstep::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
+#define LOCKSTEP_CHECK(condition)   \
+  while (!(condition)) [[unlikely]] \
+  ::lockstep::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
