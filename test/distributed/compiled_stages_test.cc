@@ -216,6 +216,13 @@ TEST(CompiledStages, DoSoWithOtherModels) {
   ExpectAsOnOneRank(StepOf(kDropouts, 3), {Mesh({{"stage", 3}}), Mesh({{"data", 2}, {"stage", 2}})});
 }
 
+// Replicas add up how many labels count.
+TEST(CompiledStages, DoSoWithLabelsThatAreNotCounted) {
+  passes::TrainStepSpec spec = Momentum();
+  spec.losses[0].options = {{"ignore_index", int64_t{1}}};
+  ExpectAsOnOneRank(StepOf(kMlp, 3, spec), {Mesh({{"data", 2}, {"stage", 2}})});
+}
+
 // Norms of all stages' gradients, averages of their states, and each optimizer's own.
 TEST(CompiledStages, DoSoWithClippingAveragesAndOptimizers) {
   passes::TrainStepSpec spec = Momentum();
