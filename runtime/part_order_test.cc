@@ -29,6 +29,7 @@ TEST(PartOrder, TheFirstTransferThatDiffersIsNamed) {
               AllOf(HasSubstr("transfer 1 of stage 0 to 1"), HasSubstr("part 0: %b"), HasSubstr("part 1: %c")));
   EXPECT_THAT(MessageOf({"start 0 0 %a\n", ""}), AllOf(HasSubstr("part 0: %a"), HasSubstr("part 1: (nothing)")));
   EXPECT_THAT(MessageOf({"start 0 -1 %a\n", "start 0 -1 %b\n"}), HasSubstr("transfer 0 of all parts"));
+  EXPECT_THAT(MessageOf({"start 0 -1 %a\n", "start 0 -1 %a\n", "start 0 -1 %b\n"}), HasSubstr("part 2: %b"));
 }
 
 // Each waits for what the other one gives after its own wait.
@@ -40,6 +41,12 @@ TEST(PartOrder, PartsThatWouldWaitForEverAreNamed) {
   EXPECT_THAT(
       MessageOf({"start 0 0 %a\nwait 0\nstart 1 -1 %l\nwait 1\n", "start 0 -1 %l\nwait 0\nstart 1 0 %a\nwait 1\n"}),
       AllOf(HasSubstr("part 0 waits for %a"), HasSubstr("part 1 waits for %l")));
+  // What all start is waited for until the last of them has, who waits for the first.
+  EXPECT_THAT(
+      MessageOf({"start 0 -1 %l\nwait 0\nstart 1 0 %a\nwait 1\n", "start 0 -1 %l\nwait 0\n",
+                 "start 1 0 %a\nwait 1\nstart 0 -1 %l\nwait 0\n"},
+                {{"stage", 0, 2}}),
+      AllOf(HasSubstr("part 0 waits for %l"), HasSubstr("part 1 waits for %l"), HasSubstr("part 2 waits for %a")));
 }
 
 }  // namespace

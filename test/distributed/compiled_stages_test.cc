@@ -216,6 +216,13 @@ TEST(CompiledStages, DoSoWithOtherModels) {
   ExpectAsOnOneRank(StepOf(kDropouts, 3), {Mesh({{"stage", 3}}), Mesh({{"data", 2}, {"stage", 2}})});
 }
 
+// Replicas add up how many labels count.
+TEST(CompiledStages, DoSoWithLabelsThatAreNotCounted) {
+  passes::TrainStepSpec spec = Momentum();
+  spec.losses[0].options = {{"ignore_index", int64_t{1}}};
+  ExpectAsOnOneRank(StepOf(kMlp, 3, spec), {Mesh({{"data", 2}, {"stage", 2}})});
+}
+
 // Norms of all stages' gradients, averages of their states, and each optimizer's own.
 TEST(CompiledStages, DoSoWithClippingAveragesAndOptimizers) {
   passes::TrainStepSpec spec = Momentum();
@@ -453,11 +460,9 @@ TEST(CompiledStages, SayWhoFailedInWordsOfTheUser) {
   const std::vector<std::string> three = MessagesOf(Mesh({{"stage", 3}}), 1, false);
   for (size_t rank : {0U, 2U}) {
     ExpectInWordsOfTheUser(three[rank]);
-    EXPECT_THAT(three[rank], HasSubstr("stage " + std::to_string(rank) + " of @named, transfer.wait, stage "));
     EXPECT_THAT(three[rank], HasSubstr("rank 1 (stage 1) on host "));
     EXPECT_THAT(three[rank], HasSubstr("gave up: no more data"));
   }
-  EXPECT_THAT(three[2], HasSubstr("transfer.wait, stage 1 to 2, onnx:/fc3/MatMul, micro-batch 1 of 2: "));
   const std::vector<std::string> replicas = MessagesOf(Mesh({{"stage", 2}, {"data", 2}}), 3, false);
   for (size_t rank : {0U, 1U, 2U}) {
     ExpectInWordsOfTheUser(replicas[rank]);

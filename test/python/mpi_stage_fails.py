@@ -21,6 +21,7 @@ exe = ls.compile(mlp_step(), world=world, mesh=TWO, threads=1)
 processes = [int(each) for each in world.gather_bytes(str(os.getpid()).encode())]
 batch = {"x": np.ones((BATCH, 12), np.float32), "label": np.zeros(BATCH, np.int64)}
 exe(**batch)
+world.barrier()
 if world.rank == 1:
     os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
 try:
