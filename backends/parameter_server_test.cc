@@ -23,6 +23,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int64_t kRows = 12;  // of a batch, for 1, 2 and 3 workers
 constexpr int kRuns = 4;
@@ -476,6 +477,65 @@ TEST(ParameterServer, ADeadServerIsNamed) {
     named = named || MessageOf(status).find("server 1 (rank 3 of the job") != std::string::npos;
   }
   EXPECT_TRUE(named) << statuses[0] << statuses[1];
+}
+
+// Two workers load a step, and the second gives up, without a word to the servers and without an end of its process,
+// while the first waits in `wait`, for what the second has to say there. What the first hears, at once.
+absl::Status HeardInWait(const Graph& graph, const passes::ServerOptions& options, bool tolerates_loss,
+                         const std::function<absl::Status(Executor& executor)>& wait) {
+  const absl::Duration timeout = absl::Seconds(tolerates_loss && !options.synchronous ? 1 : 60);
+  ServersInProcess job(
+      {.workers = 2, .tolerates_loss = tolerates_loss, .timeout = timeout, .make_update = UpdatesOfServers()});
+  std::atomic<bool> is_over = false;
+  const absl::Time begin = absl::Now();
+  const std::vector<absl::Status> statuses = StatusOfEach(2, [&](Communicator& world, Device& device) -> absl::Status {
+    const auto client = job.Connect(world.rank());
+    ASSIGN_OR_RETURN(const auto alone, world.Split(world.rank(), "a worker of asynchronous servers"));
+    Communicator& own = options.synchronous ? world : *alone;
+    ASSIGN_OR_RETURN(const auto executor, LoadStep(graph, own, device, options, client.get()));
+    RETURN_IF_ERROR(AssignFirst(*executor));
+    RETURN_IF_ERROR(Train(*executor, 0, 1, options.synchronous ? world.rank() : 0, options.synchronous ? 2 : 1));
+    if (world.rank() == 0) {
+      const absl::Status heard = wait(*executor);
+      is_over = true;
+      return heard;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    world.Abort(InvalidArgument() << "the culprit's own words");
+    while (!is_over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(statuses[1].ok()) << statuses[1];
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(30));
+  return statuses[0];
+}
+
+absl::Status AssignAndTrain(Executor& executor) {
+  RETURN_IF_ERROR(AssignFirst(executor));
+  return Train(executor, 1, 2, 0, executor.executable().served.front().synchronous ? 2 : 1);
+}
+
+TEST(ParameterServer, WhoWaitsAtABarrierOfServersHearsOfTheWorld) {
+  for (const bool tolerates_loss : {false, true}) {
+    EXPECT_THAT(
+        MessageOf(HeardInWait(StepOf(kMomentum), Synchronous(), tolerates_loss, AssignAndTrain)),
+        AllOf(HasSubstr("states that were assigned"), HasSubstr("rank 1"), HasSubstr("the culprit's own words")));
+  }
+  EXPECT_THAT(MessageOf(HeardInWait(StepOf(kMomentum), Asynchronous(), false, AssignAndTrain)),
+              AllOf(HasSubstr("states that were assigned"), HasSubstr("rank 1"), HasSubstr("the culprit's own words")));
+}
+
+// Worker 0 is ahead of the other one by more than the bound.
+TEST(ParameterServer, WhoWaitsForAReplyHearsOfTheWorld) {
+  const auto go_ahead = [](Executor& executor) { return Train(executor, 1, 4, 0, 1); };
+  EXPECT_THAT(MessageOf(HeardInWait(StepOf(kMomentum), Asynchronous(0), false, go_ahead)),
+              AllOf(HasSubstr("pu"), HasSubstr("rank 1"), HasSubstr("the culprit's own words")));
+}
+
+// Where workers may die, the world of all is none of an asynchronous worker's.
+TEST(ParameterServer, ATolerantJobDoesWithoutTheWorld) {
+  EXPECT_THAT(MessageOf(HeardInWait(StepOf(kMomentum), Asynchronous(), true, AssignAndTrain)),
+              AllOf(HasSubstr("waits for worker 1"), Not(HasSubstr("the culprit's own words"))));
 }
 
 TEST(ParameterServer, WithoutServersThereIsAnError) {

@@ -399,6 +399,11 @@ void BindViews(ExecutableClass& executable) {
                    "`operations` and the\n"
                    "`bytes` read and written of those, each as a share of what the call computes without.",
                    nb::sig("def recomputed(self) -> dict[str, float]"))
+      .def_prop_ro("_is_asynchronous",
+                   [](const LoadedExecutable& self) {
+                     const std::vector<ServedState>& served = self.executor->executable().served;
+                     return !served.empty() && !served.front().synchronous;
+                   })
       .def("_staleness",
            [](const LoadedExecutable& self) {
              nb::gil_scoped_release release;

@@ -29,6 +29,9 @@ const char* NameOf(RecordedStep::Kind kind) {
     case RecordedStep::Kind::kCopy: return "copy";
     case RecordedStep::Kind::kStart: return "start";
     case RecordedStep::Kind::kWait: return "wait";
+    case RecordedStep::Kind::kPush: return "push";
+    case RecordedStep::Kind::kStartPull: return "start_pull";
+    case RecordedStep::Kind::kWaitPull: return "wait_pull";
   }
   return "";
 }
@@ -129,7 +132,11 @@ void BindRecord(nb::module_& module, ExecutableClass& executable) {
           "Where the time of the last calls went, on this rank: in kernels, in communication that was exposed or "
           "hidden "
           "behind them, and in\n"
-          "waiting, for which rank. Printed, a table; `compile(buckets=report)` chooses buckets by it.\n\n"
+          "waiting, for which rank. Of a program whose weights parameter servers have, pushes and pulls are exposed "
+          "communication; it\n"
+          "says how many bytes went there and came from there, and, if asynchronous, how late gradients were. Printed, "
+          "a table;\n"
+          "`compile(buckets=report)` chooses buckets by it.\n\n"
           "Args:\n"
           "  calls: how many of the last calls; None: as many as are recorded, a few hundred.",
           nb::sig("def report(self, calls: int | None = None) -> lockstep._report.Report"));

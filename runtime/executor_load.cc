@@ -37,9 +37,9 @@ RecordedStep::Kind KindOf(StepKind kind) {
     case StepKind::kCopy: return RecordedStep::Kind::kCopy;
     case StepKind::kStart: return RecordedStep::Kind::kStart;
     case StepKind::kWait: return RecordedStep::Kind::kWait;
-    case StepKind::kPush:
-    case StepKind::kStartPull:
-    case StepKind::kWaitPull: return RecordedStep::Kind::kKernel;
+    case StepKind::kPush: return RecordedStep::Kind::kPush;
+    case StepKind::kStartPull: return RecordedStep::Kind::kStartPull;
+    case StepKind::kWaitPull: return RecordedStep::Kind::kWaitPull;
   }
   LOCKSTEP_CHECK(false) << "no kind of step " << static_cast<int>(kind);
 }
@@ -56,7 +56,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, 
   if (status.ok()) status = executor->Prepare();
   if (status.ok()) status = executor->Allocate();
   if (status.ok()) {
-    absl::StatusOr<std::unique_ptr<ServedStates>> served = ServedStates::Create(executor->executable_, options.servers);
+    absl::StatusOr<std::unique_ptr<ServedStates>> served =
+        ServedStates::Create(executor->executable_, options.servers, *communicator);
     status = served.status();
     if (status.ok()) executor->served_ = *std::move(served);
   }
@@ -127,7 +128,11 @@ void Executor::NameSteps() {
       named.is_urgent = info.collective->is_urgent;
       named.bytes = static_cast<int64_t>(std::max(info.collective->input.bytes, info.collective->output.bytes));
     }
-    if (info.served >= 0) named.label = executable_.served[static_cast<size_t>(info.served)].name;
+    if (info.served >= 0) {
+      const ServedState& state = executable_.served[static_cast<size_t>(info.served)];
+      named.label = state.name;
+      named.bytes = static_cast<int64_t>(state.type.num_bytes());
+    }
     program.steps.push_back(std::move(named));
   }
   recorded_as_ = recorder_->AddProgram(std::move(program));

@@ -5,15 +5,23 @@
 #include <utility>
 
 namespace lockstep {
-namespace {
 
-// That the thread alone uses the client, which other stores of the process share.
-absl::Status Alone(const ExclusiveUse& use) { return use.ok() ? absl::OkStatus() : use.Error("the parameter servers"); }
+// A call: this thread alone uses the client, which other stores of the process share, and its waits hear of the world.
+class ServedStates::Use {
+ public:
+  explicit Use(const ServedStates& states) : use_(states.servers_.in_use()) {
+    if (!use_.ok() || (states.servers_.tolerates_loss() && states.communicator_.size() == 1)) return;
+    watch_.emplace(states.servers_, [&world = states.communicator_] { return world.CheckPeers(); });
+  }
+  absl::Status status() const { return use_.ok() ? absl::OkStatus() : use_.Error("the parameter servers"); }
 
-}  // namespace
+ private:
+  const ExclusiveUse use_;
+  std::optional<ServerClient::Watch> watch_;
+};
 
-absl::StatusOr<std::unique_ptr<ServedStates>> ServedStates::Create(const Executable& executable,
-                                                                   ServerClient* servers) {
+absl::StatusOr<std::unique_ptr<ServedStates>> ServedStates::Create(const Executable& executable, ServerClient* servers,
+                                                                   Communicator& communicator) {
   if (executable.served.empty()) return std::unique_ptr<ServedStates>();
   if (servers == nullptr) {
     return FailedPrecondition() << "@" << executable.name
@@ -24,9 +32,9 @@ absl::StatusOr<std::unique_ptr<ServedStates>> ServedStates::Create(const Executa
     return InvalidArgument() << "@" << executable.name << " is compiled for " << ranks
                              << " ranks, and the parameter servers have " << servers->workers() << " workers";
   }
-  std::unique_ptr<ServedStates> states(new ServedStates(executable, *servers));
-  const ExclusiveUse use(servers->in_use());
-  RETURN_IF_ERROR(Alone(use));
+  std::unique_ptr<ServedStates> states(new ServedStates(executable, *servers, communicator));
+  const Use use(*states);
+  RETURN_IF_ERROR(use.status());
   // Workers who wait for the keys of rank 0 go on in any case, and miss those that it could not make.
   const absl::Status made = servers->rank() == 0 ? states->MakeKeys() : absl::OkStatus();
   const absl::Status met = servers->Barrier();
@@ -36,9 +44,10 @@ absl::StatusOr<std::unique_ptr<ServedStates>> ServedStates::Create(const Executa
   return states;
 }
 
-ServedStates::ServedStates(const Executable& executable, ServerClient& servers)
+ServedStates::ServedStates(const Executable& executable, ServerClient& servers, Communicator& communicator)
     : executable_(executable),
       servers_(servers),
+      communicator_(communicator),
       prefix_(std::string(kProgramKeys) + executable.name + "." + std::to_string(servers.NextProgram()) + "/"),
       assigned_(executable.served.size(), false),
       pulls_(executable.served.size()) {
@@ -79,8 +88,8 @@ absl::Status ServedStates::CheckKeys() {
 // --- Runs -----------------------------------------------------------------------------------------------------------
 
 absl::Status ServedStates::Begin(std::span<const double> settings, std::span<std::byte* const> addresses) {
-  const ExclusiveUse use(servers_.in_use());
-  RETURN_IF_ERROR(Alone(use));
+  const Use use(*this);
+  RETURN_IF_ERROR(use.status());
   RETURN_IF_ERROR(SendAssigned(addresses));
   return servers_.rank() == 0 ? SendSettings(settings) : absl::OkStatus();
 }
@@ -129,22 +138,22 @@ absl::Status ServedStates::SendSettings(std::span<const double> settings) {
 }
 
 absl::Status ServedStates::Push(int state, const std::byte* gradient) {
-  const ExclusiveUse use(servers_.in_use());
-  RETURN_IF_ERROR(Alone(use));
+  const Use use(*this);
+  RETURN_IF_ERROR(use.status());
   return servers_.Push(KeyOf(static_cast<size_t>(state)), gradient);
 }
 
 absl::Status ServedStates::StartPull(int state, std::byte* value) {
-  const ExclusiveUse use(servers_.in_use());
-  RETURN_IF_ERROR(Alone(use));
+  const Use use(*this);
+  RETURN_IF_ERROR(use.status());
   const auto position = static_cast<size_t>(state);
   ASSIGN_OR_RETURN(pulls_[position], servers_.StartPull(KeyOf(position), value));
   return absl::OkStatus();
 }
 
 absl::Status ServedStates::Wait(int state) {
-  const ExclusiveUse use(servers_.in_use());
-  RETURN_IF_ERROR(Alone(use));
+  const Use use(*this);
+  RETURN_IF_ERROR(use.status());
   return servers_.Wait(pulls_[static_cast<size_t>(state)]);
 }
 
@@ -182,8 +191,8 @@ absl::Status ServedStates::Read(std::string_view state, const TensorType& type, 
   if (kept->pending) {
     value = *kept->pending;
   } else {
-    const ExclusiveUse use(servers_.in_use());
-    RETURN_IF_ERROR(Alone(use));
+    const Use use(*this);
+    RETURN_IF_ERROR(use.status());
     ASSIGN_OR_RETURN(value, servers_.ReadState(KeyOf(kept->states.front()), kept->name));
   }
   if (type.num_bytes() > 0) std::memcpy(data, value.bytes(), type.num_bytes());
@@ -193,14 +202,14 @@ absl::Status ServedStates::Read(std::string_view state, const TensorType& type, 
 absl::Status ServedStates::Refresh(std::string_view state, std::span<std::byte* const> addresses) {
   const std::optional<size_t> served = FindServed(state);
   if (!served || is_synchronous() || assigned_[*served]) return absl::OkStatus();
-  const ExclusiveUse use(servers_.in_use());
-  RETURN_IF_ERROR(Alone(use));
+  const Use use(*this);
+  RETURN_IF_ERROR(use.status());
   return servers_.Pull(KeyOf(*served), addresses[static_cast<size_t>(executable_.served[*served].buffer)]);
 }
 
 absl::StatusOr<std::map<int64_t, int64_t>> ServedStates::Staleness() {
-  const ExclusiveUse use(servers_.in_use());
-  RETURN_IF_ERROR(Alone(use));
+  const Use use(*this);
+  RETURN_IF_ERROR(use.status());
   return servers_.Staleness();
 }
 

@@ -6,6 +6,9 @@
 // each update for rank 0, so that what rank 0 assigned before is there; of others all workers meet, and take rank 0's
 // values. The same holds for settings, of which rank 0's count.
 //
+// Who waits for servers hears of the world, too: that a rank gave up, or died. But not where the job tolerates that,
+// and the program is of this rank alone.
+//
 // Errors name the state, and the server or worker (server_client.h).
 
 #pragma once
@@ -22,6 +25,7 @@
 
 #include "core/status.h"
 #include "core/tensor.h"
+#include "runtime/communicator.h"
 #include "runtime/executable.h"
 #include "runtime/server/server_client.h"
 
@@ -29,9 +33,11 @@ namespace lockstep {
 
 class ServedStates {
  public:
-  // All workers call it; `executable` and `servers` outlive it. States are zero at first. Null if the executable has no
-  // such states; an error if it has, and `servers` is null, or has other workers than the program has ranks.
-  static absl::StatusOr<std::unique_ptr<ServedStates>> Create(const Executable& executable, ServerClient* servers);
+  // All workers call it; `executable`, `servers` and `communicator`, which the program runs with, outlive it. States
+  // are zero at first. Null if the executable has no such states; an error if it has, and `servers` is null, or has
+  // other workers than the program has ranks.
+  static absl::StatusOr<std::unique_ptr<ServedStates>> Create(const Executable& executable, ServerClient* servers,
+                                                              Communicator& communicator);
 
   // --- In a run --------------------------------------------------------------------------------------------------
   // Before its steps: gives the servers what was assigned, and settings, by the executable's order, that have changed.
@@ -59,6 +65,7 @@ class ServedStates {
   absl::StatusOr<std::map<int64_t, int64_t>> Staleness();
 
  private:
+  class Use;
   struct Kept {
     std::string name;
     TensorType type;
@@ -66,7 +73,7 @@ class ServedStates {
     std::optional<Tensor> pending;  // assigned, and not given to the servers yet
   };
 
-  ServedStates(const Executable& executable, ServerClient& servers);
+  ServedStates(const Executable& executable, ServerClient& servers, Communicator& communicator);
   std::string KeyOf(size_t state) const { return prefix_ + executable_.served[state].name; }
   absl::Status MakeKeys();
   absl::Status CheckKeys();
@@ -77,6 +84,7 @@ class ServedStates {
 
   const Executable& executable_;
   ServerClient& servers_;
+  Communicator& communicator_;
   const std::string prefix_;  // of the keys: programs may have states of one name
   std::vector<Kept> kept_;
   std::vector<bool> assigned_;               // by served state, since the last run

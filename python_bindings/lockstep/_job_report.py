@@ -66,9 +66,9 @@ class JobReport:
 
 
 def _mean_steps(reports: list[Report]) -> list[tuple[Step, float]]:
-    """The steps that are no collectives with their seconds, the slowest first."""
+    """The steps that are no communication with their seconds, the slowest first."""
     seconds = np.mean([[seconds for _, seconds in report.steps] for report in reports], axis=0)
-    steps = [(step, float(mean)) for (step, _), mean in zip(reports[0].steps, seconds) if not step.is_collective]
+    steps = [(step, float(mean)) for (step, _), mean in zip(reports[0].steps, seconds) if not step.is_communication]
     return sorted(steps, key=lambda item: -item[1])
 
 
@@ -83,7 +83,7 @@ def findings_of(reports: list[Report]) -> list[Finding]:
         others = np.median(np.delete(table, row, axis=0), axis=0)
         for number, (own, theirs) in enumerate(zip(table[row], others)):
             step = report.steps[number][0] if number < len(report.steps) else None
-            if step is not None and step.is_collective:
+            if step is not None and step.is_communication:
                 continue
             if own - theirs > _OF_THE_CALL * total and own > (1 + _MORE_THAN_OTHERS) * theirs:
                 findings.append(Finding(report.rank, step, number, float(own), float(theirs)))

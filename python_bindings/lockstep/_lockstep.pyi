@@ -471,6 +471,9 @@ class Executable:
         `bytes` read and written of those, each as a share of what the call computes without.
         """
 
+    @property
+    def _is_asynchronous(self) -> bool: ...
+
     def _staleness(self) -> dict[int, int]: ...
 
     def staleness(self) -> lockstep.kv.Staleness:
@@ -507,7 +510,9 @@ class Executable:
     def report(self, calls: int | None = None) -> lockstep._report.Report:
         """
         Where the time of the last calls went, on this rank: in kernels, in communication that was exposed or hidden behind them, and in
-        waiting, for which rank. Printed, a table; `compile(buckets=report)` chooses buckets by it.
+        waiting, for which rank. Of a program whose weights parameter servers have, pushes and pulls are exposed communication; it
+        says how many bytes went there and came from there, and, if asynchronous, how late gradients were. Printed, a table;
+        `compile(buckets=report)` chooses buckets by it.
 
         Args:
           calls: how many of the last calls; None: as many as are recorded, a few hundred.

@@ -26,16 +26,26 @@ POSTED, MET, MOVED = range(3)
 class Step:
     """A step of a program, by its names."""
 
-    kind: str  # "kernel", "copy", "start", "wait"
+    kind: (
+        str  # "kernel", "copy"; of a collective "start", "wait"; of parameter servers "push", "start_pull", "wait_pull"
+    )
     name: str
     source: str
-    label: str
-    bytes: int = 0  # of a collective's operand or result, whichever is larger
+    label: str  # of a collective; of a push or pull the state
+    bytes: int = 0  # of a collective's operand or result, whichever is larger; of what is pushed or pulled
     urgent: bool = False  # of a collective that the computation waits for: it need not queue behind the others
 
     @property
     def is_collective(self) -> bool:
         return self.kind in ("start", "wait")
+
+    @property
+    def is_of_servers(self) -> bool:
+        return self.kind in ("push", "start_pull", "wait_pull")
+
+    @property
+    def is_communication(self) -> bool:
+        return self.is_collective or self.is_of_servers
 
     def __str__(self) -> str:
         label, source = f" {self.label}" if self.label else "", f" ({self.source})" if self.source else ""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _check, _record
 from ._errors import Error
 from ._record import Rank, Step
+
+if TYPE_CHECKING:
+    from .kv import Staleness
 
 _SLOWEST = 8  # steps that a report prints
 
@@ -30,7 +33,8 @@ class Gradient:
 class Report:
     """Seconds of a call, the mean over some calls of one program on one rank.
 
-    total = compute + exposed + waiting + other; hidden is beside that, and between lies between two calls.
+    total = compute + exposed + waiting + other; hidden is beside that, and between lies between two calls. Time in pushes to
+    parameter servers and in pulls is exposed, that in which servers wait for other workers included.
     """
 
     rank: int
@@ -46,10 +50,14 @@ class Report:
     between: float  # from one call to the next: the caller's code
     steps: list[tuple[Step, float]]  # in order
     gradients: list[Gradient] = dataclasses.field(default_factory=list)  # in that of collectives; of exe.report() alone
+    to_servers: int = 0  # bytes that are pushed in a call
+    from_servers: int = 0  # bytes that are pulled
+    # Of exe.report() of an asynchronous program, while servers answer: how late gradients were, of the whole job so far.
+    staleness: Staleness | None = None
 
     def slowest(self, count: int = _SLOWEST) -> list[tuple[Step, float]]:
-        """The steps that took longest, collectives left out."""
-        kernels = [step for step in self.steps if not step[0].is_collective]
+        """The steps that took longest, communication left out."""
+        kernels = [step for step in self.steps if not step[0].is_communication]
         return sorted(kernels, key=lambda step: -step[1])[:count]
 
     def __str__(self) -> str:
@@ -61,10 +69,17 @@ class Report:
             self._line("waiting", self.waiting, waiting_text(self.waiting_for)),
             self._line("inputs, results", self.other),
             f"  {'between calls':<16}{milliseconds(self.between):>12}",
+            *self._of_servers(),
             "the slowest steps",
             *(f"  {milliseconds(seconds):>12}  {step}" for step, seconds in self.slowest()),
         ]
         return "\n".join(line.rstrip() for line in lines)
+
+    def _of_servers(self) -> list[str]:
+        if not self.to_servers and not self.from_servers:
+            return []
+        late = [] if self.staleness is None else [f"  {self.staleness}"]
+        return [f"  servers: {_size(self.to_servers)} pushed, {_size(self.from_servers)} pulled a call", *late]
 
     def _line(self, name: str, seconds: float, more: str = "") -> str:
         share = 100 * seconds / self.total if self.total else 0.0
@@ -73,6 +88,10 @@ class Report:
 
 def milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.3f} ms"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.3f} MB" if count >= 1e5 else f"{count} bytes"
 
 
 def waiting_text(waiting_for: dict[int, float]) -> str:
@@ -116,17 +135,17 @@ def calls_of(rank: Rank, program: int, last: int | None = None) -> Calls:
     in_calls = np.cumsum(inside)[:-1] > 0
     steps = rank.programs[program].steps if program in rank.programs else []
     # The last entry is that of -1, all steps at once, and of steps without a name.
-    of_collective = np.array([step.is_collective for step in steps] + [False])
+    communicates = np.array([step.is_communication for step in steps] + [False])
     index = np.where((events["step"] >= 0) & (events["step"] < len(steps)), events["step"], -1)
     is_step = in_calls & (kind == _record.STEP)
-    is_collective = is_step & of_collective[index]
+    is_communication = is_step & communicates[index]
     return Calls(
         events=events,
         begins=begins,
         ends=ends,
         seconds=seconds,
-        is_compute=is_step & ~is_collective,
-        is_communication=is_collective | (in_calls & (kind == _record.COMPARE)),
+        is_compute=is_step & ~is_communication,
+        is_communication=is_communication | (in_calls & (kind == _record.COMPARE)),
         is_other=in_calls & (kind == _record.CALL),
     )
 
@@ -196,6 +215,8 @@ def report_of(rank: Rank, program: int, last: int | None = None) -> Report | Non
         other=float(calls.seconds[calls.is_other].sum()) / count,
         between=float(between) / max(count - 1, 1),
         steps=[(step, float(seconds) / count) for step, seconds in zip(named.steps, of_step, strict=True)],
+        to_servers=sum(step.bytes for step in named.steps if step.kind == "push"),
+        from_servers=sum(step.bytes for step in named.steps if step.kind == "wait_pull"),
     )
 
 
@@ -245,4 +266,14 @@ def report_of_executable(executable: Any, calls: int | None) -> Report:
     report = None if recorded is None else report_of(_record.rank_of(recorded), recorded["program"], last)
     if report is None:
         raise Error("report: there is no call yet that has ended, or it is too long ago")
-    return dataclasses.replace(report, gradients=gradients_of(report, executable._reduced_tensors()))
+    gradients = gradients_of(report, executable._reduced_tensors())
+    return dataclasses.replace(report, gradients=gradients, staleness=_staleness_of(executable))
+
+
+def _staleness_of(executable: Any) -> Staleness | None:
+    if not executable._is_asynchronous:
+        return None
+    try:
+        return executable.staleness()
+    except Error:  # the servers, or the program, have failed; what is recorded is here all the same
+        return None

@@ -149,6 +149,11 @@ def forecast(report: Report, machine: Machine, hosts: Iterable[int] = _HOSTS) ->
         raise Error("forecast: the machine says nothing of a link between hosts")
     if machine.ranks > 1 and machine.within is None:
         raise Error(f"forecast: the machine says nothing of the {machine.ranks} ranks within a host")
+    if any(step.is_of_servers for step, _ in report.steps):
+        raise Error(
+            f"forecast: @{report.program} pushes to parameter servers, of which a machine says nothing; compile with "
+            'strategy="all_reduce"'
+        )
     if not any(step.is_collective for step, _ in report.steps):
         raise Error(f"forecast: @{report.program} has no collectives; it has to be compiled for several ranks")
     if sum(seconds for step, seconds in report.steps if not step.is_collective) < report.compute / 2:

@@ -46,13 +46,14 @@ struct TransferEvent {
 };
 
 struct RecordedStep {
-  enum class Kind : uint8_t { kKernel, kCopy, kStart, kWait };
+  // Files have the numbers. kPush to kWaitPull are of parameter servers, as in StepKind of runtime/executable.h.
+  enum class Kind : uint8_t { kKernel, kCopy, kStart, kWait, kPush, kStartPull, kWaitPull };
   Kind kind = Kind::kKernel;
   std::string name;        // "onednn.matmul", "all_reduce.wait"
   std::string source;      // where the op comes from in the model; may be empty
-  std::string label;       // of a collective
-  int64_t bytes = 0;       // likewise: of its operand or its result, whichever is larger
-  bool is_urgent = false;  // likewise: see CollectiveInfo in runtime/executable.h
+  std::string label;       // of a collective; of a push and a pull the state's name
+  int64_t bytes = 0;       // likewise: of its operand or its result, whichever is larger; of what is pushed or pulled
+  bool is_urgent = false;  // of a collective: see CollectiveInfo in runtime/executable.h
 };
 
 struct RecordedProgram {

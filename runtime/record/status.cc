@@ -41,13 +41,24 @@ bool IsInCall(const StepEvent& event) {
   return event.kind != StepEvent::Kind::kEnd && event.kind != StepEvent::Kind::kFailed;
 }
 
-// Whether the rank's own thread is where it may wait for others.
+// Null if it is no step whose name is known.
+const RecordedStep* StepOf(const StepEvent& event, const RecordedProgram* program) {
+  if (event.kind != StepEvent::Kind::kStep || program == nullptr || event.step < 0) return nullptr;
+  return static_cast<size_t>(event.step) < program->steps.size() ? &program->steps[static_cast<size_t>(event.step)]
+                                                                 : nullptr;
+}
+
+// Whether the rank's own thread is where it may wait for other ranks.
 bool IsInCollective(const StepEvent& event, const RecordedProgram* program) {
   if (event.kind == StepEvent::Kind::kCompare) return true;
-  if (event.kind != StepEvent::Kind::kStep || program == nullptr || event.step < 0) return false;
-  if (static_cast<size_t>(event.step) >= program->steps.size()) return false;
-  const RecordedStep::Kind kind = program->steps[static_cast<size_t>(event.step)].kind;
-  return kind == RecordedStep::Kind::kStart || kind == RecordedStep::Kind::kWait;
+  const RecordedStep* const step = StepOf(event, program);
+  return step != nullptr && (step->kind == RecordedStep::Kind::kStart || step->kind == RecordedStep::Kind::kWait);
+}
+
+// Likewise for parameter servers, and for those whom they wait for.
+bool IsAtServers(const StepEvent& event, const RecordedProgram* program) {
+  const RecordedStep* const step = StepOf(event, program);
+  return step != nullptr && (step->kind == RecordedStep::Kind::kPush || step->kind == RecordedStep::Kind::kWaitPull);
 }
 
 std::string CallText(const StepEvent& event, const RecordedProgram* program) {
@@ -163,6 +174,7 @@ Activity ActivityOf(const RankRecord& record) {
     activity.kind = moves ? Activity::Kind::kMoves : Activity::Kind::kWaits;
     activity.since = std::max(event.time, transfer->time);
   }
+  if (IsAtServers(event, program)) activity.kind = Activity::Kind::kWaits;
   return activity;
 }
 

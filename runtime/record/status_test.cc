@@ -46,6 +46,28 @@ void Phase(RankRecord* record, int64_t time, TransferEvent::Phase phase, const c
   record->transfers.push_back(event);
 }
 
+// A push waits for the update of the one before, a pull for its own; what starts a pull waits for nobody. That a
+// collective is under way meanwhile says nothing.
+TEST(ActivityTest, OfARankAtParameterServers) {
+  RankRecord record = Rank(0);
+  record.programs[0].steps = {{RecordedStep::Kind::kPush, "push", "", "w", 512},
+                              {RecordedStep::Kind::kStartPull, "pull.start", "", "w", 512},
+                              {RecordedStep::Kind::kWaitPull, "pull.wait", "", "w", 512}};
+  using Kind = Activity::Kind;
+  int32_t step = 0;
+  for (const Kind kind : {Kind::kWaits, Kind::kComputes, Kind::kWaits}) {
+    Begin(&record, 10 + step, step);
+    EXPECT_EQ(ActivityOf(record).kind, kind) << step;
+    EXPECT_EQ(ActivityOf(record).since, 10 + step);
+    ++step;
+  }
+  EXPECT_EQ(ActivityOf(record).where, "call 57 of @step, step 2 pull.wait w");
+  Phase(&record, 20, TransferEvent::Phase::kPosted, "loss");
+  Phase(&record, 21, TransferEvent::Phase::kMet);
+  EXPECT_EQ(ActivityOf(record).kind, Kind::kWaits);
+  EXPECT_EQ(ActivityOf(record).since, 12);
+}
+
 TEST(ActivityTest, OfARankInEachPartOfACall) {
   RankRecord record = Rank(0);
   EXPECT_EQ(ActivityOf(record).kind, Activity::Kind::kNothing);

@@ -19,6 +19,8 @@ namespace {
 
 // For a server that is asked what a request waits for, and for what was pushed at the end.
 constexpr absl::Duration kAnswerTime = absl::Seconds(2);
+// Between looks, in a wait, at whether who is waited for can still come.
+constexpr absl::Duration kNap = absl::Milliseconds(50);
 // Below this a value travels in its message: two copies of it take less than what sharing takes.
 constexpr size_t kSmall = 4096;
 
@@ -197,16 +199,27 @@ absl::StatusOr<std::vector<Message>> ServerClient::Call(std::vector<std::pair<si
 
 // Returns when all have their replies. A push that is done is no request any more.
 absl::Status ServerClient::Await(std::span<const uint64_t> requests) {
-  absl::Duration end = SteadyNow() + options_.timeout;
+  const absl::Duration begin = SteadyNow(), end = begin + options_.timeout;
+  absl::Duration look = check_ ? begin + kNap : end;
   for (const uint64_t id : requests) {
     for (auto request = requests_.find(id); request != requests_.end() && !request->second.is_done;
          request = requests_.find(id)) {
       RETURN_IF_ERROR(failure_);
-      if (SteadyNow() >= end) return Late(id);
-      Progress(end - SteadyNow());
+      const absl::Duration now = SteadyNow();
+      if (now >= end) return Late(id);
+      if (now >= look) {
+        RETURN_IF_ERROR(AskWatch());
+        look = now + kNap;
+      }
+      Progress(std::min(look, end) - now);
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status ServerClient::AskWatch() {
+  const absl::Status status = check_();
+  return status.ok() ? status : Fail(status);
 }
 
 absl::StatusOr<Message> ServerClient::Finish(uint64_t id) {

@@ -79,6 +79,7 @@ absl::StatusOr<ServerClient*> ConnectToServersOfJob(absl::Duration timeout) {
   ASSIGN_OR_RETURN(own.client, ServerClient::Connect(addresses, {.rank = job->worker,
                                                                  .workers = job->workers,
                                                                  .timeout = timeout,
+                                                                 .tolerates_loss = tolerates_loss,
                                                                  .interfaces = Interfaces(),
                                                                  .on_failure = MarkMpiFailed}));
   own.process = getpid();

@@ -8,8 +8,9 @@
 //   RETURN_IF_ERROR(client->Pull("fc1.weight", weight));
 //
 // Nothing waits for ever: a server that dies, or does not answer within the timeout, and whoever a server waits for so
-// long, is named by the error. After such an error, and after one that a server tells (a worker died), the client stays
-// in error, as a communicator does. Errors about one call's arguments are that call's alone.
+// long, is named by the error. After such an error, and after one that a server tells (a worker died) or that who calls
+// finds while it waits (Watch), the client stays in error, as a communicator does. Errors about one call's arguments
+// are that call's alone.
 
 #pragma once
 
@@ -48,6 +49,7 @@ class ServerClient {
     int rank = 0, workers = 1;
     absl::Duration timeout = absl::Minutes(10);
     bool shares_memory = true;              // false: values travel by TCP even on one host; for tests
+    bool tolerates_loss = false;            // as the servers do (ParameterServer::Options)
     std::string interfaces = {};            // as in SocketListener::Create
     std::function<void()> on_failure = {};  // called when the client comes to be in error
   };
@@ -60,6 +62,23 @@ class ServerClient {
   struct Ticket {
     std::vector<uint64_t> requests;
   };
+  // Whether who is waited for can still come, from elsewhere than from servers; what is wrong if not. Waits for nobody.
+  using Check = std::function<absl::Status()>;
+  // While it lives, whoever waits in the client asks `check`, too, several times a second: its error ends the wait, and
+  // is the client's from then on. They nest; that which was made last is asked.
+  class Watch {
+   public:
+    Watch(ServerClient& client, Check check) : client_(client), before_(std::move(client.check_)) {
+      client_.check_ = std::move(check);
+    }
+    ~Watch() { client_.check_ = std::move(before_); }
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+
+   private:
+    ServerClient& client_;
+    Check before_;
+  };
 
   static absl::StatusOr<std::unique_ptr<ServerClient>> Connect(const std::vector<ServerAddress>& servers,
                                                                const Options& options);
@@ -68,6 +87,7 @@ class ServerClient {
 
   int rank() const { return options_.rank; }
   int workers() const { return options_.workers; }
+  bool tolerates_loss() const { return options_.tolerates_loss; }
   int servers() const { return static_cast<int>(links_.size()); }
   const std::string& host(int server) const { return links_[static_cast<size_t>(server)]->address.host; }
   // A number that is this worker's, 1, 2, … at each call: workers that make the same calls have the same.
@@ -163,6 +183,7 @@ class ServerClient {
   absl::Status Attach(Message& message, Request& request, const std::byte* data, size_t bytes);
   absl::StatusOr<std::vector<Message>> Call(std::vector<std::pair<size_t, Message>> messages);
   absl::Status Await(std::span<const uint64_t> requests);
+  absl::Status AskWatch();
   absl::StatusOr<Message> Finish(uint64_t request);
   void Progress(absl::Duration limit);
   void Take(size_t server, Message message);
@@ -175,6 +196,7 @@ class ServerClient {
 
   const Options options_;
   ExclusiveUse::Flag in_use_;
+  Check check_;                               // of the Watch that lives
   std::vector<std::unique_ptr<Link>> links_;  // by server
   PeerMemory memory_{/*one_process=*/false};
   std::map<std::string, Array> arrays_;

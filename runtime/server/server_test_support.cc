@@ -31,7 +31,8 @@ std::unique_ptr<ServerClient> ServersInProcess::Connect(int rank) {
   auto client = ServerClient::Connect(addresses_, {.rank = rank,
                                                    .workers = options_.workers,
                                                    .timeout = options_.timeout,
-                                                   .shares_memory = options_.shares_memory});
+                                                   .shares_memory = options_.shares_memory,
+                                                   .tolerates_loss = options_.tolerates_loss});
   EXPECT_TRUE(client.ok()) << client.status();
   return client.ok() ? *std::move(client) : nullptr;
 }

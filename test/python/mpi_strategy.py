@@ -77,6 +77,10 @@ def synchronous() -> None:
     train(served, range(STEPS, 2 * STEPS))
     assert same(states_of(reduced), states_of(served))
     served.check_replicas()
+    told = served.report(calls=2)
+    assert told.to_servers == told.from_servers == 4 * (6 * 10 + 10 + 10 * 4)
+    assert told.exposed > 0
+    assert told.staleness is None
     report["synchronous"] = served.staleness().max
 
 
@@ -101,6 +105,10 @@ def asynchronous() -> None:
     assert same(now, states_of(exe))
     train(exe, range(1), BATCH)
     report["asynchronous"] = str(exe.staleness())
+    told = exe.report().staleness
+    assert told is not None
+    assert sum(told.updates.values()) >= 3 * (2 * 20)
+    assert "updates by staleness: 0: " in str(exe.report())
     try:
         exe(x=np.zeros((1, 1), np.float32), label=np.zeros(1, np.int64))
     except ls.Error as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import lockstep as ls
-from lockstep import _job_report, _record, _report
+from lockstep import _job_report, _machine, _record, _report, forecast
 from mpi_record import LAYER, PROGRAM, SIZE
 from ranks import MPI_ENVIRONMENT, run_in_threads
 
@@ -296,6 +297,36 @@ def recorded(steps: list[tuple[int, int, int, int]], transfers: list[tuple[int, 
     return _record.Rank(
         0, 2, 1, "h", ("mpi", 0, 0), "", 0, {0: _record.Program("p", [kernel, wait, kernel])}, own, moved
     )
+
+
+def test_pushes_and_pulls_are_communication() -> None:
+    steps = [
+        (10, 0, 7, _record.CALL),
+        (11, 0, 7, _record.STEP),
+        (21, 1, 7, _record.STEP),
+        (23, 2, 7, _record.STEP),
+        (24, 3, 7, _record.STEP),
+        (29, 4, 7, _record.STEP),
+        (32, 0, 7, _record.END),
+    ]
+    rank = recorded(steps, [])
+    of_servers = [
+        _record.Step(kind, name, "", "w", 2_000_000)
+        for kind, name in (("push", "push"), ("start_pull", "pull.start"), ("wait_pull", "pull.wait"))
+    ]
+    kernel = _record.Step("kernel", "k", "", "")
+    rank.programs[0] = _record.Program("p", [kernel, *of_servers, kernel])
+    report = _report.report_of(rank, 0)
+    assert report is not None
+    per_call = {name: round(1e3 * getattr(report, name), 6) for name in ("total", "compute", "exposed", "waiting")}
+    assert per_call == {"total": 22, "compute": 13, "exposed": 8, "waiting": 0}
+    assert (report.to_servers, report.from_servers, report.staleness) == (2_000_000, 2_000_000, None)
+    assert [step.name for step, _ in report.slowest()] == ["k", "k"]
+    assert "servers: 2.000 MB pushed, 2.000 MB pulled a call\n" in str(report)
+    late = dataclasses.replace(report, staleness=ls.kv.Staleness({0: 3, 2: 1}))
+    assert "  staleness 0.50 on average, at most 2; updates by staleness: 0: 3, 2: 1\n" in str(late)
+    with pytest.raises(ls.Error, match="pushes to parameter servers"):
+        forecast.forecast(report, _machine.Machine(between=_machine.Link(0.5, 1.0)), [2])
 
 
 def test_parts_of_a_call_are_told_apart() -> None:
