@@ -62,6 +62,12 @@ ServedStates::ServedStates(const Executable& executable, ServerClient& servers, 
   }
 }
 
+ServedStates::~ServedStates() {
+  const Use use(*this);
+  if (!use.status().ok()) return;  // another thread's call goes on, and would be disturbed
+  for (const ServerClient::Ticket& pull : pulls_) servers_.Forget(pull);
+}
+
 // --- Load -----------------------------------------------------------------------------------------------------------
 
 absl::Status ServedStates::MakeKeys() {
@@ -154,7 +160,7 @@ absl::Status ServedStates::StartPull(int state, std::byte* value) {
 absl::Status ServedStates::Wait(int state) {
   const Use use(*this);
   RETURN_IF_ERROR(use.status());
-  return servers_.Wait(pulls_[static_cast<size_t>(state)]);
+  return servers_.Wait(std::exchange(pulls_[static_cast<size_t>(state)], {}));
 }
 
 // --- Between runs ---------------------------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ class ServedStates {
   // other workers than the program has ranks.
   static absl::StatusOr<std::unique_ptr<ServedStates>> Create(const Executable& executable, ServerClient* servers,
                                                               Communicator& communicator);
+  // What was pulled and not waited for, as a run has failed, is written nowhere any more.
+  ~ServedStates();
 
   // --- In a run --------------------------------------------------------------------------------------------------
   // Before its steps: gives the servers what was assigned, and settings, by the executable's order, that have changed.
@@ -88,7 +90,7 @@ class ServedStates {
   const std::string prefix_;  // of the keys: programs may have states of one name
   std::vector<Kept> kept_;
   std::vector<bool> assigned_;               // by served state, since the last run
-  std::vector<ServerClient::Ticket> pulls_;  // by served state
+  std::vector<ServerClient::Ticket> pulls_;  // by served state: those in flight
   std::vector<double> settings_;             // that the servers have
 };
 

@@ -266,6 +266,11 @@ void ServerClient::Take(size_t server, Message message) {
     requests_.erase(found);
     return;
   }
+  if (request.is_forgotten) {
+    if (message.memory_bytes > 0) (void)Release(server, message.request, request.key);
+    requests_.erase(found);
+    return;
+  }
   if (request.to != nullptr && message.code == absl::StatusCode::kOk) {
     if (const absl::Status status = Receive(server, message.request, request, message); !status.ok())
       message = ErrorReply(status);
@@ -287,13 +292,18 @@ absl::Status ServerClient::Receive(size_t server, uint64_t id, Request& request,
   const absl::StatusOr<std::byte*> value =
       memory_.Resolve(static_cast<int>(server), links_[server]->address.process, reply.memory, bytes);
   if (value.ok()) std::memcpy(request.to, *value, bytes);
+  RETURN_IF_ERROR(Release(server, id, request.key));
+  return value.status();
+}
+
+// The server may write again where a pull has shown the value.
+absl::Status ServerClient::Release(size_t server, uint64_t id, const std::string& key) {
   Message release;
   release.kind = MessageKind::kRelease;
   release.request = id;
-  release.name = request.key;
+  release.name = key;
   links_[server]->connection.Post(std::move(release));
-  RETURN_IF_ERROR(links_[server]->connection.Write());
-  return value.status();
+  return links_[server]->connection.Write();
 }
 
 // The time is up: asks the server what the request waits for, and fails with the answer, or without one.

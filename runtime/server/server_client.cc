@@ -130,6 +130,15 @@ absl::Status ServerClient::Wait(const Ticket& ticket) {
   return status;
 }
 
+void ServerClient::Forget(const Ticket& ticket) {
+  for (const uint64_t id : ticket.requests) {
+    const auto request = requests_.find(id);
+    if (request == requests_.end()) continue;
+    if (request->second.is_done) requests_.erase(request);
+    else request->second.is_forgotten = true;
+  }
+}
+
 absl::Status ServerClient::Pull(const std::string& key, void* value) {
   ASSIGN_OR_RETURN(const Ticket ticket, StartPull(key, value));
   return Wait(ticket);

@@ -110,6 +110,8 @@ class ServerClient {
   // client until it has been waited for.
   absl::StatusOr<Ticket> StartPull(const std::string& key, void* value);
   absl::Status Wait(const Ticket& ticket);
+  // Instead of Wait: nothing is written to `value` any more.
+  void Forget(const Ticket& ticket);
   absl::Status Pull(const std::string& key, void* value);
   absl::Status PushPull(const std::string& key, const void* gradient, void* value);
   // Fills `values` with the rows (indices of dimension 0) of the key's value, in the order of `rows`.
@@ -164,7 +166,7 @@ class ServerClient {
     std::byte* to = nullptr;           // of a pull
     size_t bytes = 0;                  // there
     std::shared_ptr<Segment> segment;  // that holds what was pushed
-    bool is_done = false;
+    bool is_done = false, is_forgotten = false;
     Message reply;
   };
   struct Array {
@@ -188,6 +190,7 @@ class ServerClient {
   void Progress(absl::Duration limit);
   void Take(size_t server, Message message);
   absl::Status Receive(size_t server, uint64_t id, Request& request, const Message& reply);
+  absl::Status Release(size_t server, uint64_t id, const std::string& key);
   absl::Status Late(uint64_t request);
   absl::Status DescribeSilence(size_t server) const;
   void AwaitFarewells(absl::Duration end);

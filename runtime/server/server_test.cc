@@ -142,6 +142,29 @@ TEST_P(Server, APullSeesWhatTheWorkerPushedBefore) {
   });
 }
 
+// Its memory may be another's by then; and what the server has shown it may write again.
+TEST_P(Server, WhatIsForgottenIsNotWritten) {
+  ServersInProcess servers({.servers = 2, .workers = 2, .shares_memory = GetParam()});
+  std::atomic<int> ran{0};
+  RunWorkers(servers, 2, [&](ServerClient& client) {
+    Make(client, "w", std::vector<float>(5000, 1), {.synchronous = true, .bigarray_bound = 1000});
+    const std::vector<float> gradient(5000, 1), before(5000, -1);
+    std::vector<float> got = before, last(5000);
+    for (int i = 0; i < 3; ++i) {
+      Expect(client.Push("w", gradient.data()));
+      const auto pull = client.StartPull("w", got.data());
+      Expect(pull.status());
+      client.Forget(*pull);
+      Expect(client.Barrier());
+    }
+    EXPECT_EQ(got, before);
+    Expect(client.Pull("w", last.data()));
+    EXPECT_EQ(last, std::vector<float>(5000, 1 + 3 * 2));
+    ++ran;
+  });
+  EXPECT_EQ(ran, 2);
+}
+
 TEST_P(Server, SynchronousGradientsAreAddedInTheOrderOfWorkers) {
   constexpr int kWorkers = 3;
   ServersInProcess servers({.servers = 2, .workers = kWorkers, .shares_memory = GetParam()});
