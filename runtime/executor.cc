@@ -142,6 +142,7 @@ void Executor::Fail(const absl::Status& cause) {
   done_ = calls_.load();
   has_results_ = false;
   GiveUp(cause);
+  if (served_ != nullptr) served_->ForgetPulls();  // states may be assigned now
 }
 
 void Executor::GiveUp(const absl::Status& cause) {

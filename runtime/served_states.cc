@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/time/clock.h"
+
 namespace lockstep {
 
 // A call: this thread alone uses the client, which other stores of the process share, and its waits hear of the world.
@@ -60,12 +62,6 @@ ServedStates::ServedStates(const Executable& executable, ServerClient& servers, 
       kept->states.push_back(state);
     }
   }
-}
-
-ServedStates::~ServedStates() {
-  const Use use(*this);
-  if (!use.status().ok()) return;  // another thread's call goes on, and would be disturbed
-  for (const ServerClient::Ticket& pull : pulls_) servers_.Forget(pull);
 }
 
 // --- Load -----------------------------------------------------------------------------------------------------------
@@ -161,6 +157,17 @@ absl::Status ServedStates::Wait(int state) {
   const Use use(*this);
   RETURN_IF_ERROR(use.status());
   return servers_.Wait(std::exchange(pulls_[static_cast<size_t>(state)], {}));
+}
+
+void ServedStates::ForgetPulls() {
+  const auto is_under_way = [](const ServerClient::Ticket& pull) { return !pull.requests.empty(); };
+  if (std::none_of(pulls_.begin(), pulls_.end(), is_under_way)) return;
+  for (;; absl::SleepFor(absl::Milliseconds(1))) {
+    const Use use(*this);
+    if (!use.status().ok()) continue;  // another thread is in a call of the client, which may fill them
+    for (ServerClient::Ticket& pull : pulls_) servers_.Forget(std::exchange(pull, {}));
+    return;
+  }
 }
 
 // --- Between runs ---------------------------------------------------------------------------------------------------

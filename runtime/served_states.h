@@ -38,8 +38,10 @@ class ServedStates {
   // other workers than the program has ranks.
   static absl::StatusOr<std::unique_ptr<ServedStates>> Create(const Executable& executable, ServerClient* servers,
                                                               Communicator& communicator);
-  // What was pulled and not waited for, as a run has failed, is written nowhere any more.
-  ~ServedStates();
+  // What was pulled and not waited for is written nowhere any more.
+  ~ServedStates() { ForgetPulls(); }
+  ServedStates(const ServedStates&) = delete;
+  ServedStates& operator=(const ServedStates&) = delete;
 
   // --- In a run --------------------------------------------------------------------------------------------------
   // Before its steps: gives the servers what was assigned, and settings, by the executable's order, that have changed.
@@ -49,6 +51,8 @@ class ServedStates {
   absl::Status Push(int state, const std::byte* gradient);
   absl::Status StartPull(int state, std::byte* value);
   absl::Status Wait(int state);
+  // Returns when nobody fills a value any more, that of a run that has failed.
+  void ForgetPulls();
 
   // --- Between runs -----------------------------------------------------------------------------------------------
   // The copy of a state has been assigned, if servers update it.

@@ -55,7 +55,7 @@ class Cut {
         return Error()
                << "the next value of %" << state.name()
                << " is not what the optimizer gives, but made of it, as where the scaling of an f16 loss leaves "
-                  "out steps; servers do what an optimizer does, and nothing beside";
+                  "out steps, or uneven=True those without rows; servers do what an optimizer does, and nothing beside";
       }
     }
     return absl::OkStatus();

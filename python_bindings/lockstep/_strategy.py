@@ -41,7 +41,12 @@ def servers_for(
     option = next((name for name, is_given in others.items() if is_given), None)
     if option is not None:
         raise Error(f'compile: strategy="parameter_server" does not go with {option}')
-    servers = _lockstep._servers() if world.transport == "mpi" else None
+    if world.transport != "mpi":
+        raise Error(
+            'compile: strategy="parameter_server" is of the workers of a job, world=Communicator.mpi(), and this world is of the '
+            f'transport "{world.transport}"; a job with servers is started by `lockstep launch -n N -s S PROGRAM`'
+        )
+    servers = _lockstep._servers()
     if servers is None:
         raise Error(
             'compile: strategy="parameter_server" needs parameter servers, and this job has none: start it by '

@@ -14,7 +14,7 @@ from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
 from ._trainer_data import Inputs
 from ._trainer_evaluation import Evaluation, Measured
-from ._trainer_options import divided, optimizer_of, world_of
+from ._trainer_options import divided, optimizer_of, uneven_of, world_of
 from ._trainer_progress import with_progress
 from .loss import Loss
 
@@ -59,7 +59,7 @@ class Trainer:
         *,
         kvstore: Any = None,
         dims: Mapping[str, int] | None = None,
-        uneven: bool = True,
+        uneven: bool | None = None,
         **options: Any,
     ) -> None:
         """
@@ -73,8 +73,9 @@ class Trainer:
             "device" are this process alone.
           dims: as of `load_onnx`, for a file: {"batch": 128} is the batch of all workers.
           uneven: workers may have fewer rows than their share, or none, and each row counts once, as of `train_step`. False is for models
-            whose rows see each other, and needs full batches.
+            whose rows see each other, and needs full batches; so do parameter servers, with which None is False, and else True.
           options: of `train_step`, such as `clip`, `groups` and `precision`, and of `compile`, such as `threads`, `wire` and `mesh`.
+            strategy="parameter_server" lets the servers of a job update the weights: docs/parameter_servers.md.
 
         Raises:
           Error: naming what is wrong; TypeError of an option that neither has.
@@ -82,14 +83,15 @@ class Trainer:
         from . import compile, load_onnx, train_step
 
         of_step, of_compile = divided(options, train_step, compile)
-        self._world = world_of(kvstore)
+        strategy = of_compile.get("strategy")
+        self._uneven = uneven_of(uneven, strategy)
+        self._world = world_of(kvstore, strategy)
         if not isinstance(model, Graph):
             model = load_onnx(model, dims=dims)
         elif dims is not None:
             raise Error("Trainer: dims is of a file; the model is a graph, whose extents are known")
         _check.instance("Trainer: loss", loss, Loss, "one of lockstep.loss, such as softmax_cross_entropy()")
-        self._uneven = _check.flag("Trainer: uneven", uneven)
-        step = train_step(model, loss, optimizer_of(optimizer, optimizer_params), uneven=uneven, **of_step)
+        step = train_step(model, loss, optimizer_of(optimizer, optimizer_params), uneven=self._uneven, **of_step)
         self._exe = compile(step, world=self._world, **of_compile)
         self._name, self._is_averaged = model.name, options.get("average") is not None
         dimensions = {each.name: len(each.shape) for each in step.inputs if each.name != "rows"}

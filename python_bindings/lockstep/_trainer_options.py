@@ -12,6 +12,7 @@ from ._lockstep import Communicator
 
 _ONE_PROCESS = ("local", "device")
 _SYNCHRONOUS = ("dist_sync", "dist_device_sync", "dist")
+_SERVED = "parameter_server"  # a strategy of compile
 
 # MXNet's names of optimizers that are called otherwise here, with the options that make them.
 _NAMES = {"nag": ("SGD", {"nesterov": True, "momentum": 0.9}), "adagrad": ("Adagrad", {}), "rmsprop": ("RMSprop", {})}
@@ -83,8 +84,28 @@ def _says_nothing(name: str, value: Any) -> bool:
     return (name == "rescale_grad" and value == 1) or (name in ("lr_scheduler", "clip_gradient") and value is None)
 
 
-def world_of(kvstore: Any) -> Communicator:
+def uneven_of(uneven: Any, strategy: Any) -> bool:
+    """Whether batches need not be full: if nothing is said, where the strategy of compile can do with that.
+
+    Raises:
+      Error: if it cannot.
+    """
+    is_served = strategy == _SERVED
+    if uneven is None:
+        return not is_served
+    if _check.flag("Trainer: uneven", uneven) and is_served:
+        raise Error(
+            f'Trainer: uneven=True does not go with strategy="{_SERVED}": a step without a row on any worker updates nothing, and what '
+            "is pushed to servers is an update. Leave uneven out, and only full batches are trained on"
+        )
+    return uneven
+
+
+def world_of(kvstore: Any, strategy: Any = None) -> Communicator:
     """The ranks that train together by a store: one for None and the kinds of one process.
+
+    Args:
+      strategy: of compile; servers update what the workers of a job train, and no process alone.
 
     Raises:
       Error: of a store whose workers do not wait for each other, or that is none.
@@ -92,7 +113,7 @@ def world_of(kvstore: Any) -> Communicator:
     if isinstance(kvstore, Communicator):
         return kvstore
     if kvstore is None:
-        return Communicator.single()
+        return _one_process(kvstore, strategy)
     kind = kvstore if isinstance(kvstore, str) else getattr(kvstore, "type", None)
     if not isinstance(kind, str):
         raise Error(
@@ -113,8 +134,17 @@ def world_of(kvstore: Any) -> Communicator:
             "what its ranks send"
         )
     if kind in _ONE_PROCESS:
-        return Communicator.single()
+        return _one_process(kind, strategy)
     return Communicator.mpi() if isinstance(kvstore, str) else kvstore._world
+
+
+def _one_process(kind: str | None, strategy: Any) -> Communicator:
+    if strategy == _SERVED:
+        raise Error(
+            f'Trainer: strategy="{_SERVED}" is of the workers of a job, and kvstore={kind!r} is this process alone; give '
+            'kvstore="dist_sync", in a job that `lockstep launch -n N -s S PROGRAM` starts'
+        )
+    return Communicator.single()
 
 
 def divided(

@@ -50,10 +50,11 @@ void ServedArray::Forget(int worker) {
   for (Memory& memory : memory_)
     std::erase_if(memory.readers, [&](const Reader& reader) { return reader.worker == worker; });
   // What it has pushed before it left counts; of one that died what is not part of an update yet does not.
-  if (workers_[worker].life == Worker::Life::kDied) {
-    std::erase_if(waiting_, [&](const Request& request) { return request.worker == worker; });
-    per_worker_[static_cast<size_t>(worker)].round.clear();
-  }
+  const bool has_died = workers_[worker].life == Worker::Life::kDied;
+  std::erase_if(waiting_, [&](const Request& request) {
+    return request.worker == worker && (has_died || request.message.kind != MessageKind::kPush);
+  });
+  if (has_died) per_worker_[static_cast<size_t>(worker)].round.clear();
   Advance();
 }
 

@@ -116,6 +116,45 @@ def asynchronous() -> None:
     exe.save(path)  # which the error of a call has not ended
 
 
+def trainer() -> None:
+    """The numbers and bits of a Trainer without servers, whose file one with them goes on from; of full batches."""
+    rows = 3 * BATCH + 5
+    data = np.random.default_rng(7).normal(size=(rows, 6)).astype(np.float32), np.arange(rows) % 4
+
+    def fit(path: Path, **options: object) -> ls.Trainer:
+        made = ls.Trainer(
+            ls.parse(MODEL.replace("ROWS", str(BATCH))),
+            ls.loss.softmax_cross_entropy("logits", "label"),
+            "sgd",
+            {"learning_rate": 0.1, "momentum": 0.9},
+            kvstore="dist_sync",
+            average=ls.average.exponential(0.5),
+            **options,
+        )
+        if path.exists():
+            made.load_states(path)
+        else:
+            begin(made.executable)
+        made.fit(data, validation=data, epochs=2)
+        made.set_learning_rate(0.05)
+        made.save_states(path)
+        made.fit(data, validation=data)
+        return made
+
+    reduced = fit(folder / "reduced.states", uneven=False)
+    served = fit(folder / "served.states", strategy="parameter_server")
+    assert served.world.size == world.size and "push" in served.executable.steps
+    assert served.history == reduced.history and served.losses == reduced.losses
+    assert same(states_of(reduced.executable), states_of(served.executable))
+    report["trained"] = served.executable.step
+    again = [
+        fit(folder / f"{name}.states", **options)
+        for name, options in (("served", {"uneven": False}), ("reduced", {"strategy": "parameter_server"}))
+    ]
+    assert again[0].history == again[1].history and again[0].epoch == 5
+    assert same(states_of(again[0].executable), states_of(again[1].executable))
+
+
 def document() -> None:
     """The code of docs/parameter_servers.md."""
     text = (Path(__file__).parents[2] / "docs/parameter_servers.md").read_text()
@@ -126,5 +165,6 @@ def document() -> None:
 
 synchronous()
 asynchronous()
+trainer()
 document()
 (folder / f"{world.rank}.json").write_text(json.dumps(report))

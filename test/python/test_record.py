@@ -311,8 +311,12 @@ def test_pushes_and_pulls_are_communication() -> None:
     ]
     rank = recorded(steps, [])
     of_servers = [
-        _record.Step(kind, name, "", "w", 2_000_000)
-        for kind, name in (("push", "push"), ("start_pull", "pull.start"), ("wait_pull", "pull.wait"))
+        _record.Step(kind, name, "", "w", size)
+        for kind, name, size in (
+            ("push", "push", 2_000_000),
+            ("start_pull", "pull.start", 3_000_000),
+            ("wait_pull", "pull.wait", 3_000_000),
+        )
     ]
     kernel = _record.Step("kernel", "k", "", "")
     rank.programs[0] = _record.Program("p", [kernel, *of_servers, kernel])
@@ -320,9 +324,9 @@ def test_pushes_and_pulls_are_communication() -> None:
     assert report is not None
     per_call = {name: round(1e3 * getattr(report, name), 6) for name in ("total", "compute", "exposed", "waiting")}
     assert per_call == {"total": 22, "compute": 13, "exposed": 8, "waiting": 0}
-    assert (report.to_servers, report.from_servers, report.staleness) == (2_000_000, 2_000_000, None)
+    assert (report.to_servers, report.from_servers, report.staleness) == (2_000_000, 3_000_000, None)
     assert [step.name for step, _ in report.slowest()] == ["k", "k"]
-    assert "servers: 2.000 MB pushed, 2.000 MB pulled a call\n" in str(report)
+    assert "servers: 2.000 MB pushed, 3.000 MB pulled a call\n" in str(report)
     late = dataclasses.replace(report, staleness=ls.kv.Staleness({0: 3, 2: 1}))
     assert "  staleness 0.50 on average, at most 2; updates by staleness: 0: 3, 2: 1\n" in str(late)
     with pytest.raises(ls.Error, match="pushes to parameter servers"):

@@ -35,6 +35,7 @@ def test_two_workers_and_two_servers(tmp_path: Path) -> None:
         reduced, served = report["memory"]
         assert served * 3 <= reduced  # no rank has what Adam keeps
         assert report["synchronous"] == 0
+        assert report["trained"] == 3 * 3  # epochs of three full batches
         assert "on average, at most" in report["asynchronous"]
         assert "input x: expected f32[12,6]" in report["error"]
         for step in ("push", "pull.start", "pull.wait"):
@@ -57,7 +58,7 @@ STEP = ls.train_step(
         ({"strategy": "servers"}, 'strategy is \'servers\', expected "all_reduce" or "parameter_server"'),
         (
             {"strategy": "parameter_server"},
-            "needs parameter servers, and this job has none: start it by `lockstep launch",
+            'is of the workers of a job, world=Communicator.mpi(), and this world is of the transport "single"',
         ),
         ({"asynchronous": True}, 'asynchronous is of servers, with strategy="parameter_server"'),
         ({"max_staleness": 0}, 'max_staleness is of servers, with strategy="parameter_server"'),

@@ -549,6 +549,16 @@ def test_arguments_that_are_wrong(caplog: pytest.LogCaptureFixture) -> None:
         (lambda: ls.Trainer(model, "cross_entropy"), "loss is 'cross_entropy', expected one of lockstep.loss"),
         (lambda: ls.Trainer("/nowhere.onnx", LOSS), "/nowhere.onnx: there is no such file"),
         (lambda: ls.Trainer(model, LOSS, uneven="no"), "uneven is 'no', expected True or False"),
+        (
+            lambda: trainer(strategy="parameter_server"),
+            "is of the workers of a job, and kvstore=None is this process alone; give kvstore=.dist_sync",
+        ),
+        (lambda: trainer("device", strategy="parameter_server"), "kvstore='device' is this process alone"),
+        (lambda: trainer("dist_sync", strategy="parameter_server"), "this job has none: start it by `lockstep launch"),
+        (
+            lambda: trainer("dist_sync", strategy="parameter_server", uneven=True),
+            "uneven=True does not go with strategy=.parameter_server.*only full batches are trained on",
+        ),
         (lambda: trainer().fit((x, labels), epochs=-1), "fit: epochs is -1"),
         (lambda: trainer().fit(3), "the data is 3, expected a tuple of arrays, a data set, or batches"),
         (lambda: trainer().fit((x, labels[1:])), "different lengths"),
