@@ -54,7 +54,7 @@ def split(dim: int, axis: str) -> Placement:
       dim: the dimension of the state or input, from 0.
       axis: of the mesh that `compile` gets.
     """
-    return Placement(((_check.text("split: axis", axis), _check.integer("split: dim", dim)),))
+    return Placement(((_check.text("split: axis", axis), _check.integer("split: dim", dim, 0)),))
 
 
 def replicated() -> Placement:

@@ -203,6 +203,16 @@ def test_bad_placements(placements, parts: list[str]) -> None:
             assert expected in message
 
 
+def test_what_has_no_effect_is_an_error() -> None:
+    placements = {"fc*": ls.replicated(), "fc1.weight": ls.split(0, "model")}
+    with raises(
+        "placement: 'fc1.weight' has no effect, as what goes before it matches all that it does, such as 'fc*'"
+    ):
+        ls.distribute(mlp(), MODEL, placements=placements)
+    with raises("split: dim is -1, expected at least 0"):
+        ls.split(-1, "model")
+
+
 def test_a_state_without_dimensions() -> None:
     graph = ls.parse(
         "graph @scaled(%x: f32[4,6] split(0), state %t: f32[]) -> (y: f32[4,6] split(0)) {\n"
@@ -211,7 +221,7 @@ def test_a_state_without_dimensions() -> None:
         "  return %y\n"
         "}\n"
     )
-    with raises("split: t (f32[]) along axis model: there is no dimension 0"):
+    with raises("placement: t (f32[]) along axis model: there is no dimension 0"):
         ls.distribute(graph, MODEL, placements={"*t": ls.split(0, "model")})
 
 
