@@ -52,10 +52,10 @@ class Cut {
       if (input == nullptr || !input->is_state || input->value != state)
         return Error() << "it updates %" << state.name() << ", which is no state";
       if (next == nullptr || next->value != update_.result(i)) {
-        return Error()
-               << "the next value of %" << state.name()
-               << " is not what the optimizer gives, but made of it, as where the scaling of an f16 loss leaves "
-                  "out steps; servers do what an optimizer does, and nothing beside";
+        return Error() << "the next value of %" << state.name()
+                       << " is not what the optimizer gives, but made of it, as where a step without rows "
+                          "(uneven=True; uneven=False has none) or the scaling of an f16 loss leaves it out; servers "
+                          "do what an optimizer does, and nothing beside";
       }
     }
     return absl::OkStatus();

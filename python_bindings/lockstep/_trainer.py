@@ -60,7 +60,7 @@ class Trainer:
         *,
         kvstore: Any = None,
         dims: Mapping[str, int] | None = None,
-        uneven: bool = True,
+        uneven: bool | None = None,
         **options: Any,
     ) -> None:
         """
@@ -74,7 +74,8 @@ class Trainer:
             "device" are this process alone.
           dims: as of `load_onnx`, for a file: {"batch": 128} is the batch of all workers.
           uneven: workers may have fewer rows than their share, or none, and each row counts once, as of `train_step`. False is for models
-            whose rows see each other, and needs full batches.
+            whose rows see each other, and needs full batches. None is True, but False with strategy="parameter_server", whose servers
+            cannot leave out a step without rows.
           options: of `train_step`, such as `clip`, `groups` and `precision`, and of `compile`, such as `threads`, `wire` and `mesh`.
 
         Raises:
@@ -86,6 +87,8 @@ class Trainer:
         placements = of_compile.get("placements")
         if isinstance(placements, Plan) and of_compile.get("mesh") is None:
             of_compile["mesh"] = placements.mesh
+        if uneven is None:
+            uneven = of_compile.get("strategy") != "parameter_server"
         self._world = world_of(kvstore)
         if not isinstance(model, Graph):
             model = load_onnx(model, dims=dims)
