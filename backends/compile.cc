@@ -106,7 +106,9 @@ absl::Status CheckStages(const Graph& graph, const Mesh& mesh, const CompileOpti
                                    [](const Node& node) { return node.op().has_trait(kOptimizer); });
   ErrorStream error = InvalidArgument() << "graph @" << graph.name() << " is compiled for the stages of the mesh "
                                         << mesh.ToString() << ", ";
-  if (!is_step) return error << "and is no training step with an optimizer, which alone is cut into stages";
+  if (!is_step)
+    return error << "and is no training step with an optimizer, which alone is cut into stages; a "
+                    "step with SGD(0.0) computes a loss and changes nothing";
   if (!options.rank) return error << "and CompileOptions::rank does not say whose part";
   if (*options.rank < 0 || *options.rank >= mesh.num_ranks()) return error << "for rank " << *options.rank;
   for (const Input& input : graph.inputs()) {

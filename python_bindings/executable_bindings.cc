@@ -93,6 +93,7 @@ std::unique_ptr<LoadedExecutable> CompileModel(
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
   loaded->origin = model.origin;
+  loaded->batches = BatchesOf(model.graph);
   CompileOptions options;
   if (bucket_bytes) options.bucket_bytes = *bucket_bytes;
   if (measured) options.measured = MeasuredStepOf(*measured);
@@ -200,7 +201,7 @@ Arguments ArgumentsOf(LoadedExecutable& self, const nb::args& args, const nb::kw
     arrays.push_back(CastToArray(value, "input " + names.back()));
   }
   for (size_t i = 0; i < names.size(); ++i) inputs.push_back({names[i], BorrowArray(arrays[i], "input " + names[i])});
-  ThrowIfError(PadRows(self.executor->executable(), self.first_rows, inputs, padded));
+  ThrowIfError(PadRows(self.executor->executable(), self.batches, self.first_rows, inputs, padded));
   CheckBoundResults(self, inputs);
   return arguments;
 }

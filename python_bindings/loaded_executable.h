@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +39,7 @@ struct LoadedExecutable {
   std::map<std::string, ArrayInPlace> bound_states,
       bound_results;               // by name; the arrays live as long as they are bound
   int64_t step = 0;                // the number of the next call
+  std::set<std::string> batches;   // the inputs that may have fewer rows than the rank's share
   FirstRows first_rows;            // what pads batches that are not full
   nb::dict schedules;              // by setting: functions of it
   nb::object saving = nb::none();  // the save that is under way, of lockstep/_checkpoint.py

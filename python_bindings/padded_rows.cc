@@ -13,11 +13,6 @@
 namespace lockstep::python {
 namespace {
 
-bool IsBatch(const ValueInfo& info) {
-  const auto placement = info.placements.find(std::string(kDataAxis));
-  return placement != info.placements.end() && placement->second.is_split(0);
-}
-
 // Whether it is what the program takes, or that with fewer rows.
 bool HasRowsOf(const TensorType& given, const TensorType& wanted) {
   return given.dtype == wanted.dtype && given.shape.rank() == wanted.shape.rank() &&
@@ -54,19 +49,33 @@ void Fill(Tensor& batch, size_t begin, const Tensor& row) {
 
 }  // namespace
 
-absl::Status PadRows(const Executable& program, FirstRows& first_rows, std::vector<NamedInput>& inputs,
-                     std::vector<Tensor>& padded) {
+std::set<std::string> BatchesOf(const Graph& graph) {
+  std::set<std::string> names;
+  for (const Input& input : graph.inputs()) {
+    if (input.is_data() && input.value.placement(kDataAxis).is_split(0)) names.insert(input.name());
+  }
+  return names;
+}
+
+absl::Status PadRows(const Executable& program, const std::set<std::string>& batches, FirstRows& first_rows,
+                     std::vector<NamedInput>& inputs, std::vector<Tensor>& padded) {
   const auto rows_info = std::find_if(program.inputs.begin(), program.inputs.end(),
                                       [](const ValueInfo& info) { return info.name == passes::kRows; });
   if (rows_info == program.inputs.end() || Find(inputs, passes::kRows) != nullptr) return absl::OkStatus();
-  std::vector<const ValueInfo*> batches;
+  std::vector<const ValueInfo*> infos;
   for (const ValueInfo& info : program.inputs) {
-    if (IsBatch(info) && info.name != passes::kRows) batches.push_back(&info);
+    if (batches.contains(info.name) && info.name != passes::kRows) infos.push_back(&info);
+  }
+  if (infos.empty()) {
+    return InvalidArgument() << "input " << passes::kRows << " is missing, and no input of @" << program.name
+                             << " is known to be a batch, as where distribute() had one rank along axis " << kDataAxis
+                             << ": compile the graph that it was given, or give 1 for each row that is there and 0 for "
+                             << "one that pads";
   }
   const int64_t most = rows_info->local_type.shape[0];
   std::string first;
   std::optional<double> number;
-  for (const ValueInfo* info : batches) {
+  for (const ValueInfo* info : infos) {
     const NamedInput* const given = Find(inputs, info->name);
     if (given == nullptr || !HasRowsOf(given->tensor.type, info->local_type)) continue;
     // Labels of the words of a sentence may be several for each row.
@@ -78,10 +87,10 @@ absl::Status PadRows(const Executable& program, FirstRows& first_rows, std::vect
     first = info->name;
     if (own >= 1) Keep(given->tensor, static_cast<int64_t>(of_a_row), first_rows[info->name]);
   }
-  const bool is_none = std::none_of(batches.begin(), batches.end(),
+  const bool is_none = std::none_of(infos.begin(), infos.end(),
                                     [&](const ValueInfo* info) { return Find(inputs, info->name) != nullptr; });
-  padded.reserve(batches.size() + 1);
-  for (const ValueInfo* info : batches) {
+  padded.reserve(infos.size() + 1);
+  for (const ValueInfo* info : infos) {
     NamedInput* const given = Find(inputs, info->name);
     const bool is_short = given != nullptr && HasRowsOf(given->tensor.type, info->local_type) &&
                           given->tensor.type.shape[0] < info->local_type.shape[0];

@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "core/op_def.h"
@@ -16,7 +17,7 @@ absl::StatusOr<size_t> PositionOf(const Graph& graph, const std::string& name) {
   const std::vector<Input>& inputs = graph.inputs();
   const auto it = std::find_if(inputs.begin(), inputs.end(), [&](const Input& input) { return input.name() == name; });
   if (it != inputs.end()) return static_cast<size_t>(it - inputs.begin());
-  ErrorStream error = NotFound() << "split: graph @" << graph.name() << " has no input or state '" << name << "'";
+  ErrorStream error = NotFound() << "placement: graph @" << graph.name() << " has no input or state '" << name << "'";
   for (size_t i = 0; i < inputs.size(); ++i) error << (i ? ", " : "; there are ") << inputs[i].name();
   return error;
 }
@@ -27,7 +28,7 @@ absl::Status SplitInput(Graph& graph, size_t position, const std::map<std::strin
   PlacementMap placements = input.placements();
   for (const auto& [axis, dim] : dims) {
     const auto error = [&] {
-      return InvalidArgument() << "split: " << input.name() << " (" << input.value.type() << ") along axis " << axis
+      return InvalidArgument() << "placement: " << input.name() << " (" << input.value.type() << ") along axis " << axis
                                << ": ";
     };
     if (!mesh.has_axis(axis)) return error() << "the mesh " << mesh.ToString() << " has no such axis";
@@ -78,6 +79,25 @@ std::string NamesOf(const Graph& graph) {
   return names;
 }
 
+// A choice that others, which go before it, leave nothing of what it matches, though it says something else. A name
+// that is given twice is said so on purpose: `split` goes before `placements`.
+absl::Status CheckHasEffect(const PlacementChoices& choices, size_t position,
+                            const std::function<bool(const std::string&, const Input&)>& matches, const Graph& graph) {
+  const auto& [name, dims] = choices[position];
+  const std::string* other = nullptr;
+  for (const Input& input : graph.inputs()) {
+    if (!matches(name, input)) continue;
+    const auto first =
+        std::find_if(choices.begin(), choices.end(), [&](const auto& each) { return matches(each.first, input); });
+    if (first == choices.begin() + static_cast<std::ptrdiff_t>(position) || first->first == name)
+      return absl::OkStatus();
+    if (first->second != dims) other = &first->first;
+  }
+  if (other == nullptr) return absl::OkStatus();
+  return InvalidArgument() << "placement: '" << name << "' has no effect, as what goes before it matches all that it "
+                           << "does, such as '" << *other << "'; the first that matches counts";
+}
+
 }  // namespace
 
 std::vector<std::string> KeptFor(const Graph& graph, const Input& state) {
@@ -110,9 +130,10 @@ absl::StatusOr<InputSplits> SplitsOf(const Graph& graph, const PlacementChoices&
   const std::vector<Input>& inputs = graph.inputs();
   for (const auto& [name, dims] : choices) {
     if (std::any_of(inputs.begin(), inputs.end(), [&](const Input& input) { return matches(name, input); })) continue;
-    return NotFound() << "split: graph @" << graph.name() << " has no input or state '" << name
+    return NotFound() << "placement: graph @" << graph.name() << " has no input or state '" << name
                       << "', and none that it matches; there are " << NamesOf(graph);
   }
+  for (size_t i = 0; i < choices.size(); ++i) RETURN_IF_ERROR(CheckHasEffect(choices, i, matches, graph));
   InputSplits splits;
   for (const Input& input : inputs) {
     const auto first =
@@ -125,7 +146,7 @@ absl::StatusOr<InputSplits> SplitsOf(const Graph& graph, const PlacementChoices&
 absl::Status SplitInputs(Graph& graph, const InputSplits& splits, const Mesh& mesh) {
   if (splits.empty()) return absl::OkStatus();
   if (!graph.mesh().empty()) {
-    return InvalidArgument() << "split: graph @" << graph.name() << " is distributed already, over "
+    return InvalidArgument() << "placement: graph @" << graph.name() << " is distributed already, over "
                              << graph.mesh().ToString();
   }
   for (const MeshAxis& axis : mesh.axes()) {

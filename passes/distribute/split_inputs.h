@@ -29,7 +29,7 @@ using PlacementChoices = std::vector<std::pair<std::string, std::map<std::string
 
 // What the choices say of each input and state: for each the first counts that is its name or matches it, but that
 // patterns say nothing of what an optimizer keeps, which goes with its state. An error if one is no name of an input or
-// state, and matches none.
+// state, and matches none, or if those before it leave it nothing, though it says something else.
 absl::StatusOr<InputSplits> SplitsOf(const Graph& graph, const PlacementChoices& choices);
 
 // Names of the states that a training step keeps for `state`: what its optimizer does, and its average.

@@ -53,7 +53,7 @@ TEST(SplitInputs, WhatIsSaidOfAKeptStateGoesBeforeWhatFollows) {
 TEST(SplitInputs, TwoAxesDoNotSplitOneDimension) {
   EXPECT_EQ(
       Split({{"w", {{"data", 1}, {"model", 1}}}}),
-      "split: w (f32[4,6]) along axis model: axis data splits dimension 1 already, and what two axes split is not "
+      "placement: w (f32[4,6]) along axis model: axis data splits dimension 1 already, and what two axes split is not "
       "put together again");
 }
 
@@ -73,15 +73,26 @@ std::string Chosen(const PlacementChoices& choices) {
 
 TEST(SplitsOf, TheFirstThatMatchesCountsAndPatternsAreNotOfWhatOptimizersKeep) {
   EXPECT_EQ(Chosen({{"w", {{"model", 1}}}, {"[uwmv]", {}}}), "u replicated, w model=1");
-  EXPECT_EQ(Chosen({{"*", {}}, {"w", {{"model", 1}}}}),
-            "g replicated, n replicated, u replicated, w replicated, x replicated");
+  EXPECT_EQ(Chosen({{"[gu]", {}}, {"[gw]", {{"model", 1}}}}), "g replicated, u replicated, w model=1");
   EXPECT_EQ(Chosen({{"m", {{"model", 1}}}}), "m model=1") << "a name is of whatever it names";
   EXPECT_EQ(Chosen({}), "");
 }
 
 TEST(SplitsOf, WhatMatchesNothingIsAnError) {
-  EXPECT_EQ(Chosen({{"w", {}}, {"fc*", {{"model", 0}}}}),
-            "split: graph @step has no input or state 'fc*', and none that it matches; there are x, g, w, m, v, n, u");
+  EXPECT_EQ(
+      Chosen({{"w", {}}, {"fc*", {{"model", 0}}}}),
+      "placement: graph @step has no input or state 'fc*', and none that it matches; there are x, g, w, m, v, n, u");
+}
+
+TEST(SplitsOf, WhatOthersLeaveNothingIsAnError) {
+  const auto said = [](const std::string& name, const std::string& before) {
+    return "placement: '" + name + "' has no effect, as what goes before it matches all that it does, such as '" +
+           before + "'; the first that matches counts";
+  };
+  EXPECT_EQ(Chosen({{"*", {}}, {"w", {{"model", 1}}}}), said("w", "*"));
+  EXPECT_EQ(Chosen({{"g", {{"model", 1}}}, {"w", {}}, {"[gw]", {}}}), said("[gw]", "g"));
+  EXPECT_EQ(Chosen({{"[gw]", {}}, {"w", {}}}), "g replicated, w replicated") << "it says the same";
+  EXPECT_EQ(Chosen({{"w", {{"model", 1}}}, {"w", {}}}), "w model=1") << "split of compile goes before its placements";
 }
 
 TEST(SplitInputs, NothingFollowsDataAKeptStateOrAStateThatNothingIsKeptFor) {
@@ -119,13 +130,14 @@ TEST(SplitsOfOptimizers, LeaveWhatIsSharedAlready) {
 
 TEST(SplitInputs, ErrorsNameTheInputAndTheAxis) {
   EXPECT_EQ(Split({{"b", {{"model", 0}}}}),
-            "split: graph @step has no input or state 'b'; there are x, g, w, m, v, n, u");
+            "placement: graph @step has no input or state 'b'; there are x, g, w, m, v, n, u");
   EXPECT_EQ(Split({{"w", {{"rows", 0}}}}),
-            "split: w (f32[4,6]) along axis rows: the mesh {data=2, model=3} has no such axis");
-  EXPECT_EQ(Split({{"w", {{"data", 2}}}}), "split: w (f32[4,6]) along axis data: there is no dimension 2");
-  EXPECT_EQ(Split({{"w", {{"model", 0}}}}),
-            "split: w (f32[4,6]) along axis model: the ranks of the mesh {data=2, model=3} cannot share dimension 0 "
-            "evenly");
+            "placement: w (f32[4,6]) along axis rows: the mesh {data=2, model=3} has no such axis");
+  EXPECT_EQ(Split({{"w", {{"data", 2}}}}), "placement: w (f32[4,6]) along axis data: there is no dimension 2");
+  EXPECT_EQ(
+      Split({{"w", {{"model", 0}}}}),
+      "placement: w (f32[4,6]) along axis model: the ranks of the mesh {data=2, model=3} cannot share dimension 0 "
+      "evenly");
   EXPECT_EQ(Split({{"w", {{"model", 1}}}}, Mesh({{"data", 2}, {"model", 0}})),
             "mesh axis model has size 0, expected at least 1");
 }
@@ -133,7 +145,7 @@ TEST(SplitInputs, ErrorsNameTheInputAndTheAxis) {
 TEST(SplitInputs, WhatIsDistributedAlreadyIsRefused) {
   constexpr char kPlaced[] = "mesh {data=2}\ngraph @placed(%x: f32[4]) -> (y: f32[4]) {\n  return %x\n}\n";
   EXPECT_EQ(Split({{"x", {{"data", 0}}}}, Mesh({{"data", 2}}), kPlaced),
-            "split: graph @placed is distributed already, over {data=2}");
+            "placement: graph @placed is distributed already, over {data=2}");
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ absl::Status CheckRowsAreApart(const Graph& model, int64_t rows) {
     // Parts of sums are gathered from what sums; rows for what wants to see all of them.
     const bool sums = node.op().collective() != CollectiveOp::kAllGather;
     return InvalidArgument() << "uneven: " << (sums ? node.operand(0).node : node.users()[0])->Describe()
-                             << " mixes the rows of a batch, so that what pads would be seen by others";
+                             << " mixes the rows of a batch, so that what pads would be seen by others; "
+                             << "uneven=False takes full batches alone";
   }
   return absl::OkStatus();
 }

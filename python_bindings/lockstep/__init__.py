@@ -424,6 +424,8 @@ def compile(
             axes = []
         operations = _operations_per_byte(factors, world)
         optimize, replicated = _check.flag("optimize", optimize), _check.flag("replicated", replicated)
+        if isinstance(placements, Plan) and placements.unused:
+            replicated |= _is_meant(graph, placements, world)
         if not optimize:
             _check_optimizes(buckets=buckets is not None, factors=factors is not None and operations != 0)
         check_every = _check.integer("compile: check_every", check_every)
@@ -483,6 +485,15 @@ def _axes(world: Communicator, mesh: Any, placements: Any) -> list[tuple[str, in
     if mesh is not None and list(_check.extents("mesh", mesh).items()) != list(placements.mesh.items()):
         raise Error(f"compile: mesh is {mesh}, and placements a plan for {placements.mesh}")
     return list(placements.mesh.items())
+
+
+def _is_meant(graph: Graph, plan: Plan, world: Communicator) -> bool:
+    """Whether ranks that compute the same do so by the plan alone, which says that they share nothing; then they are warned."""
+    if plan.mesh.get("data", 1) > 1 and not any("data" in each.placements for each in (*graph.inputs, *graph.states)):
+        return False
+    if world.rank == 0:
+        warn_once(f"the plan splits no state along {', '.join(plan.unused)}: the ranks along it all compute the same")
+    return True
 
 
 def _operations_per_byte(factors: Any, world: Communicator) -> float | None:

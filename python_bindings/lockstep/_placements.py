@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from . import _check
@@ -54,7 +55,7 @@ def split(dim: int, axis: str) -> Placement:
       dim: the dimension of the state or input, from 0.
       axis: of the mesh that `compile` gets.
     """
-    return Placement(((_check.text("split: axis", axis), _check.integer("split: dim", dim)),))
+    return Placement(((_check.text("split: axis", axis), _check.integer("split: dim", dim, 0)),))
 
 
 def replicated() -> Placement:
@@ -75,3 +76,9 @@ def choices(splits: Any, placements: Mapping[str, Placement] | None) -> Choices:
         _check.instance(f"placements: {name!r}", placement, Placement, "lockstep.split() or lockstep.replicated()")
         named.append((name, dict(placement.splits)))
     return named
+
+
+def chosen(given: Choices, names: Iterable[str]) -> dict[str, dict[str, int]]:
+    """What choices say of these names: of each what the first says that matches it; of others nothing."""
+    first = {name: next((dims for each, dims in given if fnmatchcase(name, each)), None) for name in names}
+    return {name: dims for name, dims in first.items() if dims is not None}

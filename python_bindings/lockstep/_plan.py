@@ -100,6 +100,12 @@ class Plan(Mapping[str, Placement]):
     def __len__(self) -> int:
         return len(self.states)
 
+    @property
+    def unused(self) -> list[str]:
+        """The axes of several ranks, other than "data", along which no state is split: their ranks all compute the same."""
+        used = {axis for state in self.states for axis, _ in state.placement.splits}
+        return [axis for axis, size in self.mesh.items() if size > 1 and axis != "data" and axis not in used]
+
     def __str__(self) -> str:
         mesh = ", ".join(f"{axis}={size}" for axis, size in self.mesh.items())
         limit = "" if self.memory_limit is None else f", within {_megabytes(self.memory_limit)}"
@@ -108,6 +114,7 @@ class Plan(Mapping[str, Placement]):
             f"  {self.costs}",
             f"  all replicated: {self.replicated}",
         ]
+        lines += [f"  no state is split along {axis}, whose ranks all compute the same" for axis in self.unused]
         names = max((len(state.name) for state in self.states), default=0)
         types = max((len(state.type) for state in self.states), default=0)
         lines += [
@@ -265,6 +272,10 @@ def plan(
     axes = _check.extents("mesh", mesh)
     for axis, size in axes.items():
         _check.integer(f"plan: mesh: the size of axis {axis}", size, 1)
+    if "stage" in axes:
+        raise Error(
+            f"plan: mesh is {axes}: stages are not planned; compile cuts a step into them, by what its layers cost"
+        )
     if machine is not None:
         _check.instance("plan: machine", machine, Machine, "a lockstep.forecast.Machine")
     limit = None if memory_limit is None else _check.integer("plan: memory_limit", memory_limit, 1)

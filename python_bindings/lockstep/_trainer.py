@@ -12,6 +12,8 @@ from . import _check, _curve
 from ._checkpoint import on_all_ranks
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
+from ._placements import choices, chosen
+from ._plan import Plan
 from ._trainer_data import Inputs
 from ._trainer_evaluation import Evaluation, Measured
 from ._trainer_options import divided, optimizer_of, uneven_of, world_of
@@ -27,7 +29,6 @@ Callback = Callable[["Trainer", Results], Any]
 _EVALUATED = (
     "backend",
     "mesh",
-    "split",
     "threads",
     "isa",
     "tf32",
@@ -83,6 +84,9 @@ class Trainer:
         from . import compile, load_onnx, train_step
 
         of_step, of_compile = divided(options, train_step, compile)
+        placements = of_compile.get("placements")
+        if isinstance(placements, Plan) and of_compile.get("mesh") is None:
+            of_compile["mesh"] = placements.mesh
         strategy = of_compile.get("strategy")
         self._uneven = uneven_of(uneven, strategy)
         self._world = world_of(kvstore, strategy)
@@ -97,6 +101,10 @@ class Trainer:
         dimensions = {each.name: len(each.shape) for each in step.inputs if each.name != "rows"}
         self._inputs = Inputs(dimensions, _batch_of(model), self._world, of_compile.get("mesh"))
         evaluated = {name: value for name, value in of_compile.items() if name in _EVALUATED}
+        placed = chosen(
+            choices(of_compile.get("split"), placements), [each.name for each in (*model.inputs, *model.states)]
+        )
+        evaluated |= {"split": placed} if placed else {}
         self._evaluation = Evaluation(model, loss, self._inputs, self._world, evaluated)
         self._epoch, self._first = 0, 0
         self._losses: list[float] = []

@@ -33,8 +33,14 @@ class Evaluation:
         """The metrics, without anything added; of a softmax cross-entropy None is the accuracy.
 
         Raises:
-          Error: naming what is no metric.
+          Error: naming what is no metric, or stages, into which no model is cut.
         """
+        if (self._options.get("mesh") or {}).get("stage", 1) > 1:
+            raise Error(
+                f"Trainer: the mesh {self._options['mesh']} has stages, into which training steps alone are cut: leave out validation "
+                "and evaluate; a step with lockstep.optim.SGD(0.0) on the same mesh computes a loss and changes nothing "
+                "(docs/pipeline.md)"
+            )
         term = self._term
         if given is None:
             if term.kind != "softmax_cross_entropy" or term.options.get("soft_targets"):
@@ -60,7 +66,8 @@ class Evaluation:
         from . import compile
 
         if self._compiled is None:
-            self._compiled = compile(self._model, world=self._world, **self._options)
+            # What training has accepted is no less shared in an evaluation.
+            self._compiled = compile(self._model, world=self._world, replicated=True, **self._options)
         model = self._compiled
         model.state.update({name: states[name] for name in model.state})
         names = [each.name for each in self._model.inputs]

@@ -81,6 +81,12 @@ class State(MutableMapping[str, "np.ndarray"]):
     def __getitem__(self, name: str) -> np.ndarray:
         return self._executable._read_state(self._known(name))
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The state, or `default` where this rank has none of that name."""
+        if name not in self:
+            return default
+        return self[name]
+
     def __setitem__(self, name: str, value: Any) -> None:
         self._executable._assign_state(self._known(name), value)
 

@@ -77,6 +77,16 @@ def synchronous() -> None:
     train(served, range(STEPS, 2 * STEPS))
     assert same(states_of(reduced), states_of(served))
     served.check_replicas()
+    with_defaults = ls.Trainer(
+        ls.parse(MODEL.replace("ROWS", str(BATCH))),
+        ls.loss.softmax_cross_entropy("logits", "label"),
+        kvstore=world,
+        strategy="parameter_server",
+    )
+    begin(with_defaults.executable)
+    x = np.random.default_rng(0).normal(size=(4 * BATCH, 6)).astype(np.float32)
+    with_defaults.fit((x, np.arange(4 * BATCH) % 4), epochs=1, progress=False)
+    assert with_defaults.executable.step == 4
     told = served.report(calls=2)
     assert told.to_servers == told.from_servers == 4 * (6 * 10 + 10 + 10 * 4)
     assert told.exposed > 0

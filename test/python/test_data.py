@@ -153,6 +153,14 @@ def test_what_has_a_length_and_is_no_data_set(wrong: object) -> None:
         ls.data.batches(wrong, size=2)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("sample", [b"ab\0\0", (1, b"\0")], ids=["bytes", "part"])
+def test_samples_that_are_bytes_lose_no_zeros(sample: object) -> None:
+    with pytest.raises(
+        ls.Error, match=r"part \d of sample 0 of the data set is bytes, which are no array: .* decodes them"
+    ):
+        next(iter(ls.data.batches([sample] * 4, size=2)))
+
+
 @pytest.mark.parametrize("mesh", [{"data": 0}, {"data": -1, "model": -2}, {"data": 4}])
 def test_a_mesh_that_is_none_of_two_ranks(mesh: dict[str, int]) -> None:
     with pytest.raises(ls.Error, match="batches: the mesh {'data': "):

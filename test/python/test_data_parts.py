@@ -115,8 +115,9 @@ def test_a_sampler_says_which_samples_come_and_in_which_order() -> None:
         assert second != first, "the next iteration is the next epoch"
         found.update(second)
     assert found == Counter(samples.tolist())
-    (batch,) = ls.data.batches(samples, size=3, sampler=[5, 0, 5])
-    assert batch[0].tolist() == [50, 0, 50]
+    for numbers in ([5, 0, 5], np.uint8([5, 0, 5])):
+        (batch,) = ls.data.batches(samples, size=3, sampler=numbers)
+        assert batch[0].tolist() == [50, 0, 50]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +126,9 @@ def test_a_sampler_says_which_samples_come_and_in_which_order() -> None:
         ({"sampler": [0, 10]}, "gives the number 10, and there are 10 samples"),
         ({"sampler": [0, -1]}, "gives the number -1"),
         ({"sampler": ["a", "b"]}, "whose elements are no whole numbers"),
+        ({"sampler": [1.0, 2.9]}, "whose elements are no whole numbers: 1.0"),
+        ({"sampler": np.arange(4) > 1}, "whose elements are no whole numbers: "),
+        ({"sampler": [0, True]}, "whose elements are no whole numbers: True"),
         ({"sampler": "ab"}, "expected numbers of samples, such as a SplitSampler"),
         ({"sampler": [0, 1], "seed": 1}, "sampler and seed both decide the order"),
         ({"sampler": [0, 1], "num_parts": 2, "part_index": 0}, "which would be shared again: leave out world"),

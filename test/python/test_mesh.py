@@ -152,7 +152,7 @@ def test_what_distribute_says_is_what_compile_runs() -> None:
     ],
 )
 def test_bad_splits(split: dict[str, dict[str, int]], parts: list[str]) -> None:
-    with raises("split: ", *parts):
+    with raises("placement: ", *parts):
         ls.distribute(mlp(), MESH, split)
     messages = errors_of(4, lambda world: ls.compile(mlp(), world=world, mesh=MESH, split=split))
     assert len(messages) == 4
@@ -162,7 +162,7 @@ def test_bad_splits(split: dict[str, dict[str, int]], parts: list[str]) -> None:
 
 
 def test_a_distributed_graph_is_not_split_again() -> None:
-    with raises("split: graph @mlp is distributed already, over {data=2}"):
+    with raises("placement: graph @mlp is distributed already, over {data=2}"):
         ls.distribute(ls.distribute(mlp(), {"data": 2}), {"data": 2}, {"fc1.weight": {"data": 0}})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -202,6 +203,16 @@ def test_bad_placements(placements, parts: list[str]) -> None:
             assert expected in message
 
 
+def test_what_has_no_effect_is_an_error() -> None:
+    placements = {"fc*": ls.replicated(), "fc1.weight": ls.split(0, "model")}
+    with raises(
+        "placement: 'fc1.weight' has no effect, as what goes before it matches all that it does, such as 'fc*'"
+    ):
+        ls.distribute(mlp(), MODEL, placements=placements)
+    with raises("split: dim is -1, expected at least 0"):
+        ls.split(-1, "model")
+
+
 def test_a_state_without_dimensions() -> None:
     graph = ls.parse(
         "graph @scaled(%x: f32[4,6] split(0), state %t: f32[]) -> (y: f32[4,6] split(0)) {\n"
@@ -210,7 +221,7 @@ def test_a_state_without_dimensions() -> None:
         "  return %y\n"
         "}\n"
     )
-    with raises("split: t (f32[]) along axis model: there is no dimension 0"):
+    with raises("placement: t (f32[]) along axis model: there is no dimension 0"):
         ls.distribute(graph, MODEL, placements={"*t": ls.split(0, "model")})
 
 
@@ -246,6 +257,26 @@ def test_a_plan_has_a_mesh() -> None:
     assert results[0]
     with raises("mesh is {'model': 1}, and placements a plan for {'data': 1, 'model': 2}"):
         ls.compile(step, mesh={"model": 1}, placements=plan)
+
+
+def test_a_plan_that_shares_nothing_says_so_and_compiles(caplog: pytest.LogCaptureFixture) -> None:
+    step = training(MLP, OPTIMIZERS[0])
+    plan = ls.plan(step, MODEL, machine=SLOW)
+    assert plan.unused == ["model"]
+    assert "\n  no state is split along model, whose ranks all compute the same\n" in str(plan)
+    inputs = batches_of(step, 1)[0]
+    with caplog.at_level(logging.WARNING, "lockstep"):
+        exes = run_in_threads(2, lambda world: ls.compile(step, world=world, placements=plan, threads=1)(**inputs))
+    assert [each.message for each in caplog.records] == [
+        "the plan splits no state along model: the ranks along it all compute the same"
+    ]
+    expected = ls.compile(step, threads=1)(**inputs)["loss"]
+    assert [each["loss"] for each in exes] == [expected, expected]
+    whole = ls.load_onnx(MLP.model, dims={"batch": 8}, split={})
+    idle = ls.plan(whole, {"data": 2, "model": 2}, machine=SLOW)
+    assert idle.unused == ["model"]
+    for message in errors_of(4, lambda world: ls.compile(whole, world=world, placements=idle)):
+        assert "2 ranks along axis data, and none of its inputs is split over them" in message
 
 
 def test_given_placements_are_part_of_the_plan() -> None:
@@ -317,6 +348,7 @@ def test_a_plan_of_six_layers_takes_seconds() -> None:
     [
         ({"mesh": {"data": 0, "model": 2}}, ["plan: mesh: the size of axis data is 0"]),
         ({"mesh": {"data": 2}}, ["plan: the mesh {data=2} has no axis of several ranks, other than data"]),
+        ({"mesh": {"stage": 2}}, ["plan: mesh is {'stage': 2}: stages are not planned; compile cuts a step into them"]),
         ({"mesh": MODEL, "memory_limit": 0}, ["plan: memory_limit is 0"]),
         ({"mesh": MODEL, "machine": 3}, ["plan: machine is 3"]),
         ({"mesh": MODEL, "machine": Machine(ranks=2)}, ["axis model", "nothing of those within a host"]),

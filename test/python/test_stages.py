@@ -176,6 +176,11 @@ def test_a_state_of_another_stage_is_named() -> None:
             exe.state[other]
         with pytest.raises(KeyError):
             exe.state["nothing"]
+        assert other not in exe.state
+        assert exe.state.get(other) is None
+        assert exe.state.get("nothing", 3) == 3
+        own = next(iter(exe.state))
+        np.testing.assert_array_equal(exe.state.get(own), exe.state[own])
 
     for result in run_in_threads(2, body):
         assert result is None, result

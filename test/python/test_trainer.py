@@ -216,6 +216,48 @@ def test_on_a_mesh_ranks_that_differ_along_other_axes_have_the_same_rows() -> No
             np.testing.assert_allclose(list(one.values()), list(other.values()), rtol=1e-2)
 
 
+@pytest.mark.parametrize("how", ["split", "placements", "plan"])
+def test_ranks_that_share_weights_alone_train_and_evaluate_as_one(how: str) -> None:
+    x, labels = samples()
+    mesh = {"data": 1, "model": 2}
+    model = ls.load_onnx(MLP.model, dims={"batch": BATCH})
+    plan = ls.plan(ls.train_step(model, LOSS, ls.optim.Adam(0.01), uneven=True), mesh)
+    placements = {
+        "fc1.weight/adam_v": ls.replicated(),
+        "fc2.weight": ls.split(1, "model"),
+        "fc1.*": ls.split(0, "model"),
+    }
+    options = {
+        "split": {"mesh": mesh, "split": MLP_SPLIT},
+        "placements": {"mesh": mesh, "placements": placements},
+        "plan": {"placements": plan},
+    }[how]
+
+    def body(world: ls.Communicator) -> list[dict]:
+        return trainer(world, **options).fit((x, labels), (x, labels), epochs=2)
+
+    expected = trainer().fit((x, labels), (x, labels), epochs=2)
+    for results in run_in_threads(2, body):
+        assert not isinstance(results, Exception), results
+        for one, other in zip(results, expected, strict=True):
+            np.testing.assert_allclose(list(one.values()), list(other.values()), rtol=1e-2)
+
+
+def test_stages_are_not_evaluated_and_say_so_before_training() -> None:
+    x, labels = samples()
+    reached: list[int] = []
+
+    def body(world: ls.Communicator) -> None:
+        found = trainer(world, mesh={"stage": 2})
+        for call in (lambda: found.fit((x, labels), (x, labels)), lambda: found.evaluate((x, labels))):
+            with pytest.raises(ls.Error, match="has stages, .*: leave out validation .*SGD.0.0. on the same mesh"):
+                call()
+        reached.append(found.executable.step)
+
+    assert run_in_threads(2, body) == [None, None]
+    assert reached == [0, 0]
+
+
 # --- What training is given
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lockstep as ls
-from cases import CASES, Case
+from cases import CASES, MLP_SPLIT, Case
 from ranks import errors_of, run_in_threads
 
 ROWS = 24  # of each step, on all ranks together
@@ -211,6 +211,33 @@ def test_ranks_run_out_at_different_times() -> None:
         assert each[0] == [7, 4, 1]
         assert each[2] == 3, "the call in which nobody has anything is no step"
         assert_same(([], each[1]), ([], states))
+
+
+def test_ranks_that_share_weights_alone_have_the_same_rows() -> None:
+    """With one rank along "data" batches are whole on each, and are padded and counted as on one rank."""
+    case = CASES[1]
+    step, mesh = step_of(case, 12, uneven=True), {"data": 1, "model": 2}
+
+    def body(world: ls.Communicator, **options: Any) -> tuple[list[float], dict[str, np.ndarray]]:
+        exe = ls.compile(step, world=world, threads=1, **options)
+        assert exe()["rows"] == 0
+        counts = [float(each["rows"]) for each in exe.joined(batches_of(case, [12, 5], 0))]
+        return counts, dict(exe.state)
+
+    counts, alone = body(ls.Communicator.single())
+    assert counts == [12, 5]
+    for rank, each in enumerate(run_in_threads(2, lambda world: body(world, mesh=mesh, split=MLP_SPLIT))):
+        assert not isinstance(each, Exception), each
+        assert each[0] == counts
+        for name, value in each[1].items():
+            dim = MLP_SPLIT.get(name.split("/")[0], {}).get("model")
+            part = alone[name] if dim is None else np.split(alone[name], 2, dim)[rank]
+            np.testing.assert_allclose(value, part, rtol=2e-4, atol=1e-5, err_msg=name)
+    placed = ls.distribute(step, mesh, split=MLP_SPLIT)
+    for message in errors_of(
+        2, lambda world: ls.compile(placed, world=world, threads=1)(**batches_of(case, [12], 0)[0])
+    ):
+        assert "input rows is missing, and no input of @mlp is known to be a batch" in message
 
 
 def test_a_step_without_rows_changes_nothing() -> None:

@@ -65,6 +65,12 @@ class _Samples:
 
 
 def _stacked(rows: np.ndarray, part: int, parts: tuple[Any, ...]) -> np.ndarray:
+    for row, each in zip(rows, parts, strict=True):
+        if isinstance(each, bytes):  # NumPy's text of bytes ends before the last zeros
+            raise Error(
+                f"batches: part {part} of sample {row} of the data set is bytes, which are no array: a data set whose "
+                "samples are what the bytes mean decodes them, as np.frombuffer(sample, np.uint8) does"
+            )
     arrays = [np.asarray(each) for each in parts]
     for row, array in zip(rows, arrays, strict=True):
         if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
@@ -166,7 +172,8 @@ def batches(
 
     Args:
       arrays: with equal first dimensions, of which only the rows of a batch are read, so they may be memory-mapped; or one
-        data set, which has a length and gives samples by their number. What comes together in a batch is stacked.
+        data set, which has a length and gives samples by their number. What comes together in a batch is stacked; a sample that is
+        bytes is no array, and an error.
       size: the global batch, shared by all ranks.
       world: the ranks; None is one.
       seed: of the shuffle; None keeps the order. Pass another in each epoch.
@@ -251,12 +258,16 @@ def _sampled(sampler: Any, seed: int | None, ranks: int) -> tuple[int, Callable[
         raise Error("batches: the sampler gives this rank's samples, which would be shared again: leave out world")
 
     def rows(_: int) -> np.ndarray:
-        try:
-            return np.fromiter(sampler, np.int64)
-        except (TypeError, ValueError):
-            raise Error(f"batches: sampler is {sampler!r}, whose elements are no whole numbers") from None
+        return np.fromiter((_number(sampler, each) for each in sampler), np.int64)
 
     return len(sampler), rows
+
+
+def _number(sampler: Any, element: Any) -> int:
+    try:
+        return _check.integer("an element", element.item() if isinstance(element, np.bool_) else element)
+    except Error:
+        raise Error(f"batches: sampler is {sampler!r}, whose elements are no whole numbers: {element!r}") from None
 
 
 def _samples_of(arrays: tuple[Any, ...]) -> _Arrays | _Samples:
