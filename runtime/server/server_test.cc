@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <string>
@@ -266,6 +268,57 @@ TEST_P(Server, SettingsOfSomeKeysAndAssignedValues) {
     EXPECT_EQ(a[2999], 2998);
     EXPECT_FALSE(client.Assign("c/w", assigned.data()).ok());
   });
+}
+
+size_t OpenDescriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+// One process of two workers: what the first has been shown, and has not read yet, is another one's value by then.
+TEST(Server, WhatAPullHasShownStaysUntilItIsRead) {
+  ServersInProcess servers({.workers = 2});
+  const auto first = servers.Connect(0), second = servers.Connect(1);
+  const std::vector<float> ones(5000, 1), twos(5000, 2);
+  Expect(first->Init("w", F32({5000}), ones.data(), {}));
+  Expect(first->SetUpdate("w", [](const TensorType&) { return std::string(kAddUpdate); }));
+  std::vector<float> got(5000);
+  const auto shown = [&] {
+    const auto pull = first->StartPull("w", got.data());
+    Expect(second->Staleness().status());  // so the server has served the pull
+    return pull.ok() ? *pull : ServerClient::Ticket();
+  };
+  ServerClient::Ticket pull = shown();
+  for (int i = 0; i < 4; ++i) Expect(second->Push("w", ones.data()));
+  Expect(second->Flush());
+  Expect(first->Wait(pull));
+  EXPECT_EQ(got, ones);
+  pull = shown();
+  Expect(second->Assign("w", twos.data()));
+  Expect(first->Wait(pull));
+  EXPECT_EQ(got, std::vector<float>(5000, 1 + 4));
+  Expect(first->Pull("w", got.data()));
+  EXPECT_EQ(got, twos);
+}
+
+// Each piece of memory of a server is a descriptor.
+TEST(Server, WhatWasReadOrForgottenIsWrittenAgain) {
+  ServersInProcess servers({});
+  const auto client = servers.Connect(0);
+  const std::vector<float> ones(5000, 1);
+  std::vector<float> got(5000);
+  Expect(client->Init("w", F32({5000}), ones.data(), {}));
+  Expect(client->SetUpdate("w", [](const TensorType&) { return std::string(kAddUpdate); }));
+  size_t before = 0;
+  for (int i = 0; i < 60; ++i) {
+    if (i == 10) before = OpenDescriptors();
+    Expect(client->Push("w", ones.data()));
+    const auto pull = client->StartPull("w", got.data());
+    Expect(pull.status());
+    if (i % 2 == 0) client->Forget(*pull);
+    else Expect(client->Wait(*pull));
+  }
+  EXPECT_LT(OpenDescriptors(), before + 10);
 }
 
 TEST(Server, StalenessIsCountedAndBounded) {
