@@ -578,6 +578,48 @@ TEST(ParameterServer, WhatAFailedRunHasPulledIsWrittenNowhere) {
   ExpectSameBits(*states, WithAllReduce(graph, 1));
 }
 
+class FailsOnce : public Step {
+ public:
+  explicit FailsOnce(std::unique_ptr<Step> step) : Step(step->info()), step_(std::move(step)) {}
+  absl::Status Run(StepContext& context) override {
+    return std::exchange(has_failed_, true) ? step_->Run(context) : Internal() << "a kernel fails";
+  }
+
+ private:
+  const std::unique_ptr<Step> step_;
+  bool has_failed_ = false;
+};
+
+// What the failed run has pulled does not come over what is assigned after it.
+TEST(ParameterServer, AnAsynchronousWorkerGoesOnAfterAFailure) {
+  const Graph graph = StepOf(kMomentum);
+  ServersInProcess job({.make_update = UpdatesOfServers()});
+  const auto client = job.Connect(0);
+  const auto communicator = *CreateSingle();
+  const auto device = CreateHostDevice();
+  CompileOptions options;
+  options.servers = Asynchronous();
+  absl::StatusOr<Executable> executable = Compile(graph.Clone(), **CreateBackend("cpu"), options);
+  ASSERT_TRUE(executable.ok()) << executable.status();
+  const auto pull = std::find_if(executable->steps.begin(), executable->steps.end(),
+                                 [](const auto& step) { return step->info().kind == StepKind::kStartPull; });
+  ASSERT_NE(pull, executable->steps.end());
+  *std::next(pull) = std::make_unique<FailsOnce>(std::move(*std::next(pull)));
+  auto executor = Executor::Load(*std::move(executable), communicator.get(), device.get(), {.servers = client.get()});
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  absl::StatusOr<States> first = Read(**executor);  // zeros, and what the servers keep
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_TRUE(AssignFirst(**executor).ok());
+  EXPECT_THAT(MessageOf(Train(**executor, 0, 1, 0, 1)), HasSubstr("a kernel fails"));
+  EXPECT_TRUE(Assign(**executor, *first).ok());
+  EXPECT_TRUE(AssignFirst(**executor).ok());
+  const absl::Status trained = Train(**executor, 0, kRuns, 0, 1);
+  ASSERT_TRUE(trained.ok()) << trained;
+  const absl::StatusOr<States> states = Read(**executor);
+  ASSERT_TRUE(states.ok()) << states.status();
+  ExpectSameBits(*states, WithAllReduce(graph, 1));
+}
+
 TEST(ParameterServer, WithoutServersThereIsAnError) {
   const Graph graph = StepOf(kMomentum);
   const absl::Status status = StatusOfEach(1, [&](Communicator& communicator, Device& device) {
