@@ -172,6 +172,33 @@ def test_exit_codes(script: str, code: int, said: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("Error: all_reduce.wait %loss.1, at loss: rank 1 on host h gave up: ValueError: no", 1),
+        ("Error: rank 1 on host h (process 7) died while rank 0 on host h waited in barrier `b`", 1),
+        ("Error: rank 1 on host h: its connection is lost: reset", 1),
+        ("Error: server 0 (rank 2 of the job, process 7 on host h) died: its connection is closed", 2),
+        ("Error: server 0 (rank 2 of the job, process 7 on host h) says: worker 1 (process 8 on host g) died: x", 1),
+        ("Error: rank 3 on host h gave up: no", 0),  # which has not failed
+        ("Error: rank 0 on host h gave up: no", 0),
+        ("ValueError: rank 1 is wrong", 0),
+    ],
+)
+def test_the_cause_is_named_before_who_has_heard_of_it(words: str, first: int) -> None:
+    ends = Ends(workers=2, servers=1)
+    assert ends.failures() == []
+    ends.note_words(0, words)
+    ends.note_words(1, "Error: rank 0 on host h gave up: no" if first == 0 else "ValueError: no")
+    for rank in range(3):
+        ends.note(End(rank, rank + 4, True, "h"))
+    lines = ends.last_words(4)
+    assert f": {ends.name(first)} on host h ended with exit code {first + 4}" in lines[0]
+    others = [ends.name(rank) for rank in range(3) if rank != first]
+    assert [line.partition(" on")[0] for line in lines[1:]] == [f"then {name}" for name in others]
+    assert ends.exit_code(4, was_overdue=False) == first + 4
+
+
 # What mpirun does whose ranks are all on other hosts: none is a process of this one.
 @pytest.mark.parametrize(
     ("ends", "options", "code", "said"),

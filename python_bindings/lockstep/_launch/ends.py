@@ -5,6 +5,7 @@ Notes come from the threads that copy output; the others are called by the main 
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -17,6 +18,10 @@ LOST_SECONDS = (
     30.0  # that a job may go on when a rank has failed that is to end it: mpirun or its ranks notice it by themselves
 )
 _MOST_LINES, _MOST_WORDS = 8, 300
+# Of whom an error says that this one failed first, as engine and servers call ranks.
+_BLAMED = re.compile(
+    r"\b(rank|worker|server) (\d+)(?: on host [^\s:]+)?(?: \([^()]*\))?(?: (?:died|gave up|has left)\b|: its connection is (?:lost|closed)\b)"
+)
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,8 @@ class Ends:
         """
         failures = self._failures()
         if not was_overdue and not (failures and self._tolerates_workers):
-            return code
+            is_cause_later = failures and failures[0] is not next(end for end in self._ends.values() if end.failed)
+            return failures[0].code if is_cause_later else code
         failed_workers = sum(end.rank < self._workers for end in failures)
         is_tolerated = self._tolerates_workers and failed_workers < self._workers and failed_workers == len(failures)
         if failures and not is_tolerated:
@@ -140,13 +146,29 @@ class Ends:
         return [f"the job has failed with exit code {code}: {lines[0]}", *lines[1:]]
 
     def failures(self) -> list[str]:
-        """Who failed, and how, the first in the first line."""
+        """Who failed, and how, the first in the first line, or whom that one blames."""
         failures = self._failures()
         lines = [("then " if i > 0 else "") + self._described(end) for i, end in enumerate(failures[:_MOST_LINES])]
         return lines + ([f"and {len(failures) - _MOST_LINES} more"] if len(failures) > _MOST_LINES else [])
 
     def _failures(self) -> Sequence[End]:
-        return [end for end in self._ends.values() if end.failed]
+        """As they came; but before the first, who has heard of another that failed, that other: its end may be told later."""
+        failures = {end.rank: end for end in self._ends.values() if end.failed}
+        if not failures:
+            return []
+        heard: list[int] = []
+        cause: int | None = next(iter(failures))
+        while cause in failures and cause not in heard:
+            heard.append(cause)
+            cause = self._blamed_by(cause)
+        return [failures.pop(heard[-1]), *failures.values()]
+
+    def _blamed_by(self, rank: int) -> int | None:
+        """Whom the last words of a rank say to have failed."""
+        found = _BLAMED.search(self._words.get(rank, ""))
+        if found is None:
+            return None
+        return int(found[2]) + (self._workers if found[1] == "server" else 0)
 
     def _described(self, end: End) -> str:
         if end.is_stopped:
