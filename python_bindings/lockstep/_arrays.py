@@ -1,6 +1,10 @@
 """NumPy has no bfloat16: what stands for it. And what messages call that which is no array of numbers."""
 
+from typing import Any
+
 import numpy as np
+
+from ._errors import Error
 
 
 def bfloat16(bits: np.ndarray) -> np.ndarray:
@@ -17,6 +21,15 @@ def bits_of_bfloat16(value: object) -> np.ndarray | None:
     if isinstance(value, np.ndarray) and value.dtype.name == "bfloat16":
         return value.view(np.uint16)
     return None
+
+
+def numpy_of(what: str, value: Any) -> np.ndarray:
+    """What NumPy makes of a value, without a copy where it can; of a tensor that torch computes gradients for, its numbers. An Error that
+    begins with `what` if that is nothing."""
+    try:
+        return np.asarray(value.detach() if getattr(value, "requires_grad", False) is True else value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise Error(f"{what} is {description(value)}, of which NumPy makes no array: {error}") from error
 
 
 def description(value: object) -> str:

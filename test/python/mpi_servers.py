@@ -125,8 +125,7 @@ def errors() -> None:
     caught(lambda: store.set_updater(lambda *_: None))
     caught(lambda: store.set_gradient_compression({"type": "2bit"}))
     caught(lambda: store.set_optimizer(ls.optim.SGD(lambda step: 0.1)))
-    store.push("small", np.zeros(3, np.float32))
-    caught(store.barrier)
+    caught(lambda: store.push("small", np.zeros(3, np.float32)))
     store.barrier()
     caught(lambda: store.set_optimizer(ls.optim.LAMB(0.1)))
     store.set_optimizer(ls.optim.SGD(0.5))
@@ -155,7 +154,13 @@ def errors() -> None:
     store.barrier()
     moved = before - store.pull("small")
     assert np.allclose(moved, 0.5 * world.size, atol=1e-5), moved
-    report["of one"] = messages
+    report["of one"], messages = messages, []
+
+    # Keys that servers name: whole numbers, and texts that look like such.
+    for key in (1, "1"):
+        ls.kv.create("dist_async", world).init(key, value)
+        caught(lambda key=key: ls.kv.create("dist_async", world).init(key, value))
+    report["names"] = messages
 
 
 def fault() -> None:

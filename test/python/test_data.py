@@ -306,6 +306,20 @@ def test_the_order_of_a_seed_is_one_for_all_time() -> None:
     assert rows.tolist() == [11, 7, 2, 10, 0, 1, 4, 6, 9, 5, 3, 8]
 
 
+def test_parameters_of_torch_are_their_numbers() -> None:
+    torch = pytest.importorskip("torch")
+    parameter = torch.nn.Parameter(torch.arange(6.0).reshape(3, 2))
+    for samples in ([parameter], [list(parameter)]):
+        found = [batch[0].tolist() for batch in ls.data.batches(*samples, size=1)]
+        assert found == [[[0, 1]], [[2, 3]], [[4, 5]]]
+    for samples, where in (
+        (torch.empty(3, 2, device="meta"), "array 0"),
+        ([torch.empty(2, device="meta")] * 3, "part 0 of sample 0"),
+    ):
+        with pytest.raises(ls.Error, match=f"batches: {where}.* is a Tensor, of which NumPy makes no array"):
+            next(iter(ls.data.batches(samples, size=1)))
+
+
 class NotInMemory:
     """Rows on a disk: whoever wants them all at once gets an error."""
 

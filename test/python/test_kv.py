@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -146,6 +147,17 @@ def test_rows_that_are_there_twice_are_added() -> None:
     rows = ls.kv.RowSparse([3, 0, 3, 3], np.array([[1], [2], [4], [8]], np.float32), (4, 1))
     np.testing.assert_array_equal(rows.dense(), [[2], [0], [0], [13]])
     assert repr(rows) == "<lockstep.kv.RowSparse 4 rows of float32[4, 1]>"
+
+
+def test_rows_of_bool_that_are_there_twice() -> None:
+    rows = ls.kv.RowSparse([2, 0, 2], np.array([[True, False], [False, True], [False, False]]), (3, 2))
+    np.testing.assert_array_equal(rows.dense(), [[False, True], [False, False], [True, False]])
+
+
+@pytest.mark.parametrize("ids", [[], (), np.array([], int)])
+def test_no_rows_are_pulled(ids: Any) -> None:
+    rows = store_of(e=ones(3)).row_sparse_pull("e", row_ids=ids)
+    assert (rows.indices.tolist(), rows.values.shape) == ([], (0, 3))
 
 
 def test_a_key_that_is_there_twice_is_added() -> None:
@@ -360,6 +372,16 @@ def test_tensors_and_other_orders_of_memory() -> None:
     np.testing.assert_array_equal(out, ones(0, (3, 2)))
 
 
+def test_a_parameter_of_torch_is_its_numbers() -> None:
+    parameter = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
+    store = store_of(w=parameter)
+    np.testing.assert_array_equal(store.pull("w"), parameter.detach())
+    store.push("w", [parameter, parameter])
+    np.testing.assert_array_equal(store.pull("w"), 2 * parameter.detach())
+    with pytest.raises(ls.Error, match="push: key 'w' is a Tensor, of which NumPy makes no array: .*meta"):
+        store.push("w", torch.empty(2, 3, device="meta"))
+
+
 # --- Files
 
 
@@ -473,6 +495,10 @@ def calls_that_are_wrong() -> list[tuple[Callable[[ls.kv.KVStore], Any], str]]:
         (lambda s: s.set_updater(3), "set_updater: the updater is 3, expected a function"),
         (lambda s: s.set_optimizer("sgd"), "unknown optimizer 'sgd'; lockstep.optim has"),
         (lambda s: s.set_optimizer(ls.optim.SGD), "the optimizer is the class SGD, expected one with its options"),
+        (
+            lambda s: s.set_optimizer(ls.optim.SGD(0.1), rescale_grad=math.nan),
+            "rescale_grad is nan, expected a finite number",
+        ),
         (lambda s: s.set(learning_rate=1), "set: there is no optimizer; set_optimizer gives"),
         (lambda s: s.set_gradient_compression({"type": "2bit"}), "nothing travels in a store of the kind 'local'"),
         (lambda s: s.is_capable("flying"), "is_capable: the capability is 'flying', expected \"optimizer\""),
@@ -567,6 +593,8 @@ def test_compression_is_of_f32() -> None:
         (([0, 5], ones(shape=(2, 3)), (4, 3)), r"RowSparse: indices have row 5, and there are 4 rows"),
         (([0], ones(shape=(2, 3)), (4, 3)), r"values have the shape \(2, 3\), expected \(1, 3\): 1 rows of \(4, 3\)"),
         (([-1], ones(shape=(1, 3)), (4, 3)), "have row -1"),
+        (([0], ones(shape=(1, 3)), 4), r"RowSparse: shape is 4, expected .* such as \(4, 3\)"),
+        (([0], ones(shape=(1, 3)), (4, "3")), "RowSparse: an extent of shape is '3', expected a whole number"),
     ],
 )
 def test_wrong_rows(arguments: Any, message: str) -> None:

@@ -173,6 +173,18 @@ def test_a_gradient_is_the_store_s_from_push_to_pull(n: int) -> None:
         assert ("on rank" in messages[0]) == (n > 1)
 
 
+def test_a_gradient_stays_the_caller_s_where_nothing_travels() -> None:
+    store = ls.kv.create("local")
+    store.init("w", ones(0))
+    store.set_optimizer(ls.optim.SGD(1.0))
+    g = store.grad("w")
+    g.fill(1)
+    store.push("w", g)
+    store.push("w", g)
+    g.fill(5)
+    np.testing.assert_array_equal(store.pull("w"), ones(-2))
+
+
 @pytest.mark.parametrize("n", [0, 1, 2])
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_with_other_devices(at: int, n: int) -> None:

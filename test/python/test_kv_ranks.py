@@ -382,6 +382,31 @@ def test_an_updater_that_raises_on_one_rank_ends_the_store() -> None:
         assert later == f"the store has failed: {message}"
 
 
+def test_an_updater_that_differs_by_rank_ends_the_store() -> None:
+    def body(world: ls.Communicator) -> list[str]:
+        store = store_of(world)
+        store.set_updater(lambda key, pushed, stored: np.add(stored, world.rank if key == "a" else 1, out=stored))
+        store.push(["a", "b"], [ones(), ones()])
+        messages = []
+        calls = (
+            lambda: store.pull("b"),
+            lambda: store.pull("b"),
+            lambda: store.pull("a"),
+            lambda: store.push("b", ones()),
+        )
+        for call in (*calls, store.barrier):
+            with pytest.raises(ls.Error) as caught:
+                call()
+            messages.append(str(caught.value))
+        world.barrier()  # which goes on
+        return messages
+
+    message = "key 'a': after push 1 its value differs between ranks 0 and 1: the updater comes to other bits there"
+    for first, *later in run_in_threads(2, body):
+        assert first == message
+        assert later == [f"the store has failed: {message}"] * 4
+
+
 def test_errors_name_the_rank() -> None:
     def body(store: ls.kv.KVStore) -> list[str]:
         store.init("w", ones())

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lockstep._launch.ends import Ends
+from lockstep._launch.ends import End, Ends
 from lockstep._launch.output import Lines
 from lockstep._launch.rank import padded
 from ranks import MPI_ENVIRONMENT
@@ -172,6 +172,33 @@ def test_exit_codes(script: str, code: int, said: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("Error: all_reduce.wait %loss.1, at loss: rank 1 on host h gave up: ValueError: no", 1),
+        ("Error: rank 1 on host h (process 7) died while rank 0 on host h waited in barrier `b`", 1),
+        ("Error: rank 1 on host h: its connection is lost: reset", 1),
+        ("Error: server 0 (rank 2 of the job, process 7 on host h) died: its connection is closed", 2),
+        ("Error: server 0 (rank 2 of the job, process 7 on host h) says: worker 1 (process 8 on host g) died: x", 1),
+        ("Error: rank 3 on host h gave up: no", 0),  # which has not failed
+        ("Error: rank 0 on host h gave up: no", 0),
+        ("ValueError: rank 1 is wrong", 0),
+    ],
+)
+def test_the_cause_is_named_before_who_has_heard_of_it(words: str, first: int) -> None:
+    ends = Ends(workers=2, servers=1)
+    assert ends.failures() == []
+    ends.note_words(0, words)
+    ends.note_words(1, "Error: rank 0 on host h gave up: no" if first == 0 else "ValueError: no")
+    for rank in range(3):
+        ends.note(End(rank, rank + 4, True, "h"))
+    lines = ends.last_words(4)
+    assert f": {ends.name(first)} on host h ended with exit code {first + 4}" in lines[0]
+    others = [ends.name(rank) for rank in range(3) if rank != first]
+    assert [line.partition(" on")[0] for line in lines[1:]] == [f"then {name}" for name in others]
+    assert ends.exit_code(4, was_overdue=False) == first + 4
+
+
 # What mpirun does whose ranks are all on other hosts: none is a process of this one.
 @pytest.mark.parametrize(
     ("ends", "options", "code", "said"),
@@ -212,6 +239,68 @@ raise SystemExit(_command.main(["launch", "-n", "2", *{options.split()}, "train"
     assert f"lockstep launch: {said}" in lines
     last = "the job has failed with exit code 3: worker 0 on host far ended with exit code 3"
     assert (lines[-1] == f"lockstep launch: {last}") == (code != 0)
+
+
+# Worker 1 is stopped; the others have ended, or say that they wait for it.
+@pytest.mark.parametrize(
+    ("others", "options", "code", "first"),
+    [
+        ("echo no bread >&2; exit 3", ["--tolerate-workers", "-s", "1"], 3, "worker 0"),
+        ("echo done", ["--tolerate-workers", "-s", "1"], 0, ""),
+        ("echo done", [], 147, "worker 1"),
+        (
+            "echo lockstep: rank 0 on host h has waited 3 s in MPI_Finalize for rank 1 >&2; sleep 100",
+            ["-s", "1"],
+            147,
+            "worker 1",
+        ),
+    ],
+)
+def test_a_worker_that_stays_stopped_keeps_no_job(
+    server: str, others: str, options: list[str], code: int, first: str
+) -> None:
+    script = f"[ $OMPI_COMM_WORLD_RANK = 1 ] || {{ {others}; exit; }}; sh -c 'kill -STOP $$'"
+    settings = ["--env", "A=1", "--env-server", f"PYTHONPATH={server}", "--env-server", "EXIT=0"]
+    command = ["launch", "-n", "2", *options, *settings, "sh", "-c", script]
+    program = f"""
+from lockstep import _command
+from lockstep._launch import ends
+ends.LINGER_SECONDS = 1
+raise SystemExit(_command.main({command}))
+"""
+    mark = f"launch-{os.getpid()}-stopped"
+    environment = {**ENVIRONMENT, "MARK_OF_JOB": mark}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert f"[worker 1] lockstep launch: stopped by a signal on host {HOST}\n" in done.stderr
+    stopped = f"worker 1 on host {HOST} is stopped by a signal"
+    assert f"lockstep launch: {stopped}, and for 1 s the others have had nothing else to wait for\n" in done.stderr
+    if first:
+        assert f"lockstep launch: the job has failed with exit code {code}: {first} on host" in done.stderr
+        assert done.stderr.splitlines()[-1].endswith(stopped)
+    assert not processes_with(mark)
+
+
+def test_who_goes_on_or_is_not_alone_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep._launch.ends.LINGER_SECONDS", 0.0)
+    ends = Ends(workers=3, servers=1)
+    ends.note_stop(1, "h")
+    assert not ends.overdue(), "somebody may have stopped the whole job"
+    ends.note_wait(0)
+    assert not ends.overdue(), "worker 2 still works"
+    ends.note(End(2, 0, False, "h"))
+    ends.note_stop(1, "")
+    assert not ends.overdue()
+    ends.note_stop(1, "h")
+    assert ends.overdue().startswith("worker 1 on host h is stopped")
+    ends.note(End(1, 143, False, "h"))  # with the job
+    assert ends.failures() == ["worker 1 on host h is stopped by a signal"]
+    unknown = Ends()
+    unknown.note_stop(1, "h", of=2)
+    unknown.note_wait(0)
+    assert unknown.overdue().startswith("rank 1 on host h is stopped")
 
 
 def test_a_program_that_is_not_there() -> None:

@@ -122,7 +122,8 @@ def test_wrong_calls(tmp_path: Path) -> None:
         assert "servers run no Python of their workers" in updater
         assert "compresses nothing" in compression
         assert "learning_rate follows a function" in schedule
-        assert "key small" in early and "set an optimizer before the first push" in early
+        assert early.startswith(f"push on rank {rank} of 2: key 'small': ")
+        assert "set an optimizer before the first push" in early
         assert f"on rank {rank} of 2: key 'wide' lies on 2 servers, and LAMB updates an array as a whole" in cut
         assert "set: the optimizer SGD has no bogus that can be set" in setting
         assert "key 'other' was not initialised" in unknown
@@ -136,6 +137,8 @@ def test_wrong_calls(tmp_path: Path) -> None:
         assert re.search("set_optimizer: workers have different optimizers: worker 0 SGD.*worker 1 SGD", optimizers)
         assert numbers.endswith("worker 0 {'learning_rate': 0.5}, worker 1 {'learning_rate': 1.0}")
         assert re.search("workers make different calls: worker . (barrier|set), worker . (barrier|set)", calls)
+        begins = "" if rank == 0 else "init on worker 0: "
+        assert report["names"] == [f"{begins}key {key} is there already" for key in ("1", "'1'")]
 
 
 def test_a_job_without_servers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,12 @@
-"""How the ranks of a job have ended, as rank.py tells it: whether mpirun is overdue, the job's exit code, and its last words.
+"""How the ranks of a job have ended or been stopped, as rank.py tells it: whether mpirun is overdue, the job's exit code, and its last words.
 
 Notes come from the threads that copy output; the others are called by the main thread.
 """
 
 from __future__ import annotations
 
+import re
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -16,16 +18,21 @@ LOST_SECONDS = (
     30.0  # that a job may go on when a rank has failed that is to end it: mpirun or its ranks notice it by themselves
 )
 _MOST_LINES, _MOST_WORDS = 8, 300
+# Of whom an error says that this one failed first, as engine and servers call ranks.
+_BLAMED = re.compile(
+    r"\b(rank|worker|server) (\d+)(?: on host [^\s:]+)?(?: \([^()]*\))?(?: (?:died|gave up|has left)\b|: its connection is (?:lost|closed)\b)"
+)
 
 
 @dataclass(frozen=True)
 class End:
-    """Of a rank. It has not failed if it succeeded, or was told to end."""
+    """Of a rank. It has not failed if it succeeded, or was told to end. One that is stopped, and was given up, counts as failed."""
 
     rank: int
     code: int  # 128 + n of signal n
     failed: bool
     host: str
+    is_stopped: bool = False
 
 
 class Ends:
@@ -40,6 +47,8 @@ class Ends:
         self._last_at = 0.0
         self._lost: tuple[End, float] | None = None  # the first failure that is to end the job, and when
         self._words: dict[int, str] = {}
+        self._stopped: dict[int, str] = {}  # the hosts of those that are
+        self._waiting: set[int] = set()  # in MPI_Finalize, for others
 
     def name(self, rank: int) -> str:
         if not self._has_roles:
@@ -52,6 +61,8 @@ class Ends:
             if not self._has_roles:
                 self._ranks = of
             self._last_at = time.monotonic()
+            if end.rank in self._ends and self._ends[end.rank].is_stopped:
+                return  # it was given up, and ended with the job
             self._ends[end.rank] = end
             is_tolerated = self._tolerates_workers and end.rank < self._workers
             if end.failed and not is_tolerated and self._lost is None:
@@ -61,6 +72,22 @@ class Ends:
         """What a rank has said on stderr; of an exception its message is the last."""
         with self._lock:
             self._words[rank] = words
+
+    def note_stop(self, rank: int, host: str, of: int = 0) -> None:
+        """That a rank on this host, one of so many, is stopped; or, without a host, that it goes on."""
+        with self._lock:
+            if not self._has_roles:
+                self._ranks = of
+            self._last_at = time.monotonic()
+            self._stopped.pop(rank, None)
+            if host:
+                self._stopped[rank] = host
+
+    def note_wait(self, rank: int) -> None:
+        """That a rank has nothing left to do, and waits for others in MPI_Finalize."""
+        with self._lock:
+            self._last_at = time.monotonic()
+            self._waiting.add(rank)
 
     def overdue(self) -> str:
         """Why mpirun should have ended by now, wherever the ranks are; "" if it need not."""
@@ -72,9 +99,25 @@ class Ends:
             if self._has_roles and not workers and now - self._last_at > LINGER_SECONDS:
                 left = ", ".join(self.name(rank) for rank in range(self._ranks) if rank not in self._ends)
                 return f"the job has not ended in {LINGER_SECONDS:.0f} s since all workers have; there is still {left}"
+            if now - self._last_at > LINGER_SECONDS and (stopped := self._stopped_that_are_awaited()):
+                return self._give_up(stopped)
             if self._lost is not None and now - self._lost[1] > LOST_SECONDS:
                 return f"the job has not ended in {LOST_SECONDS:.0f} s since {self.name(self._lost[0].rank)} failed"
             return ""
+
+    def _stopped_that_are_awaited(self) -> list[int]:
+        """Ranks that are stopped, if all others have ended or wait for them. Servers wait for workers, always."""
+        stopped = [rank for rank in self._stopped if rank not in self._ends]
+        done = self._waiting.union(self._ends)
+        workers = range(self._workers if self._has_roles else self._ranks)
+        return stopped if done and all(rank in done or rank in stopped for rank in workers) else []
+
+    def _give_up(self, stopped: Sequence[int]) -> str:
+        for rank in stopped:
+            self._ends[rank] = End(rank, 128 + signal.SIGSTOP, True, self._stopped[rank], is_stopped=True)
+        names = ", ".join(f"{self.name(rank)} on host {self._stopped[rank]}" for rank in stopped)
+        verb = "are" if len(stopped) > 1 else "is"
+        return f"{names} {verb} stopped by a signal, and for {LINGER_SECONDS:.0f} s the others have had nothing else to wait for"
 
     def exit_code(self, code: int, was_overdue: bool) -> int:
         """The job's, once all is copied.
@@ -85,13 +128,15 @@ class Ends:
         """
         failures = self._failures()
         if not was_overdue and not (failures and self._tolerates_workers):
-            return code
+            is_cause_later = failures and failures[0] is not next(end for end in self._ends.values() if end.failed)
+            return failures[0].code if is_cause_later else code
         failed_workers = sum(end.rank < self._workers for end in failures)
         is_tolerated = self._tolerates_workers and failed_workers < self._workers and failed_workers == len(failures)
         if failures and not is_tolerated:
             return failures[0].code
         # Of one that was ended before all ranks had, nobody knows how it would have gone on.
-        return 0 if was_overdue and len(self._ends) == self._ranks else code
+        is_known = len(self._ends) == self._ranks or any(end.is_stopped for end in failures)
+        return 0 if was_overdue and is_known else code
 
     def last_words(self, code: int) -> list[str]:
         """What to say at the end of a job that has failed with this exit code: lines, the first failure in the first."""
@@ -101,15 +146,33 @@ class Ends:
         return [f"the job has failed with exit code {code}: {lines[0]}", *lines[1:]]
 
     def failures(self) -> list[str]:
-        """Who failed, and how, the first in the first line."""
+        """Who failed, and how, the first in the first line, or whom that one blames."""
         failures = self._failures()
         lines = [("then " if i > 0 else "") + self._described(end) for i, end in enumerate(failures[:_MOST_LINES])]
         return lines + ([f"and {len(failures) - _MOST_LINES} more"] if len(failures) > _MOST_LINES else [])
 
     def _failures(self) -> Sequence[End]:
-        return [end for end in self._ends.values() if end.failed]
+        """As they came; but before the first, who has heard of another that failed, that other: its end may be told later."""
+        failures = {end.rank: end for end in self._ends.values() if end.failed}
+        if not failures:
+            return []
+        heard: list[int] = []
+        cause: int | None = next(iter(failures))
+        while cause in failures and cause not in heard:
+            heard.append(cause)
+            cause = self._blamed_by(cause)
+        return [failures.pop(heard[-1]), *failures.values()]
+
+    def _blamed_by(self, rank: int) -> int | None:
+        """Whom the last words of a rank say to have failed."""
+        found = _BLAMED.search(self._words.get(rank, ""))
+        if found is None:
+            return None
+        return int(found[2]) + (self._workers if found[1] == "server" else 0)
 
     def _described(self, end: End) -> str:
+        if end.is_stopped:
+            return f"{self.name(end.rank)} on host {end.host} is stopped by a signal"
         how = f"by signal {end.code - 128}" if end.code > 128 else f"with exit code {end.code}"
         words = self._words.get(end.rank, "").strip()
         shown = words if len(words) <= _MOST_WORDS else words[:_MOST_WORDS] + "…"

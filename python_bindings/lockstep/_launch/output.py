@@ -20,6 +20,9 @@ _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>:")
 _ENDED = re.compile(
     rb"lockstep launch: ended (with exit code|by signal) (\d+) on host ([^\n,]+)(, one of (\d+) ranks)?(, as it was told)?\n"
 )
+_STOPPED = re.compile(rb"lockstep launch: (stopped by a signal|goes on) on host ([^\n,]+)(, one of (\d+) ranks)?\n")
+# As the rank itself says it: runtime/comm/mpi_wait.h.
+_WAITS = re.compile(rb"lockstep: rank (\d+) on host \S+ has waited \d+ s in MPI_Finalize for ")
 
 
 class Lines:
@@ -70,6 +73,14 @@ class Lines:
             if not failed or not self._names_ranks:  # nobody wants to know
                 return b""
             text = text.replace(ended[4] or b"", b"")
+        elif stopped := _STOPPED.fullmatch(text + end):
+            host = stopped[2].decode(errors="replace")
+            self._ends.note_stop(rank, host if stopped[1] != b"goes on" else "", of=int(stopped[4] or 0))
+            if not self._names_ranks:
+                return b""
+            text = text.replace(stopped[3] or b"", b"")
+        elif (waits := _WAITS.match(text)) and int(waits[1]) == rank:
+            self._ends.note_wait(rank)
         elif self._keeps_words and text.strip():
             self._ends.note_words(rank, text.decode(errors="replace"))
         if end == b"\r" and not self._is_terminal:

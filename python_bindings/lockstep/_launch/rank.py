@@ -5,7 +5,7 @@
 `lockstep elastic` has mpirun put it before the programs of a command (orte_fork_agent). Open MPI 4.1 needs it: its tags (--tag-output) overflow a buffer of twice the size of what it reads, and lines are lost, when lines are shorter than tags.
 
 Run as a file, and of this package it imports nothing, so that it starts at once. It ends as the program does, with its exit code or by its signal, and
-neither outlives the other, nor mpirun's daemon. The program's output is a terminal, as under mpirun, so that it writes lines as they come.
+neither outlives the other, nor mpirun's daemon. It says when the program is stopped, and when it goes on. The program's output is a terminal, as under mpirun, so that it writes lines as they come.
 """
 
 import contextlib
@@ -17,11 +17,13 @@ import selectors
 import signal
 import subprocess
 import sys
+import time
 import tty
 
 _PR_SET_PDEATHSIG = 1
 _SHORTEST = 32  # bytes of a line, its end included; a tag has fewer
 _LEFT_OVER_SECONDS = 1.0  # for output of what the program has started, when the program has ended
+_LOOK_SECONDS = 1.0  # between looks at whether the program is stopped
 _GONE = signal.SIGPWR  # for this process: its parent has died
 # mpirun sends these to the process group, so that the program gets them by itself.
 _OF_THE_GROUP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -82,12 +84,43 @@ def _start(program: list[str], stdout: int, stderr: int) -> subprocess.Popen[byt
     return child
 
 
+def _is_stopped(process: int) -> bool:
+    """Whether a signal has stopped it, or what it has started; one that a debugger holds is not."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as stat:
+            if stat.read().rpartition(b")")[2].split()[0] == b"T":
+                return True
+        with open(f"/proc/{process}/task/{process}/children", "rb") as children:
+            return any(map(_is_stopped, map(int, children.read().split())))
+    except OSError:  # it has ended
+        return False
+
+
+class Look:
+    """Says when a process is stopped, and when it goes on."""
+
+    def __init__(self, process: int) -> None:
+        self._process, self._was_stopped, self._at = process, False, 0.0
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now - self._at < _LOOK_SECONDS:
+            return
+        self._at = now
+        if _is_stopped(self._process) != self._was_stopped:
+            self._was_stopped = not self._was_stopped
+            _say(("stopped by a signal" if self._was_stopped else "goes on") + _place())
+
+
 def _copy_until_end(child: subprocess.Popen[bytes], streams: list[Lines]) -> None:
+    look = Look(child.pid)
     with selectors.DefaultSelector() as selector:
         for stream in streams:
             selector.register(stream.source, selectors.EVENT_READ, stream)
         while selector.get_map():
             has_ended = child.poll() is not None
+            if not has_ended:
+                look()
             ready = selector.select(_LEFT_OVER_SECONDS)
             if not ready and has_ended:
                 break
@@ -106,6 +139,11 @@ def _end_as(code: int) -> None:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
+
+
+def _place() -> str:
+    size = os.environ.get("OMPI_COMM_WORLD_SIZE", "")
+    return f" on host {os.uname().nodename}" + (f", one of {size} ranks" if size else "")
 
 
 def _say(text: str) -> None:
@@ -130,9 +168,7 @@ def main(program: list[str]) -> None:
     _copy_until_end(child, [Lines(terminal, 1), Lines(pipe, 2)])
     code = child.wait()
     how = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
-    size = os.environ.get("OMPI_COMM_WORLD_SIZE", "")
-    of = f", one of {size} ranks" if size else ""
-    _say(f"ended {how} on host {os.uname().nodename}{of}" + (", as it was told" if -code in told else ""))
+    _say(f"ended {how}{_place()}" + (", as it was told" if -code in told else ""))
     _end_as(code)
 
 

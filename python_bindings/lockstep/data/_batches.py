@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import _check
+from .. import _arrays, _check
 from .._errors import Error
 from .._lockstep import Communicator
 from .._log import warn_once
@@ -39,7 +39,7 @@ class _Arrays:
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
         # Of a memory-mapped array only these rows are read.
-        return tuple(np.asarray(array[rows]) for array in self._arrays)
+        return tuple(_arrays.numpy_of(f"batches: array {i}", array[rows]) for i, array in enumerate(self._arrays))
 
 
 class _Samples:
@@ -71,7 +71,10 @@ def _stacked(rows: np.ndarray, part: int, parts: tuple[Any, ...]) -> np.ndarray:
                 f"batches: part {part} of sample {row} of the data set is bytes, which are no array: a data set whose "
                 "samples are what the bytes mean decodes them, as np.frombuffer(sample, np.uint8) does"
             )
-    arrays = [np.asarray(each) for each in parts]
+    arrays = [
+        _arrays.numpy_of(f"batches: part {part} of sample {row} of the data set", each)
+        for row, each in zip(rows, parts, strict=True)
+    ]
     for row, array in zip(rows, arrays, strict=True):
         if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
             raise Error(

@@ -162,7 +162,7 @@ def flat(out: Any, entries: Sequence[Entry], listed: bool) -> list[tuple[Entry, 
 def ids_of(ids: Any, out: Any, entries: Sequence[Entry], listed: bool) -> list[Any]:
     """For each place that rows are pulled to, which rows."""
     places = len(flat(out, entries, listed))
-    if not isinstance(ids, (list, tuple)) or (len(ids) and np.ndim(ids[0]) == 0):
+    if not isinstance(ids, (list, tuple)) or len(ids) == 0 or np.ndim(ids[0]) == 0:
         return [ids] * places
     if len(ids) == 1:
         return list(ids) * places

@@ -178,6 +178,11 @@ class AsyncStore(KVStore):
         self._add(entry for entry, _ in new)
 
     def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
+        if self._optimizer is None and groups:
+            raise Error(
+                f"{self._arguments.of('push', groups[0][0].key)}: servers update at once, and have to know how: set an optimizer "
+                "before the first push (set_optimizer)"
+            )
         pushes = []
         for entry, values in groups:
             total = values[0]
@@ -339,8 +344,10 @@ def _setting(name: str) -> str:
 
 
 def _name(key: Key) -> str:
-    """A key as servers know it: 3 and "3" are two, and what begins with "@" is a compiled program's."""
-    return f"#{key}" if isinstance(key, int) or key.startswith(("#", "@")) else key
+    """A key as servers know and show it: 3 and "3" are two, and what begins with "@" is a compiled program's."""
+    if isinstance(key, str) and (key.startswith(("@", "'")) or key.removeprefix("-").isdecimal()):
+        return f"'{key}'"
+    return str(key)
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

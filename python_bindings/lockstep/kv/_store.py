@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -208,8 +209,9 @@ class KVStore:
         """Arrays of the keys' types, the same ones each time, a `push` of which copies nothing: of the synchronous dist kinds they lie
         where the store adds up what workers push.
 
-        From each push of the key on until the `pull` (or another call that waits for it) such an array is the store's: it
-        is read-only then, and its contents are arbitrary until it has been written anew. Other arrays can be pushed, too.
+        Of those, from each push of the key on until the `pull` (or another call that waits for it) such an array is the store's: it
+        is read-only then, and its contents are arbitrary until it has been written anew. The other kinds have taken what is in it when
+        `push` returns. Other arrays can be pushed, too.
 
         Of the synchronous dist kinds all workers call it.
 
@@ -464,6 +466,8 @@ class KVStore:
         if isinstance(optimizer, type) or not isinstance(optimizer, optim.Optimizer):
             optim._groups(optimizer, None)  # says what is wrong with it
         rescale = _check.number("set_optimizer: rescale_grad", rescale_grad)
+        if not math.isfinite(rescale):
+            raise Error(f"set_optimizer: rescale_grad is {rescale_grad!r}, expected a finite number")
         for entry in self._entries.values():
             self._check_updates("set_optimizer", optimizer, entry)
         return f"{type(optimizer).__name__}{optimizer._choice()[1:]}, rescale_grad={rescale}"

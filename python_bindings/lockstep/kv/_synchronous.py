@@ -238,8 +238,8 @@ class SynchronousStore(KVStore):
         raise failure or self._failure
 
     def _compare_replicas(self, entry: Entry) -> None:
-        """From time to time, whether all workers have come to the same bits. What an updater does is compared at once, too: nobody
-        else has looked at it."""
+        """From time to time, whether all workers have come to the same bits; if not, that ends the store, whose values are no
+        replicas any more. What an updater does is compared at once, too: nobody else has looked at it."""
         times = self._applied[entry] = self._applied.get(entry, 0) + 1
         is_first = self._updater is not None and times == 1
         is_due = is_first or times % _CHECK_EVERY == 0
@@ -249,7 +249,9 @@ class SynchronousStore(KVStore):
         told = self._world.gather_bytes(own, f"kv replicas of {entry.key!r}")
         other = next((rank for rank, digest in enumerate(told) if digest != told[0]), None)
         if other is not None:
-            raise Error(f"key {entry.key!r}: after push {times} its value differs between ranks 0 and {other}")
+            message = f"key {entry.key!r}: after push {times} its value differs between ranks 0 and {other}"
+            self._failure = Error(message + (": the updater comes to other bits there" if is_first else ""))
+            raise self._failure
 
 
 def _in_place(entry: Entry, slot: np.ndarray, values: list[Value]) -> list[Value]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from .. import _arrays
+from .. import _arrays, _check
 from .._errors import Error
 
 _DTYPES = {
@@ -40,7 +41,7 @@ class RowSparse:
     __slots__ = ("indices", "shape", "values")
 
     def __init__(self, indices: Any, values: Any, shape: tuple[int, ...]) -> None:
-        self.shape = tuple(int(extent) for extent in shape)
+        self.shape = _shape(shape)
         self.values = array_of("RowSparse: values", values)
         self.indices = row_ids("RowSparse: indices", indices, self.shape)
         if self.values.shape != (len(self.indices), *self.shape[1:]):
@@ -69,13 +70,21 @@ class RowSparse:
         if len(rows) == len(self.indices):
             whole[rows] += self.values[order]
         else:
-            whole[rows] += np.add.reduceat(self.values[order], begins, axis=0)
+            whole[rows] += np.add.reduceat(self.values[order], begins, axis=0, dtype=self.dtype)
 
     def __repr__(self) -> str:
         return f"<lockstep.kv.RowSparse {len(self.indices)} rows of {self.dtype}{list(self.shape)}>"
 
 
 Value = np.ndarray | RowSparse
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    if isinstance(shape, str) or not isinstance(shape, Iterable):
+        raise Error(
+            f"RowSparse: shape is {shape!r}, expected the number of rows and the shape of a row, such as (4, 3)"
+        )
+    return tuple(_check.integer("RowSparse: an extent of shape", extent, 0) for extent in shape)
 
 
 def row_ids(what: str, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -94,7 +103,7 @@ def array_of(what: str, value: Any) -> np.ndarray:
     """A NumPy array in row-major order, of a dtype that we have; without a copy if it is one."""
     if not hasattr(value, "__array__"):
         raise Error(f"{what} is {_arrays.description(value)}, expected an array")
-    array = np.asarray(value)
+    array = _arrays.numpy_of(what, value)
     if _name_of(array.dtype) is None or not array.dtype.isnative:
         raise Error(f"{what} is {_arrays.description(array)}, expected one of {', '.join(_DTYPES)}")
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
