@@ -177,6 +177,7 @@ def test_exit_codes(script: str, code: int, said: str) -> None:
     [
         ("Error: all_reduce.wait %loss.1, at loss: rank 1 on host h gave up: ValueError: no", 1),
         ("Error: rank 1 on host h (process 7) died while rank 0 on host h waited in barrier `b`", 1),
+        ("Error: stage 0 of @f, transfer.wait: rank 1 (stage 1) on host h (process 7) died while rank 0 waited", 1),
         ("Error: rank 1 on host h: its connection is lost: reset", 1),
         ("Error: server 0 (rank 2 of the job, process 7 on host h) died: its connection is closed", 2),
         ("Error: server 0 (rank 2 of the job, process 7 on host h) says: worker 1 (process 8 on host g) died: x", 1),

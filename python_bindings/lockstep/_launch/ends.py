@@ -20,7 +20,7 @@ LOST_SECONDS = (
 _MOST_LINES, _MOST_WORDS = 8, 300
 # Of whom an error says that this one failed first, as engine and servers call ranks.
 _BLAMED = re.compile(
-    r"\b(rank|worker|server) (\d+)(?: on host [^\s:]+)?(?: \([^()]*\))?(?: (?:died|gave up|has left)\b|: its connection is (?:lost|closed)\b)"
+    r"\b(rank|worker|server) (\d+)(?: \([^()]*\))?(?: on host [^\s:]+)?(?: \([^()]*\))?(?: (?:died|gave up|has left)\b|: its connection is (?:lost|closed)\b)"
 )
 
 
