@@ -129,6 +129,24 @@ TEST(ServerFailure, WhoIsWaitedForTooLongIsNamed) {
   EXPECT_LT(absl::Now() - begin, absl::Seconds(3));
 }
 
+TEST(ServerFailure, WhatAWatchFindsEndsTheWaitForGood) {
+  ServersInProcess servers({.workers = 2});
+  auto clients = ConnectAll(servers, 2);
+  {
+    int asked = 0;
+    const ServerClient::Watch watch(
+        *clients[0], [&] { return ++asked < 3 ? absl::OkStatus() : absl::AbortedError("rank 1 has other troubles"); });
+    {
+      const ServerClient::Watch inner(*clients[0], [] { return absl::AbortedError("of an inner one"); });
+    }
+    ExpectError(clients[0]->Barrier(), "rank 1 has other troubles");
+    EXPECT_EQ(asked, 3);
+  }
+  ExpectError(clients[0]->Barrier(), "rank 1 has other troubles");
+  clients.clear();
+  ExpectError(servers.Outcome(0), "gave up: rank 1 has other troubles");
+}
+
 TEST(ServerFailure, AWorkerThatNeverComesIsNamed) {
   ServersInProcess servers({.servers = 1, .workers = 2, .timeout = absl::Milliseconds(300)});
   auto client = servers.Connect(0);

@@ -358,8 +358,11 @@ TEST(Server, OneWorkersUpdatesAreNeverStale) {
     Make(client, "w", std::vector<float>(100), {.bigarray_bound = 10});
     const std::vector<float> gradient(100);
     std::vector<float> got(100);
-    for (int step = 0; step < 5; ++step) Expect(client.PushPull("w", gradient.data(), got.data()));
-    EXPECT_EQ(*client.Staleness(), (std::map<int64_t, int64_t>{{0, 10}}));
+    for (int step = 0; step < 5; ++step) {
+      Expect(client.Push("w", gradient.data()));  // and again, without a pull
+      Expect(client.PushPull("w", gradient.data(), got.data()));
+    }
+    EXPECT_EQ(*client.Staleness(), (std::map<int64_t, int64_t>{{0, 20}}));
   });
 }
 
