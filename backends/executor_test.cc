@@ -110,6 +110,25 @@ TEST_F(OneRank, AStateLiesWhereItIsBound) {
   });
 }
 
+TEST_F(OneRank, ABindingTakesThePlaceOfTheOneBeforeAndOfAnAssignment) {
+  With([](Executor& executor) {
+    const TensorType pair{DType::kF32, {2}};
+    const Batch batch(4);
+    Elsewhere memory(1);
+    float fixed[2] = {3, 4}, writable[2] = {5, 6};
+    ASSERT_TRUE(executor.BindState("unused", {pair, fixed}, false).ok());
+    ASSERT_TRUE(executor.BindState("unused", {pair, writable}, true).ok());
+    EXPECT_TRUE(executor.AssignState("unused", {pair, fixed}).ok());
+    EXPECT_EQ(writable[1], 4);
+    ASSERT_TRUE(executor.DoubtStates(absl::InternalError("a doubt")).ok());
+    EXPECT_THAT(MessageOf(executor.Run(batch.inputs(), {})), HasSubstr("a doubt"));
+    ASSERT_TRUE(executor.BindState("unused", {pair, writable}, true).ok());
+    ASSERT_TRUE(executor.BindState("w", memory.ref(), true).ok());
+    const absl::Status run = executor.Run(batch.inputs(), {});
+    EXPECT_TRUE(run.ok()) << run;
+  });
+}
+
 TEST_F(OneRank, MemoryThatAStateCannotBeBoundToIsRefused) {
   With([](Executor& executor) {
     const TensorType pair{DType::kF32, {2}};

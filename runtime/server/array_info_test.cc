@@ -56,5 +56,12 @@ TEST(PlaceArray, CutsLargeArraysEvenly) {
   EXPECT_EQ(pieces[2].count, 24);
 }
 
+TEST(PlaceArray, CountsWhatIsCut) {
+  std::vector<int64_t> bytes = {30, 0};
+  ASSERT_EQ(PlaceArray({DType::kF32, Shape({3, 10})}, 1, bytes).size(), 2u);  // one row, and two
+  EXPECT_EQ(bytes, (std::vector<int64_t>{30 + 40, 80}));
+  EXPECT_EQ(PlaceArray({DType::kF32, Shape({1})}, 1, bytes)[0].server, 0);
+}
+
 }  // namespace
 }  // namespace lockstep
