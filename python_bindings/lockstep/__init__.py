@@ -332,13 +332,15 @@ def compile(
         job (`lockstep launch -n N -s S`): a rank pushes each gradient as soon as it is computed, the servers run the optimizer, and
         the new weights come back at the end of the call (docs/parameter_servers.md). Servers keep what the optimizer keeps, so that
         no rank has it; `exe.state`, `save` and `load` are as always. Of "cpu", with an optimizer whose update needs nothing but its gradient,
-        its states and settings: clipping by norms, and f16 with its scaled loss, are for "all_reduce".
+        its states and settings: f16 with its scaled loss and `uneven` are for "all_reduce", and so are clipping and `accumulate` where
+        updates are synchronous. `wire`, `buckets`, `bucket_bytes` and `factors` are of all-reduces.
       asynchronous: of "parameter_server". False: an update waits for the gradients of all ranks, and the bits are those of
         "all_reduce" in rank order. True: each gradient is an update at once, and nobody waits: a rank's step is a program of its own, whose
         batch, loss and number of calls are its own, too. What is assigned, saved and loaded is still of all ranks together; rank 0's
         values and settings count.
       max_staleness: of asynchronous servers: how many updates a rank may be ahead of the slowest one before it waits; None is any
-        number. `exe.staleness()` says how late gradients were.
+        number. Before ranks meet, as in `exe.save`, their numbers of calls must not differ by more. `exe.staleness()` says how late
+        gradients were.
       bigarray_bound: of "parameter_server": weights of more elements are cut evenly over all servers, a million if None; others lie on
         one each. Those of optimizers that update a weight as a whole (LAMB, Muon) are never cut.
       bucket_bytes: gradients are reduced together in buckets of about this size; 4 MiB if None.
@@ -414,6 +416,8 @@ def compile(
             "shard_optimizer": shard_optimizer,
             "wire": wire is not None,
             "buckets": buckets is not None,
+            "bucket_bytes": bucket_bytes is not None,
+            "factors": factors is not None and factors is not False,  # which is as it is
         }
         servers, updates = servers_for(world, strategy, asynchronous, max_staleness, bigarray_bound, others)
         if asynchronous:
