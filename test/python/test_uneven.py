@@ -233,9 +233,9 @@ def test_ranks_that_share_weights_alone_have_the_same_rows() -> None:
             dim = MLP_SPLIT.get(name.split("/")[0], {}).get("model")
             part = alone[name] if dim is None else np.split(alone[name], 2, dim)[rank]
             np.testing.assert_allclose(value, part, rtol=2e-4, atol=1e-5, err_msg=name)
-    placed = ls.distribute(step, mesh, split=MLP_SPLIT)
+    placed, model = ls.distribute(step, mesh, split=MLP_SPLIT), {"model": 2}
     for message in errors_of(
-        2, lambda world: ls.compile(placed, world=world, threads=1)(**batches_of(case, [12], 0)[0])
+        2, lambda world: ls.compile(placed, world=world, mesh=model, threads=1)(**batches_of(case, [12], 0)[0])
     ):
         assert "input rows is missing, and no input of @mlp is known to be a batch" in message
 
