@@ -68,7 +68,7 @@ STEP = ls.train_step(
         ({"strategy": "parameter_server", "bucket_bytes": 1 << 20}, "does not go with bucket_bytes"),
         ({"strategy": "parameter_server", "factors": True}, "does not go with factors"),
         ({"strategy": "parameter_server", "factors": 0.5}, "does not go with factors"),
-        ({"strategy": "parameter_server", "factors": False}, "needs parameter servers"),
+        ({"strategy": "parameter_server", "factors": False}, "is of the workers of a job"),
         ({"strategy": "parameter_server", "shared_weights": True}, "does not go with shared_weights"),
         ({"strategy": "parameter_server", "backend": "cuda"}, "does not go with backend='cuda'"),
     ],
