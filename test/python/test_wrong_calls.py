@@ -84,7 +84,7 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.distribute(mlp(), wrong), [{}]),
     (lambda wrong: ls.distribute(mlp(), {"data": 2}, wrong), [None, {}]),
     (lambda wrong: ls.distribute(mlp(), {"data": 2}, placements=wrong), [None, {}]),
-    (lambda wrong: ls.split(wrong, "model"), [5, -1]),
+    (lambda wrong: ls.split(wrong, "model"), [5]),
     (lambda wrong: ls.split(0, wrong), ["text"]),
     (lambda wrong: ls.split(0, "model") & wrong, []),
     (lambda wrong: ls.replicated() & wrong, []),
