@@ -538,46 +538,6 @@ TEST(ParameterServer, ATolerantJobDoesWithoutTheWorld) {
               AllOf(HasSubstr("waits for worker 1"), Not(HasSubstr("the culprit's own words"))));
 }
 
-class Fails : public Step {
- public:
-  using Step::Step;
-  absl::Status Run(StepContext&) override { return Internal() << "a kernel fails"; }
-};
-
-// What was pulled when a run failed comes when other programs use the servers. If it were written where the program had
-// its weights, the address sanitizer would say so.
-TEST(ParameterServer, WhatAFailedRunHasPulledIsWrittenNowhere) {
-  ServersInProcess job({.make_update = UpdatesOfServers()});
-  const auto client = job.Connect(0);
-  const auto communicator = *CreateSingle();
-  const auto device = CreateHostDevice(), other_device = CreateHostDevice();
-  const Graph graph = StepOf(kMomentum);
-  auto other = LoadStep(graph, *communicator, *other_device, Asynchronous(), client.get());
-  ASSERT_TRUE(other.ok()) << other.status();
-  const auto backend = *CreateBackend("cpu");
-  CompileOptions options;
-  options.servers = Asynchronous();
-  absl::StatusOr<Executable> executable = Compile(graph.Clone(), *backend, options);
-  ASSERT_TRUE(executable.ok()) << executable.status();
-  const auto pull = std::find_if(executable->steps.begin(), executable->steps.end(),
-                                 [](const auto& step) { return step->info().kind == StepKind::kStartPull; });
-  ASSERT_NE(pull, executable->steps.end());
-  *std::next(pull) = std::make_unique<Fails>((*std::next(pull))->info());
-  {
-    const auto own = *CreateSingle();
-    auto executor = Executor::Load(*std::move(executable), own.get(), device.get(), {.servers = client.get()});
-    ASSERT_TRUE(executor.ok()) << executor.status();
-    EXPECT_TRUE(AssignFirst(**executor).ok());
-    EXPECT_THAT(MessageOf(Train(**executor, 0, 1, 0, 1)), HasSubstr("a kernel fails"));
-  }
-  EXPECT_TRUE(AssignFirst(**other).ok());
-  const absl::Status trained = Train(**other, 0, kRuns, 0, 1);
-  EXPECT_TRUE(trained.ok()) << trained;
-  const absl::StatusOr<States> states = Read(**other);
-  ASSERT_TRUE(states.ok()) << states.status();
-  ExpectSameBits(*states, WithAllReduce(graph, 1));
-}
-
 class FailsOnce : public Step {
  public:
   explicit FailsOnce(std::unique_ptr<Step> step) : Step(step->info()), step_(std::move(step)) {}
@@ -590,6 +550,43 @@ class FailsOnce : public Step {
   bool has_failed_ = false;
 };
 
+// A program of one asynchronous worker whose first run fails when it has begun to pull.
+Executable FailingProgram(const Graph& graph) {
+  CompileOptions options;
+  options.servers = Asynchronous();
+  Executable executable = *Compile(graph.Clone(), **CreateBackend("cpu"), options);
+  const auto pull = std::find_if(executable.steps.begin(), executable.steps.end(),
+                                 [](const auto& step) { return step->info().kind == StepKind::kStartPull; });
+  LOCKSTEP_CHECK(pull != executable.steps.end());
+  *std::next(pull) = std::make_unique<FailsOnce>(std::move(*std::next(pull)));
+  return executable;
+}
+
+// What was pulled when a run failed comes when other programs use the servers. If it were written where the program had
+// its weights, the address sanitizer would say so.
+TEST(ParameterServer, WhatAFailedRunHasPulledIsWrittenNowhere) {
+  ServersInProcess job({.make_update = UpdatesOfServers()});
+  const auto client = job.Connect(0);
+  const auto communicator = *CreateSingle();
+  const auto device = CreateHostDevice(), other_device = CreateHostDevice();
+  const Graph graph = StepOf(kMomentum);
+  auto other = LoadStep(graph, *communicator, *other_device, Asynchronous(), client.get());
+  ASSERT_TRUE(other.ok()) << other.status();
+  {
+    const auto own = *CreateSingle();
+    auto executor = Executor::Load(FailingProgram(graph), own.get(), device.get(), {.servers = client.get()});
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    EXPECT_TRUE(AssignFirst(**executor).ok());
+    EXPECT_THAT(MessageOf(Train(**executor, 0, 1, 0, 1)), HasSubstr("a kernel fails"));
+  }
+  EXPECT_TRUE(AssignFirst(**other).ok());
+  const absl::Status trained = Train(**other, 0, kRuns, 0, 1);
+  EXPECT_TRUE(trained.ok()) << trained;
+  const absl::StatusOr<States> states = Read(**other);
+  ASSERT_TRUE(states.ok()) << states.status();
+  ExpectSameBits(*states, WithAllReduce(graph, 1));
+}
+
 // What the failed run has pulled does not come over what is assigned after it.
 TEST(ParameterServer, AnAsynchronousWorkerGoesOnAfterAFailure) {
   const Graph graph = StepOf(kMomentum);
@@ -597,15 +594,7 @@ TEST(ParameterServer, AnAsynchronousWorkerGoesOnAfterAFailure) {
   const auto client = job.Connect(0);
   const auto communicator = *CreateSingle();
   const auto device = CreateHostDevice();
-  CompileOptions options;
-  options.servers = Asynchronous();
-  absl::StatusOr<Executable> executable = Compile(graph.Clone(), **CreateBackend("cpu"), options);
-  ASSERT_TRUE(executable.ok()) << executable.status();
-  const auto pull = std::find_if(executable->steps.begin(), executable->steps.end(),
-                                 [](const auto& step) { return step->info().kind == StepKind::kStartPull; });
-  ASSERT_NE(pull, executable->steps.end());
-  *std::next(pull) = std::make_unique<FailsOnce>(std::move(*std::next(pull)));
-  auto executor = Executor::Load(*std::move(executable), communicator.get(), device.get(), {.servers = client.get()});
+  auto executor = Executor::Load(FailingProgram(graph), communicator.get(), device.get(), {.servers = client.get()});
   ASSERT_TRUE(executor.ok()) << executor.status();
   absl::StatusOr<States> first = Read(**executor);  // zeros, and what the servers keep
   ASSERT_TRUE(first.ok()) << first.status();

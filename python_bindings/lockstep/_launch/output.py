@@ -36,12 +36,8 @@ class Lines:
           is_terminal: where they are shown. Elsewhere of lines that a program draws over each other, as a progress bar is, a rank has
             one in ten seconds, with an end.
         """
-        self._ends, self._keeps_words, self._is_terminal, self._names_ranks = (
-            ends,
-            keeps_words,
-            is_terminal,
-            names_ranks,
-        )
+        self._ends, self._keeps_words = ends, keeps_words
+        self._is_terminal, self._names_ranks = is_terminal, names_ranks
         self._drawn_at: dict[int, float] = {}  # by rank
         self._begun: dict[int, bytes] = {}  # by rank, what has no end yet
 
