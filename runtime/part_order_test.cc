@@ -1,7 +1,12 @@
 #include "runtime/part_order.h"
 
+#include <memory>
+#include <thread>
+#include <utility>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/comm/in_process.h"
 
 namespace lockstep {
 namespace {
@@ -47,6 +52,47 @@ TEST(PartOrder, PartsThatWouldWaitForEverAreNamed) {
                  "start 1 0 %a\nwait 1\nstart 0 -1 %l\nwait 0\n"},
                 {{"stage", 0, 2}}),
       AllOf(HasSubstr("part 0 waits for %l"), HasSubstr("part 1 waits for %l"), HasSubstr("part 2 waits for %a")));
+}
+
+class Nothing : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext&) override { return absl::OkStatus(); }
+};
+
+// A program of one part, for two ranks, that starts these of its collectives.
+Executable ProgramOf(const std::vector<int>& order) {
+  Executable executable;
+  executable.name = "step";
+  executable.mesh = Mesh({{"stage", 1}, {"data", 2}});
+  executable.parts_along = "stage";
+  for (const int id : order) {
+    StepInfo info;
+    info.kind = StepKind::kStart;
+    info.collective.emplace();
+    info.collective->id = id;
+    info.collective->axis = "data";
+    executable.steps.push_back(std::make_unique<Nothing>(std::move(info)));
+  }
+  return executable;
+}
+
+TEST(PartOrder, RanksThatHaveTheSamePartHaveOneOrder) {
+  for (const bool is_same : {true, false}) {
+    const auto world = *CreateInProcess(2);
+    const Executable first = ProgramOf({0, 1}), second = ProgramOf(is_same ? std::vector{0, 1} : std::vector{1, 0});
+    absl::Status of_second;
+    std::thread other([&] { of_second = AgreeOnParts(*world[1], second); });
+    const absl::Status of_first = AgreeOnParts(*world[0], first);
+    other.join();
+    for (const absl::Status& status : {of_first, of_second}) {
+      EXPECT_EQ(status.ok(), is_same) << status;
+      if (is_same) continue;
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr("ranks 0 and 1 of @step have the same part of it, stage 0"),
+                        HasSubstr("communicate in different orders")));
+    }
+  }
 }
 
 }  // namespace
