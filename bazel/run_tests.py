@@ -114,7 +114,7 @@ def run_cpp(config: str | None, targets: list[str]) -> Counts:
 
 def python_workers() -> int:
     """How many processes run the Python tests: their ranks wait for each other, and for time to pass, more than they compute."""
-    return max(3, (os.cpu_count() or 1) // 2)
+    return max(2, (os.cpu_count() or 1) // 2)
 
 
 def run_python(arguments: list[str]) -> Counts:
