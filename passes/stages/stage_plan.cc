@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <unordered_set>
 
 #include "core/check.h"
 #include "core/op_def.h"
 #include "core/ops/scan.h"
+#include "passes/training/accumulate.h"
 
 namespace lockstep::passes {
 namespace {
@@ -19,6 +21,30 @@ bool IsLoopOverMicroBatches(const Node& node) { return node.Is("scan") && node.a
 // Says who computes gradients (passes/training/autodiff.h). What is wrong here costs time, and nothing else.
 bool IsOfGradients(const Node& node) {
   return node.source().starts_with("gradient of ") || node.op().has_trait(kOptimizer);
+}
+
+// The node of the model for which `second` is a loop of its own: before it or in it the first that needs what `first`
+// makes of all micro-batches. Null if there is none.
+const Node* FindReaderOfAll(const Graph& step, const Node& first, const Node& second) {
+  std::unordered_set<const Node*> of_first = {&first}, before_second = {&second};
+  const auto is_of_first = [&](Value value) { return of_first.contains(value.node); };
+  for (const Node& node : step.nodes()) {
+    if (std::any_of(node.operands().begin(), node.operands().end(), is_of_first)) of_first.insert(&node);
+  }
+  const Node* found = nullptr;
+  for (auto it = step.nodes().rbegin(); it != step.nodes().rend(); ++it) {
+    if (!before_second.contains(&*it)) continue;
+    for (Value operand : it->operands()) before_second.insert(operand.node);
+    const bool is_of_model = it->source() != kMicroBatchesSource;
+    if (is_of_model && of_first.contains(&*it)) found = &*it;
+  }
+  if (found != nullptr) return found;
+  const ScanForm form(second.attributes());
+  for (size_t i = 0; i < second.operands().size(); ++i) {
+    const std::vector<Node*>& readers = form.body->inputs()[i].value.node->users();
+    if (is_of_first(second.operand(i)) && !readers.empty()) return readers[0];
+  }
+  return nullptr;
 }
 
 bool IsMadeWhereItIsRead(const Node& node) {
@@ -61,10 +87,12 @@ absl::Status StagePlan::FindLoop() {
     of_states.insert(&node);
     if (!IsLoopOverMicroBatches(node)) continue;
     if (loop_ != nullptr) {
-      return InvalidArgument()
-             << "the micro-batches of graph @" << step_.name()
-             << " need two passes over the model, as a loss that compares all samples with each other "
-                "does: stages of a pipeline compute one";
+      const Node* const reader = FindReaderOfAll(step_, *loop_, node);
+      return InvalidArgument() << "the micro-batches of graph @" << step_.name()
+                               << " need two passes over the model, as a loss that compares all samples with each "
+                                  "other does"
+                               << (reader == nullptr ? "" : ", here for " + reader->Describe())
+                               << ": stages of a pipeline compute one";
     }
     loop_ = &node;
   }

@@ -134,7 +134,7 @@ class Accumulation {
     }
     for (Value value : CutResults(number)) loop.AddStacked(value);
     if (loop.is_empty()) return absl::OkStatus();
-    Builder b(to_, nullptr, "micro-batches");
+    Builder b(to_, nullptr, std::string(kMicroBatchesSource));
     ASSIGN_OR_RETURN(const ValueMap made, loop.Insert(b, map_, cut_));
     const auto add = [&](Value whole, Value part) -> absl::Status {
       map_[whole] = Whole(b, part, made.at(part));

@@ -36,11 +36,15 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "core/graph.h"
 #include "core/status.h"
 
 namespace lockstep::passes {
+
+// The source of what cuts batches into micro-batches, and puts together what loops make of them.
+inline constexpr std::string_view kMicroBatchesSource = "micro-batches";
 
 // Cuts `step`, a one-rank program such as MakeTrainStep makes, into `micro_batches` parts; 1 changes nothing. An error
 // if no input is a batch, or if one is no multiple of `micro_batches`.
