@@ -21,6 +21,7 @@
 #include "passes/optimize/fold_constants.h"
 #include "passes/optimize/fuse_elementwise.h"
 #include "passes/optimize/recognize_attention.h"
+#include "passes/optimize/separate_rows.h"
 #include "passes/simplify/simplify.h"
 #include "passes/stages/cut_into_stages.h"
 #include "passes/training/autodiff.h"
@@ -449,6 +450,7 @@ const std::vector<PassEntry>& PassTable() {
       Plain("inference-mode", "takes out what does something in training alone", InferenceMode),
       {"train-step", "adds the loss, its gradients and the optimizer's updates", TrainStepOptions(), MakeTrainStepPass},
       Plain("recognize-attention", "makes one attention of the written-out form", RecognizeAttention),
+      Plain("separate-rows", "takes apart the rows of several dimensions that layers have merged", SeparateRows),
       Plain("simplify", "rewrites to a smaller program by local rules", Simplify),
       {"fold-constants", "evaluates what depends on constants alone", "max_elements=1024", MakeFoldConstants},
       Plain("cse", "merges nodes that compute the same", Cse),

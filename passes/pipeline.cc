@@ -15,6 +15,7 @@
 #include "passes/optimize/dce.h"
 #include "passes/optimize/fold_constants.h"
 #include "passes/optimize/recognize_attention.h"
+#include "passes/optimize/separate_rows.h"
 #include "passes/simplify/simplify.h"
 #include "passes/stages/cut_into_stages.h"
 #include "passes/training/inference_mode.h"
@@ -38,6 +39,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
   return {
       InferenceMode(),                        // what is not trained drops nothing, and is clear to see through
       RecognizeAttention(),                   // of programs that are not trained: others come with it
+      SeparateRows(),                         // and so does this
       WidenHalves(options.prefers_f32),       // before ranks have parts of sums: they are rounded when they are whole
       Simplify(),                             // a small graph first: everything after is cheaper
       FoldConstants(),                        // shapes' arithmetic and scales

@@ -13,6 +13,7 @@
 #include "passes/optimize/dce.h"
 #include "passes/optimize/fold_constants.h"
 #include "passes/optimize/recognize_attention.h"
+#include "passes/optimize/separate_rows.h"
 #include "passes/simplify/simplify.h"
 #include "passes/training/inference_mode.h"
 #include "python_bindings/bindings.h"
@@ -72,8 +73,8 @@ nb::dict Plan(const Model& model, const std::vector<std::pair<std::string, int64
     nb::gil_scoped_release release;
     mesh = ValueOrThrow(MeshOf(axes));
     // As a compilation does before it distributes.
-    ThrowIfError(passes::RunPasses({passes::InferenceMode(), passes::RecognizeAttention(), passes::Simplify(),
-                                    passes::FoldConstants(), passes::Cse(), passes::Dce()},
+    ThrowIfError(passes::RunPasses({passes::InferenceMode(), passes::RecognizeAttention(), passes::SeparateRows(),
+                                    passes::Simplify(), passes::FoldConstants(), passes::Cse(), passes::Dce()},
                                    graph));
     ThrowIfError(passes::SplitInputs(graph, ValueOrThrow(passes::SplitsOf(graph, placements)), mesh));
     passes::PlanOptions options;

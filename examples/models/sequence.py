@@ -1,4 +1,4 @@
-"""Recurrent networks, dilated convolutions in time, and sequence to sequence."""
+"""Recurrent networks, dilated convolutions in time, sequence to sequence, and PyTorch's own encoder."""
 
 from __future__ import annotations
 
@@ -111,3 +111,33 @@ class WaveNet(nn.Module):
 @example
 def wavenet() -> Example:
     return Example(WaveNet(), {"wave": torch.randn(BATCH, 1, 32)}, labels(16, 32))
+
+
+class Encoder(nn.Module):
+    """PyTorch's layers of an encoder, between an embedding and a mean over the length: the length is first, or the batch."""
+
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        self.batch_first = batch_first
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        layer = nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, dropout=0.0, activation="gelu", batch_first=batch_first)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.fc = nn.Linear(WIDTH, 10)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        tokens = tokens if self.batch_first else tokens.transpose(0, 1)
+        return self.fc(self.layers(self.embedding(tokens)).mean(1 if self.batch_first else 0))
+
+
+def encoder(batch_first: bool) -> Example:
+    return Example(Encoder(batch_first), {"tokens": tokens(VOCABULARY, LENGTH)}, labels(10))
+
+
+@example
+def encoder_batch_first() -> Example:
+    return encoder(batch_first=True)
+
+
+@example
+def encoder_length_first() -> Example:
+    return encoder(batch_first=False)

@@ -7,6 +7,7 @@
 
 #include "core/op_def.h"
 #include "passes/optimize/recognize_attention.h"
+#include "passes/optimize/separate_rows.h"
 #include "passes/training/accumulate.h"
 #include "passes/training/autodiff.h"
 #include "passes/training/averaging.h"
@@ -175,6 +176,7 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   RETURN_IF_ERROR(CheckDropouts(graph));
   // Before there are gradients, which would use what goes.
   RETURN_IF_ERROR(RecognizeAttention().run(graph).status());
+  RETURN_IF_ERROR(SeparateRows().run(graph).status());
   Value rows;
   if (spec.uneven) {
     ASSIGN_OR_RETURN(rows, AddRows(graph));

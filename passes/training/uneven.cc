@@ -7,6 +7,7 @@
 #include "core/op_def.h"
 #include "passes/distribute/distribute.h"
 #include "passes/optimize/dce.h"
+#include "passes/optimize/separate_rows.h"
 
 namespace lockstep::passes {
 namespace {
@@ -68,6 +69,7 @@ absl::StatusOr<Value> AddRows(Graph& model) {
       if (node.result_name(i) == kRows) model.SetName(node.result(i), "rows.of_model");
     }
   }
+  RETURN_IF_ERROR(SeparateRows().run(model).status());
   RETURN_IF_ERROR(CheckRowsAreApart(model, rows));
   return model.AddInput(std::string(kRows), {DType::kF32, Shape({rows})}, /*is_state=*/false,
                         {{std::string(kDataAxis), Placement::Split(0)}});

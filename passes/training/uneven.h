@@ -24,8 +24,9 @@ namespace lockstep::passes {
 // The input, f32[batch], and the result, f32[].
 inline constexpr std::string_view kRows = "rows";
 
-// Adds the input to a model in inference mode, and returns it; where it is there already, that one. An error if no
-// input is a batch, if batches differ in their rows, or if an op mixes rows.
+// Adds the input to a model in inference mode, and returns it; where it is there already, that one. Takes rows apart
+// that layers have merged behind another dimension (passes/optimize/separate_rows.h). An error if no input is a batch,
+// if batches differ in their rows, or if an op mixes rows.
 absl::StatusOr<Value> AddRows(Graph& model);
 
 // Of `rows`, [batch], one for each entry of dimension 0 of what has `extent` entries there: of rows of a batch of

@@ -90,6 +90,32 @@ def test_two_steps_are_those_of_pytorch(file: str, ranks: int) -> None:
         assert not wrong, f"{len(wrong)} of {len(messages)}: {'; '.join(wrong)}"
 
 
+@pytest.mark.parametrize("name", ["encoder_batch_first", "encoder_length_first"])
+def test_layers_of_pytorch_that_merge_length_and_batch_are_cut_into_stages(name: str) -> None:
+    """Micro-batches of samples that are no range of the merged rows need one pass over the model all the same."""
+    _, inputs, label, numbers = architectures.read(name)
+    model = ls.load_onnx(architectures.model_bytes(f"{name}.export"), {"batch": len(label)})
+    loss = ls.loss.softmax_cross_entropy("output", "label")
+    step = ls.train_step(model, loss, ls.optim.SGD(architectures.RATE), accumulate=2)
+
+    def body(world: ls.Communicator) -> tuple[float, dict[str, np.ndarray]]:
+        exe = ls.compile(step, world=world, mesh={"stage": 2}, threads=1)
+        found = float(exe(**inputs, label=label)["loss"])
+        return found, {key: np.array(exe.state[key], np.float64) for key in exe.state}
+
+    ranks = run_in_threads(2, body)
+    after: dict[str, np.ndarray] = {}
+    for rank in ranks:
+        assert not isinstance(rank, Exception), rank
+        assert rank[0] == pytest.approx(numbers.losses[0], rel=1e-5)
+        after |= rank[1]
+    assert set(after) == {state.name for state in model.states}
+    compared = set(after) & set(numbers.parameters)
+    assert len(compared) > 10
+    for key in compared:
+        np.testing.assert_allclose(after[key], numbers.parameters[key], rtol=1e-4, atol=1e-5, err_msg=key)
+
+
 @pytest.mark.parametrize("name", ["autoencoder", "lstm", "mixer"])
 def test_the_numbers_are_those_of_pytorch_at_hand(name: str) -> None:
     pytest.importorskip("torch")

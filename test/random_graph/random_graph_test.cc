@@ -27,6 +27,7 @@
 #include "passes/optimize/cse.h"
 #include "passes/optimize/dce.h"
 #include "passes/optimize/recognize_attention.h"
+#include "passes/optimize/separate_rows.h"
 #include "passes/pass_table.h"
 #include "passes/pipeline.h"
 #include "passes/simplify/simplify.h"
@@ -171,15 +172,15 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
   }
   // A pass that finds nothing to do is not tested. What form-reduce-scatters is for is too rare in random graphs: a
   // test of its own puts it there, and one lets gather-factors work whatever it costs. What recognize-attention,
-  // reduce-before-scale and the wire's passes are for is in test/golden/ alone, and stages, of training steps alone,
-  // are in test/distributed/. A dropout is rare, too: of as few graphs as the sanitizers try none may have it. Nothing
-  // moves to servers that nobody asked for.
+  // separate-rows, reduce-before-scale and the wire's passes are for is in test/golden/ alone, and stages, of training
+  // steps alone, are in test/distributed/. A dropout is rare, too: of as few graphs as the sanitizers try none may have
+  // it. Nothing moves to servers that nobody asked for.
   static bool FindsWork(const passes::Pass& pass) {
     if (pass.name == passes::InferenceMode().name) return num_graphs >= 200;
     for (const passes::Pass& other :
-         {passes::FormReduceScatters(), passes::RecognizeAttention(), passes::ReduceBeforeScale(),
-          passes::ChooseWire(""), passes::QuantizeWire(), passes::LowerWire(), passes::GatherFactors({}),
-          passes::CutIntoStages({}), passes::MoveUpdatesToServers({})}) {
+         {passes::FormReduceScatters(), passes::RecognizeAttention(), passes::SeparateRows(),
+          passes::ReduceBeforeScale(), passes::ChooseWire(""), passes::QuantizeWire(), passes::LowerWire(),
+          passes::GatherFactors({}), passes::CutIntoStages({}), passes::MoveUpdatesToServers({})}) {
       if (pass.name == other.name) return false;
     }
     return true;
