@@ -108,6 +108,7 @@ std::vector<std::string> PassesOfOneRank() {
     LOCKSTEP_CHECK(pass.ok()) << pass.status();
     if (pass->keeps == passes::Keeps::kNothing || pass->keeps == passes::Keeps::kResults) continue;
     if (pass->name == passes::RecognizeAttention().name) continue;  // too rare: see FindsWork below
+    if (pass->name == passes::SeparateRows().name) continue;        // has a test of its own
     if (!pass->needs_mesh) names.push_back(entry.name == "legalize" ? LegalizeAll() : entry.name);
   }
   names.push_back("simplify,fold-constants,simplify,cse,dce," + LegalizeAll() +
@@ -120,6 +121,50 @@ INSTANTIATE_TEST_SUITE_P(Passes, RandomGraphTest, testing::ValuesIn(PassesOfOneR
   for (char c : info.param.substr(0, 14)) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return std::to_string(info.index) + "_" + name;
 });
+
+// What separate-rows is for: products of rows in several dimensions are computed on one.
+passes::Pass MergeRows() {
+  return {"merge-rows", [](Graph& graph) -> absl::StatusOr<bool> {
+            bool changed = false;
+            for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
+              Node& node = *it++;
+              if (!node.Is("matmul") || node.operand(0).shape().rank() == node.operand(1).shape().rank()) continue;
+              const Value x = node.operand(0), y = node.operand(1);
+              const int64_t columns = x.shape()[x.shape().rank() - 1];
+              if (columns == 0) continue;
+              Builder b(graph, &node);
+              const Value rows = b.Reshape(x, Shape({x.type().num_elements() / columns, columns}));
+              ValueMap map = {{x, rows}, {y, y}};
+              RETURN_IF_ERROR(graph.InsertCopy(node, map, &node).status());
+              const Value apart = b.Reshape(map.at(node.result()), node.type().shape);
+              RETURN_IF_ERROR(b.status());
+              graph.ReplaceUses(node.result(), apart);
+              graph.Erase(&node);
+              changed = true;
+            }
+            return changed;
+          }};
+}
+
+TEST(RandomGraph, SeparateRowsMeansTheSameOfRowsThatWereMerged) {
+  int num_merged = 0, num_separated = 0;
+  const auto counted = [](passes::Pass pass, int& count) {
+    pass.run = [run = pass.run, &count](Graph& graph) -> absl::StatusOr<bool> {
+      ASSIGN_OR_RETURN(const bool changed, run(graph));
+      count += changed;
+      return changed;
+    };
+    return pass;
+  };
+  const std::vector<passes::Pass> passes = {counted(MergeRows(), num_merged),
+                                            counted(passes::SeparateRows(), num_separated)};
+  for (uint64_t seed = first_seed; seed < first_seed + num_graphs; ++seed) {
+    const absl::Status status = CheckPasses(ProgramOf(seed), passes);
+    EXPECT_TRUE(status.ok()) << "seed " << seed << ": " << status.message();
+  }
+  EXPECT_GT(num_separated, 0) << num_merged << " of " << num_graphs << " graphs had rows that were merged";
+  EXPECT_LE(num_separated, num_merged);
+}
 
 constexpr int64_t kBatch = 6;  // for 2 ranks and for 3
 constexpr int64_t kModelRanks = 2;
