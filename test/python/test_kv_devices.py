@@ -83,7 +83,7 @@ def test_devices_share_the_weights() -> None:
     assert repr(devices) == f"<lockstep.kv.Devices cpu:0, cpu:1, {len(weights)} keys>"
     assert set(devices.names) == set(weights)
     for name, weight, gradients in zip(devices.names, devices.weights, devices.gradients, strict=True):
-        assert weight is store.data(name)
+        assert weight is store.data(name) and not weight.flags.writeable
         assert gradients[0] is store.grad(name)
         assert len({each.ctypes.data for each in gradients}) == 2
     assert len(devices.executables) == 2
