@@ -292,6 +292,14 @@ def test_idx_files_of_no_dtype(code: int, tmp_path: Path) -> None:
         ls.data.load_idx(path)
 
 
+@pytest.mark.parametrize("count", [5, 7])
+def test_idx_files_that_are_not_as_long_as_they_say(count: int, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes([0, 0, 8, 1]) + struct.pack(">I", 6) + bytes(count))
+    with pytest.raises(ls.Error, match=f"file: {8 + count} bytes, but its header says 14"):
+        ls.data.load_idx(path)
+
+
 def test_headers_that_no_array_can_have(tmp_path: Path) -> None:
     for dims in ([65536] * 4, [1] * 70):
         path = tmp_path / f"{len(dims)}"

@@ -166,6 +166,15 @@ def test_an_epoch_of_fewer_batches_and_one_of_a_batch_that_is_more_than_there_is
     assert [rows.tolist() for (rows,) in ls.data.batches(np.arange(3), size=7, epoch_size=1)] == [[0, 1, 2, 0, 1, 2, 0]]
 
 
+def test_turns_that_a_part_sees_nothing_of_are_counted() -> None:
+    whole = np.concatenate([rows for (rows,) in ls.data.batches(np.arange(3), size=8, seed=1, epoch_size=6)])
+    for part in range(2):
+        options = {"size": 8, "seed": 1, "epoch_size": 6, "num_parts": 2, "part_index": part}
+        parts = [rows.tolist() for (rows,) in ls.data.batches(np.arange(3), **options)]
+        assert parts == whole.reshape(6, 2, 4)[:, part].tolist()
+        assert [rows.tolist() for (rows,) in ls.data.batches(np.arange(3), **options, start=5)] == parts[5:]
+
+
 def test_a_padded_epoch_of_more_batches_counts_each_sample_once() -> None:
     batches = ls.data.batches(np.arange(5), size=2, epoch_size=4, last="pad")
     found = [(rows.tolist(), weight.tolist()) for rows, weight in batches]
@@ -267,6 +276,14 @@ def test_the_middle_is_what_is_left_of_a_border(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     Image.fromarray(pixels).save(tmp_path / "a/one.png")
     assert ls.data.image_folder(tmp_path, size=224)[0][0].min() == 1
+
+
+def test_endings_in_capitals_are_endings(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("1.PNG", "2.png", "3.TXT"):
+        Image.new("RGB", (2, 2)).save(tmp_path / "a" / name, "PNG")
+    images = ls.data.image_folder(tmp_path)
+    assert [images.path(i).name for i in range(len(images))] == ["1.PNG", "2.png"]
 
 
 def double(image: Image.Image, index: int) -> np.ndarray:

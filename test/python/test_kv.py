@@ -305,11 +305,14 @@ def test_settings_and_schedules() -> None:
         store.push("w", ones())
     np.testing.assert_array_equal(store.pull("w"), ones(-1.75))
     store.set_optimizer(ls.optim.SGD(0.5))
-    store.set(learning_rate=0.25, rescale_grad=2)
+    store.set(learning_rate=0.25, rescale_grad=4)  # together not what they were
     store.init("late", ones(0))
     store.push(["w", "late"], [ones()] * 2)
-    np.testing.assert_array_equal(store.pull(["w", "late"]), [ones(-2.25), ones(-0.5)])
+    np.testing.assert_array_equal(store.pull(["w", "late"]), [ones(-2.75), ones(-1)])
     np.testing.assert_array_equal(store.pull("v"), ones(0))
+    store.set_optimizer(ls.optim.SGD(0.5))  # of which nothing has been set
+    store.push("w", ones())
+    np.testing.assert_array_equal(store.pull("w"), ones(-3.25))
 
 
 def test_updaters_and_optimizers_take_over_from_each_other() -> None:
@@ -578,6 +581,15 @@ def test_a_file_of_other_keys_leaves_the_optimizer(tmp_path: Path) -> None:
         store.load_optimizer_states(path)
     store.push("y", np.zeros(2, np.float32))
     np.testing.assert_allclose(store.pull("y") - before, -0.1 * 0.9, rtol=1e-6)  # by the momentum that it has
+
+
+def test_compression_that_is_set_anew_forgets_what_was_left() -> None:
+    store = ls.kv.create("device")
+    store.init(0, np.zeros(4, np.float32))
+    for _ in range(2):
+        store.set_gradient_compression({"type": "2bit", "threshold": 0.5})
+        store.push(0, [np.full(4, 0.3, np.float32)])
+        np.testing.assert_array_equal(store.pull(0), np.zeros(4))
 
 
 def test_compression_is_of_f32() -> None:

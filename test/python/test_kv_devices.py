@@ -83,7 +83,7 @@ def test_devices_share_the_weights() -> None:
     assert repr(devices) == f"<lockstep.kv.Devices cpu:0, cpu:1, {len(weights)} keys>"
     assert set(devices.names) == set(weights)
     for name, weight, gradients in zip(devices.names, devices.weights, devices.gradients, strict=True):
-        assert weight is store.data(name)
+        assert weight is store.data(name) and not weight.flags.writeable
         assert gradients[0] is store.grad(name)
         assert len({each.ctypes.data for each in gradients}) == 2
     assert len(devices.executables) == 2
@@ -98,6 +98,26 @@ def test_devices_run_at_once() -> None:
     assert {each["place"] for each in results} == {0, 1}
     np.testing.assert_array_equal([each["x"] for each in results], np.arange(8).reshape(2, 4))
     np.testing.assert_array_equal([each["label"] for each in results], np.arange(8, 16).reshape(2, 4))
+
+
+def test_devices_share_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, weights = gradient_step(4)
+    monkeypatch.setattr(ls, "_default_threads", lambda world: 6)
+    for count, options, threads in ((2, {}, 3), (4, {}, 1), (2, {"threads": 2}, 2)):
+        devices = ls.kv.Devices(step, [f"cpu:{i}" for i in range(count)], store_of(weights), **options)
+        assert [each.threads for each in devices.executables] == [threads] * count
+
+
+def test_what_is_not_shared_over_the_batch_all_devices_get_whole() -> None:
+    step = ls.parse(
+        "graph @scaled(%x: f32[2,3] split(0), %scale: f32[4], state %w: f32[2,3]) -> (grad/w: f32[2,3], same: f32[4]) {\n"
+        "  %a = mul %x, %w : f32[2,3]\n  %b = neg %scale : f32[4]\n  return %a, %b\n}\n"
+    )
+    devices = ls.kv.Devices(step, ["cpu:0", "cpu:1"], store_of({"w": np.ones((2, 3), np.float32)}), threads=1)
+    x, scale = np.arange(12, dtype=np.float32).reshape(4, 3), np.arange(4, dtype=np.float32)
+    results = devices(x=x, scale=scale)
+    np.testing.assert_array_equal([each["same"] for each in results], [-scale, -scale])
+    np.testing.assert_array_equal(np.concatenate(devices.gradients[0]), x)
 
 
 def test_errors() -> None:
@@ -122,6 +142,8 @@ def test_errors() -> None:
     x, label = (each[:8] for each in MLP.data())
     with pytest.raises(ls.Error, match="input x has 7 rows, expected 8, 4 for each of 2 devices"):
         devices(x=x[:7], label=label)
+    with pytest.raises(ls.Error, match="input label has 9 rows, expected 8, 4 for each of 2 devices"):
+        devices(x=x, label=np.append(label, 0))
     wrong = label.copy()
     wrong[5] = 99
     with pytest.raises(ls.Error, match="cpu:1: .*label 99 at position"):

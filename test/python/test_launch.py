@@ -304,6 +304,24 @@ def test_who_goes_on_or_is_not_alone_is_waited_for(monkeypatch: pytest.MonkeyPat
     assert unknown.overdue().startswith("rank 1 on host h is stopped")
 
 
+def test_who_may_die_keeps_no_job_from_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep._launch.ends.LOST_SECONDS", -1)
+    for tolerates_workers, words in ((False, "since worker 0 failed"), (True, "")):
+        ends = Ends(workers=2, servers=1, tolerates_workers=tolerates_workers)
+        ends.note(End(0, 1, True, "h"))
+        assert ends.overdue().endswith(words) and bool(ends.overdue()) == bool(words)
+    ends.note(End(2, 1, True, "h"))
+    assert ends.overdue().endswith("since server 0 failed")
+
+
+def test_who_waits_says_so_itself() -> None:
+    words = b"lockstep: rank 0 on host h has waited 3 s in MPI_Finalize for rank 1"
+    for teller, waits in ((0, True), (2, False)):
+        ends = Ends(workers=3)
+        Lines(ends, keeps_words=True).take(b"[1,%d]<stderr>:%s\n" % (teller, words))
+        assert (teller in ends._waiting) == waits
+
+
 def test_a_program_that_is_not_there() -> None:
     done = launch("-n", "1", "no-such-program")
     assert done.returncode == 127

@@ -130,6 +130,21 @@ def test_who_names_a_card_for_one_of_them_is_right() -> None:
     assert "UCX_NET_DEVICES=ib0" not in text
 
 
+def test_what_a_role_is_given_goes_before_what_all_are_given() -> None:
+    both = ("--env", "A=1", "--env-worker", "A=2", "--env-server", "A=3")
+    worker, server = dry_run("-n", "1", "-s", "1", *both, "train").split(" : ")
+    assert " -x A=2 " in worker and "-x A=3 " in server
+    assert "A=1" not in worker + server
+
+
+def test_what_is_passed_on_is_named_once_and_not_of_another_job() -> None:
+    environment = {**ALLOWED, "PATH": "/bin", "LOCKSTEP_WORKERS": "7", "LOCKSTEP_TRACE": "t"}
+    arguments = ("-n", "1", "--launcher", "mpi", "--env", "LOCKSTEP_TRACE=u", "train")
+    assert dry_run(*arguments, environment=environment).endswith(
+        "--bind-to none -x PATH -x LOCKSTEP_TRACE=u -n 1 PYTHON RANK train\n"
+    )
+
+
 def test_workers_that_may_die() -> None:
     assert dry_run("-n", "2", "--tolerate-workers", "train") == (
         "mpirun --tag-output --enable-recovery --bind-to none --oversubscribe -x LOCKSTEP_TOLERATE_WORKERS=1 -n 2 PYTHON RANK train\n"
@@ -139,6 +154,8 @@ def test_workers_that_may_die() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 def test_root_is_allowed_by_an_option_where_it_is_not_yet() -> None:
     assert dry_run("-n", "1", "train", environment={}).startswith("mpirun --tag-output --allow-run-as-root ")
+    for name in ALLOWED:  # mpirun wants both
+        assert "--allow-run-as-root" in dry_run("-n", "1", "train", environment={name: "1"})
 
 
 def test_slurm() -> None:
@@ -170,6 +187,17 @@ def test_sge() -> None:
         "--env-worker A=1 --tolerate-workers -- ./train\n"
         "# qsub lockstep-train.sge\n"
     )
+
+
+def test_batch_scripts_pass_on_what_each_role_is_given() -> None:
+    settings = "--env A=1 --env-worker B=2 --env-server C=3"
+    text = dry_run("-n", "1", "-s", "1", *settings.split(), "--launcher", "slurm", "train")
+    assert f" {settings} -- train\n" in text
+
+
+def test_a_name_is_cut_to_what_queues_take() -> None:
+    text = dry_run("-n", "1", "--launcher", "slurm", "python", f"{'a' * 39}-b.py")
+    assert f"--job-name={'a' * 39}\n" in text
 
 
 def test_kubernetes() -> None:
