@@ -79,6 +79,11 @@ absl::Status CheckServers(const Graph& graph, const Backend& backend, const Comp
   if (options.shared_weights)
     return error() << ": servers have the weights, which shared_weights would have ranks update";
   if (!graph.mesh().empty()) return error() << ": it is distributed already, over the mesh " << graph.mesh().ToString();
+  for (const MeshAxis& axis : options.mesh.axes()) {
+    if (axis.size == 1 || axis.name == options.servers->axis || axis.name == kStageAxis) continue;
+    return error() << ": the mesh " << options.mesh.ToString() << " has ranks along axis " << axis.name
+                   << ", and servers take gradients along " << options.servers->axis << " alone";
+  }
   const bool updates = std::any_of(graph.nodes().begin(), graph.nodes().end(),
                                    [](const Node& node) { return node.op().has_trait(kOptimizer); });
   if (!updates) return error() << ": it has no optimizer, and so nothing for servers to do";
@@ -200,13 +205,13 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   passes::PipelineOptions pipeline;
   ASSIGN_OR_RETURN(pipeline.mesh, RemainingMesh(graph, options.mesh));
   const Mesh mesh = options.mesh.empty() ? graph.mesh() : options.mesh;
-  if (!options.replicated) RETURN_IF_ERROR(CheckInputsAreShared(graph, mesh));
   if (const int64_t stages = mesh.axis_size(kStageAxis).value_or(1); stages > 1) {
     RETURN_IF_ERROR(CheckStages(graph, mesh, options, backend));
     target.place = PlaceOfPart{std::string(kStageAxis), mesh.Coordinate(*options.rank, kStageAxis)};
     if (!graph.mesh().has_axis(kStageAxis)) pipeline.stages = {.stages = stages, .mesh = mesh};
   }
   RETURN_IF_ERROR(CheckServers(graph, backend, options));
+  if (!options.replicated) RETURN_IF_ERROR(CheckInputsAreShared(graph, mesh));
   pipeline.servers = options.servers;
   pipeline.wire = options.wire;
   pipeline.factors.operations_per_byte = options.operations_per_byte;

@@ -631,14 +631,29 @@ TEST(ParameterServer, WhatServersDoNotDoIsRefused) {
   EXPECT_THAT(error(step, [](CompileOptions& options) { options.shared_weights = true; }), HasSubstr("shared_weights"));
   EXPECT_THAT(error(step, [](CompileOptions& options) { options.servers = Asynchronous(); }),
               HasSubstr("(C3): it is not synchronous, in a program of the mesh {data=2}"));
-  EXPECT_THAT(error(step,
-                    [](CompileOptions& options) {
-                      options.mesh = Mesh({{"data", 2}, {"model", 2}});
-                      options.replicated = true;
-                    }),
-              HasSubstr("has ranks along axis model"));
-  EXPECT_THAT(error(StepOf("optimizer=SGD, learning_rate=0.1, clipping=global_norm"), [](CompileOptions&) {}),
-              AllOf(HasSubstr("push"), HasSubstr("clipping by a norm, needs strategy=\"all_reduce\"")));
+  for (const Mesh& mesh : {Mesh({{"data", 2}, {"model", 2}}), Mesh({{"data", 1}, {"model", 2}})}) {
+    for (const bool replicated : {false, true}) {
+      EXPECT_THAT(error(step,
+                        [&](CompileOptions& options) {
+                          options.mesh = mesh;
+                          options.replicated = replicated;
+                        }),
+                  HasSubstr("has ranks along axis model"));
+    }
+  }
+  for (const char* const option : {"clipping=global_norm", "clipping=value", "accumulate=2"}) {
+    EXPECT_THAT(
+        error(StepOf(std::string("optimizer=SGD, learning_rate=0.1, ") + option), [](CompileOptions&) {}),
+        AllOf(HasSubstr("push"),
+              HasSubstr("clipping (clip) and micro-batches (accumulate), needs strategy=\"all_reduce\"")))
+        << option;
+  }
+  for (const char* const option : {"precision=f16", "uneven=true"}) {
+    EXPECT_THAT(
+        error(StepOf(std::string("optimizer=SGD, learning_rate=0.1, ") + option), [](CompileOptions&) {}),
+        HasSubstr("as where the scaling of an f16 loss leaves out steps, or uneven=True those without rows"))
+        << option;
+  }
   const Graph model = *ParseGraph(WithAll(kModel, "ROWS", "12"));
   EXPECT_THAT(error(model, [](CompileOptions&) {}), HasSubstr("it has no optimizer"));
 }

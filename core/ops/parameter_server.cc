@@ -52,7 +52,8 @@ void PlacePush(PlacementContext& c) {
   if (!is_fine) {
     return c.Fail("the gradient for %" + c.attr<std::string>("key") + " is " + x.ToString() +
                   ", and parameter servers add up what each rank has of a sum over the batch; what looks at the sum of "
-                  "all ranks before the optimizer does, such as clipping by a norm, needs strategy=\"all_reduce\"");
+                  "all ranks before the optimizer does, such as clipping (clip) and micro-batches (accumulate), needs "
+                  "strategy=\"all_reduce\"");
   }
   c.Result(Placement::Replicated());
 }

@@ -178,7 +178,7 @@ class Trainer:
             iterable of this worker's batches, as `step` takes them, such as a list of them. Or a function that gives one of these for the number of an epoch.
           validation: what `evaluate` gets after each epoch.
           epochs: how many.
-          callbacks: each is called after an epoch as f(trainer, results). If one returns True on any worker, training ends on all.
+          callbacks: each is called after an epoch as f(trainer, results). If one returns True, NumPy's too, on any worker, training ends on all.
           seed: of the shuffles, of which each epoch has another; None keeps the order.
           metrics: as of `evaluate`.
           progress: whether rank 0 shows a bar, if tqdm is installed; where stderr is no terminal, a line every ten seconds.
@@ -254,7 +254,7 @@ class Trainer:
 
         def call() -> str:
             answers = [callback(self, dict(results)) for callback in callbacks]
-            return "stop" if any(answer is True for answer in answers) else ""
+            return "stop" if any(isinstance(answer, (bool, np.bool_)) and answer for answer in answers) else ""
 
         return "stop" in on_all_ranks(self._world, "the callbacks of fit() of a Trainer", call)
 

@@ -40,6 +40,13 @@ def reductions() -> None:
         ):
             found = hvd.allreduce(of(RANK, 3, 4, dtype=dtype), op=op, name=f"{dtype} {op}")
             same(found, expected.to(dtype), {torch.float16: 1e-3, torch.bfloat16: 1e-2}.get(dtype, 1e-6))
+    sizes = hvd.allgather_object(hvd.local_size())  # of the ranks' hosts
+    for dtype in (torch.float16, torch.bfloat16):  # added in f32, and rounded once
+        if dtype == torch.bfloat16 and 1 < max(sizes) < SIZE:
+            continue  # hosts of several ranks send bf16 of their sums
+        even = 2 / torch.finfo(dtype).eps  # from here on 1 is half of what two numbers differ by
+        found = hvd.allreduce(torch.tensor([even if RANK == 0 else 1.0], dtype=dtype), op=hvd.Sum)
+        assert torch.equal(found, torch.tensor([even + SIZE - 1]).to(dtype))
     mean = sum(of(rank, 6) for rank in RANKS) / SIZE
     same(hvd.allreduce(of(RANK, 6)), mean, 1e-6)
     same(hvd.allreduce(of(RANK, 6), average=False), mean * SIZE, 1e-6)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import socket
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -298,3 +301,38 @@ def elastic_states() -> None:
     assert len({len(share) for share in shares}) == 1 == len({len(seen), len(sampler)})
     assert len({index for share in shares for index in share}) == 10 - 2 * SIZE
     errs("expected one of hvd.elastic", lambda: body(None, 3))
+
+
+@case
+def a_job_of_another_size_goes_on_from_its_file() -> None:
+    folder = hvd.broadcast_object(tempfile.mkdtemp() if RANK == 0 else None, 0)
+    path = Path(folder) / "state.pt"
+
+    def attempt(number: int) -> tuple[int, list[int]]:
+        """Where an attempt begins, and where it was when the callback was called."""
+        os.environ["LOCKSTEP_ATTEMPT"] = str(number)
+        state, resets = hvd.elastic.ObjectState(epoch=0), []
+        state.register_reset_callbacks([lambda: resets.append(state.epoch)])
+
+        @hvd.elastic.run
+        def body(state: Any) -> int:
+            begin = state.epoch
+            state.epoch += 3
+            state.commit()
+            return begin
+
+        return body(state), resets
+
+    os.environ["LOCKSTEP_ELASTIC_STATE"] = str(path)
+    try:
+        assert attempt(0) == (0, [])
+        assert attempt(1) == (3, [])
+        if RANK == 0:
+            torch.save(torch.load(path, weights_only=False) | {"size": SIZE + 1}, path)
+        assert attempt(2) == (6, [6])
+        assert attempt(0) == (0, []), "the file is of a job before"
+    finally:
+        del os.environ["LOCKSTEP_ELASTIC_STATE"], os.environ["LOCKSTEP_ATTEMPT"]
+    hvd.barrier()
+    if RANK == 0:
+        shutil.rmtree(folder)

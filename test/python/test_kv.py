@@ -489,6 +489,8 @@ def calls_that_are_wrong() -> list[tuple[Callable[[ls.kv.KVStore], Any], str]]:
         (lambda s: s.pull(3, out=read_only), "pull: key 3: out may not be written"),
         (lambda s: s.pull(3, ignore_sparse="no"), "pull: ignore_sparse is 'no'"),
         (lambda s: s.pushpull(3, rows), "pushpull: the value has rows; push them, and pull with row_sparse_pull"),
+        (lambda s: s.pushpull(3, ones(), out=ones(shape=(3,))), r"pushpull: key 3: out is f32\[3\], expected f32"),
+        (lambda s: s.pushpull(3, read_only), "pushpull: key 3: out may not be written"),
         (lambda s: s.row_sparse_pull(3), "row_sparse_pull: row_ids is None"),
         (lambda s: s.row_sparse_pull(3, row_ids=[0, 2]), r"key 3: row_ids have row 2, and there are 2 rows"),
         (lambda s: s.row_sparse_pull(3, row_ids=[0.5]), "row_ids are a list of shape .1,., expected a list of whole"),
@@ -526,6 +528,36 @@ def test_a_wrong_value_of_several_changes_none() -> None:
     with pytest.raises(ls.Error, match="push: key 4"):
         store.push([3, 4], [ones(1), ones(shape=(1,))])
     np.testing.assert_array_equal(store.pull([3, 4]), [ones(2)] * 2)
+
+
+def test_a_wrong_place_of_several_leaves_all_as_they_are() -> None:
+    store = store_of(a=ones(2), b=ones(3))
+    dense = ones(7)
+    rows, wrong = (ls.kv.RowSparse([0], ones(7, (1, 3)), shape) for shape in (SHAPE, (9, 3)))
+    with pytest.raises(ls.Error, match=r"pull: key 'b': out is f32\[9,3\], expected f32\[2,3\]"):
+        store.pull(["a", "b"], out=[dense, wrong], ignore_sparse=False)
+    np.testing.assert_array_equal(dense, ones(7))
+    with pytest.raises(ls.Error, match=r"row_sparse_pull: key 'b': out is f32\[9,3\], expected f32\[2,3\]"):
+        store.row_sparse_pull(["a", "b"], out=[rows, wrong], row_ids=[1])
+    assert (rows.indices.tolist(), rows.values.tolist()) == ([0], [[7, 7, 7]])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"learning_rate": 0.5, "nonsense": 1}, "there is no setting nonsense"),
+        ({"learning_rate": 0.5, "rescale_grad": "x"}, "rescale_grad is 'x', expected a number"),
+        ({"learning_rate": lambda step: "x"}, "set: learning_rate at step 0 is 'x', expected a number"),
+        ({"learning_rate": lambda step: 1 / step}, "set: learning_rate has no value at step 0: ZeroDivisionError"),
+    ],
+)
+def test_a_wrong_number_of_several_sets_none(values: dict[str, Any], message: str) -> None:
+    store = store_of(w=ones(1))
+    store.set_optimizer(ls.optim.SGD(0.25))
+    with pytest.raises(ls.Error, match=message):
+        store.set(**values)
+    store.push("w", ones())
+    np.testing.assert_array_equal(store.pull("w"), ones(0.75))
 
 
 def test_an_optimizer_that_updates_no_such_value() -> None:

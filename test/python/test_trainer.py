@@ -323,6 +323,12 @@ def test_other_losses_need_metrics_and_a_function_gives_them_numbers() -> None:
         found.evaluate((x, target), {"mse": error})
 
 
+@pytest.mark.parametrize(("answer", "epochs"), [(np.float32(1) < 2, 1), (np.float32(1) > 2, 3), (1, 3), (None, 3)])
+def test_a_callback_may_compare_numbers_of_numpy(answer: Any, epochs: int) -> None:
+    x, labels = samples()
+    assert len(trainer().fit((x, labels), epochs=3, callbacks=[lambda *_: answer])) == epochs
+
+
 def test_callbacks_get_the_results_and_end_training_on_all() -> None:
     x, labels = samples()
 

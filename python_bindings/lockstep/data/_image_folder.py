@@ -40,7 +40,7 @@ class ImageFolder:
         return self._num_parts
 
     def transformed(self, transform: Transform) -> ImageFolder:
-        """The same images, of which `transform` makes the samples."""
+        """The same images and classes; `transform(image, index)` gives what a sample has for its image."""
         return ImageFolder(self._files, self._classes, transform, self._num_parts)
 
     def path(self, index: int) -> Path:
@@ -71,7 +71,8 @@ def image_folder(
       path: the folder with a folder for each class.
       size: height and width; of an image the middle, brought to that size. None leaves images as they are, and batches need
         images of one size.
-      transform: in the place of `size`, gives the sample of an RGB image of Pillow and of the image's number.
+      transform: in the place of `size`: transform(image, index) gives what the sample has for the image, beside the class, of an
+        RGB image of Pillow and of the sample's number in what is returned, that is, in the part if there are several.
       classes: the names of the folders that count, in the order of the labels; all, sorted, if None.
       num_parts, part_index: into how many parts the images are cut, and which of them is wanted, from 0. They differ by at most
         one image.

@@ -132,16 +132,25 @@ class KVStore:
         if out is None:
             values = [self._read(entry, None) for entry in entries]
             return values if listed else values[0]
-        self._read_several(list(self._arguments.outs("pull", entries, out, listed)))
-        for entry, rows in [] if ignore_sparse else self._arguments.rows("pull", entries, out, listed):
+        outs, rows_of = (
+            self._arguments.outs("pull", entries, out, listed),
+            self._arguments.rows("pull", entries, out, listed),
+        )
+        self._read_several(outs)
+        for entry, rows in [] if ignore_sparse else rows_of:
             rows.indices, rows.values = np.arange(entry.shape[0]), self._read(entry, None)
         return None
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """push() and pull() in one. Without `out` the values pushed are overwritten by those pulled."""
+        """push() and pull() in one. Without `out` the values pushed are overwritten by those pulled. With a wrong `out` nothing is pushed."""
         self._arguments.check_no_rows("pushpull", value)
+        keys, listed = _keys.several("pushpull", key)
+        entries = [self._arguments.known("pushpull", each) for each in keys]
+        written = value if out is None else out
+        self._arguments.outs("pushpull", entries, written, listed)
+        self._arguments.rows("pushpull", entries, written, listed)
         self.push(key, value, priority)
-        self.pull(key, value if out is None else out, priority)
+        self.pull(key, written, priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """init() and pull() in one: `out` is written with rank 0's value. Once for each key."""
@@ -168,7 +177,8 @@ class KVStore:
             raise Error(f"row_sparse_pull: row_ids is None, expected which rows of the {len(keys)} keys")
         ids, pulled = ids_of(row_ids, out, entries, listed), []
         outs = flat(out, entries, listed)
-        for (entry, target), rows in zip(outs, ids, strict=True):
+        wanted = [self._wanted_rows(entry, target, rows) for (entry, target), rows in zip(outs, ids, strict=True)]
+        for (entry, target), rows in zip(outs, wanted, strict=True):
             pulled.append(self._pull_rows(entry, target, rows))
         if out is not None:
             return None
@@ -293,8 +303,9 @@ class KVStore:
         self._settle_all()
         for entry in self._entries.values():
             self._arguments.check_compressible("set_gradient_compression", entry)
-            entry.residuals.clear()
         self._agree("set_gradient_compression", "gradient compression", lambda: str(compression))
+        for entry in self._entries.values():
+            entry.residuals.clear()
         self._compression = compression
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
@@ -482,13 +493,18 @@ class KVStore:
         if self._optimizer is None:
             raise Error(f"{call}: there is no optimizer; set_optimizer gives the store one")
 
-    def _pull_rows(self, entry: Entry, out: RowSparse | None, ids: Any) -> RowSparse:
-        what = self._arguments.of("row_sparse_pull", entry.key)
-        rows = np.unique(row_ids(f"{what}: row_ids", ids, entry.shape))
+    def _wanted_rows(self, entry: Entry, out: RowSparse | None, ids: Any) -> np.ndarray:
+        """Which rows of an entry are pulled, in order and once each; and that `out` may have them."""
+        rows = np.unique(row_ids(f"{self._arguments.of('row_sparse_pull', entry.key)}: row_ids", ids, entry.shape))
+        if out is not None:
+            self._arguments.check_rows("row_sparse_pull", entry, out)
+        return rows
+
+    def _pull_rows(self, entry: Entry, out: RowSparse | None, rows: np.ndarray) -> RowSparse:
+        values = self._read_rows(entry, rows)
         if out is None:
-            return RowSparse(rows, self._read_rows(entry, rows), entry.shape)
-        self._arguments.check_rows("row_sparse_pull", entry, out)
-        out.indices, out.values = rows, self._read_rows(entry, rows)
+            return RowSparse(rows, values, entry.shape)
+        out.indices, out.values = rows, values
         return out
 
 
@@ -497,6 +513,7 @@ def _first_of(name: str, value: Any) -> Any:
     if not callable(value):
         return value
     try:
-        return value(0)
+        first = value(0)
     except Exception as error:
         raise Error(f"set: {name} has no value at step 0: {type(error).__name__}: {error}") from error
+    return _check.number(f"set: {name} at step 0", first)
