@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import logging
 import tempfile
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -245,7 +246,19 @@ def _quiet() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of the innermost cause: what is around it is about the exporter."""
+    """The first line of the innermost cause, since what is around it is about the exporter, and the place in the module."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    forwards = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.name == "forward" and not frame.filename.startswith("<") and not _is_of_torch(frame.filename)
+    ]
+    return f"{text} (at {Path(forwards[-1].filename).name}:{forwards[-1].lineno} in forward)" if forwards else text
+
+
+def _is_of_torch(path: str) -> bool:
+    import torch
+
+    return Path(path).resolve().is_relative_to(Path(torch.__file__).resolve().parent)
