@@ -13,8 +13,9 @@
 //   %y = add %product, %wide : f32[3,4,5]
 //
 // Between the reshape that merges and the one that undoes it there may be products with a matrix, elementwise ops, and
-// broadcasts of what is the same for every row; what anything else uses stays merged, and so does the whole. It
-// computes the same products and sums. No mesh: a placed program is left alone.
+// broadcasts of what is the same for every row. Where anything else uses a product or an elementwise result, the whole
+// stays merged; reshapes, broadcasts and what a product has for its matrix may be there twice. It computes the same
+// products and sums. No mesh: a placed program is left alone.
 
 #pragma once
 
