@@ -155,6 +155,10 @@ def gradients_pass_through() -> None:
         gradient(hvd.alltoall, SIZE * 2),
         torch.cat([of(rank, SIZE * 2, 2)[2 * RANK : 2 * RANK + 2] for rank in RANKS]),
     )
+    # Each pair of ranks has another number of rows.
+    shares = {rank: [rank + other + 1 for other in RANKS] for rank in RANKS}
+    back = [of(rank, sum(shares[rank]), 2).split(shares[rank])[RANK] for rank in RANKS]
+    same(gradient(lambda x: hvd.alltoall(x, shares[RANK])[0], sum(shares[RANK])), torch.cat(back))
     gathered = torch.cat([of(rank, 2, 2) for rank in RANKS])
     same(gradient(hvd.reducescatter, SIZE * 2), gathered)
     same(gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum), SIZE * 2), gathered * SIZE)
