@@ -122,23 +122,29 @@ INSTANTIATE_TEST_SUITE_P(Passes, RandomGraphTest, testing::ValuesIn(PassesOfOneR
   return std::to_string(info.index) + "_" + name;
 });
 
-// What separate-rows is for: products of rows in several dimensions are computed on one.
+// What separate-rows is for: rows of two dimensions that are one where a product is computed.
 passes::Pass MergeRows() {
   return {"merge-rows", [](Graph& graph) -> absl::StatusOr<bool> {
             bool changed = false;
             for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
               Node& node = *it++;
-              if (!node.Is("matmul") || node.operand(0).shape().rank() == node.operand(1).shape().rank()) continue;
+              if (!node.Is("matmul") || node.operand(0).shape().rank() != 2) continue;
               const Value x = node.operand(0), y = node.operand(1);
-              const int64_t columns = x.shape()[x.shape().rank() - 1];
-              if (columns == 0) continue;
-              Builder b(graph, &node);
-              const Value rows = b.Reshape(x, Shape({x.type().num_elements() / columns, columns}));
-              ValueMap map = {{x, rows}, {y, y}};
+              const int64_t rows = node.type().shape[0];
+              if (rows < 4 || rows % 2 != 0) continue;
+              const auto apart = [&](Builder& b, Value of) {
+                return b.Reshape(of, Shape({2, of.shape()[0] / 2, of.shape()[1]}));
+              };
+              Builder before(graph, &node);
+              const bool has_rows = x.shape()[0] == rows;  // it is not transposed
+              const Value merged = has_rows ? before.Reshape(apart(before, x), x.shape()) : x;
+              RETURN_IF_ERROR(before.status());
+              ValueMap map = {{x, merged}, {y, y}};
               RETURN_IF_ERROR(graph.InsertCopy(node, map, &node).status());
-              const Value apart = b.Reshape(map.at(node.result()), node.type().shape);
-              RETURN_IF_ERROR(b.status());
-              graph.ReplaceUses(node.result(), apart);
+              Builder after(graph, &node);
+              const Value back = after.Reshape(apart(after, map.at(node.result())), node.type().shape);
+              RETURN_IF_ERROR(after.status());
+              graph.ReplaceUses(node.result(), back);
               graph.Erase(&node);
               changed = true;
             }
@@ -147,8 +153,8 @@ passes::Pass MergeRows() {
 }
 
 TEST(RandomGraph, SeparateRowsMeansTheSameOfRowsThatWereMerged) {
-  int num_merged = 0, num_separated = 0;
-  const auto counted = [](passes::Pass pass, int& count) {
+  uint64_t num_merged = 0, num_separated = 0;
+  const auto counted = [](passes::Pass pass, uint64_t& count) {
     pass.run = [run = pass.run, &count](Graph& graph) -> absl::StatusOr<bool> {
       ASSIGN_OR_RETURN(const bool changed, run(graph));
       count += changed;
@@ -158,12 +164,12 @@ TEST(RandomGraph, SeparateRowsMeansTheSameOfRowsThatWereMerged) {
   };
   const std::vector<passes::Pass> passes = {counted(MergeRows(), num_merged),
                                             counted(passes::SeparateRows(), num_separated)};
-  for (uint64_t seed = first_seed; seed < first_seed + num_graphs; ++seed) {
+  // Few graphs have such products.
+  for (uint64_t seed = first_seed; seed < first_seed + 10 * num_graphs; ++seed) {
     const absl::Status status = CheckPasses(ProgramOf(seed), passes);
     EXPECT_TRUE(status.ok()) << "seed " << seed << ": " << status.message();
   }
-  EXPECT_GT(num_separated, 0) << num_merged << " of " << num_graphs << " graphs had rows that were merged";
-  EXPECT_LE(num_separated, num_merged);
+  EXPECT_GE(num_separated * 20, num_graphs) << num_merged << " graphs had rows to merge";
 }
 
 constexpr int64_t kBatch = 6;  // for 2 ranks and for 3
