@@ -28,6 +28,9 @@ bool StartsWith(const Shape& shape, const Ints& dims) {
          std::equal(dims.begin(), dims.end(), shape.dims().begin());
 }
 
+// What costs little beside what is computed from it.
+bool MayBeTwice(const Node& node) { return node.Is("reshape") || node.Is("broadcast"); }
+
 // What lies between a reshape that takes rows apart and those that merged them.
 class Region {
  public:
@@ -83,13 +86,12 @@ class Region {
 
   bool IsUsedHereAlone() const {
     for (const Node* node : nodes_) {
-      if (node->Is("reshape") || node->Is("broadcast")) continue;  // cheap to have twice
+      if (MayBeTwice(*node)) continue;
       const auto is_here = [&](const Node* user) { return user == &apart_ || nodes_.contains(user); };
       if (!std::all_of(node->users().begin(), node->users().end(), is_here)) return false;
     }
     return std::none_of(graph_.results().begin(), graph_.results().end(), [&](const Result& result) {
-      return nodes_.contains(result.value.node) && !result.value.node->Is("reshape") &&
-             !result.value.node->Is("broadcast");
+      return nodes_.contains(result.value.node) && !MayBeTwice(*result.value.node);
     });
   }
 

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
 BATCH = 96  # which 1, 2, 3 and 4 ranks share evenly
 STEPS = 50
+HAS_AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()  # libraries have other kernels without
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lockstep as ls
-from cases import BATCH, CASES, Case
+from cases import BATCH, CASES, HAS_AVX512, Case
 from ranks import run_in_threads
 from test_accumulate import LOSS, wide
 from test_errors import raises, training
@@ -55,8 +55,9 @@ def smallest(step: ls.Graph, ranks: int = 1, threads: int = 1) -> int:
 def test_fewer_bytes_learn_the_same_bits(case: Case, ranks: int) -> None:
     step = step_of(case)
     least = smallest(step, ranks)
-    if run_in_threads(ranks, lambda world: total(ls.compile(step, world=world, threads=1))) == [least] * ranks:
-        pytest.skip("with the kernels of this processor one step needs all the memory")
+    wholes = run_in_threads(ranks, lambda world: total(ls.compile(step, world=world, threads=1)))
+    if not HAS_AVX512 and wholes == [least] * ranks:
+        pytest.skip("with the kernels of a processor without AVX-512 one step needs all the memory")
 
     def body(world: ls.Communicator) -> list[float]:
         expected, whole = run(case, step, world)
@@ -167,8 +168,10 @@ def test_what_is_computed_again_is_the_same_share_of_a_step_in_micro_batches() -
         step = ls.train_step(wide(512), LOSS, ls.optim.SGD(0.1), accumulate=accumulate)
         exe = ls.compile(step, threads=1, memory_limit=smallest(step))
         shares.append(exe.recomputed["operations"])
-    # Which kernels run again depends on what a processor's need; counted once instead of four times it would be a quarter.
-    assert 0.3 * shares[0] < shares[1] < 3 * shares[0]
+    if HAS_AVX512:
+        assert shares[1] == pytest.approx(shares[0], rel=0.2)
+    else:  # other kernels run again; counted once instead of four times it would be a quarter
+        assert 0.3 * shares[0] < shares[1] < 3 * shares[0]
 
 
 def test_ranks_may_have_different_limits_and_several_threads() -> None:

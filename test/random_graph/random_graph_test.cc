@@ -221,11 +221,11 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
     }
     return num_changed;
   }
-  // A pass that finds nothing to do is not tested. What form-reduce-scatters is for is too rare in random graphs: a
-  // test of its own puts it there, and one lets gather-factors work whatever it costs. What recognize-attention,
-  // separate-rows, reduce-before-scale and the wire's passes are for is in test/golden/ alone, and stages, of training
-  // steps alone, are in test/distributed/. A dropout is rare, too: of as few graphs as the sanitizers try none may have
-  // it. Nothing moves to servers that nobody asked for.
+  // A pass that finds nothing to do is not tested. What form-reduce-scatters and separate-rows are for is too rare in
+  // random graphs: tests of their own put it there, and one lets gather-factors work whatever it costs. What
+  // recognize-attention, reduce-before-scale and the wire's passes are for is in test/golden/ alone, and stages, of
+  // training steps alone, are in test/distributed/. A dropout is rare, too: of as few graphs as the sanitizers try none
+  // may have it. Nothing moves to servers that nobody asked for.
   static bool FindsWork(const passes::Pass& pass) {
     if (pass.name == passes::InferenceMode().name) return num_graphs >= 200;
     for (const passes::Pass& other :
