@@ -79,11 +79,7 @@ absl::Status CheckServers(const Graph& graph, const Backend& backend, const Comp
   if (options.shared_weights)
     return error() << ": servers have the weights, which shared_weights would have ranks update";
   if (!graph.mesh().empty()) return error() << ": it is distributed already, over the mesh " << graph.mesh().ToString();
-  for (const MeshAxis& axis : options.mesh.axes()) {
-    if (axis.size == 1 || axis.name == options.servers->axis || axis.name == kStageAxis) continue;
-    return error() << ": the mesh " << options.mesh.ToString() << " has ranks along axis " << axis.name
-                   << ", and servers take gradients along " << options.servers->axis << " alone";
-  }
+  RETURN_IF_ERROR(CheckMeshOfServers(options.mesh, options.servers->axis));
   const bool updates = std::any_of(graph.nodes().begin(), graph.nodes().end(),
                                    [](const Node& node) { return node.op().has_trait(kOptimizer); });
   if (!updates) return error() << ": it has no optimizer, and so nothing for servers to do";

@@ -20,20 +20,20 @@ const Node* PullOf(const Graph& graph, const std::string& key) {
   return nullptr;
 }
 
-absl::Status CheckMesh(const Graph& graph, const std::string& axis) {
-  for (const MeshAxis& each : graph.mesh().axes()) {
+// What has one number, or row, for several elements of the variable cannot be cut with it.
+bool HasShapeOfPieces(const Shape& shape, const Shape& variable) { return shape == variable || shape.rank() == 0; }
+
+}  // namespace
+
+absl::Status CheckMeshOfServers(const Mesh& mesh, const std::string& axis) {
+  for (const MeshAxis& each : mesh.axes()) {
     if (each.name == axis || each.size == 1) continue;
-    return InvalidArgument() << "strategy=\"parameter_server\": the mesh " << graph.mesh().ToString()
+    return InvalidArgument() << "strategy=\"parameter_server\": the mesh " << mesh.ToString()
                              << " has ranks along axis " << each.name << ", and servers take gradients along " << axis
                              << " alone";
   }
   return absl::OkStatus();
 }
-
-// What has one number, or row, for several elements of the variable cannot be cut with it.
-bool HasShapeOfPieces(const Shape& shape, const Shape& variable) { return shape == variable || shape.rank() == 0; }
-
-}  // namespace
 
 std::set<std::string, std::less<>> StatesOfServers(const Graph& graph) {
   std::set<std::string, std::less<>> states;
@@ -58,7 +58,7 @@ absl::StatusOr<std::vector<ServedState>> ServedStatesOf(const Graph& graph) {
         std::any_of(graph.results().begin(), graph.results().end(), is_result)) {
       return InvalidArgument() << push.Describe() << ": servers have what was pushed, which its pull alone takes";
     }
-    RETURN_IF_ERROR(CheckMesh(graph, push.attr<std::string>("axis")));
+    RETURN_IF_ERROR(CheckMeshOfServers(graph.mesh(), push.attr<std::string>("axis")));
     const Input* const variable = graph.FindInput(pull->operand(kValue).name());
     if (variable == nullptr || !variable->is_state || variable->value != pull->operand(kValue) ||
         !WithoutReplicated(variable->placements()).empty()) {

@@ -14,6 +14,9 @@
 
 namespace lockstep {
 
+// Servers take gradients along one axis: an error if the mesh has ranks along another.
+absl::Status CheckMeshOfServers(const Mesh& mesh, const std::string& axis);
+
 // States that pulls take beside the variable: servers keep them, and ranks have no copy.
 std::set<std::string, std::less<>> StatesOfServers(const Graph& graph);
 
