@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "python_bindings/errors.h"
+#include "python_bindings/released_gil.h"
 
 namespace lockstep::python {
 
@@ -92,7 +93,7 @@ void Bind(LoadedExecutable& self, nb::handle states, nb::handle results) {
     const bool is_writable = array.IsWritable();
     absl::Status status;
     {
-      nb::gil_scoped_release release;  // it waits for runs that are under way
+      ReleasedGil released;  // it waits for runs that are under way
       status = self.executor->BindState(name, array.ref, is_writable);
     }
     ThrowIfError(Annotate(status, "bind"));

@@ -16,6 +16,7 @@
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
+#include "python_bindings/released_gil.h"
 #include "runtime/communicator.h"
 #include "runtime/exclusive_use.h"
 
@@ -136,7 +137,7 @@ class Call {
   uint64_t Start(Function start) {
     Flights& flights = FlightsOf(world_);
     const uint64_t ticket = [&] {
-      nb::gil_scoped_release release;
+      ReleasedGil released;
       const ExclusiveUse use(communicator_.in_use());
       if (!use.ok()) ThrowIfError(use.Error(std::string(op_) + ": the communicator"));
       return ValueOrThrow<Communicator::Ticket>(start()).id;
@@ -224,7 +225,7 @@ void Wait(nb::handle world, uint64_t ticket) {
     ThrowIfError(InvalidArgument() << "wait: " << ticket << " is no collective in flight, or was waited for already");
   }
   const absl::Status status = [&] {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     const ExclusiveUse use(communicator.in_use());
     if (!use.ok()) ThrowIfError(use.Error("wait: the communicator"));
     return communicator.Wait({ticket});
@@ -240,7 +241,7 @@ nb::object Allocate(Communicator& world, int64_t bytes, nb::handle label) {
   if (!world.is_host()) ThrowIfError(FailedPrecondition() << "allocate: the communicator's memory is a device's");
   std::unique_ptr<RegisteredMemory> memory;
   {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     const ExclusiveUse use(world.in_use());
     if (!use.ok()) ThrowIfError(use.Error("allocate: the communicator"));
     memory = ValueOrThrow(world.Allocate(static_cast<size_t>(bytes), name));
@@ -256,7 +257,7 @@ nb::object Split(nb::handle world, int color, nb::handle label) {
   const std::string name = TextOf(label, "split: label");
   std::unique_ptr<Communicator> part;
   {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     const ExclusiveUse use(communicator.in_use());
     if (!use.ok()) ThrowIfError(use.Error("split: the communicator"));
     part = ValueOrThrow(communicator.Split(color, name));

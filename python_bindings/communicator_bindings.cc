@@ -8,6 +8,7 @@
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
+#include "python_bindings/released_gil.h"
 #include "runtime/comm/in_process.h"
 #include "runtime/comm/mpi.h"
 #include "runtime/communicator.h"
@@ -47,7 +48,7 @@ nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle orde
   if (IsSecond("routes", routes, "measured", "default")) options.routes = MpiOptions::Routes::kDefault;
   std::unique_ptr<Communicator> communicator;
   {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     communicator = ValueOrThrow(CreateMpi(options));
     // Servers know from their connections which workers live, so all workers connect, whether they use them or not.
     const absl::Status connected = ConnectToServersOfJob(options.communicator.timeout).status();
@@ -76,7 +77,7 @@ std::string HostOf(const Communicator& self, nb::handle rank) {
 }
 
 void Barrier(Communicator& self) {
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   const ExclusiveUse use(self.in_use());
   if (!use.ok()) ThrowIfError(use.Error("barrier: the communicator"));
   ThrowIfError(self.Barrier("barrier"));
@@ -91,7 +92,7 @@ nb::list GatherBytes(Communicator& self, nb::handle bytes, nb::handle label) {
   const std::string mine(own.c_str(), own.size()), name = TextOf(label, "gather_bytes: label");
   std::vector<std::string> all;
   {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     const ExclusiveUse use(self.in_use());
     if (!use.ok()) ThrowIfError(use.Error("gather_bytes: the communicator"));
     all = ValueOrThrow(self.AllGatherBytes(mine, name));
@@ -103,7 +104,7 @@ nb::list GatherBytes(Communicator& self, nb::handle bytes, nb::handle label) {
 
 void Abort(Communicator& self, nb::handle reason) {
   const auto text = nb::cast<std::string>(Checked("text", "abort: the reason", reason));
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   self.Abort(absl::AbortedError(text));
 }
 

@@ -28,6 +28,7 @@
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
 #include "python_bindings/padded_rows.h"
+#include "python_bindings/released_gil.h"
 #include "runtime/agreement.h"
 #include "runtime/device.h"
 #include "runtime/exclusive_use.h"
@@ -113,7 +114,7 @@ std::unique_ptr<LoadedExecutable> CompileModel(
     const auto& [synchronous, max_staleness, bigarray_bound] = *strategy;
     options.servers = {.synchronous = synchronous, .max_staleness = max_staleness, .bigarray_bound = bigarray_bound};
   }
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   const ExclusiveUse use(loaded->communicator->in_use());
   if (!use.ok()) ThrowIfError(use.Error("compile: the communicator"));
   absl::StatusOr<Mesh> of_ranks = MeshOf(mesh);
@@ -130,7 +131,7 @@ std::unique_ptr<LoadedExecutable> CompileModel(
 
 // What compile() of Python does with the verdict on its arguments, of which none is wrong if `error` is empty.
 void AgreeOnArguments(Communicator& world, const std::string& error) {
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   const ExclusiveUse use(world.in_use());
   if (!use.ok()) ThrowIfError(use.Error("compile: the communicator"));
   const absl::Status own = error.empty() ? absl::OkStatus() : absl::InvalidArgumentError(error);
@@ -241,7 +242,7 @@ std::shared_ptr<Outputs> RunWith(LoadedExecutable& self, const nb::args& args, c
   }
   absl::Status status;
   {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     status = run(arguments.inputs, results);
   }
   ThrowIfError(status);
@@ -277,7 +278,7 @@ nb::object Start(nb::object self, const nb::args& args, const nb::kwargs& kwargs
 nb::dict WaitFor(Started& self) {
   absl::Status status;
   {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     status = self.executable.executor->Wait(self.call);
   }
   ThrowIfError(status);
@@ -407,7 +408,7 @@ void BindViews(ExecutableClass& executable) {
                    })
       .def("_staleness",
            [](const LoadedExecutable& self) {
-             nb::gil_scoped_release release;
+             ReleasedGil released;
              return ValueOrThrow(self.executor->Staleness());
            })
       .def(

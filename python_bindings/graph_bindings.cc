@@ -25,6 +25,7 @@
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
 #include "python_bindings/options.h"
+#include "python_bindings/released_gil.h"
 
 namespace lockstep::python {
 
@@ -66,7 +67,7 @@ Model Imported(const std::string& path, const std::optional<nb::bytes>& bytes,
     options.values.emplace(name, CopyArray(CastToArray(value, what), what));
   }
   const std::string_view view = bytes ? std::string_view(bytes->c_str(), bytes->size()) : std::string_view();
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   ImportedModel imported = ValueOrThrow(bytes ? ImportOnnxBytes(view, path, options) : ImportOnnx(path, options));
   return {std::move(imported.graph),
           std::move(imported.parameters),
@@ -94,7 +95,7 @@ Model WithValues(const Model& model, const std::map<std::string, nb::object>& va
 
 Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const passes::TrainingModeOptions& mode,
                   int64_t seed) {
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   Model step = model.With(model.graph.Clone());
   ThrowIfError(passes::RunPasses({passes::TrainingMode(mode)}, step.graph));
   for (auto& [name, value] : ValueOrThrow(passes::ConstantsToStates(step.graph, spec.trained, step.constants))) {
@@ -148,7 +149,7 @@ nb::list InterpretModel(const Model& model, const std::vector<std::map<std::stri
   }
   std::vector<std::vector<Tensor>> results;
   {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     results = ValueOrThrow(Interpret(local, tensors));
   }
   nb::list ranks;
@@ -324,7 +325,7 @@ void BindFunctions(nb::module_& module) {
   module.def(
       "_gradients",
       [](const Model& model, const std::string& of, const std::vector<std::string>& wrt) {
-        nb::gil_scoped_release release;
+        ReleasedGil released;
         Model result = model.With(model.graph.Clone());
         ThrowIfError(passes::RunPasses({passes::Autodiff(of, wrt)}, result.graph));
         return result;
@@ -334,7 +335,7 @@ void BindFunctions(nb::module_& module) {
       "_distribute",
       [](const Model& model, const std::vector<std::pair<std::string, int64_t>>& axes,
          const passes::PlacementChoices& placements) {
-        nb::gil_scoped_release release;
+        ReleasedGil released;
         const Mesh mesh = ValueOrThrow(MeshOf(axes));
         Graph graph = model.graph.Clone();
         ThrowIfError(passes::SplitInputs(graph, ValueOrThrow(passes::SplitsOf(graph, placements)), mesh));

@@ -18,6 +18,7 @@
 #include "frontends/onnx_exporter.h"
 #include "python_bindings/arrays.h"
 #include "python_bindings/padded_rows.h"
+#include "python_bindings/released_gil.h"
 #include "runtime/communicator.h"
 #include "runtime/executor.h"
 
@@ -47,7 +48,7 @@ struct LoadedExecutable {
   // Python destroys it, with the GIL. The executor and the device wait for runs that are under way, in which other
   // ranks, threads of this process, may have to do their part first.
   ~LoadedExecutable() {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     executor.reset();
     opened = {};
   }

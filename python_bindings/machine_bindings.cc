@@ -10,6 +10,7 @@
 #include "core/text.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
+#include "python_bindings/released_gil.h"
 #include "runtime/cache_file.h"
 #include "runtime/comm/cost.h"
 #include "runtime/comm/mpi.h"
@@ -39,7 +40,7 @@ void SetCudaFolders(const std::vector<nb::bytes>& folders) {
 nb::list Gpus() {
   std::vector<cuda::VisibleGpu> gpus;
   {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     gpus = ValueOrThrow(cuda::DescribeGpus(cuda::PlacesOfProcess()));
   }
   nb::list list;
@@ -60,7 +61,7 @@ nb::list Gpus() {
 nb::list CudaLibraries() {
   std::vector<cuda::LibraryDescription> libraries;
   {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     libraries = cuda::DescribeLibraries(cuda::PlacesOfProcess());
   }
   nb::list list;
@@ -78,7 +79,7 @@ nb::list CudaLibraries() {
 
 // The seconds of calls of all_reduce (runtime/comm/cost.h).
 std::vector<double> Times(Communicator& world, int64_t bytes, int calls) {
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   const ExclusiveUse use(world.in_use());
   if (!use.ok()) ThrowIfError(use.Error("the communicator for a measurement"));
   return ValueOrThrow(TimeAllReduce(world, bytes, calls));
@@ -87,7 +88,7 @@ std::vector<double> Times(Communicator& world, int64_t bytes, int calls) {
 // By axis of the mesh, bytes and nanoseconds (runtime/comm/cost.h).
 std::vector<std::vector<std::pair<int64_t, int64_t>>> Costs(Communicator& world,
                                                             const std::vector<std::pair<std::string, int64_t>>& mesh) {
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   const ExclusiveUse use(world.in_use());
   if (!use.ok()) ThrowIfError(use.Error("the communicator for a measurement"));
   std::vector<std::vector<std::pair<int64_t, int64_t>>> costs;

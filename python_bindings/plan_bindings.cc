@@ -18,6 +18,7 @@
 #include "passes/training/inference_mode.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
+#include "python_bindings/released_gil.h"
 
 namespace lockstep::python {
 
@@ -70,7 +71,7 @@ nb::dict Plan(const Model& model, const std::vector<std::pair<std::string, int64
   Mesh mesh;
   passes::PlanSearch search;
   {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     mesh = ValueOrThrow(MeshOf(axes));
     // As a compilation does before it distributes.
     ThrowIfError(passes::RunPasses({passes::InferenceMode(), passes::RecognizeAttention(), passes::SeparateRows(),

@@ -10,6 +10,7 @@
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
+#include "python_bindings/released_gil.h"
 #include "runtime/record/job_folder.h"
 #include "runtime/record/recorder.h"
 #include "runtime/record/status.h"
@@ -71,7 +72,7 @@ nb::dict ToDict(const RankRecord& record) {
 }
 
 std::string Status(const std::string& job) {
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   return ToValidText(ValueOrThrow(StatusText(RootOfJobs(), job)));
 }
 
@@ -80,7 +81,7 @@ nb::tuple Trace(const std::string& folder) {
   std::string found, merged;
   std::vector<RankRecord> records;
   {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     found = ValueOrThrow(FindTrace(folder));
     merged = ValueOrThrow(MergeTrace(found));
     records = ValueOrThrow(ReadTrace(found));

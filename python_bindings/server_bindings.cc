@@ -18,6 +18,7 @@
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
+#include "python_bindings/released_gil.h"
 #include "runtime/exclusive_use.h"
 #include "runtime/server/job.h"
 
@@ -49,14 +50,14 @@ void CheckBytes(const std::string& key, const TensorType& type, size_t bytes) {
 // Runs f without the GIL, as the only thread that uses the client.
 template <typename F>
 auto Alone(ServerClient& client, const F& f) {
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   const ExclusiveUse use(client.in_use());
   if (!use.ok()) ThrowIfError(use.Error("the store"));
   return f();
 }
 
 void Serve(double timeout) {
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   ThrowIfError(ServeJob(ValueOrThrow(MakeCompiledUpdates()), absl::Seconds(timeout)));
 }
 

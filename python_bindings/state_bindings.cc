@@ -13,6 +13,7 @@
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
+#include "python_bindings/released_gil.h"
 #include "runtime/agreement.h"
 #include "runtime/exclusive_use.h"
 #include "runtime/whole_state.h"
@@ -37,7 +38,7 @@ nb::object ReadState(LoadedExecutable& self, const std::string& name) {
   OutputArray array(FindState(self, name).local_type);
   absl::Status status;
   {
-    nb::gil_scoped_release release;  // it waits for runs that are under way
+    ReleasedGil released;  // it waits for runs that are under way
     status = self.executor->ReadState(name, array.ref());
   }
   ThrowIfError(status);
@@ -47,7 +48,7 @@ nb::object ReadState(LoadedExecutable& self, const std::string& name) {
 void AssignState(LoadedExecutable& self, const std::string& name, nb::object value) {
   const InputArray array = CastToArray(value, "state " + name);
   const ConstTensorRef tensor = BorrowArray(array, "state " + name);
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   ThrowIfError(self.executor->AssignState(name, tensor));
 }
 
@@ -68,7 +69,7 @@ std::vector<std::string> OwnStateNames(const LoadedExecutable& self) {
 void SaveOnnx(LoadedExecutable& self, const std::string& path) {
   if (!self.origin)
     ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made of an imported ONNX model");
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   ThrowIfError(Annotate(self.executor->CheckUsable(), "save_onnx"));
   std::map<std::string, Tensor> values;
   for (const ValueInfo& state : self.executor->executable().states) {
@@ -85,14 +86,14 @@ void SaveOnnx(LoadedExecutable& self, const std::string& path) {
 
 void CheckReplicasOf(LoadedExecutable& self) {
   if (self.alone != nullptr) return;  // a worker of asynchronous servers has no replicas
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   const ExclusiveUse use(self.communicator->in_use());
   if (!use.ok()) ThrowIfError(use.Error("check_replicas: the communicator"));
   ThrowIfError(CheckReplicas(*self.executor, *self.communicator));
 }
 
 void CheckUsable(LoadedExecutable& self) {
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   ThrowIfError(self.executor->CheckUsable());
 }
 
@@ -108,14 +109,14 @@ nb::object ReadWhole(LoadedExecutable& self, const std::string& name) {
   const TensorType& type = FindState(self, name).global_type;
   absl::Status status;
   if (self.communicator->rank() != 0) {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     status = ReadWholeState(*self.executor, *self.communicator, name, {type, nullptr});
   }
   ThrowIfError(status);
   if (self.communicator->rank() != 0) return nb::none();
   OutputArray bytes({DType::kU8, Shape({static_cast<int64_t>(type.num_bytes())})});
   {
-    nb::gil_scoped_release release;
+    ReleasedGil released;
     status = ReadWholeState(*self.executor, *self.communicator, name, {type, bytes.ref().data});
   }
   ThrowIfError(status);
@@ -130,7 +131,7 @@ void AssignWhole(LoadedExecutable& self, const std::string& name, const Bytes& b
     ThrowIfError(InvalidArgument() << "state " << name << ": " << bytes.size() << " bytes for " << type
                                    << ", which has " << type.num_bytes());
   }
-  nb::gil_scoped_release release;
+  ReleasedGil released;
   ThrowIfError(self.executor->AssignState(name, {type, bytes.data()}));
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -71,3 +73,29 @@ def test_other_threads_run_meanwhile(what: str, tmp_path: Path) -> None:
         if silences[-1] < 0.4:
             return
     pytest.fail(f"no other thread runs for these parts of the time: {silences}")
+
+
+ENDS = f"""
+import sys, threading, time
+import lockstep as ls
+
+class Last:
+    def __del__(self, sleep=time.sleep):  # as sys is the last to be cleared
+        sleep(1)  # another thread's turn, when Python is at its end
+
+def run(exe, begun):
+    while True:
+        begun.set()
+        exe()
+
+begun = threading.Event()
+threading.Thread(target=run, args=(ls.compile(ls.parse({STATE!r}), threads=1), begun), daemon=True).start()
+begun.wait()
+sys.last = Last()
+print("done", flush=True)
+"""
+
+
+def test_a_process_ends_while_a_daemon_thread_is_in_a_call() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
