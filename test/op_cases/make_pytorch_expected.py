@@ -46,17 +46,9 @@ def attributes(values):
     return "{" + ", ".join(f"{name}={attribute(value)}" for name, value in sorted(values.items())) + "}"
 
 
-def number(value):
-    """As C++ reads it. kNan and kInf are names of pytorch_test.cc; -0 alone would be an integer."""
-    if math.isnan(value):
-        return "kNan"
-    if math.isinf(value):
-        return "kInf" if value > 0 else "-kInf"
-    return "-0.0" if value == 0 and math.copysign(1, value) < 0 else f"{value:.14g}"
-
-
 def numbers(tensor):
-    return "{" + ", ".join(number(value) for value in tensor.detach().reshape(-1).tolist()) + "}"
+    """As strtod reads them: -0, nan and inf, too."""
+    return '"' + " ".join(f"{value:.14g}" for value in tensor.detach().reshape(-1).tolist()) + '"'
 
 
 def emit(name, inputs, lines, results, gradients=()):
