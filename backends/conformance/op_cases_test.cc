@@ -5,6 +5,7 @@
 #include "backends/conformance/compare_with_interpreter.h"
 #include "backends/conformance/tested_backend.h"
 #include "backends/run_in_process.h"
+#include "bazel/num_cases.h"
 #include "core/interpreter.h"
 #include "gtest/gtest.h"
 #include "test/op_cases/op_case_graph.h"
@@ -37,7 +38,7 @@ TEST_P(OpCases, AgreesWithInterpreter) {
   const OpCase& row = GetParam();
   const auto graph = CaseGraph(row);
   ASSERT_TRUE(graph.ok()) << graph.status();
-  for (int threads : IsFake() ? std::vector{1} : std::vector{1, 2}) {
+  for (int threads : IsFake() ? std::vector{1} : UnderSanitizer() ? std::vector{2} : std::vector{1, 2}) {
     CompileOptions options;
     options.threads = threads;
     ExpectAgreesWithInterpreter(*graph, RankInputs(row), ToleranceOf(row), options);

@@ -14,6 +14,7 @@
 #include "backends/planning/emit_steps.h"
 #include "backends/planning/recompute_plan.h"
 #include "backends/planning/reuse_operands.h"
+#include "bazel/num_cases.h"
 #include "gtest/gtest.h"
 #include "runtime/device.h"
 
@@ -358,7 +359,7 @@ Program RandomProgram(uint32_t seed) {
 TEST(Rematerialize, RandomProgramsKeepTheirBits) {
   int64_t kernels = 0;
   int fitted = 0;
-  for (uint32_t seed = 0; seed < 300; ++seed) {
+  for (uint32_t seed = 0; seed < NumCases(300u); ++seed) {
     const Outcome whole = RunProgram(RandomProgram(seed));
     Program smallest = RandomProgram(seed);
     const uint64_t least = Rematerialize(smallest, 1).least;

@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "bazel/num_cases.h"
 #include "core/local_part.h"
 #include "core/placing.h"
 #include "core/printer.h"
@@ -147,12 +148,13 @@ const std::vector<std::string_view>& Models() {
 
 TEST(Placements, OfWhateverStatesAreNRanksComputeWhatOneDoes) {
   std::mt19937_64 random(11);
+  const int draws = NumCases(3);
   int count = 0;
   for (const std::string_view model : Models()) {
     for (const passes::OptimizerSpec& optimizer : Optimizers()) {
       const Graph step = StepOf(model, optimizer, random() % 2 ? std::optional<double>(0.5) : std::nullopt);
       for (const Mesh& mesh : Meshes()) {
-        for (int draw = 0; draw < 3; ++draw) {
+        for (int draw = 0; draw < draws; ++draw) {
           InputSplits splits;
           for (const Input& input : step.inputs()) {
             if (!input.is_state || input.name().find('/') != std::string::npos) continue;
@@ -173,7 +175,7 @@ TEST(Placements, OfWhateverStatesAreNRanksComputeWhatOneDoes) {
       }
     }
   }
-  EXPECT_EQ(count, 5 * 3 * 5 * 3);
+  EXPECT_EQ(count, 5 * 3 * 5 * draws);
 }
 
 TEST(Placements, OfFoundPlansAreNRanksComputeWhatOneDoes) {

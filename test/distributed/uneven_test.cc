@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bazel/num_cases.h"
 #include "core/interpreter.h"
 #include "core/op_def.h"
 #include "core/ops/scan.h"
@@ -36,7 +37,7 @@ namespace {
 using Tensors = std::map<std::string, Tensor>;
 using passes::TrainStepSpec;
 
-uint64_t num_graphs = NumGraphs(600), first_seed = 0;
+uint64_t num_graphs = NumCases(600), first_seed = 0;
 
 // What every rank runs: of the whole pipeline, or of no more than is needed.
 absl::StatusOr<Graph> OnRanks(const Graph& step, int64_t ranks, bool optimize) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "bazel/num_cases.h"
 #include "core/builder.h"
 #include "core/interpreter.h"
 #include "core/printer.h"
@@ -151,7 +152,7 @@ TEST_P(GradientTest, AgreesWithCentralDifferencesAndIsNotZero) {
     const size_t operand = made->operands[k];
     double largest = 0, worst = 0;
     for (size_t rank = 0; rank < inputs.size(); ++rank) {
-      for (int64_t at = 0; at < inputs[rank][operand].num_elements(); ++at) {
+      for (int64_t at = 0; at < inputs[rank][operand].num_elements(); at += UnderSanitizer() ? 10 : 1) {
         const double gradient = (*results)[rank][1 + k].At(at);
         const Tensor original = inputs[rank][operand];
         const double x = original.At(at), step = 1e-5 * std::max(1.0, std::fabs(x));
@@ -170,6 +171,7 @@ TEST_P(GradientTest, AgreesWithCentralDifferencesAndIsNotZero) {
       }
     }
     EXPECT_LE(worst, row.gradient_tolerance * std::max(1.0, largest)) << row.ToString() << ", operand " << operand;
+    if (UnderSanitizer()) continue;  // what is not zero may be among the others
     const bool zero = std::find(row.zero_gradient.begin(), row.zero_gradient.end(), operand) != row.zero_gradient.end();
     if (zero) EXPECT_LE(largest, row.gradient_tolerance) << row.ToString() << ", operand " << operand;
     else EXPECT_GT(largest, 1e-3) << row.ToString() << ", operand " << operand << ": the gradient is all zero";

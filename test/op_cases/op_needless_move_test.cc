@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bazel/num_cases.h"
 #include "core/interpreter.h"
 #include "core/local_part.h"
 #include "core/local_types.h"
@@ -245,9 +246,9 @@ TEST_P(NeedlessMoveTest, WhatEachRankCanDoAloneIsNotMoved) {
   absl::StatusOr<std::vector<Tensor>> results = InterpretOneRank(*graph, inputs);
   ASSERT_TRUE(results.ok()) << results.status();
   const Whole whole{row, *std::move(graph), inputs, *std::move(results)};
-  constexpr size_t kMost = 300;
+  const size_t most = NumCases(size_t{300});
   const std::vector<std::vector<Placement>> all = PlacementsOf(row);
-  for (size_t at = 0; at < all.size(); at += (all.size() + kMost - 1) / kMost)
+  for (size_t at = 0; at < all.size(); at += (all.size() + most - 1) / most)
     EXPECT_EQ(NeedlessMove(whole, all[at]), "") << row;
 }
 

@@ -3,9 +3,9 @@
 // split along each dimension that divides, and partial in each way, in all combinations.
 
 #include <algorithm>
-#include <cstdlib>
 #include <set>
 
+#include "bazel/num_cases.h"
 #include "core/interpreter.h"
 #include "core/printer.h"
 #include "core/random_tensor.h"
@@ -21,9 +21,6 @@ namespace {
 const std::string kAxis(kDataAxis);
 
 constexpr size_t kMostCombinations = 256;
-
-// The sanitizers, under which a program takes ten times as long, watch for other things than the rules.
-size_t MostOfARow() { return std::getenv("LOCKSTEP_SANITIZED") != nullptr ? 32 : kMostCombinations; }
 
 // All combinations, but if there are more than `most`, every k-th.
 std::vector<std::vector<Placement>> Combinations(const OpCase& row, int64_t ranks, size_t most) {
@@ -116,7 +113,8 @@ TEST_P(PlacementTest, RanksComputeWhatOneRankDoes) {
   // Shares and their sums are rounded: in f64 only mistakes show.
   const OpCase row = InDouble(GetParam());
   for (int64_t ranks : {2, 3}) {
-    for (const std::vector<Placement>& placements : Combinations(row, ranks, MostOfARow())) {
+    for (const std::vector<Placement>& placements :
+         Combinations(row, ranks, UnderSanitizer() ? 8 : kMostCombinations)) {
       ExpectOneRankResults(row, placements, ranks);
       if (HasFatalFailure() || HasNonfatalFailure()) return;
     }
@@ -180,6 +178,7 @@ bool WorksOnSlices(const OpCase& row, const Graph& whole, const Graph& local) {
 // A rule that splits is tested only where its row's sizes can be shared: otherwise the op is computed whole, which
 // hides a wrong rule.
 TEST(Placement, EveryRuleThatSplitsIsUsedWithASplit) {
+  if (UnderSanitizer()) GTEST_SKIP() << "is about the rows, not about memory";
   // What has no split of its own; servers keep whole variables.
   const std::set<std::string> whole = {"constant", "pull"};
   std::set<std::string> ops, used;

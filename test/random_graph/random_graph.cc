@@ -1,6 +1,5 @@
 #include "test/random_graph/random_graph.h"
 
-#include <cstdlib>
 
 #include "core/op_def.h"
 #include "test/op_cases/op_case_graph.h"
@@ -220,7 +219,5 @@ class Generator {
 RandomProgram MakeRandomProgram(uint64_t seed, const RandomGraphOptions& options) {
   return Generator(seed, options).Make();
 }
-
-uint64_t NumGraphs(uint64_t count) { return std::getenv("LOCKSTEP_SANITIZED") ? count / 4 : count; }
 
 }  // namespace lockstep

@@ -38,8 +38,4 @@ struct RandomProgram {
 
 RandomProgram MakeRandomProgram(uint64_t seed, const RandomGraphOptions& options = {});
 
-// Of `count` random graphs so many as a test has time for: a quarter under the sanitizers, which take ten times as
-// long.
-uint64_t NumGraphs(uint64_t count);
-
 }  // namespace lockstep

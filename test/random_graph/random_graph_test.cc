@@ -14,6 +14,7 @@
 #include <string>
 #include <tuple>
 
+#include "bazel/num_cases.h"
 #include "core/op_def.h"
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/form_reduce_scatters.h"
@@ -41,7 +42,7 @@
 namespace lockstep {
 namespace {
 
-uint64_t num_graphs = NumGraphs(200), first_seed = 0;
+uint64_t num_graphs = NumCases(200), first_seed = 0;
 
 // Ops that legalize takes apart: all that can be, but for what a pass made of several nodes.
 bool IsComposite(const OpDef& op) { return op.decompose() && WhyNotDrawn(op).empty(); }
@@ -92,6 +93,7 @@ TEST_P(RandomGraphTest, MeansTheSame) {
     FAIL() << "seed " << seed << ", passes " << GetParam() << ": " << CheckPasses(smallest, *passes).message() << "\n"
            << smallest.graph.ToString() << "written with its inputs to " << path;
   }
+  if (UnderSanitizer()) return;
   // A pass that finds nothing to do is not tested. Of all ops dropout alone is for inference-mode, and few graphs have
   // it, or products of 16 bits, which are for widen-halves.
   const bool is_rare = GetParam() == "inference-mode" || GetParam() == "widen-halves";
@@ -530,6 +532,7 @@ constexpr uint64_t kMany = 1000;
 
 // The generator reaches every op, but for those of which is said why it does not.
 TEST(RandomGraphsTest, HoldEveryOp) {
+  if (UnderSanitizer()) GTEST_SKIP() << "is about the graphs, not about memory";
   std::map<std::string, int> one_rank, mesh;  // how often an op is drawn
   for (uint64_t seed = 0; seed < kMany; ++seed) {
     const RandomProgram program = ProgramOf(seed), of_mesh = MeshProgramOf(seed, Mesh({{"model", 2}, {"data", 3}}));
@@ -554,6 +557,7 @@ bool HasTie(const Tensor& tensor) {
 
 // Statistics of the whole batch and of each rank's share of it.
 TEST(RandomGraphsTest, HoldStatisticsOfRanks) {
+  if (UnderSanitizer()) GTEST_SKIP() << "is about the graphs, not about memory";
   std::map<std::string, int> num_nodes;
   for (uint64_t seed = 0; seed < kMany; ++seed) {
     const RandomProgram program = MeshProgramOf(seed, Mesh({{"data", 2}}));
@@ -569,6 +573,7 @@ TEST(RandomGraphsTest, HoldStatisticsOfRanks) {
 
 // Equal floats where a comparison, or a maximum's gradient, has to choose.
 TEST(RandomGraphsTest, HoldTies) {
+  if (UnderSanitizer()) GTEST_SKIP() << "is about the graphs, not about memory";
   std::map<std::string, int> num_ties;
   for (uint64_t seed = 0; seed < kMany; ++seed) {
     const RandomProgram program = ProgramOf(seed);
