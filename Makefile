@@ -44,11 +44,11 @@ test: setup ## Every test, C++ and Python
 	  echo "make: not everything builds; the tests that do run all the same"
 	@bazel/run_tests.py
 
-test-asan: setup ## The C++ tests under the address and undefined-behaviour sanitizers
-	@bazel/run_tests.py --suite=cpp --config=asan
+test-asan: setup ## The C++ tests under the address and undefined-behaviour sanitizers (ARGS="--seconds 600")
+	@bazel/run_tests.py --suite=cpp --config=asan $(ARGS)
 
 test-tsan: setup ## The runtime's tests under the thread sanitizer
-	@bazel/run_tests.py --suite=cpp --config=tsan $(if $(wildcard runtime/BUILD),//runtime/...,//bazel/...)
+	@bazel/run_tests.py --suite=cpp --config=tsan $(ARGS) $(if $(wildcard runtime/BUILD),//runtime/...,//bazel/...)
 
 mutants: setup ## Count the mistakes in a source that the C++ tests notice (ARGS="--sample 15 core/ops/rules.cc")
 	@.venv/bin/python test/mutants/mutants.py $(ARGS)

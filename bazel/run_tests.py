@@ -6,6 +6,7 @@ writes, pytest in its JUnit file. Exits with 1 if anything failed, did not build
 
     bazel/run_tests.py                                   every C++ test, then every Python test
     bazel/run_tests.py --suite=cpp --config=tsan //runtime/...
+    bazel/run_tests.py --suite=cpp --seconds 600         what can be done in that time; the rest is named, and no failure
     bazel/run_tests.py --suite=sum                       the sum of the runs since --suite=reset
 """
 
@@ -14,6 +15,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import urllib.parse
@@ -21,6 +23,8 @@ from xml.etree import ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test"  # build events, JUnit files, and the counts that --suite=sum adds up
+LEDGER = RESULTS / "counts.jsonl"
+CUT_OFF = RESULTS / "cut_off.txt"  # what --seconds left untested, for --suite=sum
 PYTHON_TESTS = ["test/python", "python_bindings", "examples"]
 
 
@@ -57,15 +61,23 @@ def count_cases(xml_file: pathlib.Path) -> Counts:
     return counts
 
 
-def count_bazel_events(events_file: pathlib.Path) -> Counts:
-    """Returns the cases of one `bazel test`, from the events it wrote; prints what failed."""
+def count_bazel_events(events_file: pathlib.Path, cut_off: bool) -> tuple[Counts, int]:
+    """Returns the cases and the targets of one `bazel test`, from the events it wrote; prints what failed. What a run that
+    was cut off had not come to is no failure."""
     shards: dict[tuple, Counts] = {}  # of each target, run and shard the last attempt
     not_built = []
     for line in events_file.read_text().splitlines():
-        event = json.loads(line)
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:
+            if not cut_off:
+                raise
+            continue  # its last line
         result = event.get("testResult")
         if result is not None:
             identity = event["id"]["testResult"]
+            if cut_off and result.get("status") in ("NO_STATUS", "INCOMPLETE"):
+                continue
             counts = Counts()
             for output in result.get("testActionOutput", []):
                 if output["name"] == "test.xml":
@@ -76,13 +88,14 @@ def count_bazel_events(events_file: pathlib.Path) -> Counts:
                 print(f"run_tests: FAILED {identity['label']} ({result.get('status')})")
             shards[identity["label"], identity.get("run"), identity.get("shard")] = counts
         identity = event.get("id", {}).get("targetCompleted")
-        if identity is not None and not event.get("completed", {}).get("success"):
+        not_reached = cut_off and "aborted" in event
+        if identity is not None and not event.get("completed", {}).get("success") and not not_reached:
             not_built.append(identity["label"])
     tested = {label for label, _, _ in shards}
     not_built = sorted({label for label in not_built if label not in tested})
     for label in not_built:
         print(f"run_tests: DID NOT BUILD {label}")
-    return sum(shards.values(), Counts(failed=len(not_built)))
+    return sum(shards.values(), Counts(failed=len(not_built))), len(tested)
 
 
 def with_failure(counts: Counts, runner_failed: bool) -> Counts:
@@ -90,7 +103,21 @@ def with_failure(counts: Counts, runner_failed: bool) -> Counts:
     return counts + Counts(failed=int(runner_failed and counts.failed == 0))
 
 
-def run_cpp(config: str | None, targets: list[str]) -> Counts:
+def run_for(command: list[str], seconds: float | None) -> int | None:
+    """Returns the command's exit status; None if it was interrupted after so many seconds."""
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            return None
+
+
+def run_cpp(config: str | None, targets: list[str], seconds: float | None) -> Counts:
     """Returns the counts of `bazel test`."""
     events = RESULTS / f"cpp-{config or 'opt'}.json"
     events.unlink(missing_ok=True)
@@ -105,11 +132,17 @@ def run_cpp(config: str | None, targets: list[str]) -> Counts:
         *targets,
     ]
     print("run_tests:", " ".join(command), flush=True)
-    status = subprocess.run(command, cwd=ROOT, check=False).returncode
+    status = run_for(command, seconds)
     if not events.exists():
         return Counts(failed=1)
+    counts, num_targets = count_bazel_events(events, cut_off=status is None)
+    if status is None:
+        with CUT_OFF.open("a") as file:
+            what = f"{config or 'opt'}, with {num_targets} targets tested"
+            file.write(f"run_tests: CUT OFF after {seconds:.0f} s: {what}\n")
+        return counts
     # 4: everything built, and there is no test among the targets.
-    return with_failure(count_bazel_events(events), status not in (0, 4))
+    return with_failure(counts, status not in (0, 4))
 
 
 def python_workers() -> int:
@@ -137,35 +170,37 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", choices=["all", "cpp", "python", "reset", "sum"], default="all")
     parser.add_argument("--config", help="a configuration of .bazelrc: asan, tsan")
+    parser.add_argument("--seconds", type=float, help="interrupt Bazel after so long")
     parser.add_argument("targets", nargs="*", help="Bazel targets (//...), or pytest's arguments with --suite=python")
     arguments = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
-    ledger = RESULTS / "counts.jsonl"
 
     if arguments.suite == "reset":
-        ledger.unlink(missing_ok=True)
+        LEDGER.unlink(missing_ok=True)
+        CUT_OFF.unlink(missing_ok=True)
         return 0
     if arguments.suite == "sum":
-        lines = ledger.read_text().splitlines() if ledger.exists() else []
+        lines = LEDGER.read_text().splitlines() if LEDGER.exists() else []
         total = sum((Counts(**json.loads(line)) for line in lines), Counts())
-        print(total)
+        print(CUT_OFF.read_text() if CUT_OFF.exists() else "", total, sep="")
         return int(total.failed > 0 or total.passed == 0)
 
     total = Counts()
     if arguments.suite in ("all", "cpp"):
-        counts = run_cpp(arguments.config, arguments.targets or ["//..."])
+        counts = run_cpp(arguments.config, arguments.targets or ["//..."], arguments.seconds)
         print("run_tests: C++:", counts, flush=True)
         total += counts
     if arguments.suite in ("all", "python"):
         counts = run_python(arguments.targets if arguments.suite == "python" else [])
         print("run_tests: Python:", counts, flush=True)
         total += counts
-    with ledger.open("a") as file:
+    with LEDGER.open("a") as file:
         file.write(json.dumps(dataclasses.asdict(total)) + "\n")
-    if total.passed + total.failed == 0:
+    nothing_ran = total.passed + total.failed == 0 and arguments.seconds is None
+    if nothing_ran:
         print("run_tests: no test ran")
     print(total)
-    return int(total.failed > 0 or total.passed == 0)
+    return int(total.failed > 0 or nothing_ran)
 
 
 if __name__ == "__main__":
