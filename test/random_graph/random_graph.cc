@@ -1,6 +1,5 @@
 #include "test/random_graph/random_graph.h"
 
-
 #include "core/op_def.h"
 #include "test/op_cases/op_case_graph.h"
 #include "test/random_graph/draft.h"
