@@ -269,6 +269,7 @@ def test_the_four_files_of_mnist(compressed: bool, tmp_path: Path) -> None:
                 (tmp_path / f"{part}-{name}.gz").write_bytes(gzip.compress(content))
             else:
                 (tmp_path / f"{part}-{name}").write_bytes(content)
+                (tmp_path / f"{part}-{name}.gz").write_bytes(b"from before")
     for train, count in ((True, 3), (False, 2)):
         images, labels = ls.data.mnist(tmp_path, train=train)
         assert (images.dtype, images.shape, labels.dtype) == (np.float32, (count, 1, 2, 2), np.int64)

@@ -105,6 +105,17 @@ def test_pushpull_and_broadcast() -> None:
 
 
 @pytest.mark.parametrize(
+    "out", [ones(0, shape=(3, 2)), [ones(0), 7], None, ls.kv.RowSparse([], ones(shape=(0, 2)), (3, 2))]
+)
+def test_a_broadcast_with_a_wrong_out_leaves_no_key(out: Any) -> None:
+    store = ls.kv.create("local")
+    with pytest.raises(ls.Error, match="broadcast: .*3"):
+        store.broadcast("3", ones(2), out=out)
+    store.init("3", ones(4))
+    np.testing.assert_array_equal(store.pull("3"), ones(4))
+
+
+@pytest.mark.parametrize(
     ("ids", "rows", "dense"), [([0, 2], [0, 2], [1, 0, 1]), ([2, 2], [2], [0, 0, 1]), ([1, 0], [0, 1], [1, 1, 0])]
 )
 def test_row_sparse_pull(ids: list[int], rows: list[int], dense: list[int]) -> None:

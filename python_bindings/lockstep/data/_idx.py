@@ -79,7 +79,8 @@ def mnist(
     """Reads a data set in MNIST's four files, such as Fashion-MNIST (Debian's package dataset-fashion-mnist).
 
     Args:
-      directory: where `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and `t10k-…` lie, with or without `.gz`.
+      directory: where `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and `t10k-…` lie, with or without `.gz`; of two such
+        files the one without is read.
       train: the training set; else the test set.
       num_parts, part_index: into how many parts the set is cut, and which of them is wanted, from 0. They differ by at most one
         image.
@@ -97,7 +98,7 @@ def mnist(
     def load(name: str) -> np.ndarray:
         plain = Path(directory) / f"{part}-{name}"
         compressed = plain.with_name(plain.name + ".gz")
-        return load_idx(compressed if compressed.exists() else plain)
+        return load_idx(compressed if compressed.exists() and not plain.exists() else plain)
 
     images, labels = load("images-idx3-ubyte"), load("labels-idx1-ubyte")
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):

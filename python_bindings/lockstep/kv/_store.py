@@ -153,8 +153,17 @@ class KVStore:
         self.pull(key, written, priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """init() and pull() in one: `out` is written with rank 0's value. Once for each key."""
-        self.init(key, value)
+        """init() and pull() in one: `out` is written with rank 0's value. Once for each key. With a wrong `out` no key has a value then."""
+        _check.integer("broadcast: priority", priority)
+
+        def checked() -> list[tuple[Entry, Value]]:
+            made = self._new_entries(key, value)
+            entries, listed = [entry for entry, _ in made], _keys.several("broadcast", key)[1]
+            self._arguments.outs("broadcast", entries, out, listed)
+            self._arguments.rows("broadcast", entries, out, listed)
+            return made
+
+        self._initialize(checked)
         self.pull(key, out, priority)
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> Any:
