@@ -359,7 +359,8 @@ Program RandomProgram(uint32_t seed) {
 TEST(Rematerialize, RandomProgramsKeepTheirBits) {
   int64_t kernels = 0;
   int fitted = 0;
-  for (uint32_t seed = 0; seed < NumCases(300u); ++seed) {
+  const int count = NumCases(300);
+  for (int seed = 0; seed < count; ++seed) {
     const Outcome whole = RunProgram(RandomProgram(seed));
     Program smallest = RandomProgram(seed);
     const uint64_t least = Rematerialize(smallest, 1).least;
@@ -375,8 +376,8 @@ TEST(Rematerialize, RandomProgramsKeepTheirBits) {
       fitted += done.fits && done.work.kernels > 0;
     }
   }
-  EXPECT_GT(kernels, 1000);
-  EXPECT_GT(fitted, 200);
+  EXPECT_GT(kernels, 4 * count);
+  EXPECT_GT(fitted, count);
 }
 
 }  // namespace

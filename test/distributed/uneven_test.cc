@@ -219,7 +219,7 @@ TEST(Uneven, RandomStepsAreThoseOfOneRankWithAllRows) {
       unused.of_places, unused.flat, tally.steps, tally.normalised);
   std::printf("by ranks: equal%s; uneven%s; unsteady%s\n", ToString(tally.equal).c_str(),
               ToString(tally.uneven).c_str(), ToString(tally.unsteady_shares).c_str());
-  if (HasFailure()) return;
+  if (HasFailure() || UnderSanitizer()) return;  // of a few steps there need not be each kind
   // Steps with a loss of the batch, not seeds.
   EXPECT_GE(static_cast<uint64_t>(tally.steps) * 3, num_graphs);
   EXPECT_GE(tally.normalised * 10, tally.steps);
