@@ -7,7 +7,7 @@ writes, pytest in its JUnit file. Exits with 1 if anything failed, did not build
     bazel/run_tests.py                                   every C++ test, then every Python test
     bazel/run_tests.py --suite=cpp --config=tsan //runtime/...
     bazel/run_tests.py --suite=cpp --seconds 600         what can be done in that time; the rest is named, and no failure
-    bazel/run_tests.py --suite=sum                       the sum of the runs since --suite=reset
+    bazel/run_tests.py --suite=sum                       the sum of the runs since --suite=reset, and what failed in them
 """
 
 import argparse
@@ -33,12 +33,24 @@ class Counts:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    failures: list[str] = dataclasses.field(default_factory=list)  # for each that failed its name, and why
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+        failures = [*self.failures, *other.failures]
+        return Counts(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped, failures)
 
     def __str__(self) -> str:
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+def failure(what: str) -> Counts:
+    return Counts(failed=1, failures=[what])
+
+
+def described(case: ElementTree.Element) -> str:
+    """Returns the name of a case that failed, and the beginning of why."""
+    message = "".join(each.get("message") or each.text or "" for each in case if each.tag in ("failure", "error"))
+    return f"{case.get('classname')}.{case.get('name')}: {' '.join(message.split())[:300]}"
 
 
 def count_cases(xml_file: pathlib.Path) -> Counts:
@@ -46,14 +58,13 @@ def count_cases(xml_file: pathlib.Path) -> Counts:
     try:
         root = ElementTree.parse(xml_file).getroot()
     except (OSError, ElementTree.ParseError) as error:
-        print(f"run_tests: {xml_file}: {error}", file=sys.stderr)
-        return Counts(failed=1)
+        return failure(f"{xml_file}: {error}")
     counts = Counts()
     for case in root.iter("testcase"):
         if case.get("status") == "notrun":  # a DISABLED_ case of GoogleTest
             counts.skipped += 1
         elif case.find("failure") is not None or case.find("error") is not None:
-            counts.failed += 1
+            counts += failure(described(case))
         elif case.find("skipped") is not None or case.get("result") == "skipped":
             counts.skipped += 1
         else:
@@ -62,8 +73,8 @@ def count_cases(xml_file: pathlib.Path) -> Counts:
 
 
 def count_bazel_events(events_file: pathlib.Path, cut_off: bool) -> tuple[Counts, int]:
-    """Returns the cases and the targets of one `bazel test`, from the events it wrote; prints what failed. What a run that
-    was cut off had not come to is no failure."""
+    """Returns the cases and the targets of one `bazel test`, from the events it wrote. What a run that was cut off had
+    not come to is no failure."""
     shards: dict[tuple, Counts] = {}  # of each target, run and shard the last attempt
     not_built = []
     for line in events_file.read_text().splitlines():
@@ -83,24 +94,26 @@ def count_bazel_events(events_file: pathlib.Path, cut_off: bool) -> tuple[Counts
                 if output["name"] == "test.xml":
                     counts = count_cases(pathlib.Path(urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path)))
             if result.get("status") != "PASSED" and counts.failed == 0:
-                counts.failed = 1  # it crashed, ran out of time, or a sanitizer spoke after the last case
-            if counts.failed:
-                print(f"run_tests: FAILED {identity['label']} ({result.get('status')})")
+                counts += failure("it crashed, ran out of time, or a sanitizer spoke after the last case")
+            counts.failures = [f"{identity['label']} ({result.get('status')}): {each}" for each in counts.failures]
             shards[identity["label"], identity.get("run"), identity.get("shard")] = counts
         identity = event.get("id", {}).get("targetCompleted")
         not_reached = cut_off and "aborted" in event
         if identity is not None and not event.get("completed", {}).get("success") and not not_reached:
             not_built.append(identity["label"])
     tested = {label for label, _, _ in shards}
-    not_built = sorted({label for label in not_built if label not in tested})
-    for label in not_built:
-        print(f"run_tests: DID NOT BUILD {label}")
-    return sum(shards.values(), Counts(failed=len(not_built))), len(tested)
+    not_tested = [failure(f"{label}: it did not build") for label in sorted(set(not_built) - tested)]
+    return sum([*shards.values(), *not_tested], Counts()), len(tested)
 
 
-def with_failure(counts: Counts, runner_failed: bool) -> Counts:
-    """Returns the counts with one failure if the runner failed and no case says why."""
-    return counts + Counts(failed=int(runner_failed and counts.failed == 0))
+def with_failure(counts: Counts, runner: str, status: int) -> Counts:
+    """Returns the counts with one failure if the runner's exit status is one and no case says why."""
+    return counts + failure(f"{runner} ended with {status}") if status != 0 and counts.failed == 0 else counts
+
+
+def print_failures(counts: Counts) -> None:
+    for each in counts.failures:
+        print("run_tests: FAILED", each, flush=True)
 
 
 def run_for(command: list[str], seconds: float | None) -> int | None:
@@ -134,7 +147,7 @@ def run_cpp(config: str | None, targets: list[str], seconds: float | None) -> Co
     print("run_tests:", " ".join(command), flush=True)
     status = run_for(command, seconds)
     if not events.exists():
-        return Counts(failed=1)
+        return failure(f"{' '.join(command)}: it wrote no events")
     counts, num_targets = count_bazel_events(events, cut_off=status is None)
     if status is None:
         with CUT_OFF.open("a") as file:
@@ -142,7 +155,7 @@ def run_cpp(config: str | None, targets: list[str], seconds: float | None) -> Co
             file.write(f"run_tests: CUT OFF after {seconds:.0f} s: {what}\n")
         return counts
     # 4: everything built, and there is no test among the targets.
-    return with_failure(counts, status not in (0, 4))
+    return with_failure(counts, "bazel", 0 if status == 4 else status)
 
 
 def python_workers() -> int:
@@ -163,7 +176,7 @@ def run_python(arguments: list[str]) -> Counts:
     command = [str(ROOT / ".venv/bin/python"), "-m", "pytest", f"--junitxml={junit}", "--durations=40", *chosen]
     print("run_tests:", " ".join(command), flush=True)
     status = subprocess.run(command, cwd=ROOT, check=False).returncode
-    return with_failure(count_cases(junit) if junit.exists() else Counts(), status != 0)
+    return with_failure(count_cases(junit) if junit.exists() else Counts(), "pytest", status)
 
 
 def main() -> int:
@@ -182,16 +195,19 @@ def main() -> int:
     if arguments.suite == "sum":
         lines = LEDGER.read_text().splitlines() if LEDGER.exists() else []
         total = sum((Counts(**json.loads(line)) for line in lines), Counts())
+        print_failures(total)
         print(CUT_OFF.read_text() if CUT_OFF.exists() else "", total, sep="")
         return int(total.failed > 0 or total.passed == 0)
 
     total = Counts()
     if arguments.suite in ("all", "cpp"):
         counts = run_cpp(arguments.config, arguments.targets or ["//..."], arguments.seconds)
+        print_failures(counts)
         print("run_tests: C++:", counts, flush=True)
         total += counts
     if arguments.suite in ("all", "python"):
         counts = run_python(arguments.targets if arguments.suite == "python" else [])
+        print_failures(counts)
         print("run_tests: Python:", counts, flush=True)
         total += counts
     with LEDGER.open("a") as file:
