@@ -65,8 +65,8 @@ def _stacks() -> str:
 
 
 # How long mpirun may go on when its ranks are gone. At the end of a failed job Open MPI 4.1 with PMIx 4.2 sometimes waits
-# for ever for a lock of its own (in PMIx_server_finalize).
-LINGER = 2.0
+# for ever for a lock of its own (in PMIx_server_finalize). At the end of any other it needs some time, too.
+LINGER = 10.0
 
 
 def _has_children(process: int) -> bool:

@@ -26,12 +26,13 @@ def test_a_forked_process_does_nothing_to_the_job(mode: str) -> None:
 
 def test_an_mpirun_that_outlives_its_ranks_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "mpirun"
-    fake.write_text("#!/bin/sh\nsleep 0.5\necho the ranks are gone\nexec python3 -c 'import time; time.sleep(30)'\n")
+    fake.write_text("#!/bin/sh\nsleep 0.5\necho the ranks are gone\nexec python3 -c 'import time; time.sleep(60)'\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     begin = time.monotonic()
-    done = mpirun(1, "-c", "pass", timeout=20)
-    assert time.monotonic() - begin < 10
+    monkeypatch.setattr("ranks.LINGER", 1.0)
+    done = mpirun(1, "-c", "pass", timeout=40)
+    assert time.monotonic() - begin < 30
     assert done.returncode != 0
     assert done.stdout == "the ranks are gone\n"
 

