@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ._errors import Error
+from ._lockstep import Graph
 
 _INT64 = range(-(2**63), 2**63)
 
@@ -93,6 +94,10 @@ def instance(what: str, value: Any, kind: type, expected: str) -> Any:
     if not isinstance(value, kind):
         raise Error(f"{what} is {value!r}, expected {expected}")
     return value
+
+
+def graph(what: str, value: Any) -> Graph:
+    return instance(what, value, Graph, "a lockstep.Graph, which load_onnx() or parse() makes")
 
 
 def number(what: str, value: Any) -> float:

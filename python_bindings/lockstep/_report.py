@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from . import _check, _record
 from ._errors import Error
 from ._record import Rank, Step
-
-if TYPE_CHECKING:
-    from .kv import Staleness
+from ._staleness import Staleness
 
 _SLOWEST = 8  # steps that a report prints
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _check, _lockstep
 from ._errors import Error
-from .kv._async import Staleness
+from ._staleness import Staleness
 
 if TYPE_CHECKING:
     from ._lockstep import Communicator, Executable, _ServerClient

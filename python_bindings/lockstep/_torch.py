@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _check
 from ._errors import Error
+from ._graphs import load_onnx
 from ._lockstep import Executable, Graph
 from ._torch_check import check_after, check_before
 
@@ -56,8 +57,6 @@ def from_torch(
     Raises:
       Error: if torch cannot export the module, with what it says; or as `load_onnx`.
     """
-    from . import load_onnx
-
     torch = _torch("from_torch")
     _check.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
     extents = _check.extents("dims", {} if dims is None else dims)

@@ -10,10 +10,13 @@ import numpy as np
 
 from . import _check, _curve
 from ._checkpoint import on_all_ranks
+from ._compile import compile
 from ._errors import Error
+from ._graphs import load_onnx
 from ._lockstep import Communicator, Executable, Graph
 from ._placements import choices, chosen
 from ._plan import Plan
+from ._train_step import train_step
 from ._trainer_data import Inputs
 from ._trainer_evaluation import Evaluation, Measured
 from ._trainer_options import divided, optimizer_of, uneven_of, world_of
@@ -81,8 +84,6 @@ class Trainer:
         Raises:
           Error: naming what is wrong; TypeError of an option that neither has.
         """
-        from . import compile, load_onnx, train_step
-
         of_step, of_compile = divided(options, train_step, compile)
         placements = of_compile.get("placements")
         if isinstance(placements, Plan) and of_compile.get("mesh") is None:

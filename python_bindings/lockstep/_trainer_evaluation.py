@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _check
+from ._compile import compile
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
 from ._trainer_data import Inputs
@@ -63,8 +64,6 @@ class Evaluation:
         checked: Callable[[Callable[[], Any]], Any],
     ) -> dict[str, Any]:
         """What the metrics come to over all workers' batches; `checked` tells the other workers what a function raises."""
-        from . import compile
-
         if self._compiled is None:
             # What training has accepted is no less shared in an evaluation.
             self._compiled = compile(self._model, world=self._world, replicated=True, **self._options)

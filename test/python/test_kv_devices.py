@@ -102,7 +102,7 @@ def test_devices_run_at_once() -> None:
 
 def test_devices_share_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     step, weights = gradient_step(4)
-    monkeypatch.setattr(ls, "_default_threads", lambda world: 6)
+    monkeypatch.setattr("lockstep.kv._devices.default_threads", lambda world: 6)
     for count, options, threads in ((2, {}, 3), (4, {}, 1), (2, {"threads": 2}, 2)):
         devices = ls.kv.Devices(step, [f"cpu:{i}" for i in range(count)], store_of(weights), **options)
         assert [each.threads for each in devices.executables] == [threads] * count

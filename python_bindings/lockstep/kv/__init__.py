@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from .. import _check
 from .._errors import Error
-from ._async import AsyncStore, Staleness
+from .._staleness import Staleness
+from ._async import AsyncStore
 from ._devices import Devices
 from ._local import LocalStore
 from ._store import KVStore

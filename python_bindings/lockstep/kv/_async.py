@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import os
@@ -15,6 +14,7 @@ import numpy as np
 from .. import _check, _lockstep, optim
 from .._errors import Error
 from .._lockstep import Communicator
+from .._staleness import Staleness
 from ._entry import Entry
 from ._keys import Key
 from ._store import KVStore, Updater
@@ -24,32 +24,6 @@ from ._update import graph_of
 from ._values import RowSparse, Value, aligned_array, dtype_name
 
 _VALUE = "value/"  # what the names of an optimizer's states begin with
-
-
-@dataclasses.dataclass(frozen=True)
-class Staleness:
-    """How late gradients were: the updates by other workers between the pull that a gradient was made from and its push.
-
-    An array that is cut over several servers counts once on each.
-    """
-
-    updates: Mapping[int, int]
-    """How many updates had each staleness."""
-
-    @property
-    def max(self) -> int:
-        """The largest; 0 if there were no updates."""
-        return max(self.updates, default=0)
-
-    @property
-    def mean(self) -> float:
-        """Of all updates; 0 if there were none."""
-        total = sum(self.updates.values())
-        return sum(late * times for late, times in self.updates.items()) / total if total else 0.0
-
-    def __str__(self) -> str:
-        listed = ", ".join(f"{late}: {times}" for late, times in sorted(self.updates.items()))
-        return f"staleness {self.mean:.2f} on average, at most {self.max}; updates by staleness: {listed or 'none'}"
 
 
 class AsyncStore(KVStore):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _check
+from .._compile import compile, default_threads
 from .._errors import Error
 from .._lockstep import Graph
 from ._store import KVStore
@@ -50,8 +51,6 @@ class Devices:
         Raises:
           Error: for another device, or a key that the store does not have, or has of another type.
         """
-        from .. import _default_threads, compile  # which import this package
-
         _check.instance("Devices: step", step, Graph, "what train_step makes")
         _check.instance("Devices: store", store, KVStore, "a store of lockstep.kv")
         self._devices = _checked(devices)
@@ -59,7 +58,7 @@ class Devices:
         self._names = [each.name.removeprefix(_GRADIENT) for each in step.results if each.name.startswith(_GRADIENT)]
         if not self._names:
             raise Error("Devices: the step has no gradients among its results; train_step(..., optimizer=None) has")
-        share = max(1, _default_threads(store._world) // count)
+        share = max(1, default_threads(store._world) // count)
         share = share if threads is None else _check.integer("Devices: threads", threads, 1)
         self._inputs = step.inputs
         self._executables = [compile(step, threads=share) for _ in self._devices]

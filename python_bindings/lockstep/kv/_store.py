@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _check, optim
+from .._compile import default_threads
 from .._errors import Error
 from . import _keys, _optimizer_states
 from ._arguments import Arguments, flat, ids_of
@@ -463,11 +464,9 @@ class KVStore:
     def _update_of(self, entry: Entry) -> Update:
         """The update of an entry, which is compiled when it is first asked for."""
         if entry.update is None:
-            from .. import _default_threads  # which imports this package
-
             assert self._optimizer is not None
             value = self._value_of(entry)
-            entry.update = Update(self._optimizer, self._rescale, value, _default_threads(self._world))
+            entry.update = Update(self._optimizer, self._rescale, value, default_threads(self._world))
             entry.update.executable.set(**self._settings)
         return entry.update
 
