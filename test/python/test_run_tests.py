@@ -1,0 +1,171 @@
+"""What bazel/run_tests.py counts, and what it says of what failed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BAZEL = Path(__file__).resolve().parents[2] / "bazel"
+sys.path.append(str(BAZEL))
+import run_tests
+from run_tests import Counts
+
+PYTEST = """
+<testsuites><testsuite>
+  <testcase classname="test_a" name="test_good"/>
+  <testcase classname="test_a" name="test_bad[2]"><failure message="assert 1 == 2&#10; + where 1 = f()">long</failure></testcase>
+  <testcase classname="test_a" name="test_not_begun"><error message="failed on setup">long</error></testcase>
+  <testcase classname="test_a" name="test_left_out"><skipped message="no GPU"/></testcase>
+</testsuite></testsuites>
+"""
+GOOGLETEST = """
+<testsuites><testsuite>
+  <testcase name="Adds" status="run" result="completed" classname="Sum"/>
+  <testcase name="Carries" status="run" result="completed" classname="Sum"><failure message="sum_test.cc:7&#x0A;Expected: 10" type=""/></testcase>
+  <testcase name="Wraps" status="run" result="skipped" classname="Sum"><skipped message="no 128 bits"/></testcase>
+  <testcase name="DISABLED_Slow" status="notrun" result="suppressed" classname="Sum"/>
+</testsuite></testsuites>
+"""
+
+
+def result_of(label: str, status: str, xml: Path | None = None, run: int = 1) -> dict[str, Any]:
+    """The event of Bazel for a test that has run."""
+    output = [] if xml is None else [{"name": "test.xml", "uri": xml.as_uri()}]
+    identity = {"label": label, "run": run, "shard": 0, "attempt": 1}
+    return {"id": {"testResult": identity}, "testResult": {"status": status, "testActionOutput": output}}
+
+
+def completed(label: str, success: bool, **others: Any) -> dict[str, Any]:
+    return {"id": {"targetCompleted": {"label": label}}, "completed": {"success": True} if success else {}, **others}
+
+
+def counted(folder: Path, *events: dict[str, Any], cut_off: bool = False, tail: str = "") -> tuple[Counts, int]:
+    file = folder / "events.json"
+    file.write_text("".join(json.dumps(each) + "\n" for each in events) + tail)
+    return run_tests.count_bazel_events(file, cut_off)
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "test.xml"
+    file.write_text(text)
+    return file
+
+
+def test_cases_of_pytest(tmp_path: Path) -> None:
+    counts = run_tests.count_cases(written(tmp_path, PYTEST))
+    assert str(counts) == "1 passed, 2 failed, 1 skipped"
+    assert counts.failures == [
+        "test_a.test_bad[2]: assert 1 == 2 + where 1 = f()",
+        "test_a.test_not_begun: failed on setup",
+    ]
+
+
+def test_cases_of_googletest(tmp_path: Path) -> None:
+    counts = run_tests.count_cases(written(tmp_path, GOOGLETEST))
+    assert counts == Counts(1, 1, 2, ["Sum.Carries: sum_test.cc:7 Expected: 10"])
+
+
+@pytest.mark.parametrize("text", ["", "<testsuites><testsuite>"])
+def test_a_file_that_cannot_be_read_is_a_failure(text: str, tmp_path: Path) -> None:
+    counts = run_tests.count_cases(written(tmp_path, text))
+    assert (counts.passed, counts.failed) == (0, 1)
+    assert str(tmp_path) in counts.failures[0]
+
+
+def test_targets_of_bazel(tmp_path: Path) -> None:
+    bad = written(tmp_path, GOOGLETEST)
+    good = tmp_path / "good.xml"
+    good.write_text('<testsuites><testcase name="Is" classname="Good"/></testsuites>')
+    counts, targets = counted(
+        tmp_path,
+        completed("//a:good", True),
+        result_of("//a:good", "PASSED", good),
+        completed("//a:bad", True),
+        result_of("//a:bad", "FAILED", bad),
+        result_of("//a:hangs", "TIMEOUT"),
+        result_of("//a:leaks", "FAILED", good),
+        completed("//a:broken", False),
+    )
+    assert targets == 4
+    assert (counts.passed, counts.failed, counts.skipped) == (3, 4, 2)
+    why = "it crashed, ran out of time, or a sanitizer spoke after the last case"
+    assert counts.failures == [
+        "//a:bad (FAILED): Sum.Carries: sum_test.cc:7 Expected: 10",
+        f"//a:hangs (TIMEOUT): {why}",
+        f"//a:leaks (FAILED): {why}",
+        "//a:broken: it did not build",
+    ]
+
+
+def test_the_last_attempt_counts_and_each_run(tmp_path: Path) -> None:
+    bad = written(tmp_path, GOOGLETEST)
+    good = tmp_path / "good.xml"
+    good.write_text('<testsuites><testcase name="Is" classname="Good"/></testsuites>')
+    events = (
+        result_of("//a:b", "FAILED", bad),
+        result_of("//a:b", "PASSED", good),
+        result_of("//a:b", "PASSED", good, run=2),
+    )
+    assert counted(tmp_path, *events) == (Counts(2), 1)
+
+
+def test_what_a_run_that_was_cut_off_had_not_come_to_is_no_failure(tmp_path: Path) -> None:
+    good = tmp_path / "good.xml"
+    good.write_text('<testsuites><testcase name="Is" classname="Good"/></testsuites>')
+    events = (
+        result_of("//a:good", "PASSED", good),
+        result_of("//a:begun", "INCOMPLETE"),
+        result_of("//a:later", "NO_STATUS"),
+        completed("//a:begun", False, aborted={"reason": "USER_INTERRUPTED"}),
+    )
+    assert counted(tmp_path, *events, cut_off=True, tail='{"id": {"pro') == (Counts(1), 1)
+    counts, _ = counted(tmp_path, *events)
+    assert counts.failed == 2
+    broken = completed("//a:broken", False)
+    assert counted(tmp_path, *events, broken, cut_off=True)[0].failures == ["//a:broken: it did not build"]
+
+
+def test_a_runner_that_fails_without_a_case_is_a_failure() -> None:
+    assert run_tests.with_failure(Counts(3), "pytest", 0) == Counts(3)
+    assert run_tests.with_failure(Counts(3), "pytest", 2) == Counts(3, 1, 0, ["pytest ended with 2"])
+    one = Counts(3, 1, 0, ["test_a.test_b: why"])
+    assert run_tests.with_failure(one, "pytest", 1) == one
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, list[str]]:
+    """Runs a copy of the program in a tree of its own; returns its exit code, and its lines."""
+    copy = folder / "bazel/run_tests.py"
+    if not copy.exists():
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes((BAZEL / "run_tests.py").read_bytes())
+        (folder / ".venv/bin").mkdir(parents=True)
+        python = folder / ".venv/bin/python"
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, copy, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_the_sum_of_runs_says_what_failed(tmp_path: Path) -> None:
+    tests = tmp_path / "test/python/test_some.py"
+    tests.parent.mkdir(parents=True)
+    tests.write_text("def test_good():\n    pass\n\n\ndef test_bad():\n    assert 1 == 2\n")
+    assert run(tmp_path, "--suite=reset") == (0, [])
+    assert run(tmp_path, "--suite=sum") == (1, ["0 passed, 0 failed, 0 skipped"])
+    code, lines = run(tmp_path, "--suite=python", f"{tests}::test_good")
+    assert (code, lines[-1]) == (0, "1 passed, 0 failed, 0 skipped")
+    code, lines = run(tmp_path, "--suite=python", str(tests))
+    assert (code, lines[-1]) == (1, "1 passed, 1 failed, 0 skipped")
+    code, lines = run(tmp_path, "--suite=sum")
+    assert code == 1
+    assert lines == ["run_tests: FAILED test.python.test_some.test_bad: assert 1 == 2", "2 passed, 1 failed, 0 skipped"]
+    code, lines = run(tmp_path, "--suite=python", str(tmp_path / "none.py"))
+    assert code == 1
+    assert lines[-1] == "0 passed, 1 failed, 0 skipped"
