@@ -2,6 +2,7 @@
 
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
+#include "python_bindings/released_gil.h"
 
 namespace {
 
@@ -23,6 +24,7 @@ NB_MODULE(_lockstep, module) {
   nanobind::set_leak_warnings(false);
   nanobind::register_exception_translator(RaiseError);
   module.doc() = "The compiled part of the package lockstep.";
+  EndWhileOthersWork();
   BindCommunicator(module);
   BindCollectives(module);
   BindChoices(module);

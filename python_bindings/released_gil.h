@@ -2,9 +2,7 @@
 
 #pragma once
 
-#include <cxxabi.h>
 #include <nanobind/nanobind.h>
-#include <unistd.h>
 
 namespace lockstep::python {
 
@@ -15,19 +13,18 @@ namespace lockstep::python {
 // process.
 class ReleasedGil {
  public:
-  ReleasedGil() : state_(PyEval_SaveThread()) {}
+  ReleasedGil();
   ReleasedGil(const ReleasedGil&) = delete;
   ReleasedGil& operator=(const ReleasedGil&) = delete;
-  ~ReleasedGil() {
-    try {
-      PyEval_RestoreThread(state_);
-    } catch (const abi::__forced_unwind&) {
-      for (;;) pause();
-    }
-  }
+  ~ReleasedGil();
 
  private:
   PyThreadState* state_;
 };
+
+// Once in a process: lets it end while another thread is in the scope of a ReleasedGil. exit() would destroy under its
+// feet what libraries have made, such as oneDNN's code; then _exit() ends the process, with the same exit code, after
+// what AtProcessEnd was told and what stdio holds. Other libraries' exit handlers do not run then.
+void EndWhileOthersWork();
 
 }  // namespace lockstep::python

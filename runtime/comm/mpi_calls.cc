@@ -3,13 +3,13 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <mutex>
 
 #include "absl/time/clock.h"
 #include "runtime/comm/clock.h"
 #include "runtime/comm/mpi_files.h"
 #include "runtime/comm/mpi_wait.h"
+#include "runtime/comm/process_end.h"
 
 namespace lockstep {
 namespace {
@@ -37,7 +37,7 @@ bool AllAreThere() {
          AwaitRequest(&request, nullptr, kLastBarrier, "MPI_Ibarrier").ok();
 }
 
-void FinalizeAtExit() {
+void Finalize() {
   if (getpid() != OwnerOfMpi()) return;
   int finalized = 0;
   MPI_Finalized(&finalized);
@@ -86,7 +86,7 @@ absl::Status InitializeMpi() {
   int provided = 0;
   RETURN_IF_ERROR(MpiStatus(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread"));
   OwnerOfMpi() = getpid();
-  std::atexit(FinalizeAtExit);
+  AtProcessEnd(Finalize);
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include "runtime/comm/mpi_failed.h"
 #include "runtime/comm/mpi_roles.h"
 #include "runtime/comm/process.h"
+#include "runtime/comm/process_end.h"
 #include "runtime/server/parameter_server.h"
 
 namespace lockstep {
@@ -42,7 +43,7 @@ OwnClient& ThisClient() {
   return *own;
 }
 
-void LeaveAtExit() {
+void Leave() {
   OwnClient& own = ThisClient();
   if (own.process == getpid() && own.client != nullptr) own.client->Leave();
 }
@@ -84,7 +85,7 @@ absl::StatusOr<ServerClient*> ConnectToServersOfJob(absl::Duration timeout) {
                                                                  .on_failure = MarkMpiFailed}));
   own.process = getpid();
   if (tolerates_loss) MarkMpiFailed();  // so that the end of this process waits for nobody
-  std::atexit(LeaveAtExit);
+  AtProcessEnd(Leave);
   return own.client.get();
 }
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import lockstep as ls
+from ranks import mpirun
 
 STATE = """
 graph @large(state %w: f32[8192,8192]) -> (y: f32[8192]) {
@@ -75,27 +76,51 @@ def test_other_threads_run_meanwhile(what: str, tmp_path: Path) -> None:
     pytest.fail(f"no other thread runs for these parts of the time: {silences}")
 
 
-ENDS = f"""
+PRODUCTS = """
+graph @products(state %w: f32[1536,1536]) -> (y: f32[1536]) {
+  %a = matmul %w, %w : f32[1536,1536]
+  %b = exp %a : f32[1536,1536]
+  %c = matmul %b, %a : f32[1536,1536]
+  %y = reduce_max %c {dims=[0]} : f32[1536]
+  return %y
+}
+""".lstrip()
+ENDS = """
 import sys, threading, time
 import lockstep as ls
 
 class Last:
     def __del__(self, sleep=time.sleep):  # as sys is the last to be cleared
-        sleep(1)  # another thread's turn, when Python is at its end
+        sleep({pause})  # another thread's turn, when Python is at its end
 
 def run(exe, begun):
+    exe()
     while True:
         begun.set()
         exe()
 
+{before}
 begun = threading.Event()
-threading.Thread(target=run, args=(ls.compile(ls.parse({STATE!r}), threads=1), begun), daemon=True).start()
+threading.Thread(target=run, args=(ls.compile(ls.parse({graph!r}), threads=1), begun), daemon=True).start()
 begun.wait()
 sys.last = Last()
 print("done", flush=True)
+sys.exit(3)
 """
 
 
-def test_a_process_ends_while_a_daemon_thread_is_in_a_call() -> None:
-    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+@pytest.mark.parametrize(("graph", "pause"), [(STATE, 1), (PRODUCTS, 0), (PRODUCTS, 0.05)])
+def test_a_process_ends_while_a_daemon_thread_is_in_a_call(graph: str, pause: float) -> None:
+    """At its end, or in the midst of code that oneDNN would take away."""
+    code = ENDS.format(graph=graph, pause=pause, before="")
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (3, "done\n", "")
+
+
+def test_a_rank_that_ends_so_has_finalized_mpi(tmp_path: Path) -> None:
+    before = "world = ls.Communicator.mpi(); world.barrier(); del world"
+    program = tmp_path / "ends.py"
+    program.write_text(ENDS.format(graph=PRODUCTS, pause=0, before=before).replace("sys.exit(3)", ""))
+    done = mpirun(2, program)
+    assert (done.returncode, done.stdout) == (0, "done\n" * 2), done.stderr

@@ -1,0 +1,49 @@
+#include "python_bindings/released_gil.h"
+
+#include <cxxabi.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "runtime/comm/process_end.h"
+
+namespace lockstep::python {
+namespace {
+
+std::atomic<int> working{0};  // threads that have released the GIL, and those that never get it again
+
+void EndAtOnce(int exit_code, void*) {
+  DoAllOfProcessEnd();
+  std::fflush(nullptr);
+  _exit(exit_code);
+}
+
+// When the interpreter is finalized, and before exit(), which calls first what it was told last.
+void AfterInterpreter() {
+  if (working > 0) on_exit(EndAtOnce, nullptr);
+}
+
+}  // namespace
+
+ReleasedGil::ReleasedGil() {
+  ++working;
+  state_ = PyEval_SaveThread();
+}
+
+ReleasedGil::~ReleasedGil() {
+  try {
+    PyEval_RestoreThread(state_);
+  } catch (const abi::__forced_unwind&) {
+    for (;;) pause();
+  }
+  --working;
+}
+
+void EndWhileOthersWork() {
+  if (Py_AtExit(AfterInterpreter) != 0) throw std::runtime_error("Python has no room for one more function at its end");
+}
+
+}  // namespace lockstep::python
