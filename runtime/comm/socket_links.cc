@@ -154,7 +154,8 @@ class SocketLinks final : public Links {
       if (std::exchange(out.is_fresh, false)) Write(out);
     }
     epoll_event events[32];
-    int milliseconds = static_cast<int>(absl::ToInt64Milliseconds(limit));
+    // A time that is over by now is none; of less than zero epoll_wait would wait for ever.
+    int milliseconds = static_cast<int>(absl::ToInt64Milliseconds(std::max(limit, absl::ZeroDuration())));
     for (const Outgoing& out : outgoing_) {
       if (out.connecting == nullptr) continue;
       milliseconds = std::min<int>(milliseconds, static_cast<int>(absl::ToInt64Milliseconds(std::max(

@@ -6,8 +6,10 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <thread>
 
 #include "absl/time/clock.h"
@@ -236,6 +238,17 @@ TEST(SocketLinks, WhatWasSentArrivesThoughTheSenderLeaves) {
   EXPECT_TRUE(Until([&] { return IsDone(*receive); }, {links[1].get()}));
   leaving.join();
   EXPECT_TRUE(AreEqual(received, Message(kBytes, 7)));
+}
+
+TEST(SocketLinks, WhoHasNoTimeLeftDoesNotWait) {
+  auto links = LinksOf(2);
+  std::future<void> progress = std::async(std::launch::async, [&] { links[0]->Progress(-absl::Milliseconds(2)); });
+  const bool has_returned = progress.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+  EXPECT_TRUE(has_returned);
+  if (has_returned) return;
+  const auto wakes = links[1]->Send(0, 5, Message(1)).value();
+  while (progress.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+    links[1]->Progress(absl::Milliseconds(1));
 }
 
 TEST(SocketLinks, WhoWaitsSleepsAndWakesSoon) {
