@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lockstep._supervise import wait_until
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "test/cuda_check"
 sys.path.append(str(FOLDER))
@@ -39,15 +41,14 @@ def outcomes(report: Report) -> dict[str, str]:
 
 def ends(process: int) -> bool:
     """Whether it has ended, or does soon."""
-    status = Path(f"/proc/{process}/status")
-    for _ in range(200):
+
+    def has_ended() -> bool:
         try:
-            if "State:\tZ" in status.read_text():
-                return True
+            return "State:\tZ" in Path(f"/proc/{process}/status").read_text()
         except OSError:
             return True
-        time.sleep(0.05)
-    return False
+
+    return wait_until(has_ended, 10)
 
 
 def test_a_part_that_is_late_or_breaks_off_is_reported_and_the_others_run(machine: Machine, report: Report) -> None:
