@@ -16,7 +16,7 @@ namespace {
 constexpr char kValue[] = "value", kGradient[] = "gradient", kNext[] = "value.next";
 
 // Where all updates of a server run.
-struct Machine {
+struct ServerMachine {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Communicator> communicator;
   RankDevice device;
@@ -57,7 +57,7 @@ absl::StatusOr<Graph> TakeValueOut(const Graph& graph, const TensorType& type) {
 
 class CompiledUpdate final : public Update {
  public:
-  CompiledUpdate(TensorType type, std::shared_ptr<Machine> machine, std::unique_ptr<Executor> executor)
+  CompiledUpdate(TensorType type, std::shared_ptr<ServerMachine> machine, std::unique_ptr<Executor> executor)
       : type_(std::move(type)), machine_(std::move(machine)), executor_(std::move(executor)) {}
 
   absl::Status Run(const std::byte* value, const std::byte* gradient, std::byte* next) override {
@@ -96,11 +96,11 @@ class CompiledUpdate final : public Update {
   }
 
   const TensorType type_;
-  const std::shared_ptr<Machine> machine_;  // outlives the executor
+  const std::shared_ptr<ServerMachine> machine_;  // outlives the executor
   const std::unique_ptr<Executor> executor_;
 };
 
-absl::StatusOr<std::unique_ptr<Update>> Make(const std::shared_ptr<Machine>& machine, const std::string& text,
+absl::StatusOr<std::unique_ptr<Update>> Make(const std::shared_ptr<ServerMachine>& machine, const std::string& text,
                                              const TensorType& type) {
   ASSIGN_OR_RETURN(const Graph graph, ParseGraph(text));
   RETURN_IF_ERROR(Verify(graph));
@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<Update>> Make(const std::shared_ptr<Machine>& mac
 }  // namespace
 
 absl::StatusOr<MakeUpdate> MakeCompiledUpdates() {
-  auto machine = std::make_shared<Machine>();  // shared by the function and by what it makes
+  auto machine = std::make_shared<ServerMachine>();  // shared by the function and by what it makes
   ASSIGN_OR_RETURN(machine->backend, CreateBackend("cpu"));
   ASSIGN_OR_RETURN(machine->communicator, CreateSingle());
   ASSIGN_OR_RETURN(machine->device, machine->backend->OpenDevice(*machine->communicator));

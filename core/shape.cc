@@ -25,6 +25,10 @@ Shape Shape::Without(const std::vector<int64_t>& dims) const {
   return result;
 }
 
+bool Shape::IsOutermost(int64_t dim) const {
+  return std::all_of(dims_.begin(), dims_.begin() + dim, [](int64_t extent) { return extent == 1; });
+}
+
 std::vector<int64_t> Shape::Strides() const {
   std::vector<int64_t> strides(dims_.size());
   int64_t stride = 1;

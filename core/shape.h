@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <ostream>
@@ -11,6 +12,9 @@
 #include "core/dtype.h"
 
 namespace lockstep {
+
+// A dimension, an extent or a position as an index of a vector. Requires i >= 0.
+inline size_t At(int64_t i) { return static_cast<size_t>(i); }
 
 // The extents of a tensor, outermost first; the empty shape is a scalar. Every extent is at least 0.
 class Shape {
@@ -29,6 +33,9 @@ class Shape {
   Shape WithDim(int64_t dim, int64_t extent) const;
   // This shape without the given dimensions.
   Shape Without(const std::vector<int64_t>& dims) const;
+
+  // Whether slices along `dim` are contiguous in row-major order.
+  bool IsOutermost(int64_t dim) const;
 
   // Row-major strides in elements.
   std::vector<int64_t> Strides() const;

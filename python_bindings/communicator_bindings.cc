@@ -113,9 +113,9 @@ std::string ToText(const Communicator& self) {
          self.transport() + ">";
 }
 
-using Class = nb::class_<Communicator>;
+using CommunicatorClass = nb::class_<Communicator>;
 
-void BindMakers(Class& communicator) {
+void BindMakers(CommunicatorClass& communicator) {
   communicator
       .def_static(
           "mpi", &MakeMpi, "timeout"_a.none() = kDefaultTimeout, "between_hosts"_a.none() = "tcp",
@@ -156,7 +156,7 @@ void BindMakers(Class& communicator) {
                   nb::sig("def in_process(n: int, timeout: float = 600.0) -> list[Communicator]"));
 }
 
-void BindFacts(Class& communicator) {
+void BindCommunicatorFacts(CommunicatorClass& communicator) {
   communicator.def_prop_ro("rank", &Communicator::rank, "This rank's number, from 0.")
       .def_prop_ro("size", &Communicator::size, "The number of ranks.")
       .def_prop_ro("transport", &Communicator::transport, "How ranks talk: \"in_process\", \"shared_memory\", \"mpi\".")
@@ -167,7 +167,7 @@ void BindFacts(Class& communicator) {
       .def("__repr__", &ToText);
 }
 
-void BindCalls(Class& communicator) {
+void BindCollectiveCalls(CommunicatorClass& communicator) {
   communicator.def("barrier", &Barrier, "Returns when all ranks have called it.")
       .def("gather_bytes", &GatherBytes, "bytes"_a.none(), "label"_a.none() = "gather_bytes",
            "Every rank's bytes, by rank, on every rank. Where ranks wait for one that does not come, or that calls "
@@ -183,14 +183,14 @@ void BindCalls(Class& communicator) {
 }  // namespace
 
 void BindCommunicator(nb::module_& module) {
-  Class communicator(
+  CommunicatorClass communicator(
       module, "Communicator", nb::is_weak_referenceable(),
       nb::dynamic_attr(),  // _in_rank_order: of one by MPI, what compile() asks
       "One rank's end of a job: who it is, and how it talks to the others. Made by mpi(), single() or in_process();\n"
       "an argument of compile() and of data.batches(). One thread at a time uses a Communicator.");
   BindMakers(communicator);
-  BindFacts(communicator);
-  BindCalls(communicator);
+  BindCommunicatorFacts(communicator);
+  BindCollectiveCalls(communicator);
 }
 
 }  // namespace lockstep::python

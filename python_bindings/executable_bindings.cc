@@ -329,7 +329,7 @@ nb::list Profile(const LoadedExecutable& self) {
   return steps;
 }
 
-void BindCalls(ExecutableClass& executable) {
+void BindExecutableCalls(ExecutableClass& executable) {
   executable.def("__call__", &Call, nb::sig("def __call__(self, **inputs: typing.Any) -> dict[str, numpy.ndarray]"))
       .def("start", &Start,
            "Begins a call, and returns its results by name: whoever looks at one waits for it. So on a GPU the next "
@@ -457,7 +457,7 @@ void BindExecutable(nb::module_& module) {
       "anew, from a checkpoint.");
   nb::class_<Started>(module, "_Started", "A call that was started.")
       .def("wait", &WaitFor, nb::sig("def wait(self) -> dict[str, numpy.ndarray]"));
-  BindCalls(executable);
+  BindExecutableCalls(executable);
   BindBinding(executable);
   BindStates(executable);
   BindSettings(executable);

@@ -162,9 +162,9 @@ nb::list InterpretModel(const Model& model, const std::vector<std::map<std::stri
   return ranks;
 }
 
-using Class = nb::class_<Model>;
+using GraphClass = nb::class_<Model>;
 
-void BindFacts(Class& graph) {
+void BindGraphFacts(GraphClass& graph) {
   graph.def_prop_ro("name", [](const Model& self) { return self.graph.name(); })
       .def_prop_ro(
           "inputs", [](const Model& self) { return DescribeInputs(self.graph, false); },
@@ -249,7 +249,7 @@ void BindFacts(Class& graph) {
           nb::sig("def initial_value(self, state: str) -> numpy.ndarray"));
 }
 
-void BindTexts(Class& graph) {
+void BindTexts(GraphClass& graph) {
   graph.def("__str__", [](const Model& self) { return self.graph.ToString(); })
       .def(
           "short", [](const Model& self) { return PrintGraph(self.graph, {.brief = true}); },
@@ -363,10 +363,10 @@ nb::object DescribeValue(const std::string& name, const TensorType& type, const 
 }
 
 void BindGraph(nb::module_& module) {
-  Class graph(module, "Graph",
+  GraphClass graph(module, "Graph",
               "A program: typed inputs, states (what training changes) and results. str() is its text form.",
               nb::dynamic_attr());  // _schedules: by setting, what compile() makes the executable follow
-  BindFacts(graph);
+  BindGraphFacts(graph);
   BindTexts(graph);
   BindFunctions(module);
 }

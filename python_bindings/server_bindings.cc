@@ -139,7 +139,7 @@ std::map<std::string, Type> States(ServerClient& self, const std::string& key) {
   });
 }
 
-nb::object ReadState(ServerClient& self, const std::string& key, const std::string& state) {
+nb::object ReadServerState(ServerClient& self, const std::string& key, const std::string& state) {
   Tensor value = Alone(self, [&] { return ValueOrThrow(self.ReadState(key, state)); });
   return ToNumpy(value);
 }
@@ -188,7 +188,7 @@ void BindServers(nb::module_& module) {
           },
           "setting"_a, "value"_a)
       .def("states", &States, "key"_a)
-      .def("read_state", &ReadState, "key"_a, "state"_a)
+      .def("read_state", &ReadServerState, "key"_a, "state"_a)
       .def("write_state", &WriteState, "key"_a, "state"_a, "value"_a)
       .def("staleness", [](ServerClient& self) { return Alone(self, [&] { return ValueOrThrow(self.Staleness()); }); });
 }

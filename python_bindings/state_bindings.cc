@@ -123,9 +123,9 @@ nb::object ReadWhole(LoadedExecutable& self, const std::string& name) {
   return bytes.Release();
 }
 
-using Bytes = nb::ndarray<const uint8_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ByteArray = nb::ndarray<const uint8_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void AssignWhole(LoadedExecutable& self, const std::string& name, const Bytes& bytes) {
+void AssignWhole(LoadedExecutable& self, const std::string& name, const ByteArray& bytes) {
   const TensorType& type = FindState(self, name).global_type;
   if (bytes.size() != type.num_bytes()) {
     ThrowIfError(InvalidArgument() << "state " << name << ": " << bytes.size() << " bytes for " << type

@@ -129,7 +129,7 @@ namespace {
 using EmitFn = llvm::Value* (*)(ElementEmitter& e, const Node& node, DType dtype, Arguments a);
 
 // A function of libm for f64, a polynomial for the narrower floats.
-template <llvm::Value* (MathEmitter::*kMethod)(llvm::Value*)>
+template <llvm::Value* (math::MathEmitter::*kMethod)(llvm::Value*)>
 llvm::Value* Transcendental(ElementEmitter& e, const Node& node, DType dtype, Arguments a) {
   if (dtype == DType::kF64) return e.CallForEachLane(node.op_name().c_str(), a);
   return (e.math().*kMethod)(a[0]);
@@ -180,11 +180,11 @@ const Row* FindRow(std::string_view op) {
          return e.b().CreateBinaryIntrinsic(llvm::Intrinsic::abs, a[0], e.b().getFalse());
        }},
       {"sign", Sign},
-      {"exp", Transcendental<&MathEmitter::Exp>, Libm::kInF64},
-      {"log", Transcendental<&MathEmitter::Log>, Libm::kInF64},
-      {"log1p", Transcendental<&MathEmitter::Log1p>, Libm::kInF64},
-      {"tanh", Transcendental<&MathEmitter::Tanh>, Libm::kInF64},
-      {"erf", Transcendental<&MathEmitter::Erf>, Libm::kInF64},
+      {"exp", Transcendental<&math::MathEmitter::Exp>, Libm::kInF64},
+      {"log", Transcendental<&math::MathEmitter::Log>, Libm::kInF64},
+      {"log1p", Transcendental<&math::MathEmitter::Log1p>, Libm::kInF64},
+      {"tanh", Transcendental<&math::MathEmitter::Tanh>, Libm::kInF64},
+      {"erf", Transcendental<&math::MathEmitter::Erf>, Libm::kInF64},
       {"sigmoid", Sigmoid, Libm::kInF64},
       {"softsign",
        [](ElementEmitter& e, const Node&, DType, Arguments a) -> llvm::Value* {
@@ -203,17 +203,17 @@ const Row* FindRow(std::string_view op) {
       {"floor", Intrinsic<floor>},
       {"ceil", Intrinsic<ceil>},
       {"round", Intrinsic<llvm::Intrinsic::roundeven>},
-      {"sin", Transcendental<&MathEmitter::Sin>, Libm::kInF64},
-      {"cos", Transcendental<&MathEmitter::Cos>, Libm::kInF64},
-      {"tan", Transcendental<&MathEmitter::Tan>, Libm::kInF64},
-      {"asin", Transcendental<&MathEmitter::Asin>, Libm::kInF64},
-      {"acos", Transcendental<&MathEmitter::Acos>, Libm::kInF64},
-      {"atan", Transcendental<&MathEmitter::Atan>, Libm::kInF64},
-      {"sinh", Transcendental<&MathEmitter::Sinh>, Libm::kInF64},
-      {"cosh", Transcendental<&MathEmitter::Cosh>, Libm::kInF64},
-      {"asinh", Transcendental<&MathEmitter::Asinh>, Libm::kInF64},
-      {"acosh", Transcendental<&MathEmitter::Acosh>, Libm::kInF64},
-      {"atanh", Transcendental<&MathEmitter::Atanh>, Libm::kInF64},
+      {"sin", Transcendental<&math::MathEmitter::Sin>, Libm::kInF64},
+      {"cos", Transcendental<&math::MathEmitter::Cos>, Libm::kInF64},
+      {"tan", Transcendental<&math::MathEmitter::Tan>, Libm::kInF64},
+      {"asin", Transcendental<&math::MathEmitter::Asin>, Libm::kInF64},
+      {"acos", Transcendental<&math::MathEmitter::Acos>, Libm::kInF64},
+      {"atan", Transcendental<&math::MathEmitter::Atan>, Libm::kInF64},
+      {"sinh", Transcendental<&math::MathEmitter::Sinh>, Libm::kInF64},
+      {"cosh", Transcendental<&math::MathEmitter::Cosh>, Libm::kInF64},
+      {"asinh", Transcendental<&math::MathEmitter::Asinh>, Libm::kInF64},
+      {"acosh", Transcendental<&math::MathEmitter::Acosh>, Libm::kInF64},
+      {"atanh", Transcendental<&math::MathEmitter::Atanh>, Libm::kInF64},
       {"not", [](ElementEmitter& e, const Node&, DType, Arguments a) { return e.b().CreateNot(a[0]); }},
       {"add",
        [](ElementEmitter& e, const Node&, DType d, Arguments a) { return e.Combine(ReduceKind::kSum, d, a[0], a[1]); }},

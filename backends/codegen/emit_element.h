@@ -25,7 +25,7 @@ class ElementEmitter {
       : b_(builder), math_(builder, has_fma), error_(error) {}
 
   llvm::IRBuilderBase& b() { return b_; }
-  MathEmitter& math() { return math_; }
+  math::MathEmitter& math() { return math_; }
 
   // The lanes that count: what happens in the others is not reported. Null: all of them.
   void set_active(llvm::Value* mask) { active_ = mask; }
@@ -70,7 +70,7 @@ class ElementEmitter {
   void ReportIfAny(llvm::Value* condition);
 
   llvm::IRBuilderBase& b_;
-  MathEmitter math_;
+  math::MathEmitter math_;
   llvm::Value* error_;
   llvm::Value* active_ = nullptr;
   int32_t error_code_ = 0;  // of the op that is being emitted

@@ -7,14 +7,10 @@
 #include "backends/codegen/emit_math.h"
 #include "llvm/IR/Intrinsics.h"
 
-namespace lockstep {
-
-using llvm::Value;
+namespace lockstep::math {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 // Below this the inverses are two terms of their series, which leave out less than 2^-42 of the result.
 constexpr double kSmall = 1.0 / 1024;
 
@@ -122,4 +118,4 @@ Value* MathEmitter::Atanh(Value* x) {
   return WithSignOf(x, Narrowed(CubicIfSmall(magnitude, 1.0 / 3, log)));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::math

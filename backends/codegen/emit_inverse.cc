@@ -5,9 +5,7 @@
 #include "backends/codegen/emit_math.h"
 #include "llvm/IR/Intrinsics.h"
 
-namespace lockstep {
-
-using llvm::Value;
+namespace lockstep::math {
 
 // With s = |x| up to 1/2, and s = sqrt((1 - |x|) / 2) from there: asin(s), of which both functions are made. What is
 // beyond 1 is the root of a negative number, NaN.
@@ -61,4 +59,4 @@ Value* MathEmitter::Atan(Value* x) {
   return WithSignOf(x, Narrowed(angle));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::math

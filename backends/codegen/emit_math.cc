@@ -2,9 +2,7 @@
 
 #include "llvm/IR/Intrinsics.h"
 
-namespace lockstep {
-
-using llvm::Value;
+namespace lockstep::math {
 
 Value* MathEmitter::Real(Value* like, double value) { return llvm::ConstantFP::get(like->getType(), value); }
 
@@ -132,4 +130,4 @@ Value* MathEmitter::Erf(Value* x) {
   return b_.CreateSelect(b_.CreateFCmpOLT(magnitude, Real(x, 1.0)), near, far);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::math

@@ -6,14 +6,10 @@
 #include "backends/codegen/emit_while.h"
 #include "llvm/IR/Intrinsics.h"
 
-namespace lockstep {
-
-using llvm::Value;
+namespace lockstep::math {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 
@@ -84,4 +80,4 @@ Value* MathEmitter::Fmod(Value* x, Value* y) {
   return WithSignOf(x, Narrowed(b_.CreateSelect(stays, dividend, rest)));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::math

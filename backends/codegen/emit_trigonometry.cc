@@ -9,9 +9,7 @@
 #include "backends/codegen/emit_math.h"
 #include "llvm/IR/Module.h"
 
-namespace lockstep {
-
-using llvm::Value;
+namespace lockstep::math {
 
 namespace {
 
@@ -128,4 +126,4 @@ Value* MathEmitter::IsOdd(Value* whole) {
   return b_.CreateICmpNE(b_.CreateAnd(whole, Whole(whole, 1)), Whole(whole, 0));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::math

@@ -21,13 +21,6 @@ struct Runs {
   }
 };
 
-Kernel KernelOf(std::string name, absl::AnyInvocable<absl::Status(const KernelArgs&)> run) {
-  Kernel kernel;
-  kernel.name = std::move(name);
-  kernel.run = std::move(run);
-  return kernel;
-}
-
 // Copies a box of x (row-major, with `x_strides` in bytes) into y, starting at x and y; the last dimension as one run.
 void CopyBox(const Ints& extents, size_t dim, uint64_t run_bytes, const std::byte* x, const Ints& x_strides,
              std::byte* y, const Ints& y_strides) {

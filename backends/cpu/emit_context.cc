@@ -9,6 +9,13 @@ std::string Key(Value value, const std::string& layout) { return value.type().To
 
 }  // namespace
 
+Kernel KernelOf(std::string name, absl::AnyInvocable<absl::Status(const KernelArgs&)> run) {
+  Kernel kernel;
+  kernel.name = std::move(name);
+  kernel.run = std::move(run);
+  return kernel;
+}
+
 absl::StatusOr<std::vector<int>> EmitContext::ReadAll(const Node& node) {
   std::vector<int> reads;
   for (size_t i = 0; i < node.operands().size(); ++i) {

@@ -25,6 +25,8 @@ struct LoopCode {
   std::shared_ptr<LoopCompiler> compiler;
 };
 
+Kernel KernelOf(std::string name, absl::AnyInvocable<absl::Status(const KernelArgs&)> run);
+
 class EmitContext {
  public:
   EmitContext(const Graph& graph, const Target& target, const dnnl::engine& engine)

@@ -75,13 +75,6 @@ struct Indexing {
   }
 };
 
-Kernel KernelOf(std::string name, absl::AnyInvocable<absl::Status(const KernelArgs&)> run) {
-  Kernel kernel;
-  kernel.name = std::move(name);
-  kernel.run = std::move(run);
-  return kernel;
-}
-
 // --- gather ----------------------------------------------------------------------------------------------------------
 
 // Rows of `bytes` bytes; kBytes says how many if the compiler is to know, and is 0 otherwise.

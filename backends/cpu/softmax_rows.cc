@@ -83,7 +83,7 @@ template <typename T>
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void Gradients(T* s, T* dp, int64_t count, T log_sum_exp, T delta) {
+[[gnu::always_inline]] inline void GradientsOfScores(T* s, T* dp, int64_t count, T log_sum_exp, T delta) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
     s[i] = Exp(s[i] - log_sum_exp);
@@ -108,10 +108,10 @@ LOCKSTEP_CLONES void ScaleRows(float* x, int64_t rows, int64_t count, const floa
 void ScaleRows(double* x, int64_t rows, int64_t count, const double* factor) { Scale(x, rows, count, factor); }
 
 LOCKSTEP_CLONES void ScoreGradients(float* s, float* dp, int64_t count, float log_sum_exp, float delta) {
-  Gradients(s, dp, count, log_sum_exp, delta);
+  GradientsOfScores(s, dp, count, log_sum_exp, delta);
 }
 void ScoreGradients(double* s, double* dp, int64_t count, double log_sum_exp, double delta) {
-  Gradients(s, dp, count, log_sum_exp, delta);
+  GradientsOfScores(s, dp, count, log_sum_exp, delta);
 }
 
 }  // namespace lockstep::cpu

@@ -64,7 +64,7 @@ class Convolution {
 
   absl::Status Run(const KernelArgs& args) {
     LOCKSTEP_CHECK(!plan_.parts.empty()) << problem_.ToString() << " runs in a program that was not prepared";
-    auto& stream = static_cast<CudaStream&>(*args.stream);
+    CudaStream& stream = StreamOf(args);
     const std::array<void*, 3> pointers = {args.reads[0], args.reads[1], args.writes[0]};
     return Annotate(RunPlan(*cudnn_, plan_, stream, RowOf(problem_.kind).tensors, pointers, args.scratch),
                     problem_.ToString());

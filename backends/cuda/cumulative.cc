@@ -33,7 +33,7 @@ absl::Status EmitCumulative(const Node& node, EmitContext& c) {
                                                        node.type().dtype))](const KernelArgs& args) mutable {
     given.x = args.reads[0];
     given.y = args.writes[0];
-    return sum.Run(static_cast<CudaStream&>(*args.stream), threads, given);
+    return sum.Run(StreamOf(args), threads, given);
   };
   c.Add(node, std::move(kernel), c.ReadAll(node), {c.Write(node)});
   return absl::OkStatus();

@@ -42,6 +42,9 @@ struct LoweringOf {
   uint32_t alignment = kBufferAlignment;  // in bytes, of all values at the addresses that the program is run with
 };
 
+// The stream in which a kernel of this backend runs.
+inline CudaStream& StreamOf(const KernelArgs& args) { return static_cast<CudaStream&>(*args.stream); }
+
 class EmitContext {
  public:
   EmitContext(const Graph& graph, const LoweringOf& with) : builder_(graph, with.target.place), with_(with) {}

@@ -36,8 +36,6 @@ class Indices {
   uint32_t error_id_ = 0;
 };
 
-CudaStream& StreamOf(const KernelArgs& args) { return static_cast<CudaStream&>(*args.stream); }
-
 uint64_t* ErrorWord(CudaStream& stream) { return reinterpret_cast<uint64_t*>(stream.error_word()); }
 
 // Bytes of the largest unit that rows consist of.

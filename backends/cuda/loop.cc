@@ -13,7 +13,7 @@ class LoopRunner {
       : code_(std::move(code)), messages_(std::move(messages)), num_reads_(num_reads), num_writes_(num_writes) {}
 
   absl::Status operator()(const KernelArgs& args) {
-    auto& stream = static_cast<CudaStream&>(*args.stream);
+    CudaStream& stream = StreamOf(args);
     if (run_ == nullptr) RETURN_IF_ERROR(Load(stream));
     std::vector<void*> values(args.reads, args.reads + num_reads_);
     values.insert(values.end(), args.writes, args.writes + num_writes_);

@@ -54,7 +54,7 @@ void AddMatMul(const Node& product, const MatMulProblem& problem, std::vector<in
   kernel.scratch_bytes = WorkspaceBytes(c.gpu());
   const std::shared_ptr<Product> run = c.AddProduct(problem, kernel.scratch_bytes);
   kernel.run = [run, has_bias = problem.has_bias()](const KernelArgs& args) {
-    return run->Run(static_cast<CudaStream&>(*args.stream), {.first = args.reads[1],
+    return run->Run(StreamOf(args), {.first = args.reads[1],
                                                              .second = args.reads[0],
                                                              .bias = has_bias ? args.reads[2] : nullptr,
                                                              .result = args.writes[0],

@@ -65,8 +65,6 @@ Kernel KernelFor(std::string name, absl::AnyInvocable<absl::Status(const KernelA
   return kernel;
 }
 
-CudaStream& StreamOf(const KernelArgs& args) { return static_cast<CudaStream&>(*args.stream); }
-
 // Elements [i][j][bytes] become [j][i][bytes].
 Kernel SwapOuter(EmitContext& c, std::string name, int64_t rows, int64_t columns, int64_t bytes) {
   BoxCopy copy(c, {.outer = columns,

@@ -19,8 +19,6 @@ struct Lines {
 
 Lines LinesOf(const Node& node) { return {node.operand(0).shape(), node.attr<int64_t>("dim")}; }
 
-CudaStream& StreamOf(const KernelArgs& args) { return static_cast<CudaStream&>(*args.stream); }
-
 }  // namespace
 
 // Positions are kept in 32 bits.

@@ -32,7 +32,7 @@ absl::Status EmitOverlapAdd(const Node& node, EmitContext& c) {
                     c.KernelOf("overlap", NameFor("overlap_add", node.type().dtype))](const KernelArgs& args) mutable {
     given.x = args.reads[0];
     given.y = args.writes[0];
-    return add.Run(static_cast<CudaStream&>(*args.stream), total, given);
+    return add.Run(StreamOf(args), total, given);
   };
   c.Add(node, std::move(kernel), c.ReadAll(node), {c.Write(node)});
   return absl::OkStatus();

@@ -38,7 +38,7 @@ void AddPool(const Node& node, EmitContext& c, PoolArgs given) {
                     c.KernelOf("pooling", NameFor(node.op_name(), node.type().dtype))](const KernelArgs& args) mutable {
     given.x = args.reads[0];
     given.y = args.writes[0];
-    return pool.Run(static_cast<CudaStream&>(*args.stream), total, given);
+    return pool.Run(StreamOf(args), total, given);
   };
   c.Add(node, std::move(kernel), c.ReadAll(node), {c.Write(node)});
 }
@@ -67,7 +67,7 @@ absl::Status EmitMaxPoolGrad(const Node& node, EmitContext& c) {
   kernel.run = [given = ArgsOf(node, node.operand(0).shape(), dy.shape), x_total = node.type().num_elements(),
                 y_total = dy.num_elements(), find = c.KernelOf("pooling", NameFor("max_pool", dtype)),
                 sum = c.KernelOf("pooling", NameFor("max_pool_grad", dtype))](const KernelArgs& args) mutable {
-    auto& stream = static_cast<CudaStream&>(*args.stream);
+    CudaStream& stream = StreamOf(args);
     given.maxima = reinterpret_cast<int32_t*>(args.scratch);
     given.x = args.reads[0];
     given.y = nullptr;

@@ -141,7 +141,7 @@ class Loop {
   }
 
   absl::Status Run(const KernelArgs& args) {
-    auto& stream = static_cast<CudaStream&>(*args.stream);
+    CudaStream& stream = StreamOf(args);
     RETURN_IF_ERROR(LoadConstants(stream.device()));
     SetFixedAddresses(args);
     for (int64_t i = 0; i < length_; ++i) {

@@ -40,14 +40,6 @@ TensorType SliceOf(const TensorType& whole, int64_t dim, int64_t ranks) {
   return {whole.dtype, whole.shape.WithDim(dim, whole.shape[dim] / ranks)};
 }
 
-// Whether slices along `dim` are contiguous in memory.
-bool IsOutermost(const Shape& shape, int64_t dim) {
-  for (int64_t i = 0; i < dim; ++i) {
-    if (shape[i] != 1) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 ProgramBuilder::ProgramBuilder(const Graph& graph, std::optional<PlaceOfPart> place)
@@ -199,11 +191,11 @@ CollectiveInfo ProgramBuilder::InfoOf(const Node& node, DType dtype) const {
 }
 
 bool ProgramBuilder::TakesContiguous(const Node& node, size_t i) {
-  return !TraitsOf(*node.op().collective()).scatters || IsOutermost(node.operand(i).shape(), ScatteredDim(node));
+  return !TraitsOf(*node.op().collective()).scatters || node.operand(i).shape().IsOutermost(ScatteredDim(node));
 }
 
 bool ProgramBuilder::GivesContiguous(const Node& node, size_t i) {
-  return !TraitsOf(*node.op().collective()).gathers || IsOutermost(node.type(i).shape, GatheredDim(node));
+  return !TraitsOf(*node.op().collective()).gathers || node.type(i).shape.IsOutermost(GatheredDim(node));
 }
 
 std::pair<TensorType, int64_t> ProgramBuilder::SliceTaken(const Node& node, size_t i) const {

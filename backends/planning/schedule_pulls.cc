@@ -9,9 +9,9 @@
 namespace lockstep {
 namespace {
 
-class Scheduler {
+class PullScheduler {
  public:
-  explicit Scheduler(Program& program) : program_(program) {}
+  explicit PullScheduler(Program& program) : program_(program) {}
 
   void Run() {
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
@@ -64,6 +64,6 @@ class Scheduler {
 
 }  // namespace
 
-void SchedulePulls(Program& program) { Scheduler(program).Run(); }
+void SchedulePulls(Program& program) { PullScheduler(program).Run(); }
 
 }  // namespace lockstep

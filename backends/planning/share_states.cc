@@ -10,11 +10,6 @@
 namespace lockstep {
 namespace {
 
-// Whether slices along `dim` lie one after the other in memory.
-bool IsOutermost(const Shape& shape, int64_t dim) {
-  return std::all_of(shape.dims().begin(), shape.dims().begin() + dim, [](int64_t extent) { return extent == 1; });
-}
-
 bool Is(const Node& node, const char* op, const std::string& axis) {
   return node.Is(op) && node.attr<std::string>("axis") == axis;
 }
@@ -47,7 +42,7 @@ class Sharer {
   // Whether its slices are gathered for this result alone, and lie one after the other.
   bool IsGatheredFor(const Result& result) const {
     const Node& node = *result.value.node;
-    if (!Is(node, "all_gather", axis_) || !IsOutermost(result.value.shape(), node.attr<int64_t>("dim"))) return false;
+    if (!Is(node, "all_gather", axis_) || !result.value.shape().IsOutermost(node.attr<int64_t>("dim"))) return false;
     const auto is_it = [&](Value value) { return value == result.value; };
     const bool is_read = std::any_of(node.users().begin(), node.users().end(), [&](const Node* user) {
       return std::any_of(user->operands().begin(), user->operands().end(), is_it);

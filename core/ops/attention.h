@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "core/op_def.h"
 
 namespace lockstep::ops {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Where the operands of attention, attention_grad and attention_mask_grad are. The first three are q, k and v of all.
 struct AttentionOperands {

@@ -12,8 +12,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
 // What forward and backward compute alike, in the dtype of the softmax: f32, or f64 of f64. With q of 16 bits, what is
 // multiplied with v, k and q afterwards is rounded to these.
 struct Scores {
@@ -79,10 +77,10 @@ struct Scores {
   Value OverKeys(Value of_queries) const {
     return scores ? b.BroadcastOver(of_queries, scores.shape(), {last}) : Value();
   }
-  Value IsMinusInfinity(Value x) const { return b.Compare(x, b.SplatLike(-kInf, x), "eq"); }
+  Value IsMinusInfinity(Value x) const { return b.Compare(x, b.SplatLike(-kInfinity, x), "eq"); }
 
  private:
-  void Hide(Value hidden) { scores = b.Select(hidden, b.SplatLike(-kInf, scores), scores); }
+  void Hide(Value hidden) { scores = b.Select(hidden, b.SplatLike(-kInfinity, scores), scores); }
 
   // A key that is not seen counts nothing, whatever it holds.
   void AddMask(Value mask) {

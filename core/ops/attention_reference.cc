@@ -8,21 +8,19 @@
 namespace lockstep::ops {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
 const Shape* MaskShape(const EvalContext& c, size_t mask) {
   return c.num_operands() > mask ? &c.operand(mask).shape() : nullptr;
 }
 
 // The operands as f64, and scores of a query with all keys.
-struct Scores {
+struct ReferenceScores {
   AttentionDims dims;
   Tensor q, k, v;
   Tensor mask;  // f64: 0 and minus infinity, if it is of bools
   // Of the query that was scored last: what goes into the softmax, and the derivative of the softcap there.
   std::vector<double> scores, slopes;
 
-  Scores(const EvalContext& c, size_t mask_operand)
+  ReferenceScores(const EvalContext& c, size_t mask_operand)
       : dims(c.attributes(), c.operand(0).shape(), c.operand(1).shape(), c.operand(2).shape(),
              MaskShape(c, mask_operand)),
         q(c.operand(0).Converted(DType::kF64)),
@@ -34,7 +32,7 @@ struct Scores {
     const bool is_bool = c.operand(mask_operand).dtype() == DType::kBool;
     mask = c.operand(mask_operand).Converted(DType::kF64);
     if (!is_bool) return;
-    for (double& element : mask.mutable_data<double>()) element = element != 0 ? 0 : -kInf;
+    for (double& element : mask.mutable_data<double>()) element = element != 0 ? 0 : -kInfinity;
   }
 
   const double* Query(int64_t head, int64_t i) const {
@@ -64,7 +62,7 @@ struct Scores {
                                ? mask.data<double>()[static_cast<size_t>(MaskAt(head, i, j))]
                                : 0;
       // A key that is not seen counts nothing, whatever it holds.
-      score = j >= dims.KeysOf(i) || added == -kInf ? -kInf : score + added;
+      score = j >= dims.KeysOf(i) || added == -kInfinity ? -kInfinity : score + added;
       scores[static_cast<size_t>(j)] = score;
       slopes[static_cast<size_t>(j)] = slope;
     }
@@ -82,16 +80,16 @@ struct Result {
 
 // Calls f(j, p, ds) for the keys j of query i that are seen: P and dS as attention_grad has them.
 template <typename F>
-void ForEachScoreGradient(const EvalContext& c, Scores& s, const Tensor& dy, int64_t head, int64_t i, F f) {
+void ForEachScoreGradient(const EvalContext& c, ReferenceScores& s, const Tensor& dy, int64_t head, int64_t i, F f) {
   const int64_t row = head * s.dims.queries + i;
-  if (c.operand(kGradOperands.log_sum_exp).At(row) == -kInf) return;  // it sees no key
+  if (c.operand(kGradOperands.log_sum_exp).At(row) == -kInfinity) return;  // it sees no key
   s.Score(head, i);
   const double log_sum_exp = c.operand(kGradOperands.log_sum_exp).At(row),
                delta = c.operand(kGradOperands.delta).At(row);
   const double* dy_row = dy.data<double>().data() + row * s.dims.value_size;
   for (int64_t j = 0; j < s.dims.keys; ++j) {
     const double score = s.scores[static_cast<size_t>(j)];
-    if (score == -kInf) continue;
+    if (score == -kInfinity) continue;
     double dp = 0;
     for (int64_t l = 0; l < s.dims.value_size; ++l) dp += dy_row[l] * s.Values(head, j)[l];
     const double p = std::exp(score - log_sum_exp);
@@ -102,19 +100,19 @@ void ForEachScoreGradient(const EvalContext& c, Scores& s, const Tensor& dy, int
 }  // namespace
 
 absl::Status EvalAttention(EvalContext& c) {
-  Scores s(c, kForwardOperands.mask);
+  ReferenceScores s(c, kForwardOperands.mask);
   Result y(c.result(0)), log_sum_exp(c.result(1));
   for (int64_t row = 0; row < s.dims.heads * s.dims.queries; ++row) {
     const int64_t head = row / s.dims.queries;
     s.Score(head, row % s.dims.queries);
-    double max = -kInf, sum = 0;
+    double max = -kInfinity, sum = 0;
     for (double score : s.scores) max = score > max ? score : max;
-    if (max == -kInf) max = 0;  // no key is seen, or some score is NaN
+    if (max == -kInfinity) max = 0;  // no key is seen, or some score is NaN
     for (double score : s.scores) sum += std::exp(score - max);
     log_sum_exp.data[row] = max + std::log(sum);
     if (sum == 0) continue;
     for (int64_t j = 0; j < s.dims.keys; ++j) {
-      if (s.scores[static_cast<size_t>(j)] == -kInf) continue;
+      if (s.scores[static_cast<size_t>(j)] == -kInfinity) continue;
       const double p = std::exp(s.scores[static_cast<size_t>(j)] - max) / sum;
       for (int64_t l = 0; l < s.dims.value_size; ++l) y.data[row * s.dims.value_size + l] += p * s.Values(head, j)[l];
     }
@@ -125,7 +123,7 @@ absl::Status EvalAttention(EvalContext& c) {
 }
 
 absl::Status EvalAttentionGrad(EvalContext& c) {
-  Scores s(c, kGradOperands.mask);
+  ReferenceScores s(c, kGradOperands.mask);
   const Tensor dy = c.operand(kGradOperands.dy).Converted(DType::kF64);
   Result dq(c.result(0)), dk(c.result(1)), dv(c.result(2));
   for (int64_t row = 0; row < s.dims.heads * s.dims.queries; ++row) {
@@ -149,7 +147,7 @@ absl::Status EvalAttentionGrad(EvalContext& c) {
 }
 
 absl::Status EvalAttentionMaskGrad(EvalContext& c) {
-  Scores s(c, kGradOperands.mask);
+  ReferenceScores s(c, kGradOperands.mask);
   const Tensor dy = c.operand(kGradOperands.dy).Converted(DType::kF64);
   Result dmask(c.result());
   for (int64_t row = 0; row < s.dims.heads * s.dims.queries; ++row) {

@@ -81,14 +81,14 @@ size_t RootOf(const RanksEvalContext& c) {
   return c.num_ranks() == 1 ? 0 : static_cast<size_t>(c.attr<int64_t>("root"));
 }
 
-absl::Status EvalGather(RanksEvalContext& c) {
+absl::Status EvalGatherAcrossRanks(RanksEvalContext& c) {
   Tensor& whole = c.result(RootOf(c));
   const ops::SliceCopy copy(c.operand(0, 0), whole, c.attr<int64_t>("dim"));
   for (size_t rank = 0; rank < c.num_ranks(); ++rank) copy.Into(c.operand(rank, 0), whole, rank);
   return absl::OkStatus();
 }
 
-absl::Status EvalScatter(RanksEvalContext& c) {
+absl::Status EvalScatterAcrossRanks(RanksEvalContext& c) {
   const Tensor& whole = c.operand(RootOf(c), 0);
   const ops::SliceCopy copy(c.result(0), whole, c.attr<int64_t>("dim"));
   for (size_t rank = 0; rank < c.num_ranks(); ++rank) copy.OutOf(whole, c.result(rank), rank);
@@ -144,14 +144,14 @@ void PlacePermute(PlacementContext& c) {
   c.Result(Placement::Local());
 }
 
-void PlaceGather(PlacementContext& c) {
+void PlaceGatherAcrossRanks(PlacementContext& c) {
   const int64_t dim = c.attr<int64_t>("dim");
   if (!ops::IsOwnAxis(c)) return ops::PlaceMovementAlongOtherAxis(c, 0, dim);
   c.Require(0, Placement::Split(dim));
   c.Result(Placement::Local());
 }
 
-void PlaceScatter(PlacementContext& c) {
+void PlaceScatterAcrossRanks(PlacementContext& c) {
   const int64_t dim = c.attr<int64_t>("dim");
   if (!ops::IsOwnAxis(c)) return ops::PlaceMovementAlongOtherAxis(c, 0, dim);
   if (!c.operand(0).is_local()) c.Require(0, Placement::Replicated());
@@ -228,9 +228,9 @@ const OpDef& CollectiveGatherOp() {
             ASSIGN_OR_RETURN(TensorType whole, ops::WholeType(c, c.operand(0), c.attr<int64_t>("dim"), size, "C3"));
             return c.SetResult(std::move(whole));
           })
-          .EvalAcrossRanks(EvalGather)
+          .EvalAcrossRanks(EvalGatherAcrossRanks)
           .Vjp([](VjpContext& c) { TransposeTo("collective_scatter", c); })
-          .Place(PlaceGather);
+          .Place(PlaceGatherAcrossRanks);
   return def;
 }
 
@@ -257,9 +257,9 @@ const OpDef& CollectiveScatterOp() {
             RETURN_IF_ERROR(ops::CheckRoot(c, size, "C4"));
             return c.SetResult(std::move(slice));
           })
-          .EvalAcrossRanks(EvalScatter)
+          .EvalAcrossRanks(EvalScatterAcrossRanks)
           .Vjp([](VjpContext& c) { TransposeTo("collective_gather", c); })
-          .Place(PlaceScatter);
+          .Place(PlaceScatterAcrossRanks);
   return def;
 }
 

@@ -43,7 +43,7 @@ absl::StatusOr<TensorType> TypeFromAttribute(const InferContext& c, std::string_
   return TensorType{c.dtype(0), Shape(dims)};
 }
 
-absl::Status InferGradient(InferContext& c, const TensorType& x, const TensorType& filter, const TensorType& result) {
+absl::Status InferConvolutionGradient(InferContext& c, const TensorType& x, const TensorType& filter, const TensorType& result) {
   ASSIGN_OR_RETURN(const TensorType y, ConvolutionType(c, x, filter));
   if (c.operand(1) != y)
     return c.Error("C8") << "dy is " << c.operand(1) << ", expected " << y << ", what the convolution gives";
@@ -57,13 +57,13 @@ absl::Status InferConvolution(InferContext& c) {
 
 absl::Status InferConvolutionGradInput(InferContext& c) {
   ASSIGN_OR_RETURN(const TensorType x, TypeFromAttribute(c, "input_shape"));
-  return InferGradient(c, x, c.operand(0), x);
+  return InferConvolutionGradient(c, x, c.operand(0), x);
 }
 
 absl::Status InferConvolutionGradFilter(InferContext& c) {
   ASSIGN_OR_RETURN(const TensorType filter, TypeFromAttribute(c, "filter_shape"));
   const DType dtype = ops::DTypeOfSum(filter.dtype, c.attr<bool>("wide_result"));
-  return InferGradient(c, c.operand(0), filter, {dtype, filter.shape});
+  return InferConvolutionGradient(c, c.operand(0), filter, {dtype, filter.shape});
 }
 
 // --- Evaluation --------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ double ConvolutionFlops(const TensorType& y, const TensorType& filter) {
 }
 
 // What the three ops have in common.
-OpDef WithWindow(OpDef def) {
+OpDef WithConvolutionWindow(OpDef def) {
   return def.Attr<std::vector<int64_t>>("stride", "steps of the window, one per spatial dimension")
       .Attr<std::vector<int64_t>>("padding_low", "zeros before x, one per spatial dimension")
       .Attr<std::vector<int64_t>>("padding_high", "zeros after x, one per spatial dimension")
@@ -327,7 +327,7 @@ OpDef WithWindow(OpDef def) {
 }
 
 OpDef WithGradientConstraints(OpDef def, const std::string& shape_attr) {
-  return WithWindow(std::move(def))
+  return WithConvolutionWindow(std::move(def))
       .Constraint("C8", "dy has the type of the convolution's result")
       .Constraint("C9", shape_attr + " has no negative extent");
 }
@@ -337,7 +337,7 @@ OpDef WithGradientConstraints(OpDef def, const std::string& shape_attr) {
 //===-- convolution ---------------------------------------------------------------------------------------------===//
 const OpDef& ConvolutionOp() {
   static const OpDef def =
-      WithWindow(OpDef("convolution")
+      WithConvolutionWindow(OpDef("convolution")
                      .Doc("Cross-correlation of x with each filter: y[n,o,p] is the sum over channels c and taps "
                           "k of x[n,c,p*stride + k*dilation - padding_low] * filter[o,c,k], x being zero outside.")
                      .Operand("x")

@@ -71,7 +71,7 @@ struct Remainder {
   }
 };
 
-struct Max {
+struct Maximum {
   static double OnFloats(double x, double y) { return std::isnan(x) || x > y ? x : y; }
   template <typename T>
   static T OnIntegers(T x, T y) {
@@ -79,7 +79,7 @@ struct Max {
   }
 };
 
-struct Min {
+struct Minimum {
   static double OnFloats(double x, double y) { return std::isnan(x) || x < y ? x : y; }
   template <typename T>
   static T OnIntegers(T x, T y) {
@@ -272,7 +272,7 @@ const OpDef& RemainderOp() {
 //===-- max -------------------------------------------------------------------------------------------------------===//
 const OpDef& MaxOp() {
   static const OpDef def =
-      Arithmetic<Max>("max", "The larger of x and y; NaN if one is. The gradient of equal operands goes half to each.")
+      Arithmetic<Maximum>("max", "The larger of x and y; NaN if one is. The gradient of equal operands goes half to each.")
           .Trait(kCommutative)
           .Vjp([](VjpContext& c) {
             c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "gt"));
@@ -284,7 +284,7 @@ const OpDef& MaxOp() {
 //===-- min -------------------------------------------------------------------------------------------------------===//
 const OpDef& MinOp() {
   static const OpDef def =
-      Arithmetic<Min>("min", "The smaller of x and y; NaN if one is. The gradient of equal operands goes half to each.")
+      Arithmetic<Minimum>("min", "The smaller of x and y; NaN if one is. The gradient of equal operands goes half to each.")
           .Trait(kCommutative)
           .Vjp([](VjpContext& c) {
             c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "lt"));

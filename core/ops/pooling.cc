@@ -37,20 +37,20 @@ absl::Status InferPool(InferContext& c) {
   return c.SetResult(std::move(y));
 }
 
-absl::Status InferGradient(InferContext& c, const TensorType& x, const TensorType& dy) {
+absl::Status InferPoolGradient(InferContext& c, const TensorType& x, const TensorType& dy) {
   ASSIGN_OR_RETURN(const TensorType y, PooledType(c, x));
   if (dy != y) return c.Error("C7") << "dy is " << dy << ", expected " << y << ", what the pooling gives";
   return c.SetResult(x);
 }
 
-absl::Status InferMaxPoolGrad(InferContext& c) { return InferGradient(c, c.operand(0), c.operand(1)); }
+absl::Status InferMaxPoolGrad(InferContext& c) { return InferPoolGradient(c, c.operand(0), c.operand(1)); }
 
 absl::Status InferAvgPoolGrad(InferContext& c) {
   const Ints& dims = c.attr<Ints>("input_shape");
   for (int64_t dim : dims) {
     if (dim < 0) return c.Error("C8") << "input_shape " << ListToString(dims) << " has a negative extent";
   }
-  return InferGradient(c, TensorType{c.dtype(0), Shape(dims)}, c.operand(0));
+  return InferPoolGradient(c, TensorType{c.dtype(0), Shape(dims)}, c.operand(0));
 }
 
 // --- Evaluation --------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ double PoolFlopsOfResult(const Node& node) { return PoolFlops(node, node.type())
 double PoolFlopsOfGradient(const Node& node) { return PoolFlops(node, node.operands().back().type()); }
 
 // What the four ops have in common, but for the dilation that only max_pool has.
-OpDef WithWindow(OpDef def) {
+OpDef WithPoolWindow(OpDef def) {
   return def.Attr<Ints>("window", "extents of the window, one per spatial dimension")
       .Attr<Ints>("stride", "steps of the window, one per spatial dimension")
       .Attr<Ints>("padding_low", "padding before x, one per spatial dimension")
@@ -230,7 +230,7 @@ OpDef WithDivisor(OpDef def) {
 
 //===-- max_pool -------------------------------------------------------------------------------------------------===//
 const OpDef& MaxPoolOp() {
-  static const OpDef def = WithDilation(WithWindow(OpDef("max_pool").Operand("x")))
+  static const OpDef def = WithDilation(WithPoolWindow(OpDef("max_pool").Operand("x")))
                                .Doc("The maximum of x under each position of a sliding window, padding being -inf.")
                                .Trait(kOpaque)
                                .Infer(InferPool)
@@ -244,7 +244,7 @@ const OpDef& MaxPoolOp() {
 //===-- max_pool_grad --------------------------------------------------------------------------------------------===//
 const OpDef& MaxPoolGradOp() {
   static const OpDef def =
-      WithDilation(WithWindow(OpDef("max_pool_grad").Operand("x").Operand("dy")))
+      WithDilation(WithPoolWindow(OpDef("max_pool_grad").Operand("x").Operand("dy")))
           .Doc(
               "The gradient of max_pool(x), dy being that of its result: it goes to the first maximum of each window, "
               "in row-major order.")
@@ -260,7 +260,7 @@ const OpDef& MaxPoolGradOp() {
 
 //===-- avg_pool -------------------------------------------------------------------------------------------------===//
 const OpDef& AvgPoolOp() {
-  static const OpDef def = WithDivisor(WithWindow(OpDef("avg_pool").Operand("x")))
+  static const OpDef def = WithDivisor(WithPoolWindow(OpDef("avg_pool").Operand("x")))
                                .Doc("The mean of x under each position of a sliding window, padding being zero.")
                                .Trait(kOpaque)
                                .Infer(InferPool)
@@ -273,7 +273,7 @@ const OpDef& AvgPoolOp() {
 
 //===-- avg_pool_grad --------------------------------------------------------------------------------------------===//
 const OpDef& AvgPoolGradOp() {
-  static const OpDef def = WithDivisor(WithWindow(OpDef("avg_pool_grad").Operand("dy")))
+  static const OpDef def = WithDivisor(WithPoolWindow(OpDef("avg_pool_grad").Operand("dy")))
                                .Doc(
                                    "The gradient of avg_pool(x), x being of shape input_shape and dy the gradient of "
                                    "its result: each window spreads its "

@@ -14,7 +14,7 @@ namespace {
 using Ints = std::vector<int64_t>;
 
 // How an update combines with what is there; nothing: it replaces that.
-std::optional<ReduceKind> KindOf(const NodeContext& c) {
+std::optional<ReduceKind> ScatterKind(const NodeContext& c) {
   const std::string& kind = c.attr<std::string>("kind");
   return kind == "replace" ? std::nullopt : ReduceKindFromName(kind);
 }
@@ -37,7 +37,7 @@ absl::Status EvalScatter(EvalContext& c) {
   const Tensor &x = c.operand(0), &indices = c.operand(1), &updates = c.operand(2);
   const ops::IndexedRows rows(x.shape(), indices.shape(), c.attr<int64_t>("dim"), c.attr<int64_t>("batch_dims"));
   ASSIGN_OR_RETURN(const Ints positions, ops::PositionsOf(c, "C8", indices, rows.extent));
-  const std::optional<ReduceKind> kind = KindOf(c);
+  const std::optional<ReduceKind> kind = ScatterKind(c);
   DispatchDType(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using Wide = Accumulator<T>;
@@ -103,7 +103,7 @@ void ReplaceVjp(VjpContext& c, const Scattered& s) {
 }
 
 // In equal shares to all that attain it, be they of x or of the updates.
-void ExtremumVjp(VjpContext& c, const Scattered& s) {
+void ScatterExtremumVjp(VjpContext& c, const Scattered& s) {
   Builder& b = s.b;
   const Value of_x = b.Convert(b.Compare(s.x, c.result(), "eq"), s.x.dtype());
   const Value of_updates = b.Convert(b.Compare(s.updates, s.At(c.result()), "eq"), s.x.dtype());
@@ -121,7 +121,7 @@ Value OtherFactors(Builder& b, Value factor, Value zeros, Value product) {
   return b.Select(none_else, b.Div(product, nonzero), b.SplatLike(0.0, factor));
 }
 
-void ProductVjp(VjpContext& c, const Scattered& s) {
+void ScatterProductVjp(VjpContext& c, const Scattered& s) {
   Builder& b = s.b;
   const auto is_zero = [&](Value v) { return b.Compare(v, b.SplatLike(0.0, v), "eq"); };
   const auto nonzero = [&](Value v) { return b.Select(is_zero(v), b.SplatLike(1.0, v), v); };
@@ -134,16 +134,16 @@ void ProductVjp(VjpContext& c, const Scattered& s) {
 
 void ScatterVjp(VjpContext& c) {
   const Scattered s(c);
-  const std::optional<ReduceKind> kind = KindOf(c);
+  const std::optional<ReduceKind> kind = ScatterKind(c);
   if (!kind) ReplaceVjp(c, s);
-  else if (*kind == ReduceKind::kProd) ProductVjp(c, s);
-  else ExtremumVjp(c, s);
+  else if (*kind == ReduceKind::kProd) ScatterProductVjp(c, s);
+  else ScatterExtremumVjp(c, s);
 }
 
 // Whether shares of x become shares of the result: replaced by shares, or multiplied with the same numbers.
 bool PassesShares(const PlacementContext& c) {
   const Placement &x = c.operand(0), &updates = c.operand(2);
-  const std::optional<ReduceKind> kind = KindOf(c);
+  const std::optional<ReduceKind> kind = ScatterKind(c);
   if (!kind) return x.is_partial() && updates == x;
   return *kind == ReduceKind::kProd && ops::IsLinearPartial(x, c.dtype(0)) && updates.is_replicated();
 }

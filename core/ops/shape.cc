@@ -11,8 +11,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-size_t At(int64_t i) { return static_cast<size_t>(i); }
-
 // Copies one element for every index of `shape`: f(index) gives its positions in x and in the result, in row-major
 // order.
 template <typename F>

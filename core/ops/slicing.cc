@@ -9,8 +9,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-size_t At(int64_t i) { return static_cast<size_t>(i); }
-
 // Copies x into `result`, or a part of it: element `index` of `shape` is at from_start + index * from_stride in x and
 // at to_start + index in the result.
 void CopyBox(const Tensor& x, Tensor& result, const Shape& shape, const Ints& from_start, const Ints& from_stride,

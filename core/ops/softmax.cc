@@ -118,7 +118,7 @@ absl::Status InferSoftmaxCrossEntropy(InferContext& c) {
 }
 
 // The position of element `at` of a shape.
-std::vector<int64_t> IndexOf(const Shape& shape, int64_t at) {
+std::vector<int64_t> CoordinatesOf(const Shape& shape, int64_t at) {
   std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
   for (size_t i = index.size(); i-- > 0;) {
     index[i] = at % shape.dims()[i];
@@ -140,7 +140,7 @@ absl::Status EvalSoftmaxCrossEntropy(EvalContext& c) {
     const int64_t block = sample / rows.inner, column = sample % rows.inner;
     const int64_t label = labels.data<int64_t>()[static_cast<size_t>(sample)];
     if (label < 0 || label >= rows.size) {
-      return c.Error("C5") << "label " << label << " at position " << ListToString(IndexOf(labels.shape(), sample))
+      return c.Error("C5") << "label " << label << " at position " << ListToString(CoordinatesOf(labels.shape(), sample))
                            << " is outside [0, " << rows.size << "), the classes of logits " << c.operand(0).type();
     }
     const double lse = LogSumExp(x, rows, block, column);

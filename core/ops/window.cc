@@ -3,12 +3,6 @@
 #include "core/ops/rules.h"
 
 namespace lockstep::ops {
-namespace {
-
-constexpr int64_t kLargest = int64_t{1} << 30;  // far below what could overflow in window arithmetic
-
-}  // namespace
-
 std::vector<Window> WindowsOf(const NodeContext& c, const std::vector<int64_t>& sizes) {
   using Ints = std::vector<int64_t>;
   const Ints &stride = c.attr<Ints>("stride"), &low = c.attr<Ints>("padding_low"), &high = c.attr<Ints>("padding_high");
@@ -29,7 +23,7 @@ absl::StatusOr<std::vector<int64_t>> CheckWindows(const NodeContext& c, const Sh
                            << spatial << ", one per spatial dimension of " << x;
     }
     for (int64_t value : values) {
-      if (value < least || value > kLargest) {
+      if (value < least || value > kLargestWindowValue) {
         return c.Error("C4") << name << " " << ListToString(values) << ", expected values from " << least << " to 2^30";
       }
     }

@@ -11,6 +11,9 @@
 
 namespace lockstep::ops {
 
+// The bound of extents, strides, paddings and dilations: far below what could overflow in window arithmetic.
+inline constexpr int64_t kLargestWindowValue = int64_t{1} << 30;
+
 // A window along one spatial dimension.
 struct Window {
   int64_t size = 1, stride = 1, padding_low = 0, padding_high = 0, dilation = 1;

@@ -5,15 +5,12 @@
 #include "core/ops/combine.h"
 #include "core/ops/op_list.h"
 #include "core/ops/rules.h"
+#include "core/ops/window.h"
 
 namespace lockstep {
 namespace {
 
 using Ints = std::vector<int64_t>;
-
-size_t At(int64_t i) { return static_cast<size_t>(i); }
-
-constexpr int64_t kLargest = int64_t{1} << 30;  // far below what could overflow in window arithmetic
 
 // The extents of the dimensions from `dim` on that windows run along.
 absl::Status CheckWindows(const InferContext& c, const Ints& extents, const Ints& window) {
@@ -24,7 +21,7 @@ absl::Status CheckWindows(const InferContext& c, const Ints& extents, const Ints
   }
   for (size_t i = 0; i < window.size(); ++i) {
     for (int64_t value : {window[i], stride[i], dilation[i]}) {
-      if (value >= 1 && value <= kLargest) continue;
+      if (value >= 1 && value <= ops::kLargestWindowValue) continue;
       return c.Error("C3") << "window " << window[i] << ", stride " << stride[i] << " and dilation " << dilation[i]
                            << ", expected values from 1 to 2^30";
     }
@@ -95,7 +92,7 @@ IndexMap SourceOf(const NodeContext& c, int64_t operand_rank, int64_t count) {
 }
 
 // Calls f(position in x, position in the windows) for each element of the windows, in order; both are row-major.
-void ForEachTap(const NodeContext& c, const Shape& x, const Shape& windows,
+void ForEachWindowTap(const NodeContext& c, const Shape& x, const Shape& windows,
                 const std::function<void(size_t, size_t)>& f) {
   const IndexMap source = SourceOf(c, x.rank(), windows.rank() - x.rank());
   const Ints strides = x.Strides();
@@ -110,7 +107,7 @@ absl::Status EvalWindows(EvalContext& c) {
     using T = typename decltype(tag)::type;
     const auto from = c.operand(0).data<T>();
     const auto to = c.result().mutable_data<T>();
-    ForEachTap(c, c.operand(0).shape(), c.result().shape(), [&](size_t x, size_t y) { to[y] = from[x]; });
+    ForEachWindowTap(c, c.operand(0).shape(), c.result().shape(), [&](size_t x, size_t y) { to[y] = from[x]; });
   });
   return absl::OkStatus();
 }
@@ -170,7 +167,7 @@ absl::Status EvalOverlapAdd(EvalContext& c) {
     const auto from = c.operand(0).data<T>();
     const auto to = c.result().mutable_data<T>();
     std::vector<Sum> sums(to.size(), Sum(0));
-    ForEachTap(c, c.result().shape(), c.operand(0).shape(), [&](size_t x, size_t y) {
+    ForEachWindowTap(c, c.result().shape(), c.operand(0).shape(), [&](size_t x, size_t y) {
       sums[x] = ops::Combine(ReduceKind::kSum, sums[x], static_cast<Sum>(from[y]));
     });
     for (size_t i = 0; i < to.size(); ++i) to[i] = ConvertElement<T>(sums[i]);

@@ -11,11 +11,6 @@
 namespace lockstep {
 namespace {
 
-absl::Status Unary(OnnxNode& n, std::string_view op) {
-  n.SetOutput(0, n.b().Op(op, {n.input(0)}));
-  return absl::OkStatus();
-}
-
 // Sets y = f(b, x).
 template <typename F>
 absl::Status Map(OnnxNode& n, F f) {

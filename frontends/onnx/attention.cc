@@ -12,7 +12,7 @@ namespace {
 using Ints = std::vector<int64_t>;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-enum Input { kQ, kK, kV, kMask, kPastKey, kPastValue, kLengths };
+enum AttentionInput { kQ, kK, kV, kMask, kPastKey, kPastValue, kLengths };
 enum Output { kY, kPresentKey, kPresentValue, kScores };
 
 // What is computed: q, k and v as [batch, heads, length, size], k and v after what was before them.

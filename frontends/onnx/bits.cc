@@ -7,17 +7,6 @@
 namespace lockstep {
 namespace {
 
-absl::Status Binary(OnnxNode& n, std::string_view op) {
-  ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
-  n.SetOutput(0, n.b().Op(op, {xs[0], xs[1]}));
-  return absl::OkStatus();
-}
-
-absl::Status BitwiseNot(OnnxNode& n) {
-  n.SetOutput(0, n.b().Op("not", {n.input(0)}));
-  return absl::OkStatus();
-}
-
 absl::Status BitShift(OnnxNode& n) {
   const std::string direction = n.String("direction", "");
   if (direction != "LEFT" && direction != "RIGHT")
@@ -39,7 +28,7 @@ std::vector<OnnxOp> BitOps() {
       {"BitwiseAnd", 18, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "and"); }},
       {"BitwiseOr", 18, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "or"); }},
       {"BitwiseXor", 18, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "xor"); }},
-      {"BitwiseNot", 18, kNoEnd, 1, 1, BitwiseNot},
+      {"BitwiseNot", 18, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "not"); }},
       {"BitShift", 11, kNoEnd, 2, 2, BitShift},
       {"BitCast", 26, kNoEnd, 1, 1, BitCast},
   };

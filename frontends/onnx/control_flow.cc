@@ -24,7 +24,7 @@ absl::Status If(OnnxNode& n) {
 }
 
 // The outputs of a loop whose condition stays true, from a `scan` node; an error if the body cannot be that of one.
-absl::StatusOr<std::vector<Value>> RunLoop(OnnxNode& n, const onnx::GraphProto& body,
+absl::StatusOr<std::vector<Value>> UnrollLoop(OnnxNode& n, const onnx::GraphProto& body,
                                            const std::vector<OnnxValue>& carried, int64_t trips) {
   using Kind = OnnxLoopInput::Kind;
   constexpr int64_t kMostNumbered = int64_t{1} << 31;
@@ -67,7 +67,7 @@ absl::Status Loop(OnnxNode& n) {
   }
   absl::Status not_a_loop;
   if (goes_on && trips && *trips > kMostUnrolledAtOnce) {
-    const absl::StatusOr<std::vector<Value>> results = RunLoop(n, *body, carried, *trips);
+    const absl::StatusOr<std::vector<Value>> results = UnrollLoop(n, *body, carried, *trips);
     if (results.ok()) {
       for (int i = 0; i < n.num_outputs(); ++i) n.SetOutput(i, (*results)[static_cast<size_t>(i)]);
       return absl::OkStatus();

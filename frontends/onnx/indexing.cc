@@ -11,9 +11,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-size_t At(int64_t i) { return static_cast<size_t>(i); }
-
-Ints Range(int64_t begin, int64_t end) {
+Ints Counted(int64_t begin, int64_t end) {
   Ints range(At(end - begin));
   std::iota(range.begin(), range.end(), begin);
   return range;
@@ -25,14 +23,14 @@ Value SplatOf(Builder& b, int64_t value, Value like) {
 
 // The permutation that puts dimension `dim` at the end.
 Ints ToTheEnd(int64_t dim, int64_t rank) {
-  Ints permutation = Range(0, rank);
+  Ints permutation = Counted(0, rank);
   permutation.erase(permutation.begin() + dim);
   permutation.push_back(dim);
   return permutation;
 }
 // And back.
 Ints FromTheEnd(int64_t dim, int64_t rank) {
-  Ints permutation = Range(0, rank - 1);
+  Ints permutation = Counted(0, rank - 1);
   permutation.insert(permutation.begin() + dim, rank - 1);
   return permutation;
 }
@@ -200,7 +198,7 @@ Component ComponentOf(Builder& b, Value tuples, int64_t which, int64_t extent) {
 
 // A tuple that is out of range in one place becomes the first index that is out of range as a whole, so that it is an
 // error when it is used.
-absl::StatusOr<Flattened> Flatten(OnnxNode& n, int64_t batch_dims) {
+absl::StatusOr<Flattened> FlattenIndices(OnnxNode& n, int64_t batch_dims) {
   Builder& b = n.b();
   const Value x = n.input(0);
   Value tuples = n.input(1);
@@ -230,13 +228,13 @@ absl::StatusOr<Flattened> Flatten(OnnxNode& n, int64_t batch_dims) {
 
 absl::Status GatherND(OnnxNode& n) {
   const int64_t batch_dims = n.Int("batch_dims", 0);
-  ASSIGN_OR_RETURN(const Flattened flat, Flatten(n, batch_dims));
+  ASSIGN_OR_RETURN(const Flattened flat, FlattenIndices(n, batch_dims));
   n.SetOutput(0, n.b().Gather(flat.x, flat.indices, batch_dims, batch_dims));
   return absl::OkStatus();
 }
 
 absl::Status ScatterND(OnnxNode& n) {
-  ASSIGN_OR_RETURN(const Flattened flat, Flatten(n, 0));
+  ASSIGN_OR_RETURN(const Flattened flat, FlattenIndices(n, 0));
   const Value updates = n.input(2);
   ASSIGN_OR_RETURN(const Value result, Scattered(n, flat.x, flat.indices, updates, 0, 0));
   n.SetOutput(0, n.b().Reshape(result, n.shape(0)));

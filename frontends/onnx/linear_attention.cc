@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-enum Input { kQuery, kKey, kValue, kPastState, kDecay, kBeta };
+enum LinearAttentionInput { kQuery, kKey, kValue, kPastState, kDecay, kBeta };
 
 struct LinearAttentionForm {
   int64_t q_heads = 0, heads = 0;  // of queries; of keys and values, each of which q_heads / heads of the former share
@@ -53,7 +53,7 @@ absl::Status CheckPacked(OnnxNode& n, int i, const LinearAttentionForm& form, co
                    << (sizes.size() > 1 ? " or with " + std::to_string(sizes[1]) + " in the last dimension" : "");
 }
 
-absl::StatusOr<LinearAttentionForm> ReadForm(OnnxNode& n) {
+absl::StatusOr<LinearAttentionForm> ReadAttentionForm(OnnxNode& n) {
   LinearAttentionForm form;
   RETURN_IF_ERROR(ReadRule(n, form));
   n.Ignore("chunk_size");  // how others compute it
@@ -94,9 +94,9 @@ Value Unpacked(OnnxNode& n, int i, const LinearAttentionForm& form, int64_t head
 }
 
 // The loop over the sequence. Of one position, all are [batch, heads, rows, columns]; decay and beta may have ones.
-class Recurrence {
+class AttentionRecurrence {
  public:
-  Recurrence(OnnxNode& n, const LinearAttentionForm& form)
+  AttentionRecurrence(OnnxNode& n, const LinearAttentionForm& form)
       : n_(n), form_(form), body_("linear_attention"), b_(body_, nullptr, n.source()) {}
 
   // The next state, and what the queries read of it: [length, batch, heads, group, value_size].
@@ -114,7 +114,7 @@ class Recurrence {
   Value state_, q_, k_, v_, decay_, beta_;
 };
 
-absl::StatusOr<Value> Recurrence::Enter(std::vector<ScanParts::Operand>& group, Value outer, const std::string& name) {
+absl::StatusOr<Value> AttentionRecurrence::Enter(std::vector<ScanParts::Operand>& group, Value outer, const std::string& name) {
   RETURN_IF_ERROR(n_.b().status());
   const bool is_scanned = &group == &parts_.scanned;
   const TensorType type = is_scanned ? TensorType{outer.dtype(), outer.shape().Without({0})} : outer.type();
@@ -123,7 +123,7 @@ absl::StatusOr<Value> Recurrence::Enter(std::vector<ScanParts::Operand>& group, 
   return inner;
 }
 
-absl::Status Recurrence::EnterAll() {
+absl::Status AttentionRecurrence::EnterAll() {
   Builder& b = n_.b();
   const LinearAttentionForm& f = form_;
   const Value first = n_.has_input(kPastState) ? b.Convert(n_.input(kPastState), f.dtype)
@@ -142,7 +142,7 @@ absl::Status Recurrence::EnterAll() {
   return n_.b().status();
 }
 
-absl::StatusOr<std::vector<Value>> Recurrence::Run() {
+absl::StatusOr<std::vector<Value>> AttentionRecurrence::Run() {
   RETURN_IF_ERROR(EnterAll());
   Value state = state_, written = v_;
   if (form_.has_decay) state = b_.Mul(state, BroadcastTo(b_, decay_, form_.state()));
@@ -157,8 +157,8 @@ absl::StatusOr<std::vector<Value>> Recurrence::Run() {
 
 absl::Status LinearAttention(OnnxNode& n) {
   Builder& b = n.b();
-  ASSIGN_OR_RETURN(const LinearAttentionForm form, ReadForm(n));
-  ASSIGN_OR_RETURN(const std::vector<Value> results, Recurrence(n, form).Run());
+  ASSIGN_OR_RETURN(const LinearAttentionForm form, ReadAttentionForm(n));
+  ASSIGN_OR_RETURN(const std::vector<Value> results, AttentionRecurrence(n, form).Run());
   const Value y = b.Scale(b.Transpose(results[1], {1, 0, 2, 3, 4}), form.scale);
   const Shape packed({form.batch, form.length, form.q_heads * form.value_size});
   const DType dtype = n.type(kQuery).dtype;

@@ -135,28 +135,28 @@ absl::Status CheckNamesOf(const onnx::ValueInfoProto& value) {
   return absl::OkStatus();
 }
 
-absl::Status CheckNames(const onnx::GraphProto& graph);
+absl::Status CheckGraphNames(const onnx::GraphProto& graph);
 
-absl::Status CheckNames(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
+absl::Status CheckNodeNames(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
   for (const onnx::NodeProto& node : nodes) {
     RETURN_IF_ERROR(CheckName("a node", node.name()));
     RETURN_IF_ERROR(CheckName("an operator", node.op_type()));
     for (const std::string& name : node.input()) RETURN_IF_ERROR(CheckName("a value", name));
     for (const std::string& name : node.output()) RETURN_IF_ERROR(CheckName("a value", name));
     for (const onnx::AttributeProto& attribute : node.attribute()) {
-      if (attribute.has_g()) RETURN_IF_ERROR(CheckNames(attribute.g()));
+      if (attribute.has_g()) RETURN_IF_ERROR(CheckGraphNames(attribute.g()));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckNames(const onnx::GraphProto& graph) {
+absl::Status CheckGraphNames(const onnx::GraphProto& graph) {
   RETURN_IF_ERROR(CheckName("the graph", graph.name()));
   for (const onnx::ValueInfoProto& input : graph.input()) RETURN_IF_ERROR(CheckNamesOf(input));
   for (const onnx::ValueInfoProto& output : graph.output()) RETURN_IF_ERROR(CheckNamesOf(output));
   for (const onnx::TensorProto& tensor : graph.initializer())
     RETURN_IF_ERROR(CheckName("an initializer", tensor.name()));
-  return CheckNames(graph.node());
+  return CheckNodeNames(graph.node());
 }
 
 bool HasTrainingForm(const onnx::NodeProto& node) {
@@ -167,12 +167,12 @@ bool HasTrainingForm(const onnx::NodeProto& node) {
   return false;
 }
 
-void DropoutToInferenceForm(google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
+void DropoutOfNodesToInferenceForm(google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
   for (onnx::NodeProto& node : nodes) {
     if (node.op_type() == "Dropout" && IsDefaultDomain(node.domain()) && node.input_size() == 3)
       node.mutable_input()->RemoveLast();
     for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
-      if (attribute.has_g()) DropoutToInferenceForm(*attribute.mutable_g()->mutable_node());
+      if (attribute.has_g()) DropoutOfNodesToInferenceForm(*attribute.mutable_g()->mutable_node());
     }
   }
 }
@@ -200,13 +200,13 @@ absl::StatusOr<ModelFile> ReadModelBytes(std::string_view bytes) {
 }
 
 absl::Status CheckNames(const onnx::ModelProto& model) {
-  RETURN_IF_ERROR(CheckNames(model.graph()));
+  RETURN_IF_ERROR(CheckGraphNames(model.graph()));
   for (const onnx::FunctionProto& function : model.functions()) {
     RETURN_IF_ERROR(CheckName("a function", function.name()));
     RETURN_IF_ERROR(CheckName("a domain", function.domain()));
     for (const std::string& name : function.input()) RETURN_IF_ERROR(CheckName("a value", name));
     for (const std::string& name : function.output()) RETURN_IF_ERROR(CheckName("a value", name));
-    RETURN_IF_ERROR(CheckNames(function.node()));
+    RETURN_IF_ERROR(CheckNodeNames(function.node()));
   }
   return absl::OkStatus();
 }
@@ -231,8 +231,8 @@ void ToInferenceForm(onnx::GraphProto& graph, std::vector<std::string>& notes) {
 }
 
 void DropoutToInferenceForm(onnx::ModelProto& model) {
-  DropoutToInferenceForm(*model.mutable_graph()->mutable_node());
-  for (onnx::FunctionProto& function : *model.mutable_functions()) DropoutToInferenceForm(*function.mutable_node());
+  DropoutOfNodesToInferenceForm(*model.mutable_graph()->mutable_node());
+  for (onnx::FunctionProto& function : *model.mutable_functions()) DropoutOfNodesToInferenceForm(*function.mutable_node());
 }
 
 }  // namespace lockstep

@@ -299,4 +299,15 @@ absl::StatusOr<std::vector<Value>> BroadcastInputs(OnnxNode& n) {
   return values;
 }
 
+absl::Status Unary(OnnxNode& n, std::string_view op) {
+  n.SetOutput(0, n.b().Op(op, {n.input(0)}));
+  return absl::OkStatus();
+}
+
+absl::Status Binary(OnnxNode& n, std::string_view op) {
+  ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
+  n.SetOutput(0, n.b().Op(op, {xs[0], xs[1]}));
+  return absl::OkStatus();
+}
+
 }  // namespace lockstep

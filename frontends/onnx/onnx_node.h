@@ -136,5 +136,8 @@ absl::StatusOr<Shape> BroadcastShapes(const OnnxNode& n, const std::vector<Value
 Value BroadcastTo(Builder& b, Value x, const Shape& shape);
 // All inputs of `n` with their common shape.
 absl::StatusOr<std::vector<Value>> BroadcastInputs(OnnxNode& n);
+// Sets output 0 to the op of input 0, or of inputs 0 and 1 broadcast against each other.
+absl::Status Unary(OnnxNode& n, std::string_view op);
+absl::Status Binary(OnnxNode& n, std::string_view op);
 
 }  // namespace lockstep

@@ -11,8 +11,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-size_t At(int64_t i) { return static_cast<size_t>(i); }
-
 // What Pad says, per dimension of x. Negative amounts remove.
 absl::StatusOr<Ints> PadAmounts(OnnxNode& n, int64_t rank) {
   Ints pads, axes;

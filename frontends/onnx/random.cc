@@ -18,7 +18,7 @@ namespace {
 uint64_t SaltOf(OnnxNode& n) { return uint64_t{std::bit_cast<uint32_t>(static_cast<float>(n.Float("seed", 0)))} << 32; }
 
 // What the attribute `dtype` says, or `default_dtype`.
-absl::StatusOr<DType> DTypeAttr(OnnxNode& n, DType default_dtype) {
+absl::StatusOr<DType> RandomDType(OnnxNode& n, DType default_dtype) {
   if (!n.has_attr("dtype")) return default_dtype;
   const int64_t number = n.Int("dtype", 0);
   RETURN_IF_ERROR(n.b().status());
@@ -37,7 +37,7 @@ absl::StatusOr<TensorType> TypeOfShape(OnnxNode& n) {
   std::vector<int64_t> extents = n.Ints("shape");
   RETURN_IF_ERROR(n.b().status());
   ASSIGN_OR_RETURN(Shape shape, n.CheckedShape(std::move(extents)));
-  ASSIGN_OR_RETURN(const DType dtype, DTypeAttr(n, DType::kF32));
+  ASSIGN_OR_RETURN(const DType dtype, RandomDType(n, DType::kF32));
   return FloatsOf(n, dtype, std::move(shape));
 }
 
@@ -45,7 +45,7 @@ absl::StatusOr<TensorType> TypeOfShape(OnnxNode& n) {
 absl::StatusOr<TensorType> TypeOfInput(OnnxNode& n) {
   const Value like = n.input(0);
   RETURN_IF_ERROR(n.b().status());
-  ASSIGN_OR_RETURN(const DType dtype, DTypeAttr(n, like.dtype()));
+  ASSIGN_OR_RETURN(const DType dtype, RandomDType(n, like.dtype()));
   return FloatsOf(n, dtype, like.shape());
 }
 
@@ -79,7 +79,7 @@ absl::Status Bernoulli(OnnxNode& n) {
   const Value probability = n.input(0);
   RETURN_IF_ERROR(n.b().status());
   RETURN_IF_ERROR(FloatsOf(n, probability.dtype(), probability.shape()).status());
-  ASSIGN_OR_RETURN(const DType dtype, DTypeAttr(n, probability.dtype()));
+  ASSIGN_OR_RETURN(const DType dtype, RandomDType(n, probability.dtype()));
   n.SetOutput(0, n.b().Convert(RandomBernoulli(n.b(), probability, SaltOf(n)), dtype));
   return absl::OkStatus();
 }
@@ -91,7 +91,7 @@ absl::Status Multinomial(OnnxNode& n) {
   if (logits.shape().rank() != 2 || logits.shape()[1] == 0)
     return n.Error() << "input 0 is " << logits.type() << ", expected [rows, classes]";
   const int64_t samples = n.Int("sample_size", 1);
-  ASSIGN_OR_RETURN(const DType dtype, DTypeAttr(n, DType::kI32));
+  ASSIGN_OR_RETURN(const DType dtype, RandomDType(n, DType::kI32));
   RETURN_IF_ERROR(n.b().status());
   if (samples < 1) return n.Error() << "attribute sample_size is " << samples << ", expected at least 1";
   if (dtype != DType::kI32 && dtype != DType::kI64) return n.Error() << "of " << dtype << ", expected i32 or i64";

@@ -83,7 +83,7 @@ absl::Status ReadLengths(OnnxNode& n, RecurrentForm& form) {
   return b.status();
 }
 
-absl::StatusOr<RecurrentForm> ReadForm(OnnxNode& n, CellKind kind) {
+absl::StatusOr<RecurrentForm> ReadRecurrentForm(OnnxNode& n, CellKind kind) {
   RecurrentForm form;
   form.kind = kind;
   form.gates = kind == CellKind::kRnn ? 1 : kind == CellKind::kGru ? 3 : 4;
@@ -298,7 +298,7 @@ Value Join(Builder& b, const std::vector<Value>& of_directions, bool is_stacked,
 
 template <CellKind kind>
 absl::Status Recurrent(OnnxNode& n) {
-  ASSIGN_OR_RETURN(const RecurrentForm form, ReadForm(n, kind));
+  ASSIGN_OR_RETURN(const RecurrentForm form, ReadRecurrentForm(n, kind));
   std::vector<Value> y, h, c;
   for (int64_t direction = 0; direction < form.directions; ++direction) {
     ASSIGN_OR_RETURN(const Recurrence::Results results, Recurrence(n, form, direction).Run());

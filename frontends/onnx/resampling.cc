@@ -8,8 +8,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-size_t At(int64_t i) { return static_cast<size_t>(i); }
-
 Value SliceAlong(Builder& b, Value x, int64_t dim, int64_t start, int64_t count, int64_t stride = 1) {
   if (!x || (start == 0 && stride == 1 && count == x.shape()[dim])) return x;
   Ints starts(At(x.shape().rank()), 0), limits = x.shape().dims(), strides(At(x.shape().rank()), 1);

@@ -13,8 +13,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-size_t At(int64_t i) { return static_cast<size_t>(i); }
-
 // How one dimension changes.
 struct Axis {
   int64_t dim, input, output;

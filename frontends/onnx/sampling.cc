@@ -13,8 +13,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-size_t At(int64_t i) { return static_cast<size_t>(i); }
-
 Ints SpatialOf(const Shape& shape) { return {shape.dims().begin() + 2, shape.dims().end()}; }
 
 // x [N, C, spatial...] with one spatial dimension.

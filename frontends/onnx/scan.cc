@@ -13,8 +13,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-size_t At(int64_t i) { return static_cast<size_t>(i); }
-
 // What a Scan says of itself. Axes and directions have one entry for each scanned input, or each stacked output;
 // direction 1 is backwards.
 struct OnnxScan {
@@ -36,7 +34,7 @@ absl::StatusOr<Ints> PerValue(OnnxNode& n, std::string_view name, int64_t count,
 }
 
 // `first` is the first of the node's inputs that the body sees.
-absl::StatusOr<OnnxScan> ReadForm(OnnxNode& n, int first) {
+absl::StatusOr<OnnxScan> ReadScan(OnnxNode& n, int first) {
   OnnxScan form;
   ASSIGN_OR_RETURN(form.body, n.Body("body"));
   const int64_t num_inputs = n.num_inputs() - first;
@@ -69,7 +67,7 @@ Value MoveDim(Builder& b, Value x, int64_t from, int64_t to) {
 }
 
 // The results of a `scan` node; an error if the body cannot be that of one.
-absl::StatusOr<std::vector<Value>> RunLoop(OnnxNode& n, const OnnxScan& form, const std::vector<OnnxValue>& carried,
+absl::StatusOr<std::vector<Value>> UnrollScan(OnnxNode& n, const OnnxScan& form, const std::vector<OnnxValue>& carried,
                                            const std::vector<Value>& scanned, const Ints& axes, int64_t length) {
   using Kind = OnnxLoopInput::Kind;
   Builder& b = n.b();
@@ -111,7 +109,7 @@ absl::StatusOr<std::vector<Value>> RunScan(OnnxNode& n, const OnnxScan& form, st
   }
   absl::Status not_a_loop;
   if (length > kMostUnrolledAtOnce) {
-    absl::StatusOr<std::vector<Value>> results = RunLoop(n, form, carried, scanned, axes, length);
+    absl::StatusOr<std::vector<Value>> results = UnrollScan(n, form, carried, scanned, axes, length);
     if (results.ok()) return results;
     not_a_loop = results.status();
   }
@@ -147,7 +145,7 @@ absl::StatusOr<std::vector<Value>> RunScan(OnnxNode& n, const OnnxScan& form, st
 }
 
 absl::Status Scan(OnnxNode& n) {
-  ASSIGN_OR_RETURN(OnnxScan form, ReadForm(n, 0));
+  ASSIGN_OR_RETURN(OnnxScan form, ReadScan(n, 0));
   ASSIGN_OR_RETURN(form.input_axes, PerValue(n, "scan_input_axes", form.num_scanned, false));
   ASSIGN_OR_RETURN(form.input_directions, PerValue(n, "scan_input_directions", form.num_scanned, true));
   ASSIGN_OR_RETURN(form.output_axes, PerValue(n, "scan_output_axes", form.num_stacked, false));
@@ -167,7 +165,7 @@ absl::Status Scan(OnnxNode& n) {
 // Input 0 says how long the sequences of the batch are; it may be absent. Dimension 0 of every other input and of the
 // outputs is the batch, dimension 1 what is scanned.
 absl::Status BatchedScan(OnnxNode& n) {
-  ASSIGN_OR_RETURN(OnnxScan form, ReadForm(n, 1));
+  ASSIGN_OR_RETURN(OnnxScan form, ReadScan(n, 1));
   ASSIGN_OR_RETURN(form.input_directions, PerValue(n, "directions", form.num_scanned, true));
   form.output_axes = form.output_directions = Ints(At(form.num_stacked), 0);
   std::vector<Value> inputs;

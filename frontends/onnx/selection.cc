@@ -13,8 +13,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-size_t At(int64_t i) { return static_cast<size_t>(i); }
-
 Tensor IntsTensor(const Ints& list) { return Tensor::Of<int64_t>({static_cast<int64_t>(list.size())}, list); }
 
 // The indices of the elements that are not 0: a row for each dimension.

@@ -13,10 +13,8 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-size_t At(int64_t i) { return static_cast<size_t>(i); }
-
 // x restricted to [start, limit) along one dimension.
-Value SliceAlong(Builder& b, Value x, int64_t dim, int64_t start, int64_t limit) {
+Value SliceRange(Builder& b, Value x, int64_t dim, int64_t start, int64_t limit) {
   if (!x) return x;
   Ints starts(At(x.shape().rank()), 0), limits = x.shape().dims();
   if (start == 0 && limit == limits[At(dim)]) return x;
@@ -116,7 +114,7 @@ absl::Status Split(OnnxNode& n) {
     const int64_t size = (*sizes)[At(i)];
     if (size < 0 || size > extent - start)
       return n.Error() << "split " << ListToString(*sizes) << " of extent " << extent;
-    n.SetOutput(i, SliceAlong(n.b(), x, axis, start, start + size));
+    n.SetOutput(i, SliceRange(n.b(), x, axis, start, start + size));
     start += size;
   }
   if (start != extent) return n.Error() << "split " << ListToString(*sizes) << " of extent " << extent;

@@ -23,7 +23,7 @@ using BucketKey = std::tuple<std::string, std::string, DType, int64_t>;
 constexpr int64_t kFinal = -1;
 
 // A collective on its way into a bucket.
-struct Candidate {
+struct BucketCandidate {
   Node* node;
   int64_t position;  // as that of a bucket
   BucketKey key;
@@ -72,7 +72,7 @@ std::unordered_map<const Node*, bool> ReachesCollective(Graph& graph) {
   return reaches;
 }
 
-int64_t Bytes(const Graph& graph, Node& node) {
+int64_t WireBytes(const Graph& graph, Node& node) {
   int64_t operands = 0, results = 0;
   for (Value operand : node.operands()) operands += static_cast<int64_t>(OnRank(graph, operand).num_bytes());
   for (size_t i = 0; i < node.num_results(); ++i)
@@ -89,11 +89,11 @@ std::string AttributesOf(const Node& node) {
 }
 
 // By position.
-std::vector<Candidate> CandidatesIn(Graph& graph) {
+std::vector<BucketCandidate> CandidatesIn(Graph& graph) {
   const auto depths = Depths(graph);
   auto reaches = ReachesCollective(graph);
   std::unordered_map<const Node*, int64_t> position;
-  std::vector<Candidate> candidates;
+  std::vector<BucketCandidate> candidates;
   for (Node& node : graph.nodes()) {
     position.emplace(&node, static_cast<int64_t>(position.size()));
     if (!IsInBucket(node) || node.attr<int64_t>("bucket") >= 0 || !IsContiguous(graph, node)) continue;
@@ -104,14 +104,14 @@ std::vector<Candidate> CandidatesIn(Graph& graph) {
     }
     const int64_t depth = reaches[&node] ? depths.at(&node) : kFinal;
     candidates.push_back(
-        {&node, ready, {node.op_name(), AttributesOf(node), node.type().dtype, depth}, Bytes(graph, node)});
+        {&node, ready, {node.op_name(), AttributesOf(node), node.type().dtype, depth}, WireBytes(graph, node)});
   }
   std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.position < b.position; });
+                   [](const BucketCandidate& a, const BucketCandidate& b) { return a.position < b.position; });
   return candidates;
 }
 
-void Put(const Candidate& candidate, Bucket& bucket) {
+void PutIntoBucket(const BucketCandidate& candidate, Bucket& bucket) {
   bucket.position = bucket.nodes.empty() ? candidate.position : std::min(bucket.position, candidate.position);
   bucket.nodes.push_back(candidate.node);
   bucket.bytes += candidate.bytes;
@@ -120,11 +120,11 @@ void Put(const Candidate& candidate, Bucket& bucket) {
 // --- By size
 // ----------------------------------------------------------------------------------------------------------
 
-std::vector<Bucket> FillBySize(std::span<const Candidate> candidates, const MergeOptions& options) {
+std::vector<Bucket> FillBySize(std::span<const BucketCandidate> candidates, const MergeOptions& options) {
   std::vector<Bucket> buckets;
   std::map<BucketKey, size_t> open;  // the bucket that is being filled
   std::optional<size_t> first_final;
-  for (const Candidate& candidate : candidates) {
+  for (const BucketCandidate& candidate : candidates) {
     const auto it = open.find(candidate.key);
     const bool is_first = it != open.end() && first_final == it->second;
     if (it == open.end() ||
@@ -133,7 +133,7 @@ std::vector<Bucket> FillBySize(std::span<const Candidate> candidates, const Merg
       open[candidate.key] = buckets.size();
       buckets.emplace_back();
     }
-    Put(candidate, buckets[open[candidate.key]]);
+    PutIntoBucket(candidate, buckets[open[candidate.key]]);
   }
   return buckets;
 }
@@ -153,34 +153,34 @@ const MeasuredStep::Gradient* TimesOf(const Node& node, const MeasuredStep& meas
 }
 
 // What it weighs in the table of all_reduces, of which each byte travels to be added and as part of the sum.
-int64_t TravellingBytes(const Candidate& candidate) {
+int64_t TravellingBytes(const BucketCandidate& candidate) {
   const auto bytes = static_cast<int64_t>(static_cast<double>(candidate.bytes) * ShareThatTravels(*candidate.node));
   return TraitsOf(*candidate.node->op().collective()).scatters ? bytes / 2 : bytes;
 }
 
 // Gives each its times, and puts them in the order in which they are ready. What has none of its own has those of the
 // one before it. False if none has.
-bool FindTimes(std::vector<Candidate>& candidates, const MeasuredStep& measured) {
+bool FindTimes(std::vector<BucketCandidate>& candidates, const MeasuredStep& measured) {
   const MeasuredStep::Gradient* last = nullptr;
-  for (const Candidate& candidate : candidates) {
+  for (const BucketCandidate& candidate : candidates) {
     if (last == nullptr) last = TimesOf(*candidate.node, measured);
   }
   if (last == nullptr) return false;
-  for (Candidate& candidate : candidates) {
+  for (BucketCandidate& candidate : candidates) {
     const MeasuredStep::Gradient* const own = TimesOf(*candidate.node, measured);
     if (own != nullptr) last = own;
     candidate.times = {last->ready, last->needed, own == nullptr ? 0 : own->update};
   }
   std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.times.ready < b.times.ready; });
+                   [](const BucketCandidate& a, const BucketCandidate& b) { return a.times.ready < b.times.ready; });
   return true;
 }
 
 // Of candidates of one key, in the order in which they are ready.
-std::vector<Bucket> FillByTimes(std::span<const Candidate> candidates, const CostTable& costs) {
+std::vector<Bucket> FillByTimes(std::span<const BucketCandidate> candidates, const CostTable& costs) {
   std::vector<GradientTimes> gradients;
   int64_t kernels_end = candidates[0].times.needed;
-  for (const Candidate& candidate : candidates) {
+  for (const BucketCandidate& candidate : candidates) {
     gradients.push_back({candidate.times.ready, TravellingBytes(candidate), candidate.times.update});
     kernels_end = std::min(kernels_end, candidate.times.needed);
   }
@@ -188,7 +188,7 @@ std::vector<Bucket> FillByTimes(std::span<const Candidate> candidates, const Cos
   std::vector<Bucket> buckets;
   size_t i = 0;
   for (const size_t end : plan.ends) {
-    for (buckets.emplace_back(); i < end; ++i) Put(candidates[i], buckets.back());
+    for (buckets.emplace_back(); i < end; ++i) PutIntoBucket(candidates[i], buckets.back());
   }
   return buckets;
 }
@@ -201,10 +201,10 @@ const CostTable* CostsFor(const Node& node, const MeasuredStep& measured) {
 }
 
 // Fills buckets with what the step was measured for, and takes it out of the candidates.
-absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<Candidate>& candidates, const MeasuredStep& measured) {
-  std::map<BucketKey, std::vector<Candidate>> groups;
-  std::vector<Candidate> others;
-  for (const Candidate& candidate : candidates) {
+absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<BucketCandidate>& candidates, const MeasuredStep& measured) {
+  std::map<BucketKey, std::vector<BucketCandidate>> groups;
+  std::vector<BucketCandidate> others;
+  for (const BucketCandidate& candidate : candidates) {
     if (CostsFor(*candidate.node, measured) == nullptr) others.push_back(candidate);
     else groups[candidate.key].push_back(candidate);
   }
@@ -225,12 +225,12 @@ absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<Candidate>& candida
     buckets.insert(buckets.end(), filled.begin(), filled.end());
   }
   if (buckets.empty() && !groups.empty()) {
-    const Candidate& first = groups.begin()->second[0];
+    const BucketCandidate& first = groups.begin()->second[0];
     return InvalidArgument() << "no gradient of this program is among those that were measured, such as %"
                              << first.node->operand(0).name() << ": the report is of another program";
   }
   std::stable_sort(others.begin(), others.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.position < b.position; });
+                   [](const BucketCandidate& a, const BucketCandidate& b) { return a.position < b.position; });
   candidates = std::move(others);
   return buckets;
 }
@@ -240,7 +240,7 @@ absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<Candidate>& candida
 bool IsInBucket(const Node& node) { return node.op().collective() && TraitsOf(*node.op().collective()).is_in_bucket; }
 
 absl::StatusOr<std::vector<Bucket>> FillBuckets(Graph& graph, const MergeOptions& options) {
-  std::vector<Candidate> candidates = CandidatesIn(graph);
+  std::vector<BucketCandidate> candidates = CandidatesIn(graph);
   std::vector<Bucket> buckets;
   if (options.measured) {
     ASSIGN_OR_RETURN(buckets, TakeMeasured(candidates, *options.measured));

@@ -19,7 +19,6 @@ namespace {
 using Places = std::vector<Whereabouts>;
 
 constexpr size_t kReckoned = 8;  // of the quickest plans by the walk, beside the runners-up: their programs decide
-constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // A way through the segments from one on to the last and back, for one way to be given values and to return others.
 struct Suffix {
@@ -139,11 +138,11 @@ void Search::GoForward() {
         Put(segment.given, layer.given[from], where);
         Decide(i, candidate, where);
         const double seconds = walk_.Run(segment.forward, where);
-        if (seconds == kNever) continue;
+        if (seconds == kImpossible) continue;
         const auto [it, is_new] = known.emplace(Take(given, where), next.given.size());
         if (is_new) {
           next.given.push_back(it->first);
-          next.seconds.push_back(kNever);
+          next.seconds.push_back(kImpossible);
           next.bytes.push_back(std::numeric_limits<int64_t>::max());
         }
         const Edge edge{from, candidate, it->second, seconds, BytesOf(i, where)};
@@ -232,7 +231,7 @@ std::vector<Found> Search::GoBack() {
         Places where = there;
         Put(returned, places, where);
         const double seconds = edge.seconds + walk_.Run(segment.backward, where);
-        if (seconds == kNever) continue;
+        if (seconds == kImpossible) continue;
         std::vector<Suffix>& into = before[edge.from][Take(segment.returned, where)];
         for (const Suffix& suffix : suffixes) {
           into.push_back({suffix.seconds + seconds, suffix.bytes + edge.bytes, static_cast<int>(choices_.size())});

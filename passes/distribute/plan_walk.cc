@@ -11,11 +11,9 @@
 namespace lockstep::passes {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr PlaceCode kLocalCode = 1, kFirstPartial = 2, kFirstSplit = 8;
 
 bool IsPartial(PlaceCode code) { return code >= kFirstPartial && code < kFirstSplit; }
-size_t At(int i) { return static_cast<size_t>(i); }
 
 std::vector<TensorType> ResultTypesOf(const Node& node) {
   std::vector<TensorType> types;
@@ -60,7 +58,7 @@ double PlanWalk::Run(const std::vector<PlanItem>& items, std::vector<Whereabouts
   double seconds = 0;
   for (const PlanItem& item : items) {
     seconds += item.node == nullptr ? End(item, where) : Run(item, where);
-    if (seconds == kNever) break;
+    if (seconds == kImpossible) break;
   }
   return seconds;
 }
@@ -104,7 +102,7 @@ double PlanWalk::Run(const PlanItem& item, std::vector<Whereabouts>& where) {
 double PlanWalk::Move(int value, PlaceCode to, std::vector<Whereabouts>& where) {
   Whereabouts& place = where[At(value)];
   if (place.is == to || (place.also >> to & 1) != 0) return 0;
-  if (place.is == kLocalCode || to == kLocalCode || IsPartial(to)) return kNever;
+  if (place.is == kLocalCode || to == kLocalCode || IsPartial(to)) return kImpossible;
   if (place.is == kReplicatedCode) {  // the slice is computed, or taken
     return IsStored(program_.values[At(value)]) ? static_cast<double>(BytesOf(value, to)) / machine_.bandwidth : 0;
   }
@@ -172,13 +170,13 @@ PlanWalk::Ruling PlanWalk::AskRule(const PlanItem& item, const std::vector<Place
   }
   result.seconds = ruling.failure.empty() && !ruling.decompose
                        ? NodeSeconds(node, of_operands, of_results, mesh_, machine_)
-                       : kNever;
+                       : kImpossible;
   return result;
 }
 
 PlanWalk::Ruling PlanWalk::DistributeAlone(const PlanItem& item, const std::vector<PlaceCode>& operands) {
   const Node& node = *item.node;
-  Ruling ruling{operands, std::vector<PlaceCode>(node.num_results(), kReplicatedCode), kNever};
+  Ruling ruling{operands, std::vector<PlaceCode>(node.num_results(), kReplicatedCode), kImpossible};
   const auto make = [&]() -> absl::StatusOr<Graph> {
     Graph alone(graph_.name());
     if (!graph_.mesh().empty()) alone.set_mesh(graph_.mesh());

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -17,6 +18,9 @@
 #include "passes/distribute/plan_program.h"
 
 namespace lockstep::passes {
+
+// The cost of what cannot be.
+inline constexpr double kImpossible = std::numeric_limits<double>::infinity();
 
 // A placement as a number below 32; dimensions up to 23.
 using PlaceCode = uint8_t;

@@ -220,7 +220,7 @@ class Quantization {
   int64_t row_ = 0;     // elements that travel
 };
 
-absl::StatusOr<bool> Run(Graph& graph) {
+absl::StatusOr<bool> RunQuantizeWire(Graph& graph) {
   if (!graph.is_placed()) return false;
   std::vector<Node*> found;
   for (Node& node : graph.nodes()) {
@@ -248,6 +248,6 @@ const Input* StateOfGradient(const Graph& graph, std::string_view name) {
   return found && graph.FindResult(found->name(), /*is_state=*/true) ? found : nullptr;
 }
 
-Pass QuantizeWire() { return {"quantize-wire", Run, Keeps::kResults, /*needs_mesh=*/true}; }
+Pass QuantizeWire() { return {"quantize-wire", RunQuantizeWire, Keeps::kResults, /*needs_mesh=*/true}; }
 
 }  // namespace lockstep::passes

@@ -64,7 +64,7 @@ absl::Status Swap(Graph& graph, Node& reduce, Node& scale, int scaled) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Run(Graph& graph) {
+absl::StatusOr<bool> RunReduceBeforeScale(Graph& graph) {
   bool changed = false;
   // A scale after another is found again, in what the first has become.
   for (bool found = true; found;) {
@@ -87,6 +87,6 @@ absl::StatusOr<bool> Run(Graph& graph) {
 
 }  // namespace
 
-Pass ReduceBeforeScale() { return {"reduce-before-scale", Run, Keeps::kMeaning, /*needs_mesh=*/true}; }
+Pass ReduceBeforeScale() { return {"reduce-before-scale", RunReduceBeforeScale, Keeps::kMeaning, /*needs_mesh=*/true}; }
 
 }  // namespace lockstep::passes

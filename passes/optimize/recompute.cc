@@ -21,7 +21,7 @@ bool IsCheap(const Node& node) {
 
 bool IsReshape(const Node& node) { return node.op().is_mover() && node.op().has_trait(kKeepsOrder); }
 
-int64_t Bytes(Value value) { return value.type().num_bytes(); }
+int64_t BytesOf(Value value) { return value.type().num_bytes(); }
 
 // How to compute a value: nodes in their order, without those that every body gets a copy of, and what they read.
 struct Recipe {
@@ -72,8 +72,8 @@ class Recomputation {
     if (!CanStoreLeaves(from, recipe, by_all)) return absl::OkStatus();
     // If some need the value, it is stored: the others then compute it again if they read no more for that.
     if (!by_all) std::erase_if(bytes_to_read, [](const auto& each) { return each.second > 0; });
-    int64_t saved = (by_all ? Bytes(value) : 0) - BytesToStore(from, recipe);
-    for (const auto& [group, bytes] : bytes_to_read) saved += Bytes(value) - bytes;
+    int64_t saved = (by_all ? BytesOf(value) : 0) - BytesToStore(from, recipe);
+    for (const auto& [group, bytes] : bytes_to_read) saved += BytesOf(value) - bytes;
     if (saved <= 0) return absl::OkStatus();
     for (const auto& [group, bytes] : bytes_to_read) RETURN_IF_ERROR(ComputeAgain(group, value, recipe));
     return absl::OkStatus();
@@ -85,7 +85,7 @@ class Recomputation {
 
   int64_t BytesToStore(size_t from, const Recipe& recipe) const {
     int64_t bytes = 0;
-    for (const Value leaf : recipe.leaves) bytes += IsStored(from, leaf) ? 0 : Bytes(leaf);
+    for (const Value leaf : recipe.leaves) bytes += IsStored(from, leaf) ? 0 : BytesOf(leaf);
     return bytes;
   }
 
@@ -143,7 +143,7 @@ class Recomputation {
     if (static_cast<int64_t>(nodes.size() + recipe.nodes.size()) > options_.max_nodes) return std::nullopt;
     Values operands = OperandsOf(group);
     int64_t bytes = 0;
-    for (const Value leaf : recipe.leaves) bytes += operands.insert(leaf).second ? Bytes(leaf) : 0;
+    for (const Value leaf : recipe.leaves) bytes += operands.insert(leaf).second ? BytesOf(leaf) : 0;
     if (static_cast<int64_t>(operands.size()) > options_.max_operands) return std::nullopt;
     return bytes;
   }

@@ -32,9 +32,9 @@ bool StartsWith(const Shape& shape, const Ints& dims) {
 bool MayBeTwice(const Node& node) { return node.Is("reshape") || node.Is("broadcast"); }
 
 // What lies between a reshape that takes rows apart and those that merged them.
-class Region {
+class RowsRegion {
  public:
-  Region(Graph& graph, Node& apart, Ints dims) : graph_(graph), apart_(apart), dims_(std::move(dims)) {}
+  RowsRegion(Graph& graph, Node& apart, Ints dims) : graph_(graph), apart_(apart), dims_(std::move(dims)) {}
 
   // Whether all of it can be computed on rows that are apart.
   bool Find() { return Add(apart_.operand(0)) && has_products_ && IsUsedHereAlone(); }
@@ -141,7 +141,7 @@ class Region {
   ValueMap separate_;  // from results of nodes_
 };
 
-absl::StatusOr<bool> Run(Graph& graph) {
+absl::StatusOr<bool> RunSeparateRows(Graph& graph) {
   if (!graph.mesh().axes().empty()) return false;
   bool changed = false;
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
@@ -149,7 +149,7 @@ absl::StatusOr<bool> Run(Graph& graph) {
     if (!node.Is("reshape") || node.operand(0).shape().rank() == 0 || !graph.IsUsed(node.result())) continue;
     const Ints dims = DimsOfRows(node.type().shape, node.operand(0).shape()[0]);
     if (dims.empty()) continue;
-    Region region(graph, node, dims);
+    RowsRegion region(graph, node, dims);
     if (!region.Find()) continue;
     RETURN_IF_ERROR(region.Rewrite());
     changed = true;
@@ -159,6 +159,6 @@ absl::StatusOr<bool> Run(Graph& graph) {
 
 }  // namespace
 
-Pass SeparateRows() { return {"separate-rows", Run}; }
+Pass SeparateRows() { return {"separate-rows", RunSeparateRows}; }
 
 }  // namespace lockstep::passes

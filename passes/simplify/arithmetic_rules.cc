@@ -3,15 +3,13 @@
 #include <cmath>
 
 #include "passes/simplify/constants.h"
+#include "passes/simplify/letters.h"
 #include "passes/simplify/rule.h"
 
 namespace lockstep::passes {
 namespace {
 
 using enum Numbers;
-
-constexpr AnyValue x{0}, y{1};
-constexpr AnySplat c0{0}, c1{1};
 
 // 2^k or -2^k for an integer k.
 bool IsPowerOfTwo(double number) {

@@ -2,17 +2,13 @@
 
 #include "core/ops/op_list.h"
 #include "passes/simplify/constants.h"
+#include "passes/simplify/letters.h"
 #include "passes/simplify/rule.h"
 
 namespace lockstep::passes {
 namespace {
 
 using enum Numbers;
-
-constexpr AnyValue x{0};
-constexpr AnySplat c0{0};
-constexpr AnyAttr<Ints> p{0}, q{1};
-constexpr AnyAttr<double> value{2};
 
 Condition Equals(AnySplat c, AnyAttr<double> value) {
   return [=](const Match& m) { return m[c] == Tensor::Scalar(m[c].dtype(), m[value]); };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "passes/simplify/letters.h"
 #include "passes/simplify/rule.h"
 
 namespace lockstep::passes {
@@ -11,11 +12,9 @@ namespace {
 
 using enum Numbers;
 
-constexpr AnyValue x{0}, y{1};
-constexpr AnyAttr<std::string> axis{0}, kind{1};
-constexpr AnyAttr<int64_t> dim{2}, other{3}, root{4};
-constexpr AnyAttr<DType> dtype{3};
-constexpr AnyAttr<Ints> p{3}, q{4};
+constexpr AnyAttr<std::string> axis{2}, kind{3};
+constexpr AnyAttr<int64_t> other{4}, root{6};
+constexpr AnyAttr<DType> dtype{4};
 const AttrExpr<std::string> sum(std::string("sum")), max(std::string("max")), min(std::string("min"));
 
 // Whether all ranks along the axis hold the same, and a reduction of this kind over them is that.

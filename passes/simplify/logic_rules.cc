@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "passes/simplify/letters.h"
 #include "passes/simplify/rule.h"
 
 namespace lockstep::passes {
@@ -10,10 +11,8 @@ namespace {
 
 using enum Numbers;
 
-constexpr AnyValue x{0}, y{1}, z{2};
-constexpr AnyAttr<std::string> direction{0};
-constexpr AnyAttr<DType> between{0}, to{1};
-constexpr AnyAttr<Ints> p{2};
+constexpr AnyAttr<std::string> direction{1};
+constexpr AnyAttr<DType> between{1}, to{2};
 
 // The direction in which x and y compare where they do not in this one.
 AttrExpr<std::string> Opposite(AnyAttr<std::string> direction) {

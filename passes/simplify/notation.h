@@ -52,7 +52,7 @@ struct AnyAttr {
 // What the letters of a pattern were found to be, at one node.
 class Match {
  public:
-  static constexpr size_t kSlots = 6;
+  static constexpr size_t kSlots = 7;
 
   explicit Match(Node& node) : node_(&node) {}
   Node& node() const { return *node_; }  // that is replaced

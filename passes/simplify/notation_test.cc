@@ -6,14 +6,11 @@
 
 #include "core/printer.h"
 #include "core/verifier.h"
+#include "passes/simplify/letters.h"
 #include "passes/simplify/rule.h"
 
 namespace lockstep::passes {
 namespace {
-
-constexpr AnyValue x{0}, y{1};
-constexpr AnySplat c0{0}, c1{1};
-constexpr AnyAttr<Ints> p{0}, q{1};
 
 // A graph of a, b: `type` and constants two, three: `type`, with these nodes and the result %r.
 Graph MakeGraph(const std::string& nodes, const std::string& type = "f32[4]") {

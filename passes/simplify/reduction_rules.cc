@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "passes/simplify/letters.h"
 #include "passes/simplify/rule.h"
 
 namespace lockstep::passes {
@@ -9,9 +10,7 @@ namespace {
 
 using enum Numbers;
 
-constexpr AnyValue x{0}, y{1};
-constexpr AnyAttr<Ints> p{0}, q{1};
-constexpr AnyAttr<bool> s{2}, t{3}, wide{4};
+constexpr AnyAttr<bool> left{2}, right{3}, wide{4};
 
 bool Contains(const Ints& list, int64_t value) { return std::find(list.begin(), list.end(), value) != list.end(); }
 
@@ -121,10 +120,10 @@ std::vector<SimplifyRule> ReductionRules() {
       {"reduce_min_of_broadcast", kAll, ReduceMin(Broadcast(x, p), q),
        Broadcast(ReduceMin(x, ReducedBelow(p, q)), Without(p, q)), GlobalTypes(), Repeat(p, q)},
 
-      {"matmul_of_transpose", kAll, MatMul(Transpose(x, p), y, s, t, wide), MatMul(x, y, !s, t, wide),
+      {"matmul_of_transpose", kAll, MatMul(Transpose(x, p), y, left, right, wide), MatMul(x, y, !left, right, wide),
        SwapsLastTwoOfBoth(p, x, y)},
-      {"matmul_by_transpose", kAll, MatMul(x, Transpose(y, p), s, t, wide), MatMul(x, y, s, !t, wide), SwapsLastTwo(p)},
-      {"transpose_of_matmul", kAll, Transpose(Only(MatMul(x, y, s, t, wide)), p), MatMul(y, x, !t, !s, wide),
+      {"matmul_by_transpose", kAll, MatMul(x, Transpose(y, p), left, right, wide), MatMul(x, y, left, !right, wide), SwapsLastTwo(p)},
+      {"transpose_of_matmul", kAll, Transpose(Only(MatMul(x, y, left, right, wide)), p), MatMul(y, x, !right, !left, wide),
        SwapsLastTwoOfBoth(p, x, y)},
       {"transpose_of_sum_of_matmuls", kAll, Transpose(Only(SumOfMatMuls(x, y, wide)), p), SumOfMatMuls(y, x, wide),
        SwapsLastTwo(p)},

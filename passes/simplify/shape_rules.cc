@@ -4,17 +4,13 @@
 
 #include "core/ops/op_list.h"
 #include "passes/simplify/constants.h"
+#include "passes/simplify/letters.h"
 #include "passes/simplify/rule.h"
 
 namespace lockstep::passes {
 namespace {
 
 using enum Numbers;
-
-constexpr AnyValue x{0};
-constexpr AnyAttr<Ints> p{0}, q{1}, r{2}, s{3};
-constexpr AnyAttr<double> value{4};
-constexpr AnyAttr<int64_t> dim{0};
 
 Condition IsSorted(AnyAttr<Ints> list) {
   return [list](const Match& m) { return std::is_sorted(m[list].begin(), m[list].end()); };

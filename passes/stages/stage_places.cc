@@ -9,7 +9,7 @@
 namespace lockstep::passes {
 namespace {
 
-int64_t Bytes(Value value) { return static_cast<int64_t>(value.type().num_bytes()); }
+int64_t TransferBytes(Value value) { return static_cast<int64_t>(value.type().num_bytes()); }
 
 }  // namespace
 
@@ -43,7 +43,7 @@ absl::Status StagePlan::CutForward() {
   // What is alive at a cut goes forward, and its gradient back.
   for (Value value : alive) {
     for (size_t cut = position.at(value.node) + 1; cut <= last_read.at(value); ++cut)
-      cuts[cut] += 2 * options_.operations_per_byte * static_cast<double>(Bytes(value));
+      cuts[cut] += 2 * options_.operations_per_byte * static_cast<double>(TransferBytes(value));
   }
   const std::vector<size_t> begins = BalancedCut(costs, cuts, options_.stages);
   for (size_t stage = 0; stage < begins.size(); ++stage) {
@@ -203,7 +203,7 @@ void StagePlan::PlaceAfter() {
     } else {
       int64_t limit = options_.stages - 1;
       const auto largest =
-          std::max_element(roots.begin(), roots.end(), [](Value a, Value b) { return Bytes(a) < Bytes(b); });
+          std::max_element(roots.begin(), roots.end(), [](Value a, Value b) { return TransferBytes(a) < TransferBytes(b); });
       if (largest != roots.end()) limit = StageOf(*largest);
       item.stage = StageNear(forward, limit);
       if (item.stage < 0) item.stage = limit;

@@ -13,7 +13,6 @@
 namespace lockstep::passes {
 namespace {
 
-using Where = StagePlan::Where;
 using Part = StagePlan::Part;
 
 bool IsLoopOverMicroBatches(const Node& node) { return node.Is("scan") && node.attr<bool>("one_at_a_time"); }
@@ -118,11 +117,11 @@ void StagePlan::AddItems() {
       const Item* const of = ItemOf(value);
       item.is_of_each |= IsScanned(value) || (of != nullptr && of->is_of_each);
       const bool is_of_states = states_.contains(value) || (IsOfLoop(value) && !Roots(OfOneMicroBatch(value)).empty());
-      is_everywhere &= !is_of_states && (of == nullptr || of->where == Where::kEverywhere);
+      is_everywhere &= !is_of_states && (of == nullptr || of->where == StagePlan::Where::kEverywhere);
     }
     if (node.op().has_trait(kCollective)) is_everywhere = false;
-    if (is_everywhere) item.where = Where::kEverywhere;
-    else if (IsMadeWhereItIsRead(node)) item.where = Where::kWhereItIsRead;
+    if (is_everywhere) item.where = StagePlan::Where::kEverywhere;
+    else if (IsMadeWhereItIsRead(node)) item.where = StagePlan::Where::kWhereItIsRead;
     item_of_[&node] = items_.size();
     items_.push_back(item);
   };
@@ -186,9 +185,9 @@ void StagePlan::AddRoots(Value value, std::vector<Value>& roots) const {
   if (IsScanned(value)) return AddRoots(Stack(value), roots);
   const Item* const item = ItemOf(value);
   const bool is_sum = IsOfLoop(value) && !Roots(OfOneMicroBatch(value)).empty();
-  if (is_sum || IsState(value) || (item != nullptr && item->where == Where::kStage)) {
+  if (is_sum || IsState(value) || (item != nullptr && item->where == StagePlan::Where::kStage)) {
     if (std::find(roots.begin(), roots.end(), value) == roots.end()) roots.push_back(value);
-  } else if (item != nullptr && item->where == Where::kWhereItIsRead) {
+  } else if (item != nullptr && item->where == StagePlan::Where::kWhereItIsRead) {
     for (Value operand : item->node->operands()) AddRoots(operand, roots);
   }
 }
@@ -230,7 +229,7 @@ void StagePlan::FindReaders() {
     }
   };
   for (const Item& item : items_) {
-    if (item.where != Where::kStage) continue;
+    if (item.where != StagePlan::Where::kStage) continue;
     LOCKSTEP_CHECK(item.stage >= 0 && item.stage < options_.stages) << item.node->Describe();
     for (Value operand : item.node->operands()) read(operand, item.stage);
   }

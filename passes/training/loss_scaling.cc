@@ -11,7 +11,7 @@
 namespace lockstep::passes {
 namespace {
 
-constexpr char kSource[] = "loss scaling";
+constexpr char kScalingSource[] = "loss scaling";
 
 // Whether all elements are finite numbers. What ranks with parts of x take the maximum of is 0 or 1: not every library
 // finds a NaN by it.
@@ -45,7 +45,7 @@ absl::StatusOr<LossScaling> LossScaling::Add(Graph& graph) {
 }
 
 absl::Status LossScaling::MakeFactor() {
-  Builder b(*graph_, nullptr, kSource);
+  Builder b(*graph_, nullptr, kScalingSource);
   const Value is_given = b.Op(
       "and", {b.Compare(scale_, b.SplatLike(0, scale_), "gt"), b.Compare(scale_, b.SplatLike(HUGE_VAL, scale_), "lt")});
   const Value least = b.SplatLike(kLeastLossScale, scale_);
@@ -54,14 +54,14 @@ absl::Status LossScaling::MakeFactor() {
 }
 
 absl::StatusOr<Value> LossScaling::FactorAs(DType dtype) {
-  Builder b(*graph_, nullptr, kSource);
+  Builder b(*graph_, nullptr, kScalingSource);
   const Value factor = b.Convert(factor_, dtype);
   RETURN_IF_ERROR(b.status());
   return factor;
 }
 
 absl::Status LossScaling::Unscale(std::vector<Value>& gradients) {
-  Builder b(*graph_, nullptr, kSource);
+  Builder b(*graph_, nullptr, kScalingSource);
   const Value by = b.Div(b.SplatLike(1, factor_), factor_);
   for (Value& gradient : gradients) {
     gradient = b.Mul(gradient, b.Broadcast(b.Convert(by, gradient.dtype()), gradient.shape(), {}));
@@ -82,7 +82,7 @@ absl::Status LossScaling::SetNext(Value state, Value next) {
 }
 
 absl::Status LossScaling::UpdateFactor() {
-  Builder b(*graph_, nullptr, kSource);
+  Builder b(*graph_, nullptr, kScalingSource);
   const Value good_steps = b.AddScalar(good_steps_, 1);
   const Value is_due = b.Compare(b.Convert(good_steps, DType::kF64), interval_, "ge");
   const Value grown = b.Mul(factor_, b.Convert(growth_, DType::kF32));

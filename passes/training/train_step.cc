@@ -57,18 +57,18 @@ absl::Status CheckPatterns(const Graph& graph, std::string_view option, const st
 }
 
 // A state to train; one that was named in full must be trainable, one that a pattern matched may be.
-struct Candidate {
+struct TrainedCandidate {
   Value state;
   bool is_named;
 };
 
-absl::StatusOr<std::vector<Candidate>> Candidates(const Graph& graph, const TrainStepSpec& spec) {
+absl::StatusOr<std::vector<TrainedCandidate>> Candidates(const Graph& graph, const TrainStepSpec& spec) {
   RETURN_IF_ERROR(CheckPatterns(graph, "trained", spec.trained));
   RETURN_IF_ERROR(CheckPatterns(graph, "frozen", spec.frozen));
   const auto lists = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  std::vector<Candidate> candidates;
+  std::vector<TrainedCandidate> candidates;
   for (const Input& input : graph.inputs()) {
     if (!input.is_state) continue;
     const bool is_named = lists(spec.trained, input.name());
@@ -133,10 +133,10 @@ struct Trained {
   std::vector<Value> states, gradients;
 };
 
-absl::StatusOr<Trained> AddGradientsOf(Graph& graph, Value loss, const std::vector<Candidate>& candidates,
+absl::StatusOr<Trained> AddGradientsOf(Graph& graph, Value loss, const std::vector<TrainedCandidate>& candidates,
                                        const std::optional<LossQuotient>& quotient, Value factor) {
   std::vector<Value> wrt;
-  for (const Candidate& candidate : candidates) wrt.push_back(candidate.state);
+  for (const TrainedCandidate& candidate : candidates) wrt.push_back(candidate.state);
   ASSIGN_OR_RETURN(const std::vector<Value> gradients,
                    AddGradients(graph, quotient ? quotient->sum : loss, wrt, factor));
   if (!loss.node->Is("input")) graph.SetName(loss, "loss");
@@ -183,7 +183,7 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   }
   RETURN_IF_ERROR(LowerModel(graph, spec.precision));
   ASSIGN_OR_RETURN(const Value loss, AddLosses(graph, spec.losses, rows));
-  ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, Candidates(graph, spec));
+  ASSIGN_OR_RETURN(const std::vector<TrainedCandidate> candidates, Candidates(graph, spec));
   std::optional<LossScaling> scaling;
   Value factor;
   if (spec.precision == DType::kF16) {
@@ -191,7 +191,7 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
     ASSIGN_OR_RETURN(factor, scaling->FactorAs(loss.dtype()));
   }
   std::vector<Value> states;
-  for (const Candidate& candidate : candidates) states.push_back(candidate.state);
+  for (const TrainedCandidate& candidate : candidates) states.push_back(candidate.state);
   // In f16 gradients of a sum would be too large.
   const auto quotient = scaling ? std::nullopt : LossQuotientOf(loss, states);
   ASSIGN_OR_RETURN(Trained trained, AddGradientsOf(graph, loss, candidates, quotient, factor));

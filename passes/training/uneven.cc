@@ -12,7 +12,7 @@
 namespace lockstep::passes {
 namespace {
 
-constexpr char kSource[] = "rows";
+constexpr char kRowsSource[] = "rows";
 
 // The inputs that are cut along the data axis.
 std::vector<const Input*> BatchesOf(const Graph& model) {
@@ -87,7 +87,7 @@ absl::StatusOr<Value> RowsOf(Builder& b, Value rows, int64_t extent) {
 }
 
 absl::Status FinishRows(Graph& step, Value rows) {
-  Builder b(step, nullptr, kSource);
+  Builder b(step, nullptr, kRowsSource);
   const Value count = b.ReduceSum(rows, {0});
   const Value is_any = b.Compare(count, b.SplatLike(0, count), "gt");
   RETURN_IF_ERROR(b.status());

@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-constexpr absl::Duration kNap = absl::Milliseconds(20);     // between looks at failures
+constexpr absl::Duration kFailureNap = absl::Milliseconds(20);     // between looks at failures
 constexpr absl::Duration kPulse = absl::Milliseconds(200);  // between looks at processes
 constexpr absl::Duration kMaxGrace = absl::Seconds(1);
 
@@ -82,7 +82,7 @@ absl::Status Group::SleepUntil(absl::FunctionRef<bool()> ready, absl::FunctionRe
       const std::optional<std::vector<Search::Culprit>> culprits = search->Poll();
       if (culprits.has_value()) return ready() ? absl::OkStatus() : TimedOut(*culprits, what);
     }
-    changed.Sleep(seen, kNap);
+    changed.Sleep(seen, kFailureNap);
   }
 }
 

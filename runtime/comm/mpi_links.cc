@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int kNoticeTag = 32000;
+constexpr int kMpiNoticeTag = 32000;
 constexpr int kTags = 1 << 15;  // of one channel
 constexpr absl::Duration kShortestNap = absl::Microseconds(50);
 constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
@@ -52,7 +52,7 @@ class GivenUp {
 };
 
 // A notice as it travels.
-struct NoticeMessage {
+struct MpiNotice {
   int32_t kind = 0;
   int32_t rank = 0;
   int32_t code = 0;  // absl::StatusCode
@@ -133,25 +133,25 @@ class MpiLinks final : public Links {
   absl::Status Lost(int) const override { return absl::OkStatus(); }
 
   void SendNotice(int to_rank, const Notice& notice) override {
-    NoticeMessage message{.kind = static_cast<int32_t>(notice.kind),
+    MpiNotice message{.kind = static_cast<int32_t>(notice.kind),
                           .rank = notice.rank,
                           .code = static_cast<int32_t>(notice.status.code())};
     CopyText(std::string_view(notice.status.message().data(), notice.status.message().size()), message.text,
              kMessageBytes);
     auto buffer = std::make_shared<MessageBytes>(sizeof(message));
     std::memcpy(buffer->data(), &message, sizeof(message));
-    (void)Send(to_rank, kNoticeTag, std::move(buffer));  // and given up: nobody waits for it
+    (void)Send(to_rank, kMpiNoticeTag, std::move(buffer));  // and given up: nobody waits for it
   }
 
   std::optional<Notice> PollNotice() override {
     int there = 0;
     MPI_Message handle;
     MPI_Status status;
-    if (MPI_Improbe(MPI_ANY_SOURCE, TagOf(kNoticeTag), comm_, &there, &handle, &status) != MPI_SUCCESS || !there) {
+    if (MPI_Improbe(MPI_ANY_SOURCE, TagOf(kMpiNoticeTag), comm_, &there, &handle, &status) != MPI_SUCCESS || !there) {
       GivenUp::Get().Sweep();
       return std::nullopt;
     }
-    NoticeMessage message;
+    MpiNotice message;
     if (MPI_Mrecv(&message, sizeof(message), MPI_BYTE, &handle, &status) != MPI_SUCCESS) return std::nullopt;
     return Notice{.kind = static_cast<Notice::Kind>(message.kind),
                   .rank = message.rank,

@@ -15,7 +15,7 @@ constexpr size_t kPartBytes = 128 * 1024;  // of halving: of what a group swaps 
 
 uint64_t DivideUp(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
-size_t RoundUp(uint64_t bytes) { return DivideUp(bytes, kFewestBytes) * kFewestBytes; }
+size_t RoundUpShare(uint64_t bytes) { return DivideUp(bytes, kFewestBytes) * kFewestBytes; }
 
 int Log2(int power) {
   int log = 0;
@@ -96,13 +96,13 @@ ChunkLimits ChunkLimitsOf(Route route, uint64_t bytes, int groups, int largest_g
   if (route == Route::kHalving) {
     const size_t most = kPartBytes * static_cast<size_t>(PowerOfTwoBelow(groups));
     const uint64_t share = std::max<uint64_t>(kLeastBytes, DivideUp(bytes, static_cast<uint64_t>(largest_group)));
-    return {most, std::min<size_t>(most, RoundUp(share))};
+    return {most, std::min<size_t>(most, RoundUpShare(share))};
   }
   if (route != Route::kOwner && route != Route::kRing) return {kMostBytes, kLeastBytes};
   // As many for each rank.
   const uint64_t share = std::max<uint64_t>(1, DivideUp(bytes, ranks));
   const uint64_t wanted = std::clamp<uint64_t>(share / kChunksInShare, kLeastBytes, kMostBytes);
-  const size_t chunk = RoundUp(DivideUp(share, DivideUp(share, wanted)));
+  const size_t chunk = RoundUpShare(DivideUp(share, DivideUp(share, wanted)));
   return {chunk, chunk};
 }
 

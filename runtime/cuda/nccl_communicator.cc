@@ -17,8 +17,8 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr auto kRest = std::chrono::microseconds(50);
-constexpr auto kBusy = std::chrono::microseconds(100);  // in which NCCL's thread has mostly launched a collective
+constexpr auto kNcclRest = std::chrono::microseconds(50);
+constexpr auto kNcclBusy = std::chrono::microseconds(100);  // in which NCCL's thread has mostly launched a collective
 // Of all ranks' barriers, in whichever wait they are late.
 constexpr char kLate[] = "a GPU that waits for its peers";
 
@@ -161,7 +161,7 @@ absl::Status NcclCommunicator::JoinAs(const ncclUniqueId& id) {
 
 // Until NCCL has done what it had begun in a thread of its own.
 absl::Status NcclCommunicator::AwaitReady(std::string_view what) {
-  const absl::Time begin = absl::Now(), busy = begin + absl::FromChrono(kBusy);
+  const absl::Time begin = absl::Now(), busy = begin + absl::FromChrono(kNcclBusy);
   for (;;) {
     ncclResult_t state = ncclInProgress;
     {
@@ -176,7 +176,7 @@ absl::Status NcclCommunicator::AwaitReady(std::string_view what) {
     }
     RETURN_IF_ERROR(host_.CheckPeers());
     if (absl::Now() - begin > timeout()) return Late(what);
-    std::this_thread::sleep_for(kRest);
+    std::this_thread::sleep_for(kNcclRest);
   }
   RETURN_IF_ERROR(host_.CheckPeers());
   return FailedPrecondition() << what << ": NCCL's communicator was aborted";

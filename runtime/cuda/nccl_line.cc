@@ -12,8 +12,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kRest = std::chrono::microseconds(50);
-constexpr auto kLastWait = std::chrono::seconds(10);
+constexpr auto kLineRest = std::chrono::microseconds(50);
+constexpr auto kLineLastWait = std::chrono::seconds(10);
 constexpr int kPriority = -1;  // collectives before kernels: peers wait for them
 
 template <typename T>
@@ -114,23 +114,23 @@ void NcclLine::AbortAll() {
 
 bool NcclLine::AwaitIdle(const std::function<bool()>& go_on) {
   if (!device_.MakeCurrent().ok()) return true;  // nothing runs any more
-  const auto until = Clock::now() + kLastWait;
+  const auto until = Clock::now() + kLineLastWait;
   for (CUstream stream : {device_.stream()->handle(), stream_}) {
     while (device_.api().StreamQuery(stream) == CUDA_ERROR_NOT_READY) {
       if (!go_on()) return false;
       if (Clock::now() >= until) stuck_ = true;
       if (stuck_) return false;
-      std::this_thread::sleep_for(kRest);
+      std::this_thread::sleep_for(kLineRest);
     }
   }
   return true;
 }
 
 bool NcclLine::AwaitEnd(NcclHandle& handle) {
-  if (handle.AwaitEnd(Clock::now() + (left_behind_ ? Clock::duration::zero() : kLastWait))) return true;
+  if (handle.AwaitEnd(Clock::now() + (left_behind_ ? Clock::duration::zero() : kLineLastWait))) return true;
   if (!left_behind_.exchange(true)) {
     std::fprintf(stderr, "lockstep: %s: ncclCommAbort has not ended after %d s, and is left behind in its thread\n",
-                 device_.description().c_str(), static_cast<int>(kLastWait.count()));
+                 device_.description().c_str(), static_cast<int>(kLineLastWait.count()));
   }
   return false;
 }
