@@ -47,7 +47,7 @@ Graph MlpStep() {
 
 // Assigns the states and runs three times. What comes out: of each run the results, the first in memory of the caller,
 // and the states after it.
-absl::StatusOr<std::vector<Tensor>> Train(Rank& rank, int number, const Mesh& mesh) {
+absl::StatusOr<std::vector<Tensor>> TrainOnMachine(Rank& rank, int number, const Mesh& mesh) {
   Executor& executor = *rank.executor;
   const Executable& executable = executor.executable();
   for (const ValueInfo& state : executable.states) {
@@ -94,7 +94,7 @@ std::vector<std::vector<Tensor>> TrainOnRanks(const Graph& graph, const Mesh& me
     if (rank->opened.of_devices != nullptr) {
       EXPECT_EQ(static_cast<StagedCommunicator&>(*rank->opened.of_devices).splits(), expected_splits);
     }
-    ASSIGN_OR_RETURN(of_ranks[static_cast<size_t>(world.rank())], Train(*rank, world.rank(), mesh));
+    ASSIGN_OR_RETURN(of_ranks[static_cast<size_t>(world.rank())], TrainOnMachine(*rank, world.rank(), mesh));
     return CheckReplicas(*rank->executor, *rank->opened.communicator);
   });
   EXPECT_TRUE(status.ok()) << status;

@@ -26,11 +26,11 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-const Mesh kGrid({{"data", 2}, {"model", 2}});
+const Mesh kMeshGrid({{"data", 2}, {"model", 2}});
 
 // The rows of the batch are split over `data`; over `model` the columns of the first weight, and the rows of the
 // second.
-constexpr char kMlp[] = R"(
+constexpr char kMeshMlp[] = R"(
 graph @mlp(%x: f32[8,6] split(0), state %w: f32[6,10] split(1, model), state %b: f32[10] split(0, model), state %u: f32[10,5] split(0, model), state %c: f32[5]) -> (logits: f32[8,5]) {
   %z = matmul %x, %w : f32[8,10]
   %bb = broadcast %b {dims=[1], shape=[8,10]} : f32[8,10]
@@ -43,7 +43,7 @@ graph @mlp(%x: f32[8,6] split(0), state %w: f32[6,10] split(1, model), state %b:
 }
 )";
 
-Graph StepOf(std::string_view model) {
+Graph MeshStep(std::string_view model) {
   absl::StatusOr<Graph> graph = ParseGraph(model);
   LOCKSTEP_CHECK(graph.ok()) << graph.status();
   passes::TrainStepSpec spec;
@@ -56,7 +56,7 @@ Graph StepOf(std::string_view model) {
 absl::StatusOr<std::unique_ptr<Executor>> LoadOnGrid(const std::string& text, Communicator& communicator,
                                                      Device& device) {
   CompileOptions options;
-  options.mesh = kGrid;
+  options.mesh = kMeshGrid;
   return Load(text, communicator, device, options);
 }
 
@@ -82,7 +82,7 @@ std::vector<Tensor> GlobalInputs(const Graph& step, int number) {
 }
 
 // What one rank of `mesh` does, with its part of everything.
-absl::StatusOr<History> Train(const Graph& step, const Mesh& mesh, Communicator& communicator) {
+absl::StatusOr<History> TrainOnMesh(const Graph& step, const Mesh& mesh, Communicator& communicator) {
   ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
   ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
   CompileOptions options;
@@ -118,10 +118,10 @@ absl::StatusOr<History> Train(const Graph& step, const Mesh& mesh, Communicator&
   return history;
 }
 
-std::vector<History> TrainOnRanks(const Graph& step, const Mesh& mesh) {
+std::vector<History> TrainOnMeshRanks(const Graph& step, const Mesh& mesh) {
   std::vector<History> of_ranks(static_cast<size_t>(mesh.num_ranks()));
   const absl::Status status = ForEachRank(static_cast<int>(of_ranks.size()), [&](Communicator& communicator) {
-    absl::StatusOr<History> history = Train(step, mesh, communicator);
+    absl::StatusOr<History> history = TrainOnMesh(step, mesh, communicator);
     if (history.ok()) of_ranks[static_cast<size_t>(communicator.rank())] = *std::move(history);
     return history.status();
   });
@@ -164,11 +164,11 @@ void ExpectClose(const Tensor& found, const Tensor& expected, const std::string&
 
 // The two weights are split along `model`, and the step needs collectives along both axes.
 TEST(MeshAxes, TrainingWithSplitWeightsIsThatOfOneRank) {
-  const Graph step = StepOf(kMlp);
-  for (const Mesh& mesh : {kGrid, Mesh({{"model", 2}, {"data", 2}}), Mesh({{"data", 4}, {"model", 2}})}) {
+  const Graph step = MeshStep(kMeshMlp);
+  for (const Mesh& mesh : {kMeshGrid, Mesh({{"model", 2}, {"data", 2}}), Mesh({{"data", 4}, {"model", 2}})}) {
     SCOPED_TRACE(mesh.ToString());
-    const std::vector<History> found = TrainOnRanks(step, mesh), expected = Interpreted(step, mesh);
-    const std::vector<History> one = TrainOnRanks(step, Mesh({{"data", 1}}));
+    const std::vector<History> found = TrainOnMeshRanks(step, mesh), expected = Interpreted(step, mesh);
+    const std::vector<History> one = TrainOnMeshRanks(step, Mesh({{"data", 1}}));
     ASSERT_EQ(found.size(), static_cast<size_t>(mesh.num_ranks()));
     for (size_t rank = 0; rank < found.size(); ++rank) {
       ASSERT_EQ(found[rank].losses.size(), static_cast<size_t>(kSteps)) << rank;
@@ -199,8 +199,8 @@ TEST(MeshAxes, CollectivesAndBucketsAreOfBothAxes) {
   const auto backend = CreateBackend("cpu");
   ASSERT_TRUE(backend.ok()) << backend.status();
   CompileOptions options;
-  options.mesh = kGrid;
-  const auto executable = Compile(StepOf(kMlp), **backend, options);
+  options.mesh = kMeshGrid;
+  const auto executable = Compile(MeshStep(kMeshMlp), **backend, options);
   ASSERT_TRUE(executable.ok()) << executable.status();
   EXPECT_THAT(executable->certificate.lines, testing::Contains(HasSubstr("along model")));
   EXPECT_THAT(executable->certificate.lines, testing::Contains(HasSubstr("along data")));
@@ -229,11 +229,11 @@ graph @norm(%x: f64[4,3,2,2] split(0) split(3, model), %scale: f64[3], %shift: f
   const PlacementMap placed = {{"data", Placement::Split(0)}, {"model", Placement::Split(3)}};
   std::vector<std::vector<Tensor>> inputs;
   for (int64_t rank = 0; rank < 4; ++rank)
-    inputs.push_back({LocalPart(whole[0], placed, kGrid, rank), whole[1], whole[2]});
+    inputs.push_back({LocalPart(whole[0], placed, kMeshGrid, rank), whole[1], whole[2]});
   const auto backend = CreateBackend("cpu");
   ASSERT_TRUE(backend.ok()) << backend.status();
   CompileOptions options;
-  options.mesh = kGrid;
+  options.mesh = kMeshGrid;
   const auto results = RunInProcess(*graph, **backend, inputs, options);
   ASSERT_TRUE(results.ok()) << results.status();
   // Of the samples of each rank along `data`, and of all of their columns.
@@ -254,7 +254,7 @@ graph @norm(%x: f64[4,3,2,2] split(0) split(3, model), %scale: f64[3], %shift: f
 TEST(MeshAxes, AFailureReachesRanksOfOtherParts) {
   std::vector<absl::Status> runs(4);
   std::barrier through(4);
-  const std::string step = StepOf(kMlp).ToString();
+  const std::string step = MeshStep(kMeshMlp).ToString();
   const auto all = StatusOfEach(4, [&](Communicator& communicator, Device& device) -> absl::Status {
     ASSIGN_OR_RETURN(const auto executor, LoadOnGrid(step, communicator, device));
     const Tensor x = Tensor::Full({DType::kF32, {4, 6}}, 0.5);
@@ -392,7 +392,7 @@ graph @quiet(%x: f32[4] split(0), state %v: f32[2]) -> (s: f32[], %v: f32[2]) {
 std::vector<absl::Status> RunQuiet(double other_x, double other_v) {
   return StatusOfEach(4, [&](Communicator& communicator, Device& device) -> absl::Status {
     CompileOptions options;
-    options.mesh = kGrid;
+    options.mesh = kMeshGrid;
     options.replicated = true;
     ASSIGN_OR_RETURN(const auto executor, Load(kQuietModel, communicator, device, options));
     for (const std::string& line : executor->executable().certificate.lines) EXPECT_THAT(line, Not(HasSubstr("model")));
@@ -433,7 +433,7 @@ local graph @inputs(%all: f32[4,4], %rows: f32[4,4] split(0), %columns: f32[4,4]
   for (size_t i = 0; i < first.size(); ++i) {
     const PlacementMap& placements = graph->inputs()[i].placements();
     for (size_t rank = 0; rank < 4; ++rank) {
-      EXPECT_EQ(FirstReplica(placements, kGrid, static_cast<int64_t>(rank)), static_cast<int64_t>(first[i][rank]));
+      EXPECT_EQ(FirstReplica(placements, kMeshGrid, static_cast<int64_t>(rank)), static_cast<int64_t>(first[i][rank]));
       for (size_t other = 0; other < rank; ++other) {
         EXPECT_EQ(inputs[rank][i] == inputs[other][i], first[i][rank] == first[i][other])
             << graph->inputs()[i].name() << " of ranks " << other << " and " << rank;
@@ -483,12 +483,12 @@ TEST(MeshAxes, AGlobalValueGivesEachRankItsSliceOfASplitState) {
   ExpectSlices(two, "split(0)", {Tensor::Of<float>({2, 2}, {0, 1, 2, 3}), Tensor::Of<float>({2, 2}, {4, 5, 6, 7})});
   ExpectSlices(two, "split(1)", {Tensor::Of<float>({4, 1}, {0, 2, 4, 6}), Tensor::Of<float>({4, 1}, {1, 3, 5, 7})});
   const Tensor even = Tensor::Of<float>({4, 1}, {0, 2, 4, 6}), odd = Tensor::Of<float>({4, 1}, {1, 3, 5, 7});
-  ExpectSlices(kGrid, "split(1, model)", {even, odd, even, odd});
-  ExpectSlices(kGrid, "split(1)", {even, even, odd, odd});
-  ExpectSlices(kGrid, "split(1) split(0, model)",
+  ExpectSlices(kMeshGrid, "split(1, model)", {even, odd, even, odd});
+  ExpectSlices(kMeshGrid, "split(1)", {even, even, odd, odd});
+  ExpectSlices(kMeshGrid, "split(1) split(0, model)",
                {Tensor::Of<float>({2, 1}, {0, 2}), Tensor::Of<float>({2, 1}, {4, 6}), Tensor::Of<float>({2, 1}, {1, 3}),
                 Tensor::Of<float>({2, 1}, {5, 7})});
-  ExpectSlices(kGrid, "split(0) split(0, model)",  // first along `data`, then each half along `model`
+  ExpectSlices(kMeshGrid, "split(0) split(0, model)",  // first along `data`, then each half along `model`
                {Tensor::Of<float>({1, 2}, {0, 1}), Tensor::Of<float>({1, 2}, {2, 3}), Tensor::Of<float>({1, 2}, {4, 5}),
                 Tensor::Of<float>({1, 2}, {6, 7})});
 }

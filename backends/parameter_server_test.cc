@@ -26,7 +26,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr int64_t kRows = 12;  // of a batch, for 1, 2 and 3 workers
-constexpr int kRuns = 4;
+constexpr int kServerRuns = 4;
 constexpr int64_t kCut = 40;  // elements; larger states are cut over all servers
 
 constexpr char kModel[] = R"(
@@ -104,7 +104,7 @@ absl::StatusOr<States> Read(Executor& executor) {
   return states;
 }
 
-absl::Status Assign(Executor& executor, const States& states) {
+absl::Status AssignOnRanks(Executor& executor, const States& states) {
   for (const auto& [name, value] : states) RETURN_IF_ERROR(executor.AssignState(name, {value.type(), value.bytes()}));
   return absl::OkStatus();
 }
@@ -134,7 +134,7 @@ absl::StatusOr<std::unique_ptr<Executor>> LoadStep(const Graph& graph, Communica
   return Executor::Load(std::move(executable), &communicator, &device, {.servers = client});
 }
 
-absl::Status Train(Executor& executor, int begin, int end, int rank, int ranks) {
+absl::Status TrainByServers(Executor& executor, int begin, int end, int rank, int ranks) {
   const int64_t rows = kRows / ranks;
   for (int run = begin; run < end; ++run) {
     const Inputs inputs(run, rank * rows, rows);
@@ -164,12 +164,12 @@ void OnWorkers(const Graph& graph, int workers, int servers, const OnWorker& f, 
 }
 
 // Without servers: the states after some runs.
-States WithAllReduce(const Graph& graph, int workers, int runs = kRuns) {
+States WithAllReduce(const Graph& graph, int workers, int runs = kServerRuns) {
   States states;
   for (const absl::Status& status : StatusOfEach(workers, [&](Communicator& communicator, Device& device) {
          ASSIGN_OR_RETURN(const auto executor, LoadStep(graph, communicator, device, std::nullopt, nullptr));
          RETURN_IF_ERROR(AssignFirst(*executor));
-         RETURN_IF_ERROR(Train(*executor, 0, runs, communicator.rank(), workers));
+         RETURN_IF_ERROR(TrainByServers(*executor, 0, runs, communicator.rank(), workers));
          ASSIGN_OR_RETURN(States own, Read(*executor));
          if (communicator.rank() == 0) states = std::move(own);
          return absl::OkStatus();
@@ -190,7 +190,7 @@ TEST_P(SynchronousTest, ServersComputeTheBitsOfAllReduce) {
   EXPECT_EQ(expected.size(), optimizer == kAdam ? 10u : 6u);
   OnWorkers(graph, workers, servers, [&, workers = workers](Executor& executor, int rank) -> absl::Status {
     RETURN_IF_ERROR(AssignFirst(executor));
-    RETURN_IF_ERROR(Train(executor, 0, kRuns, rank, workers));
+    RETURN_IF_ERROR(TrainByServers(executor, 0, kServerRuns, rank, workers));
     ASSIGN_OR_RETURN(const States states, Read(executor));
     ExpectSameBits(states, expected);
     return absl::OkStatus();
@@ -211,7 +211,7 @@ TEST(ParameterServer, WholeArraysAndSocketsGiveTheSameBits) {
       [&](Executor& executor, int rank) -> absl::Status {
         EXPECT_GT(executor.executable().served.front().bigarray_bound, kCut);
         RETURN_IF_ERROR(AssignFirst(executor));
-        RETURN_IF_ERROR(Train(executor, 0, kRuns, rank, 2));
+        RETURN_IF_ERROR(TrainByServers(executor, 0, kServerRuns, rank, 2));
         ASSIGN_OR_RETURN(const States states, Read(executor));
         ExpectSameBits(states, expected);
         return absl::OkStatus();
@@ -224,9 +224,9 @@ TEST(ParameterServer, SettingsReachTheServers) {
   States expected;
   const auto train = [](Executor& executor, int rank) -> absl::Status {
     RETURN_IF_ERROR(AssignFirst(executor));
-    for (int run = 0; run < kRuns; ++run) {
+    for (int run = 0; run < kServerRuns; ++run) {
       RETURN_IF_ERROR(executor.Set("optimizer/learning_rate", 0.5 / (run + 1)));
-      RETURN_IF_ERROR(Train(executor, run, run + 1, rank, 2));
+      RETURN_IF_ERROR(TrainByServers(executor, run, run + 1, rank, 2));
     }
     return absl::OkStatus();
   };
@@ -254,19 +254,19 @@ TEST(ParameterServer, GoesOnFromStatesThatWereRead) {
   States half;
   OnWorkers(graph, 2, 2, [&](Executor& executor, int rank) -> absl::Status {
     RETURN_IF_ERROR(AssignFirst(executor));
-    RETURN_IF_ERROR(Train(executor, 0, kRuns / 2, rank, 2));
+    RETURN_IF_ERROR(TrainByServers(executor, 0, kServerRuns / 2, rank, 2));
     ASSIGN_OR_RETURN(States states, Read(executor));
     if (rank == 0) half = std::move(states);
     return absl::OkStatus();
   });
-  EXPECT_EQ(half.at("optimizer/step").data<int64_t>()[0], kRuns / 2);
+  EXPECT_EQ(half.at("optimizer/step").data<int64_t>()[0], kServerRuns / 2);
   OnWorkers(graph, 2, 1, [&](Executor& executor, int rank) -> absl::Status {
     RETURN_IF_ERROR(AssignFirst(executor));
-    RETURN_IF_ERROR(Train(executor, 0, 1, rank, 2));  // which is forgotten
-    RETURN_IF_ERROR(Assign(executor, half));
+    RETURN_IF_ERROR(TrainByServers(executor, 0, 1, rank, 2));  // which is forgotten
+    RETURN_IF_ERROR(AssignOnRanks(executor, half));
     ASSIGN_OR_RETURN(const States assigned, Read(executor));
     ExpectSameBits(assigned, half);
-    RETURN_IF_ERROR(Train(executor, kRuns / 2, kRuns, rank, 2));
+    RETURN_IF_ERROR(TrainByServers(executor, kServerRuns / 2, kServerRuns, rank, 2));
     ASSIGN_OR_RETURN(const States states, Read(executor));
     ExpectSameBits(states, expected);
     return absl::OkStatus();
@@ -284,8 +284,8 @@ TEST(ParameterServer, ProgramsHaveStatesOfTheirOwn) {
     ASSIGN_OR_RETURN(const auto second, LoadStep(graph, communicator, device, Synchronous(), client.get()));
     for (Executor* executor : {first.get(), second.get()}) RETURN_IF_ERROR(AssignFirst(*executor));
     RETURN_IF_ERROR(first->Set("optimizer/learning_rate", 100));
-    RETURN_IF_ERROR(Train(*first, 0, 2, 0, 1));
-    RETURN_IF_ERROR(Train(*second, 0, kRuns, 0, 1));
+    RETURN_IF_ERROR(TrainByServers(*first, 0, 2, 0, 1));
+    RETURN_IF_ERROR(TrainByServers(*second, 0, kServerRuns, 0, 1));
     ASSIGN_OR_RETURN(const States states, Read(*second));
     ExpectSameBits(states, expected);
     return absl::OkStatus();
@@ -367,12 +367,12 @@ TEST(ParameterServer, OneAsynchronousWorkerTrainsAsARank) {
     const States expected = WithAllReduce(graph, 1);
     OnAsynchronousWorkers(graph, 1, 2, -1, [&](Executor& executor, ServerClient& client) -> absl::Status {
       RETURN_IF_ERROR(AssignFirst(executor));
-      RETURN_IF_ERROR(Train(executor, 0, kRuns, 0, 1));
+      RETURN_IF_ERROR(TrainByServers(executor, 0, kServerRuns, 0, 1));
       ASSIGN_OR_RETURN(const States states, Read(executor));
       ExpectSameBits(states, expected);
       ASSIGN_OR_RETURN(const auto staleness, client.Staleness());
       // Pieces: w1 is cut over both servers, b1 and w2 are whole.
-      EXPECT_EQ(staleness, (std::map<int64_t, int64_t>{{0, 4 * kRuns}}));
+      EXPECT_EQ(staleness, (std::map<int64_t, int64_t>{{0, 4 * kServerRuns}}));
       return absl::OkStatus();
     });
   }
@@ -385,19 +385,19 @@ TEST(ParameterServer, AllGradientsOfAsynchronousWorkersCount) {
   std::atomic<bool> has_trained = false;
   OnAsynchronousWorkers(graph, 2, 1, -1, [&](Executor& executor, ServerClient& client) -> absl::Status {
     RETURN_IF_ERROR(AssignFirst(executor));
-    RETURN_IF_ERROR(Train(executor, 0, 1, 0, 1));
+    RETURN_IF_ERROR(TrainByServers(executor, 0, 1, 0, 1));
     // Worker 0 is done before, so that its own copies are not the last.
     while (client.rank() == 1 && !has_trained) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    const absl::Status trained = Train(executor, 1, kRuns, 0, 1);
+    const absl::Status trained = TrainByServers(executor, 1, kServerRuns, 0, 1);
     if (client.rank() == 0) has_trained = true;
     RETURN_IF_ERROR(trained);
     RETURN_IF_ERROR(client.Barrier());
     ASSIGN_OR_RETURN(States own, Read(executor));
-    EXPECT_EQ(own.at("optimizer/step").data<int64_t>()[0], 2 * kRuns);
+    EXPECT_EQ(own.at("optimizer/step").data<int64_t>()[0], 2 * kServerRuns);
     ASSIGN_OR_RETURN(const auto staleness, client.Staleness());
     int64_t updates = 0;
     for (const auto& [late, times] : staleness) updates += times;
-    EXPECT_EQ(updates, 3 * 2 * kRuns);
+    EXPECT_EQ(updates, 3 * 2 * kServerRuns);
     const std::lock_guard<std::mutex> lock(mutex);
     states[client.rank()] = std::move(own);
     return absl::OkStatus();
@@ -416,7 +416,7 @@ TEST(ParameterServer, AsynchronousWorkersBeginAtTheValuesOfTheFirst) {
     std::mt19937_64 random(is_first ? 1 : 2);
     const Tensor weight = RandomTensor({DType::kF32, {10, 4}}, random, -1, 1);
     RETURN_IF_ERROR(executor.AssignState("w2", {weight.type(), weight.bytes()}));
-    RETURN_IF_ERROR(Train(executor, 0, 1, 0, 1));
+    RETURN_IF_ERROR(TrainByServers(executor, 0, 1, 0, 1));
     ASSIGN_OR_RETURN(const ConstTensorRef loss, executor.ResultOfLastRun("loss"));
     losses[static_cast<size_t>(client.rank())] = *static_cast<const float*>(loss.data);
     ASSIGN_OR_RETURN(const States states, Read(executor));
@@ -437,7 +437,7 @@ TEST(ParameterServer, StalenessIsBounded) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
         ++slow;  // before its push
       }
-      RETURN_IF_ERROR(Train(executor, run, run + 1, 0, 1));
+      RETURN_IF_ERROR(TrainByServers(executor, run, run + 1, 0, 1));
       if (client.rank() == 0) {
         EXPECT_LE(run + 1 - slow, kBound) << "it is ahead by more than the bound";
       }
@@ -462,14 +462,14 @@ TEST(ParameterServer, ADeadServerIsNamed) {
     RETURN_IF_ERROR(loaded.status());
     Executor& executor = **loaded;
     RETURN_IF_ERROR(AssignFirst(executor));
-    RETURN_IF_ERROR(Train(executor, 0, 1, communicator.rank(), 2));
+    RETURN_IF_ERROR(TrainByServers(executor, 0, 1, communicator.rank(), 2));
     RETURN_IF_ERROR(client->Barrier());
     if (communicator.rank() == 0) {
       job.Kill(1);
       is_dead = true;
     }
     while (!is_dead) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return Train(executor, 1, 3, communicator.rank(), 2);
+    return TrainByServers(executor, 1, 3, communicator.rank(), 2);
   });
   bool named = false;
   for (const absl::Status& status : statuses) {
@@ -494,7 +494,7 @@ absl::Status HeardInWait(const Graph& graph, const passes::ServerOptions& option
     Communicator& own = options.synchronous ? world : *alone;
     ASSIGN_OR_RETURN(const auto executor, LoadStep(graph, own, device, options, client.get()));
     RETURN_IF_ERROR(AssignFirst(*executor));
-    RETURN_IF_ERROR(Train(*executor, 0, 1, options.synchronous ? world.rank() : 0, options.synchronous ? 2 : 1));
+    RETURN_IF_ERROR(TrainByServers(*executor, 0, 1, options.synchronous ? world.rank() : 0, options.synchronous ? 2 : 1));
     if (world.rank() == 0) {
       const absl::Status heard = wait(*executor);
       is_over = true;
@@ -512,7 +512,7 @@ absl::Status HeardInWait(const Graph& graph, const passes::ServerOptions& option
 
 absl::Status AssignAndTrain(Executor& executor) {
   RETURN_IF_ERROR(AssignFirst(executor));
-  return Train(executor, 1, 2, 0, executor.executable().served.front().synchronous ? 2 : 1);
+  return TrainByServers(executor, 1, 2, 0, executor.executable().served.front().synchronous ? 2 : 1);
 }
 
 TEST(ParameterServer, WhoWaitsAtABarrierOfServersHearsOfTheWorld) {
@@ -527,7 +527,7 @@ TEST(ParameterServer, WhoWaitsAtABarrierOfServersHearsOfTheWorld) {
 
 // Worker 0 is ahead of the other one by more than the bound.
 TEST(ParameterServer, WhoWaitsForAReplyHearsOfTheWorld) {
-  const auto go_ahead = [](Executor& executor) { return Train(executor, 1, 4, 0, 1); };
+  const auto go_ahead = [](Executor& executor) { return TrainByServers(executor, 1, 4, 0, 1); };
   EXPECT_THAT(MessageOf(HeardInWait(StepOf(kMomentum), Asynchronous(0), false, go_ahead)),
               AllOf(HasSubstr("pu"), HasSubstr("rank 1"), HasSubstr("the culprit's own words")));
 }
@@ -577,10 +577,10 @@ TEST(ParameterServer, WhatAFailedRunHasPulledIsWrittenNowhere) {
     auto executor = Executor::Load(FailingProgram(graph), own.get(), device.get(), {.servers = client.get()});
     ASSERT_TRUE(executor.ok()) << executor.status();
     EXPECT_TRUE(AssignFirst(**executor).ok());
-    EXPECT_THAT(MessageOf(Train(**executor, 0, 1, 0, 1)), HasSubstr("a kernel fails"));
+    EXPECT_THAT(MessageOf(TrainByServers(**executor, 0, 1, 0, 1)), HasSubstr("a kernel fails"));
   }
   EXPECT_TRUE(AssignFirst(**other).ok());
-  const absl::Status trained = Train(**other, 0, kRuns, 0, 1);
+  const absl::Status trained = TrainByServers(**other, 0, kServerRuns, 0, 1);
   EXPECT_TRUE(trained.ok()) << trained;
   const absl::StatusOr<States> states = Read(**other);
   ASSERT_TRUE(states.ok()) << states.status();
@@ -599,10 +599,10 @@ TEST(ParameterServer, AnAsynchronousWorkerGoesOnAfterAFailure) {
   absl::StatusOr<States> first = Read(**executor);  // zeros, and what the servers keep
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_TRUE(AssignFirst(**executor).ok());
-  EXPECT_THAT(MessageOf(Train(**executor, 0, 1, 0, 1)), HasSubstr("a kernel fails"));
-  EXPECT_TRUE(Assign(**executor, *first).ok());
+  EXPECT_THAT(MessageOf(TrainByServers(**executor, 0, 1, 0, 1)), HasSubstr("a kernel fails"));
+  EXPECT_TRUE(AssignOnRanks(**executor, *first).ok());
   EXPECT_TRUE(AssignFirst(**executor).ok());
-  const absl::Status trained = Train(**executor, 0, kRuns, 0, 1);
+  const absl::Status trained = TrainByServers(**executor, 0, kServerRuns, 0, 1);
   ASSERT_TRUE(trained.ok()) << trained;
   const absl::StatusOr<States> states = Read(**executor);
   ASSERT_TRUE(states.ok()) << states.status();

@@ -13,7 +13,7 @@ namespace {
 
 const TensorType kType{DType::kF32, Shape({4})};
 
-constexpr char kMomentum[] = R"(
+constexpr char kMomentumUpdate[] = R"(
 graph @update(%gradient: f32[4], state %value: f32[4], state %value/v: f32[4], setting %rate: f64[] in [0.0, inf) = 0.5)
     -> (%value: f32[4], %value/v: f32[4]) {
   %value.next, %v.next = sgd_momentum %value, %value/v, %gradient {learning_rate=%rate, momentum=0.5} : f32[4], f32[4]
@@ -23,7 +23,7 @@ graph @update(%gradient: f32[4], state %value: f32[4], state %value/v: f32[4], s
 TEST(ServerUpdate, ComputesWhatTheGraphSays) {
   const absl::StatusOr<MakeUpdate> make = MakeCompiledUpdates();
   ASSERT_TRUE(make.ok()) << make.status();
-  absl::StatusOr<std::unique_ptr<Update>> update = (*make)(kMomentum, kType);
+  absl::StatusOr<std::unique_ptr<Update>> update = (*make)(kMomentumUpdate, kType);
   ASSERT_TRUE(update.ok()) << update.status();
   std::vector<float> value = {1, 2, 3, 4}, next(4);
   const std::vector<float> gradient = {1, 1, 2, 2};

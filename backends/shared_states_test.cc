@@ -82,7 +82,7 @@ void Disturb(Executable& executable, const Disturbance& disturbance, int rank) {
 }
 
 // What a rank sees: its results, one after the other, and the weight after the last run.
-absl::StatusOr<std::vector<Tensor>> Train(Communicator& communicator, Device& device, bool shared,
+absl::StatusOr<std::vector<Tensor>> TrainSharing(Communicator& communicator, Device& device, bool shared,
                                           const Disturbance& disturbance) {
   const int ranks = communicator.size();
   ASSIGN_OR_RETURN(Executable executable, CompileFor(LateReader(ranks), communicator, Shared(ranks, shared)));
@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<Tensor>> Train(Communicator& communicator, Device& de
 std::vector<std::vector<Tensor>> TrainAll(int ranks, bool shared, const Disturbance& disturbance = {}) {
   std::vector<std::vector<Tensor>> all(static_cast<size_t>(ranks));
   const std::vector<absl::Status> statuses = StatusOfEach(ranks, [&](Communicator& communicator, Device& device) {
-    auto seen = Train(communicator, device, shared, disturbance);
+    auto seen = TrainSharing(communicator, device, shared, disturbance);
     if (seen.ok()) all[static_cast<size_t>(communicator.rank())] = *std::move(seen);
     return seen.status();
   });

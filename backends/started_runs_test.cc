@@ -28,7 +28,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr float kUntouched = -7;
-const TensorType kWeight{DType::kF32, {3, 5}};
+const TensorType kStartedWeight{DType::kF32, {3, 5}};
 
 // The inputs of run `salt`, and its loss.
 struct Call {
@@ -65,7 +65,7 @@ class StartedRuns : public testing::TestWithParam<Machine> {
     EXPECT_TRUE(status.ok()) << status;
   }
   static absl::Status Assign(Executor& executor) {
-    const Tensor w = Values(kWeight, 1);
+    const Tensor w = Values(kStartedWeight, 1);
     return executor.AssignState("w", {w.type(), w.bytes()});
   }
   static bool has_queue() { return GetParam() != Machine::kHost; }
@@ -75,12 +75,12 @@ INSTANTIATE_TEST_SUITE_P(Machines, StartedRuns,
                          testing::Values(Machine::kHost, Machine::kSimulated, Machine::kCuda, Machine::kLazyCuda),
                          [](const auto& info) { return Name(info.param); });
 
-constexpr int kRuns = 12;
+constexpr int kStartedRuns = 12;
 
 absl::StatusOr<std::vector<float>> LossesAndWeights(Executor& executor, int lag) {
   std::vector<Call> calls;
-  for (int run = 0; run < kRuns; ++run) calls.emplace_back(run);
-  for (int run = 0; run < kRuns; ++run) {
+  for (int run = 0; run < kStartedRuns; ++run) calls.emplace_back(run);
+  for (int run = 0; run < kStartedRuns; ++run) {
     ASSIGN_OR_RETURN(const int64_t number, calls[static_cast<size_t>(run)].Start(executor));
     EXPECT_EQ(number, run + 1);
     if (run >= lag) {
@@ -89,12 +89,12 @@ absl::StatusOr<std::vector<float>> LossesAndWeights(Executor& executor, int lag)
       EXPECT_NE(calls[static_cast<size_t>(run - lag)].loss, kUntouched) << run;
     }
   }
-  RETURN_IF_ERROR(executor.Wait(kRuns));
-  EXPECT_EQ(executor.counters().runs, kRuns);
+  RETURN_IF_ERROR(executor.Wait(kStartedRuns));
+  EXPECT_EQ(executor.counters().runs, kStartedRuns);
   std::vector<float> found;
   found.reserve(calls.size());
   for (const Call& call : calls) found.push_back(call.loss);
-  Tensor w(kWeight);
+  Tensor w(kStartedWeight);
   RETURN_IF_ERROR(executor.ReadState("w", {w.type(), w.mutable_bytes()}));
   for (float element : w.mutable_data<float>()) found.push_back(element);
   ASSIGN_OR_RETURN(const ConstTensorRef old, executor.ResultOfLastRun("old"));
@@ -110,8 +110,8 @@ TEST_P(StartedRuns, ComputeWhatRunsOneByOneDo) {
                return absl::OkStatus();
              },
              {.check_every = 0});
-  ASSERT_EQ(expected.size(), kRuns + 30u);
-  EXPECT_NE(expected[kRuns], Values(kWeight, 1).At(0)) << "nothing was learnt";
+  ASSERT_EQ(expected.size(), kStartedRuns + 30u);
+  EXPECT_NE(expected[kStartedRuns], Values(kStartedWeight, 1).At(0)) << "nothing was learnt";
   for (int lag : {0, 1, 2, 5}) {
     for (int64_t check_every : {0, 3}) {
       WithRank(
@@ -147,7 +147,7 @@ TEST_P(StartedRuns, TwoAreUnderWayAtMost) {
       EXPECT_EQ(calls[1].loss, kUntouched);
     }
     // Whoever looks at what runs leave waits for them.
-    Tensor w(kWeight);
+    Tensor w(kStartedWeight);
     RETURN_IF_ERROR(executor.ReadState("w", {w.type(), w.mutable_bytes()}));
     EXPECT_FALSE(executor.IsUnderWay(3));
     EXPECT_NE(calls[2].loss, kUntouched);
@@ -240,7 +240,7 @@ TEST(StartedRunsOfAGpu, InputsComeWhileTheRunBeforeComputes) {
 // --- Runs that fail -----------------------------------------------------------------------------------------------
 
 TEST_P(StartedRuns, EachCallTellsAnErrorOnce) {
-  Tensor w = Values(kWeight, 1);
+  Tensor w = Values(kStartedWeight, 1);
   const std::vector<std::function<absl::Status(Executor&)>> next = {
       [](Executor& e) {  // the next one waits for the run before the last alone
         Call call(1);

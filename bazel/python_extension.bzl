@@ -1,6 +1,8 @@
 """A Python extension module that shares its process with torch, TensorFlow and others."""
 
-def python_extension(name, srcs, deps, **kwargs):
+load(":units.bzl", "unit_library")
+
+def python_extension(name, srcs, hdrs, deps, **kwargs):
     """Builds the extension module `<name>.so`; `:<name>` is that file.
 
     Only PyInit_* is exported, so nothing of ours can stand in for a symbol of another library.
@@ -10,12 +12,18 @@ def python_extension(name, srcs, deps, **kwargs):
     Args:
       name: of the module, with the leading underscore.
       srcs: the C++ sources.
+      hdrs: the headers of these alone.
       deps: the C++ libraries; @nanobind is added.
       **kwargs: passed on to cc_binary.
     """
+    unit_library(
+        name = name + "_functions",
+        srcs = srcs + hdrs,
+        deps = deps + ["@nanobind"],
+        alwayslink = True,
+    )
     native.cc_binary(
         name = name + ".so",
-        srcs = srcs,
         additional_linker_inputs = ["//bazel:python_extension.lds"],
         linkopts = [
             "-Wl,--version-script=$(location //bazel:python_extension.lds)",
@@ -23,7 +31,7 @@ def python_extension(name, srcs, deps, **kwargs):
             "-Wl,-rpath,'$$ORIGIN/../../..'",
         ],
         linkshared = True,
-        deps = deps + ["@nanobind"],
+        deps = [":{}_functions".format(name)],
         **kwargs
     )
     native.filegroup(

@@ -17,7 +17,7 @@ using testing::HasSubstr;
 constexpr char kMlp[] = "test/models/mlp.onnx";
 constexpr char kConvNetBn[] = "test/models/convnet_bn.onnx";
 
-std::string TemporaryPath(const std::string& name) {
+std::string ExportPath(const std::string& name) {
   return (std::filesystem::path(testing::TempDir()) / name).string();
 }
 
@@ -32,7 +32,7 @@ void WriteModel(const onnx::ModelProto& model, const std::string& path) {
   std::ofstream(path, std::ios::binary) << model.SerializeAsString();
 }
 
-ImportedModel Import(const std::string& path) {
+ImportedModel Imported(const std::string& path) {
   auto model = ImportOnnx(path, {{{"batch", 4}}});
   LOCKSTEP_CHECK(model.ok()) << model.status();
   return *std::move(model);
@@ -40,22 +40,22 @@ ImportedModel Import(const std::string& path) {
 
 TEST(OnnxExporterTest, WithItsOwnValuesTheModelComesBackToTheByte) {
   for (const char* path : {kMlp, kConvNetBn, "examples/mnist/lenet.onnx"}) {
-    const ImportedModel model = Import(path);
-    const std::string out = TemporaryPath("same.onnx");
+    const ImportedModel model = Imported(path);
+    const std::string out = ExportPath("same.onnx");
     ASSERT_TRUE(ExportOnnx(model.origin, model.parameters, out).ok());
     EXPECT_EQ(ReadModel(out).SerializeAsString(), ReadModel(path).SerializeAsString()) << path;
   }
 }
 
 TEST(OnnxExporterTest, OtherValuesComeBackOnImport) {
-  ImportedModel model = Import(kConvNetBn);
+  ImportedModel model = Imported(kConvNetBn);
   for (auto& [name, value] : model.parameters) value = Tensor::Full(value.type(), static_cast<double>(name.size()));
   std::map<std::string, Tensor> values = model.parameters;
   values.emplace("conv1.weight/momentum", Tensor());  // optimizer state is no part of the model
-  const std::string out = TemporaryPath("trained.onnx");
+  const std::string out = ExportPath("trained.onnx");
   const absl::Status status = ExportOnnx(model.origin, values, out);
   ASSERT_TRUE(status.ok()) << status;
-  const ImportedModel trained = Import(out);
+  const ImportedModel trained = Imported(out);
   EXPECT_EQ(trained.parameters, model.parameters);
   EXPECT_EQ(trained.graph.ToString(), model.graph.ToString());
 }
@@ -69,24 +69,24 @@ TEST(OnnxExporterTest, ParametersMayHaveBeenStoredInAnyWay) {
   for (float element : first.data<float>()) typed.add_float_data(element);
   onnx::TensorProto& external = *file.mutable_graph()->mutable_initializer(1);
   const Tensor second = *DecodeTensor(external);
-  std::ofstream(TemporaryPath("second.bin"), std::ios::binary) << external.raw_data();
+  std::ofstream(ExportPath("second.bin"), std::ios::binary) << external.raw_data();
   ClearData(external);
   external.set_data_location(onnx::TensorProto::EXTERNAL);
   external.add_external_data()->set_key("location");
   external.mutable_external_data(0)->set_value("second.bin");
-  WriteModel(file, TemporaryPath("mixed.onnx"));
+  WriteModel(file, ExportPath("mixed.onnx"));
 
-  const ImportedModel model = Import(TemporaryPath("mixed.onnx"));
+  const ImportedModel model = Imported(ExportPath("mixed.onnx"));
   EXPECT_EQ(model.parameters.at("fc1.weight"), first);
   EXPECT_EQ(model.parameters.at("fc1.bias"), second);
-  std::filesystem::create_directories(TemporaryPath("elsewhere"));
-  ASSERT_TRUE(ExportOnnx(model.origin, model.parameters, TemporaryPath("elsewhere/out.onnx")).ok());
-  EXPECT_EQ(Import(TemporaryPath("elsewhere/out.onnx")).parameters, Import(kMlp).parameters);
+  std::filesystem::create_directories(ExportPath("elsewhere"));
+  ASSERT_TRUE(ExportOnnx(model.origin, model.parameters, ExportPath("elsewhere/out.onnx")).ok());
+  EXPECT_EQ(Imported(ExportPath("elsewhere/out.onnx")).parameters, Imported(kMlp).parameters);
 }
 
 TEST(OnnxExporterTest, ErrorsNameTheFileAndTheParameter) {
-  ImportedModel model = Import(kMlp);
-  const std::string out = TemporaryPath("error.onnx");
+  ImportedModel model = Imported(kMlp);
+  const std::string out = ExportPath("error.onnx");
   std::map<std::string, Tensor> values = model.parameters;
   values.erase("fc2.bias");
   EXPECT_THAT(ExportOnnx(model.origin, values, out).message(),
@@ -95,14 +95,14 @@ TEST(OnnxExporterTest, ErrorsNameTheFileAndTheParameter) {
   EXPECT_THAT(ExportOnnx(model.origin, values, out).message(),
               HasSubstr("parameter 'fc2.bias' is f32[9], the model has f32[8]"));
   EXPECT_FALSE(std::filesystem::exists(out));
-  EXPECT_THAT(ExportOnnx(model.origin, model.parameters, TemporaryPath("no/such/folder.onnx")).message(),
+  EXPECT_THAT(ExportOnnx(model.origin, model.parameters, ExportPath("no/such/folder.onnx")).message(),
               HasSubstr("folder.onnx: cannot be opened for writing"));
 }
 
 // A failed export leaves the old file, and nothing beside it.
 TEST(OnnxExporterTest, WritesAtomically) {
-  const ImportedModel model = Import(kMlp);
-  const std::filesystem::path folder = TemporaryPath("atomic");
+  const ImportedModel model = Imported(kMlp);
+  const std::filesystem::path folder = ExportPath("atomic");
   std::filesystem::create_directories(folder / "taken.onnx" / "full");  // a folder with content cannot be replaced
   EXPECT_THAT(ExportOnnx(model.origin, model.parameters, (folder / "taken.onnx").string()).message(),
               HasSubstr("cannot be replaced"));

@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-std::string ReadFile(const std::string& path) {
+std::string BytesOfFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
@@ -37,7 +37,7 @@ bool TryImport(const std::string& bytes, const std::string& what) {
 class OnnxFuzzTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(OnnxFuzzTest, TruncatedAnywhere) {
-  const std::string bytes = ReadFile(GetParam());
+  const std::string bytes = BytesOfFile(GetParam());
   ASSERT_GT(bytes.size(), 1000u);
   for (size_t size = 0; size < bytes.size(); size += size < 200 ? 1 : 5) {
     // What is last, the opset or a function that is called, is needed.
@@ -46,7 +46,7 @@ TEST_P(OnnxFuzzTest, TruncatedAnywhere) {
 }
 
 TEST_P(OnnxFuzzTest, EveryByteChanged) {
-  const std::string bytes = ReadFile(GetParam());
+  const std::string bytes = BytesOfFile(GetParam());
   for (size_t at = 0; at < bytes.size(); ++at) {
     const int flip = std::array{0x01, 0x40, 0x80, 0xff}[at % 4];
     std::string damaged = bytes;
@@ -56,7 +56,7 @@ TEST_P(OnnxFuzzTest, EveryByteChanged) {
 }
 
 TEST_P(OnnxFuzzTest, RangesRemovedDoubledAndOverwritten) {
-  const std::string bytes = ReadFile(GetParam());
+  const std::string bytes = BytesOfFile(GetParam());
   std::mt19937 random(7);
   const auto below = [&](size_t limit) { return static_cast<size_t>(random() % limit); };
   for (int round = 0; round < 1000; ++round) {

@@ -51,7 +51,7 @@ AttributeProto Attribute(const std::string& name, const GraphProto& body) {
   return attribute;
 }
 
-void AddNode(GraphProto& graph, const std::string& op, const Names& inputs, const std::string& output,
+void AddOperator(GraphProto& graph, const std::string& op, const Names& inputs, const std::string& output,
              const std::vector<AttributeProto>& attributes = {}) {
   onnx::NodeProto& node = *graph.add_node();
   node.set_op_type(op);
@@ -61,18 +61,18 @@ void AddNode(GraphProto& graph, const std::string& op, const Names& inputs, cons
 }
 
 template <typename T>
-void AddInitializer(ModelProto& model, const std::string& name, const Shape& shape, const std::vector<T>& values) {
+void AddTensor(ModelProto& model, const std::string& name, const Shape& shape, const std::vector<T>& values) {
   onnx::TensorProto& tensor = *model.mutable_graph()->add_initializer();
   tensor.set_name(name);
   EncodeTensor(Tensor::Of<T>(shape, values), tensor);
 }
 
 void AddList(ModelProto& model, const std::string& name, const std::vector<int64_t>& values) {
-  AddInitializer<int64_t>(model, name, Shape({static_cast<int64_t>(values.size())}), values);
+  AddTensor<int64_t>(model, name, Shape({static_cast<int64_t>(values.size())}), values);
 }
 
 // From x: f32[4] to y, without nodes.
-ModelProto EmptyModel() {
+ModelProto ModelOfOpset() {
   ModelProto model;
   model.set_ir_version(8);
   model.add_opset_import()->set_version(20);
@@ -90,15 +90,15 @@ ModelProto EmptyModel() {
 
 // The same with large: f32[1,1,extent].
 ModelProto ModelOfLarge(int64_t extent) {
-  ModelProto model = EmptyModel();
+  ModelProto model = ModelOfOpset();
   AddList(model, "shape", {1, 1, extent});
-  AddInitializer<int64_t>(model, "scalar", Shape(), {0});
-  AddNode(*model.mutable_graph(), "Gather", {"x", "scalar"}, "element");
-  AddNode(*model.mutable_graph(), "Expand", {"element", "shape"}, "large");
+  AddTensor<int64_t>(model, "scalar", Shape(), {0});
+  AddOperator(*model.mutable_graph(), "Gather", {"x", "scalar"}, "element");
+  AddOperator(*model.mutable_graph(), "Expand", {"element", "shape"}, "large");
   return model;
 }
 
-std::string ErrorOf(const ModelProto& model) {
+std::string RefusalOf(const ModelProto& model) {
   const auto imported = ImportOnnxBytes(model.SerializeAsString(), "m.onnx");
   return imported.ok() ? "imported" : std::string(imported.status().message());
 }
@@ -107,14 +107,14 @@ TEST(OnnxLimitsTest, LoopsOfConstantsRunWhenTheProgramDoes) {
   GraphProto body;
   for (const char* name : {"i", "goes_on", "c"}) body.add_input()->set_name(name);
   for (const char* name : {"goes_on", "d"}) body.add_output()->set_name(name);
-  AddNode(body, "Add", {"c", "one"}, "d");
-  ModelProto model = EmptyModel();
-  AddInitializer<int64_t>(model, "trips", Shape(), {int64_t{1} << 31});
+  AddOperator(body, "Add", {"c", "one"}, "d");
+  ModelProto model = ModelOfOpset();
+  AddTensor<int64_t>(model, "trips", Shape(), {int64_t{1} << 31});
   AddList(model, "zero", {0});
   AddList(model, "one", {1});
-  AddNode(*model.mutable_graph(), "Loop", {"trips", "", "zero"}, "count", {Attribute("body", body)});
-  AddNode(*model.mutable_graph(), "Cast", {"count"}, "float", {Attribute("to", int64_t{1})});
-  AddNode(*model.mutable_graph(), "Add", {"x", "float"}, "y");
+  AddOperator(*model.mutable_graph(), "Loop", {"trips", "", "zero"}, "count", {Attribute("body", body)});
+  AddOperator(*model.mutable_graph(), "Cast", {"count"}, "float", {Attribute("to", int64_t{1})});
+  AddOperator(*model.mutable_graph(), "Add", {"x", "float"}, "y");
   const auto imported = ImportOnnxBytes(model.SerializeAsString(), "m.onnx");
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_TRUE(Verify(imported->graph).ok());
@@ -124,9 +124,9 @@ TEST(OnnxLimitsTest, LoopsOfConstantsRunWhenTheProgramDoes) {
 TEST(OnnxLimitsTest, WideKernels) {
   ModelProto model = ModelOfLarge(1 << 30);
   AddList(model, "sizes", {1, 1, 4});
-  AddNode(*model.mutable_graph(), "Resize", {"large", "", "", "sizes"}, "y",
+  AddOperator(*model.mutable_graph(), "Resize", {"large", "", "", "sizes"}, "y",
           {Attribute("mode", "linear"), Attribute("antialias", int64_t{1})});
-  EXPECT_THAT(ErrorOf(model),
+  EXPECT_THAT(RefusalOf(model),
               HasSubstr("Resize: the tables of weights and positions that are computed for the nodes of "
                         "the file have"));
 }
@@ -134,18 +134,18 @@ TEST(OnnxLimitsTest, WideKernels) {
 TEST(OnnxLimitsTest, RegionsFarAway) {
   ModelProto model = ModelOfLarge(8);
   AddList(model, "sizes", {1, 1, 4});
-  AddInitializer<float>(model, "roi", {6}, {0, 0, -3e38F, 1, 1, 3e38F});
-  AddNode(*model.mutable_graph(), "Resize", {"large", "roi", "", "sizes"}, "y",
+  AddTensor<float>(model, "roi", {6}, {0, 0, -3e38F, 1, 1, 3e38F});
+  AddOperator(*model.mutable_graph(), "Resize", {"large", "roi", "", "sizes"}, "y",
           {Attribute("mode", "linear"), Attribute("coordinate_transformation_mode", "tf_crop_and_resize")});
-  EXPECT_THAT(ErrorOf(model), HasSubstr("Resize: roi has -3e+38, expected parts of an extent"));
+  EXPECT_THAT(RefusalOf(model), HasSubstr("Resize: roi has -3e+38, expected parts of an extent"));
 }
 
 TEST(OnnxLimitsTest, GridsOfLargeImages) {
-  ModelProto model = EmptyModel();
-  AddInitializer<float>(model, "theta", {1, 2, 3}, {1, 0, 0, 0, 1, 0});
+  ModelProto model = ModelOfOpset();
+  AddTensor<float>(model, "theta", {1, 2, 3}, {1, 0, 0, 0, 1, 0});
   AddList(model, "size", {1, 1, 1 << 15, 1 << 15});
-  AddNode(*model.mutable_graph(), "AffineGrid", {"theta", "size"}, "y");
-  EXPECT_THAT(ErrorOf(model), HasSubstr("AffineGrid: the tables of weights and positions"));
+  AddOperator(*model.mutable_graph(), "AffineGrid", {"theta", "size"}, "y");
+  EXPECT_THAT(RefusalOf(model), HasSubstr("AffineGrid: the tables of weights and positions"));
 }
 
 // Each by itself is allowed, all together are not.
@@ -154,28 +154,28 @@ TEST(OnnxLimitsTest, TablesOfAllNodesCount) {
   ModelProto model = ModelOfLarge(1 << 10);
   AddList(model, "sizes", {1, 1, 1 << 24});
   for (int i = 0; i < 4; ++i)
-    AddNode(*model.mutable_graph(), "Resize", {"large", "", "", "sizes"}, "y" + std::to_string(i));
-  EXPECT_THAT(ErrorOf(model),
+    AddOperator(*model.mutable_graph(), "Resize", {"large", "", "", "sizes"}, "y" + std::to_string(i));
+  EXPECT_THAT(RefusalOf(model),
               HasSubstr("have 67108872 entries, of which this one has 16777216; expected at most 67108864"));
 }
 
 TEST(OnnxLimitsTest, LargeWindowsAtManyPlaces) {
   ModelProto model = ModelOfLarge(1 << 24);
-  AddNode(*model.mutable_graph(), "AveragePool", {"large"}, "y",
+  AddOperator(*model.mutable_graph(), "AveragePool", {"large"}, "y",
           {Attribute("kernel_shape", std::vector<int64_t>{1 << 22}), Attribute("dilations", std::vector<int64_t>{2})});
-  EXPECT_THAT(ErrorOf(model), HasSubstr("is too large"));
+  EXPECT_THAT(RefusalOf(model), HasSubstr("is too large"));
 }
 
 // A constant that boxes are chosen from is known while it is small; the choice compares all with all.
 TEST(OnnxLimitsTest, ManyBoxes) {
-  ModelProto model = EmptyModel();
+  ModelProto model = ModelOfOpset();
   AddList(model, "boxes_shape", {1, 1 << 14, 4});
   AddList(model, "scores_shape", {1, 4, 1 << 14});
   AddList(model, "most", {1 << 14});
-  AddNode(*model.mutable_graph(), "ConstantOfShape", {"boxes_shape"}, "boxes");
-  AddNode(*model.mutable_graph(), "ConstantOfShape", {"scores_shape"}, "scores");
-  AddNode(*model.mutable_graph(), "NonMaxSuppression", {"boxes", "scores", "most"}, "chosen");
-  EXPECT_THAT(ErrorOf(model), HasSubstr("NonMaxSuppression: the tables of weights and positions"));
+  AddOperator(*model.mutable_graph(), "ConstantOfShape", {"boxes_shape"}, "boxes");
+  AddOperator(*model.mutable_graph(), "ConstantOfShape", {"scores_shape"}, "scores");
+  AddOperator(*model.mutable_graph(), "NonMaxSuppression", {"boxes", "scores", "most"}, "chosen");
+  EXPECT_THAT(RefusalOf(model), HasSubstr("NonMaxSuppression: the tables of weights and positions"));
 }
 
 }  // namespace

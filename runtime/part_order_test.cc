@@ -54,7 +54,7 @@ TEST(PartOrder, PartsThatWouldWaitForEverAreNamed) {
       AllOf(HasSubstr("part 0 waits for %l"), HasSubstr("part 1 waits for %l"), HasSubstr("part 2 waits for %a")));
 }
 
-class Nothing : public Step {
+class NothingSent : public Step {
  public:
   using Step::Step;
   absl::Status Run(StepContext&) override { return absl::OkStatus(); }
@@ -72,7 +72,7 @@ Executable ProgramOf(const std::vector<int>& order) {
     info.collective.emplace();
     info.collective->id = id;
     info.collective->axis = "data";
-    executable.steps.push_back(std::make_unique<Nothing>(std::move(info)));
+    executable.steps.push_back(std::make_unique<NothingSent>(std::move(info)));
   }
   return executable;
 }

@@ -10,7 +10,7 @@ namespace {
 
 using testing::ElementsAre;
 
-class Nothing : public Step {
+class NothingRun : public Step {
  public:
   using Step::Step;
   absl::Status Run(StepContext&) override { return absl::OkStatus(); }
@@ -37,7 +37,7 @@ StepInfo Collective(StepKind kind, CollectiveOp op, int id, std::vector<StepOper
 
 StepList ListOf(const std::vector<StepInfo>& infos) {
   StepList steps;
-  for (const StepInfo& info : infos) steps.push_back(std::make_unique<Nothing>(info));
+  for (const StepInfo& info : infos) steps.push_back(std::make_unique<NothingRun>(info));
   return steps;
 }
 

@@ -17,7 +17,7 @@
 #include "core/check.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"
 
-namespace lockstep::testing {
+namespace lockstep::loop_test {
 namespace {
 
 // --- What a thread asks ----------------------------------------------------------------------------------------------
@@ -331,4 +331,4 @@ absl::StatusOr<int32_t> HostGrid::Run(const CompiledGrid& grid, std::vector<void
   return static_cast<int32_t>(error & 0xffffffff);
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::loop_test

@@ -13,7 +13,7 @@
 #include "backends/codegen/grid_compiler.h"
 #include "core/status.h"
 
-namespace lockstep::testing {
+namespace lockstep::loop_test {
 
 enum class Order { kForwards, kBackwards, kMixed };
 
@@ -53,4 +53,4 @@ class HostGrid {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::loop_test

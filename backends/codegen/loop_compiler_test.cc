@@ -12,9 +12,9 @@
 namespace lockstep {
 namespace {
 
-using testing::CheckLoop;
-using testing::LoopCase;
-using testing::Values;
+using loop_test::CheckLoop;
+using loop_test::LoopCase;
+using loop_test::Values;
 
 constexpr int64_t kSizes[] = {0, 1, 7, 8, 9, 1000, 100003};
 
@@ -321,11 +321,11 @@ TEST(LoopCompiler, ReductionsOfAllDTypes) {
 // Sums in f32 must not be worse than those of a plain loop.
 TEST(LoopCompiler, SumsAreAccurate) {
   const Graph body = ParseGraph(Reduce("reduce_sum", DType::kF32, "[1000003]", "[0]", "[]")).value();
-  const Tensor x = testing::RandomTensor(TensorType{DType::kF32, Shape({1000003})}, Values::kNearOne, 1);
+  const Tensor x = loop_test::RandomTensor(TensorType{DType::kF32, Shape({1000003})}, Values::kNearOne, 1);
   double exact = 0;
   float plain = 0;
   for (float value : x.data<float>()) exact += value, plain += value;
-  const double found = testing::RunLoop(body, {x})[0].At(0);
+  const double found = loop_test::RunLoop(body, {x})[0].At(0);
   EXPECT_LE(std::fabs(found - exact), 1e-6 * exact);
   EXPECT_LE(std::fabs(found - exact), std::fabs(plain - exact));
 }
@@ -339,13 +339,13 @@ TEST(LoopCompiler, SumsAndProductsOfF32AreInF64) {
     for (size_t i = 0; i < elements.size(); ++i)
       elements[i] = static_cast<float>(i * 7919 % 5) * 0x1p26F - 0x1p27F + static_cast<float>(i % 3);
     const Tensor expected = InterpretOneRank(body, {x}).value()[0];
-    EXPECT_EQ(testing::RunLoop(body, {x})[0], expected) << s.shape << " " << s.dims;
+    EXPECT_EQ(loop_test::RunLoop(body, {x})[0], expected) << s.shape << " " << s.dims;
   }
   const Graph body = ParseGraph(Reduce("reduce_prod", DType::kF32, "[8,5]", "[0]", "[5]")).value();
   Tensor x(body.inputs()[0].value.type());
   const auto elements = x.mutable_data<float>();
   for (size_t i = 0; i < elements.size(); ++i) elements[i] = i < 20 ? 0x1p60F : 0x1p-60F;
-  EXPECT_EQ(testing::RunLoop(body, {x})[0], Tensor::Full({DType::kF32, Shape({5})}, 1));
+  EXPECT_EQ(loop_test::RunLoop(body, {x})[0], Tensor::Full({DType::kF32, Shape({5})}, 1));
 }
 
 TEST(LoopCompiler, ProducersAndConsumersOfReductions) {
@@ -501,9 +501,9 @@ TEST(LoopCompiler, AMoverThatItHasNeverSeen) {
   const Value flat = insert(GetOp("reshape"), {insert(reversed, {x})}, {{"shape", std::vector<int64_t>{170}}});
   const Value backwards = insert(reversed, {insert(GetOp("sub"), {flat, y})});
   ASSERT_TRUE(body.AddResult("z", backwards).ok());
-  const Tensor a = testing::RandomTensor(x.type(), Values::kNearOne, 1),
-               b = testing::RandomTensor(y.type(), Values::kNearOne, 2);
-  const Tensor z = testing::RunLoop(body, {a, b}).at(0);
+  const Tensor a = loop_test::RandomTensor(x.type(), Values::kNearOne, 1),
+               b = loop_test::RandomTensor(y.type(), Values::kNearOne, 2);
+  const Tensor z = loop_test::RunLoop(body, {a, b}).at(0);
   for (int64_t i = 0; i < 170; ++i) {
     const int64_t from = 169 - i, row = from / 34, column = 33 - from % 34;
     const auto expected = static_cast<float>(a.At(row * 34 + column)) - static_cast<float>(b.At(from));
@@ -534,17 +534,17 @@ TEST(LoopCompiler, OlderProcessors) {
           Reduce("reduce_sum", DType::kF32, "[64,100]", "[0]", "[100]")}) {
       const Graph body = ParseGraph(text).value();
       const CompiledLoop loop = compiler->Compile(body).value();
-      Tensor x = testing::RandomTensor(body.inputs()[0].value.type(), Values::kEverything, 1),
+      Tensor x = loop_test::RandomTensor(body.inputs()[0].value.type(), Values::kEverything, 1),
              y(body.results()[0].value.type());
       void* buffers[] = {x.mutable_bytes(), y.mutable_bytes()};
       ASSERT_EQ(loop.RunAll(buffers, nullptr), kLoopOk);
       const Tensor expected = InterpretOneRank(body, {x}).value()[0];
       const bool sum = text.find("reduce") != std::string::npos;
       for (int64_t i = 0; i < y.num_elements() && !sum; ++i)
-        EXPECT_LE(testing::UlpDistance(y, expected, i), 4) << x.At(i);
+        EXPECT_LE(loop_test::UlpDistance(y, expected, i), 4) << x.At(i);
       // The order of a sum depends on no processor.
       if (sum) {
-        EXPECT_EQ(y, testing::RunLoop(body, {x})[0]);
+        EXPECT_EQ(y, loop_test::RunLoop(body, {x})[0]);
       }
     }
   }

@@ -13,7 +13,7 @@
 #include "core/printer.h"
 #include "gtest/gtest.h"
 
-namespace lockstep::testing {
+namespace lockstep::loop_test {
 namespace {
 
 constexpr size_t kGuard = 256;  // bytes before and behind a result that must stay as they are
@@ -274,4 +274,4 @@ int64_t CheckLoop(const LoopCase& loop_case) {
   return largest;
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::loop_test

@@ -12,7 +12,7 @@
 #include "core/graph.h"
 #include "core/tensor.h"
 
-namespace lockstep::testing {
+namespace lockstep::loop_test {
 
 enum class Values {
   kEverything,  // NaN, infinities, -0.0, denormals, the ends of the range, and random values of all magnitudes
@@ -38,4 +38,4 @@ int64_t CheckLoop(const LoopCase& loop_case);
 // The results of one run with the given inputs; no checks.
 std::vector<Tensor> RunLoop(const Graph& body, const std::vector<Tensor>& inputs);
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::loop_test

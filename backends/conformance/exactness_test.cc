@@ -30,7 +30,7 @@ int64_t LargestDistance(const Graph& graph, const std::vector<Tensor>& inputs, i
     const Tensor &found = (*actual)[0][r], &wanted = (*expected)[r];
     if (wanted.dtype() != DType::kF32) continue;
     for (int64_t i = 0; i < wanted.num_elements(); ++i)
-      largest = std::max(largest, testing::UlpDistance(found, wanted, i));
+      largest = std::max(largest, loop_test::UlpDistance(found, wanted, i));
   }
   return largest;
 }
@@ -47,7 +47,7 @@ TEST(Exactness, ElementwiseOpsOfF32AreAsExactAsTheirBlocksSay) {
         std::vector<Value> values;
         std::vector<Tensor> inputs;
         for (size_t i = 0; i < operands; ++i) {
-          inputs.push_back(testing::RandomTensor({DType::kF32, {size}}, testing::Values::kEverything, i));
+          inputs.push_back(loop_test::RandomTensor({DType::kF32, {size}}, loop_test::Values::kEverything, i));
           values.push_back(graph.AddInput("x" + std::to_string(i), inputs.back().type()).value());
         }
         ASSERT_TRUE(graph.AddResult("y", b.Op(name, values)).ok()) << b.status();

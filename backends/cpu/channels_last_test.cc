@@ -200,14 +200,14 @@ TEST(ChannelsLastSteps, RunsAreBitwiseEqual) {
 
 // --- Values ----------------------------------------------------------------------------------------------------------
 
-struct Case {
+struct LayoutCase {
   std::string name;
   int64_t loops;  // that see values channels-last
   std::string text;
 };
 
 // Each begins with a convolution, whose result %z lies channels-last.
-std::vector<Case> Cases() {
+std::vector<LayoutCase> Cases() {
   const std::string plain =
       "  %z = convolution %x, %k {dilation=[1,1], padding_high=[1,1], padding_low=[1,1], stride=[1,1]} : "
       "f32[4,7,6,5]\n";
@@ -323,7 +323,7 @@ graph @f(%x: bf16[2,3,5,5], %k: bf16[7,3,2,2], %b: bf16[7]) -> (y: bf16[2,7,4,4]
   };
 }
 
-class ChannelsLastValues : public testing::TestWithParam<Case> {};
+class ChannelsLastValues : public testing::TestWithParam<LayoutCase> {};
 
 TEST_P(ChannelsLastValues, AgreeWithInterpreter) {
   const Graph graph = Parse(GetParam().text);

@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-constexpr char kModel[] = R"(
+constexpr char kTrainedModel[] = R"(
 graph @model(%x: f32[8,1,8,8] split(0), state %k: f32[20,1,3,3], state %c: f32[20], state %w: f32[10,720], state %b: f32[10]) -> (logits: f32[8,10] split(0)) {
   %z = convolution %x, %k {dilation=[1,1], padding_high=[0,0], padding_low=[0,0], stride=[1,1]} : f32[8,20,6,6]
   %cc = broadcast %c {dims=[1], shape=[8,20,6,6]} : f32[8,20,6,6]
@@ -29,7 +29,7 @@ graph @model(%x: f32[8,1,8,8] split(0), state %k: f32[20,1,3,3], state %c: f32[2
 )";
 
 absl::StatusOr<Executable> CompileStep(passes::OptimizerSpec optimizer) {
-  ASSIGN_OR_RETURN(Graph graph, ParseGraph(kModel));
+  ASSIGN_OR_RETURN(Graph graph, ParseGraph(kTrainedModel));
   passes::TrainStepSpec spec;
   spec.optimizer = optimizer;
   RETURN_IF_ERROR(passes::MakeTrainStep(graph, spec));

@@ -25,7 +25,7 @@
 namespace lockstep {
 namespace {
 
-using ::lockstep::testing::Order;
+using ::lockstep::loop_test::Order;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 

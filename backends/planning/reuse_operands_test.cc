@@ -11,7 +11,7 @@ namespace {
 // it reads.
 enum : int { kX, kA, kB, kC };
 
-Instruction Kernel(std::vector<int> reads, int write, bool may_overwrite = true) {
+Instruction KernelOf(std::vector<int> reads, int write, bool may_overwrite = true) {
   Instruction instruction;
   instruction.reads = std::move(reads);
   instruction.writes = {write};
@@ -19,7 +19,7 @@ Instruction Kernel(std::vector<int> reads, int write, bool may_overwrite = true)
   return instruction;
 }
 
-Program Chain() {
+Program ChainOf() {
   Program program;
   for (const char* name : {"x", "a", "b", "c"}) {
     Storage storage;
@@ -28,12 +28,12 @@ Program Chain() {
     storage.bytes = 64;
     program.AddStorage(storage);
   }
-  for (int from : {kX, kA, kB}) program.instructions.push_back(Kernel({from}, from + 1));
+  for (int from : {kX, kA, kB}) program.instructions.push_back(KernelOf({from}, from + 1));
   return program;
 }
 
 TEST(ReuseOperands, AChainLiesInOnePlace) {
-  Program program = Chain();
+  Program program = ChainOf();
   ReuseOperands(program);
   EXPECT_EQ(program.Root(kA), kA);  // an input is the caller's
   EXPECT_EQ(program.Root(kB), kA);
@@ -42,7 +42,7 @@ TEST(ReuseOperands, AChainLiesInOnePlace) {
 }
 
 TEST(ReuseOperands, NotWhereTheKernelReadsElsewhereThanItWrites) {
-  Program program = Chain();
+  Program program = ChainOf();
   program.instructions[1].may_overwrite.clear();
   ReuseOperands(program);
   EXPECT_EQ(program.Root(kB), kB);
@@ -50,32 +50,32 @@ TEST(ReuseOperands, NotWhereTheKernelReadsElsewhereThanItWrites) {
 }
 
 TEST(ReuseOperands, NotWhatIsReadLater) {
-  Program program = Chain();
-  program.instructions.push_back(Kernel({kA}, program.AddStorage(program.storage(kC)), false));
+  Program program = ChainOf();
+  program.instructions.push_back(KernelOf({kA}, program.AddStorage(program.storage(kC)), false));
   ReuseOperands(program);
   EXPECT_EQ(program.Root(kB), kB);
 }
 
 // %b takes the place of %a, whose other name is read later.
 TEST(ReuseOperands, NotWhatIsReadLaterByAnotherName) {
-  Program program = Chain();
+  Program program = ChainOf();
   Storage reshaped = program.storage(kA);
   reshaped.alias_of = kA;
   const int name = program.AddStorage(reshaped);
-  program.instructions.push_back(Kernel({name}, program.AddStorage(program.storage(kC)), false));
+  program.instructions.push_back(KernelOf({name}, program.AddStorage(program.storage(kC)), false));
   ReuseOperands(program);
   EXPECT_EQ(program.Root(kB), kB);
 }
 
 TEST(ReuseOperands, NotWhatTheKernelReadsTwice) {
-  Program program = Chain();
+  Program program = ChainOf();
   program.instructions[1].reads = {kA, kA};
   ReuseOperands(program);
   EXPECT_EQ(program.Root(kB), kB);
 }
 
 TEST(ReuseOperands, NotTheBytesOfAnotherSize) {
-  Program program = Chain();
+  Program program = ChainOf();
   program.storage(kB).bytes = 128;
   ReuseOperands(program);
   EXPECT_EQ(program.Root(kB), kB);
@@ -84,7 +84,7 @@ TEST(ReuseOperands, NotTheBytesOfAnotherSize) {
 
 TEST(ReuseOperands, NotWhatHasItsPlace) {
   for (int Storage::* place : {&Storage::bucket, &Storage::state, &Storage::result}) {
-    Program program = Chain();
+    Program program = ChainOf();
     program.storage(kB).*place = 0;
     ReuseOperands(program);
     EXPECT_EQ(program.Root(kB), kB);  // it stays there
@@ -94,7 +94,7 @@ TEST(ReuseOperands, NotWhatHasItsPlace) {
 
 // Two results of a kernel cannot both take the place of the one operand.
 TEST(ReuseOperands, NotTwice) {
-  Program program = Chain();
+  Program program = ChainOf();
   program.instructions[1].writes = {kB, kC};
   program.instructions[1].may_overwrite = {{0, 0}, {1, 0}};
   program.instructions.pop_back();

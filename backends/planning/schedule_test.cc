@@ -12,9 +12,9 @@ namespace {
 constexpr int64_t kFew = 16, kMany = kMostUrgentBytes / 4 + 1;  // elements of f32
 
 // A program of kernels and all_reduces over temporaries, of two axes.
-class Writer {
+class ScheduleWriter {
  public:
-  Writer() { program_.mesh = Mesh({{"data", 2}, {"model", 2}}); }
+  ScheduleWriter() { program_.mesh = Mesh({{"data", 2}, {"model", 2}}); }
 
   int Compute(std::vector<int> reads, int64_t count) {
     Storage result;
@@ -98,7 +98,7 @@ class Writer {
 };
 
 TEST(Schedule, ACollectiveStartsWhenItsOperandIsThereAndIsWaitedForWhenItsResultIsRead) {
-  Writer writer;
+  ScheduleWriter writer;
   const int gradient = writer.Compute({}, kFew);
   writer.Compute({}, kFew);
   const int reduced = writer.AllReduce(gradient);
@@ -109,7 +109,7 @@ TEST(Schedule, ACollectiveStartsWhenItsOperandIsThereAndIsWaitedForWhenItsResult
 
 // Its result takes the operand's place.
 TEST(Schedule, AReductionInPlaceStartsBehindWhatElseReadsItsOperand) {
-  Writer writer;
+  ScheduleWriter writer;
   const int gradient = writer.Compute({}, kFew);
   writer.Compute({gradient}, kFew);
   const int reduced = writer.AllReduce(gradient);
@@ -121,7 +121,7 @@ TEST(Schedule, AReductionInPlaceStartsBehindWhatElseReadsItsOperand) {
 // The memory is registered with the communicator of one axis.
 TEST(Schedule, WhatLiesInABucketOfAnotherAxisIsCopied) {
   for (const int second_axis : {0, 1}) {
-    Writer writer;
+    ScheduleWriter writer;
     const int slice = writer.Compute({}, kFew);
     const int rows = writer.Communicate(CollectiveOp::kAllGather, slice, 8 * kFew);
     writer.Compute({writer.Communicate(CollectiveOp::kAllGather, rows, 16 * kFew, second_axis)}, kFew);
@@ -132,7 +132,7 @@ TEST(Schedule, WhatLiesInABucketOfAnotherAxisIsCopied) {
 
 TEST(Schedule, ReductionsToSlicesAreWaitedForEarlyWhereRanksShareStates) {
   for (const bool shares : {false, true}) {
-    Writer writer;
+    ScheduleWriter writer;
     if (shares) writer.program().shared = {{.axis = 0, .part_of = -1}};
     const int slice = writer.Communicate(CollectiveOp::kReduceScatter, writer.Compute({}, kFew), 2 * kFew);
     const int reduced = writer.AllReduce(writer.Compute({}, kMany));
@@ -143,7 +143,7 @@ TEST(Schedule, ReductionsToSlicesAreWaitedForEarlyWhereRanksShareStates) {
 }
 
 TEST(Schedule, WhatTheComputationWaitsForIsUrgent) {
-  Writer writer;
+  ScheduleWriter writer;
   const int gradient = writer.AllReduce(writer.Compute({}, kMany));
   const int statistics = writer.AllReduce(writer.Compute({}, kFew));
   const int other = writer.AllReduce(writer.Compute({statistics}, kFew));
@@ -153,21 +153,21 @@ TEST(Schedule, WhatTheComputationWaitsForIsUrgent) {
 }
 
 TEST(Schedule, NotWhatIsLarge) {
-  Writer writer;
+  ScheduleWriter writer;
   const int large = writer.AllReduce(writer.Compute({}, kMany));
   writer.AllReduce(writer.Compute({large}, kFew));
   EXPECT_EQ(writer.Scheduled(), "kernel, start 0, wait 0, kernel, start 1, wait 1");
 }
 
 TEST(Schedule, WhatIsAsLargeAsMayBeIsUrgent) {
-  Writer writer;
+  ScheduleWriter writer;
   const int statistics = writer.AllReduce(writer.Compute({}, kMostUrgentBytes / 4));
   writer.AllReduce(writer.Compute({statistics}, kFew));
   EXPECT_EQ(writer.Scheduled(), "kernel, start 0 urgent, wait 0 urgent, kernel, start 1, wait 1");
 }
 
 TEST(Schedule, NotBeforeCollectivesOfAnotherAxis) {
-  Writer writer;
+  ScheduleWriter writer;
   const int statistics = writer.AllReduce(writer.Compute({}, kFew), /*mesh_axis=*/1);
   writer.AllReduce(writer.Compute({statistics}, kFew), /*mesh_axis=*/0);
   EXPECT_EQ(writer.Scheduled(), "kernel, start 0, wait 0, kernel, start 1, wait 1");
@@ -175,14 +175,14 @@ TEST(Schedule, NotBeforeCollectivesOfAnotherAxis) {
 
 // As many as there are ranks along the axis, here 2: then the first one's memory is waited for.
 TEST(Schedule, WhoGivesWaitsForTheFirstOfThoseUnderWay) {
-  Writer writer;
+  ScheduleWriter writer;
   for (int i = 0; i < 4; ++i) writer.Give(writer.Compute({}, kFew));
   EXPECT_EQ(writer.Scheduled(),
             "kernel, start 0, kernel, start 1, kernel, wait 0, start 2, kernel, wait 1, start 3, wait 2, wait 3");
 }
 
 TEST(Schedule, WhoGetsStartsAtOnceAndWaitsWhereItReads) {
-  Writer writer;
+  ScheduleWriter writer;
   const int first = writer.Get(), second = writer.Get();
   writer.Compute({first}, kFew);
   writer.Compute({second}, kFew);

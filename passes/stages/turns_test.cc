@@ -13,26 +13,26 @@
 namespace lockstep::passes {
 namespace {
 
-std::string Text(const std::vector<Turn>& turns) {
+std::string TurnsText(const std::vector<Turn>& turns) {
   std::ostringstream text;
   for (const Turn& turn : turns) text << (text.tellp() > 0 ? " " : "") << turn;
   return text.str();
 }
 
 TEST(Turns, AreOneForwardOneBackward) {
-  EXPECT_EQ(Text(TurnsOfStage(0, 3, 4)), "F0 F1 F2 B0 F3 B1 B2 B3");
-  EXPECT_EQ(Text(TurnsOfStage(1, 3, 4)), "F0 F1 B0 F2 B1 F3 B2 B3");
-  EXPECT_EQ(Text(TurnsOfStage(2, 3, 4)), "F0 B0 F1 B1 F2 B2 F3 B3");
+  EXPECT_EQ(TurnsText(TurnsOfStage(0, 3, 4)), "F0 F1 F2 B0 F3 B1 B2 B3");
+  EXPECT_EQ(TurnsText(TurnsOfStage(1, 3, 4)), "F0 F1 B0 F2 B1 F3 B2 B3");
+  EXPECT_EQ(TurnsText(TurnsOfStage(2, 3, 4)), "F0 B0 F1 B1 F2 B2 F3 B3");
 }
 
 TEST(Turns, OfFewerMicroBatchesThanStages) {
-  EXPECT_EQ(Text(TurnsOfStage(0, 4, 2)), "F0 F1 B0 B1");
-  EXPECT_EQ(Text(TurnsOfStage(2, 4, 2)), "F0 F1 B0 B1");
-  EXPECT_EQ(Text(TurnsOfStage(3, 4, 2)), "F0 B0 F1 B1");
-  EXPECT_EQ(Text(TurnsOfStage(1, 4, 1)), "F0 B0");
+  EXPECT_EQ(TurnsText(TurnsOfStage(0, 4, 2)), "F0 F1 B0 B1");
+  EXPECT_EQ(TurnsText(TurnsOfStage(2, 4, 2)), "F0 F1 B0 B1");
+  EXPECT_EQ(TurnsText(TurnsOfStage(3, 4, 2)), "F0 B0 F1 B1");
+  EXPECT_EQ(TurnsText(TurnsOfStage(1, 4, 1)), "F0 B0");
 }
 
-TEST(Turns, OfOneStageKeepNothing) { EXPECT_EQ(Text(TurnsOfStage(0, 1, 3)), "F0 B0 F1 B1 F2 B2"); }
+TEST(Turns, OfOneStageKeepNothing) { EXPECT_EQ(TurnsText(TurnsOfStage(0, 1, 3)), "F0 B0 F1 B1 F2 B2"); }
 
 class AllTurns : public testing::TestWithParam<std::pair<int64_t, int64_t>> {};
 
@@ -42,7 +42,7 @@ TEST_P(AllTurns, NoStageWaitsForEver) {
   std::set<std::string> messages;  // "F0>1": what stage 1 needs for F0 is there
   std::vector<std::vector<Turn>> left;
   for (int64_t stage = 0; stage < stages; ++stage) left.push_back(TurnsOfStage(stage, stages, micro_batches));
-  const auto message = [](const Turn& turn, int64_t to) { return Text({turn}) + ">" + std::to_string(to); };
+  const auto message = [](const Turn& turn, int64_t to) { return TurnsText({turn}) + ">" + std::to_string(to); };
   int64_t done = 0;
   for (bool any = true; std::exchange(any, false);) {
     for (int64_t stage = stages - 1; stage >= 0; --stage) {  // another order than that of the function

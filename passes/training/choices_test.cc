@@ -20,7 +20,7 @@ const OptionDef* OptionOf(const Optimizer& optimizer, const std::string& name) {
   return nullptr;
 }
 
-std::string ErrorOf(const OptimizerSpec& spec) { return std::string(ResolveOptimizer(spec).status().message()); }
+std::string ErrorOfChoice(const OptimizerSpec& spec) { return std::string(ResolveOptimizer(spec).status().message()); }
 
 TEST(Optimizers, NamesSayWhatTheirOpsHave) {
   ASSERT_GE(AllOptimizers().size(), 3u);
@@ -164,23 +164,23 @@ TEST(Optimizers, StatesHaveTheShapesThatTheirBlocksSay) {
 
 TEST(Optimizers, ErrorsNameTheOptimizerAndTheOption) {
   const std::string unknown = "unknown optimizer 'adagrid'; there are SGD, Adam, AdamW";
-  EXPECT_EQ(ErrorOf({"adagrid", {}}).substr(0, unknown.size()), unknown);
-  EXPECT_EQ(ErrorOf({"SGD", {}}), "SGD: learning_rate is missing");
-  EXPECT_EQ(ErrorOf({"SGD", {{"learning_rate", 0.5}, {"rate", 1.0}}}),
+  EXPECT_EQ(ErrorOfChoice({"adagrid", {}}).substr(0, unknown.size()), unknown);
+  EXPECT_EQ(ErrorOfChoice({"SGD", {}}), "SGD: learning_rate is missing");
+  EXPECT_EQ(ErrorOfChoice({"SGD", {{"learning_rate", 0.5}, {"rate", 1.0}}}),
             "SGD has no option rate; it has learning_rate, momentum, nesterov, weight_decay");
-  EXPECT_EQ(ErrorOf({"Adam", {{"beta1", true}}}), "Adam: beta1 is true, expected a float");
-  EXPECT_EQ(ErrorOf({"Adam", {{"epsilon", 0.0}}}), "Adam: epsilon is 0, expected a finite number above 0");
-  EXPECT_EQ(ErrorOf({"Adam", {{"decoupled", true}}}),
+  EXPECT_EQ(ErrorOfChoice({"Adam", {{"beta1", true}}}), "Adam: beta1 is true, expected a float");
+  EXPECT_EQ(ErrorOfChoice({"Adam", {{"epsilon", 0.0}}}), "Adam: epsilon is 0, expected a finite number above 0");
+  EXPECT_EQ(ErrorOfChoice({"Adam", {{"decoupled", true}}}),
             "Adam has no option decoupled; it has learning_rate, beta1, beta2, epsilon, weight_decay");
-  EXPECT_EQ(ErrorOf({"SGD", {{"learning_rate", 0.5}, {"nesterov", true}}}), "SGD: nesterov needs a momentum");
-  EXPECT_EQ(ErrorOf({"Adafactor", {{"beta2_decay", 0.5}}}),
+  EXPECT_EQ(ErrorOfChoice({"SGD", {{"learning_rate", 0.5}, {"nesterov", true}}}), "SGD: nesterov needs a momentum");
+  EXPECT_EQ(ErrorOfChoice({"Adafactor", {{"beta2_decay", 0.5}}}),
             "Adafactor: beta2_decay is 0.5, expected a finite number of at most 0");
-  EXPECT_EQ(ErrorOf({"Muon", {{"ns_steps", int64_t{100}}}}),
+  EXPECT_EQ(ErrorOfChoice({"Muon", {{"ns_steps", int64_t{100}}}}),
             "Muon: ns_steps is 100, expected a finite number from 1 to 99");
-  EXPECT_EQ(ErrorOf({"Muon", {{"ns_steps", 2.5}}}), "Muon: ns_steps is 2.5, expected an int");
-  EXPECT_EQ(ErrorOf({"Muon", {{"adjust_lr_fn", std::string("none")}}}),
+  EXPECT_EQ(ErrorOfChoice({"Muon", {{"ns_steps", 2.5}}}), "Muon: ns_steps is 2.5, expected an int");
+  EXPECT_EQ(ErrorOfChoice({"Muon", {{"adjust_lr_fn", std::string("none")}}}),
             "Muon: adjust_lr_fn is 'none', expected one of original, match_rms_adamw");
-  EXPECT_EQ(ErrorOf({"RMSprop", {{"centered", 1.0}}}), "RMSprop: centered is 1.0, expected a bool");
+  EXPECT_EQ(ErrorOfChoice({"RMSprop", {{"centered", 1.0}}}), "RMSprop: centered is 1.0, expected a bool");
 }
 
 TEST(Losses, BlocksAreWhole) {
@@ -222,7 +222,7 @@ class LossErrors : public testing::Test {
     LOCKSTEP_CHECK(state.ok() && graph_.AddStateResult("statistic", *state).ok());
   }
 
-  std::string ErrorOf(const LossSpec& spec) { return std::string(AddLoss(graph_, spec).status().message()); }
+  std::string ErrorOfChoice(const LossSpec& spec) { return std::string(AddLoss(graph_, spec).status().message()); }
   std::string ErrorOfSum(const std::vector<LossSpec>& specs) {
     return std::string(AddLosses(graph_, specs).status().message());
   }
@@ -243,59 +243,59 @@ Attribute Floats(const std::vector<double>& numbers) {
 
 TEST_F(LossErrors, NameTheLossAndTheResultOrTheInput) {
   const std::string unknown = "unknown loss 'hinge'; there are softmax_cross_entropy, ";
-  EXPECT_EQ(ErrorOf({.name = "hinge"}).substr(0, unknown.size()), unknown);
-  EXPECT_EQ(ErrorOf({.predictions = {"logits"}}), "loss: the model has no result 'logits'; it has: y, z, m, h, s");
-  EXPECT_EQ(ErrorOf({.predictions = {"y"}}),
+  EXPECT_EQ(ErrorOfChoice({.name = "hinge"}).substr(0, unknown.size()), unknown);
+  EXPECT_EQ(ErrorOfChoice({.predictions = {"logits"}}), "loss: the model has no result 'logits'; it has: y, z, m, h, s");
+  EXPECT_EQ(ErrorOfChoice({.predictions = {"y"}}),
             "loss softmax_cross_entropy: result y is f32[6]: expected [batch, classes]");
-  EXPECT_EQ(ErrorOf({.name = "mean_squared_error", .predictions = {"z"}}),
+  EXPECT_EQ(ErrorOfChoice({.name = "mean_squared_error", .predictions = {"z"}}),
             "loss mean_squared_error: result z is the scalar f32[]");
-  EXPECT_EQ(ErrorOf({.name = "mean_squared_error", .predictions = {"y"}, .inputs = {"wide"}}),
+  EXPECT_EQ(ErrorOfChoice({.name = "mean_squared_error", .predictions = {"y"}, .inputs = {"wide"}}),
             "loss mean_squared_error: target %wide is f64[6], expected f32[6]");
-  EXPECT_EQ(ErrorOf({.name = "cosine_embedding", .predictions = {"y", "y"}}),
+  EXPECT_EQ(ErrorOfChoice({.name = "cosine_embedding", .predictions = {"y", "y"}}),
             "loss cosine_embedding: result y is f32[6]: expected [batch, size]");
-  EXPECT_EQ(ErrorOf({.name = "cosine_embedding", .predictions = {"m", "h"}}),
+  EXPECT_EQ(ErrorOfChoice({.name = "cosine_embedding", .predictions = {"m", "h"}}),
             "loss cosine_embedding: results m and h are f32[6,5] and f16[6,5], expected one type");
-  EXPECT_EQ(ErrorOf({.name = "triplet_margin", .predictions = {"m"}}),
+  EXPECT_EQ(ErrorOfChoice({.name = "triplet_margin", .predictions = {"m"}}),
             "loss triplet_margin: the names of 1 results (m), expected those of 3: anchor, positive, negative");
-  EXPECT_EQ(ErrorOf({.name = "l1", .predictions = {"m"}, .inputs = {}}),
+  EXPECT_EQ(ErrorOfChoice({.name = "l1", .predictions = {"m"}, .inputs = {}}),
             "loss l1: the names of 0 inputs (), expected those of 1: target");
-  EXPECT_EQ(ErrorOf({.name = "l1",
+  EXPECT_EQ(ErrorOfChoice({.name = "l1",
                      .predictions = {"m"},
                      .options = {{"sample_weight", std::string("x")}, {"element_weight", std::string("x")}}}),
             "loss l1: element_weight %x is f32[6], expected f32[6,5]");
 }
 
 TEST_F(LossErrors, NameTheOption) {
-  EXPECT_EQ(ErrorOf({.name = "mean_squared_error", .predictions = {"y"}, .options = {{"delta", 1.0}}}),
+  EXPECT_EQ(ErrorOfChoice({.name = "mean_squared_error", .predictions = {"y"}, .options = {{"delta", 1.0}}}),
             "loss mean_squared_error has no option delta; it has reduction, sample_weight, element_weight");
-  EXPECT_EQ(ErrorOf({.name = "l1", .predictions = {"y"}, .options = {{"reduction", std::string("batchmean")}}}),
+  EXPECT_EQ(ErrorOfChoice({.name = "l1", .predictions = {"y"}, .options = {{"reduction", std::string("batchmean")}}}),
             "loss l1: reduction is 'batchmean', expected one of mean, sum");
-  EXPECT_EQ(ErrorOf({.name = "l1", .predictions = {"y"}, .options = {{"reduction", int64_t{1}}}}),
+  EXPECT_EQ(ErrorOfChoice({.name = "l1", .predictions = {"y"}, .options = {{"reduction", int64_t{1}}}}),
             "loss l1: reduction is 1, expected a string");
-  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"ignore_index", 0.5}}}),
+  EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"ignore_index", 0.5}}}),
             "loss softmax_cross_entropy: ignore_index is 0.5, expected an int");
-  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"class_weights", Floats({1, 2, -0.5, 1, 1})}}}),
+  EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"class_weights", Floats({1, 2, -0.5, 1, 1})}}}),
             "loss softmax_cross_entropy: class_weights[2] is -0.5, expected a finite number of at least 0");
-  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"class_weights", Tensor::Scalar(DType::kF64, 1)}}}),
+  EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"class_weights", Tensor::Scalar(DType::kF64, 1)}}}),
             "loss softmax_cross_entropy: class_weights is f64[], expected a list of floats");
-  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"class_weights", 0.5}}}),
+  EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"class_weights", 0.5}}}),
             "loss softmax_cross_entropy: class_weights is 0.5, expected a list of floats");
-  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"class_weights", Floats({1, 2})}}}),
+  EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"class_weights", Floats({1, 2})}}}),
             "loss softmax_cross_entropy: class_weights has 2 numbers, expected 5, one for each class");
-  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"label_smoothing", 1.5}}}),
+  EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"label_smoothing", 1.5}}}),
             "loss softmax_cross_entropy: label_smoothing is 1.5, expected a finite number from 0 to 1");
-  EXPECT_EQ(ErrorOf({.predictions = {"m"}, .options = {{"soft_targets", true}, {"ignore_index", int64_t{1}}}}),
+  EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"soft_targets", true}, {"ignore_index", int64_t{1}}}}),
             "loss softmax_cross_entropy: result m is f32[6,5]: ignore_index is of labels, and soft_targets are none");
-  EXPECT_EQ(ErrorOf({.name = "hinge_embedding", .predictions = {"y"}, .options = {{"margin", HUGE_VAL}}}),
+  EXPECT_EQ(ErrorOfChoice({.name = "hinge_embedding", .predictions = {"y"}, .options = {{"margin", HUGE_VAL}}}),
             "loss hinge_embedding: margin is inf, expected a finite number");
   const std::string binary = "binary_cross_entropy_with_logits";
   EXPECT_EQ(
-      ErrorOf({.name = binary, .predictions = {"m"}, .inputs = {"of_m"}, .options = {{"pos_weight", Floats({1, 2})}}}),
+      ErrorOfChoice({.name = binary, .predictions = {"m"}, .inputs = {"of_m"}, .options = {{"pos_weight", Floats({1, 2})}}}),
       "loss " + binary + ": pos_weight has 2 numbers, expected 5, one for each class, or 1 for all of them");
   EXPECT_EQ(
-      ErrorOf({.name = binary, .predictions = {"y"}, .inputs = {"of_y"}, .options = {{"pos_weight", Floats({})}}}),
+      ErrorOfChoice({.name = binary, .predictions = {"y"}, .inputs = {"of_y"}, .options = {{"pos_weight", Floats({})}}}),
       "loss " + binary + ": pos_weight has 0 numbers, expected 1, one for all elements");
-  EXPECT_EQ(ErrorOf({.name = "kl_div",
+  EXPECT_EQ(ErrorOfChoice({.name = "kl_div",
                      .predictions = {"m"},
                      .options = {{"reduction", std::string("batchmean")}, {"element_weight", std::string("w")}}}),
             "loss kl_div: batchmean counts samples, which element_weight does not weigh; sample_weight does");
@@ -304,9 +304,9 @@ TEST_F(LossErrors, NameTheOption) {
 TEST_F(LossErrors, NameTheSequence) {
   const auto error_of = [&](const AttributeMap& options) {
     const std::vector<std::string> inputs = {"target", "input_lengths", "target_lengths"};
-    return ErrorOf({.name = "ctc", .predictions = {"s"}, .inputs = inputs, .options = options});
+    return ErrorOfChoice({.name = "ctc", .predictions = {"s"}, .inputs = inputs, .options = options});
   };
-  EXPECT_EQ(ErrorOf({.name = "ctc", .predictions = {"m"}, .inputs = {"a", "b", "c"}}),
+  EXPECT_EQ(ErrorOfChoice({.name = "ctc", .predictions = {"m"}, .inputs = {"a", "b", "c"}}),
             "loss ctc: result m is f32[6,5]: expected [batch, time, classes]");
   EXPECT_EQ(error_of({{"blank", int64_t{5}}}), "loss ctc: result s is f32[6,4,5]: blank 5 is none of its classes");
   EXPECT_EQ(error_of({{"blank", int64_t{-1}}}), "loss ctc: result s is f32[6,4,5]: blank -1 is none of its classes");

@@ -12,12 +12,12 @@
 namespace lockstep {
 namespace {
 
-using World = std::vector<std::unique_ptr<Communicator>>;
+using CostWorld = std::vector<std::unique_ptr<Communicator>>;
 using Costs = std::vector<SizeCost>;
 
 // What each rank comes to.
 template <typename T>
-std::vector<absl::StatusOr<T>> OnRanks(const World& world,
+std::vector<absl::StatusOr<T>> OnRanks(const CostWorld& world,
                                        const std::function<absl::StatusOr<T>(Communicator&)>& body) {
   std::vector<absl::StatusOr<T>> of_ranks(world.size());
   std::vector<std::thread> threads;
@@ -28,8 +28,8 @@ std::vector<absl::StatusOr<T>> OnRanks(const World& world,
   return of_ranks;
 }
 
-World Groups(int ranks, const std::vector<int>& begins) {
-  absl::StatusOr<World> world = CreateInProcessGroups(ranks, begins, {.timeout = absl::Seconds(60)});
+CostWorld Groups(int ranks, const std::vector<int>& begins) {
+  absl::StatusOr<CostWorld> world = CreateInProcessGroups(ranks, begins, {.timeout = absl::Seconds(60)});
   LOCKSTEP_CHECK(world.ok()) << world.status();
   return *std::move(world);
 }

@@ -33,7 +33,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using Pace = FakeDriver::Pace;
 
-std::string Name(Pace pace) { return pace == Pace::kRandom ? "Random" : "Lazy"; }
+std::string NcclName(Pace pace) { return pace == Pace::kRandom ? "Random" : "Lazy"; }
 
 const NcclApi& FakeApi() {
   static const NcclApi* const api = [] {
@@ -64,7 +64,7 @@ class Gpus {
 using Rank = std::function<absl::Status(Communicator& host, CudaDevice& device)>;
 
 // Runs `rank` in a thread for each rank of a world, with its end and its GPU, and counts them.
-void ForEachRank(const Gpus& gpus, int first_gpu, int ranks, const Communicator::Options& options,
+void ForEachNcclRank(const Gpus& gpus, int first_gpu, int ranks, const Communicator::Options& options,
                  const std::string& test, const Rank& rank) {
   SCOPED_TRACE(test + " on " + std::to_string(ranks) + " ranks");
   auto world = CreateInProcess(ranks, options);
@@ -92,8 +92,8 @@ void ForEachRank(const Gpus& gpus, int first_gpu, int ranks, const Communicator:
   }
 }
 
-void RunConformance(const Gpus& gpus, int first_gpu, int ranks, const ConformanceCase& test) {
-  ForEachRank(gpus, first_gpu, ranks, test.options, test.name,
+void RunNcclConformance(const Gpus& gpus, int first_gpu, int ranks, const ConformanceCase& test) {
+  ForEachNcclRank(gpus, first_gpu, ranks, test.options, test.name,
               [&](Communicator& host, CudaDevice& device) -> absl::Status {
                 ASSIGN_OR_RETURN(auto nccl, NcclCommunicator::Create(FakeApi(), host, device));
                 const auto communicator = AsHostCommunicator(std::move(nccl), device);
@@ -110,10 +110,10 @@ class NcclConformance : public ::testing::TestWithParam<std::tuple<Pace, int, Co
 
 TEST_P(NcclConformance, AllRanksSucceed) {
   const auto& [pace, ranks, test] = GetParam();
-  RunConformance(Gpus(ranks, pace), 0, ranks, test);
+  RunNcclConformance(Gpus(ranks, pace), 0, ranks, test);
 }
 
-std::vector<std::tuple<Pace, int, ConformanceCase>> Table() {
+std::vector<std::tuple<Pace, int, ConformanceCase>> NcclTable() {
   std::vector<std::tuple<Pace, int, ConformanceCase>> table;
   for (const auto& [pace, ranks] :
        {std::pair(Pace::kRandom, 1), {Pace::kRandom, 2}, {Pace::kLazy, 2}, {Pace::kRandom, 3}}) {
@@ -124,20 +124,20 @@ std::vector<std::tuple<Pace, int, ConformanceCase>> Table() {
   return table;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, NcclConformance, ::testing::ValuesIn(Table()), [](const auto& info) {
-  return Name(std::get<0>(info.param)) + std::to_string(std::get<1>(info.param)) + std::get<2>(info.param).name;
+INSTANTIATE_TEST_SUITE_P(All, NcclConformance, ::testing::ValuesIn(NcclTable()), [](const auto& info) {
+  return NcclName(std::get<0>(info.param)) + std::to_string(std::get<1>(info.param)) + std::get<2>(info.param).name;
 });
 
 class Nccl : public ::testing::TestWithParam<Pace> {
  protected:
-  void ForEachRank(int ranks, const Communicator::Options& options, const Rank& rank) {
+  void ForEachNcclRank(int ranks, const Communicator::Options& options, const Rank& rank) {
     const Gpus gpus(ranks, GetParam());
-    cuda::ForEachRank(gpus, 0, ranks, options, ::testing::UnitTest::GetInstance()->current_test_info()->name(), rank);
+    cuda::ForEachNcclRank(gpus, 0, ranks, options, ::testing::UnitTest::GetInstance()->current_test_info()->name(), rank);
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(All, Nccl, ::testing::Values(Pace::kRandom, Pace::kLazy),
-                         [](const auto& info) { return Name(info.param); });
+                         [](const auto& info) { return NcclName(info.param); });
 
 // The cases of the suite that sleep, in all worlds at once.
 TEST_P(Nccl, SleepingCases) {
@@ -149,7 +149,7 @@ TEST_P(Nccl, SleepingCases) {
   for (const ConformanceCase& test : cases) {
     for (int ranks : {2, 3}) {
       if (ranks < test.min_ranks) continue;
-      worlds.emplace_back(RunConformance, std::cref(gpus), first_gpu, ranks, std::cref(test));
+      worlds.emplace_back(RunNcclConformance, std::cref(gpus), first_gpu, ranks, std::cref(test));
       first_gpu += ranks;
     }
   }
@@ -158,47 +158,47 @@ TEST_P(Nccl, SleepingCases) {
 
 // --- What is queued -----------------------------------------------------------------------------------------------
 
-constexpr int64_t kCount = 1000;
-constexpr size_t kBytes = kCount * sizeof(float);
+constexpr int64_t kNcclCount = 1000;
+constexpr size_t kNcclBytes = kNcclCount * sizeof(float);
 
-std::byte* BytesOf(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
+std::byte* BytesOfSum(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
 
-absl::StatusOr<Communicator::Ticket> StartSum(Communicator& c, CudaDevice& device, std::byte* x,
-                                              const std::string& label = "sum", int64_t count = kCount) {
+absl::StatusOr<Communicator::Ticket> StartNcclSum(Communicator& c, CudaDevice& device, std::byte* x,
+                                              const std::string& label = "sum", int64_t count = kNcclCount) {
   return c.StartAllReduce(x, x, count, DType::kF32, ReduceKind::kSum, {.label = label, .stream = device.stream()});
 }
 
 // Nothing is synchronized before the end. Each sum is that of what the stream had put there before, and each copy takes
 // what the sum has left: start and wait order both streams.
 TEST_P(Nccl, ManyAreQueuedAtOnce) {
-  ForEachRank(3, {.timeout = absl::Seconds(60)}, [](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(3, {.timeout = absl::Seconds(60)}, [](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
-    ASSIGN_OR_RETURN(auto x, c->Allocate(kBytes, "x"));
-    std::vector<std::vector<float>> found(150, std::vector<float>(kCount));
+    ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
+    std::vector<std::vector<float>> found(150, std::vector<float>(kNcclCount));
     for (size_t i = 0; i < found.size(); ++i) {
-      std::vector<float> values(kCount, static_cast<float>(i) + static_cast<float>(c->rank()));
-      RETURN_IF_ERROR(device.CopyToDevice(x->data(), BytesOf(values), kBytes));
-      ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(*c, device, x->data()));
+      std::vector<float> values(kNcclCount, static_cast<float>(i) + static_cast<float>(c->rank()));
+      RETURN_IF_ERROR(device.CopyToDevice(x->data(), BytesOfSum(values), kNcclBytes));
+      ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x->data()));
       RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
       EXPECT_FALSE(c->Wait(ticket, device.stream()).ok()) << "a second wait";
-      RETURN_IF_ERROR(device.CopyToHost(BytesOf(found[i]), x->data(), kBytes));
+      RETURN_IF_ERROR(device.CopyToHost(BytesOfSum(found[i]), x->data(), kNcclBytes));
     }
     RETURN_IF_ERROR(device.Synchronize());
     for (size_t i = 0; i < found.size(); ++i) {
-      EXPECT_EQ(found[i], std::vector<float>(kCount, static_cast<float>(3 * i + 3))) << i;
+      EXPECT_EQ(found[i], std::vector<float>(kNcclCount, static_cast<float>(3 * i + 3))) << i;
     }
     return absl::OkStatus();
   });
 }
 
 TEST_P(Nccl, RefusesOtherStreams) {
-  ForEachRank(2, {}, [](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(2, {}, [](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
-    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
     const Communicator::Call no_stream{.label = "x"};
     EXPECT_TRUE(absl::IsInvalidArgument(
         c->StartAllReduce(x->data(), x->data(), 1, DType::kF32, ReduceKind::kSum, no_stream).status()));
-    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(*c, device, x->data()));
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x->data()));
     EXPECT_FALSE(c->Wait(ticket, nullptr).ok());
     RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
     return device.Synchronize();
@@ -208,9 +208,9 @@ TEST_P(Nccl, RefusesOtherStreams) {
 // While a rank waits for its GPU, a peer that is in nothing aborts: the wait ends, with the peer's name.
 TEST_P(Nccl, AnAbortEndsWhatTheDeviceWaitsFor) {
   std::atomic<bool> queued{false};
-  ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
-    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
     std::atomic<bool> go_on{false};
     // The second rank's GPU does not come to the collective.
     if (c->rank() == 1) {
@@ -219,7 +219,7 @@ TEST_P(Nccl, AnAbortEndsWhatTheDeviceWaitsFor) {
         return absl::OkStatus();
       }));
     }
-    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(*c, device, x->data()));
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x->data()));
     RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
     if (c->rank() == 0) {
       queued = true;
@@ -229,7 +229,7 @@ TEST_P(Nccl, AnAbortEndsWhatTheDeviceWaitsFor) {
       EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 on host"));
       EXPECT_THAT(std::string(status.message()), HasSubstr("enough"));
       EXPECT_EQ(c->Barrier("after"), status) << "the error stays";
-      EXPECT_EQ(StartSum(*c, device, x->data()).status(), status);
+      EXPECT_EQ(StartNcclSum(*c, device, x->data()).status(), status);
     } else {
       while (!queued) absl::SleepFor(absl::Milliseconds(1));
       absl::SleepFor(absl::Milliseconds(20));
@@ -244,16 +244,16 @@ TEST_P(Nccl, AnAbortEndsWhatTheDeviceWaitsFor) {
 // A GPU that does not come to a collective within the timeout, while its host is alive in something else.
 TEST_P(Nccl, ALateGpuIsNamed) {
   std::atomic<bool> go_on{false};
-  ForEachRank(3, {.timeout = absl::Milliseconds(300)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(3, {.timeout = absl::Milliseconds(300)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
-    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
     if (c->rank() == 1) {
       RETURN_IF_ERROR(device.RunOnHost([&] {
         while (!go_on) absl::SleepFor(absl::Milliseconds(1));
         return absl::OkStatus();
       }));
     }
-    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(*c, device, x->data()));
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x->data()));
     RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
     if (c->rank() == 1) {
       while (c->CheckPeers().ok()) absl::SleepFor(absl::Milliseconds(1));
@@ -272,16 +272,16 @@ TEST_P(Nccl, RanksThatAreLateApartSayTheSame) {
   for (const int waiting : {1, 2}) {
     std::atomic<int> started{0};
     std::atomic<bool> go_on{false};
-    ForEachRank(3, {.timeout = absl::Milliseconds(300)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ForEachNcclRank(3, {.timeout = absl::Milliseconds(300)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
       ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
-      ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+      ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
       absl::Status status;
       if (c->rank() == 0) {
         while (started < waiting) absl::SleepFor(absl::Milliseconds(1));
         TheFakeNccl().FailCall("launch", 1, ncclInProgress);
-        status = StartSum(*c, device, x->data()).status();
+        status = StartNcclSum(*c, device, x->data()).status();
       } else if (c->rank() <= waiting) {
-        RETURN_IF_ERROR(StartSum(*c, device, x->data()).status());
+        RETURN_IF_ERROR(StartNcclSum(*c, device, x->data()).status());
         ++started;
         RETURN_IF_ERROR(device.RunOnHost([&] {
           while (!go_on) absl::SleepFor(absl::Milliseconds(1));
@@ -303,17 +303,17 @@ TEST_P(Nccl, RanksThatAreLateApartSayTheSame) {
 // Of a part's collective, in whose midst the world fails: NCCL's end of the world's communicator waits for that, too.
 TEST_P(Nccl, AnAbortOfTheWorldEndsWhatItsPartsWaitFor) {
   std::atomic<bool> queued{false}, go_on{false};
-  ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
     ASSIGN_OR_RETURN(auto part, c->Split(0, "part"));
-    ASSIGN_OR_RETURN(auto x, part->Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, part->Allocate(kNcclBytes, "x"));
     if (c->rank() == 1) {
       RETURN_IF_ERROR(device.RunOnHost([&] {
         while (!go_on) absl::SleepFor(absl::Milliseconds(1));
         return absl::OkStatus();
       }));
     }
-    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(*part, device, x->data()));
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*part, device, x->data()));
     RETURN_IF_ERROR(part->Wait(ticket, device.stream()));
     const absl::Time begin = absl::Now();
     if (c->rank() == 0) {
@@ -334,17 +334,17 @@ TEST_P(Nccl, AnAbortOfTheWorldEndsWhatItsPartsWaitFor) {
 // Also where the failure is met by a call of the world's, and not by a wait for the GPU, which asks the part, too.
 TEST_P(Nccl, ACallThatFailsEndsWhatPartsWaitFor) {
   std::atomic<bool> queued{false}, go_on{false};
-  ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
     ASSIGN_OR_RETURN(auto part, c->Split(0, "part"));
-    ASSIGN_OR_RETURN(auto x, part->Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, part->Allocate(kNcclBytes, "x"));
     if (c->rank() == 1) {
       RETURN_IF_ERROR(device.RunOnHost([&] {
         while (!go_on) absl::SleepFor(absl::Milliseconds(1));
         return absl::OkStatus();
       }));
     }
-    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(*part, device, x->data()));
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*part, device, x->data()));
     RETURN_IF_ERROR(part->Wait(ticket, device.stream()));
     if (c->rank() == 0) {
       queued = true;
@@ -386,7 +386,7 @@ TEST_P(Nccl, OperandsAreKeptUntilAnAbortHasEnded) {
   ASSERT_TRUE(world.ok()) << world.status();
   const auto device = *CudaDevice::Create(counts, 0);
   auto c = *NcclCommunicator::Create(api, *(*world)[0], *device);
-  auto x = *device->Allocate(kBytes, "x");
+  auto x = *device->Allocate(kNcclBytes, "x");
   ASSERT_TRUE(device->Synchronize().ok());
   c->Abort(absl::CancelledError("enough"));
   freed = 0;
@@ -405,7 +405,7 @@ absl::StatusOr<CUgraph> CaptureSum(NcclCommunicator& c, CudaDevice& device, std:
   const DriverApi& api = device.api();
   const CUstream stream = device.stream()->handle();
   RETURN_IF_ERROR(api.Check(api.StreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "begin"));
-  ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(c, device, x));
+  ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(c, device, x));
   RETURN_IF_ERROR(c.Wait(ticket, device.stream()));
   CUgraph graph = nullptr;
   RETURN_IF_ERROR(api.Check(api.StreamEndCapture(stream, &graph), "end"));
@@ -415,9 +415,9 @@ absl::StatusOr<CUgraph> CaptureSum(NcclCommunicator& c, CudaDevice& device, std:
 
 // NCCL's end waits for graphs: those that the communicator knows are dropped first, whoever else holds them.
 TEST_P(Nccl, AGraphGoesBeforeItsCommunicator) {
-  ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
-    ASSIGN_OR_RETURN(auto x, c->Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
     const auto graph = std::make_shared<LaunchableGraph>(device);
     c->AddGraph(graph);
     ASSIGN_OR_RETURN(const CUgraph captured, CaptureSum(*c, device, x->data()));
@@ -436,9 +436,9 @@ TEST_P(Nccl, AGraphGoesBeforeItsCommunicator) {
 // Whichever thread aborts: it need not have used the GPU before.
 TEST_P(Nccl, AnotherThreadsAbortDropsTheGraph) {
   std::atomic<int> captured_on{0};
-  ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
-    ASSIGN_OR_RETURN(auto x, c->Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
     const auto graph = std::make_shared<LaunchableGraph>(device);
     c->AddGraph(graph);
     ASSIGN_OR_RETURN(const CUgraph captured, CaptureSum(*c, device, x->data()));
@@ -466,17 +466,17 @@ TEST(NcclCapture, WhatFailedInItIsForgotten) {
     ASSERT_TRUE(device.ok()) << device.status();
     auto c = NcclCommunicator::Create(FakeApi(), *(*world)[0], **device);
     ASSERT_TRUE(c.ok()) << c.status();
-    const auto x = (*device)->Allocate(kBytes, "x");
+    const auto x = (*device)->Allocate(kNcclBytes, "x");
     ASSERT_TRUE(x.ok()) << x.status();
     const CUstream stream = (*device)->stream()->handle();
     ASSERT_EQ(driver.api.StreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
-    const auto captured = StartSum(**c, **device, (*x)->data());
+    const auto captured = StartNcclSum(**c, **device, (*x)->data());
     EXPECT_TRUE(captured.ok()) << captured.status();
     CUgraph graph = nullptr;
     EXPECT_NE(driver.api.StreamEndCapture(stream, &graph), CUDA_SUCCESS) << "nobody has waited for the sum";
     (*c)->DropCaptured();
     EXPECT_THAT(std::string((*c)->Wait(*captured, (*device)->stream()).message()), HasSubstr("is not in flight"));
-    const auto next = StartSum(**c, **device, (*x)->data());
+    const auto next = StartNcclSum(**c, **device, (*x)->data());
     ASSERT_TRUE(next.ok()) << next.status();
     EXPECT_TRUE((*c)->Wait(*next, (*device)->stream()).ok());
     EXPECT_TRUE((*device)->Synchronize().ok());
@@ -489,9 +489,9 @@ TEST(NcclCapture, WhatFailedInItIsForgotten) {
 TEST(NcclEnd, DoesNotWaitForEver) {
   const Gpus gpus(1, Pace::kRandom);
   testing::internal::CaptureStderr();
-  ForEachRank(gpus, 0, 1, {}, "DoesNotWaitForEver", [&](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(gpus, 0, 1, {}, "DoesNotWaitForEver", [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
-    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
     ASSIGN_OR_RETURN(const CUgraph captured, CaptureSum(*c, device, x->data()));
     const absl::Time begin = absl::Now();
     c.reset();
@@ -514,7 +514,7 @@ TEST(NcclEnd, WaitsOnceForAGpuThatIsStuck) {
   ASSERT_TRUE(device.ok()) << device.status();
   auto c = NcclCommunicator::Create(FakeApi(), *(*world)[0], **device);
   ASSERT_TRUE(c.ok()) << c.status();
-  auto x = (*c)->Allocate(kBytes, "x"), y = (*c)->Allocate(kBytes, "y");
+  auto x = (*c)->Allocate(kNcclBytes, "x"), y = (*c)->Allocate(kNcclBytes, "y");
   ASSERT_TRUE(x.ok() && y.ok());
   const absl::Status queued = (*device)->RunOnHost([&] {
     while (!go_on) absl::SleepFor(absl::Milliseconds(1));
@@ -532,15 +532,15 @@ TEST(NcclEnd, WaitsOnceForAGpuThatIsStuck) {
 
 TEST_P(Nccl, AnErrorOfNcclReachesAllRanks) {
   std::atomic<int> queued{0};
-  ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
-    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
     RETURN_IF_ERROR(device.RunOnHost([&] {
       while (queued < 2) absl::SleepFor(absl::Milliseconds(1));
       absl::SleepFor(absl::Milliseconds(100));
       return absl::OkStatus();
     }));
-    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(*c, device, x->data()));
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x->data()));
     RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
     if (++queued == 2) TheFakeNccl().SetAsyncError(ncclRemoteError);
     const absl::Status status = device.Synchronize();
@@ -552,7 +552,7 @@ TEST_P(Nccl, AnErrorOfNcclReachesAllRanks) {
 
 // What one rank cannot do all are told, before anything is queued.
 TEST_P(Nccl, ARankThatCannotJoinIsNamed) {
-  ForEachRank(3, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(3, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     if (host.rank() == 0) TheFakeNccl().FailCall("ncclGetUniqueId", 1, ncclSystemError);
     const absl::Status status = NcclCommunicator::Create(FakeApi(), host, device).status();
     EXPECT_THAT(std::string(status.message()), HasSubstr("ncclGetUniqueId"));
@@ -568,7 +568,7 @@ TEST_P(Nccl, ARankThatCannotJoinIsNamed) {
 
 // A rank that dies (here: gives up) while NCCL makes its communicator ends that on the others.
 TEST_P(Nccl, ARankThatFailsMeanwhileEndsTheStart) {
-  ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     if (host.rank() == 1) {
       RETURN_IF_ERROR(host.AllGatherBytes("", "making the stream of collectives").status());
       RETURN_IF_ERROR(host.AllGatherBytes("", "the id of NCCL's communicator").status());
@@ -586,7 +586,7 @@ TEST_P(Nccl, ARankThatFailsMeanwhileEndsTheStart) {
 // Peers wait for a collective: the GPU begins with those.
 TEST_P(Nccl, CollectivesComeBeforeKernels) {
   const Gpus gpus(1, GetParam());
-  cuda::ForEachRank(gpus, 0, 1, {}, "priorities", [](Communicator& host, CudaDevice& device) {
+  cuda::ForEachNcclRank(gpus, 0, 1, {}, "priorities", [](Communicator& host, CudaDevice& device) {
     return NcclCommunicator::Create(FakeApi(), host, device).status();
   });
   EXPECT_THAT(gpus.driver().driver.calls(), Contains("cuStreamCreateWithPriority -1").Times(1));
@@ -595,19 +595,19 @@ TEST_P(Nccl, CollectivesComeBeforeKernels) {
 
 // Memory of NCCL is registered, and where it is not to be had of the device.
 TEST_P(Nccl, MemoryIsRegisteredWhereThatIsSupported) {
-  ForEachRank(1, {}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(1, {}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
-    ASSIGN_OR_RETURN(auto x, c->Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
     EXPECT_THAT(TheFakeNccl().TakeCalls(), Contains("ncclCommRegister 4000"));
     TheFakeNccl().FailCall("ncclMemAlloc", 1, ncclInvalidUsage);
-    ASSIGN_OR_RETURN(auto y, c->Allocate(kBytes, "y"));
+    ASSIGN_OR_RETURN(auto y, c->Allocate(kNcclBytes, "y"));
     TheFakeNccl().FailCall("ncclCommRegister", 1, ncclInvalidUsage);
-    ASSIGN_OR_RETURN(auto z, c->Allocate(kBytes, "z"));
+    ASSIGN_OR_RETURN(auto z, c->Allocate(kNcclBytes, "z"));
     for (RegisteredMemory* memory : {x.get(), y.get(), z.get()}) {
-      std::vector<float> values(kCount, 2.f);
-      RETURN_IF_ERROR(device.CopyToHost(BytesOf(values), memory->data(), kBytes));
+      std::vector<float> values(kNcclCount, 2.f);
+      RETURN_IF_ERROR(device.CopyToHost(BytesOfSum(values), memory->data(), kNcclBytes));
       RETURN_IF_ERROR(device.Synchronize());
-      EXPECT_EQ(values, std::vector<float>(kCount, 0.f));
+      EXPECT_EQ(values, std::vector<float>(kNcclCount, 0.f));
     }
     c.reset();  // memory may outlive it
     return absl::OkStatus();
@@ -616,7 +616,7 @@ TEST_P(Nccl, MemoryIsRegisteredWhereThatIsSupported) {
 
 // What is compared alone leaves the device alone, and finds those who say something else.
 TEST_P(Nccl, ComparesWithoutMovingAnything) {
-  ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
     RETURN_IF_ERROR(host.Barrier("made"));
     (void)TheFakeNccl().TakeCalls();

@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-using Kind = Links::Notice::Kind;
+using NoticeKind = Links::Notice::Kind;
 using Reply = Search::Reply;
 
 // Carries notices alone. Those for this rank are put into `inbox`.
@@ -40,7 +40,7 @@ class NoticesAlone final : public Links {
   const std::vector<int>& group_begins() const override { return begins_; }
 
   // To whom notices of a kind were sent since the last call, in order.
-  std::vector<int> TakeSent(Kind kind) {
+  std::vector<int> TakeSent(NoticeKind kind) {
     std::vector<int> to;
     for (const auto& [rank, notice] : sent) {
       if (notice.kind == kind) to.push_back(rank);
@@ -107,15 +107,15 @@ TEST_F(NoticesTest, TheReporterTellsAFailureOnce) {
   EXPECT_TRUE(first_.notices->Poll().ok());
   const absl::Status failure = first_.group->Fail(2, absl::AbortedError("enough"));
   EXPECT_EQ(second_.notices->Poll(), failure);
-  EXPECT_EQ(second_.links.TakeSent(Kind::kFailed), kNobody);  // that is the first's to do
+  EXPECT_EQ(second_.links.TakeSent(NoticeKind::kFailed), kNobody);  // that is the first's to do
   for (int i = 0; i < 3; ++i) EXPECT_EQ(first_.notices->Poll(), failure);
   ASSERT_FALSE(first_.links.sent.empty());
   EXPECT_EQ(first_.links.sent[0].second.rank, 2);
   EXPECT_EQ(first_.links.sent[0].second.status, failure);
-  EXPECT_EQ(first_.links.TakeSent(Kind::kFailed), kOthers);
+  EXPECT_EQ(first_.links.TakeSent(NoticeKind::kFailed), kOthers);
   absl::SleepFor(absl::Milliseconds(250));
   (void)second_.notices->Poll();
-  EXPECT_EQ(second_.links.TakeSent(Kind::kFailed), kNobody);
+  EXPECT_EQ(second_.links.TakeSent(NoticeKind::kFailed), kNobody);
 }
 
 // The world's record may be there before that of a part, which then says nothing yet of who is to blame.
@@ -136,47 +136,47 @@ TEST_F(NoticesTest, AFailureOfTheWorldIsNotToldBeforeItIsDeclaredHere) {
     EXPECT_EQ(notices.Poll(), failure);
     absl::SleepFor(absl::Milliseconds(250));
   }
-  EXPECT_EQ(links.TakeSent(Kind::kFailed), kNobody);
+  EXPECT_EQ(links.TakeSent(NoticeKind::kFailed), kNobody);
   (void)part.FailHere(-1, failure);
   EXPECT_EQ(notices.Poll(), failure);
   ASSERT_FALSE(links.sent.empty());
   EXPECT_EQ(links.sent[0].second.rank, -1);
-  EXPECT_EQ(links.TakeSent(Kind::kFailed), kOthers);
+  EXPECT_EQ(links.TakeSent(NoticeKind::kFailed), kOthers);
 }
 
 TEST_F(NoticesTest, OthersTellWhatTheReporterDoesNot) {
   (void)first_.group->Fail(1, absl::AbortedError("enough"));
   (void)second_.notices->Poll();
-  EXPECT_EQ(second_.links.TakeSent(Kind::kFailed), kNobody);
+  EXPECT_EQ(second_.links.TakeSent(NoticeKind::kFailed), kNobody);
   absl::SleepFor(absl::Milliseconds(250));
   for (int i = 0; i < 3; ++i) (void)second_.notices->Poll();
-  EXPECT_EQ(second_.links.TakeSent(Kind::kFailed), kOthers);
+  EXPECT_EQ(second_.links.TakeSent(NoticeKind::kFailed), kOthers);
   (void)first_.notices->Poll();
-  EXPECT_EQ(first_.links.TakeSent(Kind::kFailed), kNobody);
+  EXPECT_EQ(first_.links.TakeSent(NoticeKind::kFailed), kNobody);
 }
 
 // It is whoever has found the failure that tells all.
 TEST_F(NoticesTest, WhatOneIsToldIsAFailureAndIsNotToldAgain) {
-  first_.links.inbox.push_back({.kind = Kind::kFailed, .rank = 3, .from = 0, .status = absl::AbortedError("enough")});
+  first_.links.inbox.push_back({.kind = NoticeKind::kFailed, .rank = 3, .from = 0, .status = absl::AbortedError("enough")});
   EXPECT_EQ(first_.notices->Poll(), absl::AbortedError("enough"));
   EXPECT_EQ(second_.notices->Poll(), absl::AbortedError("enough"));
   EXPECT_EQ(first_.group->failure_here()->culprit, 3);
   absl::SleepFor(absl::Milliseconds(250));
   for (Rank* rank : {&first_, &second_}) {
     (void)rank->notices->Poll();
-    EXPECT_EQ(rank->links.TakeSent(Kind::kFailed), kNobody);
+    EXPECT_EQ(rank->links.TakeSent(NoticeKind::kFailed), kNobody);
   }
 }
 
 TEST_F(NoticesTest, QuestionsAreAskedNowAndThen) {
   EXPECT_EQ(first_.notices->Ask(0, true).kind, Reply::Kind::kNone);
   for (int i = 0; i < 1000; ++i) (void)first_.notices->Ask(0, false);
-  EXPECT_LE(first_.links.TakeSent(Kind::kQuestion).size(), 20u);  // one; a slow machine may take its time
+  EXPECT_LE(first_.links.TakeSent(NoticeKind::kQuestion).size(), 20u);  // one; a slow machine may take its time
   absl::SleepFor(absl::Milliseconds(60));
   EXPECT_EQ(first_.notices->Ask(0, false).kind, Reply::Kind::kNone);
-  EXPECT_EQ(first_.links.TakeSent(Kind::kQuestion), (std::vector<int>{0}));
-  first_.links.inbox.push_back({.kind = Kind::kAnswer, .rank = 0, .from = 3, .status = {}});
-  first_.links.inbox.push_back({.kind = Kind::kAnswer, .rank = -1, .from = 0, .status = {}});
+  EXPECT_EQ(first_.links.TakeSent(NoticeKind::kQuestion), (std::vector<int>{0}));
+  first_.links.inbox.push_back({.kind = NoticeKind::kAnswer, .rank = 0, .from = 3, .status = {}});
+  first_.links.inbox.push_back({.kind = NoticeKind::kAnswer, .rank = -1, .from = 0, .status = {}});
   EXPECT_TRUE(first_.notices->Poll().ok());
   EXPECT_EQ(first_.notices->Ask(0, false).kind, Reply::Kind::kBusy);
   EXPECT_EQ(first_.notices->Ask(3, false).kind, Reply::Kind::kWaits);
@@ -187,14 +187,14 @@ TEST_F(NoticesTest, QuestionsAreAskedNowAndThen) {
 TEST_F(NoticesTest, QuestionsAreAnswered) {
   for (int waits_for : {3, 0}) {
     first_.group->SayWaiting(waits_for);
-    first_.links.inbox.push_back({.kind = Kind::kQuestion, .rank = -1, .from = 3, .status = {}});
+    first_.links.inbox.push_back({.kind = NoticeKind::kQuestion, .rank = -1, .from = 3, .status = {}});
     EXPECT_TRUE(first_.notices->Poll().ok());
     ASSERT_EQ(first_.links.sent.size(), 1u);
     EXPECT_EQ(first_.links.sent[0].second.rank, waits_for);
-    EXPECT_EQ(first_.links.TakeSent(Kind::kAnswer), (std::vector<int>{3}));
+    EXPECT_EQ(first_.links.TakeSent(NoticeKind::kAnswer), (std::vector<int>{3}));
   }
   first_.group->SayGoingOn();
-  first_.links.inbox.push_back({.kind = Kind::kQuestion, .rank = -1, .from = 0, .status = {}});
+  first_.links.inbox.push_back({.kind = NoticeKind::kQuestion, .rank = -1, .from = 0, .status = {}});
   EXPECT_TRUE(first_.notices->Poll().ok());
   ASSERT_EQ(first_.links.sent.size(), 1u);
   EXPECT_LT(first_.links.sent[0].second.rank, 0);
@@ -202,10 +202,10 @@ TEST_F(NoticesTest, QuestionsAreAnswered) {
 
 TEST_F(NoticesTest, TheLastOfAGroupSaysThatItIsGone) {
   first_.notices->Leave(/*last_of_group=*/false);
-  EXPECT_EQ(first_.links.TakeSent(Kind::kLeft), kNobody);
+  EXPECT_EQ(first_.links.TakeSent(NoticeKind::kLeft), kNobody);
   second_.notices->Leave(/*last_of_group=*/true);
-  EXPECT_EQ(second_.links.TakeSent(Kind::kLeft), kOthers);
-  first_.links.inbox.push_back({.kind = Kind::kLeft, .rank = -1, .from = 0, .status = {}});
+  EXPECT_EQ(second_.links.TakeSent(NoticeKind::kLeft), kOthers);
+  first_.links.inbox.push_back({.kind = NoticeKind::kLeft, .rank = -1, .from = 0, .status = {}});
   EXPECT_FALSE(first_.notices->HasLeft(0));
   EXPECT_TRUE(first_.notices->Poll().ok());
   EXPECT_TRUE(first_.notices->HasLeft(0));
@@ -217,7 +217,7 @@ TEST_F(NoticesTest, AFailedGroupTellsThatInPlaceOfLeaving) {
   (void)first_.group->Fail(1, absl::AbortedError("enough"));
   const absl::Time begin = absl::Now();
   first_.notices->Leave(/*last_of_group=*/true);
-  EXPECT_EQ(first_.links.TakeSent(Kind::kFailed), kOthers);
+  EXPECT_EQ(first_.links.TakeSent(NoticeKind::kFailed), kOthers);
   EXPECT_GE(absl::Now() - begin, absl::Milliseconds(290));  // so that the messages leave
 }
 

@@ -25,7 +25,7 @@ namespace {
 
 using Sizes = std::vector<int>;  // of the groups
 
-std::string Name(const Sizes& sizes) {
+std::string NameOfRouteRow(const Sizes& sizes) {
   std::string name;
   for (int size : sizes) name += (name.empty() ? "" : "+") + std::to_string(size);
   return name;
@@ -42,7 +42,7 @@ int Ranks(const Sizes& sizes) { return std::accumulate(sizes.begin(), sizes.end(
 // Runs `rank` on all ranks of a world, a thread each.
 void RunWorld(const Sizes& sizes, const RoutePolicy& policy, const AroundLinks& around,
               const std::function<absl::Status(Communicator&)>& rank) {
-  SCOPED_TRACE(Name(sizes));
+  SCOPED_TRACE(NameOfRouteRow(sizes));
   auto world = CreateInProcessGroups(Ranks(sizes), Begins(sizes), {.timeout = absl::Seconds(30)}, policy, around);
   ASSERT_TRUE(world.ok()) << world.status();
   std::vector<std::thread> threads;
@@ -60,15 +60,15 @@ void RunWorld(const Sizes& sizes, const RoutePolicy& policy, const AroundLinks& 
 }
 
 // Numbers of which no two orders of additions have the same sum, but by chance.
-float Input(int rank, int64_t i) {
+float RouteInput(int rank, int64_t i) {
   const uint64_t hash =
       (static_cast<uint64_t>(i) * 7 + static_cast<uint64_t>(rank) * 1000003 + 99) * 0x9e3779b97f4a7c15u;
   return static_cast<float>(hash >> 40) / (1 << 20) - 7.3f;
 }
 
 float InOrder(const std::vector<int>& ranks, int64_t i) {
-  float sum = Input(ranks[0], i);
-  for (size_t r = 1; r < ranks.size(); ++r) sum += Input(ranks[r], i);
+  float sum = RouteInput(ranks[0], i);
+  for (size_t r = 1; r < ranks.size(); ++r) sum += RouteInput(ranks[r], i);
   return sum;
 }
 
@@ -141,7 +141,7 @@ absl::Status ExpectAllowed(const std::vector<T>& found, int64_t first, Route rou
 template <typename T>
 absl::Status Reduces(Communicator& c, Route route, const Sizes& sizes, int64_t count, DType dtype) {
   std::vector<T> input(count), output(count), again(count);
-  for (int64_t i = 0; i < count; ++i) input[i] = static_cast<T>(Input(c.rank(), i));
+  for (int64_t i = 0; i < count; ++i) input[i] = static_cast<T>(RouteInput(c.rank(), i));
   RETURN_IF_ERROR(c.AllReduce(input.data(), output.data(), count, dtype, ReduceKind::kSum, {.label = "once"}));
   again = input;
   RETURN_IF_ERROR(c.AllReduce(again.data(), again.data(), count, dtype, ReduceKind::kSum, {.label = "in place"}));
@@ -164,11 +164,11 @@ absl::Status Reduces(Communicator& c, Route route, const Sizes& sizes, int64_t c
   return dtype == DType::kF32 ? ExpectAllowed(slice, share * c.rank(), route, sizes) : absl::OkStatus();
 }
 
-const Route kReducing[] = {Route::kChain, Route::kOwner, Route::kAll, Route::kRing, Route::kHalving};
+const Route kReducingRoutes[] = {Route::kChain, Route::kOwner, Route::kAll, Route::kRing, Route::kHalving};
 const Sizes kWorlds[] = {{1, 1}, {1, 1, 1}, {2, 2}, {1, 3, 1}, {1, 1, 1, 1}, {2, 1, 1, 2, 1}, {1, 1, 1, 1, 1, 1, 1}};
 
 TEST(Routes, AddInTheOrderThatTheyPromise) {
-  for (const Route route : kReducing) {
+  for (const Route route : kReducingRoutes) {
     for (const Sizes& sizes : kWorlds) {
       SCOPED_TRACE(std::string(RouteName(route)));
       RunWorld(sizes, {.preferred = route}, nullptr, [&](Communicator& c) -> absl::Status {
@@ -201,7 +201,7 @@ TEST(Routes, RoundBf16OnceWhereTheySendF32) {
 }
 
 TEST(Routes, KeepRankOrderWhereItIsAskedFor) {
-  for (const Route wanted : kReducing) {
+  for (const Route wanted : kReducingRoutes) {
     auto world = CreateInProcessGroups(5, {0, 2, 3}, {.timeout = absl::Seconds(30), .in_rank_order = true},
                                        {.preferred = wanted});
     ASSERT_TRUE(world.ok());
@@ -219,7 +219,7 @@ TEST(Routes, KeepRankOrderWhereItIsAskedFor) {
 }
 
 // One collective of `bytes`, of the operand or the result, whichever is larger.
-absl::Status Call(Communicator& c, Opcode opcode, int64_t bytes) {
+absl::Status RouteCall(Communicator& c, Opcode opcode, int64_t bytes) {
   const int64_t count = bytes / 4, share = count / c.size();
   std::vector<float> input(count, 1.f), output(count);
   switch (opcode) {
@@ -236,7 +236,7 @@ absl::Status Call(Communicator& c, Opcode opcode, int64_t bytes) {
 
 // The messages and bytes of a collective are those of TravelOf.
 void ExpectTravel(const Sizes& sizes, Route route, Opcode opcode, int64_t bytes) {
-  SCOPED_TRACE(Name(sizes) + " " + std::string(RouteName(route)) + " " + std::string(TraitsOf(opcode).name) + " of " +
+  SCOPED_TRACE(NameOfRouteRow(sizes) + " " + std::string(RouteName(route)) + " " + std::string(TraitsOf(opcode).name) + " of " +
                std::to_string(bytes));
   std::vector<Watched> watched(Ranks(sizes));
   const auto watch = [&](int rank, std::unique_ptr<Links> links) {
@@ -246,7 +246,7 @@ void ExpectTravel(const Sizes& sizes, Route route, Opcode opcode, int64_t bytes)
     RETURN_IF_ERROR(c.Barrier("before"));
     watched[c.rank()].Reset();
     RETURN_IF_ERROR(c.Barrier("all are reset"));
-    return Call(c, opcode, bytes);
+    return RouteCall(c, opcode, bytes);
   });
   uint64_t most = 0, messages = 0;
   for (size_t g = 0; g < sizes.size(); ++g) {
@@ -316,7 +316,7 @@ TEST(Routes, OfRanksThatDisagreeAreOneError) {
       for (auto& communicator : *world) {
         threads.emplace_back([&, c = std::move(communicator)] {
           const uint64_t bytes = ranges[i + 1].from * (c->rank() == other ? 2 : 1) / (c->rank() == other ? 1 : 2);
-          results[c->rank()] = Call(*c, Opcode::kAllReduce, static_cast<int64_t>(bytes));
+          results[c->rank()] = RouteCall(*c, Opcode::kAllReduce, static_cast<int64_t>(bytes));
         });
       }
       for (std::thread& thread : threads) thread.join();

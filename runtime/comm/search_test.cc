@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-using Kind = Search::Reply::Kind;
+using SearchKind = Search::Reply::Kind;
 
 // What the search of rank 0 finds if the ranks say `replies`, each always the same.
 std::vector<Search::Culprit> Find(const std::vector<int>& late, const std::map<int, Search::Reply>& replies) {
@@ -25,29 +25,29 @@ std::vector<Search::Culprit> Find(const std::vector<int>& late, const std::map<i
 }
 
 TEST(Search, BlamesTheRankThatWaitsForNobody) {
-  EXPECT_EQ(Find({1}, {{1, {Kind::kBusy}}}), (std::vector<Search::Culprit>{{1, false}}));
-  EXPECT_EQ(Find({1}, {{1, {Kind::kWaits, 4}}, {4, {Kind::kWaits, 2}}, {2, {Kind::kBusy}}}),
+  EXPECT_EQ(Find({1}, {{1, {SearchKind::kBusy}}}), (std::vector<Search::Culprit>{{1, false}}));
+  EXPECT_EQ(Find({1}, {{1, {SearchKind::kWaits, 4}}, {4, {SearchKind::kWaits, 2}}, {2, {SearchKind::kBusy}}}),
             (std::vector<Search::Culprit>{{2, false}}));
 }
 
 TEST(Search, BlamesTheRankWithoutASignOfLife) {
-  EXPECT_EQ(Find({1, 2}, {{1, {Kind::kWaits, 3}}, {2, {Kind::kWaits, 3}}, {3, {Kind::kNone}}}),
+  EXPECT_EQ(Find({1, 2}, {{1, {SearchKind::kWaits, 3}}, {2, {SearchKind::kWaits, 3}}, {3, {SearchKind::kNone}}}),
             (std::vector<Search::Culprit>{{3, true}}));
 }
 
 TEST(Search, FindsSeveral) {
-  EXPECT_EQ(Find({1, 2}, {{1, {Kind::kBusy}}, {2, {Kind::kNone}}}),
+  EXPECT_EQ(Find({1, 2}, {{1, {SearchKind::kBusy}}, {2, {SearchKind::kNone}}}),
             (std::vector<Search::Culprit>{{1, false}, {2, true}}));
 }
 
 TEST(Search, EndsInACircle) {
-  EXPECT_EQ(Find({1}, {{1, {Kind::kWaits, 2}}, {2, {Kind::kWaits, 1}}}), (std::vector<Search::Culprit>{{1, false}}));
-  EXPECT_EQ(Find({1}, {{1, {Kind::kWaits, 0}}}), (std::vector<Search::Culprit>{{1, false}}));
+  EXPECT_EQ(Find({1}, {{1, {SearchKind::kWaits, 2}}, {2, {SearchKind::kWaits, 1}}}), (std::vector<Search::Culprit>{{1, false}}));
+  EXPECT_EQ(Find({1}, {{1, {SearchKind::kWaits, 0}}}), (std::vector<Search::Culprit>{{1, false}}));
 }
 
 // Two that wait for each other, because both wait for the one that is silent.
 TEST(Search, BlamesNoCircleBesideACulprit) {
-  EXPECT_EQ(Find({2, 1}, {{2, {Kind::kWaits, 0}}, {1, {Kind::kNone}}}), (std::vector<Search::Culprit>{{1, true}}));
+  EXPECT_EQ(Find({2, 1}, {{2, {SearchKind::kWaits, 0}}, {1, {SearchKind::kNone}}}), (std::vector<Search::Culprit>{{1, true}}));
 }
 
 TEST(Search, NobodyIsLate) { EXPECT_TRUE(Find({}, {}).empty()); }

@@ -34,17 +34,17 @@ struct Ended {
 };
 
 // The ranks of a world, each a process.
-struct Ranks {
+struct ForkedRanks {
   std::vector<pid_t> processes;
   std::vector<int> pipes;  // through which they report
 };
 
 // Starts a process for each rank that runs `rank_main`. One that succeeds reports "ran".
-Ranks StartRanks(int ranks, const Communicator::Options& options,
+ForkedRanks StartRanks(int ranks, const Communicator::Options& options,
                  const std::function<absl::Status(Communicator&)>& rank_main) {
   absl::StatusOr<SharedMemoryWorld> world = SharedMemoryWorld::Create(ranks);
   EXPECT_TRUE(world.ok()) << world.status();
-  Ranks started;
+  ForkedRanks started;
   for (int r = 0; r < ranks; ++r) {
     int ends[2];
     EXPECT_EQ(pipe(ends), 0);
@@ -74,7 +74,7 @@ Ranks StartRanks(int ranks, const Communicator::Options& options,
 }
 
 // Waits until all have ended, and returns how, by rank.
-std::vector<Ended> AwaitRanks(const Ranks& started) {
+std::vector<Ended> AwaitRanks(const ForkedRanks& started) {
   std::vector<Ended> ended(started.processes.size());
   for (size_t r = 0; r < ended.size(); ++r) {
     char buffer[4096];
@@ -100,14 +100,14 @@ void ExpectAllSucceeded(const std::vector<Ended>& ended, int ranks) {
 
 constexpr int kNumbersOfRanks[] = {1, 2, 3, 4, 7};
 
-class Conformance : public ::testing::TestWithParam<std::tuple<int, ConformanceCase>> {};
+class SharedMemoryConformance : public ::testing::TestWithParam<std::tuple<int, ConformanceCase>> {};
 
-TEST_P(Conformance, AllRanksSucceed) {
+TEST_P(SharedMemoryConformance, AllRanksSucceed) {
   const auto& [ranks, test] = GetParam();
   ExpectAllSucceeded(RunRanks(ranks, test.options, test.run), ranks);
 }
 
-std::vector<std::tuple<int, ConformanceCase>> Table() {
+std::vector<std::tuple<int, ConformanceCase>> SharedMemoryTable() {
   std::vector<std::tuple<int, ConformanceCase>> table;
   for (int ranks : kNumbersOfRanks) {
     for (ConformanceCase& test : ConformanceCases()) {
@@ -117,27 +117,27 @@ std::vector<std::tuple<int, ConformanceCase>> Table() {
   return table;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Conformance, ::testing::ValuesIn(Table()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, SharedMemoryConformance, ::testing::ValuesIn(SharedMemoryTable()), [](const auto& info) {
   return "SharedMemory" + std::to_string(std::get<0>(info.param)) + std::get<1>(info.param).name;
 });
 
 // A case that sleeps, with all numbers of ranks at once.
-class ConformanceAsleep : public ::testing::TestWithParam<ConformanceCase> {};
+class SharedMemoryConformanceAsleep : public ::testing::TestWithParam<ConformanceCase> {};
 
-TEST_P(ConformanceAsleep, AllRanksOfAllWorldsSucceed) {
+TEST_P(SharedMemoryConformanceAsleep, AllRanksOfAllWorldsSucceed) {
   const ConformanceCase& test = GetParam();
-  std::vector<Ranks> worlds;
+  std::vector<ForkedRanks> worlds;
   for (int ranks : kNumbersOfRanks) {
     if (ranks >= test.min_ranks) worlds.push_back(StartRanks(ranks, test.options, test.run));
   }
   EXPECT_GE(worlds.size(), 3u);
-  for (const Ranks& world : worlds) ExpectAllSucceeded(AwaitRanks(world), static_cast<int>(world.processes.size()));
+  for (const ForkedRanks& world : worlds) ExpectAllSucceeded(AwaitRanks(world), static_cast<int>(world.processes.size()));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ConformanceAsleep, ::testing::ValuesIn(SleepingCases()),
+INSTANTIATE_TEST_SUITE_P(All, SharedMemoryConformanceAsleep, ::testing::ValuesIn(SleepingCases()),
                          [](const auto& info) { return info.param.name; });
 
-// Ranks look whether their peers live while these end.
+// ForkedRanks look whether their peers live while these end.
 TEST(FactsOfProcess, TellsAProcessThatEndsMeanwhile) {
   EXPECT_NE(FactsOfProcess(getpid())->start, 0u);
   for (int round = 0; round < 500; ++round) {

@@ -89,7 +89,7 @@ std::optional<SocketPlace::Address> AddressOf(const ifaddrs& entry) {
   return address;
 }
 
-bool IsNamed(std::string_view interface, std::string_view names) {
+bool IsSocketNamed(std::string_view interface, std::string_view names) {
   while (!names.empty()) {
     const size_t comma = std::min(names.find(','), names.size());
     const std::string_view name = names.substr(0, comma);
@@ -105,7 +105,7 @@ absl::Status FindAddresses(const std::string& interfaces, SocketPlace* place) {
   std::vector<SocketPlace::Address> found;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
-    if (!interfaces.empty() && !IsNamed(entry->ifa_name, interfaces)) continue;
+    if (!interfaces.empty() && !IsSocketNamed(entry->ifa_name, interfaces)) continue;
     if (const std::optional<SocketPlace::Address> address = AddressOf(*entry)) found.push_back(*address);
   }
   freeifaddrs(list);

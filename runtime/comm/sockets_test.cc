@@ -35,7 +35,7 @@ SocketPlace PlaceOf(std::vector<SocketPlace::Address> addresses) {
   return place;
 }
 
-std::string TextOf(const SocketPlace::Address& address) {
+std::string BytesText(const SocketPlace::Address& address) {
   char text[INET6_ADDRSTRLEN];
   return inet_ntop(address.is_v6 ? AF_INET6 : AF_INET, address.bytes, text, sizeof(text));
 }
@@ -76,7 +76,7 @@ TEST(WaysTo, NetworksThatBothHaveComeFirstAndLoopbackLast) {
   const SocketPlace here = PlaceOf({V4("192.168.3.4"), V4("10.1.2.3", 16), V4("127.0.0.1", 8, true)});
   const SocketPlace peer = PlaceOf({V4("127.0.0.1", 8, true), V4("172.17.0.1"), V4("10.1.9.9", 16), V4("192.168.4.4")});
   std::vector<std::string> ways;
-  for (const SocketPlace::Address& way : WaysTo(here, peer)) ways.push_back(TextOf(way));
+  for (const SocketPlace::Address& way : WaysTo(here, peer)) ways.push_back(BytesText(way));
   EXPECT_EQ(ways, (std::vector<std::string>{"10.1.9.9", "172.17.0.1", "192.168.4.4", "127.0.0.1"}));
 }
 
@@ -88,9 +88,9 @@ TEST(WaysTo, NetworksMayEndWithinAByte) {
   const SocketPlace peer = PlaceOf({v6, V4("10.1.32.1", 20), V4("10.1.30.1", 20)});
   const std::vector<SocketPlace::Address> ways = WaysTo(here, peer);
   ASSERT_EQ(ways.size(), 3u);
-  EXPECT_EQ(TextOf(ways[0]), "10.1.30.1");
+  EXPECT_EQ(BytesText(ways[0]), "10.1.30.1");
   EXPECT_TRUE(ways[1].is_v6);
-  EXPECT_EQ(TextOf(ways[2]), "10.1.32.1");
+  EXPECT_EQ(BytesText(ways[2]), "10.1.32.1");
 }
 
 TEST(SocketListener, NamesTheInterfacesItMayUse) {
@@ -150,7 +150,7 @@ TEST(Connecting, TriesOneWayAfterTheOther) {
   }();
   Connecting lost(ways, refused, {.nonce = place.nonce, .channel = 0, .from = 0});
   const std::string message(Finish(lost, nullptr).message());
-  EXPECT_THAT(message, HasSubstr("127.1.2.3 port 1: Connection refused; " + TextOf(good) + " port 1: "));
+  EXPECT_THAT(message, HasSubstr("127.1.2.3 port 1: Connection refused; " + BytesText(good) + " port 1: "));
   Connecting found(ways, place, {.nonce = place.nonce, .channel = 0, .from = 0});
   EXPECT_TRUE(Finish(found, listener.get()).ok());
 }

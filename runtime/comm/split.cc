@@ -29,7 +29,7 @@ struct SegmentFacts {
 };
 
 template <typename T>
-std::string BytesOf(const T& facts) {
+std::string BytesOfGroup(const T& facts) {
   return std::string(reinterpret_cast<const char*>(&facts), sizeof(facts));
 }
 
@@ -57,7 +57,7 @@ absl::Status Agree(Communicator& communicator, const absl::Status& mine, std::st
 absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Split(int color, std::string_view label) {
   RETURN_IF_ERROR(CheckProcess());
   ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                   AllGatherBytes(BytesOf(SplitFacts{color, family_->next_channel()}), label));
+                   AllGatherBytes(BytesOfGroup(SplitFacts{color, family_->next_channel()}), label));
   std::vector<int> members, begins, names;  // begins: of the groups, by number in the new communicator
   std::vector<std::string> hosts;
   uint32_t channel = 0;
@@ -120,7 +120,7 @@ absl::StatusOr<std::shared_ptr<Segment>> RankCommunicator::ShareSegment(int firs
       facts = {.process = getpid(), .descriptor = (*segment)->descriptor(), .nonce = (*segment)->nonce()};
     }
   }
-  ASSIGN_OR_RETURN(const std::vector<std::string> all, AllGatherBytes(BytesOf(facts), label));
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, AllGatherBytes(BytesOfGroup(facts), label));
   if (rank() != first_rank) {
     const auto where = FromBytes<SegmentFacts>(all[first_rank]);
     if (where.address != 0) segment = *reinterpret_cast<std::shared_ptr<Segment>*>(where.address);

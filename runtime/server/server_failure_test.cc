@@ -16,7 +16,7 @@ namespace {
 
 const TensorType kType{DType::kF32, Shape({4})};
 
-void Expect(const absl::Status& status) { ASSERT_TRUE(status.ok()) << status; }
+void ExpectOk(const absl::Status& status) { ASSERT_TRUE(status.ok()) << status; }
 
 void ExpectError(const absl::Status& status, const std::string& part) {
   EXPECT_NE(std::string(status.message()).find(part), std::string::npos) << status << ", expected: " << part;
@@ -28,16 +28,16 @@ std::vector<std::unique_ptr<ServerClient>> ConnectAll(ServersInProcess& servers,
   return clients;
 }
 
-void Make(ServerClient& client, bool synchronous) {
+void MakeFailing(ServerClient& client, bool synchronous) {
   const float value[4] = {};
-  Expect(client.Init("w", kType, value, {.synchronous = synchronous}));
-  Expect(client.SetUpdate("w", [](const TensorType&) { return std::string(kAddUpdate); }));
+  ExpectOk(client.Init("w", kType, value, {.synchronous = synchronous}));
+  ExpectOk(client.SetUpdate("w", [](const TensorType&) { return std::string(kAddUpdate); }));
 }
 
 TEST(ServerFailure, AServerThatDiesIsNamed) {
   ServersInProcess servers({.servers = 2, .workers = 2});
   auto clients = ConnectAll(servers, 2);
-  Make(*clients[0], false);
+  MakeFailing(*clients[0], false);
   servers.Kill(1);
   const absl::Time begin = absl::Now();
   for (const auto& client : clients) {
@@ -53,7 +53,7 @@ TEST(ServerFailure, AWorkerThatDiesIsNamedToThoseThatWait) {
   for (const bool synchronous : {false, true}) {
     ServersInProcess servers({.servers = 2, .workers = 3});
     auto clients = ConnectAll(servers, 3);
-    Make(*clients[0], synchronous);
+    MakeFailing(*clients[0], synchronous);
     std::thread dies([&] {
       absl::SleepFor(absl::Milliseconds(100));
       clients[2]->CloseConnections();
@@ -75,10 +75,10 @@ TEST(ServerFailure, AWorkerThatDiesIsNamedToThoseThatWait) {
 TEST(ServerFailure, AWorkerThatDiesIsLeftOutIfAsked) {
   ServersInProcess servers({.servers = 2, .workers = 3, .tolerates_loss = true});
   auto clients = ConnectAll(servers, 3);
-  Make(*clients[0], true);
+  MakeFailing(*clients[0], true);
   const float gradient[4] = {1, 2, 3, 4};
   std::thread dies([&] {
-    Expect(clients[2]->Push("w", gradient));  // of an update that is never complete
+    ExpectOk(clients[2]->Push("w", gradient));  // of an update that is never complete
     absl::SleepFor(absl::Milliseconds(100));
     clients[2]->CloseConnections();
   });
@@ -88,12 +88,12 @@ TEST(ServerFailure, AWorkerThatDiesIsLeftOutIfAsked) {
       float got[4] = {};
       for (int step = 1; step <= 3; ++step) {
         if (rank == 1 && step == 1) absl::SleepFor(absl::Milliseconds(300));
-        Expect(clients[static_cast<size_t>(rank)]->PushPull("w", gradient, got));
+        ExpectOk(clients[static_cast<size_t>(rank)]->PushPull("w", gradient, got));
       }
       EXPECT_EQ(got[3], 3 * 2 * 4);
-      Expect(clients[static_cast<size_t>(rank)]->Barrier());
+      ExpectOk(clients[static_cast<size_t>(rank)]->Barrier());
       const auto told = clients[static_cast<size_t>(rank)]->Exchange(std::to_string(10 + rank));
-      Expect(told.status());
+      ExpectOk(told.status());
       EXPECT_EQ(*told, (std::map<int, std::string>{{0, "10"}, {1, "11"}}));
     });
   }
@@ -106,7 +106,7 @@ TEST(ServerFailure, AWorkerThatDiesIsLeftOutIfAsked) {
 TEST(ServerFailure, AWorkerThatLeavesIsMissedWhereItIsNeeded) {
   ServersInProcess servers({.servers = 1, .workers = 2});
   auto clients = ConnectAll(servers, 2);
-  Make(*clients[0], true);
+  MakeFailing(*clients[0], true);
   clients[1].reset();  // with a farewell
   const float gradient[4] = {1, 2, 3, 4};
   float got[4];
@@ -119,7 +119,7 @@ TEST(ServerFailure, AWorkerThatLeavesIsMissedWhereItIsNeeded) {
 TEST(ServerFailure, WhoIsWaitedForTooLongIsNamed) {
   ServersInProcess servers({.servers = 2, .workers = 2, .timeout = absl::Milliseconds(300)});
   auto clients = ConnectAll(servers, 2);
-  Make(*clients[0], true);
+  MakeFailing(*clients[0], true);
   const float gradient[4] = {1, 2, 3, 4};
   float got[4];
   const absl::Time begin = absl::Now();

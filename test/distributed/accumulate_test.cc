@@ -25,7 +25,7 @@ namespace {
 using passes::LossSpec;
 using passes::TrainStepSpec;
 
-constexpr std::string_view kDropouts = R"(
+constexpr std::string_view kAccumulatedDropouts = R"(
 graph @dropouts(%x: f32[12,5] split(0), state %w1: f32[5,16], state %w2: f32[16,3]) -> (logits: f32[12,3] split(0)) {
   %p = constant {value=dense<f32[]: 0.3>} : f32[]
   %h  = matmul %x, %w1 : f32[12,16]
@@ -105,7 +105,7 @@ graph @counting(%x: f32[12,5] split(0), state %w: f32[5,5], state %v: f32[5,3]) 
 }
 )";
 
-Graph StepOf(std::string_view model, TrainStepSpec spec, int64_t accumulate) {
+Graph AccumulatedStep(std::string_view model, TrainStepSpec spec, int64_t accumulate) {
   Graph step = ParseGraph(model).value();
   passes::TrainingModeOptions mode;
   mode.accumulate = accumulate;
@@ -144,12 +144,12 @@ void ExpectEqual(const History& found, const History& expected, const std::strin
 // Of 12 samples 2 micro-batches leave 6 to be shared, 3 leave 4, 6 leave 2.
 void ExpectAsOfTheWholeBatch(std::string_view model, const TrainStepSpec& spec, size_t num_loops = 1,
                              int64_t max_ranks = 3) {
-  const History whole = Train(StepOf(model, spec, 1), 1, 4);
+  const History whole = Train(AccumulatedStep(model, spec, 1), 1, 4);
   ASSERT_EQ(whole.losses.size(), 4u);
   ASSERT_TRUE(std::isfinite(whole.losses.back()));
   EXPECT_NE(whole.losses.front(), whole.losses.back());
   for (int64_t accumulate : {2, 3, 6, 12}) {
-    const Graph step = StepOf(model, spec, accumulate);
+    const Graph step = AccumulatedStep(model, spec, accumulate);
     ASSERT_EQ(LoopsOf(step).size(), num_loops) << step.ToString();
     for (const Node* loop : LoopsOf(step)) EXPECT_EQ(ScanForm(*loop).length, accumulate);
     for (int64_t ranks : {1, 2, 3}) {
@@ -160,7 +160,7 @@ void ExpectAsOfTheWholeBatch(std::string_view model, const TrainStepSpec& spec, 
   }
 }
 
-TrainStepSpec SpecWith(passes::OptimizerSpec optimizer) {
+TrainStepSpec AccumulatedSpec(passes::OptimizerSpec optimizer) {
   TrainStepSpec spec;
   spec.optimizer = std::move(optimizer);
   return spec;
@@ -169,16 +169,16 @@ TrainStepSpec SpecWith(passes::OptimizerSpec optimizer) {
 const passes::OptimizerSpec kSgd = {"SGD", {{"learning_rate", 0.5}, {"momentum", 0.9}}};
 
 TEST(Accumulate, IsTheStepOfTheWholeBatch) {
-  for (std::string_view model : {kMlp, kEmbedding, kRecurrent, kWords, kColumns, kDropouts, kCounting}) {
+  for (std::string_view model : {kMlp, kEmbedding, kRecurrent, kWords, kColumns, kAccumulatedDropouts, kCounting}) {
     SCOPED_TRACE(model.substr(0, 20));
-    ExpectAsOfTheWholeBatch(model, SpecWith(kSgd));
+    ExpectAsOfTheWholeBatch(model, AccumulatedSpec(kSgd));
   }
 }
 
 TEST(Accumulate, KeepsTogetherWhatIsARowWithin) {
-  const History whole = Train(StepOf(kPairs, SpecWith(kSgd), 1), 1, 4);
+  const History whole = Train(AccumulatedStep(kPairs, AccumulatedSpec(kSgd), 1), 1, 4);
   for (const auto& [accumulate, ranks] : {std::pair(2, 1), {2, 3}, {3, 1}, {3, 2}, {6, 1}}) {
-    ExpectEqual(Train(StepOf(kPairs, SpecWith(kSgd), accumulate), ranks, 4), whole,
+    ExpectEqual(Train(AccumulatedStep(kPairs, AccumulatedSpec(kSgd), accumulate), ranks, 4), whole,
                 std::to_string(accumulate) + " micro-batches on " + std::to_string(ranks) + " ranks");
   }
 }
@@ -186,7 +186,7 @@ TEST(Accumulate, KeepsTogetherWhatIsARowWithin) {
 TEST(Accumulate, IsThatWithEveryOptimizer) {
   for (const passes::Optimizer& optimizer : passes::AllOptimizers()) {
     SCOPED_TRACE(optimizer.name->name);
-    TrainStepSpec spec = SpecWith({optimizer.name->name, {{"learning_rate", 0.01}}});
+    TrainStepSpec spec = AccumulatedSpec({optimizer.name->name, {{"learning_rate", 0.01}}});
     // One that updates matrices alone leaves the rest to another.
     if (!passes::ResolveOptimizer(spec.optimizer, 1).ok()) spec.groups = {{"b*", kSgd}};
     ExpectAsOfTheWholeBatch(kMlp, spec);
@@ -196,7 +196,7 @@ TEST(Accumulate, IsThatWithEveryOptimizer) {
 TEST(Accumulate, ClipsAndAveragesTheSum) {
   for (const char* by : {"value", "norm", "global_norm"}) {
     SCOPED_TRACE(by);
-    TrainStepSpec spec = SpecWith(kSgd);
+    TrainStepSpec spec = AccumulatedSpec(kSgd);
     spec.clipping = {by, 0.01};
     spec.average = true;
     ExpectAsOfTheWholeBatch(kMlp, spec);
@@ -205,20 +205,20 @@ TEST(Accumulate, ClipsAndAveragesTheSum) {
 
 // How many labels count is known when all have been seen: a loop over the labels alone comes first.
 TEST(Accumulate, DividesByTheCountOfTheWholeBatch) {
-  TrainStepSpec spec = SpecWith(kSgd);
+  TrainStepSpec spec = AccumulatedSpec(kSgd);
   spec.losses[0].options = {{"ignore_index", int64_t{0}}};
   ExpectAsOfTheWholeBatch(kMlp, spec);
   ExpectAsOfTheWholeBatch(kWords, spec);
-  const Graph step = StepOf(kMlp, spec, 3);
+  const Graph step = AccumulatedStep(kMlp, spec, 3);
   EXPECT_EQ(LoopsOf(step).size(), 1u) << "what counts is summed beside the gradients\n" << step.ToString();
 }
 
 // In f16 gradients of a sum would be too large, so the count comes first, by a loop of its own.
 TEST(Accumulate, CountsFirstInHalf) {
-  TrainStepSpec spec = SpecWith(kSgd);
+  TrainStepSpec spec = AccumulatedSpec(kSgd);
   spec.losses[0].options = {{"ignore_index", int64_t{0}}};
   spec.precision = DType::kF16;
-  const Graph step = StepOf(kMlp, spec, 3);
+  const Graph step = AccumulatedStep(kMlp, spec, 3);
   ASSERT_EQ(LoopsOf(step).size(), 2u) << step.ToString();
   const ScanForm counts(*LoopsOf(step)[0]);
   ASSERT_EQ(counts.num_inputs(), 1u) << step.ToString();
@@ -227,7 +227,7 @@ TEST(Accumulate, CountsFirstInHalf) {
 
 // Each by its own count.
 TEST(Accumulate, AddsUpLossesThatCountDifferently) {
-  TrainStepSpec spec = SpecWith(kSgd);
+  TrainStepSpec spec = AccumulatedSpec(kSgd);
   LossSpec weighted;
   weighted.options = {{"sample_weight", std::string("weight")}, {"ignore_index", int64_t{1}}};
   weighted.factor = 0.5;
@@ -238,8 +238,8 @@ TEST(Accumulate, AddsUpLossesThatCountDifferently) {
 TEST(Accumulate, ComputesAgainWhatNeedsTheWholeBatch) {
   // The embeddings of all, by a first loop; what compares each with them; gradients of the embeddings, to which each
   // micro-batch adds; and those of the weights.
-  ExpectAsOfTheWholeBatch(kContrast, SpecWith(kSgd), 4, /*max_ranks=*/1);
-  const absl::Status on_ranks = passes::DistributeGraph(StepOf(kContrast, {}, 2), Mesh({{"data", 2}})).status();
+  ExpectAsOfTheWholeBatch(kContrast, AccumulatedSpec(kSgd), 4, /*max_ranks=*/1);
+  const absl::Status on_ranks = passes::DistributeGraph(AccumulatedStep(kContrast, {}, 2), Mesh({{"data", 2}})).status();
   EXPECT_NE(on_ranks.message().find("would have to communicate within the loop over micro-batches"), std::string::npos)
       << on_ranks;
 }
@@ -269,10 +269,10 @@ graph @results(%x: f32[12,5] split(0), state %w: f32[5,3]) -> (logits: f32[12,3]
   return %z, %columns, %largest, %mean, %of_w
 }
 )";
-  TrainStepSpec spec = SpecWith(kSgd);
+  TrainStepSpec spec = AccumulatedSpec(kSgd);
   spec.keep_results = true;
   for (std::string_view model : {kResults, kCounting}) {
-    const Graph whole = StepOf(model, spec, 1), step = StepOf(model, spec, 4);
+    const Graph whole = AccumulatedStep(model, spec, 1), step = AccumulatedStep(model, spec, 4);
     EXPECT_EQ(LoopsOf(step).size(), 1u) << step.ToString();
     const std::vector<Tensor> inputs = InputsOf(whole, 3, -1, 1);
     const std::vector<Tensor> expected = InterpretOneRank(whole, inputs).value();
@@ -305,8 +305,8 @@ TEST(Accumulate, CommunicatesOnceAStep) {
   for (std::string_view model : {kMlp, kEmbedding, kRecurrent, kWords}) {
     for (const TrainStepSpec& spec : {TrainStepSpec(), counting}) {
       const Mesh mesh({{"data", 2}});
-      const auto whole = passes::DistributeGraph(StepOf(model, spec, 1), mesh);
-      const auto step = passes::DistributeGraph(StepOf(model, spec, 3), mesh);
+      const auto whole = passes::DistributeGraph(AccumulatedStep(model, spec, 1), mesh);
+      const auto step = passes::DistributeGraph(AccumulatedStep(model, spec, 3), mesh);
       ASSERT_TRUE(whole.ok() && step.ok()) << step.status();
       EXPECT_EQ(Collectives(*step), Collectives(*whole)) << step->ToString();
       EXPECT_GT(Collectives(*step), 2u);
@@ -330,8 +330,8 @@ TEST(Accumulate, NormalisesEachMicroBatch) {
            "  %z = matmul %y, %w : f32[" +
            n + ",3]\n  return %z\n}";
   };
-  const TrainStepSpec spec = SpecWith({"SGD", {{"learning_rate", 0.5}}});
-  const Graph all = StepOf(model(12), spec, 3), third = StepOf(model(4), spec, 1);
+  const TrainStepSpec spec = AccumulatedSpec({"SGD", {{"learning_rate", 0.5}}});
+  const Graph all = AccumulatedStep(model(12), spec, 3), third = AccumulatedStep(model(4), spec, 1);
   const std::vector<Tensor> inputs = InputsOf(all, 5, 0.5, 2);
   const std::vector<Tensor> found = InterpretOneRank(all, inputs).value();
   std::vector<std::vector<Tensor>> of_thirds;
@@ -358,7 +358,7 @@ TEST(Accumulate, NormalisesEachMicroBatch) {
   EXPECT_GT(moved, 8u);
 }
 
-std::string ErrorOf(std::string_view model, int64_t accumulate) {
+std::string AccumulationError(std::string_view model, int64_t accumulate) {
   Graph step = ParseGraph(model).value();
   TrainStepSpec spec;
   spec.accumulate = accumulate;
@@ -366,16 +366,16 @@ std::string ErrorOf(std::string_view model, int64_t accumulate) {
 }
 
 TEST(Accumulate, NamesAnInputThatCannotBeCut) {
-  EXPECT_EQ(ErrorOf(kMlp, 5),
+  EXPECT_EQ(AccumulationError(kMlp, 5),
             "accumulate is 5, but dimension 0 of input %x (f32[12,5]), the batch, is 12, no multiple of 5; it can be "
             "1, 2, 3, 4, 6, 12");
-  EXPECT_EQ(ErrorOf("graph @f(%x: f32[0,5] split(0), state %w: f32[5,3]) -> (logits: f32[0,3] split(0)) {\n  %z = "
+  EXPECT_EQ(AccumulationError("graph @f(%x: f32[0,5] split(0), state %w: f32[5,3]) -> (logits: f32[0,3] split(0)) {\n  %z = "
                     "matmul %x, %w : f32[0,3]\n  return %z\n}",
                     2),
             "accumulate is 2, but dimension 0 of input %x (f32[0,5]), the batch, is 0, no multiple of 2 but 0");
-  EXPECT_EQ(ErrorOf(kMlp, 0), "accumulate is 0, expected at least 1");
-  EXPECT_EQ(ErrorOf(kMlp, -2), "accumulate is -2, expected at least 1");
-  EXPECT_EQ(ErrorOf("graph @f(%x: f32[4,5], state %w: f32[5,3]) -> (logits: f32[4,3]) {\n  %z = matmul %x, %w : "
+  EXPECT_EQ(AccumulationError(kMlp, 0), "accumulate is 0, expected at least 1");
+  EXPECT_EQ(AccumulationError(kMlp, -2), "accumulate is -2, expected at least 1");
+  EXPECT_EQ(AccumulationError("graph @f(%x: f32[4,5], state %w: f32[5,3]) -> (logits: f32[4,3]) {\n  %z = matmul %x, %w : "
                     "f32[4,3]\n  return %z\n}",
                     2),
             "accumulate is 2, but no input of graph @f is a batch, which is split along axis data; its inputs are x "
@@ -383,14 +383,14 @@ TEST(Accumulate, NamesAnInputThatCannotBeCut) {
 }
 
 TEST(Accumulate, NamesAnInputOfWhichRanksHaveNoMicroBatches) {
-  const Graph step = StepOf(kMlp, {}, 4);
+  const Graph step = AccumulatedStep(kMlp, {}, 4);
   EXPECT_EQ(passes::DistributeGraph(step, Mesh({{"data", 2}})).status().message(),
             "accumulate: each of 2 ranks has 6 of the 12 rows of input %x (f32[12,5]), which are no 4 equal "
             "micro-batches; the batch has to be a multiple of 2 * 4 = 8");
 }
 
 TEST(Accumulate, NeedsStatisticsOfARankOnSeveral) {
-  const Graph step = StepOf(kConvNet, {}, 3);
+  const Graph step = AccumulatedStep(kConvNet, {}, 3);
   EXPECT_TRUE(passes::DistributeGraph(step, Mesh({{"data", 1}})).ok());
   const std::string error(passes::DistributeGraph(step, Mesh({{"data", 2}})).status().message());
   EXPECT_NE(error.find("batch_norm_training %n normalises by the statistics of all ranks"), std::string::npos) << error;

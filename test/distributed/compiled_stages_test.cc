@@ -34,7 +34,7 @@ using testing::HasSubstr;
 constexpr int kSteps = 3;
 
 // Six layers, a value that skips two of them, and a table that the first and the last one use.
-constexpr std::string_view kDeep = R"(
+constexpr std::string_view kDeepStages = R"(
 graph @deep(%x: f32[12,6] split(0), state %w: f32[6,6], state %b: f32[6], state %u: f32[6,6], state %v: f32[6,6], state %z: f32[6,3]) -> (logits: f32[12,3] split(0)) {
   %h0 = matmul %x, %w : f32[12,6]
   %bb = broadcast %b {shape=[12,6], dims=[1]} : f32[12,6]
@@ -53,7 +53,7 @@ graph @deep(%x: f32[12,6] split(0), state %w: f32[6,6], state %b: f32[6], state 
 )";
 
 // Masks on both stages, of one seed and step.
-constexpr std::string_view kDropouts = R"(
+constexpr std::string_view kDropoutStages = R"(
 graph @dropouts(%x: f32[12,5] split(0), state %w1: f32[5,16], state %w2: f32[16,3]) -> (logits: f32[12,3] split(0)) {
   %p = constant {value=dense<f32[]: 0.3>} : f32[]
   %h  = matmul %x, %w1 : f32[12,16]
@@ -71,7 +71,7 @@ passes::TrainStepSpec Momentum() {
   return spec;
 }
 
-Graph StepOf(std::string_view model, int64_t micro_batches, passes::TrainStepSpec spec = Momentum()) {
+Graph CompiledStep(std::string_view model, int64_t micro_batches, passes::TrainStepSpec spec = Momentum()) {
   Graph step = ParseGraph(model).value();
   passes::TrainingModeOptions mode;
   mode.accumulate = micro_batches;
@@ -92,7 +92,7 @@ Tensor ValueOf(const Input& input, int number) {
 }
 
 // What a rank has after some steps: the losses, its own states and, of rank 0, all states as wholes.
-struct History {
+struct CompiledHistory {
   std::vector<double> losses;
   std::map<std::string, Tensor> own, whole;
   uint64_t state_bytes = 0, all_bytes = 0;  // all: with the arena and buckets
@@ -106,7 +106,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Load(const Graph& step, CompileOptions
   return Executor::Load(std::move(executable), &communicator, &device);
 }
 
-absl::StatusOr<History> Train(const Graph& step, const CompileOptions& options, Communicator& communicator, int steps) {
+absl::StatusOr<CompiledHistory> Train(const Graph& step, const CompileOptions& options, Communicator& communicator, int steps) {
   ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
   ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
   ASSIGN_OR_RETURN(const auto executor, Load(step, options, communicator, *opened.device));
@@ -116,7 +116,7 @@ absl::StatusOr<History> Train(const Graph& step, const CompileOptions& options, 
     const Tensor value = ValueOf(input, 0);
     RETURN_IF_ERROR(executor->AssignState(input.name(), {value.type(), value.bytes()}));
   }
-  History history;
+  CompiledHistory history;
   for (int number = 0; number < steps; ++number) {
     std::vector<Tensor> parts;
     std::vector<NamedInput> inputs;
@@ -148,11 +148,11 @@ absl::StatusOr<History> Train(const Graph& step, const CompileOptions& options, 
   return history;
 }
 
-std::vector<History> TrainOn(const Graph& step, const Mesh& mesh, CompileOptions options = {}, int steps = kSteps) {
+std::vector<CompiledHistory> TrainOn(const Graph& step, const Mesh& mesh, CompileOptions options = {}, int steps = kSteps) {
   options.mesh = mesh;
-  std::vector<History> of_ranks(static_cast<size_t>(mesh.num_ranks()));
+  std::vector<CompiledHistory> of_ranks(static_cast<size_t>(mesh.num_ranks()));
   const absl::Status status = ForEachRank(static_cast<int>(of_ranks.size()), [&](Communicator& communicator) {
-    absl::StatusOr<History> history = Train(step, options, communicator, steps);
+    absl::StatusOr<CompiledHistory> history = Train(step, options, communicator, steps);
     if (history.ok()) of_ranks[static_cast<size_t>(communicator.rank())] = *std::move(history);
     return history.status();
   });
@@ -160,7 +160,7 @@ std::vector<History> TrainOn(const Graph& step, const Mesh& mesh, CompileOptions
   return of_ranks;
 }
 
-void ExpectNear(const std::map<std::string, Tensor>& found, const std::map<std::string, Tensor>& expected) {
+void ExpectCompiledNear(const std::map<std::string, Tensor>& found, const std::map<std::string, Tensor>& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (const auto& [name, value] : expected) {
     ASSERT_EQ(found.at(name).type(), value.type()) << name;
@@ -170,13 +170,13 @@ void ExpectNear(const std::map<std::string, Tensor>& found, const std::map<std::
 }
 
 // Every rank of each mesh against one rank; each state is on one stage.
-void ExpectAsOnOneRank(const Graph& step, const std::vector<Mesh>& meshes, const CompileOptions& options = {}) {
-  const History one = TrainOn(step, Mesh())[0];
+void ExpectCompiledAsOnOneRank(const Graph& step, const std::vector<Mesh>& meshes, const CompileOptions& options = {}) {
+  const CompiledHistory one = TrainOn(step, Mesh())[0];
   ASSERT_EQ(one.losses.size(), static_cast<size_t>(kSteps));
   EXPECT_NE(one.losses.front(), one.losses.back());
   for (const Mesh& mesh : meshes) {
     SCOPED_TRACE(mesh.ToString());
-    const std::vector<History> found = TrainOn(step, mesh, options);
+    const std::vector<CompiledHistory> found = TrainOn(step, mesh, options);
     std::map<std::string, std::set<int64_t>> stages_of;  // of states
     for (size_t rank = 0; rank < found.size(); ++rank) {
       SCOPED_TRACE("rank " + std::to_string(rank));
@@ -188,7 +188,7 @@ void ExpectAsOnOneRank(const Graph& step, const std::vector<Mesh>& meshes, const
     }
     EXPECT_EQ(stages_of.size(), one.whole.size());
     for (const auto& [name, stages] : stages_of) EXPECT_EQ(stages.size(), 1U) << name;
-    ExpectNear(found[0].whole, one.whole);
+    ExpectCompiledNear(found[0].whole, one.whole);
   }
 }
 
@@ -204,23 +204,23 @@ TEST(CompiledStages, TrainAsOneRankDoes) {
     std::vector<Mesh> meshes = MeshesOf({2, 3, 4});
     if (micro_batches == 2) meshes.push_back(Mesh({{"data", 2}, {"stage", 3}}));
     if (micro_batches == 6) meshes.push_back(Mesh({{"stage", 2}, {"data", 2}}));
-    ExpectAsOnOneRank(StepOf(kDeep, micro_batches), meshes);
+    ExpectCompiledAsOnOneRank(CompiledStep(kDeepStages, micro_batches), meshes);
   }
-  ExpectAsOnOneRank(StepOf(kMlp, 3), {Mesh({{"stage", 2}}), Mesh({{"data", 2}, {"stage", 2}})});
+  ExpectCompiledAsOnOneRank(CompiledStep(kMlp, 3), {Mesh({{"stage", 2}}), Mesh({{"data", 2}, {"stage", 2}})});
 }
 
 TEST(CompiledStages, DoSoWithOtherModels) {
-  ExpectAsOnOneRank(StepOf(kConvNet, 3), MeshesOf({2, 4}));  // statistics are of a micro-batch
-  ExpectAsOnOneRank(StepOf(kEmbedding, 2), {Mesh({{"data", 2}, {"stage", 2}})});
-  ExpectAsOnOneRank(StepOf(kRecurrent, 2), MeshesOf({2, 3}));
-  ExpectAsOnOneRank(StepOf(kDropouts, 3), {Mesh({{"stage", 3}}), Mesh({{"data", 2}, {"stage", 2}})});
+  ExpectCompiledAsOnOneRank(CompiledStep(kConvNet, 3), MeshesOf({2, 4}));  // statistics are of a micro-batch
+  ExpectCompiledAsOnOneRank(CompiledStep(kEmbedding, 2), {Mesh({{"data", 2}, {"stage", 2}})});
+  ExpectCompiledAsOnOneRank(CompiledStep(kRecurrent, 2), MeshesOf({2, 3}));
+  ExpectCompiledAsOnOneRank(CompiledStep(kDropoutStages, 3), {Mesh({{"stage", 3}}), Mesh({{"data", 2}, {"stage", 2}})});
 }
 
 // Replicas add up how many labels count.
 TEST(CompiledStages, DoSoWithLabelsThatAreNotCounted) {
   passes::TrainStepSpec spec = Momentum();
   spec.losses[0].options = {{"ignore_index", int64_t{1}}};
-  ExpectAsOnOneRank(StepOf(kMlp, 3, spec), {Mesh({{"data", 2}, {"stage", 2}})});
+  ExpectCompiledAsOnOneRank(CompiledStep(kMlp, 3, spec), {Mesh({{"data", 2}, {"stage", 2}})});
 }
 
 // Norms of all stages' gradients, averages of their states, and each optimizer's own.
@@ -228,38 +228,38 @@ TEST(CompiledStages, DoSoWithClippingAveragesAndOptimizers) {
   passes::TrainStepSpec spec = Momentum();
   spec.clipping = {"global_norm", 0.01};
   spec.average = true;
-  ExpectAsOnOneRank(StepOf(kDeep, 3, spec), {Mesh({{"data", 2}, {"stage", 3}})});
+  ExpectCompiledAsOnOneRank(CompiledStep(kDeepStages, 3, spec), {Mesh({{"data", 2}, {"stage", 3}})});
   passes::TrainStepSpec adam;
   adam.optimizer = {"AdamW", {{"learning_rate", 0.01}}};
-  ExpectAsOnOneRank(StepOf(kDeep, 3, adam), {Mesh({{"data", 2}, {"stage", 2}})});
+  ExpectCompiledAsOnOneRank(CompiledStep(kDeepStages, 3, adam), {Mesh({{"data", 2}, {"stage", 2}})});
 }
 
 // The passes that make it quick change nothing of it, nor do small buckets and little memory.
 TEST(CompiledStages, DoSoWithOtherOptions) {
-  const Graph step = StepOf(kDeep, 3);
+  const Graph step = CompiledStep(kDeepStages, 3);
   const std::vector<Mesh> meshes = {Mesh({{"data", 2}, {"stage", 2}})};
   CompileOptions plain;
   plain.optimize = false;
-  ExpectAsOnOneRank(step, meshes, plain);
+  ExpectCompiledAsOnOneRank(step, meshes, plain);
   CompileOptions small;
   small.bucket_bytes = 64;
-  ExpectAsOnOneRank(step, meshes, small);
+  ExpectCompiledAsOnOneRank(step, meshes, small);
 }
 
 // Where the kernels are the same, so are the bits.
 TEST(CompiledStages, HaveTheSameBitsForAnyNumberOfStages) {
-  const Graph step = StepOf(kMlp, 3);
-  const std::vector<History> two = TrainOn(step, Mesh({{"stage", 2}})), three = TrainOn(step, Mesh({{"stage", 3}}));
+  const Graph step = CompiledStep(kMlp, 3);
+  const std::vector<CompiledHistory> two = TrainOn(step, Mesh({{"stage", 2}})), three = TrainOn(step, Mesh({{"stage", 3}}));
   EXPECT_EQ(two[0].losses, three[0].losses);
   for (const auto& [name, value] : two[0].whole) EXPECT_TRUE(value == three[0].whole.at(name)) << name;
 }
 
 // A stage has its own states alone, and what is under way does not grow with the micro-batches.
 TEST(CompiledStages, NeedTheMemoryOfAStage) {
-  const std::vector<History> one = TrainOn(StepOf(kDeep, 6), Mesh(), {}, 1);
-  const std::vector<History> three = TrainOn(StepOf(kDeep, 6), Mesh({{"stage", 3}}), {}, 1);
+  const std::vector<CompiledHistory> one = TrainOn(CompiledStep(kDeepStages, 6), Mesh(), {}, 1);
+  const std::vector<CompiledHistory> three = TrainOn(CompiledStep(kDeepStages, 6), Mesh({{"stage", 3}}), {}, 1);
   uint64_t bytes = 0;
-  for (const History& of_rank : three) {
+  for (const CompiledHistory& of_rank : three) {
     bytes += of_rank.state_bytes;
     EXPECT_LT(of_rank.state_bytes, one[0].state_bytes);
   }
@@ -278,9 +278,9 @@ graph @wide(%x: f32[BATCH,64] split(0), state %w: f32[64,64], state %v: f32[64,6
     std::string text = wide;
     const std::string batch = std::to_string(16 * micro_batches);
     for (size_t at; (at = text.find("BATCH")) != std::string::npos;) text.replace(at, 5, batch);
-    return TrainOn(StepOf(text, micro_batches), Mesh({{"stage", 2}}), {}, 1);
+    return TrainOn(CompiledStep(text, micro_batches), Mesh({{"stage", 2}}), {}, 1);
   };
-  const std::vector<History> few = bytes_of(4), many = bytes_of(16);
+  const std::vector<CompiledHistory> few = bytes_of(4), many = bytes_of(16);
   constexpr uint64_t kCopyOfBatch = (16 - 4) * 16 * 64 * 4;  // which is cut, and is more: on the stage that reads it
   EXPECT_LT(many[0].all_bytes, few[0].all_bytes * 11 / 10 + kCopyOfBatch);
   EXPECT_LT(many[1].all_bytes, few[1].all_bytes * 11 / 10);
@@ -288,7 +288,7 @@ graph @wide(%x: f32[BATCH,64] split(0), state %w: f32[64,64], state %v: f32[64,6
 
 // Of the ranks of a pipeline each is late once: the others wait, and go on.
 TEST(CompiledStages, WaitForLateRanks) {
-  const Graph step = StepOf(kDeep, 6);
+  const Graph step = CompiledStep(kDeepStages, 6);
   CompileOptions options;
   options.mesh = Mesh({{"stage", 3}});
   const absl::Status status = ForEachRank(3, [&](Communicator& communicator) -> absl::Status {
@@ -324,12 +324,12 @@ absl::Status LoadTwo(const Graph& of_first, const Graph& of_second) {
 }
 
 TEST(CompiledStages, ComparePrograms) {
-  const absl::Status status = LoadTwo(StepOf(kDeep, 3), StepOf(kDeep, 2));
+  const absl::Status status = LoadTwo(CompiledStep(kDeepStages, 3), CompiledStep(kDeepStages, 2));
   EXPECT_THAT(std::string(status.message()), HasSubstr("ranks have different versions of the program @deep"));
 }
 
 TEST(CompiledStages, SayWhereAStateIs) {
-  const Graph step = StepOf(kDeep, 2);
+  const Graph step = CompiledStep(kDeepStages, 2);
   CompileOptions options;
   options.mesh = Mesh({{"stage", 2}});
   const absl::Status status = ForEachRank(2, [&](Communicator& communicator) -> absl::Status {
@@ -354,7 +354,7 @@ TEST(CompiledStages, SayWhereAStateIs) {
 
 // Ranks assign what they have: a state of another stage is nobody's here, and replicas of a stage assign it together.
 TEST(CompiledStages, CompareWhatWasAssigned) {
-  const Graph step = StepOf(kMlp, 2);
+  const Graph step = CompiledStep(kMlp, 2);
   CompileOptions options;
   options.mesh = Mesh({{"data", 2}, {"stage", 2}});  // ranks 1 and 3 are stage 1, which has w2
   const auto run_after_assignment_by = [&](const std::set<int>& ranks) {
@@ -394,7 +394,7 @@ graph @named(%x: f32[12,6] split(0), state %fc1.weight: f32[6,6], state %fc2.wei
 std::vector<std::string> MessagesOf(const Mesh& mesh, int culprit, bool bad_label) {
   passes::TrainStepSpec spec = Momentum();
   spec.clipping = {"global_norm", 0.5};
-  const Graph step = StepOf(kNamed, 2, spec);
+  const Graph step = CompiledStep(kNamed, 2, spec);
   CompileOptions options;
   options.mesh = mesh;
   std::vector<absl::Status> all;
@@ -442,7 +442,7 @@ TEST(CompiledStages, CallWhatMovesByNamesOfTheModel) {
   CompileOptions options;
   options.mesh = Mesh({{"stage", 2}, {"data", 2}});
   options.rank = 3;
-  const auto executable = Compile(StepOf(kNamed, 2, spec), **CreateBackend("cpu"), options);
+  const auto executable = Compile(CompiledStep(kNamed, 2, spec), **CreateBackend("cpu"), options);
   ASSERT_TRUE(executable.ok()) << executable.status();
   std::set<std::string> names;
   for (const std::unique_ptr<Step>& step : executable->steps) {
@@ -474,40 +474,40 @@ TEST(CompiledStages, SayWhoFailedInWordsOfTheUser) {
   for (const std::string& message : label) ExpectInWordsOfTheUser(message);
 }
 
-std::string ErrorOf(const Graph& step, CompileOptions options, std::optional<int64_t> rank = 0) {
+std::string CompileError(const Graph& step, CompileOptions options, std::optional<int64_t> rank = 0) {
   options.rank = rank;
   const auto backend = CreateBackend("cpu");
   return std::string(Compile(step.Clone(), **backend, options).status().message());
 }
 
 TEST(CompiledStages, RefuseWhatTheyCannotRun) {
-  const Graph step = StepOf(kMlp, 2);
+  const Graph step = CompiledStep(kMlp, 2);
   CompileOptions two;
   two.mesh = Mesh({{"stage", 2}});
-  EXPECT_EQ(ErrorOf(step, two), "");
+  EXPECT_EQ(CompileError(step, two), "");
   CompileOptions many;
   many.mesh = Mesh({{"stage", 40}});
-  EXPECT_THAT(ErrorOf(step, many), HasSubstr("is to be cut into 40 stages, and has "));
-  EXPECT_THAT(ErrorOf(ParseGraph(kMlp).value(), two), HasSubstr("no training step with an optimizer"));
-  EXPECT_THAT(ErrorOf(step, two, std::nullopt), HasSubstr("CompileOptions::rank"));
-  EXPECT_THAT(ErrorOf(step, two, 2), HasSubstr("for rank 2"));
+  EXPECT_THAT(CompileError(step, many), HasSubstr("is to be cut into 40 stages, and has "));
+  EXPECT_THAT(CompileError(ParseGraph(kMlp).value(), two), HasSubstr("no training step with an optimizer"));
+  EXPECT_THAT(CompileError(step, two, std::nullopt), HasSubstr("CompileOptions::rank"));
+  EXPECT_THAT(CompileError(step, two, 2), HasSubstr("for rank 2"));
   Graph split = step.Clone();
   for (size_t i = 0; i < split.inputs().size(); ++i) {
     if (split.inputs()[i].name() == "w1") split.set_input_placements(i, {{"data", Placement::Split(1)}});
   }
-  EXPECT_THAT(ErrorOf(split, two), HasSubstr("state w1 is split over ranks"));
+  EXPECT_THAT(CompileError(split, two), HasSubstr("state w1 is split over ranks"));
   CompileOptions shared = two;
   shared.shared_weights = true;
-  EXPECT_THAT(ErrorOf(step, shared), HasSubstr("shared_weights"));
+  EXPECT_THAT(CompileError(step, shared), HasSubstr("shared_weights"));
   CompileOptions narrow = two;
   narrow.wire = "int8";
-  EXPECT_THAT(ErrorOf(step, narrow), HasSubstr("wire=\"int8\""));
+  EXPECT_THAT(CompileError(step, narrow), HasSubstr("wire=\"int8\""));
   CompileOptions measured = two;
   measured.measured.emplace();
-  EXPECT_THAT(ErrorOf(step, measured), HasSubstr("buckets="));
+  EXPECT_THAT(CompileError(step, measured), HasSubstr("buckets="));
   CompileOptions served = two;
   served.servers.emplace();
-  EXPECT_THAT(ErrorOf(step, served), HasSubstr("parameter_server"));
+  EXPECT_THAT(CompileError(step, served), HasSubstr("parameter_server"));
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ graph @residual(%x: f32[12,8] split(0), state %w1: f32[8,8], state %w2: f32[8,8]
 }
 )";
 
-Graph StepOf(std::string_view model, passes::OptimizerSpec optimizer, std::optional<double> clip = {}) {
+Graph PlacedStep(std::string_view model, passes::OptimizerSpec optimizer, std::optional<double> clip = {}) {
   absl::StatusOr<Graph> step = ParseGraph(model);
   EXPECT_TRUE(step.ok()) << step.status();
   passes::TrainStepSpec spec;
@@ -98,7 +98,7 @@ Tensor WholeOf(const Graph& step, const History& history, const Mesh& mesh, cons
   return whole;
 }
 
-void ExpectOneRankResults(const Graph& step, const InputSplits& splits, const Mesh& mesh) {
+void ExpectPlacedResults(const Graph& step, const InputSplits& splits, const Mesh& mesh) {
   std::string text;
   for (const auto& [name, dims] : splits) {
     for (const auto& [axis, dim] : dims) text += name + " " + axis + " " + std::to_string(dim) + " ";
@@ -152,7 +152,7 @@ TEST(Placements, OfWhateverStatesAreNRanksComputeWhatOneDoes) {
   int count = 0;
   for (const std::string_view model : Models()) {
     for (const passes::OptimizerSpec& optimizer : Optimizers()) {
-      const Graph step = StepOf(model, optimizer, random() % 2 ? std::optional<double>(0.5) : std::nullopt);
+      const Graph step = PlacedStep(model, optimizer, random() % 2 ? std::optional<double>(0.5) : std::nullopt);
       for (const Mesh& mesh : Meshes()) {
         for (int draw = 0; draw < draws; ++draw) {
           InputSplits splits;
@@ -168,7 +168,7 @@ TEST(Placements, OfWhateverStatesAreNRanksComputeWhatOneDoes) {
               if (passes::SplitInputs(tried, with, mesh).ok()) splits = std::move(with);
             }
           }
-          ExpectOneRankResults(step, splits, mesh);
+          ExpectPlacedResults(step, splits, mesh);
           ++count;
           if (HasFailure()) return;
         }
@@ -181,7 +181,7 @@ TEST(Placements, OfWhateverStatesAreNRanksComputeWhatOneDoes) {
 TEST(Placements, OfFoundPlansAreNRanksComputeWhatOneDoes) {
   int count = 0;
   for (const std::string_view model : Models()) {
-    const Graph step = StepOf(model, Optimizers()[2]);
+    const Graph step = PlacedStep(model, Optimizers()[2]);
     for (const Mesh& mesh : Meshes()) {
       for (const PlanMachine& machine : Machines(mesh)) {
         const absl::StatusOr<PlanSearch> search = passes::SearchPlan(step, mesh, {.machine = machine});
@@ -190,7 +190,7 @@ TEST(Placements, OfFoundPlansAreNRanksComputeWhatOneDoes) {
           continue;
         }
         ASSERT_TRUE(search.ok()) << search.status();
-        ExpectOneRankResults(step, search->best.splits, mesh);
+        ExpectPlacedResults(step, search->best.splits, mesh);
         ++count;
         if (HasFailure()) return;
       }
@@ -231,7 +231,7 @@ TEST(PlanSearch, FindsThePlanThatCostsLeastOfAll) {
   const Mesh mesh({{"data", 2}, {"model", 2}});
   int shared = 0;
   for (const std::string_view model : {kLayers, kResidual, kEmbedding}) {
-    const Graph step = StepOf(model, Optimizers()[1]);
+    const Graph step = PlacedStep(model, Optimizers()[1]);
     for (const PlanMachine& machine : Machines(mesh)) {
       const std::vector<PlanCosts> all = CostsOfAllPlans(step, mesh, machine);
       ASSERT_GE(all.size(), 4u);
@@ -253,7 +253,7 @@ TEST(PlanSearch, FindsThePlanThatCostsLeastOfAll) {
 
 TEST(PlanSearch, KeepsWithinALimitWhateverItTakes) {
   const Mesh mesh({{"data", 1}, {"model", 2}});
-  const Graph step = StepOf(kLayers, Optimizers()[2]);
+  const Graph step = PlacedStep(kLayers, Optimizers()[2]);
   const PlanMachine machine = Machines(mesh)[0];  // in which nothing is worth sharing
   const absl::StatusOr<PlanSearch> free = passes::SearchPlan(step, mesh, {.machine = machine});
   ASSERT_TRUE(free.ok()) << free.status();
@@ -282,7 +282,7 @@ TEST(PlanSearch, KeepsWithinALimitWhateverItTakes) {
 
 TEST(PlanSearch, IsTheSameEachTimeAndSaysWhenItLeftWaysOut) {
   const Mesh mesh({{"data", 1}, {"model", 2}});
-  const Graph step = StepOf(kResidual, Optimizers()[0]);
+  const Graph step = PlacedStep(kResidual, Optimizers()[0]);
   const PlanMachine machine = Machines(mesh)[2];
   const auto first = passes::SearchPlan(step, mesh, {.machine = machine}).value();
   const auto second = passes::SearchPlan(step, mesh, {.machine = machine}).value();
@@ -295,7 +295,7 @@ TEST(PlanSearch, IsTheSameEachTimeAndSaysWhenItLeftWaysOut) {
 
 TEST(PlanSearch, KeepsWhatIsSplitAlready) {
   const Mesh mesh({{"data", 1}, {"model", 2}});
-  Graph step = StepOf(kLayers, Optimizers()[0]);
+  Graph step = PlacedStep(kLayers, Optimizers()[0]);
   ASSERT_TRUE(passes::SplitInputs(step, {{"w2", {{"model", 1}}}}, mesh).ok());
   const auto search = passes::SearchPlan(step, mesh, {.machine = Machines(mesh)[2]}).value();
   EXPECT_FALSE(search.best.splits.contains("w2"));
@@ -305,7 +305,7 @@ TEST(PlanSearch, KeepsWhatIsSplitAlready) {
 }
 
 TEST(PlanSearch, SaysWhatCannotBeSearched) {
-  const Graph step = StepOf(kMlp, Optimizers()[0]);
+  const Graph step = PlacedStep(kMlp, Optimizers()[0]);
   const auto error = [&](const Mesh& mesh) {
     return std::string(passes::SearchPlan(step, mesh, {}).status().message());
   };

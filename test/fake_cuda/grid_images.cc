@@ -11,10 +11,10 @@
 namespace lockstep::cuda {
 namespace {
 
-using testing::HostGrid;
+using loop_test::HostGrid;
 
 // The arguments of a kernel: addresses, and a number of 32 bits at the end.
-void Enter(testing::RunThread run, bool together, size_t num_parameters, void** parameters, const void* launched) {
+void Enter(loop_test::RunThread run, bool together, size_t num_parameters, void** parameters, const void* launched) {
   const auto& launch = *static_cast<const FakeLaunch*>(launched);
   std::vector<uint64_t> values(num_parameters);
   std::vector<void*> places;
@@ -25,7 +25,7 @@ void Enter(testing::RunThread run, bool together, size_t num_parameters, void** 
   values.back() = *static_cast<const uint32_t*>(parameters[num_parameters - 1]);
   for (uint64_t& value : values) places.push_back(&value);
   const absl::Status status = RunBlocks({run, together, launch.grid[0], launch.grid[1], launch.block[0]}, places.data(),
-                                        testing::Order::kMixed);
+                                        loop_test::Order::kMixed);
   LOCKSTEP_CHECK(status.ok()) << status;
 }
 

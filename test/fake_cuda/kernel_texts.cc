@@ -35,10 +35,10 @@ const std::vector<HostKernel>& Kernels() {
   return *kernels;
 }
 
-std::atomic<testing::Order> order_of_blocks = testing::Order::kMixed;
+std::atomic<loop_test::Order> order_of_blocks = loop_test::Order::kMixed;
 
 // One launch: the addresses with which the argument begins become those of the host.
-void Launch(const HostKernel& kernel, void** parameters, const FakeLaunch& launch) {
+void LaunchText(const HostKernel& kernel, void** parameters, const FakeLaunch& launch) {
   std::vector<uint64_t> argument((kernel.bytes + 15) / 16 * 2);
   std::memcpy(argument.data(), parameters[0], kernel.bytes);
   for (int i = 0; i < kernel.pointers; ++i) {
@@ -47,19 +47,19 @@ void Launch(const HostKernel& kernel, void** parameters, const FakeLaunch& launc
   }
   void* given[] = {argument.data()};
   const absl::Status status =
-      testing::RunBlocks({kernel.run, kernel.meets, launch.grid[0], 1, launch.block[0]}, given, order_of_blocks.load());
+      loop_test::RunBlocks({kernel.run, kernel.meets, launch.grid[0], 1, launch.block[0]}, given, order_of_blocks.load());
   LOCKSTEP_CHECK(status.ok()) << kernel.name << ": " << status;
 }
 
 // The driver knows a kernel by an address alone.
 template <size_t kNumber>
-void Enter(void** parameters, const FakeLaunch& launch) {
-  Launch(Kernels()[kNumber], parameters, launch);
+void EnterText(void** parameters, const FakeLaunch& launch) {
+  LaunchText(Kernels()[kNumber], parameters, launch);
 }
 constexpr size_t kMost = 256;
 template <size_t... kNumbers>
 FakeKernel EntryOf(size_t number, std::index_sequence<kNumbers...>) {
-  constexpr FakeKernel kEntries[] = {&Enter<kNumbers>...};
+  constexpr FakeKernel kEntries[] = {&EnterText<kNumbers>...};
   LOCKSTEP_CHECK(number < kMost) << "more kernels than entries";
   return kEntries[number];
 }
@@ -82,7 +82,7 @@ std::string TextOf(std::string_view family) {
 
 }  // namespace
 
-std::function<std::string(std::string_view family)> FakeKernelTexts(testing::Order order) {
+std::function<std::string(std::string_view family)> FakeKernelTexts(loop_test::Order order) {
   order_of_blocks = order;
   return TextOf;
 }

@@ -13,6 +13,6 @@ namespace lockstep::cuda {
 
 // Images as cuModuleLoadDataEx of the fake driver takes them, by family. Blocks, and threads of one, run in `order`,
 // which is one for the process.
-std::function<std::string(std::string_view family)> FakeKernelTexts(testing::Order order = testing::Order::kMixed);
+std::function<std::string(std::string_view family)> FakeKernelTexts(loop_test::Order order = loop_test::Order::kMixed);
 
 }  // namespace lockstep::cuda

@@ -42,7 +42,7 @@ std::vector<CaseOperand> And(std::vector<CaseOperand> operands, CaseOperand mask
 }
 
 // A row of attention and one of each gradient, with a mask if there is one.
-void AddRows(std::vector<OpCase>& rows, DType dtype, const Extents& e, const AttributeMap& attributes,
+void AddAttention(std::vector<OpCase>& rows, DType dtype, const Extents& e, const AttributeMap& attributes,
              const std::optional<CaseOperand>& mask = std::nullopt, const std::string& no_gradient = "") {
   const auto masked = [&](std::vector<CaseOperand> operands) {
     return mask ? And(std::move(operands), *mask) : std::move(operands);
@@ -67,41 +67,41 @@ Tensor BlindQueryByInfinity(DType dtype) {
       .Converted(dtype);
 }
 
-void AppendAccepted(std::vector<OpCase>& rows) {
+void AppendAcceptedAttention(std::vector<OpCase>& rows) {
   const Extents plain = {{6}, {6}, 2, 2, 2, 2}, heads = {{2, 6}, {2, 6}, 2, 6, 3, 2},
                 groups = {{2, 12}, {2, 6}, 2, 3, 2, 2};
-  AddRows(rows, DType::kF64, plain, Scaled());
-  AddRows(rows, DType::kF32, heads, Scaled());
-  AddRows(rows, DType::kF32, groups, Scaled(true));
-  AddRows(rows, DType::kF64, {{}, {}, 6, 12, 3, 6}, Scaled());
-  AddRows(rows, DType::kF32, {{3}, {1}, 4, 6, 3, 2}, Scaled(true, 2));
-  AddRows(rows, DType::kF32, {{3}, {1}, 6, 4, 3, 2}, Scaled(true, -2), std::nullopt, "as the others");
-  AddRows(rows, DType::kF64, {{2}, {2}, 4, 6, 3, 2}, Scaled(true, 0, 1.5));
+  AddAttention(rows, DType::kF64, plain, Scaled());
+  AddAttention(rows, DType::kF32, heads, Scaled());
+  AddAttention(rows, DType::kF32, groups, Scaled(true));
+  AddAttention(rows, DType::kF64, {{}, {}, 6, 12, 3, 6}, Scaled());
+  AddAttention(rows, DType::kF32, {{3}, {1}, 4, 6, 3, 2}, Scaled(true, 2));
+  AddAttention(rows, DType::kF32, {{3}, {1}, 6, 4, 3, 2}, Scaled(true, -2), std::nullopt, "as the others");
+  AddAttention(rows, DType::kF64, {{2}, {2}, 4, 6, 3, 2}, Scaled(true, 0, 1.5));
   // Masks: of bools and of floats, for all and for each.
-  AddRows(rows, DType::kF32, {{2, 6}, {2, 2}, 2, 4, 2, 2}, Scaled(), Bool({2, 1, 1, 4}));
-  AddRows(rows, DType::kF64, {{2, 6}, {2, 2}, 2, 4, 2, 2}, Scaled(), F64({1, 6, 2, 4}));
-  AddRows(rows, DType::kF64, {{6}, {6}, 2, 4, 2, 2}, Scaled(false, 0, 2), F64({6, 2, 4}));
-  AddRows(rows, DType::kF32, {{6}, {6}, 3, 4, 2, 2}, Scaled(true), F32({6, 1, 4}));
-  AddRows(rows, DType::kF32, {{6}, {3}, 3, 4, 2, 2}, Scaled(), F32({1, 1, 4}));
-  AddRows(rows, DType::kF32, {{}, {}, 3, 4, 2, 2}, Scaled(), BlindQuery());
+  AddAttention(rows, DType::kF32, {{2, 6}, {2, 2}, 2, 4, 2, 2}, Scaled(), Bool({2, 1, 1, 4}));
+  AddAttention(rows, DType::kF64, {{2, 6}, {2, 2}, 2, 4, 2, 2}, Scaled(), F64({1, 6, 2, 4}));
+  AddAttention(rows, DType::kF64, {{6}, {6}, 2, 4, 2, 2}, Scaled(false, 0, 2), F64({6, 2, 4}));
+  AddAttention(rows, DType::kF32, {{6}, {6}, 3, 4, 2, 2}, Scaled(true), F32({6, 1, 4}));
+  AddAttention(rows, DType::kF32, {{6}, {3}, 3, 4, 2, 2}, Scaled(), F32({1, 1, 4}));
+  AddAttention(rows, DType::kF32, {{}, {}, 3, 4, 2, 2}, Scaled(), BlindQuery());
   rows.push_back(
       Case("attention", And(Forward(DType::kF32, {{2}, {2}, 3, 4, 2, 2}), BlindQueryByInfinity(DType::kF32)), Scaled())
           .NoGradient("minus infinity"));
   rows.push_back(Case("attention_grad",
                       And(Backward(DType::kF32, {{2}, {2}, 3, 4, 2, 2}), BlindQueryByInfinity(DType::kF32)), Scaled()));
   for (DType dtype : {DType::kBF16, DType::kF16}) {
-    AddRows(rows, dtype, {{2}, {1}, 3, 4, 2, 2}, Scaled(true));
-    AddRows(rows, dtype, {{2}, {2}, 3, 4, 2, 3}, Scaled(), Typed(dtype, {1, 3, 4}));
+    AddAttention(rows, dtype, {{2}, {1}, 3, 4, 2, 2}, Scaled(true));
+    AddAttention(rows, dtype, {{2}, {2}, 3, 4, 2, 3}, Scaled(), Typed(dtype, {1, 3, 4}));
   }
   // More than a block of queries and of keys, and threads.
   std::vector<OpCase> large;
-  AddRows(large, DType::kF32, {{1, 2}, {1, 1}, 70, 140, 2, 3}, Scaled());
-  AddRows(large, DType::kF32, {{1}, {1}, 140, 140, 3, 2}, Scaled(true));
-  AddRows(large, DType::kF32, {{1}, {1}, 70, 140, 2, 2}, Scaled(), F32({1, 70, 140}));
-  AddRows(large, DType::kF32, {{1, 2}, {1, 2}, 70, 140, 2, 2}, Scaled(true, 70), Bool({1, 2, 1, 140}));
+  AddAttention(large, DType::kF32, {{1, 2}, {1, 1}, 70, 140, 2, 3}, Scaled());
+  AddAttention(large, DType::kF32, {{1}, {1}, 140, 140, 3, 2}, Scaled(true));
+  AddAttention(large, DType::kF32, {{1}, {1}, 70, 140, 2, 2}, Scaled(), F32({1, 70, 140}));
+  AddAttention(large, DType::kF32, {{1, 2}, {1, 2}, 70, 140, 2, 2}, Scaled(true, 70), Bool({1, 2, 1, 140}));
   // The first query of a block sees one block of keys, the last one two.
-  AddRows(large, DType::kF32, {{1}, {1}, 140, 140, 2, 2}, Scaled(true, 20), F32({1, 140, 140}));
-  AddRows(large, DType::kF64, {{1}, {1}, 70, 140, 2, 2}, Scaled(true, 30, 3), F64({1, 1, 140}));
+  AddAttention(large, DType::kF32, {{1}, {1}, 140, 140, 2, 2}, Scaled(true, 20), F32({1, 140, 140}));
+  AddAttention(large, DType::kF64, {{1}, {1}, 70, 140, 2, 2}, Scaled(true, 30, 3), F64({1, 1, 140}));
   for (OpCase& row : large) {
     if (row.op == "attention") row.no_gradient = "large, and as the others";
     rows.push_back(std::move(row).Large());
@@ -110,14 +110,14 @@ void AppendAccepted(std::vector<OpCase>& rows) {
   for (const Extents& e :
        {Extents{{0}, {0}, 2, 3, 2, 2}, Extents{{2, 0}, {2, 0}, 2, 3, 2, 2}, Extents{{2}, {2}, 0, 3, 2, 2},
         Extents{{2}, {2}, 2, 0, 2, 2}, Extents{{2}, {2}, 2, 3, 0, 2}, Extents{{2}, {2}, 2, 3, 2, 0}})
-    AddRows(rows, DType::kF32, e, Scaled(), std::nullopt, "no elements");
-  AddRows(rows, DType::kF32, {{2}, {2}, 2, 0, 2, 2}, Scaled(), F32({1, 2, 0}), "no elements");
+    AddAttention(rows, DType::kF32, e, Scaled(), std::nullopt, "no elements");
+  AddAttention(rows, DType::kF32, {{2}, {2}, 2, 0, 2, 2}, Scaled(), F32({1, 2, 0}), "no elements");
 }
 
 using Change = void (*)(std::vector<CaseOperand>&);
 
 // A negative row of each of the three ops, q being [2, 4, 3, 5], k [2, 2, 6, 5] and v [2, 2, 6, 7].
-void AddRefused(std::vector<OpCase>& rows, const char* constraint, Change change,
+void AddRefusedAttention(std::vector<OpCase>& rows, const char* constraint, Change change,
                 const AttributeMap& attributes = Scaled()) {
   const Extents e = {{2, 4}, {2, 2}, 3, 6, 5, 7};
   const CaseOperand mask = F32({2, 1, 3, 6});
@@ -129,35 +129,35 @@ void AddRefused(std::vector<OpCase>& rows, const char* constraint, Change change
   rows.push_back(Case("attention_mask_grad", backward, attributes).Refused(constraint));
 }
 
-void AppendRefused(std::vector<OpCase>& rows) {
+void AppendRefusedAttention(std::vector<OpCase>& rows) {
   using Operands = std::vector<CaseOperand>;
-  AddRefused(rows, "C1", [](Operands& o) { o[1].type.dtype = DType::kF64; });
-  AddRefused(rows, "C1", [](Operands& o) {
+  AddRefusedAttention(rows, "C1", [](Operands& o) { o[1].type.dtype = DType::kF64; });
+  AddRefusedAttention(rows, "C1", [](Operands& o) {
     for (size_t i : {0, 1, 2}) o[i].type.dtype = DType::kI32;
   });
-  AddRefused(rows, "C2", [](Operands& o) { o[1].type.shape = {2, 6, 5}; });
-  AddRefused(rows, "C2", [](Operands& o) {
+  AddRefusedAttention(rows, "C2", [](Operands& o) { o[1].type.shape = {2, 6, 5}; });
+  AddRefusedAttention(rows, "C2", [](Operands& o) {
     for (size_t i : {0, 1, 2}) o[i].type.shape = {5};
   });
-  AddRefused(rows, "C3", [](Operands& o) { o[0].type.shape = {3, 4, 3, 5}; });
-  AddRefused(rows, "C3", [](Operands& o) { o[0].type.shape = {2, 3, 3, 5}; });
-  AddRefused(rows, "C3", [](Operands& o) { o[2].type.shape = {2, 4, 6, 7}; });
-  AddRefused(rows, "C3", [](Operands& o) {
+  AddRefusedAttention(rows, "C3", [](Operands& o) { o[0].type.shape = {3, 4, 3, 5}; });
+  AddRefusedAttention(rows, "C3", [](Operands& o) { o[0].type.shape = {2, 3, 3, 5}; });
+  AddRefusedAttention(rows, "C3", [](Operands& o) { o[2].type.shape = {2, 4, 6, 7}; });
+  AddRefusedAttention(rows, "C3", [](Operands& o) {
     for (size_t i : {1, 2}) o[i].type.shape = {2, 0, 6, 5};
   });
-  AddRefused(rows, "C4", [](Operands& o) { o[1].type.shape = {2, 2, 6, 4}; });
-  AddRefused(rows, "C4", [](Operands& o) { o[2].type.shape = {2, 2, 5, 7}; });
-  AddRefused(rows, "C5", [](Operands& o) { o.back().type.dtype = DType::kF64; });
-  AddRefused(rows, "C5", [](Operands& o) { o.push_back(o.back()); });
+  AddRefusedAttention(rows, "C4", [](Operands& o) { o[1].type.shape = {2, 2, 6, 4}; });
+  AddRefusedAttention(rows, "C4", [](Operands& o) { o[2].type.shape = {2, 2, 5, 7}; });
+  AddRefusedAttention(rows, "C5", [](Operands& o) { o.back().type.dtype = DType::kF64; });
+  AddRefusedAttention(rows, "C5", [](Operands& o) { o.push_back(o.back()); });
   for (const Shape& mask : {Shape{3, 6}, Shape{2, 2, 3, 6}, Shape{2, 1, 3, 1}, Shape{2, 1, 2, 6}}) {
     std::vector<OpCase> all;
-    AddRefused(all, "C6", [](Operands&) {});
+    AddRefusedAttention(all, "C6", [](Operands&) {});
     for (OpCase& row : all) row.operands.back().type.shape = mask;
     rows.insert(rows.end(), all.begin(), all.end());
   }
-  AddRefused(rows, "C7", [](Operands&) {}, {{"scale", std::nan("")}});
-  AddRefused(rows, "C7", [](Operands&) {}, Scaled(true, int64_t{1} << 41));
-  AddRefused(rows, "range", [](Operands&) {}, Scaled(false, 0, -1.0));
+  AddRefusedAttention(rows, "C7", [](Operands&) {}, {{"scale", std::nan("")}});
+  AddRefusedAttention(rows, "C7", [](Operands&) {}, Scaled(true, int64_t{1} << 41));
+  AddRefusedAttention(rows, "range", [](Operands&) {}, Scaled(false, 0, -1.0));
   for (const char* op : {"attention_grad", "attention_mask_grad"}) {
     for (size_t i : {3, 4, 5}) {
       std::vector<CaseOperand> operands = And(Backward(DType::kBF16, {{2}, {2}, 3, 6, 5, 7}), BF16({1, 1, 6}));
@@ -174,8 +174,8 @@ void AppendRefused(std::vector<OpCase>& rows) {
 
 std::vector<OpCase> AttentionCases() {
   std::vector<OpCase> rows;
-  AppendAccepted(rows);
-  AppendRefused(rows);
+  AppendAcceptedAttention(rows);
+  AppendRefusedAttention(rows);
   return rows;
 }
 

@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-const std::string kAxis(kDataAxis);
+const std::string kCollectiveAxis(kDataAxis);
 
 std::vector<OpCase> CollectiveRows() {
   std::vector<OpCase> rows;
@@ -27,7 +27,7 @@ std::vector<OpCase> CollectiveRows() {
   return rows;
 }
 
-std::string RowName(const testing::TestParamInfo<OpCase>& info) {
+std::string CollectiveName(const testing::TestParamInfo<OpCase>& info) {
   return info.param.op + "_" + std::to_string(info.index);
 }
 
@@ -88,7 +88,7 @@ TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
   ASSERT_TRUE(results.ok()) << results.status();
   if (Exchanges(row)) return ExpectExchanged(row, node, inputs, *results);
   for (size_t i = 0; i < graph->results().size(); ++i) {
-    const Placement placement = graph->results()[i].value.placement(kAxis);
+    const Placement placement = graph->results()[i].value.placement(kCollectiveAxis);
     for (int64_t rank = 0; rank < row.ranks; ++rank) {
       const Tensor& result = (*results)[static_cast<size_t>(rank)][i];
       if (row.op == "axis_index") {
@@ -162,7 +162,7 @@ TEST(CollectivePlacement, SumsAreTakenInRankOrder) {
   const std::vector<float> of_ranks = {1e8F, 1, -1e8F, 1};
   for (const char* op : {"all_reduce", "reduce_scatter"}) {
     for (const char* kind : {"sum", "mean"}) {
-      OpCase row = Case(op, {F32({4})}, {{"axis", kAxis}, {"kind", std::string(kind)}}).Ranks(4);
+      OpCase row = Case(op, {F32({4})}, {{"axis", kCollectiveAxis}, {"kind", std::string(kind)}}).Ranks(4);
       if (row.op == "reduce_scatter") row.attributes.emplace("dim", int64_t{0});
       const Graph graph = *CaseGraph(row);
       // Element i of rank r: every rotation of the four numbers, with its sum from left to right.
@@ -189,7 +189,7 @@ TEST(CollectivePlacement, SumsAreTakenInRankOrder) {
 // Elements of a block are whole numbers of a 127th of its largest; where one is not finite, all of them are NaN.
 TEST(CollectivePlacement, AsInt8BlocksHaveScales) {
   constexpr int64_t kBlock = 256, kCount = 2 * kBlock + 2;
-  const OpCase row = Case("all_reduce", {F32({kCount})}, {{"axis", kAxis}, {"kind", "sum"}, {"wire", "int8"}}).Ranks(2);
+  const OpCase row = Case("all_reduce", {F32({kCount})}, {{"axis", kCollectiveAxis}, {"kind", "sum"}, {"wire", "int8"}}).Ranks(2);
   std::vector<std::vector<Tensor>> inputs(2);
   for (std::vector<Tensor>& of_rank : inputs) of_rank.emplace_back(row.operands[0].type);
   const std::span<float> first = inputs[0][0].mutable_data<float>(), second = inputs[1][0].mutable_data<float>();
@@ -227,14 +227,14 @@ TEST_P(CollectivePlacementTest, LetsOtherAxesPass) {
   for (const Placement& placement : PlacementsOf(row.operands[0], kHalves)) {
     SCOPED_TRACE(row.ToString() + " of " + placement.ToString());
     Graph graph;
-    graph.set_mesh(Mesh({{other, kHalves}, {kAxis, row.ranks}}));
+    graph.set_mesh(Mesh({{other, kHalves}, {kCollectiveAxis, row.ranks}}));
     NodeSpec spec{&GetOp(row.op), {}, row.attributes, "", {}};
     if (row.op == "parts") std::get<Ints>(spec.attributes["shape"])[0] = row.ranks;  // types are those of the whole
     for (size_t i = 0; i < row.operands.size(); ++i) {
       const Placement own = CollectiveOperandPlacement(row), of_operand = i == 0 ? placement : Placement::Replicated();
-      const TensorType type = GlobalType(row.operands[i].type, {{kAxis, own}}, graph.mesh());
+      const TensorType type = GlobalType(row.operands[i].type, {{kCollectiveAxis, own}}, graph.mesh());
       spec.operands.push_back(
-          *graph.AddInput("a" + std::to_string(i), type, false, {{other, of_operand}, {kAxis, own}}));
+          *graph.AddInput("a" + std::to_string(i), type, false, {{other, of_operand}, {kCollectiveAxis, own}}));
     }
     const absl::StatusOr<Node*> node = graph.Insert(std::move(spec));
     if (!node.ok()) continue;  // the rule requires the operand replicated, or the ranks cannot share a half evenly
@@ -277,15 +277,15 @@ TEST_P(CollectivePlacementTest, LetsOtherAxesPass) {
   EXPECT_GE(compared, 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, CollectivePlacementTest, testing::ValuesIn(CollectiveRows()), RowName);
+INSTANTIATE_TEST_SUITE_P(Rows, CollectivePlacementTest, testing::ValuesIn(CollectiveRows()), CollectiveName);
 
 // Shares of a sum may not be reduced as if they were something else.
 TEST(CollectivePlacement, WrongKindIsRefused) {
   for (const char* op : {"all_reduce", "reduce_scatter"}) {
-    OpCase row = Case(op, {F32({2})}, {{"axis", kAxis}, {"kind", "max"}}).Ranks(2);
+    OpCase row = Case(op, {F32({2})}, {{"axis", kCollectiveAxis}, {"kind", "max"}}).Ranks(2);
     if (row.op == "reduce_scatter") row.attributes.emplace("dim", int64_t{0});
     Graph graph = *CaseGraph(row);
-    graph.set_input_placements(0, {{kAxis, Placement::Partial(ReduceKind::kSum)}});
+    graph.set_input_placements(0, {{kCollectiveAxis, Placement::Partial(ReduceKind::kSum)}});
     const absl::Status status = Verify(graph);
     EXPECT_NE(status.message().find("operand 0 is partial(sum), which kind=max does not make whole"), std::string::npos)
         << status;

@@ -10,7 +10,7 @@ CaseOperand Indices(Shape shape, int64_t extent, DType dtype = DType::kI64) {
   return Typed(dtype, std::move(shape)).In(-static_cast<double>(extent), static_cast<double>(extent - 1));
 }
 
-AttributeMap Along(int64_t dim, int64_t batch_dims = 0) { return {{"dim", dim}, {"batch_dims", batch_dims}}; }
+AttributeMap AlongDim(int64_t dim, int64_t batch_dims = 0) { return {{"dim", dim}, {"batch_dims", batch_dims}}; }
 AttributeMap Into(int64_t size, int64_t dim, int64_t batch_dims = 0) {
   return {{"dim", dim}, {"batch_dims", batch_dims}, {"size", size}};
 }
@@ -20,31 +20,31 @@ AttributeMap By(std::string kind, int64_t dim, int64_t batch_dims = 0) {
 
 void AppendGathers(std::vector<OpCase>& rows) {
   const std::string op = "gather";
-  rows.push_back(Case(op, {F64({12, 6}), Indices({6}, 12)}, Along(0)));
-  rows.push_back(Case(op, {F64({2, 12}), Indices({6, 2}, 12)}, Along(1)));
-  rows.push_back(Case(op, {F32({6, 12, 2}), Indices({6, 6}, 12, DType::kI32)}, Along(1)));
-  rows.push_back(Case(op, {F64({6, 12, 3}), Indices({6, 2}, 12)}, Along(1, 1)));
-  rows.push_back(Case(op, {F64({6, 2, 12, 2}), Indices({6, 6}, 12)}, Along(2, 1)));
-  rows.push_back(Case(op, {F64({6, 2, 12}), Indices({6, 2, 4}, 12)}, Along(2, 2)));
-  rows.push_back(Case(op, {F64({6, 12}), Indices({6}, 12)}, Along(1, 1)));
-  rows.push_back(Case(op, {F32({6, 4}), Indices({}, 6)}, Along(0)));
+  rows.push_back(Case(op, {F64({12, 6}), Indices({6}, 12)}, AlongDim(0)));
+  rows.push_back(Case(op, {F64({2, 12}), Indices({6, 2}, 12)}, AlongDim(1)));
+  rows.push_back(Case(op, {F32({6, 12, 2}), Indices({6, 6}, 12, DType::kI32)}, AlongDim(1)));
+  rows.push_back(Case(op, {F64({6, 12, 3}), Indices({6, 2}, 12)}, AlongDim(1, 1)));
+  rows.push_back(Case(op, {F64({6, 2, 12, 2}), Indices({6, 6}, 12)}, AlongDim(2, 1)));
+  rows.push_back(Case(op, {F64({6, 2, 12}), Indices({6, 2, 4}, 12)}, AlongDim(2, 2)));
+  rows.push_back(Case(op, {F64({6, 12}), Indices({6}, 12)}, AlongDim(1, 1)));
+  rows.push_back(Case(op, {F32({6, 4}), Indices({}, 6)}, AlongDim(0)));
   for (DType dtype : {DType::kBF16, DType::kF16, DType::kU8, DType::kI16, DType::kI64, DType::kBool})
-    rows.push_back(Case(op, {Typed(dtype, {6}).In(0, 1), Indices({6, 2}, 6)}, Along(0)));
+    rows.push_back(Case(op, {Typed(dtype, {6}).In(0, 1), Indices({6, 2}, 6)}, AlongDim(0)));
   // Enough for several threads: rows, and elements.
-  rows.push_back(Case(op, {F32({300, 80}), Indices({400}, 300)}, Along(0)).NoGradient("large, and as the others"));
-  rows.push_back(Case(op, {F32({30, 50}), Indices({30, 600}, 50)}, Along(1, 1)).NoGradient("large, and as the others"));
-  rows.push_back(Case(op, {F32({6, 0}), Indices({3}, 6)}, Along(0)).NoGradient("no elements"));
-  rows.push_back(Case(op, {F32({0, 4}), I64({0})}, Along(0)).NoGradient("no elements"));
-  rows.push_back(Case(op, {F32({6, 4}), F32({2})}, Along(0)).Refused("C1"));
-  for (int64_t dim : {-1, 2}) rows.push_back(Case(op, {F32({6, 4}), Indices({2}, 4)}, Along(dim)).Refused("C2"));
+  rows.push_back(Case(op, {F32({300, 80}), Indices({400}, 300)}, AlongDim(0)).NoGradient("large, and as the others"));
+  rows.push_back(Case(op, {F32({30, 50}), Indices({30, 600}, 50)}, AlongDim(1, 1)).NoGradient("large, and as the others"));
+  rows.push_back(Case(op, {F32({6, 0}), Indices({3}, 6)}, AlongDim(0)).NoGradient("no elements"));
+  rows.push_back(Case(op, {F32({0, 4}), I64({0})}, AlongDim(0)).NoGradient("no elements"));
+  rows.push_back(Case(op, {F32({6, 4}), F32({2})}, AlongDim(0)).Refused("C1"));
+  for (int64_t dim : {-1, 2}) rows.push_back(Case(op, {F32({6, 4}), Indices({2}, 4)}, AlongDim(dim)).Refused("C2"));
   for (int64_t batch_dims : {-1, 1, 2})
-    rows.push_back(Case(op, {F32({6, 4}), Indices({6}, 4)}, Along(0, batch_dims)).Refused("C3"));
-  rows.push_back(Case(op, {F32({6, 4}), Indices({}, 4)}, Along(1, 1)).Refused("C3"));
-  rows.push_back(Case(op, {F32({6, 4}), Indices({5, 2}, 4)}, Along(1, 1)).Refused("C4"));
-  rows.push_back(Case(op, {F32({2, kHuge}), Indices({1 << 20}, 2)}, Along(0)).Refused("C5"));
-  rows.push_back(Case(op, {F32({6, 4}), Tensor::Of<int64_t>({2}, {0, 6})}, Along(0)).Refused("C6"));
-  rows.push_back(Case(op, {F32({6, 4}), Tensor::Of<int32_t>({2}, {-7, 0})}, Along(0)).Refused("C6"));
-  rows.push_back(Case(op, {F32({0, 4}), Tensor::Of<int64_t>({1}, {0})}, Along(0)).Refused("C6"));
+    rows.push_back(Case(op, {F32({6, 4}), Indices({6}, 4)}, AlongDim(0, batch_dims)).Refused("C3"));
+  rows.push_back(Case(op, {F32({6, 4}), Indices({}, 4)}, AlongDim(1, 1)).Refused("C3"));
+  rows.push_back(Case(op, {F32({6, 4}), Indices({5, 2}, 4)}, AlongDim(1, 1)).Refused("C4"));
+  rows.push_back(Case(op, {F32({2, kHuge}), Indices({1 << 20}, 2)}, AlongDim(0)).Refused("C5"));
+  rows.push_back(Case(op, {F32({6, 4}), Tensor::Of<int64_t>({2}, {0, 6})}, AlongDim(0)).Refused("C6"));
+  rows.push_back(Case(op, {F32({6, 4}), Tensor::Of<int32_t>({2}, {-7, 0})}, AlongDim(0)).Refused("C6"));
+  rows.push_back(Case(op, {F32({0, 4}), Tensor::Of<int64_t>({1}, {0})}, AlongDim(0)).Refused("C6"));
 }
 
 void AppendScatterSums(std::vector<OpCase>& rows) {

@@ -25,10 +25,10 @@ AttributeMap Statistics(const char* statistics) { return {{"epsilon", 1e-3}, {"s
 
 AttributeMap Groups(int64_t groups) { return {{"epsilon", 1e-3}, {"groups", groups}}; }
 
-using Change = void (*)(std::vector<CaseOperand>&);
+using ChangeRow = void (*)(std::vector<CaseOperand>&);
 
 // A negative row for each of the three ops.
-void AddRefused(std::vector<OpCase>& rows, const char* constraint, Change change,
+void AddRefusedNormalization(std::vector<OpCase>& rows, const char* constraint, ChangeRow change,
                 const AttributeMap& attributes = kEpsilon) {
   const Shape x = {2, 3, 4};
   std::vector<CaseOperand> inference = Inference(DType::kF32, x), training = Training(DType::kF32, x);
@@ -60,14 +60,14 @@ std::vector<OpCase> NormalizationCases() {
   rows.push_back(Case("batch_norm_inference", Inference(DType::kBF16, {6, 3, 2}), kEpsilon));
   rows.push_back(Case("batch_norm_inference", Inference(DType::kF32, {0, 3, 2}), kEpsilon).NoGradient("no elements"));
 
-  AddRefused(rows, "C1", [](std::vector<CaseOperand>& o) {
+  AddRefusedNormalization(rows, "C1", [](std::vector<CaseOperand>& o) {
     for (CaseOperand& operand : o) operand.type.dtype = DType::kI32;
   });
-  AddRefused(rows, "C2", [](std::vector<CaseOperand>& o) { o[0].type.shape = {6}; });
-  AddRefused(rows, "C3", [](std::vector<CaseOperand>& o) { o[1].type.shape = {4}; });
-  AddRefused(rows, "C3", [](std::vector<CaseOperand>& o) { o[2].type.dtype = DType::kF64; });
-  AddRefused(rows, "C4", [](std::vector<CaseOperand>&) {}, {{"epsilon", -1.0}});
-  AddRefused(rows, "C4", [](std::vector<CaseOperand>&) {}, {{"epsilon", std::nan("")}});
+  AddRefusedNormalization(rows, "C2", [](std::vector<CaseOperand>& o) { o[0].type.shape = {6}; });
+  AddRefusedNormalization(rows, "C3", [](std::vector<CaseOperand>& o) { o[1].type.shape = {4}; });
+  AddRefusedNormalization(rows, "C3", [](std::vector<CaseOperand>& o) { o[2].type.dtype = DType::kF64; });
+  AddRefusedNormalization(rows, "C4", [](std::vector<CaseOperand>&) {}, {{"epsilon", -1.0}});
+  AddRefusedNormalization(rows, "C4", [](std::vector<CaseOperand>&) {}, {{"epsilon", std::nan("")}});
   const Shape x = {2, 3, 4}, empty = {0, 3, 4};
   rows.push_back(Case("batch_norm_training", Training(DType::kF32, x), Statistics("world")).Refused("C5"));
   rows.push_back(Case("batch_norm_grad", Grad(DType::kF32, x), Statistics("world")).Refused("C5"));

@@ -20,7 +20,7 @@ double ToleranceOf(const OpCase& row) {
   return tolerance;
 }
 
-std::vector<OpCase> Rows() {
+std::vector<OpCase> DecomposedRows() {
   std::vector<OpCase> rows;
   for (const OpCase& row : AcceptedOpCases()) {
     if (FindOp(row.op)->decompose() && row.ranks == 0) rows.push_back(row);
@@ -49,11 +49,11 @@ std::string NameOf(const testing::TestParamInfo<OpCase>& info) {
   return std::to_string(info.index) + "_" + info.param.op;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Decompositions, testing::ValuesIn(Rows()), NameOf);
+INSTANTIATE_TEST_SUITE_P(All, Decompositions, testing::ValuesIn(DecomposedRows()), NameOf);
 
 TEST(DecomposedOps, Attention) {
   std::set<std::string> ops;
-  for (const OpCase& row : Rows()) ops.insert(row.op);
+  for (const OpCase& row : DecomposedRows()) ops.insert(row.op);
   for (const char* op : {"attention", "attention_grad", "attention_mask_grad", "softmax"})
     EXPECT_TRUE(ops.contains(op));
 }

@@ -15,10 +15,10 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kRanks = 2;
-const std::string kAxis(kDataAxis);
+constexpr int64_t kLocalRanks = 2;
+const std::string kLocalAxis(kDataAxis);
 
-Mesh TwoRanks() { return Mesh({{kAxis, kRanks}}); }
+Mesh TwoLocalRanks() { return Mesh({{kLocalAxis, kLocalRanks}}); }
 
 // What `rank` has of a local operand: rank 0 the row's, the other one its elements in the opposite order.
 Tensor OwnOf(const Tensor& whole, int64_t rank) {
@@ -36,13 +36,13 @@ Tensor OwnOf(const Tensor& whole, int64_t rank) {
 Tensor OnRank(const Tensor& whole, const Placement& placement, int64_t rank) {
   if (placement.is_local()) return OwnOf(whole, rank);
   if (placement.is_partial()) return rank == 0 ? whole : Tensor(whole.type());
-  return LocalPart(whole, {{kAxis, placement}}, TwoRanks(), rank);
+  return LocalPart(whole, {{kLocalAxis, placement}}, TwoLocalRanks(), rank);
 }
 
 std::vector<Placement> PlacementsBeside(const TensorType& type) {
   std::vector<Placement> placements = {Placement::Replicated()};
   for (int64_t dim = 0; dim < type.shape.rank(); ++dim) {
-    if (type.shape[dim] % kRanks == 0) placements.push_back(Placement::Split(dim));
+    if (type.shape[dim] % kLocalRanks == 0) placements.push_back(Placement::Split(dim));
   }
   if (IsFloat(type.dtype)) placements.push_back(Placement::Partial(ReduceKind::kSum));
   return placements;
@@ -69,16 +69,16 @@ std::vector<std::vector<Placement>> PlacementsWithALocal(const OpCase& row) {
 void ExpectEachRanksOwn(const OpCase& row, const std::vector<Placement>& placements) {
   Graph graph = *CaseGraph(row);
   const std::vector<Tensor> inputs = CaseInputs(row);
-  for (size_t i = 0; i < placements.size(); ++i) graph.set_input_placements(i, {{kAxis, placements[i]}});
-  const absl::StatusOr<Graph> placed = passes::DistributeGraph(graph, TwoRanks());
+  for (size_t i = 0; i < placements.size(); ++i) graph.set_input_placements(i, {{kLocalAxis, placements[i]}});
+  const absl::StatusOr<Graph> placed = passes::DistributeGraph(graph, TwoLocalRanks());
   ASSERT_TRUE(placed.ok()) << placed.status();
   ASSERT_TRUE(Verify(*placed).ok()) << Verify(*placed) << "\n" << placed->ToString();
   const absl::StatusOr<Graph> local = ToLocalTypes(*placed);
   ASSERT_TRUE(local.ok()) << local.status() << "\n" << placed->ToString();
   ASSERT_TRUE(Verify(*local).ok()) << Verify(*local);
 
-  std::vector<std::vector<Tensor>> rank_inputs(kRanks), own_inputs(kRanks, inputs);
-  for (int64_t rank = 0; rank < kRanks; ++rank) {
+  std::vector<std::vector<Tensor>> rank_inputs(kLocalRanks), own_inputs(kLocalRanks, inputs);
+  for (int64_t rank = 0; rank < kLocalRanks; ++rank) {
     const auto r = static_cast<size_t>(rank);
     for (size_t i = 0; i < inputs.size(); ++i) {
       rank_inputs[r].push_back(OnRank(inputs[i], placements[i], rank));
@@ -87,16 +87,16 @@ void ExpectEachRanksOwn(const OpCase& row, const std::vector<Placement>& placeme
   }
   const auto results = Interpret(*local, rank_inputs);
   ASSERT_TRUE(results.ok()) << results.status();
-  for (int64_t rank = 0; rank < kRanks; ++rank) {
+  for (int64_t rank = 0; rank < kLocalRanks; ++rank) {
     const auto r = static_cast<size_t>(rank);
     const auto expected = InterpretOneRank(*CaseGraph(row), own_inputs[r]);
     ASSERT_TRUE(expected.ok()) << expected.status();
     for (size_t i = 0; i < expected->size(); ++i) {
-      const Placement placement = PlacementAlong(local->results()[i].placements, kAxis);
+      const Placement placement = PlacementAlong(local->results()[i].placements, kLocalAxis);
       // The results of a fusion need not depend on all operands.
       EXPECT_TRUE(placement.is_local() || row.op == "fusion") << local->ToString();
       const Tensor& whole = (*expected)[i];
-      const Tensor own = placement.is_local() ? whole : LocalPart(whole, {{kAxis, placement}}, TwoRanks(), rank);
+      const Tensor own = placement.is_local() ? whole : LocalPart(whole, {{kLocalAxis, placement}}, TwoLocalRanks(), rank);
       EXPECT_LE(RelativeDifference((*results)[r][i], own), 1e-9) << "result " << i << " on rank " << r;
     }
   }

@@ -23,7 +23,7 @@ const std::string kAxis(kDataAxis);
 Mesh TwoRanks() { return Mesh({{kAxis, kRanks}}); }
 
 // What `rank` holds of operand i, which is `whole`. Shares have nothing in common, so that nothing fits by chance.
-Tensor OnRank(const Tensor& whole, size_t i, const Placement& placement, int64_t rank) {
+Tensor PartOnRank(const Tensor& whole, size_t i, const Placement& placement, int64_t rank) {
   if (!placement.is_partial()) return LocalPart(whole, {{kAxis, placement}}, TwoRanks(), rank);
   Tensor share = whole;
   double at = 1 + 0.37 * static_cast<double>(i);
@@ -84,7 +84,7 @@ std::vector<std::vector<Tensor>> OfParts(const Whole& whole, const std::vector<P
     part.attributes = attributes;
     std::vector<Tensor> inputs;
     for (size_t i = 0; i < operands.size(); ++i) {
-      inputs.push_back(OnRank(whole.inputs[i], i, operands[i], rank));
+      inputs.push_back(PartOnRank(whole.inputs[i], i, operands[i], rank));
       part.operands[i] = inputs.back();
     }
     const absl::StatusOr<Graph> graph = CaseGraph(part);

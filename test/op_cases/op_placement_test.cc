@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-const std::string kAxis(kDataAxis);
+const std::string kPlacedAxis(kDataAxis);
 
 constexpr size_t kMostCombinations = 256;
 
@@ -40,7 +40,7 @@ std::vector<std::vector<Placement>> Combinations(const OpCase& row, int64_t rank
   return all;
 }
 
-std::string ToString(const std::vector<Placement>& placements) {
+std::string ListOf(const std::vector<Placement>& placements) {
   std::string text;
   for (const Placement& placement : placements) text += (text.empty() ? "" : ", ") + placement.ToString();
   return text;
@@ -54,7 +54,7 @@ std::vector<OpCase> PlaceableRows() {
   return rows;
 }
 
-std::string RowName(const testing::TestParamInfo<OpCase>& info) {
+std::string PlacementName(const testing::TestParamInfo<OpCase>& info) {
   return info.param.op + "_" + std::to_string(info.index);
 }
 
@@ -69,15 +69,15 @@ bool HoldsPartialVariable(const OpCase& row, const std::vector<Placement>& place
 
 // Distributes the row's graph with its operands placed so, and compares what the ranks hold with the one-rank results.
 void ExpectOneRankResults(const OpCase& row, const std::vector<Placement>& placements, int64_t ranks) {
-  SCOPED_TRACE(row.ToString() + " of " + ToString(placements) + " on " + std::to_string(ranks) + " ranks");
+  SCOPED_TRACE(row.ToString() + " of " + ListOf(placements) + " on " + std::to_string(ranks) + " ranks");
   absl::StatusOr<Graph> graph = CaseGraph(row);
   ASSERT_TRUE(graph.ok()) << graph.status();
   const std::vector<Tensor> inputs = CaseInputs(row);
   const absl::StatusOr<std::vector<Tensor>> expected = InterpretOneRank(*graph, inputs);
   ASSERT_TRUE(expected.ok()) << expected.status();
 
-  for (size_t i = 0; i < placements.size(); ++i) graph->set_input_placements(i, {{kAxis, placements[i]}});
-  const absl::StatusOr<Graph> placed = passes::DistributeGraph(*graph, Mesh({{kAxis, ranks}}));
+  for (size_t i = 0; i < placements.size(); ++i) graph->set_input_placements(i, {{kPlacedAxis, placements[i]}});
+  const absl::StatusOr<Graph> placed = passes::DistributeGraph(*graph, Mesh({{kPlacedAxis, ranks}}));
   if (HoldsPartialVariable(row, placements)) {
     EXPECT_NE(placed.status().message().find("would diverge"), std::string::npos) << placed.status();
     return;
@@ -96,7 +96,7 @@ void ExpectOneRankResults(const OpCase& row, const std::vector<Placement>& place
   ASSERT_EQ(results->size(), static_cast<size_t>(ranks));
   for (size_t i = 0; i < expected->size(); ++i) {
     const PlacementMap& declared = local->results()[i].placements;
-    const auto it = declared.find(kAxis);
+    const auto it = declared.find(kPlacedAxis);
     const Placement placement = it == declared.end() ? Placement::Replicated() : it->second;
     ASSERT_TRUE(placement.is_replicated() || placement.is_split()) << placement;
     for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -135,8 +135,8 @@ TEST_P(PlacementTest, ResultsCanBeHadSplit) {
       if ((*expected)[i].shape()[dim] % kRanks != 0) continue;
       SCOPED_TRACE(row.ToString() + ", result " + std::to_string(i) + " split along " + std::to_string(dim));
       Graph graph = one_rank->Clone();
-      graph.set_result_placements(i, {{kAxis, Placement::Split(dim)}});
-      const absl::StatusOr<Graph> placed = passes::DistributeGraph(graph, Mesh({{kAxis, kRanks}}));
+      graph.set_result_placements(i, {{kPlacedAxis, Placement::Split(dim)}});
+      const absl::StatusOr<Graph> placed = passes::DistributeGraph(graph, Mesh({{kPlacedAxis, kRanks}}));
       ASSERT_TRUE(placed.ok()) << placed.status();
       const absl::StatusOr<Graph> local = VerifiedLocal(*placed);
       ASSERT_TRUE(local.ok()) << local.status() << "\n" << placed->ToString();
@@ -152,7 +152,7 @@ TEST_P(PlacementTest, ResultsCanBeHadSplit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, PlacementTest, testing::ValuesIn(PlaceableRows()), RowName);
+INSTANTIATE_TEST_SUITE_P(Rows, PlacementTest, testing::ValuesIn(PlaceableRows()), PlacementName);
 
 // Whether the op works on slices once the row's graph is distributed with its operands placed so: whether some node of
 // the op has a smaller operand or result than the row; or, if it was taken apart, whether a result is smaller.
@@ -192,8 +192,8 @@ TEST(Placement, EveryRuleThatSplitsIsUsedWithASplit) {
         if (used.contains(row.op)) break;
         if (HoldsPartialVariable(row, placements)) continue;
         Graph distributed = graph->Clone();
-        for (size_t i = 0; i < placements.size(); ++i) distributed.set_input_placements(i, {{kAxis, placements[i]}});
-        const absl::StatusOr<Graph> placed = passes::DistributeGraph(distributed, Mesh({{kAxis, ranks}}));
+        for (size_t i = 0; i < placements.size(); ++i) distributed.set_input_placements(i, {{kPlacedAxis, placements[i]}});
+        const absl::StatusOr<Graph> placed = passes::DistributeGraph(distributed, Mesh({{kPlacedAxis, ranks}}));
         ASSERT_TRUE(placed.ok()) << placed.status();
         const absl::StatusOr<Graph> local = VerifiedLocal(*placed);
         ASSERT_TRUE(local.ok()) << local.status();
@@ -203,8 +203,8 @@ TEST(Placement, EveryRuleThatSplitsIsUsedWithASplit) {
         const Shape& shape = graph->results()[i].value.shape();
         if (shape.rank() == 0 || shape[0] % ranks != 0) continue;
         Graph distributed = graph->Clone();
-        distributed.set_result_placements(i, {{kAxis, Placement::Split(0)}});
-        const absl::StatusOr<Graph> placed = passes::DistributeGraph(distributed, Mesh({{kAxis, ranks}}));
+        distributed.set_result_placements(i, {{kPlacedAxis, Placement::Split(0)}});
+        const absl::StatusOr<Graph> placed = passes::DistributeGraph(distributed, Mesh({{kPlacedAxis, ranks}}));
         ASSERT_TRUE(placed.ok()) << placed.status();
         const absl::StatusOr<Graph> local = VerifiedLocal(*placed);
         ASSERT_TRUE(local.ok()) << local.status();
@@ -232,18 +232,18 @@ TEST(BatchNorm, StatisticsOfRanksAreThoseOfGroups) {
     std::vector<std::vector<Tensor>> rank_inputs(static_cast<size_t>(ranks), inputs);
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].type() != inputs[0].type()) continue;  // a value per channel
-      graph.set_input_placements(i, {{kAxis, Placement::Split(0)}});
+      graph.set_input_placements(i, {{kPlacedAxis, Placement::Split(0)}});
       for (int64_t rank = 0; rank < ranks; ++rank)
         rank_inputs[static_cast<size_t>(rank)][i] = OnRank(inputs[i], Placement::Split(0), rank, ranks);
     }
-    const auto placed = passes::DistributeGraph(graph, Mesh({{kAxis, ranks}}));
+    const auto placed = passes::DistributeGraph(graph, Mesh({{kPlacedAxis, ranks}}));
     ASSERT_TRUE(placed.ok()) << placed.status();
     const absl::StatusOr<Graph> local = VerifiedLocal(*placed);
     ASSERT_TRUE(local.ok()) << local.status();
     const auto results = Interpret(*local, rank_inputs);
     ASSERT_TRUE(results.ok()) << results.status();
     for (size_t i = 0; i < expected->size(); ++i) {
-      const Placement placement = PlacementAlong(local->results()[i].placements, kAxis);
+      const Placement placement = PlacementAlong(local->results()[i].placements, kPlacedAxis);
       for (int64_t rank = 0; rank < ranks; ++rank) {
         EXPECT_LE(RelativeDifference((*results)[static_cast<size_t>(rank)][i],
                                      OnRank((*expected)[i], placement, rank, ranks)),

@@ -25,7 +25,7 @@ namespace lockstep {
 namespace {
 
 using Names = std::vector<std::string>;
-using Numbers = std::vector<double>;
+using LossNumbers = std::vector<double>;
 
 // Texts alone, as tables of so many numbers take minutes to compile.
 struct LossCase {
@@ -56,15 +56,15 @@ Names Parts(std::string_view text, std::string_view separator) {
   return parts;
 }
 
-Numbers NumbersOf(const std::string& text, std::string_view separator) {
-  Numbers numbers;
+LossNumbers LossNumbersOf(const std::string& text, std::string_view separator) {
+  LossNumbers numbers;
   for (const std::string& part : Parts(text, separator)) numbers.push_back(std::strtod(part.c_str(), nullptr));
   return numbers;
 }
 
-std::vector<Numbers> Lines(std::string_view text) {
-  std::vector<Numbers> lines;
-  for (const std::string& line : Parts(text, "\n")) lines.push_back(NumbersOf(line, " "));
+std::vector<LossNumbers> Lines(std::string_view text) {
+  std::vector<LossNumbers> lines;
+  for (const std::string& line : Parts(text, "\n")) lines.push_back(LossNumbersOf(line, " "));
   return lines;
 }
 
@@ -75,7 +75,7 @@ Attribute ValueOf(const passes::Loss& loss, const std::string& option, const std
     if (std::holds_alternative<bool>(def.example)) return text == "true";
     if (std::holds_alternative<int64_t>(def.example)) return int64_t{std::stoll(text)};
     if (std::holds_alternative<std::string>(def.example)) return text;
-    const Numbers numbers = NumbersOf(text, "|");
+    const LossNumbers numbers = LossNumbersOf(text, "|");
     if (def.is_list()) return Tensor::Of(Shape({static_cast<int64_t>(numbers.size())}), numbers);
     return numbers[0];
   }
@@ -93,7 +93,7 @@ passes::LossSpec SpecOf(const LossCase& row) {
 }
 
 // With the results `loss` and its gradients.
-absl::StatusOr<Graph> GraphOf(const LossCase& row) {
+absl::StatusOr<Graph> LossGraph(const LossCase& row) {
   ASSIGN_OR_RETURN(Graph graph, ParseGraph(row.graph));
   ASSIGN_OR_RETURN(const Value loss, passes::AddLoss(graph, SpecOf(row)));
   while (!graph.results().empty()) graph.RemoveResult(0);
@@ -102,7 +102,7 @@ absl::StatusOr<Graph> GraphOf(const LossCase& row) {
   return graph;
 }
 
-Tensor TensorOf(const TensorType& type, const Numbers& numbers) {
+Tensor LossTensor(const TensorType& type, const LossNumbers& numbers) {
   return Tensor::Of(type.shape, numbers).Converted(type.dtype);
 }
 
@@ -120,7 +120,7 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> RunOnRanks(const Graph& graph, 
   return Interpret(placed, of_ranks);
 }
 
-void ExpectNumbers(const Tensor& found, const double* expected, double largest, const std::string& what) {
+void ExpectLoss(const Tensor& found, const double* expected, double largest, const std::string& what) {
   for (int64_t i = 0; i < found.num_elements(); ++i) {
     const double ours = found.At(i), theirs = expected[i];
     const bool is_same =
@@ -132,10 +132,10 @@ void ExpectNumbers(const Tensor& found, const double* expected, double largest, 
 
 // Results that are as large as expected are whole on each rank; the others are its slice of the batch.
 void ExpectResults(const LossCase& row, const std::vector<std::vector<Tensor>>& results) {
-  const std::vector<Numbers> all_expected = Lines(row.expected);
+  const std::vector<LossNumbers> all_expected = Lines(row.expected);
   const Names wrt = Parts(row.wrt, ", ");
   for (size_t i = 0; i < all_expected.size(); ++i) {
-    const Numbers& expected = all_expected[i];
+    const LossNumbers& expected = all_expected[i];
     double largest = 0;
     for (double number : expected) largest = std::max(largest, std::isfinite(number) ? std::abs(number) : 0.0);
     const bool nothing_counts = std::string(row.name).ends_with("nothing counts");
@@ -145,20 +145,20 @@ void ExpectResults(const LossCase& row, const std::vector<std::vector<Tensor>>& 
       const auto size = static_cast<size_t>(found.num_elements());
       const bool is_whole = size == expected.size();
       ASSERT_TRUE(is_whole || size * results.size() == expected.size()) << found.type();
-      ExpectNumbers(found, expected.data() + (is_whole ? 0 : rank * size), largest,
+      ExpectLoss(found, expected.data() + (is_whole ? 0 : rank * size), largest,
                     (i == 0 ? "loss" : "grad/" + wrt[i - 1]) + " on rank " + std::to_string(rank));
     }
   }
 }
 
 std::vector<Tensor> InputsOf(const LossCase& row, const Graph& graph) {
-  const std::vector<Numbers> given = Lines(row.given);
+  const std::vector<LossNumbers> given = Lines(row.given);
   LOCKSTEP_CHECK(graph.inputs().size() == given.size()) << row.name;
   std::vector<Tensor> inputs;
   for (size_t i = 0; i < given.size(); ++i) {
     const Value input = graph.inputs()[i].value;
     EXPECT_TRUE(input.placement(kDataAxis).is_split(0)) << row.name << ": " << input.name();
-    inputs.push_back(TensorOf(input.type(), given[i]));
+    inputs.push_back(LossTensor(input.type(), given[i]));
   }
   return inputs;
 }
@@ -174,7 +174,7 @@ TEST(PyTorchLossTest, LossesAndGradientsOnOneTwoAndThreeRanks) {
   ASSERT_GE(std::size(kCases), 100u);
   for (size_t i = 0; i < std::size(kCases); i += Stride()) {
     const LossCase& row = kCases[i];
-    const absl::StatusOr<Graph> graph = GraphOf(row);
+    const absl::StatusOr<Graph> graph = LossGraph(row);
     ASSERT_TRUE(graph.ok()) << row.name << ": " << graph.status();
     ASSERT_EQ(graph->results().size(), Lines(row.expected).size()) << row.name;
     for (int64_t ranks : {1, 2, 3}) {
@@ -189,7 +189,7 @@ TEST(PyTorchLossTest, LossesAndGradientsOfMicroBatches) {
   for (size_t i = 0; i < std::size(kCases); i += Stride()) {
     const LossCase& row = kCases[i];
     for (int64_t micro_batches : {2, 3}) {
-      absl::StatusOr<Graph> graph = GraphOf(row);
+      absl::StatusOr<Graph> graph = LossGraph(row);
       ASSERT_TRUE(graph.ok()) << row.name << ": " << graph.status();
       const absl::Status cut = passes::AccumulateGradients(*graph, micro_batches);
       ASSERT_TRUE(cut.ok()) << row.name << ": " << cut;

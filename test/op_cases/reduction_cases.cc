@@ -6,32 +6,32 @@ namespace {
 AttributeMap Over(Ints dims) { return {{"dims", std::move(dims)}}; }
 AttributeMap ArgOver(int64_t dim, bool last = false) { return {{"dim", dim}, {"last", last}}; }
 
-AttributeMap Along(int64_t dim, bool exclusive = false, bool reverse = false) {
+AttributeMap AlongDims(int64_t dim, bool exclusive = false, bool reverse = false) {
   return {{"dim", dim}, {"exclusive", exclusive}, {"reverse", reverse}};
 }
 
 void AppendCumulatives(const std::string& op, std::vector<OpCase>& rows) {
   for (bool exclusive : {false, true}) {
     for (bool reverse : {false, true}) {
-      for (int64_t dim : {0, 1, 2}) rows.push_back(Case(op, {F64({6, 2, 6})}, Along(dim, exclusive, reverse)));
-      rows.push_back(Case(op, {F32({6, 5})}, Along(1, exclusive, reverse)));
-      rows.push_back(Case(op, {I32({6})}, Along(0, exclusive, reverse)));
+      for (int64_t dim : {0, 1, 2}) rows.push_back(Case(op, {F64({6, 2, 6})}, AlongDims(dim, exclusive, reverse)));
+      rows.push_back(Case(op, {F32({6, 5})}, AlongDims(1, exclusive, reverse)));
+      rows.push_back(Case(op, {I32({6})}, AlongDims(0, exclusive, reverse)));
     }
   }
   for (DType dtype : {DType::kBF16, DType::kF16})
-    rows.push_back(Case(op, {Typed(dtype, {6, 4})}, Along(0)).Tolerance(1e-6, 0.02));
-  rows.push_back(Case(op, {U8({6, 2})}, Along(0)));
+    rows.push_back(Case(op, {Typed(dtype, {6, 4})}, AlongDims(0)).Tolerance(1e-6, 0.02));
+  rows.push_back(Case(op, {U8({6, 2})}, AlongDims(0)));
   // Integers wrap around.
-  rows.push_back(Case(op, {Tensor::Of<int8_t>({4}, {100, 100, -128, 1})}, Along(0)));
+  rows.push_back(Case(op, {Tensor::Of<int8_t>({4}, {100, 100, -128, 1})}, AlongDims(0)));
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  rows.push_back(Case(op, {Tensor::Of<int64_t>({4}, {kMost, kMost, 3, -1})}, Along(0, false, true)));
+  rows.push_back(Case(op, {Tensor::Of<int64_t>({4}, {kMost, kMost, 3, -1})}, AlongDims(0, false, true)));
   // Enough for several threads, and more columns than a kernel may take at once.
-  rows.push_back(Case(op, {F32({2, 150, 130}).In(0.9, 1.1)}, Along(1)).NoGradient("large, and as the others"));
-  rows.push_back(Case(op, {F32({390, 100}).In(0.9, 1.1)}, Along(1, true, true)).NoGradient("large, and as the others"));
-  for (int64_t dim : {0, 1}) rows.push_back(Case(op, {F32({6, 0})}, Along(dim)).NoGradient("no elements"));
-  for (int64_t dim : {-1, 2}) rows.push_back(Case(op, {F32({2, 3})}, Along(dim)).Refused("C1"));
-  rows.push_back(Case(op, {F32({})}, Along(0)).Refused("C1"));
-  rows.push_back(Case(op, {Bool({2, 3})}, Along(1)).Refused("C2"));
+  rows.push_back(Case(op, {F32({2, 150, 130}).In(0.9, 1.1)}, AlongDims(1)).NoGradient("large, and as the others"));
+  rows.push_back(Case(op, {F32({390, 100}).In(0.9, 1.1)}, AlongDims(1, true, true)).NoGradient("large, and as the others"));
+  for (int64_t dim : {0, 1}) rows.push_back(Case(op, {F32({6, 0})}, AlongDims(dim)).NoGradient("no elements"));
+  for (int64_t dim : {-1, 2}) rows.push_back(Case(op, {F32({2, 3})}, AlongDims(dim)).Refused("C1"));
+  rows.push_back(Case(op, {F32({})}, AlongDims(0)).Refused("C1"));
+  rows.push_back(Case(op, {Bool({2, 3})}, AlongDims(1)).Refused("C2"));
 }
 
 void AppendArgs(const std::string& op, std::vector<OpCase>& rows) {
@@ -106,13 +106,13 @@ std::vector<OpCase> ReductionCases() {
 
   for (const char* op : {"cumulative_sum", "cumulative_prod"}) AppendCumulatives(op, rows);
   // In f32 step by step 2^25 + 1 + 1 + ... stays 2^25.
-  rows.push_back(Case("cumulative_sum", {Tensor::Of<float>({6}, {0x1p25f, 1, 1, 1, 1, 1})}, Along(0))
+  rows.push_back(Case("cumulative_sum", {Tensor::Of<float>({6}, {0x1p25f, 1, 1, 1, 1, 1})}, AlongDims(0))
                      .NoGradient("differences vanish"));
   // No zero, one, and several among the factors.
   for (bool exclusive : {false, true}) {
     for (bool reverse : {false, true}) {
       rows.push_back(Case("cumulative_prod", {Tensor::Of<double>({3, 4}, {1, -2, 3, 4, 5, 0, 6, 7, 2, 0, 3, 0})},
-                          Along(1, exclusive, reverse)));
+                          AlongDims(1, exclusive, reverse)));
     }
   }
   return rows;

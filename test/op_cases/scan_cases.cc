@@ -119,13 +119,13 @@ graph @f(%a: f32[2]) -> (a: f32[]) {
   return %0
 })";
 
-constexpr std::string_view kWithState = R"(
+constexpr std::string_view kScanWithState = R"(
 graph @f(state %w: f32[2]) -> (w: f32[2]) {
   %0 = neg %w : f32[2]
   return %0
 })";
 
-constexpr std::string_view kWithCollective = R"(
+constexpr std::string_view kScanWithCollective = R"(
 mesh {data=2}
 graph @f(%x: f32[2] partial(sum)) -> (sum: f32[2]) {
   %0 = all_reduce %x {axis=data, kind=sum} : f32[2]
@@ -170,8 +170,8 @@ std::vector<OpCase> ScanCases() {
       Case("scan", {F64({6}), F64({5, 6})}, Loop(kPower, 5, 1, 0)).Refused("C4"),
       Case("scan", {F64({6}), F64({6, 6})}, Loop(kPower, 5, 1, 1)).Refused("C4"),
       Case("scan", {F32({2})}, Loop(kChangesType, 5, 1, 0)).Refused("C5"),
-      Case("scan", {F32({2})}, Loop(kWithState, 5, 0, 0)).Refused("C6"),
-      Case("scan", {F32({2})}, Loop(kWithCollective, 5, 0, 0)).Refused("C6"),
+      Case("scan", {F32({2})}, Loop(kScanWithState, 5, 0, 0)).Refused("C6"),
+      Case("scan", {F32({2})}, Loop(kScanWithCollective, 5, 0, 0)).Refused("C6"),
       Case("scan", {Bool({2})}, Loop(kSumsBools, 5, 0, 0, 1)).Refused("C7"),
   };
 }

@@ -29,7 +29,7 @@ AttributeMap Overlapping(int64_t dim, Ints size, Ints stride, Ints dilation) {
   return {{"dim", dim}, {"size", std::move(size)}, {"stride", std::move(stride)}, {"dilation", std::move(dilation)}};
 }
 
-constexpr int64_t kHuge = int64_t{1} << 40, kLong = int64_t{1} << 20;
+constexpr int64_t kHugeExtent = int64_t{1} << 40, kLong = int64_t{1} << 20;
 
 }  // namespace
 
@@ -47,7 +47,7 @@ std::vector<OpCase> ShapeCases() {
       Case("iota", {}, IotaOf({1, 300}, DType::kU8, 1)),
       Case("iota", {}, IotaOf({2, 0}, DType::kF32, 0)),
       Case("iota", {}, IotaOf({2, -1}, DType::kF32, 0)).Refused("C1"),
-      Case("iota", {}, IotaOf({kHuge, kHuge}, DType::kF32, 0)).Refused("C1"),
+      Case("iota", {}, IotaOf({kHugeExtent, kHugeExtent}, DType::kF32, 0)).Refused("C1"),
       Case("iota", {}, IotaOf(Ints(64, 2), DType::kF32, 0)).Refused("C1"),  // 2^64
       Case("iota", {}, IotaOf({2}, DType::kF32, 1)).Refused("C2"),
       Case("iota", {}, IotaOf({}, DType::kF32, 0)).Refused("C2"),
@@ -87,7 +87,7 @@ std::vector<OpCase> ShapeCases() {
       Case("broadcast", {F32({0})}, BroadcastTo({3, 0}, {1})).NoGradient("no elements"),
       Case("broadcast", {F32({2})}, BroadcastTo({2, 0}, {0})).NoGradient("no elements"),
       Case("broadcast", {F32({2})}, BroadcastTo({2, -3}, {0})).Refused("C1"),
-      Case("broadcast", {F32({2})}, BroadcastTo({2, kHuge, kHuge}, {0})).Refused("C1"),
+      Case("broadcast", {F32({2})}, BroadcastTo({2, kHugeExtent, kHugeExtent}, {0})).Refused("C1"),
       Case("broadcast", {F32({2})}, BroadcastTo({2, 3}, {})).Refused("C2"),
       Case("broadcast", {F32({2, 3})}, BroadcastTo({3, 2}, {1, 0})).Refused("C2"),
       Case("broadcast", {F32({2})}, BroadcastTo({2}, {1})).Refused("C2"),
@@ -121,7 +121,7 @@ std::vector<OpCase> ShapeCases() {
       Case("windows", {F32({2, 3})}, Windows(1, {1}, {1}, {})).Refused("C2"),
       Case("windows", {F32({2, 3})}, Windows(1, {0}, {1}, {1})).Refused("C3"),
       Case("windows", {F32({2, 3})}, Windows(1, {2}, {0}, {1})).Refused("C3"),
-      Case("windows", {F32({2, 3})}, Windows(1, {2}, {1}, {kHuge})).Refused("C3"),
+      Case("windows", {F32({2, 3})}, Windows(1, {2}, {1}, {kHugeExtent})).Refused("C3"),
       Case("windows", {F32({2, 3})}, Windows(1, {2}, {1}, {3})).Refused("C4"),
       Case("windows", {F32({kLong, kLong, 0})}, Windows(0, {kLong / 2, kLong / 2}, {1, 1}, {1, 1})).Refused("C5"),
 
@@ -152,7 +152,7 @@ std::vector<OpCase> ShapeCases() {
       Case("concat", {F32({2}), F64({2})}, Along(0)).Refused("C2"),
       Case("concat", {F32({2, 3}), F32({2, 4})}, Along(0)).Refused("C2"),
       Case("concat", {F32({2, 3}), F32({2})}, Along(0)).Refused("C2"),
-      Case("concat", {F32({kHuge, 1 << 16}), F32({kHuge, 1 << 16})}, Along(1)).Refused("C3"),
+      Case("concat", {F32({kHugeExtent, 1 << 16}), F32({kHugeExtent, 1 << 16})}, Along(1)).Refused("C3"),
 
       Case("slice", {F64({5, 4})}, SliceOf({1, 0}, {4, 4}, {1, 1})),
       Case("slice", {F64({9})}, SliceOf({1}, {8}, {3})),
