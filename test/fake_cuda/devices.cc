@@ -132,6 +132,9 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 
 EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
   Call call("cuCtxSetCurrent", false);
+  if (!call.failed() && context != nullptr && context->retained == 0) {
+    return call.machine.Wrong(kContextIsDestroyed, "cuCtxSetCurrent of a context that was released");
+  }
   if (!call.failed()) Machine::current = context;
   return call.result;
 }
@@ -190,6 +193,7 @@ class Control final : public FakeDriver {
   }
   bool Enqueue(CUstream stream, std::string what, std::function<CUresult()> work) override {
     const auto lock = machine_.Lock();
+    machine_.CheckNotRetired(stream, what, "a stream");
     machine_.calls.push_back(what);
     machine_.Enqueue(stream, std::move(what), std::move(work));
     return stream->capture != nullptr;

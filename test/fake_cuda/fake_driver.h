@@ -1,7 +1,8 @@
 // How a test steers the fake CUDA driver (libcuda.so.1 of this folder, which is opened and called as NVIDIA's is): GPUs
 // whose memory lies in the host's, at addresses that the host cannot touch, and whose streams are threads that run late
-// and out of step. What CUDA forbids is an error, with a text on stderr of what was wrong. Any thread may call it; the
-// fake is one for the process, so tests of a process take turns.
+// and out of step. What CUDA forbids is an error, with a text on stderr of what was wrong; the use of a stream, event,
+// module, function or graph that was destroyed, which NVIDIA's driver need not survive, ends the process. Any thread
+// may call it; the fake is one for the process, so tests of a process take turns.
 //
 // Kernels: cuModuleLoadDataEx keeps PTX, whose kernels do nothing when launched, and takes an image
 //
