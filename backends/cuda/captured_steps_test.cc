@@ -296,6 +296,37 @@ TEST(RankDevice, ThreadsThatShareAGpuComputeTheSame) {
   EXPECT_EQ(*found, *expected);
 }
 
+// One that is assigned gives back what it had: the communicator, which frees memory and events of the device, first.
+// Ranks share a GPU, whose context the other one keeps, and talk by the host; or each has its own, and they use NCCL.
+TEST(RankDevice, AnAssignmentDestroysTheCommunicatorBeforeItsDevice) {
+  for (const int gpus : {1, 2}) {
+    const auto backend = CreateFakeCudaBackend(gpus);
+    const absl::Status status = ForEachRank(2, [&](Communicator& world) -> absl::Status {
+      ASSIGN_OR_RETURN(RankDevice opened, backend->OpenDevice(world));
+      EXPECT_EQ(opened.communicator->transport(), gpus == 1 ? "in_process via host" : "nccl");
+      for (int time = 0; time < 2; ++time) {
+        ASSIGN_OR_RETURN(auto x, opened.device->Allocate(64, "x"));
+        RETURN_IF_ERROR(opened.communicator->AllReduce(x->data(), x->data(), 16, DType::kF32, ReduceKind::kSum,
+                                                       {.label = "x", .stream = opened.device->stream()}));
+        RETURN_IF_ERROR(opened.device->Synchronize());
+        x.reset();
+        RETURN_IF_ERROR(world.Barrier("both are done"));
+        if (time == 0) {
+          ASSIGN_OR_RETURN(opened, backend->OpenDevice(world));
+        } else {
+          opened = {};
+        }
+      }
+      EXPECT_EQ(opened.device, nullptr);
+      EXPECT_EQ(opened.communicator, nullptr);
+      return world.Barrier("both have given back");
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    ExpectNothingLeft();
+    EXPECT_EQ(TheFakeNccl().live(), 0);
+  }
+}
+
 // Which versions of NCCL take ranks of one GPU only NCCL knows: where the user asks for it, it is tried.
 TEST(RankDevice, NcclIsAskedWhetherRanksMayShareAGpu) {
   const auto backend = CreateFakeCudaBackend(/*gpus=*/1);
