@@ -327,6 +327,28 @@ TEST(RankDevice, AnAssignmentDestroysTheCommunicatorBeforeItsDevice) {
   }
 }
 
+// As programs of a process do, one after the other.
+TEST(RankDevice, ContextsAreKeptForTheNextProgram) {
+  {
+    KeptContexts contexts;
+    const auto backend = CreateFakeCudaBackend(/*gpus=*/1, &contexts);
+    const Graph graph = MlpStep();
+    for (int time = 0; time < 3; ++time) {
+      const absl::Status status = ForEachRank(2, [&](Communicator& world) -> absl::Status {
+        ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(world));
+        CompileOptions options;
+        options.mesh = Mesh({{"data", 2}});
+        ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), *backend, options));
+        return Executor::Load(std::move(executable), opened.communicator, opened.device.get()).status();
+      });
+      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_EQ(TheFakeDriver().used(0), 0u) << "nothing waits for the context's end";
+    }
+    EXPECT_EQ(TheFakeDriver().contexts_made(), 1);
+  }
+  ExpectNothingLeft();
+}
+
 // Which versions of NCCL take ranks of one GPU only NCCL knows: where the user asks for it, it is tried.
 TEST(RankDevice, NcclIsAskedWhetherRanksMayShareAGpu) {
   const auto backend = CreateFakeCudaBackend(/*gpus=*/1);

@@ -115,7 +115,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (call.failed()) return call.result;
   if (device < 0 || device >= call.machine.options.gpus) return CUDA_ERROR_INVALID_DEVICE;
   *context = call.machine.contexts[static_cast<size_t>(device)].get();
-  ++(*context)->retained;
+  if (++(*context)->retained == 1) ++call.machine.contexts_made;
   return CUDA_SUCCESS;
 }
 
@@ -178,6 +178,10 @@ class Control final : public FakeDriver {
   std::vector<std::string> misuse() const override {
     const auto lock = machine_.Lock();
     return machine_.misuse;
+  }
+  int contexts_made() const override {
+    const auto lock = machine_.Lock();
+    return machine_.contexts_made;
   }
   std::vector<std::string> leaks() const override {
     const auto lock = machine_.Lock();

@@ -68,6 +68,8 @@ class FakeDriver {
   virtual std::vector<std::string> calls() const = 0;
   // What was wrong with the calls; each has been written to stderr, too.
   virtual std::vector<std::string> misuse() const = 0;
+  // How often a GPU got a context: by the first device of it, and after its release again.
+  virtual int contexts_made() const = 0;
   // What contexts held when they were released.
   virtual std::vector<std::string> leaks() const = 0;
   // Kernels that were launched before cuFuncLoad or cuFuncGetAttribute had seen them: as CUDA 12.2's, which are loaded

@@ -67,6 +67,7 @@ void Machine::Reset(std::unique_lock<std::mutex>& lock, const FakeDriver::Option
   }
   calls.clear(), misuse.clear(), leaks.clear(), lazy_loads.clear(), interruptions.clear(), captures.clear();
   made_streams_ = 0;
+  contexts_made = 0;
   most_loads = 0;
 }
 

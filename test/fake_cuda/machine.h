@@ -166,6 +166,7 @@ class Machine {
   std::map<std::string, std::vector<std::pair<int, Work>>, std::less<>> interruptions;  // of calls to come, by function
 
   bool initialized = false;  // cuInit was called
+  int contexts_made = 0;
   int loads = 0, most_loads = 0;  // of modules, now and at most
 
   static thread_local CUcontext current;  // the context of this thread
