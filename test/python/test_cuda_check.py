@@ -76,6 +76,12 @@ def test_what_comes_after_the_end_is_left_out(machine: Machine, report: Report) 
     assert not report.passed(), "nothing was checked"
 
 
+def test_parts_run_in_the_order_in_which_they_are_named() -> None:
+    assert list(cuda_check.parts_of("ops,losses,,doctor")) == ["ops", "losses", "doctor"]
+    with pytest.raises(SystemExit, match="there is no part speed; there are doctor, losses"):
+        cuda_check.parts_of("ops,speed")
+
+
 def test_what_does_not_end_is_killed_with_its_children(machine: Machine, tmp_path: Path) -> None:
     file = tmp_path / "child"
     with pytest.raises(OutOfTime, match="still running after 1 s"):
