@@ -6,6 +6,13 @@
 
 namespace lockstep {
 
+RankDevice& RankDevice::operator=(RankDevice&& other) noexcept {
+  communicator = std::exchange(other.communicator, nullptr);
+  of_devices = std::move(other.of_devices);
+  device = std::move(other.device);
+  return *this;
+}
+
 RankDevice OpenHostDevice(Communicator& world) { return {CreateHostDevice(), nullptr, &world}; }
 
 RankDevice OpenStagedDevice(std::unique_ptr<Device> device, Communicator& world, bool threads_share_it) {

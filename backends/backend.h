@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "backends/loops/grid_plan.h"
@@ -72,6 +73,14 @@ struct Target {
 
 // A rank's device, and its end of the communicator whose memory is the devices'. Executors of it go before it does.
 struct RankDevice {
+  RankDevice() = default;
+  RankDevice(std::unique_ptr<Device> opened, std::unique_ptr<Communicator> between, Communicator* to_load_with)
+      : device(std::move(opened)), of_devices(std::move(between)), communicator(to_load_with) {}
+  RankDevice(RankDevice&&) = default;
+  // Destroys what this one held in the order of the destructor: the communicator before its device, which it uses to
+  // free memory and events. Member by member it would be the device first.
+  RankDevice& operator=(RankDevice&& other) noexcept;
+
   std::unique_ptr<Device> device;
   std::unique_ptr<Communicator> of_devices;  // null where devices use the world's
   Communicator* communicator = nullptr;      // the one to load executables with

@@ -46,10 +46,11 @@ struct LoadedExecutable {
   nb::object saving = nb::none();  // the save that is under way, of lockstep/_checkpoint.py
 
   // Python destroys it, with the GIL. The executor and the device wait for runs that are under way, in which other
-  // ranks, threads of this process, may have to do their part first.
+  // ranks, threads of this process, may have to do their part first. What uses the device goes before it.
   ~LoadedExecutable() {
     ReleasedGil released;
     executor.reset();
+    alone.reset();
     opened = {};
   }
 };

@@ -42,7 +42,7 @@ TEST(IndexRange, ErrorsAreThoseOfTheInterpreter) {
       const bool in_range = index >= -9 && index < 9;
       EXPECT_EQ(interpreted.ok(), in_range) << interpreted;
       std::string said = message.substr(0, message.find(", at "));
-      if (IsFake() && !in_range) {  // a kernel of a GPU says what is wrong, not where
+      if (IsGpu() && !in_range) {  // a kernel of a GPU says what is wrong, not where
         said = said.substr(0, said.find("index ")) + "an index" + said.substr(said.find(" is outside"));
       }
       for (int threads : {1, 2}) {

@@ -15,7 +15,15 @@ const Backend& TestedBackend();
 // What the tested backend lacks to run on this machine, such as a GPU, in its own words; empty if it runs.
 std::string WhyItCannotRun();
 
-// Whether it is on fake GPUs, whose threads take turns on the host's: what is large takes long there.
+// Whether it is on GPUs, fake ones or real ones: kernels there cannot say where in a tensor an index was wrong, and
+// CompileOptions::threads changes nothing.
+bool IsGpu();
+
+// Whether two ranks' values are reduced as the interpreter does it, in the order of ranks. NCCL does not; ranks that
+// have a GPU each use it, ranks that share one do not.
+bool ReducesInRankOrder();
+
+// Whether the GPUs are fake ones, whose threads take turns on the host's: what is large takes long there.
 bool IsFake();
 
 // Whether that is what the tested backend says of an op for which it has no kernel, or NCCL no reduction. Never so of

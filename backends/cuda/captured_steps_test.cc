@@ -296,6 +296,59 @@ TEST(RankDevice, ThreadsThatShareAGpuComputeTheSame) {
   EXPECT_EQ(*found, *expected);
 }
 
+// One that is assigned gives back what it had: the communicator, which frees memory and events of the device, first.
+// Ranks share a GPU, whose context the other one keeps, and talk by the host; or each has its own, and they use NCCL.
+TEST(RankDevice, AnAssignmentDestroysTheCommunicatorBeforeItsDevice) {
+  for (const int gpus : {1, 2}) {
+    const auto backend = CreateFakeCudaBackend(gpus);
+    const absl::Status status = ForEachRank(2, [&](Communicator& world) -> absl::Status {
+      ASSIGN_OR_RETURN(RankDevice opened, backend->OpenDevice(world));
+      EXPECT_EQ(opened.communicator->transport(), gpus == 1 ? "in_process via host" : "nccl");
+      for (int time = 0; time < 2; ++time) {
+        ASSIGN_OR_RETURN(auto x, opened.device->Allocate(64, "x"));
+        RETURN_IF_ERROR(opened.communicator->AllReduce(x->data(), x->data(), 16, DType::kF32, ReduceKind::kSum,
+                                                       {.label = "x", .stream = opened.device->stream()}));
+        RETURN_IF_ERROR(opened.device->Synchronize());
+        x.reset();
+        RETURN_IF_ERROR(world.Barrier("both are done"));
+        if (time == 0) {
+          ASSIGN_OR_RETURN(opened, backend->OpenDevice(world));
+        } else {
+          opened = {};
+        }
+      }
+      EXPECT_EQ(opened.device, nullptr);
+      EXPECT_EQ(opened.communicator, nullptr);
+      return world.Barrier("both have given back");
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    ExpectNothingLeft();
+    EXPECT_EQ(TheFakeNccl().live(), 0);
+  }
+}
+
+// As programs of a process do, one after the other.
+TEST(RankDevice, ContextsAreKeptForTheNextProgram) {
+  {
+    KeptContexts contexts;
+    const auto backend = CreateFakeCudaBackend(/*gpus=*/1, &contexts);
+    const Graph graph = MlpStep();
+    for (int time = 0; time < 3; ++time) {
+      const absl::Status status = ForEachRank(2, [&](Communicator& world) -> absl::Status {
+        ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(world));
+        CompileOptions options;
+        options.mesh = Mesh({{"data", 2}});
+        ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), *backend, options));
+        return Executor::Load(std::move(executable), opened.communicator, opened.device.get()).status();
+      });
+      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_EQ(TheFakeDriver().used(0), 0u) << "nothing waits for the context's end";
+    }
+    EXPECT_EQ(TheFakeDriver().contexts_made(), 1);
+  }
+  ExpectNothingLeft();
+}
+
 // Which versions of NCCL take ranks of one GPU only NCCL knows: where the user asks for it, it is tried.
 TEST(RankDevice, NcclIsAskedWhetherRanksMayShareAGpu) {
   const auto backend = CreateFakeCudaBackend(/*gpus=*/1);

@@ -57,7 +57,7 @@ namespace {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(cuda::Images images) : images_(std::move(images)) {}
+  CudaBackend(cuda::Images images, cuda::KeptContexts* contexts) : images_(std::move(images)), contexts_(contexts) {}
 
   std::string_view name() const override { return "cuda"; }
 
@@ -82,7 +82,7 @@ class CudaBackend final : public Backend {
   absl::StatusOr<RankDevice> OpenDevice(Communicator& world) const override {
     ASSIGN_OR_RETURN(const cuda::DriverApi* driver, cuda::Driver());
     RETURN_IF_ERROR(driver->Check(driver->Init(0), "cuInit"));
-    return cuda::OpenRankDevice(*driver, world);
+    return cuda::OpenRankDevice(*driver, world, contexts_);
   }
 
   absl::StatusOr<Program> Lower(const Graph& graph, const Target& target) const override {
@@ -98,17 +98,20 @@ class CudaBackend final : public Backend {
 
  private:
   const cuda::Images images_;
+  cuda::KeptContexts* const contexts_;
 };
 
 }  // namespace
 
 std::unique_ptr<Backend> CreateCudaBackend() {
-  return CreateCudaBackend({}, [](std::string_view family) { return std::string(cuda::KernelText(family)); });
+  return CreateCudaBackend(
+      {}, [](std::string_view family) { return std::string(cuda::KernelText(family)); }, &cuda::ContextsOfProcess());
 }
 
 std::unique_ptr<Backend> CreateCudaBackend(GridCompiler::MakeTarget make_images,
-                                           std::function<std::string(std::string_view family)> kernel_texts) {
-  return std::make_unique<CudaBackend>(cuda::Images{std::move(make_images), std::move(kernel_texts)});
+                                           std::function<std::string(std::string_view family)> kernel_texts,
+                                           cuda::KeptContexts* contexts) {
+  return std::make_unique<CudaBackend>(cuda::Images{std::move(make_images), std::move(kernel_texts)}, contexts);
 }
 
 }  // namespace lockstep

@@ -149,8 +149,9 @@ bool ThreadsShareIt(const Communicator& world, const std::vector<Facts>& all) {
 
 }  // namespace
 
-absl::StatusOr<RankDevice> OpenRankDevice(const DriverApi& driver, Communicator& world) {
+absl::StatusOr<RankDevice> OpenRankDevice(const DriverApi& driver, Communicator& world, KeptContexts* contexts) {
   ASSIGN_OR_RETURN(auto device, CudaDevice::Create(driver, world.rank_on_this_host()));
+  if (contexts != nullptr) RETURN_IF_ERROR(contexts->Keep(driver, device->gpu()));
   if (world.size() == 1) return OpenStagedDevice(std::move(device), world);
   Facts mine;
   ASSIGN_OR_RETURN(mine.place, PlaceOf(*device));

@@ -8,10 +8,12 @@
 #include "backends/backend.h"
 #include "runtime/communicator.h"
 #include "runtime/cuda/driver.h"
+#include "runtime/cuda/kept_contexts.h"
 
 namespace lockstep::cuda {
 
-// cuInit has been called. All ranks of `world` call it, which outlives the result.
-absl::StatusOr<RankDevice> OpenRankDevice(const DriverApi& driver, Communicator& world);
+// cuInit has been called. All ranks of `world` call it, which outlives the result. If `contexts` is not null, it keeps
+// the context of the GPU, so that the next device of it opens without delay.
+absl::StatusOr<RankDevice> OpenRankDevice(const DriverApi& driver, Communicator& world, KeptContexts* contexts);
 
 }  // namespace lockstep::cuda

@@ -19,6 +19,7 @@
 #include "runtime/comm/watchdog.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/driver.h"
+#include "runtime/cuda/kept_contexts.h"
 #include "runtime/cuda/nccl.h"
 #include "runtime/cuda/nccl_communicator.h"
 
@@ -53,6 +54,7 @@ bool IsRefusal(const absl::Status& status) {
 absl::Status RunRank(const DriverApi& driver, const NcclApi& nccl, Communicator& host, const ConformanceCase& test,
                      std::atomic<bool>& refused) {
   ASSIGN_OR_RETURN(const auto device, CudaDevice::Create(driver, host.rank()));
+  RETURN_IF_ERROR(ContextsOfProcess().Keep(driver, device->gpu()));
   auto made = NcclCommunicator::Create(nccl, host, *device);
   if (!made.ok() && host.size() > CountGpus(driver) && IsRefusal(made.status())) {
     refused = true;

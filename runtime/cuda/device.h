@@ -1,7 +1,7 @@
 // A GPU: memory, a stream in which steps run, and one in which copies from the host do, over the CUDA driver alone. It
-// lives in the GPU's primary context, which NVIDIA's libraries share. One thread at a time uses a device and what is of
-// it; whoever calls the driver beside it does so in that thread, where its context is current after any call of it. A
-// device does not survive a fork.
+// lives in the GPU's primary context, which NVIDIA's libraries share, and which ends with its last device unless it is
+// kept (kept_contexts.h). One thread at a time uses a device and what is of it; whoever calls the driver beside it does
+// so in that thread, where its context is current after any call of it. A device does not survive a fork.
 //
 // Some errors break a context for ever, as an address that a kernel must not touch. The device then gives the first
 // cause as the answer to every call, and the process has to start anew. So who calls the driver or a library beside it

@@ -15,6 +15,7 @@
 #include "core/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/cuda/kept_contexts.h"
 #include "test/fake_cuda/load.h"
 
 namespace lockstep::cuda {
@@ -621,6 +622,43 @@ TEST_P(DeviceOverFake, EachCallThatFailsIsSaid) {
     EXPECT_GT(nth, 1) << function << " is never called";
   }
   EXPECT_GT(failed, 30);
+}
+
+// --- Contexts -----------------------------------------------------------------------------------------------------
+
+TEST_P(DeviceOverFake, AContextEndsWithTheLastDeviceOfItsGpu) {
+  EXPECT_EQ(fake_->driver.contexts_made(), 1);
+  {
+    auto second = *CudaDevice::Create(fake_->api, 0);
+  }
+  EXPECT_EQ(fake_->driver.contexts_made(), 1);
+  device_.reset();
+  device_ = *CudaDevice::Create(fake_->api, 0);
+  EXPECT_EQ(fake_->driver.contexts_made(), 2);
+}
+
+// Devices of a GPU one after the other: one context, which holds nothing when it ends.
+TEST_P(DeviceOverFake, AContextThatIsKeptServesTheNextDevice) {
+  device_.reset();
+  fake_ = std::make_unique<LoadedFakeDriver>(LoadFakeDriver({.gpus = 2, .pace = GetParam()}));
+  {
+    KeptContexts contexts;
+    for (int time = 0; time < 3; ++time) {
+      for (int gpu : {0, 1}) {
+        const auto device = *CudaDevice::Create(fake_->api, gpu);
+        ASSERT_TRUE(contexts.Keep(fake_->api, device->gpu()).ok());
+        const auto memory = *device->Allocate(kBytes, "memory");
+        Numbers found(kCount, 7);
+        ASSERT_TRUE(device->CopyToHost(BytesOf(found), memory->data(), kBytes).ok());
+        ASSERT_TRUE(device->Synchronize().ok());
+        EXPECT_EQ(found, Numbers(kCount, 0));
+      }
+      EXPECT_EQ(fake_->driver.used(0), 0u) << "a context that is kept frees nothing by its end";
+    }
+    EXPECT_EQ(fake_->driver.contexts_made(), 2) << "one of each GPU";
+  }
+  device_ = *CudaDevice::Create(fake_->api, 0);
+  EXPECT_EQ(fake_->driver.contexts_made(), 3) << "it was released";
 }
 
 // --- Which GPU ----------------------------------------------------------------------------------------------------

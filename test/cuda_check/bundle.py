@@ -20,9 +20,8 @@ from shared_libraries import GLIBC, Closure, is_elf, stand_in
 ROOT = Path(__file__).resolve().parents[2]
 STAGE = ROOT / "build" / "lockstep-cuda"
 MOST_BYTES = 60 * 2**20
-SUITES = ["op_cases", "training_step", "ties", "division", "exactness", "index_range", "mesh", "nan", "random_graph"]
 PROGRAMS = [
-    *(f"//backends/conformance:cuda_{suite}_test" for suite in SUITES),
+    "//backends/conformance:cuda_conformance_test",
     "//runtime/comm:nccl_gpu_test",
     "//tools:lockstep-run",
 ]

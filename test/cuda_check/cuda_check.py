@@ -1,8 +1,8 @@
 """Checks and measures the cuda backend on a machine with a GPU: tools/cuda_check.sh runs it, with the bundle's Python.
 
-Parts run one after the other, each with a limit of its own; one that fails, or is not done in time, is a row of the table, and the
-others go on. Results are in OUT/table.md and OUT/results.jsonl after each row, all that was printed in OUT/raw. The exit code is 0 if
-something was checked or measured and nothing failed; what was left out, and why, is in the table.
+Parts run one after the other, in the order of --parts, each with a limit of its own; one that fails, or is not done in time, is a
+row of the table, and the others go on. Results are in OUT/table.md and OUT/results.jsonl after each row, all that was printed in
+OUT/raw. The exit code is 0 if something was checked or measured and nothing failed; what was left out, and why, is in the table.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Part:
 PARTS: dict[str, Part] = {
     "doctor": Part(parts.doctor, 30),
     "losses": Part(parts.losses, 90),
-    "ops": Part(parts.op_cases, 120),
-    "programs": Part(parts.programs, 60),
+    "ops": Part(parts.op_cases, 150),
+    "programs": Part(parts.programs, 120),
     "nccl": Part(parts.nccl, 45),
     "nccl-graph": Part(parts.nccl_graph, 40),
     "ranks": Part(parts.failing_ranks, 45),
@@ -48,6 +48,14 @@ PARTS: dict[str, Part] = {
     **{name: Part(measures.guarded(race), 100) for name, race in measures.RACES.items()},
     "profile": Part(measures.profile, 60),
 }
+
+
+def parts_of(text: str) -> dict[str, Part]:
+    """The parts with these names, which have commas between them, in the same order."""
+    names = [name for name in text.split(",") if name]
+    if unknown := [name for name in names if name not in PARTS]:
+        sys.exit(f"cuda_check.sh: there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    return {name: PARTS[name] for name in names}
 
 
 def run_parts(machine: Machine, report: Report, chosen: Mapping[str, Part], seconds: float) -> None:
@@ -76,7 +84,7 @@ def warm_first(machine: Machine, chosen: dict[str, Part]) -> dict[str, Part]:
     if machine.tiny or not machine.torch or not races:
         return chosen
     warming = measures.Prewarming(machine, races)
-    first = next(name for name in chosen if name == "bandwidth" or name in measures.RACES)
+    first = next(name for name in chosen if name in ("bandwidth", "profile") or name in measures.RACES)
     wait = {"caches": Part(lambda machine, report: warming.wait(machine.left() - 5), 60)}
     names = list(chosen)
     before, after = names[: names.index(first)], names[names.index(first) :]
@@ -117,7 +125,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("cuda_check"), help="the folder of the results (default: %(default)s)"
     )
-    parser.add_argument("--parts", default=",".join(PARTS), help="which ones, with commas (default: %(default)s)")
+    parser.add_argument(
+        "--parts", default=",".join(PARTS), help="which ones, in their order, with commas (default: %(default)s)"
+    )
     parser.add_argument(
         "--backend", choices=("cuda", "cpu"), default="cuda", help="cpu tries the check itself, with tiny sizes"
     )
@@ -132,9 +142,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     begin, options = time.monotonic(), arguments()
-    names = [name for name in options.parts.split(",") if name]
-    if unknown := [name for name in names if name not in PARTS]:
-        sys.exit(f"cuda_check.sh: there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    chosen = parts_of(options.parts)
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.jsonl").write_text("")
@@ -147,9 +155,8 @@ def main() -> int:
             LEFT_OUT,
             "no GPU is found: doctor says what is missing; --backend=cpu tries the check",
         )
-        names = [name for name in names if name == "doctor"]
+        chosen = {name: part for name, part in chosen.items() if name == "doctor"}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
-    chosen = {name: part for name, part in PARTS.items() if name in names}
     try:
         run_parts(machine, report, warm_first(machine, chosen), options.seconds - (time.monotonic() - begin))
     finally:

@@ -56,7 +56,7 @@ def jax_command(machine: Machine, race: Race) -> list[str | Path]:
 
 
 class Prewarming:
-    """Fills the caches of torch.compile while the parts before the measurements run: it takes minutes."""
+    """Fills the caches of torch.compile, which takes minutes, while the parts before the measurements run: these come first."""
 
     def __init__(self, machine: Machine, races: list[Race]) -> None:
         self._machine = machine
@@ -73,7 +73,8 @@ class Prewarming:
             except IndexError:
                 return
             log = self._machine.raw / f"prewarm.{race.name.replace(', ', '.')}.{how}.log"
-            process = self._machine.start(torch_command(self._machine, race, how), self._machine.theirs, log)
+            command = ["nice", "-n", "15", *torch_command(self._machine, race, how)]
+            process = self._machine.start(command, self._machine.theirs, log)
             while process.poll() is None and not self._end.wait(0.2):
                 pass
             if process.poll() is None:

@@ -1,6 +1,6 @@
 """PyTorch in the check: losses to compare with, and a contestant of the measurements. Runs in a Python that has torch.
 
-    torch_peer.py losses NETWORK FILE.npz STEPS DEVICE      writes weights, batches and losses
+    torch_peer.py losses NETWORK FILE.npz STEPS DEVICE      writes weights, batches and losses, in f64 and in f32
     torch_peer.py steps NETWORK HOW DEVICE [tf32]           a contestant (contestant.py); HOW is eager, channels-last, default, …
     torch_peer.py about                                     versions, as JSON
 
@@ -80,23 +80,33 @@ def set_tf32(allowed: bool) -> None:
     torch.backends.cudnn.allow_tf32 = allowed
 
 
-def losses(name: str, path: Path, steps: int, device: str) -> None:
-    spec = SPECS[name]
-    set_tf32(False)
-    module = module_of(spec).train()
-    start = {f"p:{key}": value.numpy().copy() for key, value in module.state_dict().items()}
-    module = module.to(device)
+def train(spec: Spec, device: str, dtype: torch.dtype, x: np.ndarray, label: np.ndarray, steps: int) -> list[float]:
+    """The losses of a module that begins as all of module_of do."""
+    module = module_of(spec).train().to(device, dtype)
     optimizer = optimizer_of(spec, module)
-    x, label = batches(spec, BATCHES)
     found = []
     for step in range(steps):
         samples, labels = (torch.from_numpy(part[step % BATCHES]).to(device) for part in (x, label))
+        samples = samples.to(dtype) if samples.is_floating_point() else samples
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(module(samples), labels)
         loss.backward()
         optimizer.step()
         found.append(loss.item())
-    np.savez(path, x=x, label=label, losses=np.array(found), **start)
+    return found
+
+
+def losses(name: str, path: Path, steps: int, device: str) -> None:
+    """In f64, and twice in f32: with cuDNN and oneDNN, and without them, as their kernels round differently."""
+    spec = SPECS[name]
+    set_tf32(False)
+    start = {f"p:{key}": value.numpy().copy() for key, value in module_of(spec).state_dict().items()}
+    x, label = batches(spec, BATCHES)
+    exact = train(spec, device, torch.float64, x, label, steps)
+    own = [train(spec, device, torch.float32, x, label, steps)]
+    with torch.backends.cudnn.flags(enabled=False, allow_tf32=False), torch.backends.mkldnn.flags(enabled=False):
+        own.append(train(spec, device, torch.float32, x, label, steps))
+    np.savez(path, x=x, label=label, losses=np.array(exact), own=np.array(own), **start)
 
 
 class Steps:

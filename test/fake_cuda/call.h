@@ -23,8 +23,8 @@ std::string Text(const Parts&... parts) {
 
 // One call: holds the mutex, and says whether the call may go on. `what` begins with the function's name.
 struct Call {
-  explicit Call(const std::string& what, bool noted = true) : lock(machine.Lock()) {
-    const std::string name = what.substr(0, what.find(' '));
+  explicit Call(const std::string& what, bool noted = true)
+      : name(what.substr(0, what.find(' '))), lock(machine.Lock()) {
     if (noted) machine.calls.push_back(what);
     if (Machine::in_host_function) {
       result = machine.Wrong(kNotPermitted, name + " in a function of the host");
@@ -37,24 +37,20 @@ struct Call {
       result = machine.Wrong(CUDA_ERROR_NOT_INITIALIZED, name + " before cuInit");
     }
   }
-  // That also needs a context of the thread, which is not broken.
+  // That also needs a context of the thread, which is not broken. A handle that was destroyed ends the process: see
+  // Machine::CheckNotRetired.
   Call& InContext() {
     if (result != CUDA_SUCCESS) return *this;
     if (Machine::current == nullptr || Machine::current->retained == 0) {
-      result = machine.Wrong(Machine::current == nullptr ? CUDA_ERROR_INVALID_CONTEXT : kContextIsDestroyed,
-                             "a call in a thread without a context");
+      result = Machine::current == nullptr
+                   ? machine.Wrong(CUDA_ERROR_INVALID_CONTEXT, name + " in a thread without a context")
+                   : machine.Wrong(kContextIsDestroyed, name + " in a thread whose context was released");
     } else {
       result = Machine::current->broken;
     }
     return *this;
   }
-  Call& With(CUstream stream) {
-    InContext();
-    if (result == CUDA_SUCCESS && machine.streams.count(stream) == 0) {
-      result = machine.Wrong(CUDA_ERROR_INVALID_HANDLE, "no stream, or one that was destroyed");
-    }
-    return *this;
-  }
+  Call& With(CUstream stream) { return In(machine.streams, stream, "a stream"); }
   // That queues work in it, for which there must be room.
   Call& Queues(CUstream stream) {
     With(stream);
@@ -65,13 +61,11 @@ struct Call {
     result = stream->context->broken;
     return *this;
   }
-  Call& With(CUevent event) {
-    InContext();
-    if (result == CUDA_SUCCESS && machine.events.count(event) == 0) {
-      result = machine.Wrong(CUDA_ERROR_INVALID_HANDLE, "no event, or one that was destroyed");
-    }
-    return *this;
-  }
+  Call& With(CUevent event) { return In(machine.events, event, "an event"); }
+  Call& With(CUmodule module) { return In(machine.modules, module, "a module"); }
+  Call& With(CUfunction function) { return In(machine.functions, function, "a function"); }
+  Call& With(CUgraph graph) { return In(machine.graphs, graph, "a graph"); }
+  Call& With(CUgraphExec executable) { return In(machine.executables, executable, "an executable graph"); }
   // A call that synchronizes or allocates.
   Call& Unsafe(const char* name) {
     if (result == CUDA_SUCCESS) result = machine.CheckUnsafe(name);
@@ -79,7 +73,18 @@ struct Call {
   }
   bool failed() const { return result != CUDA_SUCCESS; }
 
+  // Takes one of `all` that there are now.
+  template <typename T>
+  Call& In(const std::set<T>& all, T handle, const char* what) {
+    InContext();
+    if (result != CUDA_SUCCESS) return *this;
+    machine.CheckNotRetired(handle, name, what);
+    if (all.count(handle) == 0) result = machine.Wrong(CUDA_ERROR_INVALID_HANDLE, name + " of what is not " + what);
+    return *this;
+  }
+
   Machine& machine = Machine::Get();
+  const std::string name;  // of the function
   std::unique_lock<std::mutex> lock;
   CUresult result = CUDA_SUCCESS;
 };

@@ -115,7 +115,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (call.failed()) return call.result;
   if (device < 0 || device >= call.machine.options.gpus) return CUDA_ERROR_INVALID_DEVICE;
   *context = call.machine.contexts[static_cast<size_t>(device)].get();
-  ++(*context)->retained;
+  if (++(*context)->retained == 1) ++call.machine.contexts_made;
   return CUDA_SUCCESS;
 }
 
@@ -132,6 +132,9 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 
 EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
   Call call("cuCtxSetCurrent", false);
+  if (!call.failed() && context != nullptr && context->retained == 0) {
+    return call.machine.Wrong(kContextIsDestroyed, "cuCtxSetCurrent of a context that was released");
+  }
   if (!call.failed()) Machine::current = context;
   return call.result;
 }
@@ -176,6 +179,10 @@ class Control final : public FakeDriver {
     const auto lock = machine_.Lock();
     return machine_.misuse;
   }
+  int contexts_made() const override {
+    const auto lock = machine_.Lock();
+    return machine_.contexts_made;
+  }
   std::vector<std::string> leaks() const override {
     const auto lock = machine_.Lock();
     return machine_.leaks;
@@ -190,6 +197,7 @@ class Control final : public FakeDriver {
   }
   bool Enqueue(CUstream stream, std::string what, std::function<CUresult()> work) override {
     const auto lock = machine_.Lock();
+    machine_.CheckNotRetired(stream, what, "a stream");
     machine_.calls.push_back(what);
     machine_.Enqueue(stream, std::move(what), std::move(work));
     return stream->capture != nullptr;

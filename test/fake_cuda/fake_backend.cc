@@ -31,9 +31,9 @@ class FakeCudaBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> CreateFakeCudaBackend(int gpus) {
+std::unique_ptr<Backend> CreateFakeCudaBackend(int gpus, KeptContexts* contexts) {
   LoadFakeDriver({.gpus = gpus, .bytes = size_t{256} << 20});
-  return std::make_unique<FakeCudaBackend>(CreateCudaBackend(FakeGridImages(), FakeKernelTexts()));
+  return std::make_unique<FakeCudaBackend>(CreateCudaBackend(FakeGridImages(), FakeKernelTexts(), contexts));
 }
 
 }  // namespace lockstep::cuda

@@ -7,10 +7,12 @@
 #include <memory>
 
 #include "backends/backend.h"
+#include "runtime/cuda/kept_contexts.h"
 
 namespace lockstep::cuda {
 
 // GPUs are made anew; no device of an earlier one may live. Ranks share them if there are more ranks of this host.
-std::unique_ptr<Backend> CreateFakeCudaBackend(int gpus = 8);
+// `contexts` as for CreateCudaBackend.
+std::unique_ptr<Backend> CreateFakeCudaBackend(int gpus = 8, KeptContexts* contexts = nullptr);
 
 }  // namespace lockstep::cuda

@@ -1,7 +1,8 @@
 // How a test steers the fake CUDA driver (libcuda.so.1 of this folder, which is opened and called as NVIDIA's is): GPUs
 // whose memory lies in the host's, at addresses that the host cannot touch, and whose streams are threads that run late
-// and out of step. What CUDA forbids is an error, with a text on stderr of what was wrong. Any thread may call it; the
-// fake is one for the process, so tests of a process take turns.
+// and out of step. What CUDA forbids is an error, with a text on stderr of what was wrong; the use of a stream, event,
+// module, function or graph that was destroyed, which NVIDIA's driver need not survive, ends the process. Any thread
+// may call it; the fake is one for the process, so tests of a process take turns.
 //
 // Kernels: cuModuleLoadDataEx keeps PTX, whose kernels do nothing when launched, and takes an image
 //
@@ -67,6 +68,8 @@ class FakeDriver {
   virtual std::vector<std::string> calls() const = 0;
   // What was wrong with the calls; each has been written to stderr, too.
   virtual std::vector<std::string> misuse() const = 0;
+  // How often a GPU got a context: by the first device of it, and after its release again.
+  virtual int contexts_made() const = 0;
   // What contexts held when they were released.
   virtual std::vector<std::string> leaks() const = 0;
   // Kernels that were launched before cuFuncLoad or cuFuncGetAttribute had seen them: as CUDA 12.2's, which are loaded

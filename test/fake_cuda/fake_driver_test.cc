@@ -397,11 +397,10 @@ TEST_F(FakeMisuse, OfCaptures) {
 
 TEST_F(FakeMisuse, OfHandlesSizesAndThreads) {
   std::string text;
-  Expect(CUDA_ERROR_INVALID_HANDLE, "no stream", [&] { return Launch(nullptr, 'a', &text); });
-  CUstream gone = nullptr;
-  ASSERT_EQ(api().StreamCreateWithPriority(&gone, CU_STREAM_NON_BLOCKING, 0), CUDA_SUCCESS);
-  ASSERT_EQ(api().StreamDestroy(gone), CUDA_SUCCESS);
-  Expect(CUDA_ERROR_INVALID_HANDLE, "no stream", [&] { return Launch(gone, 'a', &text); });
+  Expect(CUDA_ERROR_INVALID_HANDLE, "cuLaunchKernel of what is not a stream",
+         [&] { return Launch(nullptr, 'a', &text); });
+  Expect(CUDA_ERROR_INVALID_HANDLE, "cuGraphExecDestroy of what is not",
+         [&] { return api().GraphExecDestroy(nullptr); });
   Expect(CUDA_ERROR_INVALID_VALUE, "block 1025x1x1 shared 0 stream 1: impossible sizes",
          [&] { return api().LaunchKernel(append_, 1, 1, 1, 1025, 1, 1, 0, a_, nullptr, nullptr); });
   Expect(CUDA_ERROR_INVALID_VALUE, "impossible sizes",
@@ -429,6 +428,50 @@ TEST_F(FakeMisuse, OfHandlesSizesAndThreads) {
             CUDA_SUCCESS);
   EXPECT_EQ(api().StreamSynchronize(a_), CUDA_SUCCESS);
   Expect(Code(800), "in a function of the host", [&] { return in.result; });
+}
+
+// Also where a later handle could have the same address.
+TEST_F(FakeMisuse, HandlesThatWereDestroyedEndTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // streams are threads
+  const auto churn = [this] {
+    for (int i = 0; i < 100; ++i) {
+      CUstream stream = nullptr;
+      CUevent event = nullptr;
+      EXPECT_EQ(api().StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0), CUDA_SUCCESS);
+      EXPECT_EQ(api().EventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    }
+  };
+  EXPECT_EQ(api().StreamDestroy(a_), CUDA_SUCCESS);
+  EXPECT_EQ(api().EventDestroy(x_), CUDA_SUCCESS);
+  EXPECT_DEATH((churn(), api().StreamQuery(a_)), "cuStreamQuery of a stream that was destroyed");
+  EXPECT_DEATH((churn(), api().EventQuery(x_)), "cuEventQuery of an event that was destroyed");
+  EXPECT_DEATH((churn(), api().StreamWaitEvent(b_, x_, 0)), "cuStreamWaitEvent of an event that was destroyed");
+  EXPECT_DEATH(api().StreamDestroy(a_), "cuStreamDestroy of a stream that was destroyed");
+  EXPECT_DEATH(driver().Enqueue(a_, "a library's work", [] { return CUDA_SUCCESS; }), "of a stream that was destroyed");
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  ASSERT_EQ(api().StreamBeginCapture(b_, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  ASSERT_EQ(api().StreamEndCapture(b_, &graph), CUDA_SUCCESS);
+  ASSERT_EQ(api().GraphInstantiateWithFlags(&executable, graph, 0), CUDA_SUCCESS);
+  ASSERT_EQ(api().GraphDestroy(graph), CUDA_SUCCESS);
+  ASSERT_EQ(api().GraphExecDestroy(executable), CUDA_SUCCESS);
+  EXPECT_DEATH(api().GraphLaunch(executable, b_), "cuGraphLaunch of an executable graph that was destroyed");
+  EXPECT_DEATH(api().GraphDestroy(graph), "cuGraphDestroy of a graph that was destroyed");
+  ASSERT_EQ(api().ModuleUnload(module_), CUDA_SUCCESS);
+  std::string text;
+  EXPECT_DEATH(Launch(b_, 'a', &text), "cuLaunchKernel of a function that was destroyed");
+  // A context's end ends all that is of it.
+  CUcontext context = nullptr;
+  ASSERT_EQ(api().StreamDestroy(b_), CUDA_SUCCESS);
+  ASSERT_EQ(api().EventDestroy(y_), CUDA_SUCCESS);
+  ASSERT_EQ(api().DevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(api().DevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+  ASSERT_EQ(api().DevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+  Expect(Code(709), "cuCtxSetCurrent of a context that was released", [&] { return api().CtxSetCurrent(context); });
+  CUdeviceptr memory = 0;
+  Expect(Code(709), "a thread whose context was released", [&] { return api().MemAlloc(&memory, 8); });
+  fake_.reset();
+  Make({});
 }
 
 TEST_F(FakeMisuse, AKernelThatTouchesWhatItMustNot) {

@@ -75,34 +75,33 @@ EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned
 
 EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   Call call(Text("cuModuleGetFunction ", name));
-  if (call.InContext().failed()) return call.result;
-  if (call.machine.modules.count(module) == 0) return call.machine.Wrong(CUDA_ERROR_INVALID_HANDLE, "no module");
+  if (call.With(module).failed()) return call.result;
   auto& functions = module->functions;
   const bool of_ptx = module->image.find(Text(".entry ", name)) != std::string::npos;
   if (functions.count(name) == 0 && of_ptx) functions[name].name = name;
   if (functions.count(name) == 0) return CUDA_ERROR_NOT_FOUND;
   *function = &functions[name];
+  call.machine.functions.insert(*function);
   return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuModuleUnload(CUmodule module) {
   Call call("cuModuleUnload");
-  if (call.InContext().failed()) return call.result;
-  if (call.machine.modules.erase(module) == 0) return call.machine.Wrong(CUDA_ERROR_INVALID_HANDLE, "no module");
-  delete module;
+  if (call.With(module).failed()) return call.result;
+  call.machine.Retire(module);
   return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuFuncLoad(CUfunction function) {
   Call call(Text("cuFuncLoad ", function->name));
-  if (call.InContext().Unsafe("cuFuncLoad").failed()) return call.result;
+  if (call.With(function).Unsafe("cuFuncLoad").failed()) return call.result;
   function->is_loaded = true;
   return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
   Call call(Text("cuFuncGetAttribute ", function->name, " ", static_cast<int>(attribute)));
-  if (call.InContext().failed()) return call.result;
+  if (call.With(function).failed()) return call.result;
   function->is_loaded = true;
   *value = 32;
   return CUDA_SUCCESS;
@@ -110,7 +109,7 @@ EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, C
 
 EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
   Call call(Text("cuFuncSetAttribute ", function->name, " ", static_cast<int>(attribute), " ", value));
-  return call.InContext().result;
+  return call.With(function).result;
 }
 
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
@@ -119,7 +118,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned gr
   const FakeLaunch launch{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, FindForKernel};
   Call call(Text("cuLaunchKernel ", function->name, " grid ", grid_x, "x", grid_y, "x", grid_z, " block ", block_x, "x",
                  block_y, "x", block_z, " shared ", shared_bytes, " ", Name(stream)));
-  if (call.Queues(stream).failed()) return call.result;
+  if (call.With(function).Queues(stream).failed()) return call.result;
   if (!std::exchange(function->is_loaded, true)) call.machine.lazy_loads.push_back(function->name);
   const bool possible = grid_x > 0 && grid_y > 0 && grid_z > 0 && grid_x <= 2147483647u && grid_y <= 65535 &&
                         grid_z <= 65535 && block_x > 0 && block_y > 0 && block_z > 0 &&

@@ -50,6 +50,7 @@ void Machine::Reset(std::unique_lock<std::mutex>& lock, const FakeDriver::Option
     if (context->retained > 0) Wrong(kNotPermitted, "the fake is reset while a context is retained");
   }
   changed_.wait(lock, [this] { return threads_ == 0; });  // streams that were destroyed finish what they hold
+  retired_.clear();
   for (const Memory& memory : memory_) {
     munmap(memory.addresses, kRange);
     munmap(memory.contents, kRange);
@@ -66,6 +67,7 @@ void Machine::Reset(std::unique_lock<std::mutex>& lock, const FakeDriver::Option
   }
   calls.clear(), misuse.clear(), leaks.clear(), lazy_loads.clear(), interruptions.clear(), captures.clear();
   made_streams_ = 0;
+  contexts_made = 0;
   most_loads = 0;
 }
 
@@ -73,6 +75,39 @@ CUresult Machine::Wrong(CUresult result, const std::string& text) {
   std::fprintf(stderr, "fake driver: %s\n", text.c_str());
   misuse.push_back(text);
   return result;
+}
+
+// --- Handles ------------------------------------------------------------------------------------------------------
+
+template <typename T>
+void Machine::Retire(std::set<T>& all, T handle) {
+  all.erase(handle);
+  retired_.emplace(handle, std::shared_ptr<void>(handle, [](void* gone) { delete static_cast<T>(gone); }));
+}
+
+void Machine::Retire(CUstream stream) { Retire(streams, stream); }
+void Machine::Retire(CUevent event) { Retire(events, event); }
+void Machine::Retire(CUmodule module) {
+  for (auto& [name, function] : module->functions) {
+    functions.erase(&function);
+    retired_.emplace(&function, nullptr);  // the module's memory
+  }
+  module->image.clear();
+  Retire(modules, module);
+}
+void Machine::Retire(CUgraph graph) {
+  graph->graph.nodes.clear();
+  Retire(graphs, graph);
+}
+void Machine::Retire(CUgraphExec executable) {
+  executable->graph.nodes.clear();
+  Retire(executables, executable);
+}
+
+void Machine::CheckNotRetired(const void* handle, const std::string& call, const char* what) const {
+  if (retired_.count(handle) == 0) return;
+  std::fprintf(stderr, "fake driver: %s of %s that was destroyed\n", call.c_str(), what);
+  std::abort();
 }
 
 // --- Memory -------------------------------------------------------------------------------------------------------
@@ -185,7 +220,6 @@ void Machine::RunStream(CUstream stream) {
     changed_.notify_all();
   }
   stream->thread.detach();
-  delete stream;
   --threads_;
   changed_.notify_all();
 }
@@ -202,10 +236,10 @@ void Machine::Release(CUcontext context) {
     if (count > 0 && context->broken == CUDA_SUCCESS) leaks.push_back(std::to_string(count) + " " + what);
   };
   sweep(streams, "streams", [this](CUstream stream) { (void)Close(stream); });
-  sweep(events, "events", [this](CUevent event) { events.erase(event), delete event; });
-  sweep(modules, "modules", [this](CUmodule module) { modules.erase(module), delete module; });
-  sweep(graphs, "graphs", [this](CUgraph graph) { graphs.erase(graph), delete graph; });
-  sweep(executables, "executable graphs", [this](CUgraphExec graph) { executables.erase(graph), delete graph; });
+  sweep(events, "events", [this](CUevent event) { Retire(event); });
+  sweep(modules, "modules", [this](CUmodule module) { Retire(module); });
+  sweep(graphs, "graphs", [this](CUgraph graph) { Retire(graph); });
+  sweep(executables, "executable graphs", [this](CUgraphExec graph) { Retire(graph); });
   Memory& memory = memory_[static_cast<size_t>(context->gpu)];
   if (memory.used > 0 && context->broken == CUDA_SUCCESS) leaks.push_back(std::to_string(memory.used) + " bytes");
 }
@@ -223,7 +257,7 @@ CUresult Machine::Close(CUstream stream) {
     Wrong(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamDestroy of a stream that captures");
   }
   stream->closing = true;
-  streams.erase(stream);
+  Retire(stream);  // its thread still runs what it holds
   changed_.notify_all();
   return CUDA_SUCCESS;
 }

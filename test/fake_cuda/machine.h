@@ -119,6 +119,14 @@ class Machine {
   void Reset(std::unique_lock<std::mutex>& lock, const FakeDriver::Options& options);
   void Release(CUcontext context);  // ends all that is of it, and notes what should have ended before
   CUresult Wrong(CUresult result, const std::string& text);  // notes and prints it
+  // A handle is no longer valid. Its memory stays until Reset, so that no later handle has its address.
+  void Retire(CUstream stream);
+  void Retire(CUevent event);
+  void Retire(CUmodule module);  // with its functions
+  void Retire(CUgraph graph);
+  void Retire(CUgraphExec executable);
+  // Ends the process if the handle was destroyed, as NVIDIA's driver may: it reads memory that it has freed.
+  void CheckNotRetired(const void* handle, const std::string& call, const char* what) const;
 
   // Memory.
   CUresult Allocate(int gpu, size_t bytes, CUdeviceptr* memory);
@@ -149,6 +157,7 @@ class Machine {
   std::set<CUstream> streams;
   std::set<CUevent> events;
   std::set<CUmodule> modules;
+  std::set<CUfunction> functions;  // of modules
   std::set<CUgraph> graphs;
   std::set<CUgraphExec> executables;
   std::map<std::byte*, size_t> pinned;
@@ -156,7 +165,8 @@ class Machine {
   std::vector<std::string> calls, misuse, leaks, lazy_loads;
   std::map<std::string, std::vector<std::pair<int, Work>>, std::less<>> interruptions;  // of calls to come, by function
 
-  bool initialized = false;       // cuInit was called
+  bool initialized = false;  // cuInit was called
+  int contexts_made = 0;
   int loads = 0, most_loads = 0;  // of modules, now and at most
 
   static thread_local CUcontext current;  // the context of this thread
@@ -173,13 +183,16 @@ class Machine {
     std::map<size_t, size_t> live, freed;
   };
 
+  template <typename T>
+  void Retire(std::set<T>& all, T handle);
   void RunStream(CUstream stream);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Memory> memory_;  // by GPU
   int made_streams_ = 0;
-  int threads_ = 0;  // of streams
+  int threads_ = 0;                                       // of streams
+  std::map<const void*, std::shared_ptr<void>> retired_;  // handles that were destroyed
 };
 
 }  // namespace lockstep::cuda

@@ -106,8 +106,7 @@ EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent e
 EXPORT CUresult cuEventDestroy_v2(CUevent event) {
   Call call("cuEventDestroy", false);
   if (call.With(event).failed()) return call.result;
-  call.machine.events.erase(event);
-  delete event;
+  call.machine.Retire(event);
   return CUDA_SUCCESS;
 }
 
@@ -159,8 +158,7 @@ EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* stat
 
 EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph, unsigned long long) {
   Call call("cuGraphInstantiateWithFlags");
-  if (call.InContext().failed()) return call.result;
-  if (call.machine.graphs.count(graph) == 0) return call.machine.Wrong(CUDA_ERROR_INVALID_HANDLE, "no graph");
+  if (call.With(graph).failed()) return call.result;
   *executable = new CUgraphExec_st{Machine::current, graph->graph};
   call.machine.executables.insert(*executable);
   return CUDA_SUCCESS;
@@ -168,27 +166,22 @@ EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph gra
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   Call call("cuGraphLaunch " + Name(stream));
-  if (call.Queues(stream).failed()) return call.result;
-  if (call.machine.executables.count(executable) == 0) {
-    return call.machine.Wrong(CUDA_ERROR_INVALID_HANDLE, "no executable graph");
-  }
+  if (call.With(executable).Queues(stream).failed()) return call.result;
   call.machine.Enqueue(stream, "cuGraphLaunch", call.machine.RunOf(executable->graph, stream));
   return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec executable) {
   Call call("cuGraphExecDestroy");
-  if (call.InContext().failed()) return call.result;
-  if (call.machine.executables.erase(executable) == 0) return CUDA_ERROR_INVALID_HANDLE;
-  delete executable;
+  if (call.With(executable).failed()) return call.result;
+  call.machine.Retire(executable);
   return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuGraphDestroy(CUgraph graph) {
   Call call("cuGraphDestroy");
-  if (call.InContext().failed()) return call.result;
-  if (call.machine.graphs.erase(graph) == 0) return CUDA_ERROR_INVALID_HANDLE;
-  delete graph;
+  if (call.With(graph).failed()) return call.result;
+  call.machine.Retire(graph);
   return CUDA_SUCCESS;
 }
 

@@ -76,6 +76,12 @@ def test_what_comes_after_the_end_is_left_out(machine: Machine, report: Report) 
     assert not report.passed(), "nothing was checked"
 
 
+def test_parts_run_in_the_order_in_which_they_are_named() -> None:
+    assert list(cuda_check.parts_of("ops,losses,,doctor")) == ["ops", "losses", "doctor"]
+    with pytest.raises(SystemExit, match="there is no part speed; there are doctor, losses"):
+        cuda_check.parts_of("ops,speed")
+
+
 def test_what_does_not_end_is_killed_with_its_children(machine: Machine, tmp_path: Path) -> None:
     file = tmp_path / "child"
     with pytest.raises(OutOfTime, match="still running after 1 s"):
@@ -112,7 +118,24 @@ def test_the_run_has_passed_if_something_ran_and_nothing_failed(tmp_path: Path) 
     ],
 )
 def test_losses_that_differ_are_found(found: list[list[float]], close: bool) -> None:
-    assert parts.compare_losses(np.array([2.0, 1.0]), found)[0] is close
+    expected = np.array([2.0, 1.0])
+    assert parts.compare_losses(expected, found, 1e-3)[0] is close
+    own = np.array([[2.0, 1.0], [2.0, 1.0004]])
+    assert parts.judge_losses(expected, own, found)[0] is close
+
+
+def test_how_far_losses_may_be_follows_from_pytorchs_own_distance() -> None:
+    exact = np.array([2.0, 1.0])
+    own = np.array([[2.0, 1.001], [2.0, 1.002]])
+    assert parts.judge_losses(exact, own, [[2.0, 1.0039], [2.0, 0.9961]])[0]
+    close, text = parts.judge_losses(exact, own, [[2.0, 1.0041]])
+    assert not close
+    for said in ("in f64: Lockstep 0.0041 in step 1", "in f32 0.001, without cuDNN and oneDNN 0.002", "bound 0.004"):
+        assert said in text
+    same = np.array([exact, exact])
+    assert parts.judge_losses(exact, same, [[2.0, 1.000009]])[0], "the floor"
+    assert not parts.judge_losses(exact, same, [[2.0, 1.000011]])[0]
+    assert not parts.judge_losses(exact, np.array([[2.0, float("nan")]] * 2), [[2.0, 1.0]])[0], "it says nothing"
 
 
 def test_a_wrong_loss_fails_the_part(machine: Machine, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +143,7 @@ def test_a_wrong_loss_fails_the_part(machine: Machine, report: Report, monkeypat
     expected = np.linspace(2, 1, parts.STEPS)
 
     def theirs(log: str, script: str, what: str, name: str, file: Path, *rest: str, seconds: float) -> Done:
-        np.savez(file, losses=expected)
+        np.savez(file, losses=expected, own=[expected, expected])
         return Done(0, "", file)
 
     def ours(log: str, what: str, name: str, file: Path, backend: str, ranks: str, out: Path, seconds: float) -> Done:
