@@ -1,6 +1,5 @@
 // The backend of NVIDIA's GPUs: cuBLASLt's and cuDNN's kernels, loops compiled to PTX, NCCL. It compiles anywhere; what
-// it makes runs where the driver and the libraries are found. It has not run on hardware yet: docs/gpu.md says what has
-// been checked without.
+// it makes runs where the driver and the libraries are found. docs/gpu.md says what has been checked, and where.
 
 #pragma once
 
