@@ -43,7 +43,7 @@ Batch BadBatch() {
 
 const TensorType kMean{DType::kF32, {3, 3}}, kWeight{DType::kF32, {3, 5}};
 
-TEST(OneRank, AFailureBeforeTheFirstUpdateChangesNothing) {
+TEST(OneRankThatFails, AFailureBeforeTheFirstUpdateChangesNothing) {
   const auto all = StatusOfEach(1, [](Communicator& communicator, Device& device) -> absl::Status {
     ASSIGN_OR_RETURN(const auto executor, Load(kStep, communicator, device));
     RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
@@ -97,7 +97,7 @@ TEST(Preparation, AnErrorIsLoadsOnAllRanks) {
   }
 }
 
-TEST(OneRank, AFailureAfterAnUpdateSpoilsUntilAllUpdatedStatesAreAssigned) {
+TEST(OneRankThatFails, AFailureAfterAnUpdateSpoilsUntilAllUpdatedStatesAreAssigned) {
   const auto all = StatusOfEach(1, [](Communicator& communicator, Device& device) -> absl::Status {
     ASSIGN_OR_RETURN(const auto executor, Load(kEarlyUpdate, communicator, device));
     RETURN_IF_ERROR(Assign(*executor, "mean", Tensor::Full(kMean, 1.0)));
@@ -126,7 +126,7 @@ TEST(OneRank, AFailureAfterAnUpdateSpoilsUntilAllUpdatedStatesAreAssigned) {
   EXPECT_TRUE(all[0].ok()) << all[0];
 }
 
-TEST(OneRank, ARunThatFailsCountsForNothing) {
+TEST(OneRankThatFails, ARunThatFailsCountsForNothing) {
   const auto all = StatusOfEach(1, [](Communicator& communicator, Device& device) -> absl::Status {
     ASSIGN_OR_RETURN(const auto executor, Load(kStep, communicator, device));
     RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
@@ -151,7 +151,7 @@ TEST(OneRank, ARunThatFailsCountsForNothing) {
 }
 
 // The step that fails may have written a part of a state.
-TEST(OneRank, AFailureOfTheFirstUpdateSpoils) {
+TEST(OneRankThatFails, AFailureOfTheFirstUpdateSpoils) {
   constexpr char kDivide[] = R"(
 graph @divide(%d: i32[4], state %w: i32[4]) -> (%w: i32[4]) {
   %w1 = div %w, %d : i32[4] @"onnx:/Div"

@@ -5,6 +5,9 @@ of what compiling one of them alone takes. Names in the unnamed namespaces of a 
 With `--define=units=off` each source is compiled alone, and each header, so that an include that is missing shows.
 """
 
+# Of libraries whose code runs in each step: the runtime, and the kernels of backends.
+HOT_COPTS = ["-O2"]
+
 # Sources of a unit, if a target doesn't say otherwise: fewer take longer to build from nothing, more after a change.
 _PER_UNIT = 10
 
@@ -22,14 +25,14 @@ def _including(name, header):
     native.genrule(name = name + "_text", srcs = [header], outs = [name], cmd = "echo '#include \"$(SRCS)\"' > $@")
     return name
 
-def _compiled(name, srcs, hdrs, per_unit, suffix = ""):
+def _compiled(name, srcs, hdrs, per_unit):
     """Returns what a cc_ rule takes as srcs: units of the sources, and the private headers among them."""
     sources = [source for source in srcs if source.endswith(".cc") or source.startswith(":")]
     private = [source for source in srcs if source not in sources]
     count = (len(sources) + per_unit - 1) // per_unit
     units = [
         _unit(
-            "{}_unit{}{}.cc".format(name, i, suffix),
+            "{}_unit{}.cc".format(name, i),
             sources[len(sources) * i // count:len(sources) * (i + 1) // count],
         )
         for i in range(count)
@@ -62,21 +65,13 @@ def unit_library(name, srcs = [], hdrs = [], per_unit = _PER_UNIT, **kwargs):
         **kwargs
     )
 
-def unit_test(name, srcs, deps, per_unit = _PER_UNIT, copts = [], **kwargs):
-    """A cc_test of GoogleTest whose sources are compiled as units, and quickly: they run for a moment.
+def unit_test(name, srcs, per_unit = _PER_UNIT, **kwargs):
+    """A cc_test of GoogleTest whose sources are compiled as units.
 
     Args:
       name: of the test.
       srcs: sources, and headers that only they include.
-      deps: libraries; one of them has main().
       per_unit: how many sources a unit has at most.
-      copts: flags of its compilations.
       **kwargs: passed on to cc_test; shard_count says how many processes share its cases.
     """
-    native.cc_test(
-        name = name,
-        srcs = _compiled(name, srcs, [], per_unit, "_test"),
-        copts = ["-O1"] + copts,
-        deps = deps,
-        **kwargs
-    )
+    native.cc_test(name = name, srcs = _compiled(name, srcs, [], per_unit), **kwargs)
