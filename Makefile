@@ -44,8 +44,11 @@ test: setup ## Every test, C++ and Python
 	  echo "make: not everything builds; the tests that do run all the same"
 	@bazel/run_tests.py
 
-test-asan: setup ## The C++ tests under the address and undefined-behaviour sanitizers (ARGS="--seconds 600")
-	@bazel/run_tests.py --suite=cpp --config=asan $(ARGS)
+# What touches raw memory: the runtime, backends and their kernels, the importer, the parser of texts.
+ASAN_TARGETS = //runtime/... //backends/... //frontends/... //test/fake_cuda/... //test/golden/...
+
+test-asan: setup ## What touches raw memory, under the address and undefined-behaviour sanitizers (ARGS="--seconds 600")
+	@bazel/run_tests.py --suite=cpp --config=asan $(ARGS) $(ASAN_TARGETS)
 
 test-tsan: setup ## The runtime's tests under the thread sanitizer
 	@bazel/run_tests.py --suite=cpp --config=tsan $(ARGS) $(if $(wildcard runtime/BUILD),//runtime/...,//bazel/...)

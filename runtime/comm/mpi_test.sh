@@ -18,8 +18,9 @@ fail() {
 
 # ranks, further arguments: the suite passes on so many ranks.
 suite() {
-  local ranks=$1
+  local ranks=$1 failures=0 out
   shift
+  out=$(mktemp)
   timeout 120 mpirun --oversubscribe -np "$ranks" "$program" "$ranks" "$@" >"$out" 2>&1
   local status=$? ran
   ran=$(grep -cE "^rank [0-9]+ of $ranks on .*: [1-9][0-9]* cases passed$" "$out")
@@ -28,25 +29,34 @@ suite() {
   else
     echo "$ranks ranks $*: $(grep -m1 -o '[0-9]* cases passed' "$out") on each"
   fi
+  rm -f "$out"
+  [ "$failures" -eq 0 ]
+}
+
+# Awaits what was started in the background, each of which says what is wrong, and has then a status other than 0.
+await_all() {
+  local job
+  for job in $(jobs -p); do wait "$job" || failures=$((failures + 1)); done
 }
 
 # Under a sanitizer (.bazelrc says so) everything takes twenty times as long: fewer numbers of ranks, and moments.
 if [ -n "${LOCKSTEP_SANITIZED:-}" ]; then
-  suite 3
-  suite 4 max_group=2  # groups of ranks that share no memory, as on several hosts
+  suite 3 &
+  suite 4 max_group=2 &  # groups of ranks that share no memory, as on several hosts
+  await_all
   moments=40
 else
-  suite 1
-  suite 2
-  suite 3
-  suite 4
-  suite 7
-  suite 2 max_group=1
-  suite 3 max_group=2
-  suite 4 max_group=2
-  suite 4 max_group=2 in_rank_order
-  suite 2 max_group=1 by_mpi=all
-  suite 4 max_group=2 by_mpi=all
+  # Several at a time, as ranks wait most of theirs.
+  for arguments in 1 2 3 4 7; do suite $arguments & done
+  await_all
+  suite 2 max_group=1 &
+  suite 3 max_group=2 &
+  suite 4 max_group=2 &
+  await_all
+  suite 4 max_group=2 in_rank_order &
+  suite 2 max_group=1 by_mpi=all &
+  suite 4 max_group=2 by_mpi=all &
+  await_all
   moments="0 40 90"
 fi
 
@@ -63,12 +73,6 @@ echo "a dead rank is named by $named survivors, all over after $took ms"
 timeout 60 mpirun --oversubscribe -np 3 "$program" 3 die=1 >"$out" 2>&1 && fail "rank 1 died: exit status 0"
 grep -qE 'rank 1 |died while rank' "$out" || fail "rank 1 died: nobody says so"
 
-# Awaits what was started in the background, each of which says what is wrong, and has then a status other than 0.
-await_all() {
-  local job
-  for job in $(jobs -p); do wait "$job" || failures=$((failures + 1)); done
-}
-
 # stopped rank, ranks, further arguments: a stopped rank, and it alone, is named by all others.
 stop() {
   local victim=$1 ranks=$2 failures=0 named out
@@ -81,12 +85,11 @@ stop() {
   rm -f "$out"
   [ "$failures" -eq 0 ]
 }
-# Before its collective and in the midst of large ones; with and without groups, of which it is the first or not. Two at
-# a time, as all but one of the ranks wait.
+# Before its collective and in the midst of large ones; with and without groups, of which it is the first or not. Four
+# at a time, as all but one of the ranks wait.
 for after in $moments; do
   stop 1 3 after=$after &
   stop 3 4 max_group=2 after=$after &
-  await_all
   stop 2 4 max_group=2 after=$after &
   stop 1 3 max_group=1 after=$after &
   await_all
@@ -95,17 +98,22 @@ done
 # Ranks of one host that cannot open each other's memory talk as if they were on two hosts, and say so once. Arguments:
 # how rank 1 is started.
 apart() {
+  local failures=0 out ran
+  out=$(mktemp)
   timeout 120 mpirun --oversubscribe -np 2 bash -c "if [ \$OMPI_COMM_WORLD_RANK = 1 ]; then exec $* $program 2; else exec $program 2; fi" \
     >"$out" 2>&1 || fail "rank 1 by $*: exit status $?"
   ran=$(grep -cE "^rank [01] of 2 on .*: [1-9][0-9]* cases passed$" "$out")
   [ "$ran" -eq 2 ] || fail "rank 1 by $*: $ran of 2 ranks passed"
+  [ "$1" != setpriv ] || grep -q 'ranks 0 to 1 .* share no memory' "$out" || fail "nobody says that ranks share no memory"
   echo "rank 1 by $*: $(grep -m1 'share no memory' "$out" || echo 'in groups of their own')"
+  rm -f "$out"
+  [ "$failures" -eq 0 ]
 }
 if [ "$(id -u)" = 0 ] && setpriv --bounding-set=-sys_ptrace true && unshare --user --pid --fork --mount-proc true; then
-  apart setpriv --bounding-set=-sys_ptrace
-  [ "$(grep -c 'ranks 0 to 1 .* share no memory' "$out")" -ge 1 ] || fail "nobody says that ranks share no memory"
-  [ -n "${LOCKSTEP_SANITIZED:-}" ] || apart unshare --user --map-root-user
-  apart unshare --pid --fork --mount-proc
+  apart setpriv --bounding-set=-sys_ptrace &
+  [ -n "${LOCKSTEP_SANITIZED:-}" ] || apart unshare --user --map-root-user &
+  apart unshare --pid --fork --mount-proc &
+  await_all
 else
   echo "SKIPPED: namespaces and capabilities, which this machine or user may not change"
 fi

@@ -13,9 +13,11 @@ Each host's link carries `rate` in each direction at once, as a network card doe
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shlex
 import shutil
+import string
 import subprocess
 import sys
 import tempfile
@@ -69,6 +71,10 @@ def skipped(test: str, reason: str) -> int:
     return 0
 
 
+# What tells the hosts of one process apart: a letter, as names of devices have 15 at most.
+_letters = itertools.cycle(string.ascii_lowercase)
+
+
 class Hosts:
     """Namespaces for as long as it is entered; `names` are those of hosts and namespaces."""
 
@@ -78,7 +84,7 @@ class Hosts:
           count: of hosts, 250 at most.
           rate: of each host's link, as tc has it: "1gbit", "100mbit"; None has no limit.
         """
-        self._prefix = f"ls{os.getpid()}"
+        self._prefix = f"ls{os.getpid()}{next(_letters)}"
         self.names = [f"{self._prefix}h{i}" for i in range(count)]
         self._switch = f"{self._prefix}s"
         self._rate = rate
