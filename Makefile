@@ -44,10 +44,13 @@ test: setup ## Every test, C++ and Python
 	  echo "make: not everything builds; the tests that do run all the same"
 	@bazel/run_tests.py
 
+includes: setup ## Compile each source and each header alone, so that an include that is missing shows
+	$(BAZEL) build $(BAZEL_FLAGS) --define=units=off --copt=-O0 --keep_going //...
+
 # What touches raw memory: the runtime, backends and their kernels, the importer, the parser of texts.
 ASAN_TARGETS = //runtime/... //backends/... //frontends/... //test/fake_cuda/... //test/golden/...
 
-test-asan: setup ## What touches raw memory, under the address and undefined-behaviour sanitizers (ARGS="--seconds 600")
+test-asan: setup ## What touches raw memory, under the address and undefined-behaviour sanitizers
 	@bazel/run_tests.py --suite=cpp --config=asan $(ARGS) $(ASAN_TARGETS)
 
 test-tsan: setup ## The runtime's tests under the thread sanitizer
@@ -103,4 +106,4 @@ clean: ## Remove what building and training made (not .venv, not the cache)
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so
 
-.PHONY: help setup build train test test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle bench scaling docs format lint tidy clean
+.PHONY: help setup build train test includes test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle bench scaling docs format lint tidy clean

@@ -17,7 +17,7 @@ def bazel(*arguments: str) -> str:
 def main() -> None:
     directory = bazel("info", "execution_root").strip()
     commands = {}
-    for action in json.loads(bazel("aquery", QUERY, "--output=jsonproto"))["actions"]:
+    for action in json.loads(bazel("aquery", "--define=units=off", QUERY, "--output=jsonproto"))["actions"]:
         arguments = action["arguments"]
         source = arguments[arguments.index("-c") + 1]
         if (ROOT / source).is_file():  # not a library's, and not generated

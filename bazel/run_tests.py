@@ -6,7 +6,6 @@ writes, pytest in its JUnit file. Exits with 1 if anything failed, did not build
 
     bazel/run_tests.py                                   every C++ test, then every Python test
     bazel/run_tests.py --suite=cpp --config=tsan //runtime/...
-    bazel/run_tests.py --suite=cpp --seconds 600         what can be done in that time; the rest is named, and no failure
     bazel/run_tests.py --suite=sum                       the sum of the runs since --suite=reset, and what failed in them
 """
 
@@ -15,7 +14,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import urllib.parse
@@ -24,7 +22,6 @@ from xml.etree import ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test"  # build events, JUnit files, and the counts that --suite=sum adds up
 LEDGER = RESULTS / "counts.jsonl"
-CUT_OFF = RESULTS / "cut_off.txt"  # what --seconds left untested, for --suite=sum
 PYTHON_TESTS = ["test/python", "python_bindings", "examples"]
 
 
@@ -72,23 +69,15 @@ def count_cases(xml_file: pathlib.Path) -> Counts:
     return counts
 
 
-def count_bazel_events(events_file: pathlib.Path, cut_off: bool) -> tuple[Counts, int]:
-    """Returns the cases and the targets of one `bazel test`, from the events it wrote. What a run that was cut off had
-    not come to is no failure."""
+def count_bazel_events(events_file: pathlib.Path) -> Counts:
+    """Returns the cases of one `bazel test`, from the events it wrote. A target that was not reached is a failure."""
     shards: dict[tuple, Counts] = {}  # of each target, run and shard the last attempt
     not_built = []
     for line in events_file.read_text().splitlines():
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
-            if not cut_off:
-                raise
-            continue  # its last line
+        event = json.loads(line)
         result = event.get("testResult")
         if result is not None:
             identity = event["id"]["testResult"]
-            if cut_off and result.get("status") in ("NO_STATUS", "INCOMPLETE"):
-                continue
             counts = Counts()
             for output in result.get("testActionOutput", []):
                 if output["name"] == "test.xml":
@@ -98,12 +87,11 @@ def count_bazel_events(events_file: pathlib.Path, cut_off: bool) -> tuple[Counts
             counts.failures = [f"{identity['label']} ({result.get('status')}): {each}" for each in counts.failures]
             shards[identity["label"], identity.get("run"), identity.get("shard")] = counts
         identity = event.get("id", {}).get("targetCompleted")
-        not_reached = cut_off and "aborted" in event
-        if identity is not None and not event.get("completed", {}).get("success") and not not_reached:
+        if identity is not None and not event.get("completed", {}).get("success"):
             not_built.append(identity["label"])
     tested = {label for label, _, _ in shards}
     not_tested = [failure(f"{label}: it did not build") for label in sorted(set(not_built) - tested)]
-    return sum([*shards.values(), *not_tested], Counts()), len(tested)
+    return sum([*shards.values(), *not_tested], Counts())
 
 
 def with_failure(counts: Counts, runner: str, status: int) -> Counts:
@@ -116,21 +104,7 @@ def print_failures(counts: Counts) -> None:
         print("run_tests: FAILED", each, flush=True)
 
 
-def run_for(command: list[str], seconds: float | None) -> int | None:
-    """Returns the command's exit status; None if it was interrupted after so many seconds."""
-    with subprocess.Popen(command, cwd=ROOT) as process:
-        try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            return None
-
-
-def run_cpp(config: str | None, targets: list[str], seconds: float | None) -> Counts:
+def run_cpp(config: str | None, targets: list[str]) -> Counts:
     """Returns the counts of `bazel test`."""
     events = RESULTS / f"cpp-{config or 'opt'}.json"
     events.unlink(missing_ok=True)
@@ -145,15 +119,10 @@ def run_cpp(config: str | None, targets: list[str], seconds: float | None) -> Co
         *targets,
     ]
     print("run_tests:", " ".join(command), flush=True)
-    status = run_for(command, seconds)
+    status = subprocess.run(command, cwd=ROOT, check=False).returncode
     if not events.exists():
         return failure(f"{' '.join(command)}: it wrote no events")
-    counts, num_targets = count_bazel_events(events, cut_off=status is None)
-    if status is None:
-        with CUT_OFF.open("a") as file:
-            what = f"{config or 'opt'}, with {num_targets} targets tested"
-            file.write(f"run_tests: CUT OFF after {seconds:.0f} s: {what}\n")
-        return counts
+    counts = count_bazel_events(events)
     # 4: everything built, and there is no test among the targets.
     return with_failure(counts, "bazel", 0 if status == 4 else status)
 
@@ -183,25 +152,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", choices=["all", "cpp", "python", "reset", "sum"], default="all")
     parser.add_argument("--config", help="a configuration of .bazelrc: asan, tsan")
-    parser.add_argument("--seconds", type=float, help="interrupt Bazel after so long")
     parser.add_argument("targets", nargs="*", help="Bazel targets (//...), or pytest's arguments with --suite=python")
     arguments = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
 
     if arguments.suite == "reset":
         LEDGER.unlink(missing_ok=True)
-        CUT_OFF.unlink(missing_ok=True)
         return 0
     if arguments.suite == "sum":
         lines = LEDGER.read_text().splitlines() if LEDGER.exists() else []
         total = sum((Counts(**json.loads(line)) for line in lines), Counts())
         print_failures(total)
-        print(CUT_OFF.read_text() if CUT_OFF.exists() else "", total, sep="")
+        print(total)
         return int(total.failed > 0 or total.passed == 0)
 
     total = Counts()
     if arguments.suite in ("all", "cpp"):
-        counts = run_cpp(arguments.config, arguments.targets or ["//..."], arguments.seconds)
+        counts = run_cpp(arguments.config, arguments.targets or ["//..."])
         print_failures(counts)
         print("run_tests: C++:", counts, flush=True)
         total += counts
@@ -212,7 +179,7 @@ def main() -> int:
         total += counts
     with LEDGER.open("a") as file:
         file.write(json.dumps(dataclasses.asdict(total)) + "\n")
-    nothing_ran = total.passed + total.failed == 0 and arguments.seconds is None
+    nothing_ran = total.passed + total.failed == 0
     if nothing_ran:
         print("run_tests: no test ran")
     print(total)

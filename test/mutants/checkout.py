@@ -82,7 +82,7 @@ class Compilation:
         if not owners:
             sys.exit(f"mutants: no target compiles {file}")
         query = f'mnemonic("CppCompile", inputs("{re.escape(file)}", {" + ".join(owners)}))'
-        actions = json.loads(ask_bazel("aquery", query, "--output=jsonproto")).get("actions", [])
+        actions = json.loads(ask_bazel("aquery", "--define=units=off", query, "--output=jsonproto")).get("actions", [])
         commands = [action["arguments"] for action in actions if file in action["arguments"]]
         if not commands:
             sys.exit(f"mutants: {file} is not compiled by itself; name a .cc file")

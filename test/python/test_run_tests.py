@@ -44,10 +44,10 @@ def completed(label: str, success: bool, **others: Any) -> dict[str, Any]:
     return {"id": {"targetCompleted": {"label": label}}, "completed": {"success": True} if success else {}, **others}
 
 
-def counted(folder: Path, *events: dict[str, Any], cut_off: bool = False, tail: str = "") -> tuple[Counts, int]:
+def counted(folder: Path, *events: dict[str, Any]) -> Counts:
     file = folder / "events.json"
-    file.write_text("".join(json.dumps(each) + "\n" for each in events) + tail)
-    return run_tests.count_bazel_events(file, cut_off)
+    file.write_text("".join(json.dumps(each) + "\n" for each in events))
+    return run_tests.count_bazel_events(file)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -81,7 +81,7 @@ def test_targets_of_bazel(tmp_path: Path) -> None:
     bad = written(tmp_path, GOOGLETEST)
     good = tmp_path / "good.xml"
     good.write_text('<testsuites><testcase name="Is" classname="Good"/></testsuites>')
-    counts, targets = counted(
+    counts = counted(
         tmp_path,
         completed("//a:good", True),
         result_of("//a:good", "PASSED", good),
@@ -89,15 +89,16 @@ def test_targets_of_bazel(tmp_path: Path) -> None:
         result_of("//a:bad", "FAILED", bad),
         result_of("//a:hangs", "TIMEOUT"),
         result_of("//a:leaks", "FAILED", good),
+        result_of("//a:not_reached", "NO_STATUS"),
         completed("//a:broken", False),
     )
-    assert targets == 4
-    assert (counts.passed, counts.failed, counts.skipped) == (3, 4, 2)
+    assert (counts.passed, counts.failed, counts.skipped) == (3, 5, 2)
     why = "it crashed, ran out of time, or a sanitizer spoke after the last case"
     assert counts.failures == [
         "//a:bad (FAILED): Sum.Carries: sum_test.cc:7 Expected: 10",
         f"//a:hangs (TIMEOUT): {why}",
         f"//a:leaks (FAILED): {why}",
+        f"//a:not_reached (NO_STATUS): {why}",
         "//a:broken: it did not build",
     ]
 
@@ -111,23 +112,7 @@ def test_the_last_attempt_counts_and_each_run(tmp_path: Path) -> None:
         result_of("//a:b", "PASSED", good),
         result_of("//a:b", "PASSED", good, run=2),
     )
-    assert counted(tmp_path, *events) == (Counts(2), 1)
-
-
-def test_what_a_run_that_was_cut_off_had_not_come_to_is_no_failure(tmp_path: Path) -> None:
-    good = tmp_path / "good.xml"
-    good.write_text('<testsuites><testcase name="Is" classname="Good"/></testsuites>')
-    events = (
-        result_of("//a:good", "PASSED", good),
-        result_of("//a:begun", "INCOMPLETE"),
-        result_of("//a:later", "NO_STATUS"),
-        completed("//a:begun", False, aborted={"reason": "USER_INTERRUPTED"}),
-    )
-    assert counted(tmp_path, *events, cut_off=True, tail='{"id": {"pro') == (Counts(1), 1)
-    counts, _ = counted(tmp_path, *events)
-    assert counts.failed == 2
-    broken = completed("//a:broken", False)
-    assert counted(tmp_path, *events, broken, cut_off=True)[0].failures == ["//a:broken: it did not build"]
+    assert counted(tmp_path, *events) == Counts(2)
 
 
 def test_a_runner_that_fails_without_a_case_is_a_failure() -> None:
