@@ -272,8 +272,8 @@ def test_gpus_have_no_times() -> None:
 
 @pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
 def test_ranks_of_two_hosts_measure_and_agree() -> None:
-    """At 100 Mb/s nearly all of a LeNet's bytes, those of fc1.weight, travel for longer than what comes after is computed."""
-    with Hosts(2, rate="100mbit") as hosts:
+    """At 25 Mb/s nearly all of a LeNet's bytes, those of fc1.weight, travel for longer than what comes after is computed, on a busy machine too."""
+    with Hosts(2, rate="25mbit") as hosts:
         done = subprocess.run(
             hosts.command([1, 1], sys.executable, HERE / "mpi_buckets.py", "5", options=["-x", "PYTHONPATH"]),
             env={**hosts.environment(), "PYTHONPATH": str(HERE.parents[1] / "python_bindings")},
