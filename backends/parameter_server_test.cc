@@ -494,7 +494,8 @@ absl::Status HeardInWait(const Graph& graph, const passes::ServerOptions& option
     Communicator& own = options.synchronous ? world : *alone;
     ASSIGN_OR_RETURN(const auto executor, LoadStep(graph, own, device, options, client.get()));
     RETURN_IF_ERROR(AssignFirst(*executor));
-    RETURN_IF_ERROR(TrainByServers(*executor, 0, 1, options.synchronous ? world.rank() : 0, options.synchronous ? 2 : 1));
+    RETURN_IF_ERROR(
+        TrainByServers(*executor, 0, 1, options.synchronous ? world.rank() : 0, options.synchronous ? 2 : 1));
     if (world.rank() == 0) {
       const absl::Status heard = wait(*executor);
       is_over = true;

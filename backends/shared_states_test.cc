@@ -83,7 +83,7 @@ void Disturb(Executable& executable, const Disturbance& disturbance, int rank) {
 
 // What a rank sees: its results, one after the other, and the weight after the last run.
 absl::StatusOr<std::vector<Tensor>> TrainSharing(Communicator& communicator, Device& device, bool shared,
-                                          const Disturbance& disturbance) {
+                                                 const Disturbance& disturbance) {
   const int ranks = communicator.size();
   ASSIGN_OR_RETURN(Executable executable, CompileFor(LateReader(ranks), communicator, Shared(ranks, shared)));
   Disturb(executable, disturbance, communicator.rank());

@@ -17,9 +17,7 @@ using testing::HasSubstr;
 constexpr char kMlp[] = "test/models/mlp.onnx";
 constexpr char kConvNetBn[] = "test/models/convnet_bn.onnx";
 
-std::string ExportPath(const std::string& name) {
-  return (std::filesystem::path(testing::TempDir()) / name).string();
-}
+std::string ExportPath(const std::string& name) { return (std::filesystem::path(testing::TempDir()) / name).string(); }
 
 onnx::ModelProto ReadModel(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -52,7 +52,7 @@ AttributeProto Attribute(const std::string& name, const GraphProto& body) {
 }
 
 void AddOperator(GraphProto& graph, const std::string& op, const Names& inputs, const std::string& output,
-             const std::vector<AttributeProto>& attributes = {}) {
+                 const std::vector<AttributeProto>& attributes = {}) {
   onnx::NodeProto& node = *graph.add_node();
   node.set_op_type(op);
   for (const std::string& input : inputs) node.add_input(input);
@@ -125,7 +125,7 @@ TEST(OnnxLimitsTest, WideKernels) {
   ModelProto model = ModelOfLarge(1 << 30);
   AddList(model, "sizes", {1, 1, 4});
   AddOperator(*model.mutable_graph(), "Resize", {"large", "", "", "sizes"}, "y",
-          {Attribute("mode", "linear"), Attribute("antialias", int64_t{1})});
+              {Attribute("mode", "linear"), Attribute("antialias", int64_t{1})});
   EXPECT_THAT(RefusalOf(model),
               HasSubstr("Resize: the tables of weights and positions that are computed for the nodes of "
                         "the file have"));
@@ -136,7 +136,7 @@ TEST(OnnxLimitsTest, RegionsFarAway) {
   AddList(model, "sizes", {1, 1, 4});
   AddTensor<float>(model, "roi", {6}, {0, 0, -3e38F, 1, 1, 3e38F});
   AddOperator(*model.mutable_graph(), "Resize", {"large", "roi", "", "sizes"}, "y",
-          {Attribute("mode", "linear"), Attribute("coordinate_transformation_mode", "tf_crop_and_resize")});
+              {Attribute("mode", "linear"), Attribute("coordinate_transformation_mode", "tf_crop_and_resize")});
   EXPECT_THAT(RefusalOf(model), HasSubstr("Resize: roi has -3e+38, expected parts of an extent"));
 }
 
@@ -161,8 +161,9 @@ TEST(OnnxLimitsTest, TablesOfAllNodesCount) {
 
 TEST(OnnxLimitsTest, LargeWindowsAtManyPlaces) {
   ModelProto model = ModelOfLarge(1 << 24);
-  AddOperator(*model.mutable_graph(), "AveragePool", {"large"}, "y",
-          {Attribute("kernel_shape", std::vector<int64_t>{1 << 22}), Attribute("dilations", std::vector<int64_t>{2})});
+  AddOperator(
+      *model.mutable_graph(), "AveragePool", {"large"}, "y",
+      {Attribute("kernel_shape", std::vector<int64_t>{1 << 22}), Attribute("dilations", std::vector<int64_t>{2})});
   EXPECT_THAT(RefusalOf(model), HasSubstr("is too large"));
 }
 

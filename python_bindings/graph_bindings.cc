@@ -364,8 +364,8 @@ nb::object DescribeValue(const std::string& name, const TensorType& type, const 
 
 void BindGraph(nb::module_& module) {
   GraphClass graph(module, "Graph",
-              "A program: typed inputs, states (what training changes) and results. str() is its text form.",
-              nb::dynamic_attr());  // _schedules: by setting, what compile() makes the executable follow
+                   "A program: typed inputs, states (what training changes) and results. str() is its text form.",
+                   nb::dynamic_attr());  // _schedules: by setting, what compile() makes the executable follow
   BindGraphFacts(graph);
   BindTexts(graph);
   BindFunctions(module);

@@ -8,10 +8,7 @@
 
 namespace lockstep::math {
 
-namespace {
-
-
-}  // namespace
+namespace {}  // namespace
 
 // Error below 0.5001 ulp: e^(y log|x|) in f64, with the sign of x where y is odd.
 Value* MathEmitter::Pow(Value* x, Value* y) {

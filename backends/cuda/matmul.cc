@@ -55,10 +55,10 @@ void AddMatMul(const Node& product, const MatMulProblem& problem, std::vector<in
   const std::shared_ptr<Product> run = c.AddProduct(problem, kernel.scratch_bytes);
   kernel.run = [run, has_bias = problem.has_bias()](const KernelArgs& args) {
     return run->Run(StreamOf(args), {.first = args.reads[1],
-                                                             .second = args.reads[0],
-                                                             .bias = has_bias ? args.reads[2] : nullptr,
-                                                             .result = args.writes[0],
-                                                             .workspace = args.scratch});
+                                     .second = args.reads[0],
+                                     .bias = has_bias ? args.reads[2] : nullptr,
+                                     .result = args.writes[0],
+                                     .workspace = args.scratch});
   };
   c.Add(product, std::move(kernel), std::move(reads), {c.Write(node)});
 }

@@ -43,7 +43,8 @@ absl::StatusOr<TensorType> TypeFromAttribute(const InferContext& c, std::string_
   return TensorType{c.dtype(0), Shape(dims)};
 }
 
-absl::Status InferConvolutionGradient(InferContext& c, const TensorType& x, const TensorType& filter, const TensorType& result) {
+absl::Status InferConvolutionGradient(InferContext& c, const TensorType& x, const TensorType& filter,
+                                      const TensorType& result) {
   ASSIGN_OR_RETURN(const TensorType y, ConvolutionType(c, x, filter));
   if (c.operand(1) != y)
     return c.Error("C8") << "dy is " << c.operand(1) << ", expected " << y << ", what the convolution gives";
@@ -337,11 +338,12 @@ OpDef WithGradientConstraints(OpDef def, const std::string& shape_attr) {
 //===-- convolution ---------------------------------------------------------------------------------------------===//
 const OpDef& ConvolutionOp() {
   static const OpDef def =
-      WithConvolutionWindow(OpDef("convolution")
-                     .Doc("Cross-correlation of x with each filter: y[n,o,p] is the sum over channels c and taps "
-                          "k of x[n,c,p*stride + k*dilation - padding_low] * filter[o,c,k], x being zero outside.")
-                     .Operand("x")
-                     .Operand("filter"))
+      WithConvolutionWindow(
+          OpDef("convolution")
+              .Doc("Cross-correlation of x with each filter: y[n,o,p] is the sum over channels c and taps "
+                   "k of x[n,c,p*stride + k*dilation - padding_low] * filter[o,c,k], x being zero outside.")
+              .Operand("x")
+              .Operand("filter"))
           .Trait(kOpaque)
           .Infer(InferConvolution)
           .Eval(EvalConvolution)

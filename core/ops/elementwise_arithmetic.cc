@@ -272,7 +272,8 @@ const OpDef& RemainderOp() {
 //===-- max -------------------------------------------------------------------------------------------------------===//
 const OpDef& MaxOp() {
   static const OpDef def =
-      Arithmetic<Maximum>("max", "The larger of x and y; NaN if one is. The gradient of equal operands goes half to each.")
+      Arithmetic<Maximum>("max",
+                          "The larger of x and y; NaN if one is. The gradient of equal operands goes half to each.")
           .Trait(kCommutative)
           .Vjp([](VjpContext& c) {
             c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "gt"));
@@ -284,7 +285,8 @@ const OpDef& MaxOp() {
 //===-- min -------------------------------------------------------------------------------------------------------===//
 const OpDef& MinOp() {
   static const OpDef def =
-      Arithmetic<Minimum>("min", "The smaller of x and y; NaN if one is. The gradient of equal operands goes half to each.")
+      Arithmetic<Minimum>("min",
+                          "The smaller of x and y; NaN if one is. The gradient of equal operands goes half to each.")
           .Trait(kCommutative)
           .Vjp([](VjpContext& c) {
             c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "lt"));

@@ -140,8 +140,9 @@ absl::Status EvalSoftmaxCrossEntropy(EvalContext& c) {
     const int64_t block = sample / rows.inner, column = sample % rows.inner;
     const int64_t label = labels.data<int64_t>()[static_cast<size_t>(sample)];
     if (label < 0 || label >= rows.size) {
-      return c.Error("C5") << "label " << label << " at position " << ListToString(CoordinatesOf(labels.shape(), sample))
-                           << " is outside [0, " << rows.size << "), the classes of logits " << c.operand(0).type();
+      return c.Error("C5") << "label " << label << " at position "
+                           << ListToString(CoordinatesOf(labels.shape(), sample)) << " is outside [0, " << rows.size
+                           << "), the classes of logits " << c.operand(0).type();
     }
     const double lse = LogSumExp(x, rows, block, column);
     loss += lse - x[rows.At(block, label, column)];

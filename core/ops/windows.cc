@@ -93,7 +93,7 @@ IndexMap SourceOf(const NodeContext& c, int64_t operand_rank, int64_t count) {
 
 // Calls f(position in x, position in the windows) for each element of the windows, in order; both are row-major.
 void ForEachWindowTap(const NodeContext& c, const Shape& x, const Shape& windows,
-                const std::function<void(size_t, size_t)>& f) {
+                      const std::function<void(size_t, size_t)>& f) {
   const IndexMap source = SourceOf(c, x.rank(), windows.rank() - x.rank());
   const Ints strides = x.Strides();
   Affine position = Affine::Zero(At(windows.rank()));

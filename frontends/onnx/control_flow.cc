@@ -25,7 +25,7 @@ absl::Status If(OnnxNode& n) {
 
 // The outputs of a loop whose condition stays true, from a `scan` node; an error if the body cannot be that of one.
 absl::StatusOr<std::vector<Value>> UnrollLoop(OnnxNode& n, const onnx::GraphProto& body,
-                                           const std::vector<OnnxValue>& carried, int64_t trips) {
+                                              const std::vector<OnnxValue>& carried, int64_t trips) {
   using Kind = OnnxLoopInput::Kind;
   constexpr int64_t kMostNumbered = int64_t{1} << 31;
   if (trips > kMostNumbered) return n.Unsupported() << trips << " iterations";

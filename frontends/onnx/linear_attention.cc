@@ -114,7 +114,8 @@ class AttentionRecurrence {
   Value state_, q_, k_, v_, decay_, beta_;
 };
 
-absl::StatusOr<Value> AttentionRecurrence::Enter(std::vector<ScanParts::Operand>& group, Value outer, const std::string& name) {
+absl::StatusOr<Value> AttentionRecurrence::Enter(std::vector<ScanParts::Operand>& group, Value outer,
+                                                 const std::string& name) {
   RETURN_IF_ERROR(n_.b().status());
   const bool is_scanned = &group == &parts_.scanned;
   const TensorType type = is_scanned ? TensorType{outer.dtype(), outer.shape().Without({0})} : outer.type();

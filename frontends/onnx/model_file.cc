@@ -232,7 +232,8 @@ void ToInferenceForm(onnx::GraphProto& graph, std::vector<std::string>& notes) {
 
 void DropoutToInferenceForm(onnx::ModelProto& model) {
   DropoutOfNodesToInferenceForm(*model.mutable_graph()->mutable_node());
-  for (onnx::FunctionProto& function : *model.mutable_functions()) DropoutOfNodesToInferenceForm(*function.mutable_node());
+  for (onnx::FunctionProto& function : *model.mutable_functions())
+    DropoutOfNodesToInferenceForm(*function.mutable_node());
 }
 
 }  // namespace lockstep

@@ -68,7 +68,7 @@ Value MoveDim(Builder& b, Value x, int64_t from, int64_t to) {
 
 // The results of a `scan` node; an error if the body cannot be that of one.
 absl::StatusOr<std::vector<Value>> UnrollScan(OnnxNode& n, const OnnxScan& form, const std::vector<OnnxValue>& carried,
-                                           const std::vector<Value>& scanned, const Ints& axes, int64_t length) {
+                                              const std::vector<Value>& scanned, const Ints& axes, int64_t length) {
   using Kind = OnnxLoopInput::Kind;
   Builder& b = n.b();
   const bool reverse = std::all_of(form.input_directions.begin(), form.input_directions.end(),

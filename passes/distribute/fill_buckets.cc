@@ -201,7 +201,8 @@ const CostTable* CostsFor(const Node& node, const MeasuredStep& measured) {
 }
 
 // Fills buckets with what the step was measured for, and takes it out of the candidates.
-absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<BucketCandidate>& candidates, const MeasuredStep& measured) {
+absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<BucketCandidate>& candidates,
+                                                 const MeasuredStep& measured) {
   std::map<BucketKey, std::vector<BucketCandidate>> groups;
   std::vector<BucketCandidate> others;
   for (const BucketCandidate& candidate : candidates) {

@@ -122,9 +122,10 @@ std::vector<SimplifyRule> ReductionRules() {
 
       {"matmul_of_transpose", kAll, MatMul(Transpose(x, p), y, left, right, wide), MatMul(x, y, !left, right, wide),
        SwapsLastTwoOfBoth(p, x, y)},
-      {"matmul_by_transpose", kAll, MatMul(x, Transpose(y, p), left, right, wide), MatMul(x, y, left, !right, wide), SwapsLastTwo(p)},
-      {"transpose_of_matmul", kAll, Transpose(Only(MatMul(x, y, left, right, wide)), p), MatMul(y, x, !right, !left, wide),
-       SwapsLastTwoOfBoth(p, x, y)},
+      {"matmul_by_transpose", kAll, MatMul(x, Transpose(y, p), left, right, wide), MatMul(x, y, left, !right, wide),
+       SwapsLastTwo(p)},
+      {"transpose_of_matmul", kAll, Transpose(Only(MatMul(x, y, left, right, wide)), p),
+       MatMul(y, x, !right, !left, wide), SwapsLastTwoOfBoth(p, x, y)},
       {"transpose_of_sum_of_matmuls", kAll, Transpose(Only(SumOfMatMuls(x, y, wide)), p), SumOfMatMuls(y, x, wide),
        SwapsLastTwo(p)},
   };

@@ -77,7 +77,8 @@ class StageCutter {
     const StagePlan::Item* const item = plan_.ItemOf(value);
     if (plan_.IsScanned(value)) return Slice(value, micro_batch, stage);
     const int64_t of = item != nullptr && item->is_of_each ? micro_batch : kEach;
-    const bool is_everywhere = item == nullptr ? plan_.StageOf(value) < 0 : item->where == StagePlan::Where::kEverywhere;
+    const bool is_everywhere =
+        item == nullptr ? plan_.StageOf(value) < 0 : item->where == StagePlan::Where::kEverywhere;
     const int64_t at = is_everywhere ? kEveryStage : stage;
     if (const auto found = made_.find(KeyOf(value, of, at)); found != made_.end()) return found->second;
     if (item == nullptr || item->where == StagePlan::Where::kStage) {
@@ -168,14 +169,16 @@ class StageCutter {
     const int64_t micro_batch = turn.turn.micro_batch;
     const bool is_backward = turn.turn.is_backward;
     for (const StagePlan::Item& item : plan_.items()) {
-      if (item.part != Part::kMicroBatch || item.where != StagePlan::Where::kStage || item.stage != turn.stage) continue;
+      if (item.part != Part::kMicroBatch || item.where != StagePlan::Where::kStage || item.stage != turn.stage)
+        continue;
       const int64_t of = item.is_of_each ? micro_batch : kEach;
       const bool is_due = item.is_forward != is_backward && (item.is_of_each || micro_batch == 0);
       if (is_due) RETURN_IF_ERROR(Add(item, of, turn.stage));
     }
     // Forward what was computed forward; back all else.
     for (const StagePlan::Item& item : plan_.items()) {
-      if (item.part != Part::kMicroBatch || item.where != StagePlan::Where::kStage || item.stage != turn.stage) continue;
+      if (item.part != Part::kMicroBatch || item.where != StagePlan::Where::kStage || item.stage != turn.stage)
+        continue;
       if (!item.is_of_each && micro_batch > 0) continue;
       for (size_t i = 0; i < item.node->num_results(); ++i) {
         const Value value = const_cast<Node&>(*item.node).result(i);

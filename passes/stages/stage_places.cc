@@ -202,8 +202,8 @@ void StagePlan::PlaceAfter() {
       item.stage = StageOf(of_states[0]);
     } else {
       int64_t limit = options_.stages - 1;
-      const auto largest =
-          std::max_element(roots.begin(), roots.end(), [](Value a, Value b) { return TransferBytes(a) < TransferBytes(b); });
+      const auto largest = std::max_element(roots.begin(), roots.end(),
+                                            [](Value a, Value b) { return TransferBytes(a) < TransferBytes(b); });
       if (largest != roots.end()) limit = StageOf(*largest);
       item.stage = StageNear(forward, limit);
       if (item.stage < 0) item.stage = limit;

@@ -244,7 +244,8 @@ Attribute Floats(const std::vector<double>& numbers) {
 TEST_F(LossErrors, NameTheLossAndTheResultOrTheInput) {
   const std::string unknown = "unknown loss 'hinge'; there are softmax_cross_entropy, ";
   EXPECT_EQ(ErrorOfChoice({.name = "hinge"}).substr(0, unknown.size()), unknown);
-  EXPECT_EQ(ErrorOfChoice({.predictions = {"logits"}}), "loss: the model has no result 'logits'; it has: y, z, m, h, s");
+  EXPECT_EQ(ErrorOfChoice({.predictions = {"logits"}}),
+            "loss: the model has no result 'logits'; it has: y, z, m, h, s");
   EXPECT_EQ(ErrorOfChoice({.predictions = {"y"}}),
             "loss softmax_cross_entropy: result y is f32[6]: expected [batch, classes]");
   EXPECT_EQ(ErrorOfChoice({.name = "mean_squared_error", .predictions = {"z"}}),
@@ -260,8 +261,8 @@ TEST_F(LossErrors, NameTheLossAndTheResultOrTheInput) {
   EXPECT_EQ(ErrorOfChoice({.name = "l1", .predictions = {"m"}, .inputs = {}}),
             "loss l1: the names of 0 inputs (), expected those of 1: target");
   EXPECT_EQ(ErrorOfChoice({.name = "l1",
-                     .predictions = {"m"},
-                     .options = {{"sample_weight", std::string("x")}, {"element_weight", std::string("x")}}}),
+                           .predictions = {"m"},
+                           .options = {{"sample_weight", std::string("x")}, {"element_weight", std::string("x")}}}),
             "loss l1: element_weight %x is f32[6], expected f32[6,5]");
 }
 
@@ -290,14 +291,15 @@ TEST_F(LossErrors, NameTheOption) {
             "loss hinge_embedding: margin is inf, expected a finite number");
   const std::string binary = "binary_cross_entropy_with_logits";
   EXPECT_EQ(
-      ErrorOfChoice({.name = binary, .predictions = {"m"}, .inputs = {"of_m"}, .options = {{"pos_weight", Floats({1, 2})}}}),
+      ErrorOfChoice(
+          {.name = binary, .predictions = {"m"}, .inputs = {"of_m"}, .options = {{"pos_weight", Floats({1, 2})}}}),
       "loss " + binary + ": pos_weight has 2 numbers, expected 5, one for each class, or 1 for all of them");
-  EXPECT_EQ(
-      ErrorOfChoice({.name = binary, .predictions = {"y"}, .inputs = {"of_y"}, .options = {{"pos_weight", Floats({})}}}),
-      "loss " + binary + ": pos_weight has 0 numbers, expected 1, one for all elements");
+  EXPECT_EQ(ErrorOfChoice(
+                {.name = binary, .predictions = {"y"}, .inputs = {"of_y"}, .options = {{"pos_weight", Floats({})}}}),
+            "loss " + binary + ": pos_weight has 0 numbers, expected 1, one for all elements");
   EXPECT_EQ(ErrorOfChoice({.name = "kl_div",
-                     .predictions = {"m"},
-                     .options = {{"reduction", std::string("batchmean")}, {"element_weight", std::string("w")}}}),
+                           .predictions = {"m"},
+                           .options = {{"reduction", std::string("batchmean")}, {"element_weight", std::string("w")}}}),
             "loss kl_div: batchmean counts samples, which element_weight does not weigh; sample_weight does");
 }
 

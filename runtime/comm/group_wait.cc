@@ -15,8 +15,8 @@
 namespace lockstep {
 namespace {
 
-constexpr absl::Duration kFailureNap = absl::Milliseconds(20);     // between looks at failures
-constexpr absl::Duration kPulse = absl::Milliseconds(200);  // between looks at processes
+constexpr absl::Duration kFailureNap = absl::Milliseconds(20);  // between looks at failures
+constexpr absl::Duration kPulse = absl::Milliseconds(200);      // between looks at processes
 constexpr absl::Duration kMaxGrace = absl::Seconds(1);
 
 }  // namespace

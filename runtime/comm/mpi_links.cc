@@ -134,8 +134,8 @@ class MpiLinks final : public Links {
 
   void SendNotice(int to_rank, const Notice& notice) override {
     MpiNotice message{.kind = static_cast<int32_t>(notice.kind),
-                          .rank = notice.rank,
-                          .code = static_cast<int32_t>(notice.status.code())};
+                      .rank = notice.rank,
+                      .code = static_cast<int32_t>(notice.status.code())};
     CopyText(std::string_view(notice.status.message().data(), notice.status.message().size()), message.text,
              kMessageBytes);
     auto buffer = std::make_shared<MessageBytes>(sizeof(message));

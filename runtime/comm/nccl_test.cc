@@ -65,7 +65,7 @@ using Rank = std::function<absl::Status(Communicator& host, CudaDevice& device)>
 
 // Runs `rank` in a thread for each rank of a world, with its end and its GPU, and counts them.
 void ForEachNcclRank(const Gpus& gpus, int first_gpu, int ranks, const Communicator::Options& options,
-                 const std::string& test, const Rank& rank) {
+                     const std::string& test, const Rank& rank) {
   SCOPED_TRACE(test + " on " + std::to_string(ranks) + " ranks");
   auto world = CreateInProcess(ranks, options);
   ASSERT_TRUE(world.ok()) << world.status();
@@ -94,16 +94,16 @@ void ForEachNcclRank(const Gpus& gpus, int first_gpu, int ranks, const Communica
 
 void RunNcclConformance(const Gpus& gpus, int first_gpu, int ranks, const ConformanceCase& test) {
   ForEachNcclRank(gpus, first_gpu, ranks, test.options, test.name,
-              [&](Communicator& host, CudaDevice& device) -> absl::Status {
-                ASSIGN_OR_RETURN(auto nccl, NcclCommunicator::Create(FakeApi(), host, device));
-                const auto communicator = AsHostCommunicator(std::move(nccl), device);
-                EXPECT_EQ(communicator->transport(), "nccl");
-                EXPECT_EQ(communicator->size(), ranks);
-                EXPECT_EQ(communicator->timeout(), test.options.timeout);
-                const absl::Status status = test.run(*communicator);
-                if (!status.ok()) communicator->Abort(status);
-                return status;
-              });
+                  [&](Communicator& host, CudaDevice& device) -> absl::Status {
+                    ASSIGN_OR_RETURN(auto nccl, NcclCommunicator::Create(FakeApi(), host, device));
+                    const auto communicator = AsHostCommunicator(std::move(nccl), device);
+                    EXPECT_EQ(communicator->transport(), "nccl");
+                    EXPECT_EQ(communicator->size(), ranks);
+                    EXPECT_EQ(communicator->timeout(), test.options.timeout);
+                    const absl::Status status = test.run(*communicator);
+                    if (!status.ok()) communicator->Abort(status);
+                    return status;
+                  });
 }
 
 class NcclConformance : public ::testing::TestWithParam<std::tuple<Pace, int, ConformanceCase>> {};
@@ -132,7 +132,8 @@ class Nccl : public ::testing::TestWithParam<Pace> {
  protected:
   void ForEachNcclRank(int ranks, const Communicator::Options& options, const Rank& rank) {
     const Gpus gpus(ranks, GetParam());
-    cuda::ForEachNcclRank(gpus, 0, ranks, options, ::testing::UnitTest::GetInstance()->current_test_info()->name(), rank);
+    cuda::ForEachNcclRank(gpus, 0, ranks, options, ::testing::UnitTest::GetInstance()->current_test_info()->name(),
+                          rank);
   }
 };
 
@@ -164,7 +165,7 @@ constexpr size_t kNcclBytes = kNcclCount * sizeof(float);
 std::byte* BytesOfSum(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
 
 absl::StatusOr<Communicator::Ticket> StartNcclSum(Communicator& c, CudaDevice& device, std::byte* x,
-                                              const std::string& label = "sum", int64_t count = kNcclCount) {
+                                                  const std::string& label = "sum", int64_t count = kNcclCount) {
   return c.StartAllReduce(x, x, count, DType::kF32, ReduceKind::kSum, {.label = label, .stream = device.stream()});
 }
 
@@ -272,31 +273,32 @@ TEST_P(Nccl, RanksThatAreLateApartSayTheSame) {
   for (const int waiting : {1, 2}) {
     std::atomic<int> started{0};
     std::atomic<bool> go_on{false};
-    ForEachNcclRank(3, {.timeout = absl::Milliseconds(300)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
-      ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
-      ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
-      absl::Status status;
-      if (c->rank() == 0) {
-        while (started < waiting) absl::SleepFor(absl::Milliseconds(1));
-        TheFakeNccl().FailCall("launch", 1, ncclInProgress);
-        status = StartNcclSum(*c, device, x->data()).status();
-      } else if (c->rank() <= waiting) {
-        RETURN_IF_ERROR(StartNcclSum(*c, device, x->data()).status());
-        ++started;
-        RETURN_IF_ERROR(device.RunOnHost([&] {
-          while (!go_on) absl::SleepFor(absl::Milliseconds(1));
-          return absl::OkStatus();
-        }));
-        status = device.Synchronize();
-        go_on = true;
-      } else {
-        while ((status = c->CheckPeers()).ok()) absl::SleepFor(absl::Milliseconds(1));
-      }
-      EXPECT_TRUE(waiting == 1 ? absl::IsDeadlineExceeded(status) : absl::IsAborted(status)) << status;
-      EXPECT_THAT(std::string(status.message()),
-                  HasSubstr(waiting == 1 ? " for rank 2 on host" : "all ranks have waited for 300ms"));
-      return absl::OkStatus();
-    });
+    ForEachNcclRank(3, {.timeout = absl::Milliseconds(300)},
+                    [&](Communicator& host, CudaDevice& device) -> absl::Status {
+                      ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+                      ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
+                      absl::Status status;
+                      if (c->rank() == 0) {
+                        while (started < waiting) absl::SleepFor(absl::Milliseconds(1));
+                        TheFakeNccl().FailCall("launch", 1, ncclInProgress);
+                        status = StartNcclSum(*c, device, x->data()).status();
+                      } else if (c->rank() <= waiting) {
+                        RETURN_IF_ERROR(StartNcclSum(*c, device, x->data()).status());
+                        ++started;
+                        RETURN_IF_ERROR(device.RunOnHost([&] {
+                          while (!go_on) absl::SleepFor(absl::Milliseconds(1));
+                          return absl::OkStatus();
+                        }));
+                        status = device.Synchronize();
+                        go_on = true;
+                      } else {
+                        while ((status = c->CheckPeers()).ok()) absl::SleepFor(absl::Milliseconds(1));
+                      }
+                      EXPECT_TRUE(waiting == 1 ? absl::IsDeadlineExceeded(status) : absl::IsAborted(status)) << status;
+                      EXPECT_THAT(std::string(status.message()),
+                                  HasSubstr(waiting == 1 ? " for rank 2 on host" : "all ranks have waited for 300ms"));
+                      return absl::OkStatus();
+                    });
   }
 }
 

@@ -157,7 +157,8 @@ TEST_F(NoticesTest, OthersTellWhatTheReporterDoesNot) {
 
 // It is whoever has found the failure that tells all.
 TEST_F(NoticesTest, WhatOneIsToldIsAFailureAndIsNotToldAgain) {
-  first_.links.inbox.push_back({.kind = NoticeKind::kFailed, .rank = 3, .from = 0, .status = absl::AbortedError("enough")});
+  first_.links.inbox.push_back(
+      {.kind = NoticeKind::kFailed, .rank = 3, .from = 0, .status = absl::AbortedError("enough")});
   EXPECT_EQ(first_.notices->Poll(), absl::AbortedError("enough"));
   EXPECT_EQ(second_.notices->Poll(), absl::AbortedError("enough"));
   EXPECT_EQ(first_.group->failure_here()->culprit, 3);

@@ -236,8 +236,8 @@ absl::Status RouteCall(Communicator& c, Opcode opcode, int64_t bytes) {
 
 // The messages and bytes of a collective are those of TravelOf.
 void ExpectTravel(const Sizes& sizes, Route route, Opcode opcode, int64_t bytes) {
-  SCOPED_TRACE(NameOfRouteRow(sizes) + " " + std::string(RouteName(route)) + " " + std::string(TraitsOf(opcode).name) + " of " +
-               std::to_string(bytes));
+  SCOPED_TRACE(NameOfRouteRow(sizes) + " " + std::string(RouteName(route)) + " " + std::string(TraitsOf(opcode).name) +
+               " of " + std::to_string(bytes));
   std::vector<Watched> watched(Ranks(sizes));
   const auto watch = [&](int rank, std::unique_ptr<Links> links) {
     return WatchLinks(std::move(links), &watched[rank]);

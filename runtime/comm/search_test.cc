@@ -41,13 +41,15 @@ TEST(Search, FindsSeveral) {
 }
 
 TEST(Search, EndsInACircle) {
-  EXPECT_EQ(Find({1}, {{1, {SearchKind::kWaits, 2}}, {2, {SearchKind::kWaits, 1}}}), (std::vector<Search::Culprit>{{1, false}}));
+  EXPECT_EQ(Find({1}, {{1, {SearchKind::kWaits, 2}}, {2, {SearchKind::kWaits, 1}}}),
+            (std::vector<Search::Culprit>{{1, false}}));
   EXPECT_EQ(Find({1}, {{1, {SearchKind::kWaits, 0}}}), (std::vector<Search::Culprit>{{1, false}}));
 }
 
 // Two that wait for each other, because both wait for the one that is silent.
 TEST(Search, BlamesNoCircleBesideACulprit) {
-  EXPECT_EQ(Find({2, 1}, {{2, {SearchKind::kWaits, 0}}, {1, {SearchKind::kNone}}}), (std::vector<Search::Culprit>{{1, true}}));
+  EXPECT_EQ(Find({2, 1}, {{2, {SearchKind::kWaits, 0}}, {1, {SearchKind::kNone}}}),
+            (std::vector<Search::Culprit>{{1, true}}));
 }
 
 TEST(Search, NobodyIsLate) { EXPECT_TRUE(Find({}, {}).empty()); }

@@ -41,7 +41,7 @@ struct ForkedRanks {
 
 // Starts a process for each rank that runs `rank_main`. One that succeeds reports "ran".
 ForkedRanks StartRanks(int ranks, const Communicator::Options& options,
-                 const std::function<absl::Status(Communicator&)>& rank_main) {
+                       const std::function<absl::Status(Communicator&)>& rank_main) {
   absl::StatusOr<SharedMemoryWorld> world = SharedMemoryWorld::Create(ranks);
   EXPECT_TRUE(world.ok()) << world.status();
   ForkedRanks started;
@@ -131,7 +131,8 @@ TEST_P(SharedMemoryConformanceAsleep, AllRanksOfAllWorldsSucceed) {
     if (ranks >= test.min_ranks) worlds.push_back(StartRanks(ranks, test.options, test.run));
   }
   EXPECT_GE(worlds.size(), 3u);
-  for (const ForkedRanks& world : worlds) ExpectAllSucceeded(AwaitRanks(world), static_cast<int>(world.processes.size()));
+  for (const ForkedRanks& world : worlds)
+    ExpectAllSucceeded(AwaitRanks(world), static_cast<int>(world.processes.size()));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SharedMemoryConformanceAsleep, ::testing::ValuesIn(SleepingCases()),

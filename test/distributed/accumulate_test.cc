@@ -239,7 +239,8 @@ TEST(Accumulate, ComputesAgainWhatNeedsTheWholeBatch) {
   // The embeddings of all, by a first loop; what compares each with them; gradients of the embeddings, to which each
   // micro-batch adds; and those of the weights.
   ExpectAsOfTheWholeBatch(kContrast, AccumulatedSpec(kSgd), 4, /*max_ranks=*/1);
-  const absl::Status on_ranks = passes::DistributeGraph(AccumulatedStep(kContrast, {}, 2), Mesh({{"data", 2}})).status();
+  const absl::Status on_ranks =
+      passes::DistributeGraph(AccumulatedStep(kContrast, {}, 2), Mesh({{"data", 2}})).status();
   EXPECT_NE(on_ranks.message().find("would have to communicate within the loop over micro-batches"), std::string::npos)
       << on_ranks;
 }
@@ -369,17 +370,19 @@ TEST(Accumulate, NamesAnInputThatCannotBeCut) {
   EXPECT_EQ(AccumulationError(kMlp, 5),
             "accumulate is 5, but dimension 0 of input %x (f32[12,5]), the batch, is 12, no multiple of 5; it can be "
             "1, 2, 3, 4, 6, 12");
-  EXPECT_EQ(AccumulationError("graph @f(%x: f32[0,5] split(0), state %w: f32[5,3]) -> (logits: f32[0,3] split(0)) {\n  %z = "
-                    "matmul %x, %w : f32[0,3]\n  return %z\n}",
-                    2),
-            "accumulate is 2, but dimension 0 of input %x (f32[0,5]), the batch, is 0, no multiple of 2 but 0");
+  EXPECT_EQ(
+      AccumulationError("graph @f(%x: f32[0,5] split(0), state %w: f32[5,3]) -> (logits: f32[0,3] split(0)) {\n  %z = "
+                        "matmul %x, %w : f32[0,3]\n  return %z\n}",
+                        2),
+      "accumulate is 2, but dimension 0 of input %x (f32[0,5]), the batch, is 0, no multiple of 2 but 0");
   EXPECT_EQ(AccumulationError(kMlp, 0), "accumulate is 0, expected at least 1");
   EXPECT_EQ(AccumulationError(kMlp, -2), "accumulate is -2, expected at least 1");
-  EXPECT_EQ(AccumulationError("graph @f(%x: f32[4,5], state %w: f32[5,3]) -> (logits: f32[4,3]) {\n  %z = matmul %x, %w : "
-                    "f32[4,3]\n  return %z\n}",
-                    2),
-            "accumulate is 2, but no input of graph @f is a batch, which is split along axis data; its inputs are x "
-            "f32[4,5], target i64[4]");
+  EXPECT_EQ(
+      AccumulationError("graph @f(%x: f32[4,5], state %w: f32[5,3]) -> (logits: f32[4,3]) {\n  %z = matmul %x, %w : "
+                        "f32[4,3]\n  return %z\n}",
+                        2),
+      "accumulate is 2, but no input of graph @f is a batch, which is split along axis data; its inputs are x "
+      "f32[4,5], target i64[4]");
 }
 
 TEST(Accumulate, NamesAnInputOfWhichRanksHaveNoMicroBatches) {

@@ -106,7 +106,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Load(const Graph& step, CompileOptions
   return Executor::Load(std::move(executable), &communicator, &device);
 }
 
-absl::StatusOr<CompiledHistory> Train(const Graph& step, const CompileOptions& options, Communicator& communicator, int steps) {
+absl::StatusOr<CompiledHistory> Train(const Graph& step, const CompileOptions& options, Communicator& communicator,
+                                      int steps) {
   ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
   ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
   ASSIGN_OR_RETURN(const auto executor, Load(step, options, communicator, *opened.device));
@@ -148,7 +149,8 @@ absl::StatusOr<CompiledHistory> Train(const Graph& step, const CompileOptions& o
   return history;
 }
 
-std::vector<CompiledHistory> TrainOn(const Graph& step, const Mesh& mesh, CompileOptions options = {}, int steps = kSteps) {
+std::vector<CompiledHistory> TrainOn(const Graph& step, const Mesh& mesh, CompileOptions options = {},
+                                     int steps = kSteps) {
   options.mesh = mesh;
   std::vector<CompiledHistory> of_ranks(static_cast<size_t>(mesh.num_ranks()));
   const absl::Status status = ForEachRank(static_cast<int>(of_ranks.size()), [&](Communicator& communicator) {
@@ -249,7 +251,8 @@ TEST(CompiledStages, DoSoWithOtherOptions) {
 // Where the kernels are the same, so are the bits.
 TEST(CompiledStages, HaveTheSameBitsForAnyNumberOfStages) {
   const Graph step = CompiledStep(kMlp, 3);
-  const std::vector<CompiledHistory> two = TrainOn(step, Mesh({{"stage", 2}})), three = TrainOn(step, Mesh({{"stage", 3}}));
+  const std::vector<CompiledHistory> two = TrainOn(step, Mesh({{"stage", 2}})),
+                                     three = TrainOn(step, Mesh({{"stage", 3}}));
   EXPECT_EQ(two[0].losses, three[0].losses);
   for (const auto& [name, value] : two[0].whole) EXPECT_TRUE(value == three[0].whole.at(name)) << name;
 }

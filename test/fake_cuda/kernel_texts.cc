@@ -46,8 +46,8 @@ void LaunchText(const HostKernel& kernel, void** parameters, const FakeLaunch& l
     if (address != 0) address = reinterpret_cast<uint64_t>(launch.find(address, 0));
   }
   void* given[] = {argument.data()};
-  const absl::Status status =
-      loop_test::RunBlocks({kernel.run, kernel.meets, launch.grid[0], 1, launch.block[0]}, given, order_of_blocks.load());
+  const absl::Status status = loop_test::RunBlocks({kernel.run, kernel.meets, launch.grid[0], 1, launch.block[0]},
+                                                   given, order_of_blocks.load());
   LOCKSTEP_CHECK(status.ok()) << kernel.name << ": " << status;
 }
 

@@ -43,7 +43,7 @@ std::vector<CaseOperand> And(std::vector<CaseOperand> operands, CaseOperand mask
 
 // A row of attention and one of each gradient, with a mask if there is one.
 void AddAttention(std::vector<OpCase>& rows, DType dtype, const Extents& e, const AttributeMap& attributes,
-             const std::optional<CaseOperand>& mask = std::nullopt, const std::string& no_gradient = "") {
+                  const std::optional<CaseOperand>& mask = std::nullopt, const std::string& no_gradient = "") {
   const auto masked = [&](std::vector<CaseOperand> operands) {
     return mask ? And(std::move(operands), *mask) : std::move(operands);
   };
@@ -118,7 +118,7 @@ using Change = void (*)(std::vector<CaseOperand>&);
 
 // A negative row of each of the three ops, q being [2, 4, 3, 5], k [2, 2, 6, 5] and v [2, 2, 6, 7].
 void AddRefusedAttention(std::vector<OpCase>& rows, const char* constraint, Change change,
-                const AttributeMap& attributes = Scaled()) {
+                         const AttributeMap& attributes = Scaled()) {
   const Extents e = {{2, 4}, {2, 2}, 3, 6, 5, 7};
   const CaseOperand mask = F32({2, 1, 3, 6});
   std::vector<CaseOperand> forward = And(Forward(DType::kF32, e), mask), backward = And(Backward(DType::kF32, e), mask);

@@ -189,7 +189,8 @@ TEST(CollectivePlacement, SumsAreTakenInRankOrder) {
 // Elements of a block are whole numbers of a 127th of its largest; where one is not finite, all of them are NaN.
 TEST(CollectivePlacement, AsInt8BlocksHaveScales) {
   constexpr int64_t kBlock = 256, kCount = 2 * kBlock + 2;
-  const OpCase row = Case("all_reduce", {F32({kCount})}, {{"axis", kCollectiveAxis}, {"kind", "sum"}, {"wire", "int8"}}).Ranks(2);
+  const OpCase row =
+      Case("all_reduce", {F32({kCount})}, {{"axis", kCollectiveAxis}, {"kind", "sum"}, {"wire", "int8"}}).Ranks(2);
   std::vector<std::vector<Tensor>> inputs(2);
   for (std::vector<Tensor>& of_rank : inputs) of_rank.emplace_back(row.operands[0].type);
   const std::span<float> first = inputs[0][0].mutable_data<float>(), second = inputs[1][0].mutable_data<float>();

@@ -22,7 +22,8 @@ struct ConvolutionGeometry {
   }
 };
 
-const ConvolutionGeometry kPlainConvolution = {{6, 3, 5, 5}, {6, 3, 3, 3}, {6, 6, 3, 3}, {1, 1}, {0, 0}, {0, 0}, {1, 1}};
+const ConvolutionGeometry kPlainConvolution = {{6, 3, 5, 5}, {6, 3, 3, 3}, {6, 6, 3, 3}, {1, 1},
+                                               {0, 0},       {0, 0},       {1, 1}};
 
 std::vector<ConvolutionGeometry> ConvolutionGeometries() {
   return {
@@ -73,29 +74,36 @@ std::vector<OpCase> ConvolutionCases() {
   for (const ConvolutionGeometry& g : ConvolutionGeometries()) AddConvolution(rows, g, DType::kF32);
   AddConvolution(rows, kPlainConvolution, DType::kF16);
   AddConvolution(rows, kPlainConvolution, DType::kBF16);
-  const ConvolutionGeometry empty = ChangedConvolution([](ConvolutionGeometry& g) { g.x = g.x.WithDim(0, 0), g.y = g.y.WithDim(0, 0); });
+  const ConvolutionGeometry empty =
+      ChangedConvolution([](ConvolutionGeometry& g) { g.x = g.x.WithDim(0, 0), g.y = g.y.WithDim(0, 0); });
   rows.push_back(Case("convolution", {F32(empty.x), F32(empty.filter)}, empty.Attributes()).NoGradient("no elements"));
   rows.push_back(Case("convolution_grad_input", {F32(empty.filter), F32(empty.y)}, empty.With("input_shape", empty.x))
                      .NoGradient("no elements"));
   rows.push_back(Case("convolution_grad_filter", {F32(empty.x), F32(empty.y)}, empty.With("filter_shape", empty.filter))
                      .NoGradient("no elements"));
 
-  rows.push_back(Case("convolution", {F32(kPlainConvolution.x), F64(kPlainConvolution.filter)}, kPlainConvolution.Attributes()).Refused("C1"));
-  rows.push_back(Case("convolution", {I32(kPlainConvolution.x), I32(kPlainConvolution.filter)}, kPlainConvolution.Attributes()).Refused("C1"));
   rows.push_back(
-      Case("convolution_grad_input", {I32(kPlainConvolution.filter), I32(kPlainConvolution.y)}, kPlainConvolution.With("input_shape", kPlainConvolution.x))
+      Case("convolution", {F32(kPlainConvolution.x), F64(kPlainConvolution.filter)}, kPlainConvolution.Attributes())
           .Refused("C1"));
   rows.push_back(
-      Case("convolution_grad_filter", {I32(kPlainConvolution.x), I32(kPlainConvolution.y)}, kPlainConvolution.With("filter_shape", kPlainConvolution.filter))
+      Case("convolution", {I32(kPlainConvolution.x), I32(kPlainConvolution.filter)}, kPlainConvolution.Attributes())
           .Refused("C1"));
+  rows.push_back(Case("convolution_grad_input", {I32(kPlainConvolution.filter), I32(kPlainConvolution.y)},
+                      kPlainConvolution.With("input_shape", kPlainConvolution.x))
+                     .Refused("C1"));
+  rows.push_back(Case("convolution_grad_filter", {I32(kPlainConvolution.x), I32(kPlainConvolution.y)},
+                      kPlainConvolution.With("filter_shape", kPlainConvolution.filter))
+                     .Refused("C1"));
   AddRefusedConvolution(rows, ChangedConvolution([](ConvolutionGeometry& g) { g.x = {6, 3, 5}; }), "C2");
-  AddRefusedConvolution(rows, ChangedConvolution([](ConvolutionGeometry& g) { g.x = {6, 3}, g.filter = {6, 3}; }), "C2");
+  AddRefusedConvolution(rows, ChangedConvolution([](ConvolutionGeometry& g) { g.x = {6, 3}, g.filter = {6, 3}; }),
+                        "C2");
   AddRefusedConvolution(rows, ChangedConvolution([](ConvolutionGeometry& g) { g.stride = {1}; }), "C3");
   AddRefusedConvolution(rows, ChangedConvolution([](ConvolutionGeometry& g) { g.dilation = {1, 1, 1}; }), "C3");
   AddRefusedConvolution(rows, ChangedConvolution([](ConvolutionGeometry& g) { g.stride = {1, 0}; }), "C4");
   AddRefusedConvolution(rows, ChangedConvolution([](ConvolutionGeometry& g) { g.dilation = {0, 1}; }), "C4");
   AddRefusedConvolution(rows, ChangedConvolution([](ConvolutionGeometry& g) { g.padding_low = {-1, 0}; }), "C4");
-  AddRefusedConvolution(rows, ChangedConvolution([](ConvolutionGeometry& g) { g.padding_high = {0, int64_t{1} << 62}; }), "C4");
+  AddRefusedConvolution(
+      rows, ChangedConvolution([](ConvolutionGeometry& g) { g.padding_high = {0, int64_t{1} << 62}; }), "C4");
   AddRefusedConvolution(rows, ChangedConvolution([](ConvolutionGeometry& g) { g.filter = {6, 3, 0, 3}; }), "C4");
   AddRefusedConvolution(rows, ChangedConvolution([](ConvolutionGeometry& g) { g.filter = {6, 3, 6, 3}; }), "C5");
   AddRefusedConvolution(rows, ChangedConvolution([](ConvolutionGeometry& g) { g.dilation = {1, 3}; }), "C5");
@@ -107,12 +115,12 @@ std::vector<OpCase> ConvolutionCases() {
                      .Refused("C8"));
   rows.push_back(Case("convolution_grad_filter", {F32(other.x), F32(other.y)}, other.With("filter_shape", other.filter))
                      .Refused("C8"));
-  rows.push_back(
-      Case("convolution_grad_input", {F32(kPlainConvolution.filter), F32(kPlainConvolution.y)}, kPlainConvolution.With("input_shape", {6, 3, -5, 5}))
-          .Refused("C9"));
-  rows.push_back(
-      Case("convolution_grad_filter", {F32(kPlainConvolution.x), F32(kPlainConvolution.y)}, kPlainConvolution.With("filter_shape", {6, 3, 3, -3}))
-          .Refused("C9"));
+  rows.push_back(Case("convolution_grad_input", {F32(kPlainConvolution.filter), F32(kPlainConvolution.y)},
+                      kPlainConvolution.With("input_shape", {6, 3, -5, 5}))
+                     .Refused("C9"));
+  rows.push_back(Case("convolution_grad_filter", {F32(kPlainConvolution.x), F32(kPlainConvolution.y)},
+                      kPlainConvolution.With("filter_shape", {6, 3, 3, -3}))
+                     .Refused("C9"));
   return rows;
 }
 

@@ -32,7 +32,8 @@ void AppendGathers(std::vector<OpCase>& rows) {
     rows.push_back(Case(op, {Typed(dtype, {6}).In(0, 1), Indices({6, 2}, 6)}, AlongDim(0)));
   // Enough for several threads: rows, and elements.
   rows.push_back(Case(op, {F32({300, 80}), Indices({400}, 300)}, AlongDim(0)).NoGradient("large, and as the others"));
-  rows.push_back(Case(op, {F32({30, 50}), Indices({30, 600}, 50)}, AlongDim(1, 1)).NoGradient("large, and as the others"));
+  rows.push_back(
+      Case(op, {F32({30, 50}), Indices({30, 600}, 50)}, AlongDim(1, 1)).NoGradient("large, and as the others"));
   rows.push_back(Case(op, {F32({6, 0}), Indices({3}, 6)}, AlongDim(0)).NoGradient("no elements"));
   rows.push_back(Case(op, {F32({0, 4}), I64({0})}, AlongDim(0)).NoGradient("no elements"));
   rows.push_back(Case(op, {F32({6, 4}), F32({2})}, AlongDim(0)).Refused("C1"));

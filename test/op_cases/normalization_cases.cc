@@ -29,7 +29,7 @@ using ChangeRow = void (*)(std::vector<CaseOperand>&);
 
 // A negative row for each of the three ops.
 void AddRefusedNormalization(std::vector<OpCase>& rows, const char* constraint, ChangeRow change,
-                const AttributeMap& attributes = kEpsilon) {
+                             const AttributeMap& attributes = kEpsilon) {
   const Shape x = {2, 3, 4};
   std::vector<CaseOperand> inference = Inference(DType::kF32, x), training = Training(DType::kF32, x);
   std::vector<CaseOperand> grad = Grad(DType::kF32, x);

@@ -96,7 +96,8 @@ void ExpectEachRanksOwn(const OpCase& row, const std::vector<Placement>& placeme
       // The results of a fusion need not depend on all operands.
       EXPECT_TRUE(placement.is_local() || row.op == "fusion") << local->ToString();
       const Tensor& whole = (*expected)[i];
-      const Tensor own = placement.is_local() ? whole : LocalPart(whole, {{kLocalAxis, placement}}, TwoLocalRanks(), rank);
+      const Tensor own =
+          placement.is_local() ? whole : LocalPart(whole, {{kLocalAxis, placement}}, TwoLocalRanks(), rank);
       EXPECT_LE(RelativeDifference((*results)[r][i], own), 1e-9) << "result " << i << " on rank " << r;
     }
   }

@@ -192,7 +192,8 @@ TEST(Placement, EveryRuleThatSplitsIsUsedWithASplit) {
         if (used.contains(row.op)) break;
         if (HoldsPartialVariable(row, placements)) continue;
         Graph distributed = graph->Clone();
-        for (size_t i = 0; i < placements.size(); ++i) distributed.set_input_placements(i, {{kPlacedAxis, placements[i]}});
+        for (size_t i = 0; i < placements.size(); ++i)
+          distributed.set_input_placements(i, {{kPlacedAxis, placements[i]}});
         const absl::StatusOr<Graph> placed = passes::DistributeGraph(distributed, Mesh({{kPlacedAxis, ranks}}));
         ASSERT_TRUE(placed.ok()) << placed.status();
         const absl::StatusOr<Graph> local = VerifiedLocal(*placed);

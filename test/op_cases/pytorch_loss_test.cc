@@ -146,7 +146,7 @@ void ExpectResults(const LossCase& row, const std::vector<std::vector<Tensor>>& 
       const bool is_whole = size == expected.size();
       ASSERT_TRUE(is_whole || size * results.size() == expected.size()) << found.type();
       ExpectLoss(found, expected.data() + (is_whole ? 0 : rank * size), largest,
-                    (i == 0 ? "loss" : "grad/" + wrt[i - 1]) + " on rank " + std::to_string(rank));
+                 (i == 0 ? "loss" : "grad/" + wrt[i - 1]) + " on rank " + std::to_string(rank));
     }
   }
 }

@@ -27,7 +27,8 @@ void AppendCumulatives(const std::string& op, std::vector<OpCase>& rows) {
   rows.push_back(Case(op, {Tensor::Of<int64_t>({4}, {kMost, kMost, 3, -1})}, AlongDims(0, false, true)));
   // Enough for several threads, and more columns than a kernel may take at once.
   rows.push_back(Case(op, {F32({2, 150, 130}).In(0.9, 1.1)}, AlongDims(1)).NoGradient("large, and as the others"));
-  rows.push_back(Case(op, {F32({390, 100}).In(0.9, 1.1)}, AlongDims(1, true, true)).NoGradient("large, and as the others"));
+  rows.push_back(
+      Case(op, {F32({390, 100}).In(0.9, 1.1)}, AlongDims(1, true, true)).NoGradient("large, and as the others"));
   for (int64_t dim : {0, 1}) rows.push_back(Case(op, {F32({6, 0})}, AlongDims(dim)).NoGradient("no elements"));
   for (int64_t dim : {-1, 2}) rows.push_back(Case(op, {F32({2, 3})}, AlongDims(dim)).Refused("C1"));
   rows.push_back(Case(op, {F32({})}, AlongDims(0)).Refused("C1"));

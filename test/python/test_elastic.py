@@ -9,14 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lockstep import _elastic
+from lockstep import _elastic, _supervise
 from mpi_elastic import BATCH, PER_EPOCH, SAVE_EVERY, STEPS
 from ranks import MPI_ENVIRONMENT
 
@@ -121,7 +121,7 @@ def test_what_a_job_leaves_is_ended_first(tmp_path: Path) -> None:
     stderr = supervisor.communicate(timeout=240)[1]
     assert supervisor.returncode == 0, stderr
     assert "exit code 137" in stderr
-    assert not [each for each in before if Path(f"/proc/{each}").exists()]
+    assert ended(before)
     assert_trained_once(tmp_path, [0, 5])
 
 
@@ -132,7 +132,7 @@ def test_who_is_told_to_end_ends_the_job(tmp_path: Path) -> None:
     before = below(supervisor.pid)
     supervisor.terminate()
     assert supervisor.wait(timeout=60) == 128 + signal.SIGTERM
-    assert not [each for each in before if Path(f"/proc/{each}").exists()]
+    assert ended(before)
     assert sorted(trained_by(tmp_path)) == [0], "and nothing is started again"
 
 
@@ -275,6 +275,11 @@ def test_wrong_arguments(arguments: list[str], message: str) -> None:
 
 def test_options_of_the_program_are_its_own() -> None:
     _elastic._check_leaves_places(["mpirun", "-x", "A", "env", "-n", "--host", "h"])
+
+
+def ended(processes: Sequence[int]) -> bool:
+    """Whether these are gone within seconds: who was killed may be there until the system has noticed."""
+    return _supervise.wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in processes), 10)
 
 
 def await_file(path: Path) -> None:
