@@ -97,6 +97,8 @@ def chosen(mutants: list[Mutant], arguments: argparse.Namespace) -> list[Mutant]
 def build(tests: list) -> None:
     print(f"mutants: building {len(tests)} tests", flush=True)
     options = ["--noshow_progress", "--keep_going", "--output_filter=^//nothing"]  # the switches are full of warnings
+    # Misuse of the standard library that a mutant brings about ends the program, instead of perhaps going unnoticed.
+    options.append("--copt=-D_GLIBCXX_ASSERTIONS")
     done = checkout.bazel("build", *options, *[test.label for test in tests], capture=False)
     if done.returncode != 0:
         sys.exit("mutants: the copy does not build")

@@ -12,8 +12,7 @@ import re
 
 from source import Kind, Mutant
 
-# `#pragma once` is for headers.
-HEAD = pathlib.Path(__file__).with_name("switch.h").read_text().replace("#pragma once\n", "")
+HEAD = pathlib.Path(__file__).with_name("switch.h").read_text()
 
 
 @dataclasses.dataclass

@@ -1,11 +1,8 @@
 // Stands at the top of a source that holds mutants (see schemata.py); nothing else includes it. Any thread may call.
 
-#pragma once
-
-// Misuse of the standard library that a mutant brings about ends the program, instead of perhaps going unnoticed.
-#ifndef _GLIBCXX_ASSERTIONS
-#define _GLIBCXX_ASSERTIONS 1
-#endif
+// A guard, as several such sources can be one unit.
+#ifndef LOCKSTEP_MUTANTS_SWITCH_
+#define LOCKSTEP_MUTANTS_SWITCH_
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -38,3 +35,5 @@ inline bool Is(int id) {
 }
 
 }  // namespace lockstep_mutants
+
+#endif  // LOCKSTEP_MUTANTS_SWITCH_
