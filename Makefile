@@ -9,7 +9,7 @@ RANKS ?= 2
 EXAMPLE ?= mnist
 PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants test/fuzz test/cuda_abi test/cuda_check test/hosts test/faults benchmarks tools frontends runtime/comm/hosts_test.py)
 # The extension module and the tools; the tests are built by `make test`.
-BUILD_TARGETS = $(or $(strip $(if $(wildcard python_bindings/BUILD),//python_bindings:_lockstep) //tools:lockstep-opt //tools:lockstep-run),//...)
+BUILD_TARGETS = //python_bindings:_lockstep //tools:lockstep-opt //tools:lockstep-run
 CPP_FILES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.inc')
 export BAZEL BAZEL_FLAGS
 
