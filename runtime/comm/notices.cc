@@ -28,7 +28,7 @@ bool Notices::HasLeft(int rank) const { return std::find(left_.begin(), left_.en
 void Notices::TellOthers(const Links::Notice& notice) {
   const int here = GroupOf(group_.world_rank());
   for (int rank = 0; rank < group_.world_size(); ++rank) {
-    if (GroupOf(rank) != here) links_.SendNotice(rank, notice);
+    if (GroupOf(rank) != here && !HasLeft(rank)) links_.SendNotice(rank, notice);
   }
 }
 

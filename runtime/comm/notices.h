@@ -45,7 +45,7 @@ class Notices {
     Search::Reply reply;
   };
   void Take(const Links::Notice& notice);
-  void TellOthers(const Links::Notice& notice);
+  void TellOthers(const Links::Notice& notice);  // all ranks of the groups that are still there
 
   Group& group_;
   Links& links_;

@@ -211,6 +211,9 @@ TEST_F(NoticesTest, TheLastOfAGroupSaysThatItIsGone) {
   EXPECT_TRUE(first_.notices->Poll().ok());
   EXPECT_TRUE(first_.notices->HasLeft(0));
   for (int rank : {1, 2, 3}) EXPECT_FALSE(first_.notices->HasLeft(rank)) << rank;
+  // It is told nothing more.
+  first_.notices->Leave(/*last_of_group=*/true);
+  EXPECT_THAT(first_.links.TakeSent(NoticeKind::kLeft), testing::Not(testing::Contains(0)));
 }
 
 // A failure is told by a rank that leaves, too, and it does not say that it is done.

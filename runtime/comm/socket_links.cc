@@ -122,7 +122,8 @@ class SocketLinks final : public Links {
 
   ~SocketLinks() override {
     const absl::Duration end = SteadyNow() + kFarewell;
-    const auto has_more = [](const Outgoing& out) { return !out.queue.empty(); };
+    const auto has_more = [this](const Outgoing& out) { return !out.queue.empty() && lost_[out.to].ok(); };
+    Progress(absl::ZeroDuration());  // most of it goes at once, and then there is nothing to wait for
     while (std::any_of(outgoing_.begin(), outgoing_.end(), has_more) && SteadyNow() < end) Progress(end - SteadyNow());
     listener_->Close(channel_);
   }

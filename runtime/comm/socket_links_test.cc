@@ -240,6 +240,29 @@ TEST(SocketLinks, WhatWasSentArrivesThoughTheSenderLeaves) {
   EXPECT_TRUE(AreEqual(received, Message(kBytes, 7)));
 }
 
+// Leaving takes no time when all messages have gone, nor when the peer, to which they are, has left before.
+TEST(SocketLinks, LeavingWaitsForNothingInVain) {
+  auto listeners = std::vector{SocketListener::Create("lo").value(), SocketListener::Create("lo").value()};
+  const std::vector<SocketPlace> places = {listeners[0]->place(), listeners[1]->place()};
+  for (const bool peer_leaves_first : {false, true}) {
+    std::vector<std::unique_ptr<Links>> links;
+    for (int rank : {0, 1}) links.push_back(CreateSocketLinks(listeners[rank], rank, places, {0, 1}).value());
+    auto receive = links[0]->Receive(1, 0, Message(1)).value();
+    auto send = links[1]->Send(0, 0, Message(1)).value();
+    ASSERT_TRUE(Until([&] { return IsDone(*receive); }, {links[0].get(), links[1].get()}));
+    if (peer_leaves_first) {
+      links[1].reset();
+    } else {
+      auto there = links[0]->Send(1, 0, Message(1)).value();
+      ASSERT_TRUE(Until([&] { return IsDone(*there); }, {links[0].get(), links[1].get()}));
+    }
+    links[0]->SendNotice(1, {.kind = Links::Notice::Kind::kLeft, .status = {}});
+    const absl::Duration begin = SteadyNow();
+    links[0].reset();
+    EXPECT_LT(SteadyNow() - begin, absl::Milliseconds(150)) << peer_leaves_first;
+  }
+}
+
 TEST(SocketLinks, WhoHasNoTimeLeftDoesNotWait) {
   auto links = LinksOf(2);
   std::future<void> progress = std::async(std::launch::async, [&] { links[0]->Progress(-absl::Milliseconds(2)); });
