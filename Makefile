@@ -44,6 +44,9 @@ test: setup ## Every test, C++ and Python
 	  echo "make: not everything builds; the tests that do run all the same"
 	@bazel/run_tests.py
 
+test-everything: build ## Every test with each case that its tables and loops have; `make test` takes a share of them
+	@LOCKSTEP_TEST_EVERYTHING=1 bazel/run_tests.py --config=everything
+
 includes: setup ## Compile each source and each header alone, so that an include that is missing shows
 	$(BAZEL) build $(BAZEL_FLAGS) --define=units=off --copt=-O0 --keep_going //...
 
@@ -106,4 +109,4 @@ clean: ## Remove what building and training made (not .venv, not the cache)
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so
 
-.PHONY: help setup build train test includes test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle bench scaling docs format lint tidy clean
+.PHONY: help setup build train test test-everything includes test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle bench scaling docs format lint tidy clean

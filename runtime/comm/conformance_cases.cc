@@ -14,10 +14,16 @@ std::vector<ConformanceCase> ConformanceCases() {
   return all;
 }
 
-std::vector<ConformanceCase> SleepingCases() {
-  std::vector<ConformanceCase> all = ConformanceCases();
-  std::erase_if(all, [](const ConformanceCase& test) { return !test.sleeps; });
-  return all;
+std::vector<ConformanceCase> WaitingCases() {
+  std::vector<ConformanceCase> cases = ConformanceCases();
+  std::erase_if(cases, [](const ConformanceCase& test) { return !test.waits; });
+  return cases;
+}
+
+std::vector<ConformanceCase> ComputingCases() {
+  std::vector<ConformanceCase> cases = ConformanceCases();
+  std::erase_if(cases, [](const ConformanceCase& test) { return test.waits; });
+  return cases;
 }
 
 }  // namespace lockstep

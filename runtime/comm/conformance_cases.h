@@ -20,15 +20,16 @@ struct ConformanceCase {
   Communicator::Options options;
   // Runs one rank's part. OK, or what was wrong.
   std::function<absl::Status(Communicator&)> run;
-  // It does hardly anything else: drivers run it at the same time in several worlds.
-  bool sleeps = false;
+  // It waits and hardly computes: drivers run it in several worlds at a time.
+  bool waits = false;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const ConformanceCase& test) { return out << test.name; }
 
 // Each case needs a world of its own: some leave it in error.
 std::vector<ConformanceCase> ConformanceCases();
-// Those of them that sleep.
-std::vector<ConformanceCase> SleepingCases();
+// Those of them that wait, and the others.
+std::vector<ConformanceCase> WaitingCases();
+std::vector<ConformanceCase> ComputingCases();
 
 }  // namespace lockstep

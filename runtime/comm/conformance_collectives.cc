@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "bazel/num_cases.h"
 #include "core/collective_op.h"
 #include "core/dtype.h"
 #include "core/status.h"
@@ -19,7 +20,6 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kCounts[] = {0, 1, 10, 11, 1000, kMost};
 constexpr ReduceKind kKinds[] = {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax, ReduceKind::kProd,
                                  ReduceKind::kMean};
 
@@ -217,8 +217,9 @@ absl::Status RunAndCheck(Communicator& c, Op op, ReduceKind kind, int64_t count,
   return absl::OkStatus();
 }
 
-// Every dtype and kind, in place or not, registered or not, up to 1000 elements; of more every so many variants. Under
-// sanitizers of all counts: what races, or reads beyond its memory, does so whatever the numbers are.
+// Every dtype and kind, in place or not, registered or not, up to 1000 elements, and of more elements every so many
+// variants. Outside of `make test-everything` every so many variants of all counts; which ones, depends on the number
+// of ranks.
 absl::Status Sweep(Communicator& c, Op op) {
   const bool reduces = TraitsOf(op).reduces, shares = TraitsOf(op).counts_slices();
   const bool may_be_in_place =
@@ -226,10 +227,11 @@ absl::Status Sweep(Communicator& c, Op op) {
   // They divide neither the number of dtypes nor those of kinds and places: else they would meet the same ones again
   // and again. What is large takes nearly all of the time under sanitizers.
   const int stride = reduces ? 11 : 3, large_stride = !kIsSanitized ? stride : reduces ? 37 : 7;
-  int variant = 0;
-  for (int64_t count : kCounts) {
+  const int small_stride = TestsEverything() ? 1 : stride;
+  int variant = c.size();
+  for (int64_t count : {int64_t{0}, int64_t{1}, int64_t{10}, int64_t{11}, int64_t{1000}, Most()}) {
     const bool is_large = count > 1000;
-    if (is_large && shares) count /= c.size();  // a million in all
+    if (is_large && shares) count /= c.size();  // so many in all
     for (bool registered : {false, true}) {
       const size_t bytes = count * sizeof(double) * (shares ? c.size() : 1);
       ASSIGN_OR_RETURN(Operand a, Operand::Make(c, registered, bytes));
@@ -239,7 +241,7 @@ absl::Status Sweep(Communicator& c, Op op) {
           if (!reduces && kind != ReduceKind::kSum) continue;
           for (bool in_place : {false, true}) {
             if (in_place && !may_be_in_place) continue;
-            if (is_large ? variant++ % large_stride != 0 : kIsSanitized && variant++ % stride != 0) continue;
+            if (variant++ % (is_large ? large_stride : small_stride) != 0) continue;
             const std::string title = Title(op, dtype, kind, count, registered, in_place);
             RETURN_IF_ERROR(DispatchDType(dtype, [&](auto tag) {
               return RunAndCheck<typename decltype(tag)::type>(c, op, kind, count, in_place, a, b, title);
@@ -257,7 +259,7 @@ absl::Status Pieces(Communicator& c) {
   const auto align = [](size_t bytes) { return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment; };
   const int n = c.size();
   for (const std::vector<int64_t>& counts :
-       {std::vector<int64_t>{5}, {1, 0, 17, 3}, {30000, 1, 2, 16}, {0, 0}, {kMost / (4 * n), 7, kMost / (8 * n)}}) {
+       {std::vector<int64_t>{5}, {1, 0, 17, 3}, {30000, 1, 2, 16}, {0, 0}, {Most() / (4 * n), 7, Most() / (8 * n)}}) {
     const auto num_pieces = static_cast<int>(counts.size());
     std::vector<size_t> small = {0}, large = {0};  // where pieces begin, and the end
     for (const int64_t count : counts) {
@@ -466,7 +468,7 @@ std::vector<ConformanceCase> CollectiveCases() {
       {"Gather", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kGather); }},
       {"Scatter", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kScatter); }},
       {"Pieces", 1, kNormal, Pieces},
-      {"BarrierWaits", 1, kNormal, BarrierWaits},
+      {"BarrierWaits", 1, kNormal, BarrierWaits, /*waits=*/true},
       {"ManyInFlight", 1, kNormal, ManyInFlight},
       {"MixedMemory", 1, kNormal, MixedMemory},
       {"MemoryComesAndGoes", 1, kNormal, MemoryComesAndGoes},

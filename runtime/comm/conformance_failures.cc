@@ -232,7 +232,7 @@ absl::Status LeavingInFlightIsAnAbort(Communicator& c) {
 std::vector<ConformanceCase> FailureCases() {
   using Evidence = Communicator::Evidence;
   const Communicator::Options hurried{.timeout = kHurry};
-  return {
+  std::vector<ConformanceCase> cases = {
       {"DifferentCounts", 2, kNormal, DifferentCounts},
       {"DifferentOps", 2, kNormal, DifferentOps},
       {"DifferentPairs", 2, kNormal, DifferentPairs},
@@ -271,15 +271,15 @@ std::vector<ConformanceCase> FailureCases() {
                                   {"replicas of the states differ (0x0000000000000009 and 0x0000000000000000)"});
        }},
       {"AbortReachesPeers", 2, kNormal, AbortReachesPeers},
-      {"OperandsAreFreeAfterAnAbort", 1, kNormal, OperandsAreFreeAfterAnAbort},
-      {"LateFirstRankIsNamed", 2, hurried, [](Communicator& c) { return LateRankIsNamed(c, 0); }, /*sleeps=*/true},
-      {"LateMiddleRankIsNamed", 3, hurried, [](Communicator& c) { return LateRankIsNamed(c, c.size() / 2); },
-       /*sleeps=*/true},
-      {"LateLastRankIsNamed", 2, hurried, [](Communicator& c) { return LateRankIsNamed(c, c.size() - 1); },
-       /*sleeps=*/true},
+      {"LateFirstRankIsNamed", 2, hurried, [](Communicator& c) { return LateRankIsNamed(c, 0); }},
+      {"LateMiddleRankIsNamed", 3, hurried, [](Communicator& c) { return LateRankIsNamed(c, c.size() / 2); }},
+      {"LateLastRankIsNamed", 2, hurried, [](Communicator& c) { return LateRankIsNamed(c, c.size() - 1); }},
       {"RankThatLeavesIsNamed", 2, kNormal, RankThatLeavesIsNamed},
       {"LeavingInFlightIsAnAbort", 2, kNormal, LeavingInFlightIsAnAbort},
   };
+  for (ConformanceCase& test : cases) test.waits = true;
+  cases.push_back({"OperandsAreFreeAfterAnAbort", 1, kNormal, OperandsAreFreeAfterAnAbort});
+  return cases;
 }
 
 }  // namespace lockstep

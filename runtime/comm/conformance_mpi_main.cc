@@ -1,5 +1,5 @@
 // One rank of the conformance suite over MPI; mpi_test.sh starts it under mpirun and counts the ranks.
-//   conformance_mpi_main RANKS [max_group=N] [in_rank_order] [by_mpi=R|all] [route=NAME] [measured=R]
+//   conformance_mpi_main RANKS [only=CASE] [max_group=N] [in_rank_order] [by_mpi=R|all] [route=NAME] [measured=R]
 //   [die=R] [stop=R [after=MS]] [late_Init=R] [late_Finalize=R] [single=R]
 // Prints "rank R of N on HOST: K cases passed" and exits with 0, or says what failed. With die=R rank R kills itself in
 // the midst of a collective, and the others print what they learn. With stop=R rank R is stopped (SIGSTOP) before a
@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -154,15 +155,22 @@ bool RunCase(const ConformanceCase& test, std::unique_ptr<Communicator> world, i
   return status.ok();
 }
 
-int RunCases(const MpiOptions& options, int ranks, bool in_rank_order) {
+int RunCases(const MpiOptions& options, int ranks, bool in_rank_order, const std::string& only) {
   std::atomic<int> passed{0}, failed{0};
   int rank = -1;
   std::string host;
-  std::vector<std::thread> asleep;  // cases that sleep meanwhile
+  // Those that wait run at once, and first: what they say of time is then not about what the others compute.
+  std::vector<ConformanceCase> cases = ConformanceCases();
+  std::stable_partition(cases.begin(), cases.end(), [](const ConformanceCase& test) { return test.waits; });
+  std::vector<std::thread> waiting;
+  const auto await = [&waiting] {
+    for (std::thread& thread : waiting) thread.join();
+    waiting.clear();
+  };
   Watchdog watchdog;
   const int watched = RankText().empty() ? 0 : std::stoi(RankText());
-  for (const ConformanceCase& test : ConformanceCases()) {
-    if (ranks < test.min_ranks) continue;
+  for (const ConformanceCase& test : cases) {
+    if (ranks < test.min_ranks || (!only.empty() && test.name != only)) continue;
     watchdog.Begin(watched, test.name);
     absl::StatusOr<std::unique_ptr<Communicator>> world = MakeWorld(options, test, in_rank_order);
     watchdog.End(watched);
@@ -176,10 +184,14 @@ int RunCases(const MpiOptions& options, int ranks, bool in_rank_order) {
     auto run = [&passed, &failed, ranks, test, communicator = *std::move(world)]() mutable {
       ++(RunCase(test, std::move(communicator), ranks) ? passed : failed);
     };
-    if (test.sleeps) asleep.emplace_back(std::move(run));
-    else run();
+    if (test.waits) {
+      waiting.emplace_back(std::move(run));
+    } else {
+      await();
+      run();
+    }
   }
-  for (std::thread& thread : asleep) thread.join();
+  await();
   std::printf("rank %d of %d on %s: %d cases passed\n", rank, ranks, host.c_str(), passed.load());
   return failed == 0 && passed > 0 ? 0 : 1;
 }
@@ -188,11 +200,12 @@ int Main(int argc, char** argv) {
   MpiOptions options;
   options.routes = MpiOptions::Routes::kDefault;
   int ranks = argc > 1 ? std::atoi(argv[1]) : 0;
-  std::string loop;
+  std::string loop, only;
   bool in_rank_order = false;
   int victim = -1, stopped = -1, after = 0, late_init = -1, late_finalize = -1, single = -1;
   for (int i = 2; i < argc; ++i) {
     const std::string argument = argv[i];
+    if (argument.rfind("only=", 0) == 0) only = argument.substr(5);
     if (argument.rfind("max_group=", 0) == 0) options.max_group = std::stoi(argument.substr(10));
     if (argument == "in_rank_order") in_rank_order = true;
     if (argument == "by_mpi=all" || argument == "by_mpi=" + RankText())
@@ -212,7 +225,7 @@ int Main(int argc, char** argv) {
   if (late_init >= 0 || late_finalize >= 0) return ComeAndGo(options, late_init, late_finalize).ok() ? 0 : 1;
   if (stopped >= 0) return StopInACollective(options, stopped, after).ok() ? 0 : 1;
   if (victim >= 0) return DieInACollective(options, victim).ok() ? 0 : 1;
-  return RunCases(options, ranks, in_rank_order);
+  return RunCases(options, ranks, in_rank_order, only);
 }
 
 }  // namespace

@@ -146,14 +146,16 @@ std::vector<ConformanceCase> SplitCases() {
          return FailureReachesAll(
              c, [](Communicator&, Communicator& part) { part.Abort(absl::CancelledError("no more of this")); },
              "no more of this");
-       }},
+       },
+       /*waits=*/true},
       {"AbortOfTheWorldReachesParts", 2, kNormal,
        [](Communicator& c) {
          return FailureReachesAll(
              c, [](Communicator& world, Communicator&) { world.Abort(absl::CancelledError("no more at all")); },
              "no more at all");
-       }},
-      {"PartsDisagree", 3, kNormal, PartsDisagree},
+       },
+       /*waits=*/true},
+      {"PartsDisagree", 3, kNormal, PartsDisagree, /*waits=*/true},
   };
 }
 

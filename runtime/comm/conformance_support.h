@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "bazel/num_cases.h"
 #include "core/status.h"
 #include "runtime/comm/conformance_cases.h"
 #include "runtime/communicator.h"
@@ -26,8 +27,8 @@ inline constexpr bool kIsSanitized = true;
 #else
 inline constexpr bool kIsSanitized = false;
 #endif
-// Under sanitizers an access costs up to a hundred times as much; in fewer elements there are many chunks, too.
-inline constexpr int64_t kMost = kIsSanitized ? 100000 : 1000000;
+// The largest number of elements. In a tenth there are many chunks, too.
+inline int64_t Most() { return TestsEverything() ? 1000000 : 100000; }
 
 #ifdef __SANITIZE_THREAD__
 inline constexpr absl::Duration kHurry = absl::Seconds(2);

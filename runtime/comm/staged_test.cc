@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "bazel/num_cases.h"
 #include "core/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -123,8 +124,9 @@ std::vector<std::tuple<Kind, int, ConformanceCase>> Table() {
     for (int ranks : {1, 2, 3, 4, 7}) {
       if (kind == Kind::kCuda && ranks != 2 && ranks != 4) continue;  // each costs as much as a world of threads
       if ((kind == Kind::kLazyCuda || kind == Kind::kSharedCuda) && ranks != 3) continue;
-      for (ConformanceCase& test : ConformanceCases()) {
-        if (ranks >= test.min_ranks && !test.sleeps) table.emplace_back(kind, ranks, std::move(test));
+      if (!TestsEverything() && ranks != (kind == Kind::kCuda ? 2 : 3)) continue;
+      for (ConformanceCase& test : ComputingCases()) {
+        if (ranks >= test.min_ranks) table.emplace_back(kind, ranks, std::move(test));
       }
     }
   }
@@ -148,9 +150,9 @@ class Staged : public ::testing::TestWithParam<Kind> {
 
 INSTANTIATE_TEST_SUITE_P(All, Staged, ::testing::ValuesIn(kKinds), [](const auto& info) { return Name(info.param); });
 
-// The cases of the suite that sleep, in all worlds at once.
-TEST_P(Staged, SleepingCases) {
-  const std::vector<ConformanceCase> cases = SleepingCases();
+// The cases of the suite that wait, in all worlds at once.
+TEST_P(Staged, WaitingCases) {
+  const std::vector<ConformanceCase> cases = WaitingCases();
   EXPECT_GE(cases.size(), 3u);
   const Devices devices(GetParam(), static_cast<int>(cases.size()) * 5);
   std::vector<std::thread> worlds;
