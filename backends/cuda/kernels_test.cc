@@ -124,7 +124,9 @@ TEST_P(Kernels, ComputeWhatTheInterpreterDoes) {
     ExpectSame(*graph, RankInputs(GetParam()), order);
 }
 
-TEST_P(Kernels, TreatSpecialValuesAsTheInterpreter) {
+using KernelsOfSpecialValues = Kernels;
+
+TEST_P(KernelsOfSpecialValues, AreThoseOfTheInterpreter) {
   const auto graph = CaseGraph(GetParam());
   ASSERT_TRUE(graph.ok()) << graph.status();
   for (const SpecialInputs& special : SpecialRankInputs(GetParam())) ExpectSame(*graph, special.inputs, Order::kMixed);
@@ -158,6 +160,8 @@ std::string NameOf(const ::testing::TestParamInfo<OpCase>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OpCases, Kernels, ::testing::ValuesIn(Rows()), NameOf);
+
+INSTANTIATE_TEST_SUITE_P(OpCases, KernelsOfSpecialValues, ::testing::ValuesIn(SomeOf(Rows())), NameOf);
 
 INSTANTIATE_TEST_SUITE_P(OpCases, DecomposedOps, ::testing::ValuesIn(DecomposedRows()), NameOf);
 

@@ -96,6 +96,7 @@ class Machine:
         environment["LD_LIBRARY_PATH"] = ":".join(filter(None, paths))
         environment["PATH"] = f"{ROOT / 'bin'}:{self.theirs.get('PATH', '/usr/bin:/bin')}"
         environment["PYTHONPATH"] = str(ROOT / "python_bindings")
+        environment["LOCKSTEP_TEST_EVERYTHING"] = "1"  # each case: no test elsewhere runs them on a GPU
         environment["CUDA_CACHE_PATH"] = str(self.scratch / "cuda-cache")  # the driver's, of compiled PTX
         known = [self.theirs.get("LOCKSTEP_CUDA_PATH", ""), *self.nvidia]
         if any(known):

@@ -171,7 +171,7 @@ spawn others_say $patient "DEADLINE_EXCEEDED: .*$stopped" gpus=1 over=host stop=
 spawn others_say $soon "$died" gpus=1 over=host kill=step
 spawn others_say $soon "$label" gpus=1 over=host label=step
 spawn others_say $soon "$label" threads=3 gpus=1 over=host label=step run=3
-if [ -z "${LOCKSTEP_SANITIZED:-}" ]; then
+if [ -n "${LOCKSTEP_TEST_EVERYTHING:-}" ]; then
   spawn others_say $patient "DEADLINE_EXCEEDED: .*$stopped" over=nccl stop=step
   spawn others_say $patient "DEADLINE_EXCEEDED: .*$stopped" over=nccl stop=load
   spawn others_say $soon "$died" over=nccl kill=open

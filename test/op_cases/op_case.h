@@ -110,6 +110,8 @@ inline size_t GradientOf(const OpDef& op) { return op.operand_names().size() - 1
 const std::vector<OpCase>& AllOpCases();
 std::vector<OpCase> AcceptedOpCases();
 std::vector<OpCase> RefusedOpCases();
+// Of each op's rows the first and each third after it; in `make test-everything` all.
+std::vector<OpCase> SomeOf(const std::vector<OpCase>& rows);
 
 // The operands' values, the same at each call; the random ones depend on `seed`.
 std::vector<Tensor> CaseInputs(const OpCase& row, uint64_t seed = 1);

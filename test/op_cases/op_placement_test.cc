@@ -114,7 +114,7 @@ TEST_P(PlacementTest, RanksComputeWhatOneRankDoes) {
   const OpCase row = InDouble(GetParam());
   for (int64_t ranks : {2, 3}) {
     for (const std::vector<Placement>& placements :
-         Combinations(row, ranks, UnderSanitizer() ? 8 : kMostCombinations)) {
+         Combinations(row, ranks, UnderSanitizer() ? 8 : NumCases(kMostCombinations))) {
       ExpectOneRankResults(row, placements, ranks);
       if (HasFatalFailure() || HasNonfatalFailure()) return;
     }
