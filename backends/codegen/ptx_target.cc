@@ -3,6 +3,7 @@
 #include "backends/codegen/grid_target.h"
 #include "backends/codegen/module_compiler.h"
 #include "backends/codegen/ptx_architecture.h"
+#include "backends/codegen/widen_ptx.h"
 #include "core/attributes.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
 #include "llvm/MC/MCSubtargetInfo.h"
@@ -58,7 +59,10 @@ class PtxTarget final : public GridTarget {
   explicit PtxTarget(std::unique_ptr<ModuleCompiler> compiler) : compiler_(std::move(compiler)) {}
   ThreadEmitter& machine() override { return machine_; }
   void Prepare(llvm::Module& module) override { compiler_->Prepare(module); }
-  absl::StatusOr<std::string> Assemble(llvm::Module& module) override { return compiler_->CompileToText(module); }
+  absl::StatusOr<std::string> Assemble(llvm::Module& module) override {
+    ASSIGN_OR_RETURN(const std::string ptx, compiler_->CompileToText(module));
+    return WidenPtx(ptx);
+  }
 
  private:
   const std::unique_ptr<ModuleCompiler> compiler_;

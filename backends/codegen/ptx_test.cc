@@ -8,6 +8,7 @@
 
 #include "backends/codegen/grid_compiler.h"
 #include "backends/codegen/ptx_architecture.h"
+#include "backends/codegen/widen_ptx.h"
 #include "bazel/num_cases.h"
 #include "core/printer.h"
 #include "gtest/gtest.h"
@@ -41,6 +42,16 @@ std::string Assemble(const std::string& ptx, const std::string& name) {
   return exit_code == 0 ? text : text + "exit code " + std::to_string(exit_code);
 }
 
+// An instruction that ptxas gets wrong in 16 bits, as widen_ptx.h says; empty if there is none.
+std::string NarrowArithmetic(const std::string& ptx) {
+  for (const char* op : {"abs", "max", "min", "neg", "sub"}) {
+    for (const char* type : {".s16", ".u16"}) {  // and .s16x2, .u16x2
+      if (ptx.find(std::string("\n\t") + op + type) != std::string::npos) return std::string(op) + type;
+    }
+  }
+  return "";
+}
+
 // The rows' graphs of which a loop can be made.
 std::vector<std::pair<std::string, Graph>> Loops() {
   std::vector<std::pair<std::string, Graph>> loops;
@@ -65,6 +76,7 @@ TEST(Ptx, OfEveryLoopAmongTheOpCases) {
       if (!ptx.ok()) problems[i] = ptx.status().ToString();
       else if (ptx->find(".visible .entry lockstep_loop(") == std::string::npos) problems[i] = "no kernel";
       else if (ptx->find(".extern .func") != std::string::npos) problems[i] = "calls a function that is not there";
+      else if (!NarrowArithmetic(*ptx).empty()) problems[i] = "has a " + NarrowArithmetic(*ptx);
       else if (assemble && (i % 3 == 0 || TestsEverything())) problems[i] = Assemble(*ptx, std::to_string(i));
     }
   };
@@ -90,6 +102,34 @@ TEST(Ptx, RoundsEveryOpByItself) {
   EXPECT_NE(ptx.find("div.rn.f32"), std::string::npos);
   EXPECT_EQ(ptx.find("fma"), std::string::npos);
   EXPECT_EQ(ptx.find(".ftz"), std::string::npos);
+}
+
+TEST(Ptx, OfNarrowIntegersIsWideWhereTheAssemblerIsWrong) {
+  for (const std::string op : {"abs", "max", "min", "neg", "sub"}) {
+    const std::string operands = op == "abs" || op == "neg" ? " %x" : " %x, %y";
+    for (const std::string dtype : {"i8", "i16"}) {
+      const std::string type = dtype + "[100003]";
+      const std::string text = "graph @f(%x: " + type + ", %y: " + type + ") -> (z: " + type + ") { %z = " + op +
+                               operands + " : " + type + " return %z }";
+      const std::string ptx = PtxOf(Parse(text.c_str())).value();
+      EXPECT_NE(ptx.find("\t" + op + ".s32"), std::string::npos) << ptx;
+      EXPECT_EQ(NarrowArithmetic(ptx), "") << ptx;
+    }
+  }
+}
+
+TEST(WidenPtx, ReplacesAnInstructionAndNothingElse) {
+  EXPECT_EQ(WidenPtx("\tadd.s16 \t%rs1, %rs2, 1;\n\tmax.s32 \t%r1, %r2, 0;\n\tmax.s16x2 \t%r1, %r2, %r3;\n}"),
+            "\tadd.s16 \t%rs1, %rs2, 1;\n\tmax.s32 \t%r1, %r2, 0;\n\tmax.s16x2 \t%r1, %r2, %r3;\n}");
+  EXPECT_EQ(WidenPtx("\tneg.s16 \t%rs1, %rs2;\n"),
+            "\t{\n\t.reg .b16 \t%narrow<2>;\n\t.reg .b32 \t%wide<2>;\n"
+            "\tmov.b16 \t%narrow0, %rs2;\n\tcvt.s32.s16 \t%wide0, %narrow0;\n"
+            "\tneg.s32 \t%wide0, %wide0;\n\tcvt.u16.u32 \t%rs1, %wide0;\n\t}\n");
+  EXPECT_EQ(WidenPtx("min.u16 \t%rs1, %rs2, -1;"),
+            "\t{\n\t.reg .b16 \t%narrow<2>;\n\t.reg .b32 \t%wide<2>;\n"
+            "\tmov.b16 \t%narrow0, %rs2;\n\tcvt.u32.u16 \t%wide0, %narrow0;\n"
+            "\tmov.b16 \t%narrow1, -1;\n\tcvt.u32.u16 \t%wide1, %narrow1;\n"
+            "\tmin.u32 \t%wide0, %wide0, %wide1;\n\tcvt.u16.u32 \t%rs1, %wide0;\n\t}");
 }
 
 TEST(Ptx, ReadsAndWritesVectors) {

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "test/op_cases/op_case_graph.h"
 #include "test/op_cases/special_values.h"
+#include "test/op_cases/taps_over_zeros.h"
 
 namespace lockstep {
 namespace {
@@ -31,6 +32,19 @@ bool IsMinOrMaxOfRanks(const OpCase& row) {
   if (row.ranks == 0 || kind == row.attributes.end()) return false;
   const auto& name = std::get<std::string>(kind->second);
   return name == "min" || name == "max";
+}
+
+// cuDNN has engines of both kinds and chooses by dtype, shape and GPU: on an H200 it left taps over padding out in f64,
+// and multiplied with zeros in gradients of inputs of f32. The fake one does as the interpreter does.
+bool LeavesTapsOpen(const OpCase& row) {
+  return IsExempt(row, Exemption::kTapsOverZeros) || (HasTaps(row) && IsGpu() && !IsFake());
+}
+
+// What a rank's only result may be.
+std::vector<Tensor> Accepted(const OpCase& row, const std::vector<Tensor>& operands, const Tensor& interpreted) {
+  if (!LeavesTapsOpen(row)) return {interpreted};
+  OverZeros over_zeros = ComputeOverZeros(row, operands);
+  return {std::move(over_zeros.left_out), std::move(over_zeros.multiplied)};
 }
 
 class OpCases : public testing::TestWithParam<OpCase> {};
@@ -68,7 +82,8 @@ TEST_P(OpCasesWithSpecialValues, TreatsSpecialValuesAsTheInterpreter) {
     ASSERT_TRUE(expected.ok()) << expected.status();
     for (size_t rank = 0; rank < expected->size(); ++rank) {
       for (size_t i = 0; i < (*expected)[rank].size(); ++i) {
-        EXPECT_EQ(SpecialDifference(row, (*actual)[k][rank][i], (*expected)[rank][i], ToleranceOf(row)), "")
+        const std::vector<Tensor> accepted = Accepted(row, specials[k].inputs[rank], (*expected)[rank][i]);
+        EXPECT_EQ(SpecialDifference(row, (*actual)[k][rank][i], accepted, ToleranceOf(row)), "")
             << row.ToString() << " with " << specials[k].name << ": result " << i << " of rank " << rank;
       }
     }

@@ -7,6 +7,7 @@
 #include <regex>
 #include <set>
 
+#include "backends/codegen/widen_ptx.h"
 #include "backends/cuda/cuda_backend.h"
 #include "backends/cuda/kernels/kernel_text.h"
 #include "backends/run_in_process.h"
@@ -287,6 +288,7 @@ TEST_P(Ptx, IsCompleteAndKeepsToRegisters) {
   EXPECT_THAT(ptx, Not(HasSubstr(".extern .func")));
   EXPECT_THAT(ptx, Not(HasSubstr(".local")));
   EXPECT_THAT(ptx, Not(HasSubstr("fma.")));
+  EXPECT_EQ(WidenPtx(ptx), ptx) << "has what NVIDIA's assembler gets wrong";
   if (std::system("ptxas --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "ptxas is not installed";
   for (const char* architecture : {"sm_80", "sm_90"}) {
     const std::string file = ::testing::TempDir() + "/" + GetParam() + ".ptx";

@@ -341,7 +341,9 @@ const OpDef& ConvolutionOp() {
       WithConvolutionWindow(
           OpDef("convolution")
               .Doc("Cross-correlation of x with each filter: y[n,o,p] is the sum over channels c and taps "
-                   "k of x[n,c,p*stride + k*dilation - padding_low] * filter[o,c,k], x being zero outside.")
+                   "k of x[n,c,p*stride + k*dilation - padding_low] * filter[o,c,k], x being zero outside. Kernels "
+                   "leave out a tap over such a zero, or multiply: where filter is infinite "
+                   "or NaN there, what it adds is nothing or NaN.")
               .Operand("x")
               .Operand("filter"))
           .Trait(kOpaque)
@@ -359,7 +361,9 @@ const OpDef& ConvolutionGradInputOp() {
       WithGradientConstraints(
           OpDef("convolution_grad_input")
               .Doc("The gradient of convolution(x, filter) with respect to x, of shape input_shape, where dy is "
-                   "the gradient of its result: a transposed convolution of dy.")
+                   "the gradient of its result: a transposed convolution of dy. Beside dy, and between its elements "
+                   "where "
+                   "stride is above 1, are zeros, over which taps are as those of convolution.")
               .Operand("filter")
               .Operand("dy")
               .Attr<std::vector<int64_t>>("input_shape", "the shape of x")
@@ -380,7 +384,8 @@ const OpDef& ConvolutionGradFilterOp() {
       WithGradientConstraints(
           OpDef("convolution_grad_filter")
               .Doc("The gradient of convolution(x, filter) with respect to filter, of shape filter_shape, where "
-                   "dy is the gradient of its result: a sum over the batch.")
+                   "dy is the gradient of its result: a sum over the batch. Taps over padding are as those of "
+                   "convolution, with dy as the other factor.")
               .Operand("x")
               .Operand("dy")
               .Attr<std::vector<int64_t>>("filter_shape", "the shape of filter")

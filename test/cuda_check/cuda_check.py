@@ -40,7 +40,7 @@ PARTS: dict[str, Part] = {
     "losses": Part(parts.losses, 90),
     "ops": Part(parts.op_cases, 150),
     "programs": Part(parts.programs, 120),
-    "nccl": Part(parts.nccl, 45),
+    "nccl": Part(parts.nccl, 60),
     "nccl-graph": Part(parts.nccl_graph, 40),
     "ranks": Part(parts.failing_ranks, 45),
     "sanitizer": Part(parts.sanitizer, 45),

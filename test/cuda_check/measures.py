@@ -177,6 +177,10 @@ def run_race(machine: Machine, report: Report, race: Race) -> None:
         report.add(part, "Lockstep", MEASURED, text)
         detail = machine.raw / f"profile.{race.name.replace(', ', '.')}.json"
         detail.write_text(json.dumps({**cold, **alone}, indent=1))
+        # Before the peers, who may take all the time that is left.
+        again, warm = start_ours(machine, race, ".again")
+        again.stop()
+        report.add(part, "Lockstep in a second process", MEASURED, f"ready after {warm['compile_seconds']:.1f} s")
         peers = [(f"torch {how}", torch_command(machine, race, how)) for how in race.peers] if machine.torch else []
         if machine.jax and race.jax:
             peers.append(("jax", jax_command(machine, race)))
@@ -184,9 +188,6 @@ def run_race(machine: Machine, report: Report, race: Race) -> None:
             race_against(machine, report, race, ours, name, command)
     finally:
         ours.stop()
-    again, warm = start_ours(machine, race, ".again")
-    again.stop()
-    report.add(part, "Lockstep in a second process", MEASURED, f"ready after {warm['compile_seconds']:.1f} s")
 
 
 def bandwidth(machine: Machine, report: Report) -> None:

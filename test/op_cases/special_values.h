@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,9 @@ std::vector<SpecialInputs> SpecialRankInputs(const OpCase& row);
 
 // What special values have no agreed meaning for, or are not kept apart by any kernel for the op.
 enum class Exemption {
-  kSecondOperandOverPadding,  // the second operand stays ordinary numbers where the window has padding
-  kDenormals,                 // no denormals
-  kMaySpread,                 // NaN may come out where none is expected, but never the other way round
+  kTapsOverZeros,  // an element may be that of either result of taps_over_zeros.h
+  kDenormals,      // no denormals
+  kMaySpread,      // NaN may come out where none is expected, but never the other way round
 };
 // Whether the row is exempt. The list, with the reasons, is in special_values.cc.
 bool IsExempt(const OpCase& row, Exemption exemption);
@@ -32,7 +33,9 @@ bool IsExempt(const OpCase& row, Exemption exemption);
 // What differs between two tensors if one looks at more than numbers, or the empty string. NaN equals NaN; infinities
 // must be the same; a zero has the sign of the expected one where the row's op defines it; where a denormal is
 // expected, none is taken for zero. Other elements may differ by `tolerance` times the largest finite magnitude
-// expected.
+// expected. An element may be that of any tensor of `expected`.
+std::string SpecialDifference(const OpCase& row, const Tensor& actual, std::span<const Tensor> expected,
+                              double tolerance);
 std::string SpecialDifference(const OpCase& row, const Tensor& actual, const Tensor& expected, double tolerance);
 
 }  // namespace lockstep
