@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +24,18 @@ class Case:
     input: str
     optimizer: ls.optim.Optimizer
 
+    @functools.cache  # noqa: B019 (there are three cases)
     def data(self) -> tuple[np.ndarray, np.ndarray]:
-        """Samples and labels of STEPS batches."""
+        """Samples and labels of STEPS batches, which cannot be written to."""
+        samples, labels = self._make_data()
+        samples.flags.writeable = labels.flags.writeable = False
+        return samples, labels
+
+    def _make_data(self) -> tuple[np.ndarray, np.ndarray]:
         count = BATCH * STEPS
         if self.name == "lenet":
             images, labels = ls.data.mnist(FASHION_MNIST)
-            return images[:count], labels[:count]
+            return images[:count].copy(), labels[:count].copy()
         random = np.random.Generator(np.random.PCG64(5))
         shape, classes = {"mlp": ((12,), 5), "convnet_bn": ((3, 8, 8), 4)}[self.name]
         x = random.standard_normal((count, *shape)).astype(np.float32)

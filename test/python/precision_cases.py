@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +23,19 @@ class PrecisionCase:
     learning_rate: float  # of SGD with a momentum of 0.9
     precisions: tuple[str, ...]
 
+    @functools.cache  # noqa: B019 (there are two cases)
     def data(self) -> tuple[np.ndarray, np.ndarray]:
-        """Samples and labels of STEPS batches; of the GPT a label for each token."""
+        """Samples and labels of STEPS batches, which cannot be written to; of the GPT a label for each token."""
+        samples, labels = self._make_data()
+        samples.flags.writeable = labels.flags.writeable = False
+        return samples, labels
+
+    def _make_data(self) -> tuple[np.ndarray, np.ndarray]:
         import lockstep as ls
 
         if self.name == "lenet":
             images, labels = ls.data.mnist(FASHION_MNIST)
-            return images[: self.batch * STEPS], labels[: self.batch * STEPS]
+            return images[: self.batch * STEPS].copy(), labels[: self.batch * STEPS].copy()
         # Each token follows from the one before it, nine times out of ten.
         random = np.random.Generator(np.random.PCG64(7))
         successors = random.permutation(VOCABULARY)
