@@ -278,6 +278,8 @@ def failing_rank(machine: Machine, mode: str, ranks: int = 4) -> tuple[bool, str
     with contextlib.suppress(OSError, ValueError):
         os.kill(int((folder / "victim").read_text()), signal.SIGKILL)
     kill_group(job)
+    if machine.left() <= 0 and not all(file.exists() for file in survivors):
+        raise OutOfTime(f"rank.{mode} was still running when the time was over; see raw/{log.name}")
     answers = {int(file.stem): json.loads(file.read_text()) for file in folder.glob("*.json")}
     if not (folder / "victim").exists():
         return False, f"rank 1 never came so far: {shortened(log.read_text(errors='replace')[-600:])}"
