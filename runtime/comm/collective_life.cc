@@ -151,7 +151,10 @@ absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
     const auto address_of = [&](const PeerMemory::Located& own, const MemoryRef& ref,
                                 size_t bytes) -> absl::StatusOr<std::byte*> {
       if (i == group_->index() && own.segment != nullptr) return own.segment->data() + own.ref.offset;
-      return group_->memory().Resolve(i, group_->process(i), ref, bytes);
+      absl::StatusOr<std::byte*> address = group_->memory().Resolve(i, group_->process(i), ref, bytes);
+      // The memory of a rank that has died since it began the collective cannot be opened: its death is the reason.
+      if (!address.ok()) RETURN_IF_ERROR(group_->CheckAlive(i, Describe(c.description, op.label)));
+      return address;
     };
     const Post& post = group_->post(op.sequence, i);
     operands.inputs.push_back(nullptr);

@@ -101,6 +101,8 @@ class Group {
   // Looks now and then whether the group's processes live; if one does not, that is a failure.
   // Any thread of the rank.
   absl::Status CheckAlive(const std::string& what);
+  // Looks at once whether the process of the group's i-th rank lives.
+  absl::Status CheckAlive(int i, const std::string& what);
   // What Await calls while it waits long, for those who have other things to look after, and how it asks ranks of other
   // groups for whom they wait. Once, before any Await.
   void OnIdle(std::function<void()> callback, Search::Ask ask_other_groups);

@@ -140,14 +140,17 @@ absl::Status Group::CheckAlive(const std::string& what) {
   const int64_t now = absl::ToInt64Nanoseconds(SteadyNow());
   if (one_process() || now < next_pulse_.load(std::memory_order_relaxed)) return absl::OkStatus();
   next_pulse_.store(now + absl::ToInt64Nanoseconds(kPulse), std::memory_order_relaxed);
-  for (int i = 0; i < size(); ++i) {
-    if (i == index() || place_.block.rank(i).presence.load() != Presence::kHere || Alive(i)) continue;
-    if (place_.block.rank(i).presence.load() != Presence::kHere) continue;  // it left while we looked
-    return Fail(first_rank() + i, ErrorStream(absl::StatusCode::kUnavailable)
-                                      << Name(first_rank() + i) << " (process " << process(i) << ") died while "
-                                      << Name(world_rank()) << " waited in " << what);
-  }
+  for (int i = 0; i < size(); ++i) RETURN_IF_ERROR(CheckAlive(i, what));
   return absl::OkStatus();
+}
+
+absl::Status Group::CheckAlive(int i, const std::string& what) {
+  const auto is_here = [&] { return place_.block.rank(i).presence.load() == Presence::kHere; };
+  if (one_process() || i == index() || !is_here() || Alive(i)) return absl::OkStatus();
+  if (!is_here()) return absl::OkStatus();  // it left while we looked
+  return Fail(first_rank() + i, ErrorStream(absl::StatusCode::kUnavailable)
+                                    << Name(first_rank() + i) << " (process " << process(i) << ") died while "
+                                    << Name(world_rank()) << " waited in " << what);
 }
 
 }  // namespace lockstep

@@ -176,6 +176,27 @@ TEST(SharedMemory, DeadRankIsNamed) {
   }
 }
 
+// Rank 1 dies after it has begun a collective and before the others have mapped its memory, which is then gone. They
+// have just looked whether it lives, when it was late, and so meet its memory first.
+TEST(SharedMemory, DeadRankWhoseMemoryIsGoneIsNamed) {
+  const std::vector<Ended> ended = RunRanks(3, {.timeout = absl::Minutes(5)}, [](Communicator& c) -> absl::Status {
+    std::vector<float> x(1000);
+    if (c.rank() == 1) absl::SleepFor(absl::Milliseconds(250));
+    absl::Status status = c.Barrier("all are there");
+    if (!status.ok()) return status;
+    if (c.rank() != 1) absl::SleepFor(absl::Milliseconds(40));
+    const auto ticket =
+        c.StartAllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum, {.label = "bucket 0"});
+    if (c.rank() == 1) kill(getpid(), SIGKILL);
+    status = ticket.ok() ? c.Wait(*ticket) : ticket.status();
+    return absl::Status(status.code(), "seen: " + std::string(status.message()));
+  });
+  for (int r : {0, 2}) {
+    EXPECT_TRUE(absl::StrContains(ended[r].report, "seen: rank 1 on host ")) << ended[r].report;
+    EXPECT_TRUE(absl::StrContains(ended[r].report, "died while rank ")) << ended[r].report;
+  }
+}
+
 // A rank whose process just exits, as after an exception that nobody caught, is like a dead one.
 TEST(SharedMemory, RankThatExitsIsNamed) {
   const absl::Time begin = absl::Now();
