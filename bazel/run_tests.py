@@ -129,7 +129,7 @@ def run_cpp(config: str | None, targets: list[str]) -> Counts:
 
 def python_workers() -> int:
     """How many processes run the Python tests: their ranks wait for each other, and for time to pass, more than they compute."""
-    return max(2, (os.cpu_count() or 1) // 2)
+    return 2 * (os.cpu_count() or 1)
 
 
 def run_python(arguments: list[str]) -> Counts:
@@ -140,8 +140,8 @@ def run_python(arguments: list[str]) -> Counts:
         return Counts()
     junit = RESULTS / "python.xml"
     junit.unlink(missing_ok=True)
-    # A file's tests stay together: they share what its fixtures make.
-    chosen = arguments or [f"--numprocesses={python_workers()}", "--dist=loadfile", *folders]
+    # A file's tests stay together, as they share what its fixtures make, but for those that a process without work takes over.
+    chosen = arguments or [f"--numprocesses={python_workers()}", "--dist=worksteal", *folders]
     command = [str(ROOT / ".venv/bin/python"), "-m", "pytest", f"--junitxml={junit}", "--durations=40", *chosen]
     print("run_tests:", " ".join(command), flush=True)
     status = subprocess.run(command, cwd=ROOT, check=False).returncode

@@ -1,21 +1,42 @@
-"""What all tests of this folder share: which of them run."""
+"""Which of the tests of this folder run: in `make test-everything` all, else a share of those that are alike."""
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 
 import pytest
 
-EVERYTHING = "LOCKSTEP_TEST_EVERYTHING" in os.environ
+NUMBERS_OF_RANKS = ("n", "ranks")  # parameters
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "everything: a case like others that run; left to `make test-everything`")
 
 
+def ranks_of(item: pytest.Item) -> tuple[str, int] | None:
+    """The test that an item is a case of, and the number of ranks that it is for; None if it has none."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    for name in NUMBERS_OF_RANKS:
+        number = parameters.get(name)
+        if isinstance(number, int) and number > 0:
+            return item.nodeid.partition("[")[0], number
+    return None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if EVERYTHING:
+    """Of several numbers of ranks a test is for one: three, which share nothing evenly, else two."""
+    if "LOCKSTEP_TEST_EVERYTHING" in os.environ:
         return
-    left_out = [item for item in items if item.get_closest_marker("everything")]
-    items[:] = [item for item in items if not item.get_closest_marker("everything")]
+    numbers: dict[str, set[int]] = defaultdict(set)
+    for case in filter(None, map(ranks_of, items)):
+        numbers[case[0]].add(case[1])
+    chosen = {test: next((n for n in (3, 2) if n in of_test), min(of_test)) for test, of_test in numbers.items()}
+
+    def is_left_out(item: pytest.Item) -> bool:
+        case = ranks_of(item)
+        return item.get_closest_marker("everything") is not None or (case is not None and case[1] != chosen[case[0]])
+
+    left_out = [item for item in items if is_left_out(item)]
+    items[:] = [item for item in items if not is_left_out(item)]
     config.hook.pytest_deselected(items=left_out)

@@ -122,7 +122,9 @@ def run(ranks: int, needed: str | None, folder: Path) -> list[tuple[str, list[li
     return [tuple(json.loads(line[8:])) for line in done.stdout.splitlines() if line.startswith("BATCHES ")]
 
 
-@pytest.mark.parametrize("needed", [None, *NEEDED.values()])
+@pytest.mark.parametrize(
+    "needed", [None, *(pytest.param(each, marks=pytest.mark.everything) for each in NEEDED.values())]
+)
 def test_one_rank_and_two_get_the_same_samples(needed: str | None, tmp_path: Path) -> None:
     if needed is not None and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")

@@ -41,6 +41,7 @@ def test_all_calls(ranks: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(bool(hosts.why_not()), reason=f"no hosts on this machine: {hosts.why_not()}")
+@pytest.mark.everything
 def test_all_calls_between_hosts(tmp_path: Path) -> None:
     with hosts.Hosts(2) as these:
         done = these.mpirun([2, 1], sys.executable, PROGRAM, tmp_path, timeout=300, capture_output=True)
@@ -95,6 +96,7 @@ def elastic(folder: Path, *arguments: str) -> list[tuple[int, int, dict[str, tor
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
+@pytest.mark.everything
 def test_a_job_that_is_started_again_goes_on_from_its_commit(tmp_path: Path) -> None:
     expected, found = elastic(tmp_path / "whole"), elastic(tmp_path / "again", "die")
     assert [(size, begin) for size, begin, _ in expected] == [(2, 0)] * 2

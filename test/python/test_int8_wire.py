@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from pathlib import Path
 from typing import Any
@@ -293,7 +292,7 @@ def test_a_run_goes_on_bit_for_bit(n: int, tmp_path: Path) -> None:
             np.testing.assert_array_equal(found[name], state, err_msg=name)
 
 
-@pytest.mark.parametrize(("before", "after"), list(itertools.permutations([2, 3, 4], 2)))
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (4, 3)])
 def test_on_other_ranks_the_sum_of_what_is_owed_stays(before: int, after: int, tmp_path: Path) -> None:
     step, file = step_of(MLP), tmp_path / "half.safetensors"
     ends = whole(run_in_threads(before, lambda world: run(step, world, range(3), "int8", None, file)))

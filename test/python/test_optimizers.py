@@ -34,7 +34,13 @@ def run(
     return [float(exe(**share(world, mesh, step))["loss"]) for step in range(4)], exe
 
 
-@pytest.mark.parametrize("mesh", [MESH, {"model": 2, "data": 2}], ids=["data_model", "model_data"])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param(MESH, id="data_model"),
+        pytest.param({"model": 2, "data": 2}, id="model_data", marks=pytest.mark.everything),
+    ],
+)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_split_weights_learn_what_whole_ones_do(
     kind: type[ls.optim.Optimizer], mesh: dict[str, int], tmp_path: Path

@@ -33,6 +33,15 @@ MEGATRON = {
 }  # fmt: skip
 LAYERS, BATCH, LENGTH = 2, 4, 8
 OPTIMIZERS = [ls.optim.SGD(0.1), ls.optim.SGD(0.1, momentum=0.9), ls.optim.Adam(0.01, epsilon=1e-3)]
+everything = pytest.mark.everything
+optimizers = pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param(OPTIMIZERS[0], id="sgd", marks=everything),
+        pytest.param(OPTIMIZERS[1], id="momentum", marks=everything),
+        pytest.param(OPTIMIZERS[2], id="adam"),
+    ],
+)
 # A machine on which sharing pays, and one on which only memory makes one share.
 FAST = Machine(ranks=4, within=Link(1e-7, 1e11), operations=1e8, memory=1e8)
 SLOW = Machine(ranks=4, within=Link(1e-2, 1e6))
@@ -99,7 +108,7 @@ def assert_is_that_of_one_rank(step: ls.Graph, mesh: dict[str, int], placements)
     return [result[2] for result in results]
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["sgd", "momentum", "adam"])
+@optimizers
 @pytest.mark.parametrize("mesh", [MODEL, BOTH], ids=["2", "4"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_found_plans_learn_what_one_rank_does(case, mesh: dict[str, int], optimizer: ls.optim.Optimizer) -> None:
@@ -113,7 +122,7 @@ def test_found_plans_learn_what_one_rank_does(case, mesh: dict[str, int], optimi
             assert next(each for each in exe.graph.states if each.name == state.name).placements == expected
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["sgd", "momentum", "adam"])
+@optimizers
 @pytest.mark.parametrize("mesh", [MODEL, BOTH], ids=["2", "4"])
 def test_a_transformer_learns_what_one_rank_does(mesh: dict[str, int], optimizer: ls.optim.Optimizer) -> None:
     step = gpt_step(optimizer)

@@ -100,6 +100,7 @@ def test_the_launcher_starts_the_workers(alone: Callable[[str], str], data: Path
 
 
 @pytest.mark.skipif(bool(ssh_hosts.why_not()), reason=f"no sshds here: {ssh_hosts.why_not()}")
+@pytest.mark.everything
 def test_the_launcher_starts_a_worker_on_each_of_two_hosts(
     alone: Callable[[str], str], data: Path, tmp_path: Path
 ) -> None:
