@@ -152,6 +152,7 @@ class Communicator {
   bool needs_host_in_stream() const { return traits_.needs_host_in_stream; }
   absl::Duration timeout() const { return traits_.timeout; }        // Options::timeout
   const std::string& host(int rank) const { return hosts_[rank]; }  // the name of that rank's host
+  const std::vector<std::string>& hosts() const { return hosts_; }  // by rank
   // What this rank does is recorded there (runtime/record/recorder.h): one for all communicators of a world, as old as
   // they are. Null where nobody records.
   Recorder* recorder() const { return traits_.recorder; }

@@ -15,12 +15,6 @@
 namespace lockstep {
 namespace {
 
-std::vector<std::string> HostsOfRanks(const Communicator& communicator) {
-  std::vector<std::string> hosts;
-  for (int rank = 0; rank < communicator.size(); ++rank) hosts.push_back(communicator.host(rank));
-  return hosts;
-}
-
 // Bytes of the host, with memory of the device that stands for them.
 struct Mirror {
   std::byte* host = nullptr;
@@ -54,7 +48,7 @@ class MirroredMemory final : public RegisteredMemory {
 class HostCommunicator final : public Communicator {
  public:
   HostCommunicator(std::unique_ptr<Communicator> of_device, Device& device)
-      : Communicator(of_device->rank(), HostsOfRanks(*of_device), of_device->transport(),
+      : Communicator(of_device->rank(), of_device->hosts(), of_device->transport(),
                      {.reduces_in_rank_order = of_device->reduces_in_rank_order(), .timeout = of_device->timeout()}),
         device_(device),
         communicator_(std::move(of_device)) {}

@@ -9,7 +9,7 @@
 
 #include "absl/time/clock.h"
 #include "core/status.h"
-#include "runtime/comm/control_block.h"
+#include "runtime/comm/notice_message.h"
 
 namespace lockstep {
 namespace {
@@ -49,14 +49,6 @@ class GivenUp {
  private:
   std::mutex mutex_;
   std::vector<std::pair<MPI_Request, std::shared_ptr<void>>> transfers_;
-};
-
-// A notice as it travels.
-struct MpiNotice {
-  int32_t kind = 0;
-  int32_t rank = 0;
-  int32_t code = 0;  // absl::StatusCode
-  char text[kMessageBytes] = {};
 };
 
 class MpiRequest final : public LinkRequest {
@@ -133,14 +125,7 @@ class MpiLinks final : public Links {
   absl::Status Lost(int) const override { return absl::OkStatus(); }
 
   void SendNotice(int to_rank, const Notice& notice) override {
-    MpiNotice message{.kind = static_cast<int32_t>(notice.kind),
-                      .rank = notice.rank,
-                      .code = static_cast<int32_t>(notice.status.code())};
-    CopyText(std::string_view(notice.status.message().data(), notice.status.message().size()), message.text,
-             kMessageBytes);
-    auto buffer = std::make_shared<MessageBytes>(sizeof(message));
-    std::memcpy(buffer->data(), &message, sizeof(message));
-    (void)Send(to_rank, kMpiNoticeTag, std::move(buffer));  // and given up: nobody waits for it
+    (void)Send(to_rank, kMpiNoticeTag, NoticeMessage::Of(notice));  // and given up: nobody waits for it
   }
 
   std::optional<Notice> PollNotice() override {
@@ -151,12 +136,9 @@ class MpiLinks final : public Links {
       GivenUp::Get().Sweep();
       return std::nullopt;
     }
-    MpiNotice message;
+    NoticeMessage message;
     if (MPI_Mrecv(&message, sizeof(message), MPI_BYTE, &handle, &status) != MPI_SUCCESS) return std::nullopt;
-    return Notice{.kind = static_cast<Notice::Kind>(message.kind),
-                  .rank = message.rank,
-                  .from = static_cast<int>(std::find(ranks_.begin(), ranks_.end(), status.MPI_SOURCE) - ranks_.begin()),
-                  .status = absl::Status(static_cast<absl::StatusCode>(message.code), message.text)};
+    return message.From(static_cast<int>(std::find(ranks_.begin(), ranks_.end(), status.MPI_SOURCE) - ranks_.begin()));
   }
 
   absl::StatusOr<std::unique_ptr<Links>> Among(const std::vector<int>& ranks, uint32_t channel,

@@ -15,7 +15,7 @@
 
 #include "core/status.h"
 #include "runtime/comm/clock.h"
-#include "runtime/comm/control_block.h"
+#include "runtime/comm/notice_message.h"
 
 namespace lockstep {
 namespace {
@@ -32,14 +32,6 @@ struct Frame {
   uint32_t tag = 0;
   uint32_t unused = 0;
   uint64_t bytes = 0;
-};
-
-// A notice as it travels.
-struct NoticeMessage {
-  int32_t kind = 0;
-  int32_t rank = 0;
-  int32_t code = 0;  // absl::StatusCode
-  char text[kMessageBytes] = {};
 };
 
 // A send or a receive, which the links and the caller's request share.
@@ -181,14 +173,7 @@ class SocketLinks final : public Links {
   absl::Status Lost(int rank) const override { return lost_[rank]; }
 
   void SendNotice(int to_rank, const Notice& notice) override {
-    NoticeMessage message{.kind = static_cast<int32_t>(notice.kind),
-                          .rank = notice.rank,
-                          .code = static_cast<int32_t>(notice.status.code())};
-    CopyText(std::string_view(notice.status.message().data(), notice.status.message().size()), message.text,
-             kMessageBytes);
-    auto buffer = std::make_shared<MessageBytes>(sizeof(message));
-    std::memcpy(buffer->data(), &message, sizeof(message));
-    (void)Post(to_rank, kNoticeTag, std::move(buffer));  // nobody waits for it
+    (void)Post(to_rank, kNoticeTag, NoticeMessage::Of(notice));  // nobody waits for it
   }
 
   std::optional<Notice> PollNotice() override {
@@ -443,11 +428,7 @@ class SocketLinks final : public Links {
     NoticeMessage message;
     if (bytes.size() != sizeof(message)) return;
     std::memcpy(&message, bytes.data(), sizeof(message));
-    message.text[kMessageBytes - 1] = '\0';
-    notices_.push_back({.kind = static_cast<Notice::Kind>(message.kind),
-                        .rank = message.rank,
-                        .from = from,
-                        .status = absl::Status(static_cast<absl::StatusCode>(message.code), message.text)});
+    notices_.push_back(message.From(from));
   }
 
   const std::shared_ptr<SocketListener> listener_;  // shared by the links of this rank's communicators

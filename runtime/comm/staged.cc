@@ -20,12 +20,6 @@ class StagedMemory final : public RegisteredMemory {
   const std::unique_ptr<DeviceMemory> memory_;
 };
 
-std::vector<std::string> HostsOf(const Communicator& communicator) {
-  std::vector<std::string> hosts;
-  for (int rank = 0; rank < communicator.size(); ++rank) hosts.push_back(communicator.host(rank));
-  return hosts;
-}
-
 }  // namespace
 
 // A collective from its start until the host's wait for it has succeeded, or the communicator is destroyed: peers may
@@ -60,7 +54,7 @@ struct StagedCommunicator::Shared {
 };
 
 StagedCommunicator::StagedCommunicator(Communicator& host, Device& device, Runs runs)
-    : Communicator(host.rank(), HostsOf(host), host.transport() + " via host",
+    : Communicator(host.rank(), host.hosts(), host.transport() + " via host",
                    {.is_host = device.is_host(),
                     .needs_host_in_stream = true,
                     .timeout = host.timeout(),
@@ -71,7 +65,7 @@ StagedCommunicator::StagedCommunicator(Communicator& host, Device& device, Runs 
       runs_(runs) {}
 
 StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> part, Device& device, Runs runs)
-    : Communicator(part->rank(), HostsOf(*part), part->transport() + " via host",
+    : Communicator(part->rank(), part->hosts(), part->transport() + " via host",
                    {.is_host = device.is_host(),
                     .needs_host_in_stream = true,
                     .timeout = part->timeout(),

@@ -22,12 +22,6 @@ constexpr auto kNcclBusy = std::chrono::microseconds(100);  // in which NCCL's t
 // Of all ranks' barriers, in whichever wait they are late.
 constexpr char kLate[] = "a GPU that waits for its peers";
 
-std::vector<std::string> HostsOf(const Communicator& communicator) {
-  std::vector<std::string> hosts;
-  for (int rank = 0; rank < communicator.size(); ++rank) hosts.push_back(communicator.host(rank));
-  return hosts;
-}
-
 // The first error of any rank, the same on all of them.
 absl::Status Agree(Communicator& host, const absl::Status& mine, std::string_view label) {
   const std::string text = mine.ok() ? "" : mine.ToString();
@@ -98,7 +92,7 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::CreateOn(con
 NcclCommunicator::NcclCommunicator(const NcclApi& api, std::unique_ptr<Communicator> part, Communicator& host,
                                    CudaDevice& device, std::shared_ptr<NcclLine> line)
     : Communicator(
-          host.rank(), HostsOf(host), "nccl",
+          host.rank(), host.hosts(), "nccl",
           {.is_host = false, .reduces_in_rank_order = false, .timeout = host.timeout(), .recorder = host.recorder()}),
       own_(std::move(part)),
       host_(host),

@@ -47,7 +47,7 @@ def seeds(target: str) -> Iterator[bytes]:
 
 
 def build(targets: list[str]) -> dict[str, Path]:
-    bazel = [os.environ.get("BAZEL", "bazel")]
+    bazel = os.environ.get("BAZEL", "bazel").split()
     flags = os.environ.get("BAZEL_FLAGS", "").split()
     labels = [f"//test/fuzz:{target}_fuzzer" for target in targets]
     subprocess.run([*bazel, "build", *flags, "--config=fuzz", *labels], cwd=ROOT, check=True)

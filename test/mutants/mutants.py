@@ -10,7 +10,8 @@ It works on a copy of the checkout, build/mutants/tree. All mistakes of the file
 behind a switch, so that there is one build; those that do not compile are left out. A run of the tests without any says
 which tests reach which mistake; each mistake is then tried with these, the quick ones first, until one fails or takes
 longer than Bazel lets it. What survives wants a test, or a place in equivalent.txt with the reason. The C++ tests count, not the Python
-ones. A run that is ended goes on where it was, until a source changes.
+ones, as `make test` runs them; with LOCKSTEP_TEST_EVERYTHING=1 as `make test-everything` does. A run that is ended goes on where it was,
+until a source changes.
 """
 
 import argparse
@@ -156,7 +157,7 @@ def main() -> int:
     arguments = parse_arguments()
     for end in (signal.SIGINT, signal.SIGTERM):
         signal.signal(end, lambda *_: sys.exit("mutants: ended; the same command goes on from here"))
-    state = checkout.copy_checkout()
+    state = checkout.copy_checkout() + os.environ.get(suite.EVERYTHING, "")
     output_base = checkout.ask_bazel("info", "output_base").strip()
     compilations = [checkout.Compilation(file, output_base) for file in arguments.files]
     sources = {each.file: (checkout.ROOT / each.file).read_bytes() for each in compilations}

@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 from checkout import TREE, ask_bazel, label_of
 
+EVERYTHING = "LOCKSTEP_TEST_EVERYTHING"  # in the environment: tests run all of their cases
 MOST_MEMORY = 16 << 30  # bytes of address space: a mutant must not take the machine's memory
 # How long Bazel lets a test run: what takes longer fails in the suite too, and what takes shorter does not.
 TIMEOUTS = {"short": 60, "moderate": 300, "long": 900, "eternal": 3600}
@@ -88,7 +89,8 @@ def test_environment(runfiles: pathlib.Path, scratch: str) -> dict[str, str]:
     """Returns what Bazel gives to a test, with what .bazelrc adds."""
     settings = re.findall(r"^build .*--test_env=.*$", (TREE / ".bazelrc").read_text(), re.MULTILINE)
     added = dict(re.findall(r"--test_env=(\w+)=(\S+)", "\n".join(settings)))
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LANG") if name in os.environ}
+    names = ("PATH", "HOME", "USER", "LANG", EVERYTHING)
+    kept = {name: os.environ[name] for name in names if name in os.environ}
     return {
         **kept,
         **added,
