@@ -180,15 +180,16 @@ TEST(SharedMemory, DeadRankIsNamed) {
 // have just looked whether it lives, when it was late, and so meet its memory first.
 TEST(SharedMemory, DeadRankWhoseMemoryIsGoneIsNamed) {
   const std::vector<Ended> ended = RunRanks(3, {.timeout = absl::Minutes(5)}, [](Communicator& c) -> absl::Status {
-    std::vector<float> x(1000);
+    std::vector<float> x(100000);  // more than what was staged before
     if (c.rank() == 1) absl::SleepFor(absl::Milliseconds(250));
-    absl::Status status = c.Barrier("all are there");
-    if (!status.ok()) return status;
-    if (c.rank() != 1) absl::SleepFor(absl::Milliseconds(40));
+    const auto processes = c.AllGatherBytes(std::to_string(getpid()), "processes");
+    if (!processes.ok()) return processes.status();
+    while (c.rank() != 1 && FactsOfProcess(std::stoi((*processes)[1]))->start != 0)
+      absl::SleepFor(absl::Milliseconds(1));
     const auto ticket =
-        c.StartAllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum, {.label = "bucket 0"});
+        c.StartAllReduce(x.data(), x.data(), 100000, DType::kF32, ReduceKind::kSum, {.label = "bucket 0"});
     if (c.rank() == 1) kill(getpid(), SIGKILL);
-    status = ticket.ok() ? c.Wait(*ticket) : ticket.status();
+    const absl::Status status = ticket.ok() ? c.Wait(*ticket) : ticket.status();
     return absl::Status(status.code(), "seen: " + std::string(status.message()));
   });
   for (int r : {0, 2}) {
