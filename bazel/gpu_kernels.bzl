@@ -1,8 +1,10 @@
 """Kernels for GPUs: C++ sources that clang compiles to PTX, embedded in a C++ source as text."""
 
-# PTX of the oldest GPUs that are supported; drivers take it for all later ones. Nothing is fused that rounds twice.
-_CLANG = "$(location @clang//:clang++) --target=nvptx64-nvidia-cuda -march=sm_80 -std=c++20 -O2 -ffreestanding " + \
-         "-fno-exceptions -fno-rtti -ffp-contract=off -Wall -Wextra -Werror -I."
+# PTX of the oldest GPUs that are supported, in the oldest version that has them; drivers take it for all later ones. Where
+# a machine has CUDA, clang would take the version of that, and elsewhere one without shuffles: --cuda-path has none.
+# Nothing is fused that rounds twice.
+_CLANG = "$(location @clang//:clang++) --target=nvptx64-nvidia-cuda -march=sm_80 --cuda-path=/none --cuda-feature=+ptx70 " + \
+         "-std=c++20 -O2 -ffreestanding -fno-exceptions -fno-rtti -ffp-contract=off -Wall -Wextra -Werror -I."
 
 def gpu_kernels(name, srcs, hdrs, out, header, function):
     """Makes the C++ source `out`, with a function from a source's name, without its ending, to its PTX.

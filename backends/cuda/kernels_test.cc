@@ -287,6 +287,7 @@ TEST_P(Ptx, IsCompleteAndKeepsToRegisters) {
   EXPECT_THAT(ptx, HasSubstr(".visible .entry"));
   EXPECT_THAT(ptx, Not(HasSubstr(".extern .func")));
   EXPECT_THAT(ptx, Not(HasSubstr(".local")));
+  EXPECT_THAT(ptx, HasSubstr(".version 7.0\n")) << "whatever CUDA is installed where it is compiled";
   EXPECT_THAT(ptx, Not(HasSubstr("fma.")));
   EXPECT_EQ(WidenPtx(ptx), ptx) << "has what NVIDIA's assembler gets wrong";
   if (std::system("ptxas --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "ptxas is not installed";

@@ -6,8 +6,15 @@ other, and crash.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import sys
+
+# MPI is loaded as other libraries are. With symbols of its own it would have another `environ` than a Python that holds a
+# copy of it, as Debian's does, and free what is not its own in MPI_Init.
+with contextlib.suppress(OSError):
+    ctypes.CDLL("libmpi.so.40")
 
 _flags = sys.getdlopenflags()
 sys.setdlopenflags(_flags | getattr(os, "RTLD_DEEPBIND", 0))
