@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import lockstep
+from ranks import MPI_ENVIRONMENT
+
+DEBIAN_PYTHON = "/usr/bin/python3.11"
 MLP = Path(__file__).resolve().parents[1] / "models/mlp.onnx"
 
 USE = {
@@ -92,3 +98,13 @@ def test_symbols_of_others_are_not_ours(tmp_path: Path) -> None:
     ]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not Path(DEBIAN_PYTHON).exists(), reason="Debian's Python 3.11 is not installed")
+def test_mpi_starts_in_debians_python() -> None:
+    """It holds a copy of libc's `environ`: libraries that find another one free what is not theirs."""
+    packages = [Path(lockstep.__file__).parents[1], Path(np.__file__).parents[1]]
+    environment = {**os.environ, **MPI_ENVIRONMENT, "PYTHONPATH": ":".join(map(str, packages))}
+    command = ["mpirun", "-np", "2", DEBIAN_PYTHON, "-c", "import lockstep; print(lockstep.Communicator.mpi().size)"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["2", "2"]), done.stderr
