@@ -189,4 +189,21 @@ std::unique_ptr<Communicator> AsHostCommunicator(std::unique_ptr<Communicator> c
   return std::make_unique<HostCommunicator>(std::move(communicator), device);
 }
 
+std::vector<std::vector<WaitingWorld>> LotsOfWaitingWorlds() {
+  std::vector<std::vector<WaitingWorld>> lots;
+  int used = kDevicesOfLot;  // of the last lot
+  for (const ConformanceCase& test : WaitingCases()) {
+    for (int ranks : {2, 3}) {
+      if (ranks < test.min_ranks) continue;
+      if (used + ranks > kDevicesOfLot) {
+        lots.emplace_back();
+        used = 0;
+      }
+      lots.back().push_back({test, ranks, used});
+      used += ranks;
+    }
+  }
+  return lots;
+}
+
 }  // namespace lockstep

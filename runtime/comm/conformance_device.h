@@ -4,7 +4,9 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "runtime/comm/conformance_cases.h"
 #include "runtime/communicator.h"
 #include "runtime/device.h"
 
@@ -12,5 +14,17 @@ namespace lockstep {
 
 // Of the same rank. `device` is that of `communicator`, and outlives the result.
 std::unique_ptr<Communicator> AsHostCommunicator(std::unique_ptr<Communicator> communicator, Device& device);
+
+// A world of a case that waits. Its ranks have the devices from `first_device` on.
+struct WaitingWorld {
+  ConformanceCase test;
+  int ranks = 0;
+  int first_device = 0;
+};
+
+// Of each case that waits worlds of 2 and of 3 ranks, as far as it has so many. Those of a lot run at once, and have at
+// most kDevicesOfLot devices: under the thread sanitizer there are no addresses for many more fake GPUs.
+inline constexpr int kDevicesOfLot = 30;
+std::vector<std::vector<WaitingWorld>> LotsOfWaitingWorlds();
 
 }  // namespace lockstep

@@ -34,8 +34,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using Pace = FakeDriver::Pace;
 
-constexpr size_t kNcclCasesAtOnce = 6;  // under the thread sanitizer there are no addresses for many more GPUs
-
 std::string NcclName(Pace pace) { return pace == Pace::kRandom ? "Random" : "Lazy"; }
 
 const NcclApi& FakeApi() {
@@ -146,19 +144,13 @@ INSTANTIATE_TEST_SUITE_P(All, Nccl, ::testing::Values(Pace::kRandom, Pace::kLazy
 
 // The cases of the suite that wait, several of them at once.
 TEST_P(Nccl, WaitingCases) {
-  const std::vector<ConformanceCase> cases = WaitingCases();
-  EXPECT_GE(cases.size(), kNcclCasesAtOnce);
-  for (size_t first = 0; first < cases.size(); first += kNcclCasesAtOnce) {
-    const Gpus gpus(kNcclCasesAtOnce * 5, GetParam());
+  const auto lots = LotsOfWaitingWorlds();
+  EXPECT_GE(lots.size(), 3u);
+  for (const auto& lot : lots) {
+    const Gpus gpus(kDevicesOfLot, GetParam());
     std::vector<std::thread> worlds;
-    int first_gpu = 0;
-    for (size_t i = first; i < std::min(cases.size(), first + kNcclCasesAtOnce); ++i) {
-      for (int ranks : {2, 3}) {
-        if (ranks < cases[i].min_ranks) continue;
-        worlds.emplace_back(RunNcclConformance, std::cref(gpus), first_gpu, ranks, std::cref(cases[i]));
-        first_gpu += ranks;
-      }
-    }
+    for (const WaitingWorld& world : lot)
+      worlds.emplace_back(RunNcclConformance, std::cref(gpus), world.first_device, world.ranks, std::cref(world.test));
     for (std::thread& world : worlds) world.join();
   }
 }

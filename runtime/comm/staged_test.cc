@@ -32,7 +32,6 @@ namespace {
 using testing::HasSubstr;
 
 enum class Kind { kSimulated, kCuda, kLazyCuda, kSharedCuda };
-constexpr size_t kCasesAtOnce = 6;  // under the thread sanitizer there are no addresses for many more GPUs
 constexpr Kind kKinds[] = {Kind::kSimulated, Kind::kCuda, Kind::kLazyCuda};
 using Runs = StagedCommunicator::Runs;
 
@@ -153,19 +152,13 @@ INSTANTIATE_TEST_SUITE_P(All, Staged, ::testing::ValuesIn(kKinds), [](const auto
 
 // The cases of the suite that wait, several of them at once.
 TEST_P(Staged, WaitingCases) {
-  const std::vector<ConformanceCase> cases = WaitingCases();
-  EXPECT_GE(cases.size(), kCasesAtOnce);
-  for (size_t first = 0; first < cases.size(); first += kCasesAtOnce) {
-    const Devices devices(GetParam(), kCasesAtOnce * 5);
+  const auto lots = LotsOfWaitingWorlds();
+  EXPECT_GE(lots.size(), 3u);
+  for (const auto& lot : lots) {
+    const Devices devices(GetParam(), kDevicesOfLot);
     std::vector<std::thread> worlds;
-    int first_device = 0;
-    for (size_t i = first; i < std::min(cases.size(), first + kCasesAtOnce); ++i) {
-      for (int ranks : {2, 3}) {
-        if (ranks < cases[i].min_ranks) continue;
-        worlds.emplace_back(RunConformance, std::cref(devices), first_device, ranks, std::cref(cases[i]));
-        first_device += ranks;
-      }
-    }
+    for (const WaitingWorld& world : lot)
+      worlds.emplace_back(RunConformance, std::cref(devices), world.first_device, world.ranks, std::cref(world.test));
     for (std::thread& world : worlds) world.join();
   }
 }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 import lockstep as ls
+from made_once import made_once
 
 ROOT = Path(__file__).resolve().parents[2]
 FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
@@ -24,18 +24,13 @@ class Case:
     input: str
     optimizer: ls.optim.Optimizer
 
-    @functools.cache  # noqa: B019 (there are three cases)
+    @made_once
     def data(self) -> tuple[np.ndarray, np.ndarray]:
         """Samples and labels of STEPS batches, which cannot be written to."""
-        samples, labels = self._make_data()
-        samples.flags.writeable = labels.flags.writeable = False
-        return samples, labels
-
-    def _make_data(self) -> tuple[np.ndarray, np.ndarray]:
         count = BATCH * STEPS
         if self.name == "lenet":
             images, labels = ls.data.mnist(FASHION_MNIST)
-            return images[:count].copy(), labels[:count].copy()
+            return images[:count], labels[:count]
         random = np.random.Generator(np.random.PCG64(5))
         shape, classes = {"mlp": ((12,), 5), "convnet_bn": ((3, 8, 8), 4)}[self.name]
         x = random.standard_normal((count, *shape)).astype(np.float32)

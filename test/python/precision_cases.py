@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from made_once import made_once
 
 ROOT = Path(__file__).resolve().parents[2]
 FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
@@ -23,26 +24,21 @@ class PrecisionCase:
     learning_rate: float  # of SGD with a momentum of 0.9
     precisions: tuple[str, ...]
 
-    @functools.cache  # noqa: B019 (there are two cases)
+    @made_once
     def data(self) -> tuple[np.ndarray, np.ndarray]:
         """Samples and labels of STEPS batches, which cannot be written to; of the GPT a label for each token."""
-        samples, labels = self._make_data()
-        samples.flags.writeable = labels.flags.writeable = False
-        return samples, labels
-
-    def _make_data(self) -> tuple[np.ndarray, np.ndarray]:
         import lockstep as ls
 
         if self.name == "lenet":
             images, labels = ls.data.mnist(FASHION_MNIST)
-            return images[: self.batch * STEPS].copy(), labels[: self.batch * STEPS].copy()
+            return images[: self.batch * STEPS], labels[: self.batch * STEPS]
         # Each token follows from the one before it, nine times out of ten.
         random = np.random.Generator(np.random.PCG64(7))
         successors = random.permutation(VOCABULARY)
         tokens = random.integers(VOCABULARY, size=(self.batch * STEPS, TOKENS + 1))
         for i in range(1, TOKENS + 1):
             tokens[:, i] = np.where(random.random(len(tokens)) < 0.9, successors[tokens[:, i - 1]], tokens[:, i])
-        return tokens[:, :-1].copy(), tokens[:, 1:].copy()
+        return tokens[:, :-1], tokens[:, 1:]
 
 
 CASES = [
