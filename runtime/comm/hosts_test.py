@@ -124,6 +124,7 @@ if "LOCKSTEP_TEST_EVERYTHING" in os.environ:
     SUITES |= {
         "two ranks on each of two hosts": lambda: suite([2, 2]),
         "four hosts": lambda: suite([1, 1, 1, 1]),
+        "three hosts, three ranks on one": lambda: suite([1, 3, 1]),
         "the order of ranks, 2 + 2": lambda: suite([2, 2], "in_rank_order"),
         "the order of ranks, 1 + 3": lambda: suite([1, 3], "in_rank_order"),
         "two hosts, by MPI": lambda: suite([1, 1], "by_mpi=all"),

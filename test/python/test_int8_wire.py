@@ -292,7 +292,10 @@ def test_a_run_goes_on_bit_for_bit(n: int, tmp_path: Path) -> None:
             np.testing.assert_array_equal(found[name], state, err_msg=name)
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (4, 3)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(2, 3), (4, 3), *(pytest.param(*pair, marks=pytest.mark.everything) for pair in [(2, 4), (3, 2), (3, 4), (4, 2)])],
+)
 def test_on_other_ranks_the_sum_of_what_is_owed_stays(before: int, after: int, tmp_path: Path) -> None:
     step, file = step_of(MLP), tmp_path / "half.safetensors"
     ends = whole(run_in_threads(before, lambda world: run(step, world, range(3), "int8", None, file)))
