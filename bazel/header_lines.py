@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks how much five typical sources include: their lines after the preprocessor, each with its bound.
+"""Checks how much six typical sources include: their lines after the preprocessor, each with its bound.
 
 79,000 of these lines are absl/status/statusor.h, which nearly every source needs (decision 0051). A bound is exceeded when
 a header of ours begins to include what only some of its users need: a library, <iostream>, <regex>. The remedy is a forward
@@ -13,6 +13,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BOUNDS = {
     "core/ops/adam.cc": 91_000,
+    "frontends/onnx/matmul.cc": 92_000,
     "passes/optimize/cse.cc": 91_000,
     "backends/planning/schedule.cc": 94_000,
     "runtime/executor.cc": 93_000,

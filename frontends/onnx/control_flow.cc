@@ -7,6 +7,7 @@
 #include "frontends/onnx/op_table.h"
 #include "frontends/onnx/tensor_data.h"
 #include "frontends/onnx/unroll.h"
+#include "onnx/onnx.pb.h"
 
 namespace lockstep {
 namespace {

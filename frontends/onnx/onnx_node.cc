@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "frontends/onnx/tensor_data.h"
+#include "onnx/onnx.pb.h"
 
 namespace lockstep {
 
@@ -21,10 +22,16 @@ OnnxNode::OnnxNode(const onnx::NodeProto& proto, std::string source, int64_t ops
       model_(importer.model()),
       outputs_(static_cast<size_t>(proto.output_size())) {}
 
+const std::string& OnnxNode::op_type() const { return proto_.op_type(); }
+
 int OnnxNode::num_inputs() const {
   int count = proto_.input_size();
   while (count > 0 && proto_.input(count - 1).empty()) --count;
   return count;
+}
+
+bool OnnxNode::has_input(int i) const {
+  return i < proto_.input_size() && !proto_.input(i).empty() && !values_.IsNothing(proto_.input(i));
 }
 
 Value OnnxNode::input(int i) {
@@ -66,6 +73,8 @@ absl::StatusOr<double> OnnxNode::FloatInput(int i) {
   }
   return value->At(0);
 }
+
+const Tensor* OnnxNode::FixedInput(int i) const { return values_.FindFixed(proto_.input(i)); }
 
 absl::StatusOr<Tensor> OnnxNode::KnownInput(int i) {
   if (const Tensor* value = values_.FindInitialValue(proto_.input(i))) return *value;
@@ -114,7 +123,7 @@ absl::StatusOr<const onnx::GraphProto*> OnnxNode::Body(std::string_view name) {
   return &attribute->g();
 }
 
-const AttributeProto* OnnxNode::Ask(std::string_view name, AttributeProto::AttributeType type) {
+const AttributeProto* OnnxNode::Ask(std::string_view name, int type) {
   asked_.insert(std::string(name));
   const AttributeProto* attribute = Find(name);
   if (attribute == nullptr || attribute->type() == type) return attribute;
@@ -187,6 +196,10 @@ absl::StatusOr<std::optional<std::vector<int64_t>>> OnnxNode::IntsAttrOrInput(st
   }
   return list;
 }
+
+int OnnxNode::num_outputs() const { return proto_.output_size(); }
+
+bool OnnxNode::has_output(int i) const { return i < proto_.output_size() && !proto_.output(i).empty(); }
 
 void OnnxNode::SetOutput(int i, Value value) {
   if (value) SetAnyOutput(i, value);

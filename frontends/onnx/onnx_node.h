@@ -19,10 +19,10 @@
 #include "core/builder.h"
 #include "core/status.h"
 #include "core/tensor.h"
+#include "frontends/onnx/schema_fwd.h"
 #include "frontends/onnx/subgraph.h"
 #include "frontends/onnx/values.h"
 #include "frontends/onnx_importer.h"
-#include "onnx/onnx.pb.h"
 
 namespace lockstep {
 
@@ -35,15 +35,13 @@ class OnnxNode {
 
   Builder& b() { return builder_; }
   int64_t opset() const { return opset_; }
-  const std::string& op_type() const { return proto_.op_type(); }
+  const std::string& op_type() const;
   const std::string& source() const { return source_; }  // "onnx:/fc1/MatMul"
   void AddNote(std::string note) { model_.notes.push_back(std::move(note)); }
 
   // --- Inputs. The table of operators says how many are required; only later ones may be absent. ---------------------
   int num_inputs() const;  // without those at the end that are left out by an empty name
-  bool has_input(int i) const {
-    return i < proto_.input_size() && !proto_.input(i).empty() && !values_.IsNothing(proto_.input(i));
-  }
+  bool has_input(int i) const;
   Value input(int i);                                        // null if it is no tensor, and then the builder has failed
   const TensorType& type(int i) { return input(i).type(); }  // requires that input(i) is not null
   const Shape& shape(int i) { return type(i).shape; }
@@ -54,7 +52,7 @@ class OnnxNode {
   // The same, or what an initializer holds, which nobody then trains unless it is used elsewhere too.
   absl::StatusOr<Tensor> KnownInput(int i);
   // The value of an input that is the same whatever the program is given, else null: for where knowing it is better.
-  const Tensor* FixedInput(int i) const { return values_.FindFixed(proto_.input(i)); }
+  const Tensor* FixedInput(int i) const;
   absl::StatusOr<double> FloatInput(int i);                // of one element; an initializer of one will do
   absl::StatusOr<std::vector<double>> FloatsInput(int i);  // of rank 0 or 1; an initializer will do
   // For operators that take more than tensors (`takes_any_kind` in the table); for others, all inputs are tensors.
@@ -93,8 +91,8 @@ class OnnxNode {
   absl::StatusOr<std::optional<std::vector<int64_t>>> IntsAttrOrInput(std::string_view name, int64_t since, int i);
 
   // --- Outputs -------------------------------------------------------------------------------------------------------
-  int num_outputs() const { return proto_.output_size(); }
-  bool has_output(int i) const { return i < proto_.output_size() && !proto_.output(i).empty(); }
+  int num_outputs() const;
+  bool has_output(int i) const;
   void SetOutput(int i, Value value);         // no effect if the node has no output i, or the value is null
   void SetAnyOutput(int i, OnnxValue value);  // the same, for any kind
   const std::vector<std::optional<OnnxValue>>& outputs() const { return outputs_; }  // of those that are set
@@ -114,8 +112,9 @@ class OnnxNode {
 
  private:
   const onnx::AttributeProto* Find(std::string_view name) const;
-  // The attribute if it is present and of that type; fails the builder if the type is another one.
-  const onnx::AttributeProto* Ask(std::string_view name, onnx::AttributeProto::AttributeType type);
+  // The attribute if it is present and of that type (onnx::AttributeProto::AttributeType); fails the builder if the
+  // type is another one.
+  const onnx::AttributeProto* Ask(std::string_view name, int type);
 
   const onnx::NodeProto& proto_;
   const std::string source_;

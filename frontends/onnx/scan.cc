@@ -7,6 +7,7 @@
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"
 #include "frontends/onnx/unroll.h"
+#include "onnx/onnx.pb.h"
 
 namespace lockstep {
 namespace {

@@ -11,6 +11,7 @@
 #include "frontends/onnx/onnx_node.h"
 #include "frontends/onnx/op_table.h"
 #include "frontends/onnx/tensor_data.h"
+#include "onnx/onnx.pb.h"
 
 namespace lockstep {
 namespace {

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "absl/strings/numbers.h"
+#include "onnx/onnx.pb.h"
 
 namespace lockstep {
 namespace {

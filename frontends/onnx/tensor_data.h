@@ -7,7 +7,7 @@
 
 #include "core/status.h"
 #include "core/tensor.h"
-#include "onnx/onnx.pb.h"
+#include "frontends/onnx/schema_fwd.h"
 
 namespace lockstep {
 

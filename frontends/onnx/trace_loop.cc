@@ -7,6 +7,7 @@
 
 #include "frontends/onnx/onnx_node.h"
 #include "frontends/onnx/subgraph.h"
+#include "onnx/onnx.pb.h"
 
 namespace lockstep {
 namespace {

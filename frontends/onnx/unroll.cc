@@ -4,6 +4,7 @@
 
 #include "core/builder.h"
 #include "frontends/onnx/tensor_data.h"
+#include "onnx/onnx.pb.h"
 
 namespace lockstep {
 namespace {
