@@ -19,8 +19,7 @@ from checkout import TREE, ask_bazel, label_of
 EVERYTHING = "LOCKSTEP_TEST_EVERYTHING"  # in the environment: tests run all of their cases
 # Bytes in use, of addresses there may be more (the fake GPUs reserve them): a mutant must not take the machine's memory.
 MOST_MEMORY = 8 << 30
-# How long Bazel lets a test run: what takes longer fails in the suite too, and what takes shorter does not.
-TIMEOUTS = {"short": 60, "moderate": 300, "long": 900, "eternal": 3600}
+TIMEOUTS = ("short", "moderate", "long", "eternal")  # Bazel's names of how long a test may run
 TIMEOUT_OF_SIZE = {"small": "short", "medium": "moderate", "large": "long", "enormous": "eternal"}
 
 
@@ -97,6 +96,13 @@ def memory_of(pid: int) -> int:
     return int(pages) * resource.getpagesize()
 
 
+def limits() -> dict[str, float]:
+    """Returns the seconds of Bazel's timeouts by name: what takes longer fails in the suite too."""
+    setting = re.search(r"^build --test_timeout=(\S+)$", (TREE / ".bazelrc").read_text(), re.MULTILINE)
+    assert setting, ".bazelrc has no line 'build --test_timeout=…'"
+    return dict(zip(TIMEOUTS, map(float, setting[1].split(",")), strict=True))
+
+
 def test_environment(runfiles: pathlib.Path, scratch: str) -> dict[str, str]:
     """Returns what Bazel gives to a test, with what .bazelrc adds."""
     settings = re.findall(r"^build .*--test_env=.*$", (TREE / ".bazelrc").read_text(), re.MULTILINE)
@@ -153,12 +159,13 @@ def tests_of(files: list[str]) -> list[Test]:
     labels = " + ".join(label_of(file) for file in files)
     answer = ask_bazel("query", f"tests(rdeps(//..., {labels}))", "--output=xml")
     tests = []
+    seconds = limits()
     for rule in ElementTree.fromstring(answer).iter("rule"):
         arguments = [each.get("value", "") for each in rule.findall("./list[@name='args']/string")]
         text = {each.get("name"): each.get("value", "") for each in rule.findall("./string")}
         timeout = text.get("timeout") or TIMEOUT_OF_SIZE[text.get("size", "medium")]
         pairs = [[each.get("value", "") for each in pair] for pair in rule.findall("./dict[@name='env']/pair")]
-        tests.append(Test(rule.get("name", ""), arguments, dict(pairs), TIMEOUTS[timeout]))
+        tests.append(Test(rule.get("name", ""), arguments, dict(pairs), seconds[timeout]))
     return sorted(tests, key=lambda test: test.label)
 
 
