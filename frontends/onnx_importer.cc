@@ -43,6 +43,33 @@ void AddUsedNames(const onnx::GraphProto& graph, std::set<std::string>& used) {
   for (const onnx::ValueInfoProto& output : graph.output()) used.insert(output.name());
 }
 
+// By name what PyTorch's exporter says that an initializer was in the module: "PARAMETER", "BUFFER", "CONSTANT_TENSOR"
+// (torch.export.graph_signature.InputKind). It says so in the tensor, or, if the data is in another file, of the value.
+std::map<std::string, std::string> KindsInModule(const onnx::GraphProto& graph) {
+  std::map<std::string, std::string> kinds;
+  const auto add = [&](const auto& protos) {
+    for (const auto& proto : protos) {
+      for (const onnx::StringStringEntryProto& each : proto.metadata_props()) {
+        if (each.key() == "pkg.torch.export.graph_signature.InputSpec.kind") kinds.emplace(proto.name(), each.value());
+      }
+    }
+  };
+  add(graph.initializer());
+  add(graph.value_info());
+  return kinds;
+}
+
+// The names of running statistics, which are buffers of a module that training changes; also in bodies.
+void AddStatistics(const onnx::GraphProto& graph, std::set<std::string>& statistics) {
+  for (const onnx::NodeProto& node : graph.node()) {
+    if (node.op_type() == "BatchNormalization" && node.input_size() == 5)
+      statistics.insert({node.input(3), node.input(4)});
+    for (const onnx::AttributeProto& attribute : node.attribute()) {
+      if (attribute.has_g()) AddStatistics(attribute.g(), statistics);
+    }
+  }
+}
+
 // One import. Its members are called in the order in which they stand here.
 class Importer {
  public:
@@ -87,8 +114,9 @@ class Importer {
   Builder builder_;
   OnnxValues values_;
   SubgraphImporter nodes_;
-  std::set<std::string> initializers_;
-  std::vector<std::string> no_states_;  // the float initializers that are constants
+  std::set<std::string> initializers_, statistics_;
+  std::map<std::string, std::string> kinds_;  // KindsInModule
+  std::vector<std::string> no_states_;        // the float initializers that are constants
 };
 
 absl::Status Importer::CheckFile() {
@@ -231,13 +259,17 @@ bool Importer::IsComputedByExporter(const std::string& name) const {
 
 bool Importer::IsNoState(const std::string& name, const Tensor& value, const ImportOptions& options) const {
   if (options.states.count(name)) return false;
-  const bool is_single = value.shape().rank() == 0 || (value.num_elements() == 1 && IsComputedByExporter(name));
-  return is_single || options.constants.count(name) > 0;
+  if (options.constants.count(name)) return true;
+  if (const auto kind = kinds_.find(name); kind != kinds_.end())
+    return kind->second != "PARAMETER" && !statistics_.count(name);
+  return value.shape().rank() == 0 || (value.num_elements() == 1 && IsComputedByExporter(name));
 }
 
 absl::Status Importer::AddInitializers(const ImportOptions& options) {
   std::set<std::string> used;
   AddUsedNames(graph_proto(), used);
+  AddStatistics(graph_proto(), statistics_);
+  kinds_ = KindsInModule(graph_proto());
   for (onnx::TensorProto& proto : *file_.model.mutable_graph()->mutable_initializer()) {
     const bool is_used = used.count(proto.name()) > 0;
     const absl::Status status = is_used ? AddInitializer(proto, options) : InlineData(proto);
@@ -267,6 +299,8 @@ absl::Status Importer::AddInitializer(onnx::TensorProto& proto, const ImportOpti
   }
   ASSIGN_OR_RETURN(const Value state, model_.graph.AddInput(name, tensor.type(), /*is_state=*/true));
   RETURN_IF_ERROR(values_.Define(name, state));
+  if (!kinds_.count(name) && !options.states.count(name) && !statistics_.count(name))
+    model_.supposed_parameters.push_back(name);
   ClearData(proto);  // a large model is not held twice
   values_.SetInitialValue(state, &model_.parameters.emplace(name, std::move(tensor)).first->second);
   return absl::OkStatus();
@@ -325,6 +359,7 @@ void Importer::RemoveUnused() {
       if (proto.name() == name) EncodeTensor(model_.parameters.at(name), proto);
     }
     model_.parameters.erase(name);
+    std::erase(model_.supposed_parameters, name);
   }
 }
 

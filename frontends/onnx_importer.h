@@ -57,11 +57,16 @@ struct ImportedModel {
   // false, is nothing. If the file draws at random, the graph has the states of core/random.h.
   Graph graph;
 
-  // The initial value of each state but those of core/random.h, which start at 0: every floating-point initializer with
-  // at least one dimension that the graph uses, but for ImportOptions::constants and for single elements that PyTorch's
-  // exporter computed ("val_67"); and ImportOptions::states. Other scalars and integers are constants; what only sets
-  // an attribute (a shape, the bounds of Clip) is folded away.
+  // The initial value of each state but those of core/random.h, which start at 0: of the float initializers that the
+  // graph uses the ImportOptions::states, and those that are parameters or running statistics. PyTorch's exporter says
+  // in a file which are parameters, buffers and constants; where nothing is said, those with at least one dimension are
+  // parameters, but for ImportOptions::constants and for single elements that PyTorch's exporter computed ("val_67").
+  // The others are constants, as integers are; what only sets an attribute (a shape, the bounds of Clip) is folded
+  // away.
   std::map<std::string, Tensor> parameters;
+
+  // Of the parameters those of which neither the file nor an option says that they are: tables and masks look the same.
+  std::vector<std::string> supposed_parameters;
 
   // The float initializers that the graph uses and that are no states, by the names of their constants: epsilons and
   // scales, but a scalar that is to be learnt looks the same (ConstantsToStates of passes/training/train_step.h).

@@ -26,10 +26,12 @@ struct Model {
   std::shared_ptr<const OnnxOrigin> origin;
   std::vector<std::string> notes;
   std::vector<std::string> constants;  // as in ImportedModel: what a training step may make states of
-  std::vector<std::string> fixed_inputs = {};
+  std::vector<std::string> fixed_inputs = {}, supposed_parameters = {};  // as in ImportedModel
 
   // Another graph of the same model.
-  Model With(Graph other) const { return {std::move(other), values, origin, notes, constants, fixed_inputs}; }
+  Model With(Graph other) const {
+    return {std::move(other), values, origin, notes, constants, fixed_inputs, supposed_parameters};
+  }
 };
 
 // The mesh with these axes and sizes; an error if a name is no word of the text form, or there are too many ranks.

@@ -74,7 +74,8 @@ Model Imported(const std::string& path, const std::optional<nb::bytes>& bytes,
           std::make_shared<const OnnxOrigin>(std::move(imported.origin)),
           std::move(imported.notes),
           std::move(imported.constants),
-          std::move(imported.fixed_inputs)};
+          std::move(imported.fixed_inputs),
+          std::move(imported.supposed_parameters)};
 }
 
 // The model with other initial values of some states.
@@ -193,14 +194,14 @@ void BindGraphFacts(GraphClass& graph) {
           "The names of the states that an optimizer updates; none in a model, which a training step is made of.")
       .def_prop_ro(
           "constants", [](const Model& self) { return self.constants; },
-          "The names of the float initializers that the graph uses as constants: those without a dimension, those that "
-          "`constants` of load_onnx() names, and single elements that PyTorch's exporter computed. `trained` of "
-          "train_step() can name them.")
+          "The names of the float initializers that the graph uses as constants. `trained` of train_step() can name "
+          "them.")
       .def_prop_ro(
           "fixed_inputs", [](const Model& self) { return self.fixed_inputs; },
           "The inputs of the file whose values, given to load_onnx(), went into the graph.")
       .def_prop_ro(
           "notes", [](const Model& self) { return self.notes; }, "What the import changed, a sentence each.")
+      .def_prop_ro("_supposed_parameters", [](const Model& self) { return self.supposed_parameters; })
       .def("_facts", &Summary)
       .def("_nodes", &DescribeNodes, nb::sig("def _nodes(self) -> list[dict[str, typing.Any]]"))
       .def(

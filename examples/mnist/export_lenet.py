@@ -48,6 +48,8 @@ def export(path: Path, seed: int = 1) -> LeNet:
     )
     exported = onnx.load(path)
     exported.graph.name = "lenet"
+    for initializer in exported.graph.initializer:  # as PyTorch's other exporter marks what a module trains
+        onnx.helper.set_metadata_props(initializer, {"pkg.torch.export.graph_signature.InputSpec.kind": "PARAMETER"})
     onnx.checker.check_model(exported, full_check=True)
     onnx.save(exported, path)
     return model

@@ -1,6 +1,8 @@
-"""The exception of this package."""
+"""The exceptions of this package, and what its messages share."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 
 class Error(Exception):
@@ -21,3 +23,9 @@ class NoSuchSetting(Error, KeyError):
 
     __module__ = "lockstep"
     __str__ = Exception.__str__
+
+
+def listed(names: Collection[str], most: int = 8) -> str:
+    """The names in order, counted beyond `most`: "a, b and 4 more"."""
+    shown = sorted(names)[:most]
+    return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -39,9 +39,10 @@ def load_onnx(
       states: names of float initializers that are parameters though they have no dimension, such as a temperature.
 
     Returns:
-      A graph: the model's float initializers with dimensions are its states, under their names. What PyTorch's exporter computed
-      itself when it optimized ("val_67") is a constant if it is one element; larger ones are states, since they may be weights, and
-      `notes` lists them.
+      A graph: its states are the float initializers that are parameters or running statistics, under their names. PyTorch's
+      exporter marks what was a parameter of the module; of other files it is each that has dimensions, and a training step names those
+      that it trains for this reason alone. What PyTorch's exporter computed itself when it optimized ("val_67") is a constant if it is one
+      element; larger ones are states, since they may be weights, and `notes` lists them.
 
     Raises:
       Error: naming the file, and in it the node, input or dimension.

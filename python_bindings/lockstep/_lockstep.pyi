@@ -187,7 +187,7 @@ class Graph:
     @property
     def constants(self) -> list[str]:
         """
-        The names of the float initializers that the graph uses as constants: those without a dimension, those that `constants` of load_onnx() names, and single elements that PyTorch's exporter computed. `trained` of train_step() can name them.
+        The names of the float initializers that the graph uses as constants. `trained` of train_step() can name them.
         """
 
     @property
@@ -199,6 +199,9 @@ class Graph:
     @property
     def notes(self) -> list[str]:
         """What the import changed, a sentence each."""
+
+    @property
+    def _supposed_parameters(self) -> list[str]: ...
 
     def _facts(self) -> str: ...
 

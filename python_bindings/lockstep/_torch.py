@@ -39,8 +39,8 @@ def from_torch(
 
         model = ls.from_torch(module, torch.randn(2, 784), dims={"batch": 128}, output_names=["logits"])
 
-    States have the names of the module's parameters (the first one where there are several) and running statistics; other buffers,
-    and parameters that require no gradient, are constants. Inputs have the names of the parameters of `forward`. Nothing is folded or
+    States have the names of the module's parameters (the first one where there are several) and running statistics; all other
+    tensors are constants: parameters that require no gradient, other buffers, attributes, and what `forward` makes. Inputs have the names of the parameters of `forward`. Nothing is folded or
     fused on the way, so that batch normalisation can be trained. What a file cannot say is an error, so that a training step is that of
     PyTorch: values without gradient, gradients of one's own, buffers that change in `forward`.
 
@@ -92,7 +92,8 @@ def from_torch(
             extents = _renamed(program, module, extents)
         _name_as_pytorch_does(program, module)
         initializers = program.model.graph.initializers.keys()
-        constants, states = sorted(_constants(module) & initializers), sorted(_scalars(module) & initializers)
+        trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+        constants, states = sorted(initializers - trained - _statistics(module)), sorted(initializers & trained)
         if sum(value.nbytes for value in module.state_dict().values()) < _MAX_BYTES_IN_MEMORY:
             return load_onnx(program.model_proto, extents, split, constants=constants, states=states)
         path = Path(folder) / "module.onnx"
@@ -154,17 +155,6 @@ def _name_as_pytorch_does(program: torch.onnx.ONNXProgram, module: torch.nn.Modu
         value = program.model.graph.initializers.get(name)
         if value is not None:
             value.name = canonical
-
-
-def _constants(module: torch.nn.Module) -> set[str]:
-    """The names of what no optimizer of PyTorch would train, but for running statistics, which a training step updates."""
-    buffers = {name for name, _ in module.named_buffers()} - _statistics(module)
-    return buffers | {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-
-
-def _scalars(module: torch.nn.Module) -> set[str]:
-    """The names of the parameters without a dimension, which nothing else says of a scalar in a file."""
-    return {name for name, value in module.named_parameters() if value.requires_grad and value.dim() == 0}
 
 
 def _statistics(module: torch.nn.Module) -> set[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 from . import _check, _lockstep, optim
-from ._errors import Error
+from ._errors import Error, listed
 from ._lockstep import Graph
+from ._log import warn_once
 from .clip import Clip
 from .loss import Loss
 
@@ -121,10 +123,22 @@ def train_step(
         precision,
         _check.flag("uneven", uneven),
     )
+    _say_what_is_supposed(step, trained)
     # Groups may have left no state to the optimizer, and so no settings.
     settings = step.settings
     step._schedules = {name: each for name, each in _schedules_of(choices, clip, average).items() if name in settings}
     return step
+
+
+def _say_what_is_supposed(step: Graph, trained: Sequence[str]) -> None:
+    """Names the states that are trained though neither the file nor `trained` says that they are parameters."""
+    known = {name for name in step.trained if any(fnmatch.fnmatchcase(name, pattern) for pattern in trained)}
+    names = [name for name in step._supposed_parameters if name in step.trained and name not in known]
+    if names:
+        warn_once(
+            f"{step.name}: the file does not say which initializers are parameters; {listed(names)} are trained. `trained` names "
+            "what is, `frozen` what is not"
+        )
 
 
 def _check_average(average: Any) -> None:

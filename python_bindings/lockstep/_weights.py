@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from typing import Any
 
 from . import _atomic, _check, _lockstep, _residuals
-from ._errors import Error
+from ._errors import Error, listed
 from ._lockstep import Executable, Graph
 from ._values import ValueInfo
 
@@ -37,7 +36,7 @@ def load_weights(
     values, source = {}, {}
     tensors = _read(file)
     for name in names.keys() - tensors.keys() if strict else ():
-        raise Error(f"{file}: there is no tensor {name}, which rename has; there are {_list(tensors.keys())}")
+        raise Error(f"{file}: there is no tensor {name}, which rename has; there are {listed(tensors.keys())}")
     for name, value in tensors.items():
         state = names.get(name, name)
         if state in source:
@@ -45,10 +44,10 @@ def load_weights(
         if state in states:
             values[state], source[state] = value, name
         elif strict and not name.endswith("num_batches_tracked") and not _residuals.is_residual(state, states):
-            raise Error(f"{file}: {name} is no state of @{graph.name}; its states are {_list(states)}")
+            raise Error(f"{file}: {name} is no state of @{graph.name}; its states are {listed(states)}")
     missing = states - values.keys()
     if strict and missing:
-        raise Error(f"{file}: no value for the state {_list(missing)} of @{graph.name}")
+        raise Error(f"{file}: no value for the state {listed(missing)} of @{graph.name}")
     try:
         loaded = _lockstep._with_values(graph, values)
         loaded._schedules = getattr(graph, "_schedules", {})
@@ -116,8 +115,3 @@ def _safetensors_error() -> type[Exception]:
     from safetensors import SafetensorError
 
     return SafetensorError
-
-
-def _list(names: Collection[str]) -> str:
-    shown = sorted(names)[:8]
-    return ", ".join(shown) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

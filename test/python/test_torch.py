@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import lockstep as ls
@@ -78,6 +79,78 @@ def test_what_pytorch_would_not_train_is_constant() -> None:
     ls.to_torch(exe, module)
     assert torch.equal(module.frozen.weight, before)
     np.testing.assert_array_equal(module.fc.weight.detach(), exe.state["fc.weight"])
+
+
+class Constants(nn.Module):
+    """Tensors that are no parameters, in all the places where modules have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.norm = nn.BatchNorm1d(3)
+        self.frozen = nn.Parameter(torch.tensor([0.5, 1.0, 2.0]), requires_grad=False)
+        self.w, self.one = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.5])
+        self.listed, self.named = [torch.tensor([0.5, 0.25, 2.0])], {"anchor": torch.tensor([[0.1, 0.2, 0.3]])}
+        self.register_buffer("table", torch.tensor([0.3, 0.2, 0.1]))
+        self.register_buffer("hidden", torch.tensor([2.0, 1.0, 0.5]), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.fc(x) * self.w + self.table * self.hidden) * self.one * self.frozen
+        y = y * self.listed[0] + self.named["anchor"] + torch.tensor([0.1, 0.2, 0.3])
+        y = y - torch.as_tensor(np.array([1.0, 2.0, 3.0], np.float32)) * x.new_tensor([0.5, 0.25, 0.125])
+        return nn.functional.conv1d(y[:, None], torch.tensor([[[0.25, 0.5, 0.25]]]), padding=1)[:, 0]
+
+
+def losses_in_pytorch(module: nn.Module, x: torch.Tensor, label: torch.Tensor, steps: int) -> list[float]:
+    optimizer = torch.optim.SGD([each for each in module.parameters() if each.requires_grad], 0.5)
+    losses = []
+    for _ in range(steps):
+        loss = torch.nn.functional.cross_entropy(module(x), label)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("source", ["module", "file"])
+def test_parameters_are_trained_and_no_other_tensor(
+    source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(3)
+    module, x, label = Constants(), torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
+    if source == "module":
+        model = ls.from_torch(module, x, output_names=["y"])
+    else:
+        path = tmp_path / "constants.onnx"
+        module.frozen.requires_grad_(True)  # a file does not say that it does not
+        torch.onnx.export(module, (x,), path, dynamo=True, optimize=False, verbose=False, output_names=["y"])
+        model = ls.load_onnx(path)
+    step = ls.train_step(model, ls.loss.softmax_cross_entropy("y", "label"), ls.optim.SGD(0.5))
+    assert set(step.trained) == {name for name, each in module.named_parameters() if each.requires_grad}
+    exe = ls.compile(step)
+    ours = [float(exe(x=x, label=label)["loss"]) for _ in range(5)]
+    np.testing.assert_allclose(ours, losses_in_pytorch(module, x, label, 5), rtol=1e-5)
+    assert "does not say" not in caplog.text
+
+
+def test_what_only_looks_like_a_parameter_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 18]>
+        supposed (float[4, 2] x) => (float[4, 2] y) <float[2, 2] w = {1, 2, 3, 4}, float[2] table = {1, 2}>
+        { z = MatMul(x, w)  y = Add(z, table) }""")
+    graph = ls.load_onnx(model)
+    loss, optimizer = ls.loss.softmax_cross_entropy("y", "label"), ls.optim.SGD(0.5)
+    for _ in range(2):
+        ls.train_step(graph, loss, optimizer)
+    assert (
+        caplog.text.count("supposed: the file does not say which initializers are parameters; table, w are trained")
+        == 1
+    )
+    caplog.clear()
+    ls.train_step(graph, loss, optimizer, trained=["*"])
+    ls.train_step(graph, loss, optimizer, trained=["w"])
+    ls.train_step(ls.load_onnx(model, constants=["table", "w"]), loss, optimizer, trained=["w"])
+    assert caplog.text == ""
 
 
 def test_inputs_by_name_and_other_dimensions() -> None:
