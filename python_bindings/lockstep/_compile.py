@@ -10,7 +10,7 @@ from contextlib import suppress
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from . import _buckets, _check, _lockstep
+from . import _buckets, _check, _job, _lockstep
 from ._errors import Error
 from ._lockstep import Communicator, Executable, Graph
 from ._log import warn_once
@@ -66,7 +66,7 @@ def compile(
       graph: a model (for inference) or a training step; the one-rank program over the global batch.
       backend: "cpu", or "cuda" for NVIDIA's GPUs, one for each rank of a host as far as there are; `lockstep doctor` says whether
         they and their libraries are found. That backend has not run on hardware yet: docs/gpu.md.
-      world: the ranks; None is one.
+      world: the ranks; None is one. A step that trains is an error then in a job of several, as `mpirun`, `srun` and `torchrun` start them.
       mesh: the ranks as a grid with named axes, the last one fastest: of `{"data": 2, "model": 2}` ranks 0 and 1 differ along
         "model", ranks 0 and 2 along "data"; {"data": world.size} if None. Along an axis "stage" ranks are the stages of a pipeline: a
         training step is cut into parts that cost about the same, and each rank has one, with its weights; the micro-batches of
@@ -125,7 +125,8 @@ def compile(
         reduced, and those that `shard_optimizer` reduces to slices. With `wire` a gradient counts as it travels.
       optimize: False keeps only the passes that are needed to run: no buckets, and no `factors`.
       replicated: True says that every rank is meant to get the same inputs. Without it a graph of whose inputs and states none
-        is split over several ranks is an error: each would compute the same, and none would learn from another.
+        is split over several ranks is an error: each would compute the same, and none would learn from another. Without a `world` it says
+        that each rank of a job is to train a model of its own.
       check_every: so many calls apart, ranks compare the contents of replicated inputs and states; 0 is never.
       isa: what kernels may use of the processor: "sse41", "avx2" or "avx512"; all that it has if empty. For ranks on different
         processors. It holds for the whole process, so give it to the first `compile`. For "cuda" the GPU that code is made for
@@ -148,10 +149,13 @@ def compile(
     Raises:
       Error: naming the op with its source in the model, the option, or the ranks that disagree.
     """
-    world = world if world is not None else Communicator.single()
+    alone = world is None
+    world = Communicator.single() if world is None else world
     _check.instance("world", world, Communicator, "a lockstep.Communicator")
     try:
         _check.graph("the graph", graph)
+        if alone and graph.trained and not replicated:
+            _job.check_is_one("compile", "world=ls.Communicator.mpi()")
         _check.text("backend", backend)
         axes = _axes(world, mesh, placements)
         placed = choices(split, placements)

@@ -74,7 +74,7 @@ class Trainer:
           optimizer_params: the options of a name, such as {"learning_rate": 0.1, "momentum": 0.9, "wd": 1e-4}. `lr_scheduler` is a function
             of the step. The formulas are those of `lockstep.optim`.
           kvstore: a store of `lockstep.kv`, or its kind, such as "dist_sync"; or the workers, a `Communicator`. None, "local" and
-            "device" are this process alone.
+            "device" are this process alone, an error in a job of several, but for replicated=True.
           dims: as of `load_onnx`, for a file: {"batch": 128} is the batch of all workers.
           uneven: workers may have fewer rows than their share, or none, and each row counts once, as of `train_step`. False is for models
             whose rows see each other, and needs full batches; so do parameter servers, with which None is False, and else True.
@@ -90,7 +90,7 @@ class Trainer:
             of_compile["mesh"] = placements.mesh
         strategy = of_compile.get("strategy")
         self._uneven = uneven_of(uneven, strategy)
-        self._world = world_of(kvstore, strategy)
+        self._world = world_of(kvstore, strategy, of_compile.get("replicated", False))
         if not isinstance(model, Graph):
             model = load_onnx(model, dims=dims)
         elif dims is not None:

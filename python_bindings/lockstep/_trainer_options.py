@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import _check, optim
+from . import _check, _job, optim
 from ._errors import Error
 from ._lockstep import Communicator
 
@@ -101,19 +101,20 @@ def uneven_of(uneven: Any, strategy: Any) -> bool:
     return uneven
 
 
-def world_of(kvstore: Any, strategy: Any = None) -> Communicator:
+def world_of(kvstore: Any, strategy: Any = None, replicated: bool = False) -> Communicator:
     """The ranks that train together by a store: one for None and the kinds of one process.
 
     Args:
       strategy: of compile; servers update what the workers of a job train, and no process alone.
+      replicated: of compile; each process of a job may train a model of its own.
 
     Raises:
-      Error: of a store whose workers do not wait for each other, or that is none.
+      Error: of a store whose workers do not wait for each other, or that is none; of one process in a job of several.
     """
     if isinstance(kvstore, Communicator):
         return kvstore
     if kvstore is None:
-        return _one_process(kvstore, strategy)
+        return _one_process(kvstore, strategy, replicated)
     kind = kvstore if isinstance(kvstore, str) else getattr(kvstore, "type", None)
     if not isinstance(kind, str):
         raise Error(
@@ -134,16 +135,18 @@ def world_of(kvstore: Any, strategy: Any = None) -> Communicator:
             "what its ranks send"
         )
     if kind in _ONE_PROCESS:
-        return _one_process(kind, strategy)
+        return _one_process(kind, strategy, replicated)
     return Communicator.mpi() if isinstance(kvstore, str) else kvstore._world
 
 
-def _one_process(kind: str | None, strategy: Any) -> Communicator:
+def _one_process(kind: str | None, strategy: Any, replicated: bool) -> Communicator:
     if strategy == _SERVED:
         raise Error(
             f'Trainer: strategy="{_SERVED}" is of the workers of a job, and kvstore={kind!r} is this process alone; give '
             'kvstore="dist_sync", in a job that `lockstep launch -n N -s S PROGRAM` starts'
         )
+    if not replicated:
+        _job.check_is_one(f"Trainer: kvstore={kind!r}", 'kvstore="dist_sync"')
     return Communicator.single()
 
 

@@ -52,6 +52,35 @@ def test_a_distributed_graph_in_a_world_of_another_size() -> None:
         assert "{data=2}" in message
 
 
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"])
+def test_ranks_of_a_job_that_would_train_a_model_each(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = training()
+    monkeypatch.setenv(variable, "2")
+    with raises("compile: this process is one of 2 ranks", "world=ls.Communicator.mpi()", "replicated=True"):
+        ls.compile(step)
+    loss = ls.loss.softmax_cross_entropy("logits", "label")
+    for kvstore in (None, "local", ls.kv.create("device")):
+        with raises("Trainer: kvstore=", "one of 2 ranks", 'kvstore="dist_sync"', "replicated=True"):
+            ls.Trainer(mlp(), loss, kvstore=kvstore)
+    monkeypatch.setenv(variable, "1")
+    expected = float(ls.compile(step)(x=X, label=LABELS)["loss"])
+    monkeypatch.setenv(variable, "2")
+    alone = [
+        ls.compile(step, replicated=True),
+        ls.compile(step, world=ls.Communicator.single()),
+        ls.Trainer(mlp(), loss, replicated=True).executable,
+    ]
+    assert [float(each(x=X, label=LABELS)["loss"]) for each in alone] == pytest.approx([expected] * 3)
+    ls.compile(mlp())  # trains nothing
+
+
+def test_ranks_of_mpirun_that_would_train_a_model_each() -> None:
+    program = f"import sys; sys.path.insert(0, {str(HERE)!r}); import test_errors, lockstep as ls; ls.compile(test_errors.training())"
+    done = mpirun(2, "-c", program)
+    assert done.returncode != 0
+    assert done.stderr.count("compile: this process is one of 2 ranks of a job") >= 1
+
+
 def test_a_label_out_of_range_on_one_rank() -> None:
     def body(world: ls.Communicator) -> None:
         exe = ls.compile(training(), world=world, threads=1)
