@@ -16,7 +16,8 @@ from . import _check
 from ._errors import Error
 from ._graphs import load_onnx
 from ._lockstep import Executable, Graph
-from ._torch_check import check_after, check_before
+from ._torch_check import check_after, check_before, place_of
+from ._torch_resize import resize_as_pytorch_does
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +92,7 @@ def from_torch(
         if finds_batch:
             extents = _renamed(program, module, extents)
         _name_as_pytorch_does(program, module)
+        resize_as_pytorch_does(type(module).__name__, program, place_of)
         initializers = program.model.graph.initializers.keys()
         trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
         constants, states = sorted(initializers - trained - _statistics(module)), sorted(initializers & trained)

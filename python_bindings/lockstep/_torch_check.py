@@ -41,7 +41,7 @@ def check_before(module: torch.nn.Module, inputs: Mapping[str, Any], differentia
         raise Error(f"from_torch: {name} has gradients of its own, of {', '.join(sorted(functions))}; {way_out}")
     stops = _stops(program, nodes)
     if stops:
-        places = ", ".join(dict.fromkeys(_place(node) for node in stops[:3]))
+        places = ", ".join(dict.fromkeys(place_of(node) for node in stops[:3]))
         raise Error(f"from_torch: {name} has values without gradient (detach() or no_grad(): {places}); {way_out}")
 
 
@@ -95,12 +95,12 @@ def _check_options(name: str, node: torch.fx.Node) -> None:
         smoothing = _argument(node, 5, "label_smoothing", 0.0)
         if smoothing != 0:
             raise Error(
-                f"from_torch: {name} has cross_entropy with label_smoothing = {smoothing} ({_place(node)}), which torch's "
+                f"from_torch: {name} has cross_entropy with label_smoothing = {smoothing} ({place_of(node)}), which torch's "
                 "exporter leaves out; write it as (1 - s) * cross_entropy(x, y) - s * log_softmax(x, 1).mean()"
             )
     if node.target is torch.ops.aten.scatter_reduce.two and _argument(node, 4, "reduce", "") == "mean":
         raise Error(
-            f'from_torch: {name} has scatter_reduce with reduce = "mean" ({_place(node)}), which ONNX does not have; '
+            f'from_torch: {name} has scatter_reduce with reduce = "mean" ({place_of(node)}), which ONNX does not have; '
             "divide a sum by the counts"
         )
 
@@ -157,7 +157,7 @@ def _may_have_gradient(node: torch.fx.Node) -> bool:
     return not isinstance(value, torch.Tensor) or value.is_floating_point()
 
 
-def _place(node: torch.fx.Node) -> str:
+def place_of(node: torch.fx.Node) -> str:
     """Where the node is in the user's program: "model.py:12"; its name if nobody knows."""
     frames = re.findall(r'File "([^"]*)", line (\d+)', node.meta.get("stack_trace") or "")
     users = node.users if not frames else {}
