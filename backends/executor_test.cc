@@ -66,7 +66,11 @@ TEST_F(OneRank, LabelOutOfRangeNamesTheOp) {
     batch.y.mutable_data<int64_t>()[2] = 5;
     const std::string message = MessageOf(executor.Run(batch.inputs(), {}));
     EXPECT_THAT(message, HasSubstr("label 5 at position [2] is outside [0, 5)"));
+    EXPECT_THAT(message, Not(HasSubstr("ignore_index")));
     EXPECT_THAT(message, HasSubstr("onnx:/loss"));
+    batch.y.mutable_data<int64_t>()[2] = -100;  // what PyTorch ignores
+    EXPECT_THAT(MessageOf(executor.Run(batch.inputs(), {})),
+                HasSubstr("label -100 at position [2] is outside [0, 5); ignore_index=-100 of the loss leaves out"));
   });
 }
 

@@ -8,6 +8,7 @@
 
 #include "backends/cpu/emitters.h"
 #include "backends/cpu/softmax_rows.h"
+#include "core/ops/indexing.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -28,16 +29,6 @@ struct CrossEntropy {
   uint64_t rows_bytes() const { return AlignUp(static_cast<uint64_t>(kUnit * classes) * sizeof(float)); }
   uint64_t scratch_bytes() const {
     return losses_bytes() + (inner == 1 ? 0 : rows_bytes() * static_cast<uint64_t>(threads));
-  }
-
-  absl::Status LabelError(int64_t sample, int64_t label) const {
-    std::vector<int64_t> index(static_cast<size_t>(labels_shape.rank()));
-    for (size_t i = index.size(); i-- > 0;) {
-      index[i] = sample % labels_shape.dims()[i];
-      sample /= labels_shape.dims()[i];
-    }
-    return InvalidArgument() << "softmax_cross_entropy (C5): label " << label << " at position " << ListToString(index)
-                             << " is outside [0, " << classes << ")";
   }
 
   // Of one sample: its logits become the gradient, and the loss is returned.
@@ -81,7 +72,9 @@ struct CrossEntropy {
   template <typename Label>
   absl::Status Run(const float* x, const Label* labels, float* loss, float* dx, std::byte* scratch) const {
     for (int64_t i = 0; i < samples(); ++i) {
-      if (labels[i] < 0 || labels[i] >= classes) return LabelError(i, static_cast<int64_t>(labels[i]));
+      if (labels[i] < 0 || labels[i] >= classes) {
+        return ops::LabelError("softmax_cross_entropy (C5)", static_cast<int64_t>(labels[i]), i, labels_shape, classes);
+      }
     }
     auto* const losses = reinterpret_cast<double*>(scratch);
     const int64_t units = blocks * units_of_block();

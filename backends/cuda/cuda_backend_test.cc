@@ -95,8 +95,9 @@ TEST(CudaBackend, ALabelOutOfRangeIsAnErrorThatNamesIt) {
   inputs[1].mutable_data<int64_t>()[7] = 3;
   const absl::Status status = RunOnFake(graph, inputs).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("softmax_cross_entropy (C5): a label is outside [0, 3), at onnx:/loss"));
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr("softmax_cross_entropy (C5): a label (the loss has no ignore_index) is outside [0, 3), at onnx:/loss"));
 }
 
 TEST(CudaBackend, AnIntegerDividedByZeroIsAnError) {

@@ -9,17 +9,35 @@
 #include "core/ops/rules.h"
 
 namespace lockstep {
+namespace {
+
+// Of the element `at` in row-major order.
+std::vector<int64_t> CoordinatesOf(const Shape& shape, int64_t at) {
+  std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
+  for (size_t i = index.size(); i-- > 0;) {
+    index[i] = at % shape.dims()[i];
+    at /= shape.dims()[i];
+  }
+  return index;
+}
+
+}  // namespace
+
 namespace ops {
 
 absl::Status IndexError(std::string_view constraint, int64_t index, int64_t at, const Shape& indices, int64_t dim,
                         int64_t extent) {
-  std::vector<int64_t> position(static_cast<size_t>(indices.rank()));
-  for (size_t i = position.size(); i-- > 0;) {
-    position[i] = at % indices.dims()[i];
-    at /= indices.dims()[i];
-  }
-  return InvalidArgument() << constraint << ": index " << index << " at position " << ListToString(position)
-                           << " is outside [" << -extent << ", " << extent << "), the extent of dimension " << dim;
+  return InvalidArgument() << constraint << ": index " << index << " at position "
+                           << ListToString(CoordinatesOf(indices, at)) << " is outside [" << -extent << ", " << extent
+                           << "), the extent of dimension " << dim;
+}
+
+absl::Status LabelError(std::string_view constraint, int64_t label, int64_t at, const Shape& labels, int64_t classes) {
+  ErrorStream error = InvalidArgument() << constraint << ": label " << label << " at position "
+                                        << ListToString(CoordinatesOf(labels, at)) << " is outside [0, " << classes
+                                        << ")";
+  if (label < 0) error << "; ignore_index=" << label << " of the loss leaves out the samples that have it";
+  return error;
 }
 
 absl::StatusOr<std::vector<int64_t>> PositionsOf(const EvalContext& c, std::string_view id, const Tensor& indices,

@@ -51,6 +51,10 @@ struct IndexedDims {
 absl::Status IndexError(std::string_view constraint, int64_t index, int64_t at, const Shape& indices, int64_t dim,
                         int64_t extent);
 
+// "softmax_cross_entropy (C5): label 7 at position [2] is outside [0, 5)": `at` counts the labels. Where the label is
+// negative, as those are which users want ignored, the message names the loss's option.
+absl::Status LabelError(std::string_view constraint, int64_t label, int64_t at, const Shape& labels, int64_t classes);
+
 // Error `constraint` unless each of the indices is in [-extent, extent).
 template <typename Index>
 absl::Status CheckIndices(std::string_view constraint, const Index* indices, const Shape& shape, int64_t dim,

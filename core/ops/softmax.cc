@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/builder.h"
+#include "core/ops/indexing.h"
 #include "core/ops/op_list.h"
 #include "core/ops/rules.h"
 
@@ -117,16 +118,6 @@ absl::Status InferSoftmaxCrossEntropy(InferContext& c) {
   return c.SetResults({TensorType{logits.dtype, Shape()}, logits});
 }
 
-// The position of element `at` of a shape.
-std::vector<int64_t> CoordinatesOf(const Shape& shape, int64_t at) {
-  std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
-  for (size_t i = index.size(); i-- > 0;) {
-    index[i] = at % shape.dims()[i];
-    at /= shape.dims()[i];
-  }
-  return index;
-}
-
 absl::Status EvalSoftmaxCrossEntropy(EvalContext& c) {
   const double scale = c.attr<double>("scale");
   const Shape& shape = c.operand(0).shape();
@@ -139,11 +130,8 @@ absl::Status EvalSoftmaxCrossEntropy(EvalContext& c) {
   for (int64_t sample = 0; sample < labels.num_elements(); ++sample) {
     const int64_t block = sample / rows.inner, column = sample % rows.inner;
     const int64_t label = labels.data<int64_t>()[static_cast<size_t>(sample)];
-    if (label < 0 || label >= rows.size) {
-      return c.Error("C5") << "label " << label << " at position "
-                           << ListToString(CoordinatesOf(labels.shape(), sample)) << " is outside [0, " << rows.size
-                           << "), the classes of logits " << c.operand(0).type();
-    }
+    if (label < 0 || label >= rows.size)
+      return ops::LabelError("softmax_cross_entropy (C5)", label, sample, labels.shape(), rows.size);
     const double lse = LogSumExp(x, rows, block, column);
     loss += lse - x[rows.At(block, label, column)];
     for (int64_t i = 0; i < rows.size; ++i) {
@@ -165,7 +153,9 @@ std::vector<Value> DecomposeSoftmaxCrossEntropy(DecomposeContext& c) {
   const double scale = c.attr<double>("scale");
   const Value labels =
       b.Op("within", {c.operand(1)},
-           {{"low", int64_t{0}}, {"high", shape[1]}, {"what", std::string("softmax_cross_entropy (C5): a label")}});
+           {{"low", int64_t{0}},
+            {"high", shape[1]},
+            {"what", std::string("softmax_cross_entropy (C5): a label (the loss has no ignore_index)")}});
   const Value classes = b.Op("iota", {}, {{"shape", shape.dims()}, {"dtype", labels.dtype()}, {"dim", int64_t{1}}});
   const Value is_label = b.Compare(b.BroadcastOver(labels, shape, {1}), classes, "eq");
   const Value zero = b.SplatLike(0.0, logits);

@@ -56,6 +56,17 @@ absl::Status CheckIndices(OnnxNode& n, int i) {
   return n.Error() << "indices are " << n.type(i) << ", expected i64 or i32";
 }
 
+// ONNX counts negative indices from the end. Some operators of PyTorch refuse them, which lockstep/_torch_check.py
+// notes in the node.
+bool RefusesNegative(const OnnxNode& n) { return n.Metadata("lockstep.indices") == "not negative"; }
+
+// Input i, indices of a dimension of this extent.
+absl::StatusOr<Value> Indices(OnnxNode& n, int i, int64_t extent) {
+  RETURN_IF_ERROR(CheckIndices(n, i));
+  if (!RefusesNegative(n)) return n.input(i);
+  return n.b().Op("within", {n.input(i)}, {{"low", int64_t{0}}, {"high", extent}, {"what", std::string("index")}});
+}
+
 // --- Gather ----------------------------------------------------------------------------------------------------------
 
 // Fixed indices that are equally far apart, upwards: a slice of x. Nothing if they are not.
@@ -66,7 +77,8 @@ absl::StatusOr<std::optional<Value>> GatherAsSlice(OnnxNode& n, const Tensor& in
   const Tensor wide = indices.Converted(DType::kI64);
   Ints at(wide.data<int64_t>().begin(), wide.data<int64_t>().end());
   for (int64_t& index : at) {
-    if (index < -extent || index >= extent) return n.Error() << "index " << index << " is outside extent " << extent;
+    if (index < (RefusesNegative(n) ? 0 : -extent) || index >= extent)
+      return n.Error() << "index " << index << " is outside extent " << extent;
     if (index < 0) index += extent;
   }
   const int64_t step = count > 1 ? at[1] - at[0] : 1;
@@ -96,8 +108,7 @@ absl::Status Gather(OnnxNode& n) {
       return absl::OkStatus();
     }
   }
-  const Value indices = n.input(1);
-  RETURN_IF_ERROR(CheckIndices(n, 1));
+  ASSIGN_OR_RETURN(const Value indices, Indices(n, 1, x.shape()[axis]));
   n.SetOutput(0, n.b().Gather(x, indices, axis));
   return absl::OkStatus();
 }
@@ -119,9 +130,10 @@ Ints IndexedBox(OnnxNode& n, int64_t axis) { return n.shape(1).WithDim(axis, n.s
 
 absl::Status GatherElements(OnnxNode& n) {
   Builder& b = n.b();
-  const Value x = n.input(0), indices = n.input(1);
-  RETURN_IF_ERROR(CheckIndices(n, 1));
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(b.status());
   ASSIGN_OR_RETURN(const int64_t axis, n.Axis(n.Int("axis", 0), x.shape().rank()));
+  ASSIGN_OR_RETURN(const Value indices, Indices(n, 1, x.shape()[axis]));
   RETURN_IF_ERROR(CheckElementwise(n, axis));
   const int64_t last = x.shape().rank() - 1;
   const Value box = MovedToEnd(b, Leading(b, x, IndexedBox(n, axis)), axis);
@@ -159,9 +171,10 @@ Value WithLeading(Builder& b, Value x, Value box) {
 
 absl::Status ScatterElements(OnnxNode& n) {
   Builder& b = n.b();
-  const Value x = n.input(0), indices = n.input(1), updates = n.input(2);
-  RETURN_IF_ERROR(CheckIndices(n, 1));
+  const Value x = n.input(0), updates = n.input(2);
+  RETURN_IF_ERROR(b.status());
   ASSIGN_OR_RETURN(const int64_t axis, n.Axis(n.Int("axis", 0), x.shape().rank()));
+  ASSIGN_OR_RETURN(const Value indices, Indices(n, 1, x.shape()[axis]));
   RETURN_IF_ERROR(CheckElementwise(n, axis));
   const int64_t last = x.shape().rank() - 1;
   ASSIGN_OR_RETURN(const Value box, Scattered(n, MovedToEnd(b, Leading(b, x, IndexedBox(n, axis)), axis),

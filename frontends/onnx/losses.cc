@@ -1,8 +1,7 @@
 // Losses of scores or log-probabilities [N, C, ...] against classes [N, ...]. The class's element is picked by
-// comparing a count along C with the class. A class outside [0, C) that is not to be ignored makes its loss NaN; where
-// the loss is one op, it is an error when the program runs.
+// comparing a count along C with the class. A class outside [0, C) that is not to be ignored is an error when the
+// program runs.
 
-#include <limits>
 #include <numeric>
 
 #include "core/builder.h"
@@ -31,13 +30,14 @@ absl::StatusOr<Value> LossOf(OnnxNode& n, Value log_prob, Value classes) {
   if (reduction != "none" && reduction != "sum" && reduction != "mean")
     return n.Error() << "attribute reduction is '" << reduction << "', expected none, sum or mean";
   const bool ignores = n.has_attr("ignore_index");
-  const Value ignored = b.SplatLike(static_cast<double>(n.Int("ignore_index", 0)), classes);
-  const Value count = b.SplatLike(static_cast<double>(log_prob.shape()[1]), classes);
-  const Value is_class =
-      b.Op("and", {b.Compare(classes, b.SplatLike(0, classes), "ge"), b.Compare(classes, count, "lt")});
-  const Value picked = b.Pick(log_prob, classes, 1);
-  Value loss = b.Select(is_class, b.Neg(picked), b.SplatLike(std::numeric_limits<double>::quiet_NaN(), picked));
-  Value weight;
+  Value is_ignored;
+  if (ignores) {
+    is_ignored = b.Compare(classes, b.SplatLike(static_cast<double>(n.Int("ignore_index", 0)), classes), "eq");
+    classes = b.Select(is_ignored, b.SplatLike(0, classes), classes);
+  }
+  classes =
+      b.Op("within", {classes}, {{"low", int64_t{0}}, {"high", log_prob.shape()[1]}, {"what", std::string("label")}});
+  Value loss = b.Neg(b.Pick(log_prob, classes, 1)), weight;
   if (n.has_input(2)) {
     weight = b.Pick(b.BroadcastAlong(n.input(2), log_prob.shape(), 1), classes, 1);
     loss = b.Mul(loss, weight);
@@ -45,7 +45,7 @@ absl::StatusOr<Value> LossOf(OnnxNode& n, Value log_prob, Value classes) {
     weight = b.SplatLike(1, loss);
   }
   if (ignores) {
-    const Value is_ignored = b.Compare(classes, ignored, "eq"), zero = b.SplatLike(0, loss);
+    const Value zero = b.SplatLike(0, loss);
     loss = b.Select(is_ignored, zero, loss);
     weight = b.Select(is_ignored, zero, weight);
   }

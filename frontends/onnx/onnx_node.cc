@@ -112,6 +112,13 @@ const AttributeProto* OnnxNode::Find(std::string_view name) const {
   return nullptr;
 }
 
+std::string_view OnnxNode::Metadata(std::string_view name) const {
+  for (const onnx::StringStringEntryProto& each : proto_.metadata_props()) {
+    if (each.key() == name) return each.value();
+  }
+  return {};
+}
+
 absl::StatusOr<const onnx::GraphProto*> OnnxNode::Body(std::string_view name) {
   const AttributeProto* attribute = Ask(name, AttributeProto::GRAPH);
   RETURN_IF_ERROR(builder_.status());

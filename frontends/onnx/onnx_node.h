@@ -72,6 +72,9 @@ class OnnxNode {
   void Ignore(std::string_view name) { asked_.insert(std::string(name)); }  // it has no effect on what we compute
   absl::Status CheckAllAttributesAsked() const;
 
+  // What the node's metadata says under this name; empty if it says nothing.
+  std::string_view Metadata(std::string_view name) const;
+
   // --- Bodies: attributes that are graphs (frontends/onnx/subgraph.h) ------------------------------------------------
   absl::StatusOr<const onnx::GraphProto*> Body(std::string_view name);
   // What the outputs of `body` are if its inputs are these. `run` says which run it is: "[3]".

@@ -16,7 +16,7 @@ from . import _check
 from ._errors import Error
 from ._graphs import load_onnx
 from ._lockstep import Executable, Graph
-from ._torch_check import check_after, check_before, place_of
+from ._torch_check import check_after, check_before, note_indices, place_of
 from ._torch_resize import resize_as_pytorch_does
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def from_torch(
         if finds_batch:
             extents = _renamed(program, module, extents)
         _name_as_pytorch_does(program, module)
+        note_indices(program)
         resize_as_pytorch_does(type(module).__name__, program, place_of)
         initializers = program.model.graph.initializers.keys()
         trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
@@ -120,7 +121,7 @@ def to_torch(executable: Executable, module: torch.nn.Module) -> None:
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for name, tensor in _tensors(module):
         if name in executable.state:
-            value = torch.from_numpy(executable.state[name])
+            value = torch.tensor(executable.state[name])
             if value.shape != tensor.shape:
                 raise Error(f"to_torch: {name} is {list(tensor.shape)}, the state {list(value.shape)}")
             values[name] = value

@@ -60,6 +60,26 @@ def check_after(module: torch.nn.Module, program: torch.export.ExportedProgram, 
             )
 
 
+def note_indices(program: torch.onnx.ONNXProgram) -> None:
+    """Notes in the nodes of operators that refuse negative indices that they do: ONNX counts those from the end."""
+    import torch
+
+    aten = torch.ops.aten
+    refusing = (
+        aten.embedding.default,
+        aten.index_select.default,
+        aten.gather.default,
+        aten.scatter.src,
+        aten.scatter.value,
+        aten.scatter_add.default,
+        aten.scatter_reduce.two,
+    )
+    for node in program.model.graph:
+        is_indexing = node.op_type in ("Gather", "GatherElements", "ScatterElements")
+        if is_indexing and getattr(node.meta.get("node"), "target", None) in refusing:
+            node.metadata_props["lockstep.indices"] = "not negative"
+
+
 def _traced(module: torch.nn.Module, inputs: Mapping[str, Any]) -> torch.export.ExportedProgram | None:
     import torch
 

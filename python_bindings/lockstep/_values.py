@@ -64,7 +64,8 @@ class StartedCall(Mapping[str, "np.ndarray"]):
 
 
 class State(MutableMapping[str, "np.ndarray"]):
-    """The state of an executable on this rank, by name: reading copies it out, assigning copies into it.
+    """The state of an executable on this rank, by name: reading copies it out, assigning copies into it. What is read is
+    read-only, as a change of it would change no state.
 
     Of a mesh with stages each rank has the states of its own: those alone are listed, and can be read. To assign others changes nothing,
     so ranks may all assign all, or each its own.
@@ -79,7 +80,9 @@ class State(MutableMapping[str, "np.ndarray"]):
         self._executable = executable
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._executable._read_state(self._known(name))
+        value = self._executable._read_state(self._known(name))
+        value.setflags(write=False)
+        return value
 
     def get(self, name: str, default: Any = None) -> Any:
         """The state, or `default` where this rank has none of that name."""

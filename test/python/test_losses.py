@@ -228,7 +228,7 @@ def test_an_ignored_label_need_not_be_a_class_and_others_must() -> None:
     assert np.isfinite(trained(loss, {"x": X, "t": labels}, ls.Communicator.single())[1])
     for wrong in (-1, CLASSES):
         labels[3] = wrong
-        with raises(f"loss nll: a label is outside [0, {CLASSES}), at loss"):
+        with raises(f"loss nll: a label that is not ignore_index is outside [0, {CLASSES}), at loss"):
             trained(loss, {"x": X, "t": labels}, ls.Communicator.single())
 
 

@@ -268,9 +268,11 @@ def test_cross_entropy(reduction: str, weighted: bool, ignored: int | None, plac
 
 
 def test_a_class_that_does_not_exist_is_no_silent_zero() -> None:
-    scores, classes = random(3, 3), np.array([1, 7, -1])
-    loss = run("NegativeLogLikelihoodLoss", scores, classes, reduction="none")
-    assert loss[0] == -scores[0, 1] and np.all(np.isnan(loss[1:]))
+    for classes in ([1, 7, 0], [1, -1, 0]):
+        with refuses("NegativeLogLikelihoodLoss", "label is outside [0, 3)"):
+            run("NegativeLogLikelihoodLoss", random(3, 3), np.array(classes), reduction="none")
+        with refuses("SoftmaxCrossEntropyLoss", "label is outside [0, 3)"):
+            run("SoftmaxCrossEntropyLoss", random(3, 3), np.array(classes), ignore_index=9)
 
 
 # Signals

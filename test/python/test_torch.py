@@ -448,3 +448,36 @@ def test_a_batch_that_the_module_fixes_and_names_without_results() -> None:
     assert ls.from_torch(Fixed(), torch.randn(4, 3), dims={"x:0": 4}).inputs[0].shape == (4, 3)
     with raises("output_names has 2 names, Fixed 1 results"):
         ls.from_torch(Fixed(), torch.randn(4, 3), output_names=["a", "b"])
+
+
+I = torch.tensor([[0, 2], [1, 0]])
+X = torch.arange(12.0).reshape(3, 4)
+INDEXING = {
+    "embedding": lambda i: nn.functional.embedding(i, X),
+    "index_select": lambda i: torch.index_select(X, 0, i.flatten()),
+    "gather": lambda i: torch.gather(X, 0, i),
+    "scatter": lambda i: torch.scatter(X, 0, i, torch.ones(2, 2)),
+    "scatter_value": lambda i: torch.scatter(X, 0, i, 1.0),
+    "scatter_add": lambda i: torch.scatter_add(X, 0, i, torch.ones(2, 2)),
+    "scatter_reduce": lambda i: torch.scatter_reduce(X, 0, i, torch.ones(2, 2), "amax"),
+    "index": lambda i: X[i],
+    "take": lambda i: torch.take(X, i),
+}
+
+
+@pytest.mark.parametrize("name", INDEXING)
+def test_negative_indices_are_errors_where_pytorch_has_them(name: str) -> None:
+    class Indexed(nn.Module):
+        def forward(self, i: torch.Tensor) -> torch.Tensor:
+            return INDEXING[name](i)
+
+    exe = ls.compile(ls.from_torch(Indexed(), I, output_names=["y"]))
+    np.testing.assert_array_equal(exe(i=I)["y"], INDEXING[name](I))
+    negative = torch.tensor([[0, -1], [1, 0]])
+    try:
+        expected = INDEXING[name](negative)
+    except (IndexError, RuntimeError):
+        with raises("index is outside [0, 3)"):
+            exe(i=negative)
+    else:
+        np.testing.assert_array_equal(exe(i=negative)["y"], expected)

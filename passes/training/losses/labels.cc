@@ -46,8 +46,9 @@ Labels LabelsFor(const LossContext& c, const char* loss) {
     labels.classes = labels.WithoutIgnored(labels.classes);
     labels.counts = {b, b.Splat(1, TensorType{c.prediction().value().dtype(), given.shape()})};
   }
-  const AttributeMap range = {
-      {"low", int64_t{0}}, {"high", NumClasses(c.prediction())}, {"what", "loss " + std::string(loss) + ": a label"}};
+  const AttributeMap range = {{"low", int64_t{0}},
+                              {"high", NumClasses(c.prediction())},
+                              {"what", "loss " + std::string(loss) + ": a label that is not ignore_index"}};
   labels.classes = {b, b.Op("within", {labels.classes.value()}, range)};
   if (c.has("class_weights")) {
     const Value weights = WeightsOfClasses(c).value();

@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import _lockstep
 from .._errors import Error
+from .._lockstep import Communicator
 from ..optim import Optimizer
 from ._values import dtype_name
 
@@ -27,7 +28,7 @@ class Update:
         from .. import compile  # which imports this package
 
         graph = graph_of(optimizer, rescale_grad, value.dtype, value.shape)
-        self.executable: Executable = compile(graph, threads=threads)
+        self.executable: Executable = compile(graph, world=Communicator.single(), threads=threads)
         self.executable.bind(states={_VALUE: value})
 
     def __call__(self, gradient: np.ndarray) -> None:
