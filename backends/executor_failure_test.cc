@@ -12,13 +12,15 @@ namespace {
 
 using testing::HasSubstr;
 
-// One state is updated before the loss looks at the labels, as a running mean would be; the weight after it.
+// One state is updated before the loss looks at the labels, as a running mean would be; the weight after it. The labels
+// are floats, so that nobody foresees that they are refused.
 constexpr char kEarlyUpdate[] = R"(
-graph @step(%x: f32[4,3] split(0), %y: i64[4] split(0), state %mean: f32[3,3], state %w: f32[3,5], state %unused: f32[2]) -> (loss: f32[], %mean: f32[3,3], %w: f32[3,5]) {
+graph @step(%x: f32[4,3] split(0), %y: f32[4] split(0), state %mean: f32[3,3], state %w: f32[3,5], state %unused: f32[2]) -> (loss: f32[], %mean: f32[3,3], %w: f32[3,5]) {
   %mean1 = neg %mean : f32[3,3] @"onnx:/bn"
   %x1 = matmul %x, %mean1 : f32[4,3] @"onnx:/bn"
   %z = matmul %x1, %w : f32[4,5] @"onnx:/fc/MatMul"
-  %loss, %dz = softmax_cross_entropy %z, %y {scale=0.25} : f32[], f32[4,5] @"onnx:/loss"
+  %label = convert %y {dtype=i64} : i64[4]
+  %loss, %dz = softmax_cross_entropy %z, %label {scale=0.25} : f32[], f32[4,5] @"onnx:/loss"
   %dw = matmul %x, %dz {transpose_a=true} : f32[3,5]
   %w1 = sgd %w, %dw {learning_rate=0.1} : f32[3,5]
   return %loss, %mean1, %w1
@@ -41,6 +43,12 @@ Batch BadBatch() {
   return batch;
 }
 
+// For kEarlyUpdate.
+Batch WithFloats(Batch batch) {
+  batch.y = batch.y.Converted(DType::kF32);
+  return batch;
+}
+
 const TensorType kMean{DType::kF32, {3, 3}}, kWeight{DType::kF32, {3, 5}};
 
 TEST(OneRankThatFails, AFailureBeforeTheFirstUpdateChangesNothing) {
@@ -54,6 +62,25 @@ TEST(OneRankThatFails, AFailureBeforeTheFirstUpdateChangesNothing) {
     ASSIGN_OR_RETURN(const Tensor after, StateOf(*executor, "w", kWeight));
     EXPECT_EQ(before, after);
     return executor->Run(Batch(4).inputs(), {});
+  });
+  EXPECT_TRUE(all[0].ok()) << all[0];
+}
+
+TEST(OneRankThatFails, IntegersThatAreRefusedAreFoundBeforeAnyUpdate) {
+  std::string text = kEarlyUpdate;
+  text.replace(text.find("%y: f32"), 7, "%y: i64");
+  const auto all = StatusOfEach(1, [&](Communicator& communicator, Device& device) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto executor, Load(text, communicator, device));
+    RETURN_IF_ERROR(Assign(*executor, "mean", Tensor::Full(kMean, 1.0)));
+    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    EXPECT_THAT(MessageOf(executor->Run(BadBatch().inputs(), {})), HasSubstr("label 5"));
+    RETURN_IF_ERROR(executor->CheckUsable());
+    ASSIGN_OR_RETURN(const Tensor once, StateOf(*executor, "mean", kMean));
+    EXPECT_EQ(once, Tensor::Full(kMean, -1.0));
+    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    ASSIGN_OR_RETURN(const Tensor twice, StateOf(*executor, "mean", kMean));
+    EXPECT_EQ(twice, Tensor::Full(kMean, 1.0));
+    return absl::OkStatus();
   });
   EXPECT_TRUE(all[0].ok()) << all[0];
 }
@@ -101,12 +128,12 @@ TEST(OneRankThatFails, AFailureAfterAnUpdateSpoilsUntilAllUpdatedStatesAreAssign
   const auto all = StatusOfEach(1, [](Communicator& communicator, Device& device) -> absl::Status {
     ASSIGN_OR_RETURN(const auto executor, Load(kEarlyUpdate, communicator, device));
     RETURN_IF_ERROR(Assign(*executor, "mean", Tensor::Full(kMean, 1.0)));
-    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
-    EXPECT_THAT(MessageOf(executor->Run(BadBatch().inputs(), {})), HasSubstr("label 5"));
+    RETURN_IF_ERROR(executor->Run(WithFloats(Batch(4)).inputs(), {}));
+    EXPECT_THAT(MessageOf(executor->Run(WithFloats(BadBatch()).inputs(), {})), HasSubstr("label 5"));
     ASSIGN_OR_RETURN(const Tensor mean, StateOf(*executor, "mean", kMean));
     EXPECT_EQ(mean, Tensor::Full(kMean, 1.0));  // negated twice, of which once should not be
 
-    const absl::Status spoilt = executor->Run(Batch(4).inputs(), {});
+    const absl::Status spoilt = executor->Run(WithFloats(Batch(4)).inputs(), {});
     EXPECT_EQ(spoilt.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(spoilt, executor->CheckUsable());
     EXPECT_THAT(MessageOf(spoilt), HasSubstr("@step: call 2 failed when it was updating the states"));
@@ -114,11 +141,11 @@ TEST(OneRankThatFails, AFailureAfterAnUpdateSpoilsUntilAllUpdatedStatesAreAssign
     EXPECT_THAT(MessageOf(spoilt), HasSubstr("assign the states mean, w"));
 
     RETURN_IF_ERROR(Assign(*executor, "mean", Tensor::Full(kMean, 3.0)));
-    EXPECT_THAT(MessageOf(executor->Run(Batch(4).inputs(), {})), HasSubstr("assign the states w"));
+    EXPECT_THAT(MessageOf(executor->Run(WithFloats(Batch(4)).inputs(), {})), HasSubstr("assign the states w"));
     EXPECT_FALSE(Assign(*executor, "w", Tensor(kMean)).ok());  // another shape
     EXPECT_THAT(MessageOf(executor->CheckUsable()), HasSubstr("assign the states w"));
     RETURN_IF_ERROR(Assign(*executor, "w", Tensor(kWeight)));
-    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    RETURN_IF_ERROR(executor->Run(WithFloats(Batch(4)).inputs(), {}));
     ASSIGN_OR_RETURN(const Tensor again, StateOf(*executor, "mean", kMean));
     EXPECT_EQ(again, Tensor::Full(kMean, -3.0));
     return absl::OkStatus();
@@ -153,16 +180,14 @@ TEST(OneRankThatFails, ARunThatFailsCountsForNothing) {
 // The step that fails may have written a part of a state.
 TEST(OneRankThatFails, AFailureOfTheFirstUpdateSpoils) {
   constexpr char kDivide[] = R"(
-graph @divide(%d: i32[4], state %w: i32[4]) -> (%w: i32[4]) {
+graph @divide(state %d: i32[4], state %w: i32[4]) -> (%w: i32[4]) {
   %w1 = div %w, %d : i32[4] @"onnx:/Div"
   return %w1
 }
 )";
   const auto all = StatusOfEach(1, [&](Communicator& communicator, Device& device) -> absl::Status {
     ASSIGN_OR_RETURN(const auto executor, Load(kDivide, communicator, device));
-    const Tensor zeros(TensorType{DType::kI32, {4}});
-    const std::vector<NamedInput> inputs = {{"d", {zeros.type(), zeros.bytes()}}};
-    EXPECT_THAT(MessageOf(executor->Run(inputs, {})), HasSubstr("onnx:/Div"));
+    EXPECT_THAT(MessageOf(executor->Run({}, {})), HasSubstr("onnx:/Div"));  // all states are zero at first
     EXPECT_THAT(MessageOf(executor->CheckUsable()), HasSubstr("assign the states w"));
     return absl::OkStatus();
   });
@@ -176,13 +201,13 @@ TEST(TwoRanks, BothAreSpoilt) {
   const auto all = StatusOfEach(2, [&](Communicator& communicator, Device& device) -> absl::Status {
     ASSIGN_OR_RETURN(const auto executor, Load(text, communicator, device));
     RETURN_IF_ERROR(Assign(*executor, "mean", Tensor::Full(kMean, 1.0)));
-    RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
+    RETURN_IF_ERROR(executor->Run(WithFloats(Batch(4)).inputs(), {}));
     through.arrive_and_wait();  // else the failure may reach the peer in its first call
-    const Batch batch = communicator.rank() == 0 ? BadBatch() : Batch(4);
+    const Batch batch = WithFloats(communicator.rank() == 0 ? BadBatch() : Batch(4));
     EXPECT_THAT(MessageOf(executor->Run(batch.inputs(), {})), HasSubstr("label 5"));
     ASSIGN_OR_RETURN(const Tensor mean, StateOf(*executor, "mean", kMean));
     EXPECT_EQ(mean, Tensor::Full(kMean, 1.0));
-    const absl::Status spoilt = executor->Run(Batch(4).inputs(), {});
+    const absl::Status spoilt = executor->Run(WithFloats(Batch(4)).inputs(), {});
     EXPECT_EQ(spoilt.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(MessageOf(spoilt), HasSubstr("call 2 failed when it was updating the states"));
     EXPECT_THAT(MessageOf(spoilt), HasSubstr("label 5"));

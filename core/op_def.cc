@@ -223,6 +223,7 @@ const std::vector<OpTraitName>& AllOpTraits() {
       {kOneRankIdentity, "identity on one rank"},
       {kHeavy, "heavy"},
       {kSteps, "steps"},
+      {kRefuses, "refuses data"},
   };
   return names;
 }

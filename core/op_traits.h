@@ -32,6 +32,7 @@ enum OpTrait : uint32_t {
   kOneRankIdentity = 1u << 12,  // along a mesh axis of one rank, result i is operand i
   kHeavy = 1u << 13,            // elementwise, tens of instructions an element: few elements are worth a thread
   kSteps = 1u << 14,            // elementwise, constant between halves: rounding may carry its operand across a step
+  kRefuses = 1u << 15,          // a constraint is on the data: the program ends with an error if it does not hold
 };
 
 // All of them, each with the word that docs/ops.md has for it.

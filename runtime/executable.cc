@@ -81,10 +81,11 @@ std::string CollectiveInfo::ToString() const {
   return text + " along " + axis + ", " + label + (is_urgent ? ", urgent" : "");
 }
 
-std::string StepInfo::ToString() const {
+std::string StepInfo::ToString(size_t most) const {
   std::string text = name;
   if (collective && !collective->said.empty()) return text + ", " + collective->said;
-  for (const StepOperand& write : writes) text += " %" + write.name;
+  for (size_t i = 0; i < std::min(most, writes.size()); ++i) text += " %" + writes[i].name;
+  if (writes.size() > most) text += " and " + std::to_string(writes.size() - most) + " more";
   if (!source.empty()) text += ", at " + source;
   return text;
 }

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -110,7 +111,8 @@ struct StepInfo {
   std::optional<CollectiveInfo> collective;  // of a start and a wait
   int served = -1;                           // of a push, a pull and its wait: position in Executable::served
 
-  std::string ToString() const;
+  // "matmul %y, at onnx:/fc1/MatMul"; of the results that it writes the first `most` by name.
+  std::string ToString(size_t most = std::numeric_limits<size_t>::max()) const;
 };
 
 // The buffers that a step may write, some perhaps twice. A collective writes its output from its start on. A part of a

@@ -177,10 +177,11 @@ absl::Status Executor::RunAtOnce(StepContext& context, Flight& flight) {
 
 // Of a part of a program names of its values mean nothing to users: passes have made many copies of each.
 std::string Executor::NameInMessages(const StepInfo& step) const {
-  if (roles_.empty()) return step.ToString();
+  constexpr size_t kMostNames = 3;  // a loop over micro-batches gives the gradients of all states
+  if (roles_.empty()) return step.ToString(kMostNames);
   const bool has_names = step.source.empty() || step.collective.has_value();
   return roles_[static_cast<size_t>(communicator_.rank())] + " of @" + executable_.name + ", " +
-         (has_names ? step.ToString() : step.name + ", at " + step.source);
+         (has_names ? step.ToString(kMostNames) : step.name + ", at " + step.source);
 }
 
 absl::Status Executor::RunSteps(Flight& flight) {

@@ -4,6 +4,7 @@
 #include "backends/cpu/emitters.h"
 #include "backends/cpu/processor.h"
 #include "backends/cpu/scoped_threads.h"
+#include "backends/planning/refusals.h"
 #include "core/op_def.h"
 
 namespace lockstep {
@@ -71,8 +72,10 @@ absl::StatusOr<Program> cpu::LowerGraph(const Graph& graph, const Target& target
   ASSIGN_OR_RETURN(const dnnl::engine engine,
                    cpu::CallOneDnn("engine", [] { return dnnl::engine(dnnl::engine::kind::cpu, 0); }));
   EmitContext c(graph, target, engine);
+  FirstRefusals refusals(graph);
   for (const Node& node : graph.nodes()) {
     if (!c.IsDone(&node) && c.builder().part().Computes(node)) RETURN_IF_ERROR(EmitNode(node, c));
+    if (refusals.Contain(node)) c.builder().MarkRefusal();
   }
   absl::StatusOr<Program> program = c.builder().Finish([&](Value value) { return c.RowMajorOf(*value.node, value); });
   if (!program.ok()) return program.status();

@@ -14,6 +14,9 @@ class Binder {
       if (storage.kind == Storage::Kind::kState)
         state_storages_[static_cast<size_t>(storage.index)] = static_cast<int>(id);
     }
+    for (size_t i = 0; i < program.instructions.size(); ++i) {
+      if (program.instructions[i].may_refuse) last_refusal_ = static_cast<int>(i);
+    }
   }
 
   void Run() {
@@ -69,6 +72,7 @@ class Binder {
       if (program_.Root(other.storage) == old) return false;  // the old value is needed at the end
     }
     const int written = lifetimes_[static_cast<size_t>(root)].first_write;
+    if (written <= last_refusal_) return false;
     const int read = lifetimes_[static_cast<size_t>(old)].last_read;
     if (read > written || (read == written && !MayOverwrite(written, root, old))) return false;
     program_.storage(root).state = output.state;
@@ -94,6 +98,7 @@ class Binder {
   Program& program_;
   const std::vector<Lifetime> lifetimes_;
   std::vector<int> state_storages_;
+  int last_refusal_ = -1;  // the position of the last instruction that may refuse data
 };
 
 }  // namespace

@@ -4,7 +4,8 @@
 //   sgd %w, %g -> %w1      ==>     sgd %w, %g -> %w1 in state w
 //
 // Where that cannot be, a copy at the end does it: the value is an input, a state or a constant, lies in a bucket, has
-// two names, or the old value is still read.
+// two names, or the old value is still read; or a later instruction may refuse the caller's data, as a call that ends
+// with that error leaves the states as they were.
 
 #pragma once
 

@@ -50,10 +50,11 @@ struct Instruction {
   // (write, read) positions: that write may lie in the bytes of that read, which is not needed afterwards.
   std::vector<std::pair<int, int>> may_overwrite;
   CollectiveInfo collective;  // kCollective becomes kStart and kWait when it is scheduled
-  int served = -1;  // of pushes and pulls: position in Program::served; kPull becomes kStartPull and kWaitPull
+  int served = -1;          // of pushes and pulls: position in Program::served; kPull becomes kStartPull and kWaitPull
+  bool may_refuse = false;  // it ends the call, before any later one runs, if the caller's data is wrong (refusals.h)
 
   Instruction WithoutRun() const {  // see Kernel
-    return {kind, source, reads, writes, kernel.WithoutRun(), flops, may_overwrite, collective, served};
+    return {kind, source, reads, writes, kernel.WithoutRun(), flops, may_overwrite, collective, served, may_refuse};
   }
 };
 

@@ -234,6 +234,7 @@ const OpDef& DivOp() {
                       ops::Linearity::kFirst)
           .Domain(
               [](std::span<const ValueRange> operands) { return operands[1].low >= 0.2 || operands[1].high <= -0.2; })
+          .Trait(kRefuses)
           .Refuses(RefuseDivisionByZero)
           .Vjp([](VjpContext& c) {  // dx = g / y, dy = -dx (x / y)
             const Value dx = c.b().Div(c.grad(), c.operand(1));
@@ -251,6 +252,7 @@ const OpDef& FmodOp() {
                        "x. NaN where y is 0 or x is infinite; of integers, y = 0 is an error.")
           .Trait(kHeavy)
           .Domain(OneQuotient(std::trunc))
+          .Trait(kRefuses)
           .Refuses(RefuseDivisionByZero)
           .Vjp(RestVjp);
   return def;
@@ -264,6 +266,7 @@ const OpDef& RemainderOp() {
                             "NaN where y is 0 or x is infinite; of integers, y = 0 is an error.")
           .Trait(kHeavy)
           .Domain(OneQuotient(std::floor))
+          .Trait(kRefuses)
           .Refuses(RefuseDivisionByZero)
           .Vjp(RestVjp);
   return def;
@@ -304,6 +307,7 @@ const OpDef& PowOp() {
           .Domain([](std::span<const ValueRange> operands) {
             return operands[0].low >= 0.2 && operands[1].low >= 0 && operands[1].high <= 3;
           })
+          .Trait(kRefuses)
           .Refuses(RefuseDivisionByZero)
           .Vjp(PowVjp);
   return def;

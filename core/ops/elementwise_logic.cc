@@ -163,6 +163,7 @@ const OpDef& WithinOp() {
           .Constraint("C1", "x has an integer dtype")
           .Constraint("C2", "low is at most high")
           .Constraint("C3", "when it runs: every element is in [low, high)")
+          .Trait(kRefuses)
           .Refuses(RefuseOutside)
           .Infer(InferWithin)
           .Eval(EvalWithin)

@@ -191,6 +191,7 @@ const OpDef& ScatterOp() {
           .OptionalAttr<int64_t>("batch_dims", 0, "how many leading dimensions x and the indices have in common")
           .OptionalAttr<std::string>("kind", "replace", "replace, min, max or prod")
           .Trait(kOpaque)
+          .Trait(kRefuses)
           .Constraint("C1", "the indices have dtype i64 or i32")
           .Constraint("C2", "dim is a dimension of x")
           .Constraint("C3", "batch_dims is at least 0, and no more than dim and the rank of the indices")

@@ -46,6 +46,10 @@ TEST(OpTraits, EveryOpSaysWhatItDoes) {
     if (op->f32_ulps() > 0) {
       EXPECT_TRUE(op->has_trait(kElementwise)) << "nobody holds kernels of other ops to so many units";
     }
+    // A step that an optimizer counts is at least 1.
+    const bool is_on_data = std::any_of(op->constraints().begin(), op->constraints().end(),
+                                        [](const auto& each) { return each.text.starts_with("when it runs: "); });
+    EXPECT_EQ(op->has_trait(kRefuses), op->refusal() || (is_on_data && !op->has_trait(kOptimizer)));
     EXPECT_EQ(op->has_trait(kReduction), op->reduction().has_value());
     EXPECT_EQ(op->has_trait(kCollective), op->collective().has_value());
     if (op->reduction()) {

@@ -358,3 +358,36 @@ def test_missing_data_files(tmp_path: Path) -> None:
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(2, np.uint8)))
     with raises(str(tmp_path), "(3, 4, 4)", "(2,)"):
         ls.data.mnist(tmp_path, train=False)
+
+
+# Data that is refused
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"average": ls.average.exponential(0.9)}, {"uneven": True}])
+@pytest.mark.parametrize("model", ["mlp", "convnet_bn"])
+def test_a_call_that_refuses_its_data_changes_no_state(model: str, options: dict[str, Any]) -> None:
+    """Neither what the optimizer counts nor running statistics, which are updated before the labels are looked at."""
+    graph = ls.load_onnx(HERE.parent / f"models/{model}.onnx", dims={"batch": 6})
+    exe = ls.compile(training(ls.optim.Adam(0.01), graph, **options))
+    images = {graph.inputs[0].name: np.random.default_rng(0).random(graph.inputs[0].shape, np.float32)}
+    labels = LABELS % 4
+    exe(**images, label=labels)
+    before = {name: exe.state[name] for name in exe.state}
+    wrong = labels.copy()
+    wrong[4] = 99
+    for _ in range(2):
+        with raises("99" if not options.get("uneven") else "label", "is outside [0, "):
+            exe(**images, label=wrong)
+        for name, value in before.items():
+            np.testing.assert_array_equal(exe.state[name], value, err_msg=name)
+    loss = exe(**images, label=labels)["loss"]
+    again = ls.compile(training(ls.optim.Adam(0.01), graph, **options))
+    again(**images, label=labels)
+    assert loss == again(**images, label=labels)["loss"]
+
+
+def test_a_step_with_many_results_is_named_by_three() -> None:
+    exe = ls.compile(training(accumulate=2))
+    with raises("steps.scan %grad/", " and ", "more, at micro-batches: softmax_cross_entropy (C5): label 9") as error:
+        exe(x=X, label=np.array([0, 1, 2, 3, 4, 9]))
+    assert len(str(error.value)) < 160
