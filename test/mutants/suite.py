@@ -98,8 +98,9 @@ def memory_of(pid: int) -> int:
 
 def limits() -> dict[str, float]:
     """Returns the seconds of Bazel's timeouts by name: what takes longer fails in the suite too."""
-    setting = re.search(r"^build --test_timeout=(\S+)$", (TREE / ".bazelrc").read_text(), re.MULTILINE)
-    assert setting, ".bazelrc has no line 'build --test_timeout=…'"
+    line = "test:everything .*" if EVERYTHING in os.environ else "build "
+    setting = re.search(rf"^{line}--test_timeout=(\S+)$", (TREE / ".bazelrc").read_text(), re.MULTILINE)
+    assert setting, f".bazelrc has no line '{line}--test_timeout=…'"
     return dict(zip(TIMEOUTS, map(float, setting[1].split(",")), strict=True))
 
 
@@ -165,7 +166,9 @@ def tests_of(files: list[str]) -> list[Test]:
         text = {each.get("name"): each.get("value", "") for each in rule.findall("./string")}
         timeout = text.get("timeout") or TIMEOUT_OF_SIZE[text.get("size", "medium")]
         pairs = [[each.get("value", "") for each in pair] for pair in rule.findall("./dict[@name='env']/pair")]
-        tests.append(Test(rule.get("name", ""), arguments, dict(pairs), seconds[timeout]))
+        shards = rule.find("./int[@name='shard_count']")  # which run one after the other here
+        times = max(1, int(shards.get("value", "1"))) if shards is not None else 1
+        tests.append(Test(rule.get("name", ""), arguments, dict(pairs), seconds[timeout] * times))
     return sorted(tests, key=lambda test: test.label)
 
 
