@@ -17,7 +17,8 @@ absl::StatusOr<Mesh> MeshOf(const std::vector<std::pair<std::string, int64_t>>& 
                                      [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; });
     if (!is_word)
       return InvalidArgument() << "mesh: the name of an axis is '" << name << "', expected letters and digits";
-    if (size > kMaxRanks || (ranks *= std::max<int64_t>(size, 1)) > kMaxRanks)
+    if (size < 1) return InvalidArgument() << "mesh axis " << name << " has size " << size << ", expected at least 1";
+    if (size > kMaxRanks || (ranks *= size) > kMaxRanks)
       return InvalidArgument() << "mesh: axis " << name << " has size " << size << ", which makes too many ranks";
     result.push_back({name, size});
   }

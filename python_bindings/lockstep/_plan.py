@@ -213,6 +213,9 @@ def _line(machine: Machine, hosts: int, ranks_a_host: int, beside: int) -> tuple
     return max(seconds[0] - per_byte * _SIZES[0], 0.0), per_byte
 
 
+_MOST_RANKS = 1 << 15  # of a mesh, as the verifier says
+
+
 def links_of(mesh: Mapping[str, int], machine: Machine | None) -> dict[str, tuple[float, float]]:
     """By axis what an all_reduce takes: latency, and seconds a byte. Ranks are on hosts in order, `machine.ranks` on each; all on
     one if nothing is said of the machine."""
@@ -272,6 +275,8 @@ def plan(
     axes = _check.extents("mesh", mesh)
     for axis, size in axes.items():
         _check.integer(f"plan: mesh: the size of axis {axis}", size, 1)
+    if math.prod(axes.values()) > _MOST_RANKS:
+        raise Error(f"plan: mesh is {axes}, which makes too many ranks; expected at most {_MOST_RANKS}")
     if "stage" in axes:
         raise Error(
             f"plan: mesh is {axes}: stages are not planned; compile cuts a step into them, by what its layers cost"

@@ -39,10 +39,19 @@ def test_a_batch_that_ranks_cannot_share() -> None:
         ls.data.batches(X, LABELS, size=0)
 
 
-@pytest.mark.parametrize("mesh", [{"data": 3}, {"data": 1}, {"data": 2, "model": 2}, {"data": 0}])
+@pytest.mark.parametrize("mesh", [{"data": 3}, {"data": 1}, {"data": 2, "model": 2}])
 def test_a_mesh_that_does_not_fit_the_world(mesh: dict[str, int]) -> None:
     for message in errors_of(2, lambda world: ls.compile(training(), world=world, mesh=mesh)):
         assert re.search(r"mesh \{data=\d.*\} is of \d ranks, and the world has 2", message)
+
+
+@pytest.mark.parametrize("mesh", [{"data": 0}, {"data": -1}, {"data": -1, "model": -1}, {"data": -2, "model": -1}])
+def test_an_axis_without_ranks(mesh: dict[str, int]) -> None:
+    """Of which two together might fit the world."""
+    for message in errors_of(2, lambda world: ls.compile(training(), world=world, mesh=mesh)):
+        assert f"mesh axis data has size {mesh['data']}, expected at least 1" in message
+    with raises("mesh axis data has size", "expected at least 1"):
+        ls.distribute(training(), mesh)
 
 
 def test_a_distributed_graph_in_a_world_of_another_size() -> None:
