@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "core/builder.h"
+#include "frontends/onnx/bounds.h"
 #include "frontends/onnx/op_table.h"
 #include "frontends/onnx/tensor_data.h"
 #include "onnx/onnx.pb.h"
@@ -15,6 +16,18 @@ absl::Status Variadic(OnnxNode& n, std::string_view op) {
   Value result = xs[0];
   for (size_t i = 1; i < xs.size(); ++i) result = n.b().Op(op, {result, xs[i]});
   n.SetOutput(0, result);
+  return absl::OkStatus();
+}
+
+// PyTorch's clamp by tensors is Max and Min: the gradient of equal ones is not shared, but goes to x. A bound that is
+// NaN gives NaN.
+absl::Status Extremum(OnnxNode& n, std::string_view op) {
+  if (!n.TorchOperator().starts_with("clamp") || n.num_inputs() != 2) return Variadic(n, op);
+  ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
+  Builder& b = n.b();
+  const Value bound = xs[1], limited = op == "max" ? AtLeast(b, xs[0], bound) : AtMost(b, xs[0], bound);
+  const bool may_be_nan = IsFloat(bound.dtype()) && n.FindConstant(n.input(1)) == nullptr;
+  n.SetOutput(0, may_be_nan ? b.Select(b.Compare(bound, bound, "ne"), bound, limited) : limited);
   return absl::OkStatus();
 }
 
@@ -97,6 +110,8 @@ absl::Status Where(OnnxNode& n) {
   return absl::OkStatus();
 }
 
+// PyTorch's hardtanh and relu6 are Clip too, and have no gradient at the bounds. Its clamp has, and so has a Clip of
+// which the file does not say what it was made of.
 absl::Status Clip(OnnxNode& n) {
   Builder& b = n.b();
   const Value x = n.input(0);
@@ -113,9 +128,11 @@ absl::Status Clip(OnnxNode& n) {
       (i == 1 ? low : high) = b.Broadcast(b.Reshape(n.input(i), Shape()), x.shape(), {});
     }
   }
+  const std::string made_of = n.TorchOperator();
+  const bool is_hard = made_of == "hardtanh.default" || made_of == "relu6.default";
   Value result = x;
-  if (low) result = b.Max(result, low);
-  if (high) result = b.Min(result, high);
+  if (low) result = is_hard ? Above(b, result, low) : AtLeast(b, result, low);
+  if (high) result = is_hard ? Below(b, result, high) : AtMost(b, result, high);
   n.SetOutput(0, result);
   return absl::OkStatus();
 }
@@ -183,8 +200,8 @@ std::vector<OnnxOp> ElementwiseOps() {
       {"Or", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "or"); }},
       {"Xor", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Compare(n, "ne"); }},
       {"Sum", 1, kNoEnd, 1, kAnyNumber, [](OnnxNode& n) { return Variadic(n, "add"); }},
-      {"Max", 1, kNoEnd, 1, kAnyNumber, [](OnnxNode& n) { return Variadic(n, "max"); }},
-      {"Min", 1, kNoEnd, 1, kAnyNumber, [](OnnxNode& n) { return Variadic(n, "min"); }},
+      {"Max", 1, kNoEnd, 1, kAnyNumber, [](OnnxNode& n) { return Extremum(n, "max"); }},
+      {"Min", 1, kNoEnd, 1, kAnyNumber, [](OnnxNode& n) { return Extremum(n, "min"); }},
       {"Mean", 1, kNoEnd, 1, kAnyNumber, Mean},
       {"Equal", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Compare(n, "eq"); }},
       {"Less", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Compare(n, "lt"); }},
