@@ -6,6 +6,7 @@
 
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"
+#include "frontends/onnx/torch_formulas.h"
 
 namespace lockstep {
 namespace {
@@ -48,7 +49,7 @@ Value SameBehind(Builder&, Value x, int64_t) { return x; }
 Value Square(Builder& b, Value x) { return b.Mul(x, x); }
 Value Abs(Builder& b, Value x) { return b.Unary("abs", x); }
 Value LogBehind(Builder& b, Value x, int64_t) { return b.Log(x); }
-Value SqrtBehind(Builder& b, Value x, int64_t) { return b.Sqrt(x); }
+Value NormBehind(Builder& b, Value x, int64_t) { return NormOf(b, x); }
 
 // The mean of integers is truncated, so it divides; that of floats multiplies.
 Value Divide(Builder& b, Value sum, int64_t count) {
@@ -105,7 +106,7 @@ absl::Status ReduceMax(OnnxNode& n) { return ReduceExtremum(n, "reduce_max"); }
 absl::Status ReduceMin(OnnxNode& n) { return ReduceExtremum(n, "reduce_min"); }
 absl::Status ReduceProd(OnnxNode& n) { return Reduce(n, 18, "reduce_prod", Same, SameBehind); }
 absl::Status ReduceL1(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Abs, SameBehind); }
-absl::Status ReduceL2(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, SqrtBehind); }
+absl::Status ReduceL2(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, NormBehind); }
 absl::Status ReduceSumSquare(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, SameBehind); }
 absl::Status ReduceLogSum(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Same, LogBehind); }
 
