@@ -98,6 +98,11 @@ def _check_options(name: str, node: torch.fx.Node) -> None:
                 f"from_torch: {name} has cross_entropy with label_smoothing = {smoothing} ({_place(node)}), which torch's "
                 "exporter leaves out; write it as (1 - s) * cross_entropy(x, y) - s * log_softmax(x, 1).mean()"
             )
+    if node.target is torch.ops.aten.multilabel_margin_loss.default:
+        raise Error(
+            f"from_torch: {name} has multilabel_margin_loss ({_place(node)}), in whose place torch's exporter writes another "
+            "function where a row of the target ends with -1; write it as a sum of relu(1 - (x[target] - x))"
+        )
     if node.target is torch.ops.aten.scatter_reduce.two and _argument(node, 4, "reduce", "") == "mean":
         raise Error(
             f'from_torch: {name} has scatter_reduce with reduce = "mean" ({_place(node)}), which ONNX does not have; '

@@ -335,7 +335,13 @@ def test_options_that_the_exporter_drops_are_refused() -> None:
         def forward(self, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
             return torch.zeros(4, 3).scatter_reduce(0, label[:, None].expand(-1, 3), x, "mean")
 
+    class Margins(nn.Module):
+        def forward(self, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+            return nn.functional.multilabel_margin_loss(x, label[:, None].expand(-1, 3))
+
     inputs = (torch.randn(4, 3), torch.tensor([0, 1, 2, 1]))
+    with raises("from_torch: Margins has multilabel_margin_loss (test_torch.py:"):
+        ls.from_torch(Margins(), inputs)
     with raises("from_torch: Smooth has cross_entropy with label_smoothing = 0.25 (test_torch.py:"):
         ls.from_torch(Smooth(), inputs, dims={"batch": 4})
     with raises('from_torch: Means has scatter_reduce with reduce = "mean" (test_torch.py:'):

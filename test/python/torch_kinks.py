@@ -2,7 +2,8 @@
 
 `CASES` has every function of torch, torch.nn.functional and Tensor that is not smooth, or whose derivative divides by something that
 may be 0, and the formulas that users write in their place. Most were found by going through torch's database of operators,
-`torch.testing._internal.common_methods_invocations.op_db`. What torch's exporter refuses is not here.
+`torch.testing._internal.common_methods_invocations.op_db`. What torch's exporter refuses is not here: copysign, cummax, cummin, cumprod,
+cdist, digamma, erfinv, fmax, fmin, hypot, kthvalue, lgamma, median, mode, pdist, rrelu, sort(stable=True) and others.
 """
 
 from __future__ import annotations
@@ -252,11 +253,6 @@ add(
     "multi_margin_loss",
     lambda x: F.multi_margin_loss(x, torch.tensor([0, 1, 2])),
     [[1.0, 0.0, 2.0], [0.5, 0.5, 1.5], [0.0, 1.0, 1.0]],
-)
-add(
-    "multilabel_margin_loss",
-    lambda x: F.multilabel_margin_loss(x, torch.tensor([[0, 2, -1], [1, -1, 0]])),
-    [[1.0, 0.0, 0.0], [0.5, 1.5, 0.5]],
 )
 add(
     "multilabel_soft_margin_loss",
@@ -590,6 +586,16 @@ add("log_cosh", lambda x: (x + F.softplus(-2 * x) - math.log(2)).mean(), ZERO)
 
 # Where ours is another than PyTorch's: the first number that differs, and how many do. The list may only become shorter.
 # `python test/python/test_torch_kinks.py` prints it.
+#
+# - Files do not show what these were, as the exporter wrote other functions: adaptive_max_pool (amax), embedding_bag (ReduceMax in a loop),
+#   multi_margin_loss (clamp_min), entr and xlog1py (where), logcumsumexp (its maximum is that of the whole row),
+#   scaled_dot_product_attention (a mask of -3.4e38 instead of -inf: a row that sees nothing sees all alike).
+# - binary_cross_entropy: PyTorch divides by max(x (1 - x), 1e-12). Ours is the derivative of the logarithms, 0 where they are limited. With
+#   a sigmoid before it both are 0 there.
+# - topk: PyTorch's order of equal elements is not that of their places, and is promised nowhere.
+# - norm(p) for p < 1: the gradient of |x| ** p at 0 is infinite; PyTorch leaves it out.
+# - Where PyTorch has NaN, ours may be finite: kl_div, xlogy, logaddexp, nanmean. Of x / norm at 0 the value is NaN in both.
+# - det of a singular matrix: ours is right. fmod by 0, powers of -0.0, atan2 of -0.0: other infinities, or the other end of the circle.
 DIFFERS: dict[str, str] = {
     "fmod by 0": "gradient of operand 1[0] nan, PyTorch -inf; 2 in all",
     "topk": "gradient[8] 2, PyTorch 0; 7 in all",
@@ -598,7 +604,6 @@ DIFFERS: dict[str, str] = {
     "adaptive_max_pool2d(1)": "gradient[8] 0.25, PyTorch 1; 4 in all",
     "adaptive_max_pool3d": "gradient[0] 0.167, PyTorch 1; 6 in all",
     "multi_margin_loss": "gradient[0] -0.222, PyTorch -0.111; 4 in all",
-    "multilabel_margin_loss": "value[0] 0.833, PyTorch 0.167; 6 in all",
     "binary_cross_entropy": "gradient of operand 0[0] 0.167, PyTorch 0; 9 in all",
     "binary_cross_entropy(none)": "gradient of operand 0[0] 1, PyTorch 0; 9 in all",
     "binary_cross_entropy(weight)": "gradient[0] 0.167, PyTorch 0; 4 in all",
@@ -607,7 +612,6 @@ DIFFERS: dict[str, str] = {
     "linalg.vector_norm(-1)": "gradient[3] nan, PyTorch 0; 5 in all",
     "x / norm": "gradient[6] inf, PyTorch nan; 3 in all",
     "atan2": "value[4] 3.14, PyTorch -3.14; 1 in all",
-    "logit": "gradient[0] nan, PyTorch inf; 2 in all",
     "special.entr": "gradient[0] nan, PyTorch inf; 2 in all",
     "special.xlog1py": "gradient of operand 0[0] nan, PyTorch 0; 1 in all",
     "xlogy": "gradient of operand 1[0] 0, PyTorch nan; 1 in all",
@@ -617,7 +621,7 @@ DIFFERS: dict[str, str] = {
     "det": "gradient[0] 1, PyTorch 0; 1 in all",
     "logaddexp": "gradient of operand 0[3] 0.875, PyTorch nan; 4 in all",
     "logcumsumexp": "value[9] nan, PyTorch -inf; 4 in all",
-    "scaled_dot_product_attention": "value[2] 1, PyTorch 0; 10 in all (compiled: value[2] 0.5, PyTorch 0; 10 in all)",
+    "scaled_dot_product_attention": "value[2] 0.5, PyTorch 0; 10 in all",
     "nanmean": "gradient[3] 0, PyTorch nan; 3 in all",
     "embedding_bag(max)": "gradient[0] 0.5, PyTorch 1; 2 in all",
 }
