@@ -173,8 +173,10 @@ void PowVjp(VjpContext& c) {
   const Value flat = b.Compare(y, zero, "eq");
   const Value exponent = b.Select(flat, one, b.Sub(y, one));
   c.Contribute(0, b.Mul(g, b.Select(flat, zero, b.Mul(y, b.Op("pow", {x, exponent})))));
-  // dy = g x^y log(x), and 0 for x = 0, its limit for positive y. NaN for negative x, where x^y is not continuous in y.
-  c.Contribute(1, b.Mul(g, b.Mul(c.result(), b.Log(b.Select(b.Compare(x, zero, "eq"), one, x)))));
+  // dy = g x^y log(x), and 0 for x = 0 and y at least 0, the limit for positive y. NaN for negative x, where x^y is not
+  // continuous in y.
+  const Value vanishes = b.Op("and", {b.Compare(x, zero, "eq"), b.Compare(y, zero, "ge")});
+  c.Contribute(1, b.Mul(g, b.Mul(c.result(), b.Log(b.Select(vanishes, one, x)))));
 }
 
 // Of x - q y, where q is x / y rounded to a whole number in some way: dx = g, dy = -g q.

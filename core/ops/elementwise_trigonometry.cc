@@ -132,8 +132,11 @@ const OpDef& AcoshOp() {
           .Trait(kHeavy)
           .F32Error(1)
           .Domain(From(1.2))
-          // 1 / sqrt(x^2 - 1), with all its digits near 1.
-          .Vjp([](VjpContext& c) { Times(c, c.b().Rsqrt(c.b().Neg(OneMinusSquare(c.b(), c.operand(0))))); });
+          .Vjp([](VjpContext& c) {  // 1 / sqrt(x^2 - 1), with all its digits near 1; infinite at 1
+            Builder& b = c.b();
+            const Value x = c.operand(0), one = b.SplatLike(1.0, x);
+            Times(c, b.Rsqrt(b.Mul(b.Sub(x, one), b.Add(x, one))));
+          });
   return def;
 }
 

@@ -22,13 +22,20 @@ struct Rows {
   int64_t At(int64_t block, int64_t row, int64_t column) const { return (block * size + row) * inner + column; }
 };
 
-// log(sum(exp(x))) of one column, without overflow: x - LogSumExp is the log-softmax.
-double LogSumExp(const double* x, const Rows& rows, int64_t block, int64_t column) {
+// What log-softmax takes from the elements of one column. In two parts: next to a maximum of -1e38, as of masked
+// logits, a logarithm has no digits.
+struct LogSumExp {
+  double max, log_sum;
+
+  double LogShare(double x) const { return (x - max) - log_sum; }
+};
+
+LogSumExp LogSumExpOf(const double* x, const Rows& rows, int64_t block, int64_t column) {
   double max = -std::numeric_limits<double>::infinity();
   for (int64_t i = 0; i < rows.size; ++i) max = std::max(max, x[rows.At(block, i, column)]);
   double sum = 0;
   for (int64_t i = 0; i < rows.size; ++i) sum += std::exp(x[rows.At(block, i, column)] - max);
-  return max + std::log(sum);
+  return {max, std::log(sum)};
 }
 
 // --- Softmax and log-softmax
@@ -50,10 +57,10 @@ absl::Status EvalSoftmax(EvalContext& c) {
   double* to = y.mutable_data<double>().data();
   for (int64_t block = 0; block < rows.outer; ++block) {
     for (int64_t column = 0; column < rows.inner; ++column) {
-      const double lse = LogSumExp(from, rows, block, column);
+      const LogSumExp sum = LogSumExpOf(from, rows, block, column);
       for (int64_t i = 0; i < rows.size; ++i) {
         const int64_t at = rows.At(block, i, column);
-        to[at] = kLog ? from[at] - lse : std::exp(from[at] - lse);
+        to[at] = kLog ? sum.LogShare(from[at]) : std::exp(sum.LogShare(from[at]));
       }
     }
   }
@@ -132,11 +139,11 @@ absl::Status EvalSoftmaxCrossEntropy(EvalContext& c) {
     const int64_t label = labels.data<int64_t>()[static_cast<size_t>(sample)];
     if (label < 0 || label >= rows.size)
       return ops::LabelError("softmax_cross_entropy (C5)", label, sample, labels.shape(), rows.size);
-    const double lse = LogSumExp(x, rows, block, column);
-    loss += lse - x[rows.At(block, label, column)];
+    const LogSumExp sum = LogSumExpOf(x, rows, block, column);
+    loss -= sum.LogShare(x[rows.At(block, label, column)]);
     for (int64_t i = 0; i < rows.size; ++i) {
       const int64_t at = rows.At(block, i, column);
-      dx[at] = scale * (std::exp(x[at] - lse) - (i == label ? 1.0 : 0.0));
+      dx[at] = scale * (std::exp(sum.LogShare(x[at])) - (i == label ? 1.0 : 0.0));
     }
   }
   c.result(0) = Tensor::Scalar(c.result(0).dtype(), scale * loss);

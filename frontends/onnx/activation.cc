@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/builder.h"
+#include "frontends/onnx/bounds.h"
 #include "frontends/onnx/op_table.h"
 #include "frontends/onnx/recurrent_activations.h"
 
@@ -20,8 +21,6 @@ absl::Status Map(OnnxNode& n, F f) {
   return absl::OkStatus();
 }
 
-Value IsNegative(Builder& b, Value x) { return b.Compare(x, b.SplatLike(0.0, x), "lt"); }
-
 // x for x > 0, else scale * (exp(x / by) - 1). The derivative at 0 is that from the left, as PyTorch's.
 Value ExponentialUnit(Builder& b, Value x, double scale, double by = 1.0) {
   const Value zero = b.SplatLike(0.0, x), is_positive = b.Compare(x, zero, "gt");
@@ -32,7 +31,7 @@ Value ExponentialUnit(Builder& b, Value x, double scale, double by = 1.0) {
 
 absl::Status LeakyRelu(OnnxNode& n) {
   const double alpha = n.Float("alpha", 0.01f);
-  return Map(n, [&](Builder& b, Value x) { return b.Select(IsNegative(b, x), b.Scale(x, alpha), x); });
+  return Map(n, [&](Builder& b, Value x) { return IfPositive(b, x, b.Scale(x, alpha)); });
 }
 
 absl::Status PRelu(OnnxNode& n) {
@@ -43,12 +42,12 @@ absl::Status PRelu(OnnxNode& n) {
     RETURN_IF_ERROR(n.RequireRank(0, 2));
     if (slope.type().num_elements() != x.shape()[1])
       return n.Error() << "slope " << slope.type() << " is not of the channels of " << x.type();
-    n.SetOutput(0, b.Select(IsNegative(b, x), b.Mul(x, b.BroadcastAlong(slope, x.shape(), 1)), x));
+    n.SetOutput(0, IfPositive(b, x, b.Mul(x, b.BroadcastAlong(slope, x.shape(), 1))));
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const Shape shape, BroadcastShapes(n, {x, slope}));
   if (shape != x.shape()) return n.Error() << "slope " << slope.type() << " does not broadcast to " << x.type();
-  n.SetOutput(0, b.Select(IsNegative(b, x), b.Mul(x, BroadcastTo(b, slope, shape)), x));
+  n.SetOutput(0, IfPositive(b, x, b.Mul(x, BroadcastTo(b, slope, shape))));
   return absl::OkStatus();
 }
 
@@ -92,15 +91,13 @@ absl::Status Selu(OnnxNode& n) {
   return Map(n, [&](Builder& b, Value x) { return b.Scale(ExponentialUnit(b, x, alpha), gamma); });
 }
 
-Value Clamp01(Builder& b, Value x) { return b.Min(b.Max(x, b.SplatLike(0.0, x)), b.SplatLike(1.0, x)); }
-
 absl::Status HardSigmoid(OnnxNode& n) {
   const double alpha = n.Float("alpha", 0.2f), beta = n.Float("beta", 0.5);
-  return Map(n, [&](Builder& b, Value x) { return Clamp01(b, b.AddScalar(b.Scale(x, alpha), beta)); });
+  return Map(n, [&](Builder& b, Value x) { return HardLimit(b, b.AddScalar(b.Scale(x, alpha), beta)); });
 }
 
 absl::Status HardSwish(OnnxNode& n) {
-  return Map(n, [&](Builder& b, Value x) { return b.Mul(x, Clamp01(b, b.AddScalar(b.Scale(x, 1.0 / 6.0), 0.5))); });
+  return Map(n, [&](Builder& b, Value x) { return b.Mul(x, HardLimit(b, b.AddScalar(b.Scale(x, 1.0 / 6.0), 0.5))); });
 }
 
 absl::Status Softplus(OnnxNode& n) { return Map(n, SoftplusOf); }

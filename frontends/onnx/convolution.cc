@@ -103,8 +103,9 @@ absl::StatusOr<Transposed> ReadTransposed(OnnxNode& n, const Shape& x, const Int
   return t;
 }
 
-// The gradient of a convolution of which x is the result. Of what the windows do not reach, only the first stride - 1
-// places are part of that; zeros are the rest.
+// The gradient of a convolution of which x is the result. What output_padding adds at the end was first taken away as
+// padding, as far as there is some. Of what the windows do not reach, only the first stride - 1 places are part of that
+// gradient; zeros are the rest.
 absl::Status ConvTranspose(OnnxNode& n) {
   Builder& b = n.b();
   RETURN_IF_ERROR(n.RequireRank(0, 3));
@@ -112,13 +113,14 @@ absl::Status ConvTranspose(OnnxNode& n) {
   RETURN_IF_ERROR(b.status());
   const int64_t groups = n.Int("group", 1);
   ASSIGN_OR_RETURN(const Ints size, WindowOf(n, filter));
-  ASSIGN_OR_RETURN(const Transposed t, ReadTransposed(n, x.shape(), size));
-  const OnnxWindows& w = t.windows;
+  ASSIGN_OR_RETURN(Transposed t, ReadTransposed(n, x.shape(), size));
+  OnnxWindows& w = t.windows;
   if (groups < 1 || groups > int64_t{1} << 30) return n.Error() << "attribute group is " << groups;
   Ints reached = {x.shape()[0], filter.shape()[1] * groups}, rest = {0, 0};
   for (size_t i = 0; i < size.size(); ++i) {
-    const int64_t most =
-        w.stride[i] * x.shape().dims()[i + 2] + (size[i] - 1) * w.dilation[i] - w.padding_low[i] - w.padding_high[i];
+    const int64_t unpadded = w.stride[i] * x.shape().dims()[i + 2] + (size[i] - 1) * w.dilation[i] - w.padding_low[i];
+    w.padding_high[i] = std::min(w.padding_high[i], std::max<int64_t>(unpadded - t.output[i], 0));
+    const int64_t most = unpadded - w.padding_high[i];
     reached.push_back(std::min(t.output[i], most));
     rest.push_back(t.output[i] - reached.back());
   }

@@ -3,8 +3,10 @@
 #include <limits>
 
 #include "core/builder.h"
+#include "frontends/onnx/bounds.h"
 #include "frontends/onnx/op_table.h"
 #include "frontends/onnx/tensor_data.h"
+#include "frontends/onnx/torch_formulas.h"
 #include "onnx/onnx.pb.h"
 
 namespace lockstep {
@@ -15,6 +17,45 @@ absl::Status Variadic(OnnxNode& n, std::string_view op) {
   Value result = xs[0];
   for (size_t i = 1; i < xs.size(); ++i) result = n.b().Op(op, {result, xs[i]});
   n.SetOutput(0, result);
+  return absl::OkStatus();
+}
+
+// PyTorch's clamp by tensors is Max and Min: the gradient of equal ones is not shared, but goes to x. A bound that is
+// NaN gives NaN.
+absl::Status Extremum(OnnxNode& n, std::string_view op) {
+  if (!n.TorchOperator().starts_with("clamp") || n.num_inputs() != 2) return Variadic(n, op);
+  ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
+  Builder& b = n.b();
+  const Value bound = xs[1], limited = op == "max" ? AtLeast(b, xs[0], bound) : AtMost(b, xs[0], bound);
+  const bool may_be_nan = IsFloat(bound.dtype()) && n.FindConstant(n.input(1)) == nullptr;
+  n.SetOutput(0, may_be_nan ? b.Select(b.Compare(bound, bound, "ne"), bound, limited) : limited);
+  return absl::OkStatus();
+}
+
+// PyTorch's binary_cross_entropy has max(log(x), -100).
+absl::Status Max(OnnxNode& n) {
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(n.b().status());
+  const Tensor* bound = n.num_inputs() == 2 ? n.FixedInput(1) : nullptr;
+  if (bound == nullptr || bound->num_elements() != 1 || bound->At(0) != -100) return Extremum(n, "max");
+  ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
+  const Value result = xs[0] == x ? BoundedLog(n.b(), x, xs[1]) : Value();
+  if (!result) return Extremum(n, "max");
+  n.SetOutput(0, result);
+  return absl::OkStatus();
+}
+
+absl::Status Log(OnnxNode& n) {
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(n.b().status());
+  n.SetOutput(0, n.TorchOperator() == "logit.default" ? LogitOf(n.b(), x) : LogOf(n.b(), x));
+  return absl::OkStatus();
+}
+
+absl::Status Sqrt(OnnxNode& n) {
+  const Value x = n.input(0);
+  RETURN_IF_ERROR(n.b().status());
+  n.SetOutput(0, IsVariance(x) ? NormOf(n.b(), x) : n.b().Sqrt(x));
   return absl::OkStatus();
 }
 
@@ -62,7 +103,10 @@ absl::Status Pow(OnnxNode& n) {
   }
   const DType base = xs[0].dtype();
   const DType common = PowType(n, base, xs[1].dtype());
-  n.SetOutput(0, b.Convert(b.Op("pow", {b.Convert(xs[0], common), b.Convert(xs[1], common)}), base));
+  const Value x = b.Convert(xs[0], common), y = b.Convert(xs[1], common);
+  const bool is_norm = n.TorchOperator() == "linalg_vector_norm.default" && IsSum(x) && exponent != nullptr &&
+                       exponent->num_elements() == 1 && exponent->At(0) > 0;
+  n.SetOutput(0, b.Convert(is_norm ? NormOf(b, x, y) : b.Op("pow", {x, y}), base));
   return absl::OkStatus();
 }
 
@@ -93,10 +137,13 @@ absl::Status IsInf(OnnxNode& n) {
 
 absl::Status Where(OnnxNode& n) {
   ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
-  n.SetOutput(0, n.b().Select(xs[0], xs[1], xs[2]));
+  const Value formula = SelectOf(n.b(), n.TorchOperator(), xs[0], xs[1], xs[2]);
+  n.SetOutput(0, formula ? formula : n.b().Select(xs[0], xs[1], xs[2]));
   return absl::OkStatus();
 }
 
+// PyTorch's hardtanh and relu6 are Clip too, and have no gradient at the bounds. Its clamp has, and so has a Clip of
+// which the file does not say what it was made of.
 absl::Status Clip(OnnxNode& n) {
   Builder& b = n.b();
   const Value x = n.input(0);
@@ -113,9 +160,11 @@ absl::Status Clip(OnnxNode& n) {
       (i == 1 ? low : high) = b.Broadcast(b.Reshape(n.input(i), Shape()), x.shape(), {});
     }
   }
+  const std::string made_of = n.TorchOperator();
+  const bool is_hard = made_of == "hardtanh.default" || made_of == "relu6.default";
   Value result = x;
-  if (low) result = b.Max(result, low);
-  if (high) result = b.Min(result, high);
+  if (low) result = is_hard ? Above(b, result, low) : AtLeast(b, result, low);
+  if (high) result = is_hard ? Below(b, result, high) : AtMost(b, result, high);
   n.SetOutput(0, result);
   return absl::OkStatus();
 }
@@ -152,8 +201,8 @@ std::vector<OnnxOp> ElementwiseOps() {
       {"Abs", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "abs"); }},
       {"Sign", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "sign"); }},
       {"Exp", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "exp"); }},
-      {"Log", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "log"); }},
-      {"Sqrt", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "sqrt"); }},
+      {"Log", 1, kNoEnd, 1, 1, Log},
+      {"Sqrt", 1, kNoEnd, 1, 1, Sqrt},
       {"Erf", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "erf"); }},
       {"Floor", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "floor"); }},
       {"Ceil", 1, kNoEnd, 1, 1, [](OnnxNode& n) { return Unary(n, "ceil"); }},
@@ -183,8 +232,8 @@ std::vector<OnnxOp> ElementwiseOps() {
       {"Or", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Binary(n, "or"); }},
       {"Xor", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Compare(n, "ne"); }},
       {"Sum", 1, kNoEnd, 1, kAnyNumber, [](OnnxNode& n) { return Variadic(n, "add"); }},
-      {"Max", 1, kNoEnd, 1, kAnyNumber, [](OnnxNode& n) { return Variadic(n, "max"); }},
-      {"Min", 1, kNoEnd, 1, kAnyNumber, [](OnnxNode& n) { return Variadic(n, "min"); }},
+      {"Max", 1, kNoEnd, 1, kAnyNumber, Max},
+      {"Min", 1, kNoEnd, 1, kAnyNumber, [](OnnxNode& n) { return Extremum(n, "min"); }},
       {"Mean", 1, kNoEnd, 1, kAnyNumber, Mean},
       {"Equal", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Compare(n, "eq"); }},
       {"Less", 1, kNoEnd, 2, 2, [](OnnxNode& n) { return Compare(n, "lt"); }},

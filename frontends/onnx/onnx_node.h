@@ -36,6 +36,9 @@ class OnnxNode {
   Builder& b() { return builder_; }
   int64_t opset() const { return opset_; }
   const std::string& op_type() const;
+  // The operator of PyTorch that torch's exporter made the node of, such as "clamp.Tensor"; empty if the file does not
+  // say. For what ONNX has one operator for, and PyTorch several with different gradients.
+  std::string TorchOperator() const;
   const std::string& source() const { return source_; }  // "onnx:/fc1/MatMul"
   void AddNote(std::string note) { model_.notes.push_back(std::move(note)); }
 

@@ -4,21 +4,14 @@
 #include <optional>
 
 #include "core/builder.h"
+#include "frontends/onnx/bounds.h"
 
 namespace lockstep {
 namespace {
 
-Value Clamp(Builder& b, Value x, double low, double high) {
-  return b.Min(b.Max(x, b.SplatLike(low, x)), b.SplatLike(high, x));
-}
-
 Value Affine(Builder& b, double alpha, Value x, double beta) {
   const Value scaled = alpha == 1.0 ? x : b.Scale(x, alpha);
   return beta == 0.0 ? scaled : b.AddScalar(scaled, beta);
-}
-
-Value IfPositive(Builder& b, Value x, Value yes, Value no) {
-  return b.Select(b.Compare(x, b.SplatLike(0.0, x), "lt"), no, yes);
 }
 
 // The functions, and their parameters where nothing is given; none: it has no such parameter.
@@ -38,7 +31,7 @@ const Function kFunctions[] = {
     {"leakyrelu",
      0.01f,
      {},
-     [](Builder& b, Value x, double alpha, double) { return IfPositive(b, x, x, b.Scale(x, alpha)); }},
+     [](Builder& b, Value x, double alpha, double) { return IfPositive(b, x, b.Scale(x, alpha)); }},
     {"thresholdedrelu",
      1.0,
      {},
@@ -50,13 +43,13 @@ const Function kFunctions[] = {
        return Affine(b, alpha, b.Tanh(Affine(b, beta, x, 0.0)), 0.0);
      }},
     {"hardsigmoid", 0.2f, 0.5,
-     [](Builder& b, Value x, double alpha, double beta) { return Clamp(b, Affine(b, alpha, x, beta), 0.0, 1.0); }},
+     [](Builder& b, Value x, double alpha, double beta) { return HardLimit(b, Affine(b, alpha, x, beta)); }},
     {"elu",
      1.0,
      {},
      [](Builder& b, Value x, double alpha, double) {
-       const Value negative = b.Min(x, b.SplatLike(0.0, x));
-       return IfPositive(b, x, x, b.Scale(b.AddScalar(b.Exp(negative), -1.0), alpha));
+       const Value negative = AtMost(b, x, b.SplatLike(0.0, x));
+       return IfPositive(b, x, b.Scale(b.AddScalar(b.Exp(negative), -1.0), alpha));
      }},
 };
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"
+#include "frontends/onnx/torch_formulas.h"
 
 namespace lockstep {
 namespace {
@@ -47,7 +49,7 @@ Value SameBehind(Builder&, Value x, int64_t) { return x; }
 Value Square(Builder& b, Value x) { return b.Mul(x, x); }
 Value Abs(Builder& b, Value x) { return b.Unary("abs", x); }
 Value LogBehind(Builder& b, Value x, int64_t) { return b.Log(x); }
-Value SqrtBehind(Builder& b, Value x, int64_t) { return b.Sqrt(x); }
+Value NormBehind(Builder& b, Value x, int64_t) { return NormOf(b, x); }
 
 // The mean of integers is truncated, so it divides; that of floats multiplies.
 Value Divide(Builder& b, Value sum, int64_t count) {
@@ -68,10 +70,32 @@ absl::Status ReduceMean(OnnxNode& n) {
       [dtype](Builder& b, Value sum, int64_t count) { return b.Convert(Divide(b, sum, count), dtype); });
 }
 
+// PyTorch's max(dim) and min(dim): the gradient of equal elements goes to the first, whereas its max(), amax and ONNX's
+// operators share it. The first is found by reductions, which loops fuse and argmax is not.
+absl::Status FirstExtremum(OnnxNode& n, std::string_view op) {
+  Builder& b = n.b();
+  const Value x = n.input(0);
+  const bool keep = n.Flag("keepdims", true);
+  ASSIGN_OR_RETURN(const Ints dims, ReducedDims(n, 18, x.shape()));
+  constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max();
+  if (dims.size() != 1 || x.shape()[dims[0]] >= kMostExtent)
+    return n.Unsupported() << "dimensions " << ListToString(dims) << " of " << x.type() << ", expected one";
+  const Value extremum = b.BroadcastOver(b.Op(op, {x}, {{"dims", dims}}), x.shape(), dims);
+  const Value is_extreme = b.Op("or", {b.Compare(x, extremum, "eq"), b.Compare(x, x, "ne")});  // NaN is
+  const TensorType places{DType::kI32, x.shape()};
+  const Value place = b.Select(is_extreme, b.Iota(places, dims[0]), b.Splat(kMostExtent, places));
+  const Value result = b.Pick(x, b.Op("reduce_min", {place}, {{"dims", dims}}), dims[0]);
+  n.SetOutput(0, keep ? b.Reshape(result, x.shape().WithDim(dims[0], 1)) : result);
+  return absl::OkStatus();
+}
+
 // Of bool, the maximum is any and the minimum is all.
 absl::Status ReduceExtremum(OnnxNode& n, std::string_view op) {
   const Value x = n.input(0);
   RETURN_IF_ERROR(n.b().status());
+  const std::string made_of = n.TorchOperator();
+  if ((made_of == "max.dim" || made_of == "min.dim") && IsFloat(x.dtype()) && x.shape().rank() > 0)
+    return FirstExtremum(n, op);
   if (x.dtype() != DType::kBool) return Reduce(n, 18, op, Same, SameBehind);
   return Reduce(
       n, 18, op, [](Builder& b, Value x) { return b.Convert(x, DType::kU8); },
@@ -82,7 +106,7 @@ absl::Status ReduceMax(OnnxNode& n) { return ReduceExtremum(n, "reduce_max"); }
 absl::Status ReduceMin(OnnxNode& n) { return ReduceExtremum(n, "reduce_min"); }
 absl::Status ReduceProd(OnnxNode& n) { return Reduce(n, 18, "reduce_prod", Same, SameBehind); }
 absl::Status ReduceL1(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Abs, SameBehind); }
-absl::Status ReduceL2(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, SqrtBehind); }
+absl::Status ReduceL2(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, NormBehind); }
 absl::Status ReduceSumSquare(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, SameBehind); }
 absl::Status ReduceLogSum(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Same, LogBehind); }
 

@@ -118,6 +118,18 @@ def _check_options(name: str, node: torch.fx.Node) -> None:
                 f"from_torch: {name} has cross_entropy with label_smoothing = {smoothing} ({place_of(node)}), which torch's "
                 "exporter leaves out; write it as (1 - s) * cross_entropy(x, y) - s * log_softmax(x, 1).mean()"
             )
+    if node.target in (torch.ops.aten.avg_pool2d.default, torch.ops.aten.avg_pool3d.default):
+        divisor = _argument(node, 6, "divisor_override", None)
+        if divisor is not None:
+            raise Error(
+                f"from_torch: {name} has an average pooling with divisor_override = {divisor} ({_place(node)}), which torch's "
+                "exporter leaves out; scale the pooled values"
+            )
+    if node.target is torch.ops.aten.multilabel_margin_loss.default:
+        raise Error(
+            f"from_torch: {name} has multilabel_margin_loss ({_place(node)}), in whose place torch's exporter writes another "
+            "function where a row of the target ends with -1; write it as a sum of relu(1 - (x[target] - x))"
+        )
     if node.target is torch.ops.aten.scatter_reduce.two and _argument(node, 4, "reduce", "") == "mean":
         raise Error(
             f'from_torch: {name} has scatter_reduce with reduce = "mean" ({place_of(node)}), which ONNX does not have; '

@@ -71,6 +71,11 @@ def test_kinks_and_jumps_are_left_out() -> None:
         ("Selu", 1.7580993408473766, {}),
         ("Sigmoid", 0.25, {}),
         ("Softsign", 1, {}),
+        ("Relu", 0, {}),
+        ("LeakyRelu", 0.25, {"alpha": 0.25}),
+        ("HardSigmoid", 0, {"beta": 0.0}),
+        ("HardSigmoid", 0, {"beta": 1.0}),
+        ("HardSwish", 0.5, {}),
     ],
 )
 def test_slopes_at_zero_are_those_of_pytorch(op: str, slope: float, attributes: dict[str, float]) -> None:

@@ -326,6 +326,19 @@ def test_no_gradient_where_there_is_none_anyway() -> None:
     )
 
 
+@pytest.mark.parametrize("extra", [0, 1, 2, 3])
+def test_what_output_padding_adds_is_what_padding_took(extra: int) -> None:
+    class Transposed(nn.Module):
+        def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return nn.functional.conv_transpose2d(
+                x, w, stride=(1, 2), padding=(2, 3), dilation=4, output_padding=(extra, 3 - extra)
+            )
+
+    x, w = torch.randn(1, 2, 4, 5), torch.randn(2, 3, 5, 3)
+    exe = ls.compile(ls.from_torch(Transposed(), (x, w), output_names=["y"]))
+    np.testing.assert_allclose(exe(x=x, w=w)["y"], Transposed()(x, w), rtol=1e-5, atol=1e-5)
+
+
 def test_options_that_the_exporter_drops_are_refused() -> None:
     class Smooth(nn.Module):
         def forward(self, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -335,7 +348,19 @@ def test_options_that_the_exporter_drops_are_refused() -> None:
         def forward(self, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
             return torch.zeros(4, 3).scatter_reduce(0, label[:, None].expand(-1, 3), x, "mean")
 
+    class Margins(nn.Module):
+        def forward(self, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+            return nn.functional.multilabel_margin_loss(x, label[:, None].expand(-1, 3))
+
+    class Pool(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.avg_pool2d(x, 2, divisor_override=3)
+
     inputs = (torch.randn(4, 3), torch.tensor([0, 1, 2, 1]))
+    with raises("from_torch: Pool has an average pooling with divisor_override = 3 (test_torch.py:"):
+        ls.from_torch(Pool(), torch.randn(1, 1, 4, 4))
+    with raises("from_torch: Margins has multilabel_margin_loss (test_torch.py:"):
+        ls.from_torch(Margins(), inputs)
     with raises("from_torch: Smooth has cross_entropy with label_smoothing = 0.25 (test_torch.py:"):
         ls.from_torch(Smooth(), inputs, dims={"batch": 4})
     with raises('from_torch: Means has scatter_reduce with reduce = "mean" (test_torch.py:'):
