@@ -62,9 +62,11 @@ def export(model: nn.Module, example: torch.Tensor, name: str, folder: Path) -> 
     )
     exported = onnx.load(path)
     exported.graph.name = name
-    # Source lines and folders of the machine that exported are nobody's business.
+    # Source lines and folders of the machine that exported are nobody's business; what is a parameter stays.
     for part in [exported.graph, *exported.graph.node, *exported.graph.value_info, *exported.graph.initializer]:
+        kept = [each for each in part.metadata_props if each.key.endswith(".InputSpec.kind")]
         part.ClearField("metadata_props")
+        part.metadata_props.extend(kept)
     onnx.checker.check_model(exported)
     onnx.save(exported, path)
 
