@@ -175,7 +175,7 @@ def function_parameters(name: str) -> list[str]:
     function = FUNCTIONS[name]
     text = (inspect.getdoc(function) or "").split("->")[0]
     if "*args" in str(inspect.signature(function)) if _has_signature(function) else True:
-        written = re.match(rf"\s*{name}\((.*)\)", text, re.DOTALL)
+        written = re.match(rf"\s*{name}\((.*?)\)", text, re.DOTALL)
         return re.findall(r"(\w+)\s*(?:=[^,)]*)?(?:,|$)", written[1]) if written else []
     return list(parameters_of(function))
 

@@ -75,7 +75,7 @@ class Given:
     forward: Mapping[str, Any] = field(default_factory=dict)
 
 
-def given(value: Any, *inputs: Any, forward: Mapping[str, Any] | None = None, **arguments: Any) -> Given:
+def given(value: Any, /, *inputs: Any, forward: Mapping[str, Any] | None = None, **arguments: Any) -> Given:
     return Given(value, inputs or None, arguments, forward or {})
 
 
@@ -126,8 +126,18 @@ class Case:
 
 
 def cases_of(subject: Subject) -> Iterator[Case]:
-    """The base first. Modules that draw are in evaluation mode here; `draws_of` has the other."""
-    training = not subject.draws
+    """The base first. Modules that draw are in evaluation mode; functions that draw have none."""
+    if not subject.draws or subject.is_module:
+        yield from _cases(subject, not subject.draws)
+
+
+def draws_of(subject: Subject) -> Iterator[Case]:
+    """The cases of a subject that draws, in training mode."""
+    for case in _cases(subject, True) if subject.draws else ():
+        yield dataclasses.replace(case, name=f"{case.name} in training")
+
+
+def _cases(subject: Subject, training: bool) -> Iterator[Case]:
     yield Case(f"{subject.name}()", subject, subject.arguments, subject.inputs, {}, training, False)
     seen: set[str] = set()
     for where, options in (("", subject.options), (".forward", subject.forward)):
@@ -138,12 +148,6 @@ def cases_of(subject: Subject) -> Iterator[Case]:
                 name += f" #{place}" if name in seen else ""
                 seen.add(name)
                 yield _changed(subject, name, option, value, bool(where), training)
-
-
-def draws_of(subject: Subject) -> Iterator[Case]:
-    """The cases of a subject that draws, in training mode."""
-    for case in cases_of(subject):
-        yield dataclasses.replace(case, name=f"{case.name} in training", training=True)
 
 
 def _changed(subject: Subject, name: str, option: str, value: Given, of_forward: bool, training: bool) -> Case:
@@ -283,7 +287,7 @@ def differences(parts: Sequence[nn.Module]) -> list[str]:
     Raises:
       Error: if Lockstep refuses one of them.
     """
-    whole = Whole(copy.deepcopy(list(parts)))
+    whole = Whole(parts)
     exe = compiled(whole)
     before = {name: tensor.detach().clone() for name, tensor in _tensors(whole)}
     optimizer = torch.optim.SGD([each for each in whole.parameters() if each.requires_grad], RATE)
@@ -311,11 +315,15 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _difference(name: str, ours: np.ndarray | None, theirs: torch.Tensor, before: torch.Tensor) -> str:
-    moved = float((theirs - before).abs().max()) if theirs.numel() else 0.0
+    if theirs.numel() == 0:
+        return ""
+    if theirs.is_complex():
+        theirs, before = torch.view_as_real(theirs), torch.view_as_real(before)
+    moved = float((theirs - before).abs().max())
     if ours is None:
         return "" if moved == 0 else f"{name} is not trained, in PyTorch it is"
-    off = float((torch.from_numpy(np.array(ours)) - theirs).abs().max()) if theirs.numel() else 0.0
-    allowed = 1e-3 * moved + 3e-6 * max(1.0, float(theirs.abs().max()) if theirs.numel() else 0.0)
+    off = float((torch.from_numpy(np.array(ours, float)) - theirs).abs().max())
+    allowed = 1e-3 * moved + 3e-6 * max(1.0, float(theirs.abs().max()))
     return "" if off <= allowed else f"{name} is off by {off:.2g} where PyTorch moves it by {moved:.2g}"
 
 
