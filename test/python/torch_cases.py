@@ -231,7 +231,7 @@ def _factor(module: nn.Module) -> float:
     if not loss.requires_grad:
         return 1.0
     loss.backward()
-    gradients = [each.grad for each in module.parameters() if each.grad is not None and each.numel() > 0]
+    gradients = [each.grad.to_dense() for each in module.parameters() if each.grad is not None and each.numel() > 0]
     largest = max(float(each.abs().max()) for each in gradients)
     return MOVE / RATE / largest if largest else 1.0
 
