@@ -23,7 +23,7 @@ import torch_functions
 import torch_options
 import torch_specials
 from torch_cases import Part, Subject
-from torch_outcomes import DIFFERS, REFUSED
+from torch_outcomes import DIFFERS, REFUSED, REFUSED_BY_TORCH
 
 AT_ONCE = 40  # cases of one export
 
@@ -116,12 +116,12 @@ def test_draws_have_the_mean_and_spread_of_those_of_pytorch(names: list[str]) ->
 
 
 def refused() -> Iterator[object]:
-    """Of the cases that one entry is about the first; `make test-everything` has all."""
+    """Of the cases that Lockstep refuses, and that one entry is about, the first; `make test-everything` has all."""
     seen: set[str] = set()
     for name in [*CASES, *DRAWS]:
         key = listed(name, REFUSED)
         if key is not None:
-            marks = [pytest.mark.everything] if key in seen else []
+            marks = [pytest.mark.everything] if key in seen or key in REFUSED_BY_TORCH else []
             seen.add(key)
             yield pytest.param(name, REFUSED[key], marks=marks)
 

@@ -5,48 +5,47 @@ A name that ends in an asterisk is about all cases whose name begins so.
 
 from __future__ import annotations
 
-NO_ONNX = "torch cannot export Whole: DispatchError: No ONNX function found for <OpOverload(op='"
 OWN_GRADIENT = "has gradients of its own, of "
 NO_GRADIENT = "has values without gradient (detach() or no_grad(): "
 SMOOTHING = "has cross_entropy with label_smoothing = 0."
 DATA_DEPENDENT = "GuardOnDataDependentSymNode: Could not "
 
-# Case: words of the error.
-REFUSED: dict[str, str] = {
-    # PyTorch's exporter does not know the function.
-    "RReLU*": NO_ONNX + "aten.rrelu_with_noise_functional'",
-    "F.rrelu(training=True)": NO_ONNX + "aten.rrelu_with_noise_functional'",
-    "F.conv_tbc(*": NO_ONNX + "aten.conv_tbc'",
-    "F.pdist(*": NO_ONNX + "aten._pdist_forward'",
-    "AdaptiveAvgPool3d()": NO_ONNX + "aten._adaptive_avg_pool3d'",
-    "AdaptiveAvgPool3d(output_size=3)": NO_ONNX + "aten._adaptive_avg_pool3d'",
-    "AdaptiveAvgPool3d(output_size=(*": NO_ONNX + "aten._adaptive_avg_pool3d'",
-    "AdaptiveMaxPool1d(output_size=3)": NO_ONNX + "aten.adaptive_max_pool2d'",
-    "AdaptiveMaxPool1d(return_indices=True, output_size=3)": NO_ONNX + "aten.adaptive_max_pool2d'",
-    **dict.fromkeys(
-        (
-            "AdaptiveMaxPool2d(return_indices=True, output_size=3)",
-            "AdaptiveMaxPool2d(output_size=(*",
-        ),
-        NO_ONNX + "aten.adaptive_max_pool2d'",
+
+def unknown(function: str, *cases: str) -> dict[str, str]:
+    """Cases of a function of ATen that torch's exporter does not know."""
+    return dict.fromkeys(
+        cases, f"torch cannot export Whole: DispatchError: No ONNX function found for <OpOverload(op='{function}'"
+    )
+
+
+# Case: words of the error, of torch's exporter. These take seconds, as it tries other ways before it gives up.
+REFUSED_BY_TORCH: dict[str, str] = {
+    **unknown("aten.rrelu_with_noise_functional", "RReLU*", "F.rrelu(training=True)"),
+    **unknown("aten.conv_tbc", "F.conv_tbc(*"),
+    **unknown("aten._pdist_forward", "F.pdist(*"),
+    **unknown(
+        "aten._adaptive_avg_pool3d",
+        *("AdaptiveAvgPool3d()", "AdaptiveAvgPool3d(output_size=3)", "AdaptiveAvgPool3d(output_size=(*"),
     ),
-    **dict.fromkeys(
-        (
-            "AdaptiveMaxPool3d(output_size=3)",
-            "AdaptiveMaxPool3d(output_size=(*",
-            "AdaptiveMaxPool3d(return_indices=True, output_size=3)",
-        ),
-        NO_ONNX + "aten.adaptive_max_pool3d'",
+    **unknown(
+        "aten.adaptive_max_pool2d",
+        *("AdaptiveMaxPool1d(output_size=3)", "AdaptiveMaxPool1d(return_indices=True, output_size=3)"),
+        *("AdaptiveMaxPool2d(output_size=3)", "AdaptiveMaxPool2d(return_indices=True, output_size=3)"),
+        "AdaptiveMaxPool2d(output_size=(*",
     ),
-    "AdaptiveMaxPool2d(output_size=3)": NO_ONNX + "aten.adaptive_max_pool2d'",
-    "FractionalMaxPool2d*": NO_ONNX + "aten.fractional_max_pool2d'",
-    "FractionalMaxPool3d*": NO_ONNX + "aten.fractional_max_pool3d'",
-    "orthogonal": NO_ONNX + "aten.linalg_matrix_exp'",
-    "orthogonal by the Cayley map": NO_ONNX + "aten._linalg_solve_ex'",
-    "torch.randperm": NO_ONNX + "aten.randperm'",
-    "torch.poisson": NO_ONNX + "aten.poisson'",
-    "Tensor.uniform_": NO_ONNX + "prims.uniform'",
-    "Tensor.random_": NO_ONNX + "aten.random'",
+    **unknown(
+        "aten.adaptive_max_pool3d",
+        *("AdaptiveMaxPool3d(output_size=3)", "AdaptiveMaxPool3d(return_indices=True, output_size=3)"),
+        "AdaptiveMaxPool3d(output_size=(*",
+    ),
+    **unknown("aten.fractional_max_pool2d", "FractionalMaxPool2d*"),
+    **unknown("aten.fractional_max_pool3d", "FractionalMaxPool3d*"),
+    **unknown("aten.linalg_matrix_exp", "orthogonal"),
+    **unknown("aten._linalg_solve_ex", "orthogonal by the Cayley map"),
+    **unknown("aten.randperm", "torch.randperm"),
+    **unknown("aten.poisson", "torch.poisson"),
+    **unknown("prims.uniform", "Tensor.uniform_"),
+    **unknown("aten.random", "Tensor.random_"),
     # It cannot trace it, as it looks at values.
     "BatchNorm1d(momentum=None)": DATA_DEPENDENT + "extract specialized integer",
     "BatchNorm2d(momentum=None)": DATA_DEPENDENT + "extract specialized integer",
@@ -57,7 +56,15 @@ REFUSED: dict[str, str] = {
     "AdaptiveLogSoftmaxWithLoss(*": DATA_DEPENDENT + "guard on data-dependent expression",
     ".data of a value": "Expected a real tensor, not a FakeTensor",
     "a gradient in forward": "We found a fake tensor in the exported program constant's list",
-    # What it would leave out.
+    "packed sequences of *": "zeros(): argument 'size' failed to unpack the object",
+    "TransformerDecoderLayer.forward(memory_mask=#0)": "Cannot view a tensor with shape torch.Size([3, 2, 2, 2])",
+    "TransformerDecoder.forward(memory_mask=#0)": "Cannot view a tensor with shape torch.Size([3, 2, 2, 2])",
+    "Transformer.forward(memory_mask=#0)": "Cannot view a tensor with shape torch.Size([3, 2, 2, 2])",
+}
+
+# Case: words of the error, of Lockstep.
+REFUSED_BY_LOCKSTEP: dict[str, str] = {
+    # What torch's exporter would leave out.
     "CrossEntropyLoss(label_smoothing=*": SMOOTHING,
     "LinearCrossEntropyLoss(label_smoothing=*": SMOOTHING,
     "LinearCrossEntropyLoss(options=*": OWN_GRADIENT + "GeneratedBackwardFor_torch_nn__linear_cross_entropy",
@@ -83,17 +90,15 @@ REFUSED: dict[str, str] = {
     "a parameter that forward overwrites": NO_GRADIENT,
     "a buffer that counts": "changes its buffer parts.0.count in forward",
     "F.batch_norm(training=True)": "changes its buffer parts.0.input1 in forward",
-    # The file is wrong.
+    # What the importer does not know, or the exporter writes wrongly.
     "CrossEntropyLoss(weight=#3)": "classes f32[5,3], expected [N, C, ...] and [N, ...]",
     "CrossEntropyLoss(reduction='mean')": "classes f32[5,3], expected [N, C, ...] and [N, ...]",
     "LSTM(proj_size=2)": "LSTM: input 6 is f32[1,3,6], expected [1,3,2]",
     "LSTM(proj_size=2, num_layers=2, *": "operands f32[8,2] and f32[8] differ in more than dimension 0",
-    "packed sequences of *": "zeros(): argument 'size' failed to unpack the object",
     "Conv3d(bias=False)": "Conv: bias is f32[6,2], expected shape [6]",
-    "TransformerDecoderLayer.forward(memory_mask=#0)": "Cannot view a tensor with shape torch.Size([3, 2, 2, 2])",
-    "TransformerDecoder.forward(memory_mask=#0)": "Cannot view a tensor with shape torch.Size([3, 2, 2, 2])",
-    "Transformer.forward(memory_mask=#0)": "Cannot view a tensor with shape torch.Size([3, 2, 2, 2])",
 }
+
+REFUSED = {**REFUSED_BY_TORCH, **REFUSED_BY_LOCKSTEP}
 
 # Case: what differs, silently or with an error that is none of Lockstep's. A test sees that it still does.
 DIFFERS: dict[str, str] = {
