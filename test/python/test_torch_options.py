@@ -69,6 +69,11 @@ def test_nothing_is_said_of_what_is_no_case() -> None:
     assert not [name for name in names if listed(name, REFUSED) and listed(name, DIFFERS)]
 
 
+def test_all_cases_have_a_gradient() -> None:
+    parts = {name: CASES[name]() for name in CASES if name not in torch_specials.SPECIALS}
+    assert [name for name, part in parts.items() if part.factor == 1] == ["F.one_hot()", "F.one_hot(num_classes=5)"]
+
+
 # --- Cases
 
 

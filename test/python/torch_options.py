@@ -296,7 +296,7 @@ NORMALISATIONS = [
             function,
             image(2, 6),
             base={"size": 3},
-            size=[1, 4, 5],
+            size=[5] if function is nn.CrossMapLRN2d else [1, 4, 5],
             alpha=[0.5],
             beta=[0.25, 2.0],
             k=[2.0, 0.5],
@@ -320,7 +320,7 @@ ACTIVATIONS = [
     of(nn.Hardswish, WIDE, inplace=[True]),
     of(
         nn.Hardtanh,
-        WIDE,
+        between(-2.5, 2.5, 6, 8),
         min_val=[-2.0, 0.5],
         max_val=[2.0, -0.5],
         inplace=[True],

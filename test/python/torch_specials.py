@@ -219,9 +219,7 @@ def penalty(m: Small) -> torch.Tensor:
     return gradient
 
 
-def half_precision(m: Small) -> torch.Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
-        return layers(m).float()
+# torch.autocast is no case: the file has its casts, but 16 bits are rounded too differently to compare.
 
 
 def inner_requires(m: Small) -> torch.Tensor:
@@ -249,7 +247,6 @@ GRADIENTS = {
     "a gradient in forward": lambda: Small(penalty),
     "a checkpoint": lambda: Small(lambda m: m.second(checkpoint(m.first, m.x, use_reentrant=False))),
     "a reentrant checkpoint": lambda: Small(lambda m: m.second(checkpoint(m.first, m.x, use_reentrant=True))),
-    "autocast": lambda: Small(half_precision),
     "a parameter in f64": lambda: Small(
         lambda m: (m.x.double() @ m.a).float(), a=nn.Parameter(torch.ones(3, 3).double())
     ),
