@@ -1,0 +1,167 @@
+"""What becomes of the cases of torch_options.py and its like that do not train as in PyTorch.
+
+A name that ends in an asterisk is about all cases whose name begins so.
+"""
+
+from __future__ import annotations
+
+OWN_GRADIENT = "has gradients of its own, of "
+NO_GRADIENT = "has values without gradient (detach() or no_grad(): "
+SMOOTHING = "has cross_entropy with label_smoothing = 0."
+DATA_DEPENDENT = "GuardOnDataDependentSymNode: Could not "
+
+
+def unknown(function: str, *cases: str) -> dict[str, str]:
+    """Cases of a function of ATen that torch's exporter does not know."""
+    return dict.fromkeys(
+        cases, f"torch cannot export Whole: DispatchError: No ONNX function found for <OpOverload(op='{function}'"
+    )
+
+
+# Case: words of the error, of torch's exporter.
+REFUSED_BY_TORCH: dict[str, str] = {
+    **unknown("aten.rrelu_with_noise_functional", "RReLU*", "F.rrelu(training=True)"),
+    **unknown("aten.conv_tbc", "F.conv_tbc(*"),
+    **unknown("aten._pdist_forward", "F.pdist(*"),
+    **unknown(
+        "aten._adaptive_avg_pool3d",
+        *("AdaptiveAvgPool3d()", "AdaptiveAvgPool3d(output_size=3)", "AdaptiveAvgPool3d(output_size=(*"),
+    ),
+    **unknown(
+        "aten.adaptive_max_pool2d",
+        *("AdaptiveMaxPool1d(output_size=3)", "AdaptiveMaxPool1d(return_indices=True, output_size=3)"),
+        *("AdaptiveMaxPool2d(output_size=3)", "AdaptiveMaxPool2d(return_indices=True, output_size=3)"),
+        "AdaptiveMaxPool2d(output_size=(*",
+    ),
+    **unknown(
+        "aten.adaptive_max_pool3d",
+        *("AdaptiveMaxPool3d(output_size=3)", "AdaptiveMaxPool3d(return_indices=True, output_size=3)"),
+        "AdaptiveMaxPool3d(output_size=(*",
+    ),
+    **unknown("aten.fractional_max_pool2d", "FractionalMaxPool2d*"),
+    **unknown("aten.fractional_max_pool3d", "FractionalMaxPool3d*"),
+    **unknown("aten.linalg_matrix_exp", "orthogonal"),
+    **unknown("aten._linalg_solve_ex", "orthogonal by the Cayley map"),
+    **unknown("aten.randperm", "torch.randperm"),
+    **unknown("aten.poisson", "torch.poisson"),
+    **unknown("prims.uniform", "Tensor.uniform_"),
+    **unknown("aten.random", "Tensor.random_"),
+    # It cannot trace it, as it looks at values.
+    "BatchNorm1d(momentum=None)": DATA_DEPENDENT + "extract specialized integer",
+    "BatchNorm2d(momentum=None)": DATA_DEPENDENT + "extract specialized integer",
+    "BatchNorm3d(momentum=None)": DATA_DEPENDENT + "extract specialized integer",
+    "F.one_hot()": DATA_DEPENDENT + "extract specialized integer",
+    "CTCLoss(*": "DynamicOutputShapeException: aten._ctc_loss.Tensor",
+    **dict.fromkeys(  # where the variance is a tensor
+        (
+            *("GaussianNLLLoss()", "GaussianNLLLoss(full=True)", "GaussianNLLLoss(eps=1.0)"),
+            *("GaussianNLLLoss(reduction='sum')", "GaussianNLLLoss(reduction='none')*"),
+        ),
+        DATA_DEPENDENT + "guard on data-dependent expression",
+    ),
+    "AdaptiveLogSoftmaxWithLoss(*": DATA_DEPENDENT + "guard on data-dependent expression",
+    ".data of a value": "Expected a real tensor, not a FakeTensor",
+    "a gradient in forward": "We found a fake tensor in the exported program constant's list",
+    "packed sequences of *": "zeros(): argument 'size' failed to unpack the object",
+    "TransformerDecoderLayer.forward(memory_mask=#0)": "Cannot view a tensor with shape torch.Size([3, 2, 2, 2])",
+    "TransformerDecoder.forward(memory_mask=#0)": "Cannot view a tensor with shape torch.Size([3, 2, 2, 2])",
+    "Transformer.forward(memory_mask=#0)": "Cannot view a tensor with shape torch.Size([3, 2, 2, 2])",
+}
+
+# Case: words of the error, of Lockstep.
+REFUSED_BY_LOCKSTEP: dict[str, str] = {
+    # What torch's exporter would leave out.
+    "CrossEntropyLoss(label_smoothing=*": SMOOTHING,
+    "LinearCrossEntropyLoss(label_smoothing=*": SMOOTHING,
+    "LinearCrossEntropyLoss(options=*": OWN_GRADIENT + "GeneratedBackwardFor_torch_nn__linear_cross_entropy",
+    "CrossMapLRN2d(*": OWN_GRADIENT + "CrossMapLRN2d",
+    "a backward hook of a module": OWN_GRADIENT + "BackwardHookFunction",
+    "a backward pre-hook of a module": OWN_GRADIENT + "BackwardHookFunction",
+    "an autograd.Function": OWN_GRADIENT + "Reversed",
+    "a reentrant checkpoint": OWN_GRADIENT + "CheckpointFunction",
+    "F.gumbel_softmax(hard=True) in training": NO_GRADIENT,
+    "detach()": NO_GRADIENT,
+    "detach() of a parameter": NO_GRADIENT,
+    "detach_()": NO_GRADIENT,
+    "no_grad()": NO_GRADIENT,
+    "no_grad() as a decorator": NO_GRADIENT,
+    "set_grad_enabled(False)": NO_GRADIENT,
+    "detach().requires_grad_()": NO_GRADIENT,
+    "tensor() of a value": NO_GRADIENT,
+    "numpy() of a value": NO_GRADIENT,
+    "a straight-through estimator": NO_GRADIENT,
+    "spectral_norm": NO_GRADIENT,
+    "the older spectral_norm": NO_GRADIENT,
+    "a buffer that averages": NO_GRADIENT,
+    "a parameter that forward overwrites": NO_GRADIENT,
+    "a buffer that counts": "changes its buffer parts.0.count in forward",
+    "F.batch_norm(training=True)": "changes its buffer parts.0.input1 in forward",
+    # What the importer does not know, or the exporter writes wrongly.
+    "CrossEntropyLoss(weight=#3)": "classes f32[5,3], expected [N, C, ...] and [N, ...]",
+    "CrossEntropyLoss(reduction='mean')": "classes f32[5,3], expected [N, C, ...] and [N, ...]",
+    "LSTM(proj_size=2)": "LSTM: input 6 is f32[1,3,6], expected [1,3,2]",
+    "LSTM(proj_size=2, num_layers=2, *": "operands f32[8,2] and f32[8] differ in more than dimension 0",
+    "Conv3d(bias=False)": "Conv: bias is f32[6,2], expected shape [6]",
+}
+
+REFUSED = {**REFUSED_BY_TORCH, **REFUSED_BY_LOCKSTEP}
+
+# Here ONNX Runtime agrees with PyTorch.
+BY_FACTOR = "the importer's positions are by the factor, PyTorch's by the sizes, which are whole"
+WRAPS = "the importer takes other elements where it crops"
+
+# Case: what differs, silently or with an error that is none of Lockstep's. A test sees that it still does.
+DIFFERS: dict[str, str] = {
+    # Options that torch's exporter leaves out.
+    "Embedding(padding_idx=*": "the row of padding has a gradient here (from_torch warns)",
+    "Embedding(max_norm=*": "rows keep the norm that they have",
+    "Embedding(norm_type=1.0, max_norm=0.5)": "rows keep the norm that they have",
+    "Embedding(scale_grad_by_freq=True)": "gradients are not divided by how often a row occurs",
+    "EmbeddingBag(max_norm=0.5)": "rows keep the norm that they have",
+    "EmbeddingBag(norm_type=1.0, max_norm=0.5)": "rows keep the norm that they have",
+    "EmbeddingBag(scale_grad_by_freq=True*": "gradients are not divided by how often a row occurs",
+    "AvgPool2d(divisor_override=*": "divided by the number of elements",
+    "AvgPool3d(divisor_override=*": "divided by the number of elements",
+    "F.l1_loss(weight=#0)": "all elements weigh the same",
+    "InstanceNorm1d(momentum=*": "running statistics stay as they are",
+    "InstanceNorm2d(momentum=*": "running statistics stay as they are",
+    "InstanceNorm3d(momentum=*": "running statistics stay as they are",
+    "InstanceNorm1d(track_running_stats=*": "running statistics stay as they are",
+    "InstanceNorm2d(track_running_stats=*": "running statistics stay as they are",
+    "InstanceNorm3d(track_running_stats=*": "running statistics stay as they are",
+    "RNN(dropout=0.5)": "drops nothing",
+    # What it says otherwise than PyTorch computes it.
+    **{
+        f"{name}(align_corners=True, size=None, scale_factor={factor}, mode='{mode}')": BY_FACTOR
+        for name in ("Upsample", "F.interpolate")
+        for factor in (1.7, 0.6)
+        for mode in ("bilinear", "bicubic", "trilinear")
+    },
+    "UpsamplingBilinear2d(scale_factor=1.7, size=None)": BY_FACTOR,
+    "UpsamplingBilinear2d(scale_factor=(0.6, 2.0), size=None)": BY_FACTOR,
+    "F.interpolate(antialias=True, mode='bilinear', size=None, scale_factor=0.6)": "torch's exporter leaves the factor out",
+    "F.interpolate(antialias=True, mode='bicubic', size=None, scale_factor=0.6)": "torch's exporter leaves the factor out",
+    "F.interpolate(antialias=True, mode='bilinear', size=3, align_corners=True)": "the file has another filter",
+    "F.interpolate(antialias=True, mode='bicubic', size=3, align_corners=True)": "the file has another filter",
+    "CircularPad1d(padding=(-1, 2))": WRAPS,
+    "CircularPad2d(padding=(-1, 2, 1, -2))": WRAPS,
+    "CircularPad3d(padding=(-1, 2, 1, -2, -1, 0))": WRAPS,
+    "MultiLabelMarginLoss(*": "another loss",
+    "CosineSimilarity(eps=10.0)": "another gradient where a norm is below epsilon",
+    # Modes, hooks and memory that the program does not know of.
+    "BatchNorm1d in evaluation mode": "is in training mode in a training step",
+    "BatchNorm2d in evaluation mode*": "is in training mode in a training step",
+    "BatchNorm1d that forward puts in evaluation mode": "is in training mode in a training step",
+    "a hook of a parameter*": "is not called",
+    "a hook of a tensor in forward": "is not called",
+    "rows of an embedding masked by a hook": "the hook is not called",
+    "two parameters of one storage": "are trained apart",
+    "two parameters whose views overlap": "are trained apart",
+    "a parameter and its transpose of one storage": "are trained apart",
+    "inference_mode()": "a gradient goes through it",
+    "item() of a value": "a gradient goes through it",
+    "tolist() of a value": "a gradient goes through it",
+    "an attribute that counts calls": "is a constant",
+    # Errors that are none of Lockstep's.
+    ".data of a parameter": "raises onnx_ir.serde.SerdeError",
+}
