@@ -17,6 +17,7 @@ from ._errors import Error
 from ._graphs import load_onnx
 from ._lockstep import Executable, Graph
 from ._torch_check import check_after, check_before, note_indices, place_of
+from ._torch_parts import check_parts
 from ._torch_resize import resize_as_pytorch_does
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def from_torch(
         dynamic_shapes = _batch_shapes(given, extents)
     names = _check.names("output_names", output_names)
     with _quiet(), tempfile.TemporaryDirectory() as folder:
+        check_parts(module, differentiate_all=detach == "off")
         check_before(module, given, differentiate_all=detach == "off")
         try:
             program = torch.onnx.export(
@@ -161,10 +163,15 @@ def _name_as_pytorch_does(program: torch.onnx.ONNXProgram, module: torch.nn.Modu
 
 
 def _statistics(module: torch.nn.Module) -> set[str]:
-    """The names of running statistics, and of what counts the batches in them."""
+    """The names of running statistics, and of what counts the batches in them, but for those of parts that are frozen: in evaluation
+    mode, in a module that is not."""
     import torch
 
-    norms = {name for name, part in module.named_modules() if isinstance(part, torch.nn.modules.batchnorm._NormBase)}
+    norms = {
+        name
+        for name, part in module.named_modules()
+        if isinstance(part, torch.nn.modules.batchnorm._NormBase) and (part.training or not module.training)
+    }
     return {name for name, _ in module.named_buffers() if name.rpartition(".")[0] in norms}
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ._errors import Error
@@ -91,46 +93,78 @@ def _traced(module: torch.nn.Module, inputs: Mapping[str, Any]) -> torch.export.
 
 @contextlib.contextmanager
 def _own_functions() -> Iterator[set[str]]:
-    """The names of the subclasses of torch.autograd.Function that are applied meanwhile."""
+    """What has gradients of its own meanwhile: the names of the subclasses of torch.autograd.Function that are applied, hooks, and
+    inference_mode."""
     import torch
 
     names: set[str] = set()
     original = torch.autograd.Function.__dict__["apply"]
+    register_hook, inference_mode = torch.Tensor.register_hook, torch.inference_mode.__enter__
 
     def noted(function: Any, *args: Any, **kwargs: Any) -> Any:
         names.add(function.__qualname__)
         return original.__func__(function, *args, **kwargs)
 
+    def hooked(tensor: torch.Tensor, hook: Any) -> Any:
+        if not _is_of_torch(sys._getframe(1)):
+            names.add("a hook of a tensor")
+        return register_hook(tensor, hook)
+
+    def entered(mode: Any) -> Any:
+        if not _is_of_torch(sys._getframe(1)):  # which enters it itself while it traces
+            names.add("inference_mode")
+        return inference_mode(mode)
+
     torch.autograd.Function.apply = classmethod(noted)
+    torch.Tensor.register_hook, torch.inference_mode.__enter__ = hooked, entered
     try:
         yield names
     finally:
         torch.autograd.Function.apply = original
+        torch.Tensor.register_hook, torch.inference_mode.__enter__ = register_hook, inference_mode
+
+
+def _is_of_torch(frame: FrameType) -> bool:
+    return "/site-packages/torch/" in frame.f_code.co_filename
 
 
 def _check_options(name: str, node: torch.fx.Node) -> None:
     import torch
 
-    if node.target is torch.ops.aten.cross_entropy_loss.default:
+    aten = torch.ops.aten
+    if node.target is aten.cross_entropy_loss.default:
         smoothing = _argument(node, 5, "label_smoothing", 0.0)
         if smoothing != 0:
             raise Error(
                 f"from_torch: {name} has cross_entropy with label_smoothing = {smoothing} ({place_of(node)}), which torch's "
                 "exporter leaves out; write it as (1 - s) * cross_entropy(x, y) - s * log_softmax(x, 1).mean()"
             )
-    if node.target in (torch.ops.aten.avg_pool2d.default, torch.ops.aten.avg_pool3d.default):
+    if node.target in (aten.avg_pool2d.default, aten.avg_pool3d.default):
         divisor = _argument(node, 6, "divisor_override", None)
         if divisor is not None:
             raise Error(
-                f"from_torch: {name} has an average pooling with divisor_override = {divisor} ({_place(node)}), which torch's "
+                f"from_torch: {name} has an average pooling with divisor_override = {divisor} ({place_of(node)}), which torch's "
                 "exporter leaves out; scale the pooled values"
             )
-    if node.target is torch.ops.aten.multilabel_margin_loss.default:
+    if node.target in (
+        aten.embedding.default,
+        aten.embedding_bag.padding_idx,
+        aten.embedding_bag.default,
+    ) and _argument(node, 3, "scale_grad_by_freq", False):
         raise Error(
-            f"from_torch: {name} has multilabel_margin_loss ({_place(node)}), in whose place torch's exporter writes another "
+            f"from_torch: {name} has an embedding with scale_grad_by_freq ({place_of(node)}), which torch's exporter leaves out; "
+            "leave it out"
+        )
+    if node.target is aten.embedding_renorm_.default:
+        raise Error(
+            f"from_torch: {name} has an embedding with max_norm ({place_of(node)}), which torch's exporter leaves out; leave it out"
+        )
+    if node.target is aten.multilabel_margin_loss.default:
+        raise Error(
+            f"from_torch: {name} has multilabel_margin_loss ({place_of(node)}), in whose place torch's exporter writes another "
             "function where a row of the target ends with -1; write it as a sum of relu(1 - (x[target] - x))"
         )
-    if node.target is torch.ops.aten.scatter_reduce.two and _argument(node, 4, "reduce", "") == "mean":
+    if node.target is aten.scatter_reduce.two and _argument(node, 4, "reduce", "") == "mean":
         raise Error(
             f'from_torch: {name} has scatter_reduce with reduce = "mean" ({place_of(node)}), which ONNX does not have; '
             "divide a sum by the counts"
@@ -156,7 +190,8 @@ def _stops(program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) ->
     """The nodes at which a gradient on its way from the results to a parameter ends."""
     import torch
 
-    ends = (torch.ops.aten.detach.default, torch.ops.aten.detach_.default)
+    aten = torch.ops.aten
+    ends = (aten.detach.default, aten.detach_.default, aten.item.default, aten._local_scalar_dense.default)
     trained = {name for name, parameter in program.named_parameters() if parameter.requires_grad}
     parameters = {name for name, target in program.graph_signature.inputs_to_parameters.items() if target in trained}
     depends: set[torch.fx.Node] = set()  # on a parameter, by a way that a gradient goes

@@ -57,6 +57,12 @@ def chunks(names: Sequence[str]) -> list[list[str]]:
     return [list(names[start : start + AT_ONCE]) for start in range(0, len(names), AT_ONCE)]
 
 
+def shared_out(names: Sequence[str]) -> list[object]:
+    """Chunks, of which `make test` takes a third."""
+    marks = (), pytest.mark.everything, pytest.mark.everything
+    return [pytest.param(chunk, marks=marks[i % 3], id=id_of(chunk)) for i, chunk in enumerate(chunks(names))]
+
+
 def id_of(chunk: list[str]) -> str:
     return f"{chunk[0]} to {chunk[-1]}".replace("[", "(").replace("]", ")")
 
@@ -110,12 +116,12 @@ def assert_none(outcomes: Outcomes) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("names", chunks(agreeing(CASES)), ids=id_of)
+@pytest.mark.parametrize("names", shared_out(agreeing(CASES)))
 def test_options_train_as_in_pytorch(names: list[str]) -> None:
     assert_none(options_become(names))
 
 
-@pytest.mark.parametrize("names", chunks(agreeing(DRAWS)), ids=id_of)
+@pytest.mark.parametrize("names", shared_out(agreeing(DRAWS)))
 def test_draws_have_the_mean_and_spread_of_those_of_pytorch(names: list[str]) -> None:
     assert_none(draws_become(names))
 

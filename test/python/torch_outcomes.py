@@ -74,6 +74,19 @@ REFUSED_BY_LOCKSTEP: dict[str, str] = {
     "CrossEntropyLoss(label_smoothing=*": SMOOTHING,
     "LinearCrossEntropyLoss(label_smoothing=*": SMOOTHING,
     "LinearCrossEntropyLoss(options=*": OWN_GRADIENT + "GeneratedBackwardFor_torch_nn__linear_cross_entropy",
+    **{f"AvgPool{rank}d(divisor_override=*": "with divisor_override = " for rank in (2, 3)},
+    **{f"InstanceNorm{rank}d(momentum=*": "tracks running statistics" for rank in (1, 2, 3)},
+    **{f"InstanceNorm{rank}d(track_running_stats=*": "tracks running statistics" for rank in (1, 2, 3)},
+    "RNN(dropout=0.5)": "drops between its layers",
+    "Embedding(max_norm=*": "with max_norm",
+    "Embedding(norm_type=1.0, max_norm=0.5)": "with max_norm",
+    "Embedding(scale_grad_by_freq=True)": "with scale_grad_by_freq",
+    "EmbeddingBag(max_norm=0.5)": "with max_norm",
+    "EmbeddingBag(norm_type=1.0, max_norm=0.5)": "with max_norm",
+    "EmbeddingBag(scale_grad_by_freq=True*": "with scale_grad_by_freq",
+    "MultiLabelMarginLoss(*": "has multilabel_margin_loss",
+    "F.interpolate(antialias=True, mode='bilinear', size=3, align_corners=True)": "antialias=True and align_corners=True",
+    "F.interpolate(antialias=True, mode='bicubic', size=3, align_corners=True)": "antialias=True and align_corners=True",
     "CrossMapLRN2d(*": OWN_GRADIENT + "CrossMapLRN2d",
     "a backward hook of a module": OWN_GRADIENT + "BackwardHookFunction",
     "a backward pre-hook of a module": OWN_GRADIENT + "BackwardHookFunction",
@@ -94,6 +107,15 @@ REFUSED_BY_LOCKSTEP: dict[str, str] = {
     "the older spectral_norm": NO_GRADIENT,
     "a buffer that averages": NO_GRADIENT,
     "a parameter that forward overwrites": NO_GRADIENT,
+    "inference_mode()": OWN_GRADIENT + "inference_mode",
+    "a hook of a tensor in forward": OWN_GRADIENT + "a hook of a tensor",
+    "item() of a value": NO_GRADIENT,
+    "tolist() of a value": NO_GRADIENT,
+    "a hook of a parameter*": "has a gradient hook",
+    "rows of an embedding masked by a hook": "has a gradient hook",
+    "two parameters of one storage": "have elements in common",
+    "two parameters whose views overlap": "have elements in common",
+    "a parameter and its transpose of one storage": "have elements in common",
     "a buffer that counts": "changes its buffer parts.0.count in forward",
     "F.batch_norm(training=True)": "changes its buffer parts.0.input1 in forward",
     # What the importer does not know, or the exporter writes wrongly.
@@ -107,60 +129,19 @@ REFUSED_BY_LOCKSTEP: dict[str, str] = {
 REFUSED = {**REFUSED_BY_TORCH, **REFUSED_BY_LOCKSTEP}
 
 # Here ONNX Runtime agrees with PyTorch.
-BY_FACTOR = "the importer's positions are by the factor, PyTorch's by the sizes, which are whole"
 WRAPS = "the importer takes other elements where it crops"
 
 # Case: what differs, silently or with an error that is none of Lockstep's. A test sees that it still does.
 DIFFERS: dict[str, str] = {
     # Options that torch's exporter leaves out.
     "Embedding(padding_idx=*": "the row of padding has a gradient here (from_torch warns)",
-    "Embedding(max_norm=*": "rows keep the norm that they have",
-    "Embedding(norm_type=1.0, max_norm=0.5)": "rows keep the norm that they have",
-    "Embedding(scale_grad_by_freq=True)": "gradients are not divided by how often a row occurs",
-    "EmbeddingBag(max_norm=0.5)": "rows keep the norm that they have",
-    "EmbeddingBag(norm_type=1.0, max_norm=0.5)": "rows keep the norm that they have",
-    "EmbeddingBag(scale_grad_by_freq=True*": "gradients are not divided by how often a row occurs",
-    "AvgPool2d(divisor_override=*": "divided by the number of elements",
-    "AvgPool3d(divisor_override=*": "divided by the number of elements",
     "F.l1_loss(weight=#0)": "all elements weigh the same",
-    "InstanceNorm1d(momentum=*": "running statistics stay as they are",
-    "InstanceNorm2d(momentum=*": "running statistics stay as they are",
-    "InstanceNorm3d(momentum=*": "running statistics stay as they are",
-    "InstanceNorm1d(track_running_stats=*": "running statistics stay as they are",
-    "InstanceNorm2d(track_running_stats=*": "running statistics stay as they are",
-    "InstanceNorm3d(track_running_stats=*": "running statistics stay as they are",
-    "RNN(dropout=0.5)": "drops nothing",
     # What it says otherwise than PyTorch computes it.
-    **{
-        f"{name}(align_corners=True, size=None, scale_factor={factor}, mode='{mode}')": BY_FACTOR
-        for name in ("Upsample", "F.interpolate")
-        for factor in (1.7, 0.6)
-        for mode in ("bilinear", "bicubic", "trilinear")
-    },
-    "UpsamplingBilinear2d(scale_factor=1.7, size=None)": BY_FACTOR,
-    "UpsamplingBilinear2d(scale_factor=(0.6, 2.0), size=None)": BY_FACTOR,
-    "F.interpolate(antialias=True, mode='bilinear', size=None, scale_factor=0.6)": "torch's exporter leaves the factor out",
-    "F.interpolate(antialias=True, mode='bicubic', size=None, scale_factor=0.6)": "torch's exporter leaves the factor out",
-    "F.interpolate(antialias=True, mode='bilinear', size=3, align_corners=True)": "the file has another filter",
-    "F.interpolate(antialias=True, mode='bicubic', size=3, align_corners=True)": "the file has another filter",
     "CircularPad1d(padding=(-1, 2))": WRAPS,
     "CircularPad2d(padding=(-1, 2, 1, -2))": WRAPS,
     "CircularPad3d(padding=(-1, 2, 1, -2, -1, 0))": WRAPS,
-    "MultiLabelMarginLoss(*": "another loss",
     "CosineSimilarity(eps=10.0)": "another gradient where a norm is below epsilon",
     # Modes, hooks and memory that the program does not know of.
-    "BatchNorm1d in evaluation mode": "is in training mode in a training step",
-    "BatchNorm2d in evaluation mode*": "is in training mode in a training step",
-    "BatchNorm1d that forward puts in evaluation mode": "is in training mode in a training step",
-    "a hook of a parameter*": "is not called",
-    "a hook of a tensor in forward": "is not called",
-    "rows of an embedding masked by a hook": "the hook is not called",
-    "two parameters of one storage": "are trained apart",
-    "two parameters whose views overlap": "are trained apart",
-    "a parameter and its transpose of one storage": "are trained apart",
-    "inference_mode()": "a gradient goes through it",
-    "item() of a value": "a gradient goes through it",
-    "tolist() of a value": "a gradient goes through it",
     "an attribute that counts calls": "is a constant",
     # Errors that are none of Lockstep's.
     ".data of a parameter": "raises onnx_ir.serde.SerdeError",

@@ -58,7 +58,9 @@ def of_part(part: Callable[[], nn.Module], *inputs: torch.Tensor, evaluate: bool
             results = results[0]
         return results * torch.linspace(0.5, 2, results.shape[-1])  # the squares of what is normalised are all alike
 
-    values = {name: nn.Parameter(value) if value.is_floating_point() else value for name, value in stored.items()}
+    values = {
+        name: nn.Parameter(value.clone()) if value.is_floating_point() else value for name, value in stored.items()
+    }
     return Small(compute, part=made, **values)
 
 
