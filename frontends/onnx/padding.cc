@@ -82,13 +82,28 @@ absl::Status ConstantPad(OnnxNode& n, Value x, const Ints& amounts) {
   return absl::OkStatus();
 }
 
-// Which element of a dimension of `extent` stands at place `i`, which may lie before it or after it.
-int64_t SourceOf(int64_t i, int64_t extent, const std::string& mode) {
-  if (mode == "edge") return std::clamp<int64_t>(i, 0, extent - 1);
-  const int64_t period = mode == "wrap" ? extent : std::max<int64_t>(2 * (extent - 1), 1);
-  const int64_t at = (i % period + period) % period;
-  return at < extent ? at : period - at;
-}
+// What a dimension of `extent` is padded with; of what negative pads take away nothing wraps around.
+class PaddedLine {
+ public:
+  PaddedLine(int64_t extent, int64_t before, int64_t after, const std::string& mode)
+      : extent_(extent),
+        first_(std::max<int64_t>(-before, 0)),
+        kept_(extent + std::min<int64_t>(after, 0) - first_),
+        mode_(mode) {}
+
+  bool is_empty() const { return mode_ == "wrap" && kept_ <= 0; }  // and nothing stands anywhere
+  // Which element stands at place `i`, which may lie before the line or after it.
+  int64_t SourceOf(int64_t i) const {
+    if (mode_ == "edge") return std::clamp<int64_t>(i, 0, extent_ - 1);
+    if (mode_ == "wrap") return first_ + ((i - first_) % kept_ + kept_) % kept_;
+    const int64_t period = std::max<int64_t>(2 * (extent_ - 1), 1), at = (i % period + period) % period;
+    return at < extent_ ? at : period - at;
+  }
+
+ private:
+  const int64_t extent_, first_, kept_;
+  const std::string& mode_;
+};
 
 // x with `before` and `after` elements of its own added along `dim`. Neighbours that stay neighbours are one slice, an
 // element that repeats is broadcast.
@@ -99,6 +114,9 @@ absl::StatusOr<Value> PadAlong(OnnxNode& n, Value x, int64_t dim, int64_t before
   const int64_t extent = x.shape()[dim], end = extent + after;
   if (end < -before) return n.Error() << "pads " << before << " and " << after << " remove more than " << extent;
   if (extent == 0) return n.Error() << "mode " << mode << " has no elements to take from " << x.type();
+  const PaddedLine line(extent, before, after, mode);
+  if (line.is_empty() && end > -before)
+    return n.Error() << "pads " << before << " and " << after << " leave nothing to wrap";
   std::vector<Value> pieces;
   const auto slice = [&](int64_t start, int64_t limit) {
     Ints starts(At(x.shape().rank()), 0), limits = x.shape().dims();
@@ -107,10 +125,10 @@ absl::StatusOr<Value> PadAlong(OnnxNode& n, Value x, int64_t dim, int64_t before
     return b.Slice(x, starts, limits);
   };
   for (int64_t i = -before; i < end;) {
-    const int64_t first = SourceOf(i, extent, mode);
+    const int64_t first = line.SourceOf(i);
     int64_t count = 1;
     const auto stands = [&](int64_t step) {
-      return i + count < end && SourceOf(i + count, extent, mode) == first + step * count;
+      return i + count < end && line.SourceOf(i + count) == first + step * count;
     };
     const int64_t step = stands(0) ? 0 : 1;
     while (stands(step)) ++count;

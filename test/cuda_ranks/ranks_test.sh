@@ -151,7 +151,7 @@ spawn learn 3
 spawn learn_along_two_axes
 died='rank 1 on host [^ ]+ \(process [0-9]+\) died while rank [023] on host'
 stopped='for rank 1 on host [^ ]+: stopped by a signal$'
-label='rank 1 on host [^ ]+ gave up: .*softmax_cross_entropy \(C5\): a label is outside \[0, 5\), at loss'
+label='rank 1 on host [^ ]+ gave up: .*softmax_cross_entropy \(C5\): a label [(]the loss has no ignore_index[)] is outside \[0, 5\), at loss'
 differs='ranks have different versions of the program @mlp.*on rank 0: .*= 0\.3[,)].*on rank 1: .*= 0\.2[,)]'
 # By NCCL; from the second run on as a graph.
 spawn others_say $soon "$died" over=nccl kill=step

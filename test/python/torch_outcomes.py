@@ -128,18 +128,12 @@ REFUSED_BY_LOCKSTEP: dict[str, str] = {
 
 REFUSED = {**REFUSED_BY_TORCH, **REFUSED_BY_LOCKSTEP}
 
-# Here ONNX Runtime agrees with PyTorch.
-WRAPS = "the importer takes other elements where it crops"
-
 # Case: what differs, silently or with an error that is none of Lockstep's. A test sees that it still does.
 DIFFERS: dict[str, str] = {
     # Options that torch's exporter leaves out.
     "Embedding(padding_idx=*": "the row of padding has a gradient here (from_torch warns)",
     "F.l1_loss(weight=#0)": "all elements weigh the same",
     # What it says otherwise than PyTorch computes it.
-    "CircularPad1d(padding=(-1, 2))": WRAPS,
-    "CircularPad2d(padding=(-1, 2, 1, -2))": WRAPS,
-    "CircularPad3d(padding=(-1, 2, 1, -2, -1, 0))": WRAPS,
     "CosineSimilarity(eps=10.0)": "another gradient where a norm is below epsilon",
     # Modes, hooks and memory that the program does not know of.
     "an attribute that counts calls": "is a constant",
