@@ -74,8 +74,9 @@ absl::StatusOr<Program> cpu::LowerGraph(const Graph& graph, const Target& target
   EmitContext c(graph, target, engine);
   FirstRefusals refusals(graph);
   for (const Node& node : graph.nodes()) {
-    if (!c.IsDone(&node) && c.builder().part().Computes(node)) RETURN_IF_ERROR(EmitNode(node, c));
-    if (refusals.Contain(node)) c.builder().MarkRefusal();
+    const bool is_here = c.builder().part().Computes(node), is_first = refusals.Contain(node);
+    if (is_here && !c.IsDone(&node)) RETURN_IF_ERROR(EmitNode(node, c));
+    if (is_here && is_first) c.builder().MarkRefusal();
   }
   absl::StatusOr<Program> program = c.builder().Finish([&](Value value) { return c.RowMajorOf(*value.node, value); });
   if (!program.ok()) return program.status();

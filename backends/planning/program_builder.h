@@ -52,7 +52,7 @@ class ProgramBuilder {
   // Adds a kernel; its source is the node's.
   Instruction& Add(const Node& node, Kernel kernel, std::vector<int> reads, std::vector<int> writes);
 
-  // The last instruction may refuse the caller's data.
+  // The last instruction, of which there has to be one, may refuse the caller's data.
   void MarkRefusal() { program_.instructions.back().may_refuse = true; }
 
   // Adds a collective between storages of `dtype`: what its node says to the communicator.
