@@ -42,9 +42,9 @@ def from_torch(
         model = ls.from_torch(module, torch.randn(2, 784), dims={"batch": 128}, output_names=["logits"])
 
     States have the names of the module's parameters (the first one where there are several) and running statistics; all other
-    tensors are constants: parameters that require no gradient, other buffers, attributes, and what `forward` makes. Inputs have the names of the parameters of `forward`. Nothing is folded or
-    fused on the way, so that batch normalisation can be trained. What a file cannot say is an error, so that a training step is that of
-    PyTorch: values without gradient, gradients of one's own, buffers that change in `forward`.
+    tensors are constants: parameters that require no gradient, other buffers, attributes, and what `forward` makes. Inputs have the names
+    of the parameters of `forward`. Nothing is folded or fused on the way, so that batch normalisation can be trained. What a file cannot say is an error, so that a training step is that of
+    PyTorch: values without gradient, gradients of one's own, hooks, parameters that share elements, buffers that change in `forward`.
 
     Args:
       module: in the mode, training or evaluation, that its parts are to be imported in.
