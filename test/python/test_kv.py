@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import lockstep as ls
+
+torch = pytest.importorskip("torch")
 
 SHAPE = (2, 3)
 Array = np.ndarray

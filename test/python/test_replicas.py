@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 
 import lockstep as ls
@@ -69,19 +70,30 @@ def test_threads_are_equal_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ls._compile.default_threads(world) == 6
 
 
+# The labels are floats: integers would be refused before anything is updated.
 GRAPH = """
-graph @step(%x: f32[4,3] split(0), %y: i64[4] split(0), state %n: f32[3,3], state %w: f32[3,5]) -> (loss: f32[], %n: f32[3,3], %w: f32[3,5]) {
+graph @step(%x: f32[4,3] split(0), %y: f32[4] split(0), state %n: f32[3,3], state %w: f32[3,5]) -> (loss: f32[], %n: f32[3,3], %w: f32[3,5]) {
   %n1 = neg %n : f32[3,3]
   %x1 = matmul %x, %n1 : f32[4,3]
   %z = matmul %x1, %w : f32[4,5]
-  %loss, %dz = softmax_cross_entropy %z, %y {scale=0.25} : f32[], f32[4,5]
+  %label = convert %y {dtype=i64} : i64[4]
+  %loss, %dz = softmax_cross_entropy %z, %label {scale=0.25} : f32[], f32[4,5]
   %dw = matmul %x, %dz {transpose_a=true} : f32[3,5]
   %w1 = sgd %w, %dw {learning_rate=0.1} : f32[3,5]
   return %loss, %n1, %w1
 }
 """
 X = np.ones((4, 3), np.float32)
-GOOD, BAD = np.array([0, 1, 2, 3]), np.array([0, 9, 2, 3])
+GOOD, BAD = np.array([0, 1, 2, 3], np.float32), np.array([0, 9, 2, 3], np.float32)
+HALF = """<ir_version: 10, opset_import: ["": 18]>
+half (float[4, 3] x, float[4] row) => (float[4, 3] logits) <
+  float[3] scale = {1, 1, 1}, float[3] bias = {0, 0, 0}, float[3] mean = {0, 0, 0}, float[3] var = {1, 1, 1}
+> {
+  n = BatchNormalization(x, scale, bias, mean, var)
+  index = Cast <to = 7> (row)
+  rows = Gather(n, index)
+  logits = Add(n, rows)
+}"""
 
 
 def test_a_call_that_fails_between_two_updates_spoils_the_executable(tmp_path: Path) -> None:
@@ -124,15 +136,15 @@ def test_both_of_two_ranks_are_spoilt() -> None:
 
 
 def test_what_is_half_updated_is_not_saved(tmp_path: Path) -> None:
-    model = ls.load_onnx(HERE.parent / "models/convnet_bn.onnx", dims={"batch": 4})
-    step = ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.1))
+    model = ls.load_onnx(onnx.parser.parse_model(HALF))
+    step = ls.train_step(model, ls.loss.mean_squared_error("logits"), ls.optim.SGD(0.1))
     exe = ls.compile(step, threads=1)
     inputs = {info.name: np.zeros(info.shape, np.int64 if info.dtype == "i64" else np.float32) for info in step.inputs}
     exe(**inputs)
-    inputs["label"][1] = 1000
-    with pytest.raises(ls.Error, match="label 1000"):
+    inputs["row"][1] = 1000
+    with pytest.raises(ls.Error, match="index 1000"):
         exe(**inputs)
-    with pytest.raises(ls.Error, match="save_onnx: .*call 2 failed.*assign the states .* and [0-9]+ more"):
+    with pytest.raises(ls.Error, match="save_onnx: .*call 2 failed.*assign the states "):
         ls.save_onnx(exe, tmp_path / "half.onnx")
     assert not (tmp_path / "half.onnx").exists()
 
