@@ -27,14 +27,11 @@ const std::string& OnnxNode::op_type() const { return proto_.op_type(); }
 // The exporter writes "%y : [num_users=1] = call_function[target=torch.ops.aten.clamp.Tensor](args = ...".
 std::string OnnxNode::TorchOperator() const {
   constexpr std::string_view kTarget = "[target=torch.ops.aten.";
-  for (const onnx::StringStringEntryProto& property : proto_.metadata_props()) {
-    if (property.key() != "pkg.torch.onnx.fx_node") continue;
-    const std::string& node = property.value();
-    const size_t at = node.find(kTarget);
-    const size_t end = at == std::string::npos ? at : node.find(']', at);
-    if (end != std::string::npos) return node.substr(at + kTarget.size(), end - at - kTarget.size());
-  }
-  return "";
+  const std::string_view node = Metadata("pkg.torch.onnx.fx_node");
+  const size_t at = node.find(kTarget);
+  const size_t end = at == std::string_view::npos ? at : node.find(']', at);
+  if (end == std::string_view::npos) return "";
+  return std::string(node.substr(at + kTarget.size(), end - at - kTarget.size()));
 }
 
 int OnnxNode::num_inputs() const {

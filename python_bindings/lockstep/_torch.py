@@ -16,7 +16,7 @@ from . import _check
 from ._errors import Error
 from ._graphs import load_onnx
 from ._lockstep import Executable, Graph
-from ._torch_check import check_after, check_before, note_indices, place_of
+from ._torch_check import check_after, check_before, is_of_torch, note_indices, place_of
 from ._torch_parts import check_parts
 from ._torch_resize import resize_as_pytorch_does
 
@@ -252,12 +252,6 @@ def _reason(error: BaseException) -> str:
     forwards = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.name == "forward" and not frame.filename.startswith("<") and not _is_of_torch(frame.filename)
+        if frame.name == "forward" and not frame.filename.startswith("<") and not is_of_torch(frame.filename)
     ]
     return f"{text} (at {Path(forwards[-1].filename).name}:{forwards[-1].lineno} in forward)" if forwards else text
-
-
-def _is_of_torch(path: str) -> bool:
-    import torch
-
-    return Path(path).resolve().is_relative_to(Path(torch.__file__).resolve().parent)

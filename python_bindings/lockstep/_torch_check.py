@@ -7,7 +7,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from types import FrameType
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._errors import Error
@@ -106,12 +106,12 @@ def _own_functions() -> Iterator[set[str]]:
         return original.__func__(function, *args, **kwargs)
 
     def hooked(tensor: torch.Tensor, hook: Any) -> Any:
-        if not _is_of_torch(sys._getframe(1)):
+        if not is_of_torch(sys._getframe(1).f_code.co_filename):
             names.add("a hook of a tensor")
         return register_hook(tensor, hook)
 
     def entered(mode: Any) -> Any:
-        if not _is_of_torch(sys._getframe(1)):  # which enters it itself while it traces
+        if not is_of_torch(sys._getframe(1).f_code.co_filename):  # which enters it itself while it traces
             names.add("inference_mode")
         return inference_mode(mode)
 
@@ -124,8 +124,11 @@ def _own_functions() -> Iterator[set[str]]:
         torch.Tensor.register_hook, torch.inference_mode.__enter__ = register_hook, inference_mode
 
 
-def _is_of_torch(frame: FrameType) -> bool:
-    return "/site-packages/torch/" in frame.f_code.co_filename
+def is_of_torch(path: str) -> bool:
+    """Whether a source file is of the package torch."""
+    import torch
+
+    return Path(path).resolve().is_relative_to(Path(torch.__file__).resolve().parent)
 
 
 def _check_options(name: str, node: torch.fx.Node) -> None:
@@ -230,5 +233,5 @@ def place_of(node: torch.fx.Node) -> str:
     users = node.users if not frames else {}
     for user in users:  # a group of nodes has no place of its own; what is taken of it has
         frames = frames or re.findall(r'File "([^"]*)", line (\d+)', user.meta.get("stack_trace") or "")
-    own = [frame for frame in frames if "/site-packages/torch/" not in frame[0]] or frames
+    own = [frame for frame in frames if not is_of_torch(frame[0])] or frames
     return f"{own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else node.name

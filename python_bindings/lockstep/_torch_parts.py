@@ -56,13 +56,17 @@ def _left_out(part: torch.nn.Module) -> str | None:
 
 def _check_memory(module: torch.nn.Module) -> None:
     """Refuses parameters that have elements in common: they would be trained apart."""
-    trained = [(name, each) for name, each in module.named_parameters() if each.requires_grad and each.numel() > 0]
-    for (name, one), (other_name, other) in itertools.combinations(trained, 2):
-        if one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() and _overlap(one, other):
-            raise Error(
-                f"from_torch: {name} and {other_name} of {type(module).__name__} have elements in common, and would be trained apart; "
-                "make one parameter, and take parts of it in forward"
-            )
+    by_storage: dict[int, list[tuple[str, torch.nn.Parameter]]] = {}
+    for name, each in module.named_parameters():
+        if each.requires_grad and each.numel() > 0:
+            by_storage.setdefault(each.untyped_storage().data_ptr(), []).append((name, each))
+    for sharing in by_storage.values():
+        for (name, one), (other_name, other) in itertools.combinations(sharing, 2):
+            if _overlap(one, other):
+                raise Error(
+                    f"from_torch: {name} and {other_name} of {type(module).__name__} have elements in common, and would be trained "
+                    "apart; make one parameter, and take parts of it in forward"
+                )
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
