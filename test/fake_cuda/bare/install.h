@@ -23,6 +23,8 @@ inline std::string Install(const std::string& folder, const std::string& fake, c
   const std::filesystem::path to = std::filesystem::path(folder) / name;
   std::filesystem::create_directories(folder);
   std::filesystem::copy_file("test/fake_cuda/bare/" + fake, to, std::filesystem::copy_options::overwrite_existing);
+  // What Bazel has built may be changed by root alone.
+  std::filesystem::permissions(to, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
   if (version != 0) std::ofstream(to.string() + ".version") << version;
   return folder;
 }
