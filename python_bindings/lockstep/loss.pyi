@@ -253,7 +253,7 @@ def ctc(prediction: str, target: str = 'target', input_lengths: str = 'input_len
 
     The mean is of the losses divided by the number of the sample's labels, or by 1 if it has none. What comes first
     is the batch, unlike with PyTorch. Of a sequence that is too short for its labels the loss is infinite, and its
-    gradient is 0.
+    gradient is NaN, as with PyTorch; with zero_infinity both are 0.
 
     Args:
       prediction: a float result of the model, logarithms of probabilities, [batch, time, classes].

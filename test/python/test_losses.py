@@ -243,9 +243,15 @@ def test_lengths_of_sequences_are_checked() -> None:
                 trained(loss, {"x": X, "target": CTC_LABELS, **lengths}, ls.Communicator.single())
 
 
-def of_logits(loss: ls.Loss, shape: str, value: np.ndarray, **inputs: np.ndarray) -> tuple[float, np.ndarray]:
-    """The loss of these logits, and what one step of SGD with the rate 1 subtracts from an addend of them that is 0."""
+def of_logits(
+    loss: ls.Loss, shape: str, value: np.ndarray, normalizes: bool = False, **inputs: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """The loss of these logits "z", and what one step of SGD with the rate 1 subtracts from an addend of them that is 0. With
+    `normalizes`, the loss is of "log", their log_softmax over the last dimension."""
     text = f"graph @f(%x: {shape} split(0), state %w: {shape}) -> (z: {shape} split(0)) {{\n  %z = add %x, %w : {shape}\n  return %z\n}}"
+    if normalizes:
+        log = f"  %log = log_softmax %z {{dim={value.ndim - 1}}} : {shape}\n  return %z, %log"
+        text = text.replace(") {", f", log: {shape} split(0)) {{").replace("  return %z", log)
     exe = ls.compile(ls.train_step(ls.parse(text), loss, ls.optim.SGD(1.0)), threads=1)
     return float(exe(x=value, **inputs)["loss"]), -exe.state["w"]
 
@@ -281,8 +287,26 @@ def test_ctc_of_a_class_that_cannot_be() -> None:
     assert not gradient[0, 1, 1] and not gradient[1, 2, 0]
     x[1, 2] = -np.inf  # there is no way any more
     value, gradient = of_logits(ls.loss.ctc("z", max_target_length=2), "f32[2,4,3]", x, **labels)
-    assert value == np.inf and np.isfinite(gradient).all()
-    assert gradient[0].any() and not gradient[1].any()
+    assert value == np.inf and np.isfinite(gradient[0]).all() and gradient[0].any()
+    assert np.isnan(gradient[1]).any()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_ctc_of_a_sequence_that_is_too_short(reduction: str, zero_infinity: bool) -> None:
+    x = RANDOM.standard_normal((3, 4, 5)).astype(np.float32)
+    lengths = {"input_lengths": np.array([4, 4, 3]), "target_lengths": np.array([4, 3, 1])}
+    target = np.array([[1, 1, 2, 2], [1, 2, 3, 0], [4, 0, 0, 0]])  # the first would need 6 steps
+    z = torch.tensor(x, requires_grad=True)
+    given = (torch.tensor(value) for value in (target, *lengths.values()))
+    steps = z.log_softmax(2).transpose(0, 1)
+    expected = F.ctc_loss(steps, *given, reduction=reduction, zero_infinity=zero_infinity)
+    expected.backward()
+    loss = ls.loss.ctc("log", max_target_length=4, reduction=reduction, zero_infinity=zero_infinity)
+    value, gradient = of_logits(loss, "f32[3,4,5]", x, normalizes=True, target=target, **lengths)
+    np.testing.assert_allclose(value, expected.item(), rtol=1e-5)
+    assert np.isfinite(value) == np.isfinite(z.grad.numpy()).all() == zero_infinity
+    np.testing.assert_allclose(gradient, z.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_in_16_bits_the_sum_is_not_too_large() -> None:

@@ -140,7 +140,7 @@ Loss Ctc() {
           "longer sequence, with blanks between them: connectionist temporal classification.\n\n"
           "The mean is of the losses divided by the number of the sample's labels, or by 1 if it has none. What "
           "comes first is the batch, unlike with PyTorch. Of a sequence that is too short for its labels the loss is "
-          "infinite, and its gradient is 0.",
+          "infinite, and its gradient is NaN, as with PyTorch; with zero_infinity both are 0.",
       .predictions = {{"prediction",
                        "a float result of the model, logarithms of probabilities, [batch, time, classes]"}},
       .inputs = {{{"target",
@@ -166,8 +166,9 @@ Loss Ctc() {
           return Formula(c.b(), Value());
         }
         const Formula is_impossible = -*losses < kImpossible / 2;
-        const double infinity = c.flag("zero_infinity") ? 0 : HUGE_VAL;
-        const Formula possible = Where(is_impossible, infinity, *losses);
+        // Infinite, with the gradient 0 / 0.
+        const Formula infinity = -Log(Where(is_impossible, *losses * 0, 1));
+        const Formula possible = c.flag("zero_infinity") ? Where(is_impossible, 0, *losses) : *losses + infinity;
         if (c.text("reduction") != "mean") return possible;
         const Formula counts = Where(lengths < 1, 1, lengths);
         return possible / Formula(c.b(), c.b().Convert(counts.value(), possible.value().dtype()));
