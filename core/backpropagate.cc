@@ -17,6 +17,7 @@ using ValueSet = std::unordered_set<Value, ValueHash>;
 ValueSet DependentValues(Graph& graph, const std::vector<Value>& wrt) {
   ValueSet dependent(wrt.begin(), wrt.end());
   for (Node& node : graph.nodes()) {
+    if (node.op().has_trait(kEndsGradients)) continue;
     bool depends = false;
     for (Value operand : node.operands()) depends |= dependent.contains(operand);
     if (!depends) continue;

@@ -224,6 +224,7 @@ const std::vector<OpTraitName>& AllOpTraits() {
       {kHeavy, "heavy"},
       {kSteps, "steps"},
       {kRefuses, "refuses data"},
+      {kEndsGradients, "ends gradients"},
   };
   return names;
 }

@@ -33,6 +33,7 @@ enum OpTrait : uint32_t {
   kHeavy = 1u << 13,            // elementwise, tens of instructions an element: few elements are worth a thread
   kSteps = 1u << 14,            // elementwise, constant between halves: rounding may carry its operand across a step
   kRefuses = 1u << 15,          // a constraint is on the data: the program ends with an error if it does not hold
+  kEndsGradients = 1u << 16,    // its results are constants to gradients, whatever they are computed from
 };
 
 // All of them, each with the word that docs/ops.md has for it.

@@ -62,6 +62,8 @@
   /* random.cc */ \
   OP(RandomBitsOp) \
   OP(DropoutOp) \
+  /* stop_gradient.cc */ \
+  OP(StopGradientOp) \
   /* shape.cc */ \
   OP(ConstantOp) \
   OP(IotaOp) \

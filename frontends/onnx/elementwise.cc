@@ -189,6 +189,10 @@ absl::Status CastLike(OnnxNode& n) {
 }
 
 absl::Status Identity(OnnxNode& n) {
+  if (n.TorchOperator() == "detach.default" && IsFloat(n.type(0).dtype)) {
+    n.SetOutput(0, n.b().Op("stop_gradient", {n.input(0)}));
+    return absl::OkStatus();
+  }
   n.SetAnyOutput(0, n.AnyInput(0));
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 // Operators that read and write at positions which are data: functions over gather, scatter and scatter_sum.
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 #include "core/builder.h"
@@ -97,11 +98,22 @@ absl::StatusOr<std::optional<Value>> GatherAsSlice(OnnxNode& n, const Tensor& in
   return n.b().Reshape(is_whole ? x : n.b().Slice(x, start, limit, stride), Shape(dims));
 }
 
+// `rows`, of which those that an index names that is `padding` have no gradient: what PyTorch calls padding_idx, which
+// lockstep/_torch_check.py notes in the node. The indices' dimensions stand at `axis` of the rows.
+Value WithoutGradientAt(OnnxNode& n, const std::string& padding, Value indices, int64_t axis, Value rows) {
+  Builder& b = n.b();
+  if (!indices || !rows) return Value();
+  const Value is_padding = b.Compare(indices, SplatOf(b, std::atoll(padding.c_str()), indices), "eq");
+  const Ints dims = Counted(axis, axis + indices.shape().rank());
+  return b.Select(b.Broadcast(is_padding, rows.shape(), dims), b.Op("stop_gradient", {rows}), rows);
+}
+
 absl::Status Gather(OnnxNode& n) {
   const Value x = n.input(0);
   RETURN_IF_ERROR(n.b().status());
   ASSIGN_OR_RETURN(const int64_t axis, n.Axis(n.Int("axis", 0), x.shape().rank()));
-  if (const Tensor* fixed = n.FixedInput(1); fixed != nullptr && IsInteger(fixed->dtype())) {
+  const std::string padding(n.Metadata("lockstep.padding_idx"));
+  if (const Tensor* fixed = n.FixedInput(1); padding.empty() && fixed != nullptr && IsInteger(fixed->dtype())) {
     ASSIGN_OR_RETURN(const std::optional<Value> slice, GatherAsSlice(n, *fixed, axis));
     if (slice) {
       n.SetOutput(0, *slice);
@@ -109,7 +121,8 @@ absl::Status Gather(OnnxNode& n) {
     }
   }
   ASSIGN_OR_RETURN(const Value indices, Indices(n, 1, x.shape()[axis]));
-  n.SetOutput(0, n.b().Gather(x, indices, axis));
+  const Value rows = n.b().Gather(x, indices, axis);
+  n.SetOutput(0, padding.empty() ? rows : WithoutGradientAt(n, padding, indices, axis, rows));
   return absl::OkStatus();
 }
 

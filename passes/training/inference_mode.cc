@@ -1,5 +1,9 @@
 #include "passes/training/inference_mode.h"
 
+#include <algorithm>
+#include <initializer_list>
+#include <string_view>
+
 #include "core/op_def.h"
 #include "passes/bodies.h"
 #include "passes/legalize/decompose.h"
@@ -7,21 +11,23 @@
 namespace lockstep::passes {
 namespace {
 
-absl::StatusOr<bool> TakeOutDropouts(Graph& graph) {
-  ASSIGN_OR_RETURN(bool changed, InBodies(graph, TakeOutDropouts));
+// Puts the first operand of each node of these ops in its place, in bodies too. Of a dropout whose mask is used, that
+// becomes a constant.
+absl::StatusOr<bool> TakeOut(Graph& graph, std::initializer_list<std::string_view> ops) {
+  ASSIGN_OR_RETURN(bool changed, InBodies(graph, [&](Graph& body) { return TakeOut(body, ops); }));
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
-    if (!it->Is("dropout")) {
+    if (std::find(ops.begin(), ops.end(), it->op().name()) == ops.end()) {
       ++it;
       continue;
     }
     changed = true;
-    if (graph.IsUsed(it->result(1))) {
+    if (it->num_results() > 1 && graph.IsUsed(it->result(1))) {
       ASSIGN_OR_RETURN(it, ReplaceByDecomposition(graph, it));
       continue;
     }
-    Node& dropout = *it++;
-    graph.ReplaceUses(dropout.result(0), dropout.operand(0));
-    graph.Erase(&dropout);
+    Node& identity = *it++;
+    graph.ReplaceUses(identity.result(0), identity.operand(0));
+    graph.Erase(&identity);
   }
   return changed;
 }
@@ -40,6 +46,11 @@ const Node* FindDropout(const Node& node) {
   return nullptr;
 }
 
-Pass InferenceMode() { return {"inference-mode", TakeOutDropouts, Keeps::kEveryValue}; }
+absl::StatusOr<bool> TakeOutDropouts(Graph& graph) { return TakeOut(graph, {"dropout"}); }
+
+Pass InferenceMode() {
+  return {"inference-mode", [](Graph& graph) { return TakeOut(graph, {"dropout", "stop_gradient"}); },
+          Keeps::kEveryValue};
+}
 
 }  // namespace lockstep::passes

@@ -69,6 +69,7 @@ const std::vector<PrecisionEntry>& AllPrecisionEntries() {
       {"convert", PrecisionRule::kWritten},
       {"random_bits", PrecisionRule::kWritten},
       {"dropout", PrecisionRule::kFollows},
+      {"stop_gradient", PrecisionRule::kFollows},
       {"constant", PrecisionRule::kWritten},
       {"iota", PrecisionRule::kWritten},
       {"reshape", PrecisionRule::kFollows},

@@ -16,7 +16,7 @@ from . import _check
 from ._errors import Error
 from ._graphs import load_onnx
 from ._lockstep import Executable, Graph
-from ._torch_check import check_after, check_before, is_of_torch, note_indices, place_of
+from ._torch_check import check_after, checked_export, is_of_torch, note_indices, place_of
 from ._torch_parts import check_parts
 from ._torch_resize import resize_as_pytorch_does
 
@@ -35,7 +35,7 @@ def from_torch(
     split: Mapping[str, int] | None = None,
     dynamic_shapes: Any = None,
     output_names: Sequence[str] = (),
-    detach: str | None = None,
+    own_gradients: str | None = None,
 ) -> Graph:
     """Imports a PyTorch module, as `torch.onnx.export(dynamo=True)` sees it, as the one-rank program over the global batch.
 
@@ -44,7 +44,8 @@ def from_torch(
     States have the names of the module's parameters (the first one where there are several) and running statistics; all other
     tensors are constants: parameters that require no gradient, other buffers, attributes, and what `forward` makes. Inputs have the names
     of the parameters of `forward`. Nothing is folded or fused on the way, so that batch normalisation can be trained. What a file cannot say is an error, so that a training step is that of
-    PyTorch: values without gradient, gradients of one's own, hooks, parameters that share elements, buffers that change in `forward`.
+    PyTorch: gradients of one's own, hooks, parameters that share elements, buffers that change in `forward`. What has no gradient
+    by `detach()`, `no_grad()` or `padding_idx` has none here.
 
     Args:
       module: in the mode, training or evaluation, that its parts are to be imported in.
@@ -53,8 +54,8 @@ def from_torch(
       split: as of `load_onnx`.
       dynamic_shapes: as of `torch.export`, if other dimensions are symbolic; then `dims` gives those by their names.
       output_names: of the results, in order.
-      detach: "off" imports a module with values that have no gradient, by `detach()` or `no_grad()`, or with an
-        `autograd.Function` of its own, as if they were not: for inference. None refuses it.
+      own_gradients: "ignore" imports a module with an `autograd.Function`, hooks, or numbers that it makes of values
+        (`item()`) as if its operators were differentiated as they stand: for inference. None refuses it.
 
     Raises:
       Error: if torch cannot export the module, with what it says; or as `load_onnx`.
@@ -62,15 +63,15 @@ def from_torch(
     torch = _torch("from_torch")
     _check.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
     extents = _check.extents("dims", {} if dims is None else dims)
-    _check.choice("detach", detach, (None, "off"))
+    _check.choice("own_gradients", own_gradients, (None, "ignore"))
     given = _by_name(module, example_inputs)
     finds_batch = dynamic_shapes is None
     if finds_batch:
         dynamic_shapes = _batch_shapes(given, extents)
     names = _check.names("output_names", output_names)
-    with _quiet(), tempfile.TemporaryDirectory() as folder:
-        check_parts(module, differentiate_all=detach == "off")
-        check_before(module, given, differentiate_all=detach == "off")
+    ignores = own_gradients == "ignore"
+    with _quiet(), checked_export(module, ignores) as refusals, tempfile.TemporaryDirectory() as folder:
+        check_parts(module, ignores)
         try:
             program = torch.onnx.export(
                 module,
@@ -84,6 +85,8 @@ def from_torch(
                 output_names=names or None,
             )
         except torch.onnx.OnnxExporterError as error:
+            if refusals:
+                raise refusals[0] from None
             raise Error(f"torch cannot export {type(module).__name__}: {_reason(error)}") from error
         if program.exported_program is not None:
             check_after(module, program.exported_program, _statistics(module))

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,38 +18,94 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lockstep")
 
 
-def check_before(module: torch.nn.Module, inputs: Mapping[str, Any], differentiate_all: bool) -> None:
-    """Checks what only a trace shows, before the exporter simplifies it: options that get lost; and, unless `differentiate_all`,
-    what PyTorch differentiates otherwise than the file says.
+@contextlib.contextmanager
+def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iterator[list[Error]]:
+    """Has each program that torch traces meanwhile checked for what the exporter leaves out of it, before it simplifies it, and
+    written so that values without gradient can be told apart.
 
-    A module that cannot be traced is left to the exporter, which says why.
+    What is refused is raised inside of `torch.export.export`, and in the list that is given, as an exporter that tries several ways
+    hides it.
+
+    Args:
+      ignores_own_gradients: a program that PyTorch differentiates otherwise than its operators say is not refused.
     """
-    with _own_functions() as functions:
-        program = _traced(module, inputs)
-    if program is None:
-        return
-    name = type(module).__name__
+    import torch
+
+    original, name = torch.export.export, type(module).__name__
+    refusals: list[Error] = []
+
+    def checked(*args: Any, **kwargs: Any) -> torch.export.ExportedProgram:
+        if refusals:
+            raise refusals[0]
+        with torch.enable_grad(), _own_functions() as functions:
+            program = original(*args, **kwargs)
+        try:
+            _check_program(name, program, set() if ignores_own_gradients else functions, ignores_own_gradients)
+            _write_detach(program)
+        except Error as refusal:
+            refusals.append(refusal)
+            raise
+        return program
+
+    torch.export.export = checked
+    try:
+        yield refusals
+    finally:
+        torch.export.export = original
+
+
+def _check_program(
+    name: str, program: torch.export.ExportedProgram, functions: set[str], ignores_own_gradients: bool
+) -> None:
     nodes = list(program.graph.nodes)
     for node in nodes:
         _check_options(name, node)
-    if differentiate_all:
-        return
-    _warn_of_padding(program, nodes)
     way_out = (
-        'ONNX has no word for that, and a training step would differentiate them as they stand; detach="off" imports the '
-        "module all the same, as for inference"
+        "ONNX has no word for that, and a training step would differentiate them as they stand; "
+        'own_gradients="ignore" imports the module all the same, as for inference'
     )
     if functions:
         raise Error(f"from_torch: {name} has gradients of its own, of {', '.join(sorted(functions))}; {way_out}")
-    stops = _stops(program, nodes)
-    if stops:
-        places = ", ".join(dict.fromkeys(place_of(node) for node in stops[:3]))
-        raise Error(f"from_torch: {name} has values without gradient (detach() or no_grad(): {places}); {way_out}")
+    numbers = [] if ignores_own_gradients else _numbers(program, nodes)
+    if numbers:
+        places = ", ".join(dict.fromkeys(place_of(node) for node in numbers[:3]))
+        raise Error(f"from_torch: {name} makes numbers of values that have a gradient ({places}); {way_out}")
+
+
+def _write_detach(program: torch.export.ExportedProgram) -> None:
+    """Has detach() wherever a value has no gradient: that the exporter keeps. What torch.no_grad() encloses are subgraphs, which it
+    writes without a word of that; and it leaves out detach_()."""
+    import torch
+
+    switch = torch.ops.higher_order.wrap_with_set_grad_enabled
+    for part in program.graph_module.modules():
+        if not isinstance(part, torch.fx.GraphModule):
+            continue
+        for node in part.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
+            node.target = torch.ops.aten.detach.default
+            node.args[0].replace_all_uses_with(node, delete_user_cb=lambda user, node=node: node < user)
+        for node in part.graph.find_nodes(op="call_function", target=switch):
+            for result in list(node.users):
+                if node.args[0] or not _may_have_gradient(result):
+                    continue
+                with part.graph.inserting_after(result):
+                    stop = part.graph.call_function(torch.ops.aten.detach.default, (result,))
+                stop.meta = dict(result.meta)
+                result.replace_all_uses_with(stop, delete_user_cb=lambda user, stop=stop: user is not stop)
+                if part is program.graph_module:
+                    program.graph_signature.replace_all_uses(result.name, stop.name)
+        part.recompile()
 
 
 def check_after(module: torch.nn.Module, program: torch.export.ExportedProgram, known: set[str]) -> None:
-    """Checks that no buffer which the results depend on changes in `forward`, but for the `known` ones."""
+    """Checks that no parameter changes in `forward`, and no buffer which the results depend on, but for the `known` ones."""
     signature = program.graph_signature
+    for output in signature.output_specs:
+        if output.kind.name == "PARAMETER_MUTATION":
+            raise Error(
+                f"from_torch: {type(module).__name__} changes its parameter {output.target} in forward, and a file cannot say that: "
+                "make a new value of it there, or change the state of the executable between calls"
+            )
     outputs = set(signature.user_outputs)
     needed = _reached([node for node in program.graph.nodes if node.name in outputs])
     placeholders = {target: name for name, target in signature.inputs_to_buffers.items()}
@@ -63,7 +119,8 @@ def check_after(module: torch.nn.Module, program: torch.export.ExportedProgram, 
 
 
 def note_indices(program: torch.onnx.ONNXProgram) -> None:
-    """Notes in the nodes of operators that refuse negative indices that they do: ONNX counts those from the end."""
+    """Notes in a node what PyTorch does with its indices that ONNX does not: it may refuse negative ones, which ONNX counts from
+    the end, and the row that is padding has no gradient."""
     import torch
 
     aten = torch.ops.aten
@@ -80,24 +137,19 @@ def note_indices(program: torch.onnx.ONNXProgram) -> None:
         is_indexing = node.op_type in ("Gather", "GatherElements", "ScatterElements")
         if is_indexing and getattr(node.meta.get("node"), "target", None) in refusing:
             node.metadata_props["lockstep.indices"] = "not negative"
-
-
-def _traced(module: torch.nn.Module, inputs: Mapping[str, Any]) -> torch.export.ExportedProgram | None:
-    import torch
-
-    for strict in (False, True):  # the first is quicker, and cannot trace what the second can
-        with contextlib.suppress(Exception):
-            return torch.export.export(module, (), dict(inputs), strict=strict)
-    return None
+            padding = _argument(node.meta["node"], 2, "padding_idx", -1)
+            if node.meta["node"].target is aten.embedding.default and padding >= 0:
+                node.metadata_props["lockstep.padding_idx"] = str(padding)
 
 
 @contextlib.contextmanager
 def _own_functions() -> Iterator[set[str]]:
     """What has gradients of its own meanwhile: the names of the subclasses of torch.autograd.Function that are applied, hooks, and
-    inference_mode."""
+    inference_mode. Warns of numbers that modules keep from call to call."""
     import torch
 
     names: set[str] = set()
+    set_attribute = torch.nn.Module.__setattr__
     original = torch.autograd.Function.__dict__["apply"]
     register_hook, inference_mode = torch.Tensor.register_hook, torch.inference_mode.__enter__
 
@@ -115,11 +167,19 @@ def _own_functions() -> Iterator[set[str]]:
             names.add("inference_mode")
         return inference_mode(mode)
 
+    def attribute_set(part: torch.nn.Module, name: str, value: Any) -> None:
+        is_number = isinstance(value, (int, float)) and isinstance(getattr(part, name, None), (int, float))
+        if is_number and value != getattr(part, name) and not is_of_torch(sys._getframe(1).f_code.co_filename):
+            _log.warning(f"from_torch: {type(part).__name__} changes its attribute {name} in forward: it stays {value}")
+        set_attribute(part, name, value)
+
+    torch.nn.Module.__setattr__ = attribute_set
     torch.autograd.Function.apply = classmethod(noted)
     torch.Tensor.register_hook, torch.inference_mode.__enter__ = hooked, entered
     try:
         yield names
     finally:
+        torch.nn.Module.__setattr__ = set_attribute
         torch.autograd.Function.apply = original
         torch.Tensor.register_hook, torch.inference_mode.__enter__ = register_hook, inference_mode
 
@@ -174,47 +234,35 @@ def _check_options(name: str, node: torch.fx.Node) -> None:
         )
 
 
-def _warn_of_padding(program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) -> None:
-    import torch
-
-    parameters = program.graph_signature.inputs_to_parameters
-    for node in nodes:
-        row = _argument(node, 2, "padding_idx", -1) if node.target is torch.ops.aten.embedding.default else -1
-        table = parameters.get(node.args[0].name) if row >= 0 else None
-        if table is not None and dict(program.named_parameters())[table].requires_grad:
-            _log.warning(f"{table}: row {row}, its padding_idx, is trained as the others are")
-
-
 def _argument(node: torch.fx.Node, place: int, name: str, default: Any) -> Any:
     return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
 
 
-def _stops(program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The nodes at which a gradient on its way from the results to a parameter ends."""
+def _numbers(program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The nodes that make numbers, for the trace, of what depends on a parameter, and that the results depend on."""
     import torch
 
     aten = torch.ops.aten
-    ends = (aten.detach.default, aten.detach_.default, aten.item.default, aten._local_scalar_dense.default)
     trained = {name for name, parameter in program.named_parameters() if parameter.requires_grad}
     parameters = {name for name, target in program.graph_signature.inputs_to_parameters.items() if target in trained}
-    depends: set[torch.fx.Node] = set()  # on a parameter, by a way that a gradient goes
-    stops = set()
+    depends: set[torch.fx.Node] = set()
+    numbers = set()
     for node in nodes:
         if node.name in parameters:
             depends.add(node)
         elif any(operand in depends for operand in node.all_input_nodes):
-            has_no_grad = node.target is torch.ops.higher_order.wrap_with_set_grad_enabled and node.args[0] is False
-            (stops if has_no_grad or node.target in ends else depends).add(node)
-    needed = _reached([node for node in nodes if node.op == "output"], through=_may_have_gradient)
-    return [node for node in nodes if node in stops and node in needed]
+            is_number = node.target in (aten.item.default, aten._local_scalar_dense.default)
+            (numbers if is_number else depends).add(node)
+    needed = _reached([node for node in nodes if node.op == "output"])
+    return [node for node in nodes if node in numbers and node in needed]
 
 
-def _reached(ends: list[torch.fx.Node], through: Any = lambda node: True) -> set[torch.fx.Node]:
+def _reached(ends: list[torch.fx.Node]) -> set[torch.fx.Node]:
     """What `ends` depend on, themselves included."""
     reached, open_nodes = set(), list(ends)
     while open_nodes:
         node = open_nodes.pop()
-        if node not in reached and through(node):
+        if node not in reached:
             reached.add(node)
             open_nodes.extend(node.all_input_nodes)
     return reached

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import torch
 
 
-def check_parts(module: torch.nn.Module, differentiate_all: bool) -> None:
-    """Checks the parts that `module` has, and, unless `differentiate_all`, what becomes of the gradients of its parameters.
+def check_parts(module: torch.nn.Module, ignores_own_gradients: bool) -> None:
+    """Checks the parts that `module` has, and, unless `ignores_own_gradients`, what becomes of the gradients of its parameters.
 
     Raises:
       Error: naming the part or the parameter, and what it does.
@@ -26,7 +26,7 @@ def check_parts(module: torch.nn.Module, differentiate_all: bool) -> None:
             raise Error(
                 f"from_torch: {name}, {torch.typename(part).rpartition('.')[2]} of {type(module).__name__}, {what}"
             )
-    if differentiate_all:
+    if ignores_own_gradients:
         return
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):

@@ -1,7 +1,9 @@
 // Runs the golden files of this folder, one test per case. To write what comes out into the files as the new
 // expectations:
 //
-//   bazel run //test/golden:golden_test -- --update        then read the diff: it is what you are about to promise
+//   bazel run --test_sharding_strategy=disabled //test/golden:golden_test -- --update
+//
+// and read the diff: it is what you are about to promise.
 //
 // An error becomes an expectation only where `// ==> error:` stands already: a pass that broke does not update its
 // tests.

@@ -50,6 +50,9 @@ TEST(OpTraits, EveryOpSaysWhatItDoes) {
     const bool is_on_data = std::any_of(op->constraints().begin(), op->constraints().end(),
                                         [](const auto& each) { return each.text.starts_with("when it runs: "); });
     EXPECT_EQ(op->has_trait(kRefuses), op->refusal() || (is_on_data && !op->has_trait(kOptimizer)));
+    if (op->has_trait(kEndsGradients)) {
+      EXPECT_FALSE(op->vjp());
+    }
     EXPECT_EQ(op->has_trait(kReduction), op->reduction().has_value());
     EXPECT_EQ(op->has_trait(kCollective), op->collective().has_value());
     if (op->reduction()) {

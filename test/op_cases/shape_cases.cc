@@ -35,6 +35,12 @@ constexpr int64_t kHugeExtent = int64_t{1} << 40, kLong = int64_t{1} << 20;
 
 std::vector<OpCase> ShapeCases() {
   return {
+      Case("stop_gradient", {F32({2, 3})}),
+      Case("stop_gradient", {F64({})}),
+      Case("stop_gradient", {BF16({6, 2})}),
+      Case("stop_gradient", {F16({4})}),
+      Case("stop_gradient", {F32({0, 3})}),
+      Case("stop_gradient", {I64({2})}).Refused("C1"),
       Case("constant", {}, {{"value", Tensor::Of<float>({2, 3}, {1, -2, 0.1F, 1e-30F, 5, 6})}}),
       Case("constant", {}, {{"value", Tensor::Of<double>({3}, {0.1, std::numeric_limits<double>::infinity(), -0.0})}}),
       Case("constant", {}, {{"value", Tensor::Full({DType::kBF16, {4}}, 0.3)}}),

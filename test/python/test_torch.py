@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 import lockstep as ls
+from ranks import run_in_threads
 from test_errors import raises
 
 torch = pytest.importorskip("torch")
@@ -281,6 +282,13 @@ class Keeps(nn.Module):
             with torch.no_grad():
                 target = self.target(x)
             return (y - target).square().mean()
+        if self.how == "enable_grad":
+            with torch.no_grad():
+                target = self.target(x)
+                with torch.enable_grad():
+                    again = self.fc(x)
+                target = again * target
+            return (y - target + again).square().mean()
         if self.how == "function":
             return Reversed.apply(y).mean()
         with torch.no_grad():  # no parameter is in this
@@ -298,32 +306,32 @@ class Reversed(torch.autograd.Function):
         return -gradient
 
 
-@pytest.mark.parametrize("how", ["detach", "no_grad", "function"])
-def test_values_without_their_gradient_are_refused_unless_nobody_wants_it(how: str) -> None:
-    module, x = Keeps(how), torch.randn(4, 3)
-    what = "gradients of its own, of Reversed" if how == "function" else "values without gradient"
-    with raises(f"from_torch: Keeps has {what}", 'detach="off"'):
+def test_gradients_of_ones_own_are_refused_unless_nobody_wants_them() -> None:
+    module, x = Keeps("function"), torch.randn(4, 3)
+    with raises("from_torch: Keeps has gradients of its own, of Reversed", 'own_gradients="ignore"'):
         ls.from_torch(module, x, dims={"batch": 4})
-    if how != "function":
-        with raises("(detach() or no_grad(): test_torch.py:"):
-            ls.from_torch(module, x, dims={"batch": 4})
-    model = ls.from_torch(module, x, dims={"batch": 4}, output_names=["y"], detach="off")
+    model = ls.from_torch(module, x, dims={"batch": 4}, output_names=["y"], own_gradients="ignore")
     assert ls.compile(model)(x=x)["y"] == pytest.approx(module(x).item(), abs=1e-6)
-    with raises("detach is 'on'"):
-        ls.from_torch(module, x, dims={"batch": 4}, detach="on")
+    with raises("own_gradients is 'keep'"):
+        ls.from_torch(module, x, dims={"batch": 4}, own_gradients="keep")
 
 
-def test_no_gradient_where_there_is_none_anyway() -> None:
-    module, x = Keeps("harmless"), torch.randn(4, 3)
+@pytest.mark.parametrize("how", ["detach", "no_grad", "enable_grad", "harmless"])
+def test_values_without_gradient_have_none(how: str) -> None:
+    module, x = Keeps(how), torch.randn(4, 3)
     model = ls.from_torch(module, x, dims={"batch": 4}, output_names=["y"])
-    step = ls.train_step(model, ls.loss.result("y"), ls.optim.SGD(0.1))
-    loss = module(x)
-    loss.backward()
-    exe = ls.compile(step)
-    assert exe(x=x)["loss"] == pytest.approx(loss.item(), abs=1e-6)
-    np.testing.assert_allclose(
-        exe.state["fc.weight"], module.fc.weight.detach() - 0.1 * module.fc.weight.grad, atol=1e-6
-    )
+    exe = ls.compile(ls.train_step(model, ls.loss.result("y"), ls.optim.SGD(0.1, weight_decay=0.5)))
+    optimizer = torch.optim.SGD(module.parameters(), 0.1, weight_decay=0.5)
+    assert ("target.weight" in exe.state) == (how != "harmless")
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = module(x)
+        loss.backward()
+        optimizer.step()
+        assert exe(x=x)["loss"] == pytest.approx(loss.item(), abs=1e-6)
+    for name, parameter in module.named_parameters():
+        if name in exe.state:
+            np.testing.assert_allclose(exe.state[name], parameter.detach(), atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("extra", [0, 1, 2, 3])
@@ -378,14 +386,35 @@ def test_options_that_the_exporter_drops_are_refused() -> None:
     assert y == pytest.approx(Smooth()(*inputs).item(), abs=1e-6)
 
 
-def test_the_row_of_padding_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    def warnings_of(**options: int) -> list[str]:
-        caplog.clear()
-        ls.from_torch(nn.Sequential(nn.Embedding(5, 3, **options)), torch.tensor([[0, 1], [2, 0]]), dims={"batch": 4})
-        return [record.getMessage() for record in caplog.records if record.name == "lockstep"]
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_row_of_padding_has_no_gradient(size: int) -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.fc = nn.Embedding(5, 3, padding_idx=-3), nn.Linear(3, 5)
+            self.fc.weight = self.table.weight  # by this way row 2 has one
 
-    assert warnings_of() == []
-    assert warnings_of(padding_idx=0) == ["0.weight: row 0, its padding_idx, is trained as the others are"]
+        def forward(self, i: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return self.table(i).square().mean() + 0.1 * self.fc(x).square().mean()
+
+    module, x = Padded(), torch.randn(4, 3)
+    with torch.no_grad():
+        module.table.weight[2] = torch.tensor([0.5, -1.0, 2.0])
+    i = torch.tensor([[0, 2], [2, 2], [4, 1], [1, 2]])
+    model = ls.from_torch(module, (i, x), dims={"batch": 4}, output_names=["y"])
+    step = ls.train_step(model, ls.loss.result("y"), ls.optim.SGD(0.1))
+    module(i, x).backward()
+    expected = module.table.weight.detach() - 0.1 * module.table.weight.grad
+    assert module.table.weight.grad[2].abs().min() > 0
+
+    def table(world: ls.Communicator) -> np.ndarray:
+        exe = ls.compile(step, world=world, threads=1)
+        mine = slice(world.rank, None, size)
+        exe(i=i[mine], x=x[mine])
+        return exe.state["table.weight"]
+
+    for found in run_in_threads(size, table):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_buffers_that_change_are_refused() -> None:
@@ -405,6 +434,26 @@ def test_buffers_that_change_are_refused() -> None:
     with raises("from_torch: Average changes its buffer average in forward", "evaluation mode"):
         ls.from_torch(Average(), torch.randn(4, 3), dims={"batch": 4})
     assert ls.from_torch(Average().eval(), torch.randn(4, 3), dims={"batch": 4}).constants == ["average"]
+
+
+def test_numbers_and_parameters_that_change_in_forward(caplog: pytest.LogCaptureFixture) -> None:
+    class Changes(nn.Module):
+        def __init__(self, scales: bool) -> None:
+            super().__init__()
+            self.weight, self.calls, self.scales = nn.Parameter(torch.ones(3)), 0, scales
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            if self.scales:
+                with torch.no_grad():
+                    self.weight.mul_(0.9)
+            return x * self.weight * self.calls
+
+    ls.from_torch(Changes(False), torch.randn(4, 3), dims={"batch": 4})
+    warnings = [record.getMessage() for record in caplog.records if record.name == "lockstep"]
+    assert warnings == ["from_torch: Changes changes its attribute calls in forward: it stays 1"]
+    with raises("from_torch: Changes changes its parameter weight in forward"):
+        ls.from_torch(Changes(True), torch.randn(4, 3), dims={"batch": 4})
 
 
 def test_a_parameter_without_a_dimension_is_trained() -> None:

@@ -6,7 +6,7 @@ A name that ends in an asterisk is about all cases whose name begins so.
 from __future__ import annotations
 
 OWN_GRADIENT = "has gradients of its own, of "
-NO_GRADIENT = "has values without gradient (detach() or no_grad(): "
+NUMBERS = "makes numbers of values that have a gradient ("
 SMOOTHING = "has cross_entropy with label_smoothing = 0."
 DATA_DEPENDENT = "GuardOnDataDependentSymNode: Could not "
 
@@ -92,25 +92,15 @@ REFUSED_BY_LOCKSTEP: dict[str, str] = {
     "a backward pre-hook of a module": OWN_GRADIENT + "BackwardHookFunction",
     "an autograd.Function": OWN_GRADIENT + "Reversed",
     "a reentrant checkpoint": OWN_GRADIENT + "CheckpointFunction",
-    "F.gumbel_softmax(hard=True) in training": NO_GRADIENT,
-    "detach()": NO_GRADIENT,
-    "detach() of a parameter": NO_GRADIENT,
-    "detach_()": NO_GRADIENT,
-    "no_grad()": NO_GRADIENT,
-    "no_grad() as a decorator": NO_GRADIENT,
-    "set_grad_enabled(False)": NO_GRADIENT,
-    "detach().requires_grad_()": NO_GRADIENT,
-    "tensor() of a value": NO_GRADIENT,
-    "numpy() of a value": NO_GRADIENT,
-    "a straight-through estimator": NO_GRADIENT,
-    "spectral_norm": NO_GRADIENT,
-    "the older spectral_norm": NO_GRADIENT,
-    "a buffer that averages": NO_GRADIENT,
-    "a parameter that forward overwrites": NO_GRADIENT,
+    "tensor() of a value": NUMBERS,
+    "spectral_norm": "changes its buffer parts.0.first.parametrizations.weight.0._v in forward",
+    "the older spectral_norm": "changes its buffer parts.0.first.weight_u in forward",
+    "a buffer that averages": "changes its buffer parts.0.mean in forward",
+    "a parameter that forward overwrites": "changes its parameter parts.0.second.weight in forward",
     "inference_mode()": OWN_GRADIENT + "inference_mode",
     "a hook of a tensor in forward": OWN_GRADIENT + "a hook of a tensor",
-    "item() of a value": NO_GRADIENT,
-    "tolist() of a value": NO_GRADIENT,
+    "item() of a value": NUMBERS,
+    "tolist() of a value": NUMBERS,
     "a hook of a parameter*": "has a gradient hook",
     "rows of an embedding masked by a hook": "has a gradient hook",
     "two parameters of one storage": "have elements in common",
@@ -131,12 +121,11 @@ REFUSED = {**REFUSED_BY_TORCH, **REFUSED_BY_LOCKSTEP}
 # Case: what differs, silently or with an error that is none of Lockstep's. A test sees that it still does.
 DIFFERS: dict[str, str] = {
     # Options that torch's exporter leaves out.
-    "Embedding(padding_idx=*": "the row of padding has a gradient here (from_torch warns)",
     "F.l1_loss(weight=#0)": "all elements weigh the same",
     # What it says otherwise than PyTorch computes it.
     "CosineSimilarity(eps=10.0)": "another gradient where a norm is below epsilon",
     # Modes, hooks and memory that the program does not know of.
-    "an attribute that counts calls": "is a constant",
+    "an attribute that counts calls": "is a constant (from_torch warns)",
     # Errors that are none of Lockstep's.
     ".data of a parameter": "raises onnx_ir.serde.SerdeError",
 }

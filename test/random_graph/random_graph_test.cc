@@ -94,10 +94,10 @@ TEST_P(RandomGraphTest, MeansTheSame) {
            << smallest.graph.ToString() << "written with its inputs to " << path;
   }
   if (UnderSanitizer()) return;
-  // A pass that finds nothing to do is not tested. Of all ops dropout alone is for inference-mode, and few graphs have
-  // it, or products of 16 bits, which are for widen-halves.
+  // A pass that finds nothing to do is not tested. Of all ops dropout and stop_gradient alone are for inference-mode,
+  // and few graphs have one, or products of 16 bits, which are for widen-halves.
   const bool is_rare = GetParam() == "inference-mode" || GetParam() == "widen-halves";
-  EXPECT_GE(num_changed * (is_rare ? 50 : 20), num_graphs)
+  EXPECT_GE(num_changed * (is_rare ? 100 : 20), num_graphs)
       << "only " << num_changed << " of " << num_graphs << " graphs were changed";
 }
 

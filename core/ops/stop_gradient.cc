@@ -1,0 +1,34 @@
+// Where gradients end: what PyTorch calls detach().
+
+#include "core/ops/op_list.h"
+#include "core/ops/rules.h"
+
+namespace lockstep {
+
+//===-- stop_gradient ---------------------------------------------------------------------------------------------===//
+const OpDef& StopGradientOp() {
+  static const OpDef def =
+      OpDef("stop_gradient")
+          .Doc(
+              "x itself, at which gradients on their way back end: what x is computed from has none by this way. It is "
+              "for the target of a loss that the model computes, a straight-through estimator, or rows of a table that "
+              "are not trained. The pass inference-mode takes it out, once there are gradients.")
+          .Operand("x")
+          .Trait(kOpaque)
+          .Trait(kEndsGradients)
+          .Constraint("C1", "x is of floats")
+          .Infer([](InferContext& c) -> absl::Status {
+            if (!IsFloat(c.dtype(0))) return c.Error("C1") << "x is " << c.operand(0) << ", expected floats";
+            return c.SetResult(c.operand(0));
+          })
+          .Eval([](EvalContext& c) {
+            c.result() = c.operand(0);
+            return absl::OkStatus();
+          })
+          .NoGradient("gradients end there; what it is computed from takes no part in training by this way")
+          .Place([](PlacementContext& c) { ops::PlaceElementwise(c, ops::Linearity::kAll); })
+          .Decompose([](DecomposeContext& c) -> std::vector<Value> { return {c.operand(0)}; });
+  return def;
+}
+
+}  // namespace lockstep
