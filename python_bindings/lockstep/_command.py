@@ -81,7 +81,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     if "--allow-run-as-root" in plan.command:
         say("this is root, which mpirun is told to allow (--allow-run-as-root)")
     if arguments.dry_run:
-        print(plan, end="")
+        sys.stdout.buffer.write(os.fsencode(str(plan)))
         return 0
     return start(plan, arguments.tolerate_workers, arguments.num_workers, arguments.num_servers)
 
@@ -113,7 +113,9 @@ def _seconds(text: str) -> float:
 def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Those of MXNet's launch.py have its names, too."""
     parser = commands.add_parser(
-        "launch", help="starts a job of workers and servers: here, by ssh, by Slurm or Grid Engine, on Kubernetes"
+        "launch",
+        help="starts a job of workers and servers: here, by ssh, by Slurm or Grid Engine, on Kubernetes",
+        allow_abbrev=False,  # argparse takes options of the program for ambiguous abbreviations of its own
     )
     add = parser.add_argument
     add("-n", "--num-workers", type=int, required=True, metavar="N", help="workers")
@@ -167,7 +169,9 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--html", help="where the page is written; report.html beside the trace if left out")
     report.set_defaults(run=_report)
     elastic = commands.add_parser(
-        "elastic", help="runs mpirun, and again after a failure, with the hosts that are left"
+        "elastic",
+        help="runs mpirun, and again after a failure, with the hosts that are left",
+        allow_abbrev=False,  # likewise, of mpirun's
     )
     elastic.add_argument("--restart", type=int, default=3, metavar="N", help="at most N times again (default: 3)")
     elastic.add_argument("--hosts", metavar="HOST:N,…", help="the hosts, with the ranks of each, for mpirun")

@@ -11,6 +11,13 @@ import ctypes
 import os
 import sys
 
+_PYTHON = (3, 11)  # as in bazel/setup.sh; another one would not find symbols that the extension module wants
+if sys.version_info[:2] != _PYTHON:
+    raise ImportError(
+        "lockstep is built for Python {}.{}, this is Python {}.{} ({}): use .venv/bin/python of the checkout, which "
+        "`make setup` makes".format(*_PYTHON, *sys.version_info[:2], sys.executable)
+    )
+
 # MPI is loaded as other libraries are. With symbols of its own it would have another `environ` than a Python that holds a
 # copy of it, as Debian's does, and free what is not its own in MPI_Init.
 with contextlib.suppress(OSError):

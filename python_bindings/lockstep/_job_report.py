@@ -14,13 +14,13 @@ from ._record import Rank, Step
 from ._report import Report, milliseconds, report_of, waiting_text
 
 _FINDINGS = 8
-# A rank is slow in a step if that takes so much longer than on the others: of the step, and of the call.
-_MORE_THAN_OTHERS, _OF_THE_CALL = 0.2, 0.02
+# A rank is slow in a step if that takes so much longer than on the others, time and again: of the step, of the call, in seconds.
+_MORE_THAN_OTHERS, _OF_THE_CALL, _SECONDS = 0.2, 0.02, 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A rank that takes longer than the others, in a step or between calls. Seconds of a call."""
+    """A rank that takes longer than the others, in a step or between calls. Seconds of a call, as in `Report.usual`."""
 
     rank: int
     step: Step | None  # None: between calls
@@ -76,8 +76,8 @@ def findings_of(reports: list[Report]) -> list[Finding]:
     """Who is slower than the others, and where; the worst first."""
     if len(reports) < 2:
         return []
-    table = np.array([[seconds for _, seconds in report.steps] + [report.between] for report in reports])
-    total = float(np.median([report.total for report in reports]))
+    table = np.array([report.usual for report in reports])
+    least = max(_OF_THE_CALL * float(np.median([report.total for report in reports])), _SECONDS)
     findings = []
     for row, report in enumerate(reports):
         others = np.median(np.delete(table, row, axis=0), axis=0)
@@ -85,7 +85,7 @@ def findings_of(reports: list[Report]) -> list[Finding]:
             step = report.steps[number][0] if number < len(report.steps) else None
             if step is not None and step.is_communication:
                 continue
-            if own - theirs > _OF_THE_CALL * total and own > (1 + _MORE_THAN_OTHERS) * theirs:
+            if own - theirs > least and own > (1 + _MORE_THAN_OTHERS) * theirs:
                 findings.append(Finding(report.rank, step, number, float(own), float(theirs)))
     return sorted(findings, key=lambda finding: finding.others - finding.seconds)[:_FINDINGS]
 

@@ -14,6 +14,7 @@ from ._record import Rank, Step
 from ._staleness import Staleness
 
 _SLOWEST = 8  # steps that a report prints
+CHANCE = 2  # calls: so often a step may take long because of something else on its host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Report:
     from_servers: int = 0  # bytes that are pulled
     # Of exe.report() of an asynchronous program, while servers answer: how late gradients were, of the whole job so far.
     staleness: Staleness | None = None
+    # By step, and then between calls: the mean without the CHANCE calls in which it took longest.
+    usual: list[float] = dataclasses.field(default_factory=list)
 
     def slowest(self, count: int = _SLOWEST) -> list[tuple[Step, float]]:
         """The steps that took longest, communication left out."""
@@ -194,12 +197,13 @@ def report_of(rank: Rank, program: int, last: int | None = None) -> Report | Non
     waiting_for, hidden = _transfers_in(rank, begin, end, within)
     communication = calls.seconds[calls.is_communication].sum()
     waiting = min(sum(waiting_for.values()), communication)
-    between = (time[calls.begins[1:]] - time[calls.ends[:-1]]).sum() * 1e-9
+    between = (time[calls.begins[1:]] - time[calls.ends[:-1]]) * 1e-9
     named = rank.programs[program]
     indices = np.where(calls.is_compute | calls.is_communication, calls.events["step"], -1)
-    of_step = np.zeros(len(named.steps))
+    of_step = np.zeros((count, len(named.steps)))
     known = (indices >= 0) & (indices < len(named.steps)) & (calls.events["kind"] == _record.STEP)
-    np.add.at(of_step, indices[known], calls.seconds[known])
+    call = np.searchsorted(calls.begins, np.flatnonzero(known), side="right") - 1
+    np.add.at(of_step, (call, indices[known]), calls.seconds[known])
     return Report(
         rank=rank.rank,
         program=named.name,
@@ -211,11 +215,18 @@ def report_of(rank: Rank, program: int, last: int | None = None) -> Report | Non
         waiting_for={other: seconds / count for other, seconds in waiting_for.items()},
         hidden=hidden / count,
         other=float(calls.seconds[calls.is_other].sum()) / count,
-        between=float(between) / max(count - 1, 1),
-        steps=[(step, float(seconds) / count) for step, seconds in zip(named.steps, of_step, strict=True)],
+        between=float(between.sum()) / max(count - 1, 1),
+        steps=list(zip(named.steps, of_step.mean(axis=0).tolist(), strict=True)),
         to_servers=sum(step.bytes for step in named.steps if step.kind == "push"),
         from_servers=sum(step.bytes for step in named.steps if step.kind == "wait_pull"),
+        usual=[*_usual(of_step), *_usual(between.reshape(-1, 1))],
     )
+
+
+def _usual(seconds: np.ndarray) -> list[float]:
+    """Of each column the mean, without the CHANCE rows in which it is longest."""
+    shortest = np.sort(seconds, axis=0)[:-CHANCE]
+    return shortest.mean(axis=0).tolist() if len(shortest) else [0.0] * seconds.shape[1]
 
 
 def _transfers_in(rank: Rank, begin: int, end: int, within: _Within) -> tuple[dict[int, float], float]:

@@ -6,15 +6,17 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ._errors import Error
+from ._launch import guard
+from ._launch.guard import GRACE_SECONDS
 
 LINGER_SECONDS = 10.0  # that mpirun gets when the ranks of this host have ended: it may wait for a host that is gone
-GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 _PR_SET_CHILD_SUBREAPER = 36
 
 # Open MPI's own daemons would notice after minutes only that a host is gone. Ranks notice it after 15 s, and end by themselves.
@@ -41,7 +43,7 @@ def run(
     may_outlive_local_ranks: bool = False,
 ) -> int:
     """The exit code of mpirun, which is ended if it stays long after the ranks of this host, or if the job is lost; and in any case before this
-    returns or raises.
+    returns or raises; by its guard, if this process is killed.
 
     Args:
       say: is told if it is ended for the first reason.
@@ -50,19 +52,26 @@ def run(
     job = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
     for number in (signal.SIGUSR1, signal.SIGUSR2):  # which mpirun sends to all ranks
         signal.signal(number, lambda which, _: job.send_signal(which))
-    had_ranks, last_seen = False, 0.0
-    try:
-        while job.poll() is None and not is_lost():
-            now = time.monotonic()
-            if any(map(_is_rank, _descendants())):
-                had_ranks, last_seen = True, now
-            elif had_ranks and not may_outlive_local_ranks and now - last_seen > LINGER_SECONDS:
-                say(f"mpirun has not ended in {LINGER_SECONDS:.0f} s since the ranks of this host have")
-                job.kill()  # it has been asked to end already, by the failure
-            wait_until(lambda: job.poll() is not None, 0.5)
-    finally:
-        end(job)
+    with _guard_of(job):
+        had_ranks, last_seen = False, 0.0
+        try:
+            while job.poll() is None and not is_lost():
+                now = time.monotonic()
+                if any(map(_is_rank, _descendants())):
+                    had_ranks, last_seen = True, now
+                elif had_ranks and not may_outlive_local_ranks and now - last_seen > LINGER_SECONDS:
+                    say(f"mpirun has not ended in {LINGER_SECONDS:.0f} s since the ranks of this host have")
+                    job.kill()  # it has been asked to end already, by the failure
+                wait_until(lambda: job.poll() is not None, 0.5)
+        finally:
+            end(job)
     return job.returncode if job.returncode >= 0 else 128 - job.returncode
+
+
+def _guard_of(job: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    """Its input ends with this process. It is in a session of its own, so that it outlives what is sent to this process' group."""
+    command, null = [sys.executable, guard.__file__, str(job.pid)], subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -106,19 +115,7 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def _descendants() -> list[int]:
-    """The processes below this one, those that have ended but for their parents' notice left out."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue  # it has ended meanwhile
-        if state not in "ZX":
-            children.setdefault(int(parent), []).append(int(stat.parent.name))
-    found = list(children.get(os.getpid(), ()))
-    for each in found:
-        found += children.get(each, ())
-    return found
+    return guard.descendants(os.getpid())
 
 
 def _is_rank(process: int) -> bool:

@@ -1,12 +1,13 @@
 // One rank of the conformance suite over MPI; mpi_test.sh starts it under mpirun and counts the ranks.
 //   conformance_mpi_main RANKS [only=CASE] [max_group=N] [in_rank_order] [by_mpi=R|all] [route=NAME] [measured=R]
-//   [die=R] [stop=R [after=MS]] [late_Init=R] [late_Finalize=R] [single=R]
+//   [die=R] [stop=R [after=MS]] [late_Init=R] [late_Finalize=R] [by=S] [single=R]
 // Prints "rank R of N on HOST: K cases passed" and exits with 0, or says what failed. With die=R rank R kills itself in
 // the midst of a collective, and the others print what they learn. With stop=R rank R is stopped (SIGSTOP) before a
 // collective, or `after` so many milliseconds of large ones. With late_Init=R and late_Finalize=R rank R comes and goes
-// 5 s late. With by_mpi=all MPI carries what goes between groups of ranks, and with by_mpi=R rank R alone wants that.
-// With route=NAME collectives go that way where they can; else by the default costs, and with measured=R rank R alone
-// wants measured ones. With single=R rank R has initialised MPI itself, for one thread, and all print what they learn.
+// S seconds late. With by_mpi=all MPI carries what goes between groups of ranks, and with by_mpi=R rank R alone wants
+// that. With route=NAME collectives go that way where they can; else by the default costs, and with measured=R rank R
+// alone wants measured ones. With single=R rank R has initialised MPI itself, for one thread, and all print what they
+// learn.
 
 #include <mpi.h>
 #include <signal.h>
@@ -100,15 +101,15 @@ absl::Status ReduceForever(const MpiOptions& options, const std::string& file) {
   return status;
 }
 
-// All ranks create a communicator and end; rank `late_init` comes 5 s late, rank `late_finalize` goes 5 s late.
-absl::Status ComeAndGo(const MpiOptions& options, int late_init, int late_finalize) {
+// All ranks create a communicator and end; rank `late_init` comes late by `by`, rank `late_finalize` goes late by it.
+absl::Status ComeAndGo(const MpiOptions& options, int late_init, int late_finalize, absl::Duration by) {
   const std::string rank = RankText();
   if (rank.empty()) return absl::FailedPreconditionError("not under mpirun");
-  if (std::stoi(rank) == late_init) absl::SleepFor(absl::Seconds(5));
+  if (std::stoi(rank) == late_init) absl::SleepFor(by);
   absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
   if (!world.ok()) return world.status();
   world->reset();
-  if (std::stoi(rank) == late_finalize) absl::SleepFor(absl::Seconds(5));
+  if (std::stoi(rank) == late_finalize) absl::SleepFor(by);
   return absl::OkStatus();
 }
 
@@ -202,7 +203,7 @@ int Main(int argc, char** argv) {
   int ranks = argc > 1 ? std::atoi(argv[1]) : 0;
   std::string loop, only;
   bool in_rank_order = false;
-  int victim = -1, stopped = -1, after = 0, late_init = -1, late_finalize = -1, single = -1;
+  int victim = -1, stopped = -1, after = 0, late_init = -1, late_finalize = -1, by = 5, single = -1;
   for (int i = 2; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument.rfind("only=", 0) == 0) only = argument.substr(5);
@@ -218,11 +219,13 @@ int Main(int argc, char** argv) {
     if (argument.rfind("after=", 0) == 0) after = std::stoi(argument.substr(6));
     if (argument.rfind("late_Init=", 0) == 0) late_init = std::stoi(argument.substr(10));
     if (argument.rfind("late_Finalize=", 0) == 0) late_finalize = std::stoi(argument.substr(14));
+    if (argument.rfind("by=", 0) == 0) by = std::stoi(argument.substr(3));
     if (argument.rfind("single=", 0) == 0) single = std::stoi(argument.substr(7));
   }
   if (!loop.empty()) return ReduceForever(options, loop).ok() ? 0 : 1;
   if (single >= 0) return InitializeForOneThread(options, single).ok() ? 0 : 1;
-  if (late_init >= 0 || late_finalize >= 0) return ComeAndGo(options, late_init, late_finalize).ok() ? 0 : 1;
+  if (late_init >= 0 || late_finalize >= 0)
+    return ComeAndGo(options, late_init, late_finalize, absl::Seconds(by)).ok() ? 0 : 1;
   if (stopped >= 0) return StopInACollective(options, stopped, after).ok() ? 0 : 1;
   if (victim >= 0) return DieInACollective(options, victim).ok() ? 0 : 1;
   return RunCases(options, ranks, in_rank_order, only);

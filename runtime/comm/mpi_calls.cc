@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 
 #include "absl/time/clock.h"
@@ -15,6 +16,9 @@ namespace lockstep {
 namespace {
 
 constexpr absl::Duration kLastBarrier = absl::Seconds(2);
+constexpr std::chrono::seconds kInitPatience(3);
+// A rank that evaluates or writes files when the others are done keeps them waiting in a job that is all right.
+constexpr std::chrono::seconds kFinalizePatience(30);
 
 // Whether a communicator has failed: then peers may be gone, and MPI_Finalize, which waits for all, may never return. A
 // fact of the process, as MPI itself is.
@@ -47,7 +51,7 @@ void Finalize() {
     RemoveMpiFiles();
     return;
   }
-  const MpiWait wait("MPI_Finalize");
+  const MpiWait wait("MPI_Finalize", kFinalizePatience);
   MPI_Finalize();
 }
 
@@ -82,7 +86,7 @@ absl::Status InitializeMpi() {
   }
   MPI_Initialized(&initialized);
   if (initialized) return absl::OkStatus();
-  const MpiWait wait("MPI_Init");
+  const MpiWait wait("MPI_Init", kInitPatience);
   int provided = 0;
   RETURN_IF_ERROR(MpiStatus(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread"));
   OwnerOfMpi() = getpid();

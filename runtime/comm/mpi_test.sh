@@ -101,14 +101,15 @@ apart() {
   [ "$failures" -eq 0 ]
 }
 
-# Ranks that are late for MPI_Init, or that MPI_Finalize waits for, are named meanwhile.
+# MPI's call, by how many seconds rank 1 is late for it, how many say so, and after how many seconds: ranks that are late
+# for MPI_Init, or that MPI_Finalize waits for, are named meanwhile.
 late() {
-  local call=$1 failures=0 named out
+  local call=$1 by=$2 expected=$3 after=${4:-} failures=0 named out
   out=$(mktemp)
-  timeout 60 mpirun --oversubscribe -np 3 "$program" 3 "late_$call=1" >"$out" 2>&1 || fail "late for MPI_$call: exit status $?"
-  named=$(grep -cE "^lockstep: rank [02] on host .* has waited 3 s in MPI_$call for rank 1$" "$out")
-  [ "$named" -eq 2 ] || fail "rank 1 is late for MPI_$call: $named of 2 named it"
-  echo "a rank that is late for MPI_$call is named by $named others"
+  timeout 60 mpirun --oversubscribe -np 3 "$program" 3 "late_$call=1" "by=$by" >"$out" 2>&1 || fail "late for MPI_$call: exit status $?"
+  named=$(grep -cE "^lockstep: rank [02] on host .* has waited ${after:-[0-9]+} s in MPI_$call for rank 1$" "$out")
+  [ "$named" -eq "$expected" ] || fail "rank 1 is $by s late for MPI_$call: $named others named it, expected $expected"
+  echo "a rank that is $by s late for MPI_$call is named by $named others"
   rm -f "$out"
   [ "$failures" -eq 0 ]
 }
@@ -137,8 +138,9 @@ for after in $moments; do
   stop 1 3 max_group=1 after=$after &
   await_all
 done
-late Init &
-late Finalize &
+late Init 5 2 3 &
+late Finalize 5 0 &
+late Finalize 32 2 30 &
 if [ "$(id -u)" = 0 ] && setpriv --bounding-set=-sys_ptrace true && unshare --user --pid --fork --mount-proc true; then
   apart setpriv --bounding-set=-sys_ptrace &
   [ -n "${LOCKSTEP_SANITIZED:-}" ] || apart unshare --user --map-root-user &

@@ -15,7 +15,6 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::seconds kLong(3);
 constexpr int kMostNames = 8;
 
 int Number(const char* variable) {
@@ -39,8 +38,9 @@ int NewSocket() { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NON
 
 }  // namespace
 
-MpiWait::MpiWait(const char* call)
+MpiWait::MpiWait(const char* call, std::chrono::seconds patience)
     : call_(call),
+      patience_(patience),
       rank_(Number("OMPI_COMM_WORLD_RANK")),
       size_(Number("OMPI_COMM_WORLD_SIZE")),
       local_size_(Number("OMPI_COMM_WORLD_LOCAL_SIZE")) {
@@ -68,9 +68,9 @@ MpiWait::~MpiWait() {
 
 void MpiWait::Watch() {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (changed_.wait_for(lock, kLong, [this] { return done_; })) return;
+  if (changed_.wait_for(lock, patience_, [this] { return done_; })) return;
   std::fprintf(stderr, "lockstep: rank %d on host %s has waited %d s in %s for %s\n", rank_, HostName().c_str(),
-               static_cast<int>(kLong.count()), call_.c_str(), Missing().c_str());
+               static_cast<int>(patience_.count()), call_.c_str(), Missing().c_str());
 }
 
 std::string MpiWait::Missing() const {

@@ -1,10 +1,11 @@
 // MPI_Init and MPI_Finalize wait for all ranks, cannot be bounded, and say nothing. While one of these lives, it says
-// on stderr, once, for whom a call waits, if that takes longer than a few seconds. It knows the ranks of its own host:
-// each has a socket in the kernel's abstract namespace while it is in the call, so nothing is left behind. It has a
-// thread of its own.
+// on stderr, once, for whom a call waits, if that takes longer than its caller finds normal. It knows the ranks of its
+// own host: each has a socket in the kernel's abstract namespace while it is in the call, so nothing is left behind. It
+// has a thread of its own.
 
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -14,8 +15,9 @@ namespace lockstep {
 
 class MpiWait {
  public:
-  // `call` is the MPI function's name. Without mpirun there is nobody to wait for, and this does nothing.
-  explicit MpiWait(const char* call);
+  // `call` is the MPI function's name; it may wait for `patience` in silence. Without mpirun there is nobody to wait
+  // for, and this does nothing.
+  MpiWait(const char* call, std::chrono::seconds patience);
   ~MpiWait();
   MpiWait(const MpiWait&) = delete;
   MpiWait& operator=(const MpiWait&) = delete;
@@ -26,6 +28,7 @@ class MpiWait {
   std::string Missing() const;
 
   const std::string call_;
+  const std::chrono::seconds patience_;
   std::string job_;
   int rank_ = -1, size_ = 0, local_size_ = 0;  // as mpirun says
   int socket_ = -1;

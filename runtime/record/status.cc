@@ -16,6 +16,9 @@
 namespace lockstep {
 namespace {
 
+// Nanoseconds. In every step ranks wait for each other for some milliseconds, and none is late.
+constexpr int64_t kLongWait = 1'000'000'000;
+
 // The oldest collective that is under way, at its latest phase, with its label and since when it is in that phase.
 std::optional<TransferEvent> UnderWay(const std::vector<TransferEvent>& events) {
   std::map<std::pair<uint32_t, uint64_t>, TransferEvent> under_way;
@@ -116,10 +119,10 @@ std::string Line(const RankRecord& record, Process process, const Activity& acti
 // Of one world.
 std::string DescribeWorld(const std::vector<const RankRecord*>& ranks, int64_t now) {
   const RecordedRank& first = ranks[0]->facts;
-  std::string text = std::string(first.transport) + ", " + std::to_string(first.size) +
-                     (first.size == 1 ? " rank\n" : " ranks\n"),
-              late;
-  bool somebody_waits = false;
+  std::string text =
+      std::string(first.transport) + ", " + std::to_string(first.size) + (first.size == 1 ? " rank\n" : " ranks\n");
+  std::string late, gone;     // ranks that do not wait, and those of them that are stopped or dead
+  int64_t longest_wait = -1;  // nobody waits
   int next = 0;
   const auto missing = [&](int end) {
     for (; next < end; ++next)
@@ -132,11 +135,17 @@ std::string DescribeWorld(const std::vector<const RankRecord*>& ranks, int64_t n
     const Process process = ProcessOf(record->facts);
     text += Line(*record, process, activity, now);
     const bool waits = process == Process::kAlive && activity.kind == Activity::Kind::kWaits;
-    somebody_waits = somebody_waits || waits;
-    if (!waits) late += (late.empty() ? "" : ", ") + ("rank " + std::to_string(record->facts.rank));
+    if (waits) {
+      longest_wait = std::max({longest_wait, now - activity.since, int64_t{0}});
+      continue;
+    }
+    const std::string name = "rank " + std::to_string(record->facts.rank);
+    late += (late.empty() ? "" : ", ") + name;
+    if (process != Process::kAlive) gone += (gone.empty() ? "" : ", ") + name;
   }
   missing(first.size);
-  if (somebody_waits && !late.empty()) text += "  late: " + late + "\n";
+  if (longest_wait < kLongWait) late = gone;
+  if (longest_wait >= 0 && !late.empty()) text += "  late: " + late + "\n";
   return text;
 }
 

@@ -30,7 +30,8 @@ struct Activity {
 };
 Activity ActivityOf(const RankRecord& record);
 
-// The table of the ranks, by world, and who is late; `now` is RecordNow(), or that of the moment that is asked about.
+// The table of the ranks, by world, and who is late: those that do not wait when another has waited for a second, or
+// that are stopped or dead when another waits; `now` is RecordNow(), or that of the moment that is asked about.
 //
 //   mpi, 2 ranks
 //     rank 0  process 4711 on h0  waits     12.0 s  call 57 of @step, step 41 all_reduce.wait bucket 0 (%dw)

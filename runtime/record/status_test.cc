@@ -116,6 +116,15 @@ TEST(DescribeTest, NobodyIsLateWhereNobodyWaits) {
   EXPECT_THAT(Describe({first, second}, 2), Not(HasSubstr("late")));
 }
 
+TEST(DescribeTest, NobodyIsLateByWhatRanksWaitInEveryStep) {
+  RankRecord waits = Rank(0), computes = Rank(1);
+  Phase(&waits, kSecond, TransferEvent::Phase::kPosted, "bucket 0");
+  Begin(&waits, kSecond, 3);
+  Begin(&computes, kSecond, 0);
+  EXPECT_THAT(Describe({waits, computes}, 2 * kSecond - 1), Not(HasSubstr("late")));
+  EXPECT_THAT(Describe({waits, computes}, 2 * kSecond), HasSubstr("late: rank 1\n"));
+}
+
 TEST(DescribeTest, SaysWhichRanksHaveNoRecord) {
   RankRecord only = Rank(1, 3);
   Begin(&only, 1, 0);

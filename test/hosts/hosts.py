@@ -226,7 +226,9 @@ def _call(*command: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        description=__doc__.splitlines()[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,  # argparse takes options of PROGRAM for ambiguous abbreviations of its own
     )
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--rate", help="of each host's link, such as 1gbit; unlimited if not given")

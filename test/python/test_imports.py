@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import shutil
@@ -98,6 +99,21 @@ def test_symbols_of_others_are_not_ours(tmp_path: Path) -> None:
     ]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("version", [(3, 12, 4), (3, 10, 0), (4, 11, 0)])
+def test_another_python_is_told_which_one_is_wanted(version: tuple[int, int, int]) -> None:
+    """And not of a symbol that the extension module does not find there."""
+    program = f"import sys; sys.version_info = {version}; import lockstep"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: lockstep is built for Python 3.11, this is Python {version[0]}.{version[1]} ({sys.executable}): "
+        "use .venv/bin/python of the checkout, which `make setup` makes"
+    )
+    for name in ("__init__.py", "_isolated.py"):  # up to there an older one has to come
+        source = Path(lockstep.__file__).with_name(name).read_text()
+        ast.parse(source, feature_version=(3, 7))
 
 
 @pytest.mark.skipif(not Path(DEBIAN_PYTHON).exists(), reason="Debian's Python 3.11 is not installed")

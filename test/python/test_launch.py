@@ -250,7 +250,7 @@ raise SystemExit(_command.main(["launch", "-n", "2", *{options.split()}, "train"
         ("echo done", ["--tolerate-workers", "-s", "1"], 0, ""),
         ("echo done", [], 147, "worker 1"),
         (
-            "echo lockstep: rank 0 on host h has waited 3 s in MPI_Finalize for rank 1 >&2; sleep 100",
+            "echo lockstep: rank 0 on host h has waited 30 s in MPI_Finalize for rank 1 >&2; sleep 100",
             ["-s", "1"],
             147,
             "worker 1",
@@ -315,7 +315,7 @@ def test_who_may_die_keeps_no_job_from_going_on(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_who_waits_says_so_itself() -> None:
-    words = b"lockstep: rank 0 on host h has waited 3 s in MPI_Finalize for rank 1"
+    words = b"lockstep: rank 0 on host h has waited 30 s in MPI_Finalize for rank 1"
     for teller, waits in ((0, True), (2, False)):
         ends = Ends(workers=3)
         Lines(ends, keeps_words=True).take(b"[1,%d]<stderr>:%s\n" % (teller, words))
@@ -438,15 +438,6 @@ def test_control_c_of_a_terminal_goes_to_all() -> None:
     job = start_waiting(mark, "echo ready; sleep 100", new_group=True)
     os.killpg(job.pid, signal.SIGINT)
     assert job.wait(30) == 128 + signal.SIGINT
-    assert not processes_with(mark)
-
-
-def test_ranks_do_not_outlive_an_mpirun_that_is_killed() -> None:
-    mark = f"launch-{os.getpid()}-killed"
-    job = start_waiting(mark, "trap '' TERM; echo ready; sleep 100; sleep 100")
-    (mpirun,) = (int(each) for each in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split())
-    os.kill(mpirun, signal.SIGKILL)
-    assert job.wait(30) == 137
     assert not processes_with(mark)
 
 

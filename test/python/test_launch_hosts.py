@@ -15,6 +15,7 @@ import pytest
 
 from ranks import MPI_ENVIRONMENT
 from test_launch import LOCKSTEP, ROOT, processes_with
+from test_launch_killed import mpirun_of
 
 sys.path.insert(0, str(ROOT / "test" / "hosts"))
 
@@ -130,8 +131,9 @@ def test_a_signal_leaves_nothing_on_other_hosts(two: ssh_hosts.SshHosts, hosts_f
 
 
 @needs_ssh
+@pytest.mark.parametrize("mpirun_too", [True, False])
 def test_ranks_on_other_hosts_do_not_outlive_a_launcher_that_is_killed(
-    two: ssh_hosts.SshHosts, hosts_file: str
+    two: ssh_hosts.SshHosts, hosts_file: str, mpirun_too: bool
 ) -> None:
     mark = f"launch-{os.getpid()}-hosts-killed"
     script = f"trap '' TERM; export MARK_OF_JOB={mark}; echo ready; sleep 100; sleep 100"
@@ -139,9 +141,10 @@ def test_ranks_on_other_hosts_do_not_outlive_a_launcher_that_is_killed(
     assert job.stdout is not None
     for _ in range(3):
         job.stdout.readline()
-    (mpirun,) = (int(each) for each in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split())
+    mpirun = mpirun_of(job.pid)
     job.kill()
-    os.kill(mpirun, signal.SIGKILL)
+    if mpirun_too:
+        os.kill(mpirun, signal.SIGKILL)
     job.wait(30)
     await_none(mark)
 

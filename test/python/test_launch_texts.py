@@ -195,9 +195,28 @@ def test_batch_scripts_pass_on_what_each_role_is_given() -> None:
     assert f" {settings} -- train\n" in text
 
 
-def test_a_name_is_cut_to_what_queues_take() -> None:
-    text = dry_run("-n", "1", "--launcher", "slurm", "python", f"{'a' * 39}-b.py")
-    assert f"--job-name={'a' * 39}\n" in text
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        (f"{'a' * 39}-b.py", "a" * 39),
+        ("3d.py", "job-3d"),
+        ("/data/2024_Run.py", "job-2024-run"),
+        ("_a.b c.py", "a-b-c"),
+        ("7" * 50, f"job-{'7' * 36}"),
+        ("Größe.py", "gr-e"),
+        ("学习.py", "job"),
+        ("..", "job"),
+    ],
+)
+def test_a_name_is_what_all_queues_and_kubernetes_take(script: str, name: str) -> None:
+    """Grid Engine wants no digit first, a Service of Kubernetes a letter, in 63 characters with what is appended for pods."""
+    assert re.fullmatch("[a-z]([a-z0-9-]{0,38}[a-z0-9])?", name)
+    for launcher, line in (
+        (("slurm",), f"#SBATCH --job-name={name}\n"),
+        (("sge",), f"#$ -N {name}\n"),
+        (("kubernetes", "--image", "i"), f'  name: "{name}"\n'),
+    ):
+        assert line in dry_run("-n", "1", "--launcher", *launcher, script)
 
 
 def test_kubernetes() -> None:

@@ -398,9 +398,36 @@ def test_each_communicator_does_one_collective_after_the_other() -> None:
 def test_who_is_slow() -> None:
     def of(rank: int, seconds: list[float], between: float = 0.0) -> _report.Report:
         steps = [(_record.Step(kind, kind, "", ""), each) for kind, each in zip(("kernel", "wait", "kernel"), seconds)]
-        return _report.Report(rank, "p", 1, sum(seconds), 0, 0, 0, {}, 0, 0, between, steps)
+        return _report.Report(rank, "p", 3, sum(seconds), 0, 0, 0, {}, 0, 0, between, steps, usual=[*seconds, between])
 
     reports = [of(0, [1.0, 2.0, 0.1]), of(1, [3.0, 0.0, 0.11]), of(2, [1.1, 1.9, 0.1], between=0.5)]
     findings = [(finding.rank, finding.number) for finding in _job_report.findings_of(reports)]
     assert findings == [(1, 0), (2, 3)]
     assert _job_report.findings_of(reports[:1]) == []
+    by_little = [of(0, [1e-4, 0.0, 1e-4]), of(1, [1.9e-4, 0.0, 1e-4])]
+    assert _job_report.findings_of(by_little) == [], "noise is of this size"
+    by_more = [of(0, [1e-4, 0.0, 1e-4]), of(1, [2.1e-4, 0.0, 1e-4])]
+    assert [(finding.rank, finding.number) for finding in _job_report.findings_of(by_more)] == [(1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("calls", "slow_calls", "found"), [(20, 2, set()), (20, 3, {0, 3}), (2, 2, set()), (3, 3, {0})]
+)
+def test_a_call_or_two_make_no_rank_slow(calls: int, slow_calls: int, found: set[int]) -> None:
+    """Of 5 ms a call; a slow one takes 50 ms more in a kernel, and another 50 ms before the next."""
+
+    def of(rank: int, slow: int) -> _report.Report:
+        time_, steps = 0, []
+        for call in range(calls):
+            late = 50 * (call < slow)
+            steps += [(time_, 0, call, _record.CALL), (time_ + 1, 0, call, _record.STEP)]
+            steps += [(time_ + 3 + late, 1, call, _record.STEP), (time_ + 4 + late, 2, call, _record.STEP)]
+            steps += [(time_ + 5 + late, 0, call, _record.END)]
+            time_ += 6 + 2 * late
+        report = _report.report_of(dataclasses.replace(recorded(steps, []), rank=rank), 0)
+        assert report is not None and report.calls == calls
+        assert report.steps[0][1] == pytest.approx((2 + 50 * slow / calls) * 1e-3)
+        return report
+
+    findings = _job_report.findings_of([of(0, 0), of(1, slow_calls)])
+    assert {(finding.rank, finding.number) for finding in findings} == {(1, number) for number in found}

@@ -34,4 +34,11 @@ def launch_there(job: Job, hosts: str) -> list[str]:
 def shell_line(job: Job, hosts: str) -> str:
     """That, for bash, with the hosts file that a command writes: `sort nodes`."""
     mark = "@hosts@"
-    return " ".join(f"<({hosts})" if part == mark else shlex.quote(part) for part in launch_there(job, mark))
+    return " ".join(f"<({hosts})" if part == mark else _word(part) for part in launch_there(job, mark))
+
+
+def _word(text: str) -> str:
+    """A word of bash on one line: Grid Engine looks for its options at the begin of every line of a script."""
+    if "\n" not in text:
+        return shlex.quote(text)
+    return "$'" + text.replace("\\", r"\\").replace("'", r"\'").replace("\n", r"\n") + "'"

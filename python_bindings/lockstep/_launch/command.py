@@ -16,7 +16,7 @@ _PASSED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
 _OWN = ("LOCKSTEP_WORKERS", "LOCKSTEP_SERVERS", "LOCKSTEP_TOLERATE_WORKERS")  # which say what another job was
 _LAUNCHERS = ("local", "mpi", "ssh", "slurm", "sge", "kubernetes")
 _HOSTS_ARE_CHOSEN = ("local", "slurm", "sge", "kubernetes")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:[=:](.*))?", re.DOTALL)
 
 
 def plan_of(arguments: argparse.Namespace, environment: Mapping[str, str], directory: str) -> Plan:
@@ -78,6 +78,8 @@ def _job(launcher: str, arguments: argparse.Namespace, environment: Mapping[str,
     program = tuple(arguments.program[arguments.program[:1] == ["--"] :])
     if not program:
         raise Error("there is no program after the options, such as python train.py")
+    if ":" in program:
+        raise Error("an argument of the program is ':', where mpirun would begin another program")
     if arguments.num_workers < 1:
         raise Error(f"-n is {arguments.num_workers}, expected at least 1 worker")
     if arguments.num_servers < 0:
@@ -111,12 +113,13 @@ def _settings(option: str, texts: Iterable[str], environment: Mapping[str, str])
     """NAME=VALUE, or NAME:VALUE as MXNet's launch.py has it; NAME alone has the value that it has here."""
     settings = {}
     for text in texts:
-        name, separator, value = text.partition("=" if "=" in text else ":")
-        if not _NAME.fullmatch(name):
+        match = _SETTING.fullmatch(text)
+        if match is None:
             raise Error(f"{option}: {text!r} is not NAME=VALUE or NAME")
-        if not separator and name not in environment:
+        name, value = match.groups()
+        if value is None and name not in environment:
             raise Error(f"{option}: {name} has no value, and is not set here")
-        settings[name] = value if separator else environment[name]
+        settings[name] = environment[name] if value is None else value
     return settings
 
 

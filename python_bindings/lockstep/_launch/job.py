@@ -34,10 +34,13 @@ class Job:
 
     @property
     def name(self) -> str:
-        """A name for files and queues, such as "train" for `python train.py`."""
+        """A name for files, queues and hosts, such as "train" for `python train.py`: a letter, then letters, digits and dashes."""
         scripts = (part for part in self.program if part.endswith(".py"))
         stem = Path(next(scripts, self.program[0])).stem
-        return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:40].strip("-") or "job"
+        name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
+        if not name[:1].isalpha():
+            name = f"job-{name}"
+        return name[:40].strip("-")
 
 
 @dataclass(frozen=True)

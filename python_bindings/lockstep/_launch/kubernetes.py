@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from .._errors import Error
 from .batch import launch_there
 from .job import Job, Plan
 
@@ -23,7 +24,8 @@ def plan(job: Job, image: str) -> Plan:
 
 
 def manifest(job: Job, image: str) -> dict[str, Any]:
-    launch = launch_there(replace(job, python="python3"), _HOSTS)
+    # Kubernetes replaces $(NAME), and makes $ of $$.
+    launch = [word.replace("$", "$$") for word in launch_there(replace(job, python="python3"), _HOSTS)]
     return {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
@@ -45,15 +47,23 @@ def _replicas(count: int, container: dict[str, Any]) -> dict[str, Any]:
 
 
 def _yaml(value: Any, indent: str = "") -> Iterator[str]:
-    """The lines of a block. A text is written as JSON writes it, which YAML reads, so that none is taken for something else."""
+    """The lines of a block."""
     items = value.items() if isinstance(value, dict) else ((None, each) for each in value)
     for key, each in items:
         head = indent + ("-" if key is None else f"{key}:")
         if not isinstance(each, dict | list):
-            yield f"{head} {json.dumps(each)}"
+            yield f"{head} {_scalar(each)}"
         elif key is None:
             first, *others = _yaml(each, indent + "  ")
             yield from (f"{head} {first.strip()}", *others)
         else:
             yield head
             yield from _yaml(each, indent + "  ")
+
+
+def _scalar(value: str | int) -> str:
+    """As JSON writes it, so that no text is taken for something else. YAML reads that, but neither DEL nor surrogates."""
+    text = json.dumps(value, ensure_ascii=False)
+    if any("\ud800" <= each <= "\udfff" for each in text):
+        raise Error(f"{value!r} is not UTF-8, and cannot be in a manifest")
+    return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in text)

@@ -98,6 +98,6 @@ def _first_failure(steps: Sequence[Step]) -> str:
 
 def _write(path: str, text: str) -> None:
     try:
-        Path(path).write_text(text)
+        Path(path).write_bytes(os.fsencode(text))
     except OSError as error:
         raise Error(f"{path} cannot be written: {error.strerror}") from None
