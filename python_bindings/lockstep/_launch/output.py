@@ -129,6 +129,8 @@ def _copier(source: int, lines: Lines, to: BinaryIO) -> Callable[[], None]:
                 to.write(lines.rest())
                 to.flush()
             except BrokenPipeError:  # nobody reads any more, as after `| head`
+                # What is buffered would fail once more when Python ends, which then exits with 120.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), to.fileno())
                 os.kill(os.getpid(), signal.SIGTERM)
 
     return copy
