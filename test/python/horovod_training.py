@@ -7,6 +7,8 @@ import os
 import shutil
 import socket
 import tempfile
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,87 @@ def closures_schedules_and_states() -> None:
             optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert len(calls) == 5
     check_like_whole_batch(module)
+
+
+class Grows(torch.nn.Module):
+    """Layers of which the second is frozen at first, and the third comes later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.one, self.two, self.three = torch.nn.Linear(6, 5), torch.nn.Linear(5, 4), torch.nn.Linear(4, 3)
+        self.two.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.three(torch.tanh(self.two(torch.tanh(self.one(x)))))
+
+
+@case
+def parameters_that_come_later_are_reduced() -> None:
+    def trained(wrap: bool, share: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Module:
+        module = Grows()
+        optimizer = torch.optim.SGD([*module.one.parameters(), *module.two.parameters()], 0.1, momentum=0.9)
+        optimizer = hvd.DistributedOptimizer(optimizer) if wrap else optimizer
+        train(module, optimizer, share)
+        module.two.requires_grad_(True)
+        train(module, optimizer, share)
+        optimizer.add_param_group({"params": module.three.parameters(), "lr": 0.05})
+        train(module, optimizer, share)
+        return module
+
+    ours, alone = trained(True, mine), trained(False, lambda whole: whole)
+    for (name, found), expected in zip(ours.named_parameters(), alone.parameters(), strict=True):
+        assert found.grad is not None, name
+        same(found, expected, 1e-4)
+    same_on_all(ours.parameters())
+
+
+@case
+def a_scheduler_made_before_goes_on() -> None:
+    def trained(wrap: bool, share: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Module:
+        module = network()
+        optimizer = sgd(module)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.3)
+        if wrap:
+            assert hvd.DistributedOptimizer(optimizer, module.named_parameters()) is optimizer
+            hvd.broadcast_optimizer_state(optimizer, 0)
+        for _ in range(3):
+            train(module, optimizer, share)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                schedule.step()
+        return module
+
+    ours, alone = trained(True, mine), trained(False, lambda whole: whole)
+    for found, expected in zip(ours.parameters(), alone.parameters(), strict=True):
+        same(found, expected, 1e-5)
+    same_on_all(ours.parameters())
+    errs("is one already", lambda: hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd(network()))))
+
+
+@case
+def replicas_that_differ_are_told() -> None:
+    module = network(seed=RANK)  # and no broadcast_parameters
+    optimizer = hvd.DistributedOptimizer(sgd(module), module.named_parameters())
+    if SIZE > 1:
+        errs("0.weight of rank 1 differs from that of rank 0 in step 1", lambda: train(module, optimizer, mine))
+    else:
+        train(module, optimizer, mine)
+    module = network()
+    optimizer = hvd.DistributedOptimizer(sgd(module), module.named_parameters())
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            optimizer.zero_grad()
+            module(mine(X[0])).square().mean().backward()
+            optimizer.step()
+
+    steps(2)
+    if SIZE > 1:
+        with torch.no_grad():
+            module[2].bias[RANK] += 1  # on each rank another
+        steps(510)
+        errs("2.bias of rank 1 differs from that of rank 0 in step 513", lambda: steps(1))
 
 
 class Branches(torch.nn.Module):

@@ -34,6 +34,7 @@ def fail(mode: str) -> None:
     elif mode == "joined-root":
         hvd.join() if first else hvd.broadcast(torch.ones(3), 0)
     else:
+        torch.manual_seed(0)
         module = torch.nn.Linear(4, 2)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(module.parameters(), 0.1), module.named_parameters())
         for _ in range(2):

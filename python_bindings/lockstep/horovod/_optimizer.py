@@ -7,36 +7,105 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .. import _check
 from .._errors import Error
-from ._buckets import Buckets, Named, partition
+from ._buckets import Bucket, Buckets, Named, partition
 from ._compression import Compression
 from ._objects import allgather_object
 from ._session import Session, session
-from ._tensors import Average, ReduceOp, Sum, check_process_set, check_tensor, op_of
+from ._tensors import Average, ReduceOp, Sum, bytes_of, check_process_set, check_tensor, op_of
+
+STEPS_BETWEEN_COMPARISONS = 512
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of a DistributedOptimizer: see there."""
+
+    compression: Any
+    reduce: ReduceOp
+    predivide: float
+    passes: int
+    sparse_as_dense: bool
 
 
 class Gradients:
     """What one optimizer does with gradients between a backward pass and a step."""
 
-    def __init__(self, job: Session, named: list[Named], buckets: Buckets, passes: int, sparse_as_dense: bool) -> None:
-        self.job, self.passes, self.sparse_as_dense = job, passes, sparse_as_dense
-        self._names = {parameter: name for name, parameter in named}
-        self._buckets = buckets
-        self._places = {
-            parameter: (bucket, view)
-            for bucket in self._buckets.all
-            for parameter, view in zip(bucket.parameters, bucket.views, strict=True)
-        }
-        self._passes_done = dict.fromkeys(self._names, 0)
+    def __init__(self, job: Session, options: Options, named: list[Named], groups: Any) -> None:
+        """Collective: all ranks make it, of the same.
+
+        Args:
+          named: all of the optimizer's parameters.
+          groups: as of DistributedOptimizer.
+        """
+        self.job, self.options, self.passes = job, options, options.passes
+        self._known = {parameter: name for name, parameter in named}
+        self._buckets: list[Buckets] = []
+        self._names: dict[torch.Tensor, str] = {}
+        self._places: dict[torch.Tensor, tuple[Buckets, Bucket, torch.Tensor]] = {}
+        self._passes_done: dict[torch.Tensor, int] = {}
         self.synchronized = False
         self.is_skipped = False
-        for parameter in self._names:
+        self._steps = 0
+        self._add_buckets([(name, parameter) for name, parameter in named if parameter.requires_grad], groups)
+
+    def _add_buckets(self, named: list[Named], groups: Any) -> None:
+        for _, parameter in named:
+            check_tensor("DistributedOptimizer", parameter)
+        options, parts = self.options, partition(named, groups)
+        _compare(named, parts, options)
+        added = Buckets(self.job, parts, options.compression.dtype, options.reduce, options.predivide)
+        self._buckets.append(added)
+        for bucket in added.all:
+            for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+                self._places[parameter] = (added, bucket, view)
+        for name, parameter in named:
+            self._names[parameter] = name
+            self._passes_done[parameter] = 0
             parameter.register_post_accumulate_grad_hook(self._hook())
+
+    def adopt(self, groups: list[dict[str, Any]]) -> None:
+        """Reduces from now on what has come to the optimizer since: parameters of groups that were added, and those that require a
+        gradient by now. Collective if there are any, which all ranks have to find in the same step."""
+        named = [
+            (self._known.get(parameter, f"parameter {place} of group {number}"), parameter)
+            for number, group in enumerate(groups)
+            for place, parameter in enumerate(group["params"])
+            if parameter.requires_grad and parameter not in self._names
+        ]
+        if named:
+            self._add_buckets(named, None)
+
+    def compare_replicas(self) -> None:
+        """Whether all ranks have the same parameters, to the last bit: after the first step and each 512th that follows. Collective.
+
+        Raises:
+          Error: naming the first parameter that differs, and the ranks.
+        """
+        self._steps += 1
+        if self._steps % STEPS_BETWEEN_COMPARISONS != 1:
+            return
+        digests = {
+            name: hashlib.blake2b(bytes_of(parameter.detach().contiguous()), digest_size=16).hexdigest()
+            for parameter, name in self._names.items()
+        }
+        # Of the ranks that have not joined.
+        everyones = allgather_object((self.job.world.rank, digests), "DistributedOptimizer's replicas")
+        first, expected = everyones[0]
+        for rank, others in everyones:
+            for name, digest in expected.items():
+                if others[name] != digest:
+                    raise Error(
+                        f"hvd.DistributedOptimizer: {name} of rank {rank} differs from that of rank {first} in step {self._steps}; "
+                        "hvd.broadcast_parameters gives all ranks the same, and what changes parameters beside the optimizer has to "
+                        "do it on every rank"
+                    )
 
     def _hook(self) -> Callable[[torch.Tensor], None]:
         # Parameters outlive optimizers: a hook holds none.
@@ -57,11 +126,11 @@ class Gradients:
                     f"the gradient of {self._names[parameter]!r} was computed more than backward_passes_per_step = {self.passes} "
                     "times before step() or synchronize()"
                 )
-            bucket, view = self._places[parameter]
+            buckets, bucket, view = self._places[parameter]
             self._move(parameter, view)
             self._passes_done[parameter] += 1
             if self._passes_done[parameter] == self.passes:
-                self._buckets.arrived(bucket)
+                buckets.arrived(bucket)
 
     def _move(self, parameter: torch.Tensor, view: torch.Tensor) -> None:
         """Has the gradient in its bucket; passes that follow add to it there."""
@@ -72,7 +141,7 @@ class Gradients:
             return
         else:
             if gradient.is_sparse:
-                if not self.sparse_as_dense:
+                if not self.options.sparse_as_dense:
                     raise Error(
                         f"the gradient of {self._names[parameter]!r} is sparse; sparse_as_dense=True reduces it as a dense one"
                     )
@@ -84,11 +153,13 @@ class Gradients:
     def synchronize(self) -> None:
         with self.job.lock:
             # What this rank has no gradient of others may have: it is zero.
-            for parameter, (_, view) in self._places.items():
+            for parameter, (_, _, view) in self._places.items():
                 if self._passes_done[parameter] < self.passes:
                     self._move(parameter, view)
-            self._buckets.start_rest()
-            self.job.finish(self.job.start(self._buckets.step()))
+            for buckets in self._buckets:
+                buckets.start_rest()
+            for buckets in self._buckets:
+                self.job.finish(self.job.start(buckets.step()))
             self._passes_done = dict.fromkeys(self._passes_done, 0)
         self.synchronized = True
 
@@ -106,11 +177,13 @@ class Gradients:
 class _Methods:
     """What the class of a distributed optimizer has, before those of the optimizer's own class."""
 
+    param_groups: list[dict[str, Any]]
     _gradients: Gradients | None  # None on one rank, where there is nothing to reduce
 
     def synchronize(self) -> None:
         """Returns when all gradients are those of all ranks; a step() in `skip_synchronize()` then uses them as they are."""
         if self._gradients is not None:
+            self._gradients.adopt(self.param_groups)
             self._gradients.synchronize()
 
     @contextmanager
@@ -126,15 +199,24 @@ class _Methods:
             self._gradients.is_skipped = False
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        self._opt_called = True  # for schedulers
         gradients = self._gradients
         if gradients is None:
             return super().step(closure)  # type: ignore[misc]
+        result = self._reduced_step(gradients, closure)
+        gradients.compare_replicas()
+        return result
+
+    step.hooked = True  # type: ignore[attr-defined]  (torch's hooks are called by the own class' step, and not once more here)
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  (a scheduler leaves it as it is)
+
+    def _reduced_step(self, gradients: Gradients, closure: Callable[[], Any] | None) -> Any:
         if closure is not None:
 
             def reduced() -> Any:
                 with torch.enable_grad():
                     loss = closure()
-                gradients.synchronize()
+                self.synchronize()
                 return loss
 
             return super().step(reduced)  # type: ignore[misc]
@@ -144,11 +226,9 @@ class _Methods:
                     "step() after synchronize() and outside of skip_synchronize() reduces the gradients again",
                     stacklevel=2,
                 )
-            gradients.synchronize()
+            self.synchronize()
         gradients.synchronized = False
         return super().step()  # type: ignore[misc]
-
-    step.hooked = True  # type: ignore[attr-defined]  (torch's hooks are called by the own class' step, and not once more here)
 
     def zero_grad(self, *arguments: Any, **options: Any) -> None:
         if self._gradients is not None and self._gradients.is_pending():
@@ -181,14 +261,15 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: Any = None,
 ) -> Any:
-    """The optimizer, whose step() is by the gradients of all ranks. Collective: all ranks make it.
+    """The optimizer itself, whose step() is from now on by the gradients of all ranks. Collective: all ranks call it.
 
     From then on gradients lie in buckets of registered memory: `parameter.grad` is a view of one, that is reduced in place. A bucket's
     reduction starts when the backward pass has all of its gradients and those of the buckets before it, in an order that is the same
-    on all ranks. A parameter without a gradient counts as zero.
+    on all ranks. A parameter without a gradient counts as zero. Parameters that come to the optimizer later, by `add_param_group` or as they
+    require a gradient, are reduced from the next step on. In the first step and each 512th ranks compare their parameters.
 
     Args:
-      optimizer: of torch. The result is of a subclass of its class, and shares its groups and state.
+      optimizer: of torch. It becomes one of a subclass of its class, so that what has it, such as a scheduler, goes on with it.
       named_parameters: `model.named_parameters()`: names for messages, and the order of buckets. All of the optimizer's are in it.
       compression: in what gradients travel.
       backward_passes_per_step: how many passes add up before gradients are reduced; their sum is reduced, as Horovod has it.
@@ -201,10 +282,13 @@ def DistributedOptimizer(
       process_set: there are none.
 
     Raises:
-      Error: of the arguments; ranks have other parameters or options, where the message has the first that differs.
+      Error: of the arguments; the optimizer is one already; ranks have other parameters or options, where the message has the first
+        that differs.
     """
     check_process_set("DistributedOptimizer", process_set)
     _check.instance("hvd.DistributedOptimizer: optimizer", optimizer, torch.optim.Optimizer, "one of torch.optim")
+    if isinstance(optimizer, _Methods):
+        raise Error("hvd.DistributedOptimizer: the optimizer is one already")
     reduce = op_of("DistributedOptimizer", op)
     if reduce not in (Average, Sum):
         raise Error(f"hvd.DistributedOptimizer: op is {reduce!r}, expected hvd.Average or hvd.Sum")
@@ -212,24 +296,21 @@ def DistributedOptimizer(
     if predivide != 1 and reduce is not Average:
         raise Error("hvd.DistributedOptimizer: gradient_predivide_factor needs op=hvd.Average")
     passes = _check.integer("hvd.DistributedOptimizer: backward_passes_per_step", backward_passes_per_step, 1)
+    options = Options(compression, reduce, predivide, passes, _check.flag("sparse_as_dense", sparse_as_dense))
     named = _named(optimizer, named_parameters)
     job = session()
     gradients = None
     if job.world.size > 1:
-        parts = partition(named, groups if groups is not None else num_groups)
-        _compare(job, named, parts, compression, (reduce, predivide, passes))
-        buckets = Buckets(job, parts, compression.dtype, reduce, predivide)
-        gradients = Gradients(job, named, buckets, passes, _check.flag("sparse_as_dense", sparse_as_dense))
+        gradients = Gradients(job, options, named, groups if groups is not None else num_groups)
     own = type(optimizer)
-    made = object.__new__(type(own.__name__, (_Methods, own), {"__module__": own.__module__}))
-    # Not the `step` that a scheduler may have put there, which is that of the other object.
-    made.__dict__.update({name: value for name, value in optimizer.__dict__.items() if name != "step"})
-    made._gradients = gradients
-    return made
+    optimizer.__class__ = type(own.__name__, (_Methods, own), {"__module__": own.__module__})
+    optimizer.__dict__.pop("step", None)  # that a scheduler has put there, which would go by this one
+    optimizer._gradients = gradients  # type: ignore[attr-defined]
+    return optimizer
 
 
 def _named(optimizer: torch.optim.Optimizer, named_parameters: Any) -> list[Named]:
-    """The optimizer's parameters that have gradients, in the order in which they are named."""
+    """The optimizer's parameters, in the order in which they are named."""
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if named_parameters is None:
         named = [(f"parameter {i}", parameter) for i, parameter in enumerate(own)]
@@ -244,18 +325,15 @@ def _named(optimizer: torch.optim.Optimizer, named_parameters: Any) -> list[Name
     if missing := sum(id(parameter) not in known for parameter in own):
         raise Error(f"hvd.DistributedOptimizer: {missing} of the optimizer's parameters are not in named_parameters")
     owned = {id(parameter) for parameter in own}
-    result = [(name, parameter) for name, parameter in named if id(parameter) in owned and parameter.requires_grad]
-    for _, parameter in result:
-        check_tensor("DistributedOptimizer", parameter)
-    return result
+    return [(name, parameter) for name, parameter in named if id(parameter) in owned]
 
 
-def _compare(job: Session, named: list[Named], parts: list[list[Named]], compression: Any, options: Any) -> None:
+def _compare(named: list[Named], parts: list[list[Named]], options: Options) -> None:
     """Ranks that would reduce other things are told here, all of them."""
     lines = [f"parameter {name} {parameter.dtype} {list(parameter.shape)}" for name, parameter in named]
-    reduce, predivide, passes = options
-    lines += [f"op {reduce}", f"gradient_predivide_factor {predivide}", f"backward_passes_per_step {passes}"]
-    lines += [f"compression {compression.__name__}", f"buckets {[len(part) for part in parts]}"]
+    lines += [f"op {options.reduce}", f"gradient_predivide_factor {options.predivide}"]
+    lines += [f"backward_passes_per_step {options.passes}", f"compression {options.compression.__name__}"]
+    lines += [f"buckets {[len(part) for part in parts]}"]
     digests = allgather_object(hashlib.sha256("\n".join(lines).encode()).hexdigest(), "DistributedOptimizer")
     if len(set(digests)) == 1:
         return
