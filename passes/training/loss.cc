@@ -128,7 +128,9 @@ absl::StatusOr<std::vector<Value>> AddInputs(Graph& graph, const Call& call) {
 
 // The weights of samples by which rows that pad count for nothing.
 absl::StatusOr<Value> WeightsOfRows(Builder& b, const Call& call, const Shape& losses) {
-  if (!call.placement.ok() || !call.placement->is_split(0) || losses.rank() == 0)
+  // Of a batch of one row everything is that row's, and nothing can be split.
+  const bool holds_rows = call.rows.shape()[0] == 1 || (call.placement.ok() && call.placement->is_split(0));
+  if (!holds_rows || losses.rank() == 0)
     return InvalidArgument() << call.what() << ", whose dimension 0 holds no rows of the batch; uneven needs that";
   const absl::StatusOr<Value> rows = RowsOf(b, call.rows, losses[0]);
   if (!rows.ok()) return Annotate(rows.status(), call.what());
