@@ -227,6 +227,27 @@ class Graph:
         Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot.
         """
 
+    def with_dims(self, *one: Mapping[str, int], **dims: int) -> Graph:
+        """
+        The same model with other extents of its symbolic dimensions, such as a batch of one sample: model.with_dims(batch=1).
+
+        The model is the one that `load_onnx` or `from_torch` made, or `load_weights` of that. Nothing is read or exported again, and the states
+        of the new graph have the names, shapes and values of those of this one, whose results it computes for the same rows.
+
+        Args:
+          dims: extents by name, as of `load_onnx`; or in place of them one dict, whose names may be places: {"x:0": 1}. Dimensions
+            that are not named keep their extents.
+
+        Raises:
+          Error: if there is no dimension of that name, or the model cannot have that extent; or if the graph was made of a model, such as a training
+            step, or of a text.
+
+        Example:
+          >>> one = lockstep.compile(model.with_dims(batch=1))
+          >>> one.state.assign(exe.state)
+          >>> one(image=image[None])["logits"]
+        """
+
     def initial_value(self, state: str) -> numpy.ndarray:
         """The value with which a state starts; zeros unless the model gives one."""
 
@@ -254,6 +275,8 @@ def _load_onnx(path: str, bytes: bytes | None, dims: Mapping[str, int], split: M
 def _onnx_operators() -> list[tuple[str, int, int]]: ...
 
 def _with_values(model: Graph, values: Mapping[str, object]) -> Graph: ...
+
+def _with_dims(model: Graph, dims: Mapping[str, int]) -> Graph: ...
 
 def _train_step(model: Graph, losses: Sequence[tuple[str, Sequence[str], Sequence[str], Mapping[str, bool | int | float | str | Sequence[float]], float]], optimizers: Sequence[tuple[str, str, Mapping[str, bool | int | float | str | Sequence[float]], Sequence[str]]], clipping: tuple[str, float], average: bool, trained: Sequence[str], frozen: Sequence[str], keep_results: bool, accumulate: int, statistics: str, dropout: bool, seed: int, precision: str, uneven: bool) -> Graph: ...
 
