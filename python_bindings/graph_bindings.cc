@@ -18,6 +18,7 @@
 #include "passes/optimize/dce.h"
 #include "passes/training/autodiff.h"
 #include "passes/training/averaging.h"
+#include "passes/training/evaluation.h"
 #include "passes/training/loss_scaling.h"
 #include "passes/training/train_step.h"
 #include "passes/training/training_mode.h"
@@ -136,6 +137,24 @@ Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const passes::
     step.values.insert_or_assign(std::string(kRandomSeed), Tensor::Of<int64_t>({}, {seed}));
   ThrowIfError(Verify(step.graph));
   return step;
+}
+
+Model EvaluationOf(const Model& model, const std::vector<LossChoice>& losses,
+                   const std::vector<std::pair<std::string, std::vector<LossChoice>>>& metrics, bool keep_results,
+                   bool uneven) {
+  const auto specs_of = [](const std::vector<LossChoice>& choices) {
+    std::vector<passes::LossSpec> specs;
+    for (const LossChoice& choice : choices) specs.push_back(LossSpecOf(choice));
+    return specs;
+  };
+  passes::EvaluationSpec spec{
+      .losses = specs_of(losses), .metrics = {}, .keep_results = keep_results, .uneven = uneven};
+  for (const auto& [name, choices] : metrics) spec.metrics.emplace_back(name, specs_of(choices));
+  ReleasedGil released;
+  Model evaluation = model.With(model.graph.Clone());
+  ThrowIfError(passes::MakeEvaluation(evaluation.graph, spec));
+  ThrowIfError(Verify(evaluation.graph));
+  return evaluation;
 }
 
 // The value of an input of a rank's program: given, or its part of a state's initial value, or zero for a state without
@@ -340,6 +359,7 @@ void BindFunctions(nb::module_& module) {
   });
   module.def("_with_values", &WithValues, "model"_a, "values"_a);
   module.def("_with_dims", &WithDims, "model"_a, "dims"_a);
+  module.def("_evaluation", &EvaluationOf, "model"_a, "losses"_a, "metrics"_a, "keep_results"_a, "uneven"_a);
   module.def(
       "_train_step",
       [](const Model& model, const std::vector<LossChoice>& losses, const std::vector<OptimizerChoice>& optimizers,

@@ -278,6 +278,8 @@ def _with_values(model: Graph, values: Mapping[str, object]) -> Graph: ...
 
 def _with_dims(model: Graph, dims: Mapping[str, int]) -> Graph: ...
 
+def _evaluation(model: Graph, losses: Sequence[tuple[str, Sequence[str], Sequence[str], Mapping[str, bool | int | float | str | Sequence[float]], float]], metrics: Sequence[tuple[str, Sequence[tuple[str, Sequence[str], Sequence[str], Mapping[str, bool | int | float | str | Sequence[float]], float]]]], keep_results: bool, uneven: bool) -> Graph: ...
+
 def _train_step(model: Graph, losses: Sequence[tuple[str, Sequence[str], Sequence[str], Mapping[str, bool | int | float | str | Sequence[float]], float]], optimizers: Sequence[tuple[str, str, Mapping[str, bool | int | float | str | Sequence[float]], Sequence[str]]], clipping: tuple[str, float], average: bool, trained: Sequence[str], frozen: Sequence[str], keep_results: bool, accumulate: int, statistics: str, dropout: bool, seed: int, precision: str, uneven: bool) -> Graph: ...
 
 def _gradients(graph: Graph, of: str, wrt: Sequence[str]) -> Graph: ...
@@ -318,6 +320,28 @@ class Executable:
         Example:
           >>> for result in exe.joined({"image": image, "label": label} for image, label in shard):
           ...     print(result["loss"], result["rows"])
+        """
+
+    def evaluate(self, batches: Iterable[Mapping[str, Any] | Sequence[Any]]) -> dict[str, float]:
+        """
+        Calls a program of `lockstep.evaluation` with each of this rank's batches, and returns the loss and the metrics of all samples of
+        all ranks, as if they had been one batch. All ranks call it.
+
+        Ranks may have different numbers of batches, or none, and a batch fewer rows than a rank's share. With uneven=False batches are full,
+        and equally many on each rank.
+
+        Args:
+          batches: the inputs of each call: by name, or as a tuple in order, the model's, the loss's, and perhaps `rows`.
+
+        Returns:
+          `loss` and each metric, NaN where nothing counts; and, but for uneven=False, `rows`, how many there were.
+
+        Raises:
+          Error: of a batch with other inputs, of which the other ranks hear; or if the program is no evaluation.
+
+        Example:
+          >>> evaluation.evaluate(lockstep.data.batches(images, labels, size=1000, world=world, last="pad"))
+          {'loss': 0.3021, 'accuracy': 0.8931, 'rows': 10000}
         """
 
     def _world(self) -> Communicator: ...

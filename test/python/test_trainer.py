@@ -537,7 +537,7 @@ def test_a_store_that_compresses_is_refused() -> None:
     ("batch", "words"),
     [
         ((np.zeros((BATCH, 12), np.float32),), "a batch has 1 arrays, expected x, label, and rows where it is padded"),
-        ({"x": 0, "labels": 0}, "a batch has no label; the step's inputs are x, label"),
+        ({"x": 0, "labels": 0}, "a batch has no label; the program's inputs are x, label"),
         ({"x": 0, "label": 0, "lable": 0}, "a batch has 'lable'"),
         (np.zeros((BATCH, 12), np.float32), "a batch is a ndarray, expected arrays by name, or a tuple of x, label"),
     ],
