@@ -433,14 +433,20 @@ absl::StatusOr<ImportedModel> ImportOnnxBytes(std::string_view bytes, const std:
 absl::StatusOr<ImportedModel> ImportWithDims(const OnnxOrigin& origin, const std::map<std::string, Tensor>& parameters,
                                              const std::map<std::string, int64_t>& dims) {
   ImportOptions options = origin.options;
-  for (const auto& [name, extent] : dims) options.dims.insert_or_assign(name, extent);
   absl::StatusOr<ModelFile> file = ReadModelBytes(origin.model);
   if (file.ok()) {
+    for (const onnx::ValueInfoProto& input : file->model.graph().input()) {
+      const auto& shape = input.type().tensor_type().shape();
+      for (int i = 0; i < shape.dim_size(); ++i) {  // an extent that was given by place is that of its name now
+        if (dims.count(shape.dim(i).dim_param()) > 0) options.dims.erase(PlaceOf(input, i));
+      }
+    }
     for (onnx::TensorProto& tensor : *file->model.mutable_graph()->mutable_initializer()) {
       const auto value = parameters.find(tensor.name());
       if (value != parameters.end()) EncodeTensor(value->second, tensor);
     }
   }
+  for (const auto& [name, extent] : dims) options.dims.insert_or_assign(name, extent);
   absl::StatusOr<ImportedModel> model = Import(std::move(file), origin.file, options);
   if (!model.ok()) return ErrorOfFile(model.status(), origin.file);
   return model;

@@ -101,6 +101,12 @@ def test_what_was_given_at_import_holds(tmp_path: Path) -> None:
     assert len(dropout.input) == 2
 
 
+def test_an_extent_may_be_given_by_name_after_it_was_by_place_and_the_reverse() -> None:
+    for first, second in (({"x:0": 6}, {"batch": 3}), ({"batch": 6}, {"x:0": 3}), ({"x:0": 6}, {"x:0": 3})):
+        (x,) = ls.load_onnx(MLP.model, dims=first).with_dims(second).inputs
+        assert (x.shape, x.placements) == ((3, 12), {"data": "split(0)"}), (first, second)
+
+
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("torch", "onnx")), reason="torch is not installed"
 )
