@@ -126,6 +126,8 @@ def calls(
 def _by_name(executable: Executable, names: list[str], batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
     """The batches by the names of inputs; what reading one meets, the other ranks hear of, which wait for this one."""
     try:
+        if not isinstance(batches, Iterable):
+            raise Error(f"evaluate: batches is {batches!r}, expected batches, such as those of lockstep.data.batches")
         for batch in batches:
             yield by_name("evaluate", names, batch)
     except Exception as error:

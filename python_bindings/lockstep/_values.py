@@ -105,9 +105,13 @@ class State(MutableMapping[str, "np.ndarray"]):
         Raises:
           Error: before anything is changed, naming a state that has no value there.
         """
+        if not isinstance(values, Mapping):
+            raise Error(f"assign: values is {values!r}, expected values by name, such as exe.state")
         missing = next((name for name in self if name not in values), None)
         if missing is not None:
-            raise Error(f"assign: there is no value for the state {missing}; there are {listed(values)}")
+            raise Error(
+                f"assign: there is no value for the state {missing}; there are {listed([str(name) for name in values])}"
+            )
         for name in self:
             self[name] = values[name]
 
