@@ -30,9 +30,9 @@ def evaluation(
 ) -> Graph:
     """Makes a program that evaluates a model: its loss and metrics, without gradients and without an optimizer.
 
-    Batch normalisation uses its running statistics, and dropout drops nothing. The states are those of the model, under the same names
-    as in its training step, so that one line moves the weights: `evaluation.state.assign(exe.state)`, or `exe.state.averaged()`. The
-    batch is the model's own, over all ranks; `model.with_dims(batch=1000)` has another.
+    Batch normalisation uses its running statistics, and dropout drops nothing. The states have the names that they have in the training
+    step, so that one line moves the weights: `evaluation.state.assign(exe.state)`, or `exe.state.averaged()`. The batch is that of the
+    model, shared by all ranks; `model.with_dims(batch=1000)` is the model with another.
 
     Args:
       model: what `load_onnx` or `from_torch` makes.
@@ -46,8 +46,8 @@ def evaluation(
 
     Returns:
       A graph with these results, each a scalar over the batch of all ranks: `loss`, each metric, and `rows`, how many rows there were.
-      `loss/0/sum` and `loss/0/count` are what term 0 of the loss is a quotient of, and so on for each term and metric;
-      `Executable.evaluate` adds them up over batches.
+      `loss/0/sum` and `loss/0/count` are the numerator and the denominator of the first term of the loss, which has no count if its
+      reduction is "sum"; other terms and metrics have theirs. `Executable.evaluate` adds them up over batches.
 
     Raises:
       Error: naming the loss or metric, and the result, input or option of it that is wrong.
