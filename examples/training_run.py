@@ -81,11 +81,6 @@ def groups_of(model: ls.Graph, patterns: Iterable[str], optimizer: ls.optim.Opti
     return {pattern: optimizer for pattern in patterns if any(fnmatch.fnmatchcase(name, pattern) for name in names)}
 
 
-def assign(model: ls.Executable, weights: Mapping[str, np.ndarray]) -> None:
-    """Gives a model, compiled for evaluation, its weights of a training step's states."""
-    model.state.update({name: weights[name] for name in model.state})
-
-
 class Run:
     """A training run: all ranks make one when the step is compiled, and it goes on from a checkpoint if that is asked. Rank 0 prints.
 

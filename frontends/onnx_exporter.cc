@@ -8,6 +8,7 @@
 #include <limits>
 #include <system_error>
 
+#include "frontends/onnx/model_file.h"
 #include "frontends/onnx/tensor_data.h"
 #include "onnx/onnx.pb.h"
 
@@ -76,6 +77,7 @@ absl::Status ExportOnnx(const OnnxOrigin& origin, const std::map<std::string, Te
   onnx::ModelProto model;
   if (!model.ParseFromString(origin.model))
     return FailedPrecondition() << path << ": the model was not imported from ONNX";
+  DropoutToInferenceForm(model);
   RETURN_IF_ERROR(Annotate(SetParameters(values, *model.mutable_graph()), path));
   const size_t size = model.ByteSizeLong();
   if (size > static_cast<size_t>(std::numeric_limits<int>::max())) {

@@ -89,7 +89,7 @@ class Importer {
   absl::Status AddNodes() { return nodes_.AddNodes(graph_proto().node()); }
   absl::Status AddResults();
   absl::Status FixInputs(const ImportOptions& options);
-  ImportedModel Finish();
+  ImportedModel Finish(const ImportOptions& options);
 
  private:
   absl::StatusOr<int64_t> BindDimension(const onnx::ValueInfoProto& input, int i, const Dims& dims,
@@ -389,11 +389,11 @@ void Importer::NoteComputedStates() {
       "of the import says which are not, and exported with optimize=False there are none).");
 }
 
-ImportedModel Importer::Finish() {
+ImportedModel Importer::Finish(const ImportOptions& options) {
   NoteConstants();
   NoteComputedStates();
-  DropoutToInferenceForm(file_.model);
   model_.origin.model = file_.model.SerializeAsString();
+  model_.origin.options = options;
   return std::move(model_);
 }
 
@@ -407,7 +407,7 @@ absl::StatusOr<ImportedModel> Import(absl::StatusOr<ModelFile> file, const std::
   RETURN_IF_ERROR(importer.AddNodes());
   RETURN_IF_ERROR(importer.AddResults());
   RETURN_IF_ERROR(importer.FixInputs(options));
-  return importer.Finish();
+  return importer.Finish(options);
 }
 
 // What a file says goes into messages, and may be no text.
@@ -427,6 +427,28 @@ absl::StatusOr<ImportedModel> ImportOnnxBytes(std::string_view bytes, const std:
                                               const ImportOptions& options) {
   absl::StatusOr<ImportedModel> model = Import(ReadModelBytes(bytes), name, options);
   if (!model.ok()) return ErrorOfFile(model.status(), name);
+  return model;
+}
+
+absl::StatusOr<ImportedModel> ImportWithDims(const OnnxOrigin& origin, const std::map<std::string, Tensor>& parameters,
+                                             const std::map<std::string, int64_t>& dims) {
+  ImportOptions options = origin.options;
+  absl::StatusOr<ModelFile> file = ReadModelBytes(origin.model);
+  if (file.ok()) {
+    for (const onnx::ValueInfoProto& input : file->model.graph().input()) {
+      const auto& shape = input.type().tensor_type().shape();
+      for (int i = 0; i < shape.dim_size(); ++i) {  // an extent that was given by place is that of its name now
+        if (dims.count(shape.dim(i).dim_param()) > 0) options.dims.erase(PlaceOf(input, i));
+      }
+    }
+    for (onnx::TensorProto& tensor : *file->model.mutable_graph()->mutable_initializer()) {
+      const auto value = parameters.find(tensor.name());
+      if (value != parameters.end()) EncodeTensor(value->second, tensor);
+    }
+  }
+  for (const auto& [name, extent] : dims) options.dims.insert_or_assign(name, extent);
+  absl::StatusOr<ImportedModel> model = Import(std::move(file), origin.file, options);
+  if (!model.ok()) return ErrorOfFile(model.status(), origin.file);
   return model;
 }
 

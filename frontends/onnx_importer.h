@@ -43,10 +43,11 @@ struct ImportOptions {
   std::set<std::string> states = {};
 };
 
-// What ExportOnnx needs of the file that was imported.
+// What ExportOnnx and ImportWithDims need of the file that was imported.
 struct OnnxOrigin {
   std::string file;   // for messages
-  std::string model;  // the serialized ModelProto in inference form, without the data of the parameters
+  std::string model;  // the serialized ModelProto, without the data of the parameters
+  ImportOptions options;
 };
 
 struct ImportedModel {
@@ -89,6 +90,12 @@ absl::StatusOr<ImportedModel> ImportOnnx(const std::string& path, const ImportOp
 // be found.
 absl::StatusOr<ImportedModel> ImportOnnxBytes(std::string_view bytes, const std::string& name,
                                               const ImportOptions& options = {});
+
+// The model of `origin` once more, with the extents `dims` in place of those that it was imported with; the dimensions
+// that `dims` does not name keep theirs. `parameters` are the values of its states: each needs one, and values of other
+// names are ignored. The file is not read again.
+absl::StatusOr<ImportedModel> ImportWithDims(const OnnxOrigin& origin, const std::map<std::string, Tensor>& parameters,
+                                             const std::map<std::string, int64_t>& dims);
 
 // An operator of ONNX's default domain that is imported, and in which opsets; one operator may have several such
 // ranges.

@@ -25,6 +25,7 @@
 #include "passes/simplify/simplify.h"
 #include "passes/stages/cut_into_stages.h"
 #include "passes/training/autodiff.h"
+#include "passes/training/evaluation.h"
 #include "passes/training/inference_mode.h"
 #include "passes/training/train_step.h"
 #include "passes/training/training_mode.h"
@@ -251,6 +252,19 @@ std::string TrainStepOptions() {
          "uneven=false";
 }
 
+absl::StatusOr<Pass> MakeEvaluationPass(PassOptions& options) {
+  EvaluationSpec spec;
+  ASSIGN_OR_RETURN(spec.losses, LossesFromText(options.GetString("loss", LossSpec().name), options));
+  const std::string metric = options.GetString("metric", "");
+  if (!metric.empty()) {
+    const LossSpec& of = spec.losses.front();
+    spec.metrics.push_back({metric, {LossSpec{.name = metric, .predictions = of.predictions, .inputs = of.inputs}}});
+  }
+  ASSIGN_OR_RETURN(spec.keep_results, options.GetBool("keep_results", spec.keep_results));
+  ASSIGN_OR_RETURN(spec.uneven, options.GetBool("uneven", spec.uneven));
+  return Evaluation(std::move(spec));
+}
+
 absl::StatusOr<Pass> MakeTrainingMode(PassOptions& options) {
   TrainingModeOptions mode;
   if (const std::string given = options.GetString("momentum", ""); !given.empty()) {
@@ -448,6 +462,10 @@ const std::vector<PassEntry>& PassTable() {
        "momentum (default: each node's own), statistics=global, dropout=on, accumulate=1, uneven=false",
        MakeTrainingMode},
       Plain("inference-mode", "takes out what does something in training alone", InferenceMode),
+      {"evaluation", "adds the loss, and a metric, of the rows that are there",
+       "loss=, prediction= and target= as of train-step, metric=accuracy (of the first loss's; default: none), "
+       "keep_results=false, uneven=true",
+       MakeEvaluationPass},
       {"train-step", "adds the loss, its gradients and the optimizer's updates", TrainStepOptions(), MakeTrainStepPass},
       Plain("recognize-attention", "makes one attention of the written-out form", RecognizeAttention),
       Plain("separate-rows", "takes apart the rows of several dimensions that layers have merged", SeparateRows),

@@ -329,6 +329,26 @@ nb::list Profile(const LoadedExecutable& self) {
   return steps;
 }
 
+constexpr char kEvaluate[] =
+    R"(Calls a program of `lockstep.evaluation` with each of this rank's batches, and returns the loss and the metrics of all samples of
+all ranks, as if they had been one batch. All ranks call it.
+
+Ranks may have different numbers of batches, or none, and a batch fewer rows than a rank's share. With uneven=False batches are full,
+and equally many on each rank.
+
+Args:
+  batches: the inputs of each call: by name, or as a tuple in order, the model's, the loss's, and perhaps `rows`.
+
+Returns:
+  `loss` and each metric, NaN where nothing counts; and, but for uneven=False, `rows`, how many there were.
+
+Raises:
+  Error: of a batch with other inputs, of which the other ranks hear; or if the program is no evaluation.
+
+Example:
+  >>> evaluation.evaluate(lockstep.data.batches(images, labels, size=1000, world=world, last="pad"))
+  {'loss': 0.3021, 'accuracy': 0.8931, 'rows': 10000})";
+
 void BindExecutableCalls(ExecutableClass& executable) {
   executable.def("__call__", &Call, nb::sig("def __call__(self, **inputs: typing.Any) -> dict[str, numpy.ndarray]"))
       .def("start", &Start,
@@ -362,6 +382,14 @@ void BindExecutableCalls(ExecutableClass& executable) {
           "  ...     print(result[\"loss\"], result[\"rows\"])",
           nb::sig("def joined(self, batches: collections.abc.Iterable[collections.abc.Mapping[str, typing.Any]]) -> "
                   "collections.abc.Iterator[dict[str, numpy.ndarray]]"))
+      .def(
+          "evaluate",
+          [](nb::object self, nb::handle batches) {
+            return nb::module_::import_("lockstep._evaluation").attr("evaluate")(self, batches);
+          },
+          "batches"_a.none(), kEvaluate,
+          nb::sig("def evaluate(self, batches: collections.abc.Iterable[collections.abc.Mapping[str, typing.Any] | "
+                  "collections.abc.Sequence[typing.Any]]) -> dict[str, float]"))
       .def(
           "_world", [](const LoadedExecutable& self) { return self.world; },
           nb::sig("def _world(self) -> Communicator"));

@@ -18,6 +18,7 @@
 #include "passes/optimize/dce.h"
 #include "passes/training/autodiff.h"
 #include "passes/training/averaging.h"
+#include "passes/training/evaluation.h"
 #include "passes/training/loss_scaling.h"
 #include "passes/training/train_step.h"
 #include "passes/training/training_mode.h"
@@ -52,6 +53,17 @@ nb::list DescribeInputs(const Graph& graph, bool states) {
   return list;
 }
 
+Model ImportedAs(ImportedModel imported) {
+  return {std::move(imported.graph),
+          std::move(imported.parameters),
+          std::make_shared<const OnnxOrigin>(std::move(imported.origin)),
+          std::move(imported.notes),
+          std::move(imported.constants),
+          std::move(imported.fixed_inputs),
+          std::move(imported.supposed_parameters),
+          /*is_imported=*/true};
+}
+
 // Of the file `path`, or of `bytes`, for which `path` stands in messages.
 Model Imported(const std::string& path, const std::optional<nb::bytes>& bytes,
                const std::map<std::string, int64_t>& dims, const std::optional<std::map<std::string, int64_t>>& split,
@@ -68,19 +80,27 @@ Model Imported(const std::string& path, const std::optional<nb::bytes>& bytes,
   }
   const std::string_view view = bytes ? std::string_view(bytes->c_str(), bytes->size()) : std::string_view();
   ReleasedGil released;
-  ImportedModel imported = ValueOrThrow(bytes ? ImportOnnxBytes(view, path, options) : ImportOnnx(path, options));
-  return {std::move(imported.graph),
-          std::move(imported.parameters),
-          std::make_shared<const OnnxOrigin>(std::move(imported.origin)),
-          std::move(imported.notes),
-          std::move(imported.constants),
-          std::move(imported.fixed_inputs),
-          std::move(imported.supposed_parameters)};
+  return ImportedAs(ValueOrThrow(bytes ? ImportOnnxBytes(view, path, options) : ImportOnnx(path, options)));
+}
+
+// The model that was imported, with other extents of its dimensions, and with the values of this one.
+Model WithDims(const Model& model, const std::map<std::string, int64_t>& dims) {
+  if (!model.is_imported) {
+    ThrowIfError(
+        FailedPrecondition() << "with_dims: @" << model.graph.name()
+                             << " is no model as load_onnx or from_torch makes it"
+                             << (model.origin ? ", but was made of one: make it again, of model.with_dims(...)" : ""));
+  }
+  ReleasedGil released;
+  Model result = ImportedAs(ValueOrThrow(ImportWithDims(*model.origin, model.values, dims)));
+  result.notes = model.notes;
+  return result;
 }
 
 // The model with other initial values of some states.
 Model WithValues(const Model& model, const std::map<std::string, nb::object>& values) {
   Model result = model.With(model.graph.Clone());
+  result.is_imported = model.is_imported;
   for (const auto& [name, value] : values) {
     const std::string what = "the value of state " + name;
     Tensor tensor = CopyArray(CastToArray(value, what), what);
@@ -117,6 +137,24 @@ Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const passes::
     step.values.insert_or_assign(std::string(kRandomSeed), Tensor::Of<int64_t>({}, {seed}));
   ThrowIfError(Verify(step.graph));
   return step;
+}
+
+Model EvaluationOf(const Model& model, const std::vector<LossChoice>& losses,
+                   const std::vector<std::pair<std::string, std::vector<LossChoice>>>& metrics, bool keep_results,
+                   bool uneven) {
+  const auto specs_of = [](const std::vector<LossChoice>& choices) {
+    std::vector<passes::LossSpec> specs;
+    for (const LossChoice& choice : choices) specs.push_back(LossSpecOf(choice));
+    return specs;
+  };
+  passes::EvaluationSpec spec{
+      .losses = specs_of(losses), .metrics = {}, .keep_results = keep_results, .uneven = uneven};
+  for (const auto& [name, choices] : metrics) spec.metrics.emplace_back(name, specs_of(choices));
+  ReleasedGil released;
+  Model evaluation = model.With(model.graph.Clone());
+  ThrowIfError(passes::MakeEvaluation(evaluation.graph, spec));
+  ThrowIfError(Verify(evaluation.graph));
+  return evaluation;
 }
 
 // The value of an input of a rank's program: given, or its part of a state's initial value, or zero for a state without
@@ -164,6 +202,25 @@ nb::list InterpretModel(const Model& model, const std::vector<std::map<std::stri
 }
 
 using GraphClass = nb::class_<Model>;
+
+constexpr char kWithDims[] =
+    R"(The same model with other extents of its symbolic dimensions, such as a batch of one sample: model.with_dims(batch=1).
+
+The model is the one that `load_onnx` or `from_torch` made, or `load_weights` of that. Nothing is read or exported again, and the states
+of the new graph have the names, shapes and values of those of this one, whose results it computes for the same rows.
+
+Args:
+  dims: extents by name, as of `load_onnx`; or in place of them one dict, whose names may be places: {"x:0": 1}. Dimensions
+    that are not named keep their extents.
+
+Raises:
+  Error: if there is no dimension of that name, or the model cannot have that extent; or if the graph was made of a model, such as a training
+    step, or of a text.
+
+Example:
+  >>> one = lockstep.compile(model.with_dims(batch=1))
+  >>> one.state.assign(exe.state)
+  >>> one(image=image[None])["logits"])";
 
 void BindGraphFacts(GraphClass& graph) {
   graph.def_prop_ro("name", [](const Model& self) { return self.graph.name(); })
@@ -236,6 +293,12 @@ void BindGraphFacts(GraphClass& graph) {
           "Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot.",
           nb::sig("def save_svg(self, path: str | os.PathLike[str], depth: int | None = None) -> None"))
       .def(
+          "with_dims",
+          [](nb::object self, nb::args one, nb::kwargs dims) {
+            return nb::module_::import_("lockstep._graphs").attr("with_dims")(self, *one, **dims);
+          },
+          kWithDims, nb::sig("def with_dims(self, *one: collections.abc.Mapping[str, int], **dims: int) -> Graph"))
+      .def(
           "initial_value",
           [](const Model& self, nb::handle name) {
             const std::string state = TextOf(name, "the name of a state");
@@ -295,6 +358,8 @@ void BindFunctions(nb::module_& module) {
     return operators;
   });
   module.def("_with_values", &WithValues, "model"_a, "values"_a);
+  module.def("_with_dims", &WithDims, "model"_a, "dims"_a);
+  module.def("_evaluation", &EvaluationOf, "model"_a, "losses"_a, "metrics"_a, "keep_results"_a, "uneven"_a);
   module.def(
       "_train_step",
       [](const Model& model, const std::vector<LossChoice>& losses, const std::vector<OptimizerChoice>& optimizers,

@@ -17,7 +17,7 @@ from images import Images, read_ahead
 from model import BLOCKS, resnet
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from training_run import Run, assign, at_least, batches_in, groups_of, parse, parser, start
+from training_run import Run, at_least, batches_in, groups_of, parse, parser, start
 
 import lockstep as ls
 
@@ -64,20 +64,6 @@ def recipe(model: ls.Graph, arguments: argparse.Namespace, per_epoch: int) -> di
     return {"optimizer": sgd(1e-4), "groups": groups}
 
 
-def evaluate(
-    model: ls.Executable, exe: ls.Executable, images: Images, arguments: argparse.Namespace, world: ls.Communicator
-) -> dict[str, float]:
-    """Every rank classifies its share of each batch; a last batch that is not full is padded, and each image counts once."""
-    assign(model, exe.state)
-    top1, top5 = ls.metrics.Accuracy(), ls.metrics.Accuracy(k=5)
-    numbers = ls.data.batches(np.arange(len(images)), size=arguments.batch, world=world, last="pad")
-    for image, label, weight in read_ahead(images, numbers, arguments.readers):
-        logits = model(image=image)["logits"]
-        top1.add(logits, label, weight)
-        top5.add(logits, label, weight)
-    return {"top1": top1.compute(world), "top5": top5.compute(world)}
-
-
 def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, ls.Executable]:
     training = Images(arguments.data / "train", None, arguments.size)
     classes = training.classes
@@ -92,7 +78,10 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
         batch_statistics=arguments.batch_statistics,
     )
     exe = ls.compile(step, world=world)
-    evaluation = ls.compile(model, world=world)
+    metrics = {"top1": ls.metrics.Accuracy(), "top5": ls.metrics.Accuracy(k=5)}
+    evaluation = ls.compile(
+        ls.evaluation(model, ls.loss.softmax_cross_entropy("logits", "label"), metrics), world=world
+    )
     run = Run(exe, world, arguments, {"images": len(training), "classes": len(classes), "size": arguments.size})
 
     for epoch, first in run.epochs(per_epoch):
@@ -104,7 +93,10 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
         batches = read_ahead(images, numbers, arguments.readers)
         for image, label in run.progress(epoch, first, per_epoch, batches):
             run.add(exe(image=image, label=label)["loss"])
-        run.evaluated(epoch, **evaluate(evaluation, exe, validation, arguments, world))
+        evaluation.state.assign(exe.state)
+        numbers = ls.data.batches(np.arange(len(validation)), size=arguments.batch, world=world, last="pad")
+        found = evaluation.evaluate(read_ahead(validation, numbers, arguments.readers))
+        run.evaluated(epoch, validation_loss=found["loss"], top1=found["top1"], top5=found["top5"])
     run.finish()
     return run, exe
 

@@ -16,7 +16,7 @@ from sample import Sampler
 from text import Windows, read, windows_of_epoch
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from training_run import Run, assign, at_least, batches_in, groups_of, parse, parser, start
+from training_run import Run, at_least, batches_in, groups_of, parse, parser, start
 
 import lockstep as ls
 
@@ -61,18 +61,6 @@ def recipe(model: ls.Graph, arguments: argparse.Namespace, steps: int) -> dict[s
     }
 
 
-def perplexity(model: ls.Executable, exe: ls.Executable, text: Windows, size: int, world: ls.Communicator) -> float:
-    """exp of the mean of -log p of each byte, over all windows; every rank takes its share of each batch."""
-    assign(model, exe.state)
-    result = ls.metrics.Perplexity()
-    for tokens, label, weight in ls.data.batches(text, size=size, world=world, last="pad"):
-        logits = model(tokens=tokens)["logits"].astype(np.float64)  # [batch, 256, length]
-        logits -= logits.max(axis=1, keepdims=True)
-        of_label = np.take_along_axis(logits, label[:, None], axis=1)[:, 0]
-        result.add(np.log(np.exp(logits).sum(axis=1)) - of_label, weight)
-    return result.compute(world)
-
-
 def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, ls.Executable, Any]:
     """The run, the trained executable, and the network that it trained."""
     text, validation = read(arguments.text, arguments.length)
@@ -80,14 +68,15 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
     sizes = {name: getattr(arguments, name) for name in ("layers", "width", "heads", "length", "dropout", "seed")}
     network = arguments.model or gpt(**sizes)
     model = ls.load_onnx(network, dims={"batch": arguments.batch})  # the one-rank program, over the global batch
+    loss = ls.loss.softmax_cross_entropy(logits="logits", target="label")  # of each byte
     step = ls.train_step(
         model,
-        loss=ls.loss.softmax_cross_entropy(logits="logits", target="label"),  # of each byte
+        loss=loss,
         **recipe(model, arguments, per_epoch * arguments.epochs),
         seed=arguments.seed,  # of dropout
     )
     exe = ls.compile(step, world=world)
-    evaluation = ls.compile(model, world=world)
+    evaluation = ls.compile(ls.evaluation(model, loss), world=world)
     run = Run(exe, world, arguments, {"bytes": len(text), "length": arguments.length})
 
     for epoch, first in run.epochs(per_epoch):
@@ -97,8 +86,9 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
         )  # this rank's share of each
         for tokens, label in run.progress(epoch, first, per_epoch, batches):
             run.add(exe(tokens=tokens, label=label)["loss"])
-        held_out = Windows(validation, arguments.length)
-        run.evaluated(epoch, perplexity=perplexity(evaluation, exe, held_out, arguments.batch, world))
+        evaluation.state.assign(exe.state)
+        held_out = ls.data.batches(Windows(validation, arguments.length), size=arguments.batch, world=world, last="pad")
+        run.evaluated(epoch, perplexity=float(np.exp(evaluation.evaluate(held_out)["loss"])))
     run.finish()
     return run, exe, network
 

@@ -17,6 +17,7 @@ from tqdm import tqdm
 import lockstep as ls
 
 HERE = Path(__file__).parent
+LOSS = ls.loss.softmax_cross_entropy(logits="logits", target="label")
 FASHION_MNIST = "/usr/share/datasets/fashion-mnist"  # Debian's package dataset-fashion-mnist
 
 
@@ -88,17 +89,15 @@ def print_header(
     sys.stdout.flush()
 
 
-def accuracy(
+def evaluate(
     model_path: str | Path, exe: ls.Executable, images: np.ndarray, labels: np.ndarray, world: ls.Communicator
-) -> float:
-    """The share of the test set that the trained model gets right; every rank classifies its share of each batch."""
+) -> dict[str, float]:
+    """The loss and the accuracy of the trained model over the test set; every rank has its share of each batch."""
     size = 250 * world.size
-    inference = ls.compile(ls.load_onnx(model_path, dims={"batch": size}), backend="cpu", world=world)
-    inference.state.update({name: exe.state[name] for name in inference.state})
-    right = ls.metrics.Accuracy()
-    for image, label, weight in ls.data.batches(images, labels, size=size, world=world, last="pad"):
-        right.add(inference(image=image)["logits"], label, weight)
-    return right.compute(world)
+    model = ls.load_onnx(model_path, dims={"batch": size})
+    evaluation = ls.compile(ls.evaluation(model, LOSS), backend="cpu", world=world)
+    evaluation.state.assign(exe.state)
+    return evaluation.evaluate(ls.data.batches(images, labels, size=size, world=world, last="pad"))
 
 
 def resume(
@@ -122,7 +121,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Exe
     )  # the one-rank program, over the global batch
     step = ls.train_step(
         model,
-        loss=ls.loss.softmax_cross_entropy(logits="logits", target="label"),
+        loss=LOSS,
         optimizer=optimizer_of(arguments.optimizer, arguments.lr),
     )
     exe = ls.compile(step, backend="cpu", world=world)  # the distribute pass runs in here
@@ -201,11 +200,12 @@ def main() -> None:
 
     exe, first, losses, seconds = train(world, arguments)
     exe.check_replicas()  # bitwise equal on all ranks, or an error
-    test_accuracy = accuracy(arguments.model, exe, *ls.data.mnist(arguments.data, train=False), world)
+    tested = evaluate(arguments.model, exe, *ls.data.mnist(arguments.data, train=False), world)
     ls.save_onnx(exe, arguments.out / "lenet-trained.onnx")
     if world.rank == 0:
         written = write_results(exe, first, losses, arguments.out)
-        print(f"test accuracy {test_accuracy:.4f}")
+        print(f"test loss {tested['loss']:.4f}")
+        print(f"test accuracy {tested['accuracy']:.4f}")
         print(f"trained in {seconds:.1f} s, {len(losses) * arguments.batch / seconds:,.0f} images/s")
         for path, what in written:
             print(f"wrote {path}: {what}")

@@ -15,7 +15,7 @@ from model import unet
 from shapes import CLASSES, Shapes
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from training_run import Run, assign, at_least, batches_in, parse, parser, start
+from training_run import Run, at_least, batches_in, parse, parser, start
 
 import lockstep as ls
 
@@ -47,7 +47,7 @@ def evaluate(
     model: ls.Executable, weights: Mapping[str, np.ndarray], images: Shapes, size: int, world: ls.Communicator
 ) -> np.ndarray:
     """The intersection over union of each class; every rank takes its share of each batch, and a padded last one counts once."""
-    assign(model, weights)
+    model.state.assign(weights)
     confusion = ls.metrics.ConfusionMatrix(len(CLASSES))
     for image, label, weight in ls.data.batches(images, size=size, world=world, last="pad"):
         confusion.add(model(image=image)["logits"], label, weight)

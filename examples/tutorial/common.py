@@ -44,12 +44,9 @@ def training_set(arguments: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]
 def accuracy(weights: Mapping[str, np.ndarray], arguments: argparse.Namespace) -> float:
     """The share of the test set that LeNet with these weights gets right."""
     images, labels = ls.data.mnist(arguments.data, train=False)
-    model = ls.compile(ls.load_onnx(MODEL, dims={"batch": 500}))
-    model.state.update({name: weights[name] for name in model.state})
-    right = ls.metrics.Accuracy()
-    for image, label, weight in ls.data.batches(images, labels, size=500, last="pad"):
-        right.add(model(image=image)["logits"], label, weight)
-    return right.compute()
+    evaluation = ls.compile(ls.evaluation(ls.load_onnx(MODEL, dims={"batch": 500}), LOSS))
+    evaluation.state.assign(weights)
+    return evaluation.evaluate(ls.data.batches(images, labels, size=500, last="pad"))["accuracy"]
 
 
 def gradients(

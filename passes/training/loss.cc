@@ -128,7 +128,9 @@ absl::StatusOr<std::vector<Value>> AddInputs(Graph& graph, const Call& call) {
 
 // The weights of samples by which rows that pad count for nothing.
 absl::StatusOr<Value> WeightsOfRows(Builder& b, const Call& call, const Shape& losses) {
-  if (!call.placement.ok() || !call.placement->is_split(0) || losses.rank() == 0)
+  // Of a batch of one row everything is that row's, and nothing can be split.
+  const bool holds_rows = call.rows.shape()[0] == 1 || (call.placement.ok() && call.placement->is_split(0));
+  if (!holds_rows || losses.rank() == 0)
     return InvalidArgument() << call.what() << ", whose dimension 0 holds no rows of the batch; uneven needs that";
   const absl::StatusOr<Value> rows = RowsOf(b, call.rows, losses[0]);
   if (!rows.ok()) return Annotate(rows.status(), call.what());
@@ -191,21 +193,27 @@ absl::Status Replace(Graph& graph, Value stand_in, Value given, const LossWeight
   return absl::OkStatus();
 }
 
-absl::StatusOr<Value> AddReduced(Graph& graph, const Call& call) {
+bool HasWeights(const Call& call) {
+  return call.rows || call.options.contains("sample_weight") || call.options.contains("element_weight");
+}
+
+// Checks the call, and adds the inputs of the loss.
+absl::StatusOr<std::vector<Value>> CheckAndAddInputs(Graph& graph, const Call& call) {
   RETURN_IF_ERROR(CheckPrediction(call));
-  const LossReduction reduction = ReductionOf(call.options);
-  const bool weighs_elements = call.options.contains("element_weight");
-  if (weighs_elements && reduction == LossReduction::kBatchMean)
+  if (call.options.contains("element_weight") && ReductionOf(call.options) == LossReduction::kBatchMean)
     return InvalidArgument() << call.name() << ": batchmean counts samples, which element_weight does not weigh; "
                              << "sample_weight does";
-  const bool has_weights = weighs_elements || call.rows || call.options.contains("sample_weight");
-  ASSIGN_OR_RETURN(std::vector<Value> inputs, AddInputs(graph, call));
-  Builder b(graph, nullptr, "loss");
-  if (call.loss.whole && !has_weights) {
-    const Value value = call.loss.whole({b, call.predictions, inputs, call.options}, reduction);
-    RETURN_IF_ERROR(Annotate(b.status(), call.name()));
-    if (value) return value;
-  }
+  return AddInputs(graph, call);
+}
+
+// The losses of the elements, and their weights, which are added as inputs.
+struct WeighedLosses {
+  LossElements elements;
+  LossWeights weights;
+};
+
+absl::StatusOr<WeighedLosses> AddElements(Graph& graph, Builder& b, const Call& call, std::vector<Value> inputs) {
+  const bool has_weights = HasWeights(call);
   const std::vector<Value> given = inputs;
   if (has_weights) {  // of what shape they are, the losses say: until then others stand for the inputs
     for (Value& value : inputs) value = b.Op("reshape", {value}, {{"shape", value.shape().dims()}});
@@ -221,9 +229,73 @@ absl::StatusOr<Value> AddReduced(Graph& graph, const Call& call) {
                    AddWeights(graph, call, elements.losses.shape(), stand_ins.empty() ? nullptr : stand_ins[0].node));
   for (size_t i = 0; has_weights && i < given.size(); ++i)
     RETURN_IF_ERROR(Replace(graph, stand_ins[i], given[i], weights));
-  weights = {Widened(b, weights.samples), Widened(b, weights.elements)};
-  const Value value = b.Convert(ReduceLosses(b, elements, weights, reduction), call.predictions[0].dtype());
+  return WeighedLosses{elements, {Widened(b, weights.samples), Widened(b, weights.elements)}};
+}
+
+absl::StatusOr<Value> AddReduced(Graph& graph, const Call& call) {
+  ASSIGN_OR_RETURN(std::vector<Value> inputs, CheckAndAddInputs(graph, call));
+  const LossReduction reduction = ReductionOf(call.options);
+  Builder b(graph, nullptr, "loss");
+  if (call.loss.whole && !HasWeights(call)) {
+    const Value value = call.loss.whole({b, call.predictions, inputs, call.options}, reduction);
+    RETURN_IF_ERROR(Annotate(b.status(), call.name()));
+    if (value) return value;
+  }
+  ASSIGN_OR_RETURN(const WeighedLosses losses, AddElements(graph, b, call, std::move(inputs)));
+  const Value value =
+      b.Convert(ReduceLosses(b, losses.elements, losses.weights, reduction), call.predictions[0].dtype());
   RETURN_IF_ERROR(Annotate(b.status(), call.name()));
+  return value;
+}
+
+absl::StatusOr<LossSum> AddSummed(Graph& graph, const Call& call) {
+  ASSIGN_OR_RETURN(std::vector<Value> inputs, CheckAndAddInputs(graph, call));
+  Builder b(graph, nullptr, "loss");
+  ASSIGN_OR_RETURN(const WeighedLosses losses, AddElements(graph, b, call, std::move(inputs)));
+  const LossSum sum = SumLosses(b, losses.elements, losses.weights, ReductionOf(call.options));
+  RETURN_IF_ERROR(Annotate(b.status(), call.name()));
+  return sum;
+}
+
+void AddReductionOptions(Loss& loss) {
+  if (!loss.elements) return;
+  const std::vector<OptionDef> shared = ReductionOptions(loss.has_batchmean);
+  loss.options.insert(loss.options.end(), shared.begin(), shared.end());
+}
+
+const Loss* Find(const std::vector<Loss>& list, std::string_view name) {
+  const auto it = std::find_if(list.begin(), list.end(), [&](const Loss& loss) { return loss.name == name; });
+  return it == list.end() ? nullptr : &*it;
+}
+
+absl::StatusOr<AttributeMap> CompleteOptionsOf(const Loss& loss, const LossSpec& spec) {
+  if (!std::isfinite(spec.factor))
+    return InvalidArgument() << "loss " << loss.name << ": its factor is " << spec.factor
+                             << ", expected a finite number";
+  return CompleteOptions("loss " + loss.name, loss.options, spec.options);
+}
+
+absl::StatusOr<Call> CallOf(const Graph& graph, const Loss& loss, const LossSpec& spec, Value rows) {
+  ASSIGN_OR_RETURN(AttributeMap options, CompleteOptionsOf(loss, spec));
+  ASSIGN_OR_RETURN(std::vector<Value> predictions, FindPredictions(graph, loss, spec));
+  Call call{loss,
+            spec,
+            std::move(options),
+            std::move(predictions),
+            loss.elements ? PlacementOfResult(graph, spec.predictions[0], std::string(kDataAxis)) : Placement(),
+            rows};
+  if (!loss.elements && rows)
+    return InvalidArgument() << call.what() << ", which the model reduces itself, over rows that pad, too; uneven "
+                             << "needs a loss that knows which rows are there";
+  return call;
+}
+
+absl::StatusOr<Value> TimesFactor(Graph& graph, const Call& call, Value value) {
+  if (call.spec.factor == 1) return value;
+  if (!IsFloat(value.dtype())) return InvalidArgument() << call.what() << ", expected floats";
+  Builder b(graph, nullptr, "loss");
+  value = b.Scale(value, call.spec.factor);
+  RETURN_IF_ERROR(b.status());
   return value;
 }
 
@@ -262,56 +334,61 @@ const std::vector<Loss>& AllLosses() {
         losses::Ctc(),
         ResultItself(),
     };
-    for (Loss& loss : list) {
-      if (!loss.elements) continue;
-      const std::vector<OptionDef> shared = ReductionOptions(loss.has_batchmean);
-      loss.options.insert(loss.options.end(), shared.begin(), shared.end());
-    }
+    for (Loss& loss : list) AddReductionOptions(loss);
+    return list;
+  }();
+  return all;
+}
+
+const std::vector<Loss>& AllMetrics() {
+  static const std::vector<Loss> all = [] {
+    std::vector<Loss> list = {losses::Accuracy()};
+    for (Loss& loss : list) AddReductionOptions(loss);
     return list;
   }();
   return all;
 }
 
 absl::StatusOr<const Loss*> FindLoss(std::string_view name) {
+  if (const Loss* const loss = Find(AllLosses(), name)) return loss;
   std::vector<std::string> names;
-  for (const Loss& loss : AllLosses()) {
-    if (loss.name == name) return &loss;
-    names.push_back(loss.name);
-  }
+  for (const Loss& loss : AllLosses()) names.push_back(loss.name);
   return NotFound() << "unknown loss '" << name << "'; there are " << Joined(names);
 }
 
 absl::StatusOr<AttributeMap> ResolveLoss(const LossSpec& spec) {
   ASSIGN_OR_RETURN(const Loss* const loss, FindLoss(spec.name));
-  if (!std::isfinite(spec.factor))
-    return InvalidArgument() << "loss " << loss->name << ": its factor is " << spec.factor
-                             << ", expected a finite number";
-  return CompleteOptions("loss " + loss->name, loss->options, spec.options);
+  return CompleteOptionsOf(*loss, spec);
 }
 
 absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec, Value rows) {
-  ASSIGN_OR_RETURN(AttributeMap options, ResolveLoss(spec));
-  const Loss& loss = **FindLoss(spec.name);
-  ASSIGN_OR_RETURN(std::vector<Value> predictions, FindPredictions(graph, loss, spec));
-  const Call call{loss,
-                  spec,
-                  std::move(options),
-                  std::move(predictions),
-                  loss.elements ? PlacementOfResult(graph, spec.predictions[0], std::string(kDataAxis)) : Placement(),
-                  rows};
+  ASSIGN_OR_RETURN(const Loss* const loss, FindLoss(spec.name));
+  ASSIGN_OR_RETURN(const Call call, CallOf(graph, *loss, spec, rows));
   Value value = call.predictions[0];
-  if (loss.elements) {
+  if (loss->elements) {
     ASSIGN_OR_RETURN(value, AddReduced(graph, call));
-  } else if (rows) {
-    return InvalidArgument() << call.what() << ", which the model reduces itself, over rows that pad, too; uneven "
-                             << "needs a loss that knows which rows are there";
   }
-  if (spec.factor == 1) return value;
-  if (!IsFloat(value.dtype())) return InvalidArgument() << call.what() << ", expected floats";
-  Builder b(graph, nullptr, "loss");
-  value = b.Scale(value, spec.factor);
-  RETURN_IF_ERROR(b.status());
-  return value;
+  return TimesFactor(graph, call, value);
+}
+
+absl::StatusOr<LossSum> AddLossSum(Graph& graph, const LossSpec& spec, Value rows) {
+  const Loss* loss = Find(AllMetrics(), spec.name);
+  if (loss == nullptr) {
+    ASSIGN_OR_RETURN(loss, FindLoss(spec.name));
+  }
+  ASSIGN_OR_RETURN(const Call call, CallOf(graph, *loss, spec, rows));
+  LossSum sum{call.predictions[0], {}};
+  if (loss->elements) {
+    ASSIGN_OR_RETURN(sum, AddSummed(graph, call));
+  } else if (sum.sum.shape().rank() > 0 || !IsFloat(sum.sum.dtype())) {
+    return InvalidArgument() << call.what() << ", expected a float scalar";
+  } else {  // one number for each batch
+    Builder b(graph, nullptr, "loss");
+    sum.count = b.SplatLike(1, sum.sum);
+    RETURN_IF_ERROR(b.status());
+  }
+  ASSIGN_OR_RETURN(sum.sum, TimesFactor(graph, call, sum.sum));
+  return sum;
 }
 
 absl::StatusOr<Value> AddLosses(Graph& graph, const std::vector<LossSpec>& specs, Value rows) {

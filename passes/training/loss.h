@@ -88,6 +88,8 @@ struct Loss {
 
 // In the order of the list.
 const std::vector<Loss>& AllLosses();
+// What an evaluation may count beside losses; described as these are, and without gradients.
+const std::vector<Loss>& AllMetrics();
 // The error lists those that there are.
 absl::StatusOr<const Loss*> FindLoss(std::string_view name);
 
@@ -106,6 +108,14 @@ absl::StatusOr<AttributeMap> ResolveLoss(const LossSpec& spec);
 // Adds the loss, times its factor, and its inputs; returns the scalar, and adds no result. `rows` (uneven.h), which may
 // be null, says which rows of the batch count. Errors name the loss, the option, the result or the input.
 absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec, Value rows = {});
+
+// A loss as what several batches can add up: `sum` / `count`, or `sum` where `count` is null. Scalars.
+struct LossSum {
+  Value sum, count;
+};
+
+// The same of a loss or a metric, as that: in 32 bits where the prediction is of 16.
+absl::StatusOr<LossSum> AddLossSum(Graph& graph, const LossSpec& spec, Value rows = {});
 
 // The sum of at least one loss. Losses may share results and inputs; one whose dtype is not that of the first is an
 // error.

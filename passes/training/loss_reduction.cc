@@ -60,18 +60,30 @@ LossReduction ReductionOf(const AttributeMap& options) {
   return name == "sum" ? LossReduction::kSum : name == "mean" ? LossReduction::kMean : LossReduction::kBatchMean;
 }
 
+LossSum SumLosses(Builder& b, const LossElements& elements, const LossWeights& weights, LossReduction reduction) {
+  if (!elements.losses) return {};
+  const Shape& shape = elements.losses.shape();
+  const Value weight = WeightOfElements(b, weights, shape);
+  const Value sum = SumOf(b, Weighted(b, elements.losses, weight));
+  const auto number = [&](int64_t count) {
+    return b.Splat(static_cast<double>(count), TensorType{elements.losses.dtype(), Shape()});
+  };
+  if (reduction == LossReduction::kSum || !sum) return {sum, {}};
+  if (reduction == LossReduction::kBatchMean)
+    return {sum, weights.samples ? SumOf(b, weights.samples) : number(shape[0])};
+  if (elements.counts) return {sum, SumOf(b, Weighted(b, elements.counts, weight))};
+  return {sum, weight ? CountOf(b, weights, weight, shape) : number(shape.num_elements())};
+}
+
 Value ReduceLosses(Builder& b, const LossElements& elements, const LossWeights& weights, LossReduction reduction) {
   if (!elements.losses) return Value();
   const Shape& shape = elements.losses.shape();
-  const bool is_mean = reduction == LossReduction::kMean;
-  const Value weight = WeightOfElements(b, weights, shape);
-  if (is_mean && !weight && !elements.counts) return b.ReduceMean(elements.losses, AllDims(shape));
-  const Value sum = SumOf(b, Weighted(b, elements.losses, weight));
-  if (reduction == LossReduction::kSum || !sum) return sum;
-  if (is_mean && elements.counts) return b.Div(sum, SumOf(b, Weighted(b, elements.counts, weight)));
-  if (is_mean) return b.Div(sum, CountOf(b, weights, weight, shape));
-  if (weights.samples) return b.Div(sum, SumOf(b, weights.samples));
-  return b.Scale(sum, 1.0 / static_cast<double>(shape[0]));
+  const bool is_mean = reduction == LossReduction::kMean, weighs = weights.samples || weights.elements;
+  if (is_mean && !weighs && !elements.counts) return b.ReduceMean(elements.losses, AllDims(shape));
+  if (reduction == LossReduction::kBatchMean && !weights.samples)
+    return b.Scale(SumOf(b, elements.losses), 1.0 / static_cast<double>(shape[0]));
+  const LossSum loss = SumLosses(b, elements, weights, reduction);
+  return loss.count ? b.Div(loss.sum, loss.count) : loss.sum;
 }
 
 }  // namespace lockstep::passes

@@ -29,6 +29,9 @@ struct LossWeights {
   Value samples, elements;
 };
 
+// The sum and the count by which the loss is their quotient, of the losses' dtype.
+LossSum SumLosses(Builder& b, const LossElements& elements, const LossWeights& weights, LossReduction reduction);
+
 // A scalar of the losses' dtype. Where nothing counts, the mean is 0 / 0, which is NaN.
 Value ReduceLosses(Builder& b, const LossElements& elements, const LossWeights& weights, LossReduction reduction);
 

@@ -56,7 +56,7 @@ def compile(
     limit of memory, which changes no bit), and so are builds, libraries, processors and numbers of threads, whose kernels may compute different bits. Later calls compare
     more: that all ranks call the same program and have assigned the same states, and, in the first call and every
     `check_every`-th, that inputs and states which should be equal are. Only what neither communicates nor updates states that
-    ranks have in common, such as an evaluation, each rank may call as often as it likes.
+    ranks have in common, such as a model that predicts, each rank may call as often as it likes.
 
     With `LOCKSTEP_DUMP=directory` in the environment the graph after each pass that changed it is written to a new folder there,
     `<graph>` or, of several ranks, `<graph>.rank<r>`; a compilation that fails also leaves the graph on which it failed, which

@@ -30,7 +30,8 @@ def load_onnx(
     Args:
       model: the path of a file; or the model itself, serialized or as an `onnx.ModelProto`.
       dims: the extents of its symbolic dimensions, by name. They are global: `{"batch": 128}` is 128 in all; who wants 64
-        on each rank writes `64 * world.size`. A dimension that the file fixes is given by its place: `{"x:0": 128}`.
+        on each rank writes `64 * world.size`. A dimension that the file fixes is given by its place: `{"x:0": 128}`. `Graph.with_dims`
+        gives the graph other extents later.
       split: the inputs that the ranks share, and along which dimension: `{"x": 0}`; `{}` is none. If None, along dimension
         0 those whose dimension 0 is symbolic, or is given by its place.
       values: what inputs will hold, for models whose inputs decide shapes, such as the shape of a Reshape. The inputs that an
@@ -58,6 +59,13 @@ def load_onnx(
     if isinstance(model, bytes):
         return _lockstep._load_onnx("<model>", model, extents, shared, known, fixed, learnt)
     return _lockstep._load_onnx(_check.path(model), None, extents, shared, known, fixed, learnt)
+
+
+def with_dims(graph: Graph, dims: Mapping[str, int] | None = None, /, **named: int) -> Graph:
+    """See Graph.with_dims."""
+    if dims is not None and named:
+        raise Error("with_dims: give dimensions as one dict, or by keywords")
+    return _lockstep._with_dims(graph, _check.extents("with_dims", named if dims is None else dims))
 
 
 def parse(text: str) -> Graph:

@@ -227,6 +227,27 @@ class Graph:
         Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot.
         """
 
+    def with_dims(self, *one: Mapping[str, int], **dims: int) -> Graph:
+        """
+        The same model with other extents of its symbolic dimensions, such as a batch of one sample: model.with_dims(batch=1).
+
+        The model is the one that `load_onnx` or `from_torch` made, or `load_weights` of that. Nothing is read or exported again, and the states
+        of the new graph have the names, shapes and values of those of this one, whose results it computes for the same rows.
+
+        Args:
+          dims: extents by name, as of `load_onnx`; or in place of them one dict, whose names may be places: {"x:0": 1}. Dimensions
+            that are not named keep their extents.
+
+        Raises:
+          Error: if there is no dimension of that name, or the model cannot have that extent; or if the graph was made of a model, such as a training
+            step, or of a text.
+
+        Example:
+          >>> one = lockstep.compile(model.with_dims(batch=1))
+          >>> one.state.assign(exe.state)
+          >>> one(image=image[None])["logits"]
+        """
+
     def initial_value(self, state: str) -> numpy.ndarray:
         """The value with which a state starts; zeros unless the model gives one."""
 
@@ -254,6 +275,10 @@ def _load_onnx(path: str, bytes: bytes | None, dims: Mapping[str, int], split: M
 def _onnx_operators() -> list[tuple[str, int, int]]: ...
 
 def _with_values(model: Graph, values: Mapping[str, object]) -> Graph: ...
+
+def _with_dims(model: Graph, dims: Mapping[str, int]) -> Graph: ...
+
+def _evaluation(model: Graph, losses: Sequence[tuple[str, Sequence[str], Sequence[str], Mapping[str, bool | int | float | str | Sequence[float]], float]], metrics: Sequence[tuple[str, Sequence[tuple[str, Sequence[str], Sequence[str], Mapping[str, bool | int | float | str | Sequence[float]], float]]]], keep_results: bool, uneven: bool) -> Graph: ...
 
 def _train_step(model: Graph, losses: Sequence[tuple[str, Sequence[str], Sequence[str], Mapping[str, bool | int | float | str | Sequence[float]], float]], optimizers: Sequence[tuple[str, str, Mapping[str, bool | int | float | str | Sequence[float]], Sequence[str]]], clipping: tuple[str, float], average: bool, trained: Sequence[str], frozen: Sequence[str], keep_results: bool, accumulate: int, statistics: str, dropout: bool, seed: int, precision: str, uneven: bool) -> Graph: ...
 
@@ -295,6 +320,28 @@ class Executable:
         Example:
           >>> for result in exe.joined({"image": image, "label": label} for image, label in shard):
           ...     print(result["loss"], result["rows"])
+        """
+
+    def evaluate(self, batches: Iterable[Mapping[str, Any] | Sequence[Any]]) -> dict[str, float]:
+        """
+        Calls a program of `lockstep.evaluation` with each of this rank's batches, and returns the loss and the metrics of all samples of
+        all ranks, as if they had been one batch. All ranks call it.
+
+        Ranks may have different numbers of batches, or none, and a batch fewer rows than a rank's share. With uneven=False batches are full,
+        and equally many on each rank.
+
+        Args:
+          batches: the inputs of each call: by name, or as a tuple in order, the model's, the loss's, and perhaps `rows`.
+
+        Returns:
+          `loss` and each metric, NaN where nothing counts; and, but for uneven=False, `rows`, how many there were.
+
+        Raises:
+          Error: of a batch with other inputs, of which the other ranks hear; or if the program is no evaluation.
+
+        Example:
+          >>> evaluation.evaluate(lockstep.data.batches(images, labels, size=1000, world=world, last="pad"))
+          {'loss': 0.3021, 'accuracy': 0.8931, 'rows': 10000}
         """
 
     def _world(self) -> Communicator: ...

@@ -50,7 +50,8 @@ def from_torch(
     Args:
       module: in the mode, training or evaluation, that its parts are to be imported in.
       example_inputs: what `forward` takes, by place or by name; no dimension that `dims` names may be 0 or 1.
-      dims: as of `load_onnx`. A name, such as "batch", stands for dimension 0 of all example inputs that have one.
+      dims: as of `load_onnx`. A name, such as "batch", stands for dimension 0 of all example inputs that have one. `Graph.with_dims`
+        gives the graph other extents later, without another export.
       split: as of `load_onnx`.
       dynamic_shapes: as of `torch.export`, if other dimensions are symbolic; then `dims` gives those by their names.
       output_names: of the results, in order.
@@ -95,7 +96,7 @@ def from_torch(
                 f"output_names has {len(names)} names, {type(module).__name__} {len(program.model.graph.outputs)} results"
             )
         if finds_batch:
-            extents = _renamed(program, module, extents)
+            _name_batch(program, module, extents)
         _name_as_pytorch_does(program, module)
         note_indices(program)
         resize_as_pytorch_does(type(module).__name__, program, place_of)
@@ -215,12 +216,13 @@ def _batch_shapes(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[st
     return {name: shape_of(value) for name, value in inputs.items()}
 
 
-def _renamed(program: torch.onnx.ONNXProgram, module: torch.nn.Module, dims: dict[str, int]) -> dict[str, int]:
-    """`dims` with the name that the batch has in the program: the exporter makes up another where it is given plain numbers."""
+def _name_batch(program: torch.onnx.ONNXProgram, module: torch.nn.Module, dims: Mapping[str, int]) -> None:
+    """Gives the batch the name that it has in `dims`: the exporter makes up another where it is given plain numbers."""
     symbols = [name for name in dims if ":" not in name]
     if not symbols:
-        return dims
-    inputs = {value.name: value.shape for value in program.model.graph.inputs if value.shape}
+        return
+    graph = program.model.graph
+    inputs = {value.name: value.shape for value in graph.inputs if value.shape}
     found = {str(shape[0]) for shape in inputs.values() if not isinstance(shape[0], int)}
     if not found:
         shapes = ", ".join(f"{name} {list(shape)}" for name, shape in inputs.items())
@@ -228,9 +230,13 @@ def _renamed(program: torch.onnx.ONNXProgram, module: torch.nn.Module, dims: dic
             f"from_torch: {type(module).__name__} takes the batch of the example inputs alone ({shapes}), as it makes something of "
             f"that size; give dims by place, such as {next(iter(inputs))}:0, instead of {symbols[0]}"
         )
-    return {name: extent for name, extent in dims.items() if ":" in name} | {
-        name: dims[symbols[0]] for name in (symbols if symbols[0] in found else sorted(found))
-    }
+    if symbols[0] in found:
+        return
+    values = [*graph.inputs, *(output for node in graph for output in node.outputs)]
+    for value in values:
+        for i, extent in enumerate(value.shape or ()):
+            if str(extent) in found:
+                value.shape[i] = symbols[0]
 
 
 @contextlib.contextmanager

@@ -18,9 +18,9 @@ from ._placements import choices, chosen
 from ._plan import Plan
 from ._train_step import train_step
 from ._trainer_data import Inputs
-from ._trainer_evaluation import Evaluation, Measured
+from ._trainer_evaluation import Evaluation, Measured, goodness
 from ._trainer_options import divided, optimizer_of, uneven_of, world_of
-from ._trainer_progress import with_progress
+from ._trainer_progress import show_results, with_progress
 from .loss import Loss
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Trainer:
       >>> loss = lockstep.loss.softmax_cross_entropy("logits", "label")
       >>> trainer = lockstep.Trainer(model, loss, "sgd", {"learning_rate": 0.1}, kvstore=store)
       >>> trainer.fit((images, labels), validation=(test_images, test_labels), epochs=4)
-      [{'epoch': 1, 'step': 469, 'loss': 0.6137, 'accuracy': 0.8367}, ...
+      [{'epoch': 1, 'step': 469, 'loss': 0.6137, 'validation_loss': 0.4702, 'accuracy': 0.8367}, ...
     """
 
     def __init__(
@@ -106,10 +106,11 @@ class Trainer:
             choices(of_compile.get("split"), placements), [each.name for each in (*model.inputs, *model.states)]
         )
         evaluated |= {"split": placed} if placed else {}
-        self._evaluation = Evaluation(model, loss, self._inputs, self._world, evaluated)
+        self._evaluation = Evaluation(model, loss, self._inputs, self._world, self._uneven, evaluated)
         self._epoch, self._first = 0, 0
         self._losses: list[float] = []
         self._history: list[Results] = []
+        self._best: tuple[str, float] | None = None  # by what, and how good
 
     # --- What there is
 
@@ -170,6 +171,8 @@ class Trainer:
         metrics: Mapping[str, Measured] | None = None,
         progress: bool = True,
         curve: str | os.PathLike[str] | None = None,
+        best: str | os.PathLike[str] | None = None,
+        best_by: str | Callable[[Results], float] = "validation_loss",
     ) -> list[Results]:
         """Trains for so many epochs more.
 
@@ -184,22 +187,35 @@ class Trainer:
           metrics: as of `evaluate`.
           progress: whether rank 0 shows a bar, if tqdm is installed; where stderr is no terminal, a line every ten seconds.
           curve: the file of a picture of losses and metrics that rank 0 writes, such as "loss.png".
+          best: the file that has the states of the best epoch so far, as `save_states` writes them; `load_states` goes back to it.
+          best_by: what the best epoch is of: "validation_loss", the lowest; the name of an `Accuracy`, the highest, or of a `Perplexity`,
+            the lowest, among `metrics`; or a function of an epoch's results that is larger the better they are. An epoch for which it
+            is no finite number is not the best.
 
         Returns:
-          For each epoch a dict: `epoch` from 1, `step`, the mean `loss` over the rows that were trained on, and the metrics.
+          For each epoch a dict: `epoch` from 1, `step`, and the mean `loss` over the rows that were trained on; with `validation`
+          the `validation_loss`, and the metrics.
         """
         epochs = _check.integer("fit: epochs", epochs, 0)
         seed = None if seed is None else _check.integer("fit: seed", seed, 0)
         path = None if curve is None else _check.path(curve)
+        best = None if best is None else _check.path(best)
+        is_good = None
         if validation is not None:
-            self._evaluation.metrics(metrics)  # says now what is wrong with them
+            is_good = goodness(best_by, self._evaluation.metrics(metrics))  # says now what is wrong with them
+        elif best is not None:
+            raise Error("fit: best is of an evaluation after each epoch; give validation, too")
         begin = len(self._history)
         for _ in range(epochs):
             results = self._fit_epoch(train, seed, progress, f"epoch {self._epoch + 1}/{self._epoch + epochs}")
             self._epoch += 1
             results = {"epoch": self._epoch, "step": self._exe.step, **results}
             if validation is not None:
-                results |= self.evaluate(validation, metrics)
+                found = self.evaluate(validation, metrics)
+                results |= {"validation_loss": found.pop("loss"), **found}
+                show_results(f"epoch {self._epoch}", results, progress and self._world.rank == 0)
+                if best is not None:
+                    self._keep_best(best, best_by, is_good, results)
             self._history.append(results)
             epochs -= 1
             if self._is_stopped(callbacks, results):
@@ -259,6 +275,25 @@ class Trainer:
 
         return "stop" in on_all_ranks(self._world, "the callbacks of fit() of a Trainer", call)
 
+    def _keep_best(
+        self,
+        path: str,
+        best_by: str | Callable[[Results], float],
+        goodness: Callable[[Results], float],
+        results: Results,
+    ) -> None:
+        """Writes the states if the results are better than those before. Rank 0 decides."""
+        by = best_by if isinstance(best_by, str) else "a function"
+        told = on_all_ranks(
+            self._world,
+            "fit() of a Trainer",
+            lambda: repr(_check.number("fit: what best_by gives", goodness(dict(results)))),
+        )
+        value = float(told[0])
+        if np.isfinite(value) and (self._best is None or self._best[0] != by or value > self._best[1]):
+            self._best = (by, value)
+            self.save_states(path)
+
     def _draw(self, path: str) -> str:
         if self._world.rank == 0:
             _curve.draw(path, self._first, self._losses, self._history)
@@ -267,17 +302,21 @@ class Trainer:
     # --- Evaluation
 
     def evaluate(self, data: Data, metrics: Mapping[str, Measured] | None = None) -> Results:
-        """What metrics say of the model, over the samples of all workers, each of which counts once. With `average` it has the averaged
-        weights.
+        """The loss and metrics of the model, over the samples of all workers, each of which counts once. With `average` it has the
+        averaged weights.
 
         Args:
           data: as `train` of `fit`, but for functions. Batches may have fewer rows than a share.
           metrics: of `lockstep.metrics`, by name; they start anew. One gets the results that the loss is of, and its target; in a tuple
-            with a function, as in (Mean(), f), what f(results, batch) gives for each row, both by name. None is the accuracy, of a
-            softmax cross-entropy.
+            with a function, as in (Mean(), f), what f(results, batch) gives for each row, both by name. None is the accuracy where
+            the loss is of scores and labels, and nothing for others.
+
+        Returns:
+          `loss`, and each metric by its name.
         """
         chosen = self._evaluation.metrics(metrics)
-        batches = self._guarded(self._inputs.epoch(lambda: data, None, "pad"))
+        last = "pad" if self._evaluation.takes_part_of_a_batch else "drop"
+        batches = self._guarded(self._inputs.epoch(lambda: data, None, last))
         states = self._exe.state.averaged() if self._is_averaged else self._exe.state
         return self._evaluation.run(states, batches, chosen, self._checked)
 
@@ -288,7 +327,8 @@ class Trainer:
 
         The file appears complete or not at all; it is one of `Executable.save`, from which any number of workers goes on.
         """
-        self._exe.save(path, metadata={"epoch": self._epoch})
+        best = {} if self._best is None else {"best_by": self._best[0], "best": self._best[1]}
+        self._exe.save(path, metadata={"epoch": self._epoch, **best})
 
     def load_states(self, path: str | os.PathLike[str]) -> None:
         """Goes on from such a file, with the batches that come next. All workers call it, and each reads the file.
@@ -298,6 +338,7 @@ class Trainer:
         """
         metadata = self._exe.load(path)
         self._epoch = int(metadata.get("epoch", 0))
+        self._best = (str(metadata["best_by"]), float(metadata["best"])) if "best" in metadata else None
         self._losses, self._history = [], []
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from ._checkpoint import on_all_ranks
 from ._errors import Error
 from ._lockstep import Communicator
+from ._named_inputs import by_name
 from .data import batches
 
 Batch = dict[str, Any]  # inputs by name; `rows` are weights, 1 for a row that is there
@@ -28,27 +29,8 @@ class Inputs:
         self.share = size // along_data
 
     def by_name(self, batch: Any) -> Batch:
-        """The arrays of a batch by name. One array more than there are inputs are the rows' weights.
-
-        Raises:
-          Error: if there are too many or too few, or of another name.
-        """
-        if isinstance(batch, Mapping):
-            unknown = [name for name in batch if name not in (*self.names, "rows")]
-            missing = [name for name in self.names if name not in batch]
-            if unknown or (missing and batch):
-                wrong = f"has no {missing[0]}" if missing else f"has {unknown[0]!r}"
-                raise Error(f"Trainer: a batch {wrong}; the step's inputs are {', '.join(self.names)}")
-            return dict(batch)
-        if not isinstance(batch, (tuple, list)):
-            raise Error(
-                f"Trainer: a batch is a {type(batch).__name__}, expected arrays by name, or a tuple of {', '.join(self.names)}"
-            )
-        if len(batch) not in (len(self.names), len(self.names) + 1):
-            raise Error(
-                f"Trainer: a batch has {len(batch)} arrays, expected {', '.join(self.names)}, and rows where it is padded"
-            )
-        return dict(zip([*self.names, "rows"], batch, strict=False))
+        """The arrays of a batch by name. One array more than there are inputs are the rows' weights."""
+        return by_name("Trainer", self.names, batch)
 
     def epoch(self, data: Callable[[], Any], seed: int | None, last: str) -> Iterable[Any]:
         """The batches of an epoch: of arrays or a data set, cut into them; or as they are. All workers call it; an Error of one is

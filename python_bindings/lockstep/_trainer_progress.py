@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from numbers import Real
 from typing import Any, TextIO
 
 _LINE_SECONDS = 10.0  # from line to line
@@ -31,6 +32,15 @@ def with_progress(
         for result in progress:
             yield result
             progress.set_postfix(loss=f"{loss():.4f}", refresh=False)
+
+
+def show_results(name: str, results: Mapping[str, Any], shown: bool) -> None:
+    """A line of the numbers that an evaluation gave."""
+    if shown:
+        told = {
+            key: value for key, value in results.items() if isinstance(value, Real) and key not in ("epoch", "step")
+        }
+        print(f"{name}: " + ", ".join(f"{key} {value:.4f}" for key, value in told.items()), file=sys.stderr)
 
 
 class _Lines:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ._errors import Error, NoSuchState
+from ._errors import Error, NoSuchState, listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,12 +96,30 @@ class State(MutableMapping[str, "np.ndarray"]):
     def __delitem__(self, name: str) -> None:
         raise TypeError("the states of an executable cannot be removed")
 
+    def assign(self, values: Mapping[str, Any]) -> None:
+        """Gives each state its value in `values`, which may have others, such as what an optimizer keeps.
+
+        Example:
+          >>> evaluation.state.assign(exe.state)
+
+        Raises:
+          Error: before anything is changed, naming a state that has no value there.
+        """
+        if not isinstance(values, Mapping):
+            raise Error(f"assign: values is {values!r}, expected values by name, such as exe.state")
+        missing = next((name for name in self if name not in values), None)
+        if missing is not None:
+            raise Error(
+                f"assign: there is no value for the state {missing}; there are {listed([str(name) for name in values])}"
+            )
+        for name in self:
+            self[name] = values[name]
+
     def averaged(self) -> dict[str, np.ndarray]:
         """All states by name, with their averages in the place of those that have one (`train_step(average=…)`).
 
         Example:
-          >>> averaged = exe.state.averaged()
-          >>> evaluation.state.update({name: averaged[name] for name in evaluation.state})
+          >>> evaluation.state.assign(exe.state.averaged())
 
         Raises:
           Error: if the step keeps no averages.

@@ -5,9 +5,8 @@ step with `average=` keeps the average of each trained state `w` in the state `w
 
 Example:
   >>> step = lockstep.train_step(model, loss, optimizer, average=lockstep.average.exponential(0.999))
-  >>> exe, evaluation = lockstep.compile(step), lockstep.compile(model)
-  >>> averaged = exe.state.averaged()
-  >>> evaluation.state.update({name: averaged[name] for name in evaluation.state})
+  >>> exe, evaluation = lockstep.compile(step), lockstep.compile(lockstep.evaluation(model, loss))
+  >>> evaluation.state.assign(exe.state.averaged())
 """
 
 from __future__ import annotations

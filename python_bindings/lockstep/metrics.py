@@ -5,14 +5,15 @@ So the result does not depend on the number of ranks; nor on how samples are pad
 `data.batches(last="pad")` gives are passed on: what weighs 0 is not looked at. Of ranks in a mesh those that differ along other axes
 than "data" have the same samples: `compute(world, mesh)` counts them once.
 
+`lockstep.evaluation` makes a program that computes a loss and accuracies itself.
+
 Example:
-  >>> evaluation = lockstep.compile(model, world=world)
-  >>> accuracy, loss = lockstep.metrics.Accuracy(), lockstep.metrics.Mean()
+  >>> trained = lockstep.compile(model, world=world)
+  >>> confusion = lockstep.metrics.ConfusionMatrix(10)
   >>> for image, label, weight in lockstep.data.batches(images, labels, size=1000, world=world, last="pad"):
-  ...     logits = evaluation(image=image)["logits"]
-  ...     accuracy.add(logits, label, weight)
-  >>> accuracy.compute(world)
-  0.8931
+  ...     confusion.add(trained(image=image)["logits"], label, weight)
+  >>> confusion.compute(world).trace()
+  8931.0
 """
 
 from __future__ import annotations
@@ -109,6 +110,10 @@ class Accuracy(Metric):
         super().__init__((2,))
         self._k = _check.integer("Accuracy: k", k, low=1)
         self._ignored = None if ignore_index is None else _check.integer("Accuracy: ignore_index", ignore_index)
+
+    def _options(self) -> dict[str, int]:
+        """As a program that computes it takes them."""
+        return {"k": self._k} | ({} if self._ignored is None else {"ignore_index": self._ignored})
 
     def add(self, scores: Any, labels: Any, weight: Any = 1.0) -> None:
         """Adds scores [batch, classes, ...] and labels [batch, ...], each with a weight: one number for all, one for each

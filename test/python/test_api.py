@@ -234,6 +234,21 @@ def test_state_can_be_read_and_assigned() -> None:
     np.testing.assert_array_equal(other(x=X)["logits"], exe(x=X)["logits"])
 
 
+def test_states_are_assigned_from_what_has_more() -> None:
+    model = ls.load_onnx(MLP, dims={"batch": 6})
+    step = training(model, average=ls.average.exponential(0.5))  # whose averages are states, too
+    exe, other = ls.compile(step, threads=1), ls.compile(model, threads=1)
+    exe(x=X, label=LABELS)
+    other.state.assign(exe.state)
+    for name in PARAMETERS:
+        np.testing.assert_array_equal(other.state[name], exe.state[name])
+        assert not np.array_equal(model.initial_value(name), other.state[name])
+    before = {name: other.state[name] for name in PARAMETERS}
+    with pytest.raises(ls.Error, match="assign: there is no value for the state fc1.bias; there are fc1.weight"):
+        other.state.assign({"fc1.weight": np.zeros((16, 12), np.float32)})
+    np.testing.assert_array_equal(other.state["fc1.weight"], before["fc1.weight"])
+
+
 def test_worlds() -> None:
     single = ls.Communicator.single()
     assert (single.rank, single.size) == (0, 1)

@@ -36,6 +36,11 @@ class Exe:
     def __init__(self):
         self.batches = []
 
+    @property
+    def state(self):
+        flat = images.reshape(1000, 784)
+        return {{"w": 2 * flat.T, "b": -np.sum(flat**2, axis=1)}}
+
     def __call__(self, image, label):
         image, label = np.asarray(image), np.asarray(label)
         assert image.shape == (128 // world.size, 1, 28, 28) and image.dtype == np.float32, image.shape
@@ -43,16 +48,22 @@ class Exe:
         return {{"loss": 0.0}}
 
 
-def evaluation(image):
-    return {{"logits": np.eye(1000, dtype=np.float32)[images_label(image)]}}
-
-
-def images_label(image):
-    return [int(np.flatnonzero((images == each).all(axis=(1, 2, 3)))[0]) for each in image]
+# The scores of this model say which sample is nearest, so that it knows all of them.
+MODEL = '''
+graph @nearest(%image: f32[128,1,28,28] split(0), state %w: f32[784,1000], state %b: f32[1000]) -> (logits: f32[128,1000]) {{
+  %1 = reshape %image {{shape=[128, 784]}} : f32[128,784]
+  %2 = matmul %1, %w : f32[128,1000]
+  %3 = broadcast %b {{dims=[1], shape=[128, 1000]}} : f32[128,1000]
+  %4 = add %2, %3 : f32[128,1000]
+  return %4
+}}
+'''
 
 
 def keep(heading):
-    assert globals().get("result", 1.0) == 1.0  # the accuracy of a model that knows all samples
+    if "result" in globals():
+        found = globals().pop("result")
+        assert found["accuracy"] == 1 and found["rows"] == 1000 and found["loss"] < 0.1, found
     parts = [json.loads(part) for part in world.gather_bytes(json.dumps(exe.batches).encode())]
     if world.rank == 0:
         print("BATCHES " + json.dumps([heading, [sum(shares, []) for shares in zip(*parts, strict=True)]]))
@@ -111,7 +122,7 @@ def run(ranks: int, needed: str | None, folder: Path) -> list[tuple[str, list[li
     """For each block of code, its heading and the samples of its global batches."""
     folder.mkdir()
     first, *others = chosen(needed)
-    body = first.code + "exe = Exe()\n"
+    body = first.code + "exe, model = Exe(), ls.parse(MODEL)\n"
     for block in others:
         body += f"{block.code}keep({block.heading!r})\n"
     (folder / "samples.py").write_text(SAMPLES)

@@ -356,6 +356,15 @@ def test_losses_of_words_count_those_of_rows_that_are_there(options: dict[str, A
 # --- Errors ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_batch_of_one_row() -> None:
+    """Nothing can be split, and all is of that row."""
+    images, labels = CASES[0].data()
+    exes = [ls.compile(step_of(CASES[0], 1, uneven=uneven), threads=1) for uneven in (True, False)]
+    for i in range(3):
+        uneven, full = (exe(image=images[i : i + 1], label=labels[i : i + 1]) for exe in exes)
+        assert uneven["rows"] == 1 and uneven["loss"] == pytest.approx(full["loss"], rel=1e-4) and full["loss"] > 1
+
+
 def test_an_op_that_mixes_rows_is_an_error() -> None:
     model = ls.parse("""
 graph @mixes(%x: f32[8,4] split(0), state %w: f32[4,5]) -> (logits: f32[8,5]) {

@@ -83,6 +83,30 @@ LossElements LossOfProbabilities(const LossContext& c, Formula log_probabilities
   return -Sum(terms, 1);
 }
 
+// 1 where the label is among the k classes of the largest scores, else 0. Of equal scores the first counts as larger,
+// and a NaN as larger than any number, as in lockstep.metrics.
+LossElements IsAmongLargest(const LossContext& c) {
+  Builder& b = c.b();
+  const Formula scores = c.prediction();
+  const Labels labels = LabelsFor(c, "accuracy");
+  if (!labels.classes.value()) return labels.classes;
+  const Shape& shape = scores.value().shape();
+  const auto for_each_class = [&](Value x) { return b.BroadcastOver(x, shape, {1}); };
+  const auto both = [&](Value x, Value y) { return b.Op("and", {x, y}); };
+  const auto is_nan = [&](Value x) { return b.Op("not", {b.Compare(x, x, "eq")}); };
+  const Value at_label = for_each_class(b.Pick(scores.value(), labels.classes.value(), 1));
+  const Value score_is_nan = is_nan(scores.value()), label_is_nan = is_nan(at_label);
+  const Value larger =
+      b.Op("or", {b.Compare(scores.value(), at_label, "gt"), both(score_is_nan, b.Op("not", {label_is_nan}))});
+  const Value equal = b.Op("or", {b.Compare(scores.value(), at_label, "eq"), both(score_is_nan, label_is_nan)});
+  const Value is_first =
+      b.Compare(b.Iota(TensorType{DType::kI64, shape}, 1), for_each_class(labels.classes.value()), "lt");
+  const Value before = b.Op("or", {larger, both(equal, is_first)});
+  const Formula count = Sum({b, b.Convert(before, scores.value().dtype())}, 1);
+  const Formula is_right{b, b.Convert((count < static_cast<double>(c.integer("k"))).value(), scores.value().dtype())};
+  return {labels.WithoutIgnored(is_right), labels.counts.value()};
+}
+
 // The one op, of labels that all count alike.
 Value FusedCrossEntropy(const LossContext& c, LossReduction reduction) {
   if (c.flag("soft_targets") || c.has("class_weights") || c.has("ignore_index") || c.number("label_smoothing") != 0)
@@ -156,6 +180,17 @@ Loss NegativeLogLikelihood() {
                       [](const TensorType& x, const AttributeMap&) { return LabelsOf(x); }}},
           .options = {ClassWeights(), IgnoreIndex()},
           .elements = [](const LossContext& c) { return LossOfLabels(c, c.prediction(), "nll", 0); }};
+}
+
+//===-- accuracy ------------------------------------------------------------------------------------------------===//
+Loss Accuracy() {
+  return {.name = "accuracy",
+          .doc = "The share of labels that are among the k classes of the largest scores.",
+          .predictions = {{"scores", "a float result of the model, [batch, classes] or [batch, classes, ...]"}},
+          .inputs = {{{"target", "the name of the input that has the labels, i64[batch] or i64[batch, ...]", "label"},
+                      [](const TensorType& x, const AttributeMap&) { return LabelsOf(x); }}},
+          .options = {OptionDef::Int("k", 1, "how many classes"), IgnoreIndex()},
+          .elements = IsAmongLargest};
 }
 
 }  // namespace lockstep::passes::losses

@@ -10,6 +10,7 @@ namespace lockstep::passes::losses {
 // labels.cc: of scores or log-probabilities, against classes or probabilities.
 Loss SoftmaxCrossEntropy();
 Loss NegativeLogLikelihood();
+Loss Accuracy();  // a metric
 
 // distributions.cc: of probabilities.
 Loss BinaryCrossEntropyWithLogits();

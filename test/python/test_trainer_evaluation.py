@@ -1,0 +1,176 @@
+"""Trainer: the validation loss of each epoch, and the states of the best one."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+from cases import BATCH, CASES
+from ranks import errors_of, run_in_threads
+
+MLP, CONVNET = CASES[1], CASES[2]
+LOSS = ls.loss.softmax_cross_entropy("logits", "label")
+COUNT = 3 * BATCH + 37  # so that a last batch is not full, and on three ranks one has no row of it
+
+
+def samples(count: int = COUNT) -> tuple[np.ndarray, np.ndarray]:
+    x, labels = MLP.data()
+    return x[:count], labels[:count]
+
+
+def trainer(world: ls.Communicator | None = None, **options: Any) -> ls.Trainer:
+    model = ls.load_onnx(MLP.model, dims={"batch": BATCH})
+    return ls.Trainer(model, LOSS, ls.optim.Adam(0.01), kvstore=world, **{"threads": 1, **options})
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("torch", "onnx")), reason="torch is not installed"
+)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_validation_loss_of_each_epoch_is_pytorch_s(ranks: int, capfd: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    from pytorch_oracle import load_module, make_optimizer
+
+    x, labels = (array[:COUNT] for array in CONVNET.data())
+    module = load_module(CONVNET)
+    optimizer = make_optimizer(CONVNET, module)
+    expected = []
+    for _ in range(2):
+        module.train()
+        for begin in range(0, COUNT, BATCH):
+            rows = slice(begin, begin + BATCH)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(
+                module(torch.from_numpy(x[rows])), torch.from_numpy(labels[rows])
+            ).backward()
+            optimizer.step()
+        with torch.no_grad():
+            scores = module.eval()(torch.from_numpy(x))
+        loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels)).item()
+        expected.append((loss, (scores.argmax(dim=1).numpy() == labels).mean()))
+
+    def body(world: ls.Communicator) -> list[dict]:
+        found = ls.Trainer(CONVNET.model, LOSS, CONVNET.optimizer, kvstore=world, dims={"batch": BATCH}, threads=1)
+        return found.fit((x, labels), validation=(x, labels), epochs=2, seed=None)
+
+    for results in run_in_threads(ranks, body):
+        for each, (loss, accuracy) in zip(results, expected, strict=True):
+            assert list(each) == ["epoch", "step", "loss", "validation_loss", "accuracy"]
+            assert each["validation_loss"] == pytest.approx(loss, rel=1e-3)
+            assert each["accuracy"] == pytest.approx(accuracy, abs=1.5 / COUNT)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "validation_loss" in line]
+    assert [line.partition(":")[0] for line in lines] == ["epoch 1", "epoch 2"], "rank 0 alone tells it"
+    assert f"validation_loss {results[0]['validation_loss']:.4f}, accuracy {results[0]['accuracy']:.4f}" in lines[0]
+
+
+def test_any_loss_is_evaluated() -> None:
+    x, _ = samples()
+    target = np.random.default_rng(0).standard_normal((COUNT, 5)).astype(np.float32)
+    model = ls.load_onnx(MLP.model, dims={"batch": BATCH})
+    found = ls.Trainer(model, ls.loss.mean_squared_error("logits", "target"), "adam", threads=1)
+    (results,) = found.fit((x, target), (x, target))
+    metric = (ls.metrics.Mean(), lambda results, batch: np.mean((results["logits"] - batch["target"]) ** 2, axis=1))
+    after = found.evaluate((x, target), {"mse": metric})
+    assert results["validation_loss"] == after["loss"] == pytest.approx(after["mse"], rel=1e-5)
+    assert found.evaluate((x, target)) == {"loss": after["loss"]}
+
+
+def test_models_whose_rows_see_each_other_are_evaluated_on_full_batches() -> None:
+    text = f"""graph @m(%x: f32[{BATCH},12] split(0), state %w: f32[12,5]) -> (logits: f32[{BATCH},5]) {{
+  %1 = reverse %x {{dims=[0]}} : f32[{BATCH},12]
+  %2 = matmul %1, %w : f32[{BATCH},5]
+  return %2
+}}
+"""
+    x, labels = samples()
+    found = ls.Trainer(ls.parse(text), LOSS, "sgd", uneven=False, threads=1)
+    assert found.evaluate((x, labels))["loss"] == pytest.approx(np.log(5), rel=1e-6)
+    accuracy = found.evaluate((x, labels))["accuracy"]  # of equal scores, so of the first class
+    assert accuracy == pytest.approx(np.mean(labels[: 3 * BATCH] == 0))
+    with pytest.raises(
+        ls.Error, match="a batch of an evaluation has not 96 rows, and those of this model see each other"
+    ):
+        found.evaluate([(x[:5], labels[:5])])
+
+
+def test_the_best_epoch_is_kept(tmp_path: Path) -> None:
+    """The rate is large after the second epoch, so that what follows is worse."""
+    x, labels = samples()
+    paths = {by: tmp_path / f"{by}.states" for by in ("validation_loss", "accuracy", "worst")}
+
+    def body(world: ls.Communicator) -> list[dict]:
+        all_results = []
+        for by, path in paths.items():
+            found = trainer(world)
+            found.set_learning_rate(lambda step: 0.01 if step < 8 else 3.0)
+            best_by = (lambda results: results["validation_loss"]) if by == "worst" else by
+            results = found.fit((x, labels), (x, labels), epochs=4, best=path, best_by=best_by)
+            all_results.append(results)
+            after = found.evaluate((x, labels))
+            found.load_states(path)
+            name = "validation_loss" if by == "worst" else by
+            values = [each[name] for each in results]
+            kept = {"validation_loss": min, "accuracy": max, "worst": max}[by](values)
+            assert found.epoch == 1 + values.index(kept)
+            evaluated = found.evaluate((x, labels))
+            assert evaluated["loss" if name == "validation_loss" else name] == pytest.approx(kept, rel=1e-6)
+            assert (evaluated != after) == (found.epoch < 4)
+        return all_results
+
+    results = run_in_threads(2, body)
+    assert not isinstance(results[0], Exception), results
+    losses = [each["validation_loss"] for each in results[0][0]]
+    assert results[0] == results[1] and losses.index(min(losses)) == 1
+
+
+def test_a_run_that_is_continued_knows_the_best_before(tmp_path: Path) -> None:
+    x, labels = samples()
+    best, states = tmp_path / "best.states", tmp_path / "last.states"
+    first = trainer()
+    (good,) = first.fit((x, labels), (x, labels), best=best)
+    first.save_states(states)
+    again = trainer()
+    again.load_states(states)
+    again.set_learning_rate(5.0)
+    (bad,) = again.fit((x, labels), (x, labels), best=best)
+    assert bad["validation_loss"] > good["validation_loss"]
+    again.load_states(best)
+    assert again.epoch == 1 and again.evaluate((x, labels))["loss"] == good["validation_loss"]
+    # By something else nothing is the best yet; what is no number never is.
+    again.fit((x, labels), (x, labels), best=states, best_by="accuracy")
+    again.load_states(states)
+    assert again.epoch == 2
+    again.fit((x, labels), (x, labels), best=tmp_path / "none.states", best_by=lambda results: float("nan"))
+    assert not (tmp_path / "none.states").exists()
+
+
+def test_what_is_wrong_with_best_is_said_before_training(tmp_path: Path) -> None:
+    x, labels = samples()
+    path, mean = tmp_path / "best.states", {"mean": (ls.metrics.Mean(), lambda results, batch: batch["rows"])}
+    by_name = 'expected "validation_loss", the name of an accuracy or a perplexity among metrics, or a function'
+    for options, words in (
+        ({"best": path}, "fit: best is of an evaluation after each epoch; give validation, too"),
+        ({"validation": (x, labels), "best": path, "best_by": "loss"}, f"best_by is 'loss', {by_name}"),
+        (
+            {"validation": (x, labels), "best": path, "metrics": mean, "best_by": "mean"},
+            f"best_by is 'mean', {by_name}",
+        ),
+        ({"validation": (x, labels), "metrics": {"loss": ls.metrics.Accuracy()}}, "a metric is named 'loss'"),
+        ({"validation": (x, labels), "metrics": {"step": ls.metrics.Accuracy()}}, "a metric is named 'step'"),
+    ):
+        found = trainer()
+        with pytest.raises(ls.Error, match=words):
+            found.fit((x, labels), **options)
+        assert found.executable.step == 0
+
+    def body(world: ls.Communicator) -> None:
+        trainer(world).fit((x, labels), (x, labels), best=path, best_by=lambda results: "a" if world.rank else 1.0)
+
+    for error in errors_of(2, body):
+        assert "fit: what best_by gives is 'a', expected a number" in error
