@@ -180,6 +180,10 @@ def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:
 
     if isinstance(inputs, Mapping):
         return {_check.text("the name of an example input", name): value for name, value in inputs.items()}
+    if not isinstance(inputs, (torch.Tensor, Sequence)):
+        raise Error(
+            f"from_torch: example_inputs is {_check.shown(inputs)}, expected a tensor, or what forward takes, in order or by name"
+        )
     values = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
     signature = inspect.signature(module.forward)
     try:

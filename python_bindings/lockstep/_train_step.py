@@ -12,7 +12,7 @@ from ._errors import Error, listed
 from ._lockstep import Graph
 from ._log import warn_once
 from .clip import Clip
-from .loss import Loss
+from .loss import Loss, _checked
 
 
 def train_step(
@@ -92,8 +92,7 @@ def train_step(
       Error: naming the result, state or option that is wrong, or the op that has no gradient.
     """
     _check.graph("the model", model)
-    expected = "one of lockstep.loss, such as lockstep.loss.softmax_cross_entropy()"
-    _check.instance("loss", loss, Loss, expected)
+    _checked("loss", loss)
     trained, frozen = _check.names("trained", trained), _check.names("frozen", frozen)
     _check.choice("batch_statistics", batch_statistics, ("global", "rank"))
     if _check.flag("uneven", uneven) and batch_statistics == "rank":

@@ -12,7 +12,7 @@ Example:
 
 from __future__ import annotations
 
-from . import _check
+from . import _check, _names
 from ._errors import Error
 from .schedule import Schedule
 
@@ -46,3 +46,13 @@ def stochastic(start: int, every: int = 1) -> Schedule:
         return 1 / (taken + 1) if since == 0 else 0.0
 
     return Schedule(f"average.stochastic({start}, {every})", weight)
+
+
+_names.guard(
+    globals(),
+    {
+        "ema": "exponential",
+        "exponentialmovingaverage": "exponential",
+        "swa": "stochastic",
+    },
+)

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from . import _check
+from . import _check, _names
 from ._errors import Error
 
 __all__ = [
@@ -198,3 +198,29 @@ def one_cycle(
 
 def _along_cosine(start: float, end: float, share: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
+
+
+_names.guard(
+    globals(),
+    {
+        "constantlr": "constant",
+        "cosineannealinglr": "cosine",
+        "cosineannealingwarmrestarts": "cosine_with_restarts",
+        "cosinedecay": "cosine",
+        "cosinedecayrestarts": "cosine_with_restarts",
+        "cosinescheduler": "cosine",
+        "exponentialdecay": "exponential",
+        "exponentiallr": "exponential",
+        "factorscheduler": "step",
+        "linearlr": "linear",
+        "multifactorscheduler": "multi_step",
+        "multisteplr": "multi_step",
+        "onecyclelr": "one_cycle",
+        "piecewiseconstantdecay": "multi_step",
+        "polynomialdecay": "polynomial",
+        "polynomiallr": "polynomial",
+        "polyscheduler": "polynomial",
+        "steplr": "step",
+        "warmup": "Schedule.after_warmup",
+    },
+)
