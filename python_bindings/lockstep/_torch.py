@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 import logging
 import tempfile
 import traceback
@@ -57,7 +58,8 @@ def from_torch(
         `autograd.Function` of its own, as if they were not: for inference. None refuses it.
 
     Raises:
-      Error: if torch cannot export the module, with what it says; or as `load_onnx`.
+      Error: if torch cannot export the module, with the reason alone; what torch says in full is the `__context__` of the error. Or as
+        `load_onnx`.
     """
     torch = _torch("from_torch")
     _check.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
@@ -84,7 +86,7 @@ def from_torch(
                 output_names=names or None,
             )
         except torch.onnx.OnnxExporterError as error:
-            raise Error(f"torch cannot export {type(module).__name__}: {_reason(error)}") from error
+            raise Error(f"torch cannot export {type(module).__name__}: {_reason(error)}") from None
         if program.exported_program is not None:
             check_after(module, program.exported_program, _statistics(module))
         if len(names) > len(program.model.graph.outputs):
@@ -237,15 +239,20 @@ def _renamed(program: torch.onnx.ONNXProgram, module: torch.nn.Module, dims: dic
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without what the exporter says about itself."""
-    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = logger.level
-    with warnings.catch_warnings():
+    loggers = [
+        logging.getLogger(f"torch.{name}")
+        for name in ("onnx._internal.exporter._registration", "fx.experimental.symbolic_shapes")
+    ]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # where it prints graphs
         warnings.simplefilter("ignore")
-        logger.setLevel(logging.ERROR)
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
         try:
             yield
         finally:
-            logger.setLevel(level)
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 def _reason(error: BaseException) -> str:
@@ -253,6 +260,8 @@ def _reason(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    if type(error).__name__ == "GuardOnDataDependentSymNode":
+        text = f"forward decides by the values of a tensor, which no graph can: {text}"
     forwards = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
