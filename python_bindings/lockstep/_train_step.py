@@ -123,6 +123,7 @@ def train_step(
         _check.flag("uneven", uneven),
     )
     _say_what_is_supposed(step, trained)
+    _say_what_looks_alike(model, {"trained": trained, "frozen": frozen, "groups": [each for each in choices if each]})
     # Groups may have left no state to the optimizer, and so no settings.
     settings = step.settings
     step._schedules = {name: each for name, each in _schedules_of(choices, clip, average).items() if name in settings}
@@ -138,6 +139,20 @@ def _say_what_is_supposed(step: Graph, trained: Sequence[str]) -> None:
             f"{step.name}: the file does not say which initializers are parameters; {listed(names)} are trained. `trained` names "
             "what is, `frozen` what is not"
         )
+
+
+def _say_what_looks_alike(model: Graph, patterns: Mapping[str, Sequence[str]]) -> None:
+    """Names the states that patterns such as "*.bias" leave out though they are called alike, such as in_proj_bias."""
+    names = [state.name for state in model.states]
+    for option, given in patterns.items():
+        for pattern in given:
+            word = pattern.removeprefix("*.")
+            if word == pattern or not word.isidentifier():
+                continue
+            matched = [name for name in names if any(fnmatch.fnmatchcase(name, each) for each in given)]
+            left_out = [name for name in names if name not in matched and name.endswith(f"_{word}")]
+            if left_out:
+                warn_once(f'{model.name}: "{pattern}" of {option} matches no {listed(left_out)}; "*_{word}" would')
 
 
 def _check_average(average: Any) -> None:
