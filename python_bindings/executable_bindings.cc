@@ -435,8 +435,13 @@ void BindViews(ExecutableClass& executable) {
                    nb::sig("def profile(self) -> list[tuple[str, float]]"))
       .def("__repr__", [](const LoadedExecutable& self) {
         const Executable& executable = self.executor->executable();
-        return "<lockstep.Executable @" + executable.name + ", " + executable.backend + ", " +
-               std::to_string(executable.steps.size()) + " steps>";
+        std::vector<std::string> inputs, results;
+        for (const ValueInfo& info : executable.inputs) inputs.push_back(info.name + ": " + info.local_type.ToString());
+        for (const ValueInfo& info : executable.results) results.push_back(info.name);
+        return "<lockstep.Executable " + Signature(executable.name, inputs, results) + ", " +
+               std::to_string(executable.states.size()) + " states, " + std::to_string(executable.steps.size()) +
+               " steps, " + executable.backend + ", rank " + std::to_string(self.communicator->rank()) + " of " +
+               std::to_string(self.communicator->size()) + ">";
       });
 }
 

@@ -29,11 +29,12 @@ from ._torch import from_torch, to_torch
 from ._train_step import train_step
 from ._trainer import Trainer
 from ._values import ValueInfo
+from ._version import VERSION as __version__
 from ._weights import load_weights, save_weights
 
 __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Trainer", "ValueInfo",
-    "average", "clip", "compile", "data", "distribute", "from_torch", "gradients", "interpret", "kv", "load_onnx", "load_weights",
+    "__version__", "average", "clip", "compile", "data", "distribute", "from_torch", "gradients", "interpret", "kv", "load_onnx", "load_weights",
     "loss", "metrics", "optim", "parse", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
     "train_step",
 ]  # fmt: skip

@@ -96,6 +96,13 @@ class State(MutableMapping[str, "np.ndarray"]):
     def __delitem__(self, name: str) -> None:
         raise TypeError("the states of an executable cannot be removed")
 
+    def __repr__(self) -> str:
+        shown = [
+            f"{each.name} {each.dtype}[{','.join(map(str, each.shape))}]" for each in self._executable._whole_states()
+        ]
+        more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
+        return f"<lockstep states {', '.join(shown[:4]) or 'none'}{more}>"
+
     def averaged(self) -> dict[str, np.ndarray]:
         """All states by name, with their averages in the place of those that have one (`train_step(average=…)`).
 
