@@ -126,7 +126,7 @@ Tensor InterpreterInput(const Model& model, const Graph& local, const Input& inp
   const auto it = given.find(input.name());
   if (it != given.end()) {
     const std::string what = "input " + input.name() + " on rank " + std::to_string(rank);
-    return CopyArray(CastToArray(it->second, what), what);
+    return CopyArray(CastToArray(it->second, what, &input.value.type()), what);
   }
   if (input.setting) return Tensor::Scalar(DType::kF64, input.setting->value);
   if (!input.is_state) ThrowIfError(InvalidArgument() << "input " << input.name() << " is missing on rank " << rank);
