@@ -12,6 +12,7 @@ from torch import nn
 
 import lockstep as ls
 from test_errors import raises
+from test_torch import Net
 
 PROGRAM = """
 import lockstep, torch
@@ -49,3 +50,12 @@ def test_a_program_that_fails_so_ends_with_a_few_lines(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert lines[-1].startswith("lockstep.Error: torch cannot export Branches: forward decides by the values")
     assert len(lines) < 15 and "def forward" not in done.stderr, done.stderr
+
+
+def test_example_inputs_and_dimensions_that_do_not_fit() -> None:
+    with raises("the example inputs do not fit Net.forward"):
+        ls.from_torch(Net(), [torch.randn(2, 1, 4, 4)] * 2)
+    with raises("dims has the symbols a, b", "dynamic_shapes"):
+        ls.from_torch(Net(), torch.randn(2, 1, 4, 4), dims={"a": 4, "b": 4})
+    with raises("the module is 3, expected a torch.nn.Module"):
+        ls.from_torch(3, torch.randn(2))  # type: ignore[arg-type]
