@@ -34,9 +34,17 @@ absl::Status CheckRuling(const PlacementRuling& ruling, std::span<const Value> o
   for (size_t i = 0; i < operands.size(); ++i) {
     const Placement &is = ruling.operands[i], &must = ruling.required[i];
     if (is == must) continue;
+    ErrorStream error = InvalidArgument() << name << " needs %" << operands[i].name() << " " << must << " along axis "
+                                          << axis << ", but it is " << is;
+    const auto local =
+        std::find_if(ruling.operands.begin(), ruling.operands.end(), [](const Placement& p) { return p.is_local(); });
+    if (local != ruling.operands.end()) {
+      const Value other = operands[static_cast<size_t>(local - ruling.operands.begin())];
+      return error << ", and %" << other.name() << " is local: " << is
+                   << " goes only with what is placed alike or replicated";
+    }
     const std::string missing = MissingCollective(is, must);
-    return InvalidArgument() << name << " needs %" << operands[i].name() << " " << must << " along axis " << axis
-                             << ", but it is " << is << (missing.empty() ? "" : ": ") << missing;
+    return error << (missing.empty() ? "" : ": ") << missing;
   }
   return absl::OkStatus();
 }

@@ -48,9 +48,11 @@ absl::Status CheckResult(const Graph& graph, const Result& result, std::string_v
   const Placement state = graph.FindInput(result.name)->value.placement(axis);
   const bool is_there = is == state || (is.is_replicated() && state.is_at());
   if (is_there && declared == state) return absl::OkStatus();
-  return InvalidArgument() << "state %" << result.name << " is " << state << " along axis " << axis
-                           << ", but its next value, made by " << result.value.node->Describe() << ", is " << is
-                           << Missing(is, state) << "; state %" << result.name << " would diverge between ranks";
+  ErrorStream error = InvalidArgument() << "state %" << result.name << " is " << state << " along axis " << axis
+                                        << ", but its next value, made by " << result.value.node->Describe() << ", is "
+                                        << is << Missing(is, state);
+  if (state.is_local()) return error << "; the next value of a local state is local";
+  return error << "; state %" << result.name << " would diverge between ranks";
 }
 
 // Of one value: axes exist, dimensions that are split exist, and the global type of a local one can be computed. who()

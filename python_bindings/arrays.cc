@@ -34,17 +34,33 @@ ConstTensorRef BorrowArray(const InputArray& input, const std::string& what) {
   return {};
 }
 
-InputArray CastToArray(nb::handle handle, const std::string& what) {
+InputArray CastToArray(nb::handle handle, const std::string& what, const TensorType* wanted) {
+  const auto fits = [&](const InputArray& input) {
+    if (wanted == nullptr) return true;
+    return input.bits_are_bfloat16 ? wanted->dtype == DType::kBF16 : input.array.dtype() == DlpackType(wanted->dtype);
+  };
   InputArray input;
-  if (nb::try_cast(handle, input.array)) return input;
-  const nb::object bits = nb::module_::import_("lockstep._arrays").attr("bits_of_bfloat16")(handle);
-  input.bits_are_bfloat16 = nb::try_cast(bits, input.array);
-  if (!input.bits_are_bfloat16) {
-    const nb::object found = nb::module_::import_("lockstep._arrays").attr("description")(handle);
-    ThrowIfError(InvalidArgument() << what << " is " << nb::cast<std::string>(found)
-                                   << ", expected an array of numbers in the CPU's memory and byte order (NumPy or "
-                                      "DLPack)");
+  bool is_array = nb::try_cast(handle, input.array);
+  if (is_array && fits(input)) return input;
+  const nb::module_ arrays = nb::module_::import_("lockstep._arrays");
+  if (!is_array) {
+    const nb::object bits = arrays.attr("bits_of_bfloat16")(handle);
+    is_array = input.bits_are_bfloat16 = nb::try_cast(bits, input.array);
+    if (is_array && fits(input)) return input;
   }
+  const std::string dtype(wanted == nullptr ? "" : DTypeName(wanted->dtype));
+  const nb::object widened = arrays.attr("widened")(handle, dtype);
+  if (!widened.is_none()) return CastToArray(widened, what);
+  const std::string advice = nb::cast<std::string>(arrays.attr("advice")(handle, dtype));
+  if (is_array) {
+    ThrowIfError(InvalidArgument() << what << ": expected " << *wanted << ", found " << BorrowArray(input, what).type
+                                   << advice);
+  }
+  const std::string found = nb::cast<std::string>(arrays.attr("description")(handle));
+  ThrowIfError(
+      InvalidArgument() << what << " is " << found
+                        << ", expected an array of numbers in the CPU's memory and byte order (NumPy or DLPack)"
+                        << advice);
   return input;
 }
 

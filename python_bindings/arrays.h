@@ -26,8 +26,10 @@ struct InputArray {
 // that we do not have.
 ConstTensorRef BorrowArray(const InputArray& array, const std::string& what);
 
-// `handle` as an array; raises lockstep.Error naming `what` if it is none.
-InputArray CastToArray(nb::handle handle, const std::string& what);
+// `handle` as an array; raises lockstep.Error naming `what` if it is none. With `wanted`, the type that it should have,
+// one of a narrower dtype of the same kind, such as i32 for i64, is converted, and of another dtype is an error that
+// says how to convert it; the shape is not looked at.
+InputArray CastToArray(nb::handle handle, const std::string& what, const TensorType* wanted = nullptr);
 
 // `handle` as text; raises lockstep.Error naming `what` if it is no string, or one with NUL or a lone surrogate.
 std::string TextOf(nb::handle handle, const std::string& what);

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,10 @@ absl::StatusOr<Mesh> MeshOf(const std::vector<std::pair<std::string, int64_t>>& 
 
 // A value's name, dtype, shape and placements, as lockstep.ValueInfo.
 nanobind::object DescribeValue(const std::string& name, const TensorType& type, const PlacementMap& placements);
+
+// "@mlp(x: f32[6,12]) -> (logits)", of the first few of each: what repr() says of a program.
+std::string Signature(const std::string& name, std::span<const std::string> inputs,
+                      std::span<const std::string> results);
 
 // What a graph takes, holds, trains and gives, for people; Python adds the table of layers.
 std::string Summary(const Model& model);

@@ -197,9 +197,12 @@ Arguments ArgumentsOf(LoadedExecutable& self, const nb::args& args, const nb::kw
   }
   Arguments arguments;
   auto& [names, arrays, padded, inputs] = arguments;
+  const std::vector<ValueInfo>& infos = self.executor->executable().inputs;
   for (const auto& [name, value] : kwargs) {
     names.push_back(TextOf(name, "the name of an input"));
-    arrays.push_back(CastToArray(value, "input " + names.back()));
+    const auto info =
+        std::find_if(infos.begin(), infos.end(), [&](const ValueInfo& i) { return i.name == names.back(); });
+    arrays.push_back(CastToArray(value, "input " + names.back(), info == infos.end() ? nullptr : &info->local_type));
   }
   for (size_t i = 0; i < names.size(); ++i) inputs.push_back({names[i], BorrowArray(arrays[i], "input " + names[i])});
   ThrowIfError(PadRows(self.executor->executable(), self.batches, self.first_rows, inputs, padded));
@@ -463,8 +466,13 @@ void BindViews(ExecutableClass& executable) {
                    nb::sig("def profile(self) -> list[tuple[str, float]]"))
       .def("__repr__", [](const LoadedExecutable& self) {
         const Executable& executable = self.executor->executable();
-        return "<lockstep.Executable @" + executable.name + ", " + executable.backend + ", " +
-               std::to_string(executable.steps.size()) + " steps>";
+        std::vector<std::string> inputs, results;
+        for (const ValueInfo& info : executable.inputs) inputs.push_back(info.name + ": " + info.local_type.ToString());
+        for (const ValueInfo& info : executable.results) results.push_back(info.name);
+        return "<lockstep.Executable " + Signature(executable.name, inputs, results) + ", " +
+               std::to_string(executable.states.size()) + " states, " + std::to_string(executable.steps.size()) +
+               " steps, " + executable.backend + ", rank " + std::to_string(self.communicator->rank()) + " of " +
+               std::to_string(self.communicator->size()) + ">";
       });
 }
 

@@ -164,7 +164,7 @@ Tensor InterpreterInput(const Model& model, const Graph& local, const Input& inp
   const auto it = given.find(input.name());
   if (it != given.end()) {
     const std::string what = "input " + input.name() + " on rank " + std::to_string(rank);
-    return CopyArray(CastToArray(it->second, what), what);
+    return CopyArray(CastToArray(it->second, what, &input.value.type()), what);
   }
   if (input.setting) return Tensor::Scalar(DType::kF64, input.setting->value);
   if (!input.is_state) ThrowIfError(InvalidArgument() << "input " << input.name() << " is missing on rank " << rank);
@@ -336,9 +336,30 @@ void BindTexts(GraphClass& graph) {
           },
           "printer"_a, "cycle"_a, "What IPython shows: short().",
           nb::sig("def _repr_pretty_(self, printer: typing.Any, cycle: bool) -> None"))
-      .def("__repr__", [](const Model& self) {
-        return "<lockstep.Graph @" + self.graph.name() + ", " + std::to_string(self.graph.nodes().size()) + " nodes>";
-      });
+      .def("__repr__",
+           [](const Model& self) {
+             std::vector<std::string> inputs, results;
+             size_t states = 0;
+             for (const Input& input : self.graph.inputs()) {
+               if (input.is_data()) inputs.push_back(input.name() + ": " + input.value.type().ToString());
+               states += input.is_state ? 1 : 0;
+             }
+             for (const Result& result : self.graph.results()) {
+               if (!result.is_state) results.push_back(result.name);
+             }
+             return "<lockstep.Graph " + Signature(self.graph.name(), inputs, results) + ", " + std::to_string(states) +
+                    " states, " + std::to_string(self.graph.nodes().size()) + " nodes>";
+           })
+      .def(
+          "__call__",
+          [](const Model& self, const nb::args&, const nb::kwargs&) -> nb::object {
+            throw nb::type_error(ToValidText("graph @" + self.graph.name() +
+                                             " is a program that is not compiled: exe = lockstep.compile(graph), and "
+                                             "exe(…) runs it")
+                                     .c_str());
+          },
+          "Nothing: a TypeError that says what runs a graph.",
+          nb::sig("def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.NoReturn"));
 }
 
 void BindFunctions(nb::module_& module) {
@@ -418,6 +439,17 @@ void BindFunctions(nb::module_& module) {
 }
 
 }  // namespace
+
+std::string Signature(const std::string& name, std::span<const std::string> inputs,
+                      std::span<const std::string> results) {
+  const auto listed = [](std::span<const std::string> names) {
+    constexpr size_t kMost = 4;
+    std::string text;
+    for (size_t i = 0; i < names.size() && i < kMost; ++i) text += (i > 0 ? ", " : "") + names[i];
+    return text + (names.size() > kMost ? ", and " + std::to_string(names.size() - kMost) + " more" : "");
+  };
+  return ToValidText("@" + name + "(" + listed(inputs) + ") -> (" + listed(results) + ")");
+}
 
 nb::object DescribeValue(const std::string& name, const TensorType& type, const PlacementMap& placements) {
   nb::dict placed;

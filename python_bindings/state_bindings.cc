@@ -46,7 +46,7 @@ nb::object ReadState(LoadedExecutable& self, const std::string& name) {
 }
 
 void AssignState(LoadedExecutable& self, const std::string& name, nb::object value) {
-  const InputArray array = CastToArray(value, "state " + name);
+  const InputArray array = CastToArray(value, "state " + name, &FindState(self, name).local_type);
   const ConstTensorRef tensor = BorrowArray(array, "state " + name);
   ReleasedGil released;
   ThrowIfError(self.executor->AssignState(name, tensor));

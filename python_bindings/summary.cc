@@ -19,8 +19,9 @@ class Section {
  public:
   explicit Section(std::string heading) : heading_(std::move(heading)) {}
 
-  void Add(const std::string& name, const TensorType& type, const PlacementMap& placements) {
-    std::string line = "  " + name + ": " + type.ToString();
+  void Add(const std::string& name, const TensorType& type, const PlacementMap& placements,
+           const std::string& group = "") {
+    std::string line = "  " + name + ": " + type.ToString() + (group.empty() ? "" : ", group " + group);
     for (const auto& [axis, placement] : placements) {
       if (!placement.is_replicated()) line += " " + placement.ToString() + " along " + axis;
     }
@@ -46,6 +47,22 @@ class Section {
   int64_t elements_ = 0;
 };
 
+// The group of each state that has one: the pattern in the names of its optimizer's settings, "optimizer/<pattern>/…".
+std::map<std::string, std::string> GroupsOf(const Graph& graph) {
+  constexpr std::string_view kPrefix = "optimizer/";
+  std::map<std::string, std::string> groups;
+  for (const Node& node : graph.nodes()) {
+    if (!node.op().has_trait(kOptimizer)) continue;
+    for (Value operand : node.operands()) {
+      const Input* const input = graph.FindInput(operand.name());
+      if (input == nullptr || !input->setting || !input->name().starts_with(kPrefix)) continue;
+      const size_t begin = kPrefix.size(), end = input->name().rfind('/');
+      if (end > begin) groups[node.operand(0).name()] = input->name().substr(begin, end - begin);
+    }
+  }
+  return groups;
+}
+
 bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -55,6 +72,7 @@ bool Contains(const std::vector<std::string>& names, const std::string& name) {
 std::string Summary(const Model& model) {
   const Graph& graph = model.graph;
   const std::vector<std::string> trained_names = passes::StatesTrainedBy(graph);
+  const std::map<std::string, std::string> groups = GroupsOf(graph);
   Section inputs("inputs"), settings("settings"), trained("trained states"), updated("other states that change"),
       fixed("states that stay"), constants("float initializers taken for constants"), results("results");
   for (const Input& input : graph.inputs()) {
@@ -67,7 +85,8 @@ std::string Summary(const Model& model) {
                        : Contains(trained_names, input.name()) ? trained
                        : changes                               ? updated
                                                                : fixed;
-    section.Add(input.name(), input.value.type(), input.placements());
+    const auto group = groups.find(input.name());
+    section.Add(input.name(), input.value.type(), input.placements(), group == groups.end() ? "" : group->second);
   }
   for (const Node& node : graph.nodes()) {
     if (node.Is("constant") && Contains(model.constants, node.result_name()))

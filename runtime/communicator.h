@@ -21,9 +21,10 @@
 //  * Nothing waits for ever. A rank that calls Abort, dies, destroys its communicator, starts something else or does
 //    not arrive within Options::timeout makes the calls of its peers return an error that names it, its host and the
 //    label. Not the rank next to it that waits for it, too: who waits for whom is followed to its end, which may take
-//    two seconds more than the timeout. After an error a communicator stays in error: every call returns it, and no
-//    peer touches this rank's operands any more. (Errors about the arguments of one call, of code kInvalidArgument, are
-//    the caller's alone: nothing was started; it should fix the call or Abort.)
+//    two seconds more than the timeout. After an error a communicator stays in error: every call returns it, later
+//    ones with the words that an earlier call failed, and no peer touches this rank's operands any more. (Errors about
+//    the arguments of one call, of code kInvalidArgument, are the caller's alone: nothing was started; it should fix
+//    the call or Abort.)
 //  * A communicator belongs to the process that made it. In one forked from that, every call is an error and does
 //    nothing, neither does Abort, nor destruction.
 //

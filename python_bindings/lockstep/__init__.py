@@ -17,7 +17,7 @@ fits, such as one with an unknown keyword or without an argument, is a `TypeErro
 from __future__ import annotations
 
 from . import _isolated  # noqa: F401  isort: skip  (before anything else imports _lockstep)
-from . import _cuda_folders, average, clip, data, kv, loss, metrics, optim, schedule  # noqa: F401
+from . import _cuda_folders, _names, average, clip, data, kv, loss, metrics, optim, schedule  # noqa: F401
 from ._checkpoints import Checkpoints
 from ._compile import compile
 from ._errors import Error
@@ -30,11 +30,36 @@ from ._torch import from_torch, to_torch
 from ._train_step import train_step
 from ._trainer import Trainer
 from ._values import ValueInfo
+from ._version import VERSION as __version__
 from ._weights import load_weights, save_weights
 
 __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Trainer", "ValueInfo",
-    "average", "clip", "compile", "data", "distribute", "evaluation", "from_torch", "gradients", "interpret", "kv", "load_onnx", "load_weights",
+    "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "from_torch", "gradients", "interpret", "kv", "load_onnx", "load_weights",
     "loss", "metrics", "optim", "parse", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
     "train_step",
 ]  # fmt: skip
+
+_names.guard(
+    globals(),
+    {
+        **{
+            _names.plain(name): f"{part.__name__.removeprefix('lockstep.')}.{name}"
+            for part in (data, kv, loss, metrics, optim)
+            for name in part.__all__
+        },
+        "dataloader": "data.batches",
+        "fromonnx": "load_onnx",
+        "init": "Communicator.mpi()",
+        "jit": "compile",
+        "kvstore": "kv.create",
+        "load": "load_onnx",
+        "losses": "loss",
+        "lrscheduler": "schedule",
+        "optimizer": "optim",
+        "optimizers": "optim",
+        "rank": "Communicator.mpi().rank",
+        "save": "save_onnx",
+        "size": "Communicator.mpi().size",
+    },
+)

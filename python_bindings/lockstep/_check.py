@@ -10,6 +10,7 @@ from typing import Any
 
 from ._errors import Error
 from ._lockstep import Graph
+from ._names import FROM_TORCH, is_torch_module
 
 _INT64 = range(-(2**63), 2**63)
 
@@ -92,12 +93,32 @@ def choice(what: str, value: Any, choices: tuple[str | None, ...]) -> Any:
 
 def instance(what: str, value: Any, kind: type, expected: str) -> Any:
     if not isinstance(value, kind):
-        raise Error(f"{what} is {value!r}, expected {expected}")
+        raise Error(f"{what} is {shown(value)}, expected {expected}")
     return value
 
 
+def shown(value: Any) -> str:
+    """Its repr, or of a long one, such as that of a module of PyTorch, its type."""
+    text = repr(value)
+    return text if len(text) <= 200 and "\n" not in text else f"of type {_type_of(value)}"
+
+
 def graph(what: str, value: Any) -> Graph:
-    return instance(what, value, Graph, "a lockstep.Graph, which load_onnx() or parse() makes")
+    return instance(what, value, Graph, f"a lockstep.Graph, which {_maker_of_graph(value)} makes")
+
+
+def _maker_of_graph(value: Any) -> str:
+    """The call that makes a graph of what was given in its place."""
+    if is_torch_module(value):
+        return FROM_TORCH
+    if isinstance(value, (str, bytes, os.PathLike)) or _type_of(value).endswith("ModelProto"):
+        return "lockstep.load_onnx(file)"
+    return "load_onnx(), from_torch() or parse()"
+
+
+def _type_of(value: Any) -> str:
+    kind = value if isinstance(value, type) else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def number(what: str, value: Any) -> float:

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import _check
+from . import _check, _names
 from ._errors import Error
 
 Definition = Mapping[str, Any]
@@ -47,6 +47,7 @@ def bind(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs:
     Raises:
       TypeError: as for any function; it names what `name` takes.
     """
+    _names.check_options(name, kwargs, signature.parameters)
     try:
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:

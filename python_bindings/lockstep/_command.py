@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -145,6 +146,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lockstep", description="Lockstep, a graph compiler for data-parallel training."
     )
+    version = runpy.run_path(str(PACKAGE / "_version.py"))["VERSION"]
+    parser.add_argument("--version", action="version", version=f"lockstep {version}")
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser(
         "doctor", help="what this machine has, what is missing, and the command that installs it"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import _check, _lockstep
 from ._errors import Error
 from ._lockstep import Executable, Graph
+from ._names import FROM_TORCH, is_torch_module
 from ._placements import Placement, choices
 from ._weights import whole_states
 
@@ -54,6 +55,10 @@ def load_onnx(
         raise Error(f"values is a {type(values).__name__}, expected a dict from input to value")
     known = {_check.text("values: the name of an input", name): value for name, value in (values or {}).items()}
     fixed, learnt = _check.names("constants", constants), _check.names("states", states)
+    if is_torch_module(model):
+        raise Error(
+            f"load_onnx: the model is {_check.shown(model)}, expected an ONNX file; {FROM_TORCH} imports a module"
+        )
     if hasattr(model, "SerializeToString"):
         model = model.SerializeToString()
     if isinstance(model, bytes):

@@ -8,7 +8,7 @@ from collections.abc import (
     Sequence
 )
 import os
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import numpy
 from numpy.typing import NDArray
@@ -267,6 +267,9 @@ class Graph:
         """What IPython shows: short()."""
 
     def __repr__(self) -> str: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Nothing: a TypeError that says what runs a graph."""
 
 def _parse(text: str) -> Graph: ...
 

@@ -88,8 +88,7 @@ class Machine:
         for name in ("within", "between"):
             link = getattr(self, name)
             if link is not None:
-                lines += ["", f"[{name}]  # {_MEANING[name]}"]
-                lines += [f"{key} = {value!r}" for key, value in dataclasses.asdict(link).items()]
+                lines += ["", lines_of(name, link)]
         return "\n".join(lines)
 
     def write(self, path: str) -> None:
@@ -100,6 +99,13 @@ class Machine:
             _atomic.write(_check.path(path), content)
         except OSError as error:
             raise Error(f"{path} cannot be written: {error.strerror}") from None
+
+
+def lines_of(name: str, link: Link) -> str:
+    """A link as a file has it."""
+    return "\n".join(
+        [f"[{name}]  # {_MEANING[name]}", *(f"{key} = {value!r}" for key, value in dataclasses.asdict(link).items())]
+    )
 
 
 def _part(name: str, value: Any) -> Any:

@@ -271,7 +271,7 @@ def plan(
     Raises:
       Error: naming the axis, the state or the option; a limit that no plan keeps is one that names the smallest that was found.
     """
-    _check.instance("plan: the graph", graph, Graph, "a lockstep.Graph, which load_onnx() or parse() makes")
+    _check.graph("plan: the graph", graph)
     axes = _check.extents("mesh", mesh)
     for axis, size in axes.items():
         _check.integer(f"plan: mesh: the size of axis {axis}", size, 1)

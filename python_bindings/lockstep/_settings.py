@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from . import _check
 from ._errors import NoSuchSetting
+from ._names import meant
 
 if TYPE_CHECKING:
     from ._lockstep import Executable
@@ -59,9 +59,7 @@ class Settings(MutableMapping[str, float]):
             one = max(found, key=lambda each: each.count("/"))  # a group's, if there are groups
             form = f'exe.set(**{{"{one}": 0.1}}) or exe.settings["{one}"] = 0.1'
             raise NoSuchSetting(f"several settings are called {shown}: {', '.join(found)}; say which, as in {form}")
-        near = difflib.get_close_matches(str(name), names, n=1)
-        meant = f"; is {near[0]} meant?" if near else "."
-        raise NoSuchSetting(f"there is no setting {shown}{meant} There are: {', '.join(names) or 'none'}")
+        raise NoSuchSetting(f"there is no setting {shown}{meant(name, names)} There are: {', '.join(names) or 'none'}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._executable._setting_names())

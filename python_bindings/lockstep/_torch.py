@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 import logging
 import tempfile
 import traceback
@@ -59,7 +60,8 @@ def from_torch(
         (`item()`) as if its operators were differentiated as they stand: for inference. None refuses it.
 
     Raises:
-      Error: if torch cannot export the module, with what it says; or as `load_onnx`.
+      Error: if torch cannot export the module, with the reason alone; what torch says in full is the `__context__` of the error. Or as
+        `load_onnx`.
     """
     torch = _torch("from_torch")
     _check.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
@@ -88,7 +90,7 @@ def from_torch(
         except torch.onnx.OnnxExporterError as error:
             if refusals:
                 raise refusals[0] from None
-            raise Error(f"torch cannot export {type(module).__name__}: {_reason(error)}") from error
+            raise Error(f"torch cannot export {type(module).__name__}: {_reason(error)}") from None
         if program.exported_program is not None:
             check_after(module, program.exported_program, _statistics(module))
         if len(names) > len(program.model.graph.outputs):
@@ -184,6 +186,10 @@ def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:
 
     if isinstance(inputs, Mapping):
         return {_check.text("the name of an example input", name): value for name, value in inputs.items()}
+    if not isinstance(inputs, (torch.Tensor, Sequence)):
+        raise Error(
+            f"from_torch: example_inputs is {_check.shown(inputs)}, expected a tensor, or what forward takes, in order or by name"
+        )
     values = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
     signature = inspect.signature(module.forward)
     try:
@@ -242,15 +248,20 @@ def _name_batch(program: torch.onnx.ONNXProgram, module: torch.nn.Module, dims: 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without what the exporter says about itself."""
-    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = logger.level
-    with warnings.catch_warnings():
+    loggers = [
+        logging.getLogger(f"torch.{name}")
+        for name in ("onnx._internal.exporter._registration", "fx.experimental.symbolic_shapes")
+    ]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # where it prints graphs
         warnings.simplefilter("ignore")
-        logger.setLevel(logging.ERROR)
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
         try:
             yield
         finally:
-            logger.setLevel(level)
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 def _reason(error: BaseException) -> str:
@@ -258,6 +269,8 @@ def _reason(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    if type(error).__name__ == "GuardOnDataDependentSymNode":
+        text = f"forward decides by the values of a tensor, which no graph can: {text}"
     forwards = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

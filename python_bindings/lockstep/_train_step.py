@@ -12,7 +12,7 @@ from ._errors import Error, listed
 from ._lockstep import Graph
 from ._log import warn_once
 from .clip import Clip
-from .loss import Loss
+from .loss import Loss, _checked
 
 
 def train_step(
@@ -92,8 +92,7 @@ def train_step(
       Error: naming the result, state or option that is wrong, or the op that has no gradient.
     """
     _check.graph("the model", model)
-    expected = "one of lockstep.loss, such as lockstep.loss.softmax_cross_entropy()"
-    _check.instance("loss", loss, Loss, expected)
+    _checked("loss", loss)
     trained, frozen = _check.names("trained", trained), _check.names("frozen", frozen)
     _check.choice("batch_statistics", batch_statistics, ("global", "rank"))
     if _check.flag("uneven", uneven) and batch_statistics == "rank":
@@ -124,6 +123,7 @@ def train_step(
         _check.flag("uneven", uneven),
     )
     _say_what_is_supposed(step, trained)
+    _say_what_looks_alike(model, {"trained": trained, "frozen": frozen, "groups": [each for each in choices if each]})
     # Groups may have left no state to the optimizer, and so no settings.
     settings = step.settings
     step._schedules = {name: each for name, each in _schedules_of(choices, clip, average).items() if name in settings}
@@ -139,6 +139,20 @@ def _say_what_is_supposed(step: Graph, trained: Sequence[str]) -> None:
             f"{step.name}: the file does not say which initializers are parameters; {listed(names)} are trained. `trained` names "
             "what is, `frozen` what is not"
         )
+
+
+def _say_what_looks_alike(model: Graph, patterns: Mapping[str, Sequence[str]]) -> None:
+    """Names the states that patterns such as "*.bias" leave out though they are called alike, such as in_proj_bias."""
+    names = [state.name for state in model.states]
+    for option, given in patterns.items():
+        for pattern in given:
+            word = pattern.removeprefix("*.")
+            if word == pattern or not word.isidentifier():
+                continue
+            matched = [name for name in names if any(fnmatch.fnmatchcase(name, each) for each in given)]
+            left_out = [name for name in names if name not in matched and name.endswith(f"_{word}")]
+            if left_out:
+                warn_once(f'{model.name}: "{pattern}" of {option} matches no {listed(left_out)}; "*_{word}" would')
 
 
 def _check_average(average: Any) -> None:

@@ -19,9 +19,9 @@ from ._plan import Plan
 from ._train_step import train_step
 from ._trainer_data import Inputs
 from ._trainer_evaluation import Evaluation, Measured, goodness
-from ._trainer_options import divided, optimizer_of, uneven_of, world_of
+from ._trainer_options import check_is_no_optimizer, divided, optimizer_of, uneven_of, world_of
 from ._trainer_progress import show_results, with_progress
-from .loss import Loss
+from .loss import Loss, _checked
 
 if TYPE_CHECKING:
     from .optim import Optimizer
@@ -84,6 +84,7 @@ class Trainer:
         Raises:
           Error: naming what is wrong; TypeError of an option that neither has.
         """
+        check_is_no_optimizer(loss)
         of_step, of_compile = divided(options, train_step, compile)
         placements = of_compile.get("placements")
         if isinstance(placements, Plan) and of_compile.get("mesh") is None:
@@ -95,7 +96,7 @@ class Trainer:
             model = load_onnx(model, dims=dims)
         elif dims is not None:
             raise Error("Trainer: dims is of a file; the model is a graph, whose extents are known")
-        _check.instance("Trainer: loss", loss, Loss, "one of lockstep.loss, such as softmax_cross_entropy()")
+        _checked("Trainer: loss", loss)
         step = train_step(model, loss, optimizer_of(optimizer, optimizer_params), uneven=self._uneven, **of_step)
         self._exe = compile(step, world=self._world, **of_compile)
         self._name, self._is_averaged = model.name, options.get("average") is not None

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import _check, _job, optim
+from . import _check, _job, _names, optim
 from ._errors import Error
 from ._lockstep import Communicator
 
@@ -24,6 +24,7 @@ _SPELLINGS = {
     "rho": "alpha",
     "lr_scheduler": "learning_rate",
 }
+_OWN = {"model", "loss", "optimizer", "optimizer_params", "kvstore", "dims", "uneven"}  # options of Trainer itself
 _DEVICES = ("devices", "ctx", "context")
 _ELSEWHERE = {
     "rescale_grad": "the loss is a mean over the global batch, so nothing has to be rescaled",
@@ -52,15 +53,35 @@ def optimizer_of(optimizer: Any, params: Any) -> optim.Optimizer:
     name = optimizer.lower()
     kind, fixed = _NAMES.get(name, (classes.get(name), {}))
     if kind is None:
-        raise Error(f"Trainer: there is no optimizer {optimizer!r}; there are {', '.join(sorted({*classes, 'nag'}))}")
+        meant = _names.meant(name, {*classes, "nag"})
+        raise Error(
+            f"Trainer: there is no optimizer {optimizer!r}{meant} There are: {', '.join(sorted({*classes, 'nag'}))}"
+        )
     options = {**_DEFAULTS.get(name, {}), **fixed, **_respelt(kind, params or {})}
-    names = {each["name"] for each in getattr(optim, kind)._definition["options"]} | {"betas", "eps"}
+    known = getattr(optim, kind)._definition["options"]
+    names = {each["name"] for each in known} | {*optim._spellings(known)}
     unknown = [option for option in options if option not in names]
     if unknown:
         raise Error(
-            f"Trainer: the optimizer {optimizer} has no option {unknown[0]!r}; it has {', '.join(sorted(names))}"
+            f"Trainer: the optimizer {optimizer} has no option {unknown[0]!r}{_names.meant_option(unknown[0], names)} "
+            f"It has: {', '.join(sorted(names))}"
         )
     return getattr(optim, kind)(**options)
+
+
+def check_is_no_optimizer(loss: Any) -> None:
+    """MXNet's Trainer has the optimizer where this one has the loss.
+
+    Raises:
+      Error: that says how this one is called.
+    """
+    names = {*(each.lower() for each in optim._CLASSES), *_NAMES}
+    if isinstance(loss, optim.Optimizer) or (isinstance(loss, str) and loss.lower() in names):
+        raise Error(
+            f"Trainer: the loss is {loss!r}, an optimizer; expected Trainer(model, loss, optimizer), such as "
+            'Trainer(model, lockstep.loss.softmax_cross_entropy(), "sgd", {"learning_rate": 0.1}). A store updates parameters by '
+            "gradients of your own: lockstep.kv.create(...).set_optimizer(...)"
+        )
 
 
 def _respelt(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +195,8 @@ def divided(
                 "gradients a store adds up, are lockstep.kv.Devices"
             )
         if name not in of_step | of_compile:
-            raise TypeError(f"Trainer: {name!r} is an option of neither train_step nor compile")
+            meant = _names.meant_option(name, sorted(of_step | of_compile | _OWN))
+            raise TypeError(f"Trainer: {name!r} is an option of neither train_step nor compile{meant}")
     if options.get("asynchronous", False) is not False:
         raise Error(
             "Trainer: asynchronous=True makes a program of each worker's own, and a Trainer's workers share each batch: train in a "

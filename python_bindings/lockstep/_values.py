@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ._errors import Error, NoSuchState, listed
+from ._names import meant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,6 +115,13 @@ class State(MutableMapping[str, "np.ndarray"]):
         for name in self:
             self[name] = values[name]
 
+    def __repr__(self) -> str:
+        shown = [
+            f"{each.name} {each.dtype}[{','.join(map(str, each.shape))}]" for each in self._executable._whole_states()
+        ]
+        more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
+        return f"<lockstep states {', '.join(shown[:4]) or 'none'}{more}>"
+
     def averaged(self) -> dict[str, np.ndarray]:
         """All states by name, with their averages in the place of those that have one (`train_step(average=…)`).
 
@@ -134,9 +141,7 @@ class State(MutableMapping[str, "np.ndarray"]):
         if isinstance(name, str) and name in names:
             return name
         shown = str(name).encode(errors="backslashreplace").decode()  # of a lone surrogate
-        near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
-        meant = f"; is {near[0]} meant?" if near else "."
-        raise NoSuchState(f"there is no state {shown}{meant} There are: {', '.join(names) or 'none'}")
+        raise NoSuchState(f"there is no state {shown}{meant(name, names)} There are: {', '.join(names) or 'none'}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._executable._own_state_names())

@@ -11,7 +11,9 @@ Example:
 
 from __future__ import annotations
 
-from . import _check
+from functools import partial
+
+from . import _check, _names
 from ._errors import Error
 from .schedule import Schedule
 
@@ -26,7 +28,7 @@ def exponential(decay: float = 0.999) -> Schedule:
     decay = _check.number("average.exponential: decay", decay)
     if not 0 <= decay < 1:
         raise Error(f"average.exponential: decay is {decay}, expected at least 0 and below 1")
-    return Schedule(f"average.exponential({decay})", lambda at: 1.0 if at == 0 else 1 - decay)
+    return Schedule(f"average.exponential({decay})", partial(_exponential, decay))
 
 
 def stochastic(start: int, every: int = 1) -> Schedule:
@@ -37,11 +39,28 @@ def stochastic(start: int, every: int = 1) -> Schedule:
     """
     start = _check.integer("average.stochastic: start", start, low=0)
     every = _check.integer("average.stochastic: every", every, low=1)
+    return Schedule(f"average.stochastic({start}, {every})", partial(_stochastic, start, every))
 
-    def weight(at: int) -> float:
-        if at < start:
-            return 1.0
-        taken, since = divmod(at - start, every)
-        return 1 / (taken + 1) if since == 0 else 0.0
 
-    return Schedule(f"average.stochastic({start}, {every})", weight)
+# What is replaced at a step: functions of the module, which can be pickled.
+
+
+def _exponential(decay: float, at: int) -> float:
+    return 1.0 if at == 0 else 1 - decay
+
+
+def _stochastic(start: int, every: int, at: int) -> float:
+    if at < start:
+        return 1.0
+    taken, since = divmod(at - start, every)
+    return 1 / (taken + 1) if since == 0 else 0.0
+
+
+_names.guard(
+    globals(),
+    {
+        "ema": "exponential",
+        "exponentialmovingaverage": "exponential",
+        "swa": "stochastic",
+    },
+)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from . import _check
+from . import _check, _names
 
 __all__ = ["Clip", "global_norm", "norm", "value"]
 
@@ -53,3 +53,18 @@ def global_norm(limit: Limit) -> Clip:
     `torch.nn.utils.clip_grad_norm_` has it (Pascanu, Mikolov and Bengio, 2013). The norm before that is the result
     `gradient_norm` of the step."""
     return _clip("global_norm", limit)
+
+
+_names.guard(
+    globals(),
+    {
+        "bynorm": "norm",
+        "byvalue": "value",
+        "clipbyglobalnorm": "global_norm",
+        "clipbynorm": "norm",
+        "clipbyvalue": "value",
+        "clipglobalnorm": "global_norm",
+        "clipgradnorm": "global_norm",
+        "clipgradvalue": "value",
+    },
+)

@@ -20,7 +20,7 @@ import numpy as np
 
 from . import _check, _job_report, _lockstep
 from ._errors import Error
-from ._machine import Link, Machine
+from ._machine import Link, Machine, lines_of
 from ._record import Step
 from ._report import Report, milliseconds
 
@@ -146,9 +146,10 @@ def forecast(report: Report, machine: Machine, hosts: Iterable[int] = _HOSTS) ->
     """
     hosts = [_check.integer("forecast: hosts", each, 1) for each in hosts]
     if max(hosts, default=1) > 1 and machine.between is None:
-        raise Error("forecast: the machine says nothing of a link between hosts")
+        raise Error(_without_link("between hosts", "one rank on each of two hosts", "between", Link(2e-5, 1.25e9)))
     if machine.ranks > 1 and machine.within is None:
-        raise Error(f"forecast: the machine says nothing of the {machine.ranks} ranks within a host")
+        who = f"of the {machine.ranks} ranks within a host"
+        raise Error(_without_link(who, "all ranks on one host", "within", Link(1e-5, 5e9)))
     if any(step.is_of_servers for step, _ in report.steps):
         raise Error(
             f"forecast: @{report.program} pushes to parameter servers, of which a machine says nothing; compile with "
@@ -165,6 +166,13 @@ def forecast(report: Report, machine: Machine, hosts: Iterable[int] = _HOSTS) ->
     alone = _simulate(report, machine, 1)
     rows = [_simulate(report, machine, each) for each in hosts]
     return [dataclasses.replace(row, efficiency=alone.seconds / row.seconds) for row in rows]
+
+
+def _without_link(who: str, ranks: str, name: str, example: Link) -> str:
+    return (
+        f"forecast: the machine says nothing of a link {who}. `lockstep doctor --measure FILE` under mpirun, with {ranks}, adds it to "
+        f"the machine's file; so do these lines, with the numbers of your machine:\n\n{lines_of(name, example)}"
+    )
 
 
 def table(rows: Sequence[Forecast]) -> str:

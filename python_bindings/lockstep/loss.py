@@ -26,7 +26,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _check, _choices, _lockstep
+from . import _check, _choices, _lockstep, _names
+from ._errors import Error
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,34 @@ def _function_of(definition: _choices.Definition) -> Callable[..., Loss]:
     return make
 
 
+def _checked(what: str, value: Any) -> Loss:
+    """A loss of this module, or an Error that says which is meant."""
+    if isinstance(value, Loss):
+        return value
+    name = value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
+    near = _names.nearest(name, _FUNCTIONS, _MEANT) or "softmax_cross_entropy"
+    raise Error(f"{what} is {_check.shown(value)}, expected one of lockstep.loss, such as lockstep.loss.{near}()")
+
+
 _FUNCTIONS = {each["name"]: _function_of(each) for each in _lockstep._losses()}
 globals().update(_FUNCTIONS)
 __all__ = ["Loss", "Term"]
 __all__.extend(_FUNCTIONS)
+_MEANT = {
+    "bce": "binary_cross_entropy_with_logits",
+    "bcewithlogits": "binary_cross_entropy_with_logits",
+    "binarycrossentropy": "binary_cross_entropy_with_logits",
+    "categoricalcrossentropy": "softmax_cross_entropy",
+    "crossentropy": "softmax_cross_entropy",
+    "kldivergence": "kl_div",
+    "l2": "mean_squared_error",
+    "mae": "l1",
+    "meanabsoluteerror": "l1",
+    "mse": "mean_squared_error",
+    "sigmoidbce": "binary_cross_entropy_with_logits",
+    "sigmoidbinarycrossentropy": "binary_cross_entropy_with_logits",
+    "softmaxce": "softmax_cross_entropy",
+    "sparsecategoricalcrossentropy": "softmax_cross_entropy",
+    "triplet": "triplet_margin",
+}
+_names.guard(globals(), _MEANT)

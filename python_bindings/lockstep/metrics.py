@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _check
+from . import _check, _names
 from ._errors import Error
 from ._lockstep import Communicator
 from .data._batches import _is_first_of_its_share
@@ -202,3 +202,13 @@ def _labelled(
         wrong = labels[(labels < 0) | (labels >= scores.shape[1])][0]
         raise Error(f"{owner}: label {wrong} is outside [0, {scores.shape[1]})")
     return scores, labels, weights
+
+
+_names.guard(
+    globals(),
+    {
+        "acc": "Accuracy",
+        "average": "Mean",
+        "topkaccuracy": "Accuracy",
+    },
+)

@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from . import _check, _choices, _lockstep
+from . import _check, _choices, _lockstep, _names
 from ._errors import Error
 
 # Other spellings of an option, or of several that are given together; of an optimizer that has these options.
@@ -81,7 +81,9 @@ def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
                     f"the optimizer{of} is the class {each.__name__}, expected one with its options, such as "
                     f"{each.__name__}()"
                 )
-            raise Error(f"unknown optimizer {each!r}{of}; lockstep.optim has {', '.join(__all__[1:])}")
+            name = each if isinstance(each, str) else type(each).__name__
+            meant = _names.meant(name, _CLASSES, _MEANT)
+            raise Error(f"unknown optimizer {_check.shown(each)}{of}{meant} lockstep.optim has {', '.join(_CLASSES)}")
     return every
 
 
@@ -165,3 +167,5 @@ _CLASSES = {each["name"]: _class_of(each) for each in _lockstep._optimizers()}
 globals().update(_CLASSES)
 __all__ = ["Optimizer"]
 __all__.extend(_CLASSES)
+_MEANT = {"momentum": "SGD", "nag": "SGD", "nesterov": "SGD"}
+_names.guard(globals(), _MEANT)

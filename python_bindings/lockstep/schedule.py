@@ -1,7 +1,7 @@
 """Schedules: what a number such as the learning rate is at each step. The formulas, and the numbers, are PyTorch's.
 
 A schedule is a function of the step, the number of calls so far: 0 for the first. Any function of one does; those of this module
-can be compared and printed. One is given in the place of a number, to an optimizer or to `Executable.set`.
+can be compared, printed, copied and pickled. One is given in the place of a number, to an optimizer or to `Executable.set`.
 
 Example:
   >>> rate = lockstep.schedule.cosine(0.1, steps=10_000).after_warmup(500)
@@ -14,8 +14,9 @@ import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from . import _check
+from . import _check, _names
 from ._errors import Error
 
 __all__ = [
@@ -50,9 +51,68 @@ class Schedule:
         start = _number("after_warmup", "start", start)
         first = self(0)
         return Schedule(
-            f"{self.description}.after_warmup({steps}, {start})",
-            lambda at: first * (start + (1 - start) * at / steps) if at < steps else self(at - steps),
+            f"{self.description}.after_warmup({steps}, {start})", partial(_after_warmup, self, first, steps, start)
         )
+
+
+# What the schedules are at a step, the last parameter: functions of the module, which can be pickled.
+
+
+def _after_warmup(schedule: Schedule, first: float, steps: int, start: float, at: int) -> float:
+    return first * (start + (1 - start) * at / steps) if at < steps else schedule(at - steps)
+
+
+def _constant(value: float, at: int) -> float:
+    return value
+
+
+def _step(value: float, every: int, gamma: float, at: int) -> float:
+    return value * gamma ** (at // every)
+
+
+def _multi_step(value: float, milestones: Sequence[int], gamma: float, at: int) -> float:
+    return value * gamma ** bisect.bisect_right(milestones, at)
+
+
+def _exponential(value: float, gamma: float, at: int) -> float:
+    return value * gamma**at
+
+
+def _linear(start: float, end: float, steps: int, at: int) -> float:
+    return start + (end - start) * min(at, steps) / steps
+
+
+def _polynomial(value: float, steps: int, power: float, at: int) -> float:
+    return value * (1 - min(at, steps) / steps) ** power
+
+
+def _cosine(value: float, steps: int, minimum: float, at: int) -> float:
+    return minimum + (value - minimum) * (1 + math.cos(math.pi * at / steps)) / 2
+
+
+def _cosine_with_restarts(value: float, steps: int, growth: int, minimum: float, at: int) -> float:
+    period = steps
+    if growth == 1:
+        at %= period
+    while at >= period:
+        at -= period
+        period *= growth
+    return _cosine(value, period, minimum, at)
+
+
+def _one_cycle(maximum: float, steps: int, rising: float, start: float, end: float, at: int) -> float:
+    at = min(at, steps - 1)
+    peak = rising * steps - 1  # may lie between two steps
+    if at <= peak:
+        return _along_cosine(start, maximum, at / peak if peak > 0 else 1.0)
+    return _along_cosine(maximum, end, (at - peak) / (steps - 1 - peak))
+
+
+def _along_cosine(start: float, end: float, share: float) -> float:
+    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
+
+
+# What users pass
 
 
 def _number(what: str, name: str, value: float) -> float:
@@ -80,7 +140,7 @@ def _milestones(values: Sequence[int]) -> list[int]:
 def constant(value: float) -> Schedule:
     """The same at every step."""
     value = _number("constant", "value", value)
-    return Schedule(f"schedule.constant({value})", lambda at: value)
+    return Schedule(f"schedule.constant({value})", partial(_constant, value))
 
 
 def step(value: float, every: int, gamma: float = 0.1) -> Schedule:
@@ -90,22 +150,20 @@ def step(value: float, every: int, gamma: float = 0.1) -> Schedule:
         _count("step", "every", every),
         _number("step", "gamma", gamma),
     )
-    return Schedule(f"schedule.step({value}, {every}, {gamma})", lambda at: value * gamma ** (at // every))
+    return Schedule(f"schedule.step({value}, {every}, {gamma})", partial(_step, value, every, gamma))
 
 
 def multi_step(value: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
     """`value`, multiplied by `gamma` from each of the steps in `milestones` on. PyTorch's `MultiStepLR`."""
     value, gamma = _number("multi_step", "value", value), _number("multi_step", "gamma", gamma)
     steps = _milestones(milestones)
-    return Schedule(
-        f"schedule.multi_step({value}, {steps}, {gamma})", lambda at: value * gamma ** bisect.bisect_right(steps, at)
-    )
+    return Schedule(f"schedule.multi_step({value}, {steps}, {gamma})", partial(_multi_step, value, steps, gamma))
 
 
 def exponential(value: float, gamma: float) -> Schedule:
     """`value`, multiplied by `gamma` after each step. PyTorch's `ExponentialLR`."""
     value, gamma = _number("exponential", "value", value), _number("exponential", "gamma", gamma)
-    return Schedule(f"schedule.exponential({value}, {gamma})", lambda at: value * gamma**at)
+    return Schedule(f"schedule.exponential({value}, {gamma})", partial(_exponential, value, gamma))
 
 
 def linear(start: float, end: float, steps: int) -> Schedule:
@@ -115,18 +173,14 @@ def linear(start: float, end: float, steps: int) -> Schedule:
         _number("linear", "end", end),
         _count("linear", "steps", steps),
     )
-    return Schedule(
-        f"schedule.linear({start}, {end}, {steps})", lambda at: start + (end - start) * min(at, steps) / steps
-    )
+    return Schedule(f"schedule.linear({start}, {end}, {steps})", partial(_linear, start, end, steps))
 
 
 def polynomial(value: float, steps: int, power: float = 1.0) -> Schedule:
     """`value * (1 - at / steps) ** power`: 0 after `steps` steps, and then. PyTorch's `PolynomialLR`."""
     value, power = _number("polynomial", "value", value), _number("polynomial", "power", power)
     steps = _count("polynomial", "steps", steps)
-    return Schedule(
-        f"schedule.polynomial({value}, {steps}, {power})", lambda at: value * (1 - min(at, steps) / steps) ** power
-    )
+    return Schedule(f"schedule.polynomial({value}, {steps}, {power})", partial(_polynomial, value, steps, power))
 
 
 def cosine(value: float, steps: int, minimum: float = 0.0) -> Schedule:
@@ -138,7 +192,7 @@ def cosine(value: float, steps: int, minimum: float = 0.0) -> Schedule:
     steps = _count("cosine", "steps", steps)
     return Schedule(
         f"schedule.cosine({value}, {steps}, {minimum})",
-        lambda at: minimum + (value - minimum) * (1 + math.cos(math.pi * at / steps)) / 2,
+        partial(_cosine, value, steps, minimum),
     )
 
 
@@ -150,17 +204,10 @@ def cosine_with_restarts(value: float, steps: int, growth: int = 1, minimum: flo
     what = "cosine_with_restarts"
     value, minimum = _number(what, "value", value), _number(what, "minimum", minimum)
     steps, growth = _count(what, "steps", steps), _count(what, "growth", growth)
-
-    def at_step(at: int) -> float:
-        period = steps
-        if growth == 1:
-            at %= period
-        while at >= period:
-            at -= period
-            period *= growth
-        return minimum + (value - minimum) * (1 + math.cos(math.pi * at / period)) / 2
-
-    return Schedule(f"schedule.{what}({value}, {steps}, {growth}, {minimum})", at_step)
+    return Schedule(
+        f"schedule.{what}({value}, {steps}, {growth}, {minimum})",
+        partial(_cosine_with_restarts, value, steps, growth, minimum),
+    )
 
 
 def one_cycle(
@@ -185,16 +232,33 @@ def one_cycle(
             raise Error(f"schedule.{what}: {name} is {divisor}, expected a number above 0")
     start = maximum / start_divisor
     end = start / final_divisor
-    peak = rising * steps - 1  # may lie between two steps
-
-    def at_step(at: int) -> float:
-        at = min(at, steps - 1)
-        if at <= peak:
-            return _along_cosine(start, maximum, at / peak if peak > 0 else 1.0)
-        return _along_cosine(maximum, end, (at - peak) / (steps - 1 - peak))
-
-    return Schedule(f"schedule.{what}({maximum}, {steps}, {rising}, {start_divisor}, {final_divisor})", at_step)
+    return Schedule(
+        f"schedule.{what}({maximum}, {steps}, {rising}, {start_divisor}, {final_divisor})",
+        partial(_one_cycle, maximum, steps, rising, start, end),
+    )
 
 
-def _along_cosine(start: float, end: float, share: float) -> float:
-    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
+_names.guard(
+    globals(),
+    {
+        "constantlr": "constant",
+        "cosineannealinglr": "cosine",
+        "cosineannealingwarmrestarts": "cosine_with_restarts",
+        "cosinedecay": "cosine",
+        "cosinedecayrestarts": "cosine_with_restarts",
+        "cosinescheduler": "cosine",
+        "exponentialdecay": "exponential",
+        "exponentiallr": "exponential",
+        "factorscheduler": "step",
+        "linearlr": "linear",
+        "multifactorscheduler": "multi_step",
+        "multisteplr": "multi_step",
+        "onecyclelr": "one_cycle",
+        "piecewiseconstantdecay": "multi_step",
+        "polynomialdecay": "polynomial",
+        "polynomiallr": "polynomial",
+        "polyscheduler": "polynomial",
+        "steplr": "step",
+        "warmup": "Schedule.after_warmup",
+    },
+)

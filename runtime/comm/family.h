@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -42,6 +43,9 @@ class Family {
   uint32_t next_channel() const { return next_channel_; }
   void UseChannel(uint32_t channel) { next_channel_ = channel + 1; }
 
+  // Notes that this rank's caller gets an error; whether it has got one before.
+  bool NoteError() { return has_error_.exchange(true); }
+
  private:
   std::vector<std::shared_ptr<Group>> Groups();
 
@@ -49,7 +53,8 @@ class Family {
   std::shared_ptr<Group> root_;                 // set once, before others are added; shared with its communicator
   std::mutex mutex_;                            // guards groups_
   std::vector<std::shared_ptr<Group>> groups_;  // shared with their communicators
-  uint32_t next_channel_ = 1;                   // used by the rank's own thread alone; 0 is the world's
+  std::atomic<bool> has_error_ = false;
+  uint32_t next_channel_ = 1;  // used by the rank's own thread alone; 0 is the world's
 };
 
 }  // namespace lockstep

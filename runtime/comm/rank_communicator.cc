@@ -171,7 +171,10 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::StartScatter(const void* 
 absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(CollectiveCall collective, const void* input, void* output,
                                                              std::string_view label) {
   RETURN_IF_ERROR(CheckProcess());
-  RETURN_IF_ERROR(Finish(group_->failure()));
+  if (absl::Status failure = Finish(group_->failure()); !failure.ok()) {
+    if (!family_->NoteError()) return failure;
+    return Annotate(failure, "the communicator takes no more calls, since an earlier one failed");
+  }
   RETURN_IF_ERROR(CheckOperands(collective, input, output, label, rank(), size()));
   auto op = std::make_unique<Op>();
   op->sequence = next_sequence_++;
@@ -197,6 +200,7 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(CollectiveCall coll
       p.queue.pop_back();
       p.ops.erase(started->sequence);
       group_->AwaitUntouched();
+      family_->NoteError();
       return published;
     }
   }
@@ -221,6 +225,7 @@ absl::Status RankCommunicator::Wait(Ticket ticket, Stream*) {
   }
   absl::Status result = std::move(op.result);
   p.ops.erase(found);
+  if (!result.ok()) family_->NoteError();
   return result;
 }
 
@@ -277,6 +282,7 @@ void RankCommunicator::Abort(const absl::Status& cause) {
   const absl::Status failure =
       group_->Fail(rank(), absl::AbortedError(group_->Name(rank()) + " gave up: " + std::string(cause.message())));
   family_->recorder()->SetFailure(failure);
+  family_->NoteError();
   group_->AwaitUntouched();
 }
 

@@ -41,7 +41,7 @@ struct StagedCommunicator::Shared {
   // What a rank gets that dropped collectives: from then on its calls would be others than its peers' of that number.
   absl::Status Dropped() {
     host.Abort(FailedPrecondition() << "a failure of its device dropped collectives that were queued there");
-    return host.Barrier("after a failure of the device");  // the error, which may be an earlier one
+    return host.CheckPeers();  // the error, which may be an earlier one
   }
 
   std::mutex running;   // held while a function runs

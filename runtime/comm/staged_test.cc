@@ -29,6 +29,7 @@
 namespace lockstep {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
 
 enum class Kind { kSimulated, kCuda, kLazyCuda, kSharedCuda };
@@ -250,7 +251,8 @@ TEST_P(Staged, ADroppedCollectiveIsNeverTakenForAnother) {
     const absl::Status status = device.Synchronize();
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 on host"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("dropped collectives"));
-    EXPECT_EQ(c.Barrier("after"), status) << "the error stays";
+    EXPECT_THAT(std::string(c.Barrier("after").message()), EndsWith(std::string(status.message())))
+        << "the error stays";
     return absl::OkStatus();
   });
 }
@@ -294,7 +296,8 @@ TEST_P(Staged, AbortEndsWhatWaitsInTheStream) {
     const absl::Status status = device.Synchronize();
     other.join();
     EXPECT_THAT(std::string(status.message()), HasSubstr("enough"));
-    EXPECT_EQ(c.Barrier("after"), status) << "the error stays";
+    EXPECT_THAT(std::string(c.Barrier("after").message()), EndsWith(std::string(status.message())))
+        << "the error stays";
     return absl::OkStatus();
   });
 }

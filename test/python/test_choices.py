@@ -93,7 +93,7 @@ def test_options_are_checked_where_they_are_given(kind: type[ls.optim.Optimizer]
                 kind(**{"learning_rate": 0.01, each.name: wrong})
             checked += 1
     assert checked >= 4  # the learning rate at least
-    with pytest.raises(TypeError, match=rf"{kind.__name__}\(learning_rate.*unexpected keyword argument 'decay'"):
+    with pytest.raises(TypeError, match=rf"{kind.__name__}\(\) has no option 'decay'.*learning_rate"):
         kind(learning_rate=0.01, decay=0.1)
     unset = {each.name: None for each in dataclasses.fields(of(kind)) if each.name != "learning_rate"}
     assert kind(learning_rate=0.01, **unset) == of(kind)

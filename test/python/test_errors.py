@@ -102,11 +102,11 @@ def test_dimensions() -> None:
         ({"x": X[:5], "label": LABELS}, ["input x", "f32[6,12]", "f32[5,12]"]),
         ({"x": X[0], "label": LABELS}, ["input x", "f32[6,12]", "f32[12]"]),
         ({"x": X.astype(np.float64), "label": LABELS}, ["input x", "f32[6,12]", "f64[6,12]"]),
-        ({"x": X, "label": LABELS.astype(np.int32)}, ["input label", "i64[6]", "i32[6]"]),
+        ({"x": X, "label": LABELS.astype(np.float32)}, ["input label", "i64[6]", "f32[6]"]),
         ({"x": X.astype(np.complex64), "label": LABELS}, ["input x", "dtype"]),
         ({"x": [1, 2, 3], "label": LABELS}, ["input x", "list", "array"]),
         ({"x": np.array([None] * 6), "label": LABELS}, ["input x is an array of dtype object", "array of numbers"]),
-        ({"x": X.astype(">f4"), "label": LABELS}, ["input x is an array of dtype >f4", "byte order"]),
+        ({"x": X.astype(">f8"), "label": LABELS}, ["input x is an array of dtype >f8", "byte order", "np.float32"]),
         ({"x": X}, ["input label is missing"]),
         ({"x": X, "label": LABELS, "mask": X}, ["no input mask", "x, label"]),
         (

@@ -159,10 +159,15 @@ def test_collectives_go_by_the_route_that_is_quickest_on_the_link() -> None:
 
 def test_a_forecast_says_what_it_lacks() -> None:
     step = report(kernel(1), START, WAIT)
-    with raises("forecast: the machine says nothing of a link between hosts"):
+    with raises("forecast: the machine says nothing of a link between hosts", "one rank on each of two hosts") as error:
         forecast(step, Machine(), [1, 2])
-    with raises("forecast: the machine says nothing of the 4 ranks within a host"):
+    assert str(error.value).endswith(
+        "\n\n[between]  # a message from a host to another; all hosts send and get as much at once\nlatency = 2e-05\n"
+        "bandwidth = 1250000000.0"
+    )
+    with raises("forecast: the machine says nothing of a link of the 4 ranks within a host", "all ranks on") as error:
         forecast(step, Machine(ranks=4, between=Link(0, 1)), [2])
+    assert "\n\n[within]  # an all_reduce of a host's ranks: latency + bytes / bandwidth\n" in str(error.value)
     with raises("forecast: @step has no collectives; it has to be compiled for several ranks"):
         forecast(report(kernel(1)), SLOW, [2])
     with raises("forecast: hosts is 0, expected at least 1"):
@@ -296,8 +301,8 @@ def test_a_job_on_a_host_is_measured_traced_and_forecast(tmp_path: Path, monkeyp
     assert mpirun(2, HERE / "mpi_record.py", "run", "4").returncode == 0
     monkeypatch.delenv("LOCKSTEP_TRACE")
     done = command("forecast", traces, machine)
-    assert done.stderr == "lockstep forecast: forecast: the machine says nothing of a link between hosts\n"
-    machine.write_text(machine.read_text() + "[between]\nlatency = 2e-5\nbandwidth = 1.25e9\n")
+    assert done.stderr.startswith("lockstep forecast: forecast: the machine says nothing of a link between hosts. ")
+    machine.write_text(machine.read_text() + done.stderr[done.stderr.index("[between]") :])
     done = command("forecast", traces, machine, "--hosts", "1,8", "--picture", tmp_path / "plot.svg")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

@@ -510,7 +510,7 @@ def calls_that_are_wrong() -> list[tuple[Callable[[ls.kv.KVStore], Any], str]]:
         (lambda s: s.row_sparse_pull([3], out=[], row_ids=[0]), "there are 1 keys, and out is"),
         (lambda s: s.row_sparse_pull([3], row_ids=[np.array([0]), np.array([1])]), "there are 2 lists in row_ids"),
         (lambda s: s.set_updater(3), "set_updater: the updater is 3, expected a function"),
-        (lambda s: s.set_optimizer("sgd"), "unknown optimizer 'sgd'; lockstep.optim has"),
+        (lambda s: s.set_optimizer("sgd"), "unknown optimizer 'sgd'; is SGD meant\\? lockstep.optim has"),
         (lambda s: s.set_optimizer(ls.optim.SGD), "the optimizer is the class SGD, expected one with its options"),
         (
             lambda s: s.set_optimizer(ls.optim.SGD(0.1), rescale_grad=math.nan),

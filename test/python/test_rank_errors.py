@@ -212,6 +212,31 @@ def test_what_all_ranks_have_found_in_compile_leaves_the_world_usable(tmp_path: 
     assert losses[0] == losses[1], losses
 
 
+def test_calls_after_one_that_failed_say_that_it_was_earlier() -> None:
+    def body(world: ls.Communicator) -> list[str]:
+        exe = ls.compile(training(), world=world)
+        share = {"x": X[:3], "label": LABELS[:3]}
+        calls = [
+            lambda: exe(**{**share, "label": LABELS[: 3 - world.rank]}),
+            lambda: exe(**share),
+            lambda: ls.compile(training(), world=world),
+            lambda: world.gather_bytes(b"any"),
+            lambda: exe.check_replicas(),
+        ]
+        messages = []
+        for call in calls:
+            with pytest.raises(ls.Error) as caught:
+                call()
+            messages.append(str(caught.value))
+        return messages
+
+    ended = "the communicator takes no more calls, since an earlier one failed: rank 1 on host "
+    for rank, (first, *later) in enumerate(run_in_threads(2, body)):
+        assert "earlier" not in first and "expected i64[3]" in first
+        assert ("rank 1 on host" in first) == (rank == 0)
+        assert len(later) == 4 and all(ended in each and "found i64[2]" in each for each in later), later
+
+
 def test_one_rank_without_the_backend() -> None:
     other, culprit = errors_of(2, lambda world: ls.compile(training(), "gpu" if world.rank == 1 else "cpu", world))
     assert 'no backend "gpu"' in culprit

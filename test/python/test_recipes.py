@@ -155,7 +155,7 @@ def test_wrong_groups() -> None:
         step_of(groups={"fc1.bias": SGD}, frozen=["fc1.bias"])
     with raises("the optimizer of group '*.bias' is the class SGD, expected one with its options, such as SGD()"):
         step_of(groups={"*.bias": ls.optim.SGD})
-    with raises("unknown optimizer 0.1 of group '*.bias'; lockstep.optim has SGD, "):
+    with raises("unknown optimizer 0.1 of group '*.bias'. lockstep.optim has SGD, "):
         step_of(groups={"*.bias": 0.1})
     with raises("groups is [", "expected optimizers by name or pattern of states"):
         step_of(groups=[("*.bias", SGD)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -137,3 +139,35 @@ def test_a_schedule_without_a_value_names_itself_and_the_step() -> None:
         ls.schedule.exponential(1.0, 10.0)(400)
     with raises("schedule.polynomial(1.0, 3, -1.0) has no value at step 3"):
         ls.schedule.polynomial(1.0, 3, -1.0)(3)
+
+
+SCHEDULES = [
+    ls.schedule.constant(0.1),
+    ls.schedule.step(0.1, 3),
+    ls.schedule.multi_step(0.1, [2, 5]),
+    ls.schedule.exponential(0.1, 0.9),
+    ls.schedule.linear(0.1, 0.5, 7),
+    ls.schedule.polynomial(0.1, 7, 2.0),
+    ls.schedule.cosine(0.1, 7).after_warmup(3, 0.5),
+    ls.schedule.cosine_with_restarts(0.1, 3, 2),
+    ls.schedule.one_cycle(0.1, 9),
+    ls.average.exponential(0.9),
+    ls.average.stochastic(3, 2),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+def test_schedules_are_copied_and_pickled(schedule: ls.schedule.Schedule) -> None:
+    values = [schedule(at) for at in range(12)]
+    assert len(set(values)) > 1 or schedule == ls.schedule.constant(0.1)
+    for other in (copy.copy(schedule), copy.deepcopy(schedule), pickle.loads(pickle.dumps(schedule))):
+        assert other == schedule and [other(at) for at in range(12)] == values
+
+
+def test_so_are_recipes_with_schedules() -> None:
+    recipe = (
+        ls.optim.AdamW(ls.schedule.cosine(1e-3, 9).after_warmup(2), weight_decay=0.1),
+        ls.clip.global_norm(ls.schedule.linear(1, 2, 5)),
+        ls.loss.softmax_cross_entropy(label_smoothing=0.1) + 0.5 * ls.loss.result("penalty"),
+    )
+    assert pickle.loads(pickle.dumps(recipe)) == recipe == copy.deepcopy(recipe)

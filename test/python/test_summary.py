@@ -192,3 +192,26 @@ def test_reference_steps_are_counted() -> None:
         graph = lenet()
 
     assert _layers.executable_summary(Compiled(), 1).startswith("2 steps: 1 all_reduce, 1 reference\n")
+
+
+def test_groups_are_shown_and_what_they_leave_out_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    text = (
+        "graph @attention(%x: f32[4], state %in_proj_bias: f32[4], state %out.bias: f32[4], state %out.weight: f32[4]) -> (y: f32[]) {\n"
+        "  %a = mul %x, %out.weight : f32[4]\n  %b = add %a, %in_proj_bias : f32[4]\n  %c = add %b, %out.bias : f32[4]\n"
+        "  %y = reduce_sum %c {dims=[0]} : f32[]\n  return %y\n}\n"
+    )
+    options = {"optimizer": ls.optim.SGD(0.1), "groups": {"*.bias": ls.optim.SGD(0.2)}}
+    for _ in range(2):
+        step = ls.train_step(ls.parse(text), ls.loss.result("y"), **options)
+    assert [record.getMessage() for record in caplog.records] == [
+        'attention: "*.bias" of groups matches no in_proj_bias; "*_bias" would'
+    ]
+    summary = step.summary()
+    assert "\n  out.bias: f32[4], group *.bias\n" in summary
+    assert "\n  in_proj_bias: f32[4]\n" in summary and "\n  out.weight: f32[4]\n" in summary
+    caplog.clear()
+    ls.train_step(ls.parse(text), ls.loss.result("y"), ls.optim.SGD(0.1), groups={"*bias": ls.optim.SGD(0.2)})
+    ls.train_step(ls.parse(text), ls.loss.result("y"), ls.optim.SGD(0.1), frozen=["*.bias"])
+    assert [record.getMessage() for record in caplog.records] == [
+        'attention: "*.bias" of frozen matches no in_proj_bias; "*_bias" would'
+    ]

@@ -194,21 +194,6 @@ def test_large_modules_go_through_files_and_come_out_the_same(monkeypatch: pytes
         np.testing.assert_array_equal(through_files.initial_value(info.name), whole.initial_value(info.name))
 
 
-def test_what_cannot_be_exported_says_so() -> None:
-    class Branches(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x if x.sum() > 0 else -x
-
-    with raises("torch cannot export Branches: ", "(at test_torch.py:", "in forward)"):
-        ls.from_torch(Branches(), torch.randn(2, 3))
-    with raises("the example inputs do not fit Net.forward"):
-        ls.from_torch(Net(), [torch.randn(2, 1, 4, 4)] * 2)
-    with raises("dims has the symbols a, b", "dynamic_shapes"):
-        ls.from_torch(Net(), torch.randn(2, 1, 4, 4), dims={"a": 4, "b": 4})
-    with raises("the module is 3, expected a torch.nn.Module"):
-        ls.from_torch(3, torch.randn(2))  # type: ignore[arg-type]
-
-
 def test_a_module_that_does_not_fit_stays_as_it_was() -> None:
     module, exe = Net(), ls.compile(step_of(Net()))
     module.extra = nn.Linear(2, 2)

@@ -468,8 +468,8 @@ def test_a_scheduler_is_a_learning_rate() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("sgdd", {}), "there is no optimizer 'sgdd'; there are .*adam.*nag.*sgd"),
-        (("sgd", {"beta1": 0.9}), "the optimizer sgd has no option 'beta1'; it has .*momentum"),
+        (("sgdd", {}), "there is no optimizer 'sgdd'; is sgd meant\\? There are: .*adam.*nag.*sgd"),
+        (("sgd", {"beta1": 0.9}), "the optimizer sgd has no option 'beta1'\\. It has: .*momentum"),
         (("sgd", {"wd": 0.1, "weight_decay": 0.1}), "says twice what weight_decay is"),
         (("sgd", {"lr_scheduler": len, "learning_rate": 0.1}), "says twice what learning_rate is"),
         (("sgd", {"rescale_grad": 0.5}), "rescale_grad: the loss is a mean over the global batch"),

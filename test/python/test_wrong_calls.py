@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 
 import lockstep as ls
 from ranks import run_in_threads
@@ -37,6 +38,7 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.load_onnx(MLP, {"batch": 6}, constants=wrong), [[], {}]),
     (lambda wrong: ls.load_onnx(MLP, {"batch": 6}, states=wrong), [[], {}]),
     (lambda wrong: ls.from_torch(wrong, X), []),
+    (lambda wrong: ls.from_torch(torch.nn.Identity(), wrong), []),
     (lambda wrong: ls.to_torch(wrong, None), []),
     (lambda wrong: ls.load_weights(wrong, "weights.safetensors"), []),
     (lambda wrong: ls.load_weights(mlp(), wrong), []),
@@ -233,10 +235,10 @@ MISFITS: list[tuple[Callable[[], Any], list[str]]] = [
     (lambda: ls.compile(mlp(), thread=1), ["compile", "thread"]),
     (lambda: ls.train_step(mlp(), CROSS_ENTROPY), ["train_step", "optimizer"]),
     (lambda: ls.data.batches(X), ["batches", "size"]),
-    (lambda: ls.optim.SGD(0.1, decay=0.1), ["SGD(learning_rate", "decay"]),
+    (lambda: ls.optim.SGD(0.1, decay=0.1), ["SGD()", "decay"]),
     (lambda: ls.optim.SGD(0.1, 0.9, True, 0.0, 0.1), ["SGD(learning_rate", "too many positional arguments"]),
     (lambda: ls.optim.SGD(0.1, learning_rate=0.1), ["SGD(learning_rate", "multiple values"]),
-    (lambda: ls.loss.softmax_cross_entropy(label="y"), ["softmax_cross_entropy(logits", "label"]),
+    (lambda: ls.loss.softmax_cross_entropy(label="y"), ["softmax_cross_entropy()", "label"]),
     (lambda: ls.loss.result("y", "t"), ["result(", "too many positional arguments"]),
     (lambda: ls.loss.result(), ["result(", "missing a required argument"]),
     (lambda: ls.Communicator.in_process(), ["in_process"]),

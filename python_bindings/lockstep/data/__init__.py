@@ -7,6 +7,7 @@ that the same samples meet in a batch on any number of ranks. Or a rank reads it
 
 from __future__ import annotations
 
+from .. import _names
 from ._batches import Batches, Dataset, batches
 from ._idx import load_idx, mnist
 from ._image_folder import ImageFolder, image_folder
@@ -17,3 +18,16 @@ __all__ = [
     "Batches", "Dataset", "ImageFolder", "ImageRecords", "RecordHeader", "Records", "SplitSampler",
     "batches", "image_folder", "image_records", "load_idx", "mnist", "records",
 ]  # fmt: skip
+
+_names.guard(
+    globals(),
+    {
+        "dataloader": "batches",
+        "distributedsampler": "SplitSampler",
+        "imagefolderdataset": "image_folder",
+        "imagerecorditer": "image_records",
+        "mnistiter": "mnist",
+        "ndarrayiter": "batches",
+        "tensordataset": "batches",
+    },
+)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._errors import Error
+from .._names import meant
 from . import _elastic as elastic
 from ._compression import Compression
 from ._differentiable import (
@@ -100,7 +101,7 @@ def __getattr__(name: str) -> Any:
     """`mpi_built()`, `nccl_built()`, …: what this is built with."""
     if name in FACTS:
         return lambda: FACTS[name]
-    raise AttributeError(f"lockstep.horovod.torch has no {name!r}")
+    raise AttributeError(f"lockstep.horovod.torch has no {name!r}{meant(name, __all__)}")
 
 
 def add_process_set(*_: Any) -> ProcessSet:

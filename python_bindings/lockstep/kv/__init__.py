@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .. import _check
+from .. import _check, _names
 from .._errors import Error
 from .._staleness import Staleness
 from ._async import AsyncStore
@@ -83,3 +83,6 @@ def create(kind: str = "local", world: Communicator | None = None) -> KVStore:
             f'create: a store of the kind {kind!r} is of one process, and world has {world.size}; use "dist_sync"'
         )
     return _KINDS[name](name, world)
+
+
+_names.guard(globals(), {"store": "create"})

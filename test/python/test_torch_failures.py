@@ -1,0 +1,61 @@
+"""Modules that torch cannot export: the error is short, has the reason first, and torch's own text on request."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import lockstep as ls
+from test_errors import raises
+from test_torch import Net
+
+PROGRAM = """
+import lockstep, torch
+class Branches(torch.nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+lockstep.from_torch(Branches(), torch.randn(2, 3))
+"""
+
+
+class Branches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def test_the_reason_comes_first_and_the_rest_is_the_context(capfd: pytest.CaptureFixture[str]) -> None:
+    with raises(
+        "torch cannot export Branches: forward decides by the values of a tensor, which no graph can: GuardOnData",
+        "(at test_torch_failures.py:",
+        "in forward)",
+    ) as caught:
+        ls.from_torch(Branches(), torch.randn(2, 3))
+    message = str(caught.value)
+    assert "\n" not in message and len(message) < 300
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+    assert isinstance(caught.value.__context__, torch.onnx.OnnxExporterError)
+    assert len(str(caught.value.__context__)) > len(message)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_program_that_fails_so_ends_with_a_few_lines(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=False)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert lines[-1].startswith("lockstep.Error: torch cannot export Branches: forward decides by the values")
+    assert len(lines) < 15 and "def forward" not in done.stderr, done.stderr
+
+
+def test_example_inputs_and_dimensions_that_do_not_fit() -> None:
+    with raises("the example inputs do not fit Net.forward"):
+        ls.from_torch(Net(), [torch.randn(2, 1, 4, 4)] * 2)
+    with raises("dims has the symbols a, b", "dynamic_shapes"):
+        ls.from_torch(Net(), torch.randn(2, 1, 4, 4), dims={"a": 4, "b": 4})
+    with raises("the module is 3, expected a torch.nn.Module"):
+        ls.from_torch(3, torch.randn(2))  # type: ignore[arg-type]
