@@ -16,9 +16,6 @@
 namespace lockstep {
 namespace {
 
-// Nanoseconds. In every step ranks wait for each other for some milliseconds, and none is late.
-constexpr int64_t kLongWait = 1'000'000'000;
-
 // The oldest collective that is under way, at its latest phase, with its label and since when it is in that phase.
 std::optional<TransferEvent> UnderWay(const std::vector<TransferEvent>& events) {
   std::map<std::pair<uint32_t, uint64_t>, TransferEvent> under_way;
@@ -117,7 +114,7 @@ std::string Line(const RankRecord& record, Process process, const Activity& acti
 }
 
 // Of one world.
-std::string DescribeWorld(const std::vector<const RankRecord*>& ranks, int64_t now) {
+std::string DescribeWorld(const std::vector<const RankRecord*>& ranks, int64_t now, int64_t long_wait) {
   const RecordedRank& first = ranks[0]->facts;
   std::string text =
       std::string(first.transport) + ", " + std::to_string(first.size) + (first.size == 1 ? " rank\n" : " ranks\n");
@@ -144,7 +141,7 @@ std::string DescribeWorld(const std::vector<const RankRecord*>& ranks, int64_t n
     if (process != Process::kAlive) gone += (gone.empty() ? "" : ", ") + name;
   }
   missing(first.size);
-  if (longest_wait < kLongWait) late = gone;
+  if (longest_wait < long_wait) late = gone;
   if (longest_wait >= 0 && !late.empty()) text += "  late: " + late + "\n";
   return text;
 }
@@ -188,7 +185,7 @@ Activity ActivityOf(const RankRecord& record) {
   return activity;
 }
 
-std::string Describe(const std::vector<RankRecord>& records, int64_t now) {
+std::string Describe(const std::vector<RankRecord>& records, int64_t now, int64_t long_wait) {
   // A process may have worlds beside the one that it trains with, in which nothing happens.
   const auto is_used = [](const RankRecord& record) { return !record.steps.empty(); };
   const bool some_used = std::any_of(records.begin(), records.end(), is_used);
@@ -199,7 +196,7 @@ std::string Describe(const std::vector<RankRecord>& records, int64_t now) {
       world.push_back(&records[end++]);
     const bool used =
         std::any_of(world.begin(), world.end(), [&](const RankRecord* record) { return is_used(*record); });
-    if (used || !some_used) text += DescribeWorld(world, now);
+    if (used || !some_used) text += DescribeWorld(world, now, long_wait);
   }
   return text;
 }
@@ -225,7 +222,9 @@ absl::StatusOr<std::string> StatusText(const std::string& root, std::string_view
 
 std::string StallText(const Recorder& recorder) {
   if (recorder.folder().empty()) return "";
-  return Describe(ReadRecords(recorder.folder()), RecordNow()) + "  `lockstep status` shows this at any time\n";
+  // Whoever asks has waited for as long as LOCKSTEP_STALL says.
+  return Describe(ReadRecords(recorder.folder()), RecordNow(), /*long_wait=*/0) +
+         "  `lockstep status` shows this at any time\n";
 }
 
 }  // namespace lockstep
