@@ -49,12 +49,23 @@ absl::StatusOr<Value> Convolve(OnnxNode& n, Value x, Value filter) {
 
 namespace {
 
+// What PyTorch 2.13's exporter writes where a conv3d has no bias: zeros, of another shape than a bias has.
+bool IsNoBias(OnnxNode& n) {
+  if (!n.has_input(2) || n.TorchOperator() != "conv3d.default") return false;
+  const Tensor* const bias = n.FixedInput(2);
+  return bias != nullptr && bias->shape().rank() != 1 && *bias == Tensor::Full(bias->type(), 0);
+}
+
 absl::Status Conv(OnnxNode& n) {
   Builder& b = n.b();
   RETURN_IF_ERROR(n.RequireRank(0, 3));
   const Value x = n.input(0), filter = n.input(1);
   RETURN_IF_ERROR(b.status());
   ASSIGN_OR_RETURN(const Value y, Convolve(n, x, filter));
+  if (IsNoBias(n)) {
+    n.SetOutput(0, y);
+    return absl::OkStatus();
+  }
   ASSIGN_OR_RETURN(const Value result, PlusBias(n, y, 2));
   n.SetOutput(0, result);
   return absl::OkStatus();

@@ -1,8 +1,10 @@
 // Losses of scores or log-probabilities [N, C, ...] against classes [N, ...]. The class's element is picked by
 // comparing a count along C with the class. A class outside [0, C) that is not to be ignored is an error when the
-// program runs.
+// program runs. PyTorch's cross entropy also takes probabilities [N, C, ...], which its exporter writes as classes.
 
+#include <cstdlib>
 #include <numeric>
+#include <string>
 
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"
@@ -12,23 +14,46 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
+// An error unless there are no weights, or they are one for each class.
+absl::Status CheckWeights(OnnxNode& n, Value x) {
+  if (n.has_input(2) && n.type(2) != TensorType{x.dtype(), Shape({x.shape()[1]})})
+    return n.Error() << "weights are " << n.type(2) << ", expected " << TensorType{x.dtype(), Shape({x.shape()[1]})};
+  return absl::OkStatus();
+}
+
 absl::Status CheckClasses(OnnxNode& n, Value x, Value classes) {
   if (x.shape().rank() < 2 || classes.shape() != x.shape().Without({1}))
     return n.Error() << "scores " << x.type() << " and classes " << classes.type()
                      << ", expected [N, C, ...] and [N, ...]";
   if (classes.dtype() != DType::kI32 && classes.dtype() != DType::kI64)
     return n.Error() << "classes are " << classes.type() << ", expected i32 or i64";
-  if (n.has_input(2) && n.type(2) != TensorType{x.dtype(), Shape({x.shape()[1]})})
-    return n.Error() << "weights are " << n.type(2) << ", expected " << TensorType{x.dtype(), Shape({x.shape()[1]})};
-  return absl::OkStatus();
+  return CheckWeights(n, x);
 }
 
-// -log_prob of the class, times its weight, reduced as the node says.
-absl::StatusOr<Value> LossOf(OnnxNode& n, Value log_prob, Value classes) {
-  Builder& b = n.b();
-  const std::string reduction = n.String("reduction", "mean");
+absl::StatusOr<std::string> Reduction(OnnxNode& n) {
+  std::string reduction = n.String("reduction", "mean");
   if (reduction != "none" && reduction != "sum" && reduction != "mean")
     return n.Error() << "attribute reduction is '" << reduction << "', expected none, sum or mean";
+  return reduction;
+}
+
+// PyTorch's label_smoothing, which lockstep/_torch_check.py notes in the node; 0 in other files.
+double Smoothing(const OnnxNode& n) {
+  return std::strtod(std::string(n.Metadata("lockstep.label_smoothing")).c_str(), nullptr);
+}
+
+// The mean over classes of -log_prob times their weights, [N, ...].
+Value OfAllClasses(OnnxNode& n, Value log_prob) {
+  Builder& b = n.b();
+  const Value terms = n.has_input(2) ? b.Mul(log_prob, b.BroadcastAlong(n.input(2), log_prob.shape(), 1)) : log_prob;
+  return b.Neg(b.ReduceMean(terms, {1}));
+}
+
+// -log_prob of the class, times its weight, reduced as the node says. With a smoothing s, 1 - s times that and s times
+// the same of all classes.
+absl::StatusOr<Value> LossOf(OnnxNode& n, Value log_prob, Value classes) {
+  Builder& b = n.b();
+  ASSIGN_OR_RETURN(const std::string reduction, Reduction(n));
   const bool ignores = n.has_attr("ignore_index");
   Value is_ignored;
   if (ignores) {
@@ -44,6 +69,7 @@ absl::StatusOr<Value> LossOf(OnnxNode& n, Value log_prob, Value classes) {
   } else if (ignores) {
     weight = b.SplatLike(1, loss);
   }
+  if (const double s = Smoothing(n); s != 0) loss = b.Add(b.Scale(loss, 1 - s), b.Scale(OfAllClasses(n, log_prob), s));
   if (ignores) {
     const Value zero = b.SplatLike(0, loss);
     loss = b.Select(is_ignored, zero, loss);
@@ -69,14 +95,42 @@ absl::Status NegativeLogLikelihoodLoss(OnnxNode& n) {
 Value FusedCrossEntropy(OnnxNode& n, Value scores, Value classes) {
   const std::string reduction = n.String("reduction", "mean");
   const double examples = static_cast<double>(classes.shape().num_elements());
-  if (n.has_input(2) || n.has_attr("ignore_index") || n.has_output(1) || examples == 0) return Value();
+  if (n.has_input(2) || n.has_attr("ignore_index") || Smoothing(n) != 0 || n.has_output(1) || examples == 0)
+    return Value();
   if (reduction != "sum" && reduction != "mean") return Value();
   return n.b().Op("softmax_cross_entropy", {scores, classes}, {{"scale", reduction == "sum" ? 1.0 : 1.0 / examples}});
+}
+
+// The sum over classes of -log_prob times their probabilities and weights. The mean is over all rows, whatever they
+// weigh, as PyTorch has it.
+absl::StatusOr<Value> LossOfProbabilities(OnnxNode& n, Value log_prob, Value probabilities) {
+  Builder& b = n.b();
+  ASSIGN_OR_RETURN(const std::string reduction, Reduction(n));
+  n.Ignore("ignore_index");  // of classes
+  RETURN_IF_ERROR(CheckWeights(n, log_prob));
+  if (const double s = Smoothing(n); s != 0)
+    probabilities = b.AddScalar(b.Scale(probabilities, 1 - s), s / static_cast<double>(log_prob.shape()[1]));
+  Value terms = b.Mul(log_prob, probabilities);
+  if (n.has_input(2)) terms = b.Mul(terms, b.BroadcastAlong(n.input(2), log_prob.shape(), 1));
+  const Value loss = b.Neg(b.ReduceSum(terms, {1}));
+  RETURN_IF_ERROR(b.status());
+  if (reduction == "none") return loss;
+  Ints all(static_cast<size_t>(loss.shape().rank()));
+  std::iota(all.begin(), all.end(), 0);
+  return reduction == "sum" ? b.ReduceSum(loss, all) : b.ReduceMean(loss, all);
 }
 
 absl::Status SoftmaxCrossEntropyLoss(OnnxNode& n) {
   const Value x = n.input(0), classes = n.input(1);
   RETURN_IF_ERROR(n.b().status());
+  if (classes.type() == x.type() && x.shape().rank() >= 2) {
+    const Value log_prob = n.b().Op("log_softmax", {x}, {{"dim", int64_t{1}}});
+    RETURN_IF_ERROR(n.b().status());
+    ASSIGN_OR_RETURN(const Value loss, LossOfProbabilities(n, log_prob, classes));
+    n.SetOutput(0, loss);
+    n.SetOutput(1, log_prob);
+    return absl::OkStatus();
+  }
   RETURN_IF_ERROR(CheckClasses(n, x, classes));
   if (const Value fused = FusedCrossEntropy(n, x, classes)) {
     n.SetOutput(0, fused);

@@ -17,7 +17,7 @@ from . import _check
 from ._errors import Error
 from ._graphs import load_onnx
 from ._lockstep import Executable, Graph
-from ._torch_check import check_after, checked_export, is_of_torch, note_indices, place_of
+from ._torch_check import check_after, checked_export, is_of_torch, note_options, place_of
 from ._torch_parts import check_parts
 from ._torch_resize import resize_as_pytorch_does
 
@@ -100,7 +100,7 @@ def from_torch(
         if finds_batch:
             _name_batch(program, module, extents)
         _name_as_pytorch_does(program, module)
-        note_indices(program)
+        note_options(program)
         resize_as_pytorch_does(type(module).__name__, program, place_of)
         initializers = program.model.graph.initializers.keys()
         trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}

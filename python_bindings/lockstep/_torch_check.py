@@ -118,9 +118,9 @@ def check_after(module: torch.nn.Module, program: torch.export.ExportedProgram, 
             )
 
 
-def note_indices(program: torch.onnx.ONNXProgram) -> None:
-    """Notes in a node what PyTorch does with its indices that ONNX does not: it may refuse negative ones, which ONNX counts from
-    the end, and the row that is padding has no gradient."""
+def note_options(program: torch.onnx.ONNXProgram) -> None:
+    """Notes in nodes what ONNX has no word for: whether indices may be negative, which row is padding and has no gradient, and how
+    labels are smoothed."""
     import torch
 
     aten = torch.ops.aten
@@ -134,12 +134,14 @@ def note_indices(program: torch.onnx.ONNXProgram) -> None:
         aten.scatter_reduce.two,
     )
     for node in program.model.graph:
-        is_indexing = node.op_type in ("Gather", "GatherElements", "ScatterElements")
-        if is_indexing and getattr(node.meta.get("node"), "target", None) in refusing:
+        traced = node.meta.get("node")
+        target = getattr(traced, "target", None)
+        if target in refusing and node.op_type in ("Gather", "GatherElements", "ScatterElements"):
             node.metadata_props["lockstep.indices"] = "not negative"
-            padding = _argument(node.meta["node"], 2, "padding_idx", -1)
-            if node.meta["node"].target is aten.embedding.default and padding >= 0:
-                node.metadata_props["lockstep.padding_idx"] = str(padding)
+        if target is aten.embedding.default and _argument(traced, 2, "padding_idx", -1) >= 0:
+            node.metadata_props["lockstep.padding_idx"] = str(_argument(traced, 2, "padding_idx", -1))
+        if target is aten.cross_entropy_loss.default:
+            node.metadata_props["lockstep.label_smoothing"] = str(_argument(traced, 5, "label_smoothing", 0.0))
 
 
 @contextlib.contextmanager
@@ -195,13 +197,6 @@ def _check_options(name: str, node: torch.fx.Node) -> None:
     import torch
 
     aten = torch.ops.aten
-    if node.target is aten.cross_entropy_loss.default:
-        smoothing = _argument(node, 5, "label_smoothing", 0.0)
-        if smoothing != 0:
-            raise Error(
-                f"from_torch: {name} has cross_entropy with label_smoothing = {smoothing} ({place_of(node)}), which torch's "
-                "exporter leaves out; write it as (1 - s) * cross_entropy(x, y) - s * log_softmax(x, 1).mean()"
-            )
     if node.target in (aten.avg_pool2d.default, aten.avg_pool3d.default):
         divisor = _argument(node, 6, "divisor_override", None)
         if divisor is not None:

@@ -38,9 +38,23 @@ def check_parts(module: torch.nn.Module, ignores_own_gradients: bool) -> None:
 
 
 def _left_out(part: torch.nn.Module) -> str | None:
-    """What torch's exporter leaves out of a part."""
+    """What torch's exporter leaves out of a part, or cannot write."""
     from torch import nn
 
+    if isinstance(part, nn.CTCLoss):
+        return "is nothing that torch can export; ls.loss.ctc is that loss, of a result of the module without it"
+    if isinstance(part, nn.AdaptiveLogSoftmaxWithLoss):
+        return (
+            "chooses what it computes by its data, which torch cannot export; a Linear with ls.loss.softmax_cross_entropy computes the "
+            "scores of all classes instead"
+        )
+    if isinstance(part, nn.LSTM) and part.proj_size > 0:
+        return (
+            f"projects its state with proj_size = {part.proj_size}, which ONNX's LSTM cannot; write its steps with torch.nn.Linear, or "
+            "leave out proj_size"
+        )
+    if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training and part.momentum is None:
+        return "averages over all batches with momentum = None, which torch cannot export; give a momentum, such as 0.1"
     if isinstance(part, nn.RNN) and part.training and part.dropout > 0 and part.num_layers > 1:
         return (
             f"drops between its layers with dropout = {part.dropout}, which torch's exporter leaves out; make an RNN of each layer, with "

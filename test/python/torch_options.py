@@ -554,6 +554,9 @@ LOSSES = [
         label_smoothing=[
             0.25,
             given(0.25, weight=constant([0.5, 2.0, 1.5])),
+            given(0.25, weight=constant([0.5, 2.0, 1.5]), ignore_index=2),
+            given(0.25, reduction="sum"),
+            given(0.25, reduction="none", ignore_index=0),
             given(0.1, normal(5, 3), between(0, 1, 5, 3)),
         ],
     ),

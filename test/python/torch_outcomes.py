@@ -7,7 +7,6 @@ from __future__ import annotations
 
 OWN_GRADIENT = "has gradients of its own, of "
 NUMBERS = "makes numbers of values that have a gradient ("
-SMOOTHING = "has cross_entropy with label_smoothing = 0."
 DATA_DEPENDENT = "GuardOnDataDependentSymNode: Could not "
 
 
@@ -47,11 +46,7 @@ REFUSED_BY_TORCH: dict[str, str] = {
     **unknown("prims.uniform", "Tensor.uniform_"),
     **unknown("aten.random", "Tensor.random_"),
     # It cannot trace it, as it looks at values.
-    "BatchNorm1d(momentum=None)": DATA_DEPENDENT + "extract specialized integer",
-    "BatchNorm2d(momentum=None)": DATA_DEPENDENT + "extract specialized integer",
-    "BatchNorm3d(momentum=None)": DATA_DEPENDENT + "extract specialized integer",
     "F.one_hot()": DATA_DEPENDENT + "extract specialized integer",
-    "CTCLoss(*": "DynamicOutputShapeException: aten._ctc_loss.Tensor",
     **dict.fromkeys(  # where the variance is a tensor
         (
             *("GaussianNLLLoss()", "GaussianNLLLoss(full=True)", "GaussianNLLLoss(eps=1.0)"),
@@ -59,7 +54,6 @@ REFUSED_BY_TORCH: dict[str, str] = {
         ),
         DATA_DEPENDENT + "guard on data-dependent expression",
     ),
-    "AdaptiveLogSoftmaxWithLoss(*": DATA_DEPENDENT + "guard on data-dependent expression",
     ".data of a value": "Expected a real tensor, not a FakeTensor",
     "a gradient in forward": "We found a fake tensor in the exported program constant's list",
     "packed sequences of *": "zeros(): argument 'size' failed to unpack the object",
@@ -70,9 +64,11 @@ REFUSED_BY_TORCH: dict[str, str] = {
 
 # Case: words of the error, of Lockstep.
 REFUSED_BY_LOCKSTEP: dict[str, str] = {
-    # What torch's exporter would leave out.
-    "CrossEntropyLoss(label_smoothing=*": SMOOTHING,
-    "LinearCrossEntropyLoss(label_smoothing=*": SMOOTHING,
+    # What torch's exporter would leave out, or cannot write.
+    "CTCLoss(*": "ls.loss.ctc is that loss",
+    "AdaptiveLogSoftmaxWithLoss(*": "chooses what it computes by its data",
+    **{f"BatchNorm{rank}d(momentum=None)": "averages over all batches with momentum = None" for rank in (1, 2, 3)},
+    "LSTM(proj_size=2*": "projects its state with proj_size = 2",
     "LinearCrossEntropyLoss(options=*": OWN_GRADIENT + "GeneratedBackwardFor_torch_nn__linear_cross_entropy",
     **{f"AvgPool{rank}d(divisor_override=*": "with divisor_override = " for rank in (2, 3)},
     **{f"InstanceNorm{rank}d(momentum=*": "tracks running statistics" for rank in (1, 2, 3)},
@@ -109,11 +105,6 @@ REFUSED_BY_LOCKSTEP: dict[str, str] = {
     "a buffer that counts": "changes its buffer parts.0.count in forward",
     "F.batch_norm(training=True)": "changes its buffer parts.0.input1 in forward",
     # What the importer does not know, or the exporter writes wrongly.
-    "CrossEntropyLoss(weight=#3)": "classes f32[5,3], expected [N, C, ...] and [N, ...]",
-    "CrossEntropyLoss(reduction='mean')": "classes f32[5,3], expected [N, C, ...] and [N, ...]",
-    "LSTM(proj_size=2)": "LSTM: input 6 is f32[1,3,6], expected [1,3,2]",
-    "LSTM(proj_size=2, num_layers=2, *": "operands f32[8,2] and f32[8] differ in more than dimension 0",
-    "Conv3d(bias=False)": "Conv: bias is f32[6,2], expected shape [6]",
 }
 
 REFUSED = {**REFUSED_BY_TORCH, **REFUSED_BY_LOCKSTEP}
