@@ -45,6 +45,8 @@ absl::Status DieInACollective(const MpiOptions& options, int victim) {
   if (!status.ok()) return status;
   if (c.rank() == victim) {
     absl::SleepFor(absl::Milliseconds(200));
+    std::printf("the victim dies at %lld ms\n", static_cast<long long>(absl::ToUnixMillis(absl::Now())));
+    std::fflush(stdout);
     kill(getpid(), SIGKILL);
   }
   status = c.AllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum, {.label = "bucket 1"});
