@@ -37,7 +37,7 @@ absl::StatusOr<std::string> Reduction(OnnxNode& n) {
   return reduction;
 }
 
-// PyTorch's label_smoothing, which lockstep/_torch_check.py notes in the node; 0 in other files.
+// PyTorch's label_smoothing, which lockstep/_torch_notes.py notes in the node; 0 in other files.
 double Smoothing(const OnnxNode& n) {
   return std::strtod(std::string(n.Metadata("lockstep.label_smoothing")).c_str(), nullptr);
 }

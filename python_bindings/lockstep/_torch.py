@@ -17,7 +17,8 @@ from . import _check
 from ._errors import Error
 from ._graphs import load_onnx
 from ._lockstep import Executable, Graph
-from ._torch_check import check_after, checked_export, is_of_torch, note_options, place_of
+from ._torch_check import check_after, checked_export, is_of_torch, place_of
+from ._torch_notes import note_options
 from ._torch_parts import check_parts
 from ._torch_resize import resize_as_pytorch_does
 

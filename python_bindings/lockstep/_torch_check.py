@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._errors import Error
+from ._torch_notes import argument, check_indices
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +43,7 @@ def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iter
         try:
             _check_program(name, program, set() if ignores_own_gradients else functions, ignores_own_gradients)
             _write_detach(program)
+            check_indices(program)
         except Error as refusal:
             refusals.append(refusal)
             raise
@@ -118,32 +120,6 @@ def check_after(module: torch.nn.Module, program: torch.export.ExportedProgram, 
             )
 
 
-def note_options(program: torch.onnx.ONNXProgram) -> None:
-    """Notes in nodes what ONNX has no word for: whether indices may be negative, which row is padding and has no gradient, and how
-    labels are smoothed."""
-    import torch
-
-    aten = torch.ops.aten
-    refusing = (
-        aten.embedding.default,
-        aten.index_select.default,
-        aten.gather.default,
-        aten.scatter.src,
-        aten.scatter.value,
-        aten.scatter_add.default,
-        aten.scatter_reduce.two,
-    )
-    for node in program.model.graph:
-        traced = node.meta.get("node")
-        target = getattr(traced, "target", None)
-        if target in refusing and node.op_type in ("Gather", "GatherElements", "ScatterElements"):
-            node.metadata_props["lockstep.indices"] = "not negative"
-        if target is aten.embedding.default and _argument(traced, 2, "padding_idx", -1) >= 0:
-            node.metadata_props["lockstep.padding_idx"] = str(_argument(traced, 2, "padding_idx", -1))
-        if target is aten.cross_entropy_loss.default:
-            node.metadata_props["lockstep.label_smoothing"] = str(_argument(traced, 5, "label_smoothing", 0.0))
-
-
 @contextlib.contextmanager
 def _own_functions() -> Iterator[set[str]]:
     """What has gradients of its own meanwhile: the names of the subclasses of torch.autograd.Function that are applied, hooks, and
@@ -198,7 +174,7 @@ def _check_options(name: str, node: torch.fx.Node) -> None:
 
     aten = torch.ops.aten
     if node.target in (aten.avg_pool2d.default, aten.avg_pool3d.default):
-        divisor = _argument(node, 6, "divisor_override", None)
+        divisor = argument(node, 6, "divisor_override", None)
         if divisor is not None:
             raise Error(
                 f"from_torch: {name} has an average pooling with divisor_override = {divisor} ({place_of(node)}), which torch's "
@@ -208,7 +184,7 @@ def _check_options(name: str, node: torch.fx.Node) -> None:
         aten.embedding.default,
         aten.embedding_bag.padding_idx,
         aten.embedding_bag.default,
-    ) and _argument(node, 3, "scale_grad_by_freq", False):
+    ) and argument(node, 3, "scale_grad_by_freq", False):
         raise Error(
             f"from_torch: {name} has an embedding with scale_grad_by_freq ({place_of(node)}), which torch's exporter leaves out; "
             "leave it out"
@@ -222,15 +198,11 @@ def _check_options(name: str, node: torch.fx.Node) -> None:
             f"from_torch: {name} has multilabel_margin_loss ({place_of(node)}), in whose place torch's exporter writes another "
             "function where a row of the target ends with -1; write it as a sum of relu(1 - (x[target] - x))"
         )
-    if node.target is aten.scatter_reduce.two and _argument(node, 4, "reduce", "") == "mean":
+    if node.target is aten.scatter_reduce.two and argument(node, 4, "reduce", "") == "mean":
         raise Error(
             f'from_torch: {name} has scatter_reduce with reduce = "mean" ({place_of(node)}), which ONNX does not have; '
             "divide a sum by the counts"
         )
-
-
-def _argument(node: torch.fx.Node, place: int, name: str, default: Any) -> Any:
-    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
 
 
 def _numbers(program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) -> list[torch.fx.Node]:

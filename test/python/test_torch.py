@@ -9,7 +9,6 @@ import onnx
 import pytest
 
 import lockstep as ls
-from ranks import run_in_threads
 from test_errors import raises
 
 torch = pytest.importorskip("torch")
@@ -354,37 +353,6 @@ def test_options_that_the_exporter_drops_are_refused() -> None:
         ls.from_torch(Means(), inputs)
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_the_row_of_padding_has_no_gradient(size: int) -> None:
-    class Padded(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.fc = nn.Embedding(5, 3, padding_idx=-3), nn.Linear(3, 5)
-            self.fc.weight = self.table.weight  # by this way row 2 has one
-
-        def forward(self, i: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-            return self.table(i).square().mean() + 0.1 * self.fc(x).square().mean()
-
-    module, x = Padded(), torch.randn(4, 3)
-    with torch.no_grad():
-        module.table.weight[2] = torch.tensor([0.5, -1.0, 2.0])
-    i = torch.tensor([[0, 2], [2, 2], [4, 1], [1, 2]])
-    model = ls.from_torch(module, (i, x), dims={"batch": 4}, output_names=["y"])
-    step = ls.train_step(model, ls.loss.result("y"), ls.optim.SGD(0.1))
-    module(i, x).backward()
-    expected = module.table.weight.detach() - 0.1 * module.table.weight.grad
-    assert module.table.weight.grad[2].abs().min() > 0
-
-    def table(world: ls.Communicator) -> np.ndarray:
-        exe = ls.compile(step, world=world, threads=1)
-        mine = slice(world.rank, None, size)
-        exe(i=i[mine], x=x[mine])
-        return exe.state["table.weight"]
-
-    for found in run_in_threads(size, table):
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 def test_buffers_that_change_are_refused() -> None:
     class Average(nn.Module):
         def __init__(self) -> None:
@@ -490,36 +458,3 @@ def test_a_batch_that_the_module_fixes_and_names_without_results() -> None:
     assert ls.from_torch(Fixed(), torch.randn(4, 3), dims={"x:0": 4}).inputs[0].shape == (4, 3)
     with raises("output_names has 2 names, Fixed 1 results"):
         ls.from_torch(Fixed(), torch.randn(4, 3), output_names=["a", "b"])
-
-
-I = torch.tensor([[0, 2], [1, 0]])
-X = torch.arange(12.0).reshape(3, 4)
-INDEXING = {
-    "embedding": lambda i: nn.functional.embedding(i, X),
-    "index_select": lambda i: torch.index_select(X, 0, i.flatten()),
-    "gather": lambda i: torch.gather(X, 0, i),
-    "scatter": lambda i: torch.scatter(X, 0, i, torch.ones(2, 2)),
-    "scatter_value": lambda i: torch.scatter(X, 0, i, 1.0),
-    "scatter_add": lambda i: torch.scatter_add(X, 0, i, torch.ones(2, 2)),
-    "scatter_reduce": lambda i: torch.scatter_reduce(X, 0, i, torch.ones(2, 2), "amax"),
-    "index": lambda i: X[i],
-    "take": lambda i: torch.take(X, i),
-}
-
-
-@pytest.mark.parametrize("name", INDEXING)
-def test_negative_indices_are_errors_where_pytorch_has_them(name: str) -> None:
-    class Indexed(nn.Module):
-        def forward(self, i: torch.Tensor) -> torch.Tensor:
-            return INDEXING[name](i)
-
-    exe = ls.compile(ls.from_torch(Indexed(), I, output_names=["y"]))
-    np.testing.assert_array_equal(exe(i=I)["y"], INDEXING[name](I))
-    negative = torch.tensor([[0, -1], [1, 0]])
-    try:
-        expected = INDEXING[name](negative)
-    except (IndexError, RuntimeError):
-        with raises("index is outside [0, 3)"):
-            exe(i=negative)
-    else:
-        np.testing.assert_array_equal(exe(i=negative)["y"], expected)

@@ -1,0 +1,72 @@
+"""What operators of PyTorch say beyond what ONNX has words for, written into the program and the file so that the importer knows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+def argument(node: torch.fx.Node, place: int, name: str, default: Any) -> Any:
+    """That the node calls its operator with, by place or by name."""
+    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
+
+
+def note_options(program: torch.onnx.ONNXProgram) -> None:
+    """Notes in nodes what ONNX has no word for: whether indices may be negative, which row is padding and has no gradient, and how
+    labels are smoothed."""
+    import torch
+
+    aten = torch.ops.aten
+    refusing = (
+        aten.embedding.default,
+        aten.index_select.default,
+        aten.gather.default,
+        aten.scatter.src,
+        aten.scatter.value,
+        aten.scatter_add.default,
+        aten.scatter_reduce.two,
+    )
+    for node in program.model.graph:
+        traced = node.meta.get("node")
+        target = getattr(traced, "target", None)
+        if target in refusing and node.op_type in ("Gather", "GatherElements", "ScatterElements"):
+            node.metadata_props["lockstep.indices"] = "not negative"
+        if target is aten.embedding.default and argument(traced, 2, "padding_idx", -1) >= 0:
+            node.metadata_props["lockstep.padding_idx"] = str(argument(traced, 2, "padding_idx", -1))
+        if target is aten.cross_entropy_loss.default:
+            node.metadata_props["lockstep.label_smoothing"] = str(argument(traced, 5, "label_smoothing", 0.0))
+
+
+def check_indices(program: torch.export.ExportedProgram) -> None:
+    """Has the indices of operators that refuse negative ones, and that the exporter takes apart into some that do not, checked: what
+    `index_select` takes from 0, 1, 2, … are the indices themselves."""
+    import torch
+
+    aten = torch.ops.aten
+    places = {
+        aten.index_add.default: (2, lambda node: node.args[0].meta["val"].shape[node.args[1]]),
+        aten.index_copy.default: (2, lambda node: node.args[0].meta["val"].shape[node.args[1]]),
+        aten.embedding_bag.default: (1, lambda node: node.args[0].meta["val"].shape[0]),
+        aten.embedding_bag.padding_idx: (1, lambda node: node.args[0].meta["val"].shape[0]),
+        aten.one_hot.default: (0, lambda node: argument(node, 1, "num_classes", -1)),
+    }
+    for part in program.graph_module.modules():
+        graph = getattr(part, "graph", None)
+        for node in list(graph.nodes) if graph is not None else []:
+            place, extent_of = places.get(node.target, (0, None))
+            extent = extent_of(node) if extent_of is not None else -1
+            if not isinstance(extent, int) or extent < 0:  # of the batch
+                continue
+            indices = node.args[place]
+            with graph.inserting_before(node):
+                count = graph.call_function(aten.arange.default, (extent,))
+                flat = graph.call_function(aten.reshape.default, (indices, [-1]))
+                chosen = graph.call_function(aten.index_select.default, (count, 0, flat))
+                checked = graph.call_function(aten.view_as.default, (chosen, indices))
+            for each in (count, flat, chosen, checked):
+                each.meta["stack_trace"] = node.meta.get("stack_trace")
+            node.update_arg(place, checked)
+        if graph is not None:
+            part.recompile()
