@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ._lockstep import Executable, Graph
 
 OPTIMIZER = "optimizer"
-_PREFIXES = ("onnx:", "/")
+_PREFIXES = ("onnx:", "torch:", "/")
 _STEP = re.compile(r"^\s*\[ *\d+\] (\w+)[. ]", re.MULTILINE)
 
 
@@ -41,12 +41,16 @@ def layer_of(node: dict[str, Any], depth: int | None = None) -> tuple[str, bool]
         source, is_forward = source.removeprefix("gradient of "), False
     if node["updates"] or source.startswith("optimizer"):
         return OPTIMIZER, False
+    is_of_torch = source.startswith("torch:")
     for prefix in _PREFIXES:
         source = source.removeprefix(prefix)
     if not source or source.startswith("%"):
         return node["op"] if is_forward else "gradients", is_forward
     parts = [re.sub(r"\[\d+\]$", "", part) for part in source.split("/")]
     parts = parts[:-1] or parts  # the last is the operator
+    if is_of_torch and depth:
+        modules = parts[0].split(".")  # "torch:encoder.0.linear1/node_MatMul_3" is three modules deep
+        parts[0], depth = ".".join(modules[:depth]), max(depth - len(modules), 0) + 1
     return "/".join(parts[: depth or len(parts)]), is_forward
 
 
