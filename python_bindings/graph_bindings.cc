@@ -295,7 +295,10 @@ void BindGraphFacts(GraphClass& graph) {
             nb::module_::import_("lockstep._layers").attr("save_svg")(self, path, depth);
           },
           "path"_a.none(), "depth"_a = nb::none(),
-          "Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot.",
+          "Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot. Of a "
+          "step also the\n"
+          "optimizer and, where the graph has been distributed, the collectives, those of a layer as one; dashed lines "
+          "are gradients.",
           nb::sig("def save_svg(self, path: str | os.PathLike[str], depth: int | None = None) -> None"))
       .def(
           "with_dims",

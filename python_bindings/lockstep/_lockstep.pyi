@@ -225,7 +225,8 @@ class Graph:
 
     def save_svg(self, path: str | os.PathLike[str], depth: int | None = None) -> None:
         """
-        Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot.
+        Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot. Of a step also the
+        optimizer and, where the graph has been distributed, the collectives, those of a layer as one; dashed lines are gradients.
         """
 
     def with_dims(self, *one: Mapping[str, int], **dims: int) -> Graph:
