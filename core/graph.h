@@ -89,7 +89,8 @@ class Node {
   const PlacementMap& placements(size_t i = 0) const { return result_placements_[i]; }
   const std::string& result_name(size_t i = 0) const { return result_names_[i]; }
 
-  // Where the node comes from in the model, such as "onnx:/fc1/MatMul"; may be empty.
+  // Where the node comes from in the model, such as "onnx:/fc1/MatMul" or "torch:encoder.0.fc1/node_MatMul_3"; may be
+  // empty.
   const std::string& source() const { return source_; }
 
   // The nodes that have a result of this one as an operand, once for each such operand. Results of the graph are not

@@ -53,9 +53,10 @@ struct OnnxOrigin {
 struct ImportedModel {
   // Data inputs are split along the data axis as ImportOptions says: that dimension is the batch. States are the
   // parameters. Results have the names of the model's outputs. Nodes say where they are from: "onnx:/fc1/MatMul" is the
-  // node of that name, "onnx:MatMul_3" the nameless fourth node of the file. A Dropout is a
-  // `dropout`, which the pass training-mode lets drop; one with ratio 0, or whose input training_mode is the constant
-  // false, is nothing. If the file draws at random, the graph has the states of core/random.h.
+  // node of that name, "onnx:MatMul_3" the nameless fourth node of the file, and "torch:encoder.0.fc1/node_MatMul_3"
+  // one of which PyTorch's exporter says that it is of module encoder.0.fc1. A Dropout is a `dropout`, which the pass
+  // training-mode lets drop; one with ratio 0, or whose input training_mode is the constant false, is nothing. If the
+  // file draws at random, the graph has the states of core/random.h.
   Graph graph;
 
   // The initial value of each state but those of core/random.h, which start at 0: of the float initializers that the

@@ -269,8 +269,11 @@ void BindGraphFacts(GraphClass& graph) {
           "depth"_a = nb::none(),
           "What the graph takes, holds, trains and gives, a line each, with counts; and a table of its layers.\n\n"
           "A layer is what the nodes of one module of the model have in common in their sources: /block/conv of "
-          "/block/conv/Conv. Of\n"
-          "each: the type of its last result, the parameters that it is the first to use, operations forwards and for "
+          "/block/conv/Conv; in\n"
+          "files of PyTorch's exporter encoder.0.linear1 of torch:encoder.0.linear1/node_MatMul_91, or relu_3() of a "
+          "function outside\n"
+          "the model's modules. Of each: the type of its last result, the parameters that it is the first to use, "
+          "operations forwards and for "
           "gradients, and the\n"
           "bytes of all results of its nodes, which is not the memory that a compiled program needs. An addition, a "
           "comparison or a\n"
@@ -282,7 +285,9 @@ void BindGraphFacts(GraphClass& graph) {
           "of "
           "all.\n\n"
           "Args:\n"
-          "  depth: how many parts of a layer's name count; layers that have these in common are one. All if None.",
+          "  depth: how many parts of a layer's name count, between slashes, and between dots in a module's name; "
+          "layers that "
+          "have these in common are one. All if None.",
           nb::sig("def summary(self, depth: int | None = None) -> str"))
       .def(
           "save_svg",
@@ -290,7 +295,10 @@ void BindGraphFacts(GraphClass& graph) {
             nb::module_::import_("lockstep._layers").attr("save_svg")(self, path, depth);
           },
           "path"_a.none(), "depth"_a = nb::none(),
-          "Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot.",
+          "Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot. Of a "
+          "step also the\n"
+          "optimizer and, where the graph has been distributed, the collectives, those of a layer as one; dashed lines "
+          "are gradients.",
           nb::sig("def save_svg(self, path: str | os.PathLike[str], depth: int | None = None) -> None"))
       .def(
           "with_dims",

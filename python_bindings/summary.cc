@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 
 #include "core/op_def.h"
 #include "core/ops/scan.h"
@@ -109,6 +110,13 @@ namespace nb = nanobind;
 
 namespace {
 
+// How a picture calls what a node says to other ranks, such as "all_reduce along data"; empty if it says nothing.
+std::string CommunicationOf(const Node& node) {
+  if (node.Is("push")) return "push to servers";
+  if (node.Is("pull")) return "pull from servers";
+  return node.op().has_trait(kCollective) ? node.op_name() + " along " + node.attr<std::string>("axis") : "";
+}
+
 // A node as Python gets it: its values by the names that `name_of` gives them, and as often as it runs.
 template <typename NameOf>
 nb::dict Described(const Node& node, const NameOf& name_of, int64_t runs) {
@@ -129,17 +137,22 @@ nb::dict Described(const Node& node, const NameOf& name_of, int64_t runs) {
   described["bytes"] = bytes;
   described["flops"] = FlopsOf(node) * static_cast<double>(runs);
   described["updates"] = node.op().has_trait(kOptimizer);
+  described["communication"] = CommunicationOf(node);
   return described;
 }
 
-// A loop over micro-batches is the step: its nodes stand for it. What its body gets has the name of the operand.
+// A loop over micro-batches is the step: its nodes stand for it. What its body gets has the name of the operand, and
+// what it gives that of the loop's result.
 void DescribeBody(const Node& loop, nb::list& list) {
   const ScanForm form(loop);
   std::map<const Node*, std::string> inputs;
+  std::unordered_map<Value, std::string, ValueHash> results;
   for (size_t i = 0; i < form.num_inputs(); ++i) inputs[form.body->inputs()[i].value.node] = loop.operand(i).name();
+  for (size_t i = 0; i < form.num_results(); ++i) results.emplace(form.body->results()[i].value, loop.result_name(i));
   const auto name_of = [&](Value value) {
-    const auto input = inputs.find(value.node);
-    return input == inputs.end() ? loop.result_name() + "/" + value.name() : input->second;
+    if (const auto input = inputs.find(value.node); input != inputs.end()) return input->second;
+    const auto result = results.find(value);
+    return result == results.end() ? loop.result_name() + "/" + value.name() : result->second;
   };
   for (const Node& node : form.body->nodes()) list.append(Described(node, name_of, form.length));
 }

@@ -122,8 +122,8 @@ const AttributeProto* OnnxNode::Find(std::string_view name) const {
   return nullptr;
 }
 
-std::string_view OnnxNode::Metadata(std::string_view name) const {
-  for (const onnx::StringStringEntryProto& each : proto_.metadata_props()) {
+std::string_view MetadataOf(const onnx::NodeProto& proto, std::string_view name) {
+  for (const onnx::StringStringEntryProto& each : proto.metadata_props()) {
     if (each.key() == name) return each.value();
   }
   return {};

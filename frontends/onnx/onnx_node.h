@@ -26,6 +26,9 @@
 
 namespace lockstep {
 
+// What the node's metadata says under this name; empty if it says nothing.
+std::string_view MetadataOf(const onnx::NodeProto& proto, std::string_view name);
+
 class OnnxNode {
  public:
   // All non-empty inputs of `proto` must be among the importer's values. `call` has what its attributes may refer to,
@@ -39,7 +42,7 @@ class OnnxNode {
   // The operator of PyTorch that torch's exporter made the node of, such as "clamp.Tensor"; empty if the file does not
   // say. For what ONNX has one operator for, and PyTorch several with different gradients.
   std::string TorchOperator() const;
-  const std::string& source() const { return source_; }  // "onnx:/fc1/MatMul"
+  const std::string& source() const { return source_; }  // "onnx:/fc1/MatMul", "torch:fc1/node_MatMul_0"
   void AddNote(std::string note) { model_.notes.push_back(std::move(note)); }
 
   // --- Inputs. The table of operators says how many are required; only later ones may be absent. ---------------------
@@ -75,8 +78,7 @@ class OnnxNode {
   void Ignore(std::string_view name) { asked_.insert(std::string(name)); }  // it has no effect on what we compute
   absl::Status CheckAllAttributesAsked() const;
 
-  // What the node's metadata says under this name; empty if it says nothing.
-  std::string_view Metadata(std::string_view name) const;
+  std::string_view Metadata(std::string_view name) const { return MetadataOf(proto_, name); }
 
   // --- Bodies: attributes that are graphs (frontends/onnx/subgraph.h) ------------------------------------------------
   absl::StatusOr<const onnx::GraphProto*> Body(std::string_view name);

@@ -11,6 +11,7 @@
 #include "frontends/onnx/onnx_node.h"
 #include "frontends/onnx/op_table.h"
 #include "frontends/onnx/tensor_data.h"
+#include "frontends/onnx/torch_scopes.h"
 #include "onnx/onnx.pb.h"
 
 namespace lockstep {
@@ -73,7 +74,7 @@ absl::Status SubgraphImporter::AddNodes(const Nodes& nodes) {
   for (int i = 0; i < nodes.size(); ++i) {
     const onnx::NodeProto& proto = nodes[i];
     const std::string name = proto.name().empty() ? proto.op_type() + "_" + std::to_string(i) : proto.name();
-    const std::string source = SourceIn(values_.place(), name);
+    const std::string source = SourceOf(proto, name);
     const absl::Status status = AddNode(proto, source);
     if (status.ok()) continue;
     const std::string message(status.message());
@@ -82,6 +83,13 @@ absl::Status SubgraphImporter::AddNodes(const Nodes& nodes) {
     return has_source ? status : absl::Status(status.code(), message + ", at " + source);
   }
   return absl::OkStatus();
+}
+
+// In a body or a function the node that runs it says which module that is in.
+std::string SubgraphImporter::SourceOf(const onnx::NodeProto& proto, const std::string& name) const {
+  const std::string source =
+      values_.is_in_body() ? "" : TorchSource(MetadataOf(proto, "pkg.torch.onnx.name_scopes"), name);
+  return source.empty() ? SourceIn(values_.place(), name) : source;
 }
 
 absl::Status SubgraphImporter::CheckInputs(const onnx::NodeProto& proto, int min_inputs, int max_inputs,
@@ -178,7 +186,7 @@ absl::Status SubgraphImporter::DefineOutputs(const onnx::NodeProto& proto, const
     const Value* value = std::get_if<Value>(&*output);
     // An input, or what another node made (Identity), keeps its name. In a body a name says in which run.
     if (value == nullptr || value->node->source() != node.source() || value->node->Is("input")) continue;
-    model_.graph.SetName(*value, SourceIn(values_.place(), name).substr(std::string_view("onnx:").size()));
+    model_.graph.SetName(*value, NameIn(values_.place(), name));
   }
   return absl::OkStatus();
 }

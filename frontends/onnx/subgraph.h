@@ -7,6 +7,7 @@
 //   onnx:/loop/Loop[i]/Add           the same node, of a loop that runs when the program does
 //   onnx:/if/If.then_branch/Add      node Add of the branch that node /if/If takes
 //   onnx:/gelu/Gelu/Mul              node Mul of the function that node /gelu/Gelu calls
+//   torch:encoder.0.linear1/MatMul   node MatMul that PyTorch's exporter made of module encoder.0.linear1
 //
 // So a file can ask for more nodes than it has: the limits below end that. Internal to the frontend; used by one
 // import.
@@ -102,6 +103,7 @@ class SubgraphImporter {
   };
   class Level;  // enters a body or a function, and leaves it when it ends
 
+  std::string SourceOf(const onnx::NodeProto& proto, const std::string& name) const;
   absl::Status AddNode(const onnx::NodeProto& proto, const std::string& source);
   absl::Status CheckInputs(const onnx::NodeProto& proto, int min_inputs, int max_inputs, bool takes_any_kind) const;
   absl::Status DefineOutputs(const onnx::NodeProto& proto, const OnnxNode& node);

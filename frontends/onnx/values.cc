@@ -34,6 +34,11 @@ std::string SourceIn(const std::string& place, const std::string& name) {
   return place.ends_with('/') && name.starts_with('/') ? place + name.substr(1) : place + name;
 }
 
+std::string NameIn(const std::string& place, const std::string& name) {
+  const std::string source = SourceIn(place, name);
+  return source.substr(source.find(':') + 1);
+}
+
 OnnxValues::OnnxValues(Builder& builder) : builder_(builder) { OpenScope("onnx:", /*sees_outer=*/false); }
 
 void OnnxValues::OpenScope(std::string place, bool sees_outer) {
@@ -97,7 +102,7 @@ const OnnxValue& OnnxValues::GetAny(const std::string& name) {
       builder_.graph().Insert({&GetOp("constant"), {}, {{"value", constant->second}}, source, {}});
   LOCKSTEP_CHECK(node.ok()) << node.status();
   const Value value = (*node)->result();
-  builder_.graph().SetName(value, source.substr(std::string_view("onnx:").size()));
+  builder_.graph().SetName(value, NameIn(scope.place, name));
   known_.emplace(value, Known{std::move(constant->second), {}});
   scope.constants.erase(constant);
   return scope.values.emplace(name, value).first->second;

@@ -33,6 +33,8 @@ std::string_view KindOf(const OnnxValue& value);
 
 // "onnx:/loop/Loop[3]/" and "Add" are "onnx:/loop/Loop[3]/Add"; a '/' that the name begins with is not doubled.
 std::string SourceIn(const std::string& place, const std::string& name);
+// The same without "onnx:" or "torch:": the name in the graph of a value that is called `name` at `place`.
+std::string NameIn(const std::string& place, const std::string& name);
 
 class OnnxValues {
  public:

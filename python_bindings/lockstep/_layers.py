@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ._lockstep import Executable, Graph
 
 OPTIMIZER = "optimizer"
-_PREFIXES = ("onnx:", "/")
+_PREFIXES = ("onnx:", "torch:", "/")
 _STEP = re.compile(r"^\s*\[ *\d+\] (\w+)[. ]", re.MULTILINE)
 
 
@@ -31,7 +31,10 @@ class Layer:
     bytes: int = 0
     nodes: int = 0
     is_forward: bool = False
-    reads: dict[str, str] = field(default_factory=dict)  # forwards, by layer or input: the type
+    communication: str = ""  # "all_reduce along data", if it is not of a module but what ranks say to each other
+    # By layer or input, and whether they are values of the model: the values and their types. Gradients count where the
+    # optimizer reads them, and communication.
+    reads: dict[tuple[str, bool], dict[str, str]] = field(default_factory=dict)
 
 
 def layer_of(node: dict[str, Any], depth: int | None = None) -> tuple[str, bool]:
@@ -41,24 +44,34 @@ def layer_of(node: dict[str, Any], depth: int | None = None) -> tuple[str, bool]
         source, is_forward = source.removeprefix("gradient of "), False
     if node["updates"] or source.startswith("optimizer"):
         return OPTIMIZER, False
+    is_of_torch = source.startswith("torch:")
     for prefix in _PREFIXES:
         source = source.removeprefix(prefix)
     if not source or source.startswith("%"):
         return node["op"] if is_forward else "gradients", is_forward
     parts = [re.sub(r"\[\d+\]$", "", part) for part in source.split("/")]
     parts = parts[:-1] or parts  # the last is the operator
+    if is_of_torch and depth:
+        modules = parts[0].split(".")  # "torch:encoder.0.linear1/node_MatMul_3" is three modules deep
+        parts[0], depth = ".".join(modules[:depth]), max(depth - len(modules), 0) + 1
     return "/".join(parts[: depth or len(parts)]), is_forward
 
 
-def layers_of(graph: Graph, depth: int | None) -> list[Layer]:
-    """In the order in which their first nodes run."""
+def layers_of(graph: Graph, depth: int | None, shows_communication: bool = False) -> list[Layer]:
+    """In the order in which their first nodes run. Communication is of the layer whose values it is about, or one apart for each."""
     layers: dict[str, Layer] = {}
     owner: dict[str, str] = {info.name: info.name for info in graph.inputs}  # of a value: its layer, or the input
     types: dict[str, str] = {info.name: _type(info) for info in graph.inputs}
     unused = {info.name: _elements(info.shape) for info in graph.states}
+    communications: set[str] = set()  # layers
+    gradients: set[str] = set()  # values
     for node in graph._nodes():
         name, is_forward = layer_of(node, depth)
-        layer = layers.setdefault(name, Layer(name))
+        communication = node["communication"] if shows_communication else ""
+        if communication:
+            name = f"{communication}, {'' if is_forward or name == OPTIMIZER else 'gradient of '}{name}"
+            communications.add(name)
+        layer = layers.setdefault(name, Layer(name, communication=communication))
         layer.nodes += 1
         layer.bytes += node["bytes"]
         if is_forward:
@@ -69,10 +82,16 @@ def layers_of(graph: Graph, depth: int | None) -> list[Layer]:
         for operand in node["operands"]:
             if operand in unused:
                 layer.parameters += unused.pop(operand)
-            if is_forward and owner.get(operand, name) != name:
-                layer.reads[owner[operand]] = types[operand]
-        for result, kind in zip(node["results"], node["types"], strict=True):
+            source = owner.get(operand, name)
+            is_shown = is_forward or name == OPTIMIZER or communication or source in communications
+            if source != name and is_shown:
+                layer.reads.setdefault((source, is_forward and operand not in gradients), {})[operand] = types[operand]
+        for i, (result, kind) in enumerate(zip(node["results"], node["types"], strict=True)):
             owner[result], types[result] = name, kind
+            # A collective may be of the loss and of gradients, with a result for each operand.
+            passes_on = communication and is_forward and i < len(node["operands"])
+            if node["operands"][i] in gradients if passes_on else not is_forward:
+                gradients.add(result)
     return list(layers.values())
 
 
@@ -126,8 +145,10 @@ def save_svg(graph: Graph, path: Any, depth: int | None) -> None:
 
 
 def _dot(graph: Graph, depth: int | None) -> str:
-    """The layers of the model as a graph in Graphviz' language: what gradients and the optimizer add is in the boxes."""
-    layers = [layer for layer in layers_of(graph, depth) if layer.is_forward]
+    """The graph's layers, its collectives and its optimizer in Graphviz' language; other gradients are in the boxes of their layers."""
+    layers = {layer.name: layer for layer in layers_of(graph, depth, shows_communication=True)}
+    drawn = [layer for layer in layers.values() if layer.is_forward or layer.communication or layer.name == OPTIMIZER]
+    sources = {source for layer in drawn for source, _ in layer.reads}
     lines = ["digraph {", '  node [shape=box, style=rounded, fontname="sans-serif", fontsize=11];']
     lines.append('  edge [fontname="sans-serif", fontsize=9];')
     for info in graph.inputs:
@@ -135,14 +156,26 @@ def _dot(graph: Graph, depth: int | None) -> str:
             f"  {_quoted(f'input {info.name}')} [shape=plain, label={_quoted(f'{info.name}: {_type(info)}')}];"
         )
     inputs = {info.name for info in graph.inputs}
-    for layer in layers:
-        numbers = [f"{layer.flops:,.0f} operations"] if layer.flops else []
-        numbers = ([f"{layer.parameters:,} parameters"] if layer.parameters else []) + numbers
-        lines.append(f"  {_quoted(layer.name)} [label={_quoted(chr(10).join([layer.name, *numbers]))}];")
-        for source, kind in layer.reads.items():
+    for layer in layers.values():
+        if layer not in drawn and layer.name not in sources:
+            continue
+        shape = ", shape=ellipse" if layer.communication else ""
+        lines.append(f"  {_quoted(layer.name)} [label={_quoted(chr(10).join(_label(layer)))}{shape}];")
+        for (source, is_forward), values in layer.reads.items():
             node = f"input {source}" if source in inputs else source
-            lines.append(f"  {_quoted(node)} -> {_quoted(layer.name)} [label={_quoted(kind)}];")
+            label = next(iter(values.values())) if len(values) == 1 else f"{len(values)} tensors"
+            style = "" if is_forward else ", style=dashed"
+            lines.append(f"  {_quoted(node)} -> {_quoted(layer.name)} [label={_quoted(label)}{style}];")
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _label(layer: Layer) -> list[str]:
+    if layer.communication:
+        return [layer.communication, f"{layer.bytes:,} bytes"]
+    is_optimizer = layer.name == OPTIMIZER
+    kind, flops = ("elements of states", layer.gradient_flops) if is_optimizer else ("parameters", layer.flops)
+    numbers = [f"{layer.parameters:,} {kind}"] if layer.parameters else []
+    return [layer.name, *numbers, *([f"{flops:,.0f} operations"] if flops else [])]
 
 
 def _quoted(text: str) -> str:

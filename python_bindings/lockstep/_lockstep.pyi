@@ -211,20 +211,22 @@ class Graph:
         """
         What the graph takes, holds, trains and gives, a line each, with counts; and a table of its layers.
 
-        A layer is what the nodes of one module of the model have in common in their sources: /block/conv of /block/conv/Conv. Of
-        each: the type of its last result, the parameters that it is the first to use, operations forwards and for gradients, and the
+        A layer is what the nodes of one module of the model have in common in their sources: /block/conv of /block/conv/Conv; in
+        files of PyTorch's exporter encoder.0.linear1 of torch:encoder.0.linear1/node_MatMul_91, or relu_3() of a function outside
+        the model's modules. Of each: the type of its last result, the parameters that it is the first to use, operations forwards and for gradients, and the
         bytes of all results of its nodes, which is not the memory that a compiled program needs. An addition, a comparison or a
         function such as exp of one element is one operation, a product that is added to a sum two (so one multiply-accumulate is
         two); a reduction has one for each element that it reads, moving elements none. Normalisations and softmax that are one node
         count one for each element. Of a step of micro-batches types and bytes are those of one, operations those of all.
 
         Args:
-          depth: how many parts of a layer's name count; layers that have these in common are one. All if None.
+          depth: how many parts of a layer's name count, between slashes, and between dots in a module's name; layers that have these in common are one. All if None.
         """
 
     def save_svg(self, path: str | os.PathLike[str], depth: int | None = None) -> None:
         """
-        Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot.
+        Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot. Of a step also the
+        optimizer and, where the graph has been distributed, the collectives, those of a layer as one; dashed lines are gradients.
         """
 
     def with_dims(self, *one: Mapping[str, int], **dims: int) -> Graph:

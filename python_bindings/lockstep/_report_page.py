@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,14 +23,16 @@ _PARTS = {
 }
 _STEPS = 40  # that the table shows, the slowest
 _MOST_BOXES = 4000  # of the drawing of a call
-_WIDTH, _LANE, _GAP, _LEFT = 1100, 22, 12, 70  # of it, in pixels
+_WIDTH, _LANE, _GAP, _LEFT = 1100, 22, 12, 70  # of it, in its own units
+_TICKS = 10  # of its time axis, at most
 
 _STYLE = """
-body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; color: #222; background: #fff; }
-h1 { font-size: 1.3em; } h2 { font-size: 1.1em; margin-top: 2em; }
+body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; padding: 0 2em; max-width: 1300px; color: #222; background: #fff; }
+h1 { font-size: 1.3em; } h2 { font-size: 1.1em; margin-top: 2em; } p, li, td.name { overflow-wrap: anywhere; }
+.wide { overflow-x: auto; } svg { width: 100%; height: auto; }
 table { border-collapse: collapse; } td, th { padding: 2px 10px; text-align: right; white-space: nowrap; }
-td.name, th.name { text-align: left; white-space: normal; } tr:nth-child(even) { background: #f6f6f6; }
-.bar { display: flex; width: 420px; height: 14px; } .bar span { height: 100%; }
+td.name, th.name { text-align: left; white-space: normal; min-width: 8em; } tr:nth-child(even) { background: #f6f6f6; }
+td.drawn { width: 100%; } .bar { display: flex; min-width: 120px; height: 14px; } .bar span { height: 100%; }
 .key { display: inline-block; width: 12px; height: 12px; margin: 0 4px 0 16px; }
 .slow { background: #fbd5d3; } svg text { font-size: 11px; }
 """
@@ -83,11 +86,16 @@ def _ranks(report: JobReport) -> str:
         numbers = "".join(f"<td>{milliseconds(getattr(each, part))}</td>" for part in _PARTS)
         rows.append(
             f'<tr><td>{each.rank}</td><td class="name">{_text(hosts[each.rank])}</td><td>{each.calls}</td>'
-            f'<td>{milliseconds(each.total)}</td><td><div class="bar">{bar}</div></td>{numbers}'
+            f'<td>{milliseconds(each.total)}</td><td class="drawn"><div class="bar">{bar}</div></td>{numbers}'
             f"<td>{milliseconds(each.hidden)}</td><td>{milliseconds(each.between)}</td>"
             f'<td class="name">{_text(waiting_text(each.waiting_for))}</td></tr>'
         )
-    return f"<table>{''.join(rows)}</table>"
+    return _table(rows)
+
+
+def _table(rows: list[str]) -> str:
+    """One that is wider than the page, of many ranks, scrolls by itself."""
+    return f'<div class="wide"><table>{"".join(rows)}</table></div>'
 
 
 def _findings(report: JobReport) -> str:
@@ -111,7 +119,7 @@ def _steps(report: JobReport) -> str:
             for row, each in enumerate(reports)
         )
         rows.append(f'<tr><td>{number}</td><td class="name">{_text(reports[0].steps[number][0])}</td>{cells}</tr>')
-    return f"<table>{''.join(rows)}</table>"
+    return _table(rows)
 
 
 def _marked(is_slow: bool) -> str:
@@ -145,10 +153,28 @@ def _call(report: JobReport) -> str:
                 f'height="{_LANE}" fill="{color}"><title>{_text(what)}\n{milliseconds((stop - start) * 1e-9)}</title></rect>'
             )
         y += _LANE
+    height = y + 40
     return (
-        f'<svg width="{_WIDTH}" height="{y + 20}" viewBox="0 0 {_WIDTH} {y + 20}">{"".join(parts)}'
-        f'<text x="{_LEFT}" y="{y + 15}">call {number}, {milliseconds((end - begin) * 1e-9)}</text></svg>'
+        f'<svg viewBox="0 0 {_WIDTH} {height}">{_axis(end - begin, scale, y)}{"".join(parts)}'
+        f'<text x="{_LEFT}" y="{height - 5}">call {number}, {milliseconds((end - begin) * 1e-9)}</text></svg>'
     )
+
+
+def _axis(length: int, scale: float, bottom: int) -> str:
+    """The time since the first rank began the call: lines from the top to `bottom`, below them their milliseconds. `length` is in nanoseconds."""
+    least = max(length, 1) * 1e-6 / _TICKS
+    power = 10.0 ** math.floor(math.log10(least))
+    apart = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
+    decimals = max(-math.floor(math.log10(apart)), 0)
+    ticks = []
+    for i in range(int(length * 1e-6 / apart + 1e-9) + 1):
+        x = f"{_LEFT + i * apart * 1e6 * scale:.2f}"
+        anchor = "end" if i * apart * 1e6 * scale > _WIDTH - _LEFT - 40 else "middle"
+        ticks.append(
+            f'<line x1="{x}" y1="0" x2="{x}" y2="{bottom + 4}" stroke="#ddd"/>'
+            f'<text x="{x}" y="{bottom + 16}" text-anchor="{anchor}">{i * apart:.{decimals}f} ms</text>'
+        )
+    return "".join(ticks)
 
 
 def _lanes(report: JobReport, of: Report, number: int) -> list[tuple[str, list[tuple[int, int, str, str]]]]:

@@ -112,7 +112,8 @@ def _select(node: Any, old: tuple[int, ...], new: tuple[int, ...], scales: list[
     selected = node.inputs[0]
     for i, each in enumerate(places):
         gather = ir.node("Gather", [selected, _constant(node, f"places{i}", each)], {"axis": 2 + i})
-        gather.name, gather.outputs[0].name = f"{node.name}/{i}", f"{node.outputs[0].name}/{i}"
+        gather.name, gather.outputs[0].name = f"{node.name}_{i}", f"{node.outputs[0].name}/{i}"
+        gather.metadata_props.update(node.metadata_props)  # it is of the same module
         node.graph.insert_before(node, gather)
         selected = gather.outputs[0]
     node.resize_inputs(1)

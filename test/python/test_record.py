@@ -12,12 +12,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 import lockstep as ls
-from lockstep import _job_report, _machine, _record, _report, forecast
+from lockstep import _job_report, _machine, _record, _report, _report_page, forecast
 from mpi_record import LAYER, PROGRAM, SIZE
 from ranks import MPI_ENVIRONMENT, run_in_threads
 
@@ -300,6 +301,58 @@ def recorded(steps: list[tuple[int, int, int, int]], transfers: list[tuple[int, 
     return _record.Rank(
         0, 2, 1, "h", ("mpi", 0, 0), "", 0, {0: _record.Program("p", [kernel, wait, kernel])}, own, moved
     )
+
+
+def page_of_call(milliseconds: int, ranks: int = 1) -> ElementTree.Element:
+    """The page of one call that takes so long, on so many ranks."""
+    half = milliseconds // 2
+    steps = [(10, 0, 7, _record.CALL), (10, 0, 7, _record.STEP), (10 + half, 1, 7, _record.STEP)]
+    all_ranks = [
+        dataclasses.replace(recorded([*steps, (10 + milliseconds, 0, 7, _record.END)], []), rank=rank)
+        for rank in range(ranks)
+    ]
+    reports = [_report.report_of(rank, 0) for rank in all_ranks]
+    text = _report_page.page(_job_report.JobReport("f", "t", all_ranks, reports, dict.fromkeys(range(ranks), 0), []))
+    return ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n").replace('<meta charset="utf-8">', ""))
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "marks"),
+    [
+        (20, [f"{i} ms" for i in range(0, 21, 2)]),
+        (7, [f"{i} ms" for i in range(8)]),
+        (2, [f"{i / 5:.1f} ms" for i in range(11)]),
+        (1234, [f"{i} ms" for i in range(0, 1234, 200)]),
+    ],
+)
+def test_the_picture_of_a_call_has_a_time_axis(milliseconds: int, marks: list[str]) -> None:
+    (svg,) = page_of_call(milliseconds).iter("svg")
+    texts = {text.text or "": text for text in svg.iter("text")}
+    assert [text for text in texts if text.endswith(" ms") and "," not in text] == marks
+    lines = [float(line.get("x1")) for line in svg.iter("line")]
+    assert lines == [float(texts[mark].get("x")) for mark in marks]
+    steps = [(float(box.get("x")), float(box.get("width"))) for box in svg.iter("rect")]
+    assert lines[0] == steps[0][0] and steps[-1][0] + steps[-1][1] == pytest.approx(1100, abs=0.02)
+    if milliseconds == 20:
+        assert steps[-1][0] == pytest.approx(lines[5])  # the second step begins after 10 ms
+    assert max(lines) <= 1100
+    bottom = float(svg.get("viewBox").split()[3])
+    assert all(float(text.get("y")) <= bottom for text in svg.iter("text"))
+
+
+def test_the_page_fits_a_window_of_1400_pixels() -> None:
+    """Nothing has a width of its own that is more: pictures and bars take what there is, wide tables scroll in their boxes."""
+    page = page_of_call(20, ranks=64)
+    style = page.find("head/style").text
+    (body,) = re.findall(r"^body \{(.*)\}", style, re.MULTILINE)
+    assert "padding: 0 2em" in body and int(re.search(r"max-width: (\d+)px", body)[1]) + 4 * 14 + 20 <= 1400
+    assert max(map(int, re.findall(r"width: (\d+)px", style))) <= 1300
+    assert "svg { width: 100%; height: auto; }" in style and ".wide { overflow-x: auto; }" in style
+    (svg,) = page.iter("svg")
+    assert svg.get("width") is None and svg.get("viewBox").startswith("0 0 1100 ")
+    boxed = [table for box in page.iter("div") if box.get("class") == "wide" for table in box.findall("table")]
+    assert len(boxed) == len([*page.iter("table")]) == 2
+    assert len([*boxed[1].find("tr")]) == 2 + 64  # the steps, a column for each rank
 
 
 def test_pushes_and_pulls_are_communication() -> None:

@@ -152,6 +152,80 @@ def test_a_drawing(tmp_path: Path) -> None:
         lenet().save_svg("/nowhere/lenet.svg")
 
 
+def edges(graph: ls.Graph, path: Path, depth: int | None = None) -> tuple[set[str], dict[str, bool]]:
+    """The boxes of a drawing, and its lines, of each whether it is dashed."""
+    graph.save_svg(path, depth)
+    boxes, lines = set(), {}
+    for group in ElementTree.parse(path).iter():
+        if group.get("class") == "node":
+            boxes.add(group[0].text)
+        elif group.get("class") == "edge":
+            lines[group[0].text] = any(each.get("stroke-dasharray") for each in group.iter())
+    return boxes, lines
+
+
+LAYERS = ("conv1", "conv2", "fc1", "fc2")  # that have parameters
+
+
+def test_a_drawing_of_a_step_has_the_optimizer(tmp_path: Path) -> None:
+    boxes, lines = edges(step_of(lenet()), tmp_path / "step.svg")
+    assert {line for line, is_dashed in lines.items() if is_dashed} == {f"{name}->optimizer" for name in LAYERS}
+    assert lines["conv1->Tanh"] is False and lines["fc2->loss"] is False and "optimizer" in boxes
+    assert "optimizer" not in edges(lenet(), tmp_path / "model.svg")[0]
+
+
+def test_a_drawing_of_a_distributed_step_has_the_collectives(tmp_path: Path) -> None:
+    step = ls.distribute(step_of(lenet()), {"data": 2})
+    boxes, lines = edges(step, tmp_path / "step.svg")
+    ends = [f"all_reduce along data, gradient of {name}" for name in LAYERS]
+    assert {*ends, "all_reduce along data, loss", "optimizer"} <= boxes
+    dashed = {line for line, is_dashed in lines.items() if is_dashed}
+    assert dashed == {f"{end}->optimizer" for end in ends} | {
+        f"{name}->{end}" for name, end in zip(LAYERS, ends, strict=True)
+    }
+    assert lines["loss->all_reduce along data, loss"] is False
+    texts = ["".join(each.itertext()) for each in ElementTree.parse(tmp_path / "step.svg").iter()]
+    assert f"{4 * (500 * 800 + 500):,} bytes" in texts and texts.count("all_reduce along data") == 5
+    assert rows(step.summary())["conv1"][:3] == rows(step_of(lenet()).summary())["conv1"][:3]  # the table is as it was
+
+
+def test_a_drawing_of_micro_batches_has_one_collective(tmp_path: Path) -> None:
+    loss = ls.loss.softmax_cross_entropy("logits", "label")
+    step = ls.train_step(lenet(), loss=loss, optimizer=ls.optim.SGD(0.05), accumulate=2)
+    _, lines = edges(ls.distribute(step, {"data": 2}), tmp_path / "step.svg")
+    end = "all_reduce along data, micro-batches"
+    dashed = {line for line, is_dashed in lines.items() if is_dashed}
+    assert dashed == {f"{end}->optimizer"} | {f"{name}->{end}" for name in LAYERS}
+    assert lines[f"loss->{end}"] is False
+
+
+def test_a_drawing_of_split_layers_has_their_collectives(tmp_path: Path) -> None:
+    """A sum forwards, in the layer whose weights are split along what is summed, and one of the gradient before the first."""
+    split = {"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}
+    _, lines = edges(ls.distribute(step_of(lenet()), {"data": 1, "model": 2}, split), tmp_path / "step.svg")
+    end = "all_reduce along model, fc2"
+    assert lines[f"fc2->{end}"] is False and lines[f"{end}->fc2"] is False
+    back = [line for line in lines if line.startswith("all_reduce along model, gradient of ")]
+    assert len(back) == 1 and lines[back[0]] is True, lines
+
+
+def test_a_drawing_of_a_step_with_servers_has_what_they_are_told(tmp_path: Path) -> None:
+    text = (
+        "graph @g(%x: f32[4,3] split(0), state %w: f32[3], setting %rate: f64[] in [0.0, inf) = 0.5) -> (sum: f32[], %w: f32[3]) {\n"
+        '  %sum = reduce_sum %x {dims=[0, 1]} : f32[] @"onnx:/sum"\n'
+        '  %g = reduce_sum %x {dims=[0]} : f32[3] @"gradient of onnx:/sum"\n'
+        '  %g.pushed = push %g {axis=data, key=w} : f32[3] @"optimizer of w"\n'
+        "  %w.next = pull %g.pushed, %w, %rate {key=w, update=graph @u(%gradient: f32[3], state %value: f32[3], "
+        "setting %rate: f64[] in [0.0, inf) = 0.5) -> (%value: f32[3]) {\n"
+        "    %v = sgd %value, %gradient {learning_rate=%rate} : f32[3]\n    return %v\n"
+        '  }} : f32[3] @"optimizer of w"\n  return %sum, %w.next\n}\n'
+    )
+    boxes, lines = edges(ls.parse(text), tmp_path / "step.svg")
+    push, pull = "push to servers, optimizer", "pull from servers, optimizer"
+    assert boxes == {"input x", "sum", push, pull}
+    assert lines == {"input x->sum": False, f"sum->{push}": True, f"{push}->{pull}": True}
+
+
 def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with raises("summary: depth is 0, expected at least 1"):
         lenet().summary(depth=0)
