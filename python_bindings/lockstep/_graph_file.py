@@ -59,8 +59,9 @@ def save(graph: Graph, path: Any) -> None:
 def load_graph(path: str | os.PathLike[str]) -> Graph:
     """Reads a graph that `Graph.save` wrote.
 
-    It compiles to the same program, with the same bits, and is what it was: the model of a training step, or a step, whose executable
-    `save_onnx` writes as the model that it was made of; `with_dims` gives an imported model other extents.
+    It computes the same bits, and is what it was: the model of a training step, or a step, whose executable `save_onnx` writes as the
+    model that it was made of; `with_dims` gives an imported model other extents. All ranks load it, or none: what a training step
+    makes of a loaded model may number values otherwise, and ranks compare that.
 
     Raises:
       Error: naming the file, if it is no graph, or damaged, or of another version.

@@ -44,15 +44,16 @@ def folder_of(cache: Any) -> str | None:
 def cached(
     folder: str, module: torch.nn.Module, inputs: Mapping[str, Any], options: Any, export: Callable[[], Graph]
 ) -> Graph:
-    """The graph that the folder has of the module, with the values that the module has now; or what `export` returns, which the
-    folder then has. A folder that cannot be written is a warning."""
+    """The graph that the folder has of the module, with the values that the module has now; if it has none, that of what `export`
+    returns, so that ranks that find it and ranks that do not have equal programs. A folder that cannot be written is a warning."""
     path = os.path.join(folder, f"{_key(module, inputs, options)}.graph")
     tensors = dict([*module.named_parameters(), *module.named_buffers()])
     graph = _found(path, tensors)
     if graph is None:
         graph = export()
-        states = [state.name for state in graph.states if state.name in tensors]
+        states = _states(graph, tensors)
         content = _graph_file.as_bytes(graph, without=states, note=_digest_of_constants(tensors, states))
+        graph = _filled(_graph_file.read(path, content)[0], tensors)
 
         def write() -> None:
             _atomic.make_folder(folder)
@@ -69,10 +70,17 @@ def _found(path: str, tensors: Mapping[str, torch.Tensor]) -> Graph | None:
     """None if there is no such file, or it is damaged, or of a module whose constants had other values."""
     with suppress(Error):
         graph, note = _graph_file.read(path)
-        states = [state.name for state in graph.states if state.name in tensors]
-        if note == _digest_of_constants(tensors, states):
-            return _lockstep._with_values(graph, {name: tensors[name].detach().cpu() for name in states})
+        if note == _digest_of_constants(tensors, _states(graph, tensors)):
+            return _filled(graph, tensors)
     return None
+
+
+def _filled(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> Graph:
+    return _lockstep._with_values(graph, {name: tensors[name].detach().cpu() for name in _states(graph, tensors)})
+
+
+def _states(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    return [state.name for state in graph.states if state.name in tensors]
 
 
 def _digest_of_constants(tensors: Mapping[str, torch.Tensor], states: Iterable[str]) -> str:

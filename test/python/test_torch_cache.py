@@ -138,6 +138,17 @@ def test_constants_that_have_other_values_are_exported_again(exports: list[str],
         assert exports == ["Net"], name
 
 
+def test_a_rank_that_exports_and_one_that_finds_the_graph_compile_equal_programs(
+    exports: list[str], tmp_path: Path
+) -> None:
+    """The numbers of values without names too, which ranks compare."""
+    models = [imported(Net(), cache=tmp_path) for _ in range(2)]
+    assert exports == ["Net"]
+    found = run_in_threads(2, lambda world: trained(models[world.rank], world))
+    assert found[0] == found[1]
+    assert found == run_in_threads(2, lambda world: trained(models[0], world))
+
+
 def test_rank_0_looks_into_the_cache_for_all(exports: list[str], tmp_path: Path) -> None:
     expected = imported(Net(), cache=tmp_path)
     found = run_in_threads(2, lambda world: imported(Net(), cache=tmp_path, world=world))
