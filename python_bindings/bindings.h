@@ -53,8 +53,9 @@ std::string Summary(const Model& model);
 // The nodes of a graph in order, a dict each, for the table of layers and the drawing (lockstep/_layers.py).
 nanobind::list DescribeNodes(const Model& model);
 
-void BindGraph(nanobind::module_& module);    // Graph, parse, gradients, distribute, interpret, load_onnx, train_step
-void BindChoices(nanobind::module_& module);  // the optimizers and losses that there are, and what they accept
+void BindGraph(nanobind::module_& module);  // Graph, parse, gradients, distribute, interpret, load_onnx, train_step
+void BindGraphParts(nanobind::module_& module);    // a Graph as facts and tensors, for files
+void BindChoices(nanobind::module_& module);       // the optimizers and losses that there are, and what they accept
 void BindCommunicator(nanobind::module_& module);  // Communicator
 void BindCollectives(nanobind::module_& module);   // its collectives over arrays, for the package's own Python
 void BindExecutable(nanobind::module_& module);    // Executable, compile, save_onnx

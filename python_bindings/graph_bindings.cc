@@ -222,6 +222,20 @@ Example:
   >>> one.state.assign(exe.state)
   >>> one(image=image[None])["logits"])";
 
+constexpr char kSave[] =
+    R"(Writes the graph to a file, which load_graph() reads: its text, the initial values of its states, its schedules, and the
+model that it was imported from, so that what was loaded has with_dims() and can be saved as ONNX.
+
+The file appears complete or not at all. The calling process writes; of several ranks one is enough.
+
+Raises:
+  Error: if the file cannot be written; or if a setting follows a function that is none of lockstep.schedule or lockstep.average,
+    which no file can hold. pickle can, if it finds the function by its name.
+
+Example:
+  >>> step.save("step.graph")
+  >>> exe = lockstep.compile(lockstep.load_graph("step.graph"), world=world))";
+
 void BindGraphFacts(GraphClass& graph) {
   graph.def_prop_ro("name", [](const Model& self) { return self.graph.name(); })
       .def_prop_ro(
@@ -300,6 +314,16 @@ void BindGraphFacts(GraphClass& graph) {
           "optimizer and, where the graph has been distributed, the collectives, those of a layer as one; dashed lines "
           "are gradients.",
           nb::sig("def save_svg(self, path: str | os.PathLike[str], depth: int | None = None) -> None"))
+      .def(
+          "save",
+          [](nb::object self, nb::object path) {
+            nb::module_::import_("lockstep._graph_file").attr("save")(self, path);
+          },
+          "path"_a.none(), kSave, nb::sig("def save(self, path: str | os.PathLike[str]) -> None"))
+      .def(
+          "__reduce__",
+          [](nb::object self) { return nb::module_::import_("lockstep._graph_file").attr("reduced")(self); },
+          nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
       .def(
           "with_dims",
           [](nb::object self, nb::args one, nb::kwargs dims) {

@@ -29,6 +29,7 @@ NB_MODULE(_lockstep, module) {
   BindCollectives(module);
   BindChoices(module);
   BindGraph(module);
+  BindGraphParts(module);
   BindExecutable(module);
   BindStore(module);
   BindServers(module);

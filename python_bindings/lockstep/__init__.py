@@ -22,6 +22,7 @@ from ._checkpoints import Checkpoints
 from ._compile import compile
 from ._errors import Error
 from ._evaluation import evaluation
+from ._graph_file import load_graph
 from ._graphs import distribute, gradients, interpret, load_onnx, parse, save_onnx
 from ._lockstep import Communicator, Executable, Graph
 from ._placements import Placement, replicated, split
@@ -35,7 +36,7 @@ from ._weights import load_weights, save_weights
 
 __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Trainer", "ValueInfo",
-    "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "from_torch", "gradients", "interpret", "kv", "load_onnx", "load_weights",
+    "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "from_torch", "gradients", "interpret", "kv", "load_graph", "load_onnx", "load_weights",
     "loss", "metrics", "optim", "parse", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
     "train_step",
 ]  # fmt: skip

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check, _residuals
-from ._checkpoint_file import CheckpointFile, Metadata, in_file_order
+from ._checkpoint_file import CheckpointFile, Metadata
 from ._checkpoint_thread import Elsewhere, Writing, naming
 from ._errors import Error
 from ._log import warn_once
+from ._tensor_file import in_file_order
 from .schedule import Schedule
 
 if TYPE_CHECKING:

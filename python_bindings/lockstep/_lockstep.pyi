@@ -229,6 +229,24 @@ class Graph:
         optimizer and, where the graph has been distributed, the collectives, those of a layer as one; dashed lines are gradients.
         """
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """
+        Writes the graph to a file, which load_graph() reads: its text, the initial values of its states, its schedules, and the
+        model that it was imported from, so that what was loaded has with_dims() and can be saved as ONNX.
+
+        The file appears complete or not at all. The calling process writes; of several ranks one is enough.
+
+        Raises:
+          Error: if the file cannot be written; or if a setting follows a function that is none of lockstep.schedule or lockstep.average,
+            which no file can hold. pickle can, if it finds the function by its name.
+
+        Example:
+          >>> step.save("step.graph")
+          >>> exe = lockstep.compile(lockstep.load_graph("step.graph"), world=world)
+        """
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
     def with_dims(self, *one: Mapping[str, int], **dims: int) -> Graph:
         """
         The same model with other extents of its symbolic dimensions, such as a batch of one sample: model.with_dims(batch=1).
@@ -292,6 +310,10 @@ def _gradients(graph: Graph, of: str, wrt: Sequence[str]) -> Graph: ...
 def _distribute(graph: Graph, mesh: Sequence[tuple[str, int]], placements: Sequence[tuple[str, Mapping[str, int]]]) -> Graph: ...
 
 def _interpret(graph: Graph, inputs: Sequence[Mapping[str, object]]) -> list[dict[str, numpy.ndarray]]: ...
+
+def _graph_parts(graph: Graph) -> tuple[dict[str, Any], dict[str, tuple[str, list[int], numpy.ndarray]]]: ...
+
+def _graph_of_parts(facts: dict[str, Any], tensors: Mapping[str, tuple[str, Sequence[int], numpy.ndarray]]) -> Graph: ...
 
 class Executable:
     """

@@ -6,17 +6,24 @@ import contextlib
 import inspect
 import io
 import logging
+import os
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import _check
+import numpy as np
+
+from . import _check, _lockstep
+from ._checkpoint import on_all_ranks
 from ._errors import Error
+from ._graph_file import as_bytes, of_bytes
 from ._graphs import load_onnx
-from ._lockstep import Executable, Graph
+from ._lockstep import Communicator, Executable, Graph
+from ._torch_cache import cached, folder_of
 from ._torch_check import check_after, checked_export, is_of_torch, place_of
 from ._torch_notes import note_options
 from ._torch_parts import check_parts
@@ -38,6 +45,8 @@ def from_torch(
     dynamic_shapes: Any = None,
     output_names: Sequence[str] = (),
     own_gradients: str | None = None,
+    world: Communicator | None = None,
+    cache: str | os.PathLike[str] | bool = False,
 ) -> Graph:
     """Imports a PyTorch module, as `torch.onnx.export(dynamo=True)` sees it, as the one-rank program over the global batch.
 
@@ -59,10 +68,20 @@ def from_torch(
       output_names: of the results, in order.
       own_gradients: "ignore" imports a module with an `autograd.Function`, hooks, or numbers that it makes of values
         (`item()`) as if its operators were differentiated as they stand: for inference. None refuses it.
+      world: the ranks that call this together. Rank 0 alone exports its module; the others get the graph, with the values of rank 0's
+        weights. An error of rank 0 is raised on all, and so is an export that takes longer than the communicator's timeout. With None each
+        rank exports its own module.
+      cache: a folder, or True for ~/.cache/lockstep/torch, of graphs that were exported before: a module whose graph is there is not exported
+        again, which takes seconds to minutes. The values of its weights are those that it has now. A graph is found by what it
+        depends on: the attributes of the module and of its parts, hooks among them; the code of their classes and functions, and of
+        what these call; the types of parameters and buffers, and the values of those that are constants; the example inputs, but
+        for the values of tensors; the options; the versions of Python, torch, NumPy, ONNX and this package. It cannot see a change of
+        what `forward` reads in lists, dicts, tensors and objects that are globals or attributes of classes, in files, or in the
+        environment: empty the folder then.
 
     Raises:
-      Error: if torch cannot export the module, with the reason alone; what torch says in full is the `__context__` of the error. Or as
-        `load_onnx`.
+      Error: if torch cannot export the module, with the reason alone; what torch says in full is the `__context__` of the error; or
+        as `load_onnx`; or, with `cache`, if an attribute of the module is an object of which nobody can tell whether it has changed.
     """
     torch = _torch("from_torch")
     _check.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
@@ -73,7 +92,44 @@ def from_torch(
     if finds_batch:
         dynamic_shapes = _batch_shapes(given, extents)
     names = _check.names("output_names", output_names)
-    ignores = own_gradients == "ignore"
+    options = (extents, split, dynamic_shapes, names, own_gradients == "ignore", finds_batch)
+    make = partial(_export, module, given, *options)
+    folder = folder_of(cache)
+    if folder is not None:
+        make = partial(cached, folder, module, given, options, make)
+    if world is None:
+        return make()
+    return _of_rank_0(_check.instance("from_torch: world", world, Communicator, "a lockstep.Communicator"), make)
+
+
+def _of_rank_0(world: Communicator, make: Callable[[], Graph]) -> Graph:
+    """What `make` returns on rank 0, on all ranks: read from the same bytes, so that they are equal."""
+    call, made = "from_torch(world=...)", [b""]
+
+    def on_rank_0() -> str:
+        if world.rank == 0:
+            made[0] = as_bytes(make())
+        return str(len(made[0]))
+
+    content = np.empty(int(on_all_ranks(world, call, on_rank_0)[0]), np.uint8)
+    if world.rank == 0:
+        content[:] = np.frombuffer(made[0], np.uint8)
+    _lockstep._wait(world, _lockstep._start_broadcast(world, content, content, "u8", 0, call))
+    return of_bytes(content.tobytes(), {})
+
+
+def _export(
+    module: torch.nn.Module,
+    given: Mapping[str, Any],
+    extents: Mapping[str, int],
+    split: Mapping[str, int] | None,
+    dynamic_shapes: Any,
+    names: list[str],
+    ignores: bool,
+    finds_batch: bool,
+) -> Graph:
+    import torch
+
     with _quiet(), checked_export(module, ignores) as refusals, tempfile.TemporaryDirectory() as folder:
         check_parts(module, ignores)
         try:

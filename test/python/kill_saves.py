@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lockstep import _atomic, _checkpoint_file
+from lockstep import _atomic, _checkpoint_file, _tensor_file
 from lockstep._values import ValueInfo
 
 STATES = [ValueInfo("weight", "f32", (100_000,)), ValueInfo("step", "i64", ())]
@@ -32,7 +32,7 @@ def save(path: str, step: int) -> None:
 
 
 def ordered() -> list[ValueInfo]:
-    return _checkpoint_file.in_file_order(STATES)
+    return _tensor_file.in_file_order(STATES)
 
 
 def step_of(path: str) -> int:

@@ -20,7 +20,7 @@ import safetensors
 import safetensors.numpy
 
 import lockstep as ls
-from lockstep import _atomic, _checkpoint_file
+from lockstep import _atomic, _checkpoint_file, _tensor_file
 from lockstep._checkpoint_file import CheckpointFile
 from lockstep._values import ValueInfo
 from test_errors import raises
@@ -41,7 +41,7 @@ def values() -> dict[str, np.ndarray]:
 
 
 def write(path: Path, states: list[ValueInfo] = STATES) -> Path:
-    states, of = _checkpoint_file.in_file_order(states), values()
+    states, of = _tensor_file.in_file_order(states), values()
     content = (of[state.name] for state in states)
     _atomic.write(str(path), lambda file: _checkpoint_file.write(file, states, content, ABOUT))
     return path
@@ -97,9 +97,9 @@ def test_large_tensors_are_written_and_read_in_pieces(
     writing: int, reading: int, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of which the digest is one, whatever the pieces are."""
-    monkeypatch.setattr(_checkpoint_file, "_PIECE", writing)
+    monkeypatch.setattr(_tensor_file, "_PIECE", writing)
     write(path)
-    monkeypatch.setattr(_checkpoint_file, "_PIECE", reading)
+    monkeypatch.setattr(_tensor_file, "_PIECE", reading)
     of, found = values(), read_all(path)
     assert {name: value.tobytes() for name, value in found.items()} == {name: of[name].tobytes() for name in of}
 
@@ -126,7 +126,7 @@ def test_no_states(path: Path) -> None:
 def test_what_a_header_cannot_hold(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with raises("a state cannot be called __metadata__"):
         write(path, [ValueInfo("__metadata__", "f32", ())])
-    monkeypatch.setattr(_checkpoint_file, "_MOST_HEADER", 100)
+    monkeypatch.setattr(_tensor_file, "_MOST_HEADER", 100)
     with raises("names and metadata make a header of", "of at most 100"):
         write(path)
     assert not list(path.parent.iterdir())

@@ -123,4 +123,5 @@ def test_mpi_starts_in_debians_python() -> None:
     environment = {**os.environ, **MPI_ENVIRONMENT, "PYTHONPATH": ":".join(map(str, packages))}
     command = ["mpirun", "-np", "2", DEBIAN_PYTHON, "-c", "import lockstep; print(lockstep.Communicator.mpi().size)"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout.split()) == (0, ["2", "2"]), done.stderr
+    # mpirun may put one rank's line into the other's.
+    assert (done.returncode, "".join(done.stdout.split())) == (0, "22"), done.stderr

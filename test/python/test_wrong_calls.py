@@ -57,6 +57,8 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: training(dropout=wrong), []),
     (lambda wrong: training(seed=wrong), [5, -1]),
     (lambda wrong: training(precision=wrong), []),
+    (lambda wrong: ls.load_graph(wrong), []),
+    (lambda wrong: mlp().save(wrong), ["text", b"bytes"]),
     (lambda wrong: training(accumulate=wrong), []),
     (lambda wrong: training(groups=wrong), [None, {}]),
     (lambda wrong: training(groups={"*.bias": wrong}), []),

@@ -9,8 +9,9 @@ import numpy as np
 
 from .. import _atomic, optim
 from .._checkpoint import on_all_ranks, slowly_on_all_ranks
-from .._checkpoint_file import CheckpointFile, in_file_order, write
+from .._checkpoint_file import CheckpointFile, write
 from .._errors import Error
+from .._tensor_file import in_file_order
 from .._values import ValueInfo
 from . import _keys
 from ._values import dtype_name
