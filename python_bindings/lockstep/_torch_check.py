@@ -45,6 +45,7 @@ def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iter
                 raise left_out[0]
             _check_program(name, program, set() if ignores_own_gradients else functions, ignores_own_gradients)
             _write_detach(program)
+            _write_cosine_similarity(program)
         except Error as refusal:
             refusals.append(refusal)
             raise
@@ -99,6 +100,41 @@ def _write_detach(program: torch.export.ExportedProgram) -> None:
                 result.replace_all_uses_with(stop, delete_user_cb=lambda user, stop=stop: user is not stop)
                 if part is program.graph_module:
                     program.graph_signature.replace_all_uses(result.name, stop.name)
+        part.recompile()
+
+
+def _write_cosine_similarity(program: torch.export.ExportedProgram) -> None:
+    """Writes cosine_similarity as PyTorch computes it. A norm below eps counts as eps, and its gradient is that of the norm; in what the
+    exporter makes of it such a norm has none."""
+    import torch
+
+    aten = torch.ops.aten
+    for part in program.graph_module.modules():
+        if not isinstance(part, torch.fx.GraphModule):
+            continue
+        for node in part.graph.find_nodes(op="call_function", target=aten.cosine_similarity.default):
+            dim, eps = _argument(node, 2, "dim", 1), _argument(node, 3, "eps", 1e-8)
+
+            def call(target: Any, *args: Any, node: torch.fx.Node = node) -> torch.fx.Node:
+                with node.graph.inserting_before(node):
+                    new = node.graph.call_function(target, args)
+                new.meta["stack_trace"] = node.meta.get("stack_trace")
+                return new
+
+            operands = call(aten.broadcast_tensors.default, list(node.args[:2]))
+            units = []
+            for place in range(2):
+                x = call(operator.getitem, operands, place)
+                norm = call(aten.linalg_vector_norm.default, x, 2.0, [dim], True)
+                lacking = call(aten.clamp_min.default, call(aten.rsub.Scalar, norm, eps), 0.0)
+                raised = call(aten.add.Tensor, norm, call(aten.detach.default, lacking))
+                units.append(call(aten.div.Tensor, x, raised))
+            result = call(aten.sum.dim_IntList, call(aten.mul.Tensor, *units), [dim])
+            result.meta = dict(node.meta)
+            node.replace_all_uses_with(result)
+            part.graph.erase_node(node)
+            if part is program.graph_module:
+                program.graph_signature.replace_all_uses(node.name, result.name)
         part.recompile()
 
 

@@ -129,8 +129,6 @@ REFUSED = {**REFUSED_BY_TORCH, **REFUSED_BY_LOCKSTEP}
 
 # Case: what differs, silently or with an error that is none of Lockstep's. A test sees that it still does.
 DIFFERS: dict[str, str] = {
-    # What it says otherwise than PyTorch computes it.
-    "CosineSimilarity(eps=10.0)": "another gradient where a norm is below epsilon",
     # Modes, hooks and memory that the program does not know of.
     "an attribute that counts calls": "is a constant (from_torch warns)",
 }
