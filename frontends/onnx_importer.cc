@@ -280,12 +280,12 @@ absl::Status Importer::AddInitializers(const ImportOptions& options) {
 
 // The file that is exported has the data of all that are no parameters.
 absl::Status Importer::InlineData(onnx::TensorProto& proto) {
-  return file_.directory ? InlineExternalData(*file_.directory, proto) : absl::OkStatus();
+  return file_.path ? InlineExternalData(*file_.path, proto) : absl::OkStatus();
 }
 
 absl::Status Importer::AddInitializer(onnx::TensorProto& proto, const ImportOptions& options) {
   const std::string& name = proto.name();
-  ASSIGN_OR_RETURN(Tensor tensor, DecodeTensor(proto, file_.directory));
+  ASSIGN_OR_RETURN(Tensor tensor, DecodeTensor(proto, file_.path));
   if (const auto given = options.values.find(name); given != options.values.end()) {
     RETURN_IF_ERROR(CheckGivenType(name, tensor.type(), given->second));
     tensor = given->second;

@@ -167,6 +167,58 @@ void BindCommunicatorFacts(CommunicatorClass& communicator) {
       .def("__repr__", &ToText);
 }
 
+// What the function of that name in lockstep/_collectives.py returns.
+template <typename... Arguments>
+nb::object Collective(const char* name, const Arguments&... arguments) {
+  return nb::module_::import_("lockstep._collectives").attr(name)(arguments...);
+}
+
+void BindArrayCalls(CommunicatorClass& communicator) {
+  communicator
+      .def(
+          "all_reduce",
+          [](nb::handle self, nb::handle array, nb::handle kind) {
+            return Collective("all_reduce", self, array, kind);
+          },
+          "array"_a.none(), "kind"_a.none() = "sum",
+          "The sum of all ranks' arrays, element by element, or what else `kind` says, on every rank: a new array of "
+          "the "
+          "same shape\n"
+          "and dtype. All ranks call it, with one shape, dtype and kind.\n\n"
+          "    loss = float(world.all_reduce(loss, \"mean\"))\n\n"
+          "Args:\n"
+          "  array: of NumPy, of booleans, integers or real floats (bfloat16 is that of ml_dtypes); or what NumPy "
+          "makes "
+          "one of: a number,\n"
+          "    which is f64, i64 or bool, a list, or a tensor of torch in the CPU's memory, whose gradient does not "
+          "follow.\n"
+          "  kind: \"sum\", \"mean\", \"min\", \"max\" or \"prod\". Integers are added modulo 2^bits, and their mean "
+          "is "
+          "truncated; of\n"
+          "    booleans \"sum\" and \"max\" say whether any is True, the others whether all are.\n\n"
+          "Raises:\n"
+          "  Error: of what is no such array; or naming two ranks that call something else or with other shapes, or a "
+          "rank that has\n"
+          "    died or does not come.",
+          nb::sig("def all_reduce(self, array: Any, kind: str = 'sum') -> numpy.ndarray"))
+      .def(
+          "broadcast",
+          [](nb::handle self, nb::handle array, nb::handle root) { return Collective("broadcast", self, array, root); },
+          "array"_a.none(), "root"_a.none() = 0,
+          "Rank root's array on every rank, as a new one. All ranks call it, with one root and arrays of one shape and "
+          "dtype, of which\n"
+          "the root's alone is read. Arrays and errors are those of `all_reduce`.",
+          nb::sig("def broadcast(self, array: Any, root: int = 0) -> numpy.ndarray"))
+      .def(
+          "all_gather", [](nb::handle self, nb::handle array) { return Collective("all_gather", self, array); },
+          "array"_a.none(),
+          "All ranks' arrays, by rank, on every rank: a new array [size, *shape]. All ranks call it, with one shape "
+          "and "
+          "dtype. Arrays\n"
+          "and errors are those of `all_reduce`.",
+          nb::sig("def all_gather(self, array: Any) -> numpy.ndarray"));
+}
+
 void BindCollectiveCalls(CommunicatorClass& communicator) {
   communicator.def("barrier", &Barrier, "Returns when all ranks have called it.")
       .def("gather_bytes", &GatherBytes, "bytes"_a.none(), "label"_a.none() = "gather_bytes",
@@ -191,6 +243,7 @@ void BindCommunicator(nb::module_& module) {
   BindMakers(communicator);
   BindCommunicatorFacts(communicator);
   BindCollectiveCalls(communicator);
+  BindArrayCalls(communicator);
 }
 
 }  // namespace lockstep::python

@@ -183,8 +183,8 @@ absl::StatusOr<ModelFile> ReadModelFile(const std::string& path) {
   ASSIGN_OR_RETURN(std::string bytes, ReadBytes(path));
   ASSIGN_OR_RETURN(ModelFile file, Parse(bytes));
   bytes = {};
-  file.directory = std::filesystem::path(path).parent_path().string();
-  const auto inline_data = [&](onnx::TensorProto& tensor) { return InlineExternalData(*file.directory, tensor); };
+  file.path = path;
+  const auto inline_data = [&](onnx::TensorProto& tensor) { return InlineExternalData(path, tensor); };
   RETURN_IF_ERROR(ForEachTensor(*file.model.mutable_graph()->mutable_node(), inline_data));
   RETURN_IF_ERROR(ForEachTensorOfFunctions(file.model, inline_data));
   return file;

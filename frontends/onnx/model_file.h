@@ -17,8 +17,8 @@ inline constexpr int64_t kOldestOpset = 1, kNewestOpset = 28;
 
 struct ModelFile {
   onnx::ModelProto model;
-  int64_t opset = 0;                     // of the default domain
-  std::optional<std::string> directory;  // where data in other files lies
+  int64_t opset = 0;                // of the default domain
+  std::optional<std::string> path;  // beside which data in other files lies
 };
 
 // The model of the file `path`. Data in other files is read in, but for that of the main graph's initializers, which is

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "onnx/onnx.pb.h"
@@ -102,30 +103,52 @@ absl::StatusOr<ExternalRange> RangeOf(const TensorProto& tensor) {
   return range;
 }
 
-// The path of external data, if it is a file in `directory` or below.
-absl::StatusOr<std::filesystem::path> ExternalPath(const std::string& directory, const std::string& location) {
-  namespace fs = std::filesystem;
+// The folder of the model, and where the model is a link, that of what each link on the way leads to: a cache keeps
+// links to files elsewhere, and has links to the data beside those to the model.
+std::vector<std::filesystem::path> FoldersOf(std::filesystem::path model) {
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  std::vector<std::filesystem::path> folders = {model.parent_path()};
   std::error_code error;
-  const fs::path root = fs::canonical(directory.empty() ? "." : directory, error);
-  if (error) return NotFound() << "external data: directory " << directory << ": " << error.message();
-  const fs::path relative(location);
-  if (relative.is_absolute())
-    return InvalidArgument() << "external data: " << location << " is outside the model's directory";
-  const fs::path path = fs::weakly_canonical(root / relative, error);
-  if (error) return NotFound() << "external data: " << location << ": " << error.message();
-  const auto [root_end, path_at] = std::mismatch(root.begin(), root.end(), path.begin(), path.end());
-  if (root_end != root.end() || path_at == path.end()) {
-    return InvalidArgument() << "external data: " << location << " is outside the model's directory";
+  for (int i = 0; i < kMostLinks; ++i) {
+    const std::filesystem::path target = std::filesystem::read_symlink(model, error);
+    if (error) break;
+    model = model.parent_path() / target;
+    folders.push_back(model.parent_path());
   }
-  if (!fs::is_regular_file(path, error))
-    return NotFound() << "external data: " << location << " is not a file beside the model";
-  return path;
+  return folders;
+}
+
+// Whether a path without links is that of `folder`, or below it.
+bool IsWithin(const std::filesystem::path& folder, const std::filesystem::path& path) {
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
+}
+
+// The path of external data, if it is a file beside the model, in the first of its folders that has it. The file may be
+// a link that leads anywhere, as who put it there chose; the folder that it is in may not.
+absl::StatusOr<std::filesystem::path> ExternalPath(const std::string& model, const std::string& location) {
+  namespace fs = std::filesystem;
+  const fs::path relative(location);
+  bool is_outside = relative.is_absolute();
+  std::error_code error;
+  if (!is_outside) {
+    for (const fs::path& folder : FoldersOf(model)) {
+      const fs::path root = fs::canonical(folder.empty() ? "." : folder, error);
+      if (error) return NotFound() << "external data: directory " << folder.string() << ": " << error.message();
+      const fs::path parent = fs::weakly_canonical((root / relative).parent_path(), error);
+      if (error) return NotFound() << "external data: " << location << ": " << error.message();
+      const fs::path path = parent / relative.filename();
+      if (!IsWithin(root, parent)) is_outside = true;
+      else if (fs::is_regular_file(path, error)) return path;
+    }
+  }
+  if (is_outside) return InvalidArgument() << "external data: " << location << " is outside the model's directory";
+  return NotFound() << "external data: " << location << " is not a file beside the model";
 }
 
 // Reads, and does not map: a file that somebody shortens meanwhile is an error, where a map would end the process.
-absl::StatusOr<Tensor> DecodeExternal(const std::string& directory, const TensorProto& tensor, TensorType type) {
+absl::StatusOr<Tensor> DecodeExternal(const std::string& model, const TensorProto& tensor, TensorType type) {
   ASSIGN_OR_RETURN(const ExternalRange range, RangeOf(tensor));
-  ASSIGN_OR_RETURN(const std::filesystem::path path, ExternalPath(directory, range.location));
+  ASSIGN_OR_RETURN(const std::filesystem::path path, ExternalPath(model, range.location));
   std::error_code error;
   const uint64_t file_size = std::filesystem::file_size(path, error);
   if (error) return NotFound() << "external data: " << range.location << ": " << error.message();
@@ -181,11 +204,11 @@ absl::StatusOr<TensorType> TypeOf(const TensorProto& tensor) {
   return TensorType{dtype, Shape(std::move(dims))};
 }
 
-absl::StatusOr<Tensor> DecodeTensor(const TensorProto& tensor, const std::optional<std::string>& directory) {
+absl::StatusOr<Tensor> DecodeTensor(const TensorProto& tensor, const std::optional<std::string>& model) {
   ASSIGN_OR_RETURN(TensorType type, TypeOf(tensor));
   if (tensor.has_segment()) return Unimplemented() << "is stored in segments, which is not supported";
   if (tensor.data_location() == TensorProto::EXTERNAL) {
-    if (directory) return DecodeExternal(*directory, tensor, std::move(type));
+    if (model) return DecodeExternal(*model, tensor, std::move(type));
     return InvalidArgument() << "has external data where none is allowed";
   }
   // Before the allocation: a few flipped bits in the dimensions must not take gigabytes.
@@ -230,9 +253,9 @@ bool HasData(const TensorProto& tensor) {
          tensor.external_data_size();
 }
 
-absl::Status InlineExternalData(const std::string& directory, TensorProto& tensor) {
+absl::Status InlineExternalData(const std::string& model, TensorProto& tensor) {
   if (tensor.data_location() != TensorProto::EXTERNAL) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const Tensor value, DecodeTensor(tensor, directory));
+  ASSIGN_OR_RETURN(const Tensor value, DecodeTensor(tensor, model));
   ClearData(tensor);
   tensor.set_raw_data(value.bytes(), value.num_bytes());
   return absl::OkStatus();

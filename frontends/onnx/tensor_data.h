@@ -23,9 +23,11 @@ int DTypeToOnnx(DType dtype);
 // The type of `tensor`; an error for an unknown element type, a negative dimension or more than kMaxElements.
 absl::StatusOr<TensorType> TypeOf(const onnx::TensorProto& tensor);
 
-// The value of a tensor; an error if the data does not fit its type. Data in another file, which must lie in
-// `directory` or below, also after following links, goes straight into the value; without a directory it is an error.
-absl::StatusOr<Tensor> DecodeTensor(const onnx::TensorProto& tensor, const std::optional<std::string>& directory = {});
+// The value of a tensor; an error if the data does not fit its type. Data in another file goes straight into the value;
+// without `model`, the path of the model, that is an error. The file must be in the folder of the model or below, also
+// after following links to folders; where the model is a link, in the folder of what that leads to or below. The file
+// itself may be a link to anywhere.
+absl::StatusOr<Tensor> DecodeTensor(const onnx::TensorProto& tensor, const std::optional<std::string>& model = {});
 
 // Stores `value` as raw data; the name stays.
 void EncodeTensor(const Tensor& value, onnx::TensorProto& tensor);
@@ -34,7 +36,7 @@ void EncodeTensor(const Tensor& value, onnx::TensorProto& tensor);
 void ClearData(onnx::TensorProto& tensor);
 bool HasData(const onnx::TensorProto& tensor);
 
-// Replaces a reference to a file in `directory` by that file's bytes.
-absl::Status InlineExternalData(const std::string& directory, onnx::TensorProto& tensor);
+// Replaces a reference to a file beside `model` by that file's bytes.
+absl::Status InlineExternalData(const std::string& model, onnx::TensorProto& tensor);
 
 }  // namespace lockstep

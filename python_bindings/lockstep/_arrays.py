@@ -29,6 +29,11 @@ _DTYPES = {
 }  # fmt: skip
 
 
+def dtype_name(dtype: np.dtype) -> str | None:
+    """What a graph calls a dtype of NumPy, in any order of bytes; None if it has none of that kind."""
+    return next((name for name, each in _DTYPES.items() if np.dtype(each) == dtype.newbyteorder("=")), None)
+
+
 def widened(value: Any, dtype: str) -> np.ndarray | None:
     """An array as one of the dtype, where that is a wider one of the same kind, in which all its numbers are the same; else None.
 

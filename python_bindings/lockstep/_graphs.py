@@ -29,7 +29,9 @@ def load_onnx(
     """Reads an ONNX model as the one-rank program over the global batch.
 
     Args:
-      model: the path of a file; or the model itself, serialized or as an `onnx.ModelProto`.
+      model: the path of a file; or the model itself, serialized or as an `onnx.ModelProto`. Data that a file has in other files is read
+        from its folder or below; where the file is a link, as in a cache, also from the folder of what that leads to. The data's own
+        file may be a link to anywhere, the folder that it is in may not lead out of there.
       dims: the extents of its symbolic dimensions, by name. They are global: `{"batch": 128}` is 128 in all; who wants 64
         on each rank writes `64 * world.size`. A dimension that the file fixes is given by its place: `{"x:0": 128}`. `Graph.with_dims`
         gives the graph other extents later.

@@ -97,6 +97,36 @@ class Communicator:
         An exception that ends a process under mpirun does this by itself.
         """
 
+    def all_reduce(self, array: Any, kind: str = 'sum') -> numpy.ndarray:
+        """
+        The sum of all ranks' arrays, element by element, or what else `kind` says, on every rank: a new array of the same shape
+        and dtype. All ranks call it, with one shape, dtype and kind.
+
+            loss = float(world.all_reduce(loss, "mean"))
+
+        Args:
+          array: of NumPy, of booleans, integers or real floats (bfloat16 is that of ml_dtypes); or what NumPy makes one of: a number,
+            which is f64, i64 or bool, a list, or a tensor of torch in the CPU's memory, whose gradient does not follow.
+          kind: "sum", "mean", "min", "max" or "prod". Integers are added modulo 2^bits, and their mean is truncated; of
+            booleans "sum" and "max" say whether any is True, the others whether all are.
+
+        Raises:
+          Error: of what is no such array; or naming two ranks that call something else or with other shapes, or a rank that has
+            died or does not come.
+        """
+
+    def broadcast(self, array: Any, root: int = 0) -> numpy.ndarray:
+        """
+        Rank root's array on every rank, as a new one. All ranks call it, with one root and arrays of one shape and dtype, of which
+        the root's alone is read. Arrays and errors are those of `all_reduce`.
+        """
+
+    def all_gather(self, array: Any) -> numpy.ndarray:
+        """
+        All ranks' arrays, by rank, on every rank: a new array [size, *shape]. All ranks call it, with one shape and dtype. Arrays
+        and errors are those of `all_reduce`.
+        """
+
 class _Flights:
     """The arrays of a communicator's collectives in flight."""
 

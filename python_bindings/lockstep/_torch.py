@@ -56,7 +56,7 @@ def from_torch(
     tensors are constants: parameters that require no gradient, other buffers, attributes, and what `forward` makes. Inputs have the names
     of the parameters of `forward`. Nothing is folded or fused on the way, so that batch normalisation can be trained. What a file cannot say is an error, so that a training step is that of
     PyTorch: gradients of one's own, hooks, parameters that share elements, buffers that change in `forward`. What has no gradient
-    by `detach()`, `no_grad()` or `padding_idx` has none here.
+    by `detach()`, `.data`, `no_grad()` or `padding_idx` has none here.
 
     Args:
       module: in the mode, training or evaluation, that its parts are to be imported in.

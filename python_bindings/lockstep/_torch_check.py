@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import re
 import sys
 from collections.abc import Iterator
@@ -38,12 +39,15 @@ def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iter
     def checked(*args: Any, **kwargs: Any) -> torch.export.ExportedProgram:
         if refusals:
             raise refusals[0]
-        with torch.enable_grad(), _own_functions() as functions:
+        with torch.enable_grad(), _own_functions() as functions, _left_out_of_trace(name) as left_out:
             program = original(*args, **kwargs)
         try:
+            if left_out:
+                raise left_out[0]
             _check_program(name, program, set() if ignores_own_gradients else functions, ignores_own_gradients)
             _write_detach(program)
             check_indices(program)
+            _write_cosine_similarity(program)
         except Error as refusal:
             refusals.append(refusal)
             raise
@@ -62,6 +66,8 @@ def _check_program(
     nodes = list(program.graph.nodes)
     for node in nodes:
         _check_options(name, node)
+    if not ignores_own_gradients:
+        _check_detached(name, program, nodes)
     way_out = (
         "ONNX has no word for that, and a training step would differentiate them as they stand; "
         'own_gradients="ignore" imports the module all the same, as for inference'
@@ -96,6 +102,41 @@ def _write_detach(program: torch.export.ExportedProgram) -> None:
                 result.replace_all_uses_with(stop, delete_user_cb=lambda user, stop=stop: user is not stop)
                 if part is program.graph_module:
                     program.graph_signature.replace_all_uses(result.name, stop.name)
+        part.recompile()
+
+
+def _write_cosine_similarity(program: torch.export.ExportedProgram) -> None:
+    """Writes cosine_similarity as PyTorch computes it. A norm below eps counts as eps, and its gradient is that of the norm; in what the
+    exporter makes of it such a norm has none."""
+    import torch
+
+    aten = torch.ops.aten
+    for part in program.graph_module.modules():
+        if not isinstance(part, torch.fx.GraphModule):
+            continue
+        for node in part.graph.find_nodes(op="call_function", target=aten.cosine_similarity.default):
+            dim, eps = argument(node, 2, "dim", 1), argument(node, 3, "eps", 1e-8)
+
+            def call(target: Any, *args: Any, node: torch.fx.Node = node) -> torch.fx.Node:
+                with node.graph.inserting_before(node):
+                    new = node.graph.call_function(target, args)
+                new.meta["stack_trace"] = node.meta.get("stack_trace")
+                return new
+
+            operands = call(aten.broadcast_tensors.default, list(node.args[:2]))
+            units = []
+            for place in range(2):
+                x = call(operator.getitem, operands, place)
+                norm = call(aten.linalg_vector_norm.default, x, 2.0, [dim], True)
+                lacking = call(aten.clamp_min.default, call(aten.rsub.Scalar, norm, eps), 0.0)
+                raised = call(aten.add.Tensor, norm, call(aten.detach.default, lacking))
+                units.append(call(aten.div.Tensor, x, raised))
+            result = call(aten.sum.dim_IntList, call(aten.mul.Tensor, *units), [dim])
+            result.meta = dict(node.meta)
+            node.replace_all_uses_with(result)
+            part.graph.erase_node(node)
+            if part is program.graph_module:
+                program.graph_signature.replace_all_uses(node.name, result.name)
         part.recompile()
 
 
@@ -162,6 +203,118 @@ def _own_functions() -> Iterator[set[str]]:
         torch.Tensor.register_hook, torch.inference_mode.__enter__ = register_hook, inference_mode
 
 
+@contextlib.contextmanager
+def _left_out_of_trace(name: str) -> Iterator[list[Error]]:
+    """What the module `name` does meanwhile that no trace shows. Its `.data` is detach(), of which the exporter knows: the same values
+    without gradient, in the same memory."""
+    import torch
+
+    functional, tensor = torch.nn.functional, torch.Tensor
+    original, data = functional.handle_torch_function, tensor.data
+    left_out: list[Error] = []
+
+    def handled(function: Any, operands: Any, *args: Any, **kwargs: Any) -> Any:
+        # torch 2.13 does not pass the weight of l1_loss on.
+        if function is functional.l1_loss and len(operands) == 3 and operands[2] is not None and "weight" not in kwargs:
+            left_out.append(
+                Error(
+                    f"from_torch: {name} has l1_loss with weight ({_own_place()}), which torch's exporter leaves out; write it as "
+                    "(w * (x - y).abs()).sum() / w.sum()"
+                )
+            )
+        return original(function, operands, *args, **kwargs)
+
+    def get(value: torch.Tensor) -> torch.Tensor:
+        return data.__get__(value) if is_of_torch(sys._getframe(1).f_code.co_filename) else value.detach()
+
+    def put(value: torch.Tensor, other: torch.Tensor) -> None:
+        if not is_of_torch(sys._getframe(1).f_code.co_filename):
+            left_out.append(
+                Error(
+                    f"from_torch: {name} assigns to .data of a tensor in forward ({_own_place()}), which torch's exporter leaves out; "
+                    "make a new value, such as other.detach()"
+                )
+            )
+        data.__set__(value, other)
+
+    functional.handle_torch_function, tensor.data = handled, property(get, put)
+    try:
+        yield left_out
+    finally:
+        functional.handle_torch_function = original
+        del tensor.data  # it is inherited
+
+
+def _own_place() -> str:
+    """Where the program is in a file that is neither torch's nor this one: "model.py:12"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (frame.f_code.co_filename == __file__ or is_of_torch(frame.f_code.co_filename)):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _check_detached(name: str, program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) -> None:
+    """Refuses a change in place without gradient, through detach(), .data or in no_grad(), of a value that is used later: PyTorch keeps
+    the value's gradient, the exporter gives it that of the changed one, which is none. Of parameters and buffers `check_after` refuses
+    the change itself."""
+    import torch
+
+    trained = _trained(program)
+    kept = {**program.graph_signature.inputs_to_parameters, **program.graph_signature.inputs_to_buffers}
+    for node in nodes:
+        for by, written, is_detached, is_result in _written(node, program.graph_module):
+            for value in _aliases(written):
+                used = is_result or any(node < user for user in value.users)
+                is_lost = is_detached and used and value.name not in kept
+                if is_lost and _may_have_gradient(value) and any(each.name in trained for each in _reached([value])):
+                    raise Error(
+                        f"from_torch: {name} changes a value in place without gradient, through detach(), .data or in no_grad() "
+                        f"({place_of(by)}), and uses it later, where torch's exporter leaves out its gradient; make a new value"
+                    )
+                is_detached |= value.target is torch.ops.aten.detach.default
+
+
+def _written(
+    node: torch.fx.Node, module: torch.fx.GraphModule
+) -> Iterator[tuple[torch.fx.Node, torch.fx.Node, bool, bool]]:
+    """By what operator a node changes something in place, what that is, whether it does so without gradient, and whether what is used later
+    is then a result of the node: all that no_grad() encloses is one."""
+    import torch
+
+    if _writes(node):
+        yield node, node.args[0], False, False
+    if node.target is torch.ops.higher_order.wrap_with_set_grad_enabled and not node.args[0]:
+        inner = list(getattr(module, node.args[1].target).graph.nodes)
+        given = dict(zip((each for each in inner if each.op == "placeholder"), node.args[2:], strict=True))
+        results = {value for result in inner[-1].all_input_nodes for value in _aliases(result)}
+        for each in filter(_writes, inner):
+            yield from ((each, given[value], True, value in results) for value in _aliases(each) if value in given)
+
+
+def _aliases(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The value, what it is a view of, and so on."""
+    while value is not None:
+        yield value
+        value = _base_of(value)
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    """Whether the operator changes its first operand in place."""
+    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
+    is_written = bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
+    return is_written and bool(node.args) and hasattr(node.args[0], "users")  # no list
+
+
+def _base_of(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The operand whose memory a node's result may lie in."""
+    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+    is_alias = node.target is operator.getitem or (bool(returns) and returns[0].alias_info is not None)
+    if not is_alias or not node.args or not hasattr(node.args[0], "users"):
+        return None
+    dtype, dtype_of_base = (getattr(each.meta.get("val"), "dtype", None) for each in (node, node.args[0]))
+    return None if dtype and dtype_of_base and dtype != dtype_of_base else node.args[0]
+
+
 def is_of_torch(path: str) -> bool:
     """Whether a source file is of the package torch."""
     import torch
@@ -210,8 +363,7 @@ def _numbers(program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) 
     import torch
 
     aten = torch.ops.aten
-    trained = {name for name, parameter in program.named_parameters() if parameter.requires_grad}
-    parameters = {name for name, target in program.graph_signature.inputs_to_parameters.items() if target in trained}
+    parameters = _trained(program)
     depends: set[torch.fx.Node] = set()
     numbers = set()
     for node in nodes:
@@ -222,6 +374,12 @@ def _numbers(program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) 
             (numbers if is_number else depends).add(node)
     needed = _reached([node for node in nodes if node.op == "output"])
     return [node for node in nodes if node in numbers and node in needed]
+
+
+def _trained(program: torch.export.ExportedProgram) -> set[str]:
+    """The names of the nodes that are parameters with a gradient."""
+    trained = {name for name, parameter in program.named_parameters() if parameter.requires_grad}
+    return {name for name, target in program.graph_signature.inputs_to_parameters.items() if target in trained}
 
 
 def _reached(ends: list[torch.fx.Node]) -> set[torch.fx.Node]:

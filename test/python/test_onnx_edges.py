@@ -405,16 +405,51 @@ def test_external_data_may_be_anywhere_beside_the_model(location: str, tmp_path:
     np.testing.assert_array_equal(ls.load_onnx(path).initial_value("w"), f32(3, 4))
 
 
+def test_external_data_may_be_a_link_beside_the_model_to_anywhere(tmp_path: Path) -> None:
+    """As in a cache that keeps the files of all models in one folder, and has a folder of links for each model."""
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for location in ("w.bin", "sub/w.bin"):
+        path = external(tmp_path, location)
+        path.rename(blobs / "1234")
+        (blobs / "5678").write_bytes(f32(3, 4).tobytes())
+        (path.parent / location).parent.mkdir(exist_ok=True)
+        (path.parent / location).symlink_to(blobs / "5678")
+        path.symlink_to("../blobs/1234")
+        other = tmp_path / "current.onnx"  # a link to a link, with the data beside that
+        other.unlink(missing_ok=True)
+        other.symlink_to("models/model.onnx")
+        for each in (path, other):
+            np.testing.assert_array_equal(ls.load_onnx(each).initial_value("w"), f32(3, 4))
+        (blobs / "5678").unlink()
+        with pytest.raises(
+            ls.Error, match=f"initializer 'w': external data: {location} is not a file beside the model"
+        ):
+            ls.load_onnx(path)
+        path.unlink()
+
+
+def test_external_data_may_be_beside_what_the_model_is_a_link_to(tmp_path: Path) -> None:
+    path = external(tmp_path, "w.bin")
+    (path.parent / "w.bin").write_bytes(f32(3, 4).tobytes())
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "model.onnx"
+    link.symlink_to(path)
+    np.testing.assert_array_equal(ls.load_onnx(link).initial_value("w"), f32(3, 4))
+    (link.parent / "w.bin").write_bytes(f32(5, 6).tobytes())  # what is beside the name that is given comes first
+    np.testing.assert_array_equal(ls.load_onnx(link).initial_value("w"), f32(5, 6))
+
+
 @pytest.mark.parametrize(
     ("location", "message"),
     [
         ("/dev/zero", "/dev/zero is outside the model's directory"),
         ("../w.bin", "../w.bin is outside the model's directory"),
         ("up/w.bin", "up/w.bin is outside the model's directory"),
-        ("link.bin", "link.bin is outside the model's directory"),
+        ("zero", "zero is not a file beside the model"),
         ("loop.bin", "external data: loop.bin"),
         ("pipe", "pipe is not a file beside the model"),
-        (".", "is outside the model's directory"),
+        (".", "is not a file beside the model"),
         ("sub", "sub is not a file beside the model"),
     ],
 )
@@ -423,7 +458,7 @@ def test_external_data_that_is_elsewhere_or_no_file(location: str, message: str,
     (tmp_path / "w.bin").write_bytes(f32(3, 4).tobytes())
     (path.parent / "sub").mkdir()
     (path.parent / "up").symlink_to("..")
-    (path.parent / "link.bin").symlink_to(tmp_path / "w.bin")
+    (path.parent / "zero").symlink_to("/dev/zero")
     (path.parent / "loop.bin").symlink_to("loop.bin")
     os.mkfifo(path.parent / "pipe")  # reading it would wait for a writer
     with pytest.raises(ls.Error, match=re.escape("initializer 'w': ") + ".*" + re.escape(message)):

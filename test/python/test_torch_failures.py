@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import l1_loss
 
 import lockstep as ls
 from test_errors import raises
@@ -59,3 +62,39 @@ def test_example_inputs_and_dimensions_that_do_not_fit() -> None:
         ls.from_torch(Net(), torch.randn(2, 1, 4, 4), dims={"a": 4, "b": 4})
     with raises("the module is 3, expected a torch.nn.Module"):
         ls.from_torch(3, torch.randn(2))  # type: ignore[arg-type]
+
+
+class Weighted(nn.Module):
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return l1_loss(x, 2 * x, weight=weight)
+
+
+class InPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(3) / 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = x @ self.weight
+        hidden.data.mul_(2)
+        return hidden @ self.weight.data
+
+
+def line_of(function: object, text: str) -> str:
+    lines, first = inspect.getsourcelines(function)  # type: ignore[arg-type]
+    return f"(test_torch_failures.py:{first + next(i for i, line in enumerate(lines) if text in line)})"
+
+
+def test_what_torch_leaves_out_of_the_trace_is_refused_with_its_line() -> None:
+    with raises("Weighted has l1_loss with weight " + line_of(Weighted, "l1_loss")):
+        ls.from_torch(Weighted(), [torch.ones(3)] * 2)
+    place = line_of(InPlace, "mul_")
+    with raises(f"InPlace changes a value in place without gradient, through detach(), .data or in no_grad() {place}"):
+        ls.from_torch(InPlace(), torch.ones(2, 3))
+    assert "data" not in vars(torch.Tensor)  # as it was
+
+
+def test_own_gradients_ignore_takes_the_values_of_what_is_changed_in_place() -> None:
+    x = torch.arange(6.0).reshape(2, 3)
+    graph = ls.from_torch(InPlace(), x, output_names=["y"], own_gradients="ignore")
+    np.testing.assert_array_equal(ls.compile(graph)(x=x)["y"], x / 2)

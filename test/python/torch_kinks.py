@@ -401,6 +401,9 @@ add(
     VECTORS,
     [[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]],
 )
+add("cosine_similarity(eps=4)", lambda x, y: F.cosine_similarity(x, y, eps=4.0), VECTORS, [[1.0, 0.0, 5.0]] * 4)
+add("cosine_similarity of rows and one row", lambda x, y: F.cosine_similarity(x, y, dim=-1), VECTORS, [1.0, 2.0, 2.0])
+add("cosine_similarity of large elements", F.cosine_similarity, [[1e30, 1.0]], [[2.0, 1.0]])
 add("cosine_similarity of zeros", F.cosine_similarity, [[0.0, 0.0]], [[0.0, 0.0]])
 EQUAL = [[3.0, -4.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [-2.0, 2.0, 1.0]]
 add("pairwise_distance", F.pairwise_distance, VECTORS, EQUAL)

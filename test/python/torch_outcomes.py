@@ -54,7 +54,6 @@ REFUSED_BY_TORCH: dict[str, str] = {
         ),
         DATA_DEPENDENT + "guard on data-dependent expression",
     ),
-    ".data of a value": "Expected a real tensor, not a FakeTensor",
     "a gradient in forward": "We found a fake tensor in the exported program constant's list",
     "packed sequences of *": "zeros(): argument 'size' failed to unpack the object",
     "TransformerDecoderLayer.forward(memory_mask=#0)": "Cannot view a tensor with shape torch.Size([3, 2, 2, 2])",
@@ -80,6 +79,7 @@ REFUSED_BY_LOCKSTEP: dict[str, str] = {
     "EmbeddingBag(max_norm=0.5)": "with max_norm",
     "EmbeddingBag(norm_type=1.0, max_norm=0.5)": "with max_norm",
     "EmbeddingBag(scale_grad_by_freq=True*": "with scale_grad_by_freq",
+    "F.l1_loss(weight=*": "has l1_loss with weight (",
     "MultiLabelMarginLoss(*": "has multilabel_margin_loss",
     "F.interpolate(antialias=True, mode='bilinear', size=3, align_corners=True)": "antialias=True and align_corners=True",
     "F.interpolate(antialias=True, mode='bicubic', size=3, align_corners=True)": "antialias=True and align_corners=True",
@@ -93,6 +93,15 @@ REFUSED_BY_LOCKSTEP: dict[str, str] = {
     "the older spectral_norm": "changes its buffer parts.0.first.weight_u in forward",
     "a buffer that averages": "changes its buffer parts.0.mean in forward",
     "a parameter that forward overwrites": "changes its parameter parts.0.second.weight in forward",
+    "a parameter whose .data forward clamps": "changes its parameter parts.0.second.weight in forward",
+    ".data that is assigned": "assigns to .data of a tensor in forward (torch_specials.py:",
+    **dict.fromkeys(
+        (
+            *("a change in place through .data", "a change in place through detach()"),
+            *("a change in place in no_grad()", "a change in place of a view in no_grad()"),
+        ),
+        "changes a value in place without gradient, through detach(), .data or in no_grad() (torch_specials.py:",
+    ),
     "inference_mode()": OWN_GRADIENT + "inference_mode",
     "a hook of a tensor in forward": OWN_GRADIENT + "a hook of a tensor",
     "item() of a value": NUMBERS,
@@ -111,12 +120,6 @@ REFUSED = {**REFUSED_BY_TORCH, **REFUSED_BY_LOCKSTEP}
 
 # Case: what differs, silently or with an error that is none of Lockstep's. A test sees that it still does.
 DIFFERS: dict[str, str] = {
-    # Options that torch's exporter leaves out.
-    "F.l1_loss(weight=#0)": "all elements weigh the same",
-    # What it says otherwise than PyTorch computes it.
-    "CosineSimilarity(eps=10.0)": "another gradient where a norm is below epsilon",
     # Modes, hooks and memory that the program does not know of.
     "an attribute that counts calls": "is a constant (from_torch warns)",
-    # Errors that are none of Lockstep's.
-    ".data of a parameter": "raises onnx_ir.serde.SerdeError",
 }

@@ -321,6 +321,62 @@ def overwritten(m: Small) -> torch.Tensor:
     return layers(m)
 
 
+def through_data(m: Small) -> torch.Tensor:
+    hidden = m.first(m.x)
+    hidden.data.mul_(2)
+    return m.second(hidden) + m.x
+
+
+def through_detach(m: Small) -> torch.Tensor:
+    hidden = m.first(m.x)
+    hidden.view(-1).detach()[3:6] = 1
+    return m.second(hidden) + m.x
+
+
+def of_what_is_detached(m: Small) -> torch.Tensor:
+    hidden = m.first(m.x).detach()
+    hidden *= 2
+    hidden.view(-1)[3:6] = 1
+    return m.second(hidden) + m.x
+
+
+def of_what_is_copied(m: Small) -> torch.Tensor:
+    hidden = m.first(m.x)
+    return m.second(hidden) + hidden.detach().clone().mul_(2) + hidden.detach().double().mul_(3).float()
+
+
+def in_no_grad(m: Small) -> torch.Tensor:
+    hidden = m.first(m.x)
+    with torch.no_grad():
+        hidden.mul_(2)
+    return m.second(hidden) + m.x
+
+
+def of_a_view_in_no_grad(m: Small) -> torch.Tensor:
+    hidden = m.first(m.x)
+    with torch.no_grad():
+        hidden[:, 0].mul_(2)
+    return m.second(hidden) + m.x
+
+
+def of_what_no_grad_makes(m: Small) -> torch.Tensor:
+    with torch.no_grad():
+        hidden = m.first(m.x)
+        hidden.mul_(2)
+    return m.second(hidden) + m.x
+
+
+def with_assigned_data(m: Small) -> torch.Tensor:
+    hidden = m.first(m.x)
+    hidden.data = hidden * 2
+    return m.second(hidden) + m.x
+
+
+def clamped(m: Small) -> torch.Tensor:
+    m.second.weight.data.clamp_(-0.1, 0.1)
+    return layers(m)
+
+
 def assigned(m: Small) -> torch.Tensor:
     hidden = m.first(m.x)
     hidden[:, 0] = m.second(m.x)[:, 1] * 2
@@ -333,11 +389,19 @@ def counting(m: Small) -> torch.Tensor:
     return layers(m) * m.calls
 
 
-# A parameter whose .data forward changes in place, as by `weight.data.clamp_(-0.1, 0.1)`, is no case: torch's exporter crashes.
 CHANGES = {
     "a buffer that counts": lambda: Small(counted, count=torch.zeros(())),
     "a buffer that averages": lambda: Small(averaged, mean=torch.zeros(3)),
     "a parameter that forward overwrites": lambda: Small(overwritten),
+    "a parameter whose .data forward clamps": lambda: Small(clamped),
+    "a change in place of what is detached": lambda: Small(of_what_is_detached),
+    "a change in place of a copy of what is detached": lambda: Small(of_what_is_copied),
+    "a change in place of what no_grad() makes": lambda: Small(of_what_no_grad_makes),
+    "a change in place through .data": lambda: Small(through_data),
+    "a change in place through detach()": lambda: Small(through_detach),
+    "a change in place in no_grad()": lambda: Small(in_no_grad),
+    "a change in place of a view in no_grad()": lambda: Small(of_a_view_in_no_grad),
+    ".data that is assigned": lambda: Small(with_assigned_data),
     "an attribute that counts calls": lambda: Small(counting),
     "assignment to views": lambda: Small(assigned),
 }
