@@ -435,6 +435,11 @@ absl::StatusOr<ImportedModel> ImportWithDims(const OnnxOrigin& origin, const std
   ImportOptions options = origin.options;
   absl::StatusOr<ModelFile> file = ReadModelBytes(origin.model);
   if (file.ok()) {
+    for (const auto& property : file->model.metadata_props()) {
+      if (property.key() != "lockstep.extents" || dims == origin.options.dims) continue;
+      return FailedPrecondition() << "with_dims: the module was exported for the extents of its example inputs alone; "
+                                  << "export it again for others";
+    }
     for (const onnx::ValueInfoProto& input : file->model.graph().input()) {
       const auto& shape = input.type().tensor_type().shape();
       for (int i = 0; i < shape.dim_size(); ++i) {  // an extent that was given by place is that of its name now

@@ -62,7 +62,8 @@ def from_torch(
       module: in the mode, training or evaluation, that its parts are to be imported in.
       example_inputs: what `forward` takes, by place or by name; no dimension that `dims` names may be 0 or 1.
       dims: as of `load_onnx`. A name, such as "batch", stands for dimension 0 of all example inputs that have one. `Graph.with_dims`
-        gives the graph other extents later, without another export.
+        gives the graph other extents later, without another export. A module that decides by the number of rows, as by `len(x)`, is
+        imported for one number alone, which its example inputs then have to have.
       split: as of `load_onnx`.
       dynamic_shapes: as of `torch.export`, if other dimensions are symbolic; then `dims` gives those by their names.
       output_names: of the results, in order.
@@ -88,6 +89,7 @@ def from_torch(
     extents = _check.extents("dims", {} if dims is None else dims)
     _check.choice("own_gradients", own_gradients, (None, "ignore"))
     given = _by_name(module, example_inputs)
+    _check_places(given, extents)
     finds_batch = dynamic_shapes is None
     if finds_batch:
         dynamic_shapes = _batch_shapes(given, extents)
@@ -128,9 +130,44 @@ def _export(
     ignores: bool,
     finds_batch: bool,
 ) -> Graph:
+    """With symbols for the batch, or, of a module that decides by the number of rows, for that of the example inputs alone."""
     import torch
 
-    with _quiet(), checked_export(module, ignores) as refusals, tempfile.TemporaryDirectory() as folder:
+    conditions: list[str] = []
+    options = (split, names, ignores)
+    graph = _export_once(module, given, extents, dynamic_shapes, finds_batch, conditions, *options)
+    if graph is not None:
+        return graph
+    name, shown = type(module).__name__, ", ".join(conditions[:2])
+    rows = {place: value.shape[0] for place, value in given.items() if isinstance(value, torch.Tensor) and value.dim()}
+    batch = next((extent for symbol, extent in extents.items() if ":" not in symbol), 0)
+    if not finds_batch or len(rows) != len(given) or set(rows.values()) != {batch}:
+        raise Error(
+            f"from_torch: {name} decides by the extents of its inputs ({shown}), and would be right for those of the example inputs "
+            f"alone; give example inputs of {batch or 'the'} rows{', as dims says' if batch else ' that it is to have'}"
+        )
+    places = {f"{place}:0": extent for place, extent in rows.items()}
+    fixed = places | {place: extent for place, extent in extents.items() if ":" in place}
+    graph = _export_once(module, given, fixed, None, False, conditions, *options)
+    assert graph is not None, "there are no symbols"
+    return graph
+
+
+def _export_once(
+    module: torch.nn.Module,
+    given: Mapping[str, Any],
+    extents: Mapping[str, int],
+    dynamic_shapes: Any,
+    finds_batch: bool,
+    conditions: list[str],
+    split: Mapping[str, int] | None,
+    names: list[str],
+    ignores: bool,
+) -> Graph | None:
+    """None, with the `conditions`, if the module decides by extents that are to be free."""
+    import torch
+
+    with _quiet(), checked_export(module, ignores) as traced, tempfile.TemporaryDirectory() as folder:
         check_parts(module, ignores)
         try:
             program = torch.onnx.export(
@@ -145,20 +182,29 @@ def _export(
                 output_names=names or None,
             )
         except torch.onnx.OnnxExporterError as error:
-            if refusals:
-                raise refusals[0] from None
+            if traced.refusals:
+                raise traced.refusals[0] from None
+            if traced.conditions:
+                conditions.extend(traced.conditions)
+                return None
             raise Error(f"torch cannot export {type(module).__name__}: {_reason(error)}") from None
+        if traced.conditions:
+            conditions.extend(traced.conditions)
+            return None
         if program.exported_program is not None:
             check_after(module, program.exported_program, _statistics(module))
         if len(names) > len(program.model.graph.outputs):
             raise Error(
                 f"output_names has {len(names)} names, {type(module).__name__} {len(program.model.graph.outputs)} results"
             )
-        if finds_batch:
-            _name_batch(program, module, extents)
+        if finds_batch and (constant := _name_batch(program, extents)):
+            conditions.extend(constant)
+            return None
         _name_as_pytorch_does(program, module)
         note_options(program)
         resize_as_pytorch_does(type(module).__name__, program, place_of)
+        if dynamic_shapes is None:
+            program.model.metadata_props["lockstep.extents"] = "as traced"
         initializers = program.model.graph.initializers.keys()
         trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
         constants, states = sorted(initializers - trained - _statistics(module)), sorted(initializers & trained)
@@ -257,6 +303,18 @@ def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:
         ) from error
 
 
+def _check_places(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> None:
+    """What `dims` gives by place is as it is in the example inputs: the program is made for that."""
+    for place, extent in dims.items():
+        name, _, dim = place.rpartition(":")
+        shape = list(getattr(inputs.get(name), "shape", ()))
+        if dim.isdecimal() and int(dim) < len(shape) and shape[int(dim)] != extent:
+            raise Error(
+                f"from_torch: dims has {place}: {extent}, and the example input {name} is {shape}; a module is exported for the extents of "
+                "its example inputs, but for those that dims names, such as batch"
+            )
+
+
 def _batch_shapes(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Any] | None:
     import torch
 
@@ -279,27 +337,25 @@ def _batch_shapes(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[st
     return {name: shape_of(value) for name, value in inputs.items()}
 
 
-def _name_batch(program: torch.onnx.ONNXProgram, module: torch.nn.Module, dims: Mapping[str, int]) -> None:
-    """Gives the batch the name that it has in `dims`: the exporter makes up another where it is given plain numbers."""
+def _name_batch(program: torch.onnx.ONNXProgram, dims: Mapping[str, int]) -> list[str]:
+    """Gives the batch the name that it has in `dims`: the exporter makes up another where it is given plain numbers. What there is
+    instead, such as "batch == 3", if the program is for one number of rows alone."""
     symbols = [name for name in dims if ":" not in name]
     if not symbols:
-        return
+        return []
     graph = program.model.graph
-    inputs = {value.name: value.shape for value in graph.inputs if value.shape}
-    found = {str(shape[0]) for shape in inputs.values() if not isinstance(shape[0], int)}
+    first = [value.shape[0] for value in graph.inputs if value.shape]
+    found = {str(extent) for extent in first if not isinstance(extent, int)}
     if not found:
-        shapes = ", ".join(f"{name} {list(shape)}" for name, shape in inputs.items())
-        raise Error(
-            f"from_torch: {type(module).__name__} takes the batch of the example inputs alone ({shapes}), as it makes something of "
-            f"that size; give dims by place, such as {next(iter(inputs))}:0, instead of {symbols[0]}"
-        )
+        return [f"{symbols[0]} == {extent}" for extent in dict.fromkeys(first)]
     if symbols[0] in found:
-        return
+        return []
     values = [*graph.inputs, *(output for node in graph for output in node.outputs)]
     for value in values:
         for i, extent in enumerate(value.shape or ()):
             if str(extent) in found:
                 value.shape[i] = symbols[0]
+    return []
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import operator
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lockstep")
 
 
+@dataclass
+class Traced:
+    """What was found out about a module while it was traced, which an exporter that tries several ways hides."""
+
+    refusals: list[Error] = field(default_factory=list)  # that were raised inside of torch.export.export
+    conditions: list[str] = field(default_factory=list)  # on extents that were to be free, by which `forward` decides
+
+
 @contextlib.contextmanager
-def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iterator[list[Error]]:
+def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iterator[Traced]:
     """Has each program that torch traces meanwhile checked for what the exporter leaves out of it, before it simplifies it, and
     written so that values without gradient can be told apart.
-
-    What is refused is raised inside of `torch.export.export`, and in the list that is given, as an exporter that tries several ways
-    hides it.
 
     Args:
       ignores_own_gradients: a program that PyTorch differentiates otherwise than its operators say is not refused.
@@ -34,13 +40,18 @@ def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iter
     import torch
 
     original, name = torch.export.export, type(module).__name__
-    refusals: list[Error] = []
+    traced = Traced()
 
     def checked(*args: Any, **kwargs: Any) -> torch.export.ExportedProgram:
-        if refusals:
-            raise refusals[0]
+        if traced.refusals:
+            raise traced.refusals[0]
         with torch.enable_grad(), _own_functions() as functions, _left_out_of_trace(name) as left_out:
-            program = original(*args, **kwargs)
+            try:
+                program = original(*args, **kwargs)
+            except torch._dynamo.exc.UserError as error:  # the exporter then narrows the extents, or tries another way
+                traced.conditions = traced.conditions or _conditions_of(str(error))
+                raise
+        traced.conditions = traced.conditions or _asserted(program)
         try:
             if left_out:
                 raise left_out[0]
@@ -49,15 +60,35 @@ def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iter
             check_indices(program)
             _write_cosine_similarity(program)
         except Error as refusal:
-            refusals.append(refusal)
+            traced.refusals.append(refusal)
             raise
         return program
 
     torch.export.export = checked
     try:
-        yield refusals
+        yield traced
     finally:
         torch.export.export = original
+
+
+def _conditions_of(message: str) -> list[str]:
+    """Of torch's error about extents that are not free: what `forward` asks of them, such as "x.shape[0] <= 4"."""
+    text = re.sub(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]", r"\1.shape[\2]", message).replace("IntInfinity()", "inf")
+    guards = re.findall(r"satisfy the generated guard (.+?)\.?$", text, re.MULTILINE)
+    constants = re.findall(r"You marked (\S+) as dynamic but your code specialized it to be a constant \((\d+)\)", text)
+    return [*(f"{name} == {extent}" for name, extent in constants), *guards]
+
+
+def _asserted(program: torch.export.ExportedProgram) -> list[str]:
+    """The same of what torch would assert while the program runs, which the exporter leaves out: "Ne(Mod(s77, 4), 0)"."""
+    import torch
+
+    asserted = program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default)
+    texts = (str(node.args[1]).removeprefix("Runtime assertion failed for expression ") for node in asserted)
+    expressions = (text.partition(" on node ")[0] for text in texts)
+    # PyTorch's own functions ask whether there is one element, and whether inputs have as many.
+    harmless = re.compile(r"\w+ >= [012]|Ne\(\w+, [01]\)|Eq\(s\d+, s\d+\)")
+    return [each for each in expressions if not harmless.fullmatch(each)]
 
 
 def _check_program(
