@@ -53,7 +53,8 @@ def _left_out(part: torch.nn.Module) -> str | None:
             f"projects its state with proj_size = {part.proj_size}, which ONNX's LSTM cannot; write its steps with torch.nn.Linear, or "
             "leave out proj_size"
         )
-    if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training and part.momentum is None:
+    is_norm = isinstance(part, nn.modules.batchnorm._BatchNorm)
+    if is_norm and part.training and part.track_running_stats and part.momentum is None:
         return "averages over all batches with momentum = None, which torch cannot export; give a momentum, such as 0.1"
     if isinstance(part, nn.RNN) and part.training and part.dropout > 0 and part.num_layers > 1:
         return (
