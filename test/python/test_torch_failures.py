@@ -52,7 +52,7 @@ def test_a_program_that_fails_so_ends_with_a_few_lines(tmp_path: Path) -> None:
     lines = done.stderr.splitlines()
     assert done.returncode == 1
     assert lines[-1].startswith("lockstep.Error: torch cannot export Branches: forward decides by the values")
-    assert len(lines) < 15 and "def forward" not in done.stderr, done.stderr
+    assert len(lines) < 20 and "def forward" not in done.stderr, done.stderr
 
 
 def test_example_inputs_and_dimensions_that_do_not_fit() -> None:
