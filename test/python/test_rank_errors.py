@@ -213,8 +213,11 @@ def test_what_all_ranks_have_found_in_compile_leaves_the_world_usable(tmp_path: 
 
 
 def test_calls_after_one_that_failed_say_that_it_was_earlier() -> None:
+    both = threading.Barrier(2)  # which no failure of the communicator ends
+
     def body(world: ls.Communicator) -> list[str]:
         exe = ls.compile(training(), world=world)
+        both.wait(60)
         share = {"x": X[:3], "label": LABELS[:3]}
         calls = [
             lambda: exe(**{**share, "label": LABELS[: 3 - world.rank]}),
