@@ -133,11 +133,11 @@ def _export(
     """With symbols for the batch, or, of a module that decides by the number of rows, for that of the example inputs alone."""
     import torch
 
-    conditions: list[str] = []
     options = (split, names, ignores)
-    graph = _export_once(module, given, extents, dynamic_shapes, finds_batch, conditions, *options)
-    if graph is not None:
-        return graph
+    try:
+        return _export_once(module, given, extents, dynamic_shapes, finds_batch, *options)
+    except _NotFree as not_free:
+        conditions = not_free.args
     name, shown = type(module).__name__, ", ".join(conditions[:2])
     rows = {place: value.shape[0] for place, value in given.items() if isinstance(value, torch.Tensor) and value.dim()}
     batch = next((extent for symbol, extent in extents.items() if ":" not in symbol), 0)
@@ -148,9 +148,11 @@ def _export(
         )
     places = {f"{place}:0": extent for place, extent in rows.items()}
     fixed = places | {place: extent for place, extent in extents.items() if ":" in place}
-    graph = _export_once(module, given, fixed, None, False, conditions, *options)
-    assert graph is not None, "there are no symbols"
-    return graph
+    return _export_once(module, given, fixed, None, False, *options)
+
+
+class _NotFree(Exception):
+    """The module decides by extents that were to be free; its arguments are the conditions on them."""
 
 
 def _export_once(
@@ -159,12 +161,11 @@ def _export_once(
     extents: Mapping[str, int],
     dynamic_shapes: Any,
     finds_batch: bool,
-    conditions: list[str],
     split: Mapping[str, int] | None,
     names: list[str],
     ignores: bool,
-) -> Graph | None:
-    """None, with the `conditions`, if the module decides by extents that are to be free."""
+) -> Graph:
+    """Raises _NotFree only where `dynamic_shapes` has symbols."""
     import torch
 
     with _quiet(), checked_export(module, ignores) as traced, tempfile.TemporaryDirectory() as folder:
@@ -184,13 +185,11 @@ def _export_once(
         except torch.onnx.OnnxExporterError as error:
             if traced.refusals:
                 raise traced.refusals[0] from None
-            if traced.conditions:
-                conditions.extend(traced.conditions)
-                return None
+            if dynamic_shapes is not None and traced.conditions:
+                raise _NotFree(*traced.conditions) from None
             raise Error(f"torch cannot export {type(module).__name__}: {_reason(error)}") from None
-        if traced.conditions:
-            conditions.extend(traced.conditions)
-            return None
+        if dynamic_shapes is not None and traced.conditions:
+            raise _NotFree(*traced.conditions)
         if program.exported_program is not None:
             check_after(module, program.exported_program, _statistics(module))
         if len(names) > len(program.model.graph.outputs):
@@ -198,8 +197,7 @@ def _export_once(
                 f"output_names has {len(names)} names, {type(module).__name__} {len(program.model.graph.outputs)} results"
             )
         if finds_batch and (constant := _name_batch(program, extents)):
-            conditions.extend(constant)
-            return None
+            raise _NotFree(*constant)
         _name_as_pytorch_does(program, module)
         note_options(program)
         resize_as_pytorch_does(type(module).__name__, program, place_of)

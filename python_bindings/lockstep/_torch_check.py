@@ -9,11 +9,12 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._errors import Error
-from ._torch_notes import argument, check_indices
+from ._torch_notes import argument, call_before, check_indices, graphs_of
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +56,7 @@ def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iter
         try:
             if left_out:
                 raise left_out[0]
-            _check_program(name, program, set() if ignores_own_gradients else functions, ignores_own_gradients)
+            _check_program(name, program, functions, ignores_own_gradients)
             _write_detach(program)
             check_indices(program)
             _write_cosine_similarity(program)
@@ -97,15 +98,16 @@ def _check_program(
     nodes = list(program.graph.nodes)
     for node in nodes:
         _check_options(name, node)
-    if not ignores_own_gradients:
-        _check_detached(name, program, nodes)
+    if ignores_own_gradients:
+        return
+    _check_detached(name, program, nodes)
     way_out = (
         "ONNX has no word for that, and a training step would differentiate them as they stand; "
         'own_gradients="ignore" imports the module all the same, as for inference'
     )
     if functions:
         raise Error(f"from_torch: {name} has gradients of its own, of {', '.join(sorted(functions))}; {way_out}")
-    numbers = [] if ignores_own_gradients else _numbers(program, nodes)
+    numbers = _numbers(program, nodes)
     if numbers:
         places = ", ".join(dict.fromkeys(place_of(node) for node in numbers[:3]))
         raise Error(f"from_torch: {name} makes numbers of values that have a gradient ({places}); {way_out}")
@@ -117,9 +119,7 @@ def _write_detach(program: torch.export.ExportedProgram) -> None:
     import torch
 
     switch = torch.ops.higher_order.wrap_with_set_grad_enabled
-    for part in program.graph_module.modules():
-        if not isinstance(part, torch.fx.GraphModule):
-            continue
+    for part in graphs_of(program):
         for node in part.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
             node.target = torch.ops.aten.detach.default
             node.args[0].replace_all_uses_with(node, delete_user_cb=lambda user, node=node: node < user)
@@ -133,7 +133,6 @@ def _write_detach(program: torch.export.ExportedProgram) -> None:
                 result.replace_all_uses_with(stop, delete_user_cb=lambda user, stop=stop: user is not stop)
                 if part is program.graph_module:
                     program.graph_signature.replace_all_uses(result.name, stop.name)
-        part.recompile()
 
 
 def _write_cosine_similarity(program: torch.export.ExportedProgram) -> None:
@@ -142,18 +141,10 @@ def _write_cosine_similarity(program: torch.export.ExportedProgram) -> None:
     import torch
 
     aten = torch.ops.aten
-    for part in program.graph_module.modules():
-        if not isinstance(part, torch.fx.GraphModule):
-            continue
+    for part in graphs_of(program):
         for node in part.graph.find_nodes(op="call_function", target=aten.cosine_similarity.default):
             dim, eps = argument(node, 2, "dim", 1), argument(node, 3, "eps", 1e-8)
-
-            def call(target: Any, *args: Any, node: torch.fx.Node = node) -> torch.fx.Node:
-                with node.graph.inserting_before(node):
-                    new = node.graph.call_function(target, args)
-                new.meta["stack_trace"] = node.meta.get("stack_trace")
-                return new
-
+            call = partial(call_before, node)
             operands = call(aten.broadcast_tensors.default, list(node.args[:2]))
             units = []
             for place in range(2):
@@ -168,7 +159,6 @@ def _write_cosine_similarity(program: torch.export.ExportedProgram) -> None:
             part.graph.erase_node(node)
             if part is program.graph_module:
                 program.graph_signature.replace_all_uses(node.name, result.name)
-        part.recompile()
 
 
 def check_after(module: torch.nn.Module, program: torch.export.ExportedProgram, known: set[str]) -> None:

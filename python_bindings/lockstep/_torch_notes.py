@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +12,24 @@ if TYPE_CHECKING:
 def argument(node: torch.fx.Node, place: int, name: str, default: Any) -> Any:
     """That the node calls its operator with, by place or by name."""
     return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
+
+
+def graphs_of(program: torch.export.ExportedProgram) -> Iterator[torch.fx.GraphModule]:
+    """The program's graph and those in it, such as what no_grad() encloses; what the caller changes of one is valid afterwards."""
+    import torch
+
+    for part in program.graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            yield part
+            part.recompile()
+
+
+def call_before(node: torch.fx.Node, target: Any, *args: Any) -> torch.fx.Node:
+    """A new node before `node`, of the same place in the user's program."""
+    with node.graph.inserting_before(node):
+        new = node.graph.call_function(target, args)
+    new.meta["stack_trace"] = node.meta.get("stack_trace")
+    return new
 
 
 def note_options(program: torch.onnx.ONNXProgram) -> None:
@@ -33,8 +52,8 @@ def note_options(program: torch.onnx.ONNXProgram) -> None:
         target = getattr(traced, "target", None)
         if target in refusing and node.op_type in ("Gather", "GatherElements", "ScatterElements"):
             node.metadata_props["lockstep.indices"] = "not negative"
-        if target is aten.embedding.default and argument(traced, 2, "padding_idx", -1) >= 0:
-            node.metadata_props["lockstep.padding_idx"] = str(argument(traced, 2, "padding_idx", -1))
+        if target is aten.embedding.default and (padding := argument(traced, 2, "padding_idx", -1)) >= 0:
+            node.metadata_props["lockstep.padding_idx"] = str(padding)
         if target is aten.cross_entropy_loss.default:
             node.metadata_props["lockstep.label_smoothing"] = str(argument(traced, 5, "label_smoothing", 0.0))
 
@@ -52,21 +71,14 @@ def check_indices(program: torch.export.ExportedProgram) -> None:
         aten.embedding_bag.padding_idx: (1, lambda node: node.args[0].meta["val"].shape[0]),
         aten.one_hot.default: (0, lambda node: argument(node, 1, "num_classes", -1)),
     }
-    for part in program.graph_module.modules():
-        graph = getattr(part, "graph", None)
-        for node in list(graph.nodes) if graph is not None else []:
+    for part in graphs_of(program):
+        for node in list(part.graph.nodes):
             place, extent_of = places.get(node.target, (0, None))
             extent = extent_of(node) if extent_of is not None else -1
             if not isinstance(extent, int) or extent < 0:  # of the batch
                 continue
             indices = node.args[place]
-            with graph.inserting_before(node):
-                count = graph.call_function(aten.arange.default, (extent,))
-                flat = graph.call_function(aten.reshape.default, (indices, [-1]))
-                chosen = graph.call_function(aten.index_select.default, (count, 0, flat))
-                checked = graph.call_function(aten.view_as.default, (chosen, indices))
-            for each in (count, flat, chosen, checked):
-                each.meta["stack_trace"] = node.meta.get("stack_trace")
-            node.update_arg(place, checked)
-        if graph is not None:
-            part.recompile()
+            count = call_before(node, aten.arange.default, extent)
+            flat = call_before(node, aten.reshape.default, indices, [-1])
+            chosen = call_before(node, aten.index_select.default, count, 0, flat)
+            node.update_arg(place, call_before(node, aten.view_as.default, chosen, indices))
