@@ -30,11 +30,22 @@ absl::Status CheckClasses(OnnxNode& n, Value x, Value classes) {
   return CheckWeights(n, x);
 }
 
-absl::StatusOr<std::string> Reduction(OnnxNode& n) {
-  std::string reduction = n.String("reduction", "mean");
+// The losses [N, ...] reduced as the node says. A mean is divided by the sum of the weights, if there are any.
+absl::StatusOr<Value> Reduced(OnnxNode& n, Value losses, Value weights) {
+  Builder& b = n.b();
+  const std::string reduction = n.String("reduction", "mean");
   if (reduction != "none" && reduction != "sum" && reduction != "mean")
     return n.Error() << "attribute reduction is '" << reduction << "', expected none, sum or mean";
-  return reduction;
+  if (reduction == "none" || !losses) return losses;
+  Ints all(static_cast<size_t>(losses.shape().rank()));
+  std::iota(all.begin(), all.end(), 0);
+  if (reduction == "sum") return b.ReduceSum(losses, all);
+  return weights ? b.Div(b.ReduceSum(losses, all), b.ReduceSum(weights, all)) : b.ReduceMean(losses, all);
+}
+
+// Times the weights of the classes, if there are any.
+Value Weighted(OnnxNode& n, Value of_classes) {
+  return n.has_input(2) ? n.b().Mul(of_classes, n.b().BroadcastAlong(n.input(2), of_classes.shape(), 1)) : of_classes;
 }
 
 // PyTorch's label_smoothing, which lockstep/_torch_notes.py notes in the node; 0 in other files.
@@ -42,18 +53,10 @@ double Smoothing(const OnnxNode& n) {
   return std::strtod(std::string(n.Metadata("lockstep.label_smoothing")).c_str(), nullptr);
 }
 
-// The mean over classes of -log_prob times their weights, [N, ...].
-Value OfAllClasses(OnnxNode& n, Value log_prob) {
-  Builder& b = n.b();
-  const Value terms = n.has_input(2) ? b.Mul(log_prob, b.BroadcastAlong(n.input(2), log_prob.shape(), 1)) : log_prob;
-  return b.Neg(b.ReduceMean(terms, {1}));
-}
-
 // -log_prob of the class, times its weight, reduced as the node says. With a smoothing s, 1 - s times that and s times
 // the same of all classes.
 absl::StatusOr<Value> LossOf(OnnxNode& n, Value log_prob, Value classes) {
   Builder& b = n.b();
-  ASSIGN_OR_RETURN(const std::string reduction, Reduction(n));
   const bool ignores = n.has_attr("ignore_index");
   Value is_ignored;
   if (ignores) {
@@ -69,17 +72,16 @@ absl::StatusOr<Value> LossOf(OnnxNode& n, Value log_prob, Value classes) {
   } else if (ignores) {
     weight = b.SplatLike(1, loss);
   }
-  if (const double s = Smoothing(n); s != 0) loss = b.Add(b.Scale(loss, 1 - s), b.Scale(OfAllClasses(n, log_prob), s));
+  if (const double s = Smoothing(n); s != 0) {
+    const Value of_all_classes = b.Neg(b.ReduceMean(Weighted(n, log_prob), {1}));
+    loss = b.Add(b.Scale(loss, 1 - s), b.Scale(of_all_classes, s));
+  }
   if (ignores) {
     const Value zero = b.SplatLike(0, loss);
     loss = b.Select(is_ignored, zero, loss);
     weight = b.Select(is_ignored, zero, weight);
   }
-  if (reduction == "none" || !loss) return loss;
-  Ints all(static_cast<size_t>(loss.shape().rank()));
-  std::iota(all.begin(), all.end(), 0);
-  if (reduction == "sum") return b.ReduceSum(loss, all);
-  return weight ? b.Div(b.ReduceSum(loss, all), b.ReduceSum(weight, all)) : b.ReduceMean(loss, all);
+  return Reduced(n, loss, weight);
 }
 
 absl::Status NegativeLogLikelihoodLoss(OnnxNode& n) {
@@ -105,40 +107,28 @@ Value FusedCrossEntropy(OnnxNode& n, Value scores, Value classes) {
 // weigh, as PyTorch has it.
 absl::StatusOr<Value> LossOfProbabilities(OnnxNode& n, Value log_prob, Value probabilities) {
   Builder& b = n.b();
-  ASSIGN_OR_RETURN(const std::string reduction, Reduction(n));
   n.Ignore("ignore_index");  // of classes
   RETURN_IF_ERROR(CheckWeights(n, log_prob));
   if (const double s = Smoothing(n); s != 0)
     probabilities = b.AddScalar(b.Scale(probabilities, 1 - s), s / static_cast<double>(log_prob.shape()[1]));
-  Value terms = b.Mul(log_prob, probabilities);
-  if (n.has_input(2)) terms = b.Mul(terms, b.BroadcastAlong(n.input(2), log_prob.shape(), 1));
-  const Value loss = b.Neg(b.ReduceSum(terms, {1}));
-  RETURN_IF_ERROR(b.status());
-  if (reduction == "none") return loss;
-  Ints all(static_cast<size_t>(loss.shape().rank()));
-  std::iota(all.begin(), all.end(), 0);
-  return reduction == "sum" ? b.ReduceSum(loss, all) : b.ReduceMean(loss, all);
+  return Reduced(n, b.Neg(b.ReduceSum(Weighted(n, b.Mul(log_prob, probabilities)), {1})), Value());
 }
 
 absl::Status SoftmaxCrossEntropyLoss(OnnxNode& n) {
-  const Value x = n.input(0), classes = n.input(1);
+  const Value x = n.input(0), target = n.input(1);
   RETURN_IF_ERROR(n.b().status());
-  if (classes.type() == x.type() && x.shape().rank() >= 2) {
-    const Value log_prob = n.b().Op("log_softmax", {x}, {{"dim", int64_t{1}}});
-    RETURN_IF_ERROR(n.b().status());
-    ASSIGN_OR_RETURN(const Value loss, LossOfProbabilities(n, log_prob, classes));
-    n.SetOutput(0, loss);
-    n.SetOutput(1, log_prob);
-    return absl::OkStatus();
-  }
-  RETURN_IF_ERROR(CheckClasses(n, x, classes));
-  if (const Value fused = FusedCrossEntropy(n, x, classes)) {
-    n.SetOutput(0, fused);
-    return absl::OkStatus();
+  const bool has_probabilities = target.type() == x.type() && x.shape().rank() >= 2;
+  if (!has_probabilities) {
+    RETURN_IF_ERROR(CheckClasses(n, x, target));
+    if (const Value fused = FusedCrossEntropy(n, x, target)) {
+      n.SetOutput(0, fused);
+      return absl::OkStatus();
+    }
   }
   const Value log_prob = n.b().Op("log_softmax", {x}, {{"dim", int64_t{1}}});
   RETURN_IF_ERROR(n.b().status());
-  ASSIGN_OR_RETURN(const Value loss, LossOf(n, log_prob, classes));
+  ASSIGN_OR_RETURN(const Value loss,
+                   has_probabilities ? LossOfProbabilities(n, log_prob, target) : LossOf(n, log_prob, target));
   n.SetOutput(0, loss);
   n.SetOutput(1, log_prob);
   return absl::OkStatus();
