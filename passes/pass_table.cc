@@ -275,7 +275,6 @@ absl::StatusOr<Pass> MakeTrainingMode(PassOptions& options) {
   if (dropout != "on" && dropout != "off")
     return InvalidArgument() << "dropout is '" << dropout << "', expected on or off";
   mode.dropout = dropout == "on";
-  ASSIGN_OR_RETURN(mode.accumulate, options.GetInt("accumulate", mode.accumulate));
   ASSIGN_OR_RETURN(mode.uneven, options.GetBool("uneven", mode.uneven));
   return TrainingMode(mode);
 }
@@ -459,8 +458,7 @@ const std::vector<PassEntry>& PassTable() {
       {"autodiff", "adds gradients of a result as results grad/<name>", "of=loss, wrt=w|b (default: every float state)",
        MakeAutodiff},
       {"training-mode", "normalises by the batch's statistics and updates the running ones; drops at random",
-       "momentum (default: each node's own), statistics=global, dropout=on, accumulate=1, uneven=false",
-       MakeTrainingMode},
+       "momentum (default: each node's own), statistics=global, dropout=on, uneven=false", MakeTrainingMode},
       Plain("inference-mode", "takes out what does something in training alone", InferenceMode),
       {"evaluation", "adds the loss, and a metric, of the rows that are there",
        "loss=, prediction= and target= as of train-step, metric=accuracy (of the first loss's; default: none), "

@@ -435,8 +435,7 @@ void BindFunctions(nb::module_& module) {
         for (const LossChoice& loss : losses) spec.losses.push_back(LossSpecOf(loss));
         for (size_t i = 1; i < optimizers.size(); ++i)
           spec.groups.push_back({std::get<0>(optimizers[i]), OptimizerSpecOf(optimizers[i])});
-        return TrainStepOf(model, std::move(spec),
-                           {.statistics = statistics, .dropout = dropout, .accumulate = accumulate, .uneven = uneven},
+        return TrainStepOf(model, std::move(spec), {.statistics = statistics, .dropout = dropout, .uneven = uneven},
                            seed);
       },
       "model"_a, "losses"_a, "optimizers"_a, "clipping"_a, "average"_a, "trained"_a, "frozen"_a, "keep_results"_a,

@@ -173,10 +173,7 @@ graph @recurrent(%x: f32[8,7,5] split(0), state %w: f32[6,5], state %r: f32[3,6]
 // A loop over micro-batches of which each rank has a part; a loop over labels before it counts those that count.
 TEST(TrainingStep, MicroBatches) {
   Graph convnet = Parse(kConvNet), batch_norm = Parse(kBatchNorm);
-  passes::TrainingModeOptions mode;
-  mode.statistics = "rank";
-  mode.accumulate = 2;
-  ASSERT_TRUE(passes::RunPasses({passes::TrainingMode(mode)}, batch_norm).ok());
+  ASSERT_TRUE(passes::RunPasses({passes::TrainingMode({.statistics = "rank"})}, batch_norm).ok());
   passes::TrainStepSpec spec;
   spec.accumulate = 2;
   ASSERT_TRUE(passes::MakeTrainStep(batch_norm, spec).ok());
@@ -261,9 +258,7 @@ TEST(TrainingStep, OfLittleMemory) {
 TEST(TrainingStep, BatchNorm) {
   for (const char* statistics : {"global", "rank"}) {
     Graph step = Parse(kBatchNorm);
-    passes::TrainingModeOptions mode;
-    mode.statistics = statistics;
-    ASSERT_TRUE(passes::RunPasses({passes::TrainingMode(mode)}, step).ok());
+    ASSERT_TRUE(passes::RunPasses({passes::TrainingMode({.statistics = statistics})}, step).ok());
     ASSERT_TRUE(passes::MakeTrainStep(step, {}).ok());
     for (int64_t ranks : {1, 2, 4}) ExpectAgrees(step, ranks, 1);
     ExpectAgrees(step, 2, 1, /*optimize=*/false);

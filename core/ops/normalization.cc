@@ -24,6 +24,10 @@ absl::Status CheckChannels(const InferContext& c, size_t last) {
                            << ", a value per channel of x " << x;
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckEpsilon(const InferContext& c) {
   const double epsilon = c.attr<double>("epsilon");
   if (std::isfinite(epsilon) && epsilon >= 0) return absl::OkStatus();
   return c.Error("C4") << "epsilon is " << epsilon << ", expected a finite number, at least 0";
@@ -46,22 +50,41 @@ absl::Status CheckStatistics(const InferContext& c) {
 
 absl::Status InferBatchNormInference(InferContext& c) {
   RETURN_IF_ERROR(CheckChannels(c, 4));
+  RETURN_IF_ERROR(CheckEpsilon(c));
   return c.SetResult(c.operand(0));
 }
 
 absl::Status InferBatchNormTraining(InferContext& c) {
   RETURN_IF_ERROR(CheckChannels(c, 2));
+  RETURN_IF_ERROR(CheckEpsilon(c));
   RETURN_IF_ERROR(CheckStatistics(c));
   return c.SetResults({c.operand(0), c.operand(1), c.operand(1)});
 }
 
 absl::Status InferBatchNormGrad(InferContext& c) {
   RETURN_IF_ERROR(CheckChannels(c, 3));
+  RETURN_IF_ERROR(CheckEpsilon(c));
   RETURN_IF_ERROR(CheckStatistics(c));
   if (c.operand(4) != c.operand(0)) {
     return c.Error("C8") << "dy is " << c.operand(4) << ", expected " << c.operand(0) << ", the type of x";
   }
   return c.SetResults({c.operand(0), c.operand(1), c.operand(1)});
+}
+
+// The values per channel of each group.
+int64_t CountOfAGroup(const Shape& x, int64_t groups) { return x.num_elements() / (x[1] * groups); }
+
+absl::Status InferUnbiasedVariance(InferContext& c) {
+  RETURN_IF_ERROR(CheckChannels(c, 1));
+  RETURN_IF_ERROR(CheckStatistics(c));
+  const int64_t groups = c.attr<int64_t>("groups");
+  if (CountOfAGroup(c.shape(0), groups) < 2) {
+    ErrorStream error = c.Error("C8");
+    error << "x is " << c.operand(0) << ", one value per channel";
+    if (groups > 1) error << " of each of " << groups << " groups of the batch";
+    return error << ", whose variance cannot be estimated; training needs at least two";
+  }
+  return c.SetResult(c.operand(1));
 }
 
 // --- Evaluation --------------------------------------------------------------------------------------------------
@@ -151,6 +174,20 @@ absl::Status EvalBatchNormTraining(EvalContext& c) {
                        [&](int64_t i) { y[i] = (x[i] - moments.mean) * factor + bias[channel]; });
     }
   }
+  return absl::OkStatus();
+}
+
+double UnbiasedFactor(const Shape& x, int64_t groups) {
+  const auto count = static_cast<double>(CountOfAGroup(x, groups));
+  return count / (count - 1);
+}
+
+absl::Status EvalUnbiasedVariance(EvalContext& c) {
+  const double factor = UnbiasedFactor(c.operand(0).shape(), c.attr<int64_t>("groups"));
+  const F64 variance(c.operand(1));
+  F64Result result(c.result());
+  for (int64_t channel = 0; channel < c.operand(1).num_elements(); ++channel)
+    result[channel] = variance[channel] * factor;
   return absl::OkStatus();
 }
 
@@ -257,6 +294,10 @@ std::vector<Value> DecomposeBatchNormGrad(DecomposeContext& c) {
   return {math.OutOfGroups(dx), math.OverGroups(dscale), math.OverGroups(dbias)};
 }
 
+std::vector<Value> DecomposeUnbiasedVariance(DecomposeContext& c) {
+  return {c.b().Scale(c.operand(1), UnbiasedFactor(c.operand(0).shape(), c.attr<int64_t>("groups")))};
+}
+
 void BatchNormInferenceVjp(VjpContext& c) {
   Builder& b = c.b();
   const Value x = c.operand(0), scale = c.operand(1), dy = c.grad();
@@ -344,17 +385,41 @@ void PlaceBatchNormTraining(PlacementContext& c) { PlaceSplitSamples(c, {true, f
 
 void PlaceBatchNormGrad(PlacementContext& c) { PlaceSplitSamples(c, {true, false, false, false, true}); }
 
-// What the three ops have in common.
+// A positive multiple of the variance is where that is, but of a product. Of x only the shape counts, which says what a
+// group is.
+void PlaceUnbiasedVariance(PlacementContext& c) {
+  if (ops::PlaceLocal(c)) return;
+  const Placement &x = c.operand(0), &variance = c.operand(1);
+  const bool has_groups = x.is_split() && x.dim() != 1;
+  if (has_groups && c.mesh_axis().name != kMicroBatchAxis) {
+    const bool of_ranks = c.attr<std::string>("statistics") == "rank" && x.dim() == 0;
+    return c.Decompose({{"groups", c.attr<int64_t>("groups") * (of_ranks ? c.axis_size() : 1)}});
+  }
+  const bool by_channels = x.is_split() ? !has_groups : variance.is_split();
+  if (by_channels) {
+    c.Require(0, Placement::Split(1));
+    c.Require(1, Placement::Split(0));
+  } else if (variance.is_split() || variance.is_partial(ReduceKind::kProd)) {
+    c.Require(1, Placement::Replicated());
+  }
+  c.Result(c.required()[1]);
+}
+
+// What all ops here have in common.
 OpDef WithChannels(OpDef def) {
-  return def.Attr<double>("epsilon", "added to the variance, against division by zero")
-      .Constraint("C1", "x has a floating-point dtype")
+  return def.Constraint("C1", "x has a floating-point dtype")
       .Constraint("C2", "x is [N, C, ...] with at least 2 dimensions")
-      .Constraint("C3", "the operands per channel have the dtype of x and shape [C]")
+      .Constraint("C3", "the operands per channel have the dtype of x and shape [C]");
+}
+
+OpDef WithEpsilon(OpDef def) {
+  return WithChannels(std::move(def))
+      .Attr<double>("epsilon", "added to the variance, against division by zero")
       .Constraint("C4", "epsilon is finite and at least 0");
 }
 
 OpDef WithStatistics(OpDef def) {
-  return WithChannels(std::move(def))
+  return std::move(def)
       .OptionalAttr<std::string>("statistics", "global",
                                  "global: of the whole batch on any number of ranks; rank: of each rank's share of it, "
                                  "which is a group for each rank")
@@ -372,12 +437,12 @@ OpDef WithStatistics(OpDef def) {
 //===-- batch_norm_inference ------------------------------------------------------------------------------------===//
 const OpDef& BatchNormInferenceOp() {
   static const OpDef def =
-      WithChannels(OpDef("batch_norm_inference")
-                       .Operand("x")
-                       .Operand("scale")
-                       .Operand("bias")
-                       .Operand("mean")
-                       .Operand("variance"))
+      WithEpsilon(OpDef("batch_norm_inference")
+                      .Operand("x")
+                      .Operand("scale")
+                      .Operand("bias")
+                      .Operand("mean")
+                      .Operand("variance"))
           .OptionalAttr<double>("momentum", 0.9,
                                 "no effect here; the share of mean and variance that each step "
                                 "keeps once passes/training/training_mode.h makes them running statistics")
@@ -395,20 +460,21 @@ const OpDef& BatchNormInferenceOp() {
 
 //===-- batch_norm_training -------------------------------------------------------------------------------------===//
 const OpDef& BatchNormTrainingOp() {
-  static const OpDef def = WithStatistics(OpDef("batch_norm_training").Operand("x").Operand("scale").Operand("bias"))
-                               .Doc(
-                                   "batch_norm_inference with the mean and the (biased) variance of each channel of x "
-                                   "itself, which are results as "
-                                   "well, for running statistics; no gradient flows through these two.")
-                               .Result("y")
-                               .Result("mean")
-                               .Result("variance")
-                               .Trait(kOpaque)
-                               .Infer(InferBatchNormTraining)
-                               .Eval(EvalBatchNormTraining)
-                               .Vjp(BatchNormTrainingVjp)
-                               .Decompose(DecomposeBatchNormTraining)
-                               .Place(PlaceBatchNormTraining);
+  static const OpDef def =
+      WithStatistics(WithEpsilon(OpDef("batch_norm_training").Operand("x").Operand("scale").Operand("bias")))
+          .Doc(
+              "batch_norm_inference with the mean and the (biased) variance of each channel of x "
+              "itself, which are results as "
+              "well, for running statistics; no gradient flows through these two.")
+          .Result("y")
+          .Result("mean")
+          .Result("variance")
+          .Trait(kOpaque)
+          .Infer(InferBatchNormTraining)
+          .Eval(EvalBatchNormTraining)
+          .Vjp(BatchNormTrainingVjp)
+          .Decompose(DecomposeBatchNormTraining)
+          .Place(PlaceBatchNormTraining);
   return def;
 }
 
@@ -416,7 +482,8 @@ const OpDef& BatchNormTrainingOp() {
 const OpDef& BatchNormGradOp() {
   static const OpDef def =
       WithStatistics(
-          OpDef("batch_norm_grad").Operand("x").Operand("scale").Operand("mean").Operand("variance").Operand("dy"))
+          WithEpsilon(
+              OpDef("batch_norm_grad").Operand("x").Operand("scale").Operand("mean").Operand("variance").Operand("dy")))
           .Doc(
               "The gradients of batch_norm_training(x, scale, bias), dy being that of its result y; mean and variance "
               "are its "
@@ -431,6 +498,24 @@ const OpDef& BatchNormGradOp() {
           .NoGradient("second derivatives of batch normalisation are not needed by any optimizer here")
           .Decompose(DecomposeBatchNormGrad)
           .Place(PlaceBatchNormGrad);
+  return def;
+}
+
+//===-- unbiased_variance ---------------------------------------------------------------------------------------===//
+const OpDef& UnbiasedVarianceOp() {
+  static const OpDef def =
+      WithStatistics(WithChannels(OpDef("unbiased_variance").Operand("x").Operand("variance")))
+          .Doc(
+              "variance * n / (n - 1), n being the number of values per channel of a group of x: the unbiased estimate "
+              "(Bessel's correction) that running statistics follow, of the variance that "
+              "batch_norm_training(x) with these statistics and groups has as a result. Of x only the shape counts.")
+          .Trait(kOpaque)
+          .Constraint("C8", "each group has at least 2 values per channel")
+          .Infer(InferUnbiasedVariance)
+          .Eval(EvalUnbiasedVariance)
+          .NoGradient("no gradient flows through running statistics")
+          .Decompose(DecomposeUnbiasedVariance)
+          .Place(PlaceUnbiasedVariance);
   return def;
 }
 

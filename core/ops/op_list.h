@@ -111,6 +111,7 @@
   OP(BatchNormInferenceOp) \
   OP(BatchNormTrainingOp) \
   OP(BatchNormGradOp) \
+  OP(UnbiasedVarianceOp) \
   /* softmax.cc */ \
   OP(SoftmaxOp) \
   OP(LogSoftmaxOp) \

@@ -101,8 +101,9 @@ absl::StatusOr<Graph> MicroBatchLoop::Body() {
   for (const auto* group : {&stacked_, &summed_}) {
     for (Value value : *group) RETURN_IF_ERROR(body_.AddResult(value.name(), map_.at(value), value.placements()));
   }
-  ASSIGN_OR_RETURN(const Graph local, ToLocalTypes(body_));
-  return WithoutPlacements(local);
+  const absl::StatusOr<Graph> local = ToLocalTypes(body_);
+  if (!local.ok()) return Annotate(local.status(), "accumulate: a micro-batch");
+  return WithoutPlacements(*local);
 }
 
 absl::StatusOr<ValueMap> MicroBatchLoop::InsertNode(Builder& b, std::vector<Value> operands, Graph body,

@@ -104,6 +104,7 @@ const std::vector<PrecisionEntry>& AllPrecisionEntries() {
       {"batch_norm_inference", PrecisionRule::kInside},
       {"batch_norm_training", PrecisionRule::kInside},
       {"batch_norm_grad", PrecisionRule::kInside},
+      {"unbiased_variance", PrecisionRule::kFull},
       {"softmax", PrecisionRule::kFull},
       {"log_softmax", PrecisionRule::kFull},
       {"softmax_cross_entropy", PrecisionRule::kFull},

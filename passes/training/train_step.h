@@ -51,7 +51,7 @@ struct TrainStepSpec {
   // the loss depends on if it is empty; `frozen` is left out of it. A pattern that matches no state is an error.
   std::vector<std::string> trained, frozen;
   bool keep_results = false;  // keep the model's own results beside the loss
-  // Micro-batches, one after the other (passes/training/accumulate.h); TrainingModeOptions had the same number.
+  // Micro-batches, one after the other (passes/training/accumulate.h).
   int64_t accumulate = 1;
   bool uneven = false;  // batches need not be full (passes/training/uneven.h); TrainingModeOptions said so, too
 };

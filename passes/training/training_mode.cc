@@ -29,35 +29,28 @@ struct Statistic {
 
 // Moves the running statistic `state` towards that of this batch.
 void Update(std::vector<Statistic>& statistics, Builder& b, Value state, Value batch, double momentum,
-            double correction, const std::string& where) {
+            const std::string& where) {
   auto it = std::find_if(statistics.begin(), statistics.end(), [&](const Statistic& s) { return s.state == state; });
   if (it == statistics.end()) it = statistics.insert(it, {state, state, ""});
   const Value kept = b.Scale(it->next, momentum);
-  it->next = b.Add(kept, b.Scale(batch, (1 - momentum) * correction));
+  it->next = b.Add(kept, b.Scale(batch, 1 - momentum));
   it->where = where;
 }
 
-// What a node is in training, and the statistics of its batch; times `correction` the variance is unbiased.
+// What a node is in training, and the statistics of its batch; the variance is the unbiased one.
 struct Normalized {
   Value y, mean, variance;
-  double correction = 1;
 };
 
-absl::StatusOr<Normalized> NormalizeByAll(Builder& b, const Node& node, const TrainingModeOptions& options) {
+absl::StatusOr<Normalized> NormalizeByAll(Builder& b, const Node& node, const std::string& statistics) {
   const Value x = node.operand(0);
-  const std::vector<Value> results =
-      b.Ops("batch_norm_training", {x, node.operand(1), node.operand(2)},
-            {{"epsilon", node.attr<double>("epsilon")}, {"statistics", options.statistics}});
+  const std::vector<Value> results = b.Ops("batch_norm_training", {x, node.operand(1), node.operand(2)},
+                                           {{"epsilon", node.attr<double>("epsilon")}, {"statistics", statistics}});
   RETURN_IF_ERROR(b.status());
-  // A single value per channel has no unbiased variance; PyTorch refuses it.
-  const int64_t count = x.shape().num_elements() / std::max<int64_t>(x.shape()[1], 1) / options.accumulate;
-  if (count < 2) {
-    ErrorStream error = FailedPrecondition()
-                        << node.Describe() << " normalises " << x.type() << ", one value per channel";
-    if (options.accumulate > 1) error << " of each of " << options.accumulate << " micro-batches";
-    return error << "; training needs at least two";
-  }
-  return Normalized{results[0], results[1], results[2], static_cast<double>(count) / static_cast<double>(count - 1)};
+  // An error if a channel has a single value, which PyTorch refuses, too.
+  const Value unbiased = b.Op("unbiased_variance", {x, results[2]}, {{"statistics", statistics}});
+  RETURN_IF_ERROR(Annotate(b.status(), node.Describe()));
+  return Normalized{results[0], results[1], unbiased};
 }
 
 // By the rows that are there. Where they have one value per channel, the variance is 0, as it is.
@@ -98,10 +91,10 @@ absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options,
                    std::vector<Statistic>& statistics) {
   Builder b(graph, &node, node.source());
   ASSIGN_OR_RETURN(const Normalized normalized,
-                   rows ? NormalizeByRows(b, node, rows) : NormalizeByAll(b, node, options));
+                   rows ? NormalizeByRows(b, node, rows) : NormalizeByAll(b, node, options.statistics));
   const double momentum = options.momentum.value_or(node.attr<double>("momentum"));
-  Update(statistics, b, node.operand(3), normalized.mean, momentum, 1.0, node.Describe());
-  Update(statistics, b, node.operand(4), normalized.variance, momentum, normalized.correction, node.Describe());
+  Update(statistics, b, node.operand(3), normalized.mean, momentum, node.Describe());
+  Update(statistics, b, node.operand(4), normalized.variance, momentum, node.Describe());
   RETURN_IF_ERROR(b.status());
   const std::string name = node.result_name();
   graph.ReplaceUses(node.result(), normalized.y);
@@ -158,8 +151,6 @@ absl::StatusOr<bool> TrainAll(Graph& graph, const TrainingModeOptions& options) 
   if (options.momentum && !(*options.momentum >= 0 && *options.momentum <= 1)) {
     return InvalidArgument() << "momentum is " << *options.momentum << ", expected 0 to 1";
   }
-  if (options.accumulate < 1)
-    return InvalidArgument() << "accumulate is " << options.accumulate << ", expected at least 1";
   Value rows;
   if (options.uneven) {
     if (options.statistics != "global")

@@ -7,17 +7,19 @@
 //     %y = batch_norm_inference %x, %s, %b, %m, %v {epsilon=1e-05} : f32[8,3]
 //     return %y
 //   }
-// becomes, n being the number of values per channel of a micro-batch (8 here) and momentum that of the node (0.9),
+// becomes, momentum being that of the node (0.9),
 //   graph @f(...) -> (y: f32[8,3], %m: f32[3], %v: f32[3]) {
 //     %y, %mean, %variance = batch_norm_training %x, %s, %b {epsilon=1e-05} : f32[8,3], f32[3], f32[3]
+//     %unbiased = unbiased_variance %x, %variance : f32[3]
 //     %m.next = momentum * %m + (1 - momentum) * %mean
-//     %v.next = momentum * %v + (1 - momentum) * n / (n - 1) * %variance
+//     %v.next = momentum * %v + (1 - momentum) * %unbiased
 //     return %y, %m.next, %v.next
 //   }
-// The running variance is the unbiased one, as in PyTorch. A statistic of several nodes, as of a module that is called
+// The running variance follows the unbiased one of what is normalised as one, as in PyTorch: the global batch, or a
+// rank's share of it, or a micro-batch. A statistic of several nodes, as of a module that is called
 // twice, moves with each, in their order. A batch_norm_inference whose mean or variance is no state stays.
-// If batches need not be full, statistics are of the rows that are there (uneven.h), and n is how many values these
-// have; the node becomes the primitive ops of that.
+// If batches need not be full, statistics are of the rows that are there (uneven.h); the node becomes the primitive ops
+// of that.
 //
 // Dropout: each `dropout`, which is the identity, becomes a draw of its own, anew in each run, and seed and step become
 // states (core/random.h).
@@ -48,7 +50,6 @@ struct TrainingModeOptions {
   std::optional<double> momentum = {};  // in place of the nodes' own; in [0, 1]
   std::string statistics = "global";    // or "rank": see batch_norm_training
   bool dropout = true;                  // false: what would drop is taken out
-  int64_t accumulate = 1;               // micro-batches of the step, each of which has statistics of its own
   bool uneven = false;  // adds the input `rows`: batches need not be full; statistics are global then, and of all
                         // micro-batches
 };

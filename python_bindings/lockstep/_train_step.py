@@ -75,7 +75,8 @@ def train_step(
         statistics are those of all micro-batches and ranks, and neither holds. A loss
         that compares the samples of a batch with each other computes micro-batches more than once, and one rank alone can.
       batch_statistics: of batch normalisation: "global" are those of the global batch, so that n ranks compute what one
-        would; "rank" are those of each rank's share, which saves communication and changes with the number of ranks.
+        would; "rank" are those of each rank's share, which saves communication and changes with the number of ranks. What
+        concatenates batches before it normalises them is normalised as a whole, of all ranks and micro-batches, either way.
       dropout: "off" trains a model that drops values at random without doing so.
       seed: a whole number of 64 bits. Steps with other seeds draw other numbers.
       uneven: batches need not be full. A rank may call the step with fewer rows than its share, or with none, and the step is that

@@ -107,9 +107,7 @@ graph @counting(%x: f32[12,5] split(0), state %w: f32[5,5], state %v: f32[5,3]) 
 
 Graph AccumulatedStep(std::string_view model, TrainStepSpec spec, int64_t accumulate) {
   Graph step = ParseGraph(model).value();
-  passes::TrainingModeOptions mode;
-  mode.accumulate = accumulate;
-  const absl::Status in_training = passes::RunPasses({passes::TrainingMode(mode)}, step);
+  const absl::Status in_training = passes::RunPasses({passes::TrainingMode()}, step);
   EXPECT_TRUE(in_training.ok()) << in_training;
   spec.accumulate = accumulate;
   const absl::Status made = passes::MakeTrainStep(step, spec);

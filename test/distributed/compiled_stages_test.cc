@@ -73,9 +73,7 @@ passes::TrainStepSpec Momentum() {
 
 Graph CompiledStep(std::string_view model, int64_t micro_batches, passes::TrainStepSpec spec = Momentum()) {
   Graph step = ParseGraph(model).value();
-  passes::TrainingModeOptions mode;
-  mode.accumulate = micro_batches;
-  EXPECT_TRUE(passes::RunPasses({passes::TrainingMode(mode)}, step).ok());
+  EXPECT_TRUE(passes::RunPasses({passes::TrainingMode()}, step).ok());
   spec.accumulate = micro_batches;
   const absl::Status made = passes::MakeTrainStep(step, spec);
   EXPECT_TRUE(made.ok()) << made;

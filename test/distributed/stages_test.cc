@@ -92,9 +92,7 @@ TrainStepSpec SpecWith(passes::OptimizerSpec optimizer) {
 
 Graph StepOf(std::string_view model, TrainStepSpec spec, int64_t micro_batches) {
   Graph step = ParseGraph(model).value();
-  passes::TrainingModeOptions mode;
-  mode.accumulate = micro_batches;
-  EXPECT_TRUE(passes::RunPasses({passes::TrainingMode(mode)}, step).ok());
+  EXPECT_TRUE(passes::RunPasses({passes::TrainingMode()}, step).ok());
   spec.accumulate = micro_batches;
   const absl::Status made = passes::MakeTrainStep(step, spec);
   EXPECT_TRUE(made.ok()) << made;

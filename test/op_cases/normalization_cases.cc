@@ -5,7 +5,7 @@
 namespace lockstep {
 namespace {
 
-// The operands of the three ops for an x of this shape. Variances are positive.
+// The operands of the ops for an x of this shape. Variances are positive.
 std::vector<CaseOperand> Inference(DType dtype, const Shape& x) {
   const Shape channels = {x[1]};
   return {Typed(dtype, x), Typed(dtype, channels), Typed(dtype, channels), Typed(dtype, channels),
@@ -19,6 +19,10 @@ std::vector<CaseOperand> Grad(DType dtype, const Shape& x) {
           Typed(dtype, x)};
 }
 
+std::vector<CaseOperand> Unbiased(DType dtype, const Shape& x) {
+  return {Typed(dtype, x), Typed(dtype, {x[1]}).In(0.2, 3)};
+}
+
 const AttributeMap kEpsilon = {{"epsilon", 1e-3}};
 
 AttributeMap Statistics(const char* statistics) { return {{"epsilon", 1e-3}, {"statistics", std::string(statistics)}}; }
@@ -27,7 +31,7 @@ AttributeMap Groups(int64_t groups) { return {{"epsilon", 1e-3}, {"groups", grou
 
 using ChangeRow = void (*)(std::vector<CaseOperand>&);
 
-// A negative row for each of the three ops.
+// A negative row for each op with an epsilon.
 void AddRefusedNormalization(std::vector<OpCase>& rows, const char* constraint, ChangeRow change,
                              const AttributeMap& attributes = kEpsilon) {
   const Shape x = {2, 3, 4};
@@ -48,6 +52,7 @@ std::vector<OpCase> NormalizationCases() {
       rows.push_back(Case("batch_norm_inference", Inference(dtype, x), kEpsilon));
       rows.push_back(Case("batch_norm_training", Training(dtype, x), kEpsilon).GradientOf({0}));
       rows.push_back(Case("batch_norm_grad", Grad(dtype, x), kEpsilon));
+      rows.push_back(Case("unbiased_variance", Unbiased(dtype, x)));
     }
   }
   // Groups of several samples: the variance of two or three numbers may be so small that every rounding shows.
@@ -55,6 +60,7 @@ std::vector<OpCase> NormalizationCases() {
     for (int64_t groups : {2, 3}) {
       rows.push_back(Case("batch_norm_training", Training(DType::kF32, x), Groups(groups)).GradientOf({0}));
       rows.push_back(Case("batch_norm_grad", Grad(DType::kF32, x), Groups(groups)));
+      rows.push_back(Case("unbiased_variance", Unbiased(DType::kF32, x), {{"groups", groups}}));
     }
   }
   rows.push_back(Case("batch_norm_inference", Inference(DType::kBF16, {6, 3, 2}), kEpsilon));
@@ -77,6 +83,19 @@ std::vector<OpCase> NormalizationCases() {
     rows.push_back(Case("batch_norm_training", Training(DType::kF32, x), Groups(groups)).Refused("C7"));
     rows.push_back(Case("batch_norm_grad", Grad(DType::kF32, x), Groups(groups)).Refused("C7"));
   }
+  rows.push_back(Case("unbiased_variance", Unbiased(DType::kI32, x)).Refused("C1"));
+  std::vector<CaseOperand> unbiased = Unbiased(DType::kF32, x);
+  unbiased[0].type.shape = {6};
+  rows.push_back(Case("unbiased_variance", unbiased).Refused("C2"));
+  unbiased = Unbiased(DType::kF32, x);
+  unbiased[1].type.shape = {4};
+  rows.push_back(Case("unbiased_variance", unbiased).Refused("C3"));
+  const std::vector<CaseOperand> good = Unbiased(DType::kF32, x);
+  rows.push_back(Case("unbiased_variance", good, {{"statistics", std::string("world")}}).Refused("C5"));
+  rows.push_back(Case("unbiased_variance", Unbiased(DType::kF32, empty)).Refused("C6"));
+  rows.push_back(Case("unbiased_variance", good, {{"groups", int64_t{3}}}).Refused("C7"));
+  rows.push_back(Case("unbiased_variance", Unbiased(DType::kF32, {1, 3, 1})).Refused("C8"));
+  rows.push_back(Case("unbiased_variance", Unbiased(DType::kF32, {4, 3}), {{"groups", int64_t{4}}}).Refused("C8"));
   std::vector<CaseOperand> grad = Grad(DType::kF32, x);
   grad[4].type.shape = {2, 3, 5};
   rows.push_back(Case("batch_norm_grad", grad, kEpsilon).Refused("C8"));

@@ -221,7 +221,8 @@ TEST(BatchNorm, StatisticsOfRanksAreThoseOfGroups) {
   int compared = 0;
   for (const OpCase& row : AllOpCases()) {
     const auto groups = row.attributes.find("groups");
-    if (!row.refused.empty() || !row.op.starts_with("batch_norm") || groups == row.attributes.end()) continue;
+    const bool has_statistics = row.op.starts_with("batch_norm") || row.op == "unbiased_variance";
+    if (!row.refused.empty() || !has_statistics || groups == row.attributes.end()) continue;
     const int64_t ranks = std::get<int64_t>(groups->second);
     OpCase of_ranks = InDouble(row), of_groups = of_ranks;
     of_ranks.attributes.erase("groups");
@@ -254,7 +255,7 @@ TEST(BatchNorm, StatisticsOfRanksAreThoseOfGroups) {
       ++compared;
     }
   }
-  EXPECT_GE(compared, 12);
+  EXPECT_GE(compared, 16);
 }
 
 // Along an axis that splits the planes statistics are of whole planes, and the axis that splits the batch still makes

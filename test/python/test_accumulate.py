@@ -298,3 +298,49 @@ def test_it_is_the_loop_that_pytorch_users_write() -> None:
         if name in exe.state:
             np.testing.assert_allclose(exe.state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
     assert "norm.running_var" in exe.state
+
+
+@pytest.mark.parametrize("is_joined", [False, True], ids=["one view", "two views joined"])
+@pytest.mark.parametrize(("ranks", "accumulate"), [(1, 1), (1, 3), (2, 1), (2, 3)])
+def test_running_variances_are_unbiased_by_the_rows_that_are_normalised_as_one(
+    ranks: int, accumulate: int, is_joined: bool
+) -> None:
+    """Each rank's share with batch_statistics="rank", each micro-batch with accumulate=: PyTorch's running statistics
+    after a forward pass of each, and their mean. What joins batches is made whole, and normalised as one."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(3)
+            self.out = torch.nn.Linear(3, 3)
+
+        def forward(self, one: Any, other: Any) -> Any:
+            rows = one.shape[0]
+            views = self.norm(torch.cat([one, other])) if is_joined else self.norm(one)
+            return self.out(views[:rows] + views[rows:] if is_joined else views + other)
+
+    torch.manual_seed(1)
+    module = Net()
+    one, other, labels = torch.randn(12, 3), torch.randn(12, 3), torch.arange(12) % 3
+    model = ls.from_torch(module, (torch.randn(2, 3), torch.randn(2, 3)), dims={"batch": 12}, output_names=["logits"])
+    step = ls.train_step(model, LOSS, ls.optim.SGD(0.1), accumulate=accumulate, batch_statistics="rank")
+    shares = np.split(np.arange(12), ranks)
+    expected = []
+    parts = [share[j::accumulate] for share in shares for j in range(accumulate)]
+    for part in [np.arange(12)] if is_joined else parts:
+        copy = Net()
+        copy.load_state_dict(module.state_dict())
+        copy(one[part], other[part])
+        expected.append(copy.norm)
+
+    def learned(world: ls.Communicator) -> dict[str, np.ndarray]:
+        exe = ls.compile(step, world=world, threads=1)
+        mine = shares[world.rank]
+        exe(one=one[mine], other=other[mine], label=labels[mine])
+        return dict(exe.state)
+
+    for state in run_in_threads(ranks, learned):
+        for name in ("running_mean", "running_var"):
+            mean = sum(getattr(norm, name) for norm in expected) / len(expected)
+            np.testing.assert_allclose(state[f"norm.{name}"], mean, rtol=1e-5, err_msg=name)

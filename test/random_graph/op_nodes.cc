@@ -146,7 +146,8 @@ bool TakeStatisticsOfRanks(Draft& draft, const std::vector<Value>& operands, Att
   const auto given = attributes.find("groups");
   const int64_t groups =
       (given == attributes.end() ? 1 : std::get<int64_t>(given->second)) * std::max<int64_t>(ranks, 1);
-  if (operands[0].shape()[0] % groups != 0) return false;
+  const Shape& x = operands[0].shape();
+  if (x[0] % groups != 0 || x.num_elements() < 2 * groups * x[1]) return false;  // two values for a variance
   attributes["groups"] = groups;
   return true;
 }
