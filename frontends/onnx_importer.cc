@@ -87,7 +87,7 @@ class Importer {
   absl::Status AddInputs(const ImportOptions& options);
   absl::Status AddInitializers(const ImportOptions& options);
   absl::Status AddNodes() { return nodes_.AddNodes(graph_proto().node()); }
-  absl::Status AddResults();
+  absl::Status AddResults(const ImportOptions& options);
   absl::Status FixInputs(const ImportOptions& options);
   ImportedModel Finish(const ImportOptions& options);
 
@@ -103,7 +103,7 @@ class Importer {
   absl::Status InlineData(onnx::TensorProto& proto);
   bool IsComputedByExporter(const std::string& name) const;
   bool IsNoState(const std::string& name, const Tensor& value, const ImportOptions& options) const;
-  void RemoveUnused();
+  void RemoveUnused(const ImportOptions& options);
   void NoteConstants();
   void NoteComputedStates();
 
@@ -271,8 +271,8 @@ absl::Status Importer::AddInitializers(const ImportOptions& options) {
   AddStatistics(graph_proto(), statistics_);
   kinds_ = KindsInModule(graph_proto());
   for (onnx::TensorProto& proto : *file_.model.mutable_graph()->mutable_initializer()) {
-    const bool is_used = used.count(proto.name()) > 0;
-    const absl::Status status = is_used ? AddInitializer(proto, options) : InlineData(proto);
+    const bool is_kept = used.count(proto.name()) > 0 || options.states.count(proto.name()) > 0;
+    const absl::Status status = is_kept ? AddInitializer(proto, options) : InlineData(proto);
     if (!status.ok()) return Annotate(status, "initializer '" + proto.name() + "'");
   }
   return absl::OkStatus();
@@ -306,7 +306,7 @@ absl::Status Importer::AddInitializer(onnx::TensorProto& proto, const ImportOpti
   return absl::OkStatus();
 }
 
-absl::Status Importer::AddResults() {
+absl::Status Importer::AddResults(const ImportOptions& options) {
   for (const onnx::ValueInfoProto& output : graph_proto().output()) {
     if (!values_.Has(output.name()))
       return InvalidArgument() << "output '" << output.name() << "' is not computed by any node";
@@ -319,7 +319,7 @@ absl::Status Importer::AddResults() {
     RETURN_IF_ERROR(model_.graph.AddResult(output.name(), value));
   }
   if (model_.graph.results().empty()) return InvalidArgument() << "the graph has no outputs";
-  RemoveUnused();
+  RemoveUnused(options);
   return absl::OkStatus();
 }
 
@@ -340,7 +340,7 @@ absl::Status Importer::FixInputs(const ImportOptions& options) {
 }
 
 // What was folded into attributes leaves nodes and states behind.
-void Importer::RemoveUnused() {
+void Importer::RemoveUnused(const ImportOptions& options) {
   std::vector<Node*> nodes;
   for (Node& node : model_.graph.nodes()) nodes.push_back(&node);
   std::for_each(nodes.rbegin(), nodes.rend(), [&](Node* node) {
@@ -351,7 +351,8 @@ void Importer::RemoveUnused() {
   RemoveUnusedRandomStates(model_.graph);
   std::vector<std::string> unused;
   for (const Input& input : model_.graph.inputs()) {
-    if (input.is_state && !model_.graph.IsUsed(input.value)) unused.push_back(input.name());
+    if (input.is_state && !options.states.count(input.name()) && !model_.graph.IsUsed(input.value))
+      unused.push_back(input.name());
   }
   for (const std::string& name : unused) {
     LOCKSTEP_CHECK(model_.graph.RemoveInput(name).ok()) << name;
@@ -405,7 +406,7 @@ absl::StatusOr<ImportedModel> Import(absl::StatusOr<ModelFile> file, const std::
   RETURN_IF_ERROR(importer.AddInputs(options));
   RETURN_IF_ERROR(importer.AddInitializers(options));
   RETURN_IF_ERROR(importer.AddNodes());
-  RETURN_IF_ERROR(importer.AddResults());
+  RETURN_IF_ERROR(importer.AddResults(options));
   RETURN_IF_ERROR(importer.FixInputs(options));
   return importer.Finish(options);
 }

@@ -39,7 +39,8 @@ struct ImportOptions {
   std::map<std::string, Tensor> values = {};
   // Float initializers that are no parameters: tables of positions, masks. They become constants, not states.
   std::set<std::string> constants = {};
-  // Float initializers without a dimension that are parameters: a temperature that is learnt. They become states.
+  // Float initializers that are parameters, whatever the file says of them: a temperature that is learnt, which has no
+  // dimension. They become states, those too that no node uses.
   std::set<std::string> states = {};
 };
 
@@ -59,8 +60,8 @@ struct ImportedModel {
   // file draws at random, the graph has the states of core/random.h.
   Graph graph;
 
-  // The initial value of each state but those of core/random.h, which start at 0: of the float initializers that the
-  // graph uses the ImportOptions::states, and those that are parameters or running statistics. PyTorch's exporter says
+  // The initial value of each state but those of core/random.h, which start at 0: of the ImportOptions::states, and of
+  // the float initializers that the graph uses and that are parameters or running statistics. PyTorch's exporter says
   // in a file which are parameters, buffers and constants; where nothing is said, those with at least one dimension are
   // parameters, but for ImportOptions::constants and for single elements that PyTorch's exporter computed ("val_67").
   // The others are constants, as integers are; what only sets an attribute (a shape, the bounds of Clip) is folded

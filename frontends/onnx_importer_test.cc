@@ -182,6 +182,7 @@ TEST(OnnxImporterTest, InitializersThatOnlySetAttributesAreNoStates) {
 TEST(OnnxImporterTest, ScalarsThatAreNamedAreStates) {
   ModelProto model = EmptyModel();
   AddInitializer(model, "temperature", Tensor::Scalar(DType::kF32, 3));
+  AddInitializer(model, "unused", Tensor::Scalar(DType::kF32, 5));
   AddInitializer(model, "count", Tensor::Of<int64_t>({1}, {8}));
   AddNode(model, "Mul", {"x", "temperature"}, {"scaled"});
   AddNode(model, "Reshape", {"scaled", "count"}, {"y"});
@@ -194,6 +195,11 @@ TEST(OnnxImporterTest, ScalarsThatAreNamedAreStates) {
   ASSERT_TRUE(named.ok()) << named.status();
   EXPECT_EQ(named->parameters.at("temperature"), Tensor::Scalar(DType::kF32, 3));
   EXPECT_TRUE(named->graph.FindInput("temperature")->is_state);
+  EXPECT_EQ(named->graph.FindInput("unused"), nullptr);
+  const auto all = import({"temperature", "unused"});
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_TRUE(all->graph.FindInput("unused")->is_state);
+  EXPECT_EQ(all->parameters.at("unused"), Tensor::Scalar(DType::kF32, 5));
   EXPECT_THAT(named->constants, testing::IsEmpty());
   EXPECT_THAT(ErrorOf(import({"t"})), HasSubstr("states: there is no initializer 't'"));
   EXPECT_THAT(ErrorOf(import({"count"})),

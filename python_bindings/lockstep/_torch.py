@@ -52,8 +52,8 @@ def from_torch(
 
         model = ls.from_torch(module, torch.randn(2, 784), dims={"batch": 128}, output_names=["logits"])
 
-    States have the names of the module's parameters (the first one where there are several) and running statistics; all other
-    tensors are constants: parameters that require no gradient, other buffers, attributes, and what `forward` makes. Inputs have the names
+    States have the names of the module's parameters (the first one where there are several; those that `forward` does not use stay
+    what they are) and running statistics; all other tensors are constants: parameters that require no gradient, other buffers, attributes, and what `forward` makes. Inputs have the names
     of the parameters of `forward`. Nothing is folded or fused on the way, so that batch normalisation can be trained. What a file cannot say is an error, so that a training step is that of
     PyTorch: gradients of one's own, hooks, parameters that share elements, buffers that change in `forward`. What has no gradient
     by `detach()`, `.data`, `no_grad()` or `padding_idx` has none here.
@@ -199,6 +199,7 @@ def _export_once(
         if finds_batch and (constant := _name_batch(program, extents)):
             raise _NotFree(*constant)
         _name_as_pytorch_does(program, module)
+        _keep_unused(program, module)
         note_options(program)
         resize_as_pytorch_does(type(module).__name__, program, place_of)
         if dynamic_shapes is None:
@@ -230,7 +231,7 @@ def to_torch(executable: Executable, module: torch.nn.Module) -> None:
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for name, tensor in _tensors(module):
         if name in executable.state:
-            value = torch.tensor(executable.state[name])
+            value = _as_tensor(executable.state[name], tensor.dtype)
             if value.shape != tensor.shape:
                 raise Error(f"to_torch: {name} is {list(tensor.shape)}, the state {list(value.shape)}")
             values[name] = value
@@ -242,6 +243,15 @@ def to_torch(executable: Executable, module: torch.nn.Module) -> None:
         for name, tensor in _tensors(module):
             if name in values:
                 tensor.copy_(values[name])
+
+
+def _as_tensor(state: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """A copy of the state of a parameter of that dtype. Neither NumPy nor torch.tensor() has bfloat16, which goes by its bits."""
+    import torch
+
+    if dtype != torch.bfloat16 or state.dtype.itemsize != 2:
+        return torch.tensor(state)
+    return torch.tensor(state.view(np.int16)).view(dtype)
 
 
 def _torch(function: str) -> Any:
@@ -267,6 +277,19 @@ def _name_as_pytorch_does(program: torch.onnx.ONNXProgram, module: torch.nn.Modu
         value = program.model.graph.initializers.get(name)
         if value is not None:
             value.name = canonical
+
+
+def _keep_unused(program: torch.onnx.ONNXProgram, module: torch.nn.Module) -> None:
+    """Parameters that `forward` does not use are parameters of the program too, which never change."""
+    import onnx_ir as ir
+    from onnx_ir.tensor_adapters import TorchTensor
+
+    graph = program.model.graph
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.is_floating_point() and name not in graph.initializers:
+            tensor = TorchTensor(parameter.detach(), name)
+            value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+            graph.register_initializer(value)
 
 
 def _statistics(module: torch.nn.Module) -> set[str]:

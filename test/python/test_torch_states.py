@@ -1,0 +1,94 @@
+"""Parameters of PyTorch modules as states, and back by to_torch()."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+from test_errors import raises
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+LOSS = ls.loss.softmax_cross_entropy("logits", "label")
+
+
+def model_of(module: nn.Module, x: torch.Tensor) -> ls.Graph:
+    return ls.from_torch(module, x, dims={"batch": x.shape[0]}, output_names=["logits"])
+
+
+def zero(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Makes zeros of all parameters, and returns what they were."""
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    return before
+
+
+def test_a_module_that_does_not_fit_stays_as_it_was() -> None:
+    module, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)), torch.randn(6, 4)
+    exe = ls.compile(ls.train_step(model_of(module, x), LOSS, ls.optim.SGD(0.1)))
+    module.extra = nn.Linear(2, 2)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with raises("the executable has no state extra.weight, which is a parameter of Sequential"):
+        ls.to_torch(exe, module)
+    narrow = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    with raises("1.weight is [2, 4], the state [3, 4]"):
+        ls.to_torch(exe, narrow)
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_a_parameter_without_a_dimension_is_trained() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.scale = nn.Linear(3, 4), nn.Parameter(torch.tensor(0.5))
+            self.fixed = nn.Parameter(torch.tensor(2.0), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.fc(x) * self.scale * self.fixed).square().mean()
+
+    module, x = Scaled(), torch.randn(4, 3)
+    model = ls.from_torch(module, x, dims={"batch": 4}, output_names=["y"])
+    assert model.constants == ["fixed"]
+    exe = ls.compile(ls.train_step(model, ls.loss.result("y"), ls.optim.SGD(0.1)))
+    exe(x=x)
+    module(x).backward()
+    expected = module.scale.item() - 0.1 * module.scale.grad.item()
+    ls.to_torch(exe, module)
+    assert module.scale.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_forward_does_not_use_is_a_state_that_stays() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 3), nn.Linear(2, 2, dtype=torch.bfloat16)
+            self.scale = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x)
+
+    module, x = Half(), torch.randn(6, 4)
+    exe = ls.compile(ls.train_step(model_of(module, x), LOSS, ls.optim.AdamW(0.1, weight_decay=0.5)))
+    exe(x=x, label=np.arange(6) % 3)
+    before = zero(module)
+    ls.to_torch(exe, module)
+    for name, parameter in module.named_parameters():
+        assert torch.equal(parameter, before[name]) == (not name.startswith("used")), name
+
+
+@pytest.mark.parametrize("has_ml_dtypes", [True, False])
+def test_bfloat16_goes_back_by_its_bits(has_ml_dtypes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = nn.Linear(3, 4).to(torch.bfloat16), torch.randn(4, 3, dtype=torch.bfloat16)
+    exe = ls.compile(model_of(module, x))
+    if not has_ml_dtypes:
+        monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    before = zero(module)
+    ls.to_torch(exe, module)
+    for name, parameter in module.named_parameters():
+        assert torch.equal(parameter, before[name]), name
