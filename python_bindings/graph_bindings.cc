@@ -123,6 +123,7 @@ Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const passes::
     step.values.insert_or_assign(name, value);
     std::erase(step.constants, name);
   }
+  passes::DropConstants(step.graph, spec.frozen, step.constants);
   ThrowIfError(passes::MakeTrainStep(step.graph, spec));
   for (const std::string& name : passes::StatesTrainedBy(step.graph)) {
     const auto value = step.values.find(name);

@@ -33,6 +33,10 @@ bool MatchesAState(const Graph& graph, const std::string& pattern) {
                      [&](const Input& input) { return input.is_state && Matches(pattern, input.name()); });
 }
 
+bool MatchesOneOf(const std::vector<std::string>& names, const std::string& pattern) {
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return Matches(pattern, name); });
+}
+
 std::string NamesOfStates(const Graph& graph) {
   std::string names;
   for (const Input& input : graph.inputs()) {
@@ -228,13 +232,17 @@ std::vector<std::string> StatesTrainedBy(const Graph& graph) {
   return names;
 }
 
+void DropConstants(const Graph& graph, std::vector<std::string>& frozen, const std::vector<std::string>& constants) {
+  std::erase_if(frozen, [&](const std::string& pattern) {
+    return !MatchesAState(graph, pattern) && MatchesOneOf(constants, pattern);
+  });
+}
+
 absl::StatusOr<std::map<std::string, Tensor>> ConstantsToStates(Graph& graph, const std::vector<std::string>& patterns,
                                                                 const std::vector<std::string>& constants) {
   std::map<std::string, Tensor> values;
   for (const std::string& pattern : patterns) {
-    bool matches = MatchesAState(graph, pattern);
-    for (size_t i = 0; i < constants.size() && !matches; ++i) matches = Matches(pattern, constants[i]);
-    if (matches) continue;
+    if (MatchesAState(graph, pattern) || MatchesOneOf(constants, pattern)) continue;
     ErrorStream error = NotFound() << "trained: nothing in graph @" << graph.name() << " is named '" << pattern
                                    << "' or matches it; its states are " << NamesOfStates(graph);
     for (size_t i = 0; i < constants.size(); ++i) error << (i ? ", " : "; its constants are ") << constants[i];

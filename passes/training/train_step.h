@@ -64,6 +64,9 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec);
 // The states that an optimizer updates, in order.
 std::vector<std::string> StatesTrainedBy(const Graph& graph);
 
+// Takes out of `frozen` the patterns that match no state but one of `constants`: a constant is not trained as it is.
+void DropConstants(const Graph& graph, std::vector<std::string>& frozen, const std::vector<std::string>& constants);
+
 // Makes states of constants, so that they can be trained: of those values in `constants` whose names match a pattern
 // that matches no state. Returns what they held, by name. An error if a pattern matches neither a state nor a constant.
 absl::StatusOr<std::map<std::string, Tensor>> ConstantsToStates(Graph& graph, const std::vector<std::string>& patterns,

@@ -56,7 +56,8 @@ def from_torch(
     what they are) and running statistics; all other tensors are constants: parameters that require no gradient, other buffers, attributes, and what `forward` makes. Inputs have the names
     of the parameters of `forward`. Nothing is folded or fused on the way, so that batch normalisation can be trained. What a file cannot say is an error, so that a training step is that of
     PyTorch: gradients of one's own, hooks, parameters that share elements, buffers that change in `forward`. What has no gradient
-    by `detach()`, `.data`, `no_grad()` or `padding_idx` has none here.
+    by `detach()`, `.data`, `no_grad()` or `padding_idx` has none here. A network whose weights the program sets itself, such as a moving
+    average of another, keeps `requires_grad` and is detached in `forward`: its parameters are states, `exe.state[name] = value`.
 
     Args:
       module: in the mode, training or evaluation, that its parts are to be imported in.
@@ -400,8 +401,14 @@ def _quiet() -> Iterator[None]:
 
 def _reason(error: BaseException) -> str:
     """The first line of the innermost cause, since what is around it is about the exporter, and the place in the module."""
+    import torch
+
+    place = ""
     while error.__cause__ is not None:
         error = error.__cause__
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if isinstance(node := frame.f_locals.get("node"), torch.fx.Node):  # which the exporter translates
+                place = f" (at {place_of(node)})"
     text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
     if type(error).__name__ == "GuardOnDataDependentSymNode":
         text = f"forward decides by the values of a tensor, which no graph can: {text}"
@@ -410,4 +417,6 @@ def _reason(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.name == "forward" and not frame.filename.startswith("<") and not is_of_torch(frame.filename)
     ]
-    return f"{text} (at {Path(forwards[-1].filename).name}:{forwards[-1].lineno} in forward)" if forwards else text
+    return (
+        f"{text} (at {Path(forwards[-1].filename).name}:{forwards[-1].lineno} in forward)" if forwards else text + place
+    )

@@ -46,6 +46,16 @@ def test_the_reason_comes_first_and_the_rest_is_the_context(capfd: pytest.Captur
     assert capfd.readouterr() == ("", "")
 
 
+def test_an_operator_that_the_exporter_does_not_have_is_named_with_its_line() -> None:
+    class Distances(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cdist(x, 2 * x, p=3)
+
+    place = line_of(Distances, "cdist").replace("(", "(at ")
+    with raises("torch cannot export Distances: DispatchError: No ONNX function found for", "_cdist_forward", place):
+        ls.from_torch(Distances(), torch.randn(4, 4))
+
+
 def test_a_program_that_fails_so_ends_with_a_few_lines(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=False)

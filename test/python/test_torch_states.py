@@ -92,3 +92,47 @@ def test_bfloat16_goes_back_by_its_bits(has_ml_dtypes: bool, monkeypatch: pytest
     ls.to_torch(exe, module)
     for name, parameter in module.named_parameters():
         assert torch.equal(parameter, before[name]), name
+
+
+def test_what_is_frozen_in_pytorch_can_be_named_frozen_too() -> None:
+    module, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)), torch.randn(6, 4)
+    module[0].requires_grad_(False)
+    model = model_of(module, x)
+    assert sorted(model.constants) == ["0.bias", "0.weight"]
+    for frozen in ["0.weight", "0.*", "*.bias"]:
+        step = ls.train_step(model, LOSS, ls.optim.SGD(0.1), frozen=[frozen])
+        exe = ls.compile(step)
+        exe(x=x, label=np.arange(6) % 3)
+        changed = {name for name in exe.state if not np.array_equal(exe.state[name], model.initial_value(name))}
+        assert changed == ({"1.weight"} if frozen == "*.bias" else {"1.weight", "1.bias"}), frozen
+    with raises("frozen: no state of graph @main_graph is named '2.*'"):
+        ls.train_step(model, LOSS, ls.optim.SGD(0.1), frozen=["2.*"])
+
+
+def test_a_network_that_follows_another_is_set_by_the_program() -> None:
+    class Follows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.online, self.target = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.online(x) - self.target(x).detach()).square().mean()
+
+    torch.manual_seed(3)
+    module, x = Follows(), torch.randn(6, 4)
+    model = ls.from_torch(module, x, dims={"batch": 6}, output_names=["y"])
+    exe = ls.compile(ls.train_step(model, ls.loss.result("y"), ls.optim.SGD(0.1)))
+    optimizer = torch.optim.SGD(module.online.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = module(x)
+        loss.backward()
+        optimizer.step()
+        assert exe(x=x)["loss"] == pytest.approx(loss.item(), abs=1e-6)
+        for name in ("weight", "bias"):
+            online, target = module.get_parameter(f"online.{name}"), module.get_parameter(f"target.{name}")
+            target.data.lerp_(online.data, 0.25)
+            state = exe.state[f"target.{name}"]
+            exe.state[f"target.{name}"] = state + 0.25 * (exe.state[f"online.{name}"] - state)
+    for name, parameter in module.named_parameters():
+        np.testing.assert_allclose(exe.state[name], parameter.detach(), atol=1e-6, err_msg=name)
