@@ -102,7 +102,7 @@ def test_what_is_frozen_in_pytorch_can_be_named_frozen_too() -> None:
     for frozen in ["0.weight", "0.*", "*.bias"]:
         step = ls.train_step(model, LOSS, ls.optim.SGD(0.1), frozen=[frozen])
         exe = ls.compile(step)
-        exe(x=x, label=np.arange(6) % 3)
+        exe(input=x, label=np.arange(6) % 3)
         changed = {name for name in exe.state if not np.array_equal(exe.state[name], model.initial_value(name))}
         assert changed == ({"1.weight"} if frozen == "*.bias" else {"1.weight", "1.bias"}), frozen
     with raises("frozen: no state of graph @main_graph is named '2.*'"):
