@@ -286,7 +286,7 @@ absl::StatusOr<Call> CallOf(const Graph& graph, const Loss& loss, const LossSpec
             rows};
   if (!loss.elements && rows)
     return InvalidArgument() << call.what() << ", which the model reduces itself, over rows that pad, too; uneven "
-                             << "needs a loss that knows which rows are there";
+                             << "needs a loss that knows which rows are there, and uneven=False takes full batches";
   return call;
 }
 

@@ -108,7 +108,7 @@ def _choices(name: str, metric: Any, loss: Loss) -> list[tuple[str, list[str], l
 def evaluate(executable: Executable, batches: Iterable[Any]) -> dict[str, float]:
     """See Executable.evaluate."""
     totals = Totals(executable.graph)
-    for results in calls(executable, totals.uneven, _by_name(executable, totals.inputs, batches)):
+    for results in calls(executable, totals.uneven, _by_name(executable, totals, batches)):
         totals.add(results)
     return totals.results()
 
@@ -123,13 +123,19 @@ def calls(
         yield from (executable(**batch) for batch in batches)
 
 
-def _by_name(executable: Executable, names: list[str], batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def _by_name(executable: Executable, totals: Totals, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
     """The batches by the names of inputs; what reading one meets, the other ranks hear of, which wait for this one."""
     try:
         if not isinstance(batches, Iterable):
             raise Error(f"evaluate: batches is {batches!r}, expected batches, such as those of lockstep.data.batches")
         for batch in batches:
-            yield by_name("evaluate", names, batch)
+            named = by_name("evaluate", totals.inputs, batch)
+            if "rows" in named and not totals.uneven:
+                raise Error(
+                    "evaluate: a batch comes with rows, of which some may pad, and the program is of uneven=False, which takes full "
+                    'batches; lockstep.data.batches(last="drop") gives those alone'
+                )
+            yield named
     except Exception as error:
         world = executable._world()
         if world.size > 1:

@@ -259,6 +259,8 @@ def test_full_batches_of_models_that_compute_their_loss_or_whose_rows_see_each_o
         return exe.evaluate((rows,) for (rows,) in ls.data.batches(x, size=4, world=world))
 
     assert run_in_threads(2, body) == [{"loss": pytest.approx(28)}] * 2  # 2 * the mean of 6 and 22
+    with pytest.raises(ls.Error, match="of uneven=False, which takes full batches; .*last=.drop.. gives those alone"):
+        ls.compile(program, threads=1).evaluate(ls.data.batches(x, size=4, last="pad"))
     with pytest.raises(
         ls.Error, match="reduce_sum %1 mixes the rows of a batch, .*; uneven=False takes full batches alone"
     ):
