@@ -588,17 +588,7 @@ add(
 add("log_cosh", lambda x: (x + F.softplus(-2 * x) - math.log(2)).mean(), ZERO)
 
 # Where ours is another than PyTorch's: the first number that differs, and how many do. The list may only become shorter.
-# `python test/python/test_torch_kinks.py` prints it.
-#
-# - Files do not show what these were, as the exporter wrote other functions: adaptive_max_pool (amax), embedding_bag (ReduceMax in a loop),
-#   multi_margin_loss (clamp_min), entr and xlog1py (where), logcumsumexp (its maximum is that of the whole row),
-#   scaled_dot_product_attention (a mask of -3.4e38 instead of -inf: a row that sees nothing sees all alike).
-# - binary_cross_entropy: PyTorch divides by max(x (1 - x), 1e-12). Ours is the derivative of the logarithms, 0 where they are limited. With
-#   a sigmoid before it both are 0 there.
-# - topk: PyTorch's order of equal elements is not that of their places, and is promised nowhere.
-# - norm(p) for p < 1: the gradient of |x| ** p at 0 is infinite; PyTorch leaves it out.
-# - Where PyTorch has NaN, ours may be finite: kl_div, xlogy, logaddexp, nanmean. Of x / norm at 0 the value is NaN in both.
-# - det of a singular matrix: ours is right. fmod by 0, powers of -0.0, atan2 of -0.0: other infinities, or the other end of the circle.
+# `python test/python/test_torch_kinks.py` prints it, and docs/frameworks.md has the reasons.
 DIFFERS: dict[str, str] = {
     "fmod by 0": "gradient of operand 1[0] nan, PyTorch -inf; 2 in all",
     "topk": "gradient[8] 2, PyTorch 0; 7 in all",
