@@ -410,11 +410,14 @@ def _reason(error: BaseException) -> str:
             if isinstance(node := frame.f_locals.get("node"), torch.fx.Node):  # which the exporter translates
                 place = f" (at {place_of(node)})"
     text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    if type(error).__name__ == "GuardOnDataDependentSymNode":
+    frames = traceback.extract_tb(error.__traceback__)
+    if any(frame.name == "_detect_is_causal_mask" for frame in frames):
+        text = "torch looks whether a mask is the causal one; is_causal=True, or False, beside it says so"
+    elif type(error).__name__ == "GuardOnDataDependentSymNode":
         text = f"forward decides by the values of a tensor, which no graph can: {text}"
     forwards = [
         frame
-        for frame in traceback.extract_tb(error.__traceback__)
+        for frame in frames
         if frame.name == "forward" and not frame.filename.startswith("<") and not is_of_torch(frame.filename)
     ]
     return (

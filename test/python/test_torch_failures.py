@@ -56,6 +56,21 @@ def test_an_operator_that_the_exporter_does_not_have_is_named_with_its_line() ->
         ls.from_torch(Distances(), torch.randn(4, 4))
 
 
+def test_a_mask_that_may_be_the_causal_one() -> None:
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.encoder(x, mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1]))
+
+    with raises(
+        "torch cannot export Encoder: torch looks whether a mask is the causal one; is_causal=True", "(at test_"
+    ):
+        ls.from_torch(Encoder(), torch.randn(2, 3, 8))
+
+
 def test_a_program_that_fails_so_ends_with_a_few_lines(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=False)
