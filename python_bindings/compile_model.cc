@@ -150,7 +150,10 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
                               "Give compile the same on all ranks."));
   const bool is_alone = options.servers && !options.servers->synchronous;
   RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable), executor, is_alone));
-  return CheckReplicas(*loaded.executor, communicator);
+  const absl::Status replicas = CheckReplicas(*loaded.executor, communicator);
+  if (replicas.code() != absl::StatusCode::kFailedPrecondition) return replicas;
+  return FailedPrecondition() << replicas.message() << "; ranks that draw their weights need one seed, as by "
+                              << "torch.manual_seed(), or those of rank 0: from_torch(..., world=world)";
 }
 
 }  // namespace lockstep::python

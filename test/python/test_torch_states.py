@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lockstep as ls
+from ranks import run_in_threads
 from test_errors import raises
 
 torch = pytest.importorskip("torch")
@@ -61,6 +62,16 @@ def test_a_parameter_without_a_dimension_is_trained() -> None:
     expected = module.scale.item() - 0.1 * module.scale.grad.item()
     ls.to_torch(exe, module)
     assert module.scale.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_ranks_that_draw_other_weights_are_told_of_seeds() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, 4)
+    steps = [ls.train_step(model_of(nn.Linear(4, 3), x), LOSS, ls.optim.SGD(0.1)) for _ in range(2)]
+    for result in run_in_threads(2, lambda world: ls.compile(steps[world.rank], world=world)):
+        message = str(result)
+        assert "differs between rank 0 and rank 1; ranks that draw their weights need one seed" in message
+        assert "torch.manual_seed()" in message and "from_torch(..., world=world)" in message
 
 
 def test_what_forward_does_not_use_is_a_state_that_stays() -> None:
