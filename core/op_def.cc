@@ -206,6 +206,18 @@ absl::StatusOr<std::vector<TensorType>> OpDef::InferTypes(std::span<const Tensor
   return std::move(context.results());
 }
 
+std::string_view PrecisionRuleName(PrecisionRule rule) {
+  switch (rule) {
+    case PrecisionRule::kFull: return "f32";
+    case PrecisionRule::kLow: return "16 bits";
+    case PrecisionRule::kInside: return "f32 inside";
+    case PrecisionRule::kFollows: return "follows";
+    case PrecisionRule::kWritten: return "as written";
+  }
+  LOCKSTEP_CHECK(false) << "precision rule " << static_cast<int>(rule);
+  __builtin_unreachable();
+}
+
 const std::vector<OpTraitName>& AllOpTraits() {
   static const std::vector<OpTraitName> names = {
       {kElementwise, "elementwise"},

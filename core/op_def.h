@@ -290,6 +290,7 @@ class OpDef {
   // operands. Whoever computes such a number keeps it within the range.
   OpDef& OrOperand();
   OpDef& Trait(OpTrait trait) { return traits_ |= trait, *this; }
+  OpDef& Precision(PrecisionRule rule) { return precision_ = rule, *this; }  // without this, kFull
   // A movement of one operand: result element i is the operand's element at this map of i. Loops then fuse the op by
   // themselves.
   OpDef& MovesFrom(MoveFn fn) { return index_map_ = std::move(fn), Trait(kMovement); }
@@ -343,6 +344,7 @@ class OpDef {
   const AttributeDef* FindAttribute(std::string_view name) const;
   const std::vector<ConstraintDef>& constraints() const { return constraints_; }
   bool has_trait(OpTrait trait) const { return (traits_ & trait) != 0; }
+  PrecisionRule precision() const { return precision_; }
   const MoveFn& index_map() const { return index_map_; }  // empty for an op that is not MovesFrom; see IndexMapOf
   const CountFn& count() const { return count_; }         // empty for an op that is not Counts; see CountOf
   // Whether each result element is one of the one operand, of which others can say where it is.
@@ -378,6 +380,7 @@ class OpDef {
   std::vector<AttributeDef> attributes_;
   std::vector<ConstraintDef> constraints_;
   uint32_t traits_ = 0;
+  PrecisionRule precision_ = PrecisionRule::kFull;
   MoveFn index_map_;
   CountFn count_;
   std::optional<ReduceKind> reduction_;

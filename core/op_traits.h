@@ -43,4 +43,18 @@ struct OpTraitName {
 };
 const std::vector<OpTraitName>& AllOpTraits();
 
+// In which precision an op of f32 computes where a step is trained in mixed precision (passes/training/precision.h),
+// after the lists of PyTorch's autocast: of those for CUDA and for CPU that for CUDA, as models are mostly written for
+// it. What follows there because it is on no list follows here.
+enum class PrecisionRule {
+  kFull,     // operands and results of f32
+  kLow,      // operands and results of 16 bits
+  kInside,   // computes in f32; the first result has the precision of the first operand, the others are f32
+  kFollows,  // the precision of the operands
+  kWritten,  // results of the dtype that is written in the program
+};
+
+// "16 bits", "f32", ...: the word that docs/precision.md has for it.
+std::string_view PrecisionRuleName(PrecisionRule rule);
+
 }  // namespace lockstep

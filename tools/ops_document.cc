@@ -38,6 +38,7 @@ std::string OpSection(const OpDef& op) {
   for (const OpDef::ConstraintDef& constraint : op.constraints())
     text += "- (" + constraint.id + ") " + constraint.text + "\n";
   if (const std::string traits = Traits(op); !traits.empty()) text += "- Traits: " + traits + "\n";
+  text += "- Mixed precision: " + std::string(PrecisionRuleName(op.precision())) + "\n";
   text += op.vjp() ? "- Has a gradient\n" : "- No gradient: " + op.no_gradient() + "\n";
   for (const OptimizerName& name : op.optimizer().names) text += "- Users ask for it as `" + name.name + "`\n";
   if (op.decompose()) text += "- Decomposes into simpler ops where a target has no kernel\n";

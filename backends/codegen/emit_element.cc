@@ -1,7 +1,7 @@
 #include "backends/codegen/emit_element.h"
 
-#include <algorithm>
-#include <iterator>
+#include <string_view>
+#include <unordered_map>
 
 #include "backends/loops/loop_info.h"
 #include "llvm/IR/Intrinsics.h"
@@ -251,8 +251,13 @@ const Row* FindRow(std::string_view op) {
        [](ElementEmitter& e, const Node& n, DType,
           Arguments a) { return e.RandomBits(a[0], a[1], a[2], n.attr<int64_t>("stream"), n.attr<int64_t>("word")); }},
   };
-  const auto* row = std::find_if(std::begin(kRows), std::end(kRows), [op](const Row& row) { return row.op == op; });
-  return row == std::end(kRows) ? nullptr : row;
+  static const auto by_op = [] {
+    std::unordered_map<std::string_view, const Row*> rows;
+    for (const Row& row : kRows) rows.emplace(row.op, &row);
+    return rows;
+  }();
+  const auto it = by_op.find(op);
+  return it == by_op.end() ? nullptr : it->second;
 }
 
 }  // namespace

@@ -31,7 +31,6 @@ class ModuleCompiler {
   void Prepare(llvm::Module& module) const;  // sets the target's data layout and triple, before anything is emitted
   absl::StatusOr<std::unique_ptr<llvm::MemoryBuffer>> Compile(llvm::Module& module);
   absl::StatusOr<std::string> CompileToText(llvm::Module& module);
-  const llvm::TargetMachine& target_machine() const { return *machine_; }
 
  private:
   void VerifyAndOptimize(llvm::Module& module);

@@ -75,7 +75,7 @@ absl::StatusOr<Program> cpu::LowerGraph(const Graph& graph, const Target& target
   FirstRefusals refusals(graph);
   for (const Node& node : graph.nodes()) {
     const bool is_here = c.builder().part().Computes(node), is_first = refusals.Contain(node);
-    if (is_here && !c.IsDone(&node)) RETURN_IF_ERROR(EmitNode(node, c));
+    if (is_here) RETURN_IF_ERROR(EmitNode(node, c));
     if (is_here && is_first) c.builder().MarkRefusal();
   }
   absl::StatusOr<Program> program = c.builder().Finish([&](Value value) { return c.RowMajorOf(*value.node, value); });

@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "backends/backend.h"
@@ -68,10 +67,6 @@ class EmitContext {
     return builder_.Add(node, std::move(kernel), std::move(reads), std::move(writes));
   }
 
-  // Marks a node whose work another node's kernel has done: it is skipped.
-  void MarkDone(const Node* node) { done_.insert(node); }
-  bool IsDone(const Node* node) const { return done_.contains(node); }
-
   // What max pooling keeps for its gradient: where the maxima were, and whether it took x channels-last or row-major.
   struct Maxima {
     int storage = -1;
@@ -93,7 +88,6 @@ class EmitContext {
   std::vector<Graph> loop_bodies_;
   std::vector<std::shared_ptr<LoopCode>> loops_;
   std::map<std::string, dnnl::memory::desc, std::less<>> descs_;  // by shape, dtype and layout name
-  std::unordered_set<const Node*> done_;
   std::unordered_map<const Node*, Maxima> maxima_;
 };
 

@@ -241,6 +241,7 @@ const OpDef& AttentionOp() {
           .Infer(InferAttention)
           .Eval(ops::EvalAttention)
           .Flops(AttentionFlops)
+          .Precision(PrecisionRule::kLow)
           .Vjp(AttentionVjp)
           .Decompose(ops::DecomposeAttention)
           .Place(ops::PlaceAttention);

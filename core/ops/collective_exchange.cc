@@ -179,6 +179,7 @@ const OpDef& AllToAllOp() {
           .Constraint("C4", "the result is not too large")
           .Infer(InferAllToAll)
           .EvalAcrossRanks(EvalAllToAll)
+          .Precision(PrecisionRule::kFollows)
           .Vjp(AllToAllVjp)
           .Place(PlaceAllToAll);
   return def;
@@ -200,6 +201,7 @@ const OpDef& CollectivePermuteOp() {
           .Constraint("C4", "no rank is twice a source, or twice a target")
           .Infer(InferPermute)
           .EvalAcrossRanks(EvalPermute)
+          .Precision(PrecisionRule::kFollows)
           .Vjp(PermuteVjp)
           .Place(PlacePermute);
   return def;
@@ -229,6 +231,7 @@ const OpDef& CollectiveGatherOp() {
             return c.SetResult(std::move(whole));
           })
           .EvalAcrossRanks(EvalGatherAcrossRanks)
+          .Precision(PrecisionRule::kFollows)
           .Vjp([](VjpContext& c) { TransposeTo("collective_scatter", c); })
           .Place(PlaceGatherAcrossRanks);
   return def;
@@ -258,6 +261,7 @@ const OpDef& CollectiveScatterOp() {
             return c.SetResult(std::move(slice));
           })
           .EvalAcrossRanks(EvalScatterAcrossRanks)
+          .Precision(PrecisionRule::kFollows)
           .Vjp([](VjpContext& c) { TransposeTo("collective_gather", c); })
           .Place(PlaceScatterAcrossRanks);
   return def;

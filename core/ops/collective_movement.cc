@@ -166,6 +166,7 @@ const OpDef& CollectiveBroadcastOp() {
                                  return c.SetResult(c.operand(0));
                                })
                                .EvalAcrossRanks(EvalCollectiveBroadcast)
+                               .Precision(PrecisionRule::kFollows)
                                .Vjp(CollectiveBroadcastVjp)
                                .Place(PlaceCollectiveBroadcast);
   return def;
@@ -198,6 +199,7 @@ const OpDef& AllGatherOp() {
             return c.SetResults(std::move(wholes));
           })
           .EvalAcrossRanks(EvalAllGather)
+          .Precision(PrecisionRule::kFollows)
           .Vjp(AllGatherVjp)
           .Place(PlaceAllGather);
   return def;
@@ -223,6 +225,7 @@ const OpDef& ShardOp() {
             return c.SetResult(std::move(slice));
           })
           .EvalAcrossRanks(EvalShard)
+          .Precision(PrecisionRule::kFollows)
           .Vjp(ShardVjp)
           .Place(PlaceShard);
   return def;
@@ -246,6 +249,7 @@ const OpDef& PartsOp() {
           .Constraint("C3", "that extent is the size of axis; of a rank's own types it is 1")
           .Infer(InferParts)
           .Eval(EvalParts)
+          .Precision(PrecisionRule::kFollows)
           .NoGradient("it is for what comes after gradients")
           .Place(PlaceParts);
   return def;
@@ -263,6 +267,7 @@ const OpDef& AxisIndexOp() {
                                  return c.SetResult(DType::kI64, Shape());
                                })
                                .EvalAcrossRanks(EvalAxisIndex)
+                               .Precision(PrecisionRule::kWritten)
                                .NoGradient("it has no operands")
                                .Place([](PlacementContext& c) {
                                  c.Result(ops::IsOwnAxis(c) ? Placement::Local() : Placement::Replicated());

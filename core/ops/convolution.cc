@@ -350,6 +350,7 @@ const OpDef& ConvolutionOp() {
           .Infer(InferConvolution)
           .Eval(EvalConvolution)
           .Flops([](const Node& node) { return ConvolutionFlops(node.type(), node.operand(1).type()); })
+          .Precision(PrecisionRule::kLow)
           .Vjp(ConvolutionVjp)
           .Place([](PlacementContext& c) { PlaceForm(c, kX, kFilter, kY); });
   return def;
@@ -373,6 +374,7 @@ const OpDef& ConvolutionGradInputOp() {
           .Infer(InferConvolutionGradInput)
           .Eval(EvalConvolutionGradInput)
           .Flops([](const Node& node) { return ConvolutionFlops(node.operand(1).type(), node.operand(0).type()); })
+          .Precision(PrecisionRule::kLow)
           .Vjp(ConvolutionGradInputVjp)
           .Place([](PlacementContext& c) { PlaceForm(c, kFilter, kY, kX); });
   return def;
@@ -396,6 +398,7 @@ const OpDef& ConvolutionGradFilterOp() {
           .Infer(InferConvolutionGradFilter)
           .Eval(EvalConvolutionGradFilter)
           .Flops([](const Node& node) { return ConvolutionFlops(node.operand(1).type(), node.type()); })
+          .Precision(PrecisionRule::kLow)
           .Vjp(ConvolutionGradFilterVjp)
           .Place([](PlacementContext& c) { PlaceForm(c, kX, kY, kFilter); });
   return def;

@@ -144,6 +144,7 @@ OpDef Arithmetic(const char* name, const char* doc, ops::Linearity linearity = o
       .Operand("x")
       .Operand("y")
       .Trait(kElementwise)
+      .Precision(PrecisionRule::kFollows)
       .Constraint("C1", "x and y have the same type")
       .Constraint("C2", "x and y are not bool")
       .Infer([](InferContext& c) -> absl::Status {
@@ -311,6 +312,7 @@ const OpDef& PowOp() {
           })
           .Trait(kRefuses)
           .Refuses(RefuseDivisionByZero)
+          .Precision(PrecisionRule::kFull)
           .Vjp(PowVjp);
   return def;
 }

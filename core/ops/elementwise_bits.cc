@@ -27,6 +27,7 @@ OpDef Logic(const char* name, const char* doc) {
   return OpDef(name)
       .Doc(doc)
       .Trait(kElementwise)
+      .Precision(PrecisionRule::kFollows)
       .Constraint("C1", "the operands are bool or integers, of the same type")
       .Infer([](InferContext& c) -> absl::Status {
         RETURN_IF_ERROR(ops::CheckSameTypes(c, "C1"));
@@ -115,6 +116,7 @@ OpDef Shift(const char* name, const char* doc) {
       .Operand("x")
       .Operand("y")
       .Trait(kElementwise)
+      .Precision(PrecisionRule::kFollows)
       .Constraint("C1", "x and y have the same type")
       .Constraint("C2", "x and y are integers")
       .Infer([](InferContext& c) -> absl::Status {

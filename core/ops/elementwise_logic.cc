@@ -124,6 +124,7 @@ const OpDef& CompareOp() {
                                .Constraint("C2", "direction is one of eq, ne, lt, le, gt, ge")
                                .Infer(InferCompare)
                                .Eval(EvalCompare)
+                               .Precision(PrecisionRule::kFollows)
                                .NoGradient("its result is bool")
                                .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
   return def;
@@ -141,6 +142,7 @@ const OpDef& SelectOp() {
                                .Constraint("C2", "condition is bool, of the shape of yes")
                                .Infer(InferSelect)
                                .Eval(EvalSelect)
+                               .Precision(PrecisionRule::kFollows)
                                .Vjp([](VjpContext& c) {
                                  const Value condition = c.operand(0), g = c.grad(), zero = c.b().SplatLike(0.0, g);
                                  c.Contribute(1, c.b().Select(condition, g, zero));
@@ -167,6 +169,7 @@ const OpDef& WithinOp() {
           .Refuses(RefuseOutside)
           .Infer(InferWithin)
           .Eval(EvalWithin)
+          .Precision(PrecisionRule::kFollows)
           .NoGradient("it is of integers")
           .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
   return def;
@@ -188,6 +191,7 @@ const OpDef& ConvertOp() {
             c.result() = c.operand(0).Converted(c.result().dtype());
             return absl::OkStatus();
           })
+          .Precision(PrecisionRule::kWritten)
           .Vjp([](VjpContext& c) {
             // Between floats it is the identity. What comes from integers has nothing to pass a
             // gradient on to.

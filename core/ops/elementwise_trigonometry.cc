@@ -59,6 +59,7 @@ const OpDef& TanOp() {
                                .Trait(kHeavy)
                                .F32Error(1)
                                .Domain(ops::Between(-1.2, 1.2))
+                               .Precision(PrecisionRule::kFull)
                                .Vjp([](VjpContext& c) { Times(c, OnePlusSquare(c.b(), c.result())); });
   return def;
 }
@@ -70,6 +71,7 @@ const OpDef& AsinOp() {
                                .Trait(kHeavy)
                                .F32Error(1)
                                .Domain(ops::Between(-kNearOne, kNearOne))
+                               .Precision(PrecisionRule::kFull)
                                .Vjp([](VjpContext& c) { Times(c, c.b().Rsqrt(OneMinusSquare(c.b(), c.operand(0)))); });
   return def;
 }
@@ -82,6 +84,7 @@ const OpDef& AcosOp() {
           .Trait(kHeavy)
           .F32Error(1)
           .Domain(ops::Between(-kNearOne, kNearOne))
+          .Precision(PrecisionRule::kFull)
           .Vjp([](VjpContext& c) { Times(c, c.b().Neg(c.b().Rsqrt(OneMinusSquare(c.b(), c.operand(0))))); });
   return def;
 }
@@ -101,6 +104,7 @@ const OpDef& SinhOp() {
   static const OpDef def = Unary("sinh", "The hyperbolic sine of x.", [](double x) { return std::sinh(x); })
                                .Trait(kHeavy)
                                .F32Error(1)
+                               .Precision(PrecisionRule::kFull)
                                .Vjp([](VjpContext& c) { Times(c, c.b().Unary("cosh", c.operand(0))); });
   return def;
 }
@@ -110,6 +114,7 @@ const OpDef& CoshOp() {
   static const OpDef def = Unary("cosh", "The hyperbolic cosine of x.", [](double x) { return std::cosh(x); })
                                .Trait(kHeavy)
                                .F32Error(1)
+                               .Precision(PrecisionRule::kFull)
                                .Vjp([](VjpContext& c) { Times(c, c.b().Unary("sinh", c.operand(0))); });
   return def;
 }

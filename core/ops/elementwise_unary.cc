@@ -65,6 +65,7 @@ const OpDef& ExpOp() {
                                "exp", "e to the power x.", [](double x) { return std::exp(x); }, nullptr)
                                .Trait(kHeavy)
                                .F32Error(2)
+                               .Precision(PrecisionRule::kFull)
                                .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Mul(c.grad(), c.result())); });
   return def;
 }
@@ -76,6 +77,7 @@ const OpDef& LogOp() {
                                .Trait(kHeavy)
                                .F32Error(2)
                                .Domain(From(0.2))
+                               .Precision(PrecisionRule::kFull)
                                .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Div(c.grad(), c.operand(0))); });
   return def;
 }
@@ -88,6 +90,7 @@ const OpDef& Log1pOp() {
           .Trait(kHeavy)
           .F32Error(3)
           .Domain(From(-0.8))
+          .Precision(PrecisionRule::kFull)
           .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Div(c.grad(), c.b().AddScalar(c.operand(0), 1.0))); });
   return def;
 }
@@ -110,6 +113,7 @@ const OpDef& RsqrtOp() {
           "rsqrt", "1 over the square root of x.", [](double x) { return 1.0 / std::sqrt(x); }, nullptr)
           .F32Error(2)
           .Domain(From(0.2))
+          .Precision(PrecisionRule::kFull)
           .Vjp([](VjpContext& c) {  // -g r^3 / 2
             Builder& b = c.b();
             const Value r = c.result();

@@ -246,6 +246,7 @@ const OpDef& GatherOp() {
           .Constraint("C6", "when it runs: every index is in [-n, n), n the extent of dim")
           .Infer(InferGather)
           .Eval(EvalGather)
+          .Precision(PrecisionRule::kFollows)
           .Vjp(GatherVjp)
           .Place(PlaceGather);
   return def;

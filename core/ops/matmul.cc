@@ -192,6 +192,7 @@ const OpDef& MatMulOp() {
           .Infer(InferMatMul)
           .Eval(EvalMatMul)
           .Flops(MatMulFlops)
+          .Precision(PrecisionRule::kLow)
           .Vjp(MatMulVjp)
           .Place(PlaceMatMul);
   return def;

@@ -452,6 +452,7 @@ const OpDef& BatchNormInferenceOp() {
           .Trait(kOpaque)
           .Infer(InferBatchNormInference)
           .Eval(EvalBatchNormInference)
+          .Precision(PrecisionRule::kInside)
           .Vjp(BatchNormInferenceVjp)
           .Decompose(DecomposeBatchNormInference)
           .Place(PlaceBatchNormInference);
@@ -472,6 +473,7 @@ const OpDef& BatchNormTrainingOp() {
           .Trait(kOpaque)
           .Infer(InferBatchNormTraining)
           .Eval(EvalBatchNormTraining)
+          .Precision(PrecisionRule::kInside)
           .Vjp(BatchNormTrainingVjp)
           .Decompose(DecomposeBatchNormTraining)
           .Place(PlaceBatchNormTraining);
@@ -495,6 +497,7 @@ const OpDef& BatchNormGradOp() {
           .Trait(kOpaque)
           .Infer(InferBatchNormGrad)
           .Eval(EvalBatchNormGrad)
+          .Precision(PrecisionRule::kInside)
           .NoGradient("second derivatives of batch normalisation are not needed by any optimizer here")
           .Decompose(DecomposeBatchNormGrad)
           .Place(PlaceBatchNormGrad);

@@ -150,6 +150,7 @@ const OpDef& PushOp() {
           .Constraint("C4", "what is synchronous has no max_staleness")
           .Infer(InferPush)
           .EvalAcrossRanks(EvalPush)
+          .Precision(PrecisionRule::kWritten)
           .NoGradient("updates are where differentiation ends")
           .Place(PlacePush)
           .Decompose(DecomposePush);
@@ -176,6 +177,7 @@ const OpDef& PullOp() {
           .Infer(InferPull)
           .Eval(EvalPull)
           .Flops(PullFlops)
+          .Precision(PrecisionRule::kWritten)
           .NoGradient("updates are where differentiation ends")
           .Place(PlacePull)
           .Decompose(DecomposePull);

@@ -236,6 +236,7 @@ const OpDef& MaxPoolOp() {
                                .Infer(InferPool)
                                .Eval(EvalMaxPool)
                                .Flops(PoolFlopsOfResult)
+                               .Precision(PrecisionRule::kFollows)
                                .Vjp(MaxPoolVjp)
                                .Place(PlacePool);
   return def;
@@ -253,6 +254,7 @@ const OpDef& MaxPoolGradOp() {
           .Infer(InferMaxPoolGrad)
           .Eval(EvalMaxPoolGrad)
           .Flops(PoolFlopsOfGradient)
+          .Precision(PrecisionRule::kFollows)
           .NoGradient("second derivatives of max_pool need a gather at the maxima, which is not an op")
           .Place(PlacePool);
   return def;
@@ -266,6 +268,7 @@ const OpDef& AvgPoolOp() {
                                .Infer(InferPool)
                                .Eval(EvalAvgPool)
                                .Flops(PoolFlopsOfResult)
+                               .Precision(PrecisionRule::kFollows)
                                .Vjp(AvgPoolVjp)
                                .Place(PlaceAvgPool);
   return def;
@@ -286,6 +289,7 @@ const OpDef& AvgPoolGradOp() {
                                .Infer(InferAvgPoolGrad)
                                .Eval(EvalAvgPoolGrad)
                                .Flops(PoolFlopsOfGradient)
+                               .Precision(PrecisionRule::kFollows)
                                .Vjp(AvgPoolGradVjp)
                                .Place(PlaceAvgPool);
   return def;

@@ -77,6 +77,7 @@ const OpDef& RandomBitsOp() {
           .Constraint("C4", "word is 0, 1, 2 or 3")
           .Infer(InferRandomBits)
           .Eval(EvalRandomBits)
+          .Precision(PrecisionRule::kWritten)
           .NoGradient("its operands are integers")
           .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
   return def;
@@ -100,6 +101,7 @@ const OpDef& DropoutOp() {
           .Constraint("C2", "ratio is f32[] or f64[]")
           .Infer(InferDropout)
           .Eval(EvalDropout)
+          .Precision(PrecisionRule::kFollows)
           .Vjp([](VjpContext& c) {
             if (c.grad(0)) c.Contribute(0, c.grad(0));
           })

@@ -135,6 +135,7 @@ const OpDef& ReduceMaxOp() {
                 "The largest element of x over dims; NaN if there is one; over nothing -inf or the lowest integer. "
                 "The gradient is shared equally among equal largest elements.",
                 ReduceKind::kMax)
+          .Precision(PrecisionRule::kFollows)
           .Vjp(ExtremumVjp);
   return def;
 }
@@ -146,6 +147,7 @@ const OpDef& ReduceMinOp() {
                 "The smallest element of x over dims; NaN if there is one; over nothing inf or the highest integer. "
                 "The gradient is shared equally among equal smallest elements.",
                 ReduceKind::kMin)
+          .Precision(PrecisionRule::kFollows)
           .Vjp(ExtremumVjp);
   return def;
 }

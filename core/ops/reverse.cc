@@ -71,6 +71,7 @@ const OpDef& ReverseOp() {
           .Constraint("C1", "dims are dimensions of x, strictly increasing")
           .Infer(InferReverse)
           .Eval(EvalReverse)
+          .Precision(PrecisionRule::kFollows)
           .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Reverse(c.grad(), c.attr<Ints>("dims"))); })
           .Place(PlaceReverse);
   return def;

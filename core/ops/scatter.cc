@@ -202,6 +202,7 @@ const OpDef& ScatterOp() {
           .Constraint("C8", "when it runs: every index is in [-n, n), n the extent of dim")
           .Infer(InferScatter)
           .Eval(EvalScatter)
+          .Precision(PrecisionRule::kFollows)
           .Vjp(ScatterVjp)
           .Place(PlaceScatter);
   return def;

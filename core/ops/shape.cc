@@ -219,6 +219,7 @@ const OpDef& ConstantOp() {
                                  c.result() = c.attr<Tensor>("value");
                                  return absl::OkStatus();
                                })
+                               .Precision(PrecisionRule::kWritten)
                                .NoGradient("it has no operands")
                                .Place([](PlacementContext& c) { c.Result(Placement::Replicated()); });
   return def;
@@ -239,6 +240,7 @@ const OpDef& IotaOp() {
                                .Constraint("C3", "dtype is not bool")
                                .Infer(InferIota)
                                .Eval(EvalIota)
+                               .Precision(PrecisionRule::kWritten)
                                .NoGradient("it has no operands")
                                .Place(PlaceIota);
   return def;
@@ -261,6 +263,7 @@ const OpDef& ReshapeOp() {
             c.result() = c.operand(0).Reshaped(c.result().shape());
             return absl::OkStatus();
           })
+          .Precision(PrecisionRule::kFollows)
           .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Reshape(c.grad(), c.operand(0).shape())); })
           .Place(PlaceReshape);
   return def;
@@ -277,6 +280,7 @@ const OpDef& TransposeOp() {
           .Constraint("C1", "permutation is a permutation of the dimensions of x")
           .Infer(InferTranspose)
           .Eval(EvalTranspose)
+          .Precision(PrecisionRule::kFollows)
           .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Transpose(c.grad(), Inverse(c.attr<Ints>("permutation")))); })
           .Place(PlaceTranspose);
   return def;
@@ -302,6 +306,7 @@ const OpDef& BroadcastOp() {
           .Constraint("C3", "dimension i of x has the extent of dimension dims[i] of shape")
           .Infer(InferBroadcast)
           .Eval(EvalBroadcast)
+          .Precision(PrecisionRule::kFollows)
           .Vjp(BroadcastVjp)
           .Place(PlaceBroadcast);
   return def;

@@ -215,6 +215,7 @@ const OpDef& ConcatOp() {
                                .Constraint("C3", "the result is not too large")
                                .Infer(InferConcat)
                                .Eval(EvalConcat)
+                               .Precision(PrecisionRule::kFollows)
                                .Vjp(ConcatVjp)
                                .Place(PlaceConcat);
   return def;
@@ -235,6 +236,7 @@ const OpDef& SliceOp() {
                                .Constraint("C3", "stride is at least 1")
                                .Infer(InferSlice)
                                .Eval(EvalSlice)
+                               .Precision(PrecisionRule::kFollows)
                                .Vjp(SliceVjp)
                                .Place(PlaceSlice);
   return def;
@@ -255,6 +257,7 @@ const OpDef& PadOp() {
           .Constraint("C3", "the result is not too large")
           .Infer(InferPad)
           .Eval(EvalPad)
+          .Precision(PrecisionRule::kFollows)
           .Vjp(PadVjp)
           .Place(PlacePad);
   return def;

@@ -164,7 +164,8 @@ const OpDef& ArgMaxOp() {
   static const OpDef def = Arg("argmax",
                                "The position of the largest element along dim, the first if there are several; NaN "
                                "counts as the largest.",
-                               /*smallest=*/false);
+                               /*smallest=*/false)
+                               .Precision(PrecisionRule::kFollows);
   return def;
 }
 
@@ -173,7 +174,8 @@ const OpDef& ArgMinOp() {
   static const OpDef def = Arg("argmin",
                                "The position of the smallest element along dim, the first if there are several; NaN "
                                "counts as the smallest.",
-                               /*smallest=*/true);
+                               /*smallest=*/true)
+                               .Precision(PrecisionRule::kFollows);
   return def;
 }
 
@@ -196,6 +198,7 @@ const OpDef& TopKOp() {
           .Constraint("C3", "x is not bool")
           .Infer(InferTopK)
           .Eval(EvalTopK)
+          .Precision(PrecisionRule::kFollows)
           .Vjp(TopKVjp)
           .Place(PlaceTopK);
   return def;

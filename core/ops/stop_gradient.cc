@@ -25,6 +25,7 @@ const OpDef& StopGradientOp() {
             c.result() = c.operand(0);
             return absl::OkStatus();
           })
+          .Precision(PrecisionRule::kFollows)
           .NoGradient("gradients end there; what it is computed from takes no part in training by this way")
           .Place([](PlacementContext& c) { ops::PlaceElementwise(c, ops::Linearity::kAll); })
           .Decompose([](DecomposeContext& c) -> std::vector<Value> { return {c.operand(0)}; });

@@ -25,6 +25,7 @@ OpDef Unary(const char* name, const char* doc, FloatFunction on_floats, IntegerF
       .Doc(doc)
       .Operand("x")
       .Trait(kElementwise)
+      .Precision(PrecisionRule::kFollows)
       .Constraint("C1", integers ? "x is of a float or a signed integer dtype" : "x is of a float dtype")
       .Infer([integers](InferContext& c) -> absl::Status {
         const bool ok = IsFloat(c.dtype(0)) || (integers && IsInteger(c.dtype(0)) && IsSigned(c.dtype(0)));

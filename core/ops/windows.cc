@@ -227,6 +227,7 @@ const OpDef& WindowsOp() {
           .Constraint("C5", "the result is not too large")
           .Infer(InferWindows)
           .Eval(EvalWindows)
+          .Precision(PrecisionRule::kFollows)
           .Vjp(WindowsVjp)
           .Place(PlaceWindows);
   return def;

@@ -11,7 +11,6 @@
 #include "core/builder.h"
 #include "core/op_def.h"
 #include "passes/optimize/dce.h"
-#include "passes/training/precision_rules.h"
 
 namespace lockstep::passes {
 namespace {
@@ -187,7 +186,7 @@ class Lowering {
   }
 
   absl::Status Visit(Node& node) {
-    const PrecisionRule rule = PrecisionRuleOf(node.op());
+    const PrecisionRule rule = node.op().precision();
     if (rule == PrecisionRule::kWritten) return Replace(node, Operands(node));
     if (!IsOnF32(node)) return Replace(node, InFull(node));
     switch (rule) {

@@ -31,8 +31,8 @@
 
 namespace lockstep::passes {
 
-// Lowers what the model computes in f32 to `low`, f16 or bf16, as the rules say (precision_rules.h). Ops on anything
-// but f32, and what a model converts itself, stay as they are written.
+// Lowers what the model computes in f32 to `low`, f16 or bf16, as the blocks of the ops say (PrecisionRule in
+// core/op_traits.h). Ops on anything but f32, and what a model converts itself, stay as they are written.
 //
 // Which precision an op that follows has: that of its widest operand, where what comes of states and constants alone
 // does not count, but for constants that are not finite in 16 bits. With such an operand it is computed in f32, of

@@ -160,6 +160,18 @@ TEST(OpTraits, WhatKeepsTheOrderIsTheSameMemory) {
   });
 }
 
+// `wide_result` rounds a sum of products once: another rule than kLow would round around it. Optimizers are f32.
+TEST(OpTraits, PrecisionsOfSumsThatRoundOnceAndOfOptimizers) {
+  for (const OpDef* op : AllOps()) {
+    if (op->FindAttribute("wide_result") != nullptr) {
+      EXPECT_EQ(op->precision(), PrecisionRule::kLow) << op->name();
+    }
+    if (op->has_trait(kOptimizer)) {
+      EXPECT_EQ(op->precision(), PrecisionRule::kFull) << op->name();
+    }
+  }
+}
+
 TEST(OpTraits, MovementsComputeNothing) {
   ForRowsOf(Has(kMovement), [](const OpDef&, const Evaluated& row) {
     std::set<std::string> known;
