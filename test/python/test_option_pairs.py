@@ -1,0 +1,122 @@
+"""Every pair of options of compile: the step learns what it does on one rank, or the error names both options."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+from ranks import run_in_threads
+
+RANKS, BATCH, STEPS = 2, 8, 3
+MODEL = """graph @mlp(%x: f32[8,16] split(0), state %w1: f32[16,16], state %w2: f32[16,4]) -> (logits: f32[8,4]) {
+  %1 = matmul %x, %w1 : f32[8,16]
+  %2 = relu %1 : f32[8,16]
+  %3 = matmul %2, %w2 : f32[8,4]
+  return %3
+}"""
+
+# A value of each option that is another than its default, by itself in order. `isa` holds for the whole process,
+# GPUs are asked for in test_fake_cuda.py, and servers that nothing refuses need a job of workers: test_parameter_server.py.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mesh data": {"mesh": {"data": RANKS}},
+    "mesh stage": {"mesh": {"stage": RANKS}},
+    "mesh and split": {"mesh": {"data": 1, "model": RANKS}, "split": {"w1": {"model": 1}}},
+    "split": {"split": {"w1": {"data": 0}}},
+    "placements": {"placements": {"w*": ls.split(0, "data")}},
+    "shard_optimizer": {"shard_optimizer": True},
+    "shared_weights": {"shared_weights": True},
+    "threads": {"threads": 2},
+    "strategy": {"strategy": "parameter_server"},
+    "asynchronous": {"strategy": "parameter_server", "asynchronous": True},
+    "max_staleness": {"strategy": "parameter_server", "asynchronous": True, "max_staleness": 1},
+    "bigarray_bound": {"strategy": "parameter_server", "bigarray_bound": 10},
+    "bucket_bytes": {"bucket_bytes": 64},
+    "buckets": {"buckets": "a report"},
+    "wire bf16": {"wire": "bf16"},
+    "wire int8": {"wire": "int8"},
+    "factors": {"factors": True},
+    "optimize": {"optimize": False},
+    "replicated": {"replicated": True},
+    "check_every": {"check_every": 1},
+    "tf32": {"tf32": True},
+    "tune": {"tune": True},
+    "memory_limit": {"memory_limit": 1 << 24},
+    "profile": {"profile": True},
+}
+ELSEWHERE = {"graph", "backend", "world", "isa"}
+
+
+def step_of(options: Mapping[str, Any]) -> ls.Graph:
+    micro_batches = 2 if "stage" in options.get("mesh", {}) else 1
+    loss = ls.loss.softmax_cross_entropy("logits", "label")
+    return ls.train_step(ls.parse(MODEL), loss, ls.optim.SGD(0.1, momentum=0.9), accumulate=micro_batches)
+
+
+def losses_of(options: dict[str, Any], world: ls.Communicator) -> list[float]:
+    random = np.random.default_rng(0)
+    weights = {"w1": random.standard_normal((16, 16)) / 4, "w2": random.standard_normal((16, 4)) / 4}
+    exe = ls.compile(step_of(options), world=world, **{"threads": 1, **options})
+    for name, value in weights.items():
+        exe.state[name] = value.astype(np.float32)
+    is_shared = options.get("mesh", {"data": world.size}).get("data", 1) == world.size
+    share = (
+        slice(BATCH // world.size * world.rank, BATCH // world.size * (world.rank + 1)) if is_shared else slice(None)
+    )
+    losses = []
+    for _ in range(STEPS):
+        x, label = random.standard_normal((BATCH, 16)).astype(np.float32), random.integers(0, 4, BATCH)
+        losses.append(float(exe(x=x[share], label=label[share])["loss"]))
+    return losses
+
+
+@pytest.fixture(scope="module")
+def reports() -> list[ls.Report]:
+    def report(world: ls.Communicator) -> ls.Report:
+        exe = ls.compile(step_of({}), world=world, threads=1)
+        exe(x=np.ones((BATCH // RANKS, 16), np.float32), label=np.zeros(BATCH // RANKS, np.int64))
+        return exe.report()
+
+    return run_in_threads(RANKS, report)
+
+
+def test_each_option_is_here() -> None:
+    here = {name for options in OPTIONS.values() for name in options}
+    assert here == set(inspect.signature(ls.compile).parameters) - ELSEWHERE
+
+
+@pytest.mark.parametrize("first", OPTIONS)
+def test_a_pair_works_as_on_one_rank_or_the_error_names_both(first: str, reports: list[ls.Report]) -> None:
+    expected = losses_of({}, ls.Communicator.single())
+    outcomes = {"works": 0, "refused": 0}
+    for second in itertools.dropwhile(lambda name: name != first, OPTIONS):
+        if second != first and OPTIONS[first].keys() & OPTIONS[second].keys():
+            continue
+        options = OPTIONS[first] | OPTIONS[second]
+
+        def body(world: ls.Communicator, options: dict[str, Any] = options) -> list[float]:
+            given = options | ({"buckets": reports[world.rank]} if "buckets" in options else {})
+            return losses_of(given, world)
+
+        for found in run_in_threads(RANKS, body):
+            if isinstance(found, list):
+                np.testing.assert_allclose(found, expected, rtol=2e-4 if "wire" in options else 2e-6, err_msg=second)
+            elif "strategy" in options and "this world is of the transport" in str(found):
+                assert isinstance(found, ls.Error)  # servers, and nothing that they do not go with
+            else:
+                assert isinstance(found, ls.Error) and first != second, (first, second, found)
+                assert all(name.split()[0] in str(found) for name in (_named(first), _named(second))), found
+        outcomes["works" if isinstance(found, list) else "refused"] += 1
+    assert sum(outcomes.values()) > 0
+
+
+def _named(options: str) -> str:
+    """What an error calls the options: servers by the strategy, a mesh with stages by them."""
+    return {"mesh stage": "stage", "mesh and split": "mesh"}.get(
+        options, "strategy" if "strategy" in OPTIONS[options] else options
+    )
