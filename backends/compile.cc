@@ -36,34 +36,6 @@ absl::StatusOr<Mesh> RemainingMesh(const Graph& graph, const Mesh& mesh) {
   return Mesh();
 }
 
-// Whether some input or state is split along the axis.
-bool IsShared(const Graph& graph, const std::string& axis) {
-  return std::any_of(graph.inputs().begin(), graph.inputs().end(),
-                     [&](const Input& input) { return !input.value.placement(axis).is_replicated(); });
-}
-
-// Ranks along an axis that get the same inputs and hold the same states compute the same as often as there are ranks,
-// and share nothing: seldom what is meant.
-absl::Status CheckInputsAreShared(const Graph& graph, const Mesh& mesh) {
-  std::string inputs, first;
-  for (const Input& input : graph.inputs()) {
-    if (!input.is_data()) continue;
-    if (first.empty()) first = input.name();
-    inputs += (inputs.empty() ? "" : ", ") + input.name() + " " + input.value.type().ToString();
-  }
-  if (inputs.empty()) return absl::OkStatus();
-  for (const MeshAxis& axis : mesh.axes()) {
-    if (axis.size < 2 || axis.name == kStageAxis || IsShared(graph, axis.name)) continue;
-    return InvalidArgument() << "graph @" << graph.name() << " is compiled for " << axis.size << " ranks along axis "
-                             << axis.name << ", and none of its inputs is split over them: " << inputs
-                             << "; every rank would get the same and compute the same. Say which dimension is the "
-                             << "batch when the model is loaded, by dims={\"" << first << ":0\": 128} or split={\""
-                             << first << "\": 0}; or which weights the ranks share, by split={\"fc1.weight\": {\""
-                             << axis.name << "\": 0}}, or that it is meant, by replicated=True, when it is compiled";
-  }
-  return absl::OkStatus();
-}
-
 // Pushes and pulls are steps where there are servers, and elsewhere what they mean.
 bool IsOfServers(const Node& node) { return node.Is("push") || node.Is("pull"); }
 
@@ -112,11 +84,8 @@ absl::Status CheckStages(const Graph& graph, const Mesh& mesh, const CompileOpti
                     "step with SGD(0.0) computes a loss and changes nothing";
   if (!options.rank) return error << "and CompileOptions::rank does not say whose part";
   if (*options.rank < 0 || *options.rank >= mesh.num_ranks()) return error << "for rank " << *options.rank;
-  for (const Input& input : graph.inputs()) {
-    if (!input.is_state || WithoutReplicated(input.placements()).empty()) continue;
-    return error << "and state " << input.name()
-                 << " is split over ranks (split=, placements=, shard_optimizer=), which stages do not do";
-  }
+  if (options.shard_optimizer && !options.shared_weights)
+    return error << "whose ranks have weights of their own, and nothing that shard_optimizer could share";
   if (options.shared_weights) return error << "which ranks of several stages cannot do with shared_weights";
   if (options.wire == "int8") return error << "whose gradients cannot travel with wire=\"int8\"; bf16 can";
   if (options.servers) return error << "whose optimizers strategy=\"parameter_server\" does not move";
@@ -207,7 +176,10 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
     if (!graph.mesh().has_axis(kStageAxis)) pipeline.stages = {.stages = stages, .mesh = mesh};
   }
   RETURN_IF_ERROR(CheckServers(graph, backend, options));
-  if (!options.replicated) RETURN_IF_ERROR(CheckInputsAreShared(graph, mesh));
+  pipeline.ranks = mesh;
+  pipeline.placements = options.placements;
+  pipeline.shard_optimizer = options.shard_optimizer;
+  pipeline.replicated = options.replicated;
   pipeline.servers = options.servers;
   pipeline.wire = options.wire;
   pipeline.factors.operations_per_byte = options.operations_per_byte;

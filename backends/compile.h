@@ -13,6 +13,7 @@
 #include "core/status.h"
 #include "passes/distribute/merge_collectives.h"
 #include "passes/distribute/move_updates_to_servers.h"
+#include "passes/distribute/split_inputs.h"
 #include "passes/pass.h"
 #include "runtime/executable.h"
 
@@ -24,16 +25,19 @@ struct CompileOptions {
   // rank compiles its own part (planning/own_part.h).
   Mesh mesh;
   std::optional<int64_t> rank;  // whose part is compiled, in the mesh; needed where that has stages
-  int threads = 1;              // of a rank
-  std::string isa;              // what kernels may use of the processor, or which GPU they are for (TargetOptions)
-  bool tf32 = false;            // (TargetOptions)
-  bool tune = false;            // (TargetOptions)
+  // Which inputs and states the ranks share, beside what the graph says; patterns are those of the shell.
+  passes::PlacementChoices placements;
+  bool shard_optimizer = false;  // ranks along `data` share what optimizers keep; not with stages
+  int threads = 1;               // of a rank
+  std::string isa;               // what kernels may use of the processor, or which GPU they are for (TargetOptions)
+  bool tf32 = false;             // (TargetOptions)
+  bool tune = false;             // (TargetOptions)
   int64_t bucket_bytes = passes::MergeOptions().max_bytes;  // collectives are merged into buckets of about this size
   std::optional<passes::MeasuredStep> measured;             // MergeOptions::measured; equal on all ranks
   std::string wire;                                         // PipelineOptions::wire
   double operations_per_byte = 0;                           // FactorOptions::operations_per_byte
   // Ranks along the axis `data`, which share memory then, have one copy of the states of which each updates a slice or
-  // nobody anything (planning/share_states.h).
+  // nobody anything (planning/share_states.h): of those that shard_optimizer makes slices of, or placements.
   bool shared_weights = false;  // not with stages
   // Parameter servers update what is trained, instead of each rank. Needs a mesh of the one axis `data`, or none; where
   // it is not synchronous none. For the CPU.

@@ -21,7 +21,6 @@
 #include "core/graph.h"
 #include "core/printer.h"
 #include "core/status.h"
-#include "passes/distribute/split_inputs.h"
 #include "runtime/comm/mpi.h"
 #include "runtime/executor.h"
 
@@ -73,10 +72,7 @@ class Lockstep {
     Graph graph = Get(ParseGraph(Program(world.size(), count)));
     CompileOptions options;
     options.mesh = Mesh({{std::string(kDataAxis), world.size()}});
-    if (shares_states) {
-      const auto splits = passes::SplitsOfOptimizers(graph, options.mesh, std::string(kDataAxis));
-      Check(passes::SplitInputs(graph, splits, options.mesh));
-    }
+    options.shard_optimizer = shares_states;
     backend_ = Get(CreateBackend("cpu"));
     opened_ = Get(backend_->OpenDevice(world));
     Executable executable = Get(Compile(std::move(graph), *backend_, options));

@@ -12,6 +12,7 @@
 #include "passes/distribute/gather_factors.h"
 #include "passes/distribute/merge_collectives.h"
 #include "passes/distribute/move_updates_to_servers.h"
+#include "passes/distribute/split_inputs.h"
 #include "passes/optimize/fuse_elementwise.h"
 #include "passes/pass.h"
 #include "passes/stages/stage_plan.h"
@@ -19,7 +20,11 @@
 namespace lockstep::passes {
 
 struct PipelineOptions {
-  Mesh mesh;  // what the graph is to be distributed over; empty if that is done, or for one rank
+  Mesh ranks;                    // all of them, with the stages
+  PlacementChoices placements;   // which inputs and states the ranks share, beside what the graph says
+  bool shard_optimizer = false;  // ranks along `data` share what optimizers keep
+  bool replicated = false;       // that ranks share nothing, and all compute the same, is meant
+  Mesh mesh;                     // what the graph is to be distributed over; empty if that is done, or for one rank
   std::optional<ServerOptions> servers;  // parameter servers update the variables; null: each rank does
   StageOptions stages;                   // what it is to be cut into then; one stage: nothing
   std::string wire;  // the dtype as which gradients travel between ranks (passes/distribute/wire.h); empty: their own

@@ -1,29 +1,22 @@
 #include "python_bindings/compile_model.h"
 
-#include <algorithm>
 #include <memory>
 #include <sstream>
 #include <utility>
 
-#include "core/op_def.h"
 #include "passes/distribute/gather_factors.h"
 #include "passes/dump.h"
-#include "passes/stages/cut_into_stages.h"
 #include "runtime/agreement.h"
 
 namespace lockstep::python {
 namespace {
 
-absl::Status CheckOptions(const CompileOptions& options, bool shard_optimizer, const ExecutorOptions& executor,
+absl::Status CheckOptions(const CompileOptions& options, const ExecutorOptions& executor,
                           const Communicator& communicator) {
   if (options.bucket_bytes < 1)
     return InvalidArgument() << "compile: bucket_bytes is " << options.bucket_bytes << ", expected at least 1";
   if (executor.check_every < 0)
     return InvalidArgument() << "compile: check_every is " << executor.check_every << ", expected 0 (never) or more";
-  if (shard_optimizer && options.mesh.axis_size(passes::kStageAxis).value_or(1) > 1) {
-    return InvalidArgument() << "compile: " << (options.shared_weights ? "shared_weights" : "shard_optimizer")
-                             << " is not for a mesh with stages, " << options.mesh.ToString();
-  }
   if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
     return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " is of " << options.mesh.num_ranks()
                              << " ranks, and the world has " << communicator.size();
@@ -31,28 +24,11 @@ absl::Status CheckOptions(const CompileOptions& options, bool shard_optimizer, c
   return absl::OkStatus();
 }
 
-// Whether ranks can share what the graph's optimizer keeps: it has to be said before a graph is distributed.
-absl::Status CheckCanShard(const Graph& graph, const char* option) {
-  const std::string data(kDataAxis);
-  if (graph.mesh().axis_size(data).value_or(1) < 2) return absl::OkStatus();
-  const bool keeps = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) {
-    return node.op().has_trait(kOptimizer) && !node.op().optimizer().states.empty();
-  });
-  const bool shares = std::any_of(graph.inputs().begin(), graph.inputs().end(), [&](const Input& input) {
-    return input.is_state && input.value.placement(data).is_split();
-  });
-  if (!keeps || shares) return absl::OkStatus();
-  return InvalidArgument() << "compile: " << option << ": graph @" << graph.name() << " is distributed already, over "
-                           << graph.mesh().ToString()
-                           << ", and what its optimizer keeps is whole on each rank; compile "
-                           << "what distribute() was given, or let distribute() split some of it";
-}
-
 // What makes other programs of the same graph, a line each, as the user gives it.
-std::string OptionsText(const CompileOptions& options, bool shard_optimizer) {
+std::string OptionsText(const CompileOptions& options) {
   const auto flag = [](bool value) { return value ? "True" : "False"; };
   std::ostringstream text;
-  text << "mesh: " << options.mesh.ToString() << "\nshard_optimizer: " << flag(shard_optimizer)
+  text << "mesh: " << options.mesh.ToString() << "\nshard_optimizer: " << flag(options.shard_optimizer)
        << "\nshared_weights: " << flag(options.shared_weights)
        << "\nwire: " << (options.wire.empty() ? "None" : options.wire) << "\nfactors: " << options.operations_per_byte
        << " operations for a byte\nbucket_bytes: " << options.bucket_bytes
@@ -69,23 +45,15 @@ std::string OptionsText(const CompileOptions& options, bool shard_optimizer) {
 
 // What each rank does for itself.
 absl::StatusOr<Executable> CompileFor(const Communicator& communicator, const Backend& backend, const Model& model,
-                                      CompileOptions options, const passes::PlacementChoices& placements,
-                                      bool shard_optimizer, const ExecutorOptions& executor, const std::string& dump) {
-  RETURN_IF_ERROR(CheckOptions(options, shard_optimizer, executor, communicator));
+                                      CompileOptions options, const ExecutorOptions& executor,
+                                      const std::string& dump) {
+  RETURN_IF_ERROR(CheckOptions(options, executor, communicator));
   if (!dump.empty()) {
     const std::string rank = communicator.size() == 1 ? "" : ".rank" + std::to_string(communicator.rank());
     ASSIGN_OR_RETURN(options.debug, passes::DumpTo(dump, model.graph.name() + rank));
   }
   options.rank = communicator.rank();
-  Graph graph = model.graph.Clone();
-  ASSIGN_OR_RETURN(const passes::InputSplits splits, passes::SplitsOf(graph, placements));
-  RETURN_IF_ERROR(passes::SplitInputs(graph, splits, options.mesh));
-  if (shard_optimizer) {
-    RETURN_IF_ERROR(CheckCanShard(graph, options.shared_weights ? "shared_weights" : "shard_optimizer"));
-    const passes::InputSplits of_optimizers = passes::SplitsOfOptimizers(graph, options.mesh, std::string(kDataAxis));
-    RETURN_IF_ERROR(passes::SplitInputs(graph, of_optimizers, options.mesh));
-  }
-  return Compile(std::move(graph), backend, options);
+  return Compile(model.graph.Clone(), backend, options);
 }
 
 // What ranks that have the same program do together; `is_alone`: which each runs without the others. Executor::Load and
@@ -137,17 +105,16 @@ double OperationsPerByte(const Mesh& mesh, const Communicator& communicator) {
 }
 
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
-                            const CompileOptions& options, const passes::PlacementChoices& placements,
-                            bool shard_optimizer, const ExecutorOptions& executor, const std::string& dump) {
+                            const CompileOptions& options, const ExecutorOptions& executor, const std::string& dump) {
   Communicator& communicator = *loaded.communicator;
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(backend_name);
-  absl::StatusOr<Executable> executable =
-      backend.ok() ? CompileFor(communicator, **backend, model, options, placements, shard_optimizer, executor, dump)
-                   : absl::StatusOr<Executable>(backend.status());
+  absl::StatusOr<Executable> executable = backend.ok()
+                                              ? CompileFor(communicator, **backend, model, options, executor, dump)
+                                              : absl::StatusOr<Executable>(backend.status());
   RETURN_IF_ERROR(AgreeOnSuccess(communicator, "compile", executable.status()));
   // Ranks would find that their programs differ, but not why.
-  RETURN_IF_ERROR(AgreeOnText(communicator, "options of compile", OptionsText(options, shard_optimizer),
-                              "Give compile the same on all ranks."));
+  RETURN_IF_ERROR(
+      AgreeOnText(communicator, "options of compile", OptionsText(options), "Give compile the same on all ranks."));
   const bool is_alone = options.servers && !options.servers->synchronous;
   RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable), executor, is_alone));
   const absl::Status replicas = CheckReplicas(*loaded.executor, communicator);

@@ -7,7 +7,6 @@
 
 #include "backends/compile.h"
 #include "core/status.h"
-#include "passes/distribute/split_inputs.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/loaded_executable.h"
 #include "runtime/executor.h"
@@ -23,7 +22,6 @@ double OperationsPerByte(const Mesh& mesh, const Communicator& communicator);
 // Compiles for loaded.communicator, compares the options of the ranks, and loads. All ranks call it. What one of them
 // meets all get as an error; the communicator goes on if that was found before anything was loaded, else it is aborted.
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
-                            const CompileOptions& options, const passes::PlacementChoices& placements,
-                            bool shard_optimizer, const ExecutorOptions& executor, const std::string& dump);
+                            const CompileOptions& options, const ExecutorOptions& executor, const std::string& dump);
 
 }  // namespace lockstep::python

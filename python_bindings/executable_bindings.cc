@@ -101,6 +101,8 @@ std::unique_ptr<LoadedExecutable> CompileModel(
   options.wire = wire;
   options.optimize = optimize;
   options.replicated = replicated;
+  options.placements = placements;
+  options.shard_optimizer = shard_optimizer;
   options.shared_weights = shared_weights;
   options.isa = isa;
   options.tf32 = tf32;
@@ -125,7 +127,7 @@ std::unique_ptr<LoadedExecutable> CompileModel(
   options.mesh = *std::move(of_ranks);
   options.operations_per_byte =
       operations_per_byte ? *operations_per_byte : OperationsPerByte(options.mesh, *loaded->communicator);
-  ThrowIfError(CompileAndLoad(*loaded, model, backend, options, placements, shard_optimizer, executor, dump));
+  ThrowIfError(CompileAndLoad(*loaded, model, backend, options, executor, dump));
   return loaded;
 }
 

@@ -138,7 +138,7 @@ std::pair<nb::dict, std::map<std::string, TensorParts>> GraphParts(const Model& 
 
 template <typename T>
 T Fact(const nb::dict& facts, const char* name) {
-  T fact;
+  T fact{};
   if (!nb::try_cast(facts.get(name, nb::none()), fact)) ThrowIfError(InvalidArgument() << "what it says of " << name);
   return fact;
 }

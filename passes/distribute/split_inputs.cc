@@ -98,6 +98,23 @@ absl::Status CheckHasEffect(const PlacementChoices& choices, size_t position,
                            << "does, such as '" << *other << "'; the first that matches counts";
 }
 
+// Which ranks share what has to be said before a graph is distributed.
+absl::Status CheckCanShard(const Graph& graph) {
+  const std::string data(kDataAxis);
+  if (graph.mesh().axis_size(data).value_or(1) < 2) return absl::OkStatus();
+  const bool keeps = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) {
+    return node.op().has_trait(kOptimizer) && !node.op().optimizer().states.empty();
+  });
+  const bool shares = std::any_of(graph.inputs().begin(), graph.inputs().end(), [&](const Input& input) {
+    return input.is_state && input.value.placement(data).is_split();
+  });
+  if (!keeps || shares) return absl::OkStatus();
+  return InvalidArgument() << "shard_optimizer, or shared_weights, which includes it: graph @" << graph.name()
+                           << " is distributed already, over " << graph.mesh().ToString()
+                           << ", and what its optimizer keeps is whole on each rank; compile "
+                           << "what distribute() was given, or let distribute() split some of it";
+}
+
 }  // namespace
 
 std::vector<std::string> KeptFor(const Graph& graph, const Input& state) {
@@ -166,6 +183,15 @@ absl::Status SplitInputs(Graph& graph, const InputSplits& splits, const Mesh& me
   return absl::OkStatus();
 }
 
+Pass SplitInputs(PlacementChoices choices, Mesh mesh) {
+  const auto split = [choices = std::move(choices), mesh = std::move(mesh)](Graph& graph) -> absl::StatusOr<bool> {
+    ASSIGN_OR_RETURN(const InputSplits splits, SplitsOf(graph, choices));
+    RETURN_IF_ERROR(SplitInputs(graph, splits, mesh));
+    return !splits.empty();
+  };
+  return {"split-inputs", split, Keeps::kEveryValue, /*needs_mesh=*/true};
+}
+
 InputSplits SplitsOfOptimizers(const Graph& graph, const Mesh& mesh, const std::string& axis) {
   InputSplits splits;
   if (!graph.mesh().empty() || !mesh.has_axis(axis)) return splits;
@@ -180,6 +206,17 @@ InputSplits SplitsOfOptimizers(const Graph& graph, const Mesh& mesh, const std::
     }
   }
   return splits;
+}
+
+Pass ShardOptimizers(Mesh mesh) {
+  const auto shard = [mesh = std::move(mesh)](Graph& graph) -> absl::StatusOr<bool> {
+    if (mesh.empty()) return false;
+    RETURN_IF_ERROR(CheckCanShard(graph));
+    const InputSplits splits = SplitsOfOptimizers(graph, mesh, std::string(kDataAxis));
+    RETURN_IF_ERROR(SplitInputs(graph, splits, mesh));
+    return !splits.empty();
+  };
+  return {"shard-optimizers", shard, Keeps::kEveryValue, /*needs_mesh=*/true};
 }
 
 }  // namespace lockstep::passes

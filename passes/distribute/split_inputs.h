@@ -18,6 +18,7 @@
 
 #include "core/graph.h"
 #include "core/status.h"
+#include "passes/pass.h"
 
 namespace lockstep::passes {
 
@@ -35,6 +36,9 @@ absl::StatusOr<InputSplits> SplitsOf(const Graph& graph, const PlacementChoices&
 // Names of the states that a training step keeps for `state`: what its optimizer does, and its average.
 std::vector<std::string> KeptFor(const Graph& graph, const Input& state);
 
+// The pass: what SplitInputs does with what the choices say, for ranks of `mesh`.
+Pass SplitInputs(PlacementChoices choices, Mesh mesh);
+
 // For a graph that is to be distributed over `mesh`, and is not yet. An error names the input and the axis: an input
 // or an axis that does not exist, a dimension that it does not have or that the ranks cannot share evenly.
 absl::Status SplitInputs(Graph& graph, const InputSplits& splits, const Mesh& mesh);
@@ -43,8 +47,11 @@ absl::Status SplitInputs(Graph& graph, const InputSplits& splits, const Mesh& me
 // averages. Each rank then updates a slice of such a state, and the slices are gathered: the first stage of ZeRO
 // (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020). Along the first
 // dimension of the state that the ranks can share evenly, and that is not split along another axis; for one that has
-// none, nothing is shared. Not of what is
-// shared along the axis already. `graph` and `mesh` as for SplitInputs.
+// none, nothing is shared. Not of what is shared along the axis already. `graph` and `mesh` as for SplitInputs.
 InputSplits SplitsOfOptimizers(const Graph& graph, const Mesh& mesh, const std::string& axis);
+
+// The pass: splits so along the axis `data` of the mesh; nothing if that is empty. A graph that is distributed already
+// passes as it is if ranks share some state in it or its optimizer keeps none, and is an error otherwise.
+Pass ShardOptimizers(Mesh mesh);
 
 }  // namespace lockstep::passes
