@@ -202,6 +202,15 @@ def test_ranks_have_as_many_batches_as_they_like() -> None:
         assert found == pytest.approx(expected, rel=1e-5) and found["rows"] == 70
 
 
+@pytest.mark.parametrize("nothing", [{}, slice(0, 0)], ids=["no inputs", "no rows"])
+def test_what_follows_a_batch_without_rows_counts(nothing: Any) -> None:
+    x, labels = (array[:70] for array in MLP.data())
+    exe = ls.compile(ls.evaluation(model_of(MLP), LOSS), threads=1)
+    empty = nothing if isinstance(nothing, dict) else (x[nothing], labels[nothing])
+    found = exe.evaluate([(x[:30], labels[:30]), empty, (x[30:], labels[30:])])
+    assert found == pytest.approx(exe.evaluate([(x, labels)]), rel=1e-5) and found["rows"] == 70
+
+
 def test_ranks_that_share_weights_evaluate_as_one() -> None:
     x, labels = (array[:COUNT] for array in MLP.data())
     expected = evaluated(ls.evaluation(model_of(MLP), LOSS), ls.data.batches(x, labels, size=BATCH, last="pad"))

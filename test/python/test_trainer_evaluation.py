@@ -81,6 +81,20 @@ def test_any_loss_is_evaluated() -> None:
     assert found.evaluate((x, target)) == {"loss": after["loss"]}
 
 
+def test_a_worker_may_have_a_batch_without_rows() -> None:
+    """In its midst on all workers, too: what follows is trained on and evaluated."""
+    x, labels = samples(90)
+    batches = [[(x[:30], labels[:30]), {}, (x[30:48], labels[30:48])], [{}, (x[:0], labels[:0]), (x[48:], labels[48:])]]
+    metrics = {"top3": ls.metrics.Accuracy(k=3)}
+
+    def body(world: ls.Communicator) -> tuple[dict, int, int]:
+        found = trainer(world)
+        return found.evaluate(batches[world.rank], metrics), len(found.fit(batches[world.rank])), found.executable.step
+
+    expected = trainer().evaluate((x, labels), metrics)
+    assert run_in_threads(2, body) == [(pytest.approx(expected, rel=1e-5), 1, 2)] * 2
+
+
 def test_models_whose_rows_see_each_other_are_evaluated_on_full_batches() -> None:
     text = f"""graph @m(%x: f32[{BATCH},12] split(0), state %w: f32[12,5]) -> (logits: f32[{BATCH},5]) {{
   %1 = reverse %x {{dims=[0]}} : f32[{BATCH},12]
