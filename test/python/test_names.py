@@ -36,6 +36,7 @@ MODULE = torch.nn.Sequential(torch.nn.Linear(12, 5))
         ("lockstep.loss", "mse_loss", "mean_squared_error"),
         ("lockstep.loss", "BCEWithLogitsLoss", "binary_cross_entropy_with_logits"),
         ("lockstep.loss", "NLLLoss", "nll"),
+        ("lockstep.loss", "softmax", "softmax_cross_entropy"),
         ("lockstep.optim", "Adamw", "AdamW"),
         ("lockstep.optim", "rmsprop", "RMSprop"),
         ("lockstep.optim", "NAG", "SGD"),
@@ -61,6 +62,9 @@ def test_a_name_that_is_near_to_none() -> None:
     ):
         ls.clip.zebra  # noqa: B018
     assert not hasattr(ls, "__wrapped__")
+    for name in ("entropy", "max"):  # a part of several names, and too short a part of one
+        with pytest.raises(AttributeError, match=rf"^lockstep\.loss has no '{name}'\. There are: "):
+            getattr(ls.loss, name)
 
 
 def test_modules_that_are_imported_by_themselves() -> None:
