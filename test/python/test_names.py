@@ -95,6 +95,7 @@ OPTIONS: list[tuple[Callable[[], Any], str]] = [
     (lambda: ls.metrics.Accuracy(top_k=5), "Accuracy() has no option 'top_k'"),
     (lambda: ls.Checkpoints("folder", keeps=5), "Checkpoints() has no option 'keeps'; is keep meant?"),
     (lambda: ls.optim.SGD(0.1, decay=0.1), "SGD() has no option 'decay'; is weight_decay meant?"),
+    (lambda: ls.optim.Adam(0.1, beta=0.9), "Adam() has no option 'beta'; is beta1 meant?"),
     (lambda: ls.optim.AdamW(0.1, wd=0.1), "AdamW() has no option 'wd'; is weight_decay meant?"),
     (lambda: ls.optim.RMSprop(0.1, rho=0.1), "RMSprop() has no option 'rho'; is alpha meant?"),
     (lambda: ls.loss.softmax_cross_entropy(weight=[1]), "softmax_cross_entropy() has no option 'weight'; is class_weights meant?"),
