@@ -181,6 +181,26 @@ def parameters_that_come_later_are_reduced() -> None:
 
 
 @case
+def parameters_that_come_later_have_their_names() -> None:
+    module = network()
+    module[2].requires_grad_(False)
+    module[3].requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(sgd(module), module.named_parameters())
+    train(module, optimizer, mine)
+    if SIZE == 1:
+        return
+    module[2 if RANK == 0 else 3].requires_grad_(True)
+    errs("rank 0 has parameter 2.weight torch.float32 [8, 16], rank 1 has parameter 3.weight", optimizer.synchronize)
+    module[2].requires_grad_(True)
+    module[3].requires_grad_(False)
+    train(module, optimizer, mine)
+    same_on_all(module.parameters())
+    module(mine(X[0])).sum().backward()
+    errs("the gradient of '2.", lambda: module(mine(X[0])).sum().backward())
+    optimizer.synchronize()
+
+
+@case
 def a_scheduler_made_before_goes_on() -> None:
     def trained(wrap: bool, share: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Module:
         module = network()
