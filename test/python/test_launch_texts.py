@@ -337,6 +337,10 @@ def test_slots_of_a_host_are_added_and_servers_go_round(tmp_path: Path) -> None:
         ),
         (["-n", "1", "--sync-dst-dir", "/d", "x"], "--sync-dst-dir is for --launcher ssh, not for local"),
         (["-n", "1", "-H", "h", "--sync-dst-dir", "d", "x"], "--sync-dst-dir is d, expected a whole path"),
+        (
+            ["-n", "1", "-H", "h", "--sync-dst-dir", "/", "x"],
+            "--sync-dst-dir is /, expected a whole path, from / on, of a",
+        ),
         (["-n", "1", "--image", "i", "x"], "--image is for --launcher kubernetes, not for local"),
         (["-n", "1", "--submit-option=-q", "x"], "--submit-option is for --launcher slurm and sge, not for local"),
         (["-n", "1", "--launcher", "kubernetes", "x"], "--launcher kubernetes: --image says what its containers"),
