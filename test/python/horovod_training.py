@@ -145,6 +145,9 @@ def closures_schedules_and_states() -> None:
             optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert len(calls) == 5
     check_like_whole_batch(module)
+    module(mine(X[0])).sum().backward()
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.zero_grad()  # no gradient is lost by it: the states were loaded after the backward pass
 
 
 class Grows(torch.nn.Module):
