@@ -379,7 +379,7 @@ void BindExecutableCalls(ExecutableClass& executable) {
           "the results of\n"
           "each call. Of a step that `train_step(..., uneven=True)` made. Ranks may have different numbers of batches, "
           "and nobody counts\n"
-          "them before: the call in which no rank has a row ends it. It changes nothing, and is no step.\n\n"
+          "them before. A call in which no rank has a row changes nothing, is no step, and has no result here.\n\n"
           "Args:\n"
           "  batches: the inputs of each call, by name.\n\n"
           "Example:\n"

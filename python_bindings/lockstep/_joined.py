@@ -15,13 +15,28 @@ if TYPE_CHECKING:
 
 def joined(executable: Executable, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, np.ndarray]]:
     """See Executable.joined, where it is checked that the step has the input `rows`."""
-    remaining = iter(batches)
+    remaining, end = iter(batches), object()
     while True:
-        results = executable(**_inputs(executable, next(remaining, {})))
-        if results["rows"] == 0:
-            executable.step -= 1  # no rank had anything: that was no step
+        batch = next(remaining, end)
+        results = executable(**({} if batch is end else _inputs(executable, batch)))
+        if results["rows"] != 0:
+            yield results
+            continue
+        executable.step -= 1  # no rank had anything: that was no step
+        if not _is_any(executable, batch is not end):
             return
-        yield results
+
+
+def _is_any(executable: Executable, own: bool) -> bool:
+    """Whether it is so on any of the ranks that call the program together."""
+    if not _waits_for_others(executable):
+        return own
+    told = executable._world().gather_bytes(b"1" if own else b"", "joined() of an executable")
+    return any(told)
+
+
+def _waits_for_others(executable: Executable) -> bool:
+    return executable._world().size > 1 and executable._program()["mesh"] != "{}"
 
 
 def _inputs(executable: Executable, batch: Any) -> Mapping[str, Any]:
@@ -30,9 +45,8 @@ def _inputs(executable: Executable, batch: Any) -> Mapping[str, Any]:
     error = Error(
         f'joined: a batch is a {type(batch).__name__}, expected inputs by name, such as {{"x": x, "label": label}}'
     )
-    world = executable._world()
-    if world.size > 1 and executable._program()["mesh"] != "{}":
-        world.abort(str(error))  # the other ranks wait for this one
+    if _waits_for_others(executable):
+        executable._world().abort(str(error))
     raise error
 
 

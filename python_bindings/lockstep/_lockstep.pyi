@@ -369,7 +369,7 @@ class Executable:
         """
         Calls with each of this rank's batches, and without rows when they have run out, until all ranks' have; gives the results of
         each call. Of a step that `train_step(..., uneven=True)` made. Ranks may have different numbers of batches, and nobody counts
-        them before: the call in which no rank has a row ends it. It changes nothing, and is no step.
+        them before. A call in which no rank has a row changes nothing, is no step, and has no result here.
 
         Args:
           batches: the inputs of each call, by name.

@@ -111,7 +111,10 @@ class Evaluation:
         return self._program
 
     def _padded(self, batch: Any, uneven: bool) -> Batch:
-        inputs = self._inputs.padded(self._inputs.by_name(batch))
+        named = self._inputs.by_name(batch)
+        if uneven and all(np.shape(array)[:1] == (0,) for array in named.values()):
+            return {}
+        inputs = self._inputs.padded(named)
         if not uneven and not np.all(inputs["rows"]):
             raise Error(
                 f"Trainer: a batch of an evaluation has not {self._inputs.share} rows, and those of this model see each other: it takes "

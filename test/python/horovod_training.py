@@ -145,6 +145,9 @@ def closures_schedules_and_states() -> None:
             optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert len(calls) == 5
     check_like_whole_batch(module)
+    module(mine(X[0])).sum().backward()
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.zero_grad()  # no gradient is lost by it: the states were loaded after the backward pass
 
 
 class Grows(torch.nn.Module):
@@ -178,6 +181,26 @@ def parameters_that_come_later_are_reduced() -> None:
         assert found.grad is not None, name
         same(found, expected, 1e-4)
     same_on_all(ours.parameters())
+
+
+@case
+def parameters_that_come_later_have_their_names() -> None:
+    module = network()
+    module[2].requires_grad_(False)
+    module[3].requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(sgd(module), module.named_parameters())
+    train(module, optimizer, mine)
+    if SIZE == 1:
+        return
+    module[2 if RANK == 0 else 3].requires_grad_(True)
+    errs("rank 0 has parameter 2.weight torch.float32 [8, 16], rank 1 has parameter 3.weight", optimizer.synchronize)
+    module[2].requires_grad_(True)
+    module[3].requires_grad_(False)
+    train(module, optimizer, mine)
+    same_on_all(module.parameters())
+    module(mine(X[0])).sum().backward()
+    errs("the gradient of '2.", lambda: module(mine(X[0])).sum().backward())
+    optimizer.synchronize()
 
 
 @case

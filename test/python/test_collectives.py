@@ -75,8 +75,14 @@ def test_processes(tmp_path: Path) -> None:
 
 def test_bfloat16() -> None:
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
-    for found in run_in_threads(2, lambda world: world.all_reduce(np.array([1.5, 2], bfloat16) * (world.rank + 1))):
-        assert found.dtype == bfloat16 and found.tolist() == [4.5, 6.0]
+    own = np.array([1.5, 2], bfloat16)
+    for call, expected in (
+        (lambda world: world.all_reduce(own * (world.rank + 1)), [4.5, 6.0]),
+        (lambda world: world.broadcast(own * (world.rank + 1), 1), [3.0, 4.0]),
+        (lambda world: world.all_gather(own * (world.rank + 1)), [[1.5, 2.0], [3.0, 4.0]]),
+    ):
+        for found in run_in_threads(2, call):
+            assert found.dtype == bfloat16 and found.tolist() == expected
 
 
 def test_tensors_of_torch() -> None:
@@ -137,6 +143,7 @@ def test_calls_that_differ_name_both_sides(call: Callable[[ls.Communicator], obj
         ),
         (lambda world: world.all_reduce(1, "avg"), "all_reduce: kind is 'avg', expected \"sum\" or"),
         (lambda world: world.broadcast(1, 1), "broadcast: root is 1, expected one of 1 ranks, from 0"),
+        (lambda world: world.broadcast(1, -1), "broadcast: root is -1, expected one of 1 ranks, from 0"),
         (lambda world: world.broadcast(1, 0.5), "broadcast: root is 0.5, expected a whole number"),
     ],
 )

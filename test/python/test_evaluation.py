@@ -199,7 +199,16 @@ def test_ranks_have_as_many_batches_as_they_like() -> None:
         return found
 
     for found in run_in_threads(3, body):
-        assert found == pytest.approx(expected, rel=1e-5) and found["rows"] == 70
+        assert found == pytest.approx(expected, rel=1e-5) and repr(found["rows"]) == "70"
+
+
+@pytest.mark.parametrize("nothing", [{}, slice(0, 0)], ids=["no inputs", "no rows"])
+def test_what_follows_a_batch_without_rows_counts(nothing: Any) -> None:
+    x, labels = (array[:70] for array in MLP.data())
+    exe = ls.compile(ls.evaluation(model_of(MLP), LOSS), threads=1)
+    empty = nothing if isinstance(nothing, dict) else (x[nothing], labels[nothing])
+    found = exe.evaluate([(x[:30], labels[:30]), empty, (x[30:], labels[30:])])
+    assert found == pytest.approx(exe.evaluate([(x, labels)]), rel=1e-5) and found["rows"] == 70
 
 
 def test_ranks_that_share_weights_evaluate_as_one() -> None:
@@ -280,6 +289,7 @@ def test_full_batches_of_models_that_compute_their_loss_or_whose_rows_see_each_o
     ("arguments", "words"),
     [
         ((LOSS, {"loss": ls.metrics.Accuracy()}), "a metric is named 'loss', as a result that is always there"),
+        ((LOSS, {"rows": ls.metrics.Accuracy()}), "a metric is named 'rows', as a result that is always there"),
         ((LOSS, {"matrix": ls.metrics.ConfusionMatrix(3)}), "metric matrix is .*, expected lockstep.metrics.Accuracy.. or one"),
         ((LOSS, [ls.metrics.Accuracy()]), "metrics is .*, expected metrics by name"),
         ((ls.loss.result("logits"), {"a": ls.metrics.Accuracy()}), "metric a: the loss result has no target"),
@@ -296,6 +306,17 @@ def test_losses_and_metrics_that_do_not_fit(arguments: tuple, words: str) -> Non
         ls.evaluation(scores_model(), loss, metrics, uneven=uneven)
 
 
+def test_accuracies_are_of_the_first_of_several_losses() -> None:
+    """It is right for all labels, and the second for none."""
+    x, labels = 9 * np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1, 2]], np.array([0, 1, 2, 0, 1, 2])
+    second = ls.loss.softmax_cross_entropy("logits", "other")
+    for metrics in (None, {"accuracy": ls.metrics.Accuracy()}):
+        exe = with_scale(ls.evaluation(scores_model(), LOSS + second, metrics))
+        assert exe.evaluate([(x, labels, (labels + 1) % 3)])["accuracy"] == 1
+    first_l1 = ls.evaluation(scores_model(), ls.loss.l1("logits", "wanted") + second)
+    assert "accuracy" not in [each.name for each in first_l1.results]
+
+
 def test_other_losses_have_no_metric_of_their_own() -> None:
     for loss in (ls.loss.l1("logits", "w"), ls.loss.softmax_cross_entropy(target="w", soft_targets=True)):
         assert [each.name for each in ls.evaluation(scores_model(), loss).results][0::3] == ["loss", "rows"]
@@ -307,6 +328,7 @@ def test_what_is_wrong_with_a_batch_all_ranks_hear_of() -> None:
     program = ls.evaluation(model_of(MLP), LOSS)
     wrong = {
         "a batch has 1 arrays, expected x, label, and rows where it is padded": (x,),
+        "a batch has 4 arrays, expected x, label, and rows where it is padded": (x, labels, np.float32(labels), x),
         "a batch has no label; the program's inputs are x, label": {"x": x},
         "a batch is a ndarray": x,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import functools
 import json
 import pickle
@@ -15,6 +16,7 @@ import pytest
 
 import lockstep as ls
 from cases import CASES
+from lockstep import _graph_file
 from ranks import run_in_threads
 from test_checkpoint_file import with_header
 from test_errors import raises
@@ -216,6 +218,21 @@ def test_a_function_of_ones_own_is_in_no_file_but_can_be_pickled(tmp_path: Path)
     assert not list(tmp_path.iterdir())
     for each in (through_pickle(step, tmp_path), through_copy(step, tmp_path)):
         assert each._schedules == {"optimizer/learning_rate": own_schedule}
+
+
+def test_a_file_appears_complete_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, model = tmp_path / "one.graph", ls.load_onnx(MLP.model, dims={"batch": 4})
+
+    def begin(out: Any, *rest: Any) -> None:
+        out.write(b"a part of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    model.save(path)
+    with monkeypatch.context() as patch, raises(f"{path}: No space left"):
+        patch.setattr(_graph_file, "write_tensors", begin)
+        model.with_dims(batch=2).save(path)
+    assert str(ls.load_graph(path)) == str(model)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_files_that_are_no_graphs(tmp_path: Path) -> None:

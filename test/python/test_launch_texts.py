@@ -124,6 +124,17 @@ def test_the_interface_reaches_all_who_talk(
     assert " ".join(f"-x {name}={interface}" for name in names) in text
 
 
+def test_no_card_may_be_named_whatever_the_environment_says() -> None:
+    environment = {**ALLOWED, "DMLC_INTERFACE": "eth1"}
+    assert dry_run("-n", "1", "--interface", "", "train", environment=environment) == dry_run("-n", "1", "train")
+
+
+def test_a_value_may_be_empty_or_that_of_the_environment() -> None:
+    environment = {**ALLOWED, "A": "1", "B": "2 3"}
+    text = dry_run("-n", "1", "--env", "A=", "--env", "B", "train", environment=environment)
+    assert " -x A= -x 'B=2 3' -n 1 " in text
+
+
 def test_who_names_a_card_for_one_of_them_is_right() -> None:
     text = dry_run("-n", "1", "--interface", "ib0", "--env", "UCX_NET_DEVICES=mlx5_0:1", "train")
     assert "-x UCX_NET_DEVICES=mlx5_0:1" in text
@@ -137,12 +148,17 @@ def test_what_a_role_is_given_goes_before_what_all_are_given() -> None:
     assert "A=1" not in worker + server
 
 
-def test_what_is_passed_on_is_named_once_and_not_of_another_job() -> None:
-    environment = {**ALLOWED, "PATH": "/bin", "LOCKSTEP_WORKERS": "7", "LOCKSTEP_TRACE": "t"}
-    arguments = ("-n", "1", "--launcher", "mpi", "--env", "LOCKSTEP_TRACE=u", "train")
-    assert dry_run(*arguments, environment=environment).endswith(
-        "--bind-to none -x PATH -x LOCKSTEP_TRACE=u -n 1 PYTHON RANK train\n"
-    )
+def test_what_is_passed_on_is_named_once_and_not_of_another_job(hosts_file: str) -> None:
+    environment = {**ALLOWED, "PATH": "/bin", "LOCKSTEP_TRACE": "t"}
+    environment |= {"LOCKSTEP_WORKERS": "7", "LOCKSTEP_SERVERS": "2", "LOCKSTEP_TOLERATE_WORKERS": "1"}
+    arguments = ("-n", "1", "--env", "LOCKSTEP_TRACE=u", "train")
+    for launcher, settings in (
+        (("--launcher", "mpi"), " -x PATH -x LOCKSTEP_TRACE=u"),
+        (("-H", hosts_file), " -x PATH -x LOCKSTEP_TRACE=u"),
+        ((), " -x LOCKSTEP_TRACE=u"),  # ranks of this host have its environment
+    ):
+        text = dry_run(*launcher, *arguments, environment=environment)
+        assert re.findall("(?: -x [^ ]+)+", text) == [settings] and text.endswith(" -n 1 PYTHON RANK train\n")
 
 
 def test_workers_that_may_die() -> None:
@@ -321,6 +337,10 @@ def test_slots_of_a_host_are_added_and_servers_go_round(tmp_path: Path) -> None:
         ),
         (["-n", "1", "--sync-dst-dir", "/d", "x"], "--sync-dst-dir is for --launcher ssh, not for local"),
         (["-n", "1", "-H", "h", "--sync-dst-dir", "d", "x"], "--sync-dst-dir is d, expected a whole path"),
+        (
+            ["-n", "1", "-H", "h", "--sync-dst-dir", "/", "x"],
+            "--sync-dst-dir is /, expected a whole path, from / on, of a",
+        ),
         (["-n", "1", "--image", "i", "x"], "--image is for --launcher kubernetes, not for local"),
         (["-n", "1", "--submit-option=-q", "x"], "--submit-option is for --launcher slurm and sge, not for local"),
         (["-n", "1", "--launcher", "kubernetes", "x"], "--launcher kubernetes: --image says what its containers"),

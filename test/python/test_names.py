@@ -36,6 +36,7 @@ MODULE = torch.nn.Sequential(torch.nn.Linear(12, 5))
         ("lockstep.loss", "mse_loss", "mean_squared_error"),
         ("lockstep.loss", "BCEWithLogitsLoss", "binary_cross_entropy_with_logits"),
         ("lockstep.loss", "NLLLoss", "nll"),
+        ("lockstep.loss", "softmax", "softmax_cross_entropy"),
         ("lockstep.optim", "Adamw", "AdamW"),
         ("lockstep.optim", "rmsprop", "RMSprop"),
         ("lockstep.optim", "NAG", "SGD"),
@@ -61,6 +62,9 @@ def test_a_name_that_is_near_to_none() -> None:
     ):
         ls.clip.zebra  # noqa: B018
     assert not hasattr(ls, "__wrapped__")
+    for name in ("entropy", "max"):  # a part of several names, and too short a part of one
+        with pytest.raises(AttributeError, match=rf"^lockstep\.loss has no '{name}'\. There are: "):
+            getattr(ls.loss, name)
 
 
 def test_modules_that_are_imported_by_themselves() -> None:
@@ -91,6 +95,7 @@ OPTIONS: list[tuple[Callable[[], Any], str]] = [
     (lambda: ls.metrics.Accuracy(top_k=5), "Accuracy() has no option 'top_k'"),
     (lambda: ls.Checkpoints("folder", keeps=5), "Checkpoints() has no option 'keeps'; is keep meant?"),
     (lambda: ls.optim.SGD(0.1, decay=0.1), "SGD() has no option 'decay'; is weight_decay meant?"),
+    (lambda: ls.optim.Adam(0.1, beta=0.9), "Adam() has no option 'beta'; is beta1 meant?"),
     (lambda: ls.optim.AdamW(0.1, wd=0.1), "AdamW() has no option 'wd'; is weight_decay meant?"),
     (lambda: ls.optim.RMSprop(0.1, rho=0.1), "RMSprop() has no option 'rho'; is alpha meant?"),
     (lambda: ls.loss.softmax_cross_entropy(weight=[1]), "softmax_cross_entropy() has no option 'weight'; is class_weights meant?"),

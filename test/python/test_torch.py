@@ -362,9 +362,11 @@ def test_numbers_and_parameters_that_change_in_forward(caplog: pytest.LogCapture
         def __init__(self, scales: bool) -> None:
             super().__init__()
             self.weight, self.calls, self.scales = nn.Parameter(torch.ones(3)), 0, scales
+            self.columns = 3
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.calls += 1
+            self.columns = x.shape[1]  # which it was
             if self.scales:
                 with torch.no_grad():
                     self.weight.mul_(0.9)
@@ -399,6 +401,17 @@ def test_a_normalisation_that_is_called_twice() -> None:
     norm = module.net[1]
     np.testing.assert_allclose(exe.state["net.1.running_mean"], norm.running_mean, atol=1e-5)
     np.testing.assert_allclose(exe.state["net.1.running_var"], norm.running_var, atol=1e-5)
+
+
+def test_tensors_in_a_dict_have_the_batch() -> None:
+    class Sum(nn.Module):
+        def forward(self, given: dict[str, torch.Tensor]) -> torch.Tensor:
+            return given["a"] + given["b"]
+
+    rows = torch.randn(2, 3)
+    model = ls.from_torch(Sum(), [{"a": rows, "b": rows}], dims={"batch": 6}, output_names=["y"])
+    assert {info.name: info.shape for info in model.inputs} == {"given_a": (6, 3), "given_b": (6, 3)}
+    assert all(info.placements for info in model.inputs)
 
 
 def test_arguments_that_are_no_tensors() -> None:

@@ -352,6 +352,25 @@ def test_a_key_sees_inputs_and_options() -> None:
         torch.set_default_dtype(torch.float32)
 
 
+def test_a_key_sees_versions_and_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Net()
+    keys = [key(module)]
+    for owner, name, value in (
+        (sys, "version", "3.0"),
+        (torch, "__version__", "3.0"),
+        (_torch_cache, "VERSION", "3.0"),
+        (_torch_cache, "_versions", lambda: ("onnx 3.0",)),
+        (_torch_cache, "_of_package", lambda: "another"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, value)
+            keys.append(key(module))
+    with torch.autocast("cpu"):
+        keys.append(key(module))
+    assert len(set(keys)) == len(keys) and key(module) == keys[0]
+    assert [each.split()[0] for each in _torch_cache._versions()] == ["numpy", "onnx", "onnx-ir", "onnxscript"]
+
+
 def test_what_nobody_can_look_into_is_an_error(tmp_path: Path) -> None:
     module = Net()
     module.first.source = (i for i in range(3))

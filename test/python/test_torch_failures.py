@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import subprocess
 import sys
@@ -110,16 +111,90 @@ def line_of(function: object, text: str) -> str:
     return f"(test_torch_failures.py:{first + next(i for i, line in enumerate(lines) if text in line)})"
 
 
+def replaced_while_tracing() -> list[object]:
+    apply, modules = vars(torch.autograd.Function)["apply"], nn.Module.__setattr__
+    hooks, enter = torch.Tensor.register_hook, torch.inference_mode.__enter__
+    return [
+        torch.export.export,
+        nn.functional.handle_torch_function,
+        "data" in vars(torch.Tensor),
+        apply,
+        modules,
+        hooks,
+        enter,
+    ]
+
+
+@pytest.mark.parametrize("module", [nn.Linear(3, 3), Branches(), InPlace()], ids=lambda each: type(each).__name__)
+def test_torch_is_as_it_was(module: nn.Module) -> None:
+    before = replaced_while_tracing()
+    with contextlib.suppress(ls.Error):
+        ls.from_torch(module, torch.randn(2, 3))
+    assert replaced_while_tracing() == before
+
+
 def test_what_torch_leaves_out_of_the_trace_is_refused_with_its_line() -> None:
     with raises("Weighted has l1_loss with weight " + line_of(Weighted, "l1_loss")):
         ls.from_torch(Weighted(), [torch.ones(3)] * 2)
     place = line_of(InPlace, "mul_")
     with raises(f"InPlace changes a value in place without gradient, through detach(), .data or in no_grad() {place}"):
         ls.from_torch(InPlace(), torch.ones(2, 3))
-    assert "data" not in vars(torch.Tensor)  # as it was
 
 
 def test_own_gradients_ignore_takes_the_values_of_what_is_changed_in_place() -> None:
     x = torch.arange(6.0).reshape(2, 3)
     graph = ls.from_torch(InPlace(), x, output_names=["y"], own_gradients="ignore")
     np.testing.assert_array_equal(ls.compile(graph)(x=x)["y"], x / 2)
+
+
+class Decides(nn.Module):
+    """Has a hook, and a number made of values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.fc.weight.register_hook(lambda gradient: 2 * gradient)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x)
+        return y * y.abs().max().item()
+
+
+def test_own_gradients_ignore_imports_hooks_and_numbers() -> None:
+    module, x = Decides(), torch.randn(2, 3)
+    graph = ls.from_torch(module, x, output_names=["y"], own_gradients="ignore")
+    np.testing.assert_allclose(ls.compile(graph)(x=x)["y"], module(x).detach(), rtol=1e-5)
+
+
+class Parts(nn.Module):
+    """Three vectors of one memory."""
+
+    def __init__(self, *slices: slice, trained: bool = True) -> None:
+        super().__init__()
+        memory = torch.arange(9.0)
+        self.parts = nn.ParameterList(nn.Parameter(memory[each], requires_grad=trained) for each in slices)
+        self.last = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return sum(x.sum() * part.sum() for part in self.parts) * self.last
+
+
+def test_elements_that_two_of_several_parameters_have_in_common() -> None:
+    overlap = slice(0, 6), slice(6, 9), slice(5, 6)
+    with raises("from_torch: parts.0 and parts.2 of Parts have elements in common"):
+        ls.from_torch(Parts(*overlap), torch.ones(2))
+    apart = ls.from_torch(Parts(slice(0, 3), slice(3, 6), slice(6, 9)), torch.ones(2))
+    assert {state.name for state in apart.states} == {"parts.0", "parts.1", "parts.2", "last"}
+    frozen = ls.from_torch(Parts(*overlap, trained=False), torch.ones(2))
+    assert frozen.constants == ["parts.0", "parts.1", "parts.2"], "which nothing trains apart"
+
+
+def test_what_only_training_does_is_no_matter_in_evaluation() -> None:
+    for module, x in (
+        (nn.RNN(3, 4, 2, dropout=0.5), torch.randn(5, 2, 3)),
+        (nn.BatchNorm1d(3, momentum=None), torch.randn(2, 3)),
+    ):
+        expected = module.eval()(x)
+        graph = ls.from_torch(module, x, output_names=["y"])
+        found = ls.compile(graph)(**{graph.inputs[0].name: x})["y"]
+        np.testing.assert_allclose(found, (expected[0] if isinstance(module, nn.RNN) else expected).detach(), atol=1e-6)

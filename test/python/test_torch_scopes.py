@@ -159,7 +159,7 @@ def test_a_branch_is_in_the_module_that_takes_it() -> None:
     assert [(node["source"], node["results"]) for node in graph._nodes()] == [
         ("torch:part/node_cond.then_branch/node_MatMul_1", ["part/node_cond.then_branch/y"])
     ]
-    assert layers(graph, 1) == ["part"]
+    assert layers(graph, 1) == ["part"] and layers(graph, 2) == ["part/node_cond.then_branch"]
 
 
 def test_an_error_names_the_module() -> None:

@@ -205,15 +205,17 @@ def no_image() -> Any:
 def test_on_a_mesh_ranks_that_differ_along_other_axes_have_the_same_rows() -> None:
     x, labels = samples()
 
-    def body(world: ls.Communicator) -> tuple[list[float], list[dict]]:
+    def body(world: ls.Communicator) -> tuple[list[dict], np.ndarray]:
         found = trainer(world, mesh={"data": 2, "model": 2}, split=MLP_SPLIT)
-        return found.losses, found.fit((x, labels), (x, labels), epochs=2)
+        results = found.fit((x, labels), (x, labels), epochs=2)
+        return results, found.evaluate((x, labels), {"matrix": ls.metrics.ConfusionMatrix(5)})["matrix"]
 
     alone = trainer()
     expected = alone.fit((x, labels), (x, labels), epochs=2)
-    for _, results in run_in_threads(4, body):
+    for results, matrix in run_in_threads(4, body):
         for one, other in zip(results, expected, strict=True):
             np.testing.assert_allclose(list(one.values()), list(other.values()), rtol=1e-2)
+        np.testing.assert_array_equal(matrix.sum(axis=1), np.bincount(labels, minlength=5), "each sample once")
 
 
 @pytest.mark.parametrize("how", ["split", "placements", "plan"])

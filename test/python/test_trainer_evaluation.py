@@ -81,6 +81,20 @@ def test_any_loss_is_evaluated() -> None:
     assert found.evaluate((x, target)) == {"loss": after["loss"]}
 
 
+def test_a_worker_may_have_a_batch_without_rows() -> None:
+    """In its midst on all workers, too: what follows is trained on and evaluated."""
+    x, labels = samples(90)
+    batches = [[(x[:30], labels[:30]), {}, (x[30:48], labels[30:48])], [{}, (x[:0], labels[:0]), (x[48:], labels[48:])]]
+    metrics = {"top3": ls.metrics.Accuracy(k=3)}
+
+    def body(world: ls.Communicator) -> tuple[dict, int, int]:
+        found = trainer(world)
+        return found.evaluate(batches[world.rank], metrics), len(found.fit(batches[world.rank])), found.executable.step
+
+    expected = trainer().evaluate((x, labels), metrics)
+    assert run_in_threads(2, body) == [(pytest.approx(expected, rel=1e-5), 1, 2)] * 2
+
+
 def test_models_whose_rows_see_each_other_are_evaluated_on_full_batches() -> None:
     text = f"""graph @m(%x: f32[{BATCH},12] split(0), state %w: f32[12,5]) -> (logits: f32[{BATCH},5]) {{
   %1 = reverse %x {{dims=[0]}} : f32[{BATCH},12]
@@ -150,6 +164,62 @@ def test_a_run_that_is_continued_knows_the_best_before(tmp_path: Path) -> None:
     assert not (tmp_path / "none.states").exists()
 
 
+def epoch_kept(path: Path) -> int:
+    """The epoch whose states a file has."""
+    found = trainer()
+    found.load_states(path)
+    return found.epoch
+
+
+def test_an_epoch_is_best_by_the_same_measure_and_better_than_all_before(tmp_path: Path) -> None:
+    data, best, states = samples(BATCH), tmp_path / "best.states", tmp_path / "last.states"
+    found = trainer()
+
+    def fit(*values: float, trainer: ls.Trainer = found) -> list[dict]:
+        """An epoch for each of the values, by which it is good."""
+        goodness = iter(values)
+        return trainer.fit(data, data, len(values), best=best, best_by=lambda results: next(goodness))
+
+    assert [each["epoch"] for each in fit(1.0, 1.0)] == [1, 2]
+    assert epoch_kept(best) == 1, "the first of equals"
+    assert [each["epoch"] for each in fit(0.5)] == [3], "those of this call"
+    assert epoch_kept(best) == 1
+    found.fit(data, data, best=best)
+    assert epoch_kept(best) == 4, "by the validation loss there was none"
+    fit(-100.0)
+    assert epoch_kept(best) == 5, "nor by this function any more"
+    again = trainer()
+    again.load_states(best)
+    fit(-200.0, trainer=again)
+    assert epoch_kept(best) == 5, "its states know that they are the best"
+    trainer().save_states(states)
+    found.load_states(states)
+    fit(-300.0)
+    assert epoch_kept(best) == 1, "states without a best one have none"
+
+
+def test_rank_0_decides_which_epoch_is_best(tmp_path: Path) -> None:
+    x, labels = samples(BATCH)
+    path = tmp_path / "best.states"
+
+    def body(world: ls.Communicator) -> int:
+        sign = -1.0 if world.rank else 1.0
+        found = trainer(world)
+        found.fit((x, labels), (x, labels), 2, best=path, best_by=lambda results: sign * results["epoch"])
+        return found.epoch
+
+    assert run_in_threads(2, body) == [2, 2]
+    assert epoch_kept(path) == 2
+
+
+def test_the_best_perplexity_is_the_lowest(tmp_path: Path) -> None:
+    data, numbers = samples(BATCH), iter([2.0, 0.5, 3.0])
+    metrics = {"words": (ls.metrics.Perplexity(), lambda results, batch: np.full(BATCH, next(numbers)))}
+    results = trainer().fit(data, data, 3, metrics=metrics, best=tmp_path / "best.states", best_by="words")
+    assert [each["words"] for each in results] == pytest.approx(np.exp([2.0, 0.5, 3.0])), "each epoch's alone"
+    assert epoch_kept(tmp_path / "best.states") == 2
+
+
 def test_what_is_wrong_with_best_is_said_before_training(tmp_path: Path) -> None:
     x, labels = samples()
     path, mean = tmp_path / "best.states", {"mean": (ls.metrics.Mean(), lambda results, batch: batch["rows"])}
@@ -163,6 +233,7 @@ def test_what_is_wrong_with_best_is_said_before_training(tmp_path: Path) -> None
         ),
         ({"validation": (x, labels), "metrics": {"loss": ls.metrics.Accuracy()}}, "a metric is named 'loss'"),
         ({"validation": (x, labels), "metrics": {"step": ls.metrics.Accuracy()}}, "a metric is named 'step'"),
+        ({"validation": (x, labels), "metrics": {"rows": ls.metrics.Accuracy()}}, "a metric is named 'rows'"),
     ):
         found = trainer()
         with pytest.raises(ls.Error, match=words):

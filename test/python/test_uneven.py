@@ -213,6 +213,20 @@ def test_ranks_run_out_at_different_times() -> None:
         assert_same(([], each[1]), ([], states))
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_batches_without_rows_end_nothing(n: int) -> None:
+    """In the first call no rank has a row, in the third one rank's batches have run out, in the last all."""
+    step = step_of(CASES[1], 12, uneven=True)
+    sizes = [[0, 4, 0, 3, 0], [0, 2]]
+
+    def body(world: ls.Communicator) -> tuple[list[float], int]:
+        exe = ls.compile(step, world=world, threads=1)
+        counts = [float(each["rows"]) for each in exe.joined(batches_of(CASES[1], sizes[world.rank], 0))]
+        return counts, exe.step
+
+    assert run_in_threads(n, body) == [([4, 3], 2) if n == 1 else ([6, 3], 2)] * n
+
+
 def test_ranks_that_share_weights_alone_have_the_same_rows() -> None:
     """With one rank along "data" batches are whole on each, and are padded and counted as on one rank."""
     case = CASES[1]

@@ -65,8 +65,10 @@ def _check_launcher(launcher: str, arguments: argparse.Namespace) -> None:
     _check_only("--submit-option", arguments.submit_option, launcher, ("slurm", "sge"))
     if launcher == "kubernetes" and not arguments.image:
         raise Error("--launcher kubernetes: --image says what its containers are made of")
-    if arguments.sync_dst_dir and not arguments.sync_dst_dir.startswith("/"):
-        raise Error(f"--sync-dst-dir is {arguments.sync_dst_dir}, expected a whole path, from / on")
+    if arguments.sync_dst_dir and not re.match("/+[^/]", arguments.sync_dst_dir):
+        raise Error(
+            f"--sync-dst-dir is {arguments.sync_dst_dir}, expected a whole path, from / on, of a folder below /"
+        )
 
 
 def _check_only(option: str, value: object, launcher: str, launchers: tuple[str, ...]) -> None:
