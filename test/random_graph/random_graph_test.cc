@@ -16,6 +16,7 @@
 
 #include "bazel/num_cases.h"
 #include "core/op_def.h"
+#include "passes/distribute/check_shares.h"
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/gather_factors.h"
@@ -23,6 +24,7 @@
 #include "passes/distribute/move_updates_to_servers.h"
 #include "passes/distribute/quantize_wire.h"
 #include "passes/distribute/reduce_before_scale.h"
+#include "passes/distribute/split_inputs.h"
 #include "passes/distribute/wire.h"
 #include "passes/legalize/widen.h"
 #include "passes/optimize/cse.h"
@@ -227,13 +229,14 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
   // random graphs: tests of their own put it there, and one lets gather-factors work whatever it costs. What
   // recognize-attention, reduce-before-scale and the wire's passes are for is in test/golden/ alone, and stages, of
   // training steps alone, are in test/distributed/. A dropout is rare, too: of as few graphs as the sanitizers try none
-  // may have it. Nothing moves to servers that nobody asked for.
+  // may have it. Nothing moves to servers, and ranks share nothing, that nobody asked for.
   static bool FindsWork(const passes::Pass& pass) {
     if (pass.name == passes::InferenceMode().name) return num_graphs >= 200;
     for (const passes::Pass& other :
          {passes::FormReduceScatters(), passes::RecognizeAttention(), passes::SeparateRows(),
           passes::ReduceBeforeScale(), passes::ChooseWire(""), passes::QuantizeWire(), passes::LowerWire(),
-          passes::GatherFactors({}), passes::CutIntoStages({}), passes::MoveUpdatesToServers({})}) {
+          passes::GatherFactors({}), passes::CutIntoStages({}), passes::MoveUpdatesToServers({}),
+          passes::SplitInputs({}, Mesh()), passes::ShardOptimizers({}), passes::CheckShares({}, false)}) {
       if (pass.name == other.name) return false;
     }
     return true;
