@@ -631,7 +631,7 @@ TEST(ParameterServer, WhatServersDoNotDoIsRefused) {
   EXPECT_THAT(error(step, [](CompileOptions& options) { options.wire = "bf16"; }), HasSubstr("wire=\"bf16\""));
   EXPECT_THAT(error(step, [](CompileOptions& options) { options.shared_weights = true; }), HasSubstr("shared_weights"));
   EXPECT_THAT(error(step, [](CompileOptions& options) { options.servers = Asynchronous(); }),
-              HasSubstr("(C3): it is not synchronous, in a program of the mesh {data=2}"));
+              HasSubstr("asynchronous=True does not go with mesh={data=2}"));
   for (const Mesh& mesh : {Mesh({{"data", 2}, {"model", 2}}), Mesh({{"data", 1}, {"model", 2}})}) {
     for (const bool replicated : {false, true}) {
       EXPECT_THAT(error(step,

@@ -58,7 +58,8 @@ void BindGraphParts(nanobind::module_& module);    // a Graph as facts and tenso
 void BindChoices(nanobind::module_& module);       // the optimizers and losses that there are, and what they accept
 void BindCommunicator(nanobind::module_& module);  // Communicator
 void BindCollectives(nanobind::module_& module);   // its collectives over arrays, for the package's own Python
-void BindExecutable(nanobind::module_& module);    // Executable, compile, save_onnx
+void BindExecutable(nanobind::module_& module);    // Executable, save_onnx
+void BindCompile(nanobind::module_& module);       // compile
 void BindStore(nanobind::module_& module);         // the update of a value of lockstep.kv
 void BindServers(nanobind::module_& module);       // parameter servers, and a worker's end of them
 void BindPlan(nanobind::module_& module);          // what lockstep.plan searches

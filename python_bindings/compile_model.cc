@@ -1,7 +1,6 @@
 #include "python_bindings/compile_model.h"
 
 #include <memory>
-#include <sstream>
 #include <utility>
 
 #include "passes/distribute/gather_factors.h"
@@ -11,12 +10,16 @@
 namespace lockstep::python {
 namespace {
 
-absl::Status CheckOptions(const CompileOptions& options, const ExecutorOptions& executor,
-                          const Communicator& communicator) {
-  if (options.bucket_bytes < 1)
-    return InvalidArgument() << "compile: bucket_bytes is " << options.bucket_bytes << ", expected at least 1";
-  if (executor.check_every < 0)
-    return InvalidArgument() << "compile: check_every is " << executor.check_every << ", expected 0 (never) or more";
+absl::Status CheckNumbers(const GivenOptions& options, const Communicator& communicator) {
+  constexpr int64_t kMaxThreads = 1024;  // of a rank: more than hosts have cores
+  if (options.threads_of_rank < 1 || options.threads_of_rank > kMaxThreads)
+    return InvalidArgument() << "compile: threads is " << options.threads_of_rank
+                             << ", expected at least 1 and at most " << kMaxThreads;
+  if (options.bucket_bytes.value_or(1) < 1)
+    return InvalidArgument() << "compile: bucket_bytes is " << *options.bucket_bytes << ", expected at least 1";
+  if (options.executor.check_every < 0)
+    return InvalidArgument() << "compile: check_every is " << options.executor.check_every
+                             << ", expected 0 (never) or more";
   if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
     return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " is of " << options.mesh.num_ranks()
                              << " ranks, and the world has " << communicator.size();
@@ -24,35 +27,26 @@ absl::Status CheckOptions(const CompileOptions& options, const ExecutorOptions& 
   return absl::OkStatus();
 }
 
-// What makes other programs of the same graph, a line each, as the user gives it.
-std::string OptionsText(const CompileOptions& options) {
-  const auto flag = [](bool value) { return value ? "True" : "False"; };
-  std::ostringstream text;
-  text << "mesh: " << options.mesh.ToString() << "\nshard_optimizer: " << flag(options.shard_optimizer)
-       << "\nshared_weights: " << flag(options.shared_weights)
-       << "\nwire: " << (options.wire.empty() ? "None" : options.wire) << "\nfactors: " << options.operations_per_byte
-       << " operations for a byte\nbucket_bytes: " << options.bucket_bytes
-       << "\nbuckets: " << (options.measured ? "by a report" : "None") << "\noptimize: " << flag(options.optimize)
-       << "\nstrategy: " << (options.servers ? "parameter_server" : "all_reduce");
-  if (options.servers) {
-    text << "\nasynchronous: " << flag(!options.servers->synchronous)
-         << "\nmax_staleness: " << options.servers->max_staleness
-         << "\nbigarray_bound: " << options.servers->bigarray_bound;
+// What gradients may be computed for, rather than be reduced (passes/distribute/gather_factors.h), where the user does
+// not say it: something where ranks that share a batch are on several hosts. The same on all ranks.
+std::optional<double> FactorsOfHosts(const Mesh& mesh, const Communicator& communicator) {
+  if (!mesh.has_axis(kDataAxis)) return std::nullopt;
+  for (const std::vector<int64_t>& group : mesh.Groups(kDataAxis)) {
+    for (const int64_t rank : group) {
+      if (communicator.host(static_cast<int>(rank)) != communicator.host(static_cast<int>(group[0])))
+        return passes::kOperationsPerByte;
+    }
   }
-  text << "\nreplicated: " << flag(options.replicated) << "\ntf32: " << flag(options.tf32) << "\n";
-  return text.str();
+  return std::nullopt;
 }
 
 // What each rank does for itself.
 absl::StatusOr<Executable> CompileFor(const Communicator& communicator, const Backend& backend, const Model& model,
-                                      CompileOptions options, const ExecutorOptions& executor,
-                                      const std::string& dump) {
-  RETURN_IF_ERROR(CheckOptions(options, executor, communicator));
+                                      CompileOptions options, const std::string& dump) {
   if (!dump.empty()) {
     const std::string rank = communicator.size() == 1 ? "" : ".rank" + std::to_string(communicator.rank());
     ASSIGN_OR_RETURN(options.debug, passes::DumpTo(dump, model.graph.name() + rank));
   }
-  options.rank = communicator.rank();
   return Compile(model.graph.Clone(), backend, options);
 }
 
@@ -87,36 +81,30 @@ absl::Status Load(LoadedExecutable& loaded, const Model& model, const Backend& b
 
 }  // namespace
 
-absl::Status CheckThreads(int64_t threads) {
-  constexpr int64_t kMaxThreads = 1024;  // of a rank: more than hosts have cores
-  if (threads >= 1 && threads <= kMaxThreads) return absl::OkStatus();
-  return InvalidArgument() << "compile: threads is " << threads << ", expected at least 1 and at most " << kMaxThreads;
-}
-
-double OperationsPerByte(const Mesh& mesh, const Communicator& communicator) {
-  if (!mesh.has_axis(kDataAxis) || mesh.num_ranks() != communicator.size()) return 0;
-  for (const std::vector<int64_t>& group : mesh.Groups(kDataAxis)) {
-    for (const int64_t rank : group) {
-      if (communicator.host(static_cast<int>(rank)) != communicator.host(static_cast<int>(group[0])))
-        return passes::kOperationsPerByte;
-    }
-  }
-  return 0;
+absl::Status Resolve(GivenOptions& options, const Graph& graph, const std::string& backend,
+                     const Communicator& communicator) {
+  ASSIGN_OR_RETURN(options.mesh, MeshOf(options.axes));
+  RETURN_IF_ERROR(CheckNumbers(options, communicator));
+  options.threads = static_cast<int>(options.threads_of_rank);
+  options.rank = communicator.rank();
+  RETURN_IF_ERROR(lockstep::CheckOptions(graph, options, backend).status());
+  if (options.leaves_factors && options.optimize && !options.servers)
+    options.factors = FactorsOfHosts(options.mesh, communicator);
+  return absl::OkStatus();
 }
 
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
-                            const CompileOptions& options, const ExecutorOptions& executor, const std::string& dump) {
+                            const GivenOptions& options, const std::string& dump) {
   Communicator& communicator = *loaded.communicator;
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(backend_name);
-  absl::StatusOr<Executable> executable = backend.ok()
-                                              ? CompileFor(communicator, **backend, model, options, executor, dump)
-                                              : absl::StatusOr<Executable>(backend.status());
+  absl::StatusOr<Executable> executable = backend.ok() ? CompileFor(communicator, **backend, model, options, dump)
+                                                       : absl::StatusOr<Executable>(backend.status());
   RETURN_IF_ERROR(AgreeOnSuccess(communicator, "compile", executable.status()));
   // Ranks would find that their programs differ, but not why.
   RETURN_IF_ERROR(
       AgreeOnText(communicator, "options of compile", OptionsText(options), "Give compile the same on all ranks."));
   const bool is_alone = options.servers && !options.servers->synchronous;
-  RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable), executor, is_alone));
+  RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable), options.executor, is_alone));
   const absl::Status replicas = CheckReplicas(*loaded.executor, communicator);
   if (replicas.code() != absl::StatusCode::kFailedPrecondition) return replicas;
   return FailedPrecondition() << replicas.message() << "; ranks that draw their weights need one seed, as by "

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "backends/compile.h"
 #include "core/status.h"
@@ -13,15 +15,23 @@
 
 namespace lockstep::python {
 
-absl::Status CheckThreads(int64_t threads);
+// What compile() of Python is given, and what Resolve makes of it.
+struct GivenOptions : CompileOptions {
+  std::vector<std::pair<std::string, int64_t>> axes;  // of the mesh
+  int64_t threads_of_rank = 1;
+  bool leaves_factors = true;  // whether gradients are computed from factors is for the hosts to say
+  ExecutorOptions executor;
+};
 
-// What gradients may be computed for, rather than be reduced (passes/distribute/gather_factors.h), where the user does
-// not say it: something where ranks that share a batch are on several hosts. The same on all ranks.
-double OperationsPerByte(const Mesh& mesh, const Communicator& communicator);
+// Fills in what depends on the ranks, and refuses what no rank could compile: numbers out of range, options that
+// exclude each other (CheckOptions). Needs no other rank.
+absl::Status Resolve(GivenOptions& options, const Graph& graph, const std::string& backend,
+                     const Communicator& communicator);
 
-// Compiles for loaded.communicator, compares the options of the ranks, and loads. All ranks call it. What one of them
-// meets all get as an error; the communicator goes on if that was found before anything was loaded, else it is aborted.
-absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
-                            const CompileOptions& options, const ExecutorOptions& executor, const std::string& dump);
+// Compiles for loaded.communicator, compares the options of the ranks, and loads; `options` are resolved. All ranks
+// call it. What one of them meets all get as an error; the communicator goes on if that was found before anything was
+// loaded, else it is aborted. `dump`: a directory for the graph after each pass, or empty.
+absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend,
+                            const GivenOptions& options, const std::string& dump);
 
 }  // namespace lockstep::python

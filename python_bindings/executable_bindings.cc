@@ -9,27 +9,20 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 
-#include "backends/compile.h"
-#include "core/op_def.h"
 #include "core/printer.h"
-#include "passes/distribute/split_inputs.h"
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/bound_arrays.h"
-#include "python_bindings/compile_model.h"
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
 #include "python_bindings/padded_rows.h"
 #include "python_bindings/released_gil.h"
-#include "runtime/agreement.h"
 #include "runtime/device.h"
 #include "runtime/exclusive_use.h"
 #include "runtime/executor.h"
@@ -40,105 +33,6 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
-
-void AddSlowDTypes(const Graph& graph, const std::function<bool(const Node&)>& prefers_f32,
-                   std::set<std::string>& slow) {
-  for (const Node& node : graph.nodes()) {
-    if (node.Is("scan")) AddSlowDTypes(node.attr<Region>("body").graph(), prefers_f32, slow);
-    if (node.operands().empty()) continue;
-    const DType dtype = node.operand(0).dtype();
-    const bool is_half = dtype == DType::kF16 || dtype == DType::kBF16;
-    if (is_half && prefers_f32(node)) slow.emplace(DTypeName(dtype));
-  }
-}
-
-// The dtypes of 16 bits in which the model has products that are computed in f32 on this machine.
-std::vector<std::string> SlowDTypes(const Model& model, const std::string& backend, const std::string& isa) {
-  const std::unique_ptr<Backend> machine = ValueOrThrow(CreateBackend(backend));
-  TargetOptions options;
-  options.isa = isa;
-  const Target target = ValueOrThrow(machine->MakeTarget(options));
-  std::set<std::string> slow;
-  if (target.prefers_f32) AddSlowDTypes(model.graph, target.prefers_f32, slow);
-  return {slow.begin(), slow.end()};
-}
-
-// What buckets are chosen by: of each gradient its name, and when it was ready, needed, and how long its update took;
-// of each axis what bytes take. Nanoseconds.
-using Measured = std::pair<std::vector<std::tuple<std::string, int64_t, int64_t, int64_t>>,
-                           std::map<std::string, std::vector<std::pair<int64_t, int64_t>>>>;
-
-passes::MeasuredStep MeasuredStepOf(const Measured& given) {
-  passes::MeasuredStep measured;
-  for (const auto& [name, ready, needed, update] : given.first) measured.gradients[name] = {ready, needed, update};
-  for (const auto& [axis, costs] : given.second) {
-    std::vector<passes::CostTable::Point> points;
-    for (const auto& [bytes, nanoseconds] : costs) points.push_back({bytes, nanoseconds});
-    measured.costs.emplace(axis, passes::CostTable(std::move(points)));
-  }
-  return measured;
-}
-
-// Of passes::ServerOptions: synchronous, max_staleness, bigarray_bound.
-using ServerStrategy = std::tuple<bool, int64_t, int64_t>;
-
-std::unique_ptr<LoadedExecutable> CompileModel(
-    const Model& model, const std::string& backend, nb::object world,
-    const std::vector<std::pair<std::string, int64_t>>& mesh, const passes::PlacementChoices& placements,
-    bool shard_optimizer, bool shared_weights, int64_t threads, std::optional<int64_t> bucket_bytes,
-    const std::optional<Measured>& measured, const std::string& wire, std::optional<double> operations_per_byte,
-    bool optimize, bool replicated, int64_t check_every, const std::string& isa, bool tf32, bool tune,
-    std::optional<uint64_t> memory_limit, bool profile, ServerClient* servers,
-    const std::optional<ServerStrategy>& strategy, const std::string& dump) {
-  auto loaded = std::make_unique<LoadedExecutable>();
-  loaded->communicator = nb::cast<Communicator*>(world);
-  loaded->world = std::move(world);
-  loaded->origin = model.origin;
-  loaded->batches = BatchesOf(model.graph);
-  CompileOptions options;
-  if (bucket_bytes) options.bucket_bytes = *bucket_bytes;
-  if (measured) options.measured = MeasuredStepOf(*measured);
-  options.wire = wire;
-  options.optimize = optimize;
-  options.replicated = replicated;
-  options.placements = placements;
-  options.shard_optimizer = shard_optimizer;
-  options.shared_weights = shared_weights;
-  options.isa = isa;
-  options.tf32 = tf32;
-  options.tune = tune;
-  if (memory_limit) options.memory_limit = *memory_limit;
-  ExecutorOptions executor;
-  executor.check_every = check_every;
-  executor.profile = profile;
-  executor.servers = servers;
-  if (strategy) {
-    const auto& [synchronous, max_staleness, bigarray_bound] = *strategy;
-    options.servers = {.synchronous = synchronous, .max_staleness = max_staleness, .bigarray_bound = bigarray_bound};
-  }
-  ReleasedGil released;
-  const ExclusiveUse use(loaded->communicator->in_use());
-  if (!use.ok()) ThrowIfError(use.Error("compile: the communicator"));
-  absl::StatusOr<Mesh> of_ranks = MeshOf(mesh);
-  absl::Status numbers = of_ranks.status();
-  if (numbers.ok()) numbers = CheckThreads(threads);
-  ThrowIfError(AgreeOnSuccess(*loaded->communicator, "numbers of compile", numbers));
-  options.threads = static_cast<int>(threads);
-  options.mesh = *std::move(of_ranks);
-  options.operations_per_byte =
-      operations_per_byte ? *operations_per_byte : OperationsPerByte(options.mesh, *loaded->communicator);
-  ThrowIfError(CompileAndLoad(*loaded, model, backend, options, executor, dump));
-  return loaded;
-}
-
-// What compile() of Python does with the verdict on its arguments, of which none is wrong if `error` is empty.
-void AgreeOnArguments(Communicator& world, const std::string& error) {
-  ReleasedGil released;
-  const ExclusiveUse use(world.in_use());
-  if (!use.ok()) ThrowIfError(use.Error("compile: the communicator"));
-  const absl::Status own = error.empty() ? absl::OkStatus() : absl::InvalidArgumentError(error);
-  ThrowIfError(AgreeOnSuccess(world, "arguments of compile", own));
-}
 
 // What the schedule of a setting gives; a note on what it raises says which it is.
 nb::object ValueOf(nb::handle schedule, const std::string& setting, int64_t step) {
@@ -501,24 +395,6 @@ void BindExecutable(nb::module_& module) {
   BindSettings(executable);
   BindViews(executable);
   BindRecord(module, executable);
-  module.def("_slow_dtypes", &SlowDTypes, "model"_a, "backend"_a, "isa"_a,
-             nb::sig("def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]"));
-  module.def("_agree_on_arguments", &AgreeOnArguments, "world"_a, "error"_a);
-  module.def(
-      "_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "mesh"_a, "placements"_a, "shard_optimizer"_a,
-      "shared_weights"_a, "threads"_a, "bucket_bytes"_a, "measured"_a.none(), "wire"_a, "operations_per_byte"_a,
-      "optimize"_a, "replicated"_a, "check_every"_a, "isa"_a, "tf32"_a, "tune"_a, "memory_limit"_a, "profile"_a,
-      "servers"_a.none(), "strategy"_a.none(), "dump"_a,
-      nb::sig(
-          "def _compile(graph: Graph, backend: str, world: Communicator, mesh: "
-          "collections.abc.Sequence[tuple[str, int]], "
-          "placements: collections.abc.Sequence[tuple[str, collections.abc.Mapping[str, int]]], shard_optimizer: bool, "
-          "shared_weights: bool, threads: int, "
-          "bucket_bytes: int | None, measured: tuple[collections.abc.Sequence[tuple[str, int, int, int]], "
-          "collections.abc.Mapping[str, collections.abc.Sequence[tuple[int, int]]]] | None, wire: str, "
-          "operations_per_byte: float | None, optimize: bool, replicated: bool, check_every: int, "
-          "isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, servers: _ServerClient | "
-          "None, strategy: tuple[bool, int, int] | None, dump: str) -> Executable"));
 }
 
 }  // namespace lockstep::python

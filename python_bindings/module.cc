@@ -31,6 +31,7 @@ NB_MODULE(_lockstep, module) {
   BindGraph(module);
   BindGraphParts(module);
   BindExecutable(module);
+  BindCompile(module);
   BindStore(module);
   BindServers(module);
   BindPlan(module);

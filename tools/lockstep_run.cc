@@ -23,7 +23,7 @@ ABSL_FLAG(std::string, backend, "cpu", "the backend to run on");
 ABSL_FLAG(int, ranks, 1, "ranks in this process; a graph without a mesh is distributed over {data=ranks}");
 ABSL_FLAG(int, threads, 1, "threads of each rank");
 ABSL_FLAG(std::string, wire, "", "the dtype as which gradients travel between ranks: bf16 or int8; empty: their own");
-ABSL_FLAG(int64_t, bucket_bytes, lockstep::CompileOptions().bucket_bytes,
+ABSL_FLAG(int64_t, bucket_bytes, lockstep::passes::MergeOptions().max_bytes,
           "collectives are merged into buckets of about this size");
 ABSL_FLAG(bool, optimize, true, "run the whole pipeline, rather than what is needed to run");
 ABSL_FLAG(std::string, isa, "", "what kernels may use of the processor, or the GPU that they are for (\"h200\")");

@@ -16,7 +16,7 @@ from ._lockstep import Communicator, Executable, Graph
 from ._log import warn_once
 from ._placements import Placement, choices
 from ._plan import Plan
-from ._strategy import servers_for
+from ._strategy import client_of, servers_of
 
 if TYPE_CHECKING:
     from ._report import Report
@@ -156,52 +156,43 @@ def compile(
         _check.graph("the graph", graph)
         if alone and graph.trained and not replicated:
             _job.check_is_one("compile", "world=ls.Communicator.mpi()")
-        _check.text("backend", backend)
-        axes = _axes(world, mesh, placements)
-        placed = choices(split, placements)
-        count = default_threads(world) if threads is None else _check.integer("compile: threads", threads, 1)
-        if buckets is not None and backend != "cpu":
-            raise Error(f'compile: buckets is for backend="cpu", whose steps have times; backend is {backend!r}')
-        if buckets is not None and dict(axes).get("stage", 1) > 1:
-            raise Error("compile: buckets is not for a mesh with stages, whose ranks have steps of their own")
-        size = None if bucket_bytes is None else _check.integer("compile: bucket_bytes", bucket_bytes, 1)
-        _check.choice("compile: wire", wire, (None, "bf16", "int8"))
-        shard_optimizer = _check.flag("shard_optimizer", shard_optimizer)
-        shared_weights = _check.flag("shared_weights", shared_weights)
-        if shared_weights:
-            check_shared_weights(backend, world, wire)
-            shard_optimizer = True
-        if wire is not None and shard_optimizer:
-            raise Error(
-                "compile: wire is of gradients that every rank gets whole; with shard_optimizer ranks get slices of them"
-            )
-        others = {
-            f"backend={backend!r}": backend != "cpu",
-            "shared_weights": shared_weights,
-            "shard_optimizer": shard_optimizer,
-            "wire": wire is not None,
-            "buckets": buckets is not None,
-            "bucket_bytes": bucket_bytes is not None,
-            "factors": factors is not None and factors is not False,  # which is as it is
-        }
-        servers, updates = servers_for(world, strategy, asynchronous, max_staleness, bigarray_bound, others)
-        if asynchronous:
-            if mesh is not None or split is not None or placements is not None:
-                raise Error(
-                    "compile: asynchronous=True makes a program of each rank's own: leave out mesh, split and placements"
-                )
-            axes = []
-        operations = _operations_per_byte(factors, world)
-        optimize, replicated = _check.flag("optimize", optimize), _check.flag("replicated", replicated)
+        options = _lockstep._CompileOptions()
+        given_backend = _check.text("backend", backend)
+        options.placements = choices(split, placements)
+        options.shared_weights = _check.flag("shared_weights", shared_weights)
+        options.shard_optimizer = _check.flag("shard_optimizer", shard_optimizer) or options.shared_weights
+        if options.shared_weights:
+            check_on_one_host(world)
+        options.threads = default_threads(world) if threads is None else _check.integer("compile: threads", threads, 1)
+        options.bucket_bytes = (
+            None if bucket_bytes is None else _check.integer("compile: bucket_bytes", bucket_bytes, 1)
+        )
+        options.wire = _check.choice("compile: wire", wire, (None, "bf16", "int8")) or ""
+        if factors is not None or getattr(world, "_in_rank_order", False):
+            options.factors(_operations_per_byte(factors))
+        options.optimize = _check.flag("optimize", optimize)
+        options.replicated = _check.flag("replicated", replicated)
         if isinstance(placements, Plan) and placements.unused:
-            replicated |= _is_meant(graph, placements, world)
-        if not optimize:
-            _check_optimizes(buckets=buckets is not None, factors=factors is not None and operations != 0)
-        check_every = _check.integer("compile: check_every", check_every)
-        _check.text("isa", isa)
-        tf32, tune = _check.flag("tf32", tf32), _check.flag("tune", tune)
-        limit = None if memory_limit is None else _check.integer("compile: memory_limit", memory_limit, 1)
-        profile = _check.flag("profile", profile)
+            options.replicated |= _is_meant(graph, placements, world)
+        options.isa = _check.text("isa", isa)
+        options.tf32, options.tune = _check.flag("tf32", tf32), _check.flag("tune", tune)
+        if memory_limit is not None:
+            options.memory_limit = _check.integer("compile: memory_limit", memory_limit, 1)
+        options.run(_check.integer("compile: check_every", check_every), _check.flag("profile", profile))
+        if buckets is not None:
+            options.buckets()
+        servers = servers_of(strategy, asynchronous, max_staleness, bigarray_bound)
+        if servers is not None:
+            options.servers(None, *servers)
+        # A program of each rank's own has no mesh but what the user says, which is then refused.
+        alone_each = servers is not None and not servers[0]
+        axes = (
+            [] if alone_each and mesh is None and not isinstance(placements, Plan) else _axes(world, mesh, placements)
+        )
+        options.mesh = axes
+        options.resolve(graph, given_backend, world)
+        if servers is not None:
+            options.servers(client_of(world), *servers)
         dump = os.environ.get("LOCKSTEP_DUMP", "")
         dump = _check.path(dump) if dump else ""
         times = None if buckets is None else _buckets.times_of(buckets, world.size)
@@ -211,32 +202,9 @@ def compile(
             _lockstep._agree_on_arguments(world, told.encode(errors="backslashreplace").decode())
         raise
     _lockstep._agree_on_arguments(world, "")
-    measured = None if buckets is None else _buckets.measured(world, axes, buckets.program, times)
-    executable = _lockstep._compile(
-        graph,
-        backend,
-        world,
-        axes,
-        placed,
-        shard_optimizer,
-        shared_weights,
-        count,
-        size,
-        measured,
-        wire or "",
-        operations,
-        optimize,
-        replicated,
-        check_every,
-        isa,
-        tf32,
-        tune,
-        limit,
-        profile,
-        servers,
-        updates,
-        dump,
-    )
+    if buckets is not None:
+        options.measured(_buckets.measured(world, axes, buckets.program, times))
+    executable = _lockstep._compile(graph, backend, world, options, dump)
     for dtype in _lockstep._slow_dtypes(graph, backend, isa):
         warn_once(
             f"{dtype}: products are computed in f32 where this processor, or its library, is not quicker in {dtype}"
@@ -265,35 +233,17 @@ def _is_meant(graph: Graph, plan: Plan, world: Communicator) -> bool:
     return True
 
 
-def _operations_per_byte(factors: Any, world: Communicator) -> float | None:
-    """What `factors` of compile says; None where that is for the hosts to say."""
-    if factors is None:
-        return 0.0 if getattr(world, "_in_rank_order", False) else None
-    if type(factors).__name__ in ("bool", "bool_"):
+def _operations_per_byte(factors: Any) -> float:
+    """What `factors` of compile says."""
+    if factors is None or type(factors).__name__ in ("bool", "bool_"):
         return math.inf if factors else 0.0
     if not isinstance(factors, Real) or not factors > 0:
         raise Error(f"compile: factors is {factors!r}, expected True, False, or operations for a byte, more than 0")
     return float(factors)
 
 
-def _check_optimizes(**options: bool) -> None:
-    """What passes do that optimize=False leaves out."""
-    asked = next((name for name, is_asked in options.items() if is_asked), None)
-    if asked is not None:
-        raise Error(
-            f"compile: {asked} says what is done to make a step quicker, and optimize=False that nothing is: leave out one"
-        )
-
-
-def check_shared_weights(backend: str, world: Communicator, wire: str | None) -> None:
-    if backend != "cpu":
-        raise Error(
-            f"compile: shared_weights is of ranks that compute in the host's memory, not with backend {backend!r}"
-        )
-    if wire is not None:
-        raise Error(
-            "compile: wire is of gradients that every rank gets whole; with shared_weights ranks get slices of them"
-        )
+def check_on_one_host(world: Communicator) -> None:
+    """Of ranks that are to have weights in common."""
     other = next((rank for rank in range(world.size) if world.host(rank) != world.host(0)), None)
     if other is not None:
         raise Error(

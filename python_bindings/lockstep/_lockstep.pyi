@@ -637,11 +637,114 @@ def _trace(folder: str) -> tuple[str, str, list[dict[str, Any]]]: ...
 def _set_recording(world: Communicator, on: bool) -> None:
     """For measuring what it costs."""
 
+class _CompileOptions:
+    """The options of compile (backends/compile_options.h)."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def mesh(self) -> list[tuple[str, int]]: ...
+
+    @mesh.setter
+    def mesh(self, arg: Sequence[tuple[str, int]], /) -> None: ...
+
+    @property
+    def placements(self) -> list[tuple[str, dict[str, int]]]: ...
+
+    @placements.setter
+    def placements(self, arg: Sequence[tuple[str, Mapping[str, int]]], /) -> None: ...
+
+    @property
+    def shard_optimizer(self) -> bool: ...
+
+    @shard_optimizer.setter
+    def shard_optimizer(self, arg: bool, /) -> None: ...
+
+    @property
+    def shared_weights(self) -> bool: ...
+
+    @shared_weights.setter
+    def shared_weights(self, arg: bool, /) -> None: ...
+
+    @property
+    def wire(self) -> str: ...
+
+    @wire.setter
+    def wire(self, arg: str, /) -> None: ...
+
+    @property
+    def bucket_bytes(self) -> int | None: ...
+
+    @bucket_bytes.setter
+    def bucket_bytes(self, arg: int | None, /) -> None: ...
+
+    @property
+    def replicated(self) -> bool: ...
+
+    @replicated.setter
+    def replicated(self, arg: bool, /) -> None: ...
+
+    @property
+    def optimize(self) -> bool: ...
+
+    @optimize.setter
+    def optimize(self, arg: bool, /) -> None: ...
+
+    @property
+    def tf32(self) -> bool: ...
+
+    @tf32.setter
+    def tf32(self, arg: bool, /) -> None: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    @threads.setter
+    def threads(self, arg: int, /) -> None: ...
+
+    @property
+    def isa(self) -> str: ...
+
+    @isa.setter
+    def isa(self, arg: str, /) -> None: ...
+
+    @property
+    def tune(self) -> bool: ...
+
+    @tune.setter
+    def tune(self, arg: bool, /) -> None: ...
+
+    @property
+    def memory_limit(self) -> int: ...
+
+    @memory_limit.setter
+    def memory_limit(self, arg: int, /) -> None: ...
+
+    def factors(self, operations: float) -> None:
+        """Operations for a byte, 0 for none; without a call the hosts decide."""
+
+    def buckets(self) -> None:
+        """Buckets go by a report."""
+
+    def measured(self, measured: tuple[Sequence[tuple[str, int, int, int]], Mapping[str, Sequence[tuple[int, int]]]] | None) -> None:
+        """
+        The report, with what collectives take; None where it says nothing of these ranks.
+        """
+
+    def servers(self, servers: _ServerClient | None, synchronous: bool, max_staleness: int, bigarray_bound: int) -> None:
+        """Parameter servers update what is trained."""
+
+    def run(self, check_every: int, profile: bool) -> None:
+        """How calls run."""
+
+    def resolve(self, graph: Graph, backend: str, world: Communicator) -> None:
+        """Fills in what depends on the ranks, and refuses what does not go."""
+
 def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]: ...
 
 def _agree_on_arguments(world: Communicator, error: str) -> None: ...
 
-def _compile(graph: Graph, backend: str, world: Communicator, mesh: Sequence[tuple[str, int]], placements: Sequence[tuple[str, Mapping[str, int]]], shard_optimizer: bool, shared_weights: bool, threads: int, bucket_bytes: int | None, measured: tuple[Sequence[tuple[str, int, int, int]], Mapping[str, Sequence[tuple[int, int]]]] | None, wire: str, operations_per_byte: float | None, optimize: bool, replicated: bool, check_every: int, isa: str, tf32: bool, tune: bool, memory_limit: int | None, profile: bool, servers: _ServerClient | None, strategy: tuple[bool, int, int] | None, dump: str) -> Executable: ...
+def _compile(graph: Graph, backend: str, world: Communicator, options: _CompileOptions, dump: str) -> Executable: ...
 
 def _update_step(optimizer: tuple[str, str, Mapping[str, bool | int | float | str | Sequence[float]], Sequence[str]], dtype: str, shape: Sequence[int], rescale: float) -> Graph: ...
 

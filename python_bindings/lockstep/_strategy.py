@@ -16,16 +16,8 @@ _BIGARRAY_BOUND = 1_000_000  # elements, as of a store
 Strategy = tuple[bool, int, int]  # synchronous, max_staleness, bigarray_bound
 
 
-def servers_for(
-    world: Communicator,
-    strategy: Any,
-    asynchronous: Any,
-    max_staleness: Any,
-    bigarray_bound: Any,
-    others: dict[str, bool],
-) -> tuple[_ServerClient | None, Strategy | None]:
-    """The servers, and how they update; (None, None) if ranks do that. `others` are options that servers do not go with, and whether
-    they are given."""
+def servers_of(strategy: Any, asynchronous: Any, max_staleness: Any, bigarray_bound: Any) -> Strategy | None:
+    """How servers update, None if ranks do."""
     _check.choice("compile: strategy", strategy, ("all_reduce", "parameter_server"))
     asynchronous = _check.flag("compile: asynchronous", asynchronous)
     staleness = -1 if max_staleness is None else _check.integer("compile: max_staleness", max_staleness, 0)
@@ -35,12 +27,14 @@ def servers_for(
         option = next((name for name, is_given in given.items() if is_given), None)
         if option is not None:
             raise Error(f'compile: {option} is of servers, with strategy="parameter_server"')
-        return None, None
+        return None
     if staleness >= 0 and not asynchronous:
         raise Error("compile: max_staleness is for asynchronous=True; other workers wait for each other in each step")
-    option = next((name for name, is_given in others.items() if is_given), None)
-    if option is not None:
-        raise Error(f'compile: strategy="parameter_server" does not go with {option}')
+    return not asynchronous, staleness, bound
+
+
+def client_of(world: Communicator) -> _ServerClient:
+    """This worker's end of the servers of the job."""
     if world.transport != "mpi":
         raise Error(
             'compile: strategy="parameter_server" is of the workers of a job, world=Communicator.mpi(), and this world is of the '
@@ -54,7 +48,7 @@ def servers_for(
         )
     if servers.workers != world.size:
         raise Error(f"compile: world has {world.size} ranks, and the servers have {servers.workers} workers")
-    return servers, (not asynchronous, staleness, bound)
+    return servers
 
 
 def staleness_of(executable: Executable) -> Staleness:

@@ -505,7 +505,7 @@ TEST(CompiledStages, RefuseWhatTheyCannotRun) {
   EXPECT_THAT(CompileError(step, narrow), HasSubstr("wire=\"int8\""));
   CompileOptions measured = two;
   measured.measured.emplace();
-  EXPECT_THAT(CompileError(step, measured), HasSubstr("buckets="));
+  EXPECT_THAT(CompileError(step, measured), HasSubstr("buckets does not go with stages"));
   CompileOptions served = two;
   served.servers.emplace();
   EXPECT_THAT(CompileError(step, served), HasSubstr("parameter_server"));

@@ -261,12 +261,12 @@ def test_what_is_no_report(given: Any, parts: list[str]) -> None:
 
 
 def test_a_program_that_is_not_optimized_has_no_buckets() -> None:
-    with raises("compile: buckets", "optimize=False"):
+    with raises("compile: optimize=False does not go with buckets"):
         compiled(ls.Communicator.single(), buckets=report(late([])), optimize=False)
 
 
 def test_gpus_have_no_times() -> None:
-    with raises("compile: buckets", 'backend="cpu"', "'cuda'"):
+    with raises('compile: buckets does not go with backend="cuda"'):
         ls.compile(step_of(MLP, ls.optim.Adam(1e-2)), backend="cuda", buckets=report(late([])))
 
 

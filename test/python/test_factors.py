@@ -211,7 +211,7 @@ def test_what_is_no_price(factors: Any) -> None:
 
 @pytest.mark.parametrize("factors", [True, 100.0])
 def test_a_program_that_is_not_optimized_has_none(factors: Any) -> None:
-    with raises("compile: factors", "optimize=False"):
+    with raises("compile: optimize=False does not go with factors:"):
         ls.compile(wide_step(), factors=factors, optimize=False)
     ls.compile(wide_step(), factors=False, optimize=False)
 

@@ -288,15 +288,13 @@ def test_an_assignment_that_is_wrong_on_one_rank_can_be_tried_again() -> None:
 
 def test_where_it_cannot_be() -> None:
     step = step_of(MLP, ls.optim.Adam(1e-2))
-    with raises("compile: shared_weights is of ranks that compute in the host's memory, not with backend 'cuda'"):
+    with raises('compile: shared_weights=True does not go with backend="cuda": ranks share the host\'s memory'):
         ls.compile(step, backend="cuda", shared_weights=True)
-    with raises(
-        "compile: wire is of gradients that every rank gets whole; with shared_weights ranks get slices of them"
-    ):
+    with raises('compile: shared_weights=True does not go with wire="bf16": ranks get slices of gradients'):
         ls.compile(step, wire="bf16", shared_weights=True)
     hosts = ["a", "a", "b"]
     with raises("compile: shared_weights is of ranks on one host, and rank 0 is on a, rank 2 on b; shard_optimizer="):
-        ls._compile.check_shared_weights("cpu", SimpleNamespace(size=3, host=hosts.__getitem__), None)
+        ls._compile.check_on_one_host(SimpleNamespace(size=3, host=hosts.__getitem__))
 
 
 def assert_nothing_stays(folder: Path) -> None:

@@ -70,7 +70,7 @@ STEP = ls.train_step(
         ({"strategy": "parameter_server", "factors": 0.5}, "does not go with factors"),
         ({"strategy": "parameter_server", "factors": False}, "is of the workers of a job"),
         ({"strategy": "parameter_server", "shared_weights": True}, "does not go with shared_weights"),
-        ({"strategy": "parameter_server", "backend": "cuda"}, "does not go with backend='cuda'"),
+        ({"strategy": "parameter_server", "backend": "cuda"}, 'does not go with backend="cuda"'),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], message: str) -> None:
