@@ -10,6 +10,8 @@
 namespace lockstep {
 
 const std::string& Node::op_name() const { return op_->name(); }
+bool Node::is_input() const { return op_ == &InputOp(); }
+bool Node::is_constant() const { return Is("constant"); }
 
 std::string Node::Describe() const {
   std::string text = op_name();

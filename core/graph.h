@@ -69,6 +69,8 @@ class Node {
   const OpDef& op() const { return *op_; }
   const std::string& op_name() const;
   bool Is(std::string_view op_name) const { return this->op_name() == op_name; }
+  bool is_input() const;  // of the graph: no node that computes
+  bool is_constant() const;
 
   // Grows with creation within one graph: a deterministic key where a pointer would not be one.
   int64_t id() const { return id_; }

@@ -241,7 +241,7 @@ bool PlacementMover::CanMove(Value value, const Placement& to) const {
 
 std::optional<std::vector<Placement>> PlacementMover::OperandsOfSlice(Value value, const Placement& to) const {
   const Node& node = *value.node;
-  if (&node.op() == &InputOp() || node.op().has_trait(kCollective) || node.op().has_trait(kOptimizer) ||
+  if (node.is_input() || node.op().has_trait(kCollective) || node.op().has_trait(kOptimizer) ||
       node.num_results() != 1 || node.op().ranks_eval())
     return std::nullopt;
   const std::vector<TensorType> types = ResultTypes(node);

@@ -19,7 +19,7 @@ void ReorderTopologically(Graph& graph, const std::function<int64_t(const Node&)
   for (Node& node : graph.nodes()) {
     priorities[&node] = priority(node);
     size_t count = 0;
-    for (Value operand : node.operands()) count += !operand.node->Is("input");
+    for (Value operand : node.operands()) count += !operand.node->is_input();
     if (keep_collectives && node.op().has_trait(kCollective)) {
       if (last_collective) {
         next_collective[last_collective] = &node;

@@ -83,7 +83,7 @@ bool IsForText(const Tensor& tensor) {
 std::string TextWithout(const Graph& whole, std::map<std::string, Tensor>& constants) {
   Graph graph = whole.Clone();
   for (Node& node : graph.nodes()) {
-    if (!node.Is("constant") || IsForText(node.attr<Tensor>("value"))) continue;
+    if (!node.is_constant() || IsForText(node.attr<Tensor>("value"))) continue;
     const Tensor value = node.attr<Tensor>("value");
     ThrowIfError(graph.SetAttribute(&node, "value", Tensor(value.type())));
     constants.emplace(node.result_name(), value);
@@ -95,7 +95,7 @@ void SetConstants(Graph& graph, const std::map<std::string, Tensor>& constants) 
   size_t found = 0;
   for (Node& node : graph.nodes()) {
     const auto value = constants.find(node.result_name());
-    if (!node.Is("constant") || value == constants.end()) continue;
+    if (!node.is_constant() || value == constants.end()) continue;
     ThrowIfError(graph.SetAttribute(&node, "value", value->second));
     ++found;
   }

@@ -90,7 +90,7 @@ std::string Summary(const Model& model) {
     section.Add(input.name(), input.value.type(), input.placements(), group == groups.end() ? "" : group->second);
   }
   for (const Node& node : graph.nodes()) {
-    if (node.Is("constant") && Contains(model.constants, node.result_name()))
+    if (node.is_constant() && Contains(model.constants, node.result_name()))
       constants.Add(node.result_name(), node.type(), {});
   }
   for (const Result& result : graph.results()) {

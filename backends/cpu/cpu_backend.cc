@@ -13,7 +13,7 @@ namespace {
 using cpu::EmitContext;
 
 bool Supports(const Node& node) {
-  if (node.Is("constant") || node.op().has_trait(kKeepsOrder) || node.op().has_trait(kCollective)) return true;
+  if (node.is_constant() || node.op().has_trait(kKeepsOrder) || node.op().has_trait(kCollective)) return true;
   if (cpu::FindEmitter(node.op_name()) != nullptr || cpu::SupportsLoop(node)) return true;
   return node.op().eval() && !node.op().decompose();  // simpler ops are quicker than the reference meaning
 }

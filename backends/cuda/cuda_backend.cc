@@ -12,7 +12,7 @@ namespace lockstep {
 using cuda::EmitContext;
 
 bool cuda::Supports(const Node& node) {
-  if (node.Is("constant") || node.op().has_trait(kKeepsOrder)) return true;
+  if (node.is_constant() || node.op().has_trait(kKeepsOrder)) return true;
   if (node.op().collective() && ProgramBuilder::IsContiguous(node)) return true;
   return cuda::FindEmitter(node) != nullptr || cuda::SupportsLoop(node);
 }

@@ -83,13 +83,13 @@ class Walk {
 
   absl::StatusOr<int> Make(Value value, const Affine& at) {
     const Node& node = *value.node;
-    if (&node.op() == &InputOp()) {
+    if (node.is_input()) {
       for (size_t i = 0; i < body_.inputs().size(); ++i) {
         if (body_.inputs()[i].value == value)
           return Add(Leaf(Element::Kind::kLoad, nullptr, static_cast<int>(i), at, value.dtype()));
       }
     }
-    if (node.Is("constant")) {
+    if (node.is_constant()) {
       // All elements of a splat are alike, wherever they lie.
       const bool splat = node.attr<Tensor>("value").AllElementsEqual();
       return Add(Leaf(Element::Kind::kConstant, &node, 0, splat ? Affine::Zero(at.strides.size()) : at, value.dtype()));

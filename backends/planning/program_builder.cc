@@ -122,7 +122,7 @@ Instruction& ProgramBuilder::Add(const Node& node, Kernel kernel, std::vector<in
 }
 
 absl::StatusOr<bool> ProgramBuilder::LowerCommon(const Node& node) {
-  if (node.Is("constant")) {
+  if (node.is_constant()) {
     RETURN_IF_ERROR(LowerConstant(node));
   } else if (node.Is("push")) {
     RETURN_IF_ERROR(LowerPush(node));

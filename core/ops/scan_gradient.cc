@@ -24,7 +24,7 @@ bool IsCheap(const Node& node) {
 bool IsSumOfDear(const Node& node) {
   if (!node.Is("add") && !node.Is("sub")) return false;
   return std::any_of(node.operands().begin(), node.operands().end(), [](Value operand) {
-    if (&operand.node->op() == &InputOp()) return false;
+    if (operand.node->is_input()) return false;
     return !IsCheap(*operand.node) || IsSumOfDear(*operand.node);
   });
 }

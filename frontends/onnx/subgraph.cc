@@ -185,7 +185,7 @@ absl::Status SubgraphImporter::DefineOutputs(const onnx::NodeProto& proto, const
     RETURN_IF_ERROR(values_.Define(name, *output));
     const Value* value = std::get_if<Value>(&*output);
     // An input, or what another node made (Identity), keeps its name. In a body a name says in which run.
-    if (value == nullptr || value->node->source() != node.source() || value->node->Is("input")) continue;
+    if (value == nullptr || value->node->source() != node.source() || value->node->is_input()) continue;
     model_.graph.SetName(*value, NameIn(values_.place(), name));
   }
   return absl::OkStatus();

@@ -63,7 +63,7 @@ class Extraction {
   absl::StatusOr<Value> Enter(Value value) {
     if (const auto it = map_.find(value); it != map_.end()) return it->second;
     const Node& node = *value.node;
-    const bool is_small = node.Is("constant") && value.type().num_elements() <= kMostCopiedElements;
+    const bool is_small = node.is_constant() && value.type().num_elements() <= kMostCopiedElements;
     const bool is_copied = is_small || node.op().has_trait(kRematerialised);
     RETURN_IF_ERROR(is_copied ? AddNode(node) : AddInput(parts_.constants, value, value));
     return map_.at(value);

@@ -165,7 +165,7 @@ absl::Status OnnxValues::Fold(const Node& node) {
   }
   if (!node.op().eval()) return absl::OkStatus();
   for (size_t i = 0; i < node.num_results(); ++i) {
-    if (!small(node.type(i)) && !node.Is("constant")) return absl::OkStatus();
+    if (!small(node.type(i)) && !node.is_constant()) return absl::OkStatus();
   }
   const double steps = StepsOf(node);
   if (steps > kMaxFolding || folding_ + steps > kMaxFoldingOfAll) return absl::OkStatus();

@@ -86,8 +86,7 @@ double FactorGatherer::OperationsOnRank(const Node& node) const {
 
 // Whether the node's result is whole where its operands are.
 bool FactorGatherer::CanComputeWhole(const Node& node) const {
-  if (&node.op() == &InputOp() || node.op().collective() || node.op().ranks_eval() || node.num_results() != 1)
-    return false;
+  if (node.is_input() || node.op().collective() || node.op().ranks_eval() || node.num_results() != 1) return false;
   for (const auto& [name, value] : node.attributes()) {
     if (std::holds_alternative<Region>(value)) return false;
   }
@@ -130,7 +129,7 @@ bool FactorGatherer::Pays(const Node& reduced, const Plan& plan) const {
 }
 
 Node* FactorGatherer::After(Node* node) {
-  if (&node->op() == &InputOp()) return &graph_.nodes().front();
+  if (node->is_input()) return &graph_.nodes().front();
   const auto next = next_.find(node);
   return next == next_.end() ? nullptr : next->second;
 }

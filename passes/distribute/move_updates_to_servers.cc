@@ -63,7 +63,7 @@ class Cut {
 
   // Adds the nodes and inputs that a value, no gradient, is computed from.
   absl::Status Collect(Value value) {
-    if (&value.node->op() != &InputOp()) {
+    if (!value.node->is_input()) {
       if (!nodes_.insert(value.node).second) return absl::OkStatus();
       if (value.node->op().ranks_eval() || value.node->op().has_trait(kOptimizer))
         return Error() << "it depends on " << value.node->Describe() << ", which no server has";

@@ -124,7 +124,7 @@ void ProgramMaker::FindDecisions() {
   for (const Node& node : graph_.nodes()) {
     if (!forward_.contains(&node)) continue;
     for (const Value& operand : node.operands()) {
-      if (SegmentOf(operand) >= 0 || &operand.node->op() != &InputOp() || kept.contains(operand.name())) continue;
+      if (SegmentOf(operand) >= 0 || !operand.node->is_input() || kept.contains(operand.name())) continue;
       std::vector<Placement> candidates = CandidatesOf(*graph_.FindInput(operand.name()));
       if (candidates.size() > 1) AddDecision(*graph_.FindInput(operand.name()), std::move(candidates));
     }
@@ -191,7 +191,7 @@ void ProgramMaker::PlaceBackward() {
     if (forward_.contains(&node)) continue;
     int ready = static_cast<int>(last()), about = -1;
     for (const Value& operand : node.operands()) {
-      const bool is_backward = &operand.node->op() != &InputOp() && !forward_.contains(operand.node);
+      const bool is_backward = !operand.node->is_input() && !forward_.contains(operand.node);
       if (!is_backward) about = std::max(about, SegmentOf(operand));
       else if (operand.shape().rank() > 0) ready = std::min(ready, SegmentOf(operand));
     }

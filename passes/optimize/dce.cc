@@ -31,7 +31,7 @@ bool RemoveDeadNodes(Graph& graph) {
 void RemoveDeadNodesAmong(Graph& graph, const std::vector<Node*>& nodes) {
   std::unordered_set<const Node*> gone;
   const auto is_dead = [&](Node& node) {
-    if (node.Is("input") || !node.users().empty()) return false;
+    if (node.is_input() || !node.users().empty()) return false;
     for (size_t i = 0; i < node.num_results(); ++i) {
       if (graph.IsUsed(node.result(i))) return false;
     }

@@ -277,7 +277,7 @@ std::vector<std::vector<Node*>> Grouping::TakeGroups() const {
 
 bool IsRematerializable(const Node& node) {
   if (node.op().has_trait(kRematerialised)) return true;
-  return node.Is("constant") && node.attr<Tensor>("value").num_elements() > 0 &&
+  return node.is_constant() && node.attr<Tensor>("value").num_elements() > 0 &&
          node.attr<Tensor>("value").AllElementsEqual();
 }
 

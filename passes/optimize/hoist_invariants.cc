@@ -41,7 +41,7 @@ class Hoister {
     for (size_t i = 0; i < node.num_results(); ++i) {
       if (!is_whole(i)) return false;
     }
-    return !node.Is("constant") && !node.op().has_trait(kRematerialised) && !node.op().has_trait(kGenerator);
+    return !node.is_constant() && !node.op().has_trait(kRematerialised) && !node.op().has_trait(kGenerator);
   }
 
   absl::Status Copy(Node& node) {

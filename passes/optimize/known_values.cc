@@ -11,7 +11,7 @@ constexpr int64_t kMostElements = int64_t{1} << 22;
 
 // Whether the node is worth looking at: it is small, of one rank, and has a meaning there.
 bool CanBeKnown(const Node& node) {
-  if (node.Is("input") || node.op().has_trait(kCollective) || !node.op().eval()) return false;
+  if (node.is_input() || node.op().has_trait(kCollective) || !node.op().eval()) return false;
   for (size_t i = 0; i < node.num_results(); ++i) {
     if (node.type(i).num_elements() > kMostElements) return false;
   }

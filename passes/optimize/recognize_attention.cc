@@ -111,7 +111,7 @@ class Recognizer {
   // Up from what goes into the softmax to the product of queries and keys.
   bool MatchScores(Value scores, Pattern& pattern) {
     Node& node = *scores.node;
-    if (node.Is("input") || !HasOneUse(graph_, scores)) return false;
+    if (node.is_input() || !HasOneUse(graph_, scores)) return false;
     if (node.Is("matmul")) {
       pattern.product = &node;
       return IsOfBatches(node);

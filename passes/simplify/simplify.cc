@@ -31,7 +31,7 @@ void EraseWithOperands(Graph& graph, Node* node) {
     for (const Value value : operands) {
       Node* const operand = value.node;
       // A node that is open, or an operand twice, is met but once.
-      if (&operand->op() == &InputOp() || IsUsed(graph, operand)) continue;
+      if (operand->is_input() || IsUsed(graph, operand)) continue;
       if (operand->op().has_trait(kCollective)) continue;
       if (std::find(open.begin(), open.end(), operand) == open.end()) open.push_back(operand);
     }

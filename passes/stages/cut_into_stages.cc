@@ -225,7 +225,7 @@ class StageCutter {
       const Value made = form.is_stacked(i) ? b_.Concat(stacks_[i], 0) : sums_[i];
       RETURN_IF_ERROR(b_.status());
       made_[KeyOf(whole, kEach, plan_.StageOf(whole))] = made;
-      if (!form.is_stacked(i) && !made.node->Is("input")) to_.SetName(made, whole.name());
+      if (!form.is_stacked(i) && !made.node->is_input()) to_.SetName(made, whole.name());
       MoveToReaders(whole, kEach);
     }
     return b_.status();

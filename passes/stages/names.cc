@@ -19,7 +19,7 @@ std::string NameOfResult(const Graph& step, Value value) {
 }  // namespace
 
 std::string WhatMoves(const Graph& step, Value value) {
-  if (value.node->Is("input")) return "state " + value.name();
+  if (value.node->is_input()) return "state " + value.name();
   const std::string name = NameOfResult(step, value);
   if (!name.empty()) return name;
   return value.node->source().empty() ? "%" + value.name() : value.node->source();

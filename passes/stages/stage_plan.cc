@@ -48,7 +48,7 @@ const Node* FindReaderOfAll(const Graph& step, const Node& first, const Node& se
 
 bool IsMadeWhereItIsRead(const Node& node) {
   const bool is_generated = node.op().has_trait(kGenerator) && !node.op().ranks_eval();
-  return node.Is("constant") || node.op().has_trait(kRematerialised) || is_generated;
+  return node.is_constant() || node.op().has_trait(kRematerialised) || is_generated;
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ std::unordered_set<const Node*> InputsOf(Value value) {
     const Node* const node = open.back();
     open.pop_back();
     if (!seen.insert(node).second) continue;
-    if (node->Is("input")) inputs.insert(node);
+    if (node->is_input()) inputs.insert(node);
     for (Value operand : node->operands()) open.push_back(operand.node);
   }
   return inputs;

@@ -11,7 +11,7 @@ namespace {
 
 // Whether a body has its own copy of a whole value that `node` makes: of what is made where it is read.
 bool IsCopied(const Node& node) {
-  const bool is_small = node.Is("constant") && node.type().num_elements() == 1;
+  const bool is_small = node.is_constant() && node.type().num_elements() == 1;
   return is_small || node.op().has_trait(kRematerialised);
 }
 
@@ -85,7 +85,7 @@ void MicroBatchLoop::Need(Value value) {
     if (plan_.WholeOf(next)) {
       AddOnce(slices_, next);
     } else if (plan_.IsWhole(next) &&
-               (next.node->Is("input") || MicroBatchPlan::IsCrossing(*next.node) || !IsCopied(*next.node))) {
+               (next.node->is_input() || MicroBatchPlan::IsCrossing(*next.node) || !IsCopied(*next.node))) {
       AddOnce(wholes_, next);
     } else {
       nodes_.insert(next.node);

@@ -24,7 +24,7 @@ bool IsF32(Value value) { return value.dtype() == DType::kF32; }
 bool IsOutOfRange(Value value, DType low) {
   const Node& node = *value.node;
   if (node.op().has_trait(kMovement) && node.operands().size() == 1) return IsOutOfRange(node.operand(0), low);
-  if (!node.Is("constant") || value.dtype() != DType::kF32) return false;
+  if (!node.is_constant() || value.dtype() != DType::kF32) return false;
   const Tensor& constant = node.attr<Tensor>("value");
   const double largest = low == DType::kF16 ? 65504 : 0x1.fep127;
   for (int64_t i = 0; i < constant.num_elements(); ++i) {

@@ -143,7 +143,7 @@ absl::StatusOr<Trained> AddGradientsOf(Graph& graph, Value loss, const std::vect
   for (const TrainedCandidate& candidate : candidates) wrt.push_back(candidate.state);
   ASSIGN_OR_RETURN(const std::vector<Value> gradients,
                    AddGradients(graph, quotient ? quotient->sum : loss, wrt, factor));
-  if (!loss.node->Is("input")) graph.SetName(loss, "loss");
+  if (!loss.node->is_input()) graph.SetName(loss, "loss");
   Trained trained;
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (!gradients[i] && candidates[i].is_named)
@@ -166,7 +166,7 @@ absl::Status ShowGradients(Graph& graph, const Trained& trained) {
 // Names by which users recognise what is communicated.
 void NameGradients(Graph& graph, const Trained& trained, std::string_view suffix = "") {
   for (size_t i = 0; i < trained.states.size(); ++i) {
-    if (trained.gradients[i].node->Is("input")) continue;
+    if (trained.gradients[i].node->is_input()) continue;
     graph.SetName(trained.gradients[i], "grad/" + trained.states[i].name() + std::string(suffix));
   }
 }
@@ -227,7 +227,7 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
 std::vector<std::string> StatesTrainedBy(const Graph& graph) {
   std::vector<std::string> names;
   for (const Node& node : graph.nodes()) {
-    if (node.op().has_trait(kOptimizer) && node.operand(0).node->Is("input")) names.push_back(node.operand(0).name());
+    if (node.op().has_trait(kOptimizer) && node.operand(0).node->is_input()) names.push_back(node.operand(0).name());
   }
   return names;
 }
@@ -254,7 +254,7 @@ absl::StatusOr<std::map<std::string, Tensor>> ConstantsToStates(Graph& graph, co
   }
   std::vector<Node*> nodes;
   for (Node& node : graph.nodes()) {
-    if (!node.Is("constant") || !MatchesAny(of_constants, node.result_name())) continue;
+    if (!node.is_constant() || !MatchesAny(of_constants, node.result_name())) continue;
     if (std::find(constants.begin(), constants.end(), node.result_name()) != constants.end()) nodes.push_back(&node);
   }
   for (Node* node : nodes) {

@@ -16,7 +16,7 @@ namespace lockstep::passes {
 namespace {
 
 bool IsState(const Graph& graph, Value value) {
-  if (!value.node->Is("input")) return false;
+  if (!value.node->is_input()) return false;
   const Input* input = graph.FindInput(value.name());
   return input != nullptr && input->is_state;
 }

@@ -104,7 +104,7 @@ absl::Status UpdateStatesIf(Graph& graph, Value condition, const std::vector<std
     const Value state = graph.FindInput(result.name)->value;
     const Value next = b.Select(b.Broadcast(condition, state.shape(), {}), result.value, state);
     RETURN_IF_ERROR(b.status());
-    if (!result.value.node->Is("input")) graph.SetName(result.value, result.name + "." + std::string(suffix));
+    if (!result.value.node->is_input()) graph.SetName(result.value, result.name + "." + std::string(suffix));
     graph.SetName(next, result.name + ".next");
     graph.set_result_value(i, next);
   }

@@ -170,7 +170,7 @@ RandomProgram Draft::Finish() {
   }
   int64_t count = 0;
   for (Value value : values_) {
-    if (value.node->Is("input") || (graph_.IsUsed(value) && !random_.Chance(10)) || random_.Chance(10)) continue;
+    if (value.node->is_input() || (graph_.IsUsed(value) && !random_.Chance(10)) || random_.Chance(10)) continue;
     LOCKSTEP_CHECK(graph_.AddResult("y" + std::to_string(count++), value).ok()) << count;
   }
   return {std::move(graph_), std::move(inputs_)};
