@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -57,3 +58,12 @@ for mode in sys.argv[2:]:
     except Error as error:
         (Path(sys.argv[1]) / f"{mode}.{rank}").write_text(str(error))
     hvd.shutdown()
+
+# A job that has failed waits two seconds for a rank at its end, and a rank may be later.
+end = time.monotonic() + 60
+while (
+    mode != "dead"
+    and time.monotonic() < end
+    and not all((Path(sys.argv[1]) / f"{mode}.{rank}").exists() for rank in range(2))
+):
+    time.sleep(0.01)
