@@ -89,7 +89,7 @@ def from_torch(
     _check.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
     extents = _check.extents("dims", {} if dims is None else dims)
     _check.choice("own_gradients", own_gradients, (None, "ignore"))
-    given = _by_name(module, example_inputs)
+    given = _apart(_by_name(module, example_inputs))
     _check_places(given, extents)
     finds_batch = dynamic_shapes is None
     if finds_batch:
@@ -323,6 +323,14 @@ def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:
         raise Error(
             f"from_torch: the example inputs do not fit {type(module).__name__}.forward{signature}: {error}"
         ) from error
+
+
+def _apart(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs with tensors of their own: torch's exporter takes a tensor that is given twice, or is a parameter, for one value."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    return tree_map_only(torch.Tensor, lambda x: x.detach().clone().requires_grad_(x.requires_grad), inputs)
 
 
 def _check_places(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> None:

@@ -403,6 +403,33 @@ def test_a_normalisation_that_is_called_twice() -> None:
     np.testing.assert_allclose(exe.state["net.1.running_var"], norm.running_var, atol=1e-5)
 
 
+@pytest.mark.parametrize("given", ["one tensor twice", "a parameter", "a buffer"])
+def test_example_inputs_are_values_of_their_own(given: str) -> None:
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 3))
+            self.register_buffer("table", torch.randn(3, 3))
+
+        def forward(self, x: torch.Tensor, more: dict[str, torch.Tensor]) -> torch.Tensor:
+            return (x @ self.weight - self.table.sum(0)) @ more["y"].T
+
+    torch.manual_seed(7)
+    module, rows = Product(), torch.randn(3, 3)
+    example = {"one tensor twice": rows, "a parameter": module.weight, "a buffer": module.table}[given]
+    model = ls.from_torch(module, [example, {"y": rows}], dims={"batch": 3}, output_names=["z"])
+    exe = ls.compile(ls.train_step(model, ls.loss.mean_squared_error("z", "target"), ls.optim.SGD(0.1)))
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    x, y, target = torch.randn(3, 3, 3)
+    assert [(each.name, each.shape) for each in model.inputs] == [("x", (3, 3)), ("more_y", (3, 3))]
+    for _ in range(2):
+        loss = nn.functional.mse_loss(module(x, {"y": y}), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert exe(x=x, more_y=y, target=target)["loss"] == pytest.approx(loss.item(), rel=1e-5)
+
+
 def test_tensors_in_a_dict_have_the_batch() -> None:
     class Sum(nn.Module):
         def forward(self, given: dict[str, torch.Tensor]) -> torch.Tensor:
