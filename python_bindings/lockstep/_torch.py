@@ -61,10 +61,11 @@ def from_torch(
 
     Args:
       module: in the mode, training or evaluation, that its parts are to be imported in.
-      example_inputs: what `forward` takes, by place or by name; no dimension that `dims` names may be 0 or 1.
+      example_inputs: what `forward` takes, by place or by name. All that have rows have equally many, and the graph does not depend on
+        how many; of one row, or none, torch cannot export every module, such as a batch normalisation in training mode.
       dims: as of `load_onnx`. A name, such as "batch", stands for dimension 0 of all example inputs that have one. `Graph.with_dims`
-        gives the graph other extents later, without another export. A module that decides by the number of rows, as by `len(x)`, is
-        imported for one number alone, which its example inputs then have to have.
+        gives the graph other extents later, without another export. A module that decides by the number of rows, as by `len(x)` or
+        `if x.shape[0] > 1`, is imported for one number alone, which its example inputs then have to have.
       split: as of `load_onnx`.
       dynamic_shapes: as of `torch.export`, if other dimensions are symbolic; then `dims` gives those by their names.
       output_names: of the results, in order.
@@ -89,7 +90,7 @@ def from_torch(
     _check.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
     extents = _check.extents("dims", {} if dims is None else dims)
     _check.choice("own_gradients", own_gradients, (None, "ignore"))
-    given = _by_name(module, example_inputs)
+    given = _apart(_by_name(module, example_inputs))
     _check_places(given, extents)
     finds_batch = dynamic_shapes is None
     if finds_batch:
@@ -143,9 +144,12 @@ def _export(
     rows = {place: value.shape[0] for place, value in given.items() if isinstance(value, torch.Tensor) and value.dim()}
     batch = next((extent for symbol, extent in extents.items() if ":" not in symbol), 0)
     if not finds_batch or len(rows) != len(given) or set(rows.values()) != {batch}:
+        way_out = f"give example inputs of {batch} rows, as dims says"
+        if not finds_batch:
+            way_out = "leave out dynamic_shapes, and give example inputs of the extents that they are to have"
         raise Error(
             f"from_torch: {name} decides by the extents of its inputs ({shown}), and would be right for those of the example inputs "
-            f"alone; give example inputs of {batch or 'the'} rows{', as dims says' if batch else ' that it is to have'}"
+            f"alone; {way_out}"
         )
     places = {f"{place}:0": extent for place, extent in rows.items()}
     fixed = places | {place: extent for place, extent in extents.items() if ":" in place}
@@ -325,6 +329,14 @@ def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:
         ) from error
 
 
+def _apart(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs with tensors of their own: torch's exporter takes a tensor that is given twice, or is a parameter, for one value."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    return tree_map_only(torch.Tensor, lambda x: x.detach().clone().requires_grad_(x.requires_grad), inputs)
+
+
 def _check_places(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> None:
     """What `dims` gives by place is as it is in the example inputs: the program is made for that."""
     for place, extent in dims.items():
@@ -348,15 +360,26 @@ def _batch_shapes(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[st
             f"from_torch: dims has the symbols {', '.join(symbols)}; of several, dynamic_shapes says where they stand"
         )
     batch = torch.export.Dim(symbols[0])
+    rows: dict[int, str] = {}  # how many: the first input that has so many
 
-    def shape_of(value: Any) -> Any:
+    def shape_of(value: Any, place: str) -> Any:
         if isinstance(value, (list, tuple)):
-            return [shape_of(part) for part in value]
+            return [shape_of(part, place) for part in value]
         if isinstance(value, Mapping):
-            return {name: shape_of(part) for name, part in value.items()}
-        return {0: batch} if isinstance(value, torch.Tensor) and value.dim() > 0 else None
+            return {name: shape_of(part, place) for name, part in value.items()}
+        if not isinstance(value, torch.Tensor) or value.dim() == 0:
+            return None
+        rows.setdefault(value.shape[0], place)
+        return {0: batch}
 
-    return {name: shape_of(value) for name, value in inputs.items()}
+    shapes = {name: shape_of(value, name) for name, value in inputs.items()}
+    if len(rows) > 1:
+        found = ", ".join(f"{place} has {count}" for count, place in rows.items())
+        raise Error(
+            f"from_torch: dims has {symbols[0]}, the number of rows of all example inputs, and {found}; give them equally many, or say "
+            "by dynamic_shapes where the symbol stands"
+        )
+    return shapes
 
 
 def _name_batch(program: torch.onnx.ONNXProgram, dims: Mapping[str, int]) -> list[str]:

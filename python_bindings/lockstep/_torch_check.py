@@ -46,13 +46,18 @@ def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iter
     def checked(*args: Any, **kwargs: Any) -> torch.export.ExportedProgram:
         if traced.refusals:
             raise traced.refusals[0]
-        with torch.enable_grad(), _own_functions() as functions, _left_out_of_trace(name) as left_out:
+        with (
+            torch.enable_grad(),
+            _own_functions() as functions,
+            _left_out_of_trace(name) as left_out,
+            _asked_of_one() as asked,
+        ):
             try:
                 program = original(*args, **kwargs)
             except torch._dynamo.exc.UserError as error:  # the exporter then narrows the extents, or tries another way
                 traced.conditions = traced.conditions or _conditions_of(str(error))
                 raise
-        traced.conditions = traced.conditions or _asserted(program)
+        traced.conditions = traced.conditions or asked or _asserted(program)
         try:
             if left_out:
                 raise left_out[0]
@@ -75,7 +80,7 @@ def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iter
 def _conditions_of(message: str) -> list[str]:
     """Of torch's error about extents that are not free: what `forward` asks of them, such as "x.shape[0] <= 4"."""
     text = re.sub(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]", r"\1.shape[\2]", message).replace("IntInfinity()", "inf")
-    guards = re.findall(r"satisfy the generated guard (.+?)\.?$", text, re.MULTILINE)
+    guards = re.findall(r"satisfy the generated guard (.+?)\.?(?:Specializations .*)?$", text, re.MULTILINE)
     constants = re.findall(r"You marked (\S+) as dynamic but your code specialized it to be a constant \((\d+)\)", text)
     return [*(f"{name} == {extent}" for name, extent in constants), *guards]
 
@@ -264,6 +269,30 @@ def _left_out_of_trace(name: str) -> Iterator[list[Error]]:
     finally:
         functional.handle_torch_function = original
         del tensor.data  # it is inherited
+
+
+@contextlib.contextmanager
+def _asked_of_one() -> Iterator[list[str]]:
+    """What code that is not torch's asks of extents meanwhile, such as whether there is more than one row, where an extent of 1 gives
+    another answer. torch takes the answer for all extents and says nothing; what it asks itself is right for 1, too."""
+    import torch
+
+    original = torch.SymBool.__bool__
+    asked: list[str] = []
+
+    def answered(question: torch.SymBool) -> bool:
+        expression = question.node.expr
+        answer = original(question)
+        of_one = expression.subs(dict.fromkeys(expression.free_symbols, 1))
+        if bool(of_one) != answer and not is_of_torch(sys._getframe(1).f_code.co_filename):
+            asked.append(f"{expression} at {_own_place()}")
+        return answer
+
+    torch.SymBool.__bool__ = answered
+    try:
+        yield asked
+    finally:
+        torch.SymBool.__bool__ = original
 
 
 def _own_place() -> str:

@@ -191,7 +191,8 @@ class Trainer:
           best: the file that has the states of the best epoch so far, as `save_states` writes them; `load_states` goes back to it.
           best_by: what the best epoch is of: "validation_loss", the lowest; the name of an `Accuracy`, the highest, or of a `Perplexity`,
             the lowest, among `metrics`; or a function of an epoch's results that is larger the better they are. An epoch for which it
-            is no finite number is not the best.
+            is no finite number is not the best. The best so far is that by the same name, which a function has from its definition; by
+            another name there is none yet.
 
         Returns:
           For each epoch a dict: `epoch` from 1, `step`, and the mean `loss` over the rows that were trained on; with `validation`
@@ -284,7 +285,7 @@ class Trainer:
         results: Results,
     ) -> None:
         """Writes the states if the results are better than those before. Rank 0 decides."""
-        by = best_by if isinstance(best_by, str) else "a function"
+        by = best_by if isinstance(best_by, str) else f"{getattr(best_by, '__qualname__', type(best_by).__name__)}()"
         told = on_all_ranks(
             self._world,
             "fit() of a Trainer",

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import pickle
 import pydoc
+import re
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,48 @@ def test_options_are_checked_where_they_are_given(kind: type[ls.optim.Optimizer]
         kind(learning_rate=0.01, decay=0.1)
     unset = {each.name: None for each in dataclasses.fields(of(kind)) if each.name != "learning_rate"}
     assert kind(learning_rate=0.01, **unset) == of(kind)
+
+
+# How a docstring says the ends of a range, and how far from them a number is in it, and is not.
+ENDS = {
+    r"of at least (\S+?)( and below \S+)?": (0, -1),
+    r"above (\S+?)( and below \S+)?": (1, 0),
+    r".*and below (\S+)": (-1, 0),
+    r"of at most (\S+)": (0, 1),
+    r"from (\S+) to \S+": (0, -1),
+    r"from \S+ to (\S+)": (0, 1),
+}
+RANGED = [*OPTIMIZERS, *(getattr(ls.loss, name) for name in ls.loss.__all__[2:] if name not in ("ctc", "result"))]
+WITHOUT_A_RANGE = ["kl_div", "mean_squared_error", "l1"]
+
+
+@pytest.mark.parametrize("kind", RANGED)
+def test_ranges_are_those_of_the_documentation(kind: Any) -> None:
+    """To their ends, which are in them or not."""
+    parameters = inspect.signature(kind).parameters
+    needed = {name: name for name, each in parameters.items() if each.default is each.empty}
+    if kind in OPTIMIZERS:
+        needed = {"learning_rate": 0.01}
+    said = {}
+    for option in parameters:
+        text = re.search(rf"^  {option}: (.*?)(?=^  \w+: |\Z)", kind.__doc__, re.MULTILINE | re.DOTALL)
+        found = re.search(r"a finite number ?(.*)\.$", " ".join(text[1].split())) if text else None
+        said |= {option: found[1]} if found else {}
+    assert bool(said) == (kind.__name__ not in WITHOUT_A_RANGE)
+    for option, range_of in said.items():
+        is_list = option in ("class_weights", "pos_weight")
+        step = 1 if isinstance(parameters[option].default, int) else 1e-6
+        name = f"{option}{'[0]' if is_list else ''} is "
+        with raises(name, "expected a"):
+            kind(**needed | {option: [float("nan")] if is_list else float("nan")})
+        ends = [(found[1], *sides) for end, sides in ENDS.items() if (found := re.fullmatch(end, range_of))]
+        assert ends or not range_of, range_of
+        for end, inside, outside in ends:
+            values = [type(step)(end) + side * step for side in (inside, outside)]
+            good, bad = ([value] if is_list else value for value in values)
+            kind(**needed | {option: good})
+            with raises(name, "expected a finite number"):
+                kind(**needed | {option: bad})
 
 
 def test_the_class_of_all_is_no_optimizer() -> None:

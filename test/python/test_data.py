@@ -161,6 +161,16 @@ def test_samples_that_are_bytes_lose_no_zeros(sample: object) -> None:
         next(iter(ls.data.batches([sample] * 4, size=2)))
 
 
+@pytest.mark.parametrize("axes", [("data", "model"), ("model", "data")])
+def test_ranks_that_differ_along_other_axes_get_the_same_rows(axes: tuple[str, str]) -> None:
+    of_two = [list(ls.data.batches(SAMPLES, size=6, world=SimpleNamespace(rank=r, size=2), seed=3)) for r in range(2)]
+    for rank in range(4):
+        along_data = (rank // 2, rank % 2)[axes.index("data")]
+        world = SimpleNamespace(rank=rank, size=4)
+        found = ls.data.batches(SAMPLES, size=6, world=world, seed=3, mesh=dict.fromkeys(axes, 2))
+        np.testing.assert_array_equal(list(found), of_two[along_data])
+
+
 @pytest.mark.parametrize("mesh", [{"data": 0}, {"data": -1, "model": -2}, {"data": 4}])
 def test_a_mesh_that_is_none_of_two_ranks(mesh: dict[str, int]) -> None:
     with pytest.raises(ls.Error, match="batches: the mesh {'data': "):
@@ -199,6 +209,8 @@ def test_every_seed_shuffles(seed: int) -> None:
         ((SAMPLES, TARGETS[1:]), 2, "different lengths"),
         ((SAMPLES,), 7, "7 cannot be shared evenly by 2"),
         ((SAMPLES,), 24, "24 is more than the 22"),
+        ((SAMPLES,), 0, "a batch of 0 cannot be shared evenly by 2"),
+        ((SAMPLES,), -2, "a batch of -2 cannot be shared evenly by 2"),
     ],
 )
 def test_batches_that_cannot_be_had(arrays: tuple[np.ndarray, ...], size: int, words: str) -> None:
@@ -226,6 +238,7 @@ def test_samples_that_are_left_out_are_warned_of_once_on_rank_0(
     assert warnings_of(caplog, size=6, world=first, seed=1) == [], "each epoch is a call"
     assert warnings_of(caplog, size=8) == [message.replace("6", "8").replace("4", "6")]
     assert warnings_of(caplog, size=11) == [], "nothing is left out"
+    assert warnings_of(caplog, size=10, epoch_size=1) == [], "the epoch is as long as was said"
 
 
 def test_of_the_ranks_with_the_same_rows_one_warns(

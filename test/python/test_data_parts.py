@@ -282,8 +282,17 @@ def test_endings_in_capitals_are_endings(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for name in ("1.PNG", "2.png", "3.TXT"):
         Image.new("RGB", (2, 2)).save(tmp_path / "a" / name, "PNG")
+    (tmp_path / "README.png").write_text("beside the folders of the classes")
     images = ls.data.image_folder(tmp_path)
-    assert [images.path(i).name for i in range(len(images))] == ["1.PNG", "2.png"]
+    assert images.classes == ["a"] and [images.path(i).name for i in range(len(images))] == ["1.PNG", "2.png"]
+
+
+def test_an_image_that_pillow_finds_too_large_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    Image.new("RGB", (2, 2)).save(tmp_path / "a/1.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)
+    with pytest.raises(ls.Error, match="a/1.png: this is no image that can be read: .*decompression bomb"):
+        ls.data.image_folder(tmp_path)[0]
 
 
 def double(image: Image.Image, index: int) -> np.ndarray:

@@ -181,6 +181,38 @@ def test_the_factor_grows_after_an_interval_of_good_steps() -> None:
     assert found == [65536, 4 * 65536, 4 * 65536, 16 * 65536]
 
 
+def test_the_factor_is_that_of_pytorch_unless_something_is_set() -> None:
+    defaults = {"loss_scale/growth": 2.0, "loss_scale/backoff": 0.5, "loss_scale/interval": 2000.0}
+    settings = mlp_step("f16").settings
+    assert {name: settings[name] for name in defaults} == defaults
+    assert not [name for precision in ("f32", "bf16") for name in mlp_step(precision).settings if "scale" in name]
+    assert mlp_step("f16").initial_value("loss_scale/scale") == 65536
+
+
+def test_a_checkpoint_of_another_precision_is_refused_where_there_is_no_factor(tmp_path: Path) -> None:
+    for precision in ("f32", "f16"):
+        compiled(precision).save(tmp_path / precision)
+    with pytest.raises(ls.Error, match="there is no state loss_scale/scale, which the program @mlp"):
+        compiled("f16").load(tmp_path / "f32")
+    with pytest.raises(ls.Error, match="there is a state loss_scale/good_steps, which the program @mlp"):
+        compiled("f32").load(tmp_path / "f16")
+    compiled("bf16").load(tmp_path / "f32")
+
+
+DROPPED = """%p = constant {value=dense<f32[]: 0.5>} : f32[]
+  %d, %m = dropout %h, %p : f32[12,16], bool[12,16]
+  %y = matmul %d,"""
+
+
+def test_a_step_that_is_skipped_has_drawn() -> None:
+    """The next one draws other numbers."""
+    text = MLP.replace("%y = matmul %h,", DROPPED)
+    loss = ls.loss.softmax_cross_entropy("logits", "label")
+    exe = ls.compile(ls.train_step(ls.parse(text), loss, ls.optim.SGD(0.1), precision="f16"), threads=1)
+    exe(x=np.full((12, 8), np.inf, np.float32), label=np.arange(12) % 4)
+    assert exe.state["loss_scale/scale"] == 32768 and exe.state["random/step"] == 1
+
+
 def test_clipping_sees_gradients_that_are_not_scaled() -> None:
     x, y = np.ones((12, 8), np.float32), np.zeros(12, np.int64)
     norms = [float(compiled(p, clip=ls.clip.global_norm(1.0))(x=x, label=y)["gradient_norm"]) for p in ("f32", "f16")]

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 import lockstep as ls
+from ranks import run_in_threads
 from test_errors import raises
 
 torch = pytest.importorskip("torch")
@@ -401,6 +402,67 @@ def test_a_normalisation_that_is_called_twice() -> None:
     norm = module.net[1]
     np.testing.assert_allclose(exe.state["net.1.running_mean"], norm.running_mean, atol=1e-5)
     np.testing.assert_allclose(exe.state["net.1.running_var"], norm.running_var, atol=1e-5)
+
+
+@pytest.mark.parametrize("given", ["one tensor twice", "a parameter", "a buffer"])
+def test_example_inputs_are_values_of_their_own(given: str) -> None:
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 3))
+            self.register_buffer("table", torch.randn(3, 3))
+
+        def forward(self, x: torch.Tensor, more: dict[str, torch.Tensor]) -> torch.Tensor:
+            return (x @ self.weight - self.table.sum(0)) @ more["y"].T
+
+    torch.manual_seed(7)
+    module, rows = Product(), torch.randn(3, 3)
+    example = {"one tensor twice": rows, "a parameter": module.weight, "a buffer": module.table}[given]
+    model = ls.from_torch(module, [example, {"y": rows}], dims={"batch": 3}, output_names=["z"])
+    exe = ls.compile(ls.train_step(model, ls.loss.mean_squared_error("z", "target"), ls.optim.SGD(0.1)))
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    x, y, target = torch.randn(3, 3, 3)
+    assert [(each.name, each.shape) for each in model.inputs] == [("x", (3, 3)), ("more_y", (3, 3))]
+    for _ in range(2):
+        loss = nn.functional.mse_loss(module(x, {"y": y}), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert exe(x=x, more_y=y, target=target)["loss"] == pytest.approx(loss.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_loss_of_the_module_may_be_of_pairs_of_the_batch(ranks: int) -> None:
+    class Contrastive(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 4)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            a, b = (nn.functional.normalize(self.fc(each)) for each in (x, y))
+            return nn.functional.cross_entropy(a @ b.T * 5, torch.arange(x.shape[0]))
+
+    torch.manual_seed(9)
+    module, x, y = Contrastive(), torch.randn(6, 3), torch.randn(6, 3)
+    model = ls.from_torch(module, [x[:2], y[:2]], dims={"batch": 6}, output_names=["y0"])
+    step = ls.train_step(model, ls.loss.result("y0"), ls.optim.SGD(0.5))
+
+    def losses(world: ls.Communicator) -> list[float]:
+        exe, mine = (
+            ls.compile(step, world=world, threads=1),
+            slice(world.rank * 6 // ranks, (world.rank + 1) * 6 // ranks),
+        )
+        return [float(exe(x=x[mine], y=y[mine])["loss"]) for _ in range(3)]
+
+    optimizer, expected = torch.optim.SGD(module.parameters(), 0.5), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = module(x, y)
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    found = run_in_threads(ranks, losses)
+    assert len(found) == ranks and found == [pytest.approx(expected, rel=1e-4)] * ranks
 
 
 def test_tensors_in_a_dict_have_the_batch() -> None:

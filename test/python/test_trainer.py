@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import lockstep as ls
 from cases import BATCH, CASES, MLP_SPLIT, ROOT, STEPS, Case
@@ -385,13 +384,16 @@ def test_a_run_that_is_continued_ends_with_the_same_bits(tmp_path: Path) -> None
 
     def whole(world: ls.Communicator) -> tuple[list[float], dict[str, np.ndarray]]:
         found = trainer(world)
-        found.fit((x, labels), epochs=3)
+        found.fit((x, labels), epochs=2)
+        found.set_learning_rate(0.02)
+        found.fit((x, labels))
+        assert [each["epoch"] for each in found.history] == [1, 2, 3], "of all its calls"
         return found.losses, states(found.executable)
 
     def begin(world: ls.Communicator) -> list[float]:
         found = trainer(world)
         found.fit((x, labels), epochs=2)
-        found.set_learning_rate(0.01)
+        found.set_learning_rate(0.02)
         found.save_states(path)
         return found.losses
 
@@ -408,34 +410,6 @@ def test_a_run_that_is_continued_ends_with_the_same_bits(tmp_path: Path) -> None
     for (losses, values), first, (last, found) in zip(expected, before, after, strict=True):
         assert losses == first + last
         assert_same(values, found)
-
-
-def test_a_curve_is_drawn_by_rank_0(tmp_path: Path) -> None:
-    x, labels = samples()
-
-    def body(world: ls.Communicator) -> None:
-        found = trainer(world)
-        found.fit((x, labels), (x, labels), epochs=2, curve=tmp_path / f"{world.rank}.png")
-
-    assert run_in_threads(2, body) == [None, None]
-    assert [path.name for path in tmp_path.iterdir()] == ["0.png"]
-    assert Image.open(tmp_path / "0.png").size >= (600, 400)
-    words = re.escape(f"{tmp_path}/none/loss.png: No such file")
-    errors = errors_of(2, lambda world: trainer(world).fit((x, labels), curve=tmp_path / "none/loss.png"))
-    assert all(re.search(words, error) for error in errors)
-
-
-def test_the_bar_is_shown_by_rank_0_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    x, labels = samples()
-    run_in_threads(2, lambda world: trainer(world).fit((x, labels), epochs=2))
-    shown = capfd.readouterr().err
-    for epoch in (1, 2):
-        assert len(re.findall(f"epoch {epoch}/2:   0%", shown)) == 1 and f"epoch {epoch}/2: 100%" in shown
-    assert "loss=" in shown
-    lines = shown.splitlines()  # no bar is drawn over and over into what is no terminal
-    assert "\r" not in shown and 4 <= len(lines) <= 6 and all(line.startswith("epoch ") for line in lines), shown
-    trainer().fit((x, labels), progress=False)
-    assert capfd.readouterr().err == ""
 
 
 # --- Optimizers and stores by MXNet's names
@@ -612,6 +586,8 @@ def test_arguments_that_are_wrong(caplog: pytest.LogCaptureFixture) -> None:
             "uneven=True does not go with strategy=.parameter_server.*only full batches are trained on",
         ),
         (lambda: trainer().fit((x, labels), epochs=-1), "fit: epochs is -1"),
+        (lambda: trainer().fit((x, labels), seed=-1), "fit: seed is -1"),
+        (lambda: trainer().fit((x, labels), progress="no"), "fit: progress is 'no', expected True or False"),
         (lambda: trainer().fit(3), "the data is 3, expected a tuple of arrays, a data set, or batches"),
         (lambda: trainer().fit((x, labels[1:])), "different lengths"),
         (lambda: trainer().evaluate(iter([(x, labels)])), "a batch has x .325, 12.*, expected 1 to 96 rows of each"),

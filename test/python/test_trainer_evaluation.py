@@ -198,6 +198,31 @@ def test_an_epoch_is_best_by_the_same_measure_and_better_than_all_before(tmp_pat
     assert epoch_kept(best) == 1, "states without a best one have none"
 
 
+def test_functions_of_other_names_are_other_measures(tmp_path: Path) -> None:
+    """In one run and in one that goes on from its states."""
+    data, best, states = samples(BATCH), tmp_path / "best.states", tmp_path / "last.states"
+
+    def high(results: dict) -> float:
+        return 100.0 + results["epoch"]
+
+    def low(results: dict) -> float:
+        return -100.0
+
+    class Lowest:
+        def __call__(self, results: dict) -> float:
+            return -200.0
+
+    found, kept = trainer(), []
+    for by in (high, low, low, Lowest(), high):
+        found.save_states(states)
+        again = trainer()
+        again.load_states(states)
+        for each in (again, found):
+            each.fit(data, data, best=best, best_by=by)
+            kept.append(epoch_kept(best))
+    assert kept == [1, 1, 2, 2, 2, 2, 4, 4, 5, 5]
+
+
 def test_rank_0_decides_which_epoch_is_best(tmp_path: Path) -> None:
     x, labels = samples(BATCH)
     path = tmp_path / "best.states"
