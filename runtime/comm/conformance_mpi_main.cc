@@ -57,7 +57,7 @@ absl::Status DieInACollective(const MpiOptions& options, int victim) {
 
 // All ranks reduce until they learn something; rank `victim` is stopped after `milliseconds`, and killed at the end.
 absl::Status StopInACollective(MpiOptions options, int victim, int milliseconds) {
-  options.communicator.timeout = absl::Seconds(2);
+  options.communicator.timeout = absl::Seconds(4);  // in which all have to start, too, beside whatever else runs
   absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
   if (!world.ok()) return world.status();
   Communicator& c = **world;
@@ -80,7 +80,7 @@ absl::Status StopInACollective(MpiOptions options, int victim, int milliseconds)
   }
   std::printf("rank %d learns: %s\n", c.rank(), status.ToString().c_str());
   std::fflush(stdout);
-  absl::SleepFor(absl::Seconds(1));  // until all others have spoken
+  absl::SleepFor(absl::Seconds(2));  // until all others have spoken
   kill(std::stoi((*processes)[victim]), SIGKILL);
   return status;
 }

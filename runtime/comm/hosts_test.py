@@ -65,7 +65,7 @@ def stopped() -> str:
     with Hosts(2, "1gbit") as hosts:
         _, output = run(hosts, [2, 2], "stop=3", "after=60")
         told = [message for _, message in LEARNS.findall(output)]
-        blame = rf"waited 2s in all_reduce max [^;]* for rank 3 on host {hosts.names[1]}: [a-z, ]+$"
+        blame = rf"waited 4s in all_reduce max [^;]* for rank 3 on host {hosts.names[1]}: [a-z, ]+$"
         named = [message for message in told if re.search(blame, message)]
         # With the stopped rank's end mpirun ends the job, perhaps before all have spoken.
         check(len(named) >= 2 and len(named) == len(told), f"{len(named)} of {len(told)} blamed it alone", output)

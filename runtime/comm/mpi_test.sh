@@ -78,7 +78,7 @@ stop() {
   shift 2
   out=$(mktemp)
   timeout 60 mpirun --oversubscribe --enable-recovery -np "$ranks" "$program" "$ranks" "stop=$victim" "$@" >"$out" 2>&1
-  named=$(grep -cE "^rank [0-9]+ learns: DEADLINE_EXCEEDED: rank [0-9]+ on host [^ ]+ waited 2s in all_reduce max [^;]* for rank $victim on host [^ ;]+: [a-z, ]+$" "$out")
+  named=$(grep -cE "^rank [0-9]+ learns: DEADLINE_EXCEEDED: rank [0-9]+ on host [^ ]+ waited 4s in all_reduce max [^;]* for rank $victim on host [^ ;]+: [a-z, ]+$" "$out")
   [ "$named" -eq $((ranks - 1)) ] || fail "rank $victim of $ranks stopped ($*): $named of the others blamed it alone"
   echo "a stopped rank $victim of $ranks is named by $named others ($*): $(grep -m1 learns "$out")"
   rm -f "$out"
