@@ -10,6 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "core/status.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
