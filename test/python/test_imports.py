@@ -17,6 +17,7 @@ import lockstep
 from ranks import MPI_ENVIRONMENT
 
 DEBIAN_PYTHON = "/usr/bin/python3.11"
+COLLECT = ["-q", "--collect-only", "-p", "no:cacheprovider", "-n", "0", str(Path(__file__).parent)]
 MLP = Path(__file__).resolve().parents[1] / "models/mlp.onnx"
 
 USE = {
@@ -99,6 +100,13 @@ def test_symbols_of_others_are_not_ours(tmp_path: Path) -> None:
     ]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_tests_are_found_without_torch() -> None:
+    """`make test` sets up no torch: tests that want it skip themselves."""
+    program = f"import sys; sys.modules['torch'] = None; import pytest; sys.exit(pytest.main({COLLECT}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
 
 
 @pytest.mark.parametrize("version", [(3, 12, 4), (3, 10, 0), (4, 11, 0)])

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import lockstep as ls
 from test_errors import LABELS, X, mlp, raises, training
+
+torch = pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")

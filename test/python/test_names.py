@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 import lockstep as ls
 from lockstep._names import _with_hints
 from test_errors import CROSS_ENTROPY, SGD, mlp, raises, training
 
+torch = pytest.importorskip("torch")
 MODULE = torch.nn.Sequential(torch.nn.Linear(12, 5))
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
-from torch.nn.functional import l1_loss
 
 import lockstep as ls
 from test_errors import raises
 from test_torch import Net
+
+torch = pytest.importorskip("torch")
+nn, l1_loss = torch.nn, torch.nn.functional.l1_loss
 
 PROGRAM = """
 import lockstep, torch

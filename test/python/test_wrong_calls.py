@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import torch
 
 import lockstep as ls
 from ranks import run_in_threads
 from test_errors import CROSS_ENTROPY, LABELS, MLP, SGD, X, mlp, raises, training
+
+torch = pytest.importorskip("torch")
 
 WRONG = [None, 5, -1, 2.5, "text", b"bytes", "nul\0", "lone \ud800", [], {}, object(), [None], {"a": "b"}, {5: 5}, X]
 
