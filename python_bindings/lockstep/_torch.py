@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check, _lockstep
+from ._arrays import bits_of_bfloat16
 from ._checkpoint import on_all_ranks
 from ._errors import Error
 from ._graph_file import as_bytes, of_bytes
@@ -254,9 +255,10 @@ def _as_tensor(state: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     """A copy of the state of a parameter of that dtype. Neither NumPy nor torch.tensor() has bfloat16, which goes by its bits."""
     import torch
 
-    if dtype != torch.bfloat16 or state.dtype.itemsize != 2:
-        return torch.tensor(state)
-    return torch.tensor(state.view(np.int16)).view(dtype)
+    bits = bits_of_bfloat16(state)
+    if bits is None and dtype == torch.bfloat16 and state.dtype == np.uint16:  # which stands for it without ml_dtypes
+        bits = state
+    return torch.tensor(state) if bits is None else torch.tensor(bits.view(np.int16)).view(torch.bfloat16)
 
 
 def _torch(function: str) -> Any:

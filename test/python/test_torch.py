@@ -35,6 +35,15 @@ def step_of(module: nn.Module, batch: int = 6) -> ls.Graph:
     return ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.1))
 
 
+def stepped(module: nn.Module, optimizer: torch.optim.Optimizer, *inputs: torch.Tensor) -> float:
+    """A training step of PyTorch's, of a module that computes its loss: the loss."""
+    optimizer.zero_grad()
+    loss = module(*inputs)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
 def test_a_module_is_one_call_away_and_trains_as_it_does_at_home() -> None:
     torch.manual_seed(1)
     module = Net()
@@ -294,11 +303,7 @@ def test_values_without_gradient_have_none(how: str) -> None:
     exe = ls.compile(ls.train_step(model, ls.loss.result("y"), ls.optim.SGD(0.1, weight_decay=0.5)))
     optimizer = torch.optim.SGD(module.parameters(), 0.1, weight_decay=0.5)
     for _ in range(2):
-        optimizer.zero_grad()
-        loss = module(x)
-        loss.backward()
-        optimizer.step()
-        assert exe(x=x)["loss"] == pytest.approx(loss.item(), abs=1e-6)
+        assert exe(x=x)["loss"] == pytest.approx(stepped(module, optimizer, x), abs=1e-6)
     for name, parameter in module.named_parameters():
         if name in exe.state:
             np.testing.assert_allclose(exe.state[name], parameter.detach(), atol=1e-6, err_msg=name)
@@ -454,13 +459,8 @@ def test_a_loss_of_the_module_may_be_of_pairs_of_the_batch(ranks: int) -> None:
         )
         return [float(exe(x=x[mine], y=y[mine])["loss"]) for _ in range(3)]
 
-    optimizer, expected = torch.optim.SGD(module.parameters(), 0.5), []
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = module(x, y)
-        loss.backward()
-        optimizer.step()
-        expected.append(loss.item())
+    optimizer = torch.optim.SGD(module.parameters(), 0.5)
+    expected = [stepped(module, optimizer, x, y) for _ in range(3)]
     found = run_in_threads(ranks, losses)
     assert len(found) == ranks and found == [pytest.approx(expected, rel=1e-4)] * ranks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import lockstep as ls
 from ranks import run_in_threads
 from test_errors import raises
+from test_torch import stepped
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -105,6 +107,15 @@ def test_bfloat16_goes_back_by_its_bits(has_ml_dtypes: bool, monkeypatch: pytest
         assert torch.equal(parameter, before[name]), name
 
 
+@pytest.mark.parametrize("dtypes", itertools.permutations([torch.bfloat16, torch.float16, torch.float32], 2), ids=str)
+def test_states_go_into_a_module_of_another_dtype(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    made, other = nn.Linear(3, 4).to(dtypes[0]), nn.Linear(3, 4).to(dtypes[1])
+    exe = ls.compile(model_of(made, torch.randn(4, 3, dtype=dtypes[0])))
+    ls.to_torch(exe, other)
+    for name, parameter in other.named_parameters():
+        assert torch.equal(parameter, made.get_parameter(name).to(dtypes[1])), name
+
+
 def test_what_is_frozen_in_pytorch_can_be_named_frozen_too() -> None:
     module, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)), torch.randn(6, 4)
     module[0].requires_grad_(False)
@@ -135,11 +146,7 @@ def test_a_network_that_follows_another_is_set_by_the_program() -> None:
     exe = ls.compile(ls.train_step(model, ls.loss.result("y"), ls.optim.SGD(0.1)))
     optimizer = torch.optim.SGD(module.online.parameters(), 0.1)
     for _ in range(3):
-        optimizer.zero_grad()
-        loss = module(x)
-        loss.backward()
-        optimizer.step()
-        assert exe(x=x)["loss"] == pytest.approx(loss.item(), abs=1e-6)
+        assert exe(x=x)["loss"] == pytest.approx(stepped(module, optimizer, x), abs=1e-6)
         for name in ("weight", "bias"):
             online, target = module.get_parameter(f"online.{name}"), module.get_parameter(f"target.{name}")
             target.data.lerp_(online.data, 0.25)
