@@ -3,12 +3,9 @@
 #include "backends/emit_executable.h"
 #include "core/local_types.h"
 #include "passes/pipeline.h"
-#include "passes/stages/cut_into_stages.h"
 
 namespace lockstep {
 namespace {
-
-using passes::kStageAxis;
 
 // Pushes and pulls are steps where there are servers, and elsewhere what they mean.
 bool IsOfServers(const Node& node) { return node.Is("push") || node.Is("pull"); }
@@ -20,7 +17,7 @@ passes::PipelineOptions PipelineFor(const Graph& graph, const Mesh& ranks, const
   pipeline.placements = options.placements;
   pipeline.shard_optimizer = options.shard_optimizer;
   pipeline.replicated = options.replicated;
-  if (graph.mesh().empty()) pipeline.mesh = passes::WithoutStages(ranks);  // else the graph is distributed already
+  if (graph.mesh().empty()) pipeline.mesh = ranks.Without(kStageAxis);  // else the graph is distributed already
   if (target.place && !graph.mesh().has_axis(kStageAxis))
     pipeline.stages = {.stages = *ranks.axis_size(kStageAxis), .mesh = ranks};
   pipeline.servers = options.servers;

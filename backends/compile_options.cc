@@ -6,12 +6,9 @@
 
 #include "backends/planning/served_states.h"
 #include "core/op_def.h"
-#include "passes/stages/cut_into_stages.h"
 
 namespace lockstep {
 namespace {
-
-using passes::kStageAxis;
 
 // --- The options -----------------------------------------------------------------------------------------------------
 
@@ -135,7 +132,7 @@ absl::Status CheckTogether(const CompileOptions& options, const Mesh& mesh, std:
 // --- What the graph has to be ----------------------------------------------------------------------------------------
 
 absl::Status CheckMesh(const Graph& graph, const Mesh& mesh) {
-  const bool is_same = mesh == graph.mesh() || passes::WithoutStages(mesh) == graph.mesh();
+  const bool is_same = mesh == graph.mesh() || mesh.Without(kStageAxis) == graph.mesh();
   if (graph.mesh().empty() || mesh.empty() || is_same) return absl::OkStatus();
   return InvalidArgument() << "graph @" << graph.name() << " is distributed over the mesh " << graph.mesh().ToString()
                            << ", and is to be compiled for " << mesh.ToString();

@@ -61,6 +61,12 @@ int64_t Mesh::num_ranks() const {
   return count;
 }
 
+Mesh Mesh::Without(std::string_view axis) const {
+  std::vector<MeshAxis> others = axes_;
+  std::erase_if(others, [&](const MeshAxis& each) { return each.name == axis; });
+  return Mesh(std::move(others));
+}
+
 int64_t Mesh::Coordinate(int64_t rank, std::string_view axis) const {
   for (size_t i = axes_.size(); i-- > 0;) {
     if (axes_[i].name == axis) return rank % axes_[i].size;

@@ -72,6 +72,8 @@ PlacementMap WithoutReplicated(PlacementMap placements);
 
 // The axis along which a batch is split unless somebody says otherwise.
 inline constexpr std::string_view kDataAxis = "data";
+// The axis whose ranks are the stages of a pipeline.
+inline constexpr std::string_view kStageAxis = "stage";
 
 struct MeshAxis {
   std::string name;
@@ -90,6 +92,7 @@ class Mesh {
   bool has_axis(std::string_view name) const;
   absl::StatusOr<int64_t> axis_size(std::string_view name) const;  // NotFound names the axis and those there are
   int64_t num_ranks() const;
+  Mesh Without(std::string_view axis) const;  // the other axes
 
   // The coordinate of `rank` along `axis`. Requires has_axis(axis) and 0 <= rank < num_ranks().
   int64_t Coordinate(int64_t rank, std::string_view axis) const;

@@ -4,8 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "passes/stages/cut_into_stages.h"
-
 namespace lockstep::passes {
 namespace {
 

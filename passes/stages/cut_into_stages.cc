@@ -263,12 +263,6 @@ class StageCutter {
 
 }  // namespace
 
-Mesh WithoutStages(const Mesh& mesh) {
-  std::vector<MeshAxis> axes = mesh.axes();
-  std::erase_if(axes, [](const MeshAxis& axis) { return axis.name == kStageAxis; });
-  return Mesh(std::move(axes));
-}
-
 absl::StatusOr<Graph> CutGraphIntoStages(const Graph& step, const StageOptions& options) {
   if (step.mesh().has_axis(kStageAxis) || step.is_local()) {
     return InvalidArgument() << "graph @" << step.name() << " is to be cut into stages, and is distributed over "

@@ -56,11 +56,6 @@
 
 namespace lockstep::passes {
 
-// The axis whose ranks are the stages of a pipeline.
-inline constexpr std::string_view kStageAxis = "stage";
-
-Mesh WithoutStages(const Mesh& mesh);
-
 // Of a one-rank program, or one that is placed over other axes: that of stages then comes last in its mesh, unless
 // options.mesh says otherwise. Errors: those of StagePlan, or a graph whose mesh has stages already.
 absl::StatusOr<Graph> CutGraphIntoStages(const Graph& step, const StageOptions& options);

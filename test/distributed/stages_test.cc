@@ -105,8 +105,8 @@ Tensor Nothing(const TensorType& type) {
 }
 
 bool IsThere(const PlacementMap& placements, const Mesh& mesh, int64_t rank) {
-  const Placement placement = PlacementAlong(placements, passes::kStageAxis);
-  return !placement.is_at() || placement.is_at(mesh.Coordinate(rank, passes::kStageAxis));
+  const Placement placement = PlacementAlong(placements, kStageAxis);
+  return !placement.is_at() || placement.is_at(mesh.Coordinate(rank, kStageAxis));
 }
 
 absl::StatusOr<Graph> Staged(const Graph& step, int64_t data_ranks, const passes::StageOptions& options) {
@@ -251,7 +251,7 @@ TEST(Stages, ComputeInTheOrderOfTurns) {
   ASSERT_TRUE(staged.ok()) << staged.status();
   std::map<int64_t, std::string> orders;
   for (const Node& node : staged->nodes()) {
-    const Placement placement = PlacementAlong(node.placements(), passes::kStageAxis);
+    const Placement placement = PlacementAlong(node.placements(), kStageAxis);
     if (!node.Is("matmul")) continue;
     ASSERT_TRUE(placement.is_at()) << node.Describe();
     const bool is_backward = node.source().starts_with("gradient of");
@@ -273,7 +273,7 @@ TEST(Stages, DoNotWaitForEver) {
       std::vector<std::vector<const Node*>> lists(static_cast<size_t>(stages));
       int64_t transfers = 0;
       for (const Node& node : staged->nodes()) {
-        const Placement is = PlacementAlong(node.placements(), passes::kStageAxis);
+        const Placement is = PlacementAlong(node.placements(), kStageAxis);
         const bool moves = node.Is("collective_permute");
         transfers += moves;
         for (int64_t stage = 0; stage < stages; ++stage) {
@@ -293,8 +293,7 @@ TEST(Stages, DoNotWaitForEver) {
               return gets && !given.contains(operand.node);
             };
             const bool moves = node.Is("collective_permute") || node.Is("collective_broadcast");
-            const bool gives =
-                moves && node.operand(0).placement(passes::kStageAxis).is_at(static_cast<int64_t>(stage));
+            const bool gives = moves && node.operand(0).placement(kStageAxis).is_at(static_cast<int64_t>(stage));
             if (moves && !gives) continue;  // to be waited for where it is used
             if (std::any_of(node.operands().begin(), node.operands().end(), is_missing)) break;
             if (gives) given.insert(&node);
