@@ -72,13 +72,13 @@ absl::Status InferBatchNormGrad(InferContext& c) {
 }
 
 // The values per channel of each group.
-int64_t CountOfAGroup(const Shape& x, int64_t groups) { return x.num_elements() / (x[1] * groups); }
+int64_t Count(const Shape& x, int64_t groups) { return x.num_elements() / (x[1] * groups); }
 
 absl::Status InferUnbiasedVariance(InferContext& c) {
   RETURN_IF_ERROR(CheckChannels(c, 1));
   RETURN_IF_ERROR(CheckStatistics(c));
   const int64_t groups = c.attr<int64_t>("groups");
-  if (CountOfAGroup(c.shape(0), groups) < 2) {
+  if (Count(c.shape(0), groups) < 2) {
     ErrorStream error = c.Error("C8");
     error << "x is " << c.operand(0) << ", one value per channel";
     if (groups > 1) error << " of each of " << groups << " groups of the batch";
@@ -105,8 +105,6 @@ void ForEachOfChannel(const Shape& x, int64_t channel, Group group, F f) {
     for (int64_t i = first; i < first + inner; ++i) f(i);
   }
 }
-
-double Count(const Shape& x) { return static_cast<double>(x.num_elements()) / static_cast<double>(x[1]); }
 
 // A tensor of floats as f64, in which the evaluations work.
 class F64 {
@@ -151,7 +149,7 @@ struct Moments {
 };
 
 Moments MomentsOf(const F64& x, const Shape& shape, int64_t channel, Group group) {
-  const double count = Count(shape) / static_cast<double>(group.groups);
+  const auto count = static_cast<double>(Count(shape, group.groups));
   double sum = 0, squares = 0;
   ForEachOfChannel(shape, channel, group, [&](int64_t i) { sum += x[i]; });
   const double mean = sum / count;
@@ -178,7 +176,7 @@ absl::Status EvalBatchNormTraining(EvalContext& c) {
 }
 
 double UnbiasedFactor(const Shape& x, int64_t groups) {
-  const auto count = static_cast<double>(CountOfAGroup(x, groups));
+  const auto count = static_cast<double>(Count(x, groups));
   return count / (count - 1);
 }
 
@@ -196,7 +194,7 @@ absl::Status EvalBatchNormGrad(EvalContext& c) {
   const F64 x(c.operand(0)), scale(c.operand(1)), mean(c.operand(2)), variance(c.operand(3)), dy(c.operand(4));
   F64Result dx(c.result(0)), dscale(c.result(1)), dbias(c.result(2));
   const int64_t groups = c.attr<int64_t>("groups");
-  const double count = Count(shape) / static_cast<double>(groups);
+  const auto count = static_cast<double>(Count(shape, groups));
   for (int64_t channel = 0; channel < shape[1]; ++channel) {
     for (Group group{0, groups}; group.index < groups; ++group.index) {
       // The operands hold the means over the groups: those of one group are found again.
@@ -287,7 +285,7 @@ std::vector<Value> DecomposeBatchNormGrad(DecomposeContext& c) {
   const Value rsqrt = math.Rsqrt(variance, c.attr<double>("epsilon"));
   const Value normalised = b.Mul(x_centered, math.Spread(rsqrt));
   const Value dbias = math.Sum(dy), dscale = math.Sum(b.Mul(dy, normalised));
-  const double share = static_cast<double>(groups) / Count(c.operand(0).shape());
+  const double share = 1 / static_cast<double>(Count(c.operand(0).shape(), groups));
   const Value centered = b.Sub(dy, math.Spread(b.Scale(dbias, share)));
   const Value residual = b.Sub(centered, b.Mul(normalised, math.Spread(b.Scale(dscale, share))));
   const Value dx = b.Mul(residual, math.Spread(b.Mul(math.PerGroup(scale), rsqrt)));

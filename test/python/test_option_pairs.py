@@ -93,7 +93,6 @@ def test_each_option_is_here() -> None:
 @pytest.mark.parametrize("first", OPTIONS)
 def test_a_pair_works_as_on_one_rank_or_the_error_names_both(first: str, reports: list[ls.Report]) -> None:
     expected = losses_of({}, ls.Communicator.single())
-    outcomes = {"works": 0, "refused": 0}
     for second in itertools.dropwhile(lambda name: name != first, OPTIONS):
         if second != first and OPTIONS[first].keys() & OPTIONS[second].keys():
             continue
@@ -111,8 +110,6 @@ def test_a_pair_works_as_on_one_rank_or_the_error_names_both(first: str, reports
             else:
                 assert isinstance(found, ls.Error) and first != second, (first, second, found)
                 assert all(any(word in str(found) for word in _words(name)) for name in (first, second)), found
-        outcomes["works" if isinstance(found, list) else "refused"] += 1
-    assert sum(outcomes.values()) > 0
 
 
 def _words(options: str) -> list[str]:

@@ -127,10 +127,7 @@ Value BatchOf(Draft& draft, const CaseOperand& operand) {
   return draft.AddInput(draft.RandomTensor(operand.type, operand.low, operand.high), /*is_state=*/false, placements);
 }
 
-bool HasStatistics(const OpDef& op) {
-  return std::any_of(op.attribute_defs().begin(), op.attribute_defs().end(),
-                     [](const OpDef::AttributeDef& attribute) { return attribute.name == "statistics"; });
-}
+bool HasStatistics(const OpDef& op) { return op.FindAttribute("statistics") != nullptr; }
 
 // Makes the statistics of a batch normalisation those of each rank where it is known which those are: of the batch of
 // an input. Their groups are then those of all ranks.
