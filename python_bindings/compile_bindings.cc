@@ -131,14 +131,14 @@ void BindOptions(nb::module_& module) {
                   "collections.abc.Mapping[str, collections.abc.Sequence[tuple[int, int]]]] | None) -> None"))
       .def(
           "servers",
-          [](GivenOptions& self, ServerClient* servers, bool synchronous, int64_t max_staleness,
-             int64_t bigarray_bound) {
-            self.executor.servers = servers;
+          [](GivenOptions& self, bool synchronous, int64_t max_staleness, int64_t bigarray_bound) {
             self.servers = {
                 .synchronous = synchronous, .max_staleness = max_staleness, .bigarray_bound = bigarray_bound};
           },
-          "servers"_a.none(), "synchronous"_a, "max_staleness"_a, "bigarray_bound"_a,
-          "Parameter servers update what is trained.")
+          "synchronous"_a, "max_staleness"_a, "bigarray_bound"_a, "Parameter servers update what is trained.")
+      .def(
+          "client", [](GivenOptions& self, ServerClient* client) { self.executor.servers = client; }, "client"_a,
+          "This worker's end of the servers.")
       .def(
           "run",
           [](GivenOptions& self, int64_t check_every, bool profile) {

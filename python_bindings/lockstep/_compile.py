@@ -156,8 +156,8 @@ def compile(
         _check.graph("the graph", graph)
         if alone and graph.trained and not replicated:
             _job.check_is_one("compile", "world=ls.Communicator.mpi()")
+        _check.text("backend", backend)
         options = _lockstep._CompileOptions()
-        given_backend = _check.text("backend", backend)
         options.placements = choices(split, placements)
         options.shared_weights = _check.flag("shared_weights", shared_weights)
         options.shard_optimizer = _check.flag("shard_optimizer", shard_optimizer) or options.shared_weights
@@ -183,16 +183,14 @@ def compile(
             options.buckets()
         servers = servers_of(strategy, asynchronous, max_staleness, bigarray_bound)
         if servers is not None:
-            options.servers(None, *servers)
+            options.servers(*servers)
         # A program of each rank's own has no mesh but what the user says, which is then refused.
-        alone_each = servers is not None and not servers[0]
-        axes = (
-            [] if alone_each and mesh is None and not isinstance(placements, Plan) else _axes(world, mesh, placements)
-        )
+        has_mesh = mesh is not None or isinstance(placements, Plan)
+        axes = _axes(world, mesh, placements) if has_mesh or servers is None or servers[0] else []
         options.mesh = axes
-        options.resolve(graph, given_backend, world)
+        options.resolve(graph, backend, world)
         if servers is not None:
-            options.servers(client_of(world), *servers)
+            options.client(client_of(world))
         dump = os.environ.get("LOCKSTEP_DUMP", "")
         dump = _check.path(dump) if dump else ""
         times = None if buckets is None else _buckets.times_of(buckets, world.size)

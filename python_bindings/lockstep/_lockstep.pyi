@@ -731,8 +731,11 @@ class _CompileOptions:
         The report, with what collectives take; None where it says nothing of these ranks.
         """
 
-    def servers(self, servers: _ServerClient | None, synchronous: bool, max_staleness: int, bigarray_bound: int) -> None:
+    def servers(self, synchronous: bool, max_staleness: int, bigarray_bound: int) -> None:
         """Parameter servers update what is trained."""
+
+    def client(self, client: _ServerClient) -> None:
+        """This worker's end of the servers."""
 
     def run(self, check_every: int, profile: bool) -> None:
         """How calls run."""
