@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Checks how many comments and docstrings open with a relative word instead of a noun or a verb.
+
+"What a rank waits for" leaves its reader to find the subject; "The rank that this one waits for" and "Returns the rank …" name
+it. A comment is counted once, by its first word. The share of such openings may not exceed `LIMIT`.
+
+    bazel/comment_openings.py [--list] [PATH ...]
+"""
+
+import argparse
+import ast
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LIMIT = 0.02
+OPENINGS = {"how", "that", "those", "what", "where", "whether", "which", "who", "whom", "whose", "why"}
+
+
+def cpp_comments(text: str):
+    """Yields the line number and the first line of each comment; consecutive `//` lines are one."""
+    continues = False
+    for number, line in enumerate(text.split("\n"), 1):
+        match = re.search(r"(?:^|\s)//[/!]?\s?(.*)$", line)
+        alone = match is not None and line.lstrip().startswith("//")
+        if match and not (continues and alone):
+            yield number, match[1]
+        continues = alone
+
+
+def python_comments(text: str):
+    continues = False
+    for number, line in enumerate(text.split("\n"), 1):
+        alone = line.lstrip().startswith("# ")
+        if alone and not continues:
+            yield number, line.lstrip()[2:]
+        continues = alone
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (doc := ast.get_docstring(node)):
+            yield node.body[0].lineno, doc.split("\n")[0]
+
+
+def comments(path: pathlib.Path):
+    text = path.read_text()
+    return python_comments(text) if path.suffix == ".py" else cpp_comments(text)
+
+
+def opens_badly(comment: str) -> bool:
+    word = re.match(r"[A-Za-z]+", comment)
+    return word is not None and word[0].lower() in OPENINGS
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--list", action="store_true", help="print each of them")
+    parser.add_argument("paths", nargs="*", default=["."])
+    arguments = parser.parse_args()
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *arguments.paths],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout.split()
+    total = bad = 0
+    for name in listed:
+        path = ROOT / name
+        if path.suffix not in (".cc", ".h", ".py", ".cu", ".inc") or not path.is_file():
+            continue
+        for number, comment in comments(path):
+            total += 1
+            if opens_badly(comment):
+                bad += 1
+                if arguments.list:
+                    print(f"{name}:{number}: {comment}")
+    share = bad / max(total, 1)
+    print(f"comment_openings: {bad} of {total} comments open with a relative word, {share:.1%} of at most {LIMIT:.0%}")
+    return int(share > LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
