@@ -24,7 +24,7 @@ from contestant import Contestant, prepare, processor
 sys.path.insert(0, str(worker.ROOT / "test/hosts"))
 from hosts import Hosts, why_not
 
-from lockstep import _job_report
+from lockstep._reports import job_report
 from lockstep.forecast import Machine, forecast, mean_of_ranks
 
 STEPS = {"lenet": 50, "mlp": 5, "resnet50": 2}
@@ -42,12 +42,12 @@ def trained(model: str, ranks: int, rounds: int, hosts: Hosts | None = None, way
     return statistics.median(contestant.seconds)
 
 
-def traced(model: str, ranks: int, rounds: int) -> _job_report.JobReport:
+def traced(model: str, ranks: int, rounds: int) -> job_report.JobReport:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LOCKSTEP_TRACE"] = folder
         trained(model, ranks, rounds)
         del os.environ["LOCKSTEP_TRACE"]
-        return _job_report.job_report(folder, calls=rounds * STEPS[model])
+        return job_report.job_report(folder, calls=rounds * STEPS[model])
 
 
 def measured(hosts: Hosts) -> Machine:

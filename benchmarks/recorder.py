@@ -19,7 +19,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "python_bindings"))
 import lockstep as ls
-from lockstep import _lockstep, _record
+from lockstep import _lockstep
+from lockstep._reports import record
 
 BATCH = 64
 STEPS = 20  # of a block
@@ -62,7 +63,7 @@ def main(rounds: int) -> None:
     if world.rank > 0:
         return
     recorded = exe._record()
-    steps = _record.rank_of(recorded).steps
+    steps = record.rank_of(recorded).steps
     last = steps[(steps["program"] == recorded["program"]) & (steps["call"] == steps["call"].max())]
     print(f"LeNet, {BATCH} on {world.size} ranks, {rounds} rounds, {len(last)} events of steps in a call")
     for column, clock in enumerate(CLOCKS):

@@ -28,7 +28,7 @@ from cores import Cores
 sys.path.insert(0, str(worker.ROOT / "test/hosts"))
 from hosts import Hosts, why_not
 
-from lockstep import _job_report
+from lockstep._reports import job_report
 from lockstep.forecast import Machine, forecast, mean_of_ranks
 
 ROWS = {"lenet": 64, "resnet50": 2}  # of each rank
@@ -65,7 +65,7 @@ def forecasts(model: str, arguments: argparse.Namespace) -> dict[int, float]:
         for _ in range(arguments.rounds):
             contestant.run(STEPS[model])
         contestant.stop()
-        report = mean_of_ranks(_job_report.job_report(folder, calls=arguments.rounds * STEPS[model]))
+        report = mean_of_ranks(job_report.job_report(folder, calls=arguments.rounds * STEPS[model]))
     with Hosts(2, arguments.rate) as hosts, Cores(2, arguments.share) as cores, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "machine.toml"
         Machine().write(path)

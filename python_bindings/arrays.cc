@@ -42,7 +42,7 @@ InputArray CastToArray(nb::handle handle, const std::string& what, const TensorT
   InputArray input;
   bool is_array = nb::try_cast(handle, input.array);
   if (is_array && fits(input)) return input;
-  const nb::module_ arrays = nb::module_::import_("lockstep._arrays");
+  const nb::module_ arrays = nb::module_::import_("lockstep._base.arrays");
   if (!is_array) {
     const nb::object bits = arrays.attr("bits_of_bfloat16")(handle);
     is_array = input.bits_are_bfloat16 = nb::try_cast(bits, input.array);
@@ -86,7 +86,7 @@ bool ArrayInPlace::IsWritable() const { return nb::cast<bool>(array.attr("flags"
 
 ArrayInPlace CastToArrayInPlace(nb::handle handle, const std::string& what) {
   ArrayInPlace result{nb::borrow(handle), {}, {}};
-  const nb::module_ arrays = nb::module_::import_("lockstep._arrays");
+  const nb::module_ arrays = nb::module_::import_("lockstep._base.arrays");
   const bool is_array = nb::isinstance(handle, nb::module_::import_("numpy").attr("ndarray"));
   if (is_array) {
     const nb::object bits = arrays.attr("bits_of_bfloat16")(handle);
@@ -123,7 +123,7 @@ nb::object OutputArray::Release() {
   if (type_.dtype == DType::kBF16) {
     // NumPy has no bfloat16 of its own: give the bits, as the type that the package ml_dtypes defines if it is there.
     const nb::ndarray<nb::numpy> bits(memory, shape.size(), shape.data(), owner, nullptr, DlpackType(DType::kU16));
-    return nb::module_::import_("lockstep._arrays").attr("bfloat16")(nb::cast(bits));
+    return nb::module_::import_("lockstep._base.arrays").attr("bfloat16")(nb::cast(bits));
   }
   return nb::cast(nb::ndarray<nb::numpy>(memory, shape.size(), shape.data(), owner, nullptr, DlpackType(type_.dtype)));
 }

@@ -50,7 +50,7 @@ std::string Signature(const std::string& name, std::span<const std::string> inpu
 // What a graph takes, holds, trains and gives, for people; Python adds the table of layers.
 std::string Summary(const Model& model);
 
-// The nodes of a graph in order, a dict each, for the table of layers and the drawing (lockstep/_layers.py).
+// The nodes of a graph in order, a dict each, for the table of layers and the drawing (lockstep/_graph/layers.py).
 nanobind::list DescribeNodes(const Model& model);
 
 void BindGraph(nanobind::module_& module);  // Graph, parse, gradients, distribute, interpret, load_onnx, train_step

@@ -34,7 +34,7 @@ class Operand {
     const int flags = PyBUF_C_CONTIGUOUS | (is_written ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(array.ptr(), &view_, flags) == 0) return;
     PyErr_Clear();
-    const nb::object found = nb::module_::import_("lockstep._arrays").attr("description")(array);
+    const nb::object found = nb::module_::import_("lockstep._base.arrays").attr("description")(array);
     ThrowIfError(InvalidArgument() << what << " is " << nb::cast<std::string>(found)
                                    << ", expected an array in row-major order in the CPU's memory"
                                    << (is_written ? " that may be written" : ""));

@@ -24,9 +24,9 @@ namespace {
 
 constexpr double kDefaultTimeout = 600;
 
-// The value, if the check of that name in lockstep/_check.py lets it pass.
+// The value, if the check of that name in lockstep/_base/checks.py lets it pass.
 nb::object Checked(const char* check, const char* what, nb::handle value) {
-  return nb::module_::import_("lockstep._check").attr(check)(what, value);
+  return nb::module_::import_("lockstep._base.checks").attr(check)(what, value);
 }
 
 Communicator::Options OptionsOf(nb::handle timeout) {
@@ -36,7 +36,7 @@ Communicator::Options OptionsOf(nb::handle timeout) {
 // Which of two names the value is, or an Error.
 bool IsSecond(const char* what, nb::handle value, const char* first, const char* second) {
   const nb::object checked =
-      nb::module_::import_("lockstep._check").attr("choice")(what, value, nb::make_tuple(first, second));
+      nb::module_::import_("lockstep._base.checks").attr("choice")(what, value, nb::make_tuple(first, second));
   return nb::cast<std::string>(checked) == second;
 }
 
@@ -57,7 +57,7 @@ nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle orde
   }
   nb::object world = nb::cast(std::move(communicator));
   world.attr("_in_rank_order") = options.communicator.in_rank_order;
-  nb::module_::import_("lockstep._excepthook").attr("abort_on_exception")(world);
+  nb::module_::import_("lockstep._base.excepthook").attr("abort_on_exception")(world);
   return world;
 }
 
@@ -167,10 +167,10 @@ void BindCommunicatorFacts(CommunicatorClass& communicator) {
       .def("__repr__", &ToText);
 }
 
-// What the function of that name in lockstep/_collectives.py returns.
+// What the function of that name in lockstep/_compile/collectives.py returns.
 template <typename... Arguments>
 nb::object Collective(const char* name, const Arguments&... arguments) {
-  return nb::module_::import_("lockstep._collectives").attr(name)(arguments...);
+  return nb::module_::import_("lockstep._compile.collectives").attr(name)(arguments...);
 }
 
 void BindArrayCalls(CommunicatorClass& communicator) {

@@ -11,7 +11,7 @@
 
 namespace lockstep::python {
 
-// Python sees lockstep.Error of lockstep/_errors.py (module.cc).
+// Python sees lockstep.Error of lockstep/_base/errors.py (module.cc).
 class Error : public std::runtime_error {
  public:
   explicit Error(const absl::Status& status) : std::runtime_error(ToValidText(std::string(status.message()))) {}

@@ -171,7 +171,7 @@ nb::object Start(nb::object self, const nb::args& args, const nb::kwargs& kwargs
   nb::list names;
   for (const ValueInfo& info : loaded.executor->executable().results) names.append(nb::str(info.name.c_str()));
   nb::object started = nb::cast(std::make_unique<Started>(Started{self, loaded, call, std::move(outputs), {}}));
-  return nb::module_::import_("lockstep._values").attr("StartedCall")(started, nb::tuple(names));
+  return nb::module_::import_("lockstep._base.values").attr("StartedCall")(started, nb::tuple(names));
 }
 
 nb::dict WaitFor(Started& self) {
@@ -259,11 +259,11 @@ void BindExecutableCalls(ExecutableClass& executable) {
            "by the next use of the executable if that comes first, which then names the calls that it may have been. "
            "On a CPU the call\n"
            "has ended when this returns.",
-           nb::sig("def start(self, **inputs: typing.Any) -> lockstep._values.StartedCall"))
+           nb::sig("def start(self, **inputs: typing.Any) -> lockstep._base.values.StartedCall"))
       .def(
           "joined",
           [](nb::object self, nb::handle batches) {
-            const nb::module_ module = nb::module_::import_("lockstep._joined");
+            const nb::module_ module = nb::module_::import_("lockstep._compile.joined");
             module.attr("check")(self);
             return module.attr("joined")(self, batches);
           },
@@ -284,7 +284,7 @@ void BindExecutableCalls(ExecutableClass& executable) {
       .def(
           "evaluate",
           [](nb::object self, nb::handle batches) {
-            return nb::module_::import_("lockstep._evaluation").attr("evaluate")(self, batches);
+            return nb::module_::import_("lockstep._graph.evaluation").attr("evaluate")(self, batches);
           },
           "batches"_a.none(), kEvaluate,
           nb::sig("def evaluate(self, batches: collections.abc.Iterable[collections.abc.Mapping[str, typing.Any] | "
@@ -308,7 +308,7 @@ void BindViews(ExecutableClass& executable) {
       .def(
           "summary",
           [](nb::object self, nb::object depth) {
-            return nb::module_::import_("lockstep._layers").attr("executable_summary")(self, depth);
+            return nb::module_::import_("lockstep._graph.layers").attr("executable_summary")(self, depth);
           },
           "depth"_a = nb::none(),
           "How many steps of which kind a call runs, and graph.summary(). A reference step is an op for which the "
@@ -340,7 +340,7 @@ void BindViews(ExecutableClass& executable) {
            })
       .def(
           "staleness",
-          [](nb::object self) { return nb::module_::import_("lockstep._strategy").attr("staleness_of")(self); },
+          [](nb::object self) { return nb::module_::import_("lockstep._compile.strategy").attr("staleness_of")(self); },
           "How late gradients were, of a program compiled with strategy=\"parameter_server\": the updates by other "
           "workers between\n"
           "the pull that a gradient was made from and its push. It counts the updates of the whole job.",

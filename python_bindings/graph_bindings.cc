@@ -241,11 +241,11 @@ void BindGraphFacts(GraphClass& graph) {
   graph.def_prop_ro("name", [](const Model& self) { return self.graph.name(); })
       .def_prop_ro(
           "inputs", [](const Model& self) { return DescribeInputs(self.graph, false); },
-          "The data inputs, given at each call.", nb::sig("def inputs(self) -> list[lockstep._values.ValueInfo]"))
+          "The data inputs, given at each call.", nb::sig("def inputs(self) -> list[lockstep._base.values.ValueInfo]"))
       .def_prop_ro(
           "states", [](const Model& self) { return DescribeInputs(self.graph, true); },
           "Trained variables, statistics and optimizer state.",
-          nb::sig("def states(self) -> list[lockstep._values.ValueInfo]"))
+          nb::sig("def states(self) -> list[lockstep._base.values.ValueInfo]"))
       .def_prop_ro(
           "settings", [](const Model& self) { return DescribeSettings(self.graph); },
           "The numbers that may change between calls, such as optimizer/learning_rate, with the values that they have "
@@ -260,7 +260,7 @@ void BindGraphFacts(GraphClass& graph) {
             }
             return list;
           },
-          "What a call returns.", nb::sig("def results(self) -> list[lockstep._values.ValueInfo]"))
+          "What a call returns.", nb::sig("def results(self) -> list[lockstep._base.values.ValueInfo]"))
       .def_prop_ro(
           "trained", [](const Model& self) { return passes::StatesTrainedBy(self.graph); },
           "The names of the states that an optimizer updates; none in a model, which a training step is made of.")
@@ -279,7 +279,7 @@ void BindGraphFacts(GraphClass& graph) {
       .def(
           "summary",
           [](nb::object self, nb::object depth) {
-            return nb::module_::import_("lockstep._layers").attr("summary")(self, depth);
+            return nb::module_::import_("lockstep._graph.layers").attr("summary")(self, depth);
           },
           "depth"_a = nb::none(),
           "What the graph takes, holds, trains and gives, a line each, with counts; and a table of its layers.\n\n"
@@ -307,7 +307,7 @@ void BindGraphFacts(GraphClass& graph) {
       .def(
           "save_svg",
           [](nb::object self, nb::object path, nb::object depth) {
-            nb::module_::import_("lockstep._layers").attr("save_svg")(self, path, depth);
+            nb::module_::import_("lockstep._graph.layers").attr("save_svg")(self, path, depth);
           },
           "path"_a.none(), "depth"_a = nb::none(),
           "Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot. Of a "
@@ -318,17 +318,17 @@ void BindGraphFacts(GraphClass& graph) {
       .def(
           "save",
           [](nb::object self, nb::object path) {
-            nb::module_::import_("lockstep._graph_file").attr("save")(self, path);
+            nb::module_::import_("lockstep._graph.graph_file").attr("save")(self, path);
           },
           "path"_a.none(), kSave, nb::sig("def save(self, path: str | os.PathLike[str]) -> None"))
       .def(
           "__reduce__",
-          [](nb::object self) { return nb::module_::import_("lockstep._graph_file").attr("reduced")(self); },
+          [](nb::object self) { return nb::module_::import_("lockstep._graph.graph_file").attr("reduced")(self); },
           nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
       .def(
           "with_dims",
           [](nb::object self, nb::args one, nb::kwargs dims) {
-            return nb::module_::import_("lockstep._graphs").attr("with_dims")(self, *one, **dims);
+            return nb::module_::import_("lockstep._graph.graphs").attr("with_dims")(self, *one, **dims);
           },
           kWithDims, nb::sig("def with_dims(self, *one: collections.abc.Mapping[str, int], **dims: int) -> Graph"))
       .def(
@@ -356,7 +356,7 @@ void BindTexts(GraphClass& graph) {
       .def(
           "diff",
           [](nb::object self, nb::object other) {
-            return nb::module_::import_("lockstep._diff").attr("diff")(self, other);
+            return nb::module_::import_("lockstep._graph.diff").attr("diff")(self, other);
           },
           "other"_a.none(),
           "What the text of `other` has and this one has not, and the reverse, as a unified diff; numbered values that "
@@ -488,7 +488,7 @@ nb::object DescribeValue(const std::string& name, const TensorType& type, const 
   for (const auto& [axis, placement] : placements) {
     if (!placement.is_replicated()) placed[nb::str(axis.c_str())] = placement.ToString();
   }
-  return nb::module_::import_("lockstep._values")
+  return nb::module_::import_("lockstep._base.values")
       .attr("ValueInfo")(name, std::string(DTypeName(type.dtype)), nb::tuple(nb::cast(type.shape.dims())), placed);
 }
 

@@ -1,4 +1,4 @@
-// What a Graph of Python is made of, as facts and tensors, and a Graph of these: what lockstep/_graph_file.py writes
+// What a Graph of Python is made of, as facts and tensors, and a Graph of these: what lockstep/_graph/graph_file.py writes
 // and reads.
 
 #include <nanobind/nanobind.h>

@@ -43,7 +43,7 @@ struct LoadedExecutable {
   std::set<std::string> batches;   // the inputs that may have fewer rows than the rank's share
   FirstRows first_rows;            // what pads batches that are not full
   nb::dict schedules;              // by setting: functions of it
-  nb::object saving = nb::none();  // the save that is under way, of lockstep/_checkpoint.py
+  nb::object saving = nb::none();  // the save that is under way, of lockstep/_checkpoint/checkpoint.py
 
   // Python destroys it, with the GIL. The executor and the device wait for runs that are under way, in which other
   // ranks, threads of this process, may have to do their part first. What uses the device goes before it.

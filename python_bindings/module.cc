@@ -11,7 +11,7 @@ void RaiseError(const std::exception_ptr& exception, void*) {
   try {
     std::rethrow_exception(exception);
   } catch (const lockstep::python::Error& error) {
-    const nanobind::object type = nanobind::module_::import_("lockstep._errors").attr("Error");
+    const nanobind::object type = nanobind::module_::import_("lockstep._base.errors").attr("Error");
     PyErr_SetString(type.ptr(), error.what());
   }
 }

@@ -46,7 +46,7 @@ nb::list StepsOf(const RecordedProgram& program) {
   return steps;
 }
 
-// Events as bytes, which lockstep/_record.py takes apart: a trace may have millions.
+// Events as bytes, which lockstep/_reports/record.py takes apart: a trace may have millions.
 template <typename Event>
 nb::bytes BytesOf(const std::vector<Event>& events) {
   return nb::bytes(events.data(), events.size() * sizeof(Event));
@@ -127,7 +127,7 @@ void BindRecord(nb::module_& module, ExecutableClass& executable) {
       .def(
           "report",
           [](nb::object self, nb::object calls) {
-            return nb::module_::import_("lockstep._report").attr("report_of_executable")(self, calls);
+            return nb::module_::import_("lockstep._reports.report").attr("report_of_executable")(self, calls);
           },
           "calls"_a = nb::none(),
           "Where the time of the last calls went, on this rank: in kernels, in communication that was exposed or "
@@ -140,7 +140,7 @@ void BindRecord(nb::module_& module, ExecutableClass& executable) {
           "`compile(buckets=report)` chooses buckets by it.\n\n"
           "Args:\n"
           "  calls: how many of the last calls; None: as many as are recorded, a few hundred.",
-          nb::sig("def report(self, calls: int | None = None) -> lockstep._report.Report"));
+          nb::sig("def report(self, calls: int | None = None) -> lockstep._reports.report.Report"));
 }
 
 }  // namespace lockstep::python

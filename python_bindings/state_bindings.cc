@@ -150,7 +150,7 @@ void CheckSetting(const LoadedExecutable& self, const std::string& name, double 
   }
 }
 
-// --- In files: lockstep/_checkpoint.py does it
+// --- In files: lockstep/_checkpoint/checkpoint.py does it
 
 constexpr char kSave[] =
     R"(Writes all states to a file, from which any number of ranks goes on. All ranks call it, with equal arguments.
@@ -190,7 +190,7 @@ Raises:
   Error: before anything is changed, if the file is damaged or not the same on all ranks, or if the program has other states,
     with the first difference, or a setting that cannot have the file's value.)";
 
-nb::object Checkpoint(const char* function) { return nb::module_::import_("lockstep._checkpoint").attr(function); }
+nb::object Checkpoint(const char* function) { return nb::module_::import_("lockstep._checkpoint.checkpoint").attr(function); }
 
 void BindFiles(ExecutableClass& executable) {
   const auto save = [](nb::object self, nb::object path, nb::object step, nb::object metadata, nb::object background) {
@@ -218,7 +218,7 @@ void BindFiles(ExecutableClass& executable) {
             ThrowIfError(self.executor->DoubtStates(FailedPrecondition() << why));
           },
           "why"_a)
-      .def("_whole_states", &WholeStates, nb::sig("def _whole_states(self) -> list[lockstep._values.ValueInfo]"))
+      .def("_whole_states", &WholeStates, nb::sig("def _whole_states(self) -> list[lockstep._base.values.ValueInfo]"))
       .def("_read_whole", &ReadWhole, "name"_a, nb::sig("def _read_whole(self, name: str) -> numpy.ndarray | None"))
       .def("_assign_whole", &AssignWhole, "name"_a, "bytes"_a,
            nb::sig("def _assign_whole(self, name: str, bytes: numpy.ndarray) -> None"));
@@ -229,8 +229,8 @@ void BindFiles(ExecutableClass& executable) {
 void BindStates(ExecutableClass& executable) {
   executable
       .def_prop_ro(
-          "state", [](nb::object self) { return nb::module_::import_("lockstep._values").attr("State")(self); },
-          "The state on this rank by name: read it, assign it.", nb::sig("def state(self) -> lockstep._values.State"))
+          "state", [](nb::object self) { return nb::module_::import_("lockstep._base.values").attr("State")(self); },
+          "The state on this rank by name: read it, assign it.", nb::sig("def state(self) -> lockstep._base.values.State"))
       .def("_read_state", &ReadState, "name"_a, nb::sig("def _read_state(self, name: str) -> numpy.ndarray"))
       .def("_assign_state", &AssignState, "name"_a, "value"_a.none())
       .def("_state_names", &StateNames)
@@ -248,7 +248,7 @@ void BindSettings(ExecutableClass& executable) {
       .def_prop_rw(
           "step", [](const LoadedExecutable& self) { return self.step; },
           [](LoadedExecutable& self, nb::object step) {
-            const nb::object checked = nb::module_::import_("lockstep._check").attr("integer")("step", step, 0);
+            const nb::object checked = nb::module_::import_("lockstep._base.checks").attr("integer")("step", step, 0);
             self.step = nb::cast<int64_t>(checked);
           },
           "How many calls there were: the number that schedules are given for the next one. A call that fails at once "
@@ -257,13 +257,13 @@ void BindSettings(ExecutableClass& executable) {
           "Assigned, when training goes on where it was left.",
           nb::for_setter("step"_a.none()))
       .def_prop_ro(
-          "settings", [](nb::object self) { return nb::module_::import_("lockstep._settings").attr("Settings")(self); },
+          "settings", [](nb::object self) { return nb::module_::import_("lockstep._compile.settings").attr("Settings")(self); },
           "The numbers that may change between calls, by name, and their present values: read them, assign them.",
-          nb::sig("def settings(self) -> lockstep._settings.Settings"))
+          nb::sig("def settings(self) -> lockstep._compile.settings.Settings"))
       .def(
           "set",
           [](nb::object self, const nb::kwargs& values) {
-            nb::module_::import_("lockstep._settings").attr("set_by_keyword")(self, values);
+            nb::module_::import_("lockstep._compile.settings").attr("set_by_keyword")(self, values);
           },
           "Gives settings new values from the next call on: exe.set(learning_rate=0.01). Nothing is compiled anew. All "
           "ranks set the\n"

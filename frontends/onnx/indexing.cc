@@ -57,7 +57,7 @@ absl::Status CheckIndices(OnnxNode& n, int i) {
   return n.Error() << "indices are " << n.type(i) << ", expected i64 or i32";
 }
 
-// ONNX counts negative indices from the end. Some operators of PyTorch refuse them, which lockstep/_torch_notes.py
+// ONNX counts negative indices from the end. Some operators of PyTorch refuse them, which lockstep/_torch/notes.py
 // notes in the node.
 bool RefusesNegative(const OnnxNode& n) { return n.Metadata("lockstep.indices") == "not negative"; }
 
@@ -99,7 +99,7 @@ absl::StatusOr<std::optional<Value>> GatherAsSlice(OnnxNode& n, const Tensor& in
 }
 
 // `rows`, of which those that an index names that is `padding` have no gradient: what PyTorch calls padding_idx, which
-// lockstep/_torch_notes.py notes in the node. The indices' dimensions stand at `axis` of the rows.
+// lockstep/_torch/notes.py notes in the node. The indices' dimensions stand at `axis` of the rows.
 Value WithoutGradientAt(OnnxNode& n, const std::string& padding, Value indices, int64_t axis, Value rows) {
   Builder& b = n.b();
   if (!indices || !rows) return Value();

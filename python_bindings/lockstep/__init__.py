@@ -16,23 +16,24 @@ fits, such as one with an unknown keyword or without an argument, is a `TypeErro
 
 from __future__ import annotations
 
-from . import _isolated  # noqa: F401  isort: skip  (before anything else imports _lockstep)
-from . import _cuda_folders, _names, average, clip, data, kv, loss, metrics, optim, schedule  # noqa: F401
-from ._checkpoints import Checkpoints
-from ._compile import compile
-from ._errors import Error
-from ._evaluation import evaluation
-from ._graph_file import load_graph
-from ._graphs import distribute, gradients, interpret, load_onnx, parse, save_onnx
+from ._base import isolated  # noqa: F401  isort: skip  (before anything else imports _lockstep)
+from . import average, clip, data, kv, loss, metrics, optim, schedule
+from ._base import cuda_folders, names  # noqa: F401  (cuda_folders says where the libraries are)
+from ._base.errors import Error
+from ._base.values import ValueInfo
+from ._checkpoint.folder import Checkpoints
+from ._compile.compile import compile
+from ._compile.placements import Placement, replicated, split
+from ._compile.plan import Plan, plan
+from ._graph.evaluation import evaluation
+from ._graph.graph_file import load_graph
+from ._graph.graphs import distribute, gradients, interpret, load_onnx, parse, save_onnx
+from ._graph.train_step import train_step
+from ._graph.weights import load_weights, save_weights
 from ._lockstep import Communicator, Executable, Graph
-from ._placements import Placement, replicated, split
-from ._plan import Plan, plan
-from ._torch import from_torch, to_torch
-from ._train_step import train_step
-from ._trainer import Trainer
-from ._values import ValueInfo
+from ._torch.torch_modules import from_torch, to_torch
+from ._trainer.trainer import Trainer
 from ._version import VERSION as __version__
-from ._weights import load_weights, save_weights
 
 __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Trainer", "ValueInfo",
@@ -41,11 +42,11 @@ __all__ = [
     "train_step",
 ]  # fmt: skip
 
-_names.guard(
+names.guard(
     globals(),
     {
         **{
-            _names.plain(name): f"{part.__name__.removeprefix('lockstep.')}.{name}"
+            names.plain(name): f"{part.__name__.removeprefix('lockstep.')}.{name}"
             for part in (data, kv, loss, metrics, optim)
             for name in part.__all__
         },

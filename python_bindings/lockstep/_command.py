@@ -27,7 +27,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _measure(path: str) -> int:
-    from lockstep import Communicator, _machine, _networks
+    from lockstep import Communicator
+    from lockstep._compile import machine as _machine
+    from lockstep._compile import networks
 
     # So that the routes of this cluster are known from now on, and shown; what follows goes by the routes of _travel.
     Communicator.mpi().barrier()
@@ -38,7 +40,7 @@ def _measure(path: str) -> int:
     if world.rank == 0:
         machine.write(path)
         print(f"{machine}\nwritten to {path}")
-        for name, lines in _networks.describe():
+        for name, lines in networks.describe():
             print(f"\nroutes between {name}\n{lines}")
     return 0
 
@@ -51,14 +53,14 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from lockstep import _job_report
+    from lockstep._reports import job_report
 
-    print(_job_report.write(arguments.folder, arguments.html, arguments.calls))
+    print(job_report.write(arguments.folder, arguments.html, arguments.calls))
     return 0
 
 
 def _elastic(arguments: argparse.Namespace) -> int:
-    from lockstep import _elastic
+    from lockstep._launch import elastic as _elastic
 
     launch = arguments.launch[arguments.launch[:1] == ["--"] :]
     return _elastic.run(launch, arguments.restart, arguments.hosts, arguments.min_ranks)

@@ -13,9 +13,9 @@ from typing import Annotated, Any, NoReturn
 import numpy
 from numpy.typing import NDArray
 
-import lockstep._report
-import lockstep._settings
-import lockstep._values
+import lockstep._base.values
+import lockstep._compile.settings
+import lockstep._reports.report
 import lockstep.kv
 
 
@@ -191,11 +191,11 @@ class Graph:
     def name(self) -> str: ...
 
     @property
-    def inputs(self) -> list[lockstep._values.ValueInfo]:
+    def inputs(self) -> list[lockstep._base.values.ValueInfo]:
         """The data inputs, given at each call."""
 
     @property
-    def states(self) -> list[lockstep._values.ValueInfo]:
+    def states(self) -> list[lockstep._base.values.ValueInfo]:
         """Trained variables, statistics and optimizer state."""
 
     @property
@@ -205,7 +205,7 @@ class Graph:
         """
 
     @property
-    def results(self) -> list[lockstep._values.ValueInfo]:
+    def results(self) -> list[lockstep._base.values.ValueInfo]:
         """What a call returns."""
 
     @property
@@ -355,7 +355,7 @@ class Executable:
 
     def __call__(self, **inputs: Any) -> dict[str, numpy.ndarray]: ...
 
-    def start(self, **inputs: Any) -> lockstep._values.StartedCall:
+    def start(self, **inputs: Any) -> lockstep._base.values.StartedCall:
         """
         Begins a call, and returns its results by name: whoever looks at one waits for it. So on a GPU the next call's inputs are
         copied while this one computes. Inputs may be changed as soon as it returns.
@@ -430,7 +430,7 @@ class Executable:
         """
 
     @property
-    def state(self) -> lockstep._values.State:
+    def state(self) -> lockstep._base.values.State:
         """The state on this rank by name: read it, assign it."""
 
     def _read_state(self, name: str) -> numpy.ndarray: ...
@@ -502,7 +502,7 @@ class Executable:
 
     def _doubt_states(self, why: str) -> None: ...
 
-    def _whole_states(self) -> list[lockstep._values.ValueInfo]: ...
+    def _whole_states(self) -> list[lockstep._base.values.ValueInfo]: ...
 
     def _read_whole(self, name: str) -> numpy.ndarray | None: ...
 
@@ -519,7 +519,7 @@ class Executable:
     def step(self, step: object | None) -> None: ...
 
     @property
-    def settings(self) -> lockstep._settings.Settings:
+    def settings(self) -> lockstep._compile.settings.Settings:
         """
         The numbers that may change between calls, by name, and their present values: read them, assign them.
         """
@@ -614,7 +614,7 @@ class Executable:
 
     def _record(self) -> dict[str, Any] | None: ...
 
-    def report(self, calls: int | None = None) -> lockstep._report.Report:
+    def report(self, calls: int | None = None) -> lockstep._reports.report.Report:
         """
         Where the time of the last calls went, on this rank: in kernels, in communication that was exposed or hidden behind them, and in
         waiting, for which rank. Of a program whose weights parameter servers have, pushes and pulls are exposed communication; it

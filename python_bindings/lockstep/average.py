@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from . import _check, _names
-from ._errors import Error
+from ._base import checks, names
+from ._base.errors import Error
 from .schedule import Schedule
 
 __all__ = ["exponential", "stochastic"]
@@ -25,7 +25,7 @@ def exponential(decay: float = 0.999) -> Schedule:
 
     As `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(decay)`, updated after each step.
     """
-    decay = _check.number("average.exponential: decay", decay)
+    decay = checks.number("average.exponential: decay", decay)
     if not 0 <= decay < 1:
         raise Error(f"average.exponential: decay is {decay}, expected at least 0 and below 1")
     return Schedule(f"average.exponential({decay})", partial(_exponential, decay))
@@ -37,8 +37,8 @@ def stochastic(start: int, every: int = 1) -> Schedule:
 
     As `torch.optim.swa_utils.AveragedModel`, updated after those steps. `every` is mostly the number of steps of an epoch.
     """
-    start = _check.integer("average.stochastic: start", start, low=0)
-    every = _check.integer("average.stochastic: every", every, low=1)
+    start = checks.integer("average.stochastic: start", start, low=0)
+    every = checks.integer("average.stochastic: every", every, low=1)
     return Schedule(f"average.stochastic({start}, {every})", partial(_stochastic, start, every))
 
 
@@ -56,7 +56,7 @@ def _stochastic(start: int, every: int, at: int) -> float:
     return 1 / (taken + 1) if since == 0 else 0.0
 
 
-_names.guard(
+names.guard(
     globals(),
     {
         "ema": "exponential",

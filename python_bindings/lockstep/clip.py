@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from . import _check, _names
+from ._base import checks, names
 
 __all__ = ["Clip", "global_norm", "norm", "value"]
 
@@ -29,7 +29,7 @@ class Clip:
     def _first(self) -> float:
         """The limit in the first step."""
         limit = self.limit(0) if callable(self.limit) else self.limit
-        return _check.positive(f"clip.{self.by}: limit", limit)
+        return checks.positive(f"clip.{self.by}: limit", limit)
 
 
 def _clip(by: str, limit: Limit) -> Clip:
@@ -55,7 +55,7 @@ def global_norm(limit: Limit) -> Clip:
     return _clip("global_norm", limit)
 
 
-_names.guard(
+names.guard(
     globals(),
     {
         "bynorm": "norm",

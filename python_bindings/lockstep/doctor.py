@@ -134,7 +134,7 @@ def _describe_mpi(report: Report, lockstep: Any) -> None:
 
 
 def _describe_networks(report: Report, lockstep: Any) -> None:
-    for name, lines in importlib.import_module("lockstep._networks").describe():
+    for name, lines in importlib.import_module("lockstep._compile.networks").describe():
         report.line("routes", f"between {name}")
         report.details(lines)
 

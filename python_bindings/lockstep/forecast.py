@@ -18,11 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from . import _check, _job_report, _lockstep
-from ._errors import Error
-from ._machine import Link, Machine, lines_of
-from ._record import Step
-from ._report import Report, milliseconds
+from . import _lockstep
+from ._base import checks
+from ._base.errors import Error
+from ._compile.machine import Link, Machine, lines_of
+from ._reports import job_report
+from ._reports.record import Step
+from ._reports.report import Report, milliseconds
 
 __all__ = ["Forecast", "Link", "Machine", "forecast", "picture", "table"]
 
@@ -144,7 +146,7 @@ def forecast(report: Report, machine: Machine, hosts: Iterable[int] = _HOSTS) ->
     Raises:
       Error: the machine lacks a link that is asked for, the report has no times of steps, or it is of stages of a pipeline.
     """
-    hosts = [_check.integer("forecast: hosts", each, 1) for each in hosts]
+    hosts = [checks.integer("forecast: hosts", each, 1) for each in hosts]
     if max(hosts, default=1) > 1 and machine.between is None:
         raise Error(_without_link("between hosts", "one rank on each of two hosts", "between", Link(2e-5, 1.25e9)))
     if machine.ranks > 1 and machine.within is None:
@@ -207,7 +209,7 @@ def picture(rows: Sequence[Forecast], path: str, title: str) -> None:
         raise Error(f"{path} cannot be written: {error}") from None
 
 
-def mean_of_ranks(report: _job_report.JobReport) -> Report:
+def mean_of_ranks(report: job_report.JobReport) -> Report:
     """What a rank of a traced job did, in the mean: what a forecast begins with."""
     first = report.reports[0]
     seconds = np.mean([[seconds for _, seconds in each.steps] for each in report.reports], axis=0)
@@ -221,7 +223,7 @@ def mean_of_ranks(report: _job_report.JobReport) -> Report:
 
 def run(trace: str, machine: str, hosts: Sequence[int], image: str | None, calls: int | None) -> str:
     """What `lockstep forecast` does."""
-    job = _job_report.job_report(trace, calls)
+    job = job_report.job_report(trace, calls)
     rows = forecast(mean_of_ranks(job), Machine.read(machine), hosts or _HOSTS)
     program = f"@{job.reports[0].program}"
     lines = [

@@ -26,8 +26,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _check, _choices, _lockstep, _names
-from ._errors import Error
+from . import _lockstep
+from ._base import checks, choices
+from ._base import names as _names
+from ._base.errors import Error
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Term:
 
     def __post_init__(self) -> None:
         for name in (*self.predictions, *self.inputs):
-            _check.text(f"loss {self.kind}: the name of a result or an input", name)
+            checks.text(f"loss {self.kind}: the name of a result or an input", name)
         _lockstep._check_loss(self._choice())
 
     def _choice(self) -> tuple[str, list[str], list[str], dict[str, Any], float]:
@@ -77,23 +79,23 @@ class Loss:
         return [term._choice() for term in self.terms]
 
 
-def _function_of(definition: _choices.Definition) -> Callable[..., Loss]:
+def _function_of(definition: choices.Definition) -> Callable[..., Loss]:
     name, options = definition["name"], definition["options"]
     predictions, inputs = definition["predictions"], definition["inputs"]
     arguments = [*predictions, *inputs]
-    signature = inspect.Signature(_choices.parameters([*arguments, *options]), return_annotation=Loss)
+    signature = inspect.Signature(choices.parameters([*arguments, *options]), return_annotation=Loss)
 
     def make(*args: Any, **kwargs: Any) -> Loss:
-        given = _choices.bind(name, signature, args, kwargs)
-        values = _choices.options(f"loss {name}", options, given)
+        given = choices.bind(name, signature, args, kwargs)
+        values = choices.options(f"loss {name}", options, given)
 
-        def names(of: list[_choices.Definition]) -> tuple[str, ...]:
+        def names(of: list[choices.Definition]) -> tuple[str, ...]:
             return tuple(given.get(each["name"], each.get("default")) for each in of)
 
         return Loss((Term(name, names(predictions), names(inputs), values),))
 
     make.__name__ = make.__qualname__ = name
-    make.__doc__ = _choices.docstring(definition["doc"], [*arguments, *options])
+    make.__doc__ = choices.docstring(definition["doc"], [*arguments, *options])
     make.__signature__ = signature  # type: ignore[attr-defined]
     return make
 
@@ -104,7 +106,7 @@ def _checked(what: str, value: Any) -> Loss:
         return value
     name = value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
     near = _names.nearest(name, _FUNCTIONS, _MEANT) or "softmax_cross_entropy"
-    raise Error(f"{what} is {_check.shown(value)}, expected one of lockstep.loss, such as lockstep.loss.{near}()")
+    raise Error(f"{what} is {checks.shown(value)}, expected one of lockstep.loss, such as lockstep.loss.{near}()")
 
 
 _FUNCTIONS = {each["name"]: _function_of(each) for each in _lockstep._losses()}

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _check, _names
-from ._errors import Error
+from ._base import checks, names
+from ._base.errors import Error
 from ._lockstep import Communicator
 from .data._batches import _is_first_of_its_share
 
@@ -46,8 +46,8 @@ class Metric:
         """The sums of all ranks with samples of their own, in the order of the ranks."""
         if world is None:
             return self._sums
-        _check.instance("compute: world", world, Communicator, "a lockstep.Communicator")
-        axes = {"data": world.size} if mesh is None else _check.extents("compute: mesh", mesh)
+        checks.instance("compute: world", world, Communicator, "a lockstep.Communicator")
+        axes = {"data": world.size} if mesh is None else checks.extents("compute: mesh", mesh)
         is_counted = [_is_first_of_its_share("compute", axes, rank, world.size) for rank in range(world.size)]
         total = np.zeros_like(self._sums)
         about = f"{type(self).__name__}{self._sums.shape}\0".encode()
@@ -108,8 +108,8 @@ class Accuracy(Metric):
           ignore_index: a label that counts for nothing.
         """
         super().__init__((2,))
-        self._k = _check.integer("Accuracy: k", k, low=1)
-        self._ignored = None if ignore_index is None else _check.integer("Accuracy: ignore_index", ignore_index)
+        self._k = checks.integer("Accuracy: k", k, low=1)
+        self._ignored = None if ignore_index is None else checks.integer("Accuracy: ignore_index", ignore_index)
 
     def _options(self) -> dict[str, int]:
         """As a program that computes it takes them."""
@@ -142,8 +142,8 @@ class ConfusionMatrix(Metric):
           classes: how many there are.
           ignore_index: a label that counts for nothing.
         """
-        self._classes = _check.integer("ConfusionMatrix: classes", classes, low=1)
-        self._ignored = None if ignore_index is None else _check.integer("ConfusionMatrix: ignore_index", ignore_index)
+        self._classes = checks.integer("ConfusionMatrix: classes", classes, low=1)
+        self._ignored = None if ignore_index is None else checks.integer("ConfusionMatrix: ignore_index", ignore_index)
         super().__init__((self._classes, self._classes))
 
     def add(self, scores: Any, labels: Any, weight: Any = 1.0) -> None:
@@ -204,7 +204,7 @@ def _labelled(
     return scores, labels, weights
 
 
-_names.guard(
+names.guard(
     globals(),
     {
         "acc": "Accuracy",

@@ -15,8 +15,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from . import _check, _choices, _lockstep, _names
-from ._errors import Error
+from . import _lockstep
+from ._base import checks, choices
+from ._base import names as _names
+from ._base.errors import Error
 
 # Other spellings of an option, or of several that are given together; of an optimizer that has these options.
 _SPELLINGS: list[tuple[str, tuple[str, ...]]] = [
@@ -31,20 +33,20 @@ _SPELLINGS: list[tuple[str, tuple[str, ...]]] = [
 class Optimizer:
     """What the classes of this module have in common: frozen values, equal if their options are."""
 
-    _definition: ClassVar[_choices.Definition]
+    _definition: ClassVar[choices.Definition]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kind = type(self)
         name = kind.__name__
         if kind is Optimizer:
             raise Error(f"{name} is no optimizer; lockstep.optim has {', '.join(_CLASSES)}")
-        given = _choices.bind(name, inspect.signature(kind), args, kwargs)
+        given = choices.bind(name, inspect.signature(kind), args, kwargs)
         given = {key: value for key, value in given.items() if value is not None}
         for spelling, meant in _spellings(self._definition["options"]).items():
             _respell(name, spelling, meant, given)
         schedules = {option: value for option, value in given.items() if callable(value)}
         given |= {option: schedule(0) for option, schedule in schedules.items()}
-        values = _choices.options(name, self._definition["options"], given)
+        values = choices.options(name, self._definition["options"], given)
         _lockstep._check_optimizer(name, values, list(schedules))
         for option, value in (values | schedules).items():
             object.__setattr__(self, option, value)
@@ -67,7 +69,7 @@ def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
     if groups is not None and not isinstance(groups, Mapping):
         raise Error(f"groups is {groups!r}, expected optimizers by name or pattern of states")
     every = {"": optimizer} | {
-        _check.text("groups: a pattern", states): each for states, each in (groups or {}).items()
+        checks.text("groups: a pattern", states): each for states, each in (groups or {}).items()
     }
     if groups and "" in groups:
         raise Error("groups: a pattern is empty; the optimizer of all other states is the argument `optimizer`")
@@ -83,11 +85,11 @@ def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
                 )
             name = each if isinstance(each, str) else type(each).__name__
             meant = _names.meant(name, _CLASSES, _MEANT)
-            raise Error(f"unknown optimizer {_check.shown(each)}{of}{meant} lockstep.optim has {', '.join(_CLASSES)}")
+            raise Error(f"unknown optimizer {checks.shown(each)}{of}{meant} lockstep.optim has {', '.join(_CLASSES)}")
     return every
 
 
-def _spellings(options: Sequence[_choices.Definition]) -> dict[str, tuple[str, ...]]:
+def _spellings(options: Sequence[choices.Definition]) -> dict[str, tuple[str, ...]]:
     """Other spellings of these options."""
     names = {each["name"] for each in options}
     return {spelling: meant for spelling, meant in _SPELLINGS if set(meant) <= names}
@@ -129,7 +131,7 @@ def _states(definition: Mapping[str, Any]) -> list[str]:
     return ["; ".join(texts + steps) + "."] if texts else []
 
 
-def _signature(options: Sequence[_choices.Definition]) -> inspect.Signature:
+def _signature(options: Sequence[choices.Definition]) -> inspect.Signature:
     """The options in order, then their other spellings. One that must be given may be given by either."""
     spelt = _spellings(options)
     either = {name for meant in spelt.values() if len(meant) == 1 for name in meant}
@@ -137,7 +139,7 @@ def _signature(options: Sequence[_choices.Definition]) -> inspect.Signature:
         each.replace(default=None, annotation=float | None)
         if each.name in either and each.default is inspect.Parameter.empty
         else each
-        for each in _choices.parameters(options)
+        for each in choices.parameters(options)
     ]
     for spelling, meant in spelt.items():
         annotation = (float if len(meant) == 1 else tuple[(float,) * len(meant)]) | None
@@ -146,14 +148,14 @@ def _signature(options: Sequence[_choices.Definition]) -> inspect.Signature:
     return inspect.Signature(parameters)
 
 
-def _class_of(definition: _choices.Definition) -> type[Optimizer]:
+def _class_of(definition: choices.Definition) -> type[Optimizer]:
     options = definition["options"]
     return dataclasses.make_dataclass(
         definition["name"],
-        [(each["name"], _choices.type_of(each)) for each in options],
+        [(each["name"], choices.type_of(each)) for each in options],
         bases=(Optimizer,),
         namespace={
-            "__doc__": _choices.docstring(definition["doc"], options, _states(definition)),
+            "__doc__": choices.docstring(definition["doc"], options, _states(definition)),
             "__module__": __name__,
             "__signature__": _signature(options),
             "_definition": definition,

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from . import _check, _names
-from ._errors import Error
+from ._base import checks, names
+from ._base.errors import Error
 
 __all__ = [
     "Schedule", "constant", "cosine", "cosine_with_restarts", "exponential", "linear", "multi_step", "one_cycle", "polynomial",
@@ -47,7 +47,7 @@ class Schedule:
         The step of this schedule is 0 when the warm-up ends: `cosine(1e-3, steps=88_000).after_warmup(2000)` ends after 90,000 steps.
         Of PyTorch it is `SequentialLR` of `LinearLR` and the other, if `start` is above 0; with 0 the first step changes no weight.
         """
-        steps = _check.integer("schedule.after_warmup: steps", steps, low=0)
+        steps = checks.integer("schedule.after_warmup: steps", steps, low=0)
         start = _number("after_warmup", "start", start)
         first = self(0)
         return Schedule(
@@ -116,14 +116,14 @@ def _along_cosine(start: float, end: float, share: float) -> float:
 
 
 def _number(what: str, name: str, value: float) -> float:
-    number = _check.number(f"schedule.{what}: {name}", value)
+    number = checks.number(f"schedule.{what}: {name}", value)
     if not math.isfinite(number):
         raise Error(f"schedule.{what}: {name} is {number}, expected a finite number")
     return number
 
 
 def _count(what: str, name: str, value: int) -> int:
-    return _check.integer(f"schedule.{what}: {name}", value, low=1)
+    return checks.integer(f"schedule.{what}: {name}", value, low=1)
 
 
 def _milestones(values: Sequence[int]) -> list[int]:
@@ -238,7 +238,7 @@ def one_cycle(
     )
 
 
-_names.guard(
+names.guard(
     globals(),
     {
         "constantlr": "constant",

@@ -33,7 +33,7 @@ from job import ROOT, Job, Outcome  # isort: skip  (which says where the next tw
 from hosts import Hosts, why_not
 from server_jobs import ServerJob
 
-from lockstep._supervise import wait_until
+from lockstep._launch.supervise import wait_until
 
 RATE = "1gbit"
 BEGIN_SECONDS = 300.0  # in which all ranks have begun to train

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hosts import Hosts
 from job import ROOT, Job, Outcome
 
-from lockstep._supervise import wait_until
+from lockstep._launch.supervise import wait_until
 
 if TYPE_CHECKING:
     from faults import Kind

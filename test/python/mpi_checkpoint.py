@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import lockstep as ls
-from lockstep import _atomic
+from lockstep._base import atomic
 from test_checkpoint import compiled, run
 from test_mesh import digests_of
 
@@ -42,7 +42,7 @@ elif mode == "full":  # a disk that takes no more
         attempt(lambda: exe.save(path, background=True) or exe.saved()),
     ]
 elif mode == "forbidden":  # a folder in which rank 0 may not write
-    write, libc = _atomic.write, ctypes.CDLL(None)
+    write, libc = atomic.write, ctypes.CDLL(None)
 
     def as_nobody(*arguments: object) -> None:
         # Of the thread that writes alone, and its peers may still open the process' shared memory (PR_SET_DUMPABLE).
@@ -50,7 +50,7 @@ elif mode == "forbidden":  # a folder in which rank 0 may not write
         libc.prctl(4, 1)
         write(*arguments)  # type: ignore[arg-type]
 
-    _atomic.write = as_nobody
+    atomic.write = as_nobody
     report["errors"] = [attempt(lambda: exe.save(path))]
 elif mode == "hidden":  # rank 1 is elsewhere, where the relative path is no file
     if world.rank == 1:

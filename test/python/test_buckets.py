@@ -15,8 +15,9 @@ import pytest
 
 import lockstep as ls
 from cases import CASES
-from lockstep import _buckets, _report
-from lockstep._record import Step
+from lockstep._compile import buckets as _buckets
+from lockstep._reports import report as _report
+from lockstep._reports.record import Step
 from ranks import run_in_threads
 from test_errors import raises
 from test_shard_optimizer import MLP, call, step_of, weights

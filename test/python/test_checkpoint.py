@@ -18,8 +18,8 @@ import safetensors.numpy
 
 import lockstep as ls
 from cases import CASES, MLP_SPLIT
-from lockstep import _checkpoint
-from lockstep._checkpoint_file import CheckpointFile
+from lockstep._checkpoint import checkpoint
+from lockstep._checkpoint.checkpoint_file import CheckpointFile
 from ranks import errors_of, run_in_threads
 from test_checkpoint_file import header_of
 from test_errors import LABELS, X, mlp, raises, training
@@ -382,7 +382,7 @@ def test_what_fits_is_the_same_for_all_numbers_of_ranks(path: Path) -> None:
     def body(world: ls.Communicator) -> str:
         file = path.with_name(f"{world.size}")
         compiled(world).save(file)
-        opened = _checkpoint.CheckpointFile(str(file))
+        opened = checkpoint.CheckpointFile(str(file))
         opened.close()
         assert opened.program["name"] == "mlp"
         assert opened.program["backend"] == "cpu"
@@ -591,7 +591,7 @@ def test_a_rank_without_memory_is_named_by_the_others(what: str, path: Path, mon
         world.barrier()
         if world.rank == 0:
             monkeypatch.setattr(CheckpointFile, "read", short)
-            monkeypatch.setattr(_checkpoint, "in_file_order", short)
+            monkeypatch.setattr(checkpoint, "in_file_order", short)
         world.barrier()
         try:
             exe.save(path) if what == "save" else exe.load(path)
@@ -609,7 +609,7 @@ def test_a_rank_without_memory_is_named_by_the_others(what: str, path: Path, mon
         return original[what](*args)
 
     turn, failed = threading.Lock(), []
-    original: dict[str, Any] = {"load": CheckpointFile.read, "save": _checkpoint.in_file_order}
+    original: dict[str, Any] = {"load": CheckpointFile.read, "save": checkpoint.in_file_order}
     begin = time.monotonic()
     messages = errors_of(2, body)
     assert time.monotonic() - begin < 20

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import lockstep as ls
-from lockstep._checkpoint import on_all_ranks
+from lockstep._checkpoint.checkpoint import on_all_ranks
 from ranks import mpirun, run_in_threads
 from test_checkpoint import compiled, run
 from test_mesh import digests_of

@@ -275,7 +275,6 @@ KILLED = """
 import sys, threading, time
 import numpy as np
 import lockstep as ls
-from lockstep import _atomic
 from test_checkpoint import compiled, run
 exe, checkpoints = compiled(), ls.Checkpoints(sys.argv[1], keep=1)
 done = checkpoints.restore(exe) or {"step": 0}

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lockstep._supervise import wait_until
+from lockstep._launch.supervise import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "test/cuda_check"

@@ -230,7 +230,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture, **options: object) -> list[str
 def test_samples_that_are_left_out_are_warned_of_once_on_rank_0(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ls._log, "_warned", set())
+    monkeypatch.setattr(ls._base.log, "_warned", set())
     first, second = SimpleNamespace(rank=0, size=2), SimpleNamespace(rank=1, size=2)
     message = "batches of 6: the last 4 of 22 samples do not fill a batch and are left out"
     assert warnings_of(caplog, size=6, world=second) == []
@@ -246,7 +246,7 @@ def test_of_the_ranks_with_the_same_rows_one_warns(
 ) -> None:
     warned = []
     for rank in range(4):
-        monkeypatch.setattr(ls._log, "_warned", set())
+        monkeypatch.setattr(ls._base.log, "_warned", set())
         world = SimpleNamespace(rank=rank, size=4)
         warned.append(len(warnings_of(caplog, size=4, world=world, mesh={"data": 2, "model": 2})))
     assert warned == [1, 0, 0, 0]

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import lockstep as ls
-from lockstep import _cuda_folders, _lockstep
+from lockstep import _lockstep
+from lockstep._base import cuda_folders
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(ls.__file__).parent
@@ -206,7 +207,7 @@ def test_where_the_package_cannot_be_imported(tmp_path: Path, extension: str | N
 def test_an_extension_module_that_is_older_than_the_package(tmp_path: Path) -> None:
     package = tmp_path / "lockstep"
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    with (package / "_cuda_folders.py").open("a") as source:
+    with (package / "_base/cuda_folders.py").open("a") as source:
         source.write("_lockstep._what_is_new()\n")
     libraries = ROOT / ".venv" / "lib"  # which it finds relative to where it was built
     done = run(sys.executable, package / "doctor.py", "doctor", PYTHONPATH="", LD_LIBRARY_PATH=str(libraries))
@@ -231,7 +232,7 @@ def test_folders_of_packages(tmp_path: Path) -> None:
     (tmp_path / "nvidia" / "cuda_runtime").mkdir()
     (tmp_path / "nvidia" / "readme.txt").write_text("")
     root = tmp_path / "nvidia"
-    folders = _cuda_folders.library_folders([str(tmp_path / "none"), str(root), str(root / "readme.txt")])
+    folders = cuda_folders.library_folders([str(tmp_path / "none"), str(root), str(root / "readme.txt")])
     assert folders == [str(root / "cudnn" / "lib"), str(root / "nccl" / "lib")]
 
 

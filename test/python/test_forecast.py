@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lockstep import _job_report, _lockstep, _machine, _record, _report
+from lockstep import _lockstep
+from lockstep._compile import machine as _machine
+from lockstep._reports import job_report, record
+from lockstep._reports import report as _report
 from lockstep.forecast import Link, Machine, forecast, mean_of_ranks, picture, table
 from ranks import mpirun
 from test_errors import raises
@@ -22,7 +25,7 @@ sys.path.insert(0, str(HERE.parent / "hosts"))
 
 from hosts import Hosts, why_not
 
-Step = _record.Step
+Step = record.Step
 
 
 def kernel(seconds: float) -> tuple[Step, float]:
@@ -105,7 +108,7 @@ def test_what_is_urgent_delays_nothing_that_has_moved() -> None:
 
 def test_a_forecast_of_a_job_is_of_its_ranks_in_the_mean() -> None:
     reports = [report(kernel(seconds), START, WAIT, other=seconds / 2) for seconds in (1.0, 3.0)]
-    job = _job_report.JobReport("", "", [], reports, {}, [])
+    job = job_report.JobReport("", "", [], reports, {}, [])
     mean = mean_of_ranks(job)
     assert (mean.compute, mean.other) == (2, 1)
     assert [seconds for _, seconds in mean.steps] == [2, 7, 7]

@@ -16,7 +16,7 @@ import pytest
 
 import lockstep as ls
 from cases import CASES
-from lockstep import _graph_file
+from lockstep._graph import graph_file
 from ranks import run_in_threads
 from test_checkpoint_file import with_header
 from test_errors import raises
@@ -229,7 +229,7 @@ def test_a_file_appears_complete_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 
     model.save(path)
     with monkeypatch.context() as patch, raises(f"{path}: No space left"):
-        patch.setattr(_graph_file, "write_tensors", begin)
+        patch.setattr(graph_file, "write_tensors", begin)
         model.with_dims(batch=2).save(path)
     assert str(ls.load_graph(path)) == str(model)
     assert list(tmp_path.iterdir()) == [path]

@@ -69,7 +69,7 @@ def test_what_fits_is_not_copied(exe: ls.Executable, monkeypatch: pytest.MonkeyP
     def unexpected(*_: Any) -> None:
         raise AssertionError("a conversion was looked for")
 
-    monkeypatch.setattr("lockstep._arrays.widened", unexpected)
+    monkeypatch.setattr("lockstep._base.arrays.widened", unexpected)
     assert np.isfinite(exe(x=X, label=LABELS)["loss"])
     with pytest.raises(AssertionError, match="a conversion was looked for"):
         exe(x=X, label=LABELS.astype(np.int32))

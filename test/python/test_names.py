@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import lockstep as ls
-from lockstep._names import _with_hints
+from lockstep._base.names import _with_hints
 from test_errors import CROSS_ENTROPY, SGD, mlp, raises, training
 
 torch = pytest.importorskip("torch")

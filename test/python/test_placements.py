@@ -271,7 +271,7 @@ def test_a_plan_has_a_mesh() -> None:
 def test_a_plan_that_shares_nothing_says_so_and_compiles(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ls._log, "_warned", set())
+    monkeypatch.setattr(ls._base.log, "_warned", set())
     step = training(MLP, OPTIMIZERS[0])
     plan = ls.plan(step, MODEL, machine=SLOW)
     assert plan.unused == ["model"]

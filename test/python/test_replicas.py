@@ -67,7 +67,7 @@ def test_threads_are_equal_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = ["a", "a", "b"]
     for here in (2, 1):
         world = SimpleNamespace(size=3, host=hosts.__getitem__, ranks_on_this_host=here)
-        assert ls._compile.default_threads(world) == 6
+        assert ls._compile.compile.default_threads(world) == 6
 
 
 # The labels are floats: integers would be refused before anything is updated.

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lockstep as ls
-from lockstep import _layers
+from lockstep._graph import layers
 from test_errors import raises
 
 ROOT = Path(__file__).parents[2]
@@ -265,7 +265,7 @@ def test_reference_steps_are_counted() -> None:
         steps = "executable @g backend=cpu\n  [ 0] reference.top_k  reads %x\n  [ 1] all_reduce.start  bucket 0\n"
         graph = lenet()
 
-    assert _layers.executable_summary(Compiled(), 1).startswith("2 steps: 1 all_reduce, 1 reference\n")
+    assert layers.executable_summary(Compiled(), 1).startswith("2 steps: 1 all_reduce, 1 reference\n")
 
 
 def test_groups_are_shown_and_what_they_leave_out_is_said(caplog: pytest.LogCaptureFixture) -> None:

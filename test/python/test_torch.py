@@ -195,7 +195,7 @@ def test_large_modules_go_through_files_and_come_out_the_same(monkeypatch: pytes
     module.out.weight.requires_grad_(False)
     options = {"dims": {"batch": 4}, "split": {}, "output_names": ["logits"]}
     whole = ls.from_torch(module, torch.randn(2, 1, 4, 4), **options)
-    monkeypatch.setattr("lockstep._torch._MAX_BYTES_IN_MEMORY", 0)
+    monkeypatch.setattr("lockstep._torch.torch_modules._MAX_BYTES_IN_MEMORY", 0)
     through_files = ls.from_torch(module, torch.randn(2, 1, 4, 4), **options)
     assert through_files.constants == whole.constants == ["out.weight"]
     assert "split(" not in str(through_files)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lockstep as ls
-from lockstep import _torch, _torch_cache
+from lockstep._torch import cache, torch_modules
 from ranks import errors_of, run_in_threads
 from test_errors import raises
 
@@ -51,13 +51,13 @@ def imported(module: nn.Module, **options: Any) -> ls.Graph:
 def exports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The classes of the modules that were exported."""
     done: list[str] = []
-    export = _torch._export
+    export = torch_modules._export
 
     def counted(module: nn.Module, *rest: Any) -> ls.Graph:
         done.append(type(module).__name__)
         return export(module, *rest)
 
-    monkeypatch.setattr(_torch, "_export", counted)
+    monkeypatch.setattr(torch_modules, "_export", counted)
     return done
 
 
@@ -160,10 +160,10 @@ def test_another_process_finds_it(tmp_path: Path) -> None:
     """Whatever the order of its sets."""
     program = """
 import sys, torch, lockstep as ls
-from lockstep import _torch
+from lockstep._torch import torch_modules
 from test_torch_cache import Net, imported
 if sys.argv[2] == "found":
-    _torch._export = lambda *args: sys.exit("it was exported again")
+    torch_modules._export = lambda *args: sys.exit("it was exported again")
 imported(Net(5), cache=sys.argv[1])
 """
     for seed, arguments in enumerate(("exported", "found", "found")):
@@ -189,11 +189,11 @@ def test_a_damaged_file_is_replaced_and_a_folder_that_cannot_be_written_is_a_war
 
 def test_the_folder_that_true_means(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert _torch_cache.folder_of(True) == str(tmp_path / "lockstep" / "torch")
+    assert cache.folder_of(True) == str(tmp_path / "lockstep" / "torch")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert _torch_cache.folder_of(True) == "/home/somebody/.cache/lockstep/torch"
-    assert _torch_cache.folder_of(False) is None
+    assert cache.folder_of(True) == "/home/somebody/.cache/lockstep/torch"
+    assert cache.folder_of(False) is None
     with raises("the path is 3, expected text or a path"):
         imported(Net(), cache=3)
 
@@ -213,7 +213,7 @@ def test_16_bit_weights_come_from_the_module(exports: list[str], tmp_path: Path)
 
 
 def key(module: nn.Module, inputs: Any = None, options: Any = ()) -> str:
-    return _torch_cache._key(module, {"x": torch.zeros(2, 4)} if inputs is None else inputs, options)
+    return cache._key(module, {"x": torch.zeros(2, 4)} if inputs is None else inputs, options)
 
 
 def changed(change: Callable[[Any], object]) -> nn.Module:
@@ -358,9 +358,9 @@ def test_a_key_sees_versions_and_autocast(monkeypatch: pytest.MonkeyPatch) -> No
     for owner, name, value in (
         (sys, "version", "3.0"),
         (torch, "__version__", "3.0"),
-        (_torch_cache, "VERSION", "3.0"),
-        (_torch_cache, "_versions", lambda: ("onnx 3.0",)),
-        (_torch_cache, "_of_package", lambda: "another"),
+        (cache, "VERSION", "3.0"),
+        (cache, "_versions", lambda: ("onnx 3.0",)),
+        (cache, "_of_package", lambda: "another"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, value)
@@ -368,7 +368,7 @@ def test_a_key_sees_versions_and_autocast(monkeypatch: pytest.MonkeyPatch) -> No
     with torch.autocast("cpu"):
         keys.append(key(module))
     assert len(set(keys)) == len(keys) and key(module) == keys[0]
-    assert [each.split()[0] for each in _torch_cache._versions()] == ["numpy", "onnx", "onnx-ir", "onnxscript"]
+    assert [each.split()[0] for each in cache._versions()] == ["numpy", "onnx", "onnx-ir", "onnxscript"]
 
 
 def test_what_nobody_can_look_into_is_an_error(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import lockstep as ls
-from lockstep import _layers
+from lockstep._graph import layers as _layers
 from test_errors import raises
 from test_summary import rows
 

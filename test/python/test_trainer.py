@@ -432,12 +432,12 @@ def test_a_run_that_is_continued_ends_with_the_same_bits(tmp_path: Path) -> None
     ],
 )
 def test_an_optimizer_by_name(name: str, params: dict | None, expected: ls.optim.Optimizer | None) -> None:
-    found = ls._trainer_options.optimizer_of(name, params)
+    found = ls._trainer.options.optimizer_of(name, params)
     assert found == (expected or found) and isinstance(found, ls.optim.Optimizer)
 
 
 def test_a_scheduler_is_a_learning_rate() -> None:
-    found = ls._trainer_options.optimizer_of("sgd", {"lr_scheduler": ls.schedule.cosine(0.1, 10)})
+    found = ls._trainer.options.optimizer_of("sgd", {"lr_scheduler": ls.schedule.cosine(0.1, 10)})
     assert callable(found.learning_rate) and found.learning_rate(0) == 0.1
 
 

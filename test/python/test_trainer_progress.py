@@ -48,7 +48,7 @@ def test_the_picture_is_of_the_steps_of_this_run(tmp_path: Path, monkeypatch: py
     """Of those since the states were loaded, by the numbers that they have in the whole run."""
     x, labels = samples()
     drawn: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(ls._curve, "draw", lambda *given: drawn.append(given))
+    monkeypatch.setattr(ls._trainer.loss_curve, "draw", lambda *given: drawn.append(given))
     found = trainer()
     found.fit((x, labels), epochs=2)
     found.save_states(tmp_path / "states")
@@ -71,7 +71,7 @@ def test_a_curve_has_losses_and_metrics(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Figure, "savefig", saved)
     results = [{"epoch": 3, "step": 10, "loss": 1.5, "accuracy": 0.5, "matrix": np.eye(2)}]
-    ls._curve.draw(str(tmp_path / "loss.png"), 8, [2.0, 1.0], results)
+    ls._trainer.loss_curve.draw(str(tmp_path / "loss.png"), 8, [2.0, 1.0], results)
     assert lines.pop("loss of a step") == [[8, 9], [2, 1]]
     assert lines == {"mean of 1 steps": [[8, 9], [2, 1]], "accuracy": [[10], [0.5]]}
 

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Iterable, Mapping
 
-from .._errors import Error
+from .._base.errors import Error
 from . import hosts, kubernetes, local, mpi, sge, slurm, ssh
 from .job import Job, Plan
 from .mpirun import is_allowed_root, is_bound_by

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .._supervise import LINGER_SECONDS
+from .supervise import LINGER_SECONDS
 
 LOST_SECONDS = (
     30.0  # that a job may go on when a rank has failed that is to end it: mpirun or its ranks notice it by themselves

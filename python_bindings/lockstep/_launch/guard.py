@@ -2,7 +2,7 @@
 
     python guard.py MPIRUN
 
-`_supervise.py` starts it beside mpirun, whose process number is MPIRUN, with a pipe as its input that ends with the launcher. On this host it ends
+`_launch/supervise.py` starts it beside mpirun, whose process number is MPIRUN, with a pipe as its input that ends with the launcher. On this host it ends
 what mpirun has started; on other hosts mpirun's daemons do. Run as a file, and of this package it imports nothing, so that it starts at once.
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._errors import Error
+from .._base.errors import Error
 
 _LINE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:\s+slots\s*=\s*([1-9][0-9]*))?")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from .._errors import Error
+from .._base.errors import Error
 from .batch import launch_there
 from .job import Job, Plan
 

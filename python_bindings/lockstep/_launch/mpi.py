@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .._supervise import KEEP_ALIVE
 from .job import Job, Plan
 from .mpirun import mpirun
+from .supervise import KEEP_ALIVE
 
 
 def plan(job: Job) -> Plan:

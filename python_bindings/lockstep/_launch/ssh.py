@@ -6,9 +6,9 @@ import shlex
 import socket
 from collections.abc import Callable
 
-from .._supervise import KEEP_ALIVE
 from .job import Job, Plan, Step
 from .mpirun import mpirun
+from .supervise import KEEP_ALIVE
 
 AGENT = "ssh -o BatchMode=yes -o ConnectTimeout=10"  # which asks for no password, and gives up
 ASK_SECONDS = 60.0  # that a host may take to answer; the limit of ssh is for connecting alone

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .. import _supervise
-from .._errors import Error
+from .._base.errors import Error
+from . import supervise
 from .command import _OWN
 from .ends import Ends
 from .job import Plan, Step
@@ -40,7 +40,7 @@ def start(plan: Plan, tolerates_workers: bool, workers: int, servers: int) -> in
     """
     for command in (*(step.command for step in plan.steps), plan.command):
         _check_is_there(command)
-    _supervise.prepare_process()
+    supervise.prepare_process()
     _prepare(plan.steps)
     if plan.file:
         _write(plan.file, plan.text)
@@ -77,7 +77,7 @@ def _prepare(steps: Sequence[Step]) -> None:
         failures = [failure for failure in pool.map(_first_failure, by_host.values()) if failure]
     except BaseException:  # this process is told to end
         pool.shutdown(wait=False, cancel_futures=True)
-        _supervise.kill_descendants()
+        supervise.kill_descendants()
         raise
     if failures:
         raise Error("; ".join(failures))

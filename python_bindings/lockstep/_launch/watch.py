@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from .. import _supervise
+from . import supervise
 from .ends import Ends
 from .output import Copies
 
@@ -18,7 +18,7 @@ def watch(
     may_outlive_local_ranks: bool = False,
     names_ranks: bool = True,
 ) -> tuple[int, list[str]]:
-    """Once `_supervise.prepare_process` was called.
+    """Once `supervise.prepare_process` was called.
 
     Args:
       command: mpirun, with `--tag-output`.
@@ -37,7 +37,7 @@ def watch(
         return bool(overdue)
 
     with Copies(ends, sys.stdout.buffer, sys.stderr.buffer, names_ranks) as copies:
-        code = _supervise.run(
+        code = supervise.run(
             command, environment, overdue.append, copies.stdout, copies.stderr, is_overdue, may_outlive_local_ranks
         )
     return ends.exit_code(code, was_overdue=bool(overdue)), overdue

@@ -7,7 +7,7 @@ that the same samples meet in a batch on any number of ranks. Or a rank reads it
 
 from __future__ import annotations
 
-from .. import _names
+from .._base import names
 from ._batches import Batches, Dataset, batches
 from ._idx import load_idx, mnist
 from ._image_folder import ImageFolder, image_folder
@@ -19,7 +19,7 @@ __all__ = [
     "batches", "image_folder", "image_records", "load_idx", "mnist", "records",
 ]  # fmt: skip
 
-_names.guard(
+names.guard(
     globals(),
     {
         "dataloader": "batches",

@@ -8,10 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import _arrays, _check
-from .._errors import Error
+from .._base import arrays as _arrays
+from .._base import checks
+from .._base.errors import Error
+from .._base.log import warn_once
 from .._lockstep import Communicator
-from .._log import warn_once
 from ._split import checked_part, order
 
 
@@ -210,15 +211,15 @@ def batches(
     rank, ranks = (world.rank, world.size) if world is not None else (0, 1)
     is_first = rank == 0
     if mesh is not None:
-        rank, ranks = _place_along_data(_check.extents("batches: mesh", mesh), rank, ranks)
+        rank, ranks = _place_along_data(checks.extents("batches: mesh", mesh), rank, ranks)
     parts, part = checked_part("batches", num_parts, part_index)
     if parts > 1:
         if world is not None or mesh is not None:
             raise Error("batches: world and num_parts both say who shares the batches: leave out one")
         rank, ranks, is_first = part, parts, part == 0
-    size = _check.integer("batches: size", size)
-    seed = None if seed is None else _check.integer("batches: seed", seed, 0)
-    pad = _check.choice("batches: last", last, ("drop", "pad")) == "pad"
+    size = checks.integer("batches: size", size)
+    seed = None if seed is None else checks.integer("batches: seed", seed, 0)
+    pad = checks.choice("batches: last", last, ("drop", "pad")) == "pad"
     if not arrays:
         raise Error("batches: no arrays")
     samples = _samples_of(arrays)
@@ -236,10 +237,10 @@ def batches(
     if count == 0:
         raise Error("batches: there are no samples")
     if epoch_size is not None:
-        epoch_size = _check.integer("batches: epoch_size", epoch_size, 1)
+        epoch_size = checks.integer("batches: epoch_size", epoch_size, 1)
     elif size > count and not pad:
         raise Error(f"batches: a batch of {size} is more than the {count} samples there are")
-    start = _check.integer("batches: start", start, 0)
+    start = checks.integer("batches: start", start, 0)
     length = len(Batches(samples, rows, count, size, (rank, ranks), 0, pad, epoch_size))
     if start > length:
         raise Error(f"batches: start is {start}, of {length} batches")
@@ -268,7 +269,7 @@ def _sampled(sampler: Any, seed: int | None, ranks: int) -> tuple[int, Callable[
 
 def _number(sampler: Any, element: Any) -> int:
     try:
-        return _check.integer("an element", element.item() if isinstance(element, np.bool_) else element)
+        return checks.integer("an element", element.item() if isinstance(element, np.bool_) else element)
     except Error:
         raise Error(f"batches: sampler is {sampler!r}, whose elements are no whole numbers: {element!r}") from None
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import _check
-from .._errors import Error
+from .._base import checks
+from .._base.errors import Error
 from ._split import rows_of_part
 
 _IDX_DTYPES = {8: np.uint8, 9: np.int8, 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -34,7 +34,7 @@ def load_idx(
     Raises:
       Error: if the file is missing, or is not a complete IDX file; the message names it.
     """
-    path = Path(_check.path(path))
+    path = Path(checks.path(path))
     try:
         content = (gzip.open if path.suffix == ".gz" else open)(path, "rb").read()
     except FileNotFoundError:
@@ -92,8 +92,8 @@ def mnist(
     Raises:
       Error: if a file is missing or damaged, or images and labels differ in number.
     """
-    part = "train" if _check.flag("mnist: train", train) else "t10k"
-    directory = _check.path(directory)
+    part = "train" if checks.flag("mnist: train", train) else "t10k"
+    directory = checks.path(directory)
 
     def load(name: str) -> np.ndarray:
         plain = Path(directory) / f"{part}-{name}"

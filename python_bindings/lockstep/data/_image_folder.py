@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _check
-from .._errors import Error
+from .._base import checks
+from .._base.errors import Error
 from ._split import checked_part, rows_of_part
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ def image_folder(
       >>> for image, label in lockstep.data.batches(images, size=128, world=world, seed=epoch):
       ...     loss = exe(image=image, label=label)["loss"]
     """
-    folder = Path(_check.path(path))
+    folder = Path(checks.path(path))
     transform = _checked_transform("image_folder", size, transform)
     found = _classes_of(folder)
-    names = found if classes is None else _check.names("image_folder: classes", classes)
+    names = found if classes is None else checks.names("image_folder: classes", classes)
     unknown = [name for name in found if name not in names]
     if unknown:
         raise Error(f"{folder}/{unknown[0]}: `classes` has no such class")
@@ -138,7 +138,7 @@ def _pillow(what: str) -> Any:
 
 def _checked_transform(owner: str, size: int | None, transform: Transform | None) -> Transform:
     if transform is None:
-        return Pixels(None if size is None else _check.integer(f"{owner}: size", size, 1))
+        return Pixels(None if size is None else checks.integer(f"{owner}: size", size, 1))
     if size is not None:
         raise Error(f"{owner}: size and transform both say what becomes of an image: leave out one")
     if not callable(transform):

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _check
-from .._errors import Error
+from .._base import checks
+from .._base.errors import Error
 from ._image_folder import Transform, _checked_transform, decoded
 from ._split import checked_part, rows_of_part
 
@@ -154,12 +154,12 @@ def records(
     Raises:
       Error: if a file is missing or damaged, with the byte at which it is; of a record that the index names, when it is asked for.
     """
-    file = Path(_check.path(path))
+    file = Path(checks.path(path))
     beside = file.with_suffix(".idx")
     parts, _ = checked_part("records", num_parts, part_index)
     whole = Records(file, [], np.empty(0, np.int64), parts)  # says that there is no such file
     if index is not None or beside.exists():
-        keys, offsets = _read_index(Path(_check.path(index)) if index is not None else beside, file, whole._size)
+        keys, offsets = _read_index(Path(checks.path(index)) if index is not None else beside, file, whole._size)
     else:
         offsets = _walk(file, whole._file, whole._size)
         keys = list(range(len(offsets)))
@@ -192,7 +192,7 @@ def image_records(
       Error: as of `records`; when it is asked for, if a record is no image, or its label is no class.
     """
     checked = _checked_transform("image_records", size, transform)
-    _check.choice("image_records: labels", labels, ("classes", "numbers"))
+    checks.choice("image_records: labels", labels, ("classes", "numbers"))
     found = records(path, index, num_parts=num_parts, part_index=part_index, seed=seed)
     return ImageRecords(found, checked, labels)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .. import _check
-from .._errors import Error
+from .._base import checks
+from .._base.errors import Error
 
 
 def order(count: int, seed: int | None, turn: int = 0) -> np.ndarray:
@@ -27,13 +27,13 @@ def checked_part(owner: str, num_parts: int, part_index: int | None) -> tuple[in
       Error: if there is no such part, or nobody says which of several it is: workers that all took the first would train on a fraction
         of the data.
     """
-    parts = _check.integer(f"{owner}: num_parts", num_parts, 1)
+    parts = checks.integer(f"{owner}: num_parts", num_parts, 1)
     if part_index is None and parts > 1:
         raise Error(
             f"{owner}: num_parts is {parts}, and part_index, which of them this is, is not given; a worker's is the rank of its store "
             "or world"
         )
-    index = _check.integer(f"{owner}: part_index", 0 if part_index is None else part_index, 0)
+    index = checks.integer(f"{owner}: part_index", 0 if part_index is None else part_index, 0)
     if index >= parts:
         raise Error(f"{owner}: part_index is {index}, of {parts} parts, which are numbered from 0")
     return parts, index
@@ -47,7 +47,7 @@ def bounds(count: int, parts: int, index: int) -> tuple[int, int]:
 def rows_of_part(owner: str, count: int, num_parts: int, part_index: int | None, seed: int | None) -> np.ndarray:
     """The numbers of a part's samples, of the order of the seed, which all parts have in common."""
     parts, index = checked_part(owner, num_parts, part_index)
-    seed = None if seed is None else _check.integer(f"{owner}: seed", seed, 0)
+    seed = None if seed is None else checks.integer(f"{owner}: seed", seed, 0)
     begin, end = bounds(count, parts, index)
     return order(count, seed)[begin:end]
 
@@ -76,9 +76,9 @@ class SplitSampler:
         Raises:
           Error: if there is no such part.
         """
-        self._length = _check.integer("SplitSampler: length", length, 0)
+        self._length = checks.integer("SplitSampler: length", length, 0)
         self._parts, self._index = checked_part("SplitSampler", num_parts, part_index)
-        self._seed = None if seed is None else _check.integer("SplitSampler: seed", seed, 0)
+        self._seed = None if seed is None else checks.integer("SplitSampler: seed", seed, 0)
         self._begin, self._end = bounds(self._length, self._parts, self._index)
         self._epoch = 0
 
@@ -89,7 +89,7 @@ class SplitSampler:
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        self._epoch = _check.integer("SplitSampler: epoch", epoch, 0)
+        self._epoch = checks.integer("SplitSampler: epoch", epoch, 0)
 
     def __len__(self) -> int:
         return self._end - self._begin

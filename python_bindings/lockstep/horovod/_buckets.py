@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import _check, _lockstep
-from .._errors import Error
+from .. import _lockstep
+from .._base import checks
+from .._base.errors import Error
 from ._calls import Call
 from ._session import Session
 from ._tensors import DTYPES, ReduceOp, bytes_of
@@ -46,7 +47,7 @@ def partition(named: Sequence[Named], groups: Any) -> list[list[Named]]:
     if groups is None or groups == 0:
         return _by_bytes(backwards, bucket_bytes())
     if isinstance(groups, int):
-        number = min(_check.integer("hvd.DistributedOptimizer: groups", groups, 1), len(backwards))
+        number = min(checks.integer("hvd.DistributedOptimizer: groups", groups, 1), len(backwards))
         return _of_one_dtype([list(part) for part in np.array_split(np.arange(len(backwards)), number)], backwards)
     place = {id(parameter): i for i, (_, parameter) in enumerate(backwards)}
     parts: list[list[int]] = []

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import _lockstep
-from .._errors import Error
+from .._base.errors import Error
 from .._lockstep import Communicator
 
 RECORD_BYTES = 1024

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .._errors import Error
+from .._base.errors import Error
 from ._objects import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from ._session import rank, session, size
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._errors import Error
+from .._base.errors import Error
 from ._ops import Handle, allgather_async, broadcast_async_
 from ._session import session
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from .. import _check
-from .._errors import Error
+from .._base import checks
+from .._base.errors import Error
 from ._calls import AllGather, AllReduce, AllToAll, Broadcast, Call, ReduceScatter
 from ._session import Session, session
 from ._tensors import DTYPES, ReduceOp, bytes_of, check_process_set, check_tensor, op_of, scaled, tensor_of
@@ -35,7 +35,7 @@ def synchronize(handle: Handle) -> Any:
     Raises:
       Error: a rank has called something else, has died, or does not come.
     """
-    return _check.instance(
+    return checks.instance(
         "hvd.synchronize: handle", handle, Handle, "what a call such as allreduce_async returns"
     ).wait()
 
@@ -178,7 +178,7 @@ def grouped_allgather_async(
 
 
 def _root(what: str, root_rank: Any) -> int:
-    root = _check.integer(f"hvd.{what}: root_rank", root_rank)
+    root = checks.integer(f"hvd.{what}: root_rank", root_rank)
     if not 0 <= root < session().world.size:
         raise Error(f"hvd.{what}: root_rank is {root}, expected one of the {session().world.size} ranks")
     return root
@@ -243,7 +243,7 @@ def _splits(tensor: torch.Tensor, splits: Any, ranks: int) -> list[int]:
             raise Error(f"hvd.alltoall: {rows} rows do not divide among {ranks} ranks; splits says how many go to each")
         return [rows // ranks] * ranks
     counts = splits.tolist() if isinstance(splits, torch.Tensor) else list(splits)
-    counts = [_check.integer("hvd.alltoall: splits", count, 0) for count in counts]
+    counts = [checks.integer("hvd.alltoall: splits", count, 0) for count in counts]
     if len(counts) != ranks or sum(counts) != rows:
         raise Error(f"hvd.alltoall: splits is {counts}, expected {ranks} numbers of rows that are {rows} together")
     return counts

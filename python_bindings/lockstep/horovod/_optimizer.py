@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from .. import _check
-from .._errors import Error
+from .._base import checks
+from .._base.errors import Error
 from ._buckets import Bucket, Buckets, Named, partition
 from ._compression import Compression
 from ._objects import allgather_object
@@ -237,7 +237,7 @@ class _Methods:
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From the next backward pass on; between steps."""
-        passes = _check.integer("set_backward_passes_per_step: passes", passes, 1)
+        passes = checks.integer("set_backward_passes_per_step: passes", passes, 1)
         if self._gradients is not None:
             if self._gradients.is_pending():
                 raise Error("set_backward_passes_per_step: there was a backward pass since the last step")
@@ -286,17 +286,17 @@ def DistributedOptimizer(
         that differs.
     """
     check_process_set("DistributedOptimizer", process_set)
-    _check.instance("hvd.DistributedOptimizer: optimizer", optimizer, torch.optim.Optimizer, "one of torch.optim")
+    checks.instance("hvd.DistributedOptimizer: optimizer", optimizer, torch.optim.Optimizer, "one of torch.optim")
     if isinstance(optimizer, _Methods):
         raise Error("hvd.DistributedOptimizer: the optimizer is one already")
     reduce = op_of("DistributedOptimizer", op)
     if reduce not in (Average, Sum):
         raise Error(f"hvd.DistributedOptimizer: op is {reduce!r}, expected hvd.Average or hvd.Sum")
-    predivide = _check.positive("hvd.DistributedOptimizer: gradient_predivide_factor", gradient_predivide_factor)
+    predivide = checks.positive("hvd.DistributedOptimizer: gradient_predivide_factor", gradient_predivide_factor)
     if predivide != 1 and reduce is not Average:
         raise Error("hvd.DistributedOptimizer: gradient_predivide_factor needs op=hvd.Average")
-    passes = _check.integer("hvd.DistributedOptimizer: backward_passes_per_step", backward_passes_per_step, 1)
-    options = Options(compression, reduce, predivide, passes, _check.flag("sparse_as_dense", sparse_as_dense))
+    passes = checks.integer("hvd.DistributedOptimizer: backward_passes_per_step", backward_passes_per_step, 1)
+    options = Options(compression, reduce, predivide, passes, checks.flag("sparse_as_dense", sparse_as_dense))
     named = _named(optimizer, named_parameters)
     job = session()
     gradients = None

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _check, _lockstep
-from .._errors import Error
+from .. import _lockstep
+from .._base import checks
+from .._base.errors import Error
 from .._lockstep import Communicator
 from ._calls import RECORD_BYTES, Call, Record, shadow_of
 
@@ -38,7 +39,7 @@ class Session:
     def name(self, op: str, name: str | None) -> str:
         """The call's name; without one, the same on all ranks as far as they call the same."""
         if name is not None:
-            return _check.text(f"{op}: name", name)
+            return checks.text(f"{op}: name", name)
         self._names[op] = self._names.get(op, -1) + 1
         return f"{op}.noname.{self._names[op]}"
 
@@ -143,7 +144,7 @@ def init(comm: Communicator | None = None, process_sets: Any = None) -> None:
     if process_sets:
         raise Error("hvd.init: process_sets: Lockstep has no process sets; every call is one of all ranks")
     if comm is not None:
-        _check.instance("hvd.init: comm", comm, Communicator, "a lockstep.Communicator, or None for that of mpirun")
+        checks.instance("hvd.init: comm", comm, Communicator, "a lockstep.Communicator, or None for that of mpirun")
     if _session is None:
         _session = Session(Communicator.mpi() if comm is None else comm)
 

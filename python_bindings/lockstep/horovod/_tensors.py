@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._errors import Error
+from .._base.errors import Error
 from ._session import session
 
 DTYPES = {

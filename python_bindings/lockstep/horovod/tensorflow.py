@@ -1,6 +1,6 @@
 """Says that it is not there."""
 
-from .._errors import Error
+from .._base.errors import Error
 
 raise Error(
     "lockstep.horovod has PyTorch's part of Horovod alone, lockstep.horovod.torch; models of TensorFlow and Keras are trained "

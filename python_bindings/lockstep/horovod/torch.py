@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._errors import Error
-from .._names import meant
+from .._base.errors import Error
+from .._base.names import meant
 from . import _elastic as elastic
 from ._compression import Compression
 from ._differentiable import (
@@ -69,18 +69,7 @@ from ._session import (
     size,
 )
 from ._sync_batch_norm import SyncBatchNorm
-from ._tensors import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    ProcessSet,
-    Product,
-    ReduceOp,
-    Sum,
-    global_process_set,
-    no_process_sets,
-)
+from ._tensors import Adasum, Average, Max, Min, ProcessSet, Product, ReduceOp, Sum, global_process_set, no_process_sets
 
 HorovodInternalError = Error  # what a call raises when another rank has failed
 

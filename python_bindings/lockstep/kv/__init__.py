@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .. import _check, _names
-from .._errors import Error
-from .._staleness import Staleness
+from .._base import checks, names
+from .._base.errors import Error
+from .._reports.staleness import Staleness
 from ._async import AsyncStore
 from ._devices import Devices
 from ._local import LocalStore
@@ -73,7 +73,7 @@ def create(kind: str = "local", world: Communicator | None = None) -> KVStore:
       array([[2., 2., 2.],
              [2., 2., 2.]], dtype=float32)
     """
-    name = _check.text("create: the kind", kind).lower()
+    name = checks.text("create: the kind", kind).lower()
     if name in _ELSEWHERE:
         raise Error(f"create: there is no store of the kind {kind!r} here; use {_ELSEWHERE[name]}")
     if name not in _KINDS:
@@ -85,4 +85,4 @@ def create(kind: str = "local", world: Communicator | None = None) -> KVStore:
     return _KINDS[name](name, world)
 
 
-_names.guard(globals(), {"store": "create"})
+names.guard(globals(), {"store": "create"})

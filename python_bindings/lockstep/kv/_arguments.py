@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._errors import Error
+from .._base.errors import Error
 from . import _keys
 from ._entry import Entry
 from ._keys import Key

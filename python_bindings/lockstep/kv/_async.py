@@ -11,10 +11,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import _check, _lockstep, optim
-from .._errors import Error
+from .. import _lockstep, optim
+from .._base import checks
+from .._base.errors import Error
 from .._lockstep import Communicator
-from .._staleness import Staleness
+from .._reports.staleness import Staleness
 from ._entry import Entry
 from ._keys import Key
 from ._store import KVStore, Updater
@@ -39,7 +40,7 @@ class AsyncStore(KVStore):
 
     def __init__(self, kind: str, world: Communicator | None) -> None:
         world = Communicator.mpi() if world is None else world
-        super().__init__(kind, _check.instance("create: world", world, Communicator, "a lockstep.Communicator"))
+        super().__init__(kind, checks.instance("create: world", world, Communicator, "a lockstep.Communicator"))
         servers = _lockstep._servers() if world.transport == "mpi" else None
         if servers is None:
             raise Error(
@@ -63,7 +64,7 @@ class AsyncStore(KVStore):
 
     @max_staleness.setter
     def max_staleness(self, updates: int | None) -> None:
-        self._max_staleness = None if updates is None else _check.integer("max_staleness", updates, 0)
+        self._max_staleness = None if updates is None else checks.integer("max_staleness", updates, 0)
 
     @property
     def bigarray_bound(self) -> int:
@@ -73,7 +74,7 @@ class AsyncStore(KVStore):
 
     @bigarray_bound.setter
     def bigarray_bound(self, elements: int) -> None:
-        self._bigarray_bound = _check.integer("bigarray_bound", elements, 1)
+        self._bigarray_bound = checks.integer("bigarray_bound", elements, 1)
 
     def staleness(self) -> Staleness:
         """How late the gradients of all workers were until now."""
@@ -239,7 +240,7 @@ class AsyncStore(KVStore):
         assert self._optimizer is not None
         if not self._entries:
             raise Error("set: there are no keys yet, and so nothing to set")
-        numbers = {name: _check.number(f"set: {name}", value) for name, value in values.items()}
+        numbers = {name: checks.number(f"set: {name}", value) for name, value in values.items()}
         first = next(iter(self._entries.values()))
         settings = graph_of(self._optimizer, self._rescale, first.dtype, first.shape).settings
         for name in numbers:

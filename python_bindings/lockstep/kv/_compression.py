@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _check
-from .._errors import Error
+from .._base import checks
+from .._base.errors import Error
 from ._values import RowSparse, Value
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Compression:
         call = "set_gradient_compression"
         if not isinstance(params, Mapping) or "type" not in params:
             raise Error(f'{call}: it is {params!r}, expected a dict such as {{"type": "2bit", "threshold": 0.5}}')
-        kind = _check.choice(f"{call}: type", params["type"], tuple(_DEFAULT))
+        kind = checks.choice(f"{call}: type", params["type"], tuple(_DEFAULT))
         unknown = [name for name in params if name not in ("type", "threshold")]
         if unknown:
             raise Error(f"{call}: there is no option {unknown[0]!r}; there are type and threshold")
@@ -47,7 +47,7 @@ class Compression:
                 threshold = float(threshold)
             except ValueError:
                 raise Error(f"{call}: threshold is {threshold!r}, expected a number") from None
-        number = float(np.float32(_check.number(f"{call}: threshold", threshold)))
+        number = float(np.float32(checks.number(f"{call}: threshold", threshold)))
         if not np.isfinite(number) or (kind == "2bit" and number <= 0):
             raise Error(f"{call}: threshold is {threshold!r}, expected a number{' above 0' if kind == '2bit' else ''}")
         return Compression(kind, number)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _check
-from .._compile import compile, default_threads
-from .._errors import Error
+from .._base import checks
+from .._base.errors import Error
+from .._compile.compile import compile, default_threads
 from .._lockstep import Graph
 from ._store import KVStore
 from ._values import aligned_array
@@ -51,15 +51,15 @@ class Devices:
         Raises:
           Error: for another device, or a key that the store does not have, or has of another type.
         """
-        _check.instance("Devices: step", step, Graph, "what train_step makes")
-        _check.instance("Devices: store", store, KVStore, "a store of lockstep.kv")
+        checks.instance("Devices: step", step, Graph, "what train_step makes")
+        checks.instance("Devices: store", store, KVStore, "a store of lockstep.kv")
         self._devices = _checked(devices)
         count = len(self._devices)
         self._names = [each.name.removeprefix(_GRADIENT) for each in step.results if each.name.startswith(_GRADIENT)]
         if not self._names:
             raise Error("Devices: the step has no gradients among its results; train_step(..., optimizer=None) has")
         share = max(1, default_threads(store._world) // count)
-        share = share if threads is None else _check.integer("Devices: threads", threads, 1)
+        share = share if threads is None else checks.integer("Devices: threads", threads, 1)
         self._inputs = step.inputs
         self._executables = [compile(step, threads=share) for _ in self._devices]
         self._weights = store.data(self._names)
@@ -143,7 +143,7 @@ def _checked(devices: Any) -> list[str]:
     if isinstance(devices, str) or not isinstance(devices, Sequence) or not devices:
         raise Error(f'Devices: devices is {devices!r}, expected a list such as ["cpu:0", "cpu:1"]')
     for each in devices:
-        name = _check.text("Devices: a device", each)
+        name = checks.text("Devices: a device", each)
         if re.fullmatch(r"(cuda|gpu):\d+", name):
             raise Error(
                 f"Devices: {name}: a process has one GPU, that of its rank on its host. Start a rank for each, by `mpirun -n N`: "

@@ -6,8 +6,8 @@ import operator
 from collections.abc import Collection
 from typing import Any
 
-from .. import _check
-from .._errors import Error
+from .._base import checks
+from .._base.errors import Error
 
 Key = int | str
 
@@ -15,7 +15,7 @@ Key = int | str
 def one(call: str, key: Any) -> Key:
     """A key; an Error that names the call if it is none."""
     if isinstance(key, str):
-        return _check.text(f"{call}: the key", key)
+        return checks.text(f"{call}: the key", key)
     try:
         if isinstance(key, bool):
             raise TypeError

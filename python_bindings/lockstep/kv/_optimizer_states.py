@@ -1,4 +1,4 @@
-"""What the optimizer of a store keeps, in a file: a checkpoint (_checkpoint_file.py) whose states are called <key>/<state>."""
+"""What the optimizer of a store keeps, in a file: a checkpoint (_checkpoint/checkpoint_file.py) whose states are called <key>/<state>."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _atomic, optim
-from .._checkpoint import on_all_ranks, slowly_on_all_ranks
-from .._checkpoint_file import CheckpointFile, write
-from .._errors import Error
-from .._tensor_file import in_file_order
-from .._values import ValueInfo
+from .. import optim
+from .._base import atomic
+from .._base.errors import Error
+from .._base.tensor_file import in_file_order
+from .._base.values import ValueInfo
+from .._checkpoint.checkpoint import on_all_ranks, slowly_on_all_ranks
+from .._checkpoint.checkpoint_file import CheckpointFile, write
 from . import _keys
 from ._values import dtype_name
 
@@ -41,7 +42,7 @@ def save(store: KVStore, path: str, dump_optimizer: bool) -> None:
     def write_file() -> str:
         if store.rank == 0:
             try:
-                _atomic.write(path, lambda file: _write(file, values, about))
+                atomic.write(path, lambda file: _write(file, values, about))
             except OSError as error:
                 raise Error(f"{path}: {error.strerror or error}") from error
         return ""

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _check, optim
-from .._compile import default_threads
-from .._errors import Error
+from .. import optim
+from .._base import checks
+from .._base.errors import Error
+from .._compile.compile import default_threads
 from . import _keys, _optimizer_states
 from ._arguments import Arguments, flat, ids_of
 from ._compression import Compression
@@ -111,7 +112,7 @@ class KVStore:
         for entry, values in groups if self._compression is not None else ():
             self._arguments.check_compressible("push", entry)
             self._arguments.check_finite("push", entry, values)
-        self._push(groups, _check.integer("push: priority", priority))
+        self._push(groups, checks.integer("push: priority", priority))
 
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> Any:
         """The values of keys, after everything that was pushed to them.
@@ -126,8 +127,8 @@ class KVStore:
         Returns:
           None if there is `out`, else an array, or a list of them.
         """
-        _check.integer("pull: priority", priority)
-        ignore_sparse = _check.flag("pull: ignore_sparse", ignore_sparse)
+        checks.integer("pull: priority", priority)
+        ignore_sparse = checks.flag("pull: ignore_sparse", ignore_sparse)
         keys, listed = _keys.several("pull", key)
         entries = [self._arguments.known("pull", each) for each in keys]
         if out is None:
@@ -155,7 +156,7 @@ class KVStore:
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """init() and pull() in one: `out` is written with rank 0's value. Once for each key. With a wrong `out` no key has a value then."""
-        _check.integer("broadcast: priority", priority)
+        checks.integer("broadcast: priority", priority)
 
         def checked() -> list[tuple[Entry, Value]]:
             made = self._new_entries(key, value)
@@ -180,7 +181,7 @@ class KVStore:
         Returns:
           None if there is `out`, else a `RowSparse`, or a list of them.
         """
-        _check.integer("row_sparse_pull: priority", priority)
+        checks.integer("row_sparse_pull: priority", priority)
         keys, listed = _keys.several("row_sparse_pull", key)
         entries = [self._arguments.known("row_sparse_pull", each) for each in keys]
         if row_ids is None:
@@ -332,7 +333,7 @@ class KVStore:
         """
         self._need_optimizer("save_optimizer_states")
         self._settle_all()
-        _optimizer_states.save(self, _check.path(path), _check.flag("dump_optimizer", dump_optimizer))
+        _optimizer_states.save(self, checks.path(path), checks.flag("dump_optimizer", dump_optimizer))
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
         """Takes what the optimizer keeps from a file that save_optimizer_states() wrote. All workers call it, and each reads the file.
@@ -343,7 +344,7 @@ class KVStore:
           Error: naming the file, if it is damaged or not the same on all workers, or of other keys or another optimizer.
         """
         self._settle_all()
-        _optimizer_states.load(self, _check.path(path))
+        _optimizer_states.load(self, checks.path(path))
 
     def __repr__(self) -> str:
         return f"<lockstep.kv.KVStore {self._kind}, rank {self.rank} of {self.num_workers}, {len(self._entries)} keys>"
@@ -484,7 +485,7 @@ class KVStore:
         """That set_optimizer may take them: what workers compare of them."""
         if isinstance(optimizer, type) or not isinstance(optimizer, optim.Optimizer):
             optim._groups(optimizer, None)  # says what is wrong with it
-        rescale = _check.number("set_optimizer: rescale_grad", rescale_grad)
+        rescale = checks.number("set_optimizer: rescale_grad", rescale_grad)
         if not math.isfinite(rescale):
             raise Error(f"set_optimizer: rescale_grad is {rescale_grad!r}, expected a finite number")
         for entry in self._entries.values():
@@ -524,4 +525,4 @@ def _first_of(name: str, value: Any) -> Any:
         first = value(0)
     except Exception as error:
         raise Error(f"set: {name} has no value at step 0: {type(error).__name__}: {error}") from error
-    return _check.number(f"set: {name} at step 0", first)
+    return checks.number(f"set: {name} at step 0", first)

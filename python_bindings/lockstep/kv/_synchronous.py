@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import _check, _lockstep
-from .._checkpoint import on_all_ranks
-from .._errors import Error
+from .. import _lockstep
+from .._base import checks
+from .._base.errors import Error
+from .._checkpoint.checkpoint import on_all_ranks
 from .._lockstep import Communicator
 from . import _flights
 from ._entry import Entry
@@ -40,7 +41,7 @@ class SynchronousStore(KVStore):
 
     def __init__(self, kind: str, world: Communicator | None) -> None:
         world = Communicator.mpi() if world is None else world
-        super().__init__(kind, _check.instance("create: world", world, Communicator, "a lockstep.Communicator"))
+        super().__init__(kind, checks.instance("create: world", world, Communicator, "a lockstep.Communicator"))
         self._new: list[tuple[Entry, Value]] = []  # initialised, and not yet known to the other workers
         self._slots: dict[Entry, Slot] = {}
         self._waiting: list[tuple[int, Entry]] = []  # priority and entry; pushed, not started

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .._errors import Error
+from .._base.errors import Error
 
 if TYPE_CHECKING:
     from .._lockstep import _ServerClient

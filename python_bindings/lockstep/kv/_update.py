@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _lockstep
-from .._errors import Error
+from .._base.errors import Error
 from .._lockstep import Communicator
 from ..optim import Optimizer
 from ._values import dtype_name

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _check
-from .._errors import Error
+from .._base import arrays, checks
+from .._base.errors import Error
 
 _DTYPES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
@@ -84,14 +84,14 @@ def _shape(shape: Any) -> tuple[int, ...]:
         raise Error(
             f"RowSparse: shape is {shape!r}, expected the number of rows and the shape of a row, such as (4, 3)"
         )
-    return tuple(_check.integer("RowSparse: an extent of shape", extent, 0) for extent in shape)
+    return tuple(checks.integer("RowSparse: an extent of shape", extent, 0) for extent in shape)
 
 
 def row_ids(what: str, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Numbers of rows of an array of that shape, as i64[n]."""
     ids = np.asarray(rows)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise Error(f"{what} are {_arrays.description(rows)} of shape {ids.shape}, expected a list of whole numbers")
+        raise Error(f"{what} are {arrays.description(rows)} of shape {ids.shape}, expected a list of whole numbers")
     ids = ids.astype(np.int64, copy=False)
     outside = ids[(ids < 0) | (ids >= (shape[0] if shape else 0))]
     if len(outside):
@@ -102,10 +102,10 @@ def row_ids(what: str, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
 def array_of(what: str, value: Any) -> np.ndarray:
     """A NumPy array in row-major order, of a dtype that we have; without a copy if it is one."""
     if not hasattr(value, "__array__"):
-        raise Error(f"{what} is {_arrays.description(value)}, expected an array")
-    array = _arrays.numpy_of(what, value)
+        raise Error(f"{what} is {arrays.description(value)}, expected an array")
+    array = arrays.numpy_of(what, value)
     if _name_of(array.dtype) is None or not array.dtype.isnative:
-        raise Error(f"{what} is {_arrays.description(array)}, expected one of {', '.join(_DTYPES)}")
+        raise Error(f"{what} is {arrays.description(array)}, expected one of {', '.join(_DTYPES)}")
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 

@@ -1,0 +1,32 @@
+"""Where Python's nvidia-* packages have their libraries: the extension module looks there when a GPU is first used."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable
+
+from .. import _lockstep
+
+
+def library_folders(roots: Iterable[str]) -> list[str]:
+    """The folders nvidia/<package>/lib of the roots of the package `nvidia`, by name. Nothing in them is opened."""
+    folders = []
+    for root in roots:
+        try:
+            packages = sorted(os.listdir(root))
+        except OSError:
+            continue
+        folders += [os.path.join(root, package, "lib") for package in packages]
+    return [folder for folder in folders if os.path.isdir(folder)]
+
+
+def _roots() -> list[str]:
+    try:
+        spec = importlib.util.find_spec("nvidia")
+    except (ImportError, ValueError):  # a module `nvidia` that somebody made by hand
+        return []
+    return list(spec.submodule_search_locations or ()) if spec is not None else []
+
+
+_lockstep._set_cuda_folders([os.fsencode(folder) for folder in library_folders(_roots())])

@@ -1,0 +1,31 @@
+"""The job that this process is a rank of, as what started it says in the environment."""
+
+from __future__ import annotations
+
+import os
+
+from .errors import Error
+
+# Of Open MPI; of MPICH and Intel MPI; of Slurm's srun; of torchrun.
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE")
+
+
+def size() -> int:
+    """How many ranks the job has; 1 if none is said to be."""
+    sizes = [os.environ.get(name, "") for name in _SIZES]
+    return max([1, *(int(each) for each in sizes if each.isdecimal())])
+
+
+def check_is_one(what: str, way: str) -> None:
+    """Checks that a program which trains alone is alone.
+
+    Args:
+      what: is called, for the error.
+      way: to train with all ranks of the job.
+    """
+    ranks = size()
+    if ranks > 1:
+        raise Error(
+            f"{what}: this process is one of {ranks} ranks of a job, and each would train a model of its own; {way} trains one model "
+            "with all of them, replicated=True one on each"
+        )

@@ -1,0 +1,29 @@
+"""Batches as programs are called with: inputs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .errors import Error
+
+
+def by_name(caller: str, names: Sequence[str], batch: Any) -> dict[str, Any]:
+    """The arrays of a batch by name. One array more than there are names are the rows' weights.
+
+    Raises:
+      Error: if there are too many or too few, or of another name.
+    """
+    shown = ", ".join(names)
+    if isinstance(batch, Mapping):
+        unknown = [name for name in batch if name not in (*names, "rows")]
+        missing = [name for name in names if name not in batch]
+        if unknown or (missing and batch):
+            wrong = f"has no {missing[0]}" if missing else f"has {unknown[0]!r}"
+            raise Error(f"{caller}: a batch {wrong}; the program's inputs are {shown}")
+        return dict(batch)
+    if not isinstance(batch, (tuple, list)):
+        raise Error(f"{caller}: a batch is a {type(batch).__name__}, expected arrays by name, or a tuple of {shown}")
+    if len(batch) not in (len(names), len(names) + 1):
+        raise Error(f"{caller}: a batch has {len(batch)} arrays, expected {shown}, and rows where it is padded")
+    return dict(zip([*names, "rows"], batch, strict=False))

@@ -1,0 +1,367 @@
+"""`save`, `saved` and `load` of an executable: what its ranks do together to write all states to one file, and to read them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._base import checks
+from .._base.errors import Error
+from .._base.log import warn_once
+from .._base.tensor_file import in_file_order
+from ..schedule import Schedule
+from . import residuals
+from .checkpoint_file import CheckpointFile, Metadata
+from .thread import Elsewhere, Writing, naming
+
+if TYPE_CHECKING:
+    from .._base.values import ValueInfo
+    from .._lockstep import Communicator, Executable
+
+_SAVE, _LOAD = "save() of an executable", "load() of an executable"  # what all ranks call
+
+
+def on_all_ranks(world: Communicator, caller: str, body: Callable[[], str]) -> list[str]:
+    """What body() returns, by rank. All ranks call this; an Error on one of them is raised on all, and says on which.
+
+    Where one does not, the others are told that they are in `caller`."""
+    own, failure = "", None
+    try:
+        own = body()
+    except Error as error:
+        failure = error
+    except BaseException as error:
+        _abort(world, error)
+        raise
+    if world.size == 1 and failure is not None:
+        raise failure
+    try:
+        told = world.gather_bytes((f"!{failure}" if failure else f" {own}").encode(errors="backslashreplace"), caller)
+    except Error:
+        if failure is not None:
+            # The others have heard of it before, or are no more.
+            raise Error(f"{_name(world, world.rank)}: {failure}") from failure
+        raise
+    texts = [each.decode() for each in told]
+    for rank, text in enumerate(texts):
+        if text.startswith("!"):
+            # Who raises may end at once, and is not to be blamed by those that are on their way out of the exchange.
+            with suppress(Error):
+                world.gather_bytes(b"", caller)
+            raise Error(f"{_name(world, rank)}: {text[1:]}") from failure
+    return [text[1:] for text in texts]
+
+
+def slowly_on_all_ranks(world: Communicator, caller: str, body: Callable[[], str]) -> list[str]:
+    """As on_all_ranks, of what may take longer than ranks wait for each other, as reading a file may: in a thread of its own, of
+    whose progress the ranks keep telling each other."""
+    done: list[str] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(body())
+        except BaseException as error:  # noqa: BLE001 (raised by progress())
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="lockstep.load", daemon=True)
+    thread.start()
+    wait = 0.01
+
+    def progress() -> str:
+        thread.join(wait)
+        if failures:
+            raise failures[0]
+        return f"done {done[0]}" if done else "working"
+
+    try:
+        while True:
+            told = on_all_ranks(world, caller, progress)
+            if "working" not in told:
+                return [each.removeprefix("done ") for each in told]
+            wait = min(2 * wait, 1.0)
+    finally:
+        thread.join()  # it reads a file that the caller closes
+
+
+def save(
+    exe: Executable,
+    path: Any,
+    step: Any = None,
+    metadata: Any = None,
+    background: Any = False,
+    *,
+    before: Callable[[], None] = lambda: None,
+    after: Callable[[], None] = lambda: None,
+) -> None:
+    """Executable.save. Rank 0 calls `before` when its arguments are right, and `after` when the file is there."""
+    saved(exe)
+    world = exe._world()
+    request: dict[str, Any] = {}
+    own_step, own_settings = _present(exe)
+
+    def check() -> str:
+        request["path"] = checks.path(path)
+        request["background"] = checks.flag("save: background", background)
+        request["metadata"] = _checked_metadata(own_step if step is None else step, metadata)
+        request["settings"] = own_settings
+        exe._check_usable()
+        _check_whole(exe)
+        return json.dumps(request)
+
+    _check_equal(on_all_ranks(world, _SAVE, check), world)
+
+    def begin() -> str:
+        if world.rank == 0:
+            naming(request["path"], before)
+        return ""
+
+    on_all_ranks(world, _SAVE, begin)
+    writing = _gather(exe, request, after)
+    exe._set_saving(writing)
+    if not request["background"]:
+        saved(exe)
+
+
+def _present(exe: Executable) -> tuple[int, dict[str, float]]:
+    """exe.step and its settings; where each rank's program is its own, as with asynchronous servers, those of rank 0."""
+    present = exe.step, dict(exe.settings)
+    world = exe._world()
+    if world.size == 1 or exe._program()["mesh"] != "{}":
+        return present
+    step, settings = json.loads(on_all_ranks(world, _SAVE, lambda: json.dumps(present))[0])
+    return step, settings
+
+
+def saved(exe: Executable) -> None:
+    """Executable.saved."""
+    writing = exe._saving()
+    if writing is None:
+        return
+    try:
+        _wait(exe._world(), "saved() of an executable", writing.progress)
+    except Error:
+        exe._set_saving(None)
+        raise
+    exe._set_saving(None)
+
+
+def load(exe: Executable, path: Any, expected: Any = None) -> Metadata:
+    """Executable.load, of a file whose metadata has to have these values."""
+    saved(exe)
+    world = exe._world()
+    opened: list[CheckpointFile] = []
+
+    def check() -> str:
+        file = CheckpointFile(checks.path(path))
+        opened.append(file)
+        _check_expected(file, _names_with_values("restore: expected", expected))
+        _check_fits(file, exe)
+        naming(file.path, exe._check_assignable)
+        for name in _settings_to_assign(file, exe):
+            naming(file.path, partial(exe._check_setting, name, file.settings[name]))
+        return ""
+
+    def verify() -> str:
+        for name in opened[0].states:
+            opened[0].read(name)
+        return opened[0].digest
+
+    def assign(name: str) -> None:
+        value: list[np.ndarray] = []
+
+        def read() -> str:
+            value.append(_value_for(exe, opened[0], name))
+            return ""
+
+        slowly_on_all_ranks(world, _LOAD, read)
+        on_all_ranks(world, _LOAD, lambda: exe._assign_whole(name, value[0]) or "")
+
+    try:
+        on_all_ranks(world, _LOAD, check)
+        digests = slowly_on_all_ranks(world, _LOAD, verify)
+        for rank, digest in enumerate(digests):
+            if digest != digests[0]:
+                ranks = f"{_name(world, 0)} and {_name(world, rank)}"
+                raise Error(f"{opened[0].path}: {ranks} see different files under this name")
+        exe._doubt_states(f"{opened[0].path}: not all states were loaded")
+        for state in exe._whole_states():
+            assign(state.name)
+        if world.rank == 0:
+            _warn_of_residuals(opened[0], exe)
+        for name in _settings_to_assign(opened[0], exe):
+            exe._set(name, opened[0].settings[name])
+        exe.step = opened[0].metadata["step"]
+        return opened[0].metadata
+    finally:
+        for file in opened:
+            file.close()
+
+
+def _gather(exe: Executable, request: Mapping[str, Any], after: Callable[[], None]) -> Writing | Elsewhere:
+    """Gives the states to a thread of rank 0, and returns that."""
+    world = exe._world()
+    writing: Writing | Elsewhere = Elsewhere()
+    try:
+        states = in_file_order(exe._whole_states())
+        about = {
+            "program": exe._program(),
+            "settings": request["settings"],
+            "schedules": {name: _described(schedule) for name, schedule in exe._schedules.items()},
+            "metadata": request["metadata"],
+        }
+        if world.rank == 0:
+            writing = Writing(request, states, about, after)
+        for state in states:
+            value = exe._read_whole(state.name)
+            _wait(world, _SAVE, partial(writing.put, value))
+    except BaseException as error:
+        writing.give_up()
+        _abort(world, error)
+        raise
+    return writing
+
+
+def _wait(world: Communicator, caller: str, progress: Callable[[], str]) -> None:
+    """Until rank 0's is no more "writing". Its disk may take longer than ranks wait for a call of each other."""
+    while on_all_ranks(world, caller, progress)[0] == "writing":
+        pass
+
+
+def _checked_metadata(step: Any, metadata: Any) -> Metadata:
+    checked: Metadata = {"step": checks.integer("save: step", step, 0)}
+    if isinstance(metadata, Mapping) and "step" in metadata:
+        raise Error("save: metadata has a step, which is an argument of its own")
+    return checked | _names_with_values("save: metadata", metadata)
+
+
+def _names_with_values(what: str, given: Any) -> Metadata:
+    """Metadata, as JSON can hold it; None has none."""
+    if not isinstance(given, (Mapping, type(None))):
+        raise Error(f"{what} is {given!r}, expected names with text or numbers")
+    checked: Metadata = {}
+    for key, value in (given or {}).items():
+        name = checks.text(f"{what.replace(': ', ': a name in ')}", key)
+        which = f"{what}'s {name}"
+        if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0:
+            value = value.item()
+        if isinstance(value, str):
+            checked[name] = checks.text(which, value)
+        elif isinstance(value, bool):
+            checked[name] = value
+        elif hasattr(value, "__index__"):
+            checked[name] = checks.integer(which, value)
+        else:
+            checked[name] = _metadata_number(which, value)
+    return checked
+
+
+def _metadata_number(which: str, value: Any) -> float:
+    try:
+        return checks.number(which, value)
+    except Error:
+        raise Error(f"{which} is {value!r}, expected text, a number, True or False") from None
+
+
+def _check_whole(exe: Executable) -> None:
+    for state in exe._whole_states():
+        for axis, placement in state.placements.items():
+            if not placement.startswith(("split", "at")):
+                raise Error(f"save: state {state.name} is {placement} along {axis}: ranks hold no parts of a whole")
+
+
+def _check_equal(requests: list[str], world: Communicator) -> None:
+    first, *others = map(json.loads, requests)
+    for rank, other in enumerate(others, 1):
+        parts = {"metadata": "metadata's ", "settings": "setting "}
+        for part, what in ("", ""), *parts.items():
+            one, two = (each.get(part, each) for each in (first, other))
+            for key in [*one, *two]:
+                on_one, on_two = (json.dumps(each.get(key)) for each in (one, two))
+                if key not in parts and on_one != on_two:
+                    raise Error(f"save: {what}{key} is {on_one} on rank 0, and {on_two} on {_name(world, rank)}")
+
+
+def _check_expected(file: CheckpointFile, expected: Metadata) -> None:
+    for name, value in expected.items():
+        if name not in file.metadata:
+            raise Error(
+                f"{file.path}: there is no {name} in its metadata, which should be {value}{_near(name, file.metadata)}"
+            )
+        both_nan = all(isinstance(each, float) and math.isnan(each) for each in (file.metadata[name], value))
+        if file.metadata[name] != value and not both_nan:
+            raise Error(f"{file.path}: {name} was {file.metadata[name]} when it was saved, and is {value}")
+
+
+def _check_fits(file: CheckpointFile, exe: Executable) -> None:
+    program = f"the program @{exe._program()['name']}"
+    states = {state.name: state for state in exe._whole_states()}
+    for name, state in states.items():
+        found = file.states.get(name)
+        if residuals.is_residual(name, states) and (found is None or residuals.fits(found, state)):
+            continue
+        if found is None:
+            raise Error(f"{file.path}: there is no state {name}, which {program} has{_near(name, file.states)}")
+        if (found.dtype, found.shape) != (state.dtype, state.shape):
+            raise Error(f"{file.path}: state {name} is {_type(found)}, and {_type(state)} in {program}")
+    for name in file.states:
+        if name not in states and not residuals.is_residual(name, states):
+            raise Error(f"{file.path}: there is a state {name}, which {program} has not{_near(name, states)}")
+
+
+def _value_for(exe: Executable, file: CheckpointFile, name: str) -> np.ndarray:
+    """The bytes of a state as the program has it."""
+    states = {state.name: state for state in exe._whole_states()}
+    if not residuals.is_residual(name, states):
+        return file.read(name)
+    if name not in file.states:  # of a run whose gradients did not travel so
+        return np.zeros(math.prod(states[name].shape) * np.dtype(np.float32).itemsize, np.uint8)
+    return residuals.for_ranks(file.read(name), file.states[name], states[name].shape[0])
+
+
+def _warn_of_residuals(file: CheckpointFile, exe: Executable) -> None:
+    states = {state.name for state in exe._whole_states()}
+    left = [name for name in file.states if name not in states]
+    if left:
+        warn_once(
+            f"{file.path}: gradients travelled as int8 when this was saved, and do not now: what they still owed is dropped, "
+            f"less than a rounding of one step each; {left[0]} is the first of {len(left)} such states"
+        )
+
+
+def _settings_to_assign(file: CheckpointFile, exe: Executable) -> list[str]:
+    """Those that both have, and that no schedule of the executable decides."""
+    return [name for name in exe._setting_names() if name in file.settings and name not in exe._schedules]
+
+
+def _described(schedule: Callable[[int], float]) -> str:
+    return (
+        repr(schedule) if isinstance(schedule, Schedule) else getattr(schedule, "__qualname__", type(schedule).__name__)
+    )
+
+
+def _near(name: str, names: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; there is {near[0]}" if near else ""
+
+
+def _type(state: ValueInfo) -> str:
+    return f"{state.dtype}[{','.join(map(str, state.shape))}]"
+
+
+def _name(world: Communicator, rank: int) -> str:
+    return f"rank {rank} on host {world.host(rank)}"
+
+
+def _abort(world: Communicator, error: BaseException) -> None:
+    """The other ranks wait for this one."""
+    if world.size > 1:
+        world.abort(ascii(error))

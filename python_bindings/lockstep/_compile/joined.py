@@ -1,0 +1,57 @@
+"""Ranks that run out of batches at different times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .._base.errors import Error
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .._lockstep import Executable
+
+
+def joined(executable: Executable, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, np.ndarray]]:
+    """See Executable.joined, where it is checked that the step has the input `rows`."""
+    remaining, end = iter(batches), object()
+    while True:
+        batch = next(remaining, end)
+        results = executable(**({} if batch is end else _inputs(executable, batch)))
+        if results["rows"] != 0:
+            yield results
+            continue
+        executable.step -= 1  # no rank had anything: that was no step
+        if not _is_any(executable, batch is not end):
+            return
+
+
+def _is_any(executable: Executable, own: bool) -> bool:
+    """Whether it is so on any of the ranks that call the program together."""
+    if not _waits_for_others(executable):
+        return own
+    told = executable._world().gather_bytes(b"1" if own else b"", "joined() of an executable")
+    return any(told)
+
+
+def _waits_for_others(executable: Executable) -> bool:
+    return executable._world().size > 1 and executable._program()["mesh"] != "{}"
+
+
+def _inputs(executable: Executable, batch: Any) -> Mapping[str, Any]:
+    if isinstance(batch, Mapping):
+        return batch
+    error = Error(
+        f'joined: a batch is a {type(batch).__name__}, expected inputs by name, such as {{"x": x, "label": label}}'
+    )
+    if _waits_for_others(executable):
+        executable._world().abort(str(error))
+    raise error
+
+
+def check(executable: Executable) -> None:
+    if not any(each.name == "rows" for each in executable.graph.inputs):
+        raise Error(
+            "joined: this executable needs full batches; train_step(..., uneven=True) makes a step that does not"
+        )

@@ -1,0 +1,84 @@
+"""Where the ranks have the parts of states: what `compile(placements=...)` takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from .._base import checks
+from .._base.errors import Error
+
+_SPLIT = re.compile(r"split\((\d+), (\w+)\)")
+Choices = list[tuple[str, dict[str, int]]]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Along which dimension a state is split along each axis of a mesh; `split` and `replicated` make them.
+
+    Several axes are joined by &: `split(0, "rows") & split(1, "columns")`.
+    """
+
+    splits: tuple[tuple[str, int], ...] = ()  # axis and dimension, by axis
+
+    def __and__(self, other: Placement) -> Placement:
+        checks.instance(
+            "what a placement is joined with", other, Placement, "lockstep.split() or lockstep.replicated()"
+        )
+        twice = {axis for axis, _ in self.splits} & {axis for axis, _ in other.splits}
+        if twice:
+            raise Error(f"{self} & {other}: a value is split along axis {min(twice)} once")
+        return Placement(tuple(sorted(self.splits + other.splits)))
+
+    def __str__(self) -> str:
+        return " & ".join(f"split({dim}, {axis})" for axis, dim in self.splits) or "replicated"
+
+    @classmethod
+    def parse(cls, text: str) -> Placement:
+        """Of what `str` gives."""
+        result = cls()
+        for part in [] if text == "replicated" else text.split(" & "):
+            match = _SPLIT.fullmatch(part)
+            if match is None:
+                raise Error(f'{text!r} is no placement, expected such as "split(0, model)" or "replicated"')
+            result &= cls(((match[2], int(match[1])),))
+        return result
+
+
+def split(dim: int, axis: str) -> Placement:
+    """Each rank along the axis of the mesh has an equal part of the dimension: `split(1, "model")`.
+
+    Args:
+      dim: the dimension of the state or input, from 0.
+      axis: of the mesh that `compile` gets.
+    """
+    return Placement(((checks.text("split: axis", axis), checks.integer("split: dim", dim, 0)),))
+
+
+def replicated() -> Placement:
+    """Each rank has the whole: what holds of a state of which nothing is said."""
+    return Placement()
+
+
+def choices(splits: Any, placements: Mapping[str, Placement] | None) -> Choices:
+    """`split` and `placements` of compile as one list, in which the first that matches a name counts."""
+    named = list(checks.splits("split", {} if splits is None else splits).items())
+    if placements is None:
+        return named
+    expected = 'names or patterns with placements, such as {"fc*.weight": lockstep.split(1, "model")}'
+    if not isinstance(placements, Mapping):
+        raise Error(f"placements is {placements!r}, expected {expected}")
+    for pattern, placement in placements.items():
+        name = checks.text("a name in placements", pattern)
+        checks.instance(f"placements: {name!r}", placement, Placement, "lockstep.split() or lockstep.replicated()")
+        named.append((name, dict(placement.splits)))
+    return named
+
+
+def chosen(given: Choices, names: Iterable[str]) -> dict[str, dict[str, int]]:
+    """What choices say of these names: of each what the first says that matches it; of others nothing."""
+    first = {name: next((dims for each, dims in given if fnmatchcase(name, each)), None) for name in names}
+    return {name: dims for name, dims in first.items() if dims is not None}

@@ -1,0 +1,1 @@
+"""Graphs in Python: reading, writing, deriving, summarizing and evaluating them."""

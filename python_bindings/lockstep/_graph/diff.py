@@ -1,0 +1,42 @@
+"""Graph.diff: the difference of two graphs' texts, in which numbers of values do not count."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING
+
+from .._base import checks
+
+if TYPE_CHECKING:
+    from .._lockstep import Graph
+
+_NUMBERED = re.compile(r"%(\d+)(?![\w./])")  # a value that nobody has named
+
+
+def diff(graph: Graph, other: Graph) -> str:
+    """A unified diff from the text of `graph` to that of `other`."""
+    checks.instance("diff: the other graph", other, type(graph), "a lockstep.Graph")
+    before, after = str(graph).splitlines(), _renumbered(str(other).splitlines(), str(graph).splitlines())
+    lines = difflib.unified_diff(before, after, graph.name, other.name, lineterm="")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _renumbered(lines: list[str], model: list[str]) -> list[str]:
+    """The lines with the numbers that the same values have in `model`, where lines are equal but for numbers."""
+    keys, model_keys = ([_NUMBERED.sub("%", line) for line in each] for each in (lines, model))
+    numbers: dict[str, str] = {}
+    for match in difflib.SequenceMatcher(None, keys, model_keys, autojunk=False).get_matching_blocks():
+        for i in range(match.size):
+            found = zip(_NUMBERED.findall(lines[match.a + i]), _NUMBERED.findall(model[match.b + i]), strict=True)
+            for number, wanted in found:
+                if wanted not in numbers.values():
+                    numbers.setdefault(number, wanted)
+    taken = {number for line in model for number in _NUMBERED.findall(line)}
+
+    def renamed(found: re.Match[str]) -> str:
+        number = numbers.get(found[1], found[1])
+        # A value that the model does not have must not look like one of another number there.
+        return f"%{number}" if found[1] in numbers or number not in taken else f"%{number}'"
+
+    return [_NUMBERED.sub(renamed, line) for line in lines]

@@ -1,0 +1,145 @@
+"""Graphs: from files and texts, derived, distributed, interpreted, and written again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import _lockstep
+from .._base import checks
+from .._base.errors import Error
+from .._base.names import FROM_TORCH, is_torch_module
+from .._compile.placements import Placement, choices
+from .._lockstep import Executable, Graph
+from .weights import whole_states
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+
+def load_onnx(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    dims: Mapping[str, int] | None = None,
+    split: Mapping[str, int] | None = None,
+    values: Mapping[str, Any] | None = None,
+    constants: Sequence[str] = (),
+    states: Sequence[str] = (),
+) -> Graph:
+    """Reads an ONNX model as the one-rank program over the global batch.
+
+    Args:
+      model: the path of a file; or the model itself, serialized or as an `onnx.ModelProto`. Data that a file has in other files is read
+        from its folder or below; where the file is a link, as in a cache, also from the folder of what that leads to. The data's own
+        file may be a link to anywhere, the folder that it is in may not lead out of there.
+      dims: the extents of its symbolic dimensions, by name. They are global: `{"batch": 128}` is 128 in all; who wants 64
+        on each rank writes `64 * world.size`. A dimension that the file fixes is given by its place: `{"x:0": 128}`. `Graph.with_dims`
+        gives the graph other extents later.
+      split: the inputs that the ranks share, and along which dimension: `{"x": 0}`; `{}` is none. If None, along dimension
+        0 those whose dimension 0 is symbolic, or is given by its place.
+      values: what inputs will hold, for models whose inputs decide shapes, such as the shape of a Reshape. The inputs that an
+        operator has to know become constants, and `fixed_inputs` of the graph; the others stay inputs.
+      constants: names of float initializers that are no parameters, such as tables of positions: no states, and not trained.
+      states: names of float initializers that are parameters though they have no dimension, such as a temperature.
+
+    Returns:
+      A graph: its states are the float initializers that are parameters or running statistics, under their names. PyTorch's
+      exporter marks what was a parameter of the module; of other files it is each that has dimensions, and a training step names those
+      that it trains for this reason alone. What PyTorch's exporter computed itself when it optimized ("val_67") is a constant if it is one
+      element; larger ones are states, since they may be weights, and `notes` lists them.
+
+    Raises:
+      Error: naming the file, and in it the node, input or dimension.
+    """
+    extents = checks.extents("dims", {} if dims is None else dims)
+    shared = None if split is None else checks.extents("split", split)
+    if values is not None and not isinstance(values, Mapping):
+        raise Error(f"values is a {type(values).__name__}, expected a dict from input to value")
+    known = {checks.text("values: the name of an input", name): value for name, value in (values or {}).items()}
+    fixed, learnt = checks.names("constants", constants), checks.names("states", states)
+    if is_torch_module(model):
+        raise Error(
+            f"load_onnx: the model is {checks.shown(model)}, expected an ONNX file; {FROM_TORCH} imports a module"
+        )
+    if hasattr(model, "SerializeToString"):
+        model = model.SerializeToString()
+    if isinstance(model, bytes):
+        return _lockstep._load_onnx("<model>", model, extents, shared, known, fixed, learnt)
+    return _lockstep._load_onnx(checks.path(model), None, extents, shared, known, fixed, learnt)
+
+
+def with_dims(graph: Graph, dims: Mapping[str, int] | None = None, /, **named: int) -> Graph:
+    """See Graph.with_dims."""
+    if dims is not None and named:
+        raise Error("with_dims: give dimensions as one dict, or by keywords")
+    return _lockstep._with_dims(graph, checks.extents("with_dims", named if dims is None else dims))
+
+
+def parse(text: str) -> Graph:
+    """The graph of a text. Its states start at zero. `str(parse(str(graph))) == str(graph)`.
+
+    Raises:
+      Error: with the line and column.
+    """
+    return _lockstep._parse(checks.text("the graph's text", text))
+
+
+def gradients(graph: Graph, of: str, wrt: Sequence[str] = ()) -> Graph:
+    """The graph with a result `grad/<name>` for each input of `wrt`: the gradient of the float scalar result `of`.
+
+    Args:
+      graph: any one-rank program.
+      of: a result of it.
+      wrt: names of inputs; all float states if empty.
+    """
+    return _lockstep._gradients(checks.graph("the graph", graph), checks.text("of", of), checks.names("wrt", wrt))
+
+
+def distribute(
+    graph: Graph,
+    mesh: Mapping[str, int],
+    split: Mapping[str, Mapping[str, int]] | None = None,
+    placements: Mapping[str, Placement] | None = None,
+) -> Graph:
+    """The program placed on a mesh, such as `distribute(step, {"data": 4})`; `compile`, which has the same `mesh`, `split` and
+    `placements`, does this by itself.
+
+    Shapes are still those of the whole. What comes out says of each value where it is, and holds the collectives; it can be
+    printed, changed as text, and compiled.
+    """
+    placed = _lockstep._distribute(
+        checks.graph("the graph", graph), list(checks.extents("mesh", mesh).items()), choices(split, placements)
+    )
+    placed._schedules = getattr(graph, "_schedules", {})
+    return placed
+
+
+def interpret(graph: Graph, inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, np.ndarray]]:
+    """Runs a graph by the ops' reference meanings, slowly: one dict of inputs for each rank of its mesh.
+
+    Args:
+      graph: any graph; one without a mesh has one rank, of another each rank runs its part.
+      inputs: for each rank the data inputs, and those states that do not have their initial value.
+
+    Returns:
+      For each rank the results, and the next values of the states under their names.
+    """
+    if not isinstance(inputs, (list, tuple)) or not all(isinstance(rank, Mapping) for rank in inputs):
+        raise Error(f"inputs is a {type(inputs).__name__}, expected a list with a dict of inputs for each rank")
+    ranks = [{checks.text("the name of an input", name): value for name, value in rank.items()} for rank in inputs]
+    return _lockstep._interpret(checks.graph("the graph", graph), ranks)
+
+
+def save_onnx(executable: Executable, path: str | os.PathLike[str]) -> None:
+    """Writes the model that was imported, with the present values of its parameters. Rank 0 writes; the others return.
+
+    The file appears complete or not at all.
+
+    Raises:
+      Error: on all ranks if they have parts of the states, which `Executable.save` writes as wholes.
+    """
+    checks.instance("save_onnx: the executable", executable, Executable, "what compile() returns")
+    whole_states("save_onnx", executable)
+    if executable._world().rank == 0:
+        executable._save_onnx(checks.path(path))

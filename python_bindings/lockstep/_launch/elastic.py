@@ -1,0 +1,163 @@
+"""`lockstep elastic`: runs mpirun, and after a failure again, on the hosts that are left; the program goes on from its checkpoint.
+
+This process computes nothing and is no rank. What the job leaves on this host it ends before it goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .._base.errors import Error
+from . import supervise
+from .ends import Ends
+from .mpirun import RANK
+from .watch import watch
+
+PROBE_SECONDS = 20.0  # in which a host has to answer
+PAUSE_SECONDS = 10.0  # before hosts are asked again, where too few have answered
+_LAUNCHERS = ("mpirun", "mpiexec", "orterun")
+_TAGS = ("--tag-output", "-tag-output")  # of mpirun; here they have each line of a rank begin with its name
+_PLACES = (
+    "-n",
+    "--n",
+    "-np",
+    "--np",
+    "-c",
+    "--host",
+    "-host",
+    "-H",
+    "--hostfile",
+    "-hostfile",
+    "--machinefile",
+    "-machinefile",
+)
+
+
+def run(command: Sequence[str], restarts: int, hosts: str | None, min_ranks: int | None) -> int:
+    """Runs the job until it succeeds or has failed too often. Once in a process, which is nothing else.
+
+    Args:
+      command: `mpirun PROGRAM …`.
+      restarts: how often it is run again at most.
+      hosts: "h0:2,h1:2", the hosts with the ranks of each; None leaves them to the command.
+      min_ranks: hosts that do not answer are left out while there are so many ranks; None: none is.
+
+    Returns:
+      The job's last exit code.
+
+    Raises:
+      Error: of the arguments; or a process of the job could not be ended.
+    """
+    if not command or Path(command[0]).name not in _LAUNCHERS:
+        raise Error(f"the command after -- is {command[0] if command else 'missing'}, expected mpirun")
+    if " " in sys.executable + RANK:
+        raise Error(f"mpirun cannot start ranks by {sys.executable} {RANK}: one of the paths has a space")
+    if restarts < 0:
+        raise Error(f"--restart is {restarts}, expected at least 0")
+    places = _hosts_of(hosts) if hosts is not None else {}
+    if places:
+        _check_leaves_places(command)
+    least = _least_ranks(min_ranks, places)
+    supervise.prepare_process()
+    return _attempts(command, restarts, places, least)
+
+
+def _check_leaves_places(command: Sequence[str]) -> None:
+    """Of mpirun's options, which end where a program begins: those that --hosts stands for would be there twice."""
+    for option in command[1:]:
+        if shutil.which(option) is not None:
+            return
+        if option in _PLACES:
+            raise Error(f"the command after -- has {option}, and --hosts says how many ranks run where: leave out one")
+
+
+def _hosts_of(text: str) -> dict[str, int]:
+    """The ranks of each host, from "h0:2,h1:2"; a host without a number has one."""
+    hosts: dict[str, int] = {}
+    for part in text.split(","):
+        host, colon, count = part.partition(":")
+        if not host or (colon and not (count.isdecimal() and int(count) > 0)):
+            raise Error(f"--hosts: {part!r} is not HOST or HOST:N")
+        if host in hosts:
+            raise Error(f"--hosts: {host} is there twice")
+        hosts[host] = int(count) if colon else 1
+    return hosts
+
+
+def _least_ranks(min_ranks: int | None, hosts: Mapping[str, int]) -> int:
+    everyone = sum(hosts.values())
+    if min_ranks is None:
+        return everyone
+    if not hosts:
+        raise Error("--min-ranks: --hosts says which there are")
+    if not 1 <= min_ranks <= everyone:
+        raise Error(f"--min-ranks is {min_ranks}, expected 1 to {everyone}, the ranks of --hosts")
+    return min_ranks
+
+
+def _attempts(command: Sequence[str], restarts: int, hosts: Mapping[str, int], least: int) -> int:
+    code, left = 1, dict(hosts)
+    for attempt in range(restarts + 1):
+        if attempt > 0 and hosts:
+            left = _hosts_that_answer(command[0], hosts)
+            if sum(left.values()) < least:
+                _say(f"restart {attempt} of {restarts}: {sum(left.values())} ranks are left, {least} are needed")
+                time.sleep(PAUSE_SECONDS if attempt < restarts else 0)
+                continue
+        if attempt > 0:
+            _say(f"restart {attempt} of {restarts}" + (f" on {_text(left)}" if hosts else ""))
+        begin = time.monotonic()
+        ends, names_ranks = Ends(), any(option in command for option in _TAGS)
+        code, overdue = watch(_with_options(command, left), _environment(attempt), ends, names_ranks=names_ranks)
+        for reason in overdue:
+            _say(reason)
+        if code == 0:
+            return 0
+        _say(f"the job failed after {time.monotonic() - begin:.0f} s, exit code {code}")
+        for failure in ends.failures():
+            _say(failure)
+    return code
+
+
+def _text(hosts: Mapping[str, int]) -> str:
+    return ",".join(f"{host}:{count}" for host, count in hosts.items())
+
+
+def _with_options(command: Sequence[str], hosts: Mapping[str, int]) -> list[str]:
+    places = ["-np", str(sum(hosts.values())), "--host", _text(hosts)] if hosts else []
+    options = ["--tag-output", "--mca", "orte_fork_agent", f"{sys.executable} {RANK}"]  # for output.py and ends.py
+    return [command[0], *options, *places, "-x", "LOCKSTEP_ATTEMPT", *command[1:]]
+
+
+def _environment(attempt: int) -> dict[str, str]:
+    return {**supervise.KEEP_ALIVE, **os.environ, "LOCKSTEP_ATTEMPT": str(attempt)}
+
+
+def _hosts_that_answer(launcher: str, hosts: Mapping[str, int]) -> dict[str, int]:
+    """Those on which mpirun can start a program. One after the other: mpiruns that begin or end at once disturb each other."""
+    answered = {}
+    for host, count in hosts.items():
+        if _answers([launcher, "-np", "1", "--host", host, "true"]):
+            answered[host] = count
+        else:
+            _say(f"host {host} does not answer")
+    return answered
+
+
+def _answers(command: Sequence[str]) -> bool:
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    probe = subprocess.Popen(command, **quiet)
+    try:
+        return supervise.wait_until(lambda: probe.poll() is not None, PROBE_SECONDS) and probe.returncode == 0
+    finally:
+        supervise.end(probe)
+
+
+def _say(text: str) -> None:
+    print(f"lockstep elastic: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Reports of where the time of a step, a call or a whole job went."""

@@ -1,0 +1,289 @@
+"""Where the time of calls went: in kernels, in communication that was exposed or hidden, in waiting for which rank."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from .._base import checks
+from .._base.errors import Error
+from . import record
+from .record import Rank, Step
+from .staleness import Staleness
+
+_SLOWEST = 8  # steps that a report prints
+CHANCE = 2  # calls: so often a step may take long because of something else on its host
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradient:
+    """What ranks add up, and when in a call. Seconds."""
+
+    name: str
+    bytes: int  # on this rank
+    ready: float  # from the first step to the end of the one that computes it
+    needed: float  # from the first step until its sum is waited for
+    update: float  # that the steps take which use the sum
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Seconds of a call, the mean over some calls of one program on one rank.
+
+    total = compute + exposed + waiting + other; hidden is beside that, and between lies between two calls. Time in pushes to
+    parameter servers and in pulls is exposed, that in which servers wait for other workers included.
+    """
+
+    rank: int
+    program: str
+    calls: int
+    total: float
+    compute: float  # kernels and copies
+    exposed: float  # communication while no kernel ran
+    waiting: float  # for ranks that had not come yet
+    waiting_for: dict[int, float]  # by the rank that came last
+    hidden: float  # data that moved behind kernels, as far as this rank saw it
+    other: float  # inputs, results and checks
+    between: float  # from one call to the next: the caller's code
+    steps: list[tuple[Step, float]]  # in order
+    gradients: list[Gradient] = dataclasses.field(default_factory=list)  # in that of collectives; of exe.report() alone
+    to_servers: int = 0  # bytes that are pushed in a call
+    from_servers: int = 0  # bytes that are pulled
+    # Of exe.report() of an asynchronous program, while servers answer: how late gradients were, of the whole job so far.
+    staleness: Staleness | None = None
+    # By step, and then between calls: the mean without the CHANCE calls in which it took longest.
+    usual: list[float] = dataclasses.field(default_factory=list)
+
+    def slowest(self, count: int = _SLOWEST) -> list[tuple[Step, float]]:
+        """The steps that took longest, communication left out."""
+        kernels = [step for step in self.steps if not step[0].is_communication]
+        return sorted(kernels, key=lambda step: -step[1])[:count]
+
+    def __str__(self) -> str:
+        hidden = f"exposed; {milliseconds(self.hidden)} more hidden behind kernels"
+        lines = [
+            f"@{self.program} on rank {self.rank}: {self.calls} calls, {milliseconds(self.total)} each",
+            self._line("compute", self.compute),
+            self._line("communication", self.exposed, hidden),
+            self._line("waiting", self.waiting, waiting_text(self.waiting_for)),
+            self._line("inputs, results", self.other),
+            f"  {'between calls':<16}{milliseconds(self.between):>12}",
+            *self._of_servers(),
+            "the slowest steps",
+            *(f"  {milliseconds(seconds):>12}  {step}" for step, seconds in self.slowest()),
+        ]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _of_servers(self) -> list[str]:
+        if not self.to_servers and not self.from_servers:
+            return []
+        late = [] if self.staleness is None else [f"  {self.staleness}"]
+        return [f"  servers: {_size(self.to_servers)} pushed, {_size(self.from_servers)} pulled a call", *late]
+
+    def _line(self, name: str, seconds: float, more: str = "") -> str:
+        share = 100 * seconds / self.total if self.total else 0.0
+        return f"  {name:<16}{milliseconds(seconds):>12}{share:7.1f} %  {more}"
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f} ms"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.3f} MB" if count >= 1e5 else f"{count} bytes"
+
+
+def waiting_text(waiting_for: dict[int, float]) -> str:
+    """Whom a rank waited for, the longest first."""
+    ranks = sorted(waiting_for.items(), key=lambda item: -item[1])
+    text = ", ".join(f"rank {rank} {milliseconds(seconds)}" for rank, seconds in ranks if seconds > 0)
+    return f"for {text}" if text else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Calls:
+    """The complete calls of one program that one rank recorded, and what each event in them is."""
+
+    events: np.ndarray
+    begins: np.ndarray  # indices into events, of each call's first event
+    ends: np.ndarray  # likewise, of the event that ends it
+    seconds: np.ndarray  # by event: how long it lasted
+    is_compute: np.ndarray
+    is_communication: np.ndarray
+    is_other: np.ndarray
+
+
+def calls_of(rank: Rank, program: int, last: int | None = None) -> Calls:
+    """The calls of a program; the last ones, if a number is given."""
+    events = rank.steps[rank.steps["program"] == program]
+    kind, number = events["kind"], events["call"]
+    seconds = np.append(np.diff(events["time"]), 0) * 1e-9
+    begins = np.flatnonzero(kind == record.CALL)
+    # The next event that is no part of a call's course.
+    borders = np.append(np.flatnonzero((kind != record.STEP) & (kind != record.COMPARE)), len(events))
+    ends = borders[np.searchsorted(borders, begins, side="right")]
+    complete = ends < len(events)
+    begins, ends = begins[complete], ends[complete]
+    complete = (kind[ends] == record.END) & (number[ends] == number[begins])
+    begins, ends = begins[complete], ends[complete]
+    if last is not None:
+        begins, ends = begins[-last:], ends[-last:]
+    inside = np.zeros(len(events) + 1, np.int64)
+    np.add.at(inside, begins, 1)
+    np.add.at(inside, ends, -1)
+    in_calls = np.cumsum(inside)[:-1] > 0
+    steps = rank.programs[program].steps if program in rank.programs else []
+    # The last entry is that of -1, all steps at once, and of steps without a name.
+    communicates = np.array([step.is_communication for step in steps] + [False])
+    index = np.where((events["step"] >= 0) & (events["step"] < len(steps)), events["step"], -1)
+    is_step = in_calls & (kind == record.STEP)
+    is_communication = is_step & communicates[index]
+    return Calls(
+        events=events,
+        begins=begins,
+        ends=ends,
+        seconds=seconds,
+        is_compute=is_step & ~is_communication,
+        is_communication=is_communication | (in_calls & (kind == record.COMPARE)),
+        is_other=in_calls & (kind == record.CALL),
+    )
+
+
+def transfers_of(rank: Rank) -> dict[str, np.ndarray]:
+    """The collectives of which all phases are there: when each was posted, met and moved, and who came last."""
+    order = np.lexsort((rank.transfers["phase"], rank.transfers["sequence"], rank.transfers["communicator"]))
+    events = rank.transfers[order]
+    first, second, third = (events[i : len(events) - 2 + i] for i in range(3))
+    whole = (first["phase"] == record.POSTED) & (second["phase"] == record.MET) & (third["phase"] == record.MOVED)
+    for name in ("sequence", "communicator"):
+        whole &= (first[name] == second[name]) & (first[name] == third[name])
+    return {
+        "posted": first["time"][whole],
+        "met": second["time"][whole],
+        "moved": third["time"][whole],
+        "last": second["last"][whole],
+        "communicator": first["communicator"][whole],
+        "label": first["label"][whole],
+    }
+
+
+class _Within:
+    """How much of an interval lies in some others, which do not overlap and are in order."""
+
+    def __init__(self, begins: np.ndarray, ends: np.ndarray) -> None:
+        self._edges = np.stack([begins, ends], axis=1).reshape(-1)
+        self._sums = np.cumsum(np.append(0, np.diff(self._edges)) * (np.arange(len(self._edges)) % 2))
+
+    def __call__(self, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """In seconds."""
+        if len(self._edges) == 0:
+            return np.zeros(len(begins))
+        upto = [np.interp(times, self._edges, self._sums) for times in (begins, np.maximum(begins, ends))]
+        return (upto[1] - upto[0]) * 1e-9
+
+
+def report_of(rank: Rank, program: int, last: int | None = None) -> Report | None:
+    """Of the last calls of a program, or all; None if not one is complete."""
+    calls = calls_of(rank, program, last)
+    count = len(calls.begins)
+    if count == 0:
+        return None
+    time = calls.events["time"]
+    begin, end = time[calls.begins[0]], time[calls.ends[-1]]
+    communicates = np.flatnonzero(calls.is_communication)
+    within = _Within(time[communicates], time[communicates + 1])
+    waiting_for, hidden = _transfers_in(rank, begin, end, within)
+    communication = calls.seconds[calls.is_communication].sum()
+    waiting = min(sum(waiting_for.values()), communication)
+    between = (time[calls.begins[1:]] - time[calls.ends[:-1]]) * 1e-9
+    named = rank.programs[program]
+    indices = np.where(calls.is_compute | calls.is_communication, calls.events["step"], -1)
+    of_step = np.zeros((count, len(named.steps)))
+    known = (indices >= 0) & (indices < len(named.steps)) & (calls.events["kind"] == record.STEP)
+    call = np.searchsorted(calls.begins, np.flatnonzero(known), side="right") - 1
+    np.add.at(of_step, (call, indices[known]), calls.seconds[known])
+    return Report(
+        rank=rank.rank,
+        program=named.name,
+        calls=count,
+        total=float((time[calls.ends] - time[calls.begins]).sum()) * 1e-9 / count,
+        compute=float(calls.seconds[calls.is_compute].sum()) / count,
+        exposed=float(communication - waiting) / count,
+        waiting=float(waiting) / count,
+        waiting_for={other: seconds / count for other, seconds in waiting_for.items()},
+        hidden=hidden / count,
+        other=float(calls.seconds[calls.is_other].sum()) / count,
+        between=float(between.sum()) / max(count - 1, 1),
+        steps=list(zip(named.steps, of_step.mean(axis=0).tolist(), strict=True)),
+        to_servers=sum(step.bytes for step in named.steps if step.kind == "push"),
+        from_servers=sum(step.bytes for step in named.steps if step.kind == "wait_pull"),
+        usual=[*_usual(of_step), *_usual(between.reshape(-1, 1))],
+    )
+
+
+def _usual(seconds: np.ndarray) -> list[float]:
+    """Of each column the mean, without the CHANCE rows in which it is longest."""
+    shortest = np.sort(seconds, axis=0)[:-CHANCE]
+    return shortest.mean(axis=0).tolist() if len(shortest) else [0.0] * seconds.shape[1]
+
+
+def _transfers_in(rank: Rank, begin: int, end: int, within: _Within) -> tuple[dict[int, float], float]:
+    """Of the collectives from `begin` to `end`: the seconds of waiting in the own thread's collective steps, by the rank that
+    came last, and the seconds in which data moved while that thread did something else."""
+    waiting_for: dict[int, float] = defaultdict(float)
+    hidden = 0.0
+    transfers = transfers_of(rank)
+    for communicator in np.unique(transfers["communicator"]):
+        chosen = (
+            (transfers["communicator"] == communicator) & (transfers["posted"] >= begin) & (transfers["moved"] <= end)
+        )
+        posted, met, moved, last = (transfers[name][chosen] for name in ("posted", "met", "moved", "last"))
+        if len(posted) == 0:
+            continue
+        # One after the other, in order: nobody waits for one as long as the one before it moves.
+        since = np.maximum(posted, np.append(posted[0], moved[:-1]))
+        waits = within(since, met)
+        for other in np.unique(last):
+            if other not in (rank.rank, -1):  # else peers waited for this rank
+                waiting_for[int(other)] += float(waits[last == other].sum())
+        hidden += float((moved - met).sum() * 1e-9 - within(met, moved).sum())
+    return dict(waiting_for), max(hidden, 0.0)
+
+
+def gradients_of(report: Report, tensors: list[tuple[str, int, int, int, list[int]]]) -> list[Gradient]:
+    """Of what the steps of the report compute, wait for and use: steps as numbers, -1 for none."""
+    seconds = np.array([each for _, each in report.steps])
+    ends = np.append(np.cumsum(seconds), 0.0)  # the last is that of -1
+    return [
+        Gradient(
+            name,
+            size,
+            ready=float(ends[computed_by]),
+            needed=float(ends[waited_by] - seconds[waited_by]),
+            update=float(sum(seconds[used_by])),
+        )
+        for name, size, computed_by, waited_by, used_by in tensors
+    ]
+
+
+def report_of_executable(executable: Any, calls: int | None) -> Report:
+    """What Executable.report() does."""
+    last = None if calls is None else checks.integer("report: calls", calls, 1)
+    recorded = executable._record()
+    report = None if recorded is None else report_of(record.rank_of(recorded), recorded["program"], last)
+    if report is None:
+        raise Error("report: there is no call yet that has ended, or it is too long ago")
+    gradients = gradients_of(report, executable._reduced_tensors())
+    return dataclasses.replace(report, gradients=gradients, staleness=_staleness_of(executable))
+
+
+def _staleness_of(executable: Any) -> Staleness | None:
+    if not executable._is_asynchronous:
+        return None
+    try:
+        return executable.staleness()
+    except Error:  # the servers, or the program, have failed; what is recorded is here all the same
+        return None

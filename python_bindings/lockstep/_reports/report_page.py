@@ -1,0 +1,206 @@
+"""A job's report as one HTML page: where each rank's time went, who was slow where, and one call on all ranks."""
+
+from __future__ import annotations
+
+import html
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import record
+from .report import Report, calls_of, milliseconds, transfers_of, waiting_text
+
+if TYPE_CHECKING:
+    from .job_report import JobReport
+
+# Parts of a call, with their colors and what they are.
+_PARTS = {
+    "compute": ("#4c78a8", "kernels and copies"),
+    "exposed": ("#f58518", "communication while no kernel ran"),
+    "waiting": ("#e45756", "waiting for ranks that had not come yet"),
+    "other": ("#9d9da1", "inputs, results and checks"),
+}
+_STEPS = 40  # that the table shows, the slowest
+_MOST_BOXES = 4000  # of the drawing of a call
+_WIDTH, _LANE, _GAP, _LEFT = 1100, 22, 12, 70  # of it, in its own units
+_TICKS = 10  # of its time axis, at most
+
+_STYLE = """
+body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; padding: 0 2em; max-width: 1300px; color: #222; background: #fff; }
+h1 { font-size: 1.3em; } h2 { font-size: 1.1em; margin-top: 2em; } p, li, td.name { overflow-wrap: anywhere; }
+.wide { overflow-x: auto; } svg { width: 100%; height: auto; }
+table { border-collapse: collapse; } td, th { padding: 2px 10px; text-align: right; white-space: nowrap; }
+td.name, th.name { text-align: left; white-space: normal; min-width: 8em; } tr:nth-child(even) { background: #f6f6f6; }
+td.drawn { width: 100%; } .bar { display: flex; min-width: 120px; height: 14px; } .bar span { height: 100%; }
+.key { display: inline-block; width: 12px; height: 12px; margin: 0 4px 0 16px; }
+.slow { background: #fbd5d3; } svg text { font-size: 11px; }
+"""
+
+
+def page(report: JobReport) -> str:
+    """The whole page, which needs nothing but a browser."""
+    first = report.reports[0]
+    title = f"@{first.program} on {len(report.reports)} ranks"
+    body = [
+        f"<h1>{_text(title)}</h1><p>{_text(report.folder)}</p>",
+        "<h2>A call, by rank</h2>",
+        _key(),
+        _ranks(report),
+        "<h2>Slow ranks</h2>",
+        _findings(report),
+        "<h2>One call</h2>",
+        "<p>The call whose time is in the middle of all, on the clock of rank 0: steps above, collectives below.</p>",
+        _call(report),
+        "<h2>Steps</h2>",
+        _steps(report),
+    ]
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
+        f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(body) + "\n</body></html>\n"
+    )
+
+
+def _text(text: object) -> str:
+    return html.escape(str(text))
+
+
+def _key() -> str:
+    entries = (f'<span class="key" style="background:{color}"></span>{what}' for color, what in _PARTS.values())
+    return f"<p>{''.join(entries)}</p>"
+
+
+def _ranks(report: JobReport) -> str:
+    longest = max(each.total for each in report.reports) or 1.0
+    rows = [
+        '<tr><th>rank</th><th class="name">host</th><th>calls</th><th>a call</th><th></th>'
+        + "".join(f"<th>{part}</th>" for part in _PARTS)
+        + '<th>hidden</th><th>between calls</th><th class="name">waited</th></tr>'
+    ]
+    hosts = {rank.rank: rank.host for rank in report.ranks}
+    for each in report.reports:
+        bar = "".join(
+            f'<span style="width:{100 * getattr(each, part) / longest:.2f}%;background:{color}"></span>'
+            for part, (color, _) in _PARTS.items()
+        )
+        numbers = "".join(f"<td>{milliseconds(getattr(each, part))}</td>" for part in _PARTS)
+        rows.append(
+            f'<tr><td>{each.rank}</td><td class="name">{_text(hosts[each.rank])}</td><td>{each.calls}</td>'
+            f'<td>{milliseconds(each.total)}</td><td class="drawn"><div class="bar">{bar}</div></td>{numbers}'
+            f"<td>{milliseconds(each.hidden)}</td><td>{milliseconds(each.between)}</td>"
+            f'<td class="name">{_text(waiting_text(each.waiting_for))}</td></tr>'
+        )
+    return _table(rows)
+
+
+def _table(rows: list[str]) -> str:
+    """One that is wider than the page, of many ranks, scrolls by itself."""
+    return f'<div class="wide"><table>{"".join(rows)}</table></div>'
+
+
+def _findings(report: JobReport) -> str:
+    if not report.findings:
+        return "<p>No rank is slower than the others in any step.</p>"
+    return f"<ul>{''.join(f'<li>{_text(finding)}</li>' for finding in report.findings)}</ul>"
+
+
+def _steps(report: JobReport) -> str:
+    reports = report.reports
+    seconds = np.array([[seconds for _, seconds in each.steps] for each in reports])
+    slow = {(finding.rank, finding.number) for finding in report.findings}
+    rows = [
+        '<tr><th>step</th><th class="name">what</th>'
+        + "".join(f"<th>rank {each.rank}</th>" for each in reports)
+        + "</tr>"
+    ]
+    for number in np.argsort(-seconds.mean(axis=0), kind="stable")[:_STEPS]:
+        cells = "".join(
+            f"<td{_marked((each.rank, int(number)) in slow)}>{milliseconds(seconds[row, number])}</td>"
+            for row, each in enumerate(reports)
+        )
+        rows.append(f'<tr><td>{number}</td><td class="name">{_text(reports[0].steps[number][0])}</td>{cells}</tr>')
+    return _table(rows)
+
+
+def _marked(is_slow: bool) -> str:
+    return ' class="slow"' if is_slow else ""
+
+
+def _call(report: JobReport) -> str:
+    """The same call on all ranks, drawn."""
+    rank = report.ranks[[each.rank for each in report.ranks].index(report.reports[0].rank)]
+    calls = calls_of(rank, report.program[rank.rank])
+    times = calls.events["time"]
+    totals = times[calls.ends] - times[calls.begins]
+    middle = calls.begins[np.argsort(totals, kind="stable")[len(totals) // 2]]
+    number = int(calls.events["call"][middle])
+    lanes = [lane for each in report.reports for lane in _lanes(report, each, number)]
+    boxes = [box for _, lane in lanes for box in lane]
+    if not boxes:
+        return "<p>Its events are lost.</p>"
+    begin, end = min(box[0] for box in boxes), max(box[1] for box in boxes)
+    scale = (_WIDTH - _LEFT) / max(end - begin, 1)
+    least = np.sort([box[1] - box[0] for box in boxes])[::-1][:_MOST_BOXES][-1]  # shorter ones are not drawn
+    parts, y = [], 0
+    for name, lane in lanes:
+        y += _GAP if name else 2
+        parts.append(f'<text x="0" y="{y + 15}">{_text(name)}</text>')
+        for start, stop, color, what in lane:
+            if stop - start < least:
+                continue
+            parts.append(
+                f'<rect x="{_LEFT + (start - begin) * scale:.2f}" y="{y}" width="{max((stop - start) * scale, 0.3):.2f}" '
+                f'height="{_LANE}" fill="{color}"><title>{_text(what)}\n{milliseconds((stop - start) * 1e-9)}</title></rect>'
+            )
+        y += _LANE
+    height = y + 40
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}">{_axis(end - begin, scale, y)}{"".join(parts)}'
+        f'<text x="{_LEFT}" y="{height - 5}">call {number}, {milliseconds((end - begin) * 1e-9)}</text></svg>'
+    )
+
+
+def _axis(length: int, scale: float, bottom: int) -> str:
+    """The time since the first rank began the call: lines from the top to `bottom`, below them their milliseconds. `length` is in nanoseconds."""
+    least = max(length, 1) * 1e-6 / _TICKS
+    power = 10.0 ** math.floor(math.log10(least))
+    apart = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
+    decimals = max(-math.floor(math.log10(apart)), 0)
+    ticks = []
+    for i in range(int(length * 1e-6 / apart + 1e-9) + 1):
+        x = f"{_LEFT + i * apart * 1e6 * scale:.2f}"
+        anchor = "end" if i * apart * 1e6 * scale > _WIDTH - _LEFT - 40 else "middle"
+        ticks.append(
+            f'<line x1="{x}" y1="0" x2="{x}" y2="{bottom + 4}" stroke="#ddd"/>'
+            f'<text x="{x}" y="{bottom + 16}" text-anchor="{anchor}">{i * apart:.{decimals}f} ms</text>'
+        )
+    return "".join(ticks)
+
+
+def _lanes(report: JobReport, of: Report, number: int) -> list[tuple[str, list[tuple[int, int, str, str]]]]:
+    """Of one rank in one call: its steps and its collectives, as boxes with begin, end, color and text."""
+    rank = next(rank for rank in report.ranks if rank.rank == of.rank)
+    calls = calls_of(rank, report.program[of.rank])
+    events, times = calls.events, calls.events["time"]
+    chosen = [i for i, begin in enumerate(calls.begins) if events["call"][begin] == number]
+    steps: list[tuple[int, int, str, str]] = []
+    collectives: list[tuple[int, int, str, str]] = []
+    for call in chosen:
+        begin, end = int(calls.begins[call]), int(calls.ends[call])
+        for i in range(begin, end):
+            what = "inputs, results"
+            if events["kind"][i] == record.COMPARE:
+                what = "comparing what ranks have in common"
+            elif events["kind"][i] == record.STEP:
+                index = int(events["step"][i])
+                what = f"step {index} {of.steps[index][0]}" if 0 <= index < len(of.steps) else "all steps at once"
+            part = "other" if calls.is_other[i] else "compute" if calls.is_compute[i] else "waiting"
+            steps.append((int(times[i]), int(times[i + 1]), _PARTS[part][0], what))
+        transfers = transfers_of(rank)
+        inside = (transfers["met"] >= times[begin]) & (transfers["moved"] <= times[end])
+        for i in np.flatnonzero(inside):
+            what = f"{transfers['label'][i].decode(errors='replace')}, rank {transfers['last'][i]} came last"
+            collectives.append(
+                (int(transfers["met"][i]), int(transfers["moved"][i]), _PARTS["exposed"][0], f"moving {what}")
+            )
+    return [(f"rank {of.rank}", steps), ("", collectives)]

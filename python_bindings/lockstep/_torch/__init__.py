@@ -1,0 +1,1 @@
+"""PyTorch modules as graphs, and trained states back into modules."""

@@ -1,0 +1,460 @@
+"""What torch's exporter leaves out of a module without saying so: refused here, as the module would train to other values."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._base.errors import Error
+from .notes import argument, call_before, check_indices, graphs_of
+
+if TYPE_CHECKING:
+    import torch
+
+_log = logging.getLogger("lockstep")
+
+
+@dataclass
+class Traced:
+    """What was found out about a module while it was traced, which an exporter that tries several ways hides."""
+
+    refusals: list[Error] = field(default_factory=list)  # that were raised inside of torch.export.export
+    conditions: list[str] = field(default_factory=list)  # on extents that were to be free, by which `forward` decides
+
+
+@contextlib.contextmanager
+def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iterator[Traced]:
+    """Has each program that torch traces meanwhile checked for what the exporter leaves out of it, before it simplifies it, and
+    written so that values without gradient can be told apart.
+
+    Args:
+      ignores_own_gradients: a program that PyTorch differentiates otherwise than its operators say is not refused.
+    """
+    import torch
+
+    original, name = torch.export.export, type(module).__name__
+    traced = Traced()
+
+    def checked(*args: Any, **kwargs: Any) -> torch.export.ExportedProgram:
+        if traced.refusals:
+            raise traced.refusals[0]
+        with (
+            torch.enable_grad(),
+            _own_functions() as functions,
+            _left_out_of_trace(name) as left_out,
+            _asked_of_one() as asked,
+        ):
+            try:
+                program = original(*args, **kwargs)
+            except torch._dynamo.exc.UserError as error:  # the exporter then narrows the extents, or tries another way
+                traced.conditions = traced.conditions or _conditions_of(str(error))
+                raise
+        traced.conditions = traced.conditions or asked or _asserted(program)
+        try:
+            if left_out:
+                raise left_out[0]
+            _check_program(name, program, functions, ignores_own_gradients)
+            _write_detach(program)
+            check_indices(program)
+            _write_cosine_similarity(program)
+        except Error as refusal:
+            traced.refusals.append(refusal)
+            raise
+        return program
+
+    torch.export.export = checked
+    try:
+        yield traced
+    finally:
+        torch.export.export = original
+
+
+def _conditions_of(message: str) -> list[str]:
+    """Of torch's error about extents that are not free: what `forward` asks of them, such as "x.shape[0] <= 4"."""
+    text = re.sub(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]", r"\1.shape[\2]", message).replace("IntInfinity()", "inf")
+    guards = re.findall(r"satisfy the generated guard (.+?)\.?(?:Specializations .*)?$", text, re.MULTILINE)
+    constants = re.findall(r"You marked (\S+) as dynamic but your code specialized it to be a constant \((\d+)\)", text)
+    return [*(f"{name} == {extent}" for name, extent in constants), *guards]
+
+
+def _asserted(program: torch.export.ExportedProgram) -> list[str]:
+    """The same of what torch would assert while the program runs, which the exporter leaves out: "Ne(Mod(s77, 4), 0)"."""
+    import torch
+
+    asserted = program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default)
+    texts = (str(node.args[1]).removeprefix("Runtime assertion failed for expression ") for node in asserted)
+    expressions = (text.partition(" on node ")[0] for text in texts)
+    # PyTorch's own functions ask whether there is one element, of a concatenation too, and whether inputs have as many.
+    harmless = re.compile(r"\w+ >= [012]|Ne\([\w +*]+, [01]\)|Eq\(s\d+, s\d+\)")
+    return [each for each in expressions if not harmless.fullmatch(each)]
+
+
+def _check_program(
+    name: str, program: torch.export.ExportedProgram, functions: set[str], ignores_own_gradients: bool
+) -> None:
+    nodes = list(program.graph.nodes)
+    for node in nodes:
+        _check_options(name, node)
+    if ignores_own_gradients:
+        return
+    _check_detached(name, program, nodes)
+    way_out = (
+        "ONNX has no word for that, and a training step would differentiate them as they stand; "
+        'own_gradients="ignore" imports the module all the same, as for inference'
+    )
+    if functions:
+        raise Error(f"from_torch: {name} has gradients of its own, of {', '.join(sorted(functions))}; {way_out}")
+    numbers = _numbers(program, nodes)
+    if numbers:
+        places = ", ".join(dict.fromkeys(place_of(node) for node in numbers[:3]))
+        raise Error(f"from_torch: {name} makes numbers of values that have a gradient ({places}); {way_out}")
+
+
+def _write_detach(program: torch.export.ExportedProgram) -> None:
+    """Has detach() wherever a value has no gradient: that the exporter keeps. What torch.no_grad() encloses are subgraphs, which it
+    writes without a word of that; and it leaves out detach_()."""
+    import torch
+
+    switch = torch.ops.higher_order.wrap_with_set_grad_enabled
+    for part in graphs_of(program):
+        for node in part.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
+            node.target = torch.ops.aten.detach.default
+            node.args[0].replace_all_uses_with(node, delete_user_cb=lambda user, node=node: node < user)
+        for node in part.graph.find_nodes(op="call_function", target=switch):
+            for result in list(node.users):
+                if node.args[0] or not _may_have_gradient(result):
+                    continue
+                with part.graph.inserting_after(result):
+                    stop = part.graph.call_function(torch.ops.aten.detach.default, (result,))
+                stop.meta = dict(result.meta)
+                result.replace_all_uses_with(stop, delete_user_cb=lambda user, stop=stop: user is not stop)
+                if part is program.graph_module:
+                    program.graph_signature.replace_all_uses(result.name, stop.name)
+
+
+def _write_cosine_similarity(program: torch.export.ExportedProgram) -> None:
+    """Writes cosine_similarity as PyTorch computes it. A norm below eps counts as eps, and its gradient is that of the norm; in what the
+    exporter makes of it such a norm has none."""
+    import torch
+
+    aten = torch.ops.aten
+    for part in graphs_of(program):
+        for node in part.graph.find_nodes(op="call_function", target=aten.cosine_similarity.default):
+            dim, eps = argument(node, 2, "dim", 1), argument(node, 3, "eps", 1e-8)
+            call = partial(call_before, node)
+            operands = call(aten.broadcast_tensors.default, list(node.args[:2]))
+            units = []
+            for place in range(2):
+                x = call(operator.getitem, operands, place)
+                norm = call(aten.linalg_vector_norm.default, x, 2.0, [dim], True)
+                lacking = call(aten.clamp_min.default, call(aten.rsub.Scalar, norm, eps), 0.0)
+                raised = call(aten.add.Tensor, norm, call(aten.detach.default, lacking))
+                units.append(call(aten.div.Tensor, x, raised))
+            result = call(aten.sum.dim_IntList, call(aten.mul.Tensor, *units), [dim])
+            result.meta = dict(node.meta)
+            node.replace_all_uses_with(result)
+            part.graph.erase_node(node)
+            if part is program.graph_module:
+                program.graph_signature.replace_all_uses(node.name, result.name)
+
+
+def check_after(module: torch.nn.Module, program: torch.export.ExportedProgram, known: set[str]) -> None:
+    """Checks that no parameter changes in `forward`, and no buffer which the results depend on, but for the `known` ones."""
+    signature = program.graph_signature
+    for output in signature.output_specs:
+        if output.kind.name == "PARAMETER_MUTATION":
+            raise Error(
+                f"from_torch: {type(module).__name__} changes its parameter {output.target} in forward, and a file cannot say that: "
+                "make a new value of it there, or change the state of the executable between calls"
+            )
+    outputs = set(signature.user_outputs)
+    needed = _reached([node for node in program.graph.nodes if node.name in outputs])
+    placeholders = {target: name for name, target in signature.inputs_to_buffers.items()}
+    read = {node.name for node in needed}
+    for buffer in signature.buffers_to_mutate.values():
+        if buffer not in known and placeholders.get(buffer) in read:
+            raise Error(
+                f"from_torch: {type(module).__name__} changes its buffer {buffer} in forward, and a file cannot say that: "
+                "put that part in evaluation mode, or give the value as an input"
+            )
+
+
+@contextlib.contextmanager
+def _own_functions() -> Iterator[set[str]]:
+    """What has gradients of its own meanwhile: the names of the subclasses of torch.autograd.Function that are applied, hooks, and
+    inference_mode. Warns of numbers that modules keep from call to call."""
+    import torch
+
+    names: set[str] = set()
+    set_attribute = torch.nn.Module.__setattr__
+    original = torch.autograd.Function.__dict__["apply"]
+    register_hook, inference_mode = torch.Tensor.register_hook, torch.inference_mode.__enter__
+
+    def noted(function: Any, *args: Any, **kwargs: Any) -> Any:
+        names.add(function.__qualname__)
+        return original.__func__(function, *args, **kwargs)
+
+    def hooked(tensor: torch.Tensor, hook: Any) -> Any:
+        if not is_of_torch(sys._getframe(1).f_code.co_filename):
+            names.add("a hook of a tensor")
+        return register_hook(tensor, hook)
+
+    def entered(mode: Any) -> Any:
+        if not is_of_torch(sys._getframe(1).f_code.co_filename):  # which enters it itself while it traces
+            names.add("inference_mode")
+        return inference_mode(mode)
+
+    def attribute_set(part: torch.nn.Module, name: str, value: Any) -> None:
+        is_number = isinstance(value, (int, float)) and isinstance(getattr(part, name, None), (int, float))
+        if is_number and value != getattr(part, name) and not is_of_torch(sys._getframe(1).f_code.co_filename):
+            _log.warning(f"from_torch: {type(part).__name__} changes its attribute {name} in forward: it stays {value}")
+        set_attribute(part, name, value)
+
+    torch.nn.Module.__setattr__ = attribute_set
+    torch.autograd.Function.apply = classmethod(noted)
+    torch.Tensor.register_hook, torch.inference_mode.__enter__ = hooked, entered
+    try:
+        yield names
+    finally:
+        torch.nn.Module.__setattr__ = set_attribute
+        torch.autograd.Function.apply = original
+        torch.Tensor.register_hook, torch.inference_mode.__enter__ = register_hook, inference_mode
+
+
+@contextlib.contextmanager
+def _left_out_of_trace(name: str) -> Iterator[list[Error]]:
+    """What the module `name` does meanwhile that no trace shows. Its `.data` is detach(), of which the exporter knows: the same values
+    without gradient, in the same memory."""
+    import torch
+
+    functional, tensor = torch.nn.functional, torch.Tensor
+    original, data = functional.handle_torch_function, tensor.data
+    left_out: list[Error] = []
+
+    def handled(function: Any, operands: Any, *args: Any, **kwargs: Any) -> Any:
+        # torch 2.13 does not pass the weight of l1_loss on.
+        if function is functional.l1_loss and len(operands) == 3 and operands[2] is not None and "weight" not in kwargs:
+            left_out.append(
+                Error(
+                    f"from_torch: {name} has l1_loss with weight ({_own_place()}), which torch's exporter leaves out; write it as "
+                    "(w * (x - y).abs()).sum() / w.sum()"
+                )
+            )
+        return original(function, operands, *args, **kwargs)
+
+    def get(value: torch.Tensor) -> torch.Tensor:
+        return data.__get__(value) if is_of_torch(sys._getframe(1).f_code.co_filename) else value.detach()
+
+    def put(value: torch.Tensor, other: torch.Tensor) -> None:
+        if not is_of_torch(sys._getframe(1).f_code.co_filename):
+            left_out.append(
+                Error(
+                    f"from_torch: {name} assigns to .data of a tensor in forward ({_own_place()}), which torch's exporter leaves out; "
+                    "make a new value, such as other.detach()"
+                )
+            )
+        data.__set__(value, other)
+
+    functional.handle_torch_function, tensor.data = handled, property(get, put)
+    try:
+        yield left_out
+    finally:
+        functional.handle_torch_function = original
+        del tensor.data  # it is inherited
+
+
+@contextlib.contextmanager
+def _asked_of_one() -> Iterator[list[str]]:
+    """What code that is not torch's asks of extents meanwhile, such as whether there is more than one row, where an extent of 1 gives
+    another answer. torch takes the answer for all extents and says nothing; what it asks itself is right for 1, too."""
+    import torch
+
+    original = torch.SymBool.__bool__
+    asked: list[str] = []
+
+    def answered(question: torch.SymBool) -> bool:
+        expression = question.node.expr
+        answer = original(question)
+        of_one = expression.subs(dict.fromkeys(expression.free_symbols, 1))
+        if bool(of_one) != answer and not is_of_torch(sys._getframe(1).f_code.co_filename):
+            asked.append(f"{expression} at {_own_place()}")
+        return answer
+
+    torch.SymBool.__bool__ = answered
+    try:
+        yield asked
+    finally:
+        torch.SymBool.__bool__ = original
+
+
+def _own_place() -> str:
+    """Where the program is in a file that is neither torch's nor this one: "model.py:12"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (frame.f_code.co_filename == __file__ or is_of_torch(frame.f_code.co_filename)):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _check_detached(name: str, program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) -> None:
+    """Refuses a change in place without gradient, through detach(), .data or in no_grad(), of a value that is used later: PyTorch keeps
+    the value's gradient, the exporter gives it that of the changed one, which is none. Of parameters and buffers `check_after` refuses
+    the change itself."""
+    import torch
+
+    trained = _trained(program)
+    kept = {**program.graph_signature.inputs_to_parameters, **program.graph_signature.inputs_to_buffers}
+    for node in nodes:
+        for by, written, is_detached, is_result in _written(node, program.graph_module):
+            for value in _aliases(written):
+                used = is_result or any(node < user for user in value.users)
+                is_lost = is_detached and used and value.name not in kept
+                if is_lost and _may_have_gradient(value) and any(each.name in trained for each in _reached([value])):
+                    raise Error(
+                        f"from_torch: {name} changes a value in place without gradient, through detach(), .data or in no_grad() "
+                        f"({place_of(by)}), and uses it later, where torch's exporter leaves out its gradient; make a new value"
+                    )
+                is_detached |= value.target is torch.ops.aten.detach.default
+
+
+def _written(
+    node: torch.fx.Node, module: torch.fx.GraphModule
+) -> Iterator[tuple[torch.fx.Node, torch.fx.Node, bool, bool]]:
+    """By what operator a node changes something in place, what that is, whether it does so without gradient, and whether what is used later
+    is then a result of the node: all that no_grad() encloses is one."""
+    import torch
+
+    if _writes(node):
+        yield node, node.args[0], False, False
+    if node.target is torch.ops.higher_order.wrap_with_set_grad_enabled and not node.args[0]:
+        inner = list(getattr(module, node.args[1].target).graph.nodes)
+        given = dict(zip((each for each in inner if each.op == "placeholder"), node.args[2:], strict=True))
+        results = {value for result in inner[-1].all_input_nodes for value in _aliases(result)}
+        for each in filter(_writes, inner):
+            yield from ((each, given[value], True, value in results) for value in _aliases(each) if value in given)
+
+
+def _aliases(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The value, what it is a view of, and so on."""
+    while value is not None:
+        yield value
+        value = _base_of(value)
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    """Whether the operator changes its first operand in place."""
+    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
+    is_written = bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
+    return is_written and bool(node.args) and hasattr(node.args[0], "users")  # no list
+
+
+def _base_of(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The operand whose memory a node's result may lie in."""
+    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+    is_alias = node.target is operator.getitem or (bool(returns) and returns[0].alias_info is not None)
+    if not is_alias or not node.args or not hasattr(node.args[0], "users"):
+        return None
+    dtype, dtype_of_base = (getattr(each.meta.get("val"), "dtype", None) for each in (node, node.args[0]))
+    return None if dtype and dtype_of_base and dtype != dtype_of_base else node.args[0]
+
+
+def is_of_torch(path: str) -> bool:
+    """Whether a source file is of the package torch."""
+    import torch
+
+    return Path(path).resolve().is_relative_to(Path(torch.__file__).resolve().parent)
+
+
+def _check_options(name: str, node: torch.fx.Node) -> None:
+    import torch
+
+    aten = torch.ops.aten
+    if node.target in (aten.avg_pool2d.default, aten.avg_pool3d.default):
+        divisor = argument(node, 6, "divisor_override", None)
+        if divisor is not None:
+            raise Error(
+                f"from_torch: {name} has an average pooling with divisor_override = {divisor} ({place_of(node)}), which torch's "
+                "exporter leaves out; scale the pooled values"
+            )
+    if node.target in (
+        aten.embedding.default,
+        aten.embedding_bag.padding_idx,
+        aten.embedding_bag.default,
+    ) and argument(node, 3, "scale_grad_by_freq", False):
+        raise Error(
+            f"from_torch: {name} has an embedding with scale_grad_by_freq ({place_of(node)}), which torch's exporter leaves out; "
+            "leave it out"
+        )
+    if node.target is aten.embedding_renorm_.default:
+        raise Error(
+            f"from_torch: {name} has an embedding with max_norm ({place_of(node)}), which torch's exporter leaves out; leave it out"
+        )
+    if node.target is aten.multilabel_margin_loss.default:
+        raise Error(
+            f"from_torch: {name} has multilabel_margin_loss ({place_of(node)}), in whose place torch's exporter writes another "
+            "function where a row of the target ends with -1; write it as a sum of relu(1 - (x[target] - x))"
+        )
+    if node.target is aten.scatter_reduce.two and argument(node, 4, "reduce", "") == "mean":
+        raise Error(
+            f'from_torch: {name} has scatter_reduce with reduce = "mean" ({place_of(node)}), which ONNX does not have; '
+            "divide a sum by the counts"
+        )
+
+
+def _numbers(program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The nodes that make numbers, for the trace, of what depends on a parameter, and that the results depend on."""
+    import torch
+
+    aten = torch.ops.aten
+    parameters = _trained(program)
+    depends: set[torch.fx.Node] = set()
+    numbers = set()
+    for node in nodes:
+        if node.name in parameters:
+            depends.add(node)
+        elif any(operand in depends for operand in node.all_input_nodes):
+            is_number = node.target in (aten.item.default, aten._local_scalar_dense.default)
+            (numbers if is_number else depends).add(node)
+    needed = _reached([node for node in nodes if node.op == "output"])
+    return [node for node in nodes if node in numbers and node in needed]
+
+
+def _trained(program: torch.export.ExportedProgram) -> set[str]:
+    """The names of the nodes that are parameters with a gradient."""
+    trained = {name for name, parameter in program.named_parameters() if parameter.requires_grad}
+    return {name for name, target in program.graph_signature.inputs_to_parameters.items() if target in trained}
+
+
+def _reached(ends: list[torch.fx.Node]) -> set[torch.fx.Node]:
+    """What `ends` depend on, themselves included."""
+    reached, open_nodes = set(), list(ends)
+    while open_nodes:
+        node = open_nodes.pop()
+        if node not in reached:
+            reached.add(node)
+            open_nodes.extend(node.all_input_nodes)
+    return reached
+
+
+def _may_have_gradient(node: torch.fx.Node) -> bool:
+    import torch
+
+    value = node.meta.get("val")
+    return not isinstance(value, torch.Tensor) or value.is_floating_point()
+
+
+def place_of(node: torch.fx.Node) -> str:
+    """Where the node is in the user's program: "model.py:12"; its name if nobody knows."""
+    frames = re.findall(r'File "([^"]*)", line (\d+)', node.meta.get("stack_trace") or "")
+    users = node.users if not frames else {}
+    for user in users:  # a group of nodes has no place of its own; what is taken of it has
+        frames = frames or re.findall(r'File "([^"]*)", line (\d+)', user.meta.get("stack_trace") or "")
+    own = [frame for frame in frames if not is_of_torch(frame[0])] or frames
+    return f"{own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else node.name

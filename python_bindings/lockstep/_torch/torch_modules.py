@@ -1,0 +1,451 @@
+"""From PyTorch modules and back. Imports torch when it is called, and nothing of it before."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import logging
+import os
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _lockstep
+from .._base import checks
+from .._base.arrays import bits_of_bfloat16
+from .._base.errors import Error
+from .._checkpoint.checkpoint import on_all_ranks
+from .._graph.graph_file import as_bytes, of_bytes
+from .._graph.graphs import load_onnx
+from .._lockstep import Communicator, Executable, Graph
+from .cache import cached, folder_of
+from .check import check_after, checked_export, is_of_torch, place_of
+from .notes import note_options
+from .parts import check_parts
+from .resize import resize_as_pytorch_does
+
+if TYPE_CHECKING:
+    import torch
+
+# A model in one piece of protobuf has at most 2 GiB; beyond this the parameters go through files of their own.
+_MAX_BYTES_IN_MEMORY = 1 << 30
+
+
+def from_torch(
+    module: torch.nn.Module,
+    example_inputs: torch.Tensor | Sequence[Any] | Mapping[str, Any],
+    dims: Mapping[str, int] | None = None,
+    *,
+    split: Mapping[str, int] | None = None,
+    dynamic_shapes: Any = None,
+    output_names: Sequence[str] = (),
+    own_gradients: str | None = None,
+    world: Communicator | None = None,
+    cache: str | os.PathLike[str] | bool = False,
+) -> Graph:
+    """Imports a PyTorch module, as `torch.onnx.export(dynamo=True)` sees it, as the one-rank program over the global batch.
+
+        model = ls.from_torch(module, torch.randn(2, 784), dims={"batch": 128}, output_names=["logits"])
+
+    States have the names of the module's parameters (the first one where there are several; those that `forward` does not use stay
+    what they are) and running statistics; all other tensors are constants: parameters that require no gradient, other buffers, attributes, and what `forward` makes. Inputs have the names
+    of the parameters of `forward`. Nothing is folded or fused on the way, so that batch normalisation can be trained. What a file cannot say is an error, so that a training step is that of
+    PyTorch: gradients of one's own, hooks, parameters that share elements, buffers that change in `forward`. What has no gradient
+    by `detach()`, `.data`, `no_grad()` or `padding_idx` has none here. A network whose weights the program sets itself, such as a moving
+    average of another, keeps `requires_grad` and is detached in `forward`: its parameters are states, `exe.state[name] = value`.
+
+    Args:
+      module: in the mode, training or evaluation, that its parts are to be imported in.
+      example_inputs: what `forward` takes, by place or by name. All that have rows have equally many, and the graph does not depend on
+        how many; of one row, or none, torch cannot export every module, such as a batch normalisation in training mode.
+      dims: as of `load_onnx`. A name, such as "batch", stands for dimension 0 of all example inputs that have one. `Graph.with_dims`
+        gives the graph other extents later, without another export. A module that decides by the number of rows, as by `len(x)` or
+        `if x.shape[0] > 1`, is imported for one number alone, which its example inputs then have to have.
+      split: as of `load_onnx`.
+      dynamic_shapes: as of `torch.export`, if other dimensions are symbolic; then `dims` gives those by their names.
+      output_names: of the results, in order.
+      own_gradients: "ignore" imports a module with an `autograd.Function`, hooks, or numbers that it makes of values
+        (`item()`) as if its operators were differentiated as they stand: for inference. None refuses it.
+      world: the ranks that call this together. Rank 0 alone exports its module; the others get the graph, with the values of rank 0's
+        weights. An error of rank 0 is raised on all, and so is an export that takes longer than the communicator's timeout. With None each
+        rank exports its own module.
+      cache: a folder, or True for ~/.cache/lockstep/torch, of graphs that were exported before: a module whose graph is there is not exported
+        again, which takes seconds to minutes. The values of its weights are those that it has now. A graph is found by what it
+        depends on: the attributes of the module and of its parts, hooks among them; the code of their classes and functions, and of
+        what these call; the types of parameters and buffers, and the values of those that are constants; the example inputs, but
+        for the values of tensors; the options; the versions of Python, torch, NumPy, ONNX and this package. It cannot see a change of
+        what `forward` reads in lists, dicts, tensors and objects that are globals or attributes of classes, in files, or in the
+        environment: empty the folder then.
+
+    Raises:
+      Error: if torch cannot export the module, with the reason alone; what torch says in full is the `__context__` of the error; or
+        as `load_onnx`; or, with `cache`, if an attribute of the module is an object of which nobody can tell whether it has changed.
+    """
+    torch = _torch("from_torch")
+    checks.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
+    extents = checks.extents("dims", {} if dims is None else dims)
+    checks.choice("own_gradients", own_gradients, (None, "ignore"))
+    given = _apart(_by_name(module, example_inputs))
+    _check_places(given, extents)
+    finds_batch = dynamic_shapes is None
+    if finds_batch:
+        dynamic_shapes = _batch_shapes(given, extents)
+    names = checks.names("output_names", output_names)
+    options = (extents, split, dynamic_shapes, names, own_gradients == "ignore", finds_batch)
+    make = partial(_export, module, given, *options)
+    folder = folder_of(cache)
+    if folder is not None:
+        make = partial(cached, folder, module, given, options, make)
+    if world is None:
+        return make()
+    return _of_rank_0(checks.instance("from_torch: world", world, Communicator, "a lockstep.Communicator"), make)
+
+
+def _of_rank_0(world: Communicator, make: Callable[[], Graph]) -> Graph:
+    """What `make` returns on rank 0, on all ranks: read from the same bytes, so that they are equal."""
+    call, made = "from_torch(world=...)", [b""]
+
+    def on_rank_0() -> str:
+        if world.rank == 0:
+            made[0] = as_bytes(make())
+        return str(len(made[0]))
+
+    content = np.empty(int(on_all_ranks(world, call, on_rank_0)[0]), np.uint8)
+    if world.rank == 0:
+        content[:] = np.frombuffer(made[0], np.uint8)
+    _lockstep._wait(world, _lockstep._start_broadcast(world, content, content, "u8", 0, call))
+    return of_bytes(content.tobytes(), {})
+
+
+def _export(
+    module: torch.nn.Module,
+    given: Mapping[str, Any],
+    extents: Mapping[str, int],
+    split: Mapping[str, int] | None,
+    dynamic_shapes: Any,
+    names: list[str],
+    ignores: bool,
+    finds_batch: bool,
+) -> Graph:
+    """With symbols for the batch, or, of a module that decides by the number of rows, for that of the example inputs alone."""
+    import torch
+
+    options = (split, names, ignores)
+    try:
+        return _export_once(module, given, extents, dynamic_shapes, finds_batch, *options)
+    except _NotFree as not_free:
+        conditions = not_free.args
+    name, shown = type(module).__name__, ", ".join(conditions[:2])
+    rows = {place: value.shape[0] for place, value in given.items() if isinstance(value, torch.Tensor) and value.dim()}
+    batch = next((extent for symbol, extent in extents.items() if ":" not in symbol), 0)
+    if not finds_batch or len(rows) != len(given) or set(rows.values()) != {batch}:
+        way_out = f"give example inputs of {batch} rows, as dims says"
+        if not finds_batch:
+            way_out = "leave out dynamic_shapes, and give example inputs of the extents that they are to have"
+        raise Error(
+            f"from_torch: {name} decides by the extents of its inputs ({shown}), and would be right for those of the example inputs "
+            f"alone; {way_out}"
+        )
+    places = {f"{place}:0": extent for place, extent in rows.items()}
+    fixed = places | {place: extent for place, extent in extents.items() if ":" in place}
+    return _export_once(module, given, fixed, None, False, *options)
+
+
+class _NotFree(Exception):
+    """The module decides by extents that were to be free; its arguments are the conditions on them."""
+
+
+def _export_once(
+    module: torch.nn.Module,
+    given: Mapping[str, Any],
+    extents: Mapping[str, int],
+    dynamic_shapes: Any,
+    finds_batch: bool,
+    split: Mapping[str, int] | None,
+    names: list[str],
+    ignores: bool,
+) -> Graph:
+    """Raises _NotFree only where `dynamic_shapes` has symbols."""
+    import torch
+
+    with _quiet(), checked_export(module, ignores) as traced, tempfile.TemporaryDirectory() as folder:
+        check_parts(module, ignores)
+        try:
+            program = torch.onnx.export(
+                module,
+                kwargs=given,
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+                dynamic_shapes=dynamic_shapes,
+                # Others have no names of their own, or are no inputs.
+                input_names=list(given) if all(isinstance(value, torch.Tensor) for value in given.values()) else None,
+                output_names=names or None,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            if traced.refusals:
+                raise traced.refusals[0] from None
+            if dynamic_shapes is not None and traced.conditions:
+                raise _NotFree(*traced.conditions) from None
+            raise Error(f"torch cannot export {type(module).__name__}: {_reason(error)}") from None
+        if dynamic_shapes is not None and traced.conditions:
+            raise _NotFree(*traced.conditions)
+        if program.exported_program is not None:
+            check_after(module, program.exported_program, _statistics(module))
+        if len(names) > len(program.model.graph.outputs):
+            raise Error(
+                f"output_names has {len(names)} names, {type(module).__name__} {len(program.model.graph.outputs)} results"
+            )
+        if finds_batch and (constant := _name_batch(program, extents)):
+            raise _NotFree(*constant)
+        _name_as_pytorch_does(program, module)
+        _keep_unused(program, module)
+        note_options(program)
+        resize_as_pytorch_does(type(module).__name__, program, place_of)
+        if dynamic_shapes is None:
+            program.model.metadata_props["lockstep.extents"] = "as traced"
+        initializers = program.model.graph.initializers.keys()
+        trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+        constants, states = sorted(initializers - trained - _statistics(module)), sorted(initializers & trained)
+        if sum(value.nbytes for value in module.state_dict().values()) < _MAX_BYTES_IN_MEMORY:
+            return load_onnx(program.model_proto, extents, split, constants=constants, states=states)
+        path = Path(folder) / "module.onnx"
+        program.save(path, external_data=True)
+        return load_onnx(path, extents, split, constants=constants, states=states)
+
+
+def to_torch(executable: Executable, module: torch.nn.Module) -> None:
+    """Writes the present values of the executable's states into the parameters and buffers of those names.
+
+    States that the module does not have, such as an optimizer's, are left out, and so are buffers that the program does not use, and
+    parameters that require no gradient.
+
+    Raises:
+      Error: naming the parameter that no state has the name of, or whose shape differs; the module is as it was then.
+    """
+    torch = _torch("to_torch")
+    checks.instance("to_torch: the executable", executable, Executable, "what compile() returns")
+    checks.instance("to_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
+    values = {}
+    shared = {parameter.data_ptr() for name, parameter in _tensors(module) if name in executable.state}
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    for name, tensor in _tensors(module):
+        if name in executable.state:
+            value = _as_tensor(executable.state[name], tensor.dtype)
+            if value.shape != tensor.shape:
+                raise Error(f"to_torch: {name} is {list(tensor.shape)}, the state {list(value.shape)}")
+            values[name] = value
+        elif name in parameters and tensor.requires_grad and tensor.data_ptr() not in shared:
+            raise Error(
+                f"to_torch: the executable has no state {name}, which is a parameter of {type(module).__name__}"
+            )
+    with torch.no_grad():
+        for name, tensor in _tensors(module):
+            if name in values:
+                tensor.copy_(values[name])
+
+
+def _as_tensor(state: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """A copy of the state of a parameter of that dtype. Neither NumPy nor torch.tensor() has bfloat16, which goes by its bits."""
+    import torch
+
+    bits = bits_of_bfloat16(state)
+    if bits is None and dtype == torch.bfloat16 and state.dtype == np.uint16:  # which stands for it without ml_dtypes
+        bits = state
+    return torch.tensor(state) if bits is None else torch.tensor(bits.view(np.int16)).view(torch.bfloat16)
+
+
+def _torch(function: str) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise Error(f"{function} needs the package torch, which is not installed") from error
+    return torch
+
+
+def _tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+
+
+def _name_as_pytorch_does(program: torch.onnx.ONNXProgram, module: torch.nn.Module) -> None:
+    """A tensor that the module has under several names gets the first, as in `named_parameters()`; the exporter takes another."""
+    first: dict[int, str] = {}
+    for name, tensor in _tensors(module):
+        canonical = first.setdefault(id(tensor), name)
+        value = program.model.graph.initializers.get(name)
+        if value is not None:
+            value.name = canonical
+
+
+def _keep_unused(program: torch.onnx.ONNXProgram, module: torch.nn.Module) -> None:
+    """Parameters that `forward` does not use are parameters of the program too, which never change."""
+    import onnx_ir as ir
+    from onnx_ir.tensor_adapters import TorchTensor
+
+    graph = program.model.graph
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.is_floating_point() and name not in graph.initializers:
+            tensor = TorchTensor(parameter.detach(), name)
+            value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+            graph.register_initializer(value)
+
+
+def _statistics(module: torch.nn.Module) -> set[str]:
+    """The names of running statistics, and of what counts the batches in them, but for those of parts that are frozen: in evaluation
+    mode, in a module that is not."""
+    import torch
+
+    norms = {
+        name
+        for name, part in module.named_modules()
+        if isinstance(part, torch.nn.modules.batchnorm._NormBase) and (part.training or not module.training)
+    }
+    return {name for name, _ in module.named_buffers() if name.rpartition(".")[0] in norms}
+
+
+def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:
+    import torch
+
+    if isinstance(inputs, Mapping):
+        return {checks.text("the name of an example input", name): value for name, value in inputs.items()}
+    if not isinstance(inputs, (torch.Tensor, Sequence)):
+        raise Error(
+            f"from_torch: example_inputs is {checks.shown(inputs)}, expected a tensor, or what forward takes, in order or by name"
+        )
+    values = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+    signature = inspect.signature(module.forward)
+    try:
+        return dict(signature.bind(*values).arguments)
+    except TypeError as error:
+        raise Error(
+            f"from_torch: the example inputs do not fit {type(module).__name__}.forward{signature}: {error}"
+        ) from error
+
+
+def _apart(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs with tensors of their own: torch's exporter takes a tensor that is given twice, or is a parameter, for one value."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    return tree_map_only(torch.Tensor, lambda x: x.detach().clone().requires_grad_(x.requires_grad), inputs)
+
+
+def _check_places(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> None:
+    """What `dims` gives by place is as it is in the example inputs: the program is made for that."""
+    for place, extent in dims.items():
+        name, _, dim = place.rpartition(":")
+        shape = list(getattr(inputs.get(name), "shape", ()))
+        if dim.isdecimal() and int(dim) < len(shape) and shape[int(dim)] != extent:
+            raise Error(
+                f"from_torch: dims has {place}: {extent}, and the example input {name} is {shape}; a module is exported for the extents of "
+                "its example inputs, but for those that dims names, such as batch"
+            )
+
+
+def _batch_shapes(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Any] | None:
+    import torch
+
+    symbols = [name for name in dims if ":" not in name]
+    if not symbols:
+        return None
+    if len(symbols) > 1:
+        raise Error(
+            f"from_torch: dims has the symbols {', '.join(symbols)}; of several, dynamic_shapes says where they stand"
+        )
+    batch = torch.export.Dim(symbols[0])
+    rows: dict[int, str] = {}  # how many: the first input that has so many
+
+    def shape_of(value: Any, place: str) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [shape_of(part, place) for part in value]
+        if isinstance(value, Mapping):
+            return {name: shape_of(part, place) for name, part in value.items()}
+        if not isinstance(value, torch.Tensor) or value.dim() == 0:
+            return None
+        rows.setdefault(value.shape[0], place)
+        return {0: batch}
+
+    shapes = {name: shape_of(value, name) for name, value in inputs.items()}
+    if len(rows) > 1:
+        found = ", ".join(f"{place} has {count}" for count, place in rows.items())
+        raise Error(
+            f"from_torch: dims has {symbols[0]}, the number of rows of all example inputs, and {found}; give them equally many, or say "
+            "by dynamic_shapes where the symbol stands"
+        )
+    return shapes
+
+
+def _name_batch(program: torch.onnx.ONNXProgram, dims: Mapping[str, int]) -> list[str]:
+    """Gives the batch the name that it has in `dims`: the exporter makes up another where it is given plain numbers. What there is
+    instead, such as "batch == 3", if the program is for one number of rows alone."""
+    symbols = [name for name in dims if ":" not in name]
+    if not symbols:
+        return []
+    graph = program.model.graph
+    first = [value.shape[0] for value in graph.inputs if value.shape]
+    found = {str(extent) for extent in first if not isinstance(extent, int)}
+    if not found:
+        return [f"{symbols[0]} == {extent}" for extent in dict.fromkeys(first)]
+    if symbols[0] in found:
+        return []
+    values = [*graph.inputs, *(output for node in graph for output in node.outputs)]
+    for value in values:
+        for i, extent in enumerate(value.shape or ()):
+            if str(extent) in found:
+                value.shape[i] = symbols[0]
+    return []
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter says about itself."""
+    loggers = [
+        logging.getLogger(f"torch.{name}")
+        for name in ("onnx._internal.exporter._registration", "fx.experimental.symbolic_shapes")
+    ]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # where it prints graphs
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of the innermost cause, since what is around it is about the exporter, and the place in the module."""
+    import torch
+
+    place = ""
+    while error.__cause__ is not None:
+        error = error.__cause__
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if isinstance(node := frame.f_locals.get("node"), torch.fx.Node):  # which the exporter translates
+                place = f" (at {place_of(node)})"
+    text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    frames = traceback.extract_tb(error.__traceback__)
+    if any(frame.name == "_detect_is_causal_mask" for frame in frames):
+        text = "torch looks whether a mask is the causal one; is_causal=True, or False, beside it says so"
+    elif type(error).__name__ == "GuardOnDataDependentSymNode":
+        text = f"forward decides by the values of a tensor, which no graph can: {text}"
+    forwards = [
+        frame
+        for frame in frames
+        if frame.name == "forward" and not frame.filename.startswith("<") and not is_of_torch(frame.filename)
+    ]
+    return (
+        f"{text} (at {Path(forwards[-1].filename).name}:{forwards[-1].lineno} in forward)" if forwards else text + place
+    )

@@ -1,0 +1,1 @@
+"""`Trainer`: training, evaluating and predicting with one object."""

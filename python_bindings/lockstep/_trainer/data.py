@@ -1,0 +1,95 @@
+"""The batches that `Trainer` trains and evaluates on: what it is given, as inputs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .._base.errors import Error
+from .._base.named_inputs import by_name
+from .._checkpoint.checkpoint import on_all_ranks
+from .._lockstep import Communicator
+from ..data import batches
+
+Batch = dict[str, Any]  # inputs by name; `rows` are weights, 1 for a row that is there
+
+
+class Inputs:
+    """What a batch is made of: the inputs of a training step, and this rank's share of their rows."""
+
+    def __init__(
+        self, dimensions: Mapping[str, int], size: int, world: Communicator, mesh: Mapping[str, int] | None
+    ) -> None:
+        """`dimensions`: how many each input has, by name. `size` is the global batch."""
+        self.names, self._dimensions, self.size = list(dimensions), list(dimensions.values()), size
+        self._world, self._mesh = world, mesh
+        along_data = world.size if mesh is None else mesh.get("data", 1)
+        self.share = size // along_data
+
+    def by_name(self, batch: Any) -> Batch:
+        """The arrays of a batch by name. One array more than there are inputs are the rows' weights."""
+        return by_name("Trainer", self.names, batch)
+
+    def epoch(self, data: Callable[[], Any], seed: int | None, last: str) -> Iterable[Any]:
+        """The batches of an epoch: of arrays or a data set, cut into them; or as they are. All workers call it; an Error of one is
+        raised on all.
+
+        Args:
+          data: gives it.
+        """
+        made: list[Iterable[Any]] = []
+
+        def own() -> str:
+            batches, kind = self._of_this_rank(data(), seed, last)
+            made.append(batches)
+            return kind
+
+        kinds = on_all_ranks(self._world, "the data of a Trainer", own)
+        other = next((rank for rank, kind in enumerate(kinds) if kind != kinds[0]), None)
+        if other is not None:
+            raise Error(
+                f"Trainer: the data is {kinds[0]} on rank 0 and {kinds[other]} on rank {other}: either all samples, the same on all "
+                "workers; or on each its own part, which is what a reader gives with num_parts and part_index, or batches"
+            )
+        return made[0]
+
+    def _of_this_rank(self, data: Any, seed: int | None, last: str) -> tuple[Iterable[Any], str]:
+        """The batches, and what workers have to have in common of the data."""
+        is_cut = isinstance(data, tuple) or (hasattr(data, "__len__") and hasattr(data, "__getitem__"))
+        if not is_cut or self._has_batches(data):
+            if not isinstance(data, Iterable):
+                raise Error(f"Trainer: the data is {data!r}, expected a tuple of arrays, a data set, or batches")
+            return data, "a part"
+        arrays = data if isinstance(data, tuple) else (data,)
+        if arrays and getattr(arrays[0], "num_parts", 1) > 1:
+            return batches(*arrays, size=self.share, seed=seed, last=last), "a part"
+        count = len(arrays[0]) if arrays and hasattr(arrays[0], "__len__") else 0
+        cut = batches(*arrays, size=self.size, world=self._world, mesh=self._mesh, seed=seed, last=last)
+        return cut, f"all of {count} samples"
+
+    def _has_batches(self, data: Any) -> bool:
+        """Whether a list has batches as `step` takes them, or nothing: arrays with as many dimensions as the step's inputs. Those of a
+        sample have one less."""
+        if not isinstance(data, list) or not data:
+            return isinstance(data, list)
+        first = data[0]
+        if isinstance(first, Mapping):
+            return True
+        if not isinstance(first, (tuple, list)) or len(first) not in (len(self.names), len(self.names) + 1):
+            return False
+        return all(np.ndim(array) == rank for array, rank in zip(first, self._dimensions, strict=False))
+
+    def padded(self, batch: Batch) -> Batch:
+        """The same with as many rows as this rank's share: what is missing are copies of its first row, of weight 0."""
+        arrays = {name: np.asarray(array) for name, array in batch.items()}
+        counts = {len(array) for array in arrays.values() if array.ndim}
+        count = next(iter(counts), 0)
+        if len(counts) != 1 or not 0 < count <= self.share:
+            shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+            raise Error(f"Trainer: a batch has {shapes}, expected 1 to {self.share} rows of each")
+        rows = arrays.pop("rows", np.ones(count, np.float32))
+        places = np.arange(self.share)
+        arrays = {name: array[np.where(places < count, places, 0)] for name, array in arrays.items()}
+        return {**arrays, "rows": np.concatenate([rows, np.zeros(self.share - count, np.float32)])}
