@@ -8,7 +8,7 @@
 #include "backends/compile_options.h"
 #include "core/graph.h"
 #include "core/status.h"
-#include "runtime/executable.h"
+#include "runtime/execution/executable.h"
 
 namespace lockstep {
 

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "passes/training/train_step.h"
-#include "runtime/agreement.h"
+#include "runtime/execution/agreement.h"
 #include "runtime/comm/staged.h"
 #include "runtime/simulated_device.h"
 

@@ -9,7 +9,7 @@
 #include "backends/backend.h"
 #include "core/graph.h"
 #include "core/tensor.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 #include "test/fake_cuda/load.h"
 
 namespace lockstep {

@@ -5,7 +5,7 @@
 #include "backends/executor_test_support.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace lockstep {
 namespace {

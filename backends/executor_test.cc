@@ -1,6 +1,6 @@
 // The executor: what it says about bad calls, how states are kept, and that no rank waits for one that failed.
 
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 #include <barrier>
 #include <cstring>
@@ -10,7 +10,7 @@
 #include "core/printer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/agreement.h"
+#include "runtime/execution/agreement.h"
 #include "runtime/exclusive_use.h"
 
 namespace lockstep {

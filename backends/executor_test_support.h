@@ -11,7 +11,7 @@
 #include "backends/run_in_process.h"
 #include "core/status.h"
 #include "core/tensor.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace lockstep {
 

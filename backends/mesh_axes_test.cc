@@ -15,8 +15,8 @@
 #include "gtest/gtest.h"
 #include "passes/distribute/distribute.h"
 #include "passes/training/train_step.h"
-#include "runtime/agreement.h"
-#include "runtime/executor.h"
+#include "runtime/execution/agreement.h"
+#include "runtime/execution/executor.h"
 #include "test/meaning/meaning.h"
 
 namespace lockstep {

@@ -8,7 +8,7 @@
 #include "backends/executor_test_support.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 #include "runtime/record/recorder.h"
 #include "runtime/record/status.h"
 

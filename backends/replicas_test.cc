@@ -5,8 +5,8 @@
 #include "backends/executor_test_support.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/executor.h"
-#include "runtime/witness.h"
+#include "runtime/execution/executor.h"
+#include "runtime/execution/witness.h"
 
 namespace lockstep {
 namespace {

@@ -11,7 +11,7 @@
 #include "core/graph.h"
 #include "core/status.h"
 #include "core/tensor.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace lockstep {
 

@@ -8,7 +8,7 @@
 #include "core/printer.h"
 #include "core/verifier.h"
 #include "runtime/comm/in_process.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace lockstep {
 namespace {

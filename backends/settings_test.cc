@@ -10,7 +10,7 @@
 #include "core/printer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace lockstep {
 namespace {

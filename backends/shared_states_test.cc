@@ -9,7 +9,7 @@
 #include "core/random_tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/agreement.h"
+#include "runtime/execution/agreement.h"
 #include "runtime/comm/in_process.h"
 
 namespace lockstep {

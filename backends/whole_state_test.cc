@@ -1,6 +1,6 @@
 // States put together from the parts that ranks hold.
 
-#include "runtime/whole_state.h"
+#include "runtime/execution/whole_state.h"
 
 #include <cstring>
 #include <numeric>
@@ -10,7 +10,7 @@
 #include "core/local_part.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace lockstep {
 namespace {

@@ -1,6 +1,6 @@
 // all_reduce of f32 sums against MPI_Allreduce, under mpirun, from 4 KiB to 100 MiB a rank:
 //   mpirun -np 2 all_reduce_bench [--json] [--seconds=S] [--route=NAME]
-// Between hosts by a route of runtime/comm/route.h, or by the one that is chosen.
+// Between hosts by a route of runtime/comm/routes/route.h, or by the one that is chosen.
 // Both reduce in place. They take turns within one run, so that whatever else the machine does meets both; each call
 // uses the next of several buffers, written anew before, as gradients are, so that no cache holds what training would
 // not find there. The time of a call is that of the slowest rank, measured from a barrier; the table shows medians over
@@ -16,7 +16,7 @@
 
 #include "absl/time/clock.h"
 #include "core/check.h"
-#include "runtime/comm/mpi.h"
+#include "runtime/comm/mpi/mpi.h"
 
 namespace lockstep {
 namespace {

@@ -21,8 +21,8 @@
 #include "core/graph.h"
 #include "core/printer.h"
 #include "core/status.h"
-#include "runtime/comm/mpi.h"
-#include "runtime/executor.h"
+#include "runtime/comm/mpi/mpi.h"
+#include "runtime/execution/executor.h"
 
 namespace lockstep {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "core/tensor.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace lockstep::python {
 

@@ -10,7 +10,7 @@
 #include "python_bindings/errors.h"
 #include "python_bindings/released_gil.h"
 #include "runtime/comm/in_process.h"
-#include "runtime/comm/mpi.h"
+#include "runtime/comm/mpi/mpi.h"
 #include "runtime/communicator.h"
 #include "runtime/exclusive_use.h"
 #include "runtime/server/job.h"

@@ -24,7 +24,7 @@
 #include "python_bindings/loaded_executable.h"
 #include "python_bindings/padded_rows.h"
 #include "python_bindings/released_gil.h"
-#include "runtime/agreement.h"
+#include "runtime/execution/agreement.h"
 #include "runtime/exclusive_use.h"
 
 namespace lockstep::python {

@@ -5,7 +5,7 @@
 
 #include "passes/distribute/gather_factors.h"
 #include "passes/dump.h"
-#include "runtime/agreement.h"
+#include "runtime/execution/agreement.h"
 
 namespace lockstep::python {
 namespace {

@@ -11,7 +11,7 @@
 #include "core/status.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/loaded_executable.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace lockstep::python {
 

@@ -25,7 +25,7 @@
 #include "python_bindings/released_gil.h"
 #include "runtime/device.h"
 #include "runtime/exclusive_use.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace lockstep::python {
 

@@ -20,7 +20,7 @@
 #include "python_bindings/padded_rows.h"
 #include "python_bindings/released_gil.h"
 #include "runtime/communicator.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace lockstep::python {
 

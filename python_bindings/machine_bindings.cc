@@ -12,9 +12,9 @@
 #include "python_bindings/errors.h"
 #include "python_bindings/released_gil.h"
 #include "runtime/cache_file.h"
-#include "runtime/comm/cost.h"
-#include "runtime/comm/mpi.h"
-#include "runtime/comm/network_cache.h"
+#include "runtime/comm/routes/cost.h"
+#include "runtime/comm/mpi/mpi.h"
+#include "runtime/comm/routes/network_cache.h"
 #include "runtime/cuda/search.h"
 #include "runtime/exclusive_use.h"
 
@@ -77,7 +77,7 @@ nb::list CudaLibraries() {
   return list;
 }
 
-// The seconds of calls of all_reduce (runtime/comm/cost.h).
+// The seconds of calls of all_reduce (runtime/comm/routes/cost.h).
 std::vector<double> Times(Communicator& world, int64_t bytes, int calls) {
   ReleasedGil released;
   const ExclusiveUse use(world.in_use());
@@ -85,7 +85,7 @@ std::vector<double> Times(Communicator& world, int64_t bytes, int calls) {
   return ValueOrThrow(TimeAllReduce(world, bytes, calls));
 }
 
-// By axis of the mesh, bytes and nanoseconds (runtime/comm/cost.h).
+// By axis of the mesh, bytes and nanoseconds (runtime/comm/routes/cost.h).
 std::vector<std::vector<std::pair<int64_t, int64_t>>> Costs(Communicator& world,
                                                             const std::vector<std::pair<std::string, int64_t>>& mesh) {
   ReleasedGil released;

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "core/graph.h"
 #include "core/tensor.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace lockstep::python {
 

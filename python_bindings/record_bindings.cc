@@ -15,7 +15,7 @@
 #include "runtime/record/recorder.h"
 #include "runtime/record/status.h"
 #include "runtime/record/trace_file.h"
-#include "runtime/reduced_tensors.h"
+#include "runtime/execution/reduced_tensors.h"
 
 namespace lockstep::python {
 

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "runtime/comm/process_end.h"
+#include "runtime/process/process_end.h"
 
 namespace lockstep::python {
 namespace {

@@ -14,9 +14,9 @@
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
 #include "python_bindings/released_gil.h"
-#include "runtime/agreement.h"
+#include "runtime/execution/agreement.h"
 #include "runtime/exclusive_use.h"
-#include "runtime/whole_state.h"
+#include "runtime/execution/whole_state.h"
 
 namespace lockstep::python {
 

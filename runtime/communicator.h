@@ -3,19 +3,19 @@
 // from the rank's own thread: no two calls at a time, except Abort and CheckPeers, which any thread may call at any
 // moment.
 //
-// The rules that all implementations keep (runtime/comm/conformance_test.cc tests them):
+// The rules that all implementations keep (runtime/comm/conformance/in_process_test.cc tests them):
 //  * Every rank starts the same collectives in the same order. Each is numbered; if the ranks' n-th calls differ in op,
 //    kind, dtype, counts, root, pairs or label, all ranks get an error that prints two of the sides. If the calls'
 //    evidence differs, all ranks get kFailedPrecondition with two of the ranks, the call, and the first field that
 //    differs.
 //  * Reductions are taken in rank order, ((x0 + x1) + x2) + ..., whatever the transport, in place or not. Between more
 //    than two hosts, and hosts of several ranks, the order is that of the route that is taken, which the network
-//    decides, too (runtime/comm/route_choice.h), unless Options::in_rank_order asks for rank order there: where ranks
-//    are placed otherwise, bits may differ. Every byte of the results is equal on all ranks, whatever the order, and in
-//    every run by the same routes. f16 and bf16 accumulate in f32 and are rounded once (bf16 that hosts of several
-//    ranks add, twice); all other dtypes accumulate in themselves, integers modulo 2^bits. Mean is the sum divided by
-//    size(): for integers the sum is then taken in 64 bits and the quotient truncated. A NaN on any rank is the min and
-//    the max. On bool, sum and max are "any", prod, min and mean are "all".
+//    decides, too (runtime/comm/routes/route_choice.h), unless Options::in_rank_order asks for rank order there: where
+//    ranks are placed otherwise, bits may differ. Every byte of the results is equal on all ranks, whatever the order,
+//    and in every run by the same routes. f16 and bf16 accumulate in f32 and are rounded once (bf16 that hosts of
+//    several ranks add, twice); all other dtypes accumulate in themselves, integers modulo 2^bits. Mean is the sum
+//    divided by size(): for integers the sum is then taken in 64 bits and the quotient truncated. A NaN on any rank is
+//    the min and the max. On bool, sum and max are "any", prod, min and mean are "all".
 //  * Between start and wait the operands belong to the communicator: the input must not be written, the output neither
 //    read nor written, and neither freed before the wait returns, Abort returns, or the communicator is destroyed.
 //  * Nothing waits for ever. A rank that calls Abort, dies, destroys its communicator, starts something else or does

@@ -12,7 +12,7 @@
 #include "core/shape.h"
 #include "core/status.h"
 #include "oneapi/dnnl/dnnl.hpp"
-#include "runtime/steps.h"
+#include "runtime/execution/steps.h"
 
 namespace lockstep::cpu {
 

@@ -15,7 +15,7 @@
 
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/graph.h"
-#include "runtime/executable.h"
+#include "runtime/execution/executable.h"
 
 namespace lockstep::cuda {
 

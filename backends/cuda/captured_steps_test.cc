@@ -17,7 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "passes/training/train_step.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 #include "test/fake_cuda/fake_backend.h"
 #include "test/fake_cuda/load.h"
 

@@ -20,7 +20,7 @@
 #include "gtest/gtest.h"
 #include "runtime/comm/in_process.h"
 #include "runtime/cuda/device.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace {
 std::atomic<int64_t> allocations{0};

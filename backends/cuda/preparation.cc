@@ -6,7 +6,7 @@
 #include "backends/cuda/gpu.h"
 #include "backends/cuda/product_cache.h"
 #include "core/status.h"
-#include "runtime/agreement.h"
+#include "runtime/execution/agreement.h"
 
 namespace lockstep::cuda {
 

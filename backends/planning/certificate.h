@@ -28,7 +28,7 @@
 // (docs/decisions/0009): a collective completes once all ranks of its group have started it, and a start waits for
 // nothing but collectives of earlier starts. Of the ranks that wait, take one that has started the fewest
 // collectives: what it waits for, all others have started. Where ranks run parts of their own of a program, lines
-// differ between the parts, and runtime/part_order.h looks at all of them.
+// differ between the parts, and runtime/execution/part_order.h looks at all of them.
 
 #pragma once
 
@@ -36,7 +36,7 @@
 
 #include "core/placement.h"
 #include "core/status.h"
-#include "runtime/executable.h"
+#include "runtime/execution/executable.h"
 
 namespace lockstep {
 

@@ -1,6 +1,6 @@
 #include "backends/planning/emit_steps.h"
 
-#include "runtime/steps.h"
+#include "runtime/execution/steps.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "backends/planning/buffer_plan.h"
 #include "backends/planning/program.h"
-#include "runtime/executable.h"
+#include "runtime/execution/executable.h"
 
 namespace lockstep {
 

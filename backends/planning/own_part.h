@@ -10,7 +10,7 @@
 //
 // Each rank starts what it takes part in in the order of the list. So none waits for ever: of the collectives that
 // ranks wait for take the first of the list. A rank that has not started it waits for one that it started before, which
-// comes before it in the list, and is a contradiction. runtime/part_order.h looks whether it is so.
+// comes before it in the list, and is a contradiction. runtime/execution/part_order.h looks whether it is so.
 
 #pragma once
 
@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "core/graph.h"
-#include "runtime/executable.h"
+#include "runtime/execution/executable.h"
 
 namespace lockstep {
 

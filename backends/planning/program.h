@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "core/graph.h"
-#include "runtime/executable.h"
-#include "runtime/steps.h"
+#include "runtime/execution/executable.h"
+#include "runtime/execution/steps.h"
 
 namespace lockstep {
 

@@ -10,7 +10,7 @@
 
 #include "core/graph.h"
 #include "core/status.h"
-#include "runtime/executable.h"
+#include "runtime/execution/executable.h"
 
 namespace lockstep {
 

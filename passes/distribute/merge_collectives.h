@@ -14,7 +14,7 @@
 // Buckets are filled in the order in which their operands are computed, so that the first bucket is complete early and
 // is reduced while the backward pass goes on: up to a size, or, where a step has been measured, so that it ends as
 // early as it can (bucket_plan.h). Sums are taken element by element, so that no bit depends on that, unless the
-// communicator's order of additions follows from a bucket's size (runtime/comm/route_choice.h). What other collectives
+// communicator's order of additions follows from a bucket's size (runtime/comm/routes/route_choice.h). What other collectives
 // wait for (batch statistics, slices of gradients whose new weights are gathered) is merged only when neither needs the
 // other.
 //

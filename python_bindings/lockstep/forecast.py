@@ -2,7 +2,7 @@
 
 The steps of a program that ran, with the seconds that each kernel took, are gone through event by event on another machine: a
 kernel takes its time, a collective starts where the program starts it, and travels by the route that is quickest there
-(runtime/comm/route_choice.h) while the kernels behind it run. All hosts are alike, so that one stands for all.
+(runtime/comm/routes/route_choice.h) while the kernels behind it run. All hosts are alike, so that one stands for all.
 
     machine = Machine.read("machine.toml")
     for row in forecast(exe.report(), machine, hosts=[1, 2, 4]):
@@ -58,7 +58,7 @@ class _Move:
 class _Core:
     """The thread that runs kernels, and the data of collectives that moves meanwhile, in the order in which it started.
 
-    What is urgent has connections of its own (runtime/executor_load.cc): it moves at once, and what is on its way comes later by that.
+    What is urgent has connections of its own (runtime/execution/executor_load.cc): it moves at once, and what is on its way comes later by that.
     """
 
     def __init__(self, machine: Machine, hosts: int) -> None:

@@ -6,9 +6,9 @@
 
 #include "core/check.h"
 #include "core/status.h"
-#include "runtime/comm/process.h"
+#include "runtime/comm/network/socket_links.h"
 #include "runtime/comm/rank_communicator.h"
-#include "runtime/comm/socket_links.h"
+#include "runtime/process/process.h"
 
 namespace lockstep {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/comm/links.h"
-#include "runtime/comm/route_choice.h"
+#include "runtime/comm/network/links.h"
+#include "runtime/comm/routes/route_choice.h"
 #include "runtime/communicator.h"
 
 namespace lockstep {

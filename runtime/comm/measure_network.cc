@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/status.h"
-#include "runtime/comm/cost.h"
+#include "runtime/comm/routes/cost.h"
 
 namespace lockstep {
 namespace {

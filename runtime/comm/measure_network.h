@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/comm/network_cache.h"
 #include "runtime/comm/rank_communicator.h"
+#include "runtime/comm/routes/network_cache.h"
 
 namespace lockstep {
 

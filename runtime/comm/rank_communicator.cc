@@ -5,7 +5,7 @@
 
 #include "core/check.h"
 #include "core/status.h"
-#include "runtime/comm/operands.h"
+#include "runtime/comm/collective/operands.h"
 
 namespace lockstep {
 namespace {

@@ -14,11 +14,11 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/comm/between_groups.h"
-#include "runtime/comm/chunks.h"
-#include "runtime/comm/collective_call.h"
-#include "runtime/comm/group.h"
-#include "runtime/comm/links.h"
+#include "runtime/comm/collective/chunks.h"
+#include "runtime/comm/collective/collective_call.h"
+#include "runtime/comm/host/group.h"
+#include "runtime/comm/network/links.h"
+#include "runtime/comm/transfer/between_groups.h"
 #include "runtime/communicator.h"
 #include "runtime/record/recorder.h"
 

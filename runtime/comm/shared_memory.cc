@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "core/status.h"
-#include "runtime/comm/process.h"
 #include "runtime/comm/rank_communicator.h"
+#include "runtime/process/process.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "runtime/comm/memory.h"
+#include "runtime/comm/host/memory.h"
 #include "runtime/communicator.h"
 
 namespace lockstep {

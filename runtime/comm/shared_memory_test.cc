@@ -21,10 +21,10 @@
 #include "absl/time/time.h"
 #include "bazel/num_cases.h"
 #include "gtest/gtest.h"
-#include "runtime/comm/conformance_cases.h"
-#include "runtime/comm/memory.h"
-#include "runtime/comm/process.h"
-#include "runtime/comm/watchdog.h"
+#include "runtime/comm/conformance/cases.h"
+#include "runtime/comm/conformance/watchdog.h"
+#include "runtime/comm/host/memory.h"
+#include "runtime/process/process.h"
 
 namespace lockstep {
 namespace {

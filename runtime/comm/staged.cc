@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/status.h"
-#include "runtime/comm/operands.h"
+#include "runtime/comm/collective/operands.h"
 
 namespace lockstep {
 namespace {

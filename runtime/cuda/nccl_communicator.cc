@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "core/status.h"
-#include "runtime/comm/describe.h"
-#include "runtime/comm/operands.h"
+#include "runtime/comm/collective/description.h"
+#include "runtime/comm/collective/operands.h"
 #include "runtime/cuda/nccl_types.h"
 
 namespace lockstep::cuda {

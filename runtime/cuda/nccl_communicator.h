@@ -37,7 +37,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/comm/collective_call.h"
+#include "runtime/comm/collective/collective_call.h"
 #include "runtime/communicator.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/graph.h"

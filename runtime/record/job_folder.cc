@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/status.h"
-#include "runtime/comm/process.h"
+#include "runtime/process/process.h"
 #include "runtime/record/record_file.h"
 
 namespace lockstep {

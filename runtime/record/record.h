@@ -46,14 +46,15 @@ struct TransferEvent {
 };
 
 struct RecordedStep {
-  // Files have the numbers. kPush to kWaitPull are of parameter servers, as in StepKind of runtime/executable.h.
+  // Files have the numbers. kPush to kWaitPull are of parameter servers, as in StepKind of
+  // runtime/execution/executable.h.
   enum class Kind : uint8_t { kKernel, kCopy, kStart, kWait, kPush, kStartPull, kWaitPull };
   Kind kind = Kind::kKernel;
   std::string name;        // "onednn.matmul", "all_reduce.wait"
   std::string source;      // where the op comes from in the model; may be empty
   std::string label;       // of a collective; of a push and a pull the state's name
   int64_t bytes = 0;       // likewise: of its operand or its result, whichever is larger; of what is pushed or pulled
-  bool is_urgent = false;  // of a collective: see CollectiveInfo in runtime/executable.h
+  bool is_urgent = false;  // of a collective: see CollectiveInfo in runtime/execution/executable.h
 };
 
 struct RecordedProgram {

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "core/check.h"
-#include "runtime/comm/process.h"
+#include "runtime/process/process.h"
 #include "runtime/record/clock.h"
 #include "runtime/record/job_folder.h"
 #include "runtime/record/trace_file.h"

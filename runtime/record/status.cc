@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/status.h"
-#include "runtime/comm/process.h"
+#include "runtime/process/process.h"
 #include "runtime/record/clock.h"
 #include "runtime/record/job_folder.h"
 #include "runtime/record/record_file.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/process.h"
+#include "runtime/process/process.h"
 
 namespace lockstep {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "core/status.h"
-#include "runtime/comm/clock.h"
-#include "runtime/comm/process.h"
+#include "runtime/process/clock.h"
+#include "runtime/process/process.h"
 #include "runtime/server/server_client.h"
 
 namespace lockstep {

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "core/status.h"
-#include "runtime/comm/mpi_failed.h"
-#include "runtime/comm/mpi_roles.h"
-#include "runtime/comm/process.h"
-#include "runtime/comm/process_end.h"
+#include "runtime/comm/mpi/mpi_failed.h"
+#include "runtime/comm/mpi/mpi_roles.h"
+#include "runtime/process/process.h"
+#include "runtime/process/process_end.h"
 #include "runtime/server/parameter_server.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-// The parameter servers of an MPI job (runtime/comm/mpi_roles.h): how a rank serves, and how a worker finds them.
+// The parameter servers of an MPI job (runtime/comm/mpi/mpi_roles.h): how a rank serves, and how a worker finds them.
 
 #pragma once
 

@@ -13,9 +13,9 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "runtime/comm/control_block.h"
-#include "runtime/comm/links.h"
-#include "runtime/comm/sockets.h"
+#include "runtime/comm/host/control_block.h"
+#include "runtime/comm/network/links.h"
+#include "runtime/comm/network/sockets.h"
 
 namespace lockstep {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/status.h"
-#include "runtime/comm/clock.h"
+#include "runtime/process/clock.h"
 
 namespace lockstep {
 namespace {

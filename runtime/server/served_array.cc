@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/status.h"
-#include "runtime/comm/reduce.h"
+#include "runtime/comm/collective/reduce.h"
 
 namespace lockstep {
 

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/memory.h"
+#include "runtime/comm/host/memory.h"
 #include "runtime/server/array_info.h"
 #include "runtime/server/message.h"
 #include "runtime/server/update.h"

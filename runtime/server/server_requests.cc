@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/status.h"
-#include "runtime/comm/process.h"
+#include "runtime/process/process.h"
 #include "runtime/server/parameter_server.h"
 
 namespace lockstep {

@@ -1,7 +1,7 @@
 #include "runtime/server/update.h"
 
 #include "core/status.h"
-#include "runtime/comm/reduce.h"
+#include "runtime/comm/collective/reduce.h"
 
 namespace lockstep {
 namespace {

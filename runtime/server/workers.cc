@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "runtime/comm/process.h"
+#include "runtime/process/process.h"
 
 namespace lockstep {
 

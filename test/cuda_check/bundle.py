@@ -22,7 +22,7 @@ STAGE = ROOT / "build" / "lockstep-cuda"
 MOST_BYTES = 60 * 2**20
 PROGRAMS = [
     "//backends/conformance:cuda_conformance_test",
-    "//runtime/comm:nccl_gpu_test",
+    "//runtime/cuda:nccl_gpu_test",
     "//tools:lockstep-run",
 ]
 SOURCES = [

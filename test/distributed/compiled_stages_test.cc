@@ -21,9 +21,9 @@
 #include "gtest/gtest.h"
 #include "passes/training/train_step.h"
 #include "passes/training/training_mode.h"
-#include "runtime/agreement.h"
-#include "runtime/executor.h"
-#include "runtime/whole_state.h"
+#include "runtime/execution/agreement.h"
+#include "runtime/execution/executor.h"
+#include "runtime/execution/whole_state.h"
 #include "test/distributed/models.h"
 
 namespace lockstep {

@@ -14,7 +14,7 @@
 #include <new>
 #include <system_error>
 
-#include "runtime/comm/event.h"
+#include "runtime/process/event.h"
 
 namespace lockstep::cuda {
 namespace {

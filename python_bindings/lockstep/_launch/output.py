@@ -21,7 +21,7 @@ _ENDED = re.compile(
     rb"lockstep launch: ended (with exit code|by signal) (\d+) on host ([^\n,]+)(, one of (\d+) ranks)?(, as it was told)?\n"
 )
 _STOPPED = re.compile(rb"lockstep launch: (stopped by a signal|goes on) on host ([^\n,]+)(, one of (\d+) ranks)?\n")
-# As the rank itself says it: runtime/comm/mpi_wait.h.
+# As the rank itself says it: runtime/comm/mpi/mpi_wait.h.
 _WAITS = re.compile(rb"lockstep: rank (\d+) on host \S+ has waited \d+ s in MPI_Finalize for ")
 
 

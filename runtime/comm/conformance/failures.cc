@@ -1,0 +1,290 @@
+// Ranks that disagree, give up, come late or leave: everybody is told, and told who.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "core/dtype.h"
+#include "core/status.h"
+#include "core/tensor.h"
+#include "runtime/comm/conformance/support.h"
+
+namespace lockstep {
+namespace {
+
+// Whether a later call returns the error of an earlier one, perhaps with the words that it is that one's.
+bool Stays(const absl::Status& first, const absl::Status& later) {
+  return later.code() == first.code() && absl::EndsWith(later.message(), first.message());
+}
+
+// The last rank does something else in its first collective; all ranks must be told of both sides, and stay told.
+absl::Status Disagree(Communicator& c, const std::function<absl::Status(Communicator&, bool odd)>& call,
+                      const std::vector<std::string>& words) {
+  const absl::Time begin = absl::Now();
+  const absl::Status status = call(c, c.rank() == c.size() - 1);
+  EXPECT_THAT_OR_RETURN(!status.ok(), "disagreement");
+  const std::string message(status.message());
+  for (const std::string& word : words) {
+    if (!absl::StrContains(message, word)) return Wrong(c, "disagreement") << "`" << word << "` is not in: " << message;
+  }
+  EXPECT_THAT_OR_RETURN(absl::Now() - begin < kSoon, "disagreement");
+  EXPECT_THAT_OR_RETURN(Stays(status, c.Barrier("after")), "the error stays");
+  return absl::OkStatus();
+}
+
+absl::Status DifferentCounts(Communicator& c) {
+  return Disagree(
+      c,
+      [](Communicator& world, bool odd) {
+        std::vector<float> x(100);
+        return world.AllReduce(x.data(), x.data(), odd ? 99 : 100, DType::kF32, ReduceKind::kSum,
+                               {.label = "bucket 0 (%g1)"});
+      },
+      {"disagree", "f32[100]", "f32[99]", "bucket 0 (%g1)", "rank " + std::to_string(c.size() - 1) + " on host"});
+}
+
+absl::Status DifferentOps(Communicator& c) {
+  return Disagree(c,
+                  [](Communicator& world, bool odd) {
+                    std::vector<float> x(100);
+                    if (odd) return world.Broadcast(x.data(), x.data(), 100, DType::kF32, 0, {.label = "x"});
+                    return world.AllReduce(x.data(), x.data(), 100, DType::kF32, ReduceKind::kSum, {.label = "x"});
+                  },
+                  {"disagree", "all_reduce sum", "broadcast from rank 0"});
+}
+
+absl::Status DifferentPairs(Communicator& c) {
+  return Disagree(c,
+                  [](Communicator& world, bool odd) {
+                    std::vector<float> x(100), y(100);
+                    const std::vector<RankPair> there = {{0, 1}}, back = {{1, 0}};
+                    return world.Permute(x.data(), y.data(), 100, DType::kF32, odd ? back : there, {.label = "x"});
+                  },
+                  {"disagree", "permute f32[100] (pairs 0x"});
+}
+
+absl::Status DifferentPieces(Communicator& c) {
+  return Disagree(c,
+                  [](Communicator& world, bool odd) {
+                    std::vector<float> x(100), y(100 * world.size());
+                    const std::vector<int64_t> counts = {10, 20}, others = {20, 10};
+                    return world.AllGather(x.data(), y.data(), odd ? others : counts, DType::kF32, {.label = "x"});
+                  },
+                  {"disagree", "all_gather f32[30] in 2 pieces (counts 0x"});
+}
+
+absl::Status DifferentLabels(Communicator& c) {
+  return Disagree(c, [](Communicator& world, bool odd) { return world.Barrier(odd ? "left" : "right"); },
+                  {"disagree", "`left`", "`right`"});
+}
+
+// Calls that move nothing: nobody goes on before all have been compared, on however many hosts.
+absl::Status DifferentCallsThatMoveNothing(Communicator& c, int64_t count, bool compared_only) {
+  return Disagree(c,
+                  [&](Communicator& world, bool odd) {
+                    return world.AllReduce(nullptr, nullptr, count, DType::kF32,
+                                           odd ? ReduceKind::kMax : ReduceKind::kSum,
+                                           {.label = "x", .compared_only = compared_only});
+                  },
+                  {"disagree", "all_reduce sum", "all_reduce max", "rank " + std::to_string(c.size() - 1)});
+}
+
+// All ranks make the same calls, but the last rank's second has other evidence.
+absl::Status DifferentEvidence(Communicator& c, uint64_t Communicator::Evidence::* field,
+                               const std::vector<std::string>& words) {
+  Communicator::Evidence evidence{.program = 0x12,
+                                  .assignments = 3,
+                                  .inputs = 0xfedcba9876543210,
+                                  .states = 9,
+                                  .settings = 5,
+                                  .assigned = {"w, b"},
+                                  .set = {"rate=0.5"}};
+  float x = 1;
+  const absl::Time begin = absl::Now();
+  absl::Status status = c.AllReduce(&x, &x, 1, DType::kF32, ReduceKind::kSum, {.label = "first", .evidence = evidence});
+  const int last = c.size() - 1;
+  if (c.rank() == last) {
+    evidence.*field = 0;
+    evidence.assigned = evidence.set = {};
+  }
+  // A slow rank may learn from the first what a quick one has met in the second: an error is everybody's.
+  if (status.ok()) {
+    EXPECT_THAT_OR_RETURN(x == static_cast<float>(c.size()), "equal evidence");
+    status = c.AllReduce(&x, &x, 1, DType::kF32, ReduceKind::kSum, {.label = "bucket 0 (%g1)", .evidence = evidence});
+  }
+  EXPECT_THAT_OR_RETURN(absl::Now() - begin < kSoon, "evidence");
+  const std::string message(status.message());
+  if (!absl::IsFailedPrecondition(status)) return Wrong(c, "evidence") << status.ToString();
+  std::vector<std::string> expected = words;
+  expected.push_back("rank " + std::to_string(last) + " on host " + c.host(last));
+  expected.push_back("all_reduce sum f32[1] `bucket 0 (%g1)`");
+  for (const std::string& word : expected) {
+    if (!absl::StrContains(message, word)) return Wrong(c, "evidence") << "`" << word << "` is not in: " << message;
+  }
+  EXPECT_THAT_OR_RETURN(Stays(status, c.Barrier("after")), "the error stays");
+  return absl::OkStatus();
+}
+
+absl::Status AbortReachesPeers(Communicator& c) {
+  RETURN_IF_ERROR(c.Barrier("before"));
+  const int culprit = c.size() - 1;
+  std::vector<float> x(300000, 1.f);
+  absl::Status status;
+  const absl::Time begin = absl::Now();
+  if (c.rank() == culprit) {
+    absl::SleepFor(absl::Milliseconds(100));
+    c.Abort(absl::InvalidArgumentError("label 11 is out of range"));
+    status = c.Barrier("after");
+  } else {
+    status = c.AllReduce(x.data(), x.data(), 300000, DType::kF32, ReduceKind::kSum, {.label = "bucket 1"});
+  }
+  EXPECT_THAT_OR_RETURN(!status.ok() && absl::Now() - begin < kSoon, "abort");
+  const std::string message(status.message());
+  if (!absl::StrContains(message, "rank " + std::to_string(culprit) + " on host " + c.host(culprit)) ||
+      !absl::StrContains(message, "label 11 is out of range")) {
+    return Wrong(c, "abort") << message;
+  }
+  EXPECT_THAT_OR_RETURN(Stays(status, c.Barrier("later")), "abort stays");
+  return absl::OkStatus();
+}
+
+// Rank `late` does not come in time: all are told so, and nobody else is blamed.
+absl::Status LateRankIsNamed(Communicator& c, int late) {
+  RETURN_IF_ERROR(c.Barrier("before"));
+  const absl::Time begin = absl::Now();
+  if (c.rank() == late) absl::SleepFor(Late());
+  const absl::Status status = c.Barrier("bucket 2");
+  EXPECT_THAT_OR_RETURN(absl::Now() - begin < kSoon, "timeout");
+  const std::string message(status.message());
+  const size_t blame = message.find(" for rank " + std::to_string(late) + " on host " + c.host(late) + ": ");
+  if (!absl::IsDeadlineExceeded(status) || blame == std::string::npos || absl::StrContains(message, ';') ||
+      !absl::StrContains(message, "barrier `bucket 2`")) {
+    return Wrong(c, "timeout") << status.ToString();
+  }
+  absl::SleepFor(begin + Late() - absl::Now());  // all end this together
+  return absl::OkStatus();
+}
+
+// Whoever has an error, or has called Abort, may use and free its operands: nobody writes into them any more.
+absl::Status OperandsAreFreeAfterAnAbort(Communicator& c) {
+  constexpr int64_t kCount = 100000;
+  std::vector<Operand> operands;
+  for (int b = 0; b < 6; ++b) {
+    ASSIGN_OR_RETURN(Operand operand, Operand::Make(c, b % 2 == 0, kCount * sizeof(float)));
+    operands.push_back(std::move(operand));
+  }
+  absl::Status status = c.Barrier("before");  // a slow rank may learn here what a quick one does next
+  std::vector<Communicator::Ticket> tickets;
+  for (Operand& operand : operands) {
+    if (!status.ok()) break;
+    auto ticket =
+        c.StartAllReduce(operand.data(), operand.data(), kCount, DType::kF32, ReduceKind::kSum, {.label = "bucket"});
+    if (!ticket.ok()) break;
+    tickets.push_back(*ticket);
+  }
+  if (c.rank() == 0) {
+    absl::SleepFor(absl::Microseconds(absl::ToUnixMicros(absl::Now()) % 1000));
+    c.Abort(absl::CancelledError("enough"));
+  }
+  for (size_t i = 0; c.rank() != 0 && i < tickets.size() && status.ok(); ++i) status = c.Wait(tickets[i]);
+  if (status.ok()) status = c.Barrier("after");
+  EXPECT_THAT_OR_RETURN(!status.ok() && absl::StrContains(status.message(), "enough"), "abort");
+  const std::vector<std::byte> own(kCount * sizeof(float), std::byte{0x77});
+  for (Operand& operand : operands) std::memcpy(operand.data(), own.data(), own.size());
+  absl::SleepFor(absl::Milliseconds(20));
+  for (Operand& operand : operands) {
+    EXPECT_THAT_OR_RETURN(std::memcmp(operand.data(), own.data(), own.size()) == 0,
+                          "somebody wrote into an operand after the abort");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankThatLeavesIsNamed(Communicator& c) {
+  const int gone = c.size() - 1;
+  absl::Status status = c.Barrier("before");
+  if (c.rank() == gone) return status;  // and the driver destroys its communicator
+  const absl::Time begin = absl::Now();
+  // A slow rank may learn from the first barrier what a quick one has met in the second: an error is everybody's.
+  if (status.ok()) status = c.Barrier("bucket 3");
+  EXPECT_THAT_OR_RETURN(absl::Now() - begin < kSoon, "leave");
+  if (status.ok() || !absl::StrContains(status.message(), "rank " + std::to_string(gone) + " on host") ||
+      !absl::StrContains(status.message(), "has left")) {
+    return Wrong(c, "leave") << status.ToString();
+  }
+  return absl::OkStatus();
+}
+
+// Not waiting for what one has started is an abort.
+absl::Status LeavingInFlightIsAnAbort(Communicator& c) {
+  thread_local std::vector<float> x;  // peers may use it until the driver destroys the communicator
+  x.assign(10, 1.f);
+  if (c.rank() == c.size() - 1) {
+    return c.StartAllReduce(x.data(), x.data(), 10, DType::kF32, ReduceKind::kSum, {.label = "x"}).status();
+  }
+  // Which of these meets the abort is a matter of timing.
+  absl::Status status = c.AllReduce(x.data(), x.data(), 10, DType::kF32, ReduceKind::kSum, {.label = "x"});
+  if (status.ok()) status = c.Barrier("y");
+  EXPECT_THAT_OR_RETURN(!status.ok() && absl::StrContains(status.message(), "in flight"), "in flight");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<ConformanceCase> FailureCases() {
+  using Evidence = Communicator::Evidence;
+  const Communicator::Options hurried{.timeout = kHurry};
+  std::vector<ConformanceCase> cases = {
+      {"DifferentCounts", 2, kNormal, DifferentCounts},
+      {"DifferentOps", 2, kNormal, DifferentOps},
+      {"DifferentPairs", 2, kNormal, DifferentPairs},
+      {"DifferentPieces", 2, kNormal, DifferentPieces},
+      {"DifferentLabels", 2, kNormal, DifferentLabels},
+      {"DifferentCallsThatAreCompared", 2, kNormal,
+       [](Communicator& c) { return DifferentCallsThatMoveNothing(c, 100, /*compared_only=*/true); }},
+      {"DifferentCallsWithoutElements", 2, kNormal,
+       [](Communicator& c) { return DifferentCallsThatMoveNothing(c, 0, /*compared_only=*/false); }},
+      {"DifferentPrograms", 2, kNormal,
+       [](Communicator& c) {
+         return DifferentEvidence(c, &Evidence::program,
+                                  {"rank " + std::to_string(c.size() - 1) + " calls no program there"});
+       }},
+      {"DifferentAssignments", 2, kNormal,
+       [](Communicator& c) {
+         return DifferentEvidence(c, &Evidence::assignments,
+                                  {"different states were assigned on them (rank ",
+                                   ": w, b; rank " + std::to_string(c.size() - 1) + ": none)"});
+       }},
+      {"DifferentSettings", 2, kNormal,
+       [](Communicator& c) {
+         return DifferentEvidence(c, &Evidence::settings,
+                                  {"settings have different values on them (set on rank ",
+                                   ": rate=0.5; on rank " + std::to_string(c.size() - 1) + ": none)"});
+       }},
+      {"DifferentInputs", 2, kNormal,
+       [](Communicator& c) {
+         return DifferentEvidence(
+             c, &Evidence::inputs,
+             {"inputs that are replicated have different contents (0xfedcba9876543210 and 0x0000000000000000)"});
+       }},
+      {"DifferentStates", 2, kNormal,
+       [](Communicator& c) {
+         return DifferentEvidence(c, &Evidence::states,
+                                  {"replicas of the states differ (0x0000000000000009 and 0x0000000000000000)"});
+       }},
+      {"AbortReachesPeers", 2, kNormal, AbortReachesPeers},
+      {"LateFirstRankIsNamed", 2, hurried, [](Communicator& c) { return LateRankIsNamed(c, 0); }},
+      {"LateMiddleRankIsNamed", 3, hurried, [](Communicator& c) { return LateRankIsNamed(c, c.size() / 2); }},
+      {"LateLastRankIsNamed", 2, hurried, [](Communicator& c) { return LateRankIsNamed(c, c.size() - 1); }},
+      {"RankThatLeavesIsNamed", 2, kNormal, RankThatLeavesIsNamed},
+      {"LeavingInFlightIsAnAbort", 2, kNormal, LeavingInFlightIsAnAbort},
+  };
+  for (ConformanceCase& test : cases) test.waits = true;
+  cases.push_back({"OperandsAreFreeAfterAnAbort", 1, kNormal, OperandsAreFreeAfterAnAbort});
+  return cases;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,97 @@
+#include "runtime/comm/mpi/mpi_calls.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+
+#include "absl/time/clock.h"
+#include "runtime/comm/mpi/mpi_files.h"
+#include "runtime/comm/mpi/mpi_wait.h"
+#include "runtime/process/clock.h"
+#include "runtime/process/process_end.h"
+
+namespace lockstep {
+namespace {
+
+constexpr absl::Duration kLastBarrier = absl::Seconds(2);
+constexpr std::chrono::seconds kInitPatience(3);
+// A rank that evaluates or writes files when the others are done keeps them waiting in a job that is all right.
+constexpr std::chrono::seconds kFinalizePatience(30);
+
+// Whether a communicator has failed: then peers may be gone, and MPI_Finalize, which waits for all, may never return. A
+// fact of the process, as MPI itself is.
+std::atomic<bool>& WorldFailed() {
+  static std::atomic<bool> failed{false};
+  return failed;
+}
+
+// The process that has initialised MPI, and finalises it. One forked from it does not.
+std::atomic<int>& OwnerOfMpi() {
+  static std::atomic<int> process{0};
+  return process;
+}
+
+// Of a world that has failed: whether all ranks have come to the end of it, and so to MPI_Finalize.
+bool AllAreThere() {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  return MPI_Ibarrier(MPI_COMM_WORLD, &request) == MPI_SUCCESS &&
+         AwaitRequest(&request, nullptr, kLastBarrier, "MPI_Ibarrier").ok();
+}
+
+void Finalize() {
+  if (getpid() != OwnerOfMpi()) return;
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized || LiveMpiLinks() > 0)
+    return;  // a communicator that was never destroyed may still use MPI in its thread
+  if (WorldFailed() && !AllAreThere()) {
+    RemoveMpiFiles();
+    return;
+  }
+  const MpiWait wait("MPI_Finalize", kFinalizePatience);
+  MPI_Finalize();
+}
+
+}  // namespace
+
+void MarkMpiFailed() { WorldFailed() = true; }
+
+absl::Status AwaitRequest(MPI_Request* request, std::shared_ptr<void> memory, absl::Duration limit, const char* call) {
+  const absl::Duration end = SteadyNow() + limit;
+  for (int complete = 0; !complete;) {
+    RETURN_IF_ERROR(MpiStatus(MPI_Test(request, &complete, MPI_STATUS_IGNORE), call));
+    if (complete) break;
+    if (SteadyNow() >= end) {
+      KeepUntilDone(*request, std::move(memory));
+      return ErrorStream(absl::StatusCode::kDeadlineExceeded)
+             << call << ": not all ranks have come to create their communicator within " << absl::FormatDuration(limit);
+    }
+    absl::SleepFor(absl::Microseconds(100));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InitializeMpi() {
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  int finalized = 0, initialized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized) return FailedPrecondition() << "MPI is finalised already";
+  if (OwnerOfMpi() != 0 && OwnerOfMpi() != getpid()) {
+    return FailedPrecondition() << "this process (" << getpid() << ") was forked from process " << OwnerOfMpi()
+                                << ", which is a rank of MPI; a forked process is none";
+  }
+  MPI_Initialized(&initialized);
+  if (initialized) return absl::OkStatus();
+  const MpiWait wait("MPI_Init", kInitPatience);
+  int provided = 0;
+  RETURN_IF_ERROR(MpiStatus(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread"));
+  OwnerOfMpi() = getpid();
+  AtProcessEnd(Finalize);
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep

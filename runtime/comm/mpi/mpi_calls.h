@@ -1,0 +1,43 @@
+// What all that use MPI share: its beginning and end in this process, and collectives that do not wait for ever. The
+// process' facts, as MPI itself is; any thread.
+
+#pragma once
+
+#include <mpi.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/status.h"
+#include "runtime/comm/mpi/mpi_failed.h"
+#include "runtime/comm/mpi/mpi_links.h"
+
+namespace lockstep {
+
+// Initialises MPI if nobody has, and then finalises it when the process exits.
+absl::Status InitializeMpi();
+
+// Waits for a nonblocking collective. `memory`, which it uses, lives on for as long as it is under way.
+absl::Status AwaitRequest(MPI_Request* request, std::shared_ptr<void> memory, absl::Duration limit, const char* call);
+
+// Every rank's T, by rank.
+template <typename T>
+absl::StatusOr<std::vector<T>> GatherFacts(MPI_Comm comm, int size, const T& mine, absl::Duration limit) {
+  struct Facts {
+    T mine;
+    std::vector<T> all;
+  };
+  auto facts = std::make_shared<Facts>(Facts{mine, std::vector<T>(size)});
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code =
+      MPI_Iallgather(&facts->mine, sizeof(T), MPI_BYTE, facts->all.data(), sizeof(T), MPI_BYTE, comm, &request);
+  RETURN_IF_ERROR(MpiStatus(code, "MPI_Iallgather"));
+  RETURN_IF_ERROR(AwaitRequest(&request, facts, limit, "MPI_Iallgather"));
+  return std::move(facts->all);
+}
+
+}  // namespace lockstep

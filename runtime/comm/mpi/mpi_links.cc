@@ -1,0 +1,195 @@
+#include "runtime/comm/mpi/mpi_links.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "core/status.h"
+#include "runtime/comm/network/notice_message.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kMpiNoticeTag = 32000;
+constexpr int kTags = 1 << 15;  // of one channel
+constexpr absl::Duration kShortestNap = absl::Microseconds(50);
+constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
+
+// Of the process, as MPI itself is.
+std::atomic<int>& LiveLinks() {
+  static std::atomic<int> count{0};
+  return count;
+}
+
+// Transfers that were given up before MPI was done with them, and the memory that it may still read or write. Of the
+// process, as MPI itself is, and never destroyed: at the end of a failed job MPI may never be done.
+class GivenUp {
+ public:
+  static GivenUp& Get() {
+    static GivenUp& given_up = *new GivenUp;
+    return given_up;
+  }
+  void Add(MPI_Request request, std::shared_ptr<void> memory) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    transfers_.emplace_back(request, std::move(memory));
+  }
+  // Frees what MPI is done with. While MPI is there.
+  void Sweep() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(transfers_, [](auto& transfer) {
+      int complete = 0;
+      return MPI_Test(&transfer.first, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete;
+    });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<MPI_Request, std::shared_ptr<void>>> transfers_;
+};
+
+class MpiRequest final : public LinkRequest {
+ public:
+  MpiRequest(MPI_Request request, MessageBuffer buffer, bool receives)
+      : request_(request), buffer_(std::move(buffer)), receives_(receives) {}
+  ~MpiRequest() override {
+    if (request_ == MPI_REQUEST_NULL) return;
+    if (receives_) MPI_Cancel(&request_);
+    GivenUp::Get().Add(request_, std::move(buffer_));
+  }
+
+  absl::StatusOr<bool> Test() override {
+    int complete = 0, bytes = 0, error = MPI_SUCCESS;
+    MPI_Status status;
+    const int code = MPI_Test(&request_, &complete, &status);
+    if (code != MPI_SUCCESS) MPI_Error_class(code, &error);
+    if (receives_ && error == MPI_ERR_TRUNCATE) return WrongSize() << "a longer one";
+    RETURN_IF_ERROR(MpiStatus(code, "MPI_Test"));
+    if (!complete || !receives_) return complete != 0;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (static_cast<size_t>(bytes) != buffer_->size()) return WrongSize() << "one of " << bytes;
+    return true;
+  }
+
+ private:
+  ErrorStream WrongSize() const {
+    return ErrorStream(absl::StatusCode::kOutOfRange)
+           << "a message of " << buffer_->size() << " bytes was expected, and what has come is ";
+  }
+
+  MPI_Request request_;
+  MessageBuffer buffer_;
+  const bool receives_;
+};
+
+class MpiLinks final : public Links {
+ public:
+  // `ranks`: the numbers in `comm` of the ranks.
+  MpiLinks(MPI_Comm comm, std::vector<int> ranks, uint32_t channel, std::vector<int> group_begins)
+      : comm_(comm), ranks_(std::move(ranks)), channel_(channel), group_begins_(std::move(group_begins)) {
+    ++LiveLinks();
+  }
+  ~MpiLinks() override {
+    GivenUp::Get().Sweep();
+    --LiveLinks();
+  }
+
+  absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, MessageBuffer buffer) override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int code = MPI_Isend(buffer->data(), static_cast<int>(buffer->size()), MPI_BYTE, ranks_[to_rank], TagOf(tag),
+                               comm_, &request);
+    RETURN_IF_ERROR(MpiStatus(code, "MPI_Isend"));
+    return std::make_unique<MpiRequest>(request, std::move(buffer), false);
+  }
+
+  absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, MessageBuffer buffer) override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int code = MPI_Irecv(buffer->data(), static_cast<int>(buffer->size()), MPI_BYTE, ranks_[from_rank],
+                               TagOf(tag), comm_, &request);
+    RETURN_IF_ERROR(MpiStatus(code, "MPI_Irecv"));
+    return std::make_unique<MpiRequest>(request, std::move(buffer), true);
+  }
+
+  // MPI moves data when it is asked whether it has, and cannot say when to ask again.
+  void Progress(absl::Duration limit) override {
+    if (limit <= absl::ZeroDuration()) {
+      nap_ = kShortestNap;
+      return;
+    }
+    absl::SleepFor(std::min(limit, nap_));
+    nap_ = std::min(nap_ * 2, kLongestNap);
+  }
+  absl::Status Lost(int) const override { return absl::OkStatus(); }
+
+  void SendNotice(int to_rank, const Notice& notice) override {
+    (void)Send(to_rank, kMpiNoticeTag, NoticeMessage::Of(notice));  // and given up: nobody waits for it
+  }
+
+  std::optional<Notice> PollNotice() override {
+    int there = 0;
+    MPI_Message handle;
+    MPI_Status status;
+    if (MPI_Improbe(MPI_ANY_SOURCE, TagOf(kMpiNoticeTag), comm_, &there, &handle, &status) != MPI_SUCCESS || !there) {
+      GivenUp::Get().Sweep();
+      return std::nullopt;
+    }
+    NoticeMessage message;
+    if (MPI_Mrecv(&message, sizeof(message), MPI_BYTE, &handle, &status) != MPI_SUCCESS) return std::nullopt;
+    return message.From(static_cast<int>(std::find(ranks_.begin(), ranks_.end(), status.MPI_SOURCE) - ranks_.begin()));
+  }
+
+  absl::StatusOr<std::unique_ptr<Links>> Among(const std::vector<int>& ranks, uint32_t channel,
+                                               std::vector<int> group_begins) const override {
+    int* largest = nullptr;  // the largest tag that MPI takes
+    int known = 0;
+    RETURN_IF_ERROR(MpiStatus(MPI_Comm_get_attr(comm_, MPI_TAG_UB, &largest, &known), "MPI_Comm_get_attr"));
+    if (!known || channel > static_cast<uint32_t>(*largest - kTags) / kTags) {
+      return ErrorStream(absl::StatusCode::kResourceExhausted)
+             << "MPI's tags (at most " << (known ? *largest : 0) << ") do not suffice for communicator number "
+             << channel << " that is split from another";
+    }
+    std::vector<int> in_comm;
+    for (int each : ranks) in_comm.push_back(ranks_[each]);
+    return std::make_unique<MpiLinks>(comm_, std::move(in_comm), channel, std::move(group_begins));
+  }
+
+  const std::vector<int>& group_begins() const override { return group_begins_; }
+
+ private:
+  int TagOf(int tag) const { return static_cast<int>(channel_) * kTags + tag; }
+
+  const MPI_Comm comm_;
+  const std::vector<int> ranks_;
+  const uint32_t channel_;
+  const std::vector<int> group_begins_;
+  absl::Duration nap_ = kShortestNap;  // grows, or many ranks on few cores would only wake up and look
+};
+
+}  // namespace
+
+absl::Status MpiStatus(int code, const char* call) {
+  if (code == MPI_SUCCESS) return absl::OkStatus();
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return ErrorStream(absl::StatusCode::kUnavailable) << call << ": " << text;
+}
+
+void KeepUntilDone(MPI_Request request, std::shared_ptr<void> memory) {
+  GivenUp::Get().Add(request, std::move(memory));
+}
+
+std::unique_ptr<Links> CreateMpiLinks(MPI_Comm comm, std::vector<int> group_begins) {
+  int size = 0;
+  MPI_Comm_size(comm, &size);
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return std::make_unique<MpiLinks>(comm, std::move(ranks), 0, std::move(group_begins));
+}
+
+int LiveMpiLinks() { return LiveLinks().load(); }
+
+}  // namespace lockstep

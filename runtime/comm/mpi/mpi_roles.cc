@@ -1,0 +1,126 @@
+#include "runtime/comm/mpi/mpi_roles.h"
+
+#include <mpi.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "core/status.h"
+#include "runtime/comm/mpi/mpi_calls.h"
+#include "runtime/comm/mpi/mpi_world.h"
+#include "runtime/process/process.h"
+
+namespace lockstep {
+namespace {
+
+constexpr char kWorkers[] = "LOCKSTEP_WORKERS", kServers[] = "LOCKSTEP_SERVERS";
+
+// What this process knows of its job, once it has joined. Facts of the process, as MPI itself is.
+struct Job {
+  std::mutex mutex;
+  bool has_joined = false;
+  MPI_Comm workers = MPI_COMM_WORLD;
+  std::unique_ptr<ServersOfJob> servers;
+};
+Job& ThisJob() {
+  static Job* const job = new Job;  // used by what runs when the process exits
+  return *job;
+}
+
+absl::StatusOr<std::optional<int>> Count(const char* variable) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr) return std::nullopt;
+  int count = 0;
+  const std::string_view digits = text;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
+  if (digits.empty() || error != std::errc() || end != digits.data() + digits.size() || count < 0)
+    return InvalidArgument() << "the environment's " << variable << " is '" << text << "', expected a number";
+  return count;
+}
+
+// A rank as the others see it.
+struct RankInJob {
+  uint8_t is_server = 0;
+  ServerFacts facts;
+};
+
+// Joins the ranks of the job; returns this one's number among all.
+absl::StatusOr<int> Join(Job& job, const RoleCounts& roles, const RankInJob& mine, absl::Duration limit) {
+  int rank = 0, size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (roles.workers + roles.servers != size) {
+    return FailedPrecondition() << kWorkers << "=" << roles.workers << " and " << kServers << "=" << roles.servers
+                                << " are " << roles.workers + roles.servers << " ranks, and the MPI job has " << size;
+  }
+  ASSIGN_OR_RETURN(const std::vector<RankInJob> all, GatherFacts(MPI_COMM_WORLD, size, mine, limit));
+  for (int r = 0; r < size; ++r) {
+    if (all[static_cast<size_t>(r)].is_server == (r >= roles.workers)) continue;
+    return FailedPrecondition() << "rank " << r << " on host " << all[static_cast<size_t>(r)].facts.host << " is a "
+                                << (r >= roles.workers ? "worker" : "server") << ", but with " << kWorkers << "="
+                                << roles.workers << " and " << kServers << "=" << roles.servers << " ranks from "
+                                << roles.workers << " on are servers: mpirun -n " << roles.workers << " PROGRAM : -n "
+                                << roles.servers << " python -m lockstep serve";
+  }
+  MPI_Comm of_role = MPI_COMM_NULL;
+  RETURN_IF_ERROR(MpiStatus(MPI_Comm_split(MPI_COMM_WORLD, mine.is_server, rank, &of_role), "MPI_Comm_split"));
+  RETURN_IF_ERROR(MpiStatus(MPI_Comm_set_errhandler(of_role, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
+  job.workers = of_role;
+  job.servers = std::make_unique<ServersOfJob>();
+  job.servers->worker = rank;
+  job.servers->workers = roles.workers;
+  for (int r = roles.workers; r < size; ++r) job.servers->servers.push_back(all[static_cast<size_t>(r)].facts);
+  job.has_joined = true;
+  return rank;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<RoleCounts>> RolesOfEnvironment() {
+  ASSIGN_OR_RETURN(const std::optional<int> servers, Count(kServers));
+  if (!servers || *servers == 0) return std::nullopt;
+  ASSIGN_OR_RETURN(const std::optional<int> workers, Count(kWorkers));
+  if (!workers || *workers == 0) {
+    return InvalidArgument() << "the environment has " << kServers << "=" << *servers << " and "
+                             << (workers ? std::string(kWorkers) + "=0" : std::string("no ") + kWorkers)
+                             << ", expected the number of workers there";
+  }
+  return RoleCounts{*workers, *servers};
+}
+
+absl::StatusOr<MPI_Comm> WorldOfWorkers(absl::Duration limit) {
+  Job& job = ThisJob();
+  const std::lock_guard<std::mutex> lock(job.mutex);
+  if (job.has_joined) return job.workers;
+  ASSIGN_OR_RETURN(const std::optional<RoleCounts> roles, RolesOfEnvironment());
+  if (!roles) return MPI_COMM_WORLD;
+  RankInJob mine;
+  CopyText(HostName(), mine.facts.host, sizeof(mine.facts.host));
+  RETURN_IF_ERROR(Join(job, *roles, mine, limit).status());
+  return job.workers;
+}
+
+absl::StatusOr<int> JoinMpiAsServer(const ServerFacts& facts, absl::Duration limit) {
+  ASSIGN_OR_RETURN(const std::optional<RoleCounts> roles, RolesOfEnvironment());
+  if (!roles) {
+    return FailedPrecondition() << "a server is a rank of a job whose environment has " << kWorkers << " and "
+                                << kServers << "; `lockstep launch -n N -s S` starts one";
+  }
+  RETURN_IF_ERROR(InitializeMpi());
+  Job& job = ThisJob();
+  const std::lock_guard<std::mutex> lock(job.mutex);
+  ASSIGN_OR_RETURN(const int rank, Join(job, *roles, {.is_server = 1, .facts = facts}, limit));
+  return rank - roles->workers;
+}
+
+const ServersOfJob* FindServersOfJob() {
+  Job& job = ThisJob();
+  const std::lock_guard<std::mutex> lock(job.mutex);
+  return job.servers.get();
+}
+
+}  // namespace lockstep

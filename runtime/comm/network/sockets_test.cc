@@ -1,0 +1,193 @@
+// Connections between ranks that are threads of this process, by its loopback interface.
+
+#include "runtime/comm/network/sockets.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/process/clock.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+SocketPlace::Address V4(const char* text, int prefix = 24, bool is_loopback = false) {
+  SocketPlace::Address address;
+  inet_pton(AF_INET, text, address.bytes);
+  address.prefix_bits = static_cast<uint8_t>(prefix);
+  address.is_loopback = is_loopback;
+  return address;
+}
+
+SocketPlace PlaceOf(std::vector<SocketPlace::Address> addresses) {
+  SocketPlace place;
+  place.count = static_cast<uint16_t>(addresses.size());
+  std::copy(addresses.begin(), addresses.end(), place.addresses);
+  return place;
+}
+
+std::string BytesText(const SocketPlace::Address& address) {
+  char text[INET6_ADDRSTRLEN];
+  return inet_ntop(address.is_v6 ? AF_INET6 : AF_INET, address.bytes, text, sizeof(text));
+}
+
+std::shared_ptr<SocketListener> Listener() {
+  auto listener = SocketListener::Create("lo");
+  EXPECT_TRUE(listener.ok()) << listener.status();
+  return *std::move(listener);
+}
+
+// Lets `connecting` go on, and the listener answer, until it is there or has failed.
+absl::Status Finish(Connecting& connecting, SocketListener* listener) {
+  const absl::Duration end = SteadyNow() + absl::Seconds(10);
+  while (SteadyNow() < end) {
+    const absl::StatusOr<bool> is_there = connecting.Step();
+    if (!is_there.ok()) return is_there.status();
+    if (*is_there) return absl::OkStatus();
+    if (listener != nullptr) listener->Accept();
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return absl::DeadlineExceededError("the connection is neither there nor refused");
+}
+
+// A connection of `channel` from rank 7 to the listener.
+absl::StatusOr<Descriptor> ConnectTo(SocketListener& listener, uint32_t channel = 0) {
+  const SocketPlace& place = listener.place();
+  Connecting connecting(WaysTo(place, place), place, {.nonce = place.nonce, .channel = channel, .from = 7});
+  if (const absl::Status status = Finish(connecting, &listener); !status.ok()) return status;
+  return connecting.Release();
+}
+
+bool IsReadable(int descriptor, int milliseconds = 2000) {
+  pollfd look{.fd = descriptor, .events = POLLIN, .revents = 0};
+  return poll(&look, 1, milliseconds) == 1;
+}
+
+TEST(WaysTo, NetworksThatBothHaveComeFirstAndLoopbackLast) {
+  const SocketPlace here = PlaceOf({V4("192.168.3.4"), V4("10.1.2.3", 16), V4("127.0.0.1", 8, true)});
+  const SocketPlace peer = PlaceOf({V4("127.0.0.1", 8, true), V4("172.17.0.1"), V4("10.1.9.9", 16), V4("192.168.4.4")});
+  std::vector<std::string> ways;
+  for (const SocketPlace::Address& way : WaysTo(here, peer)) ways.push_back(BytesText(way));
+  EXPECT_EQ(ways, (std::vector<std::string>{"10.1.9.9", "172.17.0.1", "192.168.4.4", "127.0.0.1"}));
+}
+
+// Of 20 bits the last four are of the third byte; and the same bits of the other family are another network.
+TEST(WaysTo, NetworksMayEndWithinAByte) {
+  const SocketPlace here = PlaceOf({V4("10.1.17.3", 20)});
+  SocketPlace::Address v6 = V4("10.1.17.9", 20);
+  v6.is_v6 = 1;
+  const SocketPlace peer = PlaceOf({v6, V4("10.1.32.1", 20), V4("10.1.30.1", 20)});
+  const std::vector<SocketPlace::Address> ways = WaysTo(here, peer);
+  ASSERT_EQ(ways.size(), 3u);
+  EXPECT_EQ(BytesText(ways[0]), "10.1.30.1");
+  EXPECT_TRUE(ways[1].is_v6);
+  EXPECT_EQ(BytesText(ways[2]), "10.1.32.1");
+}
+
+TEST(SocketListener, NamesTheInterfacesItMayUse) {
+  const SocketPlace place = Listener()->place();
+  ASSERT_GE(place.count, 1);
+  for (int i = 0; i < place.count; ++i) EXPECT_TRUE(place.addresses[i].is_loopback);
+  EXPECT_TRUE(SocketListener::Create("nothing,l").ok()) << "the begin of a name is enough";
+  const absl::Status none = SocketListener::Create("nothing").status();
+  EXPECT_THAT(std::string(none.message()), HasSubstr("no network interface that LOCKSTEP_INTERFACE=nothing names"));
+}
+
+TEST(SocketListener, GivesEachChannelItsConnections) {
+  const auto listener = Listener();
+  const int event = listener->Open(3);
+  EXPECT_FALSE(IsReadable(event, 0));
+  const absl::StatusOr<Descriptor> to_three = ConnectTo(*listener, 3), early = ConnectTo(*listener, 4);
+  ASSERT_TRUE(to_three.ok()) << to_three.status();
+  ASSERT_TRUE(early.ok()) << early.status();
+  EXPECT_TRUE(IsReadable(event));
+  const auto arrivals = listener->Take(3);
+  ASSERT_EQ(arrivals.size(), 1u);
+  EXPECT_EQ(arrivals[0].from, 7);
+  EXPECT_FALSE(IsReadable(event, 0));
+
+  ASSERT_EQ(write(to_three->get(), "x", 1), 1);
+  char byte = 0;
+  ASSERT_TRUE(IsReadable(arrivals[0].connection.get()));
+  EXPECT_EQ(read(arrivals[0].connection.get(), &byte, 1), 1);
+  EXPECT_EQ(byte, 'x');
+
+  EXPECT_TRUE(IsReadable(listener->Open(4))) << "what came before the channel was opened";
+  EXPECT_EQ(listener->Take(4).size(), 1u);
+}
+
+TEST(Connecting, RefusesAnswersOfSomebodyElse) {
+  const auto other = Listener();
+  SocketPlace wanted = other->place();
+  wanted.nonce += 1;  // of a rank that is gone, or on another machine with that address
+  Connecting connecting(WaysTo(wanted, wanted), wanted, {.nonce = wanted.nonce, .channel = 0, .from = 0});
+  const std::string message(Finish(connecting, other.get()).message());
+  EXPECT_THAT(message, HasSubstr("cannot be reached: 127.0.0.1 port " + std::to_string(wanted.port)));
+  EXPECT_THAT(message, HasSubstr("somebody else"));
+  EXPECT_TRUE(other->Take(0).empty());
+}
+
+TEST(Connecting, TriesOneWayAfterTheOther) {
+  const auto listener = Listener();
+  SocketPlace place = listener->place();
+  const SocketPlace::Address good = place.addresses[0];
+  // Nobody has the second: the documentation's network (RFC 5737).
+  const std::vector<SocketPlace::Address> ways = {V4("127.1.2.3"), good};
+  place.port = listener->place().port;
+  const SocketPlace refused = [&] {
+    SocketPlace none = place;
+    none.port = 1;
+    return none;
+  }();
+  Connecting lost(ways, refused, {.nonce = place.nonce, .channel = 0, .from = 0});
+  const std::string message(Finish(lost, nullptr).message());
+  EXPECT_THAT(message, HasSubstr("127.1.2.3 port 1: Connection refused; " + BytesText(good) + " port 1: "));
+  Connecting found(ways, place, {.nonce = place.nonce, .channel = 0, .from = 0});
+  EXPECT_TRUE(Finish(found, listener.get()).ok());
+}
+
+TEST(Connecting, GivesUpAWayThatDoesNotAnswer) {
+  const auto listener = Listener();
+  const SocketPlace place = listener->place();
+  Connecting connecting(WaysTo(place, place), place, {.nonce = place.nonce, .channel = 0, .from = 0});
+  const absl::Duration begin = SteadyNow();
+  const std::string message(Finish(connecting, nullptr).message());  // the kernel connects, nobody accepts
+  EXPECT_THAT(message, HasSubstr("no answer"));
+  EXPECT_LT(SteadyNow() - begin, absl::Seconds(9));
+}
+
+TEST(SocketListener, IgnoresWhoSaysSomethingElseOrNothing) {
+  const auto listener = Listener();
+  listener->Open(0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(listener->place().port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::vector<Descriptor> strangers;
+  for (const char* greeting : {"GET / HTTP/1.1\r\n\r\n", "", "x"}) {
+    strangers.emplace_back(socket(AF_INET, SOCK_STREAM, 0));
+    ASSERT_EQ(connect(strangers.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(write(strangers.back().get(), greeting, std::strlen(greeting)),
+              static_cast<ssize_t>(std::strlen(greeting)));
+  }
+  EXPECT_TRUE(ConnectTo(*listener).ok());
+  EXPECT_EQ(listener->Take(0).size(), 1u);
+  EXPECT_TRUE(IsReadable(strangers[0].get())) << "it is told by a closed connection";
+  // Who has said nothing or not all of it after some seconds, says it no more.
+  for (const size_t silent : {1, 2}) {
+    for (int i = 0; i < 200 && !IsReadable(strangers[silent].get(), 50); ++i) listener->Accept();
+    EXPECT_TRUE(IsReadable(strangers[silent].get(), 0)) << silent;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,155 @@
+#include "runtime/comm/transfer/halving_transfer.h"
+
+#include <cstring>
+
+#include "core/status.h"
+
+namespace lockstep {
+
+// Of the first 2 (groups - p) groups the odd ones take part for the even ones before them, too.
+void HalvingTransfer::PlanTurns() {
+  const int groups = context_.notices.groups();
+  power_ = PowerOfTwoBelow(groups);
+  const int pairs = groups - power_;
+  const Range all{0, chunk_.count};
+  if (here_ < 2 * pairs && here_ % 2 == 0) {
+    turns_.push_back({.with = here_ + 1, .stage = Stage::kPartial, .send = all});
+    turns_.push_back({.with = here_ + 1, .stage = Stage::kResult, .receive = all});
+    return;
+  }
+  const bool stands_in = here_ < 2 * pairs;
+  if (stands_in) turns_.push_back({.with = here_ - 1, .stage = Stage::kPartial, .receive = all});
+  PlanSwaps(stands_in ? here_ / 2 : here_ - pairs, pairs);
+  if (stands_in) turns_.push_back({.with = here_ - 1, .stage = Stage::kResult, .send = all});
+}
+
+// `place`: this group's among those that take part, of which the first `pairs` stand in for another.
+void HalvingTransfer::PlanSwaps(int place, int pairs) {
+  const auto group_at = [&](int p) { return p < pairs ? 2 * p + 1 : p + pairs; };
+  own_ = PartsOf(place, place + 1);
+  std::vector<Turn> results;  // in the other order
+  for (int distance = power_ / 2; distance > 0; distance /= 2) {
+    const int other = place ^ distance, with = group_at(other);
+    const int mine = place / distance * distance,
+              theirs = other / distance * distance;  // the first parts that are left
+    const Range keep = PartsOf(mine, mine + distance), give = PartsOf(theirs, theirs + distance);
+    turns_.push_back({.with = with, .stage = Stage::kPartial, .send = give, .receive = keep});
+    results.push_back({.with = with, .stage = Stage::kResult, .send = keep, .receive = give});
+  }
+  for (auto turn = results.rbegin(); turn != results.rend(); ++turn) turns_.push_back(std::move(*turn));
+}
+
+HalvingTransfer::Range HalvingTransfer::PartsOf(int begin, int end) const {
+  return {chunk_.count * begin / power_, chunk_.count * end / power_};
+}
+
+absl::Status HalvingTransfer::Begin() {
+  PlanTurns();
+  partial_ = std::make_shared<MessageBytes>(partial_bytes());
+  result_ = std::make_shared<MessageBytes>(result_bytes());
+  const size_t partial_width = partial_bytes() / static_cast<size_t>(chunk_.count);
+  for (Turn& turn : turns_) {
+    if (turn.receive.count() == 0) continue;
+    const size_t width = turn.stage == Stage::kPartial ? partial_width : SizeOf(dtype());
+    turn.incoming = std::make_shared<MessageBytes>(static_cast<size_t>(turn.receive.count()) * width);
+    ASSIGN_OR_RETURN(turn.request, Receive(turn.with, turn.stage, turn.incoming));
+  }
+  RETURN_IF_ERROR(ReduceGroup());
+  return Advance().status();
+}
+
+absl::Status HalvingTransfer::ReduceGroup() {
+  std::vector<const std::byte*> inputs;
+  ChunkInputs(context_.operands, chunk_, &inputs);
+  RETURN_IF_ERROR(context_.group.BeginWork());
+  Reduce({.kind = kind(),
+          .dtype = dtype(),
+          .count = chunk_.count,
+          .world_size = context_.operands.world_size,
+          .inputs = inputs,
+          .partial = partial_->data()});
+  context_.group.EndWork();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> HalvingTransfer::Step() {
+  ASSIGN_OR_RETURN(bool progress, Advance());
+  if (turn_ < turns_.size()) return progress;
+  ASSIGN_OR_RETURN(done_, AllSent());
+  return progress || done_;
+}
+
+absl::StatusOr<bool> HalvingTransfer::Advance() {
+  bool progress = false;
+  while (turn_ < turns_.size()) {
+    Turn& turn = turns_[turn_];
+    if (!has_begun_) {
+      if (turn.stage == Stage::kResult && !has_result_) RETURN_IF_ERROR(FinishOwnPart());
+      RETURN_IF_ERROR(SendOf(turn));
+      has_begun_ = true;
+    }
+    if (turn.request != nullptr) {
+      ASSIGN_OR_RETURN(const bool here, turn.request->Test());
+      if (!here) return progress;
+      turn.request.reset();
+      RETURN_IF_ERROR(Take(turn));
+      turn.incoming.reset();
+    }
+    ++turn_;
+    has_begun_ = false;
+    progress = true;
+  }
+  if (progress) RETURN_IF_ERROR(CopyToOutputs(result_->data()));
+  return progress;
+}
+
+absl::Status HalvingTransfer::SendOf(const Turn& turn) {
+  if (turn.send.count() == 0) return absl::OkStatus();
+  const MessageBytes& from = turn.stage == Stage::kPartial ? *partial_ : *result_;
+  const size_t width = from.size() / static_cast<size_t>(chunk_.count);
+  auto message = std::make_shared<MessageBytes>(static_cast<size_t>(turn.send.count()) * width);
+  std::memcpy(message->data(), from.data() + static_cast<size_t>(turn.send.begin) * width, message->size());
+  return Send(turn.with, turn.stage, std::move(message));
+}
+
+// What has come: partial results are added, the lower group's first; results are kept.
+absl::Status HalvingTransfer::Take(const Turn& turn) {
+  MessageBytes& to = turn.stage == Stage::kPartial ? *partial_ : *result_;
+  const size_t width = to.size() / static_cast<size_t>(chunk_.count);
+  std::byte* const at = to.data() + static_cast<size_t>(turn.receive.begin) * width;
+  if (turn.stage == Stage::kResult) {
+    std::memcpy(at, turn.incoming->data(), turn.incoming->size());
+    return absl::OkStatus();
+  }
+  const std::byte* const mine = at;
+  const std::byte* const theirs = turn.incoming->data();
+  const std::byte* const partials[] = {turn.with < here_ ? theirs : mine, turn.with < here_ ? mine : theirs};
+  Reduce({.kind = kind(),
+          .dtype = dtype(),
+          .count = turn.receive.count(),
+          .world_size = context_.operands.world_size,
+          .partial = at,
+          .partials = partials});
+  return absl::OkStatus();
+}
+
+absl::Status HalvingTransfer::FinishOwnPart() {
+  has_result_ = true;
+  if (own_.count() == 0) return absl::OkStatus();
+  const std::byte* const sum = partial_->data() + static_cast<size_t>(own_.begin) * (partial_->size() / chunk_.count);
+  std::byte* const result = result_->data() + static_cast<size_t>(own_.begin) * SizeOf(dtype());
+  Reduce({.kind = kind(),
+          .dtype = dtype(),
+          .count = own_.count(),
+          .world_size = context_.operands.world_size,
+          .outputs = {&result, 1},
+          .partials = {&sum, 1}});
+  return absl::OkStatus();
+}
+
+std::vector<int> HalvingTransfer::Missing() const {
+  if (turn_ < turns_.size() && turns_[turn_].request != nullptr) return {Carrier(turns_[turn_].with)};
+  return NotTaken();
+}
+
+}  // namespace lockstep

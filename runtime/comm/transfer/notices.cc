@@ -1,0 +1,95 @@
+#include "runtime/comm/transfer/notices.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "runtime/process/clock.h"
+
+namespace lockstep {
+namespace {
+
+constexpr absl::Duration kFlush = absl::Milliseconds(300);
+constexpr absl::Duration kAskAgain = absl::Milliseconds(50);
+constexpr absl::Duration kReporterTime = absl::Milliseconds(200);  // after which others tell in its place
+
+}  // namespace
+
+Notices::Notices(Group* group, Links* links) : group_(*group), links_(*links), begins_(links->group_begins()) {
+  begins_.push_back(group_.world_size());
+}
+
+int Notices::GroupOf(int rank) const {
+  return static_cast<int>(std::upper_bound(begins_.begin(), begins_.end(), rank) - begins_.begin()) - 1;
+}
+
+bool Notices::HasLeft(int rank) const { return std::find(left_.begin(), left_.end(), GroupOf(rank)) != left_.end(); }
+
+void Notices::TellOthers(const Links::Notice& notice) {
+  const int here = GroupOf(group_.world_rank());
+  for (int rank = 0; rank < group_.world_size(); ++rank) {
+    if (GroupOf(rank) != here && !HasLeft(rank)) links_.SendNotice(rank, notice);
+  }
+}
+
+void Notices::Take(const Links::Notice& notice) {
+  using Kind = Links::Notice::Kind;
+  switch (notice.kind) {
+    case Kind::kFailed:
+      if (group_.failure().ok()) {
+        (void)group_.Fail(notice.rank, notice.status);
+        group_.SayTold();  // by whoever tells us, as everybody
+      }
+      break;
+    case Kind::kLeft: left_.push_back(GroupOf(notice.from)); break;
+    case Kind::kQuestion:
+      links_.SendNotice(notice.from, {.kind = Kind::kAnswer, .rank = group_.waits_for(), .status = {}});
+      break;
+    case Kind::kAnswer:
+      inquiries_[notice.from].reply = {notice.rank < 0 ? Search::Reply::Kind::kBusy : Search::Reply::Kind::kWaits,
+                                       notice.rank};
+      break;
+  }
+}
+
+absl::Status Notices::Poll() {
+  while (std::optional<Links::Notice> notice = links_.PollNotice()) Take(*notice);
+  absl::Status failure = group_.failure();
+  if (failure.ok() || told_) return failure;
+  // Of a failure of the world's communicator that communicator's own notices tell. Its record may be read before the
+  // one of this communicator is written.
+  const Failure* record = group_.failure_here();
+  if (record == nullptr) return failure;
+  failed_since_ = std::min(failed_since_, SteadyNow());
+  if (record->told.load() != 0) {
+    told_ = true;
+  } else if (record->reporter == group_.world_rank() || SteadyNow() - failed_since_ >= kReporterTime) {
+    told_ = true;
+    TellOthers({.kind = Links::Notice::Kind::kFailed, .rank = record->culprit, .status = failure});
+    group_.SayTold();
+  }
+  return failure;
+}
+
+Search::Reply Notices::Ask(int rank, bool first) {
+  Inquiry& inquiry = inquiries_[rank];
+  if (first) inquiry.reply = {};
+  const absl::Duration now = SteadyNow();
+  if (first || now - inquiry.asked >= kAskAgain) {
+    inquiry.asked = now;
+    links_.SendNotice(rank, {.kind = Links::Notice::Kind::kQuestion, .status = {}});
+  }
+  return inquiry.reply;
+}
+
+void Notices::Leave(bool last_of_group) {
+  const bool failed = !Poll().ok();
+  if (!failed && last_of_group) TellOthers({.kind = Links::Notice::Kind::kLeft, .status = {}});
+  const absl::Duration end = SteadyNow() + (failed ? kFlush : absl::ZeroDuration());
+  do {
+    (void)Poll();  // lets the transport make progress
+    if (failed) absl::SleepFor(absl::Milliseconds(5));
+  } while (SteadyNow() < end);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,637 @@
+// The communicator of GPUs over NCCL, on the fake driver and the fake NCCL: the conformance suite, with operands on the
+// device, and what is particular to work that is queued.
+
+#include "runtime/cuda/nccl_communicator.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "bazel/num_cases.h"
+#include "core/check.h"
+#include "core/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/comm/conformance/cases.h"
+#include "runtime/comm/conformance/device.h"
+#include "runtime/comm/conformance/watchdog.h"
+#include "runtime/comm/in_process.h"
+#include "runtime/cuda/device.h"
+#include "runtime/cuda/search.h"
+#include "test/fake_cuda/load.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Pace = FakeDriver::Pace;
+
+std::string NcclName(Pace pace) { return pace == Pace::kRandom ? "Random" : "Lazy"; }
+
+const NcclApi& FakeApi() {
+  static const NcclApi* const api = [] {
+    auto found = FindNccl({.system = false, .python_folders = {}, .cuda_path = "./test/fake_cuda"});
+    LOCKSTEP_CHECK(found.ok()) << found.status();
+    return new NcclApi(*std::move(found));
+  }();
+  return *api;
+}
+
+// GPUs of the fakes. At their end nothing is left, and nothing was misused.
+class Gpus {
+ public:
+  Gpus(int count, Pace pace) : driver_(LoadFakeDriver({.gpus = count, .pace = pace})) {
+    (void)TheFakeNccl().TakeCalls();
+  }
+  ~Gpus() {
+    EXPECT_EQ(TheFakeNccl().live(), 0);
+    EXPECT_THAT(driver_.driver.misuse(), IsEmpty());
+    EXPECT_THAT(driver_.driver.leaks(), IsEmpty());
+  }
+  const LoadedFakeDriver& driver() const { return driver_; }
+
+ private:
+  const LoadedFakeDriver driver_;
+};
+
+using Rank = std::function<absl::Status(Communicator& host, CudaDevice& device)>;
+
+// Runs `rank` in a thread for each rank of a world, with its end and its GPU, and counts them.
+void ForEachNcclRank(const Gpus& gpus, int first_gpu, int ranks, const Communicator::Options& options,
+                     const std::string& test, const Rank& rank) {
+  SCOPED_TRACE(test + " on " + std::to_string(ranks) + " ranks");
+  auto world = CreateInProcess(ranks, options);
+  ASSERT_TRUE(world.ok()) << world.status();
+  std::atomic<int> ran{0};
+  std::vector<absl::Status> results(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  Watchdog watchdog;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r, host = std::move((*world)[static_cast<size_t>(r)])]() mutable {
+      watchdog.Begin(r, test);
+      absl::Status& result = results[static_cast<size_t>(r)];
+      const auto device = CudaDevice::Create(gpus.driver().api, first_gpu + r);
+      result = device.ok() ? rank(*host, **device) : device.status();
+      if (!result.ok()) host->Abort(result);
+      host.reset();
+      watchdog.End(r);
+      ++ran;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(ran, ranks);
+  for (int r = 0; r < ranks; ++r) {
+    EXPECT_TRUE(results[static_cast<size_t>(r)].ok()) << "rank " << r << ": " << results[static_cast<size_t>(r)];
+  }
+}
+
+void RunNcclConformance(const Gpus& gpus, int first_gpu, int ranks, const ConformanceCase& test) {
+  ForEachNcclRank(gpus, first_gpu, ranks, test.options, test.name,
+                  [&](Communicator& host, CudaDevice& device) -> absl::Status {
+                    ASSIGN_OR_RETURN(auto nccl, NcclCommunicator::Create(FakeApi(), host, device));
+                    const auto communicator = AsHostCommunicator(std::move(nccl), device);
+                    EXPECT_EQ(communicator->transport(), "nccl");
+                    EXPECT_EQ(communicator->size(), ranks);
+                    EXPECT_EQ(communicator->timeout(), test.options.timeout);
+                    const absl::Status status = test.run(*communicator);
+                    if (!status.ok()) communicator->Abort(status);
+                    return status;
+                  });
+}
+
+class NcclConformance : public ::testing::TestWithParam<std::tuple<Pace, int, ConformanceCase>> {};
+
+TEST_P(NcclConformance, AllRanksSucceed) {
+  const auto& [pace, ranks, test] = GetParam();
+  RunNcclConformance(Gpus(ranks, pace), 0, ranks, test);
+}
+
+std::vector<std::tuple<Pace, int, ConformanceCase>> NcclTable() {
+  std::vector<std::tuple<Pace, int, ConformanceCase>> table;
+  for (const auto& [pace, ranks] :
+       {std::pair(Pace::kRandom, 1), {Pace::kRandom, 2}, {Pace::kLazy, 2}, {Pace::kRandom, 3}}) {
+    if (!TestsEverything() && ranks == (pace == Pace::kRandom ? 2 : 3)) continue;
+    for (ConformanceCase& test : ComputingCases()) {
+      if (ranks >= test.min_ranks) table.emplace_back(pace, ranks, std::move(test));
+    }
+  }
+  return table;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, NcclConformance, ::testing::ValuesIn(NcclTable()), [](const auto& info) {
+  return NcclName(std::get<0>(info.param)) + std::to_string(std::get<1>(info.param)) + std::get<2>(info.param).name;
+});
+
+class Nccl : public ::testing::TestWithParam<Pace> {
+ protected:
+  void ForEachNcclRank(int ranks, const Communicator::Options& options, const Rank& rank) {
+    const Gpus gpus(ranks, GetParam());
+    cuda::ForEachNcclRank(gpus, 0, ranks, options, ::testing::UnitTest::GetInstance()->current_test_info()->name(),
+                          rank);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, Nccl, ::testing::Values(Pace::kRandom, Pace::kLazy),
+                         [](const auto& info) { return NcclName(info.param); });
+
+// The cases of the suite that wait, several of them at once.
+TEST_P(Nccl, WaitingCases) {
+  const auto lots = LotsOfWaitingWorlds();
+  EXPECT_GE(lots.size(), 3u);
+  for (const auto& lot : lots) {
+    const Gpus gpus(kDevicesOfLot, GetParam());
+    std::vector<std::thread> worlds;
+    for (const WaitingWorld& world : lot)
+      worlds.emplace_back(RunNcclConformance, std::cref(gpus), world.first_device, world.ranks, std::cref(world.test));
+    for (std::thread& world : worlds) world.join();
+  }
+}
+
+// --- What is queued -----------------------------------------------------------------------------------------------
+
+constexpr int64_t kNcclCount = 1000;
+constexpr size_t kNcclBytes = kNcclCount * sizeof(float);
+
+std::byte* BytesOfSum(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
+
+absl::StatusOr<Communicator::Ticket> StartNcclSum(Communicator& c, CudaDevice& device, std::byte* x,
+                                                  const std::string& label = "sum", int64_t count = kNcclCount) {
+  return c.StartAllReduce(x, x, count, DType::kF32, ReduceKind::kSum, {.label = label, .stream = device.stream()});
+}
+
+// Nothing is synchronized before the end. Each sum is that of what the stream had put there before, and each copy takes
+// what the sum has left: start and wait order both streams.
+TEST_P(Nccl, ManyAreQueuedAtOnce) {
+  ForEachNcclRank(3, {.timeout = absl::Seconds(60)}, [](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
+    std::vector<std::vector<float>> found(150, std::vector<float>(kNcclCount));
+    for (size_t i = 0; i < found.size(); ++i) {
+      std::vector<float> values(kNcclCount, static_cast<float>(i) + static_cast<float>(c->rank()));
+      RETURN_IF_ERROR(device.CopyToDevice(x->data(), BytesOfSum(values), kNcclBytes));
+      ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x->data()));
+      RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
+      EXPECT_FALSE(c->Wait(ticket, device.stream()).ok()) << "a second wait";
+      RETURN_IF_ERROR(device.CopyToHost(BytesOfSum(found[i]), x->data(), kNcclBytes));
+    }
+    RETURN_IF_ERROR(device.Synchronize());
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(found[i], std::vector<float>(kNcclCount, static_cast<float>(3 * i + 3))) << i;
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(Nccl, RefusesOtherStreams) {
+  ForEachNcclRank(2, {}, [](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
+    const Communicator::Call no_stream{.label = "x"};
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        c->StartAllReduce(x->data(), x->data(), 1, DType::kF32, ReduceKind::kSum, no_stream).status()));
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x->data()));
+    EXPECT_FALSE(c->Wait(ticket, nullptr).ok());
+    RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
+    return device.Synchronize();
+  });
+}
+
+// While a rank waits for its GPU, a peer that is in nothing aborts: the wait ends, with the peer's name.
+TEST_P(Nccl, AnAbortEndsWhatTheDeviceWaitsFor) {
+  std::atomic<bool> queued{false};
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
+    std::atomic<bool> go_on{false};
+    // The second rank's GPU does not come to the collective.
+    if (c->rank() == 1) {
+      RETURN_IF_ERROR(device.RunOnHost([&] {
+        while (!go_on) absl::SleepFor(absl::Milliseconds(1));
+        return absl::OkStatus();
+      }));
+    }
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x->data()));
+    RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
+    if (c->rank() == 0) {
+      queued = true;
+      const absl::Time begin = absl::Now();
+      const absl::Status status = device.Synchronize();
+      EXPECT_LT(absl::Now() - begin, absl::Seconds(30));
+      EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 on host"));
+      EXPECT_THAT(std::string(status.message()), HasSubstr("enough"));
+      EXPECT_EQ(c->Barrier("after"), status) << "the error stays";
+      EXPECT_EQ(StartNcclSum(*c, device, x->data()).status(), status);
+    } else {
+      while (!queued) absl::SleepFor(absl::Milliseconds(1));
+      absl::SleepFor(absl::Milliseconds(20));
+      c->Abort(absl::CancelledError("enough"));
+      go_on = true;
+      EXPECT_FALSE(device.Synchronize().ok());
+    }
+    return absl::OkStatus();
+  });
+}
+
+// A GPU that does not come to a collective within the timeout, while its host is alive in something else.
+TEST_P(Nccl, ALateGpuIsNamed) {
+  std::atomic<bool> go_on{false};
+  ForEachNcclRank(3, {.timeout = absl::Milliseconds(300)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
+    if (c->rank() == 1) {
+      RETURN_IF_ERROR(device.RunOnHost([&] {
+        while (!go_on) absl::SleepFor(absl::Milliseconds(1));
+        return absl::OkStatus();
+      }));
+    }
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x->data()));
+    RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
+    if (c->rank() == 1) {
+      while (c->CheckPeers().ok()) absl::SleepFor(absl::Milliseconds(1));
+      go_on = true;
+    }
+    const absl::Status status = device.Synchronize();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(" for rank 1 on host"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("a GPU that waits for its peers"));
+    return absl::OkStatus();
+  });
+}
+
+// In different waits: rank 0 for a collective to be launched, rank 1 for its GPU. Rank 2 is in none, or in one, too.
+TEST_P(Nccl, RanksThatAreLateApartSayTheSame) {
+  for (const int waiting : {1, 2}) {
+    std::atomic<int> started{0};
+    std::atomic<bool> go_on{false};
+    ForEachNcclRank(3, {.timeout = absl::Milliseconds(300)},
+                    [&](Communicator& host, CudaDevice& device) -> absl::Status {
+                      ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+                      ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
+                      absl::Status status;
+                      if (c->rank() == 0) {
+                        while (started < waiting) absl::SleepFor(absl::Milliseconds(1));
+                        TheFakeNccl().FailCall("launch", 1, ncclInProgress);
+                        status = StartNcclSum(*c, device, x->data()).status();
+                      } else if (c->rank() <= waiting) {
+                        RETURN_IF_ERROR(StartNcclSum(*c, device, x->data()).status());
+                        ++started;
+                        RETURN_IF_ERROR(device.RunOnHost([&] {
+                          while (!go_on) absl::SleepFor(absl::Milliseconds(1));
+                          return absl::OkStatus();
+                        }));
+                        status = device.Synchronize();
+                        go_on = true;
+                      } else {
+                        while ((status = c->CheckPeers()).ok()) absl::SleepFor(absl::Milliseconds(1));
+                      }
+                      EXPECT_TRUE(waiting == 1 ? absl::IsDeadlineExceeded(status) : absl::IsAborted(status)) << status;
+                      EXPECT_THAT(std::string(status.message()),
+                                  HasSubstr(waiting == 1 ? " for rank 2 on host" : "all ranks have waited for 300ms"));
+                      return absl::OkStatus();
+                    });
+  }
+}
+
+// Of a part's collective, in whose midst the world fails: NCCL's end of the world's communicator waits for that, too.
+TEST_P(Nccl, AnAbortOfTheWorldEndsWhatItsPartsWaitFor) {
+  std::atomic<bool> queued{false}, go_on{false};
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto part, c->Split(0, "part"));
+    ASSIGN_OR_RETURN(auto x, part->Allocate(kNcclBytes, "x"));
+    if (c->rank() == 1) {
+      RETURN_IF_ERROR(device.RunOnHost([&] {
+        while (!go_on) absl::SleepFor(absl::Milliseconds(1));
+        return absl::OkStatus();
+      }));
+    }
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*part, device, x->data()));
+    RETURN_IF_ERROR(part->Wait(ticket, device.stream()));
+    const absl::Time begin = absl::Now();
+    if (c->rank() == 0) {
+      queued = true;
+      EXPECT_THAT(std::string(device.Synchronize().message()), HasSubstr("enough"));
+      x.reset(), part.reset(), c.reset();
+      EXPECT_LT(absl::Now() - begin, absl::Seconds(8));
+    } else {
+      while (!queued) absl::SleepFor(absl::Milliseconds(1));
+      c->Abort(absl::CancelledError("enough"));
+      EXPECT_LT(absl::Now() - begin, absl::Seconds(8)) << "it takes a moment";
+      go_on = true;
+    }
+    return absl::OkStatus();
+  });
+}
+
+// Also where the failure is met by a call of the world's, and not by a wait for the GPU, which asks the part, too.
+TEST_P(Nccl, ACallThatFailsEndsWhatPartsWaitFor) {
+  std::atomic<bool> queued{false}, go_on{false};
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto part, c->Split(0, "part"));
+    ASSIGN_OR_RETURN(auto x, part->Allocate(kNcclBytes, "x"));
+    if (c->rank() == 1) {
+      RETURN_IF_ERROR(device.RunOnHost([&] {
+        while (!go_on) absl::SleepFor(absl::Milliseconds(1));
+        return absl::OkStatus();
+      }));
+    }
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*part, device, x->data()));
+    RETURN_IF_ERROR(part->Wait(ticket, device.stream()));
+    if (c->rank() == 0) {
+      queued = true;
+      EXPECT_THAT(std::string(c->Barrier("learns of it").message()), HasSubstr("enough"));
+      const absl::Time begin = absl::Now();
+      const auto state = [&] { return device.api().StreamQuery(device.stream()->handle()); };
+      while (state() == CUDA_ERROR_NOT_READY && absl::Now() - begin < absl::Seconds(8)) {
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+      EXPECT_EQ(state(), CUDA_SUCCESS);
+    } else {
+      while (!queued) absl::SleepFor(absl::Milliseconds(1));
+      c->Abort(absl::CancelledError("enough"));
+      go_on = true;
+    }
+    return absl::OkStatus();
+  });
+}
+
+// Where an error ends a call, its collective may still be about to use what the caller frees then.
+TEST_P(Nccl, OperandsAreKeptUntilAnAbortHasEnded) {
+  static std::atomic<bool> ends;
+  static std::atomic<int> freed;
+  ends = false;
+  NcclApi api = FakeApi();
+  api.CommAbort = [](ncclComm_t comm) {
+    while (!ends) absl::SleepFor(absl::Milliseconds(1));
+    return FakeApi().CommAbort(comm);
+  };
+  const Gpus gpus(1, GetParam());
+  static const DriverApi* driver;
+  driver = &gpus.driver().api;
+  DriverApi counts = *driver;
+  counts.MemFree = [](CUdeviceptr memory) {
+    ++freed;
+    return driver->MemFree(memory);
+  };
+  auto world = CreateInProcess(1, {});
+  ASSERT_TRUE(world.ok()) << world.status();
+  const auto device = *CudaDevice::Create(counts, 0);
+  auto c = *NcclCommunicator::Create(api, *(*world)[0], *device);
+  auto x = *device->Allocate(kNcclBytes, "x");
+  ASSERT_TRUE(device->Synchronize().ok());
+  c->Abort(absl::CancelledError("enough"));
+  freed = 0;
+  x.reset();
+  (void)device->Synchronize();
+  EXPECT_EQ(freed, 0);
+  ends = true;
+  while (TheFakeNccl().live() > 0) absl::SleepFor(absl::Milliseconds(1));
+  const absl::Time begin = absl::Now();
+  while (freed == 0 && absl::Now() - begin < absl::Seconds(30)) (void)device->Synchronize();
+  EXPECT_EQ(freed, 1);
+}
+
+// A sum that the device's stream captures; the caller's.
+absl::StatusOr<CUgraph> CaptureSum(NcclCommunicator& c, CudaDevice& device, std::byte* x) {
+  const DriverApi& api = device.api();
+  const CUstream stream = device.stream()->handle();
+  RETURN_IF_ERROR(api.Check(api.StreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "begin"));
+  ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(c, device, x));
+  RETURN_IF_ERROR(c.Wait(ticket, device.stream()));
+  CUgraph graph = nullptr;
+  RETURN_IF_ERROR(api.Check(api.StreamEndCapture(stream, &graph), "end"));
+  c.DropCaptured();
+  return graph;
+}
+
+// NCCL's end waits for graphs: those that the communicator knows are dropped first, whoever else holds them.
+TEST_P(Nccl, AGraphGoesBeforeItsCommunicator) {
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
+    const auto graph = std::make_shared<LaunchableGraph>(device);
+    c->AddGraph(graph);
+    ASSIGN_OR_RETURN(const CUgraph captured, CaptureSum(*c, device, x->data()));
+    RETURN_IF_ERROR(graph->Instantiate(captured));
+    EXPECT_EQ(device.api().GraphDestroy(captured), CUDA_SUCCESS);
+    RETURN_IF_ERROR(graph->Launch(device.stream()->handle()));
+    RETURN_IF_ERROR(device.Synchronize());
+    const absl::Time begin = absl::Now();
+    c.reset();
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(8));
+    EXPECT_THAT(std::string(graph->Launch(device.stream()->handle()).message()), HasSubstr("was dropped"));
+    return absl::OkStatus();
+  });
+}
+
+// Whichever thread aborts: it need not have used the GPU before.
+TEST_P(Nccl, AnotherThreadsAbortDropsTheGraph) {
+  std::atomic<int> captured_on{0};
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
+    const auto graph = std::make_shared<LaunchableGraph>(device);
+    c->AddGraph(graph);
+    ASSIGN_OR_RETURN(const CUgraph captured, CaptureSum(*c, device, x->data()));
+    RETURN_IF_ERROR(graph->Instantiate(captured));
+    EXPECT_EQ(device.api().GraphDestroy(captured), CUDA_SUCCESS);
+    ++captured_on;
+    while (captured_on < 2) absl::SleepFor(absl::Milliseconds(1));
+    std::thread([&] { c->Abort(absl::CancelledError("enough")); }).join();
+    EXPECT_THAT(std::string(graph->Launch(device.stream()->handle()).message()), HasSubstr("was dropped"));
+    // One that comes after the abort, too, which would wait for it for ever.
+    const auto late = std::make_shared<LaunchableGraph>(device);
+    c->AddGraph(late);
+    EXPECT_THAT(std::string(late->Launch(device.stream()->handle()).message()), HasSubstr("was dropped"));
+    return absl::OkStatus();
+  });
+}
+
+// A capture that fails with a collective in it: that is in flight no more, and the next one is as if it had not been.
+TEST(NcclCapture, WhatFailedInItIsForgotten) {
+  const LoadedFakeDriver driver = LoadFakeDriver({.gpus = 1});  // to which the failure is misuse
+  const auto world = CreateInProcess(1);
+  ASSERT_TRUE(world.ok()) << world.status();
+  {
+    const auto device = CudaDevice::Create(driver.api, 0);
+    ASSERT_TRUE(device.ok()) << device.status();
+    auto c = NcclCommunicator::Create(FakeApi(), *(*world)[0], **device);
+    ASSERT_TRUE(c.ok()) << c.status();
+    const auto x = (*device)->Allocate(kNcclBytes, "x");
+    ASSERT_TRUE(x.ok()) << x.status();
+    const CUstream stream = (*device)->stream()->handle();
+    ASSERT_EQ(driver.api.StreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    const auto captured = StartNcclSum(**c, **device, (*x)->data());
+    EXPECT_TRUE(captured.ok()) << captured.status();
+    CUgraph graph = nullptr;
+    EXPECT_NE(driver.api.StreamEndCapture(stream, &graph), CUDA_SUCCESS) << "nobody has waited for the sum";
+    (*c)->DropCaptured();
+    EXPECT_THAT(std::string((*c)->Wait(*captured, (*device)->stream()).message()), HasSubstr("is not in flight"));
+    const auto next = StartNcclSum(**c, **device, (*x)->data());
+    ASSERT_TRUE(next.ok()) << next.status();
+    EXPECT_TRUE((*c)->Wait(*next, (*device)->stream()).ok());
+    EXPECT_TRUE((*device)->Synchronize().ok());
+  }
+  EXPECT_TRUE((*world)[0]->Barrier("after").ok()) << "its end found a collective in flight";
+  EXPECT_THAT(driver.driver.leaks(), IsEmpty());
+}
+
+// What nobody can drop: after ten seconds the communicator's end goes on without NCCL's.
+TEST(NcclEnd, DoesNotWaitForEver) {
+  const Gpus gpus(1, Pace::kRandom);
+  testing::internal::CaptureStderr();
+  ForEachNcclRank(gpus, 0, 1, {}, "DoesNotWaitForEver", [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
+    ASSIGN_OR_RETURN(const CUgraph captured, CaptureSum(*c, device, x->data()));
+    const absl::Time begin = absl::Now();
+    c.reset();
+    EXPECT_GT(absl::Now() - begin, absl::Seconds(9));
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(60));
+    EXPECT_EQ(device.api().GraphDestroy(captured), CUDA_SUCCESS);
+    while (TheFakeNccl().live() > 0) absl::SleepFor(absl::Milliseconds(1));
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("ncclCommAbort has not ended after 10 s"));
+}
+
+// Nor each piece of memory for itself: a GPU that has been waited for in vain once is not waited for again.
+TEST(NcclEnd, WaitsOnceForAGpuThatIsStuck) {
+  const LoadedFakeDriver driver = LoadFakeDriver({.gpus = 1});
+  std::atomic<bool> go_on{false};
+  const auto world = CreateInProcess(1);
+  ASSERT_TRUE(world.ok()) << world.status();
+  const auto device = CudaDevice::Create(driver.api, 0);
+  ASSERT_TRUE(device.ok()) << device.status();
+  auto c = NcclCommunicator::Create(FakeApi(), *(*world)[0], **device);
+  ASSERT_TRUE(c.ok()) << c.status();
+  auto x = (*c)->Allocate(kNcclBytes, "x"), y = (*c)->Allocate(kNcclBytes, "y");
+  ASSERT_TRUE(x.ok() && y.ok());
+  const absl::Status queued = (*device)->RunOnHost([&] {
+    while (!go_on) absl::SleepFor(absl::Milliseconds(1));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(queued.ok()) << queued;
+  const absl::Time begin = absl::Now();
+  testing::internal::CaptureStderr();
+  x->reset(), y->reset();
+  EXPECT_GT(absl::Now() - begin, absl::Seconds(9));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("memory of a collective that does not end is kept"));
+  go_on = true;
+}
+
+TEST_P(Nccl, AnErrorOfNcclReachesAllRanks) {
+  std::atomic<int> queued{0};
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
+    RETURN_IF_ERROR(device.RunOnHost([&] {
+      while (queued < 2) absl::SleepFor(absl::Milliseconds(1));
+      absl::SleepFor(absl::Milliseconds(100));
+      return absl::OkStatus();
+    }));
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x->data()));
+    RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
+    if (++queued == 2) TheFakeNccl().SetAsyncError(ncclRemoteError);
+    const absl::Status status = device.Synchronize();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("gave up: NCCL: a collective that was in flight"));
+    return absl::OkStatus();
+  });
+  TheFakeNccl().SetAsyncError(ncclSuccess);
+}
+
+// What one rank cannot do all are told, before anything is queued.
+TEST_P(Nccl, ARankThatCannotJoinIsNamed) {
+  ForEachNcclRank(3, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    if (host.rank() == 0) TheFakeNccl().FailCall("ncclGetUniqueId", 1, ncclSystemError);
+    const absl::Status status = NcclCommunicator::Create(FakeApi(), host, device).status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("ncclGetUniqueId"));
+    RETURN_IF_ERROR(host.Barrier("failed"));
+    // Of whoever calls it first.
+    if (host.rank() == 0) TheFakeNccl().FailCall("ncclCommInitRankConfig", 1, ncclSystemError);
+    RETURN_IF_ERROR(host.Barrier("set"));
+    const absl::Status again = NcclCommunicator::Create(FakeApi(), host, device).status();
+    EXPECT_THAT(std::string(again.message()), HasSubstr("gave up: NCCL: ncclCommInitRankConfig"));
+    return absl::OkStatus();
+  });
+}
+
+// A rank that dies (here: gives up) while NCCL makes its communicator ends that on the others.
+TEST_P(Nccl, ARankThatFailsMeanwhileEndsTheStart) {
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    if (host.rank() == 1) {
+      RETURN_IF_ERROR(host.AllGatherBytes("", "making the stream of collectives").status());
+      RETURN_IF_ERROR(host.AllGatherBytes("", "the id of NCCL's communicator").status());
+      absl::SleepFor(absl::Milliseconds(20));
+      host.Abort(absl::CancelledError("no GPU any more"));
+      return absl::OkStatus();
+    }
+    const absl::Status status = NcclCommunicator::Create(FakeApi(), host, device).status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 on host"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no GPU any more"));
+    return absl::OkStatus();
+  });
+}
+
+// Peers wait for a collective: the GPU begins with those.
+TEST_P(Nccl, CollectivesComeBeforeKernels) {
+  const Gpus gpus(1, GetParam());
+  cuda::ForEachNcclRank(gpus, 0, 1, {}, "priorities", [](Communicator& host, CudaDevice& device) {
+    return NcclCommunicator::Create(FakeApi(), host, device).status();
+  });
+  EXPECT_THAT(gpus.driver().driver.calls(), Contains("cuStreamCreateWithPriority -1").Times(1));
+  EXPECT_THAT(gpus.driver().driver.calls(), Contains("cuStreamCreateWithPriority 0").Times(2));
+}
+
+// Memory of NCCL is registered, and where it is not to be had of the device.
+TEST_P(Nccl, MemoryIsRegisteredWhereThatIsSupported) {
+  ForEachNcclRank(1, {}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
+    EXPECT_THAT(TheFakeNccl().TakeCalls(), Contains("ncclCommRegister 4000"));
+    TheFakeNccl().FailCall("ncclMemAlloc", 1, ncclInvalidUsage);
+    ASSIGN_OR_RETURN(auto y, c->Allocate(kNcclBytes, "y"));
+    TheFakeNccl().FailCall("ncclCommRegister", 1, ncclInvalidUsage);
+    ASSIGN_OR_RETURN(auto z, c->Allocate(kNcclBytes, "z"));
+    for (RegisteredMemory* memory : {x.get(), y.get(), z.get()}) {
+      std::vector<float> values(kNcclCount, 2.f);
+      RETURN_IF_ERROR(device.CopyToHost(BytesOfSum(values), memory->data(), kNcclBytes));
+      RETURN_IF_ERROR(device.Synchronize());
+      EXPECT_EQ(values, std::vector<float>(kNcclCount, 0.f));
+    }
+    c.reset();  // memory may outlive it
+    return absl::OkStatus();
+  });
+}
+
+// What is compared alone leaves the device alone, and finds those who say something else.
+TEST_P(Nccl, ComparesWithoutMovingAnything) {
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    RETURN_IF_ERROR(host.Barrier("made"));
+    (void)TheFakeNccl().TakeCalls();
+    const auto compare = [&](const char* label, int64_t count) {
+      return c->AllReduce(nullptr, nullptr, count, DType::kF32, ReduceKind::kSum,
+                          {.label = label, .compared_only = true});
+    };
+    RETURN_IF_ERROR(compare("step", 1000));
+    EXPECT_THAT(TheFakeNccl().TakeCalls(), IsEmpty());
+    const absl::Status status = compare("step", 1000 + c->rank());
+    EXPECT_THAT(std::string(status.message()), HasSubstr("f32[1001]"));
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::cuda

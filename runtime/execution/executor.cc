@@ -1,0 +1,209 @@
+// Runs that are started and waited for, and what becomes of those that fail.
+
+#include "runtime/execution/executor.h"
+
+#include <algorithm>
+
+#include "core/status.h"
+#include "runtime/execution/executor_call.h"
+#include "runtime/record/clock.h"
+
+namespace lockstep {
+namespace {
+
+// "call 2", "call 2 or 3"
+std::string Calls(int64_t first, int64_t last) {
+  return "call " + std::to_string(first) + (last > first ? " or " + std::to_string(last) : "");
+}
+
+}  // namespace
+
+Executor::Executor(Executable executable, Communicator* communicator, Device* device, const ExecutorOptions& options)
+    : executable_(std::move(executable)), communicator_(*communicator), device_(*device), options_(options) {}
+
+Executor::~Executor() {
+  // The device would deliver results later, to memory that is then no more.
+  if (calls_ > done_) (void)device_.Synchronize();
+  // Before the communicators and buckets that it may hold.
+  executable_.whole.reset();
+}
+
+// --- Calls --------------------------------------------------------------------------------------------------------
+
+absl::Status Executor::Run(std::span<const NamedInput> inputs, std::span<const NamedResult> results) {
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
+  ASSIGN_OR_RETURN(const int64_t call, Start(inputs, results));
+  return Wait(call);
+}
+
+absl::StatusOr<int64_t> Executor::Start(std::span<const NamedInput> inputs, std::span<const NamedResult> results) {
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
+  (void)Finish(calls_ + 1 - kFlights);
+  RETURN_IF_ERROR(Tell());
+  RETURN_IF_ERROR(CheckSpoilt());
+  const int64_t begin = RecordNow();
+  absl::Status status = FindInputs(inputs);
+  if (status.ok()) status = FindResults(results);
+  if (!status.ok()) {
+    (void)Finish(calls_);  // GiveUp would end them
+    has_results_ = false;
+    GiveUp(status);
+    RETURN_IF_ERROR(Tell());
+    return status;
+  }
+  Flight& flight = FlightOf(++calls_);
+  flight.begun = 0;
+  flight.witnesses = flight.whole = 0;
+  has_results_ = true;
+  records_ = recorder_ != nullptr && recorder_->is_on();
+  Record(StepEvent::Kind::kCall, begin);
+  status = RunAll(flight);
+  const int64_t end = RecordNow();
+  Record(status.ok() ? StepEvent::Kind::kEnd : StepEvent::Kind::kFailed, end);
+  flight.total = Seconds(end - begin);
+  if (status.ok()) {
+    if (!RunsAhead()) (void)Finish(calls_);
+  } else if (Finish(calls_ - 1).ok()) {
+    Fail(status);
+  }
+  return calls_.load();
+}
+
+absl::Status Executor::Wait(int64_t call) {
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
+  if (call < 1 || call > calls_) {
+    return InvalidArgument() << "@" << executable_.name << ": there is no call " << call << " to wait for, of "
+                             << calls_.load();
+  }
+  (void)Finish(call);
+  for (const Failure& failure : failures_) {
+    if (call < failure.first || call > failure.last) continue;
+    if (&failure == &failures_.back()) untold_ = false;
+    if (failure.first == failure.last) return failure.status;
+    return Annotate(failure.status, "@" + executable_.name + ", " + Calls(failure.first, failure.last));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::CheckUsable() {
+  const CallAlone alone(*this);
+  RETURN_IF_ERROR(alone.status());
+  RETURN_IF_ERROR(Settle());
+  return CheckSpoilt();
+}
+
+// --- Runs that are under way --------------------------------------------------------------------------------------
+
+// Whether Start may return before the run has ended. Where hosts carry what ranks say, nobody else may call their
+// communicator before that.
+bool Executor::RunsAhead() const {
+  return device_.stream() != nullptr && !options_.profile &&
+         (communicator_.size() == 1 || !communicator_.needs_host_in_stream());
+}
+
+absl::Status Executor::Finish(int64_t call) {
+  while (done_ < std::min(call, calls_.load())) {
+    Flight& flight = FlightOf(done_ + 1);
+    const int64_t begin = RecordNow();
+    const absl::Status status = device_.Await(*flight.done);
+    if (!status.ok()) {
+      Fail(status);
+      return status;
+    }
+    flight.total += Seconds(RecordNow() - begin);
+    Count(flight);
+    ++done_;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Settle() {
+  (void)Finish(calls_);
+  return Tell();
+}
+
+absl::Status Executor::Tell() {
+  if (!untold_) return absl::OkStatus();
+  untold_ = false;
+  const Failure& failure = failures_.back();
+  return Annotate(failure.status,
+                  "@" + executable_.name + ", " + Calls(failure.first, failure.last) + ", which was started before");
+}
+
+void Executor::Fail(const absl::Status& cause) {
+  failures_.push_back({done_ + 1, calls_.load(), cause});
+  untold_ = true;
+  bool updates = false;
+  for (int64_t call = done_ + 1; call <= calls_; ++call) updates = updates || FlightOf(call).begun > first_update_;
+  if (updates) Spoil(cause);
+  done_ = calls_.load();
+  has_results_ = false;
+  GiveUp(cause);
+  if (served_ != nullptr) served_->ForgetPulls();  // states may be assigned now
+}
+
+void Executor::GiveUp(const absl::Status& cause) {
+  gave_up_ = communicator_.size() > 1;
+  if (gave_up_) communicator_.Abort(cause);
+  // What the device's queue still holds may use memory of the caller. After the abort, as it may wait for peers: what
+  // is aborted ends, for which Synchronize waits, though a watch has told it of the failure.
+  (void)device_.Synchronize();
+}
+
+void Executor::Spoil(const absl::Status& cause) {
+  spoilt_ =
+      FailedPrecondition() << "@" << executable_.name << ": " << Calls(done_ + 1, calls_)
+                           << " failed when it was updating the states, which may be half updated: " << cause.message();
+  unassigned_ = updated_states_;
+}
+
+absl::Status Executor::CheckSpoilt() const {
+  if (unassigned_.empty()) return absl::OkStatus();
+  constexpr size_t kShown = 5;
+  std::string names;
+  for (size_t i = 0; i < std::min(kShown, unassigned_.size()); ++i) names += (i ? ", " : "") + unassigned_[i];
+  if (unassigned_.size() > kShown) names += " and " + std::to_string(unassigned_.size() - kShown) + " more";
+  if (gave_up_)
+    return FailedPrecondition() << spoilt_.message() << "; with it the communicator has ended: start the job anew";
+  return FailedPrecondition() << spoilt_.message() << "; compile or load it anew, or assign the states " << names;
+}
+
+// --- Counters -----------------------------------------------------------------------------------------------------
+
+void Executor::Count(const Flight& flight) {
+  const std::lock_guard<std::mutex> lock(counting_);
+  ++counters_.runs;
+  counters_.total += flight.total;
+  counters_.communication += flight.witnesses;
+  counters_.kernels += flight.whole;
+  for (size_t i = 0; i < executable_.steps.size(); ++i) {
+    const StepInfo& info = executable_.steps[i]->info();
+    (info.collective.has_value() || info.served >= 0 ? counters_.communication : counters_.kernels) += flight.steps[i];
+    step_seconds_[i] += flight.steps[i];
+  }
+}
+
+ExecutorCounters Executor::counters() const {
+  const std::lock_guard<std::mutex> lock(counting_);
+  return counters_;
+}
+
+void Executor::ResetCounters() {
+  const std::lock_guard<std::mutex> lock(counting_);
+  counters_ = {};
+  std::fill(step_seconds_.begin(), step_seconds_.end(), 0.0);
+}
+
+std::vector<StepProfile> Executor::profile() const {
+  const std::lock_guard<std::mutex> lock(counting_);
+  std::vector<StepProfile> profile;
+  for (size_t i = 0; i < executable_.steps.size(); ++i) {
+    profile.push_back({&executable_.steps[i]->info(), step_seconds_[i]});
+  }
+  return profile;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,44 @@
+// What the sources of the executor share, and nobody else: a call of it, and the check of a tensor that the caller
+// gives.
+
+#pragma once
+
+#include <string>
+
+#include "runtime/execution/executor.h"
+
+namespace lockstep {
+
+// Holds the executor, and its communicator unless there is nobody to talk to, for one call.
+class Executor::CallAlone {
+ public:
+  explicit CallAlone(Executor& executor)
+      : use_(executor.in_use_),
+        communicator_use_(executor.communicator_.size() > 1 ? executor.communicator_.in_use() : unshared_) {
+    const std::string& name = executor.executable_.name;
+    if (!use_.ok()) status_ = use_.Error("executor @" + name);
+    else if (!communicator_use_.ok()) status_ = communicator_use_.Error("the communicator of executor @" + name);
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  ExclusiveUse::Flag unshared_;
+  const ExclusiveUse use_, communicator_use_;
+  absl::Status status_;
+};
+
+// What counters count, of what the clock of events (runtime/record/clock.h) says.
+inline double Seconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
+
+// The names of values, for messages.
+template <typename Range>
+std::string NamesOf(const Range& values) {
+  std::string names;
+  for (const auto& value : values) names += (names.empty() ? "" : ", ") + std::string(value.name);
+  return names.empty() ? "none" : names;
+}
+
+// Whether the caller's tensor is that of the value, which is an "input", a "result" or a "state".
+absl::Status CheckTensor(const char* what, const ValueInfo& info, const TensorType& type, const void* data);
+
+}  // namespace lockstep

@@ -1,0 +1,151 @@
+#include "runtime/execution/steps.h"
+
+#include "core/check.h"
+#include "core/status.h"
+#include "runtime/execution/served_states.h"
+
+namespace lockstep {
+namespace {
+
+class RunKernel : public Step {
+ public:
+  RunKernel(StepInfo info, Kernel kernel) : Step(std::move(info)), kernel_(std::move(kernel)) {
+    reads_.resize(this->info().reads.size());
+    writes_.resize(this->info().writes.size());
+  }
+
+  absl::Status Run(StepContext& context) override {
+    for (size_t i = 0; i < reads_.size(); ++i) reads_[i] = context.data(info().reads[i].slice);
+    for (size_t i = 0; i < writes_.size(); ++i) writes_[i] = context.data(info().writes[i].slice);
+    std::byte* scratch = info().scratch.bytes > 0 ? context.data(info().scratch) : nullptr;
+    const int coordinate = kernel_.mesh_axis < 0 ? 0 : context.axis(kernel_.mesh_axis).coordinate;
+    return kernel_.run(KernelArgs{reads_.data(), writes_.data(), scratch, context.stream(), coordinate});
+  }
+
+ private:
+  Kernel kernel_;
+  std::vector<std::byte*> reads_, writes_;  // of the current run, so that a run allocates nothing
+};
+
+class Copy : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext& context) override {
+    const BufferSlice& from = info().reads[0].slice;
+    return context.device().CopyWithin(context.data(info().writes[0].slice), context.data(from), from.bytes);
+  }
+};
+
+class StartCollective : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext& context) override {
+    absl::StatusOr<Communicator::Ticket> ticket = Start(context);
+    if (!ticket.ok()) return ticket.status();
+    context.ticket(info().collective->id) = *ticket;
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<Communicator::Ticket> Start(StepContext& context) {
+    const CollectiveInfo& c = *info().collective;
+    if (c.is_barrier) return StartBarrier(c, context);
+    if (c.is_transfer) return StartTransfer(c, context);
+    const void* input = context.data(c.input);
+    void* output = context.data(c.output);
+    const AxisContext& axis = context.axis(c.mesh_axis);
+    Communicator& communicator = axis.communicator_of(c);
+    const Communicator::Call call{c.name_in_messages(), context.stream(), axis.evidence, /*compared_only=*/false,
+                                  c.is_called_transfer()};
+    switch (c.op) {
+      case CollectiveOp::kAllReduce: return communicator.StartAllReduce(input, output, c.count, c.dtype, c.kind, call);
+      case CollectiveOp::kBroadcast: return communicator.StartBroadcast(input, output, c.count, c.dtype, c.root, call);
+      case CollectiveOp::kAllGather: return communicator.StartAllGather(input, output, c.counts, c.dtype, call);
+      case CollectiveOp::kReduceScatter:
+        return communicator.StartReduceScatter(input, output, c.counts, c.dtype, c.kind, call);
+      case CollectiveOp::kAllToAll: return communicator.StartAllToAll(input, output, c.count, c.dtype, call);
+      case CollectiveOp::kPermute: return communicator.StartPermute(input, output, c.count, c.dtype, c.pairs, call);
+      case CollectiveOp::kGather: return communicator.StartGather(input, output, c.count, c.dtype, c.root, call);
+      case CollectiveOp::kScatter: return communicator.StartScatter(input, output, c.count, c.dtype, c.root, call);
+    }
+    return Internal() << "no collective " << static_cast<int>(c.op);
+  }
+
+  // Of the two ranks of a lane one has the operand and the other one gets it: a broadcast, in place where it comes
+  // from.
+  static absl::StatusOr<Communicator::Ticket> StartTransfer(const CollectiveInfo& c, StepContext& context) {
+    const AxisContext& lane = context.axis(c.mesh_axis);
+    std::byte* const input = context.data(c.input);
+    std::byte* const output = input != nullptr ? input : context.data(c.output);
+    const int root = c.pairs[0].source < c.pairs[0].target ? 0 : 1;
+    const Communicator::Call call{c.name_in_messages(), context.stream(), lane.evidence, /*compared_only=*/false,
+                                  /*is_transfer=*/true};
+    return lane.communicator->StartBroadcast(input, output, c.count, c.dtype, root, call);
+  }
+
+  // Of calls that move nothing a communicator says that their waits return when all ranks have started them.
+  static absl::StatusOr<Communicator::Ticket> StartBarrier(const CollectiveInfo& c, StepContext& context) {
+    const AxisContext& axis = context.axis(c.mesh_axis);
+    const Communicator::Call call{c.label, context.stream(), axis.evidence, /*compared_only=*/true};
+    return axis.communicator_of(c).StartAllReduce(nullptr, nullptr, 0, DType::kU8, ReduceKind::kSum, call);
+  }
+};
+
+class WaitForCollective : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext& context) override {
+    const CollectiveInfo& c = *info().collective;
+    return context.axis(c.mesh_axis).communicator_of(c).Wait(context.ticket(c.id), context.stream());
+  }
+};
+
+class PushGradient : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext& context) override {
+    return context.served().Push(info().served, context.data(info().reads[0].slice));
+  }
+};
+
+class StartPull : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext& context) override {
+    return context.served().StartPull(info().served, context.data(info().writes[0].slice));
+  }
+};
+
+class WaitForPull : public Step {
+ public:
+  using Step::Step;
+  absl::Status Run(StepContext& context) override { return context.served().Wait(info().served); }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> KernelStep(StepInfo info, Kernel kernel) {
+  LOCKSTEP_CHECK(info.scratch.bytes == kernel.scratch_bytes) << info.ToString();
+  return std::make_unique<RunKernel>(std::move(info), std::move(kernel));
+}
+
+std::unique_ptr<Step> CopyStep(StepInfo info) {
+  LOCKSTEP_CHECK(info.reads.size() == 1 && info.writes.size() == 1) << info.ToString();
+  LOCKSTEP_CHECK(info.reads[0].slice.bytes == info.writes[0].slice.bytes) << info.ToString();
+  return std::make_unique<Copy>(std::move(info));
+}
+
+std::unique_ptr<Step> CollectiveStep(StepInfo info) {
+  LOCKSTEP_CHECK(info.collective.has_value()) << info.ToString();
+  if (info.kind == StepKind::kStart) return std::make_unique<StartCollective>(std::move(info));
+  return std::make_unique<WaitForCollective>(std::move(info));
+}
+
+std::unique_ptr<Step> ServedStep(StepInfo info) {
+  LOCKSTEP_CHECK(info.served >= 0) << info.ToString();
+  if (info.kind == StepKind::kPush) return std::make_unique<PushGradient>(std::move(info));
+  if (info.kind == StepKind::kStartPull) return std::make_unique<StartPull>(std::move(info));
+  return std::make_unique<WaitForPull>(std::move(info));
+}
+
+}  // namespace lockstep
