@@ -1,4 +1,5 @@
-// The inverses of sine, cosine and tangent, of f32. They are computed in f64, in which the roundings are out of sight.
+// The inverses of sine, cosine and tangent of f32. They are computed in f64, whose rounding errors do not matter for an
+// f32 result.
 
 #include <numbers>
 
@@ -7,15 +8,15 @@
 
 namespace lockstep::math {
 
-// With s = |x| up to 1/2, and s = sqrt((1 - |x|) / 2) from there: asin(s), of which both functions are made. What is
-// beyond 1 is the root of a negative number, NaN.
+// Returns asin(s), from which asin and acos are computed: s = |x| up to 1/2, and s = sqrt((1 - |x|) / 2) above. For |x|
+// > 1 this is the root of a negative number, NaN.
 MathEmitter::ArcSine MathEmitter::ReduceArcSine(Value* x) {
   Value* magnitude = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, Widened(x));
   Value* is_far = b_.CreateFCmpOGT(magnitude, Real(magnitude, 0.5));
   Value* half_rest = b_.CreateFMul(b_.CreateFSub(Real(magnitude, 1.0), magnitude), Real(magnitude, 0.5));
   Value* z = b_.CreateSelect(is_far, half_rest, b_.CreateFMul(magnitude, magnitude));
   Value* s = b_.CreateSelect(is_far, b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, half_rest), magnitude);
-  // (asin(s) / s - 1) / s^2, best in the maximum norm for s from 0 to 1/2: error of asin(s) 2^-39 of it.
+  // (asin(s) / s - 1) / s^2, a minimax polynomial for s from 0 to 1/2: relative error of asin(s) 2^-39.
   static constexpr double kArcSine[] = {0.16666666627482848,  0.0750000496502442,  0.04464071421468588,
                                         0.030426410072226018, 0.02186677943276061, 0.020640934617928777,
                                         0.001993508491486941, 0.032896333422833116};
