@@ -18,7 +18,7 @@ struct Model {
   uint64_t gibibytes;
 };
 
-// NVIDIA's data sheets. Of an architecture the largest comes first.
+// From NVIDIA's data sheets. The largest model of an architecture comes first.
 constexpr Model kModels[] = {
     {"a100", "NVIDIA A100", 80, 108, 80},
     {"l40s", "NVIDIA L40S", 89, 142, 48},

@@ -35,7 +35,7 @@ absl::Status Preparation::Run(CudaDevice& device, Communicator& communicator) {
   return TakeFastest(products_, {.machine = machine, .cache = ProductCachePath()}, device, communicator);
 }
 
-// The driver compiles an image when it is loaded, in the thread that asks for it.
+// The driver compiles an image when it is loaded, on the calling thread.
 absl::Status Preparation::LoadImages(CudaDevice& device) {
   ShareOut(images_.size(), [&](const std::function<size_t()>& next) {
     const DriverApi& api = device.api();
@@ -64,7 +64,7 @@ absl::Status Preparation::OpenLibraries() {
   return absl::OkStatus();
 }
 
-// cuDNN leaves an engine out without a word where it cannot open what that needs: NVRTC, for those that it compiles.
+// cuDNN silently omits an engine if it cannot open a library that the engine needs, such as NVRTC.
 absl::Status Preparation::MakePlans(Communicator& communicator) {
   std::string chosen;
   for (const Plan& plan : plans_) {
@@ -78,7 +78,7 @@ absl::Status Preparation::MakePlans(Communicator& communicator) {
                      "compiles some of its engines; `lockstep doctor` prints what a rank finds.");
 }
 
-// What the libraries choose, and how their kernels round, follows from the GPU and from their versions.
+// The GPU and the versions of the libraries determine the chosen algorithms and their rounding.
 absl::Status Preparation::AgreeOnLibraries(const CudaDevice& device, Communicator& communicator) const {
   if (communicator.size() == 1 || (products_.empty() && plans_.empty())) return absl::OkStatus();
   std::string text = DescribeGpu(device);

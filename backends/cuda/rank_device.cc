@@ -19,7 +19,7 @@
 namespace lockstep::cuda {
 namespace {
 
-// Where the GPU is in its host; NCCL tells GPUs apart by the same.
+// Returns the PCI address of the GPU in its host, by which NCCL also distinguishes GPUs.
 absl::StatusOr<std::string> PlaceOf(const CudaDevice& device) {
   const DriverApi& driver = device.api();
   std::string place;
@@ -34,18 +34,19 @@ absl::StatusOr<std::string> PlaceOf(const CudaDevice& device) {
   return place;
 }
 
-// Whether the user asks NCCL to take ranks that share a GPU. Which versions do is not written here: NCCL's documents
-// differ. It is tried.
+// Returns true if the user asks NCCL to allow ranks that share a GPU. NCCL's documents differ on which versions support
+// this, so it is tried.
 bool AsksToShareGpus() {
   const char* asked = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   return asked != nullptr && std::string(asked) == "1";
 }
 
-// What a rank tells its peers, a line each; the last, of any number of lines, is why it has no NCCL, if it has none.
+// The facts that a rank sends to its peers, one per line. The last, which may have several lines, is the reason why it
+// has no NCCL.
 struct Facts {
   std::string place;  // of its GPU
   std::string process;
-  std::string nccl;  // its version, and whether ranks shall share a GPU there
+  std::string nccl;  // its version, and if ranks should share a GPU with it
   std::string missing;
 
   std::string ToText() const { return place + "\n" + process + "\n" + nccl + "\n" + missing; }
@@ -73,7 +74,7 @@ std::string Name(const Communicator& world, size_t rank) {
   return "rank " + std::to_string(rank) + " on host " + world.host(static_cast<int>(rank));
 }
 
-// Why the ranks cannot use NCCL; empty: they can.
+// Returns why the ranks cannot use NCCL; empty if they can.
 std::string WhyNot(const Communicator& world, const std::vector<Facts>& all) {
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].missing.empty()) return Name(world, rank) + " has no NCCL: " + all[rank].missing;
@@ -97,7 +98,7 @@ bool AnyShareAGpu(const Communicator& world, const std::vector<Facts>& all) {
   return false;
 }
 
-// Makes a communicator of NCCL's with this id, into `comm`, which may be null after an error.
+// Creates a NCCL communicator with this id in `comm`, which may be null after an error.
 absl::Status TryToJoin(const NcclApi& nccl, Communicator& world, const std::string& id, ncclComm_t& comm) {
   constexpr absl::Duration kMost = absl::Seconds(30), kRest = absl::Milliseconds(1);
   const absl::Time until = absl::Now() + std::min(kMost, world.timeout() / 2);
@@ -115,8 +116,9 @@ absl::Status TryToJoin(const NcclApi& nccl, Communicator& world, const std::stri
   return nccl.Check(result, "ncclCommInitRankConfig");
 }
 
-// Why NCCL takes no ranks that share a GPU, in its own words; empty: it does. With a communicator that is made for the
-// question, since one that fails ends the world of its ranks. All ranks call it and get the same.
+// Returns NCCL's reason for refusing ranks that share a GPU; empty if it accepts them. Tries it with a separate
+// communicator, because a failing communicator ends the world of its ranks. All ranks must call it and get the same
+// result.
 absl::StatusOr<std::string> WhyNcclRefuses(const NcclApi& nccl, Communicator& world, CudaDevice& device) {
   RETURN_IF_ERROR(device.MakeCurrent());
   std::string id;
@@ -138,7 +140,7 @@ absl::StatusOr<std::string> WhyNcclRefuses(const NcclApi& nccl, Communicator& wo
   return "";
 }
 
-// Whether another rank of this process has the same GPU.
+// Returns true if another rank of this process has the same GPU.
 bool ThreadsShareIt(const Communicator& world, const std::vector<Facts>& all) {
   const auto mine = static_cast<size_t>(world.rank());
   for (size_t rank = 0; rank < all.size(); ++rank) {
