@@ -20,7 +20,7 @@ const Node* PullOf(const Graph& graph, const std::string& key) {
   return nullptr;
 }
 
-// What has one number, or row, for several elements of the variable cannot be cut with it.
+// A tensor with one number, or row, for several elements of the variable cannot be split with it.
 bool HasShapeOfPieces(const Shape& shape, const Shape& variable) { return shape == variable || shape.rank() == 0; }
 
 }  // namespace
@@ -106,7 +106,7 @@ absl::StatusOr<std::string> UpdateOfPiece(const Graph& update, const TensorType&
   return of_piece.ToString();
 }
 
-// Asked of the placement rules: they say how an op treats operands of which each rank has a slice.
+// Uses the placement rules, which say how an op treats operands that ranks have slices of.
 bool TakesElementsApart(const Graph& update) {
   const Shape& whole = update.inputs()[kValue].value.shape();
   if (whole.rank() == 0) return true;
