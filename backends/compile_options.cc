@@ -38,7 +38,7 @@ struct Option {
   std::string (*text)(const CompileOptions&);
 };
 
-// Those of what ranks run. One is given if its text is not that of the default.
+// The options that change what ranks run. An option is given if its text differs from the default's.
 constexpr Option kOptions[] = {
     {"mesh", [](const CompileOptions& o) { return o.mesh.ToString(); }},
     {"split or placements", [](const CompileOptions& o) { return TextOf(o.placements); }},
@@ -61,7 +61,7 @@ constexpr Option kOptions[] = {
     {"tf32", [](const CompileOptions& o) { return Flag(o.tf32); }},
 };
 
-// --- What excludes each other ----------------------------------------------------------------------------------------
+// --- Exclusions ------------------------------------------------------------------------------------------------------
 
 struct Exclusion {
   std::string_view one, other;  // names of options; "name=value" for a value of one; kStages; kDevice
@@ -77,8 +77,7 @@ constexpr std::string_view kOwnWeights = "ranks of several stages have weights o
 constexpr std::string_view kNoReduction =
     "servers add up what each rank pushes, as it is, and keep what optimizers keep";
 
-// Of options that include each other, such as shared_weights and shard_optimizer, the one that users write stands
-// first.
+// If one option includes another, such as shared_weights and shard_optimizer, the one that users write is listed first.
 constexpr Exclusion kExclusions[] = {
     {kServers, kDevice, "servers update what lies in the host's memory"},
     {kServers, kStages, "ranks of stages have optimizers of their own"},
@@ -103,7 +102,7 @@ constexpr Exclusion kExclusions[] = {
     {kStages, kDevice, "pipelines are of CPUs"},
 };
 
-// How messages call what is given of `what`, such as wire="bf16"; empty if nothing is.
+// Returns what messages call the given value of `what`, such as wire="bf16"; empty if it is not given.
 std::string Given(std::string_view what, const CompileOptions& options, const Mesh& mesh, std::string_view backend) {
   if (what == kDevice) return backend == "cpu" ? "" : "backend=\"" + std::string(backend) + "\"";
   if (what == kStages) return mesh.axis_size(kStageAxis).value_or(1) > 1 ? "stages, mesh=" + mesh.ToString() : "";
@@ -129,7 +128,7 @@ absl::Status CheckTogether(const CompileOptions& options, const Mesh& mesh, std:
   return absl::OkStatus();
 }
 
-// --- What the graph has to be ----------------------------------------------------------------------------------------
+// --- Requirements on the graph ---------------------------------------------------------------------------------------
 
 absl::Status CheckMesh(const Graph& graph, const Mesh& mesh) {
   const bool is_same = mesh == graph.mesh() || mesh.Without(kStageAxis) == graph.mesh();

@@ -17,7 +17,7 @@ absl::Status CheckSupported(const LoopNest& nest, bool has_libm) {
   return absl::OkStatus();
 }
 
-// Here, because what can be planned but has no code is no loop either.
+// This is here because a body that can be planned but has no code is not a loop either.
 absl::StatusOr<LoopInfo> AnalyzeLoop(const Graph& body, const LoopSizes& sizes, bool has_libm) {
   ASSIGN_OR_RETURN(const LoopPlan plan, PlanLoop(body, sizes));
   RETURN_IF_ERROR(CheckSupported(plan, has_libm));

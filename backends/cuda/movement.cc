@@ -24,7 +24,7 @@ struct Runs {
 struct Box {
   int64_t outer = 1, middle = 1, run = 0;
   int64_t from_outer = 0, from_middle = 0, to_outer = 0, to_middle = 0;
-  int64_t from = 0, to = 0;  // where it begins
+  int64_t from = 0, to = 0;  // offsets of the box's beginning
 };
 
 // Copies boxes; all of them are moved in the same units.

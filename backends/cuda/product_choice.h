@@ -21,7 +21,7 @@ struct ProductOfOp {
 };
 
 struct TuneOptions {
-  std::string machine;  // what timings and algorithms are valid for: GPU, driver, library, with their versions
+  std::string machine;  // the GPU, driver and library, with their versions, for which timings and algorithms are valid
   std::string cache;    // path of the file; empty: none
 };
 

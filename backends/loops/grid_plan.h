@@ -26,7 +26,7 @@ namespace lockstep {
 // all GPUs use the defaults.
 struct GridSizes {
   int64_t threads = 256;      // of a block, at most; a power of two, at least kWarp
-  int64_t vector_bytes = 16;  // that a thread reads or writes at once
+  int64_t vector_bytes = 16;  // bytes that a thread reads or writes at once
   int64_t blocks = 512;       // about this many keep a GPU busy
   int64_t vectors = 4;        // of a thread that shares a sum with others, at least
 
