@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 
 // One state is updated before the loss reads the labels, as a running mean would be; the weight is updated afterwards.
-// The labels are floats, so that the scheduler does not expect the loss to refuse them.
+// The labels are floats, so that FirstRefusals (planning/refusals.h) does not find the loss.
 constexpr char kEarlyUpdate[] = R"(
 graph @step(%x: f32[4,3] split(0), %y: f32[4] split(0), state %mean: f32[3,3], state %w: f32[3,5], state %unused: f32[2]) -> (loss: f32[], %mean: f32[3,3], %w: f32[3,5]) {
   %mean1 = neg %mean : f32[3,3] @"onnx:/bn"

@@ -107,7 +107,7 @@ class Fitter {
   const Backend& backend_;
   Target target_;
   Held held_;
-  uint64_t whole_ = 0;  // the arena if nothing is recomputed; below: the smallest one
+  uint64_t whole_ = 0;  // the arena if nothing is recomputed; least_: the smallest arena
   uint64_t least_ = UINT64_MAX;
 };
 

@@ -21,7 +21,8 @@ using testing::HasSubstr;
 constexpr int kRuns = 3;
 constexpr std::chrono::milliseconds kDelay(4);
 
-// Reads the whole weight after its gradient's reduction has started, so that the reduction does not order the read.
+// Reads the whole weight after its gradient's reduction has started, so that the reduction does not imply that all
+// ranks have read it.
 constexpr char kLateReader[] = R"(
 mesh {data=RANKS}
 graph @step(%x: f32[12,24] split(0), state %w: f32[24,24], state %frozen: f32[24,24]) -> (late: f32[12,24] split(0), %w: f32[24,24]) {

@@ -199,7 +199,7 @@ class HeldDevice final : public Device {
   absl::Status Synchronize() override { return device_.Synchronize(); }
 
   bool refuses = false;           // refuses copies ahead
-  bool held = false;              // true after the first event, at which the first run has its inputs
+  bool held = false;              // true after the first event; then the first run has its inputs
   std::atomic<bool> go{false};    // releases the first run
   std::vector<std::byte*> ahead;  // the destinations of copies ahead
 
@@ -317,7 +317,7 @@ TEST(StartedRunsOfAGpu, ARunThatDidNotBeginHidesNoUpdate) {
     options.mesh = Mesh({{"data", 1}});
     ASSIGN_OR_RETURN(Executable executable, Compile(SmallStep(1), *backend, options));
     HeldDevice device(*opened.device);
-    device.held = true;  // no longer holds back
+    device.held = true;  // delays no run
     Call bad(1, /*bad=*/true), last(2);
     ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &world, &device, {.check_every = 0}));
     RETURN_IF_ERROR(bad.Start(*executor).status());

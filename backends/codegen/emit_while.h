@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// Applies `step` to `state` as long as `again` is true, for vectors in any lane, and returns the final state. A step
-// must leave finished lanes unchanged. The builder is then in a new block.
+// Applies `step` to `state` as long as `again` is true, for vectors as long as it is true in any lane, and returns the
+// final state. A step must leave finished lanes unchanged. Afterwards the builder is in a new block.
 std::vector<llvm::Value*> EmitWhile(
     llvm::IRBuilderBase& b, const std::vector<llvm::Value*>& state,
     const std::function<llvm::Value*(const std::vector<llvm::Value*>&)>& again,

@@ -21,8 +21,8 @@ class GridTarget {
   virtual absl::StatusOr<std::string> Assemble(llvm::Module& module) = 0;
 };
 
-// Creates a target of PTX for GPUs of at least `architecture`, using and failing as PtxArchitectureFor
-// (ptx_architecture.h).
+// Creates a target that emits PTX for GPUs of at least `architecture`. The PTX is for the architecture that
+// PtxArchitectureFor (ptx_architecture.h) returns; its errors are returned.
 absl::StatusOr<std::unique_ptr<GridTarget>> CreatePtxTarget(const std::string& architecture);
 
 }  // namespace lockstep

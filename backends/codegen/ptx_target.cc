@@ -79,8 +79,7 @@ absl::StatusOr<const llvm::Target*> FindTarget() {
   return target;
 }
 
-// Returns the number of "sm_90"; 0 for names of another form, such as "sm_90a", whose PTX runs on no other
-// architecture.
+// Returns 90 for "sm_90"; 0 for names of another form, such as "sm_90a", whose PTX runs on no other architecture.
 int NumberOf(llvm::StringRef architecture) {
   int number = 0;
   const bool is_one = architecture.consume_front("sm_") && !architecture.starts_with("0") &&

@@ -159,8 +159,8 @@ TEST(Ptx, ThreadsOfAWarpMeetInRegistersAndWarpsInTheBlocksMemory) {
   EXPECT_NE(block.find("ld.shared"), std::string::npos);
 }
 
-// The address of a value follows from its size, as for a slice of a loop: the second slice of 2097156 bytes is aligned
-// to 4.
+// The alignment of a value follows from its size, as for a slice of a loop: the second slice of 2097156 bytes is
+// aligned to 4.
 TEST(Ptx, ValuesThatAreNoWholeVectorsAreReadByTheElement) {
   const std::string read = PtxOf(Parse(R"(graph @f(%x: f32[524289]) -> (y: f32[524288]) {
     %s = slice %x {start=[0], limit=[524288], stride=[1]} : f32[524288]

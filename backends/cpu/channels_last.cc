@@ -54,8 +54,8 @@ class Rewriter {
     if ((makes_moved || reads_moved) && !transposed) RETURN_IF_ERROR(Rewrite(node, spec));
     ASSIGN_OR_RETURN(Node * copy, graph.Insert(std::move(spec)));
     if (transposed) {
-      // The computed value has the original order of dimensions. The loop does no copy: it computes the value at the
-      // transposed indices.
+      // The computed value has the original order of dimensions. The transpose makes no copy: the loop computes the
+      // value at the transposed indices.
       ASSIGN_OR_RETURN(
           copy,
           graph.Insert({&GetOp("transpose"), {copy->result()}, {{"permutation", Permutation()}}, node.source(), {}}));

@@ -133,7 +133,7 @@ TEST_P(Captured, ComputesWhatTheStepsDo) {
   ExpectNothingLeft();
 }
 
-// The graph of the previous run is still in the stream, and also the steps of the first run during the capture.
+// The graph of the previous run is still in the stream; during the capture, so are the steps of the first run.
 TEST_P(Captured, ComputesTheSameWhenRunsAreUnderWay) {
   const int ranks = GetParam();
   const auto backend = CreateFakeCudaBackend();
@@ -166,7 +166,7 @@ TEST_P(Captured, AFailureInTheCaptureIsNotOneOfTheRun) {
   }
 }
 
-// The failure on one rank is passed along all axes: no rank launches a graph whose peers do not.
+// The failure on one rank is passed along all axes: no rank launches a graph that its peers do not launch.
 TEST(CapturedSteps, AFailureInTheCaptureIsThatOfAllAxes) {
   const Mesh mesh({{"data", 2}, {"model", 2}});
   for (const char* function : {"cuGraphInstantiateWithFlags", "cuStreamBeginCapture"}) {
@@ -204,7 +204,7 @@ TEST(CapturedSteps, TheFirstRunIsOneThatSucceeds) {
     }
     TheFakeDriver().FailCall("cuLaunchKernel", 1, CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_THAT(std::string(executor->Run(inputs, {}).message()), HasSubstr("cuLaunchKernel"));
-    // It is unknown how far a program came that runs as a whole.
+    // If a program runs as a whole, it is unknown which steps were executed.
     EXPECT_THAT(std::string(executor->CheckUsable().message()), HasSubstr("assign the states"));
     for (const ValueInfo& state : executor->executable().states) {
       const Tensor value = Values(state.local_type, 1);
@@ -217,7 +217,7 @@ TEST(CapturedSteps, TheFirstRunIsOneThatSucceeds) {
   EXPECT_EQ(Count("cuGraphLaunch"), 2);
 }
 
-// This also holds in a graph, where the calls are not compared one by one.
+// Ranks that differ are also named if they run a graph, in which calls are not compared one by one.
 TEST(CapturedSteps, RanksThatPartAreNamed) {
   const auto backend = CreateFakeCudaBackend();
   CompileOptions options;

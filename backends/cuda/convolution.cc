@@ -14,7 +14,8 @@ namespace {
 
 enum TensorId : int64_t { kX = 1, kFilter = 2, kY = 3 };
 
-// The names of an operation's descriptor attributes for its tensors, as the node has them, and its parameters.
+// The cuDNN names of an operation: its descriptor type, and the attributes of its tensors and parameters. `tensors` are
+// the ids of the node's operands and result, in this order.
 struct OperationRow {
   cudnnBackendDescriptorType_t type;
   cudnnBackendAttributeName_t x, filter, y, window, alpha, beta;

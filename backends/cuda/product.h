@@ -50,7 +50,7 @@ class Product {
   // Queues the product.
   absl::Status Run(CudaStream& stream, const ProductOperands& operands, const cublasLtMatmulAlgo_t& algorithm);
 
-  // Sets the algorithm for later runs. Required before the first Run without an algorithm.
+  // Sets the algorithm for Run(stream, operands), which requires it.
   void Choose(const cublasLtMatmulAlgo_t& algorithm) { chosen_ = algorithm, is_chosen_ = true; }
   absl::Status Run(CudaStream& stream, const ProductOperands& operands);
   const cublasLtMatmulAlgo_t& chosen() const { return chosen_; }

@@ -23,7 +23,7 @@ namespace lockstep::cuda {
 
 using ProductAlgorithms = std::map<std::string, cublasLtMatmulAlgo_t>;  // by MatMulProblem::Key()
 
-// Returns ${XDG_CACHE_HOME:-~/.cache}/lockstep/products.json; empty if neither variable is set.
+// Returns ${XDG_CACHE_HOME:-~/.cache}/lockstep/products.json; empty if neither XDG_CACHE_HOME nor HOME is set.
 std::string ProductCachePath();
 
 class ProductCache {

@@ -98,7 +98,7 @@ bool AnyShareAGpu(const Communicator& world, const std::vector<Facts>& all) {
   return false;
 }
 
-// Creates a NCCL communicator with this id in `comm`, which may be null after an error.
+// Creates an NCCL communicator with this id in `comm`, which may be null after an error.
 absl::Status TryToJoin(const NcclApi& nccl, Communicator& world, const std::string& id, ncclComm_t& comm) {
   constexpr absl::Duration kMost = absl::Seconds(30), kRest = absl::Milliseconds(1);
   const absl::Time until = absl::Now() + std::min(kMost, world.timeout() / 2);

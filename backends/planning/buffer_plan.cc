@@ -85,7 +85,7 @@ class Planner {
     }
   }
 
-  // Places states that ranks share, and parts of states in the states that contain them.
+  // Marks the buffers of states that ranks share, and links the buffers of parts to those of the whole states.
   void ShareBuffers() {
     for (size_t state = 0; state < program_.shared.size(); ++state) {
       const SharedState& shared = program_.shared[state];

@@ -15,9 +15,9 @@
 
 // A collective is urgent (CollectiveInfo::is_urgent) if it is small and is waited for before another one along its axis
 // starts, such as that of a layer's statistics: the computation needs it soon. Gradients are not urgent, because they
-// are needed only at the end. Collectives of more than kMostUrgentBytes are not urgent either: it is better to cut them
-// into pieces that take turns than to let them delay what they overtake, and where ranks must overtake, urgent
-// collectives are copied.
+// are needed only at the end. Collectives of more than kMostUrgentBytes are not urgent either: they would delay the
+// collectives that they overtake for too long, and ranks that overtake copy them. They are cut into pieces that take
+// turns instead.
 //
 // A transfer between two ranks has only its operand or only its result, in memory of its lane. A rank may have at most
 // kTransfersInFlight transfers in flight along a lane as their source. Before another one it waits until the first has

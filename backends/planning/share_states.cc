@@ -76,7 +76,7 @@ class Sharer {
   absl::StatusOr<Value> AddPart(const std::string& state, const TensorType& type, const PlacementMap& placements) {
     std::string name = state + ".part";
     absl::StatusOr<Value> part = graph_.AddInput(name, type, true, placements);
-    for (int i = 1; !part.ok() && i < 1000; ++i)  // the name may be taken in the model
+    for (int i = 1; !part.ok() && i < 1000; ++i)  // the model may have a value with this name
       part = graph_.AddInput(name + std::to_string(i), type, true, placements);
     return part;
   }
