@@ -83,8 +83,8 @@ class Fitter {
                              << " needs at least " << held_.total() + least_ << " on each rank: " << held_.states
                              << " for states, " << held_.constants << " for constants, " << held_.buckets
                              << " for buckets of collectives, and " << least_
-                             << " for what it computes, if all is computed again that can be; with nothing computed "
-                             << "again it takes " << held_.total() + whole_;
+                             << " for computed values, if as much as possible is recomputed; without recomputation it "
+                             << "needs " << held_.total() + whole_;
   }
 
  private:

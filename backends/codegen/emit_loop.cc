@@ -11,7 +11,7 @@ absl::Status CheckSupported(const LoopNest& nest, bool has_libm) {
     if (!ElementEmitter::Supports(node.op())) return Unimplemented() << "fusion: no code for " << node.Describe();
     if (!has_libm && ElementEmitter::CallsLibm(node)) {
       return Unimplemented() << "fusion: no code for " << node.Describe() << ": in " << DTypeName(node.type().dtype)
-                             << " it is a function of the C library, which the target has not";
+                             << " it is a function of the C library, which the target does not have";
     }
   }
   return absl::OkStatus();

@@ -45,7 +45,7 @@ void Meet(int where) {
   Block& block = *running;
   const uint32_t self = block.thread;
   if (!block.together) {
-    block.error = "a thread that is run by itself waits for others";
+    block.error = "a thread that runs alone waits for others";
     return;
   }
   block.meeting[self] = where;
@@ -75,7 +75,7 @@ void* grid_shared(int64_t bytes) {
 
 namespace {
 
-void NoEntry() { LOCKSTEP_CHECK(false) << "a kernel was entered that nobody can launch so"; }
+void NoEntry() { LOCKSTEP_CHECK(false) << "a kernel was entered that cannot be launched in this way"; }
 
 class HostThreadEmitter final : public ThreadEmitter {
  public:

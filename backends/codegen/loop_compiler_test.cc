@@ -451,14 +451,14 @@ TEST(LoopCompiler, RefusesWhatIsNoLoop) {
     %y = matmul %x, %x : f32[4,4]
     return %y
   })")
-                .find("no loop is made of matmul"),
+                .find("a loop cannot contain matmul"),
             std::string::npos);
   EXPECT_NE(error(R"(graph @f(%x: f32[4,4], %y: f32[3]) -> (a: f32[4,4], b: f32[3]) {
     %a = neg %x : f32[4,4]
     %b = neg %y : f32[3]
     return %a, %b
   })")
-                .find("has not the 16 elements"),
+                .find("does not have the 16 elements"),
             std::string::npos);
   EXPECT_NE(error(R"(graph @f(%x: f32[4,5]) -> (a: f32[4], b: f32[5]) {
     %a = reduce_sum %x {dims=[1]} : f32[4]

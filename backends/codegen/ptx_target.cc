@@ -99,7 +99,8 @@ absl::StatusOr<std::string> PtxArchitectureFor(const std::string& architecture) 
     if (number <= wanted) newest = std::max(newest, number);
   }
   if (newest == 0) {
-    return InvalidArgument() << "LLVM " << LLVM_VERSION_STRING << " makes no code for a GPU " << Quoted(architecture);
+    return InvalidArgument() << "LLVM " << LLVM_VERSION_STRING << " generates no code for the GPU "
+                             << Quoted(architecture);
   }
   return "sm_" + std::to_string(newest);
 }

@@ -28,7 +28,7 @@ std::string Difference(const Tensor& actual, const Tensor& expected, double tole
     return "element " + std::to_string(i) + " is " + DoubleToString(a) + ", expected " + DoubleToString(e) +
            " (largest " + DoubleToString(largest) + ")";
   }
-  return IsFloat(expected.dtype()) ? "" : "integers differ that are the same as doubles";
+  return IsFloat(expected.dtype()) ? "" : "integers differ that are equal as doubles";
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ constexpr uint64_t kTaps = kBufferAlignment;
 
 absl::StatusOr<dnnl::pooling_forward::primitive_desc> ForwardPrimitive(const MaxPool& pool, bool train,
                                                                        const EmitContext& c) {
-  if (pool.loop.has_empty_window()) return Unimplemented() << "max_pool: oneDNN's maximum of nothing is finite";
+  if (pool.loop.has_empty_window()) return Unimplemented() << "max_pool: oneDNN's maximum of an empty window is finite";
   return CallOneDnn("max_pool", [&] {
     const auto kind = train ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
     return pool.pooling.Forward(c.engine(), kind, pool.x, pool.y);

@@ -39,7 +39,7 @@ absl::Status SetInstructionSet(std::string_view isa) {
   const InstructionSet* set = Find(isa);
   if (set == nullptr) {
     return InvalidArgument() << "isa is " << Quoted(isa)
-                             << ", expected sse41, avx2 or avx512, or none for all that the "
+                             << ", expected sse41, avx2 or avx512, or empty for all that the "
                              << "processor has";
   }
   // oneDNN refuses this once it has read its setting. Querying the effective setting reads it, so the setting comes
@@ -48,11 +48,11 @@ absl::Status SetInstructionSet(std::string_view isa) {
   const dnnl_cpu_isa_t effective = dnnl_get_effective_cpu_isa();
   if (effective == set->onednn) return absl::OkStatus();
   if ((effective & set->onednn) != set->onednn) {
-    return InvalidArgument() << "isa is " << isa << ", and oneDNN has no more than " << NameOf(effective)
+    return InvalidArgument() << "isa is " << isa << ", but oneDNN supports at most " << NameOf(effective)
                              << " on this processor, or in this process";
   }
-  return FailedPrecondition() << "isa is " << isa << ", but oneDNN works with " << NameOf(effective)
-                              << " in this process since an earlier compilation; give isa to the first one";
+  return FailedPrecondition() << "isa is " << isa << ", but oneDNN uses " << NameOf(effective)
+                              << " in this process since an earlier compilation; set isa in the first one";
 }
 
 bool HasQuickProductsOf(DType dtype) {

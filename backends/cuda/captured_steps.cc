@@ -56,7 +56,7 @@ absl::Status CapturedSteps::Capture(const StepList& steps, StepContext& context)
   absl::Status status = BeginCapture(context);
   const bool begun = status.ok();
   // A rank that captured alone could wait for its peers in NCCL.
-  absl::StatusOr<bool> all = OnAllRanks(begun, "the begin of the capture", context);
+  absl::StatusOr<bool> all = OnAllRanks(begun, "the beginning of the capture", context);
   const bool captures = all.ok() && *all;
   if (captures) status = RunEach(steps, context);
   if (begun) status = EndCapture(captures, status, context);

@@ -88,7 +88,7 @@ std::string Difference(const Tensor& actual, const Tensor& expected) {
     if (a == e || (a != a && e != e)) continue;
     return "element " + std::to_string(i) + " is " + DoubleToString(a) + ", expected " + DoubleToString(e);
   }
-  return IsFloat(expected.dtype()) || actual == expected ? "" : "integers differ that are the same as doubles";
+  return IsFloat(expected.dtype()) || actual == expected ? "" : "integers differ that are equal as doubles";
 }
 
 void ExpectSame(const Graph& graph, const RankTensors& inputs, Order order) {

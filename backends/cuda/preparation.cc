@@ -74,8 +74,8 @@ absl::Status Preparation::MakePlans(Communicator& communicator) {
   }
   if (communicator.size() == 1 || plans_.empty()) return absl::OkStatus();
   return AgreeOnText(communicator, "engines of cuDNN of @" + program_, chosen,
-                     "Other engines round differently. Give all ranks the same libraries, NVRTC too, from which cuDNN "
-                     "compiles some of its engines; `lockstep doctor` prints what a rank finds.");
+                     "Different engines round differently. Give all ranks the same libraries, including NVRTC, with "
+                     "which cuDNN compiles some of its engines; `lockstep doctor` lists the libraries of a rank.");
 }
 
 // The GPU and the versions of the libraries determine the chosen algorithms and their rounding.
@@ -89,8 +89,8 @@ absl::Status Preparation::AgreeOnLibraries(const CudaDevice& device, Communicato
             (nvrtc.path.empty() ? " without NVRTC" : " with NVRTC " + nvrtc.version.ToString());
   }
   return AgreeOnText(communicator, "GPUs and their libraries of @" + program_, text,
-                     "Products and convolutions of other GPUs or versions round differently. Give all ranks the same "
-                     "GPUs, and the same versions of the libraries.");
+                     "Products and convolutions of different GPUs or library versions round differently. Give all "
+                     "ranks the same GPUs and the same versions of the libraries.");
 }
 
 }  // namespace lockstep::cuda

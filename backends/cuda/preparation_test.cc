@@ -89,7 +89,7 @@ TEST_F(PreparationTest, AGpuThatIsOlderThanTheOneThatIsCompiledForIsNamed) {
   EXPECT_EQ(
       MessageOf(status),
       "@f is compiled for NVIDIA H200 (sm_90), and this rank's GPU, Fake GPU, 132 multiprocessors, is sm_80, which "
-      "cannot run that: isa says for which GPU it is compiled, the first of the machine if it is empty");
+      "cannot run it: isa selects the GPU to compile for, which is the first GPU of the machine if isa is empty");
   EXPECT_THAT(driver.calls(), Contains("cuModuleLoadDataEx").Times(0));
   LoadFakeDriver({.capability = 100});
   EXPECT_THAT(LoadOn(1), ElementsAre(absl::OkStatus()));  // later GPUs run it

@@ -112,7 +112,7 @@ absl::Status Product::Check(const cublasLtMatmulAlgo_t& algorithm) const {
                 "cublasLtMatmulAlgoCheck for " + problem_.ToString()));
   if (result.workspaceSize <= workspace_) return absl::OkStatus();
   return Unimplemented() << "an algorithm for " << problem_.ToString() << " needs a workspace of "
-                         << result.workspaceSize << " bytes, and has " << workspace_;
+                         << result.workspaceSize << " bytes, but has " << workspace_;
 }
 
 absl::Status Product::Run(CudaStream& stream, const ProductOperands& operands, const cublasLtMatmulAlgo_t& algorithm) {

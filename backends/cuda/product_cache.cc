@@ -56,7 +56,7 @@ absl::StatusOr<json::Object> ReadMachines(const std::string& path) {
   std::ostringstream text;
   text << file.rdbuf();
   llvm::Expected<json::Value> value = json::parse(text.str());
-  if (!value) return InvalidArgument() << "it is no JSON: " << llvm::toString(value.takeError());
+  if (!value) return InvalidArgument() << "it is not JSON: " << llvm::toString(value.takeError());
   json::Object* const whole = value->getAsObject();
   if (whole == nullptr || whole->getInteger(kFormatName) != kFormat || whole->getObject(kMachines) == nullptr) {
     return InvalidArgument() << "expected an object with " << kFormatName << " " << kFormat << " and " << kMachines;
@@ -70,7 +70,7 @@ json::Object MachinesIn(const std::string& path) {
   if (machines.ok()) return *std::move(machines);
   if (machines.status().code() != absl::StatusCode::kNotFound) {
     Warn("algorithms of products in " + path +
-         " are not used, and will be written anew: " + std::string(machines.status().message()));
+         " are not used, and will be replaced: " + std::string(machines.status().message()));
   }
   return {};
 }

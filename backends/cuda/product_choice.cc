@@ -52,7 +52,7 @@ class Timing {
     const auto fails = [&](const cublasLtMatmulAlgo_t& each) { return !Run(each).ok(); };
     candidates.erase(std::remove_if(candidates.begin(), candidates.end(), fails), candidates.end());
     RETURN_IF_ERROR(device_.Synchronize());
-    if (candidates.empty()) return Unimplemented() << "no algorithm runs of " << product_.problem().ToString();
+    if (candidates.empty()) return Unimplemented() << "no algorithm runs for " << product_.problem().ToString();
     std::vector<float> best(candidates.size(), std::numeric_limits<float>::max());
     for (int round = 0; round < kRounds; ++round) {
       for (size_t i = 0; i < candidates.size(); ++i) {
@@ -166,7 +166,7 @@ absl::Status TakeFastest(std::span<const ProductOfOp> products, const TuneOption
     if (found == chosen.end()) {
       return Internal() << each.op << ": rank 0 has chosen no algorithm for " << each.product->problem().Key();
     }
-    RETURN_IF_ERROR(Annotate(each.product->Check(found->second), each.op + ": what rank 0 has chosen"));
+    RETURN_IF_ERROR(Annotate(each.product->Check(found->second), each.op + ": the choice of rank 0"));
     each.product->Choose(found->second);
   }
   return absl::OkStatus();

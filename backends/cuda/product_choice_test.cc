@@ -148,7 +148,7 @@ TEST_F(ProductChoiceTest, ADamagedFileIsWrittenAnew) {
     Write(text);
     testing::internal::CaptureStderr();
     EXPECT_THAT(CallsOf(kProduct), SizeIs(40)) << text;
-    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("will be written anew"));
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("will be replaced"));
     EXPECT_EQ(Contents(), file);
   }
   for (const char* entry : {"\"xy\"", "17"}) {  // entries that are not algorithms

@@ -55,7 +55,7 @@ struct Facts {
     size_t begin = 0;
     for (std::string* line : {&facts.place, &facts.process, &facts.nccl}) {
       const size_t end = text.find('\n', begin);
-      if (end == std::string::npos) return {.place = "", .process = "", .nccl = "", .missing = "it told nothing of it"};
+      if (end == std::string::npos) return {.place = "", .process = "", .nccl = "", .missing = "it gave no reason"};
       *line = text.substr(begin, end - begin);
       begin = end + 1;
     }
@@ -108,7 +108,7 @@ absl::Status TryToJoin(const NcclApi& nccl, Communicator& world, const std::stri
   config.blocking = 0;
   ncclResult_t result = nccl.CommInitRankConfig(&comm, world.size(), unique, world.rank(), &config);
   while (result == ncclInProgress) {
-    if (absl::Now() >= until) return absl::DeadlineExceededError("it did not say within its time");
+    if (absl::Now() >= until) return absl::DeadlineExceededError("NCCL did not answer in time");
     RETURN_IF_ERROR(world.CheckPeers());
     absl::SleepFor(kRest);
     RETURN_IF_ERROR(nccl.Check(nccl.CommGetAsyncError(comm, &result), "ncclCommGetAsyncError"));
@@ -127,11 +127,11 @@ absl::StatusOr<std::string> WhyNcclRefuses(const NcclApi& nccl, Communicator& wo
     RETURN_IF_ERROR(nccl.Check(nccl.GetUniqueId(&made), "ncclGetUniqueId"));
     id.assign(made.internal.begin(), made.internal.end());
   }
-  ASSIGN_OR_RETURN(std::vector<std::string> all, world.AllGatherBytes(id, "the id of a communicator to try"));
+  ASSIGN_OR_RETURN(std::vector<std::string> all, world.AllGatherBytes(id, "the id of a trial communicator"));
   ncclComm_t comm = nullptr;
   const absl::Status mine = TryToJoin(nccl, world, all[0], comm);
   const std::string text = mine.ok() ? "" : std::string(mine.message());
-  auto verdicts = world.AllGatherBytes(text, "whether NCCL takes ranks that share a GPU");
+  auto verdicts = world.AllGatherBytes(text, "NCCL's answer for ranks that share a GPU");
   if (comm != nullptr) (void)nccl.CommAbort(comm);
   RETURN_IF_ERROR(verdicts.status());
   for (const std::string& verdict : *verdicts) {
@@ -165,7 +165,7 @@ absl::StatusOr<RankDevice> OpenRankDevice(const DriverApi& driver, Communicator&
     mine.missing = std::string(nccl.status().message());
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                   world.AllGatherBytes(mine.ToText(), "what ranks have of GPUs and NCCL"));
+                   world.AllGatherBytes(mine.ToText(), "the GPUs and NCCL versions of ranks"));
   std::vector<Facts> all;
   for (const std::string& text : texts) all.push_back(Facts::Of(text));
   std::string why_not = WhyNot(world, all);
@@ -176,7 +176,7 @@ absl::StatusOr<RankDevice> OpenRankDevice(const DriverApi& driver, Communicator&
   }
   if (!why_not.empty()) {
     if (world.rank() == 0) {
-      std::fprintf(stderr, "lockstep: collectives go by way of the host, which is slower than NCCL: %s\n",
+      std::fprintf(stderr, "lockstep: collectives go through the host, which is slower than NCCL: %s\n",
                    why_not.c_str());
     }
     return OpenStagedDevice(std::move(device), world, ThreadsShareIt(world, all));

@@ -43,7 +43,7 @@ class Walk {
       output.after_reduction = reduction != nullptr && value.type().num_elements() == nest_.num_kept();
       if (!output.after_reduction && value.type().num_elements() != domain_size) {
         return Unimplemented() << "fusion: result " << value.type() << " of " << value.node->Describe()
-                               << " has not the " << domain_size << " elements of the loop";
+                               << " does not have the " << domain_size << " elements of the loop";
       }
       output.at = output.after_reduction ? kept : domain;
       ASSIGN_OR_RETURN(output.element, Visit(value, output.at));
@@ -112,7 +112,7 @@ class Walk {
   absl::StatusOr<int> MakeMoved(const Node& node, const Affine& at) {
     if (node.op().has_trait(kKeepsOrder)) return Visit(node.operand(0), at);
     if (!node.op().index_map() && !node.op().count())
-      return Unimplemented() << "fusion: no loop is made of " << node.Describe();
+      return Unimplemented() << "fusion: a loop cannot contain " << node.Describe();
     const auto taken_apart = IndicesOf(at, node.type().shape, nest_.extents);
     if (std::holds_alternative<SplitDim>(taken_apart)) {
       split_ = std::get<SplitDim>(taken_apart);

@@ -51,7 +51,8 @@ class Checker {
 
   absl::Status Visit(size_t at, const StepInfo& step) {
     const bool is_start = step.kind == StepKind::kStart, is_wait = step.kind == StepKind::kWait;
-    if (step.collective.has_value() != (is_start || is_wait)) return Error("O1", at, step) << "is half a collective";
+    if (step.collective.has_value() != (is_start || is_wait))
+      return Error("O1", at, step) << "has no collective, or is neither a start nor a wait";
     RETURN_IF_ERROR(CheckOperands(at, step));
     if (is_wait) RETURN_IF_ERROR(Wait(at, step));  // after its wait, the step may use the collective's memory
     if (step.served >= 0) RETURN_IF_ERROR(VisitServed(at, step));
@@ -137,7 +138,8 @@ class Checker {
     Served& state = served_[step.served];
     const auto position = static_cast<int64_t>(at);
     if (step.kind == StepKind::kPush) {
-      if (state.push >= 0 || step.reads.size() != 1) return Error("O8", at, step) << "is a second push, or of nothing";
+      if (state.push >= 0 || step.reads.size() != 1)
+        return Error("O8", at, step) << "is a second push, or does not have one gradient";
       state.push = position;
       state.name = step.reads[0].name;
       certificate_.lines.push_back("push %" + state.name + " of " + std::to_string(step.reads[0].slice.bytes) +
@@ -146,10 +148,10 @@ class Checker {
     }
     const bool is_start = step.kind == StepKind::kStartPull;
     if (step.writes.size() != 1 || (!is_start && step.kind != StepKind::kWaitPull))
-      return Error("O8", at, step) << "is no push and no pull";
-    if (state.push < 0) return Error("O8", at, step) << "pulls what was not pushed before";
+      return Error("O8", at, step) << "is neither a push nor a pull";
+    if (state.push < 0) return Error("O8", at, step) << "pulls a state that was not pushed before";
     if (is_start ? state.start >= 0 : (state.start < 0 || state.wait >= 0 || state.pulled != step.writes[0].slice))
-      return Error("O8", at, step) << "is not what was started, or a second time";
+      return Error("O8", at, step) << "is not the pull that was started, or is repeated";
     (is_start ? state.start : state.wait) = position;
     state.pulled = step.writes[0].slice;
     certificate_.lines.push_back((is_start ? "pull %" : "has pulled %") + step.writes[0].name + ", number " +
@@ -167,7 +169,7 @@ class Checker {
 
   absl::Status CheckLane(size_t at, const StepInfo& step) const {
     if (IsAlongItsLane(*step.collective)) return absl::OkStatus();
-    return Error("O6", at, step) << "is no transfer along lane " << step.collective->mesh_axis << ": "
+    return Error("O6", at, step) << "is not a transfer along lane " << step.collective->mesh_axis << ": "
                                  << step.collective->ToString();
   }
 
@@ -280,8 +282,8 @@ class Checker {
     }
     const CollectiveInfo& started = flying->second;
     if (collective != started) {
-      return Error("O2", at, step) << "is for another collective than what started as number " << collective.id << ", "
-                                   << started.ToString();
+      return Error("O2", at, step) << "is for another collective than the one started as number " << collective.id
+                                   << ", " << started.ToString();
     }
     for (const StepOperand& write : step.writes) {
       if (!Contains(started.output, write.slice)) return Error("O4", at, step) << "%" << write.name << " is outside";

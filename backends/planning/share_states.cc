@@ -149,7 +149,7 @@ class Guard {
               [](const Uses* a, const Uses* b) { return a->first_write < b->first_write; });
     int last_write = -1;
     for (const Uses* uses : in_order) {
-      LOCKSTEP_CHECK(uses->last_read < uses->first_write) << "a state is read that this rank has updated";
+      LOCKSTEP_CHECK(uses->last_read < uses->first_write) << "this rank reads a state that it has updated";
       last_write = std::max(last_write, uses->last_write);
       if (!IsGuarded(uses->last_read, uses->first_write))
         Insert(LastReadBefore(uses->first_write), uses->first_write, "ranks have read the states that they share");
