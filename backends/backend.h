@@ -59,8 +59,8 @@ struct Target {
   // Returns true if a node with f16 or bf16 operands is better computed in f32, between conversions. Empty: no node is.
   std::function<bool(const Node&)> prefers_f32;
   passes::FusionOptions fusion;       // the nodes that are fused into one loop
-  LoopSizes loops;                    // how a loop of a CPU is cut for vectors, caches and threads
-  GridSizes grid;                     // how a loop of a GPU is cut into blocks of threads
+  LoopSizes loops;                    // the sizes by which a loop of a CPU is cut for vectors, caches and threads
+  GridSizes grid;                     // the sizes by which a loop of a GPU is cut into blocks of threads
   std::optional<GpuDescription> gpu;  // set if the target is a GPU
   bool tune = false;                  // kernels are chosen by timing when a program is loaded
   // The arena of a loop's body takes at most this many bytes if recomputing values can achieve that; 0: no limit.

@@ -95,7 +95,7 @@ class Fitter {
     lowered.work = done.work;
     for (const Instruction& instruction : lowered.program.instructions) {
       Recomputation in_body = instruction.kernel.recomputed;
-      in_body.all_flops = 0;  // those of the loop's node are counted already
+      in_body.all_flops = 0;  // the loop's node already counts those of the body
       lowered.work += in_body;
     }
     return done.fits && held_.total() <= limit_;  // also if the arena is empty

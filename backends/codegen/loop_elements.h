@@ -20,7 +20,7 @@ class LoopElements {
  protected:
   using Values = std::vector<llvm::Value*>;
 
-  // How vectors are read and written.
+  // The way in which vectors are read and written.
   struct Access {
     unsigned lanes = 1;       // of the nest's vectors; 1: they are scalars
     bool has_gather = false;  // one instruction can read lanes at arbitrary addresses

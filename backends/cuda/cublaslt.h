@@ -117,7 +117,7 @@ using cublasLtMatmulPreference_t = struct cublasLtMatmulPreferenceOpaque_t*;
   V(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 7) \
   V(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 8)
 
-// How the parts of a product that is split along its inner dimension are added: bits of a mask.
+// The ways to add the parts of a product that is split along its inner dimension: bits of a mask.
 #define LOCKSTEP_CUBLASLT_REDUCTION_SCHEMES(V) \
   V(CUBLASLT_REDUCTION_SCHEME_NONE, 0)         \
   V(CUBLASLT_REDUCTION_SCHEME_INPLACE, 1)      \

@@ -28,7 +28,7 @@ struct LoopCode {
   std::shared_ptr<KernelImage> image;
 };
 
-// How images are made: for a GPU's driver, or for a test's replacement.
+// The makers of images: for a GPU's driver, or for a test's replacement.
 struct Images {
   GridCompiler::MakeTarget loops;                               // empty: PTX for the target's architecture
   std::function<std::string(std::string_view family)> kernels;  // of a family of kernels/, by name

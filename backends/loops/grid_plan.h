@@ -1,4 +1,4 @@
-// How a loop nest is cut into blocks of threads for a GPU. A code generator turns the plan into a kernel
+// The division of a loop nest into blocks of threads for a GPU. A code generator turns the plan into a kernel
 // (backends/codegen/grid_function.h). Plain data; any thread.
 //
 // The kept positions of a nest are numbered row-major, and so are the reduced positions of each. A thread processes
@@ -22,8 +22,8 @@
 
 namespace lockstep {
 
-// How loops are cut for a GPU. The sizes determine the order of summation, so different sizes give different last bits:
-// all GPUs use the defaults.
+// Sizes for cutting loops for a GPU. They determine the order of summation, so different sizes give different last
+// bits: all GPUs use the defaults.
 struct GridSizes {
   int64_t threads = 256;      // of a block, at most; a power of two, at least kWarp
   int64_t vector_bytes = 16;  // bytes that a thread reads or writes at once

@@ -1,5 +1,5 @@
-// How a loop nest is cut into units of work for a CPU. A code generator turns the plan into code (backends/codegen/,
-// with LLVM). Plain data; any thread.
+// The division of a loop nest into units of work for a CPU. A code generator turns the plan into code
+// (backends/codegen/, with LLVM). Plain data; any thread.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// How loops are cut for a target. Plain data.
+// Sizes for cutting the loops of a target. Plain data.
 
 #pragma once
 
